@@ -9,30 +9,21 @@
 pub mod backend;
 #[cfg(feature = "server")]
 pub mod bench;
-pub mod beneath;
-#[cfg(feature = "server")]
-pub mod calendar;
 #[cfg(feature = "server")]
 pub mod cli;
 #[cfg(feature = "server")]
 pub mod embed;
-pub mod engine;
-pub mod executor;
-pub mod histogram;
-#[cfg(feature = "server")]
-pub mod http;
-pub mod log;
 pub mod model;
-pub mod operator_file;
 pub mod ops;
-pub mod output;
-pub mod ranking;
 pub mod shapes;
 pub mod target;
-#[cfg(feature = "server")]
-pub mod text;
-pub mod threads;
 pub mod weights;
+
+pub use engine;
+pub use host::log;
+pub use http;
+pub use step::executor;
+pub use text;
 
 #[cfg(feature = "server")]
 pub use embed::{Engine, Error, Finish, Piece, Reply, Request, Stream, ToolCall, Usage};

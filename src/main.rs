@@ -6,10 +6,10 @@
 
 use std::process::ExitCode;
 
-use atlas::backend::allocator::{self, Allocator};
 use atlas::cli::{self, Exit, Failure, Parsed, Verb};
-use atlas::log::{self, Level};
 use atlas::target;
+use host::allocator::{self, Allocator};
+use host::log::{self, Level};
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
@@ -41,6 +41,7 @@ fn main() -> ExitCode {
 }
 
 fn run(verb: Verb) -> Result<(), Failure> {
+    verb.require_threads()?;
     match verb {
         Verb::Serve(options) => cli::serve::run(&options),
         Verb::Generate(options) => cli::generate::run(&options),

@@ -5,6 +5,9 @@
 //! they use are below.
 
 use std::borrow::Cow;
+use std::time::Duration;
+
+use step::{Facts, ToolFormat};
 
 #[path = "../build/manifest/src/facts.rs"]
 mod facts;
@@ -48,3 +51,37 @@ pub struct CheckpointFile {
 }
 
 include!(concat!(env!("OUT_DIR"), "/target.rs"));
+
+const _: () = assert!(PAGE == step::PAGE, "engines and kernels cut prompts alike");
+
+/// What serving must know of this target.
+pub static FACTS: Facts = Facts {
+    hardware: HARDWARE,
+    model: MODEL,
+    quant: QUANT,
+    binary: BINARY,
+    model_id: MODEL_ID,
+    vocab: VOCAB,
+    context: MAX_CONTEXT,
+    sequences: MAX_SEQUENCES,
+    states: STATES,
+    snapshots: SNAPSHOTS,
+    drafts: DRAFTS,
+    queued: MAX_QUEUED,
+    prefill_tokens: PREFILL_TOKENS,
+    kv_pages: KV_PAGES,
+    reply_gap: Duration::from_millis(REPLY_GAP_MS as u64),
+    stop_tokens: STOP_TOKENS,
+    added_tokens: ADDED_TOKENS,
+    tool_format: TOOL_FORMAT,
+    thinking: THINKING_DEFAULT,
+    think_open: THINK_OPEN,
+    think_close: THINK_CLOSE,
+    tokenizer_file: TOKENIZER_FILE,
+    template_file: TEMPLATE_FILE,
+    temperature: DEFAULT_TEMPERATURE,
+    top_k: DEFAULT_TOP_K,
+    top_p: DEFAULT_TOP_P,
+    embedded: EMBEDDED,
+}
+.checked();

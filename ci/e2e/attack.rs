@@ -378,6 +378,36 @@ fn an_answer_before_the_end_of_a_body_reaches_its_client() {
 }
 
 #[test]
+fn a_verb_without_its_threads_ends_with_their_number() {
+    let place = Place::new("verbs");
+    let (weights, out) = (place.path("weights"), place.path("out"));
+    let verbs: [&[&str]; 8] = [
+        &["verify"],
+        &["doctor"],
+        &["selftest"],
+        &["bench", "decode"],
+        &["generate", "Hi"],
+        &["synth", &weights],
+        &["pack", &weights, &out],
+        &["import", &weights, &out],
+    ];
+    for limit in [1, 2, 5] {
+        for verb in verbs {
+            let name = format!("verb-{}-{limit}", verb[0]);
+            let Some(group) = Group::of_threads(&name, limit) else {
+                println!("skipped: it needs a controller of threads and root");
+                return;
+            };
+            let output = run_under(&group.enter(), verb);
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(69), "{verb:?}, {limit}: {said}");
+            let given = format!(" threads are needed, and the system gives {limit}: ");
+            assert!(said.contains(&given), "{verb:?}, {limit}: {said}");
+        }
+    }
+}
+
+#[test]
 fn a_client_for_whom_there_is_no_connection_is_told_so() {
     let server = Server::start_under("ulimit -n 80", &[]);
     // Some files are not for connections.

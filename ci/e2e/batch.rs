@@ -215,6 +215,51 @@ fn what_is_appended_while_it_is_answered_is_for_the_next_run() {
     assert_eq!((code, answers(&output).len()), (0, 81), "{said}");
 }
 
+#[test]
+fn a_file_in_the_place_of_what_is_answered_is_for_the_next_run() {
+    let place = Place::new("batch-replaced");
+    let (input, output, newer) = (place.path("in"), place.path("out"), place.path("newer"));
+    let body = question("Hello", json!({"max_tokens": 4}));
+    let line = |id: String| request(&id, "/v1/chat/completions", &body) + "\n";
+    fs::write(
+        &input,
+        (0..80)
+            .map(|at| line(format!("old-{at}")))
+            .collect::<String>(),
+    )
+    .unwrap();
+    fs::write(&newer, line("new".to_string())).unwrap();
+    let mut running = Running::start(&input, &output);
+    running.wait_for(&output, 1);
+    fs::rename(&newer, &input).unwrap();
+    assert_eq!(running.0.wait().unwrap().code(), Some(0));
+    let answers = answers(&output);
+    assert_eq!((answers.len(), answers.contains_key("new")), (80, false));
+}
+
+#[test]
+fn a_file_that_is_cut_while_it_is_answered_is_told() {
+    let place = Place::new("batch-cut");
+    let (input, output) = (place.path("in"), place.path("out"));
+    let body = question("Hello", json!({"max_tokens": 4}));
+    let line = |id: usize| request(&id.to_string(), "/v1/chat/completions", &body) + "\n";
+    let text: String = (0..400).map(line).collect();
+    fs::write(&input, &text).unwrap();
+    let mut running = Running::start(&input, &output);
+    running.wait_for(&output, 1);
+    fs::File::options()
+        .write(true)
+        .open(&input)
+        .unwrap()
+        .set_len(1000)
+        .unwrap();
+    assert_eq!(running.0.wait().unwrap().code(), Some(78));
+    // What was answered is kept, and the whole file goes on from there.
+    fs::write(&input, &text).unwrap();
+    assert_eq!(outcome(&["batch", &input, &output]).0, 0);
+    assert_eq!(answers(&output).len(), 400);
+}
+
 /// A run in the background.
 struct Running(Child);
 

@@ -146,6 +146,51 @@ fn a_tool_that_is_not_strict_is_served_with_warnings() {
     }
 }
 
+/// Biases that make the model write the bound itself, where it may.
+#[test]
+fn an_excluded_bound_is_never_written() {
+    let server = Server::start();
+    for (schema, bias) in [
+        (
+            json!({"exclusiveMinimum": 0, "exclusiveMaximum": 0.2}),
+            json!({}),
+        ),
+        (
+            json!({"exclusiveMinimum": 1, "exclusiveMaximum": 1.5}),
+            json!({}),
+        ),
+        (
+            json!({"exclusiveMinimum": 0, "maximum": 0.5}),
+            json!({"15": 60}),
+        ),
+        (
+            json!({"minimum": -1.5, "exclusiveMaximum": -1}),
+            json!({"12": 60, "16": 50}),
+        ),
+        (
+            json!({"allOf": [{"exclusiveMinimum": 0}, {"maximum": 0.5}]}),
+            json!({}),
+        ),
+    ] {
+        let schema = with(schema, json!({"type": "number"}));
+        let fields = json!({"temperature": 0, "reasoning_effort": "none", "logit_bias": bias});
+        let body = with(question("hi", 80), fields);
+        follows(
+            &server.chat(&with(body.clone(), strict(&schema))),
+            &schema,
+            "an answer",
+        );
+        let parameters = parameters(&schema);
+        let tools = json!([{"type": "function", "function": {"name": "f", "strict": true,
+            "parameters": parameters}}]);
+        let fields = json!({"tools": tools, "tool_choice": "required"});
+        let answer = server.chat(&with(body, fields));
+        if finish(&answer) != "length" {
+            valid_calls(&answer, &tools);
+        }
+    }
+}
+
 #[test]
 fn a_schema_that_the_model_knows_is_filled_with_sense() {
     let server = Server::start();
@@ -164,6 +209,83 @@ fn a_reply_that_is_cut_off_says_so() {
     let answer = server.chat(&with(body, json!({"enable_thinking": false})));
     assert_eq!(finish(&answer), "length", "{}", answer.content());
     assert_eq!(answer.json()["usage"]["completion_tokens"], 3);
+}
+
+/// Fields that make the model write `text`, behind a sign that it is biased to begin with.
+fn writes(text: &str) -> Value {
+    json!({"structured_outputs": {"choice": [format!("#{text}")]}, "logit_bias": {"2": 100},
+        "temperature": 0, "reasoning_effort": "none"})
+}
+
+#[test]
+fn a_call_that_is_cut_inside_its_closing_tag_shows_none_of_it() {
+    let server = Server::start();
+    let call = "<tool_call>\n<function=distance>\n<parameter=from>\nParis\n</parameter>\n\
+        </function>\n</tool_call>";
+    let tools = json!([{"type": "function", "function": {"name": "distance", "parameters":
+        {"type": "object", "properties": {"from": {"type": "string"}}, "required": ["from"]}}}]);
+    let mut cut = 0;
+    for most in 10..24 {
+        let body = with(
+            with(question("hi", most), writes(call)),
+            json!({"tools": tools}),
+        );
+        let answer = server.chat(&body);
+        let message = &answer.json()["choices"][0]["message"];
+        let arguments = message["tool_calls"][0]["function"]["arguments"].as_str();
+        let told = arguments.unwrap_or_default();
+        assert!(r#"{"from":"Paris"}"#.starts_with(told), "{most}: {message}");
+        cut += usize::from(finish(&answer) == "length" && !told.is_empty());
+        let streamed = server.chat(&with(body, json!({"stream": true})));
+        let pieces = streamed.events().into_iter().map(|event| {
+            let call = &event["choices"][0]["delta"]["tool_calls"][0];
+            let piece = call["function"]["arguments"].as_str();
+            piece.unwrap_or_default().to_string()
+        });
+        assert_eq!(pieces.collect::<String>(), told, "{most}");
+    }
+    assert!(cut > 3, "{cut} calls are cut");
+}
+
+#[test]
+fn arguments_follow_what_several_schemas_say_together() {
+    let server = Server::start();
+    let parameters = json!({"type": "object", "additionalProperties": false, "required": ["s"],
+        "properties": {"s": {"allOf": [{"$ref": "#/$defs/E"}], "default": "p"}},
+        "$defs": {"E": {"enum": ["p", "q"], "title": "E", "type": "string"}}});
+    for strict in [false, true] {
+        let tools = json!([{"type": "function", "function": {"name": "f", "strict": strict,
+            "parameters": parameters}}]);
+        let fields = json!({"tools": tools, "tool_choice": "required", "reasoning_effort": "none"});
+        let answer = server.chat(&with(question("Call f.", 60), fields));
+        assert_eq!(answer.json()["warnings"], Value::Null);
+        assert!(!valid_calls(&answer, &tools).is_empty(), "{answer:?}");
+    }
+}
+
+/// The model knows a tool by another name and would call that.
+#[test]
+fn no_call_has_a_name_that_no_tool_has() {
+    let server = Server::start();
+    let tools = json!([{"type": "function", "function": {"name": "zebra", "parameters":
+        {"type": "object", "properties": {"from": {"type": "string"}}}}}]);
+    let mut called = 0;
+    for text in [
+        "What is the distance from Paris to Rome?",
+        "What is the weather in Oslo?",
+    ] {
+        for seed in 0..4 {
+            let fields = json!({"tools": tools, "reasoning_effort": "none", "seed": seed,
+                "temperature": 0.5});
+            let answer = server.chat(&with(question(text, 80), fields));
+            let message = &answer.json()["choices"][0]["message"];
+            for call in message["tool_calls"].as_array().into_iter().flatten() {
+                assert_eq!(call["function"]["name"], "zebra", "{message}");
+                called += 1;
+            }
+        }
+    }
+    assert!(called > 0, "nothing is called");
 }
 
 #[test]

@@ -61,10 +61,11 @@ fn assembled(answer: &Answer) -> Value {
                 }
             }
             "content_block_stop" if !input.is_empty() => {
-                message["content"][index]["input"] = serde_json::from_str(&input).unwrap();
+                message["content"][index]["input"] = read_leniently(&input);
             }
             "message_delta" => {
                 message["stop_reason"] = delta["stop_reason"].clone();
+                message["stop_sequence"] = delta["stop_sequence"].clone();
                 message["usage"] = event["usage"].clone();
             }
             "content_block_stop" | "message_stop" | "ping" => {}
@@ -72,6 +73,16 @@ fn assembled(answer: &Answer) -> Value {
         }
     }
     without_ids(message)
+}
+
+/// Input of a call as the API's clients read it: what lacks an end has it there.
+fn read_leniently(input: &str) -> Value {
+    let complete = input.trim_end_matches([',', ' ']);
+    let ends = ["", "}"].map(|end| format!("{complete}{end}"));
+    let mut read = ends
+        .iter()
+        .filter_map(|text| serde_json::from_str(text).ok());
+    read.next().unwrap_or_else(|| panic!("{input}"))
 }
 
 fn without_ids(mut message: Value) -> Value {
@@ -103,6 +114,37 @@ fn a_streamed_message_equals_the_whole_one() {
         let streamed = with(apart("streamed"), json!({"stream": true}));
         let streamed = server.post_to(PATH, &streamed);
         assert_eq!(assembled(&streamed), without_ids(whole.json()));
+    }
+}
+
+/// Answers whole and as a stream; the request gives both the same state to begin with.
+fn told_twice(server: &Server, body: &Value) -> [Value; 2] {
+    let whole = without_ids(server.post_to(PATH, body).json());
+    let streamed = with(body.clone(), json!({"stream": true}));
+    let streamed = assembled(&server.post_to(PATH, &streamed));
+    let without_usage = json!({"usage": null});
+    [whole, streamed].map(|message| with(message, without_usage.clone()))
+}
+
+#[test]
+fn a_call_that_a_stop_string_cuts_is_streamed_as_it_is_told_whole() {
+    let server = Server::start();
+    for stop in [
+        "start", "Osa", "ka", "Osaka", "to", "Nia", "mey", "\"}", ">",
+    ] {
+        let body = with(distance(), json!({"stop_sequences": [stop]}));
+        let [whole, streamed] = told_twice(&server, &body);
+        assert_eq!(streamed, whole, "{stop}");
+    }
+}
+
+#[test]
+fn a_call_that_the_length_cuts_is_streamed_as_it_is_told_whole() {
+    let server = Server::start();
+    for length in 1..48 {
+        let body = with(distance(), json!({"max_tokens": length}));
+        let [whole, streamed] = told_twice(&server, &body);
+        assert_eq!(streamed, whole, "{length}");
     }
 }
 

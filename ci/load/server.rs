@@ -106,7 +106,7 @@ pub fn serve(step: Duration, times: bool) {
         queued: SEQUENCES,
         pages: SEQUENCES * target::MAX_CONTEXT / target::PAGE,
         prefill_tokens: SEQUENCES * target::PAGE,
-        context: target::MAX_CONTEXT,
+        ..Limits::of(&target::FACTS)
     };
     // Before the address is told: a client measures memory from there on.
     let null = Null {
@@ -126,7 +126,7 @@ pub fn serve(step: Duration, times: bool) {
         bytes_done: 0,
         bytes_total: 0,
     };
-    let state = State::new("null", Settings::default(), loading);
+    let state = State::new(&target::FACTS, "null", Settings::default(), loading);
     state.serve(chat, engine);
     let threads = Threads::new(IO_THREADS).expect("threads");
     let runtime = tokio::runtime::Builder::new_multi_thread()

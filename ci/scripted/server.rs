@@ -30,7 +30,7 @@ const LIMITS: Limits = Limits {
     context: CONTEXT,
     // A play counts what was said.
     drafts: 0,
-    ..Limits::TARGET
+    ..Limits::of(&target::FACTS)
 };
 
 /// Plays `scenes` on a local port under `settings`, with steps of the time `step`, until `stop`
@@ -48,7 +48,7 @@ pub fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<(), String> {
     let chat = boot::chat_model(&Files::Embedded).map_err(|failure| failure.message)?;
-    let state = State::new(MODEL, settings, || Loading {
+    let state = State::new(&target::FACTS, MODEL, settings, || Loading {
         stage: "starting",
         bytes_done: 0,
         bytes_total: 0,

@@ -4,9 +4,9 @@
 //! while a model loads, so what is free is asked anew before each part is taken.
 
 use super::host::{Files, Room};
-use crate::executor::DeviceError;
 use crate::ops::Bound;
 use crate::target;
+use step::executor::DeviceError;
 
 const MEBIBYTE: u64 = 1 << 20;
 

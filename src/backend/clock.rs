@@ -1,6 +1,6 @@
 //! When a device's work is done: marks between operations, and how quick its memory is.
 
-use crate::executor::DeviceError;
+use step::executor::DeviceError;
 
 /// A backend whose operations can be timed.
 pub trait Timed {

@@ -8,23 +8,18 @@ use std::sync::OnceLock;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::allocator;
+use step::{DEEP_STACKS_BYTES, SERVER_BYTES};
+
 use crate::ops::{Bound, HostMemory};
 use crate::target;
-use crate::threads::cores;
-
-/// What the server takes of the host's memory beside the model, at most: requests on their way,
-/// replies that are waited for, stored responses, texts and grammars that were met before, and the
-/// program itself. `http::limits` adds up its part.
-pub const SERVER_BYTES: u64 = 392 * MEBIBYTE;
+use host::allocator;
+use host::threads::cores;
 
 /// Addresses that threads, pools of small blocks and mapped files reserve beside the memory that is
 /// used of them: so many threads, and two for each core.
 const THREADS: u64 = 32;
 const STACK_BYTES: u64 = 2 * MEBIBYTE;
 const POOLS_BYTES: u64 = allocator::POOLS as u64 * allocator::POOL_BYTES;
-/// The same of threads whose work goes deep by calling itself; `text::grammar::limits` adds it up.
-pub const DEEP_STACKS_BYTES: u64 = 256 * MEBIBYTE;
 /// A group without a limit has the largest number of pages.
 const NO_LIMIT: u64 = 1 << 62;
 const MEBIBYTE: u64 = 1024 * 1024;

@@ -1,6 +1,5 @@
 //! Devices that run `crate::ops`.
 
-pub mod allocator;
 mod budget;
 pub mod clock;
 pub mod cpu;
@@ -23,20 +22,14 @@ mod weights {
     mod storage;
 }
 
-/// Ends the process at once. An orderly exit runs what libraries registered for it, libcuda among
-/// them, and that may wait for a device that does not answer.
-pub fn leave(code: i32) -> ! {
-    // SAFETY: it runs nothing of this process and does not return.
-    unsafe { libc::_exit(code) }
-}
-
 /// The device of this binary.
 #[cfg(not(feature = "cuda"))]
 mod device {
     use super::cpu::{Cpu, THREADS_MAX};
-    use crate::executor::{DeviceError, LOGITS_ROWS_MAX};
     use crate::model::{TOLERANCE_F32, Tolerance};
-    use crate::threads;
+    use crate::ops::LOGITS_ROWS_MAX;
+    use host::threads;
+    use step::executor::DeviceError;
 
     pub use super::cpu::{READER, pack};
     pub use super::parity::host::{describe, parity, partition};
@@ -74,8 +67,8 @@ mod device {
 #[cfg(feature = "cuda")]
 mod device {
     use super::cuda::{Cuda, READERS};
-    use crate::executor::DeviceError;
-    use crate::threads;
+    use host::threads;
+    use step::executor::DeviceError;
 
     pub use super::cuda::GOLDEN_TOLERANCE;
     pub use super::cuda::check::{describe, parity, partition};
@@ -106,4 +99,3 @@ mod device {
 #[cfg(test)]
 pub use budget::simulated;
 pub use device::{Backend, GOLDEN_TOLERANCE, READER, open, pack, partition, room, threads};
-pub use host::{DEEP_STACKS_BYTES, SERVER_BYTES};

@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 use super::{BenchError, STANDARD_OUTPUT, chart, write};
 use crate::cli::boot::{self, Engine, Files};
 use crate::cli::{Exit, Failure};
-use crate::engine::{Limits, Phase};
 use crate::target;
 use crate::weights::{Progress, Stage};
+use engine::{Limits, Phase};
 
 /// Number of the layout of the JSON file; raised when a reader would misread it.
 const FORMAT: u32 = 1;
@@ -136,7 +136,7 @@ fn here(
         handle: engine,
         thread,
         chat,
-    } = boot::engine(files, &progress, None, Limits::TARGET);
+    } = boot::engine(files, &progress, None, Limits::of(&target::FACTS));
     let broken = || Failure::new(Exit::Internal, "a thread broke down");
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|cause| BenchError::Model(format!("no waiting: {cause}")))?;

@@ -9,8 +9,8 @@ use super::boot;
 use super::connect::URL_DEFAULT;
 use super::{Exit, Failure};
 use crate::bench::client::Endpoint;
-use crate::http::keys;
-use crate::operator_file;
+use host::operator_file;
+use http::keys;
 
 /// ask a running server
 #[derive(FromArgs, ArgsInfo, Debug)]

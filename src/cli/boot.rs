@@ -12,27 +12,25 @@ use tokio::sync::oneshot;
 
 use crate::backend::mapping::Mapping;
 use crate::backend::{self, Backend, READER};
-use crate::engine::speculate::Speculate;
-use crate::engine::{self, EngineError, Handle, Limits, Phase};
-use crate::executor::DeviceError;
-use crate::http::state::Loading;
-use crate::log;
 use crate::model::Runs;
 use crate::model::{Plan, Runner, TooLittle, ledger};
-use crate::target;
-use crate::text::chat::ChatModel;
-use crate::text::framing;
-use crate::text::grammar::{self, Grammars};
-use crate::text::identity;
-use crate::text::template::Template;
-use crate::text::template::special::{self, SpecialTokens};
-use crate::text::template::stated;
-use crate::text::tokenizer::Tokenizer;
-use crate::text::tools::Syntax;
-use crate::threads;
+use crate::target::{self, FACTS};
 use crate::weights::{
     self, Checkpoint, Folder, Layout, Packed, Progress, Stage, WeightsError, packed,
 };
+use engine::speculate::Speculate;
+use engine::{self, EngineError, Handle, Limits, Phase};
+use host::log;
+use host::threads;
+use http::state::Loading;
+use step::executor::DeviceError;
+use text::chat::ChatModel;
+use text::grammar;
+use text::identity;
+use text::template::Template;
+use text::template::special::{self, SpecialTokens};
+use text::template::stated;
+use text::tokenizer::Tokenizer;
 
 use super::check::{self, Checks};
 use super::meter::Meter;
@@ -259,29 +257,16 @@ fn template_source(files: &Files) -> Result<(&'static str, String), Failure> {
 /// # Errors
 /// Names the file that cannot be used.
 pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
-    let mut tokenizer = Tokenizer::from_bytes(&files.read(target::TOKENIZER_FILE)?, target::VOCAB)
+    let tokenizer = Tokenizer::from_bytes(&files.read(target::TOKENIZER_FILE)?, target::VOCAB)
         .map_err(|error| config(target::TOKENIZER_FILE, &error))?;
-    identity::check_tokenizer(&tokenizer).map_err(|why| foreign(target::TOKENIZER_FILE, &why))?;
+    identity::check_tokenizer(&FACTS, &tokenizer)
+        .map_err(|why| foreign(target::TOKENIZER_FILE, &why))?;
     let (file, source) = template_source(files)?;
     let special = special_tokens(files)?;
     let template = Template::load(&source, special).map_err(|error| config(file, &error))?;
-    identity::check_template(&template).map_err(|why| foreign(file, &why))?;
-    framing::apply(&mut tokenizer, &template)
-        .map_err(|error| config(target::TOKENIZER_FILE, &error))?;
-    let tags = (target::THINK_OPEN, target::THINK_CLOSE);
-    tokenizer.show(&[tags.0, tags.1]);
-    tokenizer.show(target::ToolSyntax::MARKS);
-    let tokenizer = Arc::new(tokenizer);
-    let grammars = Grammars::new(&tokenizer, target::VOCAB, target::STOP_TOKENS)
-        .map_err(|error| config(target::TOKENIZER_FILE, &error))?;
-    Ok(ChatModel {
-        tokenizer,
-        grammars,
-        calls_tools: target::CALLS_TOOLS && template.abilities().tools,
-        template,
-        think: (!tags.0.is_empty()).then_some(tags),
-        stop_tokens: target::STOP_TOKENS.to_vec(),
-    })
+    identity::check_template(&FACTS, &template).map_err(|why| foreign(file, &why))?;
+    ChatModel::new(&FACTS, tokenizer, template)
+        .map_err(|error| config(target::TOKENIZER_FILE, &*error))
 }
 
 /// Threads of a started model, beside those that work for its device: the text side's and its

@@ -10,10 +10,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 use crate::backend::cpu::Cpu;
-use crate::engine::request::{Admitted, Event, Request, Sampling};
-use crate::engine::turns::Source;
-use crate::executor::{DeviceError, Executor, Patience, Rows};
-use crate::weights::tests::Folder;
+use engine::request::{Admitted, Event, Request, Sampling};
+use engine::turns::Source;
+use host::testing::Folder;
+use step::executor::{DeviceError, Executor, Patience, Rows};
 
 /// Begins the argument that makes a test the process that ends: the milliseconds of its step. For
 /// the harness of the tests it is one more filter, which finds nothing.
@@ -52,7 +52,7 @@ impl Executor for Sleeper {
 /// Serves one request; after a failure the process is held for longer than it may last.
 fn live(step: Duration) {
     log::set_level(log::Level::Info); // as `main` does
-    let (handle, thread) = engine::spawn(Limits::TARGET, move || Ok(Sleeper(step)));
+    let (handle, thread) = engine::spawn(Limits::of(&target::FACTS), move || Ok(Sleeper(step)));
     let (events, mut told) = handle.channel(4);
     let request = Request {
         source: Source::default(),

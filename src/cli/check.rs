@@ -5,12 +5,12 @@ use std::error::Error;
 use std::path::Path;
 
 use crate::backend::GOLDEN_TOLERANCE;
-use crate::executor::{Executor, TokenId};
-use crate::log;
 use crate::model::{self, Report, TEXT, TEXT_TOKENS, TextBound, check_text, selfcheck};
-use crate::operator_file;
 use crate::target;
-use crate::text::chat::ChatModel;
+use host::log;
+use host::operator_file;
+use step::executor::{Executor, TokenId};
+use text::chat::ChatModel;
 
 use super::boot::Files;
 use super::{Exit, Failure};

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 
 use super::serve::Serve;
 use super::{Exit, Failure};
-use crate::operator_file;
+use host::operator_file;
 
 /// The flag that names the file, and what it is called in messages.
 const FLAG: &str = "--config";

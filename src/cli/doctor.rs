@@ -11,11 +11,11 @@ use tokio::time::timeout;
 
 use crate::backend::{self, Backend, parity};
 use crate::bench::client::Endpoint;
-use crate::engine::Limits;
 use crate::model::Plan;
 use crate::target;
-use crate::threads;
 use crate::weights::{Layout, Progress};
+use engine::Limits;
+use host::threads;
 
 use super::boot::{self, Drafting, Files};
 use super::{Exit, Failure, about, machine, serve};
@@ -81,8 +81,11 @@ fn serving() -> Finding {
 /// The ledger that `serve` states over weights of this layout.
 fn memory(layout: Layout) -> Finding {
     let room = backend::room().map_err(|error| error.to_string())?;
-    let plan = Plan::within::<Backend>(room, Drafting::of(Limits::TARGET).loaded(layout))
-        .map_err(|error| error.to_string())?;
+    let plan = Plan::within::<Backend>(
+        room,
+        Drafting::of(Limits::of(&target::FACTS)).loaded(layout),
+    )
+    .map_err(|error| error.to_string())?;
     Ok(plan.lines().join("\n     "))
 }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::executor::TokenId;
 use crate::model::{Acceptance, Exchange, acceptance};
-use crate::operator_file;
 use crate::target;
 use crate::weights::Progress;
+use host::operator_file;
+use step::executor::TokenId;
 
 use super::boot::{self, Drafting, Files};
 use super::check::Checks;

@@ -11,12 +11,13 @@ use super::carry::transfer::unwritable;
 use super::meter::Meter;
 use super::{Exit, Failure, boot};
 use crate::backend;
-use crate::executor::{Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot, States, TokenId};
 use crate::model::ROUTER_LOGITS;
-use crate::operator_file;
-use crate::output::Output;
+use crate::ops::LOGITS_ROWS_MAX;
 use crate::target::{self, MAX_CONTEXT, PAGE, PREFILL_TOKENS, VOCAB};
 use crate::weights::Progress;
+use host::operator_file;
+use host::output::Output;
+use step::executor::{Executor, PageId, Rows, Slot, States, TokenId};
 
 /// Largest file of tokens that is read.
 const TOKENS_BYTES_MAX: u64 = 64 << 20;

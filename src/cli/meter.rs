@@ -6,8 +6,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::boot;
-use crate::log;
 use crate::weights::Progress;
+use host::log;
 
 /// Between two lines; what takes less says nothing.
 pub const EVERY: Duration = Duration::from_secs(1);

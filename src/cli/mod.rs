@@ -34,7 +34,12 @@ use argh::{ArgsInfo, EarlyExit, FromArgs};
 use self::config::Reading;
 use crate::backend;
 use crate::bench::{self, BenchError};
-use crate::log;
+use host::{log, threads};
+
+/// Thread that resolves the name of a server.
+const LOOK_UP: usize = 1;
+/// Thread that tells how far a verb is.
+const METER: usize = 1;
 
 /// one binary that serves one model on one kind of hardware
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -77,6 +82,23 @@ pub enum Verb {
     Bench(bench::Command),
 }
 
+impl Verb {
+    /// Makes sure of the threads that a verb makes besides this one. Verbs that start an engine
+    /// count theirs themselves.
+    ///
+    /// # Errors
+    /// How many there may be, and what refuses the rest.
+    pub fn require_threads(&self) -> Result<(), Failure> {
+        use Verb::{About, Batch, Connect, Generate, Serve, Try};
+        let needed = match self {
+            Serve(_) | Generate(_) | Batch(_) | About(_) => return Ok(()),
+            Connect(_) | Try(_) => LOOK_UP,
+            _ => boot::THREADS + backend::threads() + threads::cores() + METER,
+        };
+        threads::require(needed).map_err(|why| Failure::new(Exit::Unavailable, why))
+    }
+}
+
 /// How the process ends; the numbers follow sysexits.h but for the usual 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
@@ -104,7 +126,7 @@ impl Exit {
     pub fn within(self, grace: Duration, why: impl fmt::Display) {
         let leave = move || {
             thread::sleep(grace);
-            backend::leave(self as i32)
+            host::leave(self as i32)
         };
         let timer = thread::Builder::new().spawn(leave);
         log::line(why);

@@ -16,12 +16,12 @@ use super::{Exit, Failure};
 use crate::backend::{self, Backend, READER};
 use crate::model;
 use crate::ops::Device;
-use crate::output::Output;
 use crate::target;
-use crate::text::template::special;
 use crate::weights::packed::Writer;
 use crate::weights::packed::table::VECTOR;
 use crate::weights::{self, Checkpoint, Layout, Progress, Stage, WeightsError};
+use host::output::Output;
+use text::template::special;
 
 /// write the weights as the kernels of this binary read them, into one file that `serve FILE`
 /// starts from without repacking; an interrupted run is begun anew by the same command

@@ -8,10 +8,10 @@ use argh::{ArgsInfo, FromArgs};
 
 use crate::backend::parity::{Choice, Line, Random, Report};
 use crate::backend::{self, parity};
-use crate::log;
 use crate::model::{self, Tried};
 use crate::target;
 use crate::weights;
+use host::log;
 
 use super::{Exit, Failure, boot, drafts, meter};
 

@@ -14,26 +14,26 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use toml::Value;
 
-use crate::backend::allocator;
-use crate::engine::speculate::Speculate;
-use crate::engine::{DEVICE_FAILED, Handle, Limits, Phase};
-use crate::http::error::{ApiError, internal};
-use crate::http::files;
-use crate::http::host::{HostName, Hosts};
-use crate::http::journal::Journal;
-use crate::http::keys::Keys;
-use crate::http::limits::{CONNECTIONS_MAX, DUMP_BYTES_MAX, IO_THREADS};
-use crate::http::listener::Listener;
-use crate::http::origins::Origin;
-use crate::http::server::Server;
-use crate::http::settings::{Compatibility, Settings};
-use crate::http::state::State;
-use crate::http::threads::{Home, OF_RUNTIME, Threads};
-use crate::http::tls::Tls;
-use crate::log;
 use crate::target;
-use crate::text::chat::ChatModel;
 use crate::weights::Progress;
+use engine::speculate::Speculate;
+use engine::{DEVICE_FAILED, Handle, Limits, Phase};
+use host::allocator;
+use host::log;
+use http::error::{ApiError, internal};
+use http::files;
+use http::host::{HostName, Hosts};
+use http::journal::Journal;
+use http::keys::Keys;
+use http::limits::{CONNECTIONS_MAX, DUMP_BYTES_MAX, IO_THREADS};
+use http::listener::Listener;
+use http::origins::Origin;
+use http::server::Server;
+use http::settings::{Compatibility, Settings};
+use http::state::State;
+use http::threads::{Home, OF_RUNTIME, Threads};
+use http::tls::Tls;
+use text::chat::ChatModel;
 
 use super::boot::{self, Files, TextSide};
 use super::notify::Notifier;
@@ -364,7 +364,7 @@ async fn serve(
     let notifier = Arc::new(Notifier::new(options.notify_socket.as_deref())?);
     let tls = tls(options)?;
     let settings = settings(options, &place)?;
-    let state = State::new(&options.model_name, settings, move || {
+    let state = State::new(&target::FACTS, &options.model_name, settings, move || {
         boot::loading(&reported)
     });
     tokio::spawn(pass_on(hangup, reloader(state.clone(), tls.clone())?));
@@ -381,7 +381,7 @@ async fn serve(
     }));
     let limits = Limits {
         speculate: options.speculate,
-        ..Limits::TARGET
+        ..Limits::of(&target::FACTS)
     };
     let engine = boot::engine(&files, &progress, options.golden.as_deref(), limits);
     let following = notifier.clone().follow(engine.handle.clone(), progress);

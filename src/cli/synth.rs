@@ -10,8 +10,8 @@ use argh::{ArgsInfo, FromArgs};
 use super::meter::Meter;
 use super::{Exit, Failure, boot};
 use crate::target;
-use crate::text::drawn;
 use crate::weights::{self, Progress, SynthError};
+use text::drawn;
 
 /// write a checkpoint of the model's exact tensors with drawn numbers, to measure and compare with
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -34,7 +34,7 @@ pub fn run(options: &Synth) -> Result<(), Failure> {
     let progress = Arc::new(Progress::default());
     let (meter, start) = (Meter::start(&progress), Instant::now());
     let threads = thread::available_parallelism().map_or(1, usize::from);
-    let (directory, beside) = (&options.directory, drawn::files());
+    let (directory, beside) = (&options.directory, drawn::files(&target::FACTS));
     let written = weights::write_synthetic(directory, options.layers, &beside, threads, &progress);
     drop(meter);
     let written = written.map_err(|error| {

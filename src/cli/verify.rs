@@ -8,12 +8,12 @@ use argh::{ArgsInfo, FromArgs};
 
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::executor::TokenId;
 use crate::model::{self, LayerFinding, Runner};
-use crate::output;
 use crate::target;
-use crate::text::chat::ChatModel;
 use crate::weights::{self, FileDigest, Packed, Progress, Verdict, WeightsError, Witness};
+use host::output;
+use step::executor::TokenId;
+use text::chat::ChatModel;
 
 use super::boot::{self, Drafting, Files};
 use super::carry::transfer::unwritable;

@@ -14,20 +14,20 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::notify::Notifier;
 use super::{Exit, Failure, lines};
-use crate::engine::events::EventReceiver;
-use crate::engine::request::{Admitted, COMMON, Event, Request, Sampling};
-use crate::engine::turns::Source;
-use crate::engine::{Handle, Phase};
-use crate::http::chat::request::ChatRequest;
-use crate::http::figures::Times;
-use crate::http::generate::{self, Ask};
-use crate::http::json;
-use crate::http::limits::BODY_BYTES_MAX;
-use crate::http::state::Service;
-use crate::log;
-use crate::operator_file;
-use crate::target::PAGE;
-use crate::text::chat::{ChatModel, Prompt};
+use crate::target::{FACTS, PAGE};
+use engine::events::EventReceiver;
+use engine::request::{Admitted, COMMON, Event, Request, Sampling};
+use engine::turns::Source;
+use engine::{Handle, Phase};
+use host::log;
+use host::operator_file;
+use http::chat::request::ChatRequest;
+use http::figures::Times;
+use http::generate::{self, Ask};
+use http::json;
+use http::limits::BODY_BYTES_MAX;
+use http::state::Service;
+use text::chat::{ChatModel, Prompt};
 
 /// Largest file that is read.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -114,7 +114,7 @@ fn ask(text: &[u8]) -> Result<Ask, String> {
         return Err(format!("is longer than {BODY_BYTES_MAX} bytes; shorten it"));
     }
     let body = json::parse(text)?;
-    let request = ChatRequest::parse(&body).map_err(|error| error.message)?;
+    let request = ChatRequest::parse(&body, &FACTS).map_err(|error| error.message)?;
     match request.ask.salt.is_empty() {
         true => Ok(Ask {
             max_tokens: Some(REPLY_TOKENS),

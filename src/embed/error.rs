@@ -5,7 +5,7 @@ use std::fmt;
 use hyper::StatusCode;
 
 use crate::cli::Failure;
-use crate::http::error::ApiError;
+use http::error::ApiError;
 
 /// Why there is no model or no reply.
 #[derive(Clone, Debug, PartialEq)]

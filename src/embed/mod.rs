@@ -41,7 +41,7 @@
 //! itself has no kernels for them, and says so.
 //!
 //! The library says nothing on standard error unless it is told to, by
-//! [`log::set_level`](crate::log::set_level): then it tells how loading goes and what memory it
+//! [`log::set_level`](host::log::set_level): then it tells how loading goes and what memory it
 //! takes.
 
 mod error;
@@ -59,18 +59,18 @@ use std::thread::{self, JoinHandle, Thread};
 pub use self::error::Error;
 pub use self::reply::{Reply, Stream, ToolCall};
 pub use self::request::Request;
-pub use crate::http::call::Usage;
-pub use crate::http::generate::generation::Finish;
-pub use crate::text::reply::Delta as Piece;
+pub use http::call::Usage;
+pub use http::generate::generation::Finish;
+pub use text::reply::Delta as Piece;
 
 use crate::cli::boot::{self, Files, Started};
 use crate::cli::{Exit, Failure};
-use crate::engine::{DEVICE_FAILED, Limits, Outcome, Phase};
-use crate::http::error::internal;
-use crate::http::settings::Settings;
-use crate::http::state::State;
 use crate::target;
 use crate::weights::Progress;
+use engine::{DEVICE_FAILED, Limits, Outcome, Phase};
+use http::error::internal;
+use http::settings::Settings;
+use http::state::State;
 
 /// A loaded model that answers requests. Clones are the same engine; the last one that goes, with
 /// the last stream, gives its memory back.
@@ -114,7 +114,7 @@ impl Engine {
             handle,
             thread,
             chat,
-        } = boot::start(&files, &progress, None, Limits::TARGET);
+        } = boot::start(&files, &progress, None, Limits::of(&target::FACTS));
         let mut loading = Box::pin(boot::chat_of(chat));
         let chat = wait(|cx| loading.as_mut().poll(cx))?;
         let mut reached = Box::pin(boot::reached(&handle, Phase::Serving));
@@ -125,7 +125,12 @@ impl Engine {
         }
         drop(reached);
         let loading = move || boot::loading(&progress);
-        let state = State::new(target::MODEL_ID, Settings::default(), loading);
+        let state = State::new(
+            &target::FACTS,
+            target::MODEL_ID,
+            Settings::default(),
+            loading,
+        );
         state.serve(chat, handle);
         let told = state.clone();
         let watch = thread::spawn(move || {

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::{Error, Finish, Loaded, Piece, Request, Usage, wait};
-use crate::executor::TokenId;
-use crate::http::chat::request::ChatRequest;
-use crate::http::error::ApiError;
-use crate::http::generate::generation::Generation;
-use crate::http::generate::{self, Ask};
-use crate::http::offline;
-use crate::http::state::Abort;
-use crate::text::reply::append;
+use crate::target::FACTS;
+use http::chat::request::ChatRequest;
+use http::error::ApiError;
+use http::generate::generation::Generation;
+use http::generate::{self, Ask};
+use http::offline;
+use http::state::Abort;
+use step::executor::TokenId;
+use text::reply::append;
 
 /// A call that the model wants to be made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -187,7 +188,9 @@ impl fmt::Debug for Stream {
 fn begin(loaded: &Loaded, request: &Request) -> Result<Generation, Error> {
     let stopped = || Error::Engine("the engine has stopped".to_string());
     let service = loaded.state.service().ok_or_else(stopped)?;
-    let mut ask = ChatRequest::parse(&request.body()).map_err(Error::of)?.ask;
+    let mut ask = ChatRequest::parse(&request.body(), &FACTS)
+        .map_err(Error::of)?
+        .ask;
     check(&ask)?;
     let prompt = generate::prompt(&mut ask, service, None).map_err(Error::of)?;
     let call = offline::call(&loaded.state.settings);

@@ -1,8 +1,8 @@
 //! The engine inside of a program, over an executor that follows a script.
 
 use super::*;
-use crate::http::testing::{Script, TestServer};
-use crate::text::testing::END_OF_TURN;
+use http::testing::{Script, TestServer};
+use text::testing::END_OF_TURN;
 
 /// An engine, and the server whose script it plays.
 fn playing(script: Script) -> (Engine, TestServer) {

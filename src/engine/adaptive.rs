@@ -6,7 +6,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use crate::executor::TokenId;
+use step::executor::TokenId;
 
 /// Tokens that begin and end a part of a reply.
 pub type Marks = [TokenId; 2];

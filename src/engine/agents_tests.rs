@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::kv::{Asked, Begin, Kv, pages_for};
 use super::prefix::{self, Kind, Naming, Place};
 use super::sim::Dice;
-use crate::executor::TokenId;
-use crate::target::PAGE;
+use step::PAGE;
+use step::executor::TokenId;
+use step::testing::TINY;
 
 const PAGES: usize = 24_080;
 const STATES: usize = 64;
@@ -98,7 +99,12 @@ impl Server {
         (self.asked, self.cached) = (self.asked + next, self.cached + begin.cached);
         self.seconds += (next - begin.cached) as f64 / SPEED as f64;
         self.kv.tell_time(Duration::from_secs_f64(self.seconds));
-        let places = prefix::places(next, (begin.cached, begin.known), shared);
+        let places = prefix::places(
+            next,
+            (begin.cached, begin.known),
+            shared,
+            TINY.prefill_tokens,
+        );
         let is_kept =
             |place: &Place| place.kind != Kind::Spaced || place.tokens.is_multiple_of(SPACING);
         for place in places.into_iter().filter(is_kept) {

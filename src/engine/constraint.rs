@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::executor::{Slot, TokenId};
+use step::executor::{Slot, TokenId};
 
 /// Threads that compute masks. Sequences share them by their slot, so no queue has two readers.
 pub const THREADS: usize = 4;

@@ -3,7 +3,7 @@
 use super::kv::Kv;
 use super::speculate::{Costs, Grams, Reply, Scores};
 use super::trust::{Maker, Score, Trust};
-use crate::executor::{Slot, TokenId};
+use step::executor::{Slot, TokenId};
 
 /// Who drafts.
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub enum Drafter {
     /// Those or the model's prediction layer, whichever holds more often.
     Prediction,
     /// A function of the sequence, which appends to it.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     Told(fn(&[TokenId], usize) -> Vec<TokenId>),
 }
 
@@ -55,7 +55,7 @@ impl Drafts {
             Drafter::Grams | Drafter::Prediction => {
                 self.grams.draft(known, most, &mut self.repeated.1);
             }
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             Drafter::Told(told) => self.repeated.1.extend(told(known, most)),
         }
         self.maker = self.better(known.len(), costs);

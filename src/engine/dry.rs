@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::request::Dry;
-use crate::executor::TokenId;
+use step::executor::TokenId;
 
 /// Repeated tokens beyond which the penalty grows no more: it is out of all proportion there.
 const EXPONENT_MAX: usize = 64;

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use super::handle::{Phase, Shared};
 use super::{EngineError, Outcome};
-use crate::executor::{Ahead, DeviceError, Executor, Guessed, Patience, Ranked, Rows, TokenId};
+use step::executor::{Ahead, DeviceError, Executor, Guessed, Patience, Ranked, Rows, TokenId};
 
 /// Looks that a call may last, behind the first one that sees it: each waits for its part of the
 /// executor's patience.

@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use tokio::sync::{Notify, mpsc};
 
 use super::request::{Event, Scored, TokenLogprobs};
-use crate::executor::TokenId;
+use step::executor::TokenId;
 
 /// Bytes of events that have not been read, of all replies together.
 pub const BACKLOG_BYTES_MAX: usize = 24 * 1024 * 1024;

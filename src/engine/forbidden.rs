@@ -2,7 +2,7 @@
 //! length, and last tokens of sequences that must not appear.
 
 use super::request::Sampling;
-use crate::executor::TokenId;
+use step::executor::TokenId;
 
 /// The forbidden tokens of one sequence, as its reply grows.
 #[derive(Debug, Default)]

@@ -10,12 +10,12 @@ use super::prefix::{
     Gone, Hit, KEPT_PART, Keyed, Kind, Naming, NodeId, OPERATOR, Owner, Place, Prefixes, Reuse,
 };
 use super::request::COMMON;
-use crate::executor::{PageId, Slot, TokenId};
-use crate::target;
+use step::PAGE;
+use step::executor::{PageId, Slot, TokenId};
 
 /// Pages that hold `tokens` positions.
 pub fn pages_for(tokens: usize) -> usize {
-    tokens.div_ceil(target::PAGE)
+    tokens.div_ceil(PAGE)
 }
 
 /// A sequence that is to begin.
@@ -155,9 +155,9 @@ impl<N: Naming> Kv<N> {
         (held.owner, held.domain, held.reuse) = (owner, asked.domain, reuse);
         Some(Begin {
             slot,
-            cached: hit.pages.len() * target::PAGE,
+            cached: hit.pages.len() * PAGE,
             from: hit.state.unwrap_or(slot),
-            known: hit.known * target::PAGE,
+            known: hit.known * PAGE,
         })
     }
 
@@ -221,7 +221,7 @@ impl<N: Naming> Kv<N> {
 
     /// Tokens of a prompt that are kept, or shared with one before.
     pub fn tokens_kept(&self, slot: Slot) -> usize {
-        self.slots[slot.0 as usize].shared * target::PAGE
+        self.slots[slot.0 as usize].shared * PAGE
     }
 
     /// Keeps the whole pages of `prompt`, whose rows have run, and the state behind the last of
@@ -230,12 +230,12 @@ impl<N: Naming> Kv<N> {
         let held = &mut self.slots[slot.0 as usize];
         let (whose, kept) = ((held.domain, held.owner), held.shared);
         let behind = (held.node, held.reuse);
-        let rest = &prompt[(kept * target::PAGE).min(prompt.len())..];
+        let rest = &prompt[(kept * PAGE).min(prompt.len())..];
         let (last, count) = self
             .prefixes
             .insert(whose, behind, rest, &mut held.table[kept..]);
         (held.node, held.shared) = (last, kept + count);
-        let is_whole = held.shared * target::PAGE == prompt.len();
+        let is_whole = held.shared * PAGE == prompt.len();
         match (state, last.filter(|_| is_whole)) {
             (Some(state), Some(last)) => self.prefixes.keep(whose, last, state),
             (Some((_, state)), None) => self.prefixes.give_back(whose.1, state),
@@ -352,12 +352,12 @@ impl<N: Naming> Kv<N> {
 mod tests {
     use std::cell::Cell;
 
+    use step::testing::TINY;
+
     use super::*;
 
-    const PAGE: usize = target::PAGE;
-
     fn kv(slots: usize, pages: usize) -> Kv {
-        Kv::new((slots, 2, 2), pages, target::MAX_CONTEXT, Keyed::default())
+        Kv::new((slots, 2, 2), pages, TINY.context, Keyed::default())
     }
 
     /// A sequence of a domain, whose owner has no other.
@@ -527,7 +527,7 @@ mod tests {
 
     #[test]
     fn without_states_it_goes_on_from_any_page() {
-        let mut kv = Kv::new((2, 0, 2), 20, target::MAX_CONTEXT, Keyed::default());
+        let mut kv = Kv::new((2, 0, 2), 20, TINY.context, Keyed::default());
         let asked = prompt(0, 4);
         assert_eq!(run(&mut kv, (0, &asked), &[]), 0);
         assert_eq!(run(&mut kv, (0, &asked[..3 * PAGE]), &[]), 2 * PAGE);
@@ -546,7 +546,7 @@ mod tests {
     #[test]
     fn all_domains_see_what_the_operator_computed_and_he_nothing_of_theirs() {
         let naming = Keyed::default();
-        let mut kv = Kv::new((2, 4, 0), 40, target::MAX_CONTEXT, naming);
+        let mut kv = Kv::new((2, 4, 0), 40, TINY.context, naming);
         let asked = prompt(0, 3);
         run(&mut kv, (COMMON, &asked), &[2]);
         // Behind it two that are alike, and share that alone.
@@ -564,7 +564,7 @@ mod tests {
 
     #[test]
     fn nobody_else_leaves_a_state_behind_a_common_block() {
-        let mut kv = Kv::new((2, 6, 0), 40, target::MAX_CONTEXT, Keyed::default());
+        let mut kv = Kv::new((2, 6, 0), 40, TINY.context, Keyed::default());
         let asked = prompt(0, 3);
         run(&mut kv, (COMMON, &asked), &[1, 3]);
         let shorter = &asked[..2 * PAGE + 1];
@@ -643,7 +643,7 @@ mod tests {
                 ],
             ),
         ] {
-            let mut kv = Kv::new((2, 0, 0), 9, target::MAX_CONTEXT, Keyed::default());
+            let mut kv = Kv::new((2, 0, 0), 9, TINY.context, Keyed::default());
             let prompts = [1, 2, 3].map(|first| prompt(first, 2));
             run(&mut kv, (0, &prompts[0]), &[]);
             run(&mut kv, (0, &prompts[1]), &[]);
@@ -662,7 +662,7 @@ mod tests {
 
     #[test]
     fn states_go_by_the_time_that_they_save() {
-        let mut kv = Kv::new((2, 4, 0), 40, target::MAX_CONTEXT, Keyed::default());
+        let mut kv = Kv::new((2, 4, 0), 40, TINY.context, Keyed::default());
         let prompts = [1, 2, 3].map(|first| prompt(first, first as usize));
         for (pages, asked) in (1..).zip(&prompts) {
             run(&mut kv, (0, asked), &[pages]);
@@ -682,7 +682,7 @@ mod tests {
 
     #[test]
     fn the_next_turn_takes_the_place_of_the_one_before() {
-        let mut kv = Kv::new((2, 2, 0), 40, target::MAX_CONTEXT, Keyed::default());
+        let mut kv = Kv::new((2, 2, 0), 40, TINY.context, Keyed::default());
         let asked = prompt(1, 9);
         run(&mut kv, (0, &asked[..5 * PAGE + 1]), &[5]);
         run(&mut kv, (0, &prompt(2, 9)), &[9]);
@@ -695,7 +695,7 @@ mod tests {
     #[test]
     fn prompts_that_never_come_again_drive_out_none_that_did() {
         for states in [0, 4] {
-            let mut kv = Kv::new((2, states, 0), 12, target::MAX_CONTEXT, Keyed::default());
+            let mut kv = Kv::new((2, states, 0), 12, TINY.context, Keyed::default());
             let mine = prompt(0, 3);
             run(&mut kv, (0, &mine), &[3]);
             run(&mut kv, (0, &mine), &[]);
@@ -715,7 +715,7 @@ mod tests {
     #[test]
     fn prompts_in_turns_over_twice_what_fits_find_half() {
         for states in [0, 20] {
-            let mut kv = Kv::new((2, states, 0), 34, target::MAX_CONTEXT, Keyed::default());
+            let mut kv = Kv::new((2, states, 0), 34, TINY.context, Keyed::default());
             let turns = |kv: &mut Kv| -> usize {
                 let ask = |first| run(kv, (0, &prompt(first, 3)), &[3]);
                 (0..20).map(ask).sum()
@@ -732,7 +732,7 @@ mod tests {
     fn what_the_operator_warmed_stays() {
         // Few pages, then few states.
         for (states, pages) in [(0, 20), (6, 200)] {
-            let mut kv = Kv::new((2, states, 0), pages, target::MAX_CONTEXT, Keyed::default());
+            let mut kv = Kv::new((2, states, 0), pages, TINY.context, Keyed::default());
             let head = prompt(0, 3);
             run(&mut kv, (COMMON, &head), &[3]);
             pass(&mut kv, 3600);
@@ -782,7 +782,7 @@ mod tests {
             // What came last, where all are worth the same.
             ([7, 5, 6], [7, 5, 5]),
         ] {
-            let mut kv = Kv::new((2, 0, 0), 20, target::MAX_CONTEXT, Keyed::default());
+            let mut kv = Kv::new((2, 0, 0), 20, TINY.context, Keyed::default());
             for (domain, &pages) in kept.iter().enumerate() {
                 run(&mut kv, (domain as u128, &prompt(0, pages)), &[]);
             }
@@ -801,7 +801,7 @@ mod tests {
         // Few states, then few pages.
         for (states, pages) in [(2, 200), (60, 20)] {
             let naming = Keyed::default();
-            let mut kv = Kv::new((2, states, 2), pages, target::MAX_CONTEXT, naming);
+            let mut kv = Kv::new((2, states, 2), pages, TINY.context, naming);
             let mine = prompt(0, 1);
             run(&mut kv, (1, &mine), &[1]);
             for first in 1..40 {
@@ -815,7 +815,7 @@ mod tests {
     fn a_flood_over_many_domains_counts_as_one() {
         for (states, pages) in [(2, 200), (60, 20)] {
             let naming = Keyed::default();
-            let mut kv = Kv::new((2, states, 2), pages, target::MAX_CONTEXT, naming);
+            let mut kv = Kv::new((2, states, 2), pages, TINY.context, naming);
             let mine = prompt(0, 1);
             run(&mut kv, (1, &mine), &[1]);
             let other = prompt(1, 3);
@@ -838,7 +838,7 @@ mod tests {
         // Pages that another keeps, and those that it is left.
         for (kept, left) in [(12, 12), (30, PAGES / KEPT_PART)] {
             let naming = Keyed::default();
-            let mut kv = Kv::new((PAGES, 0, 0), PAGES, target::MAX_CONTEXT, naming);
+            let mut kv = Kv::new((PAGES, 0, 0), PAGES, TINY.context, naming);
             let theirs = prompt(0, kept);
             run(&mut kv, (1, &theirs), &[]);
             let running = std::iter::from_fn(|| kv.reserve(2 * PAGE, of(2, &[]))).count();
@@ -850,7 +850,7 @@ mod tests {
 
     #[test]
     fn the_only_sequence_of_an_owner_takes_what_it_needs() {
-        let mut kv = Kv::new((2, 0, 0), 10, target::MAX_CONTEXT, Keyed::default());
+        let mut kv = Kv::new((2, 0, 0), 10, TINY.context, Keyed::default());
         run(&mut kv, (1, &prompt(0, 5)), &[]);
         let begin = kv.reserve(10 * PAGE, of(2, &[])).unwrap();
         kv.release(begin.slot, true);
@@ -859,7 +859,7 @@ mod tests {
 
     #[test]
     fn a_state_is_taken_from_who_has_more() {
-        let mut kv = Kv::new((4, 4, 0), 40, target::MAX_CONTEXT, Keyed::default());
+        let mut kv = Kv::new((4, 4, 0), 40, TINY.context, Keyed::default());
         run(&mut kv, (1, &prompt(0, 2)), &[1, 2]);
         let begun = [2, 2, 3].map(|owner| kv.reserve(PAGE, of(owner, &[])).unwrap().slot);
         let mut lend = |sequence: usize| kv.lend(begun[sequence], end(9));
@@ -870,7 +870,7 @@ mod tests {
 
     #[test]
     fn who_has_less_is_not_held_out_by_what_is_worth_more() {
-        let mut kv = Kv::new((4, 4, 0), 80, target::MAX_CONTEXT, Keyed::default());
+        let mut kv = Kv::new((4, 4, 0), 80, TINY.context, Keyed::default());
         for _ in 0..2 {
             for first in 1..5 {
                 run(&mut kv, (1, &prompt(first, 5)), &[5]);
@@ -904,7 +904,7 @@ mod tests {
 
     #[test]
     fn a_state_behind_a_block_that_has_no_name_is_not_kept() {
-        let mut kv = Kv::new((2, 4, 2), 20, target::MAX_CONTEXT, Collision);
+        let mut kv = Kv::new((2, 4, 2), 20, TINY.context, Collision);
         let asked = prompt(1, 2);
         assert_eq!(run(&mut kv, (0, &asked), &[2]), 0);
         assert_eq!(
@@ -916,7 +916,7 @@ mod tests {
 
     #[test]
     fn a_collision_of_names_is_never_reused() {
-        let mut kv = Kv::new((2, 4, 2), 20, target::MAX_CONTEXT, Collision);
+        let mut kv = Kv::new((2, 4, 2), 20, TINY.context, Collision);
         let [a, b] = [prompt(1, 2), prompt(2, 2)];
         assert_eq!(run(&mut kv, (0, &a), &[1]), 0);
         assert_eq!(run(&mut kv, (0, &b), &[1]), 0);

@@ -1,25 +1,10 @@
 //! What the engine may hold at once.
 
+use std::time::Duration;
+
 use super::request::{MAX_TOP_LOGPROBS, Request, Sampling};
 use super::speculate::Speculate;
-use crate::target;
-
-const _: () = assert!(
-    target::PREFILL_TOKENS >= target::PAGE,
-    "a prompt must make progress"
-);
-const _: () = assert!(
-    target::PREFILL_TOKENS.is_multiple_of(target::PAGE),
-    "prompts are cut on the grid"
-);
-const _: () = assert!(
-    target::MAX_CONTEXT.is_multiple_of(target::PAGE),
-    "page tables have whole pages"
-);
-const _: () = assert!(
-    target::KV_PAGES * target::PAGE >= target::MAX_CONTEXT,
-    "the longest request that is accepted must fit"
-);
+use step::{Facts, PAGE};
 
 /// Bounds of one engine. Those of the target, except that an executor may have fewer pages, and one
 /// that computes no model any context.
@@ -35,26 +20,34 @@ pub struct Limits {
     pub speculate: Speculate,
     /// Accepted requests of one connection that wait for a slot or for pages; see `turns::Waiting`.
     pub queued: usize,
-    /// KV pages of `target::PAGE` tokens.
+    /// KV pages of `PAGE` tokens.
     pub pages: usize,
     /// Tokens of a sequence, prompt and reply together.
     pub context: usize,
-    /// Prompt tokens of one step, a multiple of `target::PAGE`.
+    /// Prompt tokens of one step, a multiple of `PAGE`.
     pub prefill_tokens: usize,
+    /// Tokens of a long prompt between states that are kept of it.
+    pub spacing: usize,
+    /// Time between two tokens of a reply that prompts are cut to.
+    pub reply_gap: Duration,
 }
 
 impl Limits {
     /// What the target states.
-    pub const TARGET: Limits = Limits {
-        sequences: target::MAX_SEQUENCES,
-        snapshots: target::SNAPSHOTS,
-        drafts: target::DRAFTS,
-        speculate: Speculate::Auto,
-        queued: target::MAX_QUEUED,
-        pages: target::KV_PAGES,
-        context: target::MAX_CONTEXT,
-        prefill_tokens: target::PREFILL_TOKENS,
-    };
+    pub const fn of(facts: &Facts) -> Limits {
+        Limits {
+            sequences: facts.sequences,
+            snapshots: facts.snapshots,
+            drafts: facts.drafts,
+            speculate: Speculate::Auto,
+            queued: facts.queued,
+            pages: facts.kv_pages,
+            context: facts.context,
+            prefill_tokens: facts.prefill_tokens,
+            spacing: facts.prefill_tokens,
+            reply_gap: facts.reply_gap,
+        }
+    }
 
     /// Sequences that hold a slot at once: one more than a step has, for who holds none, unless the
     /// only state to be kept of prompts would be lost to it.
@@ -75,15 +68,15 @@ impl Limits {
             "{self:?}"
         );
         assert!(self.context > 0, "{self:?}");
-        assert!(self.prefill_tokens >= target::PAGE, "{self:?}");
-        assert!(self.prefill_tokens.is_multiple_of(target::PAGE), "{self:?}");
+        assert!(self.prefill_tokens >= PAGE, "{self:?}");
+        assert!(self.prefill_tokens.is_multiple_of(PAGE), "{self:?}");
     }
 
     /// # Errors
     /// Says why a request can never run; the text is fit for the client.
     pub(super) fn check_request(&self, request: &Request, vocab: usize) -> Result<(), String> {
         let (prompt, reply) = (request.prompt.len(), request.max_tokens);
-        let room = self.context.min(self.pages * target::PAGE);
+        let room = self.context.min(self.pages * PAGE);
         if prompt == 0 || (reply == 0 && request.prompt_logprobs.is_none()) {
             return Err("the prompt and max_tokens must be at least one token".to_owned());
         }

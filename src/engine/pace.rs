@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::target::{PAGE, PREFILL_TOKENS};
+use step::PAGE;
 
 /// Least tokens: the oldest prompt has a page of them, and another one the next.
 const LEAST: usize = 2 * PAGE;
@@ -23,17 +23,19 @@ pub struct Pace {
     bound: f64,
     /// Mean time of a step of replies alone, seconds.
     alone: Option<f64>,
-    /// Prompt tokens that fit beside replies.
+    /// Prompt tokens that fit beside replies, and those of any step.
     tokens: usize,
+    most: usize,
 }
 
 impl Pace {
-    /// A pace that knows no step yet.
-    pub fn new(bound: Duration) -> Pace {
+    /// A pace that knows no step yet, of an engine whose steps have `most` prompt tokens.
+    pub fn new(bound: Duration, most: usize) -> Pace {
         Pace {
             bound: bound.as_secs_f64(),
             alone: None,
             tokens: LEAST,
+            most: most.max(LEAST),
         }
     }
 
@@ -62,8 +64,7 @@ impl Pace {
         let fits = tokens as f64 * room / (took - alone).max(f64::MIN_POSITIVE);
         let fits = fits.min((2 * self.tokens) as f64) as usize;
         if 2 * tokens >= self.tokens || fits < tokens {
-            let most = PREFILL_TOKENS.max(LEAST);
-            self.tokens = fits.max(self.tokens / 2).clamp(LEAST, most);
+            self.tokens = fits.max(self.tokens / 2).clamp(LEAST, self.most);
         }
     }
 }
@@ -74,6 +75,7 @@ mod tests {
 
     const BOUND: Duration = Duration::from_millis(20);
     const MOST: usize = 64 * PAGE;
+    const PREFILL_TOKENS: usize = 4 * PAGE;
 
     /// Runs steps of `cost` a prompt of `PAGE` tokens beside replies of 3 ms; the longest of the
     /// last ones.
@@ -96,28 +98,28 @@ mod tests {
 
     #[test]
     fn prompts_begin_with_two_pages() {
-        assert_eq!(Pace::new(BOUND).tokens(MOST), 2 * PAGE);
-        assert_eq!(Pace::new(BOUND).tokens(PAGE), PAGE);
+        assert_eq!(Pace::new(BOUND, PREFILL_TOKENS).tokens(MOST), 2 * PAGE);
+        assert_eq!(Pace::new(BOUND, PREFILL_TOKENS).tokens(PAGE), PAGE);
     }
 
     #[test]
     fn steps_come_to_take_the_bound_and_no_more() {
         for cost in [6, 4, 1].map(Duration::from_millis) {
-            let longest = settled(&mut Pace::new(BOUND), cost, 40);
+            let longest = settled(&mut Pace::new(BOUND, PREFILL_TOKENS), cost, 40);
             assert!(longest <= BOUND, "{cost:?} a page: {longest:?}");
         }
     }
 
     #[test]
     fn prompts_that_cost_nothing_get_all() {
-        let mut pace = Pace::new(BOUND);
+        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
         settled(&mut pace, Duration::ZERO, 40);
         assert_eq!(pace.tokens(usize::MAX), PREFILL_TOKENS);
     }
 
     #[test]
     fn a_step_that_was_held_up_halves_them_at_most() {
-        let mut pace = Pace::new(BOUND);
+        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
         settled(&mut pace, Duration::ZERO, 40);
         let before = pace.tokens(usize::MAX);
         pace.note(before, Duration::from_secs(60));
@@ -129,7 +131,7 @@ mod tests {
 
     #[test]
     fn replies_that_take_the_bound_alone_leave_two_pages() {
-        let mut pace = Pace::new(BOUND);
+        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
         for _ in 0..100 {
             pace.note(0, 2 * BOUND);
             pace.note(2 * PAGE, 3 * BOUND);
@@ -139,7 +141,7 @@ mod tests {
 
     /// Tokens that a step aims at, behind replies that take `alone` and a step of `tokens`.
     fn fitted(alone: Duration, tokens: usize, took: Duration) -> usize {
-        let mut pace = Pace::new(BOUND);
+        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
         pace.note(0, alone);
         pace.note(tokens, took);
         pace.tokens
@@ -152,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_step_of_replies_moves_the_mean_by_its_weight() {
-        let mut pace = Pace::new(BOUND);
+        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
         let alone = [10, 20, 1].map(|took| {
             pace.note(0, Duration::from_millis(took));
             (pace.alone.unwrap() * 1e6).round()
@@ -177,7 +179,7 @@ mod tests {
         let with = |before: usize, tokens, took| {
             let mut pace = Pace {
                 tokens: before,
-                ..Pace::new(BOUND)
+                ..Pace::new(BOUND, PREFILL_TOKENS)
             };
             pace.note(tokens, Duration::from_millis(took));
             pace.tokens
@@ -193,7 +195,7 @@ mod tests {
         let tokens = |tokens, most| {
             let pace = Pace {
                 tokens,
-                ..Pace::new(BOUND)
+                ..Pace::new(BOUND, PREFILL_TOKENS)
             };
             pace.tokens(most)
         };
@@ -204,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_short_prompt_says_nothing_about_long_ones() {
-        let mut pace = Pace::new(BOUND);
+        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
         pace.note(3, Duration::ZERO);
         assert_eq!(pace.tokens(MOST), 2 * PAGE);
     }

@@ -13,7 +13,7 @@ use super::sequence::Sequence;
 use super::speculate::{self, DEPTH_MAX, Made, Reply, Speculate};
 use super::trust::Maker;
 use super::{Engine, Limits};
-use crate::executor::{Ahead, DeviceError, Draw, Executor, PageId, Rows, Slot, States, TokenId};
+use step::executor::{Ahead, DeviceError, Draw, Executor, PageId, Rows, Slot, States, TokenId};
 
 /// Token of a row that no known one follows.
 const NONE: TokenId = 0;

@@ -8,8 +8,9 @@ use super::predict::MEASURED;
 use super::sim::{HashModel, VOCAB, engine};
 use super::speculate::Speculate;
 use super::{Engine, Limits};
-use crate::executor::{Ahead, DeviceError, Executor, Guessed, Rows, Slot, TokenId};
-use crate::target::MAX_CONTEXT;
+use step::PAGE;
+use step::executor::{Ahead, DeviceError, Executor, Guessed, Rows, Slot, TokenId};
+use step::testing::TINY;
 
 const LIMITS: Limits = Limits {
     sequences: 2,
@@ -18,8 +19,8 @@ const LIMITS: Limits = Limits {
     speculate: Speculate::Auto,
     queued: 1,
     pages: 4,
-    context: MAX_CONTEXT,
-    prefill_tokens: crate::target::PAGE,
+    prefill_tokens: PAGE,
+    ..Limits::of(&TINY)
 };
 
 /// Time that nothing else here comes near.

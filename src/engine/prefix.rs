@@ -24,8 +24,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use super::request::COMMON;
-use crate::executor::{PageId, Slot, TokenId};
-use crate::target::PAGE;
+use step::PAGE;
+use step::executor::{PageId, Slot, TokenId};
 
 /// Index of a block.
 pub type NodeId = u32;
@@ -44,8 +44,6 @@ const OPENING: usize = 8;
 pub const KEPT_PART: usize = 2;
 /// Part of all states, one in so many, that the operator's prompts have at most.
 const COMMON_PART: usize = 2;
-/// Tokens of a long prompt between states that are kept of it.
-const SPACING: usize = crate::target::PREFILL_TOKENS;
 /// Time without a prompt after which an owner wants no room: what it has goes like any other.
 const WANTED: Duration = Duration::from_mins(10);
 /// Time in which a prompt comes again, before any did.
@@ -86,10 +84,15 @@ pub enum Kind {
 }
 
 /// Places of a prompt, ascending: where it parts from one before, which had `known` of its tokens,
-/// where those may part from it that have its `head`, before its end, and now and then.
-pub fn places(prompt: usize, (cached, known): (usize, usize), head: usize) -> Vec<Place> {
+/// where those may part from it that have its `head`, before its end, and every `spacing` tokens.
+pub fn places(
+    prompt: usize,
+    (cached, known): (usize, usize),
+    head: usize,
+    spacing: usize,
+) -> Vec<Place> {
     let last = last_place(prompt);
-    let spaced = (SPACING..last).step_by(SPACING);
+    let spaced = (spacing..last).step_by(spacing);
     let wanted = [known, head.min(last) / PAGE * PAGE, last];
     let mut places: Vec<usize> = spaced.chain(wanted).collect();
     places.retain(|&place| place > cached);
@@ -996,8 +999,9 @@ mod tests {
     #[test]
     fn states_are_kept_where_prompts_part_behind_heads_before_the_end_and_now_and_then() {
         use Kind::{End, Parting, Spaced};
+        const SPACING: usize = 4 * PAGE;
         let told = |prompt, found, head| {
-            let places = places(prompt, found, head).into_iter();
+            let places = places(prompt, found, head, SPACING).into_iter();
             places
                 .map(|place| (place.tokens, place.kind))
                 .collect::<Vec<_>>()

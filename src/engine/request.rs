@@ -8,7 +8,7 @@ use super::constraint::Constraint;
 use super::events::EventSender;
 use super::thinking::ThinkingBudget;
 use super::turns::Source;
-use crate::executor::TokenId;
+use step::executor::TokenId;
 
 /// Largest `top_logprobs` that a request may ask for.
 pub const MAX_TOP_LOGPROBS: usize = 20;

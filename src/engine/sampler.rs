@@ -18,8 +18,8 @@ use super::forbidden::Forbidden;
 use super::request::{Sampling, Scored, TokenLogprobs};
 use super::rng;
 use super::thinking::Countdown;
-use crate::executor::{Draw, Ranked, TokenId, UNIFORMS};
-use crate::ranking::{all_finite, most_likely, weight_of};
+use step::executor::{Draw, Ranked, TokenId, UNIFORMS};
+use step::ranking::{all_finite, most_likely, weight_of};
 
 /// Candidates of a row that are ranked first, and the growth when they do not tell the token.
 const RANKED_FIRST: usize = 64;

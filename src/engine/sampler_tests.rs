@@ -1,7 +1,7 @@
 use super::super::adaptive::Parts;
 use super::*;
-use crate::engine::request::{Dry, Xtc};
-use crate::ranking::ranked;
+use crate::request::{Dry, Xtc};
+use step::ranking::ranked;
 
 fn sample(rule: &Sampling, logits: &[f32], position: usize) -> TokenId {
     Sampler::new(rule.clone(), &[], &[], 8)
@@ -463,7 +463,7 @@ fn a_logprob_does_not_depend_on_how_many_are_asked_for() {
 
 #[test]
 fn a_forbidden_token_is_never_taken_however_likely() {
-    use crate::engine::constraint::{Allowed, Mask};
+    use crate::constraint::{Allowed, Mask};
     let mut mask = Mask::default();
     mask.copy_from(&[0b1010]);
     let logits = [50.0, 1.0, 60.0, 0.5];
@@ -615,7 +615,7 @@ fn a_ranking_agrees_with_its_row_under_every_rule() {
         top_k: 10,
         ..warm()
     });
-    let row = ranked(&logits, crate::target::TOP_K);
+    let row = ranked(&logits, 64);
     for rule in rules {
         for position in 10..60 {
             let prompt: Vec<TokenId> = (0..10).map(|at| (at % 3) as TokenId).collect();
@@ -664,7 +664,7 @@ fn adaptive_sampling_takes_what_is_certain_and_draws_the_rest() {
 #[test]
 fn adaptive_sampling_needs_the_whole_row_and_leaves_greedy_requests_alone() {
     let row = [0.0, 3.0, 2.0, 1.0];
-    let ranked = crate::ranking::ranked(&row, 2);
+    let ranked = step::ranking::ranked(&row, 2);
     for (temperature, wanted) in [(1.0, None), (0.0, Some(1))] {
         let sampling = Sampling {
             temperature,

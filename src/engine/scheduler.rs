@@ -8,13 +8,13 @@
 //!   up, of those that it takes part in: at least every other one, while its reader keeps up.
 //! - Prompts whose tokens are scored share `SCORED_TOKENS` of that: scoring takes the host time
 //!   that replies beside it would wait for.
-//! - A prompt is cut at multiples of `target::PAGE` counted from its start, nowhere else; there
+//! - A prompt is cut at multiples of `PAGE` counted from its start, nowhere else; there
 //!   too where a state behind its tokens is to be kept and another one would be in the same rows.
 
-use crate::target;
+use step::PAGE;
 
 /// Prompt tokens of one step that are scored: one page, the least that a prompt can be cut to.
-pub const SCORED_TOKENS: usize = target::PAGE;
+pub const SCORED_TOKENS: usize = PAGE;
 
 /// What the scheduler sees of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ impl Budget {
 
 /// Half of the budget in whole pages, at least one.
 fn oldest_share(prefill_tokens: usize) -> usize {
-    (prefill_tokens / 2).next_multiple_of(target::PAGE)
+    (prefill_tokens / 2).next_multiple_of(PAGE)
 }
 
 /// The most of `remaining` tokens that `budget` allows: all of them, or whole pages.
@@ -155,15 +155,13 @@ fn chunk(remaining: usize, budget: usize) -> usize {
     if remaining <= budget {
         remaining
     } else {
-        budget / target::PAGE * target::PAGE
+        budget / PAGE * PAGE
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const PAGE: usize = target::PAGE;
 
     fn prompt(prompt: usize, computed: usize) -> Lane {
         Lane {

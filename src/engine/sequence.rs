@@ -13,9 +13,9 @@ use super::scheduler::Lane;
 use super::speculate::{Costs, DEPTH_MAX, Reply, Scores};
 use super::trust::Maker;
 use super::turns::Source;
-use crate::executor::{Draw, Guessed, Kept, Ranked, Rows, Slot, States, TokenId};
-use crate::ranking;
-use crate::target;
+use step::PAGE;
+use step::executor::{Draw, Guessed, Kept, Ranked, Rows, Slot, States, TokenId};
+use step::ranking;
 
 /// Events that a channel must have room for before its sequence takes part in a step: scores of
 /// the prompt where they are wanted, the token, and the end, so that a terminal event always fits.
@@ -81,7 +81,7 @@ impl Sequence {
     pub fn new(
         (number, request): (u64, Request),
         begin: Begin,
-        recurs: bool,
+        spacing: Option<usize>,
         threads: &MaskThreads,
     ) -> Self {
         let slot = begin.slot;
@@ -93,10 +93,9 @@ impl Sequence {
         tokens.reserve_exact(request.max_tokens);
         let constraint = request.constraint;
         let guide = constraint.map(|constraint| Guide::new(constraint, slot, threads));
-        let places = match recurs {
-            true => prefix::places(prompt, (begin.cached, begin.known), request.head),
-            false => Vec::new(),
-        };
+        let places = spacing.map_or(Vec::new(), |spacing| {
+            prefix::places(prompt, (begin.cached, begin.known), request.head, spacing)
+        });
         Sequence {
             slot,
             from: begin.from,
@@ -104,7 +103,7 @@ impl Sequence {
             domain: request.domain,
             places,
             lent: None,
-            recurs,
+            recurs: spacing.is_some(),
             prompt_kept: false,
             tokens,
             prompt,
@@ -139,9 +138,7 @@ impl Sequence {
     /// Tokens that its next rows may have, so that one state at most is kept of them.
     fn most(&self) -> usize {
         let second = self.places.get(1);
-        second.map_or(usize::MAX, |place| {
-            place.tokens - target::PAGE - self.computed
-        })
+        second.map_or(usize::MAX, |place| place.tokens - PAGE - self.computed)
     }
 
     /// Takes the state that is to be kept of the next `count` rows, if there is a place in them and
@@ -165,7 +162,7 @@ impl Sequence {
                 let mut places = self.places.iter().rev().map(|place| place.tokens);
                 places.find(|tokens| *tokens <= most)
             }
-            false => Some(most / target::PAGE * target::PAGE),
+            false => Some(most / PAGE * PAGE),
         };
         will_be_kept.filter(|tokens| *tokens > self.computed)
     }
@@ -252,7 +249,7 @@ impl Sequence {
         let pages = kv.pages(self.slot);
         Rows {
             states: States::own(self.slot),
-            start: start.min(pages.len() * target::PAGE - 1),
+            start: start.min(pages.len() * PAGE - 1),
             tokens: &predicted[predicted.len() - 1..],
             pages,
             behind: &[],
@@ -272,7 +269,7 @@ impl Sequence {
         let last = self.computed + rows - 1 + depth - 1;
         Rows {
             states: States::own(self.slot),
-            start: last.min(pages.len() * target::PAGE - 1),
+            start: last.min(pages.len() * PAGE - 1),
             tokens: &[0],
             pages,
             behind: &[],
@@ -282,7 +279,7 @@ impl Sequence {
 
     /// Predictions behind `rows` of the next step that its pages have room for.
     pub fn room_ahead(&self, rows: usize, kv: &Kv) -> usize {
-        kv.pages(self.slot).len() * target::PAGE - (self.computed + rows - 1)
+        kv.pages(self.slot).len() * PAGE - (self.computed + rows - 1)
     }
 
     /// Rule by which a device draws about what the request's own would choose next, if there is
@@ -340,7 +337,7 @@ impl Sequence {
         }
         self.prompt_kept = self.tokens.len() > self.prompt;
         let computed = self.computed.min(self.prompt);
-        let whole = computed / target::PAGE * target::PAGE;
+        let whole = computed / PAGE * PAGE;
         let came = self.lent.take_if(|(place, _)| place.tokens <= computed);
         let most = match (came, self.recurs) {
             (Some((place, _)), _) => place.tokens,
@@ -441,10 +438,7 @@ impl Sequence {
             count > 0 && count == tokens.len(),
             "rows beyond the known tokens and drafts"
         );
-        assert!(
-            end <= pages.len() * target::PAGE,
-            "rows beyond the reserved pages"
-        );
+        assert!(end <= pages.len() * PAGE, "rows beyond the reserved pages");
         Rows {
             states: self.states(),
             start: self.computed,

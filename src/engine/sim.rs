@@ -24,14 +24,13 @@ use super::request::{
 use super::sampler::{self, Sampler, Scratch, argmax};
 use super::speculate::{DEPTH_MAX, Speculate};
 use super::thinking::ThinkingBudget;
-use super::trials::{few_or_many, spread};
+use super::trials::spread;
 use super::turns::Source;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
-use crate::executor::{
-    Ahead, DeviceError, Executor, Guessed, LOGITS_ROWS_MAX, PageId, Ranked, Rows, TokenId,
-};
-use crate::ranking;
-use crate::target::{MAX_CONTEXT, PAGE};
+use step::PAGE;
+use step::executor::{Ahead, DeviceError, Executor, Guessed, PageId, Ranked, Rows, TokenId};
+use step::ranking;
+use step::testing::{TINY, few_or_many};
 
 pub const VOCAB: usize = 48;
 /// Sequences that begin with this token meet broken logits now and then.
@@ -108,6 +107,8 @@ pub struct HashModel<const VOCAB: usize> {
     slow: f64,
     slow_steps: usize,
     steps_left: u64,
+    /// Rows that are scored at once, at most.
+    rows_scored: usize,
 }
 
 thread_local! {
@@ -145,6 +146,7 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             slow: 0.0,
             slow_steps: 0,
             steps_left: steps,
+            rows_scored: limits.sequences,
         }
     }
 
@@ -373,7 +375,7 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
-        assert!(!rows.is_empty() && rows.len() <= LOGITS_ROWS_MAX);
+        assert!(!rows.is_empty() && rows.len() <= self.rows_scored);
         assert!(rows.is_sorted_by(|a, b| a < b));
         logits.clear();
         for &row in rows {
@@ -661,7 +663,7 @@ impl Dice {
         }
         match self.below(24) {
             0 => spec.max_tokens = 0,
-            1 => spec.max_tokens = MAX_CONTEXT,
+            1 => spec.max_tokens = TINY.context,
             2..5 => spec.prompt[0] = POISON,
             _ => {}
         }
@@ -749,8 +751,8 @@ impl Dice {
             },
             queued: self.within(1, 8),
             pages: self.within(2, 40),
-            context: MAX_CONTEXT,
             prefill_tokens: PAGE * self.within(1, 5),
+            ..Limits::of(&TINY)
         }
     }
 }
@@ -1078,7 +1080,7 @@ impl Simulation {
         self.clients
             .iter_mut()
             .for_each(|client| client.pace = usize::MAX);
-        let work = |client: &Client| client.expected.len() + MAX_CONTEXT / PAGE;
+        let work = |client: &Client| client.expected.len() + TINY.context / PAGE;
         let bound = self.clients.iter().map(work).sum::<usize>() + 2;
         self.handle.drain();
         for _ in 0..bound {
@@ -1258,7 +1260,7 @@ pub fn run_together(specs: &[Spec], limits: Limits) -> Vec<Vec<Event>> {
     let mut receivers = Vec::new();
     for spec in specs {
         let scores = spec.prompt.len().div_ceil(PAGE);
-        let room = spec.max_tokens.min(MAX_CONTEXT) + scores + 2;
+        let room = spec.max_tokens.min(TINY.context) + scores + 2;
         let (request, receiver) = spec.request(room);
         handle.submit(request).expect("the queue holds all of them");
         receivers.push(receiver);
@@ -1284,8 +1286,8 @@ fn events_are_the_same_alone_and_in_any_company() {
         speculate: Speculate::Depth(3),
         queued: specs.len(),
         pages,
-        context: MAX_CONTEXT,
         prefill_tokens: prefill_pages * PAGE,
+        ..Limits::of(&TINY)
     };
     let alone: Vec<Vec<Event>> = specs
         .iter()
@@ -1341,8 +1343,8 @@ fn computed_of_equals(snapshots: usize, whose: [(u64, u128); 4], leaves: usize) 
         speculate: Speculate::Off,
         queued: 8,
         pages: 80,
-        context: MAX_CONTEXT,
         prefill_tokens: PAGE,
+        ..Limits::of(&TINY)
     };
     let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
     let mut spec = Dice::new(18).spec();
@@ -1414,8 +1416,8 @@ fn a_flood_leaves_another_client_its_working_set() {
         speculate: Speculate::Off,
         queued: FLOOD,
         pages: 64,
-        context: MAX_CONTEXT,
         prefill_tokens: 4 * PAGE,
+        ..Limits::of(&TINY)
     };
     let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
     let mut dice = Dice::new(15);
@@ -1476,8 +1478,8 @@ fn predictions_hold(draws: bool, temperatures: &[f32]) {
         speculate: Speculate::Depth(5),
         queued: 20,
         pages: 80,
-        context: MAX_CONTEXT,
         prefill_tokens: 2 * PAGE,
+        ..Limits::of(&TINY)
     };
     let model = HashModel::<VOCAB> {
         draws,
@@ -1528,8 +1530,8 @@ fn predicted_rows(
         speculate,
         queued: 1,
         pages: 20,
-        context: MAX_CONTEXT,
         prefill_tokens: PAGE,
+        ..Limits::of(&TINY)
     };
     let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
     engine.drafter = Drafter::Prediction;

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::stats::Figure;
-use crate::executor::Rows;
-use crate::log;
+use host::log;
+use step::executor::Rows;
 
 /// Steps of the same work whose fastest is compared.
 const WINDOW: u32 = 128;
@@ -118,7 +118,7 @@ impl Slower {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::executor::{Slot, States};
+    use step::executor::{Slot, States};
 
     const STEP: Duration = Duration::from_millis(10);
 

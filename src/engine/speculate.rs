@@ -12,9 +12,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::trust::{Maker, Record, Score, Trust};
-use crate::executor::TokenId;
+use step::executor::TokenId;
 
-pub use crate::executor::DEPTH_MAX;
+pub use step::executor::DEPTH_MAX;
 
 /// Rule for how many drafts a reply gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::histogram::Histogram;
+use host::histogram::Histogram;
 
 /// A figure that one thread may set or several may add to; no order between figures is promised.
 #[derive(Debug, Default)]

@@ -10,8 +10,9 @@ use super::request::{Event, FinishReason, Request, Sampling};
 use super::sim::{self, HashModel, POISON, Spec, VOCAB, engine};
 use super::thinking::ThinkingBudget;
 use super::*;
-use crate::executor::{DeviceError, Executor, Patience, Rows, TokenId};
-use crate::target::{PAGE, PREFILL_TOKENS};
+use step::PAGE;
+use step::executor::{DeviceError, Executor, Patience, Rows, TokenId};
+use step::testing::TINY;
 
 /// Longer than any of these tests may take; shorter than a person waits.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -23,8 +24,8 @@ const LIMITS: Limits = Limits {
     sequences: 2,
     queued: 3,
     pages: 64,
-    context: crate::target::MAX_CONTEXT,
     prefill_tokens: 64,
+    ..Limits::of(&TINY)
 };
 
 fn spec(max_tokens: usize) -> Spec {
@@ -326,10 +327,10 @@ fn the_end_of_a_prompt_is_kept_before_its_middle() {
     };
     let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
     let mut long = spec(1);
-    long.prompt = (0..2 * PREFILL_TOKENS + 2 * PAGE + 9)
+    long.prompt = (0..2 * TINY.prefill_tokens + 2 * PAGE + 9)
         .map(|at| (at % VOCAB) as TokenId)
         .collect();
-    for cached in [0, 2 * PREFILL_TOKENS + 2 * PAGE] {
+    for cached in [0, 2 * TINY.prefill_tokens + 2 * PAGE] {
         let before = handle.stats().cached_tokens.get();
         let mut receiver = submit(&handle, &long, 4);
         while !matches!(receiver.try_recv(), Ok(Event::Done(_))) {
@@ -643,8 +644,8 @@ fn keeping_books_on_256_sequences_takes_little() {
         sequences: 256,
         queued: 256,
         pages: 257 * 4,
-        context: crate::target::MAX_CONTEXT,
         prefill_tokens: 512,
+        ..Limits::of(&TINY)
     };
     let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
     let receivers: Vec<_> = (0..256).map(|_| submit(&handle, &spec(200), 256)).collect();

@@ -1,7 +1,7 @@
 //! A bound on the reasoning at the head of a reply: once it is used up, the tokens that end the
 //! reasoning are written in place of sampled ones.
 
-use crate::executor::TokenId;
+use step::executor::TokenId;
 
 /// How long a reply that begins inside its reasoning may reason. Its end is written whatever a
 /// constraint says, so one must leave reasoning free.

@@ -15,16 +15,8 @@ use super::request::{Event, Sampling};
 use super::sim::{self, Dice, Spec};
 use super::speculate::{DEPTH_MAX, Speculate};
 use super::{Engine, Handle, Limits};
-use crate::executor::{Executor, TokenId};
-use crate::target::{PAGE, PREFILL_TOKENS};
-
-/// Trials of a test: `few` in the suite, `many` where the tests are compiled for that.
-pub const fn few_or_many(few: u64, many: u64) -> u64 {
-    match option_env!("ATLAS_AT_LENGTH") {
-        Some(_) => many,
-        None => few,
-    }
-}
+use step::executor::{Executor, TokenId};
+use step::{Facts, PAGE};
 
 /// Runs trials `0..count` on all cores, each core with one of what `begin` makes; adds up what was
 /// found. A failure names its trial.
@@ -93,14 +85,14 @@ impl Reply {
 struct Way {
     speculate: Speculate,
     drafter: Drafter,
-    /// Prompt tokens of a step.
+    /// Prompt tokens of a step, if it may have so many.
     chunk: usize,
 }
 
 const PLAIN: Way = Way {
     speculate: Speculate::Off,
     drafter: Drafter::Grams,
-    chunk: PREFILL_TOKENS,
+    chunk: usize::MAX,
 };
 
 /// Pages of a desk: few enough that one request can have all of them.
@@ -111,15 +103,17 @@ pub struct Desk<E: Executor> {
     engine: Engine<E>,
     handle: Handle,
     domains: u128,
+    /// Prompt tokens of a step, at most.
+    chunk_max: usize,
 }
 
 impl<E: Executor> Desk<E> {
-    /// Limits of a desk's executor, which has states for `snapshots` prompts.
-    pub fn limits(snapshots: usize) -> Limits {
+    /// Limits of a desk over a target's executor, which has states for `snapshots` prompts.
+    pub const fn limits(facts: &Facts, snapshots: usize) -> Limits {
         Limits {
             pages: PAGES,
             snapshots,
-            ..Limits::TARGET
+            ..Limits::of(facts)
         }
     }
 
@@ -130,6 +124,7 @@ impl<E: Executor> Desk<E> {
             engine,
             handle,
             domains: 0,
+            chunk_max: limits.prefill_tokens,
         }
     }
 
@@ -142,7 +137,7 @@ impl<E: Executor> Desk<E> {
     /// The reply to a request, and how many tokens of its prompt were kept.
     fn ask(&mut self, way: Way, domain: u128, spec: &Spec) -> (Reply, usize) {
         self.engine.limits.speculate = way.speculate;
-        self.engine.limits.prefill_tokens = way.chunk;
+        self.engine.limits.prefill_tokens = way.chunk.min(self.chunk_max);
         self.engine.drafter = way.drafter;
         let (mut request, mut receiver) = spec.request(spec.max_tokens + 2);
         request.domain = domain;
@@ -275,7 +270,7 @@ pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes
     desk.evict(cached);
     let domain = desk.domain();
     let way = Way {
-        chunk: PAGE * dice.within(1, PREFILL_TOKENS / PAGE),
+        chunk: PAGE * dice.within(1, desk.chunk_max / PAGE),
         ..PLAIN
     };
     // One that parts in the middle leaves a state to go on from when the end goes.
@@ -334,7 +329,7 @@ pub fn chunks<E: Executor>(desk: &mut Desk<E>, length: usize, found: &mut Chunks
     let prompt = tokens::<E>(&mut dice, length);
     let spec = request(prompt, sampling(&mut dice));
     let wanted = desk.plain(&spec);
-    for chunk in (PAGE..=PREFILL_TOKENS).step_by(PAGE) {
+    for chunk in (PAGE..=desk.chunk_max).step_by(PAGE) {
         let domain = desk.domain();
         let (reply, _) = desk.ask(Way { chunk, ..PLAIN }, domain, &spec);
         assert_eq!(reply, wanted, "{length} tokens in chunks of {chunk}");
@@ -444,14 +439,17 @@ pub fn drafted<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Drafted
 }
 
 /// The hash model, with recurrent states and without.
+#[cfg(test)]
 mod over_hashes {
+    use step::testing::{TINY, few_or_many};
+
     use super::sim::{HashModel, VOCAB};
     use super::*;
 
     type Hashes = Desk<HashModel<VOCAB>>;
 
     fn desk(snapshots: usize) -> Hashes {
-        let limits = Hashes::limits(snapshots);
+        let limits = Hashes::limits(&TINY, snapshots);
         Desk::new(limits, HashModel::new(&limits))
     }
 

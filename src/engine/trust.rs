@@ -1,7 +1,7 @@
 //! Share of drafts that hold, by who made them: tried ones and others, since the tokens that came
 //! tell of any draft whether it would have held.
 
-use crate::executor::{DEPTH_MAX, TokenId};
+use step::executor::{DEPTH_MAX, TokenId};
 
 /// Who made a draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

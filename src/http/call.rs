@@ -11,8 +11,8 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode};
 use serde::Serialize;
 
-use crate::calendar::strftime;
-use crate::engine::turns::Source;
+use engine::turns::Source;
+use host::calendar::strftime;
 
 use super::body::WholeBody;
 use super::journal::Journal;

@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-use crate::log;
-use crate::text::work;
+use host::log;
+use text::work;
 
 use super::error::ApiError;
 

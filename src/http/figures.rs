@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::histogram::Histogram;
+use host::histogram::Histogram;
 
 /// Marks an answer of /health that is no fault whatever its status, for a server that starts or
 /// ends is asked every second how it is.

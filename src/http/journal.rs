@@ -12,8 +12,8 @@ use std::thread;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
-use crate::log;
-use crate::operator_file::{self, NotWritten};
+use host::log;
+use host::operator_file::{self, NotWritten};
 
 use super::limits::{JOURNAL_BYTES_MAX, JOURNAL_FLUSH_TIMEOUT, JOURNAL_LINES_MAX};
 
@@ -304,7 +304,7 @@ mod tests {
 
     impl Folder {
         fn new() -> Folder {
-            let name = format!("atlas-journal-{:016x}", crate::http::random::bits());
+            let name = format!("atlas-journal-{:016x}", crate::random::bits());
             let folder = std::env::temp_dir().join(name);
             fs::create_dir(&folder).unwrap();
             Folder(folder)

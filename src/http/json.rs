@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use crate::text::work;
+use text::work;
 
 use super::limits::{JSON_DEPTH_MAX, JSON_VALUES_MAX};
 

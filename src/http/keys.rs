@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::error::ApiError;
 use super::origins;
-use crate::operator_file;
+use host::operator_file;
 
 /// Largest key file.
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;

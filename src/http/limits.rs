@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::backend::SERVER_BYTES;
-use crate::engine::events::BACKLOG_BYTES_MAX;
-use crate::text::segments::SEGMENTS_BYTES_MAX;
+use engine::events::BACKLOG_BYTES_MAX;
+use step::SERVER_BYTES;
+use text::segments::SEGMENTS_BYTES_MAX;
 
 /// Request line and headers.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -151,9 +151,6 @@ pub const BREAKERS_MAX: usize = 64;
 pub const WORD_BYTES_MAX: usize = 256;
 /// Replies to one prompt.
 pub const CHOICES_MAX: usize = 8;
-/// Replies to one request with several prompts: what the engine's queue holds, since all of them
-/// are queued or none is.
-pub const REPLIES_MAX: usize = crate::target::MAX_QUEUED;
 /// Tokens of a completion where the request does not say.
 pub const COMPLETION_TOKENS_DEFAULT: usize = 16;
 /// Log-probabilities of prompts in one answer, those of likelier tokens included.

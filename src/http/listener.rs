@@ -143,7 +143,7 @@ async fn remove_stale(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::random;
+    use crate::random;
 
     fn path() -> PathBuf {
         std::env::temp_dir().join(format!("atlas-socket-{:016x}", random::bits()))

@@ -8,8 +8,8 @@ mod vllm;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
-use crate::engine::Stats;
-use crate::target;
+use engine::Stats;
+use step::Facts;
 
 use super::figures::Times;
 use super::settings::Compatibility;
@@ -42,7 +42,7 @@ impl Page {
 /// The whole page.
 pub fn page(state: &State) -> String {
     let mut page = Page::default();
-    build(&mut page);
+    build(&mut page, state.facts);
     process::write(&mut page, state.created);
     server(&mut page, state);
     if let Some(service) = state.service() {
@@ -60,14 +60,14 @@ pub fn page(state: &State) -> String {
     page.text
 }
 
-fn build(page: &mut Page) {
+fn build(page: &mut Page, facts: &Facts) {
     let labels = format!(
         "{{binary=\"{}\",version=\"{}\",hardware=\"{}\",model=\"{}\",quantisation=\"{}\"}}",
-        target::BINARY,
+        facts.binary,
         env!("CARGO_PKG_VERSION"),
-        target::HARDWARE,
-        target::MODEL,
-        target::QUANT
+        facts.hardware,
+        facts.model,
+        facts.quant
     );
     let help = "1, with what this binary is in its labels.";
     page.series("gauge", "atlas_build_info", help, &[(labels.as_str(), 1.0)]);

@@ -16,9 +16,9 @@ use hyper::body::Bytes;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::backend::allocator;
-use crate::engine::turns::{Held, Source, Turns};
-use crate::text::work::{Stopped, cpu_time};
+use engine::turns::{Held, Source, Turns};
+use host::allocator;
+use text::work::{Stopped, cpu_time};
 
 use super::body::{Share, WholeBody};
 use super::error::ApiError;

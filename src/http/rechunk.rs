@@ -6,15 +6,16 @@ mod completions;
 use std::sync::Arc;
 use std::thread::{self, Scope};
 use std::time::Instant;
+use step::testing::TINY;
 
 use serde_json::{Value, json};
 
-use crate::engine::request::{FinishReason, TokenLogprobs};
-use crate::executor::TokenId;
-use crate::text::chat::ChatModel;
-use crate::text::reply::{Flow, Reply, ReplyFormat};
-use crate::text::testing::{END_OF_TURN, Random, chat_model};
-use crate::text::tools::tests::{Written, for_each_syntax, schemas};
+use engine::request::{FinishReason, TokenLogprobs};
+use step::executor::TokenId;
+use text::chat::ChatModel;
+use text::reply::{Flow, Reply, ReplyFormat};
+use text::testing::{END_OF_TURN, Random, chat_model};
+use text::tools::tests::{Written, for_each_syntax, schemas};
 
 use super::generate::Gathered;
 use super::generate::generation::{Finish, Settled};
@@ -25,7 +26,7 @@ use super::seal::Seal;
 use super::settings::Settings;
 use super::state::{Loading, State};
 use super::{chat, messages, responses};
-use crate::http::call::Usage;
+use crate::call::Usage;
 
 use self::completions::Continued;
 
@@ -109,8 +110,8 @@ fn check_broken_calls<S: Written>(model: &ChatModel, state: &Arc<State>) {
             stops: vec![stop.to_string()],
             ..in_parts()
         };
-        let whole = settled::<S>(model, tokens, false, format(), || false);
-        let pieces = settled::<S>(model, tokens, false, format(), || true);
+        let whole = settled(model, tokens, false, format(), || false);
+        let pieces = settled(model, tokens, false, format(), || true);
         check_messages(model, &whole, &pieces);
         check_chat(model, false, &whole, &pieces);
         check_responses(model, state, &whole, &pieces);
@@ -134,7 +135,7 @@ fn logprobs(place: usize, id: TokenId) -> TokenLogprobs {
 
 /// What groups of tokens settle, with log-probabilities if they are `told`; a group ends where
 /// `cut` says so. One reply in four is cut at its length.
-fn settled<S: Written>(
+fn settled(
     model: &ChatModel,
     tokens: &[TokenId],
     told: bool,
@@ -142,7 +143,7 @@ fn settled<S: Written>(
     mut cut: impl FnMut() -> bool,
 ) -> Vec<Settled> {
     let at_length = tokens.len().is_multiple_of(4);
-    let mut reply = Reply::<S>::new(model, format);
+    let mut reply = Reply::new(model, format);
     let mut pieces = vec![Settled::default()];
     let mut flow = Flow::Continue;
     for (at, &id) in tokens.iter().enumerate() {
@@ -280,7 +281,7 @@ fn check_messages(model: &ChatModel, whole: &[Settled], pieces: &[Settled]) {
     use messages::request::MessagesRequest;
     let body = json!({"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}],
         "stop_sequences": [STOP]});
-    let request = MessagesRequest::parse(&body, &Seal::new(None)).unwrap();
+    let request = MessagesRequest::parse(&body, &Seal::new(None), &TINY).unwrap();
     let identity = Identity::new("m", "req_1", &request, Seal::new(None));
     let expected = whole_answer(&identity, gathered(plain(whole)), USAGE);
     let writer = MessageWriter::new(identity);
@@ -349,7 +350,7 @@ fn check_responses(model: &ChatModel, state: &Arc<State>, whole: &[Settled], pie
     let composer = || {
         let body = json!({"input": "hi", "store": false});
         let request =
-            ResponsesRequest::parse(&body, (&Store::default(), &Seal::new(None))).unwrap();
+            ResponsesRequest::parse(&body, (&Store::default(), &Seal::new(None)), &TINY).unwrap();
         Composer::new(state, None, request)
     };
     // Positions would have to come one by one.
@@ -393,8 +394,11 @@ fn plain(pieces: &[Settled]) -> Vec<Settled> {
 #[test]
 fn the_groups_in_which_tokens_come_never_change_an_answer() {
     fn run<S: Written>() {
-        let model = chat_model();
-        let state = State::new("m", Settings::default(), || Loading {
+        let model = ChatModel {
+            tool_format: Some(S::FORMAT),
+            ..chat_model()
+        };
+        let state = State::new(&TINY, "m", Settings::default(), || Loading {
             stage: "",
             bytes_done: 0,
             bytes_total: 0,
@@ -406,11 +410,11 @@ fn the_groups_in_which_tokens_come_never_change_an_answer() {
             let tokens = random_tokens::<S>(&model, &mut random);
             let told = random.below(TOLD_OF) == 0;
             let continued = Continued::new(&tokens, told, &mut random);
-            let whole = settled::<S>(&model, &tokens, told, in_parts(), || false);
+            let whole = settled(&model, &tokens, told, in_parts(), || false);
             let often = 1 + random.below(16);
             let mut cut = || random.below(often) == 0;
-            let pieces = settled::<S>(&model, &tokens, told, in_parts(), &mut cut);
-            continued.check::<S>(&model, &mut cut);
+            let pieces = settled(&model, &tokens, told, in_parts(), &mut cut);
+            continued.check(&model, &mut cut);
             check_chat(&model, told, &whole, &pieces);
             check_messages(&model, &whole, &pieces);
             check_responses(&model, &state, &whole, &pieces);

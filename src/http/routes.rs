@@ -12,10 +12,10 @@ use hyper::header::{
 use hyper::{Method, Request, Response, StatusCode, Version};
 use serde_json::{Value, json};
 
-use crate::calendar::strftime;
-use crate::engine::Phase;
-use crate::log;
-use crate::target;
+use ::host::calendar::strftime;
+use ::host::log;
+use engine::Phase;
+use step::Facts;
 
 use super::body;
 use super::call::{ANTHROPIC_REQUEST_ID, Call, REQUEST_ID};
@@ -295,7 +295,7 @@ async fn answer(
             StatusCode::OK,
             openapi::DOCUMENT.to_string(),
         )),
-        Route::Version => Ok(json_response(StatusCode::OK, &version())),
+        Route::Version => Ok(json_response(StatusCode::OK, &version(state.facts))),
     }
 }
 
@@ -448,7 +448,7 @@ fn loading_json(state: &State) -> Value {
 /// The model in the shape of both the OpenAI and the Anthropic API.
 fn model(state: &State) -> Value {
     let service = state.service();
-    let context = service.map_or(target::MAX_CONTEXT, |service| service.engine.context());
+    let context = service.map_or(state.facts.context, |service| service.engine.context());
     json!({
         "id": state.model_id,
         "object": "model",
@@ -492,8 +492,8 @@ fn no_model(state: &State, id: &str) -> ApiError {
     }
 }
 
-fn version() -> Value {
-    json!({"version": env!("CARGO_PKG_VERSION"), "target": target::BINARY})
+fn version(facts: &Facts) -> Value {
+    json!({"version": env!("CARGO_PKG_VERSION"), "target": facts.binary})
 }
 
 /// The methods that some route takes.

@@ -19,7 +19,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::calendar::strftime;
+use host::calendar::strftime;
 
 use super::error::ApiError;
 use super::limits::{

@@ -10,8 +10,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 
-use crate::engine::Handle;
-use crate::text::chat::ChatModel;
+use engine::Handle;
+use step::Facts;
+use text::chat::ChatModel;
 
 use super::body;
 use super::error::ApiError;
@@ -103,6 +104,7 @@ impl fmt::Debug for Service {
 
 /// The server's life: loading until the service is there, then serving, then draining.
 pub struct State {
+    pub facts: &'static Facts,
     pub model_id: String,
     pub settings: Settings,
     /// Seconds since 1970 at the start.
@@ -127,12 +129,14 @@ pub struct State {
 impl State {
     /// `loading` tells how far loading has come while there is no service.
     pub fn new(
+        facts: &'static Facts,
         model_id: &str,
         settings: Settings,
         loading: impl Fn() -> Loading + Send + Sync + 'static,
     ) -> Arc<State> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Arc::new(State {
+            facts,
             model_id: model_id.to_string(),
             seal: Seal::new(settings.keys.as_ref()),
             settings,

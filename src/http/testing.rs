@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::engine::{self, Limits};
-use crate::executor::{DeviceError, Executor, Rows, TokenId};
-use crate::target;
-use crate::text::reply::Delta;
-use crate::text::testing::{END_OF_TURN, Random, chat_model, rechunk_text};
+use engine::{self, Limits};
+use step::executor::{DeviceError, Executor, Rows, TokenId};
+use step::testing::TINY;
+use text::reply::Delta;
+use text::testing::{END_OF_TURN, Random, chat_model, rechunk_text};
 
 use super::body;
 use super::error::ApiError;
@@ -32,7 +32,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The script counts what was said, so there are no drafts.
 const LIMITS: Limits = Limits {
     drafts: 0,
-    ..Limits::TARGET
+    ..Limits::of(&TINY)
 };
 
 /// What an executor does: each reply is the script's tokens, then the end of the turn.
@@ -79,7 +79,7 @@ struct Scripted {
 }
 
 impl Executor for Scripted {
-    const VOCAB: usize = target::VOCAB;
+    const VOCAB: usize = TINY.vocab;
 
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         thread::sleep(self.script.step);
@@ -159,12 +159,12 @@ impl TestServer {
             bytes_done: 1,
             bytes_total: 4,
         };
-        let state = State::new("scripted", settings, loading);
+        let state = State::new(&TINY, "scripted", settings, loading);
         if let Some(script) = script {
             let make = || -> Result<Scripted, Box<dyn Error + Send + Sync>> {
                 Ok(Scripted {
                     script,
-                    written: vec![0; target::STATES],
+                    written: vec![0; TINY.states],
                     rows: Vec::new(),
                     logits: Vec::new(),
                     steps: 0,

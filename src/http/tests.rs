@@ -14,7 +14,7 @@ use super::limits::{
 use super::settings::Compatibility;
 use super::settings::Settings;
 use super::testing::{Answer, CONNECTIONS, Connection, PATIENCE, Script, TestServer};
-use crate::target;
+use step::testing::TINY;
 
 const CALLS: &str = "Look:\n<tool_call>\n<function=f>\n<parameter=a>\nx y\n</parameter>\n\
     </function>\n</tool_call>\n<tool_call>\n<function=f>\n</function>\n</tool_call>";
@@ -379,9 +379,7 @@ fn while_loading_health_tells_progress_and_chat_says_when_to_retry() {
 #[test]
 fn a_ready_server_is_healthy() {
     let server = TestServer::start(Script::text("a"));
-    server.wait_for(|_| {
-        server.state.service().unwrap().engine.phase() == crate::engine::Phase::Serving
-    });
+    server.wait_for(|_| server.state.service().unwrap().engine.phase() == engine::Phase::Serving);
     assert_eq!(server.get("/health").status, 200);
 }
 
@@ -406,7 +404,7 @@ fn models_have_the_shape_of_both_dialects() {
         (&model["id"], &model["id"])
     );
     for length in ["max_model_len", "max_input_tokens"] {
-        assert_eq!(model[length], target::MAX_CONTEXT);
+        assert_eq!(model[length], TINY.context);
     }
     assert_eq!(&server.get("/v1/models/scripted").json(), model);
     assert_eq!(
@@ -504,7 +502,7 @@ fn texts_and_conversations_become_tokens_and_text_again() {
     let post = |path: &str, body: Value| server.post(path, &body).answer();
     let body = json!({"prompt": "a<|im_end|>é", "add_special_tokens": false});
     let answer = post("/tokenize", body).json();
-    let expected = json!({"count": 4, "max_model_len": target::MAX_CONTEXT,
+    let expected = json!({"count": 4, "max_model_len": TINY.context,
         "tokens": [97, 257, 195, 169], "token_strs": null});
     assert_eq!(answer, expected);
     let text = post("/detokenize", json!({"tokens": answer["tokens"]}));
@@ -521,11 +519,7 @@ fn texts_and_conversations_become_tokens_and_text_again() {
         ("/tokenize", json!({"messages": []}), "messages"),
         ("/tokenize", json!({"prompt": "a", "model": 5}), "model"),
         ("/detokenize", json!({"tokens": "a"}), "tokens"),
-        (
-            "/detokenize",
-            json!({"tokens": [target::VOCAB]}),
-            "tokens[0]",
-        ),
+        ("/detokenize", json!({"tokens": [TINY.vocab]}), "tokens[0]"),
     ] {
         let refused = post(path, body);
         assert!((400..500).contains(&refused.status));
@@ -539,7 +533,7 @@ fn tokenizer_info_names_the_end_and_the_template() {
     let server = TestServer::start(Script::text("a"));
     let info = server.get("/tokenizer_info").json();
     assert_eq!(info["eos_token"], "<|im_end|>");
-    assert_eq!(info["chat_template"], crate::text::testing::TEMPLATE);
+    assert_eq!(info["chat_template"], text::testing::TEMPLATE);
 }
 
 #[test]
@@ -552,15 +546,15 @@ fn a_full_queue_answers_429_with_retry_after() {
     };
     // One of them would leave no memory to others.
     let replies = json!({"n": CHOICES_MAX, "stream": true});
-    let running: Vec<_> = (0..target::MAX_SEQUENCES / CHOICES_MAX)
+    let running: Vec<_> = (0..TINY.sequences / CHOICES_MAX)
         .map(|_| ask(replies.clone()))
         .collect();
-    server.wait_for(|stats| stats.running.get() == target::MAX_SEQUENCES as u64 - 1);
-    let waiting: Vec<_> = (0..target::MAX_QUEUED)
+    server.wait_for(|stats| stats.running.get() == TINY.sequences as u64 - 1);
+    let waiting: Vec<_> = (0..TINY.queued)
         .map(|_| ask(json!({"stream": true})))
         .collect();
     let mut refused = server.chat(json!({}));
-    for _ in 0..target::MAX_SEQUENCES {
+    for _ in 0..TINY.sequences {
         if refused.status == 429 {
             break;
         }
@@ -594,13 +588,12 @@ fn returning(server: &TestServer) -> Connection {
 }
 
 /// More connections than there are slots, each with a long reply.
-const FLOOD: usize = target::MAX_SEQUENCES + 4;
+const FLOOD: usize = TINY.sequences + 4;
 
 /// Has one thing answered while a flood holds the slots, none of whose replies ends.
 fn is_answered_beside_a_flood(server: &TestServer, ask: impl FnOnce()) {
-    server.wait_for(|stats| {
-        (stats.running.get(), stats.waiting.get()) == (target::MAX_SEQUENCES as u64, 4)
-    });
+    server
+        .wait_for(|stats| (stats.running.get(), stats.waiting.get()) == (TINY.sequences as u64, 4));
     let stats = server.state.service().unwrap().engine.stats();
     let ended = stats.finished_length.get();
     ask();
@@ -654,7 +647,7 @@ fn a_queue_full_of_batches_has_a_place_for_a_new_connection() {
         );
         batches.push(batch);
     }
-    assert!(batches.len() > target::MAX_SEQUENCES, "{}", batches.len());
+    assert!(batches.len() > TINY.sequences, "{}", batches.len());
     assert_eq!(server.chat(json!({"max_tokens": 1})).status, 200);
 }
 
@@ -784,10 +777,10 @@ fn a_stream_begins_and_is_kept_alive_while_its_request_waits_in_the_queue() {
         step,
         ..Script::endless()
     });
-    let slots: Vec<_> = (0..target::MAX_SEQUENCES)
+    let slots: Vec<_> = (0..TINY.sequences)
         .map(|_| server.open_chat(json!({"stream": true})))
         .collect();
-    server.wait_for(|stats| stats.running.get() == target::MAX_SEQUENCES as u64);
+    server.wait_for(|stats| stats.running.get() == TINY.sequences as u64);
     let messages = json!([{"role": "user", "content": "hi"}]);
     let mut waiting = [
         (
@@ -907,7 +900,7 @@ fn the_access_log_tells_what_had_no_good_end() {
 fn requests_of_one_name_are_told_apart_by_all_but_the_client() {
     const REQUESTS: usize = 1000;
     // None is refused, however many of them the engine has taken up.
-    const AT_ONCE: usize = target::MAX_QUEUED;
+    const AT_ONCE: usize = TINY.queued;
     let server = TestServer::start(Script::text("mine"));
     let send = |path: &str, body: Value| {
         let body = body.to_string();

@@ -13,7 +13,7 @@ use rustix::process::nice;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::spawn_blocking;
 
-use crate::text::work;
+use text::work;
 
 use super::error::{ApiError, internal};
 use super::limits::{LARGE_PARSERS_MAX, PARSER_NICE, PARSERS_MAX};
@@ -159,9 +159,9 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::engine::turns::Source;
-    use crate::http::body::{self, Memory};
-    use crate::http::parsing::Parsing;
+    use crate::body::{self, Memory};
+    use crate::parsing::Parsing;
+    use engine::turns::Source;
 
     #[test]
     fn what_is_parsed_makes_way_and_its_connection_does_not() {

@@ -531,7 +531,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::http::peer::Asked;
+    use crate::peer::Asked;
 
     const HEAD: &str = "POST / HTTP/1.1\r\nhost: a\r\n";
 

@@ -1,8 +1,8 @@
 //! How often the multi-token-prediction layer guesses the token that was served next.
 
 use super::Runs;
-use crate::executor::{DeviceError, Executor, TokenId};
 use crate::target::PREFILL_TOKENS;
+use step::executor::{DeviceError, Executor, TokenId};
 
 use super::runner::Runner;
 use super::session::{Session, most_likely};

@@ -8,13 +8,13 @@ mod drafts;
 
 use std::fmt;
 
-use crate::engine::sampler::argmax;
-use crate::executor::{DeviceError, Executor, Kept, PageId, Rows, Slot, States, TokenId};
 use crate::ops::{CELL, ONE_BY_ONE};
-use crate::ranking::{all_finite, most_likely};
 use crate::target::{
     DRAFTS, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, TOP_K, VOCAB,
 };
+use engine::sampler::argmax;
+use step::executor::{DeviceError, Executor, Kept, PageId, Rows, Slot, States, TokenId};
+use step::ranking::{all_finite, most_likely};
 
 use super::Runner;
 use super::Runs;

@@ -4,10 +4,11 @@ use super::blocks::{Block, Loader, Stream};
 use super::family::{self, Mixer, Runs};
 use super::feed_forward::FeedForward;
 use super::runner::{ROWS_MAX, VERIFIED_MAX};
-use crate::executor::{DeviceError, ENDS_MAX};
+use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, BesideNorms, Ends, Hidden, RANKED};
 use crate::target::{HIDDEN, MAX_SEQUENCES, Role, Site, VOCAB};
 use crate::weights::{Checkpoint, Layout, WeightsError};
+use step::executor::DeviceError;
 
 /// Weights, caches and states.
 pub struct Model<B: Runs> {

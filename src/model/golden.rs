@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::tests::{alone, folder, runner};
 use super::*;
 use crate::backend::cpu::Cpu;
-use crate::executor::{Executor, TokenId};
 use crate::target::{self, Role, Site, VOCAB};
 use crate::weights::{self, Layout, WeightsError};
+use step::executor::{Executor, TokenId};
 
 /// Share of first drafts of `tiny` that must be right, over its golden replies.
 const ACCEPTANCE_LEAST: f64 = 0.7;

@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use crate::executor::{DeviceError, Executor, TokenId};
-use crate::ranking::{most_likely, weight_of};
 use crate::target::{self, MAX_CONTEXT, PREFILL_TOKENS};
+use step::executor::{DeviceError, Executor, TokenId};
+use step::ranking::{most_likely, weight_of};
 
 use super::selfcheck::FORMAT;
 use super::session::Session;

@@ -9,8 +9,8 @@ use std::iter;
 
 use super::runner::VERIFIED_MAX;
 use super::{Runs, decoder, family};
-use crate::executor::{ENDS_MAX, LOGITS_ROWS_MAX};
 use crate::ops::{Bound, Footprint, HostMemory, RANKED};
+use crate::ops::{ENDS_MAX, LOGITS_ROWS_MAX};
 use crate::target::{
     self, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, Role, SNAPSHOTS, STATES, Site, VOCAB,
 };

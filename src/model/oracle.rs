@@ -9,13 +9,12 @@
 use std::fmt;
 use std::time::Instant;
 
-use crate::executor::{
-    DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot, States, TokenId,
-};
 use crate::ops::Batch;
-use crate::ranking::weight_of;
+use crate::ops::LOGITS_ROWS_MAX;
 use crate::target::{HIDDEN, LAYERS, PAGE, PREFILL_TOKENS, Role, Site, VOCAB};
 use crate::weights::{Checkpoint, Layout, WeightsError};
+use step::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
+use step::ranking::weight_of;
 
 use super::Runs;
 use super::blocks::Loader;
@@ -580,7 +579,7 @@ struct Routing {
 
 /// The experts of a row, by index.
 fn chosen(logits: &[f32]) -> Vec<usize> {
-    let top = crate::ranking::most_likely(&logits[..ROUTED[0]], ROUTED[1]);
+    let top = step::ranking::most_likely(&logits[..ROUTED[0]], ROUTED[1]);
     let mut chosen: Vec<usize> = top.iter().map(|&(expert, _)| expert as usize).collect();
     chosen.sort_unstable();
     chosen

@@ -1,13 +1,14 @@
 //! A loaded model as the engine sees it.
 
 use super::Runs;
-use crate::executor::{
-    Ahead, DEPTH_MAX, DeviceError, ENDS_MAX, Executor, Guessed, LOGITS_ROWS_MAX, PageId, Patience,
-    Ranked, Rows, Slot, States, TokenId,
-};
 use crate::ops::{Batch, Hidden, ONE_BY_ONE, Program, RANKED};
+use crate::ops::{ENDS_MAX, LOGITS_ROWS_MAX};
 use crate::target;
 use crate::weights::{Checkpoint, Stage, WeightsError};
+use step::executor::{
+    Ahead, DEPTH_MAX, DeviceError, Executor, Guessed, PageId, Patience, Ranked, Rows, Slot, States,
+    TokenId,
+};
 
 use super::decoder::{self, Model, Part, Scratch};
 use super::feed_forward::ROUTER_LOGITS;

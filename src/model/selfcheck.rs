@@ -16,8 +16,8 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use crate::executor::{DeviceError, Executor, TokenId};
 use crate::target::{MAX_CONTEXT, PREFILL_TOKENS};
+use step::executor::{DeviceError, Executor, TokenId};
 
 use super::session::{Session, most_likely};
 

@@ -1,7 +1,7 @@
 //! Sequences driven straight through an executor: golden replay, checks and measurements.
 
-use crate::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 use crate::target::{KV_PAGES, MAX_CONTEXT, PAGE};
+use step::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 
 /// A sequence in a slot on pages of its own. Nothing but sessions may use the executor meanwhile.
 pub struct Session {

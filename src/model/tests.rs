@@ -10,12 +10,11 @@ use super::*;
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::random::Random;
 use crate::backend::simulated::Host;
-use crate::executor::{
-    DeviceError, Executor, LOGITS_ROWS_MAX, PageId, Rows, Slot, States, TokenId,
-};
+use crate::ops::LOGITS_ROWS_MAX;
 use crate::ops::{Batch, Dense, Device};
 use crate::target::{self, EMBEDDED, KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, VOCAB};
 use crate::weights::{self, LAYER_GROWTH, Progress, WeightsError};
+use step::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 
 pub(super) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -9,10 +9,11 @@
 use std::fmt;
 use std::thread;
 
-use crate::executor::{DeviceError, Executor, LOGITS_ROWS_MAX, TokenId};
-use crate::ranking::{all_finite, weight_of};
+use crate::ops::LOGITS_ROWS_MAX;
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
-use crate::threads;
+use host::threads;
+use step::executor::{DeviceError, Executor, TokenId};
+use step::ranking::{all_finite, weight_of};
 
 use super::bits::digest;
 use super::session::{Session, step_together};

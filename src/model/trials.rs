@@ -1,11 +1,11 @@
 //! Trials of equal bits through the engine over the whole model, where it is of the repository.
 
 use super::tests::{Hosted, runner};
-use crate::engine::trials::{
-    Chunks, DRAFT_WAYS, Desk, Drafted, Prefixes, chunks, drafted, few_or_many, prefix,
-    shared_lengths, spread,
+use crate::target::{DRAFTS, FACTS, MODEL, SNAPSHOTS};
+use engine::trials::{
+    Chunks, DRAFT_WAYS, Desk, Drafted, Prefixes, chunks, drafted, prefix, shared_lengths, spread,
 };
-use crate::target::{DRAFTS, MODEL, SNAPSHOTS};
+use step::testing::few_or_many;
 
 type Model = Desk<Hosted>;
 
@@ -13,7 +13,7 @@ type Model = Desk<Hosted>;
 fn desk() -> Option<Model> {
     // Each core has a desk of its own.
     let runner = runner(1)?;
-    Some(Desk::new(Model::limits(SNAPSHOTS), runner))
+    Some(Desk::new(Model::limits(&FACTS, SNAPSHOTS), runner))
 }
 
 fn is_there() -> bool {

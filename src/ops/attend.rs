@@ -1,8 +1,8 @@
 //! Attention over a paged cache of keys and values.
 
 use super::{Batch, Device};
-use crate::executor::DeviceError;
 use crate::shapes;
+use step::executor::DeviceError;
 
 /// Attention of one shape.
 pub trait Attend<A: shapes::Attention>: Device {

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::{CELL, ONE_BY_ONE};
-use crate::executor::{DeviceError, Draw, ENDS_MAX, Kept, PageId, Rows, Slot, States, TokenId};
+use crate::ops::ENDS_MAX;
 use crate::target::{MAX_CONTEXT, PAGE, SNAPSHOTS, STATES, VOCAB};
+use step::executor::{DeviceError, Draw, Kept, PageId, Rows, Slot, States, TokenId};
 
 /// Slots that sequences may have: those of their states; one more than a step has sequences where
 /// the model has no states.
@@ -344,8 +345,8 @@ fn check_tokens(tokens: &[TokenId]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::executor::Slot;
     use crate::target::MAX_SEQUENCES;
+    use step::executor::Slot;
 
     const PAGES: usize = 2;
 

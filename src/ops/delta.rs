@@ -1,8 +1,8 @@
 //! Gated DeltaNet: a causal convolution, then the gated delta rule on a state per value head.
 
 use super::{Batch, Dense, Device};
-use crate::executor::DeviceError;
 use crate::shapes;
+use step::executor::DeviceError;
 
 /// Gated DeltaNet of one shape.
 pub trait Delta<D: shapes::Delta>: Dense {

@@ -3,9 +3,9 @@
 use std::ops::{Deref, Range};
 
 use super::Batch;
-use crate::executor::{DeviceError, Patience};
 use crate::target::Format;
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
+use step::executor::{DeviceError, Patience};
 
 /// A sequence of operations that is run again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{Batch, Device};
-use crate::executor::{DeviceError, Guessed};
+use step::executor::{DeviceError, Guessed};
 
 /// Guesses of what the host will choose. A backend that records no program is never asked for
 /// any, and has the bodies that are here.

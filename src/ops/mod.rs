@@ -35,15 +35,19 @@ pub use gate::Gate;
 pub use guess::Guess;
 pub use route::Route;
 
-use crate::target::{TOP_K, VOCAB};
+pub use step::ONE_BY_ONE;
+
+use crate::target::{DRAFTS, MAX_SEQUENCES, TOP_K, VOCAB};
 
 /// Positions of a cell of a sequence, counted from its start. What a prompt has of a cell is in one
 /// step.
 pub const CELL: usize = 64;
-/// Rows of a cell that [`Delta::gated_delta`] and [`Attend::attend`] take one by one, at most. If a
-/// step has more of a cell, from its first position on, a backend may take them together, in other
-/// arithmetic: the choice depends on the prompt alone. Decode and verification never have more.
-pub const ONE_BY_ONE: usize = 8;
+
+/// Rows of logits that are computed at once: as many as a step of one row per sequence gives, so
+/// that memory for them is what a step needs anyway.
+pub const LOGITS_ROWS_MAX: usize = MAX_SEQUENCES;
+/// Rows of a step whose logits are wanted, at most: one of each sequence, and drafts.
+pub const ENDS_MAX: usize = MAX_SEQUENCES + DRAFTS;
 
 /// Elements of a row that [`Dense::top_k`] leaves.
 pub const RANKED: usize = 2 * TOP_K + 1;

@@ -1,9 +1,9 @@
 //! Mixture of experts: a router's choice, and the experts that rows visit.
 
 use super::Device;
-use crate::executor::DeviceError;
 use crate::shapes;
 use crate::weights::{MatrixSource, WeightsError};
+use step::executor::DeviceError;
 
 /// Experts of one shape.
 pub trait Route<E: shapes::Experts>: Device {

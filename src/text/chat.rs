@@ -1,18 +1,21 @@
 //! The text side of the model: tokenizer, template and the marks its replies carry.
 
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::engine::adaptive::Parts;
-use crate::engine::thinking::ThinkingBudget;
-use crate::executor::TokenId;
-use crate::target;
+use engine::adaptive::Parts;
+use engine::thinking::ThinkingBudget;
+use step::executor::TokenId;
+use step::{Facts, ToolFormat};
 
+use super::framing;
 use super::grammar::Grammars;
 use super::template::{CallIds, Conversation, Template, TemplateError};
 use super::tokenizer::{Encoded, Tokenizer, TokenizerError};
+use super::tools::Tags;
 
 /// Tokens around calls of tools, of models that have such.
 const CALL_MARKS: [&str; 2] = ["<tool_call>", "</tool_call>"];
@@ -44,8 +47,9 @@ pub struct ChatModel {
     pub template: Template,
     /// Absent when the model does not reason in tags.
     pub think: Option<ThinkTags>,
-    /// Whether replies may hold tool calls, in the form of `target::ToolSyntax`.
-    pub calls_tools: bool,
+    pub facts: &'static Facts,
+    /// Form of tool calls; absent when replies may hold none.
+    pub tool_format: Option<ToolFormat>,
     /// Tokens that end a turn.
     pub stop_tokens: Vec<TokenId>,
     /// What replies can be made to obey.
@@ -97,9 +101,37 @@ impl fmt::Display for PromptError {
     }
 }
 
-impl std::error::Error for PromptError {}
+impl Error for PromptError {}
 
 impl ChatModel {
+    /// A model of its tokenizer and its template, as their files have them.
+    ///
+    /// # Errors
+    /// What of the tokenizer is none that conversations can be encoded by.
+    pub fn new(
+        facts: &'static Facts,
+        mut tokenizer: Tokenizer,
+        template: Template,
+    ) -> Result<ChatModel, Box<dyn Error>> {
+        framing::apply(&mut tokenizer, &template)?;
+        let tags = (facts.think_open, facts.think_close);
+        tokenizer.show(&[tags.0, tags.1]);
+        if let Some(format) = facts.tool_format {
+            tokenizer.show(Tags::of(format).marks);
+        }
+        let tokenizer = Arc::new(tokenizer);
+        let grammars = Grammars::new(&tokenizer, facts.vocab, facts.stop_tokens)?;
+        Ok(ChatModel {
+            facts,
+            tokenizer,
+            grammars,
+            tool_format: facts.tool_format.filter(|_| template.abilities().tools),
+            template,
+            think: (!tags.0.is_empty()).then_some(tags),
+            stop_tokens: facts.stop_tokens.to_vec(),
+        })
+    }
+
     /// Renders and encodes a conversation; the prompt is shorter than `limit` tokens. Texts are
     /// remembered for those of `domain`.
     ///
@@ -144,7 +176,7 @@ impl ChatModel {
     fn head(&self, conversation: &Conversation, domain: u128, prompt: &[TokenId]) -> Option<usize> {
         let first = conversation.messages.first()?;
         let has_head = is_system(first) || !conversation.tools.is_empty();
-        if target::SNAPSHOTS == 0 || !has_head {
+        if self.facts.snapshots == 0 || !has_head {
             return None;
         }
         let other = with_other_message(conversation);
@@ -292,8 +324,11 @@ fn reminder(message: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use step::testing::TINY;
+
     use super::*;
-    use crate::text::testing::{STRICT_TEMPLATE, chat_model, chat_model_with};
+    use crate::template::special::SpecialTokens;
+    use crate::testing::{STRICT_TEMPLATE, chat_model, chat_model_with};
 
     fn conversation(messages: Value, enable_thinking: bool) -> Conversation {
         let messages = messages.as_array().unwrap().clone();
@@ -340,12 +375,12 @@ mod tests {
     }
 
     fn models() -> Vec<ChatModel> {
-        let mut models = vec![chat_model()];
-        if !crate::target::EMBEDDED.is_empty() {
-            let embedded = crate::cli::boot::Files::Embedded;
-            models.push(crate::cli::boot::chat_model(&embedded).unwrap());
-        }
-        models
+        let file = |name| TINY.embedded_file(name).unwrap();
+        let tokenizer = Tokenizer::from_bytes(file(TINY.tokenizer_file), TINY.vocab).unwrap();
+        let source = str::from_utf8(file(TINY.template_file)).unwrap();
+        let template = Template::load(source, SpecialTokens::default()).unwrap();
+        let tiny = ChatModel::new(&TINY, tokenizer, template).unwrap();
+        vec![chat_model(), tiny]
     }
 
     #[test]
@@ -381,9 +416,6 @@ mod tests {
 
     #[test]
     fn the_head_of_a_prompt_ends_where_its_first_message_begins() {
-        if crate::target::SNAPSHOTS == 0 {
-            return;
-        }
         for model in models() {
             let prompt = |messages: Value| {
                 let conversation = conversation(messages, false);

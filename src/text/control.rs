@@ -15,7 +15,7 @@
 use daachorse::{DoubleArrayAhoCorasick, DoubleArrayAhoCorasickBuilder, MatchKind};
 use serde_json::{Map, Value};
 
-use crate::executor::TokenId;
+use step::executor::TokenId;
 
 use super::template::Conversation;
 
@@ -242,7 +242,7 @@ fn any_string(value: &Value, holds: &impl Fn(&str) -> bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::testing::{Random, assert_linear};
+    use crate::testing::{Random, assert_linear};
     use serde_json::json;
 
     fn control() -> ControlTokens {

@@ -105,7 +105,7 @@ fn decode(bytes: &[u8], out: &mut String) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::testing::{Random, rechunk};
+    use crate::testing::{Random, rechunk};
 
     fn streamed(pieces: &[&[u8]]) -> String {
         let mut detokenizer = Detokenizer::default();

@@ -9,7 +9,7 @@ use std::ops::Range;
 use serde_json::{Map, Value, json};
 
 use super::spelling::byte_symbol;
-use crate::target;
+use step::Facts;
 
 /// Conversations framed as ChatML, tools and reasoning included.
 const TEMPLATE: &str = include_str!("drawn/chat_template.jinja");
@@ -26,11 +26,11 @@ const BYTES: usize = u8::MAX as usize + 1;
 type Named = (&'static str, String);
 
 /// The files of a model, without tokenizer and template where it has none.
-pub fn files() -> Vec<Named> {
+pub fn files(facts: &Facts) -> Vec<Named> {
     named([
-        (target::TOKENIZER_FILE, tokenizer().to_string()),
-        (target::TEMPLATE_FILE, template()),
-        (GENERATION, format!("{:#}\n", generation())),
+        (facts.tokenizer_file, tokenizer(facts).to_string()),
+        (facts.template_file, template(facts)),
+        (GENERATION, format!("{:#}\n", generation(facts))),
     ])
 }
 
@@ -43,19 +43,19 @@ fn named(files: [Named; 3]) -> Vec<Named> {
 }
 
 /// The template with a token behind each turn that ends it.
-fn template() -> String {
-    let mut added = target::ADDED_TOKENS.iter();
-    let stop = added.find(|(id, _)| target::STOP_TOKENS.first() == Some(id));
+fn template(facts: &Facts) -> String {
+    let mut added = facts.added_tokens.iter();
+    let stop = added.find(|(id, _)| facts.stop_tokens.first() == Some(id));
     TEMPLATE.replace(END_OF_TURN, stop.map_or(END_OF_TURN, |(_, text)| text))
 }
 
-fn generation() -> Value {
+fn generation(facts: &Facts) -> Value {
     json!({
-        "do_sample": target::DEFAULT_TEMPERATURE > 0.0,
-        "eos_token_id": target::STOP_TOKENS,
-        "temperature": decimal(target::DEFAULT_TEMPERATURE),
-        "top_k": target::DEFAULT_TOP_K,
-        "top_p": decimal(target::DEFAULT_TOP_P),
+        "do_sample": facts.temperature > 0.0,
+        "eos_token_id": facts.stop_tokens,
+        "temperature": decimal(facts.temperature),
+        "top_k": facts.top_k,
+        "top_p": decimal(facts.top_p),
     })
 }
 
@@ -66,8 +66,8 @@ fn decimal(value: f32) -> Value {
 }
 
 /// In the format of the `tokenizers` library.
-fn tokenizer() -> Value {
-    let added = target::ADDED_TOKENS.iter().map(|&(id, content)| {
+fn tokenizer(facts: &Facts) -> Value {
+    let added = facts.added_tokens.iter().map(|&(id, content)| {
         json!({
             "id": id,
             "content": content,
@@ -75,7 +75,7 @@ fn tokenizer() -> Value {
             "lstrip": false,
             "rstrip": false,
             "normalized": false,
-            "special": content.starts_with("<|") || target::STOP_TOKENS.contains(&id),
+            "special": content.starts_with("<|") || facts.stop_tokens.contains(&id),
         })
     });
     let byte_level = json!({
@@ -101,25 +101,29 @@ fn tokenizer() -> Value {
             "end_of_word_suffix": null,
             "fuse_unk": false,
             "byte_fallback": false,
-            "vocab": vocabulary(),
+            "vocab": vocabulary(facts),
             "merges": [],
         },
     })
 }
 
 /// Bytes first, then fillers.
-fn vocabulary() -> Map<String, Value> {
+fn vocabulary(facts: &Facts) -> Map<String, Value> {
     let bytes = (0..=u8::MAX).map(|byte| byte_symbol(byte).to_string());
-    let bytes = bytes.zip(free_ids()).map(|(word, id)| (word, id.into()));
-    let fillers = free_ids().skip(BYTES).map(|id| (filler(id), id.into()));
+    let bytes = bytes
+        .zip(free_ids(facts))
+        .map(|(word, id)| (word, id.into()));
+    let fillers = free_ids(facts)
+        .skip(BYTES)
+        .map(|id| (filler(id), id.into()));
     bytes.chain(fillers).collect()
 }
 
 /// Ids of the vocabulary: those before the added tokens, or behind where these are the first.
-fn free_ids() -> Range<u32> {
-    let added = target::ADDED_TOKENS.len() as u32;
-    match target::ADDED_TOKENS.first() {
-        Some((0, _)) | None => added..target::VOCAB as u32,
+fn free_ids(facts: &Facts) -> Range<u32> {
+    let added = facts.added_tokens.len() as u32;
+    match facts.added_tokens.first() {
+        Some((0, _)) | None => added..facts.vocab as u32,
         Some(&(first, _)) => 0..first,
     }
 }
@@ -139,12 +143,13 @@ fn filler(id: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::template::Template;
-    use crate::text::template::special::SpecialTokens;
-    use crate::text::tokenizer::Tokenizer;
+    use crate::template::Template;
+    use crate::template::special::SpecialTokens;
+    use crate::tokenizer::Tokenizer;
+    use step::testing::TINY;
 
     fn drawn() -> Tokenizer {
-        Tokenizer::from_bytes(tokenizer().to_string().as_bytes(), target::VOCAB).unwrap()
+        Tokenizer::from_bytes(tokenizer(&TINY).to_string().as_bytes(), TINY.vocab).unwrap()
     }
 
     #[test]
@@ -159,7 +164,7 @@ mod tests {
     #[test]
     fn added_tokens_have_the_ids_of_the_manifest() {
         let tokenizer = drawn();
-        for &(id, text) in target::ADDED_TOKENS {
+        for &(id, text) in TINY.added_tokens {
             assert_eq!(tokenizer.id_of(text), Some(id), "{text}");
         }
     }
@@ -173,13 +178,13 @@ mod tests {
 
     #[test]
     fn the_template_loads() {
-        let template = Template::load(&template(), SpecialTokens::default()).unwrap();
-        assert!(crate::text::identity::check_template(&template).is_ok());
+        let template = Template::load(&template(&TINY), SpecialTokens::default()).unwrap();
+        assert!(crate::identity::check_template(&TINY, &template).is_ok());
     }
 
     #[test]
     fn fillers_are_distinct_words() {
-        assert_eq!(vocabulary().len(), free_ids().len());
+        assert_eq!(vocabulary(&TINY).len(), free_ids(&TINY).len());
         assert_eq!(filler(256 + 26), "Ġwk");
     }
 }

@@ -96,8 +96,8 @@ fn said(template: &Template, content: &str, last: bool) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::template::special::SpecialTokens;
-    use crate::text::testing::chat_model_with;
+    use crate::template::special::SpecialTokens;
+    use crate::testing::chat_model_with;
 
     /// Reasoning in tags is taken out of earlier turns, as in many a published template.
     const SPLITTING: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n\

@@ -5,32 +5,32 @@ use serde_json::json;
 
 use super::template::{Conversation, Template, TemplateError};
 use super::tokenizer::Tokenizer;
-use crate::target;
+use step::Facts;
 
 /// Tokens of a conversation that must be those of the manifest: what ends a turn, and what is
 /// around thoughts. Each is its id and its text.
-fn framing() -> impl Iterator<Item = (u32, &'static str)> {
+fn framing(facts: &Facts) -> impl Iterator<Item = (u32, &'static str)> {
     let counts = |(id, text): &(u32, &str)| {
-        target::STOP_TOKENS.contains(id) || [target::THINK_OPEN, target::THINK_CLOSE].contains(text)
+        facts.stop_tokens.contains(id) || [facts.think_open, facts.think_close].contains(text)
     };
-    target::ADDED_TOKENS.iter().copied().filter(counts)
+    facts.added_tokens.iter().copied().filter(counts)
 }
 
 /// Texts of the tokens that end a turn, the usual one first.
-fn stops() -> impl Iterator<Item = &'static str> {
+fn stops(facts: &Facts) -> impl Iterator<Item = &'static str> {
     let text = |stop: &u32| {
-        let mut tokens = target::ADDED_TOKENS.iter();
+        let mut tokens = facts.added_tokens.iter();
         tokens.find(|(id, _)| id == stop).map(|(_, text)| *text)
     };
-    target::STOP_TOKENS.iter().filter_map(text)
+    facts.stop_tokens.iter().filter_map(text)
 }
 
 /// Compares the tokens that frame a conversation with the tokenizer.
 ///
 /// # Errors
 /// The first token that is another, in words without a fix.
-pub fn check_tokenizer(tokenizer: &Tokenizer) -> Result<(), String> {
-    let wrong = framing().find(|(id, text)| tokenizer.id_of(text) != Some(*id));
+pub fn check_tokenizer(facts: &Facts, tokenizer: &Tokenizer) -> Result<(), String> {
+    let wrong = framing(facts).find(|(id, text)| tokenizer.id_of(text) != Some(*id));
     let Some((id, text)) = wrong else {
         return Ok(());
     };
@@ -40,7 +40,7 @@ pub fn check_tokenizer(tokenizer: &Tokenizer) -> Result<(), String> {
     };
     Err(format!(
         "{found}, {} has it as {id}: this is the tokenizer of another model",
-        target::MODEL
+        facts.model
     ))
 }
 
@@ -49,21 +49,22 @@ pub fn check_tokenizer(tokenizer: &Tokenizer) -> Result<(), String> {
 ///
 /// # Errors
 /// What the template does not write, in words without a fix.
-pub fn check_template(template: &Template) -> Result<(), String> {
+pub fn check_template(facts: &Facts, template: &Template) -> Result<(), String> {
     let turns = turns(template).map_err(|error| error.to_string())?;
-    if !stops().any(|stop| turns.contains(stop)) {
-        return Err(of_another_model(stops().next().unwrap_or_default()));
+    if !stops(facts).any(|stop| turns.contains(stop)) {
+        let usual = stops(facts).next().unwrap_or_default();
+        return Err(of_another_model(facts, usual));
     }
     let source = template.source();
-    let marks = [target::THINK_OPEN, target::THINK_CLOSE];
+    let marks = [facts.think_open, facts.think_close];
     let missing = marks.into_iter().find(|mark| !source.contains(mark));
-    missing.map_or(Ok(()), |mark| Err(of_another_model(mark)))
+    missing.map_or(Ok(()), |mark| Err(of_another_model(facts, mark)))
 }
 
-fn of_another_model(mark: &str) -> String {
+fn of_another_model(facts: &Facts, mark: &str) -> String {
     format!(
         "writes no {mark}, which turns of {} have: this is the template of another model",
-        target::MODEL
+        facts.model
     )
 }
 
@@ -83,29 +84,26 @@ fn turns(template: &Template) -> Result<String, TemplateError> {
 
 #[cfg(test)]
 mod tests {
+    use step::testing::TINY;
+
     use super::super::template::special::SpecialTokens;
     use super::super::testing::chat_model;
     use super::*;
 
     #[test]
     fn the_tokenizer_of_another_model_is_refused() {
-        if target::ADDED_TOKENS.is_empty() {
-            return;
-        }
-        let said = check_tokenizer(&chat_model().tokenizer).unwrap_err();
+        let said = check_tokenizer(&TINY, &chat_model().tokenizer).unwrap_err();
         assert!(said.contains("of another model"), "{said}");
     }
 
     #[test]
     fn a_template_that_ends_no_turn_or_knows_no_thoughts_is_refused() {
         let turns = "{% for message in messages %}{{ message.content }}END{% endfor %}";
-        let Some(stop) = stops().next() else {
-            return;
-        };
-        for (end, missing) in [("</s>", stop), (stop, target::THINK_OPEN)] {
+        let stop = stops(&TINY).next().unwrap();
+        for (end, missing) in [("</s>", stop), (stop, TINY.think_open)] {
             let source = turns.replace("END", end);
             let template = Template::load(&source, SpecialTokens::default()).unwrap();
-            let said = check_template(&template).unwrap_err();
+            let said = check_template(&TINY, &template).unwrap_err();
             assert!(said.contains(&format!("writes no {missing}")), "{said}");
         }
     }

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use crate::target;
+use step::ToolFormat;
 
 use super::held_prefix;
 use super::reply::Delta;
-use super::tools::{Syntax, ToolParser, ToolSchemas};
+use super::tools::{Tags, ToolParser, ToolSchemas};
 
 /// Newlines between reasoning and a tag that belong to the format rather than to the text.
 const NEWLINES_DROPPED_MAX: usize = 8;
@@ -41,19 +41,21 @@ enum State {
 /// Follows one reply. Reasoning is recognised at the head of the reply only; a tag further on is
 /// text of the model.
 #[derive(Debug)]
-pub struct ReasoningSplitter<S = target::ToolSyntax> {
+pub struct ReasoningSplitter {
     open: &'static str,
     close: &'static str,
     state: State,
     held: String,
-    calls: Option<Trial<S>>,
+    calls: Option<Trial>,
+    /// End of calls in the form of the one that has ended the reasoning.
+    call_end: &'static str,
     /// The end of what was passed on behind a call.
     tail: String,
 }
 
-impl<S: Syntax> ReasoningSplitter<S> {
+impl ReasoningSplitter {
     /// `opened`: the prompt already ends with the opening tag.
-    pub fn new(open: &'static str, close: &'static str, opened: bool) -> ReasoningSplitter<S> {
+    pub fn new(open: &'static str, close: &'static str, opened: bool) -> ReasoningSplitter {
         let state = if opened {
             State::Opened
         } else {
@@ -65,21 +67,25 @@ impl<S: Syntax> ReasoningSplitter<S> {
             state,
             held: String::new(),
             calls: None,
+            call_end: "",
             tail: String::new(),
         }
     }
 
     /// A splitter for a model without reasoning: everything is content.
-    pub fn none() -> ReasoningSplitter<S> {
+    pub fn none() -> ReasoningSplitter {
         ReasoningSplitter {
             state: State::Content,
             ..ReasoningSplitter::new("", "", false)
         }
     }
 
-    /// The same, where a call of one of these tools ends the reasoning.
-    pub fn ended_by_calls_of(mut self, tools: Option<Arc<ToolSchemas>>) -> ReasoningSplitter<S> {
-        self.calls = tools.map(Trial::new);
+    /// The same, where a call of one of these tools, in this form, ends the reasoning.
+    pub fn ended_by_calls_of(
+        mut self,
+        tools: Option<(ToolFormat, Arc<ToolSchemas>)>,
+    ) -> ReasoningSplitter {
+        self.calls = tools.map(|(format, tools)| Trial::new(format, tools));
         self
     }
 
@@ -195,7 +201,8 @@ impl<S: Syntax> ReasoningSplitter<S> {
     /// A call begins at byte `at`, and what is held from there on is content.
     fn end_by_call(&mut self, at: usize, out: &mut Split) {
         self.release(at, out);
-        self.calls = None;
+        let called = self.calls.take();
+        self.call_end = called.map_or("", |trial| Tags::of(trial.format).end);
         self.state = State::Called;
     }
 
@@ -206,7 +213,7 @@ impl<S: Syntax> ReasoningSplitter<S> {
         let text: String = self.held.drain(..end).collect();
         self.tail.push_str(&text);
         out.content.push_str(&text);
-        if close.is_some() && self.tail.trim_end().ends_with(S::END) {
+        if close.is_some() && self.tail.trim_end().ends_with(self.call_end) {
             self.held.drain(..self.close.len());
             self.state = State::Closed;
         } else if close.is_some() {
@@ -223,9 +230,10 @@ const TAIL_BYTES: usize = 128;
 
 /// Reads reasoning as if it were content, to find a complete call in it.
 #[derive(Debug)]
-struct Trial<S> {
+struct Trial {
+    format: ToolFormat,
     tools: Arc<ToolSchemas>,
-    parser: ToolParser<S>,
+    parser: ToolParser,
     /// Bytes of the held reasoning that the parser has read, and those of them that are no call.
     read: usize,
     settled: usize,
@@ -233,12 +241,13 @@ struct Trial<S> {
     called: bool,
 }
 
-impl<S: Syntax> Trial<S> {
-    fn new(tools: Arc<ToolSchemas>) -> Trial<S> {
+impl Trial {
+    fn new(format: ToolFormat, tools: Arc<ToolSchemas>) -> Trial {
         Trial {
-            parser: ToolParser::new(tools.clone(), true)
+            parser: ToolParser::new(format, tools.clone(), true)
                 .forgiving(false)
                 .of_known(),
+            format,
             tools,
             read: 0,
             settled: 0,
@@ -260,7 +269,7 @@ impl<S: Syntax> Trial<S> {
         self.parser.push(&held[self.read..], &mut deltas);
         self.parser.finish(cut, &mut deltas);
         let found = self.judge(deltas);
-        *self = Trial::new(self.tools.clone());
+        *self = Trial::new(self.format, self.tools.clone());
         found
     }
 
@@ -301,19 +310,15 @@ fn newlines_at_end(text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::testing::{Random, assert_linear, rechunk_text};
-    use crate::text::tools::qwen3_coder::Qwen3Coder;
-    use crate::text::tools::tests::schemas;
+    use crate::testing::{Random, assert_linear, rechunk_text};
+    use crate::tools::tests::schemas;
 
     fn streamed(opened: bool, pieces: &[&str]) -> (String, String) {
-        let splitter = ReasoningSplitter::<Qwen3Coder>::new("<think>", "</think>", opened);
+        let splitter = ReasoningSplitter::new("<think>", "</think>", opened);
         streamed_by(splitter, pieces)
     }
 
-    fn streamed_by(
-        mut splitter: ReasoningSplitter<Qwen3Coder>,
-        pieces: &[&str],
-    ) -> (String, String) {
+    fn streamed_by(mut splitter: ReasoningSplitter, pieces: &[&str]) -> (String, String) {
         let mut out = Split::default();
         for piece in pieces {
             splitter.push(piece, &mut out);
@@ -335,7 +340,10 @@ mod tests {
 
     fn called_by(pieces: &[&str]) -> (String, String) {
         let splitter = ReasoningSplitter::new("<think>", "</think>", true);
-        streamed_by(splitter.ended_by_calls_of(Some(schemas().into())), pieces)
+        streamed_by(
+            splitter.ended_by_calls_of(Some((ToolFormat::Qwen3Coder, schemas().into()))),
+            pieces,
+        )
     }
 
     #[test]
@@ -372,8 +380,9 @@ mod tests {
 
     #[test]
     fn reasoning_behind_what_is_no_call_is_told_at_once() {
-        let splitter = ReasoningSplitter::<Qwen3Coder>::new("<think>", "</think>", true);
-        let mut splitter = splitter.ended_by_calls_of(Some(schemas().into()));
+        let splitter = ReasoningSplitter::new("<think>", "</think>", true);
+        let mut splitter =
+            splitter.ended_by_calls_of(Some((ToolFormat::Qwen3Coder, schemas().into())));
         let mut out = Split::default();
         splitter.push("a <tool_call> b <", &mut out);
         assert_eq!(out.reasoning, "a <tool_call> b ");
@@ -473,8 +482,7 @@ mod tests {
     fn time_is_linear_in_the_reply() {
         for unit in ["\n", "<", "</think", "</thin>"] {
             assert_linear(unit, |text| {
-                let mut splitter =
-                    ReasoningSplitter::<Qwen3Coder>::new("<think>", "</think>", true);
+                let mut splitter = ReasoningSplitter::new("<think>", "</think>", true);
                 let mut out = Split::default();
                 for at in (0..text.len()).step_by(4) {
                     splitter.push(&text[at..(at + 4).min(text.len())], &mut out);

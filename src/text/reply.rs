@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::executor::TokenId;
-use crate::target;
+use step::executor::TokenId;
 
 use super::chat::ChatModel;
 use super::detokenize::Detokenizer;
 use super::reasoning::{ReasoningSplitter, Split};
 use super::stopping::StopFilter;
-use super::tools::{Syntax, ToolParser, ToolSchemas};
+use super::tools::{ToolParser, ToolSchemas};
 
 /// A piece of a reply. Pieces of one kind that follow each other belong together.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,26 +91,27 @@ pub enum Flow {
 
 /// The text side of one reply: bytes, reasoning, tool calls, stop strings, in this order.
 #[derive(Debug)]
-pub struct Reply<S = target::ToolSyntax> {
+pub struct Reply {
     stop_tokens: Vec<TokenId>,
     raw: bool,
     detokenizer: Detokenizer,
-    reasoning: ReasoningSplitter<S>,
-    tools: Option<ToolParser<S>>,
+    reasoning: ReasoningSplitter,
+    tools: Option<ToolParser>,
     stops: StopFilter,
     /// Tokens to come that stop strings do not end.
     unending: usize,
     stopped_by: Option<usize>,
 }
 
-impl<S: Syntax> Reply<S> {
-    pub fn new(model: &ChatModel, format: ReplyFormat) -> Reply<S> {
+impl Reply {
+    pub fn new(model: &ChatModel, format: ReplyFormat) -> Reply {
         let tags = model.think.filter(|_| !format.raw);
         let reasoning = match tags {
             Some((open, close)) => ReasoningSplitter::new(open, close, format.reasoning_opened),
             None => ReasoningSplitter::none(),
         };
-        let called = format.tools.as_ref().filter(|_| format.slips);
+        let calls = model.tool_format.zip(format.tools);
+        let called = calls.clone().filter(|_| format.slips);
         let one_call = format.one_call;
         let mut stops = StopFilter::new(&format.stops);
         stops.mute(format.min_tokens > 0);
@@ -123,10 +123,10 @@ impl<S: Syntax> Reply<S> {
                 true => Detokenizer::default(),
                 false => Detokenizer::of_text(model.tokenizer.text_start()),
             },
-            reasoning: reasoning.ended_by_calls_of(called.cloned()),
-            tools: format
-                .tools
-                .map(|schemas| ToolParser::new(schemas, one_call).forgiving(format.slips)),
+            reasoning: reasoning.ended_by_calls_of(called),
+            tools: calls.map(|(form, schemas)| {
+                ToolParser::new(form, schemas, one_call).forgiving(format.slips)
+            }),
             stops,
             unending: format.min_tokens,
             stopped_by: None,
@@ -255,8 +255,7 @@ impl<S: Syntax> Reply<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::testing::{END_OF_TURN, Random, chat_model, rechunk};
-    use crate::text::tools::qwen3_coder::Qwen3Coder;
+    use crate::testing::{END_OF_TURN, Random, chat_model, rechunk};
     use serde_json::json;
 
     fn ids(text: &str) -> Vec<TokenId> {
@@ -281,7 +280,7 @@ mod tests {
     }
 
     fn read(model: &ChatModel, format: ReplyFormat, tokens: &[TokenId]) -> (Vec<Delta>, usize) {
-        let mut reply = Reply::<Qwen3Coder>::new(model, format);
+        let mut reply = Reply::new(model, format);
         let mut out = Vec::new();
         for (at, &id) in tokens.iter().enumerate() {
             if reply.push(model, id, &mut out) == Flow::Complete {
@@ -359,7 +358,7 @@ mod tests {
         let stops = ["\n<", ">", "tool_call", "function", "=", "\"", "}", "1\n"];
         let (deltas, _) = run(format(&stops), &ids(REPLY));
         assert_eq!(deltas, run(format(&[]), &ids(REPLY)).0);
-        let mut reply = Reply::<Qwen3Coder>::new(&chat_model(), format(&["1"]));
+        let mut reply = Reply::new(&chat_model(), format(&["1"]));
         let mut out = Vec::new();
         let mut tokens = ids(REPLY).into_iter();
         let stopped = tokens.any(|id| reply.push(&chat_model(), id, &mut out) == Flow::Complete);
@@ -426,7 +425,7 @@ mod tests {
                 .collect();
             let tokens = model.tokenizer.encode(&text).unwrap();
             let whole = read(&model, format(&["STOP"]), &tokens).0;
-            let mut reply = Reply::<Qwen3Coder>::new(&model, format(&["STOP"]));
+            let mut reply = Reply::new(&model, format(&["STOP"]));
             let mut out = Vec::new();
             let mut complete = false;
             let mut detokenizer = Detokenizer::default();

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::executor::TokenId;
+use step::executor::TokenId;
 
 /// Bytes that remembered texts and their ids take at most.
 pub const SEGMENTS_BYTES_MAX: usize = 56 * 1024 * 1024;

@@ -143,7 +143,7 @@ impl Pattern {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::testing::{Random, rechunk_text};
+    use crate::testing::{Random, rechunk_text};
 
     fn streamed(stops: &[&str], pieces: &[&str]) -> (String, bool) {
         let stops: Vec<String> = stops.iter().map(|stop| stop.to_string()).collect();

@@ -319,7 +319,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::testing::{Random, rechunk_text};
+    use crate::testing::{Random, rechunk_text};
     use serde_json::{Value, json};
 
     fn call(name: &str) -> Delta {

@@ -15,7 +15,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind, Output, State};
 
-use crate::calendar::strftime;
+use host::calendar::strftime;
 
 use self::special::SpecialTokens;
 pub use self::trial::{Abilities, CallIds};

@@ -13,7 +13,8 @@ use super::template::Template;
 use super::template::special::SpecialTokens;
 use super::tokenizer::Tokenizer;
 pub use super::work::cpu_time as cpu;
-use crate::target::VOCAB;
+use step::ToolFormat;
+use step::testing::TINY;
 
 /// A small seeded generator (SplitMix64).
 pub struct Random(u64);
@@ -255,15 +256,16 @@ pub fn chat_model() -> ChatModel {
 /// A model of bytes with a template.
 pub fn chat_model_with(template: &str) -> ChatModel {
     let template = Template::load(template, SpecialTokens::default()).unwrap();
-    let mut tokenizer = Tokenizer::from_bytes(&byte_tokenizer(), VOCAB).unwrap();
+    let mut tokenizer = Tokenizer::from_bytes(&byte_tokenizer(), TINY.vocab).unwrap();
     framing::apply(&mut tokenizer, &template).unwrap();
     let tokenizer = Arc::new(tokenizer);
     ChatModel {
-        grammars: Grammars::new(&tokenizer, VOCAB, &[END_OF_TURN]).unwrap(),
+        grammars: Grammars::new(&tokenizer, TINY.vocab, &[END_OF_TURN]).unwrap(),
         tokenizer,
         template,
         think: Some(("<think>", "</think>")),
-        calls_tools: true,
+        facts: &TINY,
+        tool_format: Some(ToolFormat::Qwen3Coder),
         stop_tokens: vec![END_OF_TURN],
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
 
-use crate::executor::TokenId;
+use step::executor::TokenId;
 
 use super::control::ControlTokens;
 use super::pieces;
@@ -501,12 +501,11 @@ fn token_table(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::trials::few_or_many;
-    use crate::target;
-    use crate::text::detokenize::Detokenizer;
-    use crate::text::testing::{
+    use crate::detokenize::Detokenizer;
+    use crate::testing::{
         END_OF_TURN, PIECE_KINDS, PieceKind, Random, assert_linear, byte_tokenizer, piece_tokenizer,
     };
+    use step::testing::{TINY, few_or_many};
 
     fn tokenizer() -> Tokenizer {
         Tokenizer::from_bytes(&byte_tokenizer(), 512).unwrap()
@@ -573,9 +572,8 @@ mod tests {
 
     /// Definitions to try: the small one of the tests, and the target's where it is at hand.
     fn definitions() -> Vec<(Vec<u8>, usize)> {
-        let embedded = target::EMBEDDED.iter();
-        let own = embedded.filter(|(name, _)| *name == target::TOKENIZER_FILE);
-        let own = own.map(|(_, file)| (file.to_vec(), target::VOCAB));
+        let own = TINY.embedded_file(TINY.tokenizer_file);
+        let own = own.map(|file| (file.to_vec(), TINY.vocab));
         let pieces = PIECE_KINDS.map(|kind| (piece_tokenizer(kind), 512));
         std::iter::once((byte_tokenizer(), 512))
             .chain(pieces)

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use super::checkpoint::INDEX;
 use super::folder::Distrust;
 use super::locate;
-use crate::executor::DeviceError;
 use crate::target;
+use step::executor::DeviceError;
 
 /// A checkpoint that cannot be served. The text names the file, the tensor and the fix.
 #[derive(Debug)]

@@ -227,8 +227,8 @@ fn read_aligned(
 #[cfg(test)]
 mod tests {
     use super::super::folder::Folder;
-    use super::super::tests::Folder as Scratch;
     use super::*;
+    use host::testing::Folder as Scratch;
 
     const BYTES: usize = 3 * DIRECT_BYTES + 123;
 

@@ -17,7 +17,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open, openat, readlinkat};
 use rustix::io::Errno;
 
 use super::error::WeightsError;
-use crate::beneath::{self, LOOK, kind};
+use host::beneath::{self, LOOK, kind};
 
 /// Links on the way to one file; as many as the kernel follows.
 const LINKS_MAX: usize = 40;

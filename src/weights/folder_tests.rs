@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 
-use super::super::tests::Folder as Scratch;
 use super::*;
+use host::testing::Folder as Scratch;
 
 /// A user that the tests never run as.
 const STRANGER: u32 = 4_243_001;

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::super::tests::Folder as Scratch;
 use super::*;
+use host::testing::Folder as Scratch;
 
 const REPOSITORY: &str = "owner/model";
 

@@ -11,8 +11,8 @@ use super::error::WeightsError;
 use super::folder::{BLOBS, Folder};
 use super::names::shortest;
 use super::origin::is_commit;
-use crate::operator_file;
 use crate::target;
+use host::operator_file;
 
 /// Folder of the hub's cache that holds a folder for each revision.
 pub(super) const SNAPSHOTS: &str = "snapshots";

@@ -2,8 +2,8 @@
 
 use std::os::unix::fs::symlink;
 
-use super::super::tests::Folder as Scratch;
 use super::*;
+use host::testing::Folder as Scratch;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 

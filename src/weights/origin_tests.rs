@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use super::super::tests::Folder as Scratch;
 use super::*;
+use host::testing::Folder as Scratch;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const SHA1: &str = "89abcdef0123456789abcdef0123456789abcdef";

@@ -20,8 +20,8 @@ use super::header::LENGTH_BYTES;
 use super::layout::Layout;
 use super::progress::{Progress, Stage};
 use super::seeded::{self, Drawn, Seeded};
-use crate::beneath::{Beneath, Dir};
 use crate::target::{self, FAMILY, Fact, Site};
+use host::beneath::{Beneath, Dir};
 
 /// Bytes of tensors that a shard holds, unless one tensor is larger.
 const SHARD_BYTES: u64 = 1 << 30;

@@ -2,41 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+
+use host::testing::Folder;
 
 use super::layout::Expected;
 use super::*;
 use crate::target::{Role, Site};
 use crate::weights::header::Dtype;
-
-static FOLDERS: AtomicUsize = AtomicUsize::new(0);
-
-/// A directory that is removed when dropped.
-pub(crate) struct Folder(pub(crate) PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Folder {
-        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("atlas-weights-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        Folder(path)
-    }
-
-    fn with(name: &str, content: &[u8]) -> Folder {
-        let folder = Folder::new();
-        fs::write(folder.0.join(name), content).unwrap();
-        folder
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Opens whatever lies in the folder, without the sizes that the target states.
 fn open_any(folder: &Path) -> Result<Checkpoint, WeightsError> {

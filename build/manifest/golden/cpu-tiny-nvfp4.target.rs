@@ -384,11 +384,8 @@ pub const ADDED_TOKENS: &[(u32, &str)] = &[
     (3070, "<think>"),
     (3071, "</think>"),
 ];
-/// Whether the model calls tools.
-pub const CALLS_TOOLS: bool = true;
-/// Syntax of tool calls; without a meaning where the model calls none.
-#[cfg(feature = "server")]
-pub type ToolSyntax = crate::text::tools::qwen3_coder::Qwen3Coder;
+/// Syntax of its tool calls, if it calls any.
+pub const TOOL_FORMAT: Option<ToolFormat> = Some(ToolFormat::Qwen3Coder);
 /// Whether the model reasons when a request does not say.
 pub const THINKING_DEFAULT: bool = true;
 /// Opens reasoning.

@@ -8,7 +8,7 @@ use crate::facts::Fact;
 use crate::files::sha256;
 use crate::kernels::{moe_rows, top_k_chunks, top_k_parts};
 use crate::schema::leaf::KvFormat;
-use crate::schema::model::{AddedTokens, Chat, File, Mixer, ToolFormat};
+use crate::schema::model::{AddedTokens, Chat, File, Mixer};
 use crate::target::{DerivedFile, Target};
 
 impl Target {
@@ -175,23 +175,10 @@ impl Target {
 
     fn write_tools(&self, out: &mut String) {
         let format = self.model.chat.as_ref().and_then(|chat| chat.tool_format);
-        let text = format!("CALLS_TOOLS: bool = {}", format.is_some());
-        item(out, "Whether the model calls tools.", &text);
-        let reader = match format.unwrap_or(ToolFormat::Qwen3Coder) {
-            ToolFormat::Qwen3Coder => "qwen3_coder::Qwen3Coder",
-            ToolFormat::Hermes => "hermes::Hermes",
-            ToolFormat::Llama3Json => "llama3_json::Llama3Json",
-            ToolFormat::Mistral => "mistral::Mistral",
-            ToolFormat::Gemma => "gemma::Gemma",
-            ToolFormat::MinimaxXml => "minimax_xml::MinimaxXml",
-            ToolFormat::Glm => "glm::Glm",
-        };
-        let doc = "Syntax of tool calls; without a meaning where the model calls none.";
-        let _ = writeln!(
-            out,
-            "/// {doc}\n#[cfg(feature = \"server\")]\n\
-             pub type ToolSyntax = crate::text::tools::{reader};"
-        );
+        let name = format.map(|format| format!("ToolFormat::{format:?}"));
+        let name = name.map_or("None".to_owned(), |name| format!("Some({name})"));
+        let text = format!("TOOL_FORMAT: Option<ToolFormat> = {name}");
+        item(out, "Syntax of its tool calls, if it calls any.", &text);
     }
 
     fn write_ops(&self, out: &mut String) {

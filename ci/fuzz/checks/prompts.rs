@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use atlas::executor::TokenId;
 use atlas::http::chat::request::ChatRequest;
 use atlas::http::json as body;
+use atlas::target::FACTS;
 use atlas::text::template::Conversation;
 use serde_json::{Value, json};
 
@@ -106,7 +107,7 @@ pub fn template(bytes: &[u8]) {
     let Ok(value) = body::parse(bytes) else {
         return;
     };
-    let Ok(request) = ChatRequest::parse(&value) else {
+    let Ok(request) = ChatRequest::parse(&value, &FACTS) else {
         return;
     };
     let model = model::chat();

@@ -58,7 +58,7 @@ pub fn tool_calls(input: &[u8]) {
 }
 
 fn calls_in<S: Syntax>(text: &str, cut: Cut, one_call: bool) {
-    let parser = || ToolParser::<S>::new(schemas(), one_call);
+    let parser = || ToolParser::of::<S>(schemas(), one_call);
     let (mut whole, mut pieces) = (parser(), parser());
     let (mut expected, mut found) = (Vec::new(), Vec::new());
     whole.push(text, &mut expected);
@@ -99,7 +99,7 @@ pub fn reply(input: &[u8]) {
         ..ReplyFormat::default()
     };
     let model = model::chat();
-    let mut reply = Reply::<Qwen3Coder>::new(model, format);
+    let mut reply = Reply::new(model, format);
     let (mut deltas, mut flow) = (Vec::new(), Flow::Continue);
     for pair in choices.rest().chunks_exact(2) {
         let id = usize::from(u16::from_le_bytes([pair[0], pair[1]])) % VOCAB;
@@ -166,7 +166,7 @@ pub fn reasoning(input: &[u8]) {
     let mut choices = Choices::of(input);
     let (opened, cut) = (choices.flag(), choices.cut());
     let text = String::from_utf8_lossy(choices.rest());
-    let splitter = || ReasoningSplitter::<Qwen3Coder>::new("<think>", "</think>", opened);
+    let splitter = || ReasoningSplitter::new("<think>", "</think>", opened);
     let (mut whole, mut pieces) = (splitter(), splitter());
     let (mut expected, mut found) = (Split::default(), Split::default());
     whole.push(&text, &mut expected);

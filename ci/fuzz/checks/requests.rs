@@ -11,7 +11,7 @@ use atlas::http::messages::request::{MessagesRequest, countable};
 use atlas::http::responses::request::ResponsesRequest;
 use atlas::http::responses::store::Store;
 use atlas::http::seal::Seal;
-use atlas::target::{MAX_CONTEXT, VOCAB};
+use atlas::target::{FACTS, MAX_CONTEXT, VOCAB};
 use serde_json::Value;
 
 use super::choice::Choices;
@@ -22,7 +22,7 @@ static SEAL: LazyLock<Seal> = LazyLock::new(|| Seal::new(None));
 
 /// Of the chat completions API.
 pub fn chat_request(bytes: &[u8]) {
-    request(bytes, |value| ChatRequest::parse(value).map(drop));
+    request(bytes, |value| ChatRequest::parse(value, &FACTS).map(drop));
 }
 
 /// Of the Messages API: to be answered, or to be counted.
@@ -30,9 +30,11 @@ pub fn messages_request(input: &[u8]) {
     let mut choices = Choices::of(input);
     match choices.flag() {
         false => request(choices.rest(), |value| {
-            MessagesRequest::parse(value, &SEAL).map(drop)
+            MessagesRequest::parse(value, &SEAL, &FACTS).map(drop)
         }),
-        true => request(choices.rest(), |value| countable(value, &SEAL).map(drop)),
+        true => request(choices.rest(), |value| {
+            countable(value, &SEAL, &FACTS).map(drop)
+        }),
     }
 }
 
@@ -41,7 +43,7 @@ pub fn responses_request(bytes: &[u8]) {
     /// Nothing is ever put in.
     static STORE: LazyLock<Store> = LazyLock::new(Store::default);
     request(bytes, |value| {
-        ResponsesRequest::parse(value, (&STORE, &SEAL)).map(drop)
+        ResponsesRequest::parse(value, (&STORE, &SEAL), &FACTS).map(drop)
     });
 }
 
@@ -66,7 +68,7 @@ pub fn completion_request(bytes: &[u8]) {
     let Ok(value) = body::parse(bytes) else {
         return;
     };
-    let parsed = CompletionRequest::parse(&value, (model::tokenizer(), None), MAX_CONTEXT);
+    let parsed = CompletionRequest::parse(&value, (model::tokenizer(), None), MAX_CONTEXT, &FACTS);
     match parsed {
         Ok((request, prompts)) => {
             // A longer reply ends where the context is full.

@@ -6,8 +6,8 @@
 #
 # Crates for build scripts, which have no fuzzer to tell, are compiled without `--target`.
 case "$CARGO_PKG_NAME $*" in
-    'atlas '*' --target '* | 'coverage '*' --target '* | 'llguidance '*' --target '* | \
-        'serde_json '*' --target '*)
+    'atlas '*' --target '* | 'atlas-http '*' --target '* | 'text '*' --target '* | \
+        'coverage '*' --target '* | 'llguidance '*' --target '* | 'serde_json '*' --target '*)
         exec "$@" \
             -Cpasses=sancov-module \
             -Cllvm-args=-sanitizer-coverage-level=4 \

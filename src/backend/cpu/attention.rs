@@ -3,10 +3,10 @@
 use std::any::TypeId;
 use std::marker::PhantomData;
 
-use crate::executor::{DeviceError, PageId};
 use crate::ops::{Attend, Batch};
 use crate::shapes;
 use crate::target::{MAX_CONTEXT, PAGE};
+use step::executor::{DeviceError, PageId};
 
 use super::elementwise::{inverse_rms, mul_sigmoid};
 use super::lanes::{LANES, Lanes, exp};

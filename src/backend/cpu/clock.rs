@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::pool::Pool;
 use super::{Cpu, split};
 use crate::backend::clock::{Clock, Timed};
-use crate::executor::DeviceError;
+use step::executor::DeviceError;
 
 /// What a thread sums up at once, words.
 const BLOCK: usize = 1 << 12;

@@ -3,10 +3,10 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::executor::{DeviceError, Slot};
 use crate::ops::{Batch, Delta, GatedDelta, Span};
 use crate::shapes;
 use crate::target::STATES;
+use step::executor::{DeviceError, Slot};
 
 use super::elementwise::gated_rms_norm;
 use super::lanes::{LANES, Lanes, exp, sigmoid, silu};

@@ -2,11 +2,11 @@
 
 use std::marker::PhantomData;
 
-use crate::executor::DeviceError;
 use crate::ops::Route;
 use crate::shapes;
 use crate::target::HIDDEN;
 use crate::weights::{MatrixSource, WeightsError};
+use step::executor::DeviceError;
 
 use super::elementwise::silu_mul;
 use super::lanes::{LANES, exp, sigmoid};

@@ -26,14 +26,14 @@ use std::sync::Arc;
 use crate::backend::budget::Budget;
 use crate::backend::host;
 use crate::backend::mapping::Mapping;
-use crate::executor::{DeviceError, Patience};
 use crate::model::Fed;
 use crate::ops::{Batch, Dense, Device, Footprint, Gate, Guess, HostMemory, RANKED};
-use crate::ranking;
 use crate::shapes;
 use crate::target::{Format, HOST_RESERVE, TOP_K};
-use crate::threads;
 use crate::weights::{MatrixSource, Reader, VectorSource, WeightsError};
+use ::host::threads;
+use step::executor::{DeviceError, Patience};
+use step::ranking;
 
 use attention::Ropes;
 pub use matrix::Matrix;

@@ -3,10 +3,10 @@
 
 use super::random::Random;
 use super::*;
-use crate::executor::{PageId, Rows, Slot, States};
 use crate::ops::{Attend, Delta, Ends, GatedDelta, Hidden, Route};
 use crate::shapes::{Attention as _, Delta as _, Experts as _};
 use crate::target::*;
+use step::executor::{PageId, Rows, Slot, States};
 
 use super::experts::{Experts, Routing};
 

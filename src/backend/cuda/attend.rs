@@ -9,10 +9,10 @@ use ffi::{Device, DeviceBuf, Stream};
 
 use super::step::Tiles;
 use super::{Cuda, FEW_ROWS, Tensor, Vector, count, largest, memory, refused};
-use crate::executor::DeviceError;
 use crate::ops::{Attend, Batch, Qkv, store_and_attend};
 use crate::shapes::{self, Attention as _};
 use crate::target::{MAX_CONTEXT, PAGE, each_attention};
+use step::executor::DeviceError;
 
 /// Launchers of the operations of an attention shape, which are those of the target's.
 pub trait Launchers: shapes::Attention {

@@ -12,10 +12,10 @@ use super::attend::{KvCache, Launchers};
 use super::panels::Panels;
 use super::{Cuda, Matrix, NEEDED, Tensor, Vector, memory, refused};
 use crate::backend::parity::{self, Probe, ProbeAttention, Random, Report};
-use crate::executor::DeviceError;
 use crate::ops::{Batch, Dense, Device, Ends};
 use crate::target;
 use crate::weights::Stored;
+use step::executor::DeviceError;
 
 /// What Gated DeltaNet's checks take of a model that has none.
 #[cfg(not(model = "hybrid"))]

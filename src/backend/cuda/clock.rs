@@ -4,7 +4,7 @@ use ffi::{Device, DeviceBuf, Event, Stream, launched, ops};
 
 use super::{Cuda, count, memory, refused};
 use crate::backend::clock::{Clock, Timed};
-use crate::executor::DeviceError;
+use step::executor::DeviceError;
 
 /// What `atlas_read_bytes` counts, bytes.
 const LINE: usize = 1024;

@@ -6,11 +6,12 @@ use ffi::{DeviceBuf, ops};
 
 use super::step::cells_of;
 use super::{Cuda, Matrix, Tensor, Vector, count};
-use crate::executor::{DeviceError, ENDS_MAX};
 use crate::model::ROWS_MAX;
+use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, CELL, Delta, DeltaNet, GatedDelta};
 use crate::shapes::Delta as _;
 use crate::target::{Gdn, HIDDEN, STATES};
+use step::executor::DeviceError;
 
 /// Longest sum of its products beside the hidden size.
 pub const WIDEST: usize = Gdn::VALUES;

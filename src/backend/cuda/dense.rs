@@ -6,7 +6,7 @@ use ffi::ops;
 
 use super::storage::Storage;
 use super::{Cuda, FEW_ROWS, Matrix, NORMED_STORAGES, Tensor, Vector, count};
-use crate::executor::ENDS_MAX;
+use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, BesideNorms, Dense, Ends, Hidden, RANKED, norm_and_rank};
 use crate::target::{HIDDEN, VOCAB};
 

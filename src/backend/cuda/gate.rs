@@ -3,10 +3,10 @@
 use ffi::{Device, Stream, ops};
 
 use super::{Cuda, Tensor, count};
-use crate::executor::DeviceError;
 use crate::ops::Gate;
 use crate::shapes::Mlp as _;
 use crate::target::Mlp;
+use step::executor::DeviceError;
 
 /// Longest sum of its products beside the hidden size.
 pub const WIDEST: usize = Mlp::INTERMEDIATE;

@@ -6,9 +6,10 @@ use ffi::{CudaError, Device, Event, PinnedBuf, Stream, ops};
 
 use super::attend::SHAPES;
 use super::{Cuda, Host, Tensor, count, memory, refused};
-use crate::executor::{DEPTH_MAX, DeviceError, ENDS_MAX, Guessed, TokenId, UNIFORMS};
+use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, Guess, RANKED};
 use crate::target::VOCAB;
+use step::executor::{DEPTH_MAX, DeviceError, Guessed, TokenId, UNIFORMS};
 
 /// Numbers of what was accepted of a sequence: drafts that hold, and the token behind them.
 const ACCEPTED: usize = 2;

@@ -13,8 +13,8 @@ use ffi::{CudaError, Device, DeviceBuf, Event, PinnedBuf, Stream, launched, ops}
 use super::jobs::{JOB_ROWS, Job, Place, Wanted};
 use super::packed::Part;
 use super::{RECORDS, WIDEST, count, feed_forward, least, memory, most, refused};
-use crate::executor::DeviceError;
 use crate::weights::{WeightsError, pipeline};
+use step::executor::DeviceError;
 
 /// Bytes of codes that are read at once, where slots have the room.
 const CODE_BYTES: usize = 1 << 20;

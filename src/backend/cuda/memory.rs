@@ -8,9 +8,9 @@ use super::{
 };
 use crate::backend::budget::Budget;
 use crate::backend::host;
-use crate::executor::DeviceError;
 use crate::ops::{Footprint, HostMemory};
 use crate::target;
+use step::executor::DeviceError;
 
 impl Footprint for Cuda {
     /// As much of the host's memory as the target states; a little of a GPU's own, because only its

@@ -5,12 +5,12 @@ use ffi::{Device, DeviceBuf, Stream, ops};
 use super::jobs::Wanted;
 use super::storage::{Order, Storage};
 use super::{Cuda, OPERAND_ROWS, Tensor, count, least, memory, most, refused};
-use crate::executor::DeviceError;
 use crate::model::ROWS_MAX;
 use crate::ops::Route;
 use crate::shapes::Experts as _;
 use crate::target::{self, HIDDEN, MOE_ROWS, Moe};
 use crate::weights::{MatrixSource, WeightsError};
+use step::executor::DeviceError;
 
 /// Longest sum of its products beside the hidden size and those of experts.
 pub const WIDEST: usize = 0;

@@ -6,11 +6,12 @@ use ffi::{CudaError, Device, DeviceBuf, PinnedBuf, Stream};
 
 use super::attend::SHAPES;
 use super::{FEW_ROWS, memory};
-use crate::executor::{DeviceError, Draw, ENDS_MAX, Kept, Slot, UNIFORMS};
 use crate::model::ROWS_MAX;
+use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, CELL, Span};
 use crate::shapes::Attention as _;
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, each_attention};
+use step::executor::{DeviceError, Draw, Kept, Slot, UNIFORMS};
 
 /// Rows of a chunk of `conv_silu`: what a thread loads at once.
 const CHUNK_ROWS: usize = 16;
@@ -618,8 +619,8 @@ fn tiles(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::executor::{Slot, States};
     use crate::ops::ONE_BY_ONE;
+    use step::executor::{Slot, States};
 
     fn span(start: usize, rows: Range<usize>) -> Span {
         Span {

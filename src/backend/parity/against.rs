@@ -8,9 +8,9 @@ use super::{
 };
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::executor::DeviceError;
 use crate::ops::CELL;
 use crate::target::{MAX_CONTEXT, PREFILL_TOKENS, each_attention};
+use step::executor::DeviceError;
 
 /// Compares every operation of the device with the CPU's on every case.
 pub fn compare(report: &mut Report, random: &mut Random, device: &mut Backend) {

@@ -8,10 +8,10 @@ use super::rows::RowCase;
 use super::sequences::{Opened, SequenceCase, SequenceOp, SequenceOpOn};
 use super::{BF16_STORED, Group, Probe, Random, formula};
 use crate::backend::cpu::Cpu;
-use crate::executor::DeviceError;
 use crate::ops::{Attend, Batch, Qkv, store_and_attend};
 use crate::shapes;
 use crate::target::{KV_PAGES, Role, each_attention};
+use step::executor::DeviceError;
 
 pub(super) const GROUP: Group = Group {
     by_row: &["norm_linear", "linear", "linear_add"],

@@ -10,10 +10,10 @@ use super::long::{STORED_ROWS, cut};
 use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, against, same_bits};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::executor::{DeviceError, PageId, Rows, Slot, States, TokenId};
 use crate::ops::{Batch, Qkv};
 use crate::shapes;
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE};
+use step::executor::{DeviceError, PageId, Rows, Slot, States, TokenId};
 
 /// Rows of a step that have a case, if there may be as many sequences.
 const DECODED_ROWS: [usize; 7] = [1, 2, 3, 7, 8, 9, MAX_SEQUENCES];

@@ -9,11 +9,11 @@ use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::sequences::{Opened, SequenceOp, SequenceOpOn};
 use super::{F16_OPERANDS, F16_STORED, F32_CHAIN, Group, Probe, Random};
 use crate::backend::cpu::{self, Cpu};
-use crate::executor::DeviceError;
 use crate::ops::{self, Batch, Delta, Dense};
 use crate::shapes::{self, Delta as _};
 use crate::target::{Gdn, HIDDEN, Role};
 use crate::weights::Stored;
+use step::executor::DeviceError;
 
 pub(super) const GROUP: Group = Group {
     by_row: &[

@@ -3,10 +3,11 @@
 use super::matrices::{Shape, blocks, name, once, stored};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{F16_STORED, FORMULA_ROWS, Group, Probe, Random, Report, formula};
-use crate::executor::{DeviceError, ENDS_MAX};
+use crate::ops::ENDS_MAX;
 use crate::ops::{BesideNorms, Ends, Hidden, RANKED};
 use crate::target::{HIDDEN, MAX_SEQUENCES, Role, TOP_K, VOCAB};
 use crate::weights::Stored;
+use step::executor::DeviceError;
 
 pub(super) const GROUP: Group = Group {
     by_row: &[

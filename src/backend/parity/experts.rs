@@ -7,11 +7,11 @@ use super::matrices::{Shape, blocks, name, once, stored};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{BF16_STORED, F16_STORED, Group, Probe, Random};
 use crate::backend::cpu::{self, Cpu};
-use crate::executor::DeviceError;
 use crate::ops::Route;
 use crate::shapes;
 use crate::target::{HIDDEN, Moe, Role};
 use crate::weights::{Bits, Stored};
+use step::executor::DeviceError;
 
 pub(super) const GROUP: Group = Group {
     by_row: &["moe", "norm_linear", "linear", "linear_add"],

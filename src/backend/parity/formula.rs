@@ -5,10 +5,10 @@ use std::marker::PhantomData;
 use super::attention::Norms;
 use super::{F32_CHAIN, Random, Report, distance};
 use crate::backend::cpu::{Cpu, Matrix, Tensor};
-use crate::executor::{PageId, Rows, Slot, States};
 use crate::ops::{Attend, Batch, Dense, Device};
 use crate::shapes;
 use crate::target::{HIDDEN, MAX_CONTEXT, NORM_EPS, PAGE};
+use step::executor::{PageId, Rows, Slot, States};
 
 /// Rows of the matrix of a product.
 const PRODUCTS: usize = 64;

@@ -7,10 +7,10 @@ use super::matrices::{blocks, once};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use crate::backend::cpu::{Cpu, Tensor};
-use crate::executor::DeviceError;
 use crate::ops::Gate;
 use crate::shapes;
 use crate::target::{Mlp, Role};
+use step::executor::DeviceError;
 
 pub(super) const GROUP: Group = Group {
     by_row: &["swiglu", "norm_linear", "linear", "linear_add"],

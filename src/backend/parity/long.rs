@@ -17,11 +17,11 @@ use super::sequences::dealt;
 use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, against, same_bits};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::executor::{DeviceError, Rows, Slot, States, TokenId};
 use crate::model::ROWS_MAX;
 use crate::ops::{Batch, CELL, Qkv};
 use crate::shapes;
 use crate::target::{KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
+use step::executor::{DeviceError, Rows, Slot, States, TokenId};
 
 /// Contexts near whose ends rows attend, if a sequence may be as long.
 const ENDS: [usize; 4] = [2048, 8192, 32_768, 131_072];

@@ -2,9 +2,9 @@
 
 use super::round_f16;
 use crate::backend::cpu::{self, Cpu};
-use crate::executor::DeviceError;
 use crate::ops::{Batch, Dense, Device, Ends, Hidden};
 use crate::weights::Stored;
+use step::executor::DeviceError;
 
 /// A backend that cases can be run on.
 pub trait Probe: Dense + Sized + 'static {

@@ -6,9 +6,9 @@
 use super::{F32_CHAIN, Probe, Random};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::executor::{DeviceError, PageId, Rows, Slot, States, TokenId};
 use crate::ops::{Batch, Device};
 use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
+use step::executor::{DeviceError, PageId, Rows, Slot, States, TokenId};
 
 /// Rows that have a case: single rows, and both sides of every size that a step is cut at.
 pub const ROWS: [usize; 18] = [

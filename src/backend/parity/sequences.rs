@@ -3,9 +3,9 @@
 use super::{Probe, Random};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::executor::{DeviceError, PageId, Rows, Slot, States};
 use crate::ops::{Batch, Device, ONE_BY_ONE};
 use crate::target::{KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES};
+use step::executor::{DeviceError, PageId, Rows, Slot, States};
 
 /// An operation that keeps something of each sequence, with its weights.
 pub trait SequenceOp {

@@ -14,8 +14,8 @@ use super::drafted::Drafted;
 use super::figures::CaseFigures;
 use super::{BenchError, Case, Job, Report, write_json};
 use crate::cli;
-use crate::executor::DEPTH_MAX;
 use crate::target::{self, DRAFTS, KV_PAGES, MAX_CONTEXT};
+use step::executor::DEPTH_MAX;
 
 /// Replies of a step, where the target has the slots.
 const SEQUENCES: [usize; 3] = [1, 4, 8];

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::metered::{Call, Label};
 use super::reads::Reads;
 use crate::backend::clock::Clock;
-use crate::executor::DeviceError;
+use step::executor::DeviceError;
 
 /// Read bandwidth of a GB10, bytes a second: what is reached, and what is reached at worst.
 const GB10_RATES: [f64; 2] = [245e9, 232e9];

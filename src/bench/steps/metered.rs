@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use crate::backend::clock::{Clock, Timed};
-use crate::executor::{DeviceError, Patience};
 use crate::ops::{
     Attend, Batch, BesideNorms, Cost, Delta, DeltaNet, Dense, Device, Ends, Gate, GatedDelta,
     Guess, Hidden, Qkv, RANKED, Route, Span, norm_and_rank, store_and_attend,
@@ -13,6 +12,7 @@ use crate::ops::{
 use crate::shapes;
 use crate::target::{self, Format, KvFormat};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
+use step::executor::{DeviceError, Patience};
 
 /// Which operation on what: `n` and `k` are those of its matrix, or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -31,12 +31,12 @@ use super::{BenchError, chart, write};
 use crate::backend::clock::Timed;
 use crate::backend::{self, Backend};
 use crate::cli::boot;
-use crate::executor::DeviceError;
 use crate::model::Runs;
 use crate::model::{Plan, Runner};
 use crate::ops::Device;
 use crate::target::{self, KV_PAGES, MAX_CONTEXT, PAGE};
 use crate::weights::{self, Checkpoint};
+use step::executor::DeviceError;
 
 pub use drafts::DraftsOptions;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::backend::clock::Clock;
-use crate::executor::DeviceError;
+use step::executor::DeviceError;
 
 /// Bytes of a read whose start and end do not count.
 const LARGE: u64 = 1 << 30;

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use crate::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
+use step::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 
 /// Distance of one drawn token from the next, in the vocabulary; shares no factor with it.
 const STRIDE: usize = 7919;

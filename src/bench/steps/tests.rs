@@ -169,7 +169,7 @@ fn cases_that_do_not_fit_are_left_out() {
     assert!(drafted(1, 1).fits(1));
     assert!(!drafted(2, 1).fits(1));
     assert!(!drafted(target::MAX_SEQUENCES + 1, 0).fits(KV_PAGES));
-    assert!(!drafted(1, crate::executor::ENDS_MAX).fits(KV_PAGES));
+    assert!(!drafted(1, crate::ops::ENDS_MAX).fits(KV_PAGES));
     let whole = Drafted {
         context: MAX_CONTEXT - 2,
         ..drafted(1, 0)

@@ -15,11 +15,11 @@ use serde_json::value::RawValue;
 use super::requests::{Bad, Key};
 use crate::cli::carry::transfer::unwritable;
 use crate::cli::{Exit, Failure};
-use crate::http::offline::Answered;
-use crate::http::random;
-use crate::log;
-use crate::operator_file;
-use crate::output;
+use host::log;
+use host::operator_file;
+use host::output;
+use http::offline::Answered;
+use http::random;
 
 /// Beginning of every line that is written here.
 const BEGINNING: &[u8] = br#"{"id":"batch_req_"#;

@@ -20,15 +20,15 @@ use self::requests::{Line, Requests, Wanted, key};
 use super::boot::{self, Files};
 use super::serve::signalled;
 use super::{Exit, Failure};
-use crate::engine::{Limits, Phase};
-use crate::http::limits::DRAIN_TIMEOUT;
-use crate::http::offline::{self, Answered};
-use crate::http::settings::Settings;
-use crate::http::state::State;
-use crate::http::threads::{self, OF_RUNTIME};
-use crate::log;
 use crate::target;
 use crate::weights::Progress;
+use engine::{Limits, Phase};
+use host::log;
+use http::limits::DRAIN_TIMEOUT;
+use http::offline::{self, Answered};
+use http::settings::Settings;
+use http::state::State;
+use http::threads::{self, OF_RUNTIME};
 
 /// Requests under way at once: those that hold a slot, and as many that are read meanwhile.
 const AT_ONCE: usize = 2 * target::MAX_SEQUENCES;
@@ -92,7 +92,7 @@ async fn answer(files: &Files, run: &mut Run) -> Result<(), Failure> {
         handle: engine,
         thread,
         chat,
-    } = boot::engine(files, &progress, None, Limits::TARGET);
+    } = boot::engine(files, &progress, None, Limits::of(&target::FACTS));
     let chat = tokio::select! {
         chat = boot::serving(&engine, chat) => chat?,
         // Its thread is left to its loading; the process ends around it.
@@ -102,7 +102,12 @@ async fn answer(files: &Files, run: &mut Run) -> Result<(), Failure> {
         return boot::ended(thread);
     };
     let loading = move || boot::loading(&progress);
-    let state = State::new(target::MODEL_ID, Settings::default(), loading);
+    let state = State::new(
+        &target::FACTS,
+        target::MODEL_ID,
+        Settings::default(),
+        loading,
+    );
     state.serve(chat, engine.clone());
     let ended = tokio::select! {
         ended = run.all(&state) => ended?,

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::cli::{Exit, Failure, lines};
-use crate::http::limits::{BODY_BYTES_MAX, URI_BYTES_MAX};
-use crate::operator_file;
+use host::operator_file;
+use http::limits::{BODY_BYTES_MAX, URI_BYTES_MAX};
 
 /// Longest line that is read: a body of the largest size, and what stands around it.
 const LINE_BYTES_MAX: usize = BODY_BYTES_MAX + 64 * 1024;
@@ -239,7 +239,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::weights::tests::Folder;
+    use host::testing::Folder;
 
     #[test]
     fn a_line_that_was_changed_behind_its_name_is_refused() {

@@ -14,11 +14,11 @@ use super::import::carried;
 use super::sums::Sums;
 use super::transfer::{self, Piece, unreadable, unwritable};
 use super::{INSTALLER, SUMS, WEIGHTS};
-use crate::beneath::{Beneath, Dir};
 use crate::cli::Failure;
 use crate::cli::boot::{self, Files};
 use crate::target;
 use crate::weights::Progress;
+use host::beneath::{Beneath, Dir};
 
 /// write a folder that installs this model on a machine without a network
 #[derive(FromArgs, ArgsInfo, Debug)]

@@ -12,12 +12,12 @@ use super::stage::Stage;
 use super::sums::Sums;
 use super::transfer::{self, Copy, Piece, unreadable, unwritable};
 use super::{SUMS, WEIGHTS};
-use crate::beneath::{Beneath, Dir, is_own, kind};
 use crate::cli::boot::{self, Files};
 use crate::cli::meter::Meter;
 use crate::cli::{Exit, Failure};
 use crate::target;
 use crate::weights::{self, Folder, Progress, WeightsError, packed};
+use host::beneath::{Beneath, Dir, is_own, kind};
 
 /// copy weights to where they are served from, verifying them; goes on where an earlier run stopped
 #[derive(FromArgs, ArgsInfo, Debug)]

@@ -18,12 +18,12 @@ use super::stage::{self, Stage};
 use super::sums::Sums;
 use super::transfer::{self, Copy, Piece, unwritable};
 use crate::backend::READER;
-use crate::beneath::{Beneath, Dir};
 use crate::cli::boot;
 use crate::cli::{Exit, Failure, about};
-use crate::output::{self, Output};
 use crate::target;
 use crate::weights::packed;
+use host::beneath::{Beneath, Dir};
+use host::output::{self, Output};
 
 /// install a bundle as a service of this machine
 #[derive(FromArgs, ArgsInfo, Debug)]

@@ -9,9 +9,9 @@ use super::import::Weights;
 use super::install::{self, Places};
 use super::sums;
 use super::transfer::{self, unreadable, unwritable};
-use crate::beneath::{Beneath, Dir, trusted};
 use crate::cli::{Exit, Failure};
 use crate::target;
+use host::beneath::{Beneath, Dir, trusted};
 
 /// Digests and paths below the root. Between an older and a newer run a path may have two digests.
 #[derive(Clone, Debug, Default)]

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use rustix::fs::{RenameFlags, Stat};
 use rustix::io::Errno;
 
-use crate::beneath::{Beneath, Dir, is_own, trusted};
-use crate::output::{beside, busy, is_beside, rename_new};
+use host::beneath::{Beneath, Dir, is_own, trusted};
+use host::output::{beside, busy, is_beside, rename_new};
 
 /// Permissions while it is filled: nobody else looks in or writes.
 const PRIVATE: u32 = 0o700;

@@ -8,8 +8,8 @@ use std::path::Path;
 use minisign_verify::{PublicKey, Signature};
 
 use super::{SIGNATURE, SUMS};
-use crate::beneath::{Beneath, Dir};
 use crate::cli::{Exit, Failure};
+use host::beneath::{Beneath, Dir};
 
 /// Bytes of a list or signature at most; a list of a thousand files has a tenth of it.
 const TEXT_BYTES_MAX: u64 = 1 << 20;

@@ -10,10 +10,10 @@ use std::time::Instant;
 use rustix::fs::fstatvfs;
 use sha2::{Digest, Sha256};
 
-use crate::beneath::{Beneath, Dir};
 use crate::cli::meter;
 use crate::cli::{Exit, Failure};
-use crate::log;
+use host::beneath::{Beneath, Dir};
+use host::log;
 
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;

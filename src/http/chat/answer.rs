@@ -5,17 +5,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::engine::request::TokenLogprobs;
-use crate::executor::TokenId;
-use crate::text::chat::ChatModel;
-use crate::text::reply::Delta;
+use engine::request::TokenLogprobs;
+use step::executor::TokenId;
+use text::chat::ChatModel;
+use text::reply::Delta;
 
-use crate::http::call::Usage;
-use crate::http::error::{ApiError, Dialect};
-use crate::http::generate::Gathered;
-use crate::http::generate::generation::{Finish, Settled};
-use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
-use crate::http::random;
+use crate::call::Usage;
+use crate::error::{ApiError, Dialect};
+use crate::generate::Gathered;
+use crate::generate::generation::{Finish, Settled};
+use crate::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
+use crate::random;
 
 use super::usage::{Tally, usage_json};
 
@@ -370,8 +370,8 @@ fn write_delta(model: &ChatModel, delta: &Delta, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::chat::usage::UsageTold;
-    use crate::text::testing::chat_model;
+    use crate::chat::usage::UsageTold;
+    use text::testing::chat_model;
 
     fn identity() -> Identity {
         Identity {

@@ -3,11 +3,12 @@
 
 use serde_json::Value;
 
-use crate::http::error::ApiError;
-use crate::http::fields::Object;
-use crate::http::generate::constraint::Rule;
-use crate::http::generate::response_format;
-use crate::http::generate::tool_policy::{ToolChoice, ToolPolicy, allowed, combined, place_of};
+use crate::error::ApiError;
+use crate::fields::Object;
+use crate::generate::constraint::Rule;
+use crate::generate::response_format;
+use crate::generate::tool_policy::{ToolChoice, ToolPolicy, allowed, combined, place_of};
+use step::Facts;
 
 use super::messages;
 
@@ -66,17 +67,19 @@ pub fn rule(
     object: &Object<'_>,
     policy: &ToolPolicy,
     parallel: bool,
+    facts: &Facts,
 ) -> Result<Option<Rule>, ApiError> {
-    combined(policy, response_format::asked(object)?, parallel)
+    combined(policy, response_format::asked(object)?, parallel, facts)
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use step::testing::TINY;
 
     use super::*;
-    use crate::http::chat::request::ChatRequest;
-    use crate::text::testing::chat_model;
+    use crate::chat::request::ChatRequest;
+    use text::testing::chat_model;
 
     fn tool(name: &str, strict: bool) -> Value {
         json!({"type": "function", "function": {"name": name, "strict": strict,
@@ -94,7 +97,7 @@ mod tests {
 
     /// The rule of a request, compiled.
     fn compiled(fields: &Value) -> Result<Option<Rule>, ApiError> {
-        let mut rule = ChatRequest::parse(&body(fields.clone()))?.ask.rule;
+        let mut rule = ChatRequest::parse(&body(fields.clone()), &TINY)?.ask.rule;
         if let Some(rule) = &mut rule {
             rule.compile(&chat_model(), 0)?;
         }
@@ -134,6 +137,7 @@ mod tests {
             json!({"grammar": "root ::= \"a\""}),
             json!({"json_schema": schema.to_string()}),
             json!({"regex": "a|b"}),
+            json!({"tools": [tool("f", false)]}),
             json!({"tools": [tool("f", false)], "tool_choice": "required"}),
             json!({"tools": [tool("f", true), tool("g", false)]}),
             json!({"tools": [tool("f", false)], "response_format": format}),
@@ -148,7 +152,7 @@ mod tests {
         for fields in [
             json!({}),
             json!({"response_format": {"type": "text"}}),
-            json!({"tools": [tool("f", false)]}),
+            json!({"tools": []}),
             json!({"tool_choice": "none"}),
         ] {
             assert!(compiled(&fields).unwrap().is_none(), "{fields}");
@@ -158,7 +162,7 @@ mod tests {
     #[test]
     fn tools_that_may_not_be_called_are_not_told_and_no_call_is_opened() {
         let fields = json!({"tools": [tool("f", true)], "tool_choice": "none"});
-        let ask = ChatRequest::parse(&body(fields)).unwrap().ask;
+        let ask = ChatRequest::parse(&body(fields), &TINY).unwrap().ask;
         assert!(ask.tools.is_empty() && matches!(ask.rule, Some(Rule::NoCalls)));
     }
 
@@ -246,7 +250,10 @@ mod tests {
             (json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
             (json!({"type": "string", "format": "phone"}), "phone"),
             (json!({"type": "string", "pattern": "^a|b$"}), "^a|b$"),
-            (json!({"allOf": [{"type": "string"}]}), "allOf"),
+            (
+                json!({"allOf": [{"type": "string"}, {"type": "null"}]}),
+                "allOf",
+            ),
         ] {
             let (param, message) = refused(with(schema.clone(), true));
             assert!(

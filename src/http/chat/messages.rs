@@ -4,13 +4,13 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::generate::tools::{
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::generate::tools::{
     CUSTOM_ARGUMENT, arguments_object, check_name, check_parameters, left_out,
 };
-use crate::http::generate::transcript::Transcript;
-use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX, TOOLS_MAX};
+use crate::generate::transcript::Transcript;
+use crate::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX, TOOLS_MAX};
 
 /// Reads `messages`.
 ///

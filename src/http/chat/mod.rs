@@ -8,7 +8,7 @@ pub mod usage;
 
 use std::sync::Arc;
 
-use crate::text::chat::Prompt;
+use text::chat::Prompt;
 
 use self::answer::{ChunkWriter, Identity};
 use self::request::ChatRequest;
@@ -71,7 +71,7 @@ fn read(
     service: &Service,
     key: Option<KeyId>,
 ) -> Result<(ChatRequest, Prompt), ApiError> {
-    let mut request = ChatRequest::parse(&body.json()?)?;
+    let mut request = ChatRequest::parse(&body.json()?, service.chat.facts)?;
     let prompt = generate::prompt(&mut request.ask, service, key)?;
     Ok((request, prompt))
 }

@@ -4,21 +4,21 @@
 
 use serde_json::Value;
 
-use crate::engine::request::MAX_TOP_LOGPROBS;
-use crate::http::error::ApiError;
-use crate::http::fields::Object;
-use crate::http::generate::Ask;
-use crate::http::generate::field_support::{Api, check};
-use crate::http::generate::generation::ScoredPart;
-use crate::http::generate::parameters::{
+use crate::error::ApiError;
+use crate::fields::Object;
+use crate::generate::Ask;
+use crate::generate::field_support::{Api, check};
+use crate::generate::generation::ScoredPart;
+use crate::generate::parameters::{
     Length, check_model, choices, prompt_logprobs, salt, sampling, stop_tokens, stops,
 };
-use crate::http::generate::start::Start;
-use crate::http::generate::template_variables;
-use crate::http::generate::tool_policy::ToolChoice;
-use crate::http::generate::wordings::Wordings;
-use crate::http::thinking;
-use crate::target;
+use crate::generate::start::Start;
+use crate::generate::template_variables;
+use crate::generate::tool_policy::ToolChoice;
+use crate::generate::wordings::Wordings;
+use crate::thinking;
+use engine::request::MAX_TOP_LOGPROBS;
+use step::Facts;
 
 use super::constraint;
 use super::messages;
@@ -42,19 +42,19 @@ impl ChatRequest {
     ///
     /// # Errors
     /// Names the field that is not served.
-    pub fn parse(body: &Value) -> Result<ChatRequest, ApiError> {
+    pub fn parse(body: &Value, facts: &Facts) -> Result<ChatRequest, ApiError> {
         let object = Object::root(body)?;
         check_model(&object)?;
         check(&object, Api::Chat)?;
         let messages = messages::messages(&object.require("messages")?)?;
         let policy = constraint::policy(&object)?;
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
-        let rule = constraint::rule(&object, &policy, parallel_tool_calls)?;
+        let rule = constraint::rule(&object, &policy, parallel_tool_calls, facts)?;
         let stream = object.boolean("stream", false)?;
         let start = Start::read(&object)?;
         // What goes on with an answer has thought before it, if at all.
-        let thinking = thinking::read(&object, target::THINKING_DEFAULT && !start.is_amid())?;
-        let sampling = sampling(&object)?;
+        let thinking = thinking::read(&object, facts.thinking && !start.is_amid())?;
+        let sampling = sampling(&object, facts)?;
         let ask = Ask {
             left_out: Vec::new(),
             slips: policy.forgives_slips(),
@@ -73,7 +73,7 @@ impl ChatRequest {
             sampling,
             max_tokens: Length::read(&object, LENGTHS, 1)?.most(),
             stops: stops(&object)?,
-            stop_tokens: stop_tokens(&object)?,
+            stop_tokens: stop_tokens(&object, facts.vocab)?,
             ignore_eos: object.boolean("ignore_eos", false)?,
             logprobs: logprobs(&object)?,
             scored: match object.boolean("reasoning_logprobs", false)? {

@@ -4,10 +4,10 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use crate::http::call::Usage;
-use crate::http::error::ApiError;
-use crate::http::fields::Object;
-use crate::http::generate::generation::Settled;
+use crate::call::Usage;
+use crate::error::ApiError;
+use crate::fields::Object;
+use crate::generate::generation::Settled;
 
 /// When a stream tells its usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,18 +4,18 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use crate::engine::request::{Scored, TokenLogprobs};
-use crate::executor::TokenId;
-use crate::http::call::Usage;
-use crate::http::chat::answer::{Identity, write_head};
-use crate::http::chat::usage::{Tally, usage_json};
-use crate::http::error::{ApiError, Dialect};
-use crate::http::generate::Gathered;
-use crate::http::generate::generation::{Finish, Settled};
-use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
-use crate::text::chat::ChatModel;
-use crate::text::detokenize::Detokenizer;
-use crate::text::reply::Delta;
+use crate::call::Usage;
+use crate::chat::answer::{Identity, write_head};
+use crate::chat::usage::{Tally, usage_json};
+use crate::error::{ApiError, Dialect};
+use crate::generate::Gathered;
+use crate::generate::generation::{Finish, Settled};
+use crate::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
+use engine::request::{Scored, TokenLogprobs};
+use step::executor::TokenId;
+use text::chat::ChatModel;
+use text::detokenize::Detokenizer;
+use text::reply::Delta;
 
 use super::positions::{Positions, prompt_logprobs};
 

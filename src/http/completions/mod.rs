@@ -8,7 +8,7 @@ pub mod tests;
 
 use std::sync::Arc;
 
-use crate::text::chat::Prompt;
+use text::chat::Prompt;
 
 use self::answer::{ChunkWriter, Shape};
 use self::request::CompletionRequest;
@@ -69,7 +69,8 @@ fn read(
     let value = body.json()?;
     let (chat, context) = (&service.chat, service.engine.context());
     let encoder = (chat.tokenizer.as_ref(), key);
-    let (mut request, prompts) = CompletionRequest::parse(&value, encoder, context)?;
+    let (mut request, prompts) =
+        CompletionRequest::parse(&value, encoder, context, service.chat.facts)?;
     let domain = keys::domain(key, &request.ask.salt);
     if let Some(rule) = &mut request.ask.rule {
         rule.compile(chat, domain)?;

@@ -2,11 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::engine::request::{Scored, TokenLogprobs};
-use crate::executor::TokenId;
-use crate::http::chat::answer::LOGPROB_LEAST;
-use crate::text::chat::ChatModel;
-use crate::text::detokenize::Detokenizer;
+use crate::chat::answer::LOGPROB_LEAST;
+use engine::request::{Scored, TokenLogprobs};
+use step::executor::TokenId;
+use text::chat::ChatModel;
+use text::detokenize::Detokenizer;
 
 /// How a token is written. Its bytes where they are no text, so that no two tokens of a place look
 /// alike.
@@ -157,7 +157,7 @@ pub fn prompt_logprobs(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::testing::{END_OF_TURN, chat_model};
+    use text::testing::{END_OF_TURN, chat_model};
 
     fn logprobs(own: f32, top: &[(TokenId, f32)]) -> TokenLogprobs {
         TokenLogprobs {

@@ -2,25 +2,26 @@
 
 use serde_json::Value;
 
-use crate::engine::request::MAX_TOP_LOGPROBS;
-use crate::executor::TokenId;
-use crate::http::chat::usage::UsageTold;
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::generate::Ask;
-use crate::http::generate::constraint::Rule;
-use crate::http::generate::field_support::{Api, check};
-use crate::http::generate::generation::ScoredPart;
-use crate::http::generate::parameters::{
+use crate::chat::usage::UsageTold;
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::generate::Ask;
+use crate::generate::constraint::Rule;
+use crate::generate::field_support::{Api, check};
+use crate::generate::generation::ScoredPart;
+use crate::generate::parameters::{
     Length, check_model, choices, prompt_logprobs, salt, sampling, stop_tokens, stops, token,
 };
-use crate::http::generate::response_format;
-use crate::http::generate::start::Start;
-use crate::http::generate::wordings::Wordings;
-use crate::http::keys::{self, KeyId};
-use crate::http::limits::{COMPLETION_TOKENS_DEFAULT, REPLIES_MAX};
-use crate::text::chat::{Prompt, counted};
-use crate::text::tokenizer::{Encoded, Tokenizer};
+use crate::generate::response_format;
+use crate::generate::start::Start;
+use crate::generate::wordings::Wordings;
+use crate::keys::{self, KeyId};
+use crate::limits::COMPLETION_TOKENS_DEFAULT;
+use engine::request::MAX_TOP_LOGPROBS;
+use step::Facts;
+use step::executor::TokenId;
+use text::chat::{Prompt, counted};
+use text::tokenizer::{Encoded, Tokenizer};
 
 /// A checked request; its prompts stand beside it.
 #[derive(Debug)]
@@ -45,6 +46,7 @@ impl CompletionRequest {
         body: &Value,
         (tokenizer, key): (&Tokenizer, Option<KeyId>),
         context: usize,
+        facts: &Facts,
     ) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
         let object = Object::root(body)?;
         check_model(&object)?;
@@ -58,7 +60,7 @@ impl CompletionRequest {
         let wanted = if echo { logprobs } else { None };
         // A request without a reply is answered by the scores' end, whether they are told or not.
         let scored = matches!(length, Length::Tokens(0, _)).then_some(0);
-        let sampling = sampling(&object)?;
+        let sampling = sampling(&object, facts)?;
         let ask = Ask {
             left_out: Vec::new(),
             slips: false,
@@ -76,7 +78,7 @@ impl CompletionRequest {
             sampling,
             max_tokens: length.most(),
             stops: stops(&object)?,
-            stop_tokens: stop_tokens(&object)?,
+            stop_tokens: stop_tokens(&object, facts.vocab)?,
             ignore_eos: object.boolean("ignore_eos", false)?,
             logprobs,
             scored: ScoredPart::All,
@@ -89,7 +91,7 @@ impl CompletionRequest {
         let tokens_as_ids = object.boolean("return_tokens_as_token_ids", false)?;
         let usage = UsageTold::read(&object, stream)?;
         let domain = keys::domain(key, &ask.salt);
-        let prompts = prompts(&object, (tokenizer, domain), context)?;
+        let prompts = prompts(&object, (tokenizer, domain), (context, facts))?;
         let mut request = CompletionRequest {
             ask,
             echo,
@@ -98,16 +100,22 @@ impl CompletionRequest {
             stream,
             usage,
         };
-        request.fit(&prompts, length, context)?;
+        request.fit(&prompts, length, (context, facts.queued))?;
         object.report_unknown();
         Ok((request, prompts))
     }
 
-    /// Sees that prompts and replies fit, and shortens a length that the request did not state.
-    fn fit(&mut self, prompts: &[Prompt], length: Length, context: usize) -> Result<(), ApiError> {
-        if prompts.len() * self.ask.choices > REPLIES_MAX {
+    /// Sees that prompts and replies fit, and shortens a length that the request did not state. All
+    /// replies are queued or none is.
+    fn fit(
+        &mut self,
+        prompts: &[Prompt],
+        length: Length,
+        (context, queued): (usize, usize),
+    ) -> Result<(), ApiError> {
+        if prompts.len() * self.ask.choices > queued {
             let problem = format!(
-                "{} prompts with {} replies each are more than {REPLIES_MAX} replies",
+                "{} prompts with {} replies each are more than {queued} replies",
                 prompts.len(),
                 self.ask.choices
             );
@@ -148,27 +156,28 @@ fn length(object: &Object<'_>, prompt_told: bool) -> Result<Length, ApiError> {
     }
 }
 
-/// One text, several, one list of token ids, or several.
+/// One text, several, one list of token ids, or several; as many as are queued.
 fn prompts(
     object: &Object<'_>,
     encoder: (&Tokenizer, u128),
-    context: usize,
+    (context, facts): (usize, &Facts),
 ) -> Result<Vec<Prompt>, ApiError> {
+    let vocab = facts.vocab;
     let special = object.boolean("add_special_tokens", true)?;
     let field = object.require("prompt")?;
     let encode = |field: &Field<'_>| encode(field, special, encoder, context);
     match field.value {
         Value::String(_) => Ok(vec![encode(&field)?]),
         Value::Array(items) if items.first().is_some_and(Value::is_number) => {
-            Ok(vec![tokens(&field, context)?])
+            Ok(vec![tokens(&field, context, vocab)?])
         }
         Value::Array(items) if !items.is_empty() => {
             let one = |field: &Field<'_>| match field.value {
                 Value::String(_) => encode(field),
-                Value::Array(_) => tokens(field, context),
+                Value::Array(_) => tokens(field, context, vocab),
                 _ => Err(field.error("must be a string or a list of token ids")),
             };
-            field.list(REPLIES_MAX)?.iter().map(one).collect()
+            field.list(facts.queued)?.iter().map(one).collect()
         }
         _ => Err(field.error("must be a string, a list of strings or a list of token ids")),
     }
@@ -191,12 +200,13 @@ fn encode(
     }
 }
 
-fn tokens(field: &Field<'_>, context: usize) -> Result<Prompt, ApiError> {
+fn tokens(field: &Field<'_>, context: usize, vocab: usize) -> Result<Prompt, ApiError> {
     let count = field.value.as_array().map_or(0, Vec::len);
     if count > context {
         return Err(too_long(count, "", context));
     }
-    let ids: Result<Vec<TokenId>, ApiError> = field.list(usize::MAX)?.iter().map(token).collect();
+    let ids = field.list(usize::MAX)?;
+    let ids: Result<Vec<TokenId>, ApiError> = ids.iter().map(|id| token(id, vocab)).collect();
     prompt(field, ids?, context)
 }
 
@@ -217,9 +227,9 @@ fn prompt(field: &Field<'_>, tokens: Vec<TokenId>, context: usize) -> Result<Pro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target;
-    use crate::text::testing::{END_OF_TURN, chat_model};
     use serde_json::json;
+    use step::testing::TINY;
+    use text::testing::{END_OF_TURN, chat_model};
 
     fn parse(fields: Value) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
         let mut body = json!({"prompt": "ab"});
@@ -227,7 +237,7 @@ mod tests {
             body[name] = value.clone();
         }
         let tokenizer = chat_model().tokenizer;
-        CompletionRequest::parse(&body, (&tokenizer, None), target::MAX_CONTEXT)
+        CompletionRequest::parse(&body, (&tokenizer, None), TINY.context, &TINY)
     }
 
     fn prompts_of(value: Value) -> Vec<Vec<TokenId>> {
@@ -268,7 +278,7 @@ mod tests {
             (json!(["a", 1]), "prompt[1]"),
             (json!(["a", ""]), "prompt[1]"),
             (json!([[1], [2, -1]]), "prompt[1][1]"),
-            (json!([target::VOCAB]), "prompt[0]"),
+            (json!([TINY.vocab]), "prompt[0]"),
             (json!([1.5]), "prompt[0]"),
             (json!([true]), "prompt[0]"),
         ] {
@@ -279,9 +289,9 @@ mod tests {
     #[test]
     fn replies_are_bounded_at_the_limit() {
         let many = |count: usize| json!({"prompt": vec!["a"; count]});
-        assert!(parse(many(REPLIES_MAX)).is_ok());
-        assert_eq!(refused(many(REPLIES_MAX + 1)), "prompt");
-        let mut twice = many(REPLIES_MAX / 2 + 1);
+        assert!(parse(many(TINY.queued)).is_ok());
+        assert_eq!(refused(many(TINY.queued + 1)), "prompt");
+        let mut twice = many(TINY.queued / 2 + 1);
         twice["n"] = json!(2);
         assert_eq!(refused(twice), "prompt");
     }
@@ -311,15 +321,15 @@ mod tests {
         let prompt = |tokens: usize| json!({"prompt": vec![1; tokens]});
         let length = |tokens| parse(prompt(tokens)).unwrap().0.ask.max_tokens.unwrap();
         assert_eq!(length(3), COMPLETION_TOKENS_DEFAULT);
-        assert_eq!(length(target::MAX_CONTEXT - 5), 5);
-        assert_eq!(refused(prompt(target::MAX_CONTEXT)), "prompt");
-        let mut scored = prompt(target::MAX_CONTEXT);
+        assert_eq!(length(TINY.context - 5), 5);
+        assert_eq!(refused(prompt(TINY.context)), "prompt");
+        let mut scored = prompt(TINY.context);
         scored["echo"] = json!(true);
         scored["max_tokens"] = json!(0);
         assert!(parse(scored.clone()).is_ok());
-        scored["prompt"] = json!(vec![1; target::MAX_CONTEXT + 1]);
+        scored["prompt"] = json!(vec![1; TINY.context + 1]);
         assert_eq!(refused(scored), "prompt");
-        let stated = json!({"prompt": vec![1; target::MAX_CONTEXT - 5], "max_tokens": 6});
+        let stated = json!({"prompt": vec![1; TINY.context - 5], "max_tokens": 6});
         assert!(parse(stated).is_ok(), "it ends where the context is full");
     }
 

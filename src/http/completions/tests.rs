@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::executor::TokenId;
-use crate::http::testing::{Answer, Script, TestServer};
-use crate::text::testing::END_OF_TURN;
+use crate::testing::{Answer, Script, TestServer};
+use step::executor::TokenId;
+use text::testing::END_OF_TURN;
 
 /// A completion of `ab` with fields added.
 fn complete(server: &TestServer, fields: Value) -> Answer {

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::engine::constraint::Constraint;
-use crate::http::error::ApiError;
-use crate::target;
-use crate::text::chat::{ChatModel, Prompt};
-use crate::text::grammar::{Compiled, Grammar, Scope};
-use crate::text::tools::Syntax;
+use crate::error::ApiError;
+use engine::constraint::Constraint;
+use text::chat::{ChatModel, Prompt};
+use text::grammar::{Compiled, Grammar, Scope};
+use text::tools::Tags;
 
 /// What the replies to a request must obey.
 #[derive(Debug)]
@@ -78,12 +77,18 @@ impl Rule {
         let tags = chat.think.filter(|_| prompt.reasoning_opened);
         let reasoning_close = tags.map(|(_, close)| close);
         let follows = match self {
-            Rule::NoCalls => return chat.grammars.without_calls(reasoning_close),
+            Rule::NoCalls => {
+                let tag = Tags::of(chat.facts.tool_format?).forbidden;
+                return chat.grammars.without_calls(tag, reasoning_close);
+            }
             Rule::Follows(follows) => follows,
         };
         let scope = Scope {
             reasoning_close,
-            open: follows.calls_in_text.then_some(target::ToolSyntax::FORMAL),
+            open: chat
+                .tool_format
+                .filter(|_| follows.calls_in_text)
+                .map(|format| Tags::of(format).formal),
         };
         Some(follows.compiled.as_ref()?.guide(scope))
     }

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::http::error::ApiError;
-use crate::http::fields::Field;
-use crate::http::limits::TOOLS_MAX;
+use crate::error::ApiError;
+use crate::fields::Field;
+use crate::limits::TOOLS_MAX;
 
 use super::tool_policy::{ToolChoice, ToolPolicy};
 

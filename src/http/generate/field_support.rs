@@ -6,11 +6,11 @@
 
 use serde_json::Value;
 
-use crate::http::error::ApiError;
+use crate::error::ApiError;
 #[cfg(test)]
-use crate::http::fields::record;
-use crate::http::fields::{Field, Object};
-use crate::log;
+use crate::fields::record;
+use crate::fields::{Field, Object};
+use host::log;
 
 /// The dialects of requests, in the order of [`Marks`] and [`Words`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,16 +4,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::engine::events::EventReceiver;
-use crate::engine::request::{Admitted, Event, FinishReason, Scored, TokenLogprobs};
-use crate::executor::TokenId;
-use crate::http::call::{Call, Replies, Usage};
-use crate::http::error::{ApiError, internal};
-use crate::http::limits::EVENTS_MAX;
-use crate::http::state::Service;
-use crate::text::reply::{Delta, Flow, Part, Reply};
-use crate::text::tools::Syntax;
+use crate::call::{Call, Replies, Usage};
+use crate::error::{ApiError, internal};
+use crate::limits::EVENTS_MAX;
+use crate::state::Service;
+use engine::events::EventReceiver;
+use engine::request::{Admitted, Event, FinishReason, Scored, TokenLogprobs};
 use hyper::StatusCode;
+use step::executor::TokenId;
+use text::reply::{Delta, Flow, Part, Reply};
 
 /// Why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +33,7 @@ pub enum Finish {
 
 impl Finish {
     /// Of a reply that the engine ended for `reason`.
-    pub fn of<S: Syntax>(reason: FinishReason, fills_context: bool, reply: &Reply<S>) -> Finish {
+    pub fn of(reason: FinishReason, fills_context: bool, reply: &Reply) -> Finish {
         match (reason, reply.stopped_by()) {
             (FinishReason::Length, _) if fills_context => Finish::ContextFull,
             (FinishReason::Length, _) => Finish::Length,

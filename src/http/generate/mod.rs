@@ -21,17 +21,17 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::engine::events::EventSender;
-use crate::engine::request::{Admitted, Request, Sampling, Scored, TokenLogprobs};
-use crate::engine::rng;
-use crate::engine::thinking::ThinkingBudget;
-use crate::engine::turns::Source;
-use crate::engine::{Phase, Rejected};
-use crate::executor::TokenId;
-use crate::text::chat::{ChatModel, ENCODED_TOKENS_MAX, Prompt, PromptError};
-use crate::text::reply::{Delta, Reply, ReplyFormat, append};
-use crate::text::template::{Conversation, TemplateError};
-use crate::text::tools::ToolSchemas;
+use engine::events::EventSender;
+use engine::request::{Admitted, Request, Sampling, Scored, TokenLogprobs};
+use engine::rng;
+use engine::thinking::ThinkingBudget;
+use engine::turns::Source;
+use engine::{Phase, Rejected};
+use step::executor::TokenId;
+use text::chat::{ChatModel, ENCODED_TOKENS_MAX, Prompt, PromptError};
+use text::reply::{Delta, Reply, ReplyFormat, append};
+use text::template::{Conversation, TemplateError};
+use text::tools::ToolSchemas;
 
 use self::constraint::Rule;
 use self::generation::{Choice, Finish, Generation, ScoredPart, Settled};
@@ -149,7 +149,7 @@ fn encoded(
     limit: usize,
 ) -> Result<Prompt, ApiError> {
     let chat = &service.chat;
-    if ask.calls_tools() && !chat.calls_tools {
+    if ask.calls_tools() && chat.tool_format.is_none() {
         return Err(ApiError::field("tools", "this model calls no tools"));
     }
     let domain = keys::domain(key, &ask.salt);

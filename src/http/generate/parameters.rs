@@ -3,16 +3,14 @@
 
 use serde_json::{Value, json};
 
-use crate::engine::adaptive::Parts;
-use crate::engine::request::{Dry, MAX_TOP_LOGPROBS, Sampling, Xtc};
-use crate::executor::TokenId;
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::limits::{
-    CHOICES_MAX, LOGIT_BIAS_MAX, STOP_BYTES_MAX, STOP_TOKENS_MAX, STOPS_MAX,
-};
-use crate::http::random;
-use crate::target;
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::limits::{CHOICES_MAX, LOGIT_BIAS_MAX, STOP_BYTES_MAX, STOP_TOKENS_MAX, STOPS_MAX};
+use crate::random;
+use engine::adaptive::Parts;
+use engine::request::{Dry, MAX_TOP_LOGPROBS, Sampling, Xtc};
+use step::Facts;
+use step::executor::TokenId;
 
 /// The length by which clients of llama-server and LM Studio say that there is none.
 const NO_LIMIT: i64 = -1;
@@ -40,21 +38,21 @@ pub fn salt(object: &Object<'_>) -> String {
 ///
 /// # Errors
 /// Names the field that is out of range.
-pub fn sampling(object: &Object<'_>) -> Result<Sampling, ApiError> {
-    let temperature = f64::from(target::DEFAULT_TEMPERATURE);
+pub fn sampling(object: &Object<'_>, facts: &Facts) -> Result<Sampling, ApiError> {
+    let temperature = f64::from(facts.temperature);
     let top_k = object.integer("top_k", -1..=i64::from(i32::MAX))?;
     // Of nothing the most likely token is left, as of the smallest share.
-    let top_p = object.number("top_p", 0.0..=1.0, f64::from(target::DEFAULT_TOP_P))?;
+    let top_p = object.number("top_p", 0.0..=1.0, f64::from(facts.top_p))?;
     let repetition = object.number("repetition_penalty", 0.01..=100.0, 1.0)?;
     Ok(Sampling {
         temperature: object.number("temperature", 0.0..=2.0, temperature)? as f32,
-        top_k: top_k.map_or(target::DEFAULT_TOP_K, |k| k.max(0) as u32),
+        top_k: top_k.map_or(facts.top_k, |k| k.max(0) as u32),
         top_p: (top_p as f32).max(f32::MIN_POSITIVE),
         min_p: object.number("min_p", 0.0..=1.0, 0.0)? as f32,
         presence_penalty: object.number("presence_penalty", -2.0..=2.0, 0.0)? as f32,
         frequency_penalty: object.number("frequency_penalty", -2.0..=2.0, 0.0)? as f32,
         repetition_penalty: repetition as f32,
-        logit_bias: logit_bias(object)?,
+        logit_bias: logit_bias(object, facts.vocab)?,
         dry: dry(object)?,
         // llama-server's way to say that it is off is below 0.
         top_n_sigma: object.number("top_n_sigma", -1.0..=100.0, 0.0)?.max(0.0) as f32,
@@ -67,7 +65,7 @@ pub fn sampling(object: &Object<'_>) -> Result<Sampling, ApiError> {
             .boolean("adaptive_sampling", false)?
             .then(Parts::default),
         min_tokens: count(object, "min_tokens", 0)?.unwrap_or(0),
-        allowed: allowed(object)?,
+        allowed: allowed(object, facts.vocab)?,
         bad_words: Vec::new(),
         seed: object
             .integer("seed", i64::MIN..=i64::MAX)?
@@ -97,18 +95,18 @@ fn dry(object: &Object<'_>) -> Result<Dry, ApiError> {
 }
 
 /// `allowed_token_ids`.
-fn allowed(object: &Object<'_>) -> Result<Vec<TokenId>, ApiError> {
+fn allowed(object: &Object<'_>, vocab: usize) -> Result<Vec<TokenId>, ApiError> {
     let Some(field) = object.get("allowed_token_ids") else {
         return Ok(Vec::new());
     };
-    let ids = field.list(target::VOCAB)?;
+    let ids = field.list(vocab)?;
     match ids.is_empty() {
         true => Err(field.error("must name a token")),
-        false => ids.iter().map(token).collect(),
+        false => ids.iter().map(|id| token(id, vocab)).collect(),
     }
 }
 
-fn logit_bias(object: &Object<'_>) -> Result<Vec<(TokenId, f32)>, ApiError> {
+fn logit_bias(object: &Object<'_>, vocab: usize) -> Result<Vec<(TokenId, f32)>, ApiError> {
     let Some(field) = object.get("logit_bias") else {
         return Ok(Vec::new());
     };
@@ -122,12 +120,9 @@ fn logit_bias(object: &Object<'_>) -> Result<Vec<(TokenId, f32)>, ApiError> {
         let id = key
             .parse::<TokenId>()
             .ok()
-            .filter(|&id| plain && (id as usize) < target::VOCAB);
+            .filter(|&id| plain && (id as usize) < vocab);
         let id = id.ok_or_else(|| {
-            field.error(format!(
-                "keys must be token ids from 0 to {}",
-                target::VOCAB - 1
-            ))
+            field.error(format!("keys must be token ids from 0 to {}", vocab - 1))
         })?;
         if found.iter().any(|(known, _)| *known == id) {
             return Err(field.error(format!("names token {id} twice")));
@@ -234,18 +229,19 @@ pub fn stops(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
 ///
 /// # Errors
 /// Names what is no token id.
-pub fn stop_tokens(object: &Object<'_>) -> Result<Vec<TokenId>, ApiError> {
+pub fn stop_tokens(object: &Object<'_>, vocab: usize) -> Result<Vec<TokenId>, ApiError> {
     let Some(field) = object.get("stop_token_ids") else {
         return Ok(Vec::new());
     };
-    field.list(STOP_TOKENS_MAX)?.iter().map(token).collect()
+    let ids = field.list(STOP_TOKENS_MAX)?;
+    ids.iter().map(|id| token(id, vocab)).collect()
 }
 
-/// A token id.
+/// A token id, of a vocabulary of so many.
 ///
 /// # Errors
 /// When it is not in the vocabulary.
-pub fn token(field: &Field<'_>) -> Result<TokenId, ApiError> {
-    let id = field.integer(0..=target::VOCAB as i64 - 1)?;
+pub fn token(field: &Field<'_>, vocab: usize) -> Result<TokenId, ApiError> {
+    let id = field.integer(0..=vocab as i64 - 1)?;
     Ok(id as TokenId)
 }

@@ -3,10 +3,10 @@
 
 use serde_json::{Value, json};
 
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::text::grammar::limits::ALTERNATIVES_MAX;
-use crate::text::grammar::{Grammar, JsonGrammar, gbnf, standard};
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use text::grammar::limits::ALTERNATIVES_MAX;
+use text::grammar::{Grammar, JsonGrammar, gbnf, standard};
 
 /// The fields that each say what the whole answer must be.
 const FIELDS: &[&str] = &[
@@ -139,7 +139,7 @@ fn grammar(field: &Field<'_>) -> Result<Grammar, ApiError> {
 /// When it is no schema.
 pub fn json_of(field: &Field<'_>, strict: bool) -> Result<Grammar, ApiError> {
     let schema = match field.value {
-        Value::String(text) => crate::http::json::parse(text.as_bytes())
+        Value::String(text) => crate::json::parse(text.as_bytes())
             .map_err(|problem| field.error(problem.replacen("the body", "the text", 1)))?,
         other => other.clone(),
     };

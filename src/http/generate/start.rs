@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::http::error::ApiError;
-use crate::http::fields::Object;
+use crate::error::ApiError;
+use crate::fields::Object;
 
 /// What a reply goes on behind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

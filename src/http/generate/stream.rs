@@ -8,13 +8,13 @@ use std::task::{Context, Poll, Waker, ready};
 use hyper::body::{Body, Bytes, Frame};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::http::error::ApiError;
-use crate::http::limits::{KEEP_ALIVE_INTERVAL, STREAM_START_WAIT};
-use crate::http::state::{Abort, Service};
-use crate::text::chat::ChatModel;
+use crate::error::ApiError;
+use crate::limits::{KEEP_ALIVE_INTERVAL, STREAM_START_WAIT};
+use crate::state::{Abort, Service};
+use text::chat::ChatModel;
 
 use super::generation::{Admissions, Generation, Settled};
-use crate::http::call::Usage;
+use crate::call::Usage;
 
 /// Room for the event of an ordinary token.
 const FRAME_BYTES: usize = 320;

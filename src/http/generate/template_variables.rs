@@ -5,10 +5,10 @@
 
 use serde_json::{Map, Value};
 
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::limits::{TEMPLATE_TEXT_BYTES_MAX, TEMPLATE_VARIABLES_MAX};
-use crate::text::chat::ChatModel;
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::limits::{TEMPLATE_TEXT_BYTES_MAX, TEMPLATE_VARIABLES_MAX};
+use text::chat::ChatModel;
 
 const OBJECT: &str = "chat_template_kwargs";
 /// Variables that clients also send beside the object.
@@ -135,7 +135,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::text::testing::chat_model_with;
+    use text::testing::chat_model_with;
 
     const TEMPLATE: &str = "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\
         {%- if m.reasoning_content and preserve_thinking is defined and preserve_thinking %}\

@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::limits::TOOLS_MAX;
-use crate::target;
-use crate::text::grammar::Grammar;
-use crate::text::grammar::calls::{self, Calls};
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::limits::TOOLS_MAX;
+use step::{Facts, ToolFormat};
+use text::grammar::Grammar;
+use text::grammar::calls::{self, Calls};
 
 use super::constraint::Rule;
 
@@ -120,7 +120,12 @@ pub fn combined(
     policy: &ToolPolicy,
     answer: Option<(&'static str, Grammar)>,
     parallel: bool,
+    facts: &Facts,
 ) -> Result<Option<Rule>, ApiError> {
+    // A model that calls no tools is found out later, and told so in other words.
+    let format = facts.tool_format.unwrap_or(ToolFormat::Qwen3Coder);
+    let call_grammar =
+        |field, tools: &[Value], calls, answer| call_grammar((field, format), tools, calls, answer);
     let tools = &policy.callable();
     let several = if parallel { Calls::Several } else { Calls::One };
     match (policy.choice, answer) {
@@ -145,7 +150,11 @@ pub fn combined(
             let grammar = call_grammar("tools", tools, Calls::BehindTag, None)?;
             Ok(Some(Rule::calls_in_text("tools", grammar)))
         }
-        (ToolChoice::Auto, None) => Ok(None),
+        (ToolChoice::Auto, None) if tools.is_empty() => Ok(None),
+        (ToolChoice::Auto, None) => {
+            let grammar = calls::names_of(format, tools);
+            Ok(Some(Rule::calls_in_text("tools", grammar)))
+        }
     }
 }
 
@@ -155,13 +164,13 @@ fn is_strict(tool: &Value) -> bool {
 
 /// Forced calls follow the schemas of their tools even where these are not strict.
 fn call_grammar(
-    field: &str,
+    (field, format): (&str, ToolFormat),
     tools: &[Value],
     calls: Calls,
     answer: Option<&Grammar>,
 ) -> Result<Grammar, ApiError> {
     let loose = calls == Calls::BehindTag || answer.is_some();
-    let grammar = calls::grammar::<target::ToolSyntax>(tools, calls, loose, answer);
+    let grammar = calls::grammar_of(format, tools, calls, loose, answer);
     grammar.map_err(|refused| match refused.tool {
         Some(name) => ApiError::field("tools", format!("function {name}: {}", refused.problem)),
         None => ApiError::field(field, refused.problem),

@@ -3,11 +3,11 @@
 
 use serde_json::{Map, Value};
 
-use crate::http::error::ApiError;
-use crate::http::fields::Field;
-use crate::http::json;
-use crate::text::template::digits;
-use crate::text::tools::NAME_BYTES_MAX;
+use crate::error::ApiError;
+use crate::fields::Field;
+use crate::json;
+use text::template::digits;
+use text::tools::NAME_BYTES_MAX;
 
 /// The one argument of a tool that takes free text.
 pub const CUSTOM_ARGUMENT: &str = "input";

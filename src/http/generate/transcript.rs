@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::http::error::ApiError;
-use crate::http::fields::Field;
+use crate::error::ApiError;
+use crate::fields::Field;
 
 /// Messages in the form that templates read.
 #[derive(Debug, Default)]

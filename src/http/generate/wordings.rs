@@ -1,12 +1,11 @@
 //! Texts that rules of sampling name, as tokens of the model.
 
-use crate::engine::request::Dry;
-use crate::executor::TokenId;
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::limits::{BAD_WORDS_MAX, BREAKERS_MAX, WORD_BYTES_MAX};
-use crate::target;
-use crate::text::chat::ChatModel;
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::limits::{BAD_WORDS_MAX, BREAKERS_MAX, WORD_BYTES_MAX};
+use engine::request::Dry;
+use step::executor::TokenId;
+use text::chat::ChatModel;
 
 /// Texts over which no repetition reaches where a request names none, as in llama-server.
 const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
@@ -72,7 +71,7 @@ impl Wordings {
         };
         let breakers = match self.breakers.is_empty() {
             true => Vec::new(),
-            false => (0..target::VOCAB as TokenId).filter(breaks).collect(),
+            false => (0..model.facts.vocab as TokenId).filter(breaks).collect(),
         };
         Ok(WordTokens { bad, breakers })
     }

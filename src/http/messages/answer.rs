@@ -4,15 +4,15 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use crate::http::call::Usage;
-use crate::http::error::{ApiError, Dialect};
-use crate::http::generate::Gathered;
-use crate::http::generate::generation::{Finish, Settled};
-use crate::http::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
-use crate::http::random;
-use crate::http::seal::Seal;
-use crate::text::chat::ChatModel;
-use crate::text::reply::Delta;
+use crate::call::Usage;
+use crate::error::{ApiError, Dialect};
+use crate::generate::Gathered;
+use crate::generate::generation::{Finish, Settled};
+use crate::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
+use crate::random;
+use crate::seal::Seal;
+use text::chat::ChatModel;
+use text::reply::Delta;
 
 use super::partial::{Input, complete_part};
 use super::request::MessagesRequest;

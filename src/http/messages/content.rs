@@ -4,13 +4,13 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::generate::conversation_tools::ConversationTools;
-use crate::http::generate::tools::{arguments_object, left_out};
-use crate::http::generate::transcript::{Read, Transcript};
-use crate::http::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX};
-use crate::http::seal::Seal;
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::generate::conversation_tools::ConversationTools;
+use crate::generate::tools::{arguments_object, left_out};
+use crate::generate::transcript::{Read, Transcript};
+use crate::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX};
+use crate::seal::Seal;
 
 use super::answer::UNSEALED;
 use super::documents;

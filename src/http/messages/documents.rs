@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::limits::CONTENT_PARTS_MAX;
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::limits::CONTENT_PARTS_MAX;
 
 /// Between the lines of one such block.
 const LINE_GAP: &str = "\n";

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::text::chat::Prompt;
+use text::chat::Prompt;
 
 use self::answer::{Identity, MessageWriter};
 use self::request::MessagesRequest;
@@ -60,7 +60,7 @@ fn read(
     (seal, key): (&Seal, Option<KeyId>),
     service: &Service,
 ) -> Result<(MessagesRequest, Prompt), ApiError> {
-    let mut request = MessagesRequest::parse(&body.json()?, seal)?;
+    let mut request = MessagesRequest::parse(&body.json()?, seal, service.chat.facts)?;
     let prompt = generate::prompt(&mut request.ask, service, key)?;
     Ok((request, prompt))
 }
@@ -78,7 +78,7 @@ pub async fn count_tokens(
 ) -> Result<Value, ApiError> {
     let seal = state.seal.of(key);
     let count = move |mut body: Body| {
-        let mut ask = request::countable(&body.json()?, &seal)?;
+        let mut ask = request::countable(&body.json()?, &seal, service.chat.facts)?;
         generate::count_tokens(&mut ask, &service, key)
     };
     Ok(json!({"input_tokens": parse(body, count).await?}))

@@ -4,21 +4,22 @@
 
 use serde_json::{Value, json};
 
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::generate::Ask;
-use crate::http::generate::field_support::{Api, check};
-use crate::http::generate::generation::ScoredPart;
-use crate::http::generate::parameters::{check_model, salt, sampling};
-use crate::http::generate::response_format::json_of;
-use crate::http::generate::start::Start;
-use crate::http::generate::template_variables;
-use crate::http::generate::tool_policy;
-use crate::http::generate::wordings::Wordings;
-use crate::http::limits::{STOP_BYTES_MAX, STOPS_MAX};
-use crate::http::seal::Seal;
-use crate::http::thinking;
-use crate::text::grammar::Grammar;
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::generate::Ask;
+use crate::generate::field_support::{Api, check};
+use crate::generate::generation::ScoredPart;
+use crate::generate::parameters::{check_model, salt, sampling};
+use crate::generate::response_format::json_of;
+use crate::generate::start::Start;
+use crate::generate::template_variables;
+use crate::generate::tool_policy;
+use crate::generate::wordings::Wordings;
+use crate::limits::{STOP_BYTES_MAX, STOPS_MAX};
+use crate::seal::Seal;
+use crate::thinking;
+use step::Facts;
+use text::grammar::Grammar;
 
 use super::{content, tools};
 
@@ -41,9 +42,9 @@ impl MessagesRequest {
     ///
     /// # Errors
     /// Names the field that is not served.
-    pub fn parse(body: &Value, seal: &Seal) -> Result<MessagesRequest, ApiError> {
+    pub fn parse(body: &Value, seal: &Seal, facts: &Facts) -> Result<MessagesRequest, ApiError> {
         let object = Object::root(body)?;
-        let mut ask = conversation(&object, seal)?;
+        let mut ask = conversation(&object, seal, facts)?;
         let messages = object.require("messages")?;
         if is_empty(&messages) {
             return Err(messages.error("must hold at least one message"));
@@ -65,9 +66,9 @@ impl MessagesRequest {
 ///
 /// # Errors
 /// Names the field that is not served.
-pub fn countable(body: &Value, seal: &Seal) -> Result<Ask, ApiError> {
+pub fn countable(body: &Value, seal: &Seal, facts: &Facts) -> Result<Ask, ApiError> {
     let object = Object::root(body)?;
-    let mut ask = conversation(&object, seal)?;
+    let mut ask = conversation(&object, seal, facts)?;
     object.report_unknown();
     // Templates need a question; an empty one adds no more than its marks.
     if object.get("messages").is_none_or(|list| is_empty(&list)) {
@@ -81,7 +82,7 @@ fn is_empty(list: &Field<'_>) -> bool {
 }
 
 /// All of a request that both routes read.
-fn conversation(object: &Object<'_>, seal: &Seal) -> Result<Ask, ApiError> {
+fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, ApiError> {
     check(object, Api::Messages)?;
     if let Some(thread) = object.get("thread") {
         return Err(ApiError::thread(&thread.path));
@@ -91,11 +92,12 @@ fn conversation(object: &Object<'_>, seal: &Seal) -> Result<Ask, ApiError> {
     let mut told = tools::tools(object)?;
     let read = content::conversation(object, &mut told, seal)?;
     let calls = tools::calls(object, told)?;
-    let rule = tool_policy::combined(&calls.tools.policy, format(object)?, calls.parallel)?;
+    let (policy, parallel) = (&calls.tools.policy, calls.parallel);
+    let rule = tool_policy::combined(policy, format(object)?, parallel, facts)?;
     let slips = calls.tools.policy.forgives_slips();
     // As in the published API, a reply thinks where it is told to.
     let thinking = thinking::read(object, false)?;
-    let sampling = sampling(object)?;
+    let sampling = sampling(object, facts)?;
     Ok(Ask {
         start: start(object, &read.messages),
         variables: template_variables::read(object)?,
@@ -202,7 +204,7 @@ fn stops(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target;
+    use step::testing::TINY;
 
     fn with(name: &str, value: Value) -> Value {
         let mut body = json!({"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
@@ -211,11 +213,12 @@ mod tests {
     }
 
     fn parsed(name: &str, value: Value) -> MessagesRequest {
-        MessagesRequest::parse(&with(name, value), &Seal::new(None)).unwrap()
+        MessagesRequest::parse(&with(name, value), &Seal::new(None), &TINY).unwrap()
     }
 
     fn refused(name: &str, value: Value) -> String {
-        let error = MessagesRequest::parse(&with(name, value), &Seal::new(None)).unwrap_err();
+        let error =
+            MessagesRequest::parse(&with(name, value), &Seal::new(None), &TINY).unwrap_err();
         error.param.unwrap()
     }
 
@@ -224,7 +227,7 @@ mod tests {
         let request = parsed("model", json!("claude-any"));
         assert!(!request.ask.thinking && !request.stream);
         assert_eq!(request.ask.max_tokens, Some(9));
-        assert_eq!(request.ask.sampling.top_k, target::DEFAULT_TOP_K);
+        assert_eq!(request.ask.sampling.top_k, TINY.top_k);
     }
 
     #[test]
@@ -317,19 +320,19 @@ mod tests {
     #[test]
     fn what_is_counted_needs_neither_messages_nor_a_length() {
         let tools = json!({"tools": [{"name": "f", "input_schema": {"type": "object"}}]});
-        let ask = countable(&tools, &Seal::new(None)).unwrap();
+        let ask = countable(&tools, &Seal::new(None), &TINY).unwrap();
         assert_eq!((ask.messages.len(), ask.tools.len()), (1, 1));
         let system = json!({"system": "Be kind.", "messages": []});
-        let ask = countable(&system, &Seal::new(None)).unwrap();
+        let ask = countable(&system, &Seal::new(None), &TINY).unwrap();
         assert_eq!(ask.messages.len(), 2);
         let question = json!({"messages": [{"role": "user", "content": "hi"}]});
         assert_eq!(
-            countable(&question, &Seal::new(None))
+            countable(&question, &Seal::new(None), &TINY)
                 .unwrap()
                 .messages
                 .len(),
             1
         );
-        assert!(countable(&json!({"messages": 1}), &Seal::new(None)).is_err());
+        assert!(countable(&json!({"messages": 1}), &Seal::new(None), &TINY).is_err());
     }
 }

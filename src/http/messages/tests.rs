@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::request::MessagesRequest;
-use crate::http::testing::{Answer, Connection, Script, TestServer};
-use crate::target;
-use crate::text::testing::Random;
+use crate::testing::{Answer, Connection, Script, TestServer};
+use step::testing::TINY;
+use text::testing::Random;
 
 const PATH: &str = "/v1/messages";
 const CALLS: &str = "Look:\n<tool_call>\n<function=f>\n<parameter=a>\nx y\n</parameter>\n\
@@ -137,7 +137,7 @@ fn the_reason_tells_a_wanted_length_from_a_full_context() {
     assert_eq!(long["stop_reason"], "model_context_window_exceeded");
     let usage = &long["usage"];
     let tokens = ["input_tokens", "output_tokens"].map(|name| usage[name].as_u64().unwrap());
-    assert_eq!(tokens.iter().sum::<u64>(), target::MAX_CONTEXT as u64);
+    assert_eq!(tokens.iter().sum::<u64>(), TINY.context as u64);
 }
 
 #[test]
@@ -168,11 +168,11 @@ fn a_thinking_block_may_come_without_its_text() {
 #[test]
 fn a_long_prompt_is_refused_in_the_words_that_clients_parse() {
     let server = TestServer::start(Script::text("a"));
-    let long = json!([{"role": "user", "content": "x".repeat(target::MAX_CONTEXT)}]);
+    let long = json!([{"role": "user", "content": "x".repeat(TINY.context)}]);
     let answer = ask(&server, json!({"messages": long}));
     assert_eq!(answer.status, 400);
     let message = answer.error()["message"].as_str().unwrap().to_string();
-    let limit = format!(" tokens > {} maximum", target::MAX_CONTEXT);
+    let limit = format!(" tokens > {} maximum", TINY.context);
     assert!(message.starts_with("prompt is too long: "), "{message}");
     assert!(message.ends_with(&limit), "{message}");
 }
@@ -365,7 +365,7 @@ fn thinking_that_was_not_shown_is_in_the_next_prompt() {
             {"role": "assistant", "content": first["content"]},
             {"role": "user", "content": "and?"}]);
         let body = question(json!({"thinking": thinking, "messages": messages}));
-        let read = MessagesRequest::parse(&body, &server.state.seal).unwrap();
+        let read = MessagesRequest::parse(&body, &server.state.seal, &TINY).unwrap();
         assert!(read.ask.left_out.is_empty());
         read.ask.messages
     };
@@ -417,7 +417,7 @@ fn a_loaded_tool_is_called_with_the_types_of_its_schema() {
 #[test]
 fn counting_never_waits_for_the_engine() {
     let server = TestServer::start(Script::endless());
-    let most = target::MAX_SEQUENCES + target::MAX_QUEUED;
+    let most = TINY.sequences + TINY.queued;
     let taken: Vec<_> = (0..most)
         .map(|_| open(&server, json!({"stream": true, "max_tokens": 1_000_000})))
         .collect();

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::generate::conversation_tools::{ConversationTools, Presented};
-use crate::http::generate::tool_policy::{ToolChoice, ToolPolicy, place_of};
-use crate::http::generate::tools::{check_name, check_parameters, needs_tools, not_run_here};
-use crate::http::limits::TOOLS_MAX;
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::generate::conversation_tools::{ConversationTools, Presented};
+use crate::generate::tool_policy::{ToolChoice, ToolPolicy, place_of};
+use crate::generate::tools::{check_name, check_parameters, needs_tools, not_run_here};
+use crate::limits::TOOLS_MAX;
 
 use super::typed;
 

@@ -46,7 +46,7 @@ fn rows(page: &str) -> BTreeMap<&str, String> {
 }
 
 fn packaged(name: &str) -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
     fs::read_to_string(folder.join(name)).unwrap_or_default()
 }
 

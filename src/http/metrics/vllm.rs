@@ -3,10 +3,10 @@
 //! Names and labels are those of vLLM's own `/metrics`. What this server has no figure for is left
 //! out rather than told as zero.
 
-use crate::target;
+use step::PAGE;
 
 use super::Page;
-use crate::http::state::{Service, State};
+use crate::state::{Service, State};
 
 /// Appends the aliases.
 pub fn write(page: &mut Page, state: &State, service: &Service) {
@@ -39,7 +39,7 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
     }
     let config = format!(
         "{{{labels},block_size=\"{}\",num_gpu_blocks=\"{}\"}}",
-        target::PAGE,
+        PAGE,
         stats.pages_total.get()
     );
     let name = "vllm:cache_config_info";

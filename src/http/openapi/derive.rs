@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
-use crate::http::fields::record::Note;
+use crate::fields::record::Note;
 
 /// Objects whose keys clients choose.
 const FREE: [&str; 2] = ["metadata", "logit_bias"];

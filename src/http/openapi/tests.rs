@@ -2,50 +2,47 @@ use std::fs;
 
 use serde_json::{Map, Value, json};
 
-use crate::http::chat::request::ChatRequest;
-use crate::http::completions::request::CompletionRequest;
-use crate::http::error::ApiError;
-use crate::http::fields::record;
-use crate::http::messages::request::{MessagesRequest, countable};
-use crate::http::responses::request::ResponsesRequest;
-use crate::http::responses::store::Store;
-use crate::http::routes::Route;
-use crate::http::seal::Seal;
-use crate::target;
-use crate::text::testing::chat_model;
+use crate::chat::request::ChatRequest;
+use crate::completions::request::CompletionRequest;
+use crate::error::ApiError;
+use crate::fields::record;
+use crate::messages::request::{MessagesRequest, countable};
+use crate::responses::request::ResponsesRequest;
+use crate::responses::store::Store;
+use crate::routes::Route;
+use crate::seal::Seal;
+use step::testing::TINY;
+use text::testing::chat_model;
 
 use super::DOCUMENT;
 use super::derive::{Schema, answered};
 
-const RECORDINGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/ci/e2e/recordings");
+const RECORDINGS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ci/e2e/recordings");
 
-const EXAMPLES: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/src/http/openapi/examples.json"
-);
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi/examples.json");
 
 type Parser = fn(&Value) -> Result<(), ApiError>;
 
 /// Routes that read a body, with their parsers.
 const PARSED: [(&str, Parser); 6] = [
     ("/v1/chat/completions", |body| {
-        ChatRequest::parse(body).map(drop)
+        ChatRequest::parse(body, &TINY).map(drop)
     }),
     ("/v1/completions", |body| {
         let tokenizer = chat_model().tokenizer;
-        CompletionRequest::parse(body, (&tokenizer, None), target::MAX_CONTEXT).map(drop)
+        CompletionRequest::parse(body, (&tokenizer, None), TINY.context, &TINY).map(drop)
     }),
     ("/v1/messages", |body| {
-        MessagesRequest::parse(body, &Seal::new(None)).map(drop)
+        MessagesRequest::parse(body, &Seal::new(None), &TINY).map(drop)
     }),
     ("/v1/messages/count_tokens", |body| {
-        countable(body, &Seal::new(None)).map(drop)
+        countable(body, &Seal::new(None), &TINY).map(drop)
     }),
     ("/v1/responses", |body| {
-        ResponsesRequest::parse(body, (&Store::default(), &Seal::new(None))).map(drop)
+        ResponsesRequest::parse(body, (&Store::default(), &Seal::new(None)), &TINY).map(drop)
     }),
     ("/v1/responses/input_tokens", |body| {
-        ResponsesRequest::parse(body, (&Store::default(), &Seal::new(None))).map(drop)
+        ResponsesRequest::parse(body, (&Store::default(), &Seal::new(None)), &TINY).map(drop)
     }),
 ];
 
@@ -249,7 +246,7 @@ fn document() -> Value {
             "detokenize",
             json!({"type": "object", "required": ["tokens"],
             "properties": {"tokens": {"type": "array", "items": {"type": "integer",
-                "minimum": 0, "maximum": target::VOCAB - 1}}}}),
+                "minimum": 0, "maximum": TINY.vocab - 1}}}}),
         ),
     ] {
         paths.insert(

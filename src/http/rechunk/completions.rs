@@ -2,17 +2,16 @@
 
 use serde_json::{Value, json};
 
-use crate::engine::request::Scored;
-use crate::executor::TokenId;
-use crate::http::chat::answer::Identity;
-use crate::http::chat::usage::{Tally, UsageTold};
-use crate::http::completions::answer::{ChunkWriter, Shape, whole_answer};
-use crate::http::completions::tests::assembled;
-use crate::http::generate::generation::Settled;
-use crate::text::chat::ChatModel;
-use crate::text::reply::ReplyFormat;
-use crate::text::testing::{END_OF_TURN, Random};
-use crate::text::tools::tests::Written;
+use crate::chat::answer::Identity;
+use crate::chat::usage::{Tally, UsageTold};
+use crate::completions::answer::{ChunkWriter, Shape, whole_answer};
+use crate::completions::tests::assembled;
+use crate::generate::generation::Settled;
+use engine::request::Scored;
+use step::executor::TokenId;
+use text::chat::ChatModel;
+use text::reply::ReplyFormat;
+use text::testing::{END_OF_TURN, Random};
 
 use super::{STOP, USAGE, events, gathered, logprobs, settled};
 
@@ -58,11 +57,7 @@ impl Continued<'_> {
     }
 
     /// What groups of scores and tokens settle; a group ends where `cut` says so.
-    fn settled<S: Written>(
-        &self,
-        model: &ChatModel,
-        cut: &mut dyn FnMut() -> bool,
-    ) -> Vec<Settled> {
+    fn settled(&self, model: &ChatModel, cut: &mut dyn FnMut() -> bool) -> Vec<Settled> {
         let format = ReplyFormat {
             raw: true,
             stops: vec![STOP.to_string()],
@@ -82,7 +77,7 @@ impl Continued<'_> {
                 pieces.push(Settled::default());
             }
         }
-        let mut reply = settled::<S>(model, self.tokens, self.told, format, &mut *cut);
+        let mut reply = settled(model, self.tokens, self.told, format, &mut *cut);
         // The last scores may come with the first tokens.
         if !cut() {
             reply[0].prompt = pieces.pop().unwrap().prompt;
@@ -92,8 +87,8 @@ impl Continued<'_> {
     }
 
     /// The chunks of groups that `cut` ends add up to the whole answer.
-    pub fn check<S: Written>(&self, model: &ChatModel, mut cut: impl FnMut() -> bool) {
-        let whole = gathered(self.settled::<S>(model, &mut || false));
+    pub fn check(&self, model: &ChatModel, mut cut: impl FnMut() -> bool) {
+        let whole = gathered(self.settled(model, &mut || false));
         let answer = whole_answer(model, &self.shape(), vec![whole], USAGE);
         let mut expected = answer["choices"].clone();
         self.check_offsets(model, &expected[0]);
@@ -101,7 +96,7 @@ impl Continued<'_> {
         if expected[0]["logprobs"]["tokens"] == json!([]) {
             expected[0]["logprobs"] = Value::Null;
         }
-        let pieces = self.settled::<S>(model, &mut cut);
+        let pieces = self.settled(model, &mut cut);
         let writer = ChunkWriter::new(self.shape(), Tally::new(UsageTold::Never, 0));
         let found = assembled(&events(model, Box::new(writer), pieces), 1);
         assert_eq!(Value::from(found), expected);

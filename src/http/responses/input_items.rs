@@ -3,8 +3,8 @@
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use crate::http::error::ApiError;
-use crate::http::limits::INPUT_ITEMS_MAX;
+use crate::error::ApiError;
+use crate::limits::INPUT_ITEMS_MAX;
 
 use super::answer::new_id;
 use super::store::{Item, Store};

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::generate::tools::{CUSTOM_ARGUMENT, arguments_object, left_out};
-use crate::http::generate::transcript::{Read, Transcript};
-use crate::http::json;
-use crate::http::limits::{BODY_BYTES_MAX, CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX};
-use crate::http::seal::Seal;
-use crate::log;
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::generate::tools::{CUSTOM_ARGUMENT, arguments_object, left_out};
+use crate::generate::transcript::{Read, Transcript};
+use crate::json;
+use crate::limits::{BODY_BYTES_MAX, CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX};
+use crate::seal::Seal;
+use host::log;
 
 use super::store::Store;
 use super::tools::{ADDITIONAL_TOOLS, FOUND_TOOLS, TOOL_SEARCH, flat_name, found};
@@ -400,7 +400,7 @@ fn part<'v>(field: &Field<'v>) -> Result<&'v str, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::responses::store::Stored;
+    use crate::responses::store::Stored;
 
     fn read(input: Value) -> Result<Vec<Value>, ApiError> {
         let field = Field {

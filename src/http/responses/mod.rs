@@ -16,7 +16,7 @@ use std::sync::Arc;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use crate::text::chat::Prompt;
+use text::chat::Prompt;
 
 use self::answer::Composer;
 use self::request::ResponsesRequest;
@@ -65,7 +65,7 @@ fn read(
     known: (&Store, &Seal),
     (service, key): (&Service, Option<KeyId>),
 ) -> Result<(ResponsesRequest, Prompt), ApiError> {
-    let mut request = ResponsesRequest::parse(&body.json()?, known)?;
+    let mut request = ResponsesRequest::parse(&body.json()?, known, service.chat.facts)?;
     let prompt = generate::prompt(&mut request.ask, service, key)?;
     Ok((request, prompt))
 }
@@ -84,7 +84,8 @@ pub async fn input_tokens(
     let key = call.key();
     let (store, seal) = (state.responses.of(key), state.seal.of(key));
     let count = move |mut body: Body| {
-        let mut request = ResponsesRequest::parse(&body.json()?, (&store, &seal))?;
+        let mut request =
+            ResponsesRequest::parse(&body.json()?, (&store, &seal), service.chat.facts)?;
         generate::count_tokens(&mut request.ask, &service, key)
     };
     let tokens = parse(body, count).await?;

@@ -5,25 +5,25 @@
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-use crate::engine::request::MAX_TOP_LOGPROBS;
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::generate::Ask;
-use crate::http::generate::field_support::{Api, check};
-use crate::http::generate::generation::ScoredPart;
-use crate::http::generate::parameters::{Length, check_model, salt, sampling, stop_tokens, stops};
-use crate::http::generate::response_format::{self, any_object, json_of};
-use crate::http::generate::start::Start;
-use crate::http::generate::template_variables;
-use crate::http::generate::tool_policy;
-use crate::http::generate::transcript::Read;
-use crate::http::generate::wordings::Wordings;
-use crate::http::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
-use crate::http::seal::Seal;
-use crate::http::thinking;
-use crate::log;
-use crate::target;
-use crate::text::grammar::Grammar;
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::generate::Ask;
+use crate::generate::field_support::{Api, check};
+use crate::generate::generation::ScoredPart;
+use crate::generate::parameters::{Length, check_model, salt, sampling, stop_tokens, stops};
+use crate::generate::response_format::{self, any_object, json_of};
+use crate::generate::start::Start;
+use crate::generate::template_variables;
+use crate::generate::tool_policy;
+use crate::generate::transcript::Read;
+use crate::generate::wordings::Wordings;
+use crate::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
+use crate::seal::Seal;
+use crate::thinking;
+use engine::request::MAX_TOP_LOGPROBS;
+use host::log;
+use step::Facts;
+use text::grammar::Grammar;
 
 use super::store::{Item, Store};
 use super::tools::{self, ToolNames};
@@ -65,23 +65,28 @@ impl ResponsesRequest {
     ///
     /// # Errors
     /// Names the field that is not served.
-    pub fn parse(body: &Value, known: (&Store, &Seal)) -> Result<ResponsesRequest, ApiError> {
+    pub fn parse(
+        body: &Value,
+        known: (&Store, &Seal),
+        facts: &Facts,
+    ) -> Result<ResponsesRequest, ApiError> {
         let object = Object::root(body)?;
         check(&object, Api::Responses)?;
         check_model(&object)?;
         let start = start(&object);
         // What goes on with an answer has thought before it, if at all.
-        let thinking = thinking::read(&object, target::THINKING_DEFAULT && !start.is_amid())?;
+        let thinking = thinking::read(&object, facts.thinking && !start.is_amid())?;
         let Read {
             messages: history,
             left_out,
         } = history(&object, known)?;
         let tools::Offered { tools, names } = tools::offered(&object, &history)?;
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
-        let rule = tool_policy::combined(&tools.policy, form(&object)?, parallel_tool_calls)?;
+        let rule =
+            tool_policy::combined(&tools.policy, form(&object)?, parallel_tool_calls, facts)?;
         let included = included(&object)?;
         let stored = object.boolean("store", true)?;
-        let sampling = sampling(&object)?;
+        let sampling = sampling(&object, facts)?;
         let ask = Ask {
             left_out,
             slips: tools.policy.forgives_slips(),
@@ -99,7 +104,7 @@ impl ResponsesRequest {
             sampling,
             max_tokens: Length::read(&object, &["max_output_tokens"], 1)?.most(),
             stops: stops(&object)?,
-            stop_tokens: stop_tokens(&object)?,
+            stop_tokens: stop_tokens(&object, facts.vocab)?,
             ignore_eos: object.boolean("ignore_eos", false)?,
             logprobs: logprobs(&object, &included)?,
             scored: ScoredPart::Text,
@@ -338,7 +343,8 @@ fn check_metadata(object: &Object<'_>) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::responses::store::Stored;
+    use crate::responses::store::Stored;
+    use step::testing::TINY;
 
     fn with(name: &str, value: Value) -> Value {
         let mut body = json!({"input": "hi"});
@@ -347,13 +353,18 @@ mod tests {
     }
 
     fn parsed(name: &str, value: Value) -> ResponsesRequest {
-        ResponsesRequest::parse(&with(name, value), (&Store::default(), &Seal::new(None))).unwrap()
+        ResponsesRequest::parse(
+            &with(name, value),
+            (&Store::default(), &Seal::new(None)),
+            &TINY,
+        )
+        .unwrap()
     }
 
     fn refused(name: &str, value: Value) -> String {
         let body = with(name, value);
-        let error =
-            ResponsesRequest::parse(&body, (&Store::default(), &Seal::new(None))).unwrap_err();
+        let error = ResponsesRequest::parse(&body, (&Store::default(), &Seal::new(None)), &TINY)
+            .unwrap_err();
         error.param.unwrap()
     }
 
@@ -396,7 +407,8 @@ mod tests {
             let mut both = with(name, value);
             both["text"] = json!({"format": {"type": "json_object"}});
             let error =
-                ResponsesRequest::parse(&both, (&Store::default(), &Seal::new(None))).unwrap_err();
+                ResponsesRequest::parse(&both, (&Store::default(), &Seal::new(None)), &TINY)
+                    .unwrap_err();
             assert_eq!(error.param.as_deref(), Some(name));
         }
     }
@@ -421,10 +433,10 @@ mod tests {
         };
         store.insert("resp_1", stored);
         let body = with("previous_response_id", json!("resp_1"));
-        let request = ResponsesRequest::parse(&body, (&store, &Seal::new(None))).unwrap();
+        let request = ResponsesRequest::parse(&body, (&store, &Seal::new(None)), &TINY).unwrap();
         assert_eq!(request.ask.messages.len(), 2);
         let body = with("previous_response_id", json!("resp_2"));
-        let error = ResponsesRequest::parse(&body, (&store, &Seal::new(None))).unwrap_err();
+        let error = ResponsesRequest::parse(&body, (&store, &Seal::new(None)), &TINY).unwrap_err();
         assert_eq!(error.code, Some("previous_response_not_found"));
     }
 
@@ -451,7 +463,7 @@ mod tests {
         assert_eq!(bounded["max_tool_calls"], 2);
         let sampled = parsed("temperature", json!(0.7)).repeated;
         assert_eq!(sampled["temperature"].to_string(), "0.7");
-        let by_default = plain(target::DEFAULT_TOP_P);
+        let by_default = plain(TINY.top_p);
         assert_eq!(sampled["top_p"].to_string(), by_default.to_string());
         assert!(by_default.to_string().len() < 8, "{by_default}");
         assert_eq!(parsed("top_p", json!(1)).repeated["top_p"].to_string(), "1");

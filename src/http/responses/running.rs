@@ -7,9 +7,9 @@ use hyper::StatusCode;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::http::error::ApiError;
-use crate::http::keys::KeyId;
-use crate::http::limits::RUNNING_RESPONSES_MAX;
+use crate::error::ApiError;
+use crate::keys::KeyId;
+use crate::limits::RUNNING_RESPONSES_MAX;
 
 use super::head::Head;
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::http::testing::{Answer, Connection, PATIENCE, Script, TestServer};
+use crate::testing::{Answer, Connection, PATIENCE, Script, TestServer};
 
 const PATH: &str = "/v1/responses";
 const CALL: &str = "Look:\n<tool_call>\n<function=n.f>\n<parameter=a>\nx y\n</parameter>\n\

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::http::error::ApiError;
-use crate::http::fields::{Field, Object};
-use crate::http::generate::conversation_tools::{ConversationTools, Presented, functions};
-use crate::http::generate::tool_policy::{ToolChoice, ToolPolicy, allowed, place_of};
-use crate::http::generate::tools::{
+use crate::error::ApiError;
+use crate::fields::{Field, Object};
+use crate::generate::conversation_tools::{ConversationTools, Presented, functions};
+use crate::generate::tool_policy::{ToolChoice, ToolPolicy, allowed, place_of};
+use crate::generate::tools::{
     CUSTOM_ARGUMENT, check_name, check_parameters, misspelt, needs_tools, not_run_here,
 };
-use crate::http::limits::{MESSAGES_MAX, TOOLS_MAX};
+use crate::limits::{MESSAGES_MAX, TOOLS_MAX};
 
 /// The type of an item of the input that is no part of the conversation but brings tools.
 pub const ADDITIONAL_TOOLS: &str = "additional_tools";

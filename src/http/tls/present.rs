@@ -12,7 +12,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::operator_file;
+use host::operator_file;
 
 /// Largest file of certificates, or of a key.
 const PEM_BYTES_MAX: u64 = 1024 * 1024;
@@ -114,6 +114,7 @@ mod tests {
     use std::fs;
     use std::net::SocketAddr;
     use std::process::Command;
+    use step::testing::TINY;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio_rustls::TlsConnector;
@@ -122,11 +123,11 @@ mod tests {
     use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
     use super::*;
-    use crate::http::listener::Listener;
-    use crate::http::random;
-    use crate::http::server::Server;
-    use crate::http::settings::Settings;
-    use crate::http::state::{Loading, State};
+    use crate::listener::Listener;
+    use crate::random;
+    use crate::server::Server;
+    use crate::settings::Settings;
+    use crate::state::{Loading, State};
 
     /// A certificate for localhost that vouches for itself, and its key, made by `openssl`.
     struct Pair(PathBuf);
@@ -196,7 +197,7 @@ mod tests {
             bytes_done: 0,
             bytes_total: 0,
         };
-        let state = State::new("m", Settings::default(), loading);
+        let state = State::new(&TINY, "m", Settings::default(), loading);
         let server = Server::new(listener, state, 4).with_tls(Some(tls));
         tokio::spawn(server.run(std::future::pending()));
         address

@@ -7,12 +7,11 @@ use serde::ser::{Error, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::executor::TokenId;
-use crate::target;
-use crate::text::chat::{ChatModel, ENCODED_TOKENS_MAX, PromptError};
-use crate::text::detokenize::Detokenizer;
-use crate::text::tokenizer::Encoded;
-use crate::text::work;
+use step::executor::TokenId;
+use text::chat::{ChatModel, ENCODED_TOKENS_MAX, PromptError};
+use text::detokenize::Detokenizer;
+use text::tokenizer::Encoded;
+use text::work;
 
 use super::chat::messages;
 use super::completions::positions::token_text;
@@ -140,7 +139,7 @@ fn conversation_tokens(
     }
     let tools = object.get("tools").map(|tools| messages::tools(&tools));
     let start = Start::read(object)?;
-    let thinking = thinking::read(object, target::THINKING_DEFAULT && !start.is_amid())?;
+    let thinking = thinking::read(object, service.chat.facts.thinking && !start.is_amid())?;
     let (conversation, _) = generate::conversation(
         &service.chat,
         messages::messages(&field)?,
@@ -162,7 +161,10 @@ fn detokenize(service: &Service, object: &Object<'_>) -> Result<String, ApiError
     let (mut detokenizer, mut text) = (Detokenizer::of_text(start), String::new());
     for field in &fields {
         field.step()?;
-        let bytes = service.chat.tokenizer.token_bytes(token(field)?);
+        let bytes = service
+            .chat
+            .tokenizer
+            .token_bytes(token(field, service.chat.facts.vocab)?);
         detokenizer.push(bytes, &mut text);
     }
     detokenizer.finish(&mut text);
@@ -179,7 +181,7 @@ pub fn info(state: &State, service: &Service) -> Value {
         "name_or_path": state.model_id,
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": service.engine.context(),
-        "vocab_size": target::VOCAB,
+        "vocab_size": chat.facts.vocab,
         "bos_token": special.get("bos_token"),
         "eos_token": special.get("eos_token").map(String::from).or(end),
         "pad_token": special.get("pad_token"),

@@ -1,15 +1,15 @@
 //! Replies whose rows are drafts, some of which do not hold, have the bits of plain decoding.
 
 use super::{Extent, Sequence, Trace, Trial, Tried, in_chunks, pages, prefill, prompt, seen};
-use crate::engine::request::Sampling;
-use crate::engine::sampler::Sampler;
-use crate::executor::{
-    Ahead, DEPTH_MAX, DeviceError, Executor, Guessed, PageId, Rows, Slot, States, TokenId,
-};
 use crate::model::runner::VERIFIED_MAX;
 use crate::model::{Runner, Runs};
 use crate::ops::{CELL, ONE_BY_ONE};
 use crate::target::{DRAFTS, MAX_SEQUENCES, PREFILL_TOKENS, SNAPSHOTS, STATES, VOCAB};
+use engine::request::Sampling;
+use engine::sampler::Sampler;
+use step::executor::{
+    Ahead, DEPTH_MAX, DeviceError, Executor, Guessed, PageId, Rows, Slot, States, TokenId,
+};
 
 /// Tokens of a reply: drafts go over the end of a cell.
 const STEPS: usize = 12;

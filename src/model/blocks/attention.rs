@@ -1,11 +1,11 @@
 //! Attention over all earlier positions of a sequence.
 
 use super::{Block, Loader, Stream};
-use crate::executor::DeviceError;
 use crate::ops::{Attend, Batch, Dense, Qkv};
 use crate::shapes;
 use crate::target::{FORMAT_KV, KvFormat, PAGE, Role};
 use crate::weights::WeightsError;
+use step::executor::DeviceError;
 
 /// Projections, norms of heads where the shape has them, and the cache of one layer.
 pub struct Attention<B: Attend<A>, A: shapes::Attention> {

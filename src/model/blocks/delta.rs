@@ -1,11 +1,11 @@
 //! Gated DeltaNet: a recurrent mixer.
 
 use super::{Block, Loader, Stream};
-use crate::executor::DeviceError;
 use crate::ops::{self, Batch, Delta, GatedDelta};
 use crate::shapes;
 use crate::target::Role;
 use crate::weights::WeightsError;
+use step::executor::DeviceError;
 
 /// Projections, the convolution, what decays, and the state of one layer.
 pub struct DeltaNet<B: Delta<D>, D: shapes::Delta> {

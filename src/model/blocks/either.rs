@@ -1,10 +1,10 @@
 //! Layers of two kinds: one block or another.
 
 use super::{Block, Loader, Stream};
-use crate::executor::DeviceError;
 use crate::ops::{Batch, Device};
 use crate::target::Site;
 use crate::weights::WeightsError;
+use step::executor::DeviceError;
 
 /// A block that some layers have, where others have another one.
 pub trait Sited {

@@ -1,11 +1,11 @@
 //! Mixture of experts.
 
 use super::{Block, Loader, Stream};
-use crate::executor::DeviceError;
 use crate::ops::{Batch, Dense, Route};
 use crate::shapes;
 use crate::target::Role;
 use crate::weights::WeightsError;
+use step::executor::DeviceError;
 
 /// The router and the experts of one layer.
 pub struct Experts<B: Route<E>, E: shapes::Experts> {

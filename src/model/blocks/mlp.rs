@@ -1,11 +1,11 @@
 //! A gated MLP that every row visits.
 
 use super::{Block, Loader, Stream};
-use crate::executor::DeviceError;
 use crate::ops::{Batch, Gate};
 use crate::shapes;
 use crate::target::Role;
 use crate::weights::WeightsError;
+use step::executor::DeviceError;
 
 /// The three matrices of one layer.
 pub struct Mlp<B: Gate<M>, M: shapes::Mlp> {

@@ -23,10 +23,10 @@ pub use loader::Loader;
 #[cfg(feed_forward = "mlp")]
 pub use mlp::Mlp;
 
-use crate::executor::DeviceError;
 use crate::ops::{Batch, Device};
 use crate::target::HIDDEN;
 use crate::weights::WeightsError;
+use step::executor::DeviceError;
 
 /// A part of a layer that adds to the residual stream: a token mixer, or what follows it.
 pub trait Block<B: Device>: Sized {

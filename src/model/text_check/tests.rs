@@ -1,5 +1,5 @@
 use super::*;
-use crate::executor::{PageId, Rows};
+use step::executor::{PageId, Rows};
 
 const VOCAB: usize = 97;
 /// What a fluent model of these tests prefers the right token by.

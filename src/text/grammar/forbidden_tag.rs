@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::engine::constraint::{Constraint, Mask, Next};
-use crate::executor::TokenId;
+use engine::constraint::{Constraint, Mask, Next};
+use step::executor::TokenId;
 
 use super::guide::{Follow, follow};
 use super::vocabulary::Vocabulary;

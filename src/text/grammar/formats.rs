@@ -12,7 +12,7 @@ const SILENT: &[&str] = &["float", "double", "decimal", "password"];
 
 /// Whole numbers beyond this are not told from their neighbours by the compiler; it is a power of
 /// ten that a double holds, and below 2^63.
-const FAR: i64 = 1_000_000_000_000_000_000;
+pub const FAR: i64 = 1_000_000_000_000_000_000;
 
 /// What a format allows.
 #[derive(Clone, Debug, PartialEq)]

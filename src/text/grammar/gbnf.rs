@@ -521,7 +521,7 @@ fn collect<'p>(part: &'p Part, names: &mut Vec<&'p str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::testing::assert_linear;
+    use crate::testing::assert_linear;
 
     #[test]
     fn what_does_not_refer_to_itself_is_one_terminal() {

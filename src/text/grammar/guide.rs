@@ -5,8 +5,8 @@ use std::sync::Arc;
 use llguidance::Matcher;
 use llguidance::api::StopReason;
 
-use crate::engine::constraint::{Constraint, Mask, Next};
-use crate::executor::TokenId;
+use engine::constraint::{Constraint, Mask, Next};
+use step::executor::TokenId;
 
 use super::Compiled;
 use super::panics;
@@ -30,7 +30,6 @@ enum Stage {
     Free {
         tag: &'static str,
         matched: usize,
-        /// In reasoning a reply cannot end: it would not be what the grammar asks for.
         reasoning: bool,
     },
     /// The grammar, which `newlines` may still precede.
@@ -73,6 +72,11 @@ impl Guide {
 
     fn vocabulary(&self) -> &Vocabulary {
         &self.compiled.vocabulary
+    }
+
+    /// Whether a reply may end in a free stretch: not in reasoning before what the grammar asks for.
+    fn may_stop(&self, reasoning: bool) -> bool {
+        !reasoning || self.scope.open.is_some()
     }
 
     /// Takes text of a free stretch.
@@ -123,7 +127,9 @@ impl Constraint for Guide {
             // With a part of the tag behind it a token may complete the tag and say more, which
             // the grammar could not judge: such tokens are masked.
             Stage::Free { matched, .. } if *matched > 0 => Next::Masked,
-            Stage::Free { reasoning, .. } => Next::Free { stop: !reasoning },
+            Stage::Free { reasoning, .. } => Next::Free {
+                stop: self.may_stop(*reasoning),
+            },
             Stage::Bound { .. } => Next::Masked,
             Stage::Complete => Next::Complete,
         }
@@ -136,13 +142,13 @@ impl Constraint for Guide {
                 matched,
                 reasoning,
             } => {
-                let (tag, matched, may_stop) = (*tag, *matched, !*reasoning);
+                let (tag, matched, reasoning) = (*tag, *matched, *reasoning);
                 let fits = |text: &[u8]| match follow(tag, matched, text) {
                     Follow::Open(_) => true,
                     Follow::Closed { rest } => rest == 0,
                 };
                 self.vocabulary().all_with(mask, fits);
-                Ok(may_stop)
+                Ok(self.may_stop(reasoning))
             }
             Stage::Bound { matcher, newlines } => {
                 let handle = matcher.cancellation_handle();
@@ -177,6 +183,11 @@ impl Constraint for Guide {
         taken.map_err(|error| failed(&error))?;
         drop(watched);
         if !matcher.is_stopped() {
+            // Text goes on where nothing more has to follow.
+            let open = self.scope.open.is_some();
+            if open && panics::inside(|| matcher.is_accepting()).is_ok_and(|accepting| accepting) {
+                self.stage = begin(&self.compiled, self.scope, 0);
+            }
             return Ok(());
         }
         match (matcher.stop_reason(), self.scope.open) {

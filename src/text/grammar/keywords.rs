@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use crate::text::tools::{REFERENCES_MAX, Root};
+use crate::tools::{REFERENCES_MAX, Root};
 
 use super::OVERLAPPING;
 
@@ -77,29 +77,40 @@ pub fn standard(schema: &Value) -> Value {
 }
 
 fn plain(schema: &Value, extensions: bool) -> Value {
-    let inner = |value: &Value| plain(value, extensions);
+    rewritten(schema, &|mut keywords| {
+        keywords.retain(|name, _| {
+            let extension = name.starts_with(EXTENSION) && !extensions;
+            !ANNOTATIONS.contains(&name.as_str()) && !extension
+        });
+        if keywords.shift_remove("nullable") == Some(Value::Bool(true)) {
+            allow_null(&mut keywords);
+        }
+        keywords
+    })
+}
+
+/// A schema in which each one is written anew, behind those inside of it.
+pub fn rewritten(
+    schema: &Value,
+    write: &impl Fn(Map<String, Value>) -> Map<String, Value>,
+) -> Value {
+    let inner = |value: &Value| rewritten(value, write);
     match schema {
         Value::Array(items) => items.iter().map(inner).collect(),
-        Value::Object(entries) => {
-            let said = entries.iter().filter(|(name, _)| {
-                let extension = name.starts_with(EXTENSION) && !extensions;
-                !ANNOTATIONS.contains(&name.as_str()) && !extension
+        Value::Object(keywords) => {
+            let written = keywords.iter().map(|(name, value)| {
+                let value = match (name.as_str(), value) {
+                    ("const" | "enum" | "required", _) => value.clone(),
+                    (keyword, Value::Object(schemas)) if NAMED.contains(&keyword) => {
+                        let schemas = schemas.iter();
+                        let schemas = schemas.map(|(name, value)| (name.clone(), inner(value)));
+                        Value::Object(schemas.collect())
+                    }
+                    _ => inner(value),
+                };
+                (name.clone(), value)
             });
-            let written = said.map(|(name, value)| match (name.as_str(), value) {
-                ("const" | "enum" | "required", _) => (name.clone(), value.clone()),
-                (keyword, Value::Object(members)) if NAMED.contains(&keyword) => {
-                    let members = members
-                        .iter()
-                        .map(|(name, value)| (name.clone(), inner(value)));
-                    (name.clone(), Value::Object(members.collect()))
-                }
-                _ => (name.clone(), inner(value)),
-            });
-            let mut written: Map<String, Value> = written.collect();
-            if written.remove("nullable") == Some(Value::Bool(true)) {
-                allow_null(&mut written);
-            }
-            Value::Object(written)
+            Value::Object(write(written.collect()))
         }
         other => other.clone(),
     }
@@ -342,7 +353,7 @@ fn are_apart(one: &Value, other: &Value, root: &Root<'_>) -> bool {
 }
 
 /// A value as a text that equal ones have in common.
-fn spelt(value: &Value) -> String {
+pub fn spelt(value: &Value) -> String {
     match value.as_f64() {
         Some(number) => number.to_string(),
         None => value.to_string(),

@@ -6,7 +6,7 @@ use llguidance::api::ParserLimits;
 use serde_json::Value;
 
 use super::{Grammar, GrammarError, reference_cost};
-use crate::backend::DEEP_STACKS_BYTES;
+use step::DEEP_STACKS_BYTES;
 
 /// What compiling takes at most on one core of today; the other limits are set so that it holds.
 pub const COMPILE_TIME: Duration = Duration::from_millis(50);

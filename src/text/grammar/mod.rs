@@ -5,6 +5,7 @@
 //! lexer of regular-expression derivatives. Compiling takes up to [`limits::COMPILE_TIME`] and
 //! belongs beside the parsing of requests, not on the engine's thread.
 
+mod bounds;
 pub mod calls;
 mod ecma;
 mod expression;
@@ -32,13 +33,12 @@ use llguidance::{Matcher, ParserFactory, TokenParser};
 use rustix::process::nice;
 use serde_json::{Value, json};
 
-use crate::backend::allocator;
-use crate::engine::constraint::{Constraint, Mask};
-use crate::executor::TokenId;
-use crate::target;
+use engine::constraint::{Constraint, Mask};
+use host::allocator;
+use step::executor::TokenId;
 
 use super::tokenizer::Tokenizer;
-use super::tools::{Root, Syntax};
+use super::tools::Root;
 use super::work;
 
 use self::calls::CallSchema;
@@ -249,13 +249,13 @@ impl Grammars {
         Ok(compiled)
     }
 
-    /// Starts a reply that opens no call, behind its reasoning where it begins inside of that; None
-    /// where no text gives a call away.
+    /// Starts a reply that does not say `tag`, which opens calls in each reply of these grammars,
+    /// behind its reasoning where it begins inside of that; None where no text gives a call away.
     pub fn without_calls(
         &self,
+        tag: &'static str,
         reasoning_close: Option<&'static str>,
     ) -> Option<Box<dyn Constraint>> {
-        let tag = target::ToolSyntax::FORBIDDEN;
         let make = || Arc::new(ForbiddenTag::new(self.compiler.vocabulary.clone(), tag));
         (!tag.is_empty()).then(|| self.forbidden.get_or_init(make).guide(reasoning_close))
     }

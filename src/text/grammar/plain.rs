@@ -12,11 +12,11 @@ use llguidance::panic_utils::catch_unwind;
 use llguidance::{GrammarBuilder, JsonCompileOptions};
 use serde_json::{Map, Value, json};
 
-use crate::text::tools::Root;
+use crate::tools::Root;
 
-use super::formats::{self, Format};
+use super::formats::{self, FAR, Format};
 use super::limits::{self, GRAMMAR_BYTES_MAX, SCHEMA_VALUES_MAX};
-use super::{JSON_WHITESPACE, ecma, explained, keywords, panics};
+use super::{JSON_WHITESPACE, bounds, ecma, explained, keywords, panics};
 
 /// Keywords that are enforced wherever they stand.
 const ENFORCED: &[&str] = &[
@@ -217,6 +217,7 @@ impl<'r, 'v> Writer<'r, 'v> {
         if let Some(format) = keywords.get("format") {
             self.format(format, &mut written, place)?;
         }
+        bounds::include(&mut written);
         Ok(Value::Object(written))
     }
 
@@ -387,6 +388,13 @@ fn not_enforced(pattern: &str, problem: &str) -> String {
 /// What is wrong with the value of a keyword that is enforced, as far as no other keyword matters.
 fn misfit(keyword: &str, value: &Value) -> Option<String> {
     let wanted = match keyword {
+        "exclusiveMaximum" | "exclusiveMinimum" | "maximum" | "minimum"
+            if bounds::is_far(value) =>
+        {
+            return Some(format!(
+                "{keyword} {value} is not enforced: it is beyond {FAR}"
+            ));
+        }
         "exclusiveMaximum" | "exclusiveMinimum" | "maximum" | "minimum" | "multipleOf"
             if !value.is_number() =>
         {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use crate::text::tools::Root;
+use crate::tools::Root;
 
 use super::GrammarError;
 use super::limits::{COMBINATIONS_MAX, LEVELS_MAX, LEVELS_TOGETHER_MAX, at_most};

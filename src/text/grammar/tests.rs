@@ -3,12 +3,15 @@ use std::time::Duration;
 use rustix::process::getpriority_process;
 
 use super::*;
-use crate::engine::constraint::{Mask, Next};
-use crate::text::testing::{Random, cpu};
+use crate::testing::{Random, cpu};
+use crate::tools::Syntax;
+use crate::tools::qwen3_coder::Qwen3Coder;
+use engine::constraint::{Mask, Next};
 use schemas::{is_valid, schemas};
 
 mod bombs;
 mod hostile;
+mod numbers;
 #[path = "../../../ci/e2e/schemas.rs"]
 mod schemas;
 mod tool_calls;
@@ -231,7 +234,7 @@ fn barred_at(guide: &mut dyn Constraint, text: &str) -> Option<usize> {
 #[test]
 fn a_reply_without_calls_says_all_but_what_opens_one() {
     let grammars = grammars();
-    let open = target::ToolSyntax::FORBIDDEN;
+    let open = Qwen3Coder::FORBIDDEN;
     if open.is_empty() {
         return;
     }
@@ -242,7 +245,7 @@ fn a_reply_without_calls_says_all_but_what_opens_one() {
         (format!("a {begun} {open}"), Some(2 + begun.len() + 1)),
         (format!("a {begun} b < c <{begun}"), None),
     ] {
-        let mut guide = grammars.without_calls(None).unwrap();
+        let mut guide = grammars.without_calls(open, None).unwrap();
         assert_eq!(barred_at(guide.as_mut(), &text), at, "{text}");
     }
 }
@@ -250,7 +253,7 @@ fn a_reply_without_calls_says_all_but_what_opens_one() {
 #[test]
 fn no_cut_into_tokens_opens_a_call() {
     let (grammars, tokenizer) = (grammars(), tokenizer());
-    let open = target::ToolSyntax::FORBIDDEN;
+    let open = Qwen3Coder::FORBIDDEN;
     if open.is_empty() {
         return;
     }
@@ -262,7 +265,7 @@ fn no_cut_into_tokens_opens_a_call() {
     let mut random = Random::new(8);
     let mut near = 0;
     for _ in 0..500 {
-        let mut guide = grammars.without_calls(None).unwrap();
+        let mut guide = grammars.without_calls(open, None).unwrap();
         let mut text = Vec::new();
         for _ in 0..60 {
             // Mostly what goes on with the tag.
@@ -286,12 +289,12 @@ fn no_cut_into_tokens_opens_a_call() {
 
 #[test]
 fn a_call_in_the_reasoning_is_not_kept_from_being_said() {
-    let open = target::ToolSyntax::FORBIDDEN;
+    let open = Qwen3Coder::FORBIDDEN;
     if open.is_empty() {
         return;
     }
     let text = format!("{open} so</think>");
-    let mut guide = grammars().without_calls(Some("</think>")).unwrap();
+    let mut guide = grammars().without_calls(open, Some("</think>")).unwrap();
     assert_eq!(barred_at(guide.as_mut(), &text), None);
     assert_eq!(barred_at(guide.as_mut(), &format!("a{open}")), Some(1));
 }

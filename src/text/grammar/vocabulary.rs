@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use toktrie::{TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
 
-use crate::engine::constraint::Mask;
-use crate::executor::TokenId;
-use crate::text::tokenizer::Tokenizer;
+use crate::tokenizer::Tokenizer;
+use engine::constraint::Mask;
+use step::executor::TokenId;
 
 /// Bytes of all tokens, as a trie and by id.
 pub struct Vocabulary {

@@ -273,7 +273,7 @@ fn is_value(token: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::testing::{Random, assert_linear};
+    use crate::testing::{Random, assert_linear};
 
     #[test]
     fn operands_of_a_tilde_become_texts() {

@@ -298,7 +298,7 @@ fn a_long_conversation_of_short_messages_is_rendered() {
         {% if later.role == 'x' %}x{% endif %}{% endfor %}{{ m.content }}{% endfor %}";
     let role = |at: usize| ["user", "assistant"][at % 2];
     let turn = |at: usize| json!({"role": role(at), "content": "a"});
-    let messages: Vec<Json> = (0..crate::http::limits::MESSAGES_MAX).map(turn).collect();
+    let messages: Vec<Json> = (0..4096).map(turn).collect();
     let count = messages.len();
     assert_eq!(
         rendered(source, Json::Array(messages)).unwrap().len(),

@@ -7,7 +7,7 @@ use super::schemas::Types;
 use super::{
     End, Head, Opening, Sink, Step, Syntax, close, escaped, head, is_json, quoted, take_front,
 };
-use crate::text::held_prefix;
+use crate::held_prefix;
 
 pub const CALL: (&str, &str) = ("<|tool_call>", "<tool_call|>");
 /// Before a function's name.
@@ -237,7 +237,7 @@ impl Gemma {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::tools::tests::{calls, content, streamed};
+    use crate::tools::tests::{calls, content, streamed};
     use serde_json::{Value, json};
 
     fn read(arguments: &str) -> Option<Value> {

@@ -42,7 +42,7 @@ impl Tags for GlmTags {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::tools::tests::{calls, content, streamed};
+    use crate::tools::tests::{calls, content, streamed};
     use serde_json::json;
 
     #[test]

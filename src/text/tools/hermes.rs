@@ -137,8 +137,8 @@ fn call_in(text: &str) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::reply::Delta;
-    use crate::text::tools::tests::{calls, content, streamed};
+    use crate::reply::Delta;
+    use crate::tools::tests::{calls, content, streamed};
     use serde_json::json;
 
     fn read(text: &str) -> Option<Value> {

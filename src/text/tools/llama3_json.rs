@@ -264,9 +264,9 @@ fn call_in(text: &str) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::reply::Delta;
-    use crate::text::tools::ToolParser;
-    use crate::text::tools::tests::{calls, content, schemas, streamed};
+    use crate::reply::Delta;
+    use crate::tools::ToolParser;
+    use crate::tools::tests::{calls, content, schemas, streamed};
     use serde_json::json;
 
     const CALL: &str = r#"{"name": "edit", "parameters": {"path": "a"}}"#;
@@ -348,7 +348,7 @@ mod tests {
             r#"{"type": "object","#,
             "{ x",
         ] {
-            let mut parser = ToolParser::<Llama3Json>::new(schemas(), false);
+            let mut parser = ToolParser::of::<Llama3Json>(schemas(), false);
             let mut told = Vec::new();
             parser.push(text, &mut told);
             assert_eq!(told, [content(text)]);
@@ -371,7 +371,7 @@ mod tests {
             (r#"{"parameters": {"path": "a"}, "name": "edit"}"#, 0),
             (r#"{"calls": [{"name": "edit", "parameters": {}}]}"#, 0),
         ] {
-            let mut parser = ToolParser::<Llama3Json>::new(schemas(), false).forgiving(false);
+            let mut parser = ToolParser::of::<Llama3Json>(schemas(), false).forgiving(false);
             let mut told = Vec::new();
             parser.push(text, &mut told);
             parser.finish(false, &mut told);
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_cut_reply_keeps_a_brace_at_its_end() {
-        let mut parser = ToolParser::<Llama3Json>::new(schemas(), false);
+        let mut parser = ToolParser::of::<Llama3Json>(schemas(), false);
         let mut told = Vec::new();
         parser.push("fn main() {", &mut told);
         parser.finish(true, &mut told);

@@ -623,6 +623,8 @@ impl<T: Tags> Markup<T> {
         let mut scan = argument.scan.clone();
         // `inside`: up to there all is part of the value.
         let (mut from, mut scanned, mut inside) = (0, 0, 0);
+        // Where the reply ends in what may be a tag: nobody knows whether it is part of the value.
+        let mut unsure = None;
         while let Some(found) = held[from..].find('<') {
             let at = from + found;
             from = at + 1;
@@ -638,17 +640,25 @@ impl<T: Tags> Markup<T> {
                 0 => argument.at_line,
                 _ => held[..at].ends_with('\n'),
             };
-            let (behind, length) = match reader.tag(&held[at..], argument, &self.arguments, at_line)
-            {
-                Tag::Unfinished if !end.is_end() => return Found::Free(at),
+            let tag = reader.tag(&held[at..], argument, &self.arguments, at_line);
+            let is_unsure = match tag {
+                Tag::Unfinished => end.is_end(),
+                Tag::Missing(Behind::Unfinished) => end == End::Cut,
+                _ => false,
+            };
+            if is_unsure {
+                unsure.get_or_insert(at);
+                continue;
+            }
+            let (behind, length) = match tag {
+                Tag::Unfinished => return Found::Free(at),
                 Tag::Closing(behind) => (behind, T::ARGUMENT.2.len()),
-                Tag::Missing(Behind::Unfinished) if end == End::Cut => continue,
                 Tag::Missing(behind) if at >= inside && !open => (behind, 0),
                 Tag::Opens => {
                     argument.opened = true;
                     continue;
                 }
-                Tag::Missing(_) | Tag::Unfinished | Tag::Other => continue,
+                Tag::Missing(_) | Tag::Other => continue,
             };
             let call_end = match behind {
                 Behind::Other => continue,
@@ -665,7 +675,7 @@ impl<T: Tags> Markup<T> {
                 match reader.is_last(held, argument.searched.max(call_end), end) {
                     Last::Yes => {}
                     Last::No(next) => {
-                        (argument.searched, inside) = (0, next);
+                        (argument.searched, inside, unsure) = (0, next, None);
                         continue;
                     }
                     Last::Unknown(searched) => {
@@ -676,7 +686,7 @@ impl<T: Tags> Markup<T> {
             }
             return Found::End { at, length };
         }
-        Found::Free(held.len())
+        Found::Free(unsure.unwrap_or(held.len()))
     }
 
     /// Reads a value from its beginning as what is not JSON.

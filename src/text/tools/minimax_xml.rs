@@ -29,8 +29,8 @@ impl Tags for MinimaxXmlTags {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::reply::Delta;
-    use crate::text::tools::tests::{calls, content, streamed};
+    use crate::reply::Delta;
+    use crate::tools::tests::{calls, content, streamed};
     use serde_json::json;
 
     #[test]

@@ -48,7 +48,7 @@ impl Syntax for Mistral {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::tools::tests::{calls, content, streamed};
+    use crate::tools::tests::{calls, content, streamed};
     use serde_json::json;
 
     #[test]

@@ -6,7 +6,7 @@
 //! name is complete nothing is told.
 //!
 //! [`ToolParser`] finds where calls begin; a [`Syntax`] reads one, in the form that the model has
-//! learnt. The model's manifest names the syntax (`target::ToolSyntax`).
+//! learnt, and that its manifest names (`ToolFormat`).
 
 pub mod gemma;
 pub mod glm;
@@ -19,7 +19,11 @@ pub mod minimax_xml;
 pub mod mistral;
 pub mod qwen3_coder;
 mod schemas;
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
+#[cfg_attr(
+    not(test),
+    allow(dead_code, unused_imports, reason = "tests of other crates need half")
+)]
 pub mod tests;
 
 use std::sync::Arc;
@@ -27,7 +31,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::target;
+use step::ToolFormat;
 
 use super::held_prefix;
 use super::reply::{Delta, append};
@@ -64,6 +68,69 @@ pub trait Syntax: Default + std::fmt::Debug + Send + 'static {
 
     /// Reads on in a call, and takes out of `held` what it is done with.
     fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, end: End) -> Step;
+}
+
+/// A value of an expression over the syntax of a format, which it calls `$syntax`.
+macro_rules! with_syntax {
+    ($format:expr, $syntax:ident => $value:expr) => {
+        with_syntax!(@ $format, $syntax => $value,
+            Qwen3Coder in qwen3_coder, Hermes in hermes, Llama3Json in llama3_json,
+            Mistral in mistral, Gemma in gemma, MinimaxXml in minimax_xml, Glm in glm)
+    };
+    (@ $format:expr, $syntax:ident => $value:expr, $($name:ident in $module:ident),*) => {
+        match $format {
+            $(step::ToolFormat::$name => {
+                type $syntax = $crate::tools::$module::$name;
+                $value
+            })*
+        }
+    };
+}
+pub(crate) use with_syntax;
+
+/// Texts of a [`Syntax`]: its constants, of a form that is known at start alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Tags {
+    pub open: &'static str,
+    bare: &'static str,
+    pub end: &'static str,
+    pub formal: &'static str,
+    pub forbidden: &'static str,
+    pub marks: &'static [&'static str],
+}
+
+impl Tags {
+    /// Those of a format.
+    pub fn of(format: ToolFormat) -> Tags {
+        with_syntax!(format, S => Tags::of_syntax::<S>())
+    }
+
+    const fn of_syntax<S: Syntax>() -> Tags {
+        Tags {
+            open: S::OPEN,
+            bare: S::BARE,
+            end: S::END,
+            formal: S::FORMAL,
+            forbidden: S::FORBIDDEN,
+            marks: S::MARKS,
+        }
+    }
+}
+
+/// A [`Syntax`] that is known at start alone.
+trait Reader: std::fmt::Debug + Send {
+    fn open_call(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening;
+    fn step_on(&mut self, held: &mut String, sink: &mut Sink<'_>, end: End) -> Step;
+}
+
+impl<S: Syntax> Reader for S {
+    fn open_call(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
+        self.open(text, sink)
+    }
+
+    fn step_on(&mut self, held: &mut String, sink: &mut Sink<'_>, end: End) -> Step {
+        self.step(held, sink, end)
+    }
 }
 
 /// Whether a reply ends behind its text so far.
@@ -185,9 +252,10 @@ enum State {
 
 /// Follows one reply.
 #[derive(Debug)]
-pub struct ToolParser<S = target::ToolSyntax> {
+pub struct ToolParser {
     schemas: Arc<ToolSchemas>,
-    syntax: S,
+    tags: Tags,
+    syntax: Box<dyn Reader>,
     state: State,
     /// Follows an object that is text.
     object: Scan,
@@ -201,13 +269,19 @@ pub struct ToolParser<S = target::ToolSyntax> {
     known: bool,
 }
 
-impl<S: Syntax> ToolParser<S> {
+impl ToolParser {
+    /// A reader of calls in a format.
+    pub fn new(format: ToolFormat, schemas: Arc<ToolSchemas>, one_call: bool) -> ToolParser {
+        with_syntax!(format, S => ToolParser::of::<S>(schemas, one_call))
+    }
+
     /// A reader of calls as models write them, small slips among them. `one_call`: what follows the
     /// first complete call is dropped.
-    pub fn new(schemas: impl Into<Arc<ToolSchemas>>, one_call: bool) -> ToolParser<S> {
+    pub fn of<S: Syntax>(schemas: impl Into<Arc<ToolSchemas>>, one_call: bool) -> ToolParser {
         ToolParser {
             schemas: schemas.into(),
-            syntax: S::default(),
+            tags: Tags::of_syntax::<S>(),
+            syntax: Box::new(S::default()),
             state: State::Text { after_call: false },
             object: Scan::default(),
             held: String::new(),
@@ -219,14 +293,14 @@ impl<S: Syntax> ToolParser<S> {
     }
 
     /// The same, of functions alone that there are: calls of others are text.
-    pub fn of_known(mut self) -> ToolParser<S> {
+    pub fn of_known(mut self) -> ToolParser {
         self.known = true;
         self
     }
 
     /// The same; where slips are not `forgiven`, as where a grammar keeps calls to their form, only
     /// what has that form is a call.
-    pub fn forgiving(mut self, forgiven: bool) -> ToolParser<S> {
+    pub fn forgiving(mut self, forgiven: bool) -> ToolParser {
         self.slips = forgiven;
         self
     }
@@ -278,7 +352,11 @@ impl<S: Syntax> ToolParser<S> {
         self.state = State::Text { after_call: false };
     }
 
-    fn parts<'a>(&'a mut self, out: &'a mut Vec<Delta>, bare: bool) -> (&'a mut S, Sink<'a>) {
+    fn parts<'a>(
+        &'a mut self,
+        out: &'a mut Vec<Delta>,
+        bare: bool,
+    ) -> (&'a mut dyn Reader, Sink<'a>) {
         let sink = Sink {
             schemas: &self.schemas,
             slips: self.slips,
@@ -286,7 +364,7 @@ impl<S: Syntax> ToolParser<S> {
             counts: &mut self.counts,
             out,
         };
-        (&mut self.syntax, sink)
+        (&mut *self.syntax, sink)
     }
 
     fn run(&mut self, out: &mut Vec<Delta>, end: End) {
@@ -318,7 +396,7 @@ impl<S: Syntax> ToolParser<S> {
         }
         let found = self.next_tag();
         let end = found.map_or_else(
-            || self.held.len() - held_prefix(&self.held, S::OPEN).max(self.held_bare()),
+            || self.held.len() - held_prefix(&self.held, self.tags.open).max(self.held_bare()),
             |(at, _)| at,
         );
         let free = end - newlines_at_end(&self.held[..end]);
@@ -327,7 +405,7 @@ impl<S: Syntax> ToolParser<S> {
         append(out, Delta::Content(text));
         self.state = match found {
             Some((_, bare)) => State::Opening {
-                tag_end: end - free + if bare { 0 } else { S::OPEN.len() },
+                tag_end: end - free + if bare { 0 } else { self.tags.open.len() },
                 bare,
             },
             None => State::Text { after_call },
@@ -337,28 +415,28 @@ impl<S: Syntax> ToolParser<S> {
 
     /// The place of the next tag that may open a call, and whether it is [`Syntax::BARE`].
     fn next_tag(&self) -> Option<(usize, bool)> {
-        let open = self.held.find(S::OPEN).map(|at| (at, false));
-        let bare = self.forgives_bare().then(|| self.held.find(S::BARE));
+        let open = self.held.find(self.tags.open).map(|at| (at, false));
+        let bare = self.forgives_bare().then(|| self.held.find(self.tags.bare));
         let bare = bare.flatten().map(|at| (at, true));
         open.into_iter().chain(bare).min()
     }
 
     fn held_bare(&self) -> usize {
         match self.forgives_bare() {
-            true => held_prefix(&self.held, S::BARE),
+            true => held_prefix(&self.held, self.tags.bare),
             false => 0,
         }
     }
 
     fn forgives_bare(&self) -> bool {
-        self.slips && !S::BARE.is_empty()
+        self.slips && !self.tags.bare.is_empty()
     }
 
     /// Reads up to the call's name, and announces the call; or gives the tag back as text.
     fn opening(&mut self, tag_end: usize, bare: bool, out: &mut Vec<Delta>) -> bool {
         let held = std::mem::take(&mut self.held);
         let (syntax, mut sink) = self.parts(out, bare);
-        let opening = syntax.open(&held[tag_end..], &mut sink);
+        let opening = syntax.open_call(&held[tag_end..], &mut sink);
         self.held = held;
         match opening {
             Opening::Call { length } => {
@@ -368,14 +446,14 @@ impl<S: Syntax> ToolParser<S> {
             }
             Opening::Unfinished => false,
             Opening::Object => {
-                let start = tag_end - if bare { 0 } else { S::OPEN.len() };
+                let start = tag_end - if bare { 0 } else { self.tags.open.len() };
                 append(out, Delta::Content(take_front(&mut self.held, start)));
                 self.object = Scan::default();
                 self.state = State::Object;
                 true
             }
             Opening::Other => {
-                let tag_end = tag_end + if bare { S::BARE.len() } else { 0 };
+                let tag_end = tag_end + if bare { self.tags.bare.len() } else { 0 };
                 let text = take_front(&mut self.held, tag_end);
                 append(out, Delta::Content(text));
                 self.state = State::Text { after_call: false };
@@ -399,7 +477,7 @@ impl<S: Syntax> ToolParser<S> {
     fn call(&mut self, out: &mut Vec<Delta>, end: End) -> bool {
         let mut held = std::mem::take(&mut self.held);
         let (syntax, mut sink) = self.parts(out, false);
-        let step = syntax.step(&mut held, &mut sink, end);
+        let step = syntax.step_on(&mut held, &mut sink, end);
         self.held = held;
         match step {
             Step::Again => true,

@@ -30,9 +30,9 @@ impl Tags for Qwen3CoderTags {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::reply::Delta;
-    use crate::text::tools::tests::{calls, content, schemas, streamed};
-    use crate::text::tools::{ToolParser, ToolSchemas};
+    use crate::reply::Delta;
+    use crate::tools::tests::{calls, content, schemas, streamed};
+    use crate::tools::{ToolParser, ToolSchemas};
     use serde_json::{Value, json};
 
     fn call(arguments: &[(&str, &str)]) -> String {
@@ -202,7 +202,7 @@ mod tests {
     fn slips_are_not_looked_for_where_they_are_not_forgiven() {
         let bare = &call(&[("path", "a")])["<tool_call>".len()..];
         for text in [bare, "<tool_call>\n<function=edit>\n</tool_call>"] {
-            let mut parser = ToolParser::<Qwen3Coder>::new(schemas(), false).forgiving(false);
+            let mut parser = ToolParser::of::<Qwen3Coder>(schemas(), false).forgiving(false);
             let mut deltas = Vec::new();
             parser.push(text, &mut deltas);
             parser.finish(false, &mut deltas);
@@ -241,7 +241,7 @@ mod tests {
         let pairs: Vec<(&str, &str)> = names.iter().map(|name| (*name, "1")).collect();
         let text = call(&[&pairs[..], &[("new one", "2"), ("も", "3")]].concat());
         let pieces: Vec<String> = text.chars().map(String::from).collect();
-        let mut parser = ToolParser::<Qwen3Coder>::new(ToolSchemas::new([&tool]), false);
+        let mut parser = ToolParser::of::<Qwen3Coder>(ToolSchemas::new([&tool]), false);
         let mut deltas = Vec::new();
         for piece in pieces {
             parser.push(&piece, &mut deltas);

@@ -10,11 +10,12 @@ use super::minimax_xml::MinimaxXml;
 use super::mistral::Mistral;
 use super::qwen3_coder::Qwen3Coder;
 use super::*;
-use crate::text::testing::{Random, assert_linear, rechunk_text};
+use crate::testing::{Random, assert_linear, rechunk_text};
 
 /// How a model writes a call, by the template that it has learnt from.
 pub trait Written: Syntax {
     const NAME: &'static str;
+    const FORMAT: ToolFormat;
     /// What the texts of hostile replies are made of.
     const PARTS: &'static [&'static str];
     /// What ends a text in a call.
@@ -24,18 +25,19 @@ pub trait Written: Syntax {
 }
 
 /// Calls a generic function for each syntax.
+#[macro_export]
 macro_rules! for_each_syntax {
     ($run:ident($($argument:expr),*)) => {{
-        $run::<$crate::text::tools::qwen3_coder::Qwen3Coder>($($argument),*);
-        $run::<$crate::text::tools::minimax_xml::MinimaxXml>($($argument),*);
-        $run::<$crate::text::tools::glm::Glm>($($argument),*);
-        $run::<$crate::text::tools::hermes::Hermes>($($argument),*);
-        $run::<$crate::text::tools::llama3_json::Llama3Json>($($argument),*);
-        $run::<$crate::text::tools::mistral::Mistral>($($argument),*);
-        $run::<$crate::text::tools::gemma::Gemma>($($argument),*);
+        $run::<$crate::tools::qwen3_coder::Qwen3Coder>($($argument),*);
+        $run::<$crate::tools::minimax_xml::MinimaxXml>($($argument),*);
+        $run::<$crate::tools::glm::Glm>($($argument),*);
+        $run::<$crate::tools::hermes::Hermes>($($argument),*);
+        $run::<$crate::tools::llama3_json::Llama3Json>($($argument),*);
+        $run::<$crate::tools::mistral::Mistral>($($argument),*);
+        $run::<$crate::tools::gemma::Gemma>($($argument),*);
     }};
 }
-pub(crate) use for_each_syntax;
+pub use for_each_syntax;
 
 /// A value between tags: text as it is, others as JSON.
 fn plain(value: &Value) -> String {
@@ -54,6 +56,7 @@ fn joined(arguments: &Map<String, Value>, one: impl Fn(&str, &Value) -> String) 
 
 impl Written for Qwen3Coder {
     const NAME: &'static str = "qwen3_coder";
+    const FORMAT: ToolFormat = ToolFormat::Qwen3Coder;
     const CLOSE: &'static str = "\n</parameter>\n";
     const PARTS: &'static [&'static str] = &[
         "<tool_call>",
@@ -78,6 +81,7 @@ impl Written for Qwen3Coder {
 
 impl Written for MinimaxXml {
     const NAME: &'static str = "minimax_xml";
+    const FORMAT: ToolFormat = ToolFormat::MinimaxXml;
     const CLOSE: &'static str = "</parameter>\n";
     const PARTS: &'static [&'static str] = &[
         "<minimax:tool_call>",
@@ -104,6 +108,7 @@ impl Written for MinimaxXml {
 
 impl Written for Glm {
     const NAME: &'static str = "glm";
+    const FORMAT: ToolFormat = ToolFormat::Glm;
     const CLOSE: &'static str = "</arg_value>\n";
     const PARTS: &'static [&'static str] = &[
         "<tool_call>",
@@ -130,6 +135,7 @@ impl Written for Glm {
 
 impl Written for Hermes {
     const NAME: &'static str = "hermes";
+    const FORMAT: ToolFormat = ToolFormat::Hermes;
     const CLOSE: &'static str = "\"";
     const PARTS: &'static [&'static str] = &[
         "<tool_call>",
@@ -156,6 +162,7 @@ impl Written for Hermes {
 
 impl Written for Llama3Json {
     const NAME: &'static str = "llama3_json";
+    const FORMAT: ToolFormat = ToolFormat::Llama3Json;
     const CLOSE: &'static str = "\"";
     const PARTS: &'static [&'static str] = &[
         "{",
@@ -184,6 +191,7 @@ impl Written for Llama3Json {
 
 impl Written for Mistral {
     const NAME: &'static str = "mistral";
+    const FORMAT: ToolFormat = ToolFormat::Mistral;
     const CLOSE: &'static str = "\"";
     const PARTS: &'static [&'static str] = &[
         "[TOOL_CALLS]",
@@ -207,6 +215,7 @@ impl Written for Mistral {
 
 impl Written for Gemma {
     const NAME: &'static str = "gemma";
+    const FORMAT: ToolFormat = ToolFormat::Gemma;
     const CLOSE: &'static str = "<|\"|>";
     const PARTS: &'static [&'static str] = &[
         "<|tool_call>",
@@ -265,7 +274,7 @@ pub fn schemas() -> ToolSchemas {
 }
 
 pub fn streamed<S: Syntax>(pieces: &[&str]) -> (Vec<Delta>, usize) {
-    let mut parser = ToolParser::<S>::new(schemas(), false);
+    let mut parser = ToolParser::of::<S>(schemas(), false);
     let mut out = Vec::new();
     for piece in pieces {
         parser.push(piece, &mut out);
@@ -493,7 +502,7 @@ fn a_cut_leaves_no_opening_behind() {
         // One sign alone shows little.
         for length in S::OPEN.len().max(2)..call.len() {
             let [told_cut, told_ended] = [true, false].map(|cut| {
-                let mut parser = ToolParser::<S>::new(schemas(), false);
+                let mut parser = ToolParser::of::<S>(schemas(), false);
                 let mut deltas = Vec::new();
                 parser.push(&call[..length], &mut deltas);
                 parser.finish(cut, &mut deltas);
@@ -520,7 +529,7 @@ fn a_cut_leaves_no_opening_behind() {
 fn one_call_leaves_nothing_behind_it() {
     fn run<S: Written>() {
         let call = S::write("edit", &object(json!({"path": "a"})));
-        let mut parser = ToolParser::<S>::new(schemas(), true);
+        let mut parser = ToolParser::of::<S>(schemas(), true);
         let mut deltas = Vec::new();
         parser.push(&format!("x{call}\n{call}y"), &mut deltas);
         assert!(parser.has_enough());
@@ -571,7 +580,7 @@ fn name_and_text_leave_before_the_call_is_complete() {
         let long = "word ".repeat(40);
         let text = S::write("edit", &object(json!({"path": long})));
         let at = text.find(&long).unwrap() + 20;
-        let mut parser = ToolParser::<S>::new(schemas(), false);
+        let mut parser = ToolParser::of::<S>(schemas(), false);
         let mut deltas = Vec::new();
         parser.push(&text[..at], &mut deltas);
         let Some(Delta::Arguments { json, .. }) = deltas.last() else {
@@ -606,7 +615,7 @@ fn time_is_linear_in_the_reply() {
             (in_list, S::CLOSE),
         ] {
             assert_linear(unit, |text| {
-                let mut parser = ToolParser::<S>::new(schemas(), false);
+                let mut parser = ToolParser::of::<S>(schemas(), false);
                 let mut out = Vec::new();
                 parser.push(start, &mut out);
                 for at in (0..text.len()).step_by(16) {
@@ -614,6 +623,51 @@ fn time_is_linear_in_the_reply() {
                 }
                 parser.finish(false, &mut out);
             });
+        }
+    }
+    for_each_syntax!(run());
+}
+
+/// What is told of a reply that is cut anywhere, and of the whole one.
+fn told_of_cuts<S: Syntax>(text: &str) -> (Vec<String>, String) {
+    let told = |text: &str, cut: bool| {
+        let mut parser = ToolParser::of::<S>(schemas(), false);
+        let mut out = Vec::new();
+        parser.push(text, &mut out);
+        parser.finish(cut, &mut out);
+        let pieces = out.into_iter().filter_map(|delta| match delta {
+            Delta::Arguments { json, .. } => Some(json),
+            _ => None,
+        });
+        pieces.collect::<String>()
+    };
+    let cuts = text.char_indices().map(|(at, _)| told(&text[..at], true));
+    (cuts.collect(), told(text, true))
+}
+
+#[test]
+fn what_is_told_of_a_cut_call_is_sure() {
+    fn run<S: Written>() {
+        let values = [
+            "Paris",
+            "a < b",
+            "<",
+            "</",
+            "one\n\n two\n",
+            "<p>é</p>",
+            "{\"a\": \"</",
+        ];
+        for value in values {
+            for arguments in [
+                json!({"path": value, "line": 12, "note": value}),
+                json!({"tags": [value], "at": {"a": value}, "ratio": 0.5, "path": value}),
+            ] {
+                let text = S::write("edit", &object(arguments));
+                let (cuts, whole) = told_of_cuts::<S>(&text);
+                for cut in cuts {
+                    assert!(whole.starts_with(&cut), "{}: {cut} of {whole}", S::NAME);
+                }
+            }
         }
     }
     for_each_syntax!(run());

@@ -16,12 +16,12 @@ use sha2::{Digest, Sha256};
 use super::table::{self, Entry, HEAD_BYTES, Head, MAGIC, Problem, Table, VERSION};
 use super::{file_name, manifest};
 use crate::backend::mapping::{Mapping, Stretch};
-use crate::operator_file;
 use crate::target;
 use crate::weights::error::WeightsError;
 use crate::weights::file::WeightsFile;
 use crate::weights::folder::Folder;
 use crate::weights::progress::{Progress, Stage};
+use host::operator_file;
 
 /// Bytes that are read at once to be compared.
 const HASH_BYTES: usize = 1 << 20;

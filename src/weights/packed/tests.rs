@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::table::{HEAD_BYTES, VECTOR};
 use super::*;
 use crate::backend::mapping::Stretch;
-use crate::weights::tests::Folder as Scratch;
 use crate::weights::{Progress, WeightsError};
+use host::testing::Folder as Scratch;
 
 const READER: Reader = Reader {
     layout: 3,

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::super::tests::Folder;
 use super::super::{Checkpoint, Weight, WeightsError, open_layers, open_seeded};
+use host::testing::Folder;
 use std::fs;
 
 use super::*;
 use crate::backend::cpu::Cpu;
-use crate::executor::{Executor, PageId, Rows, Slot, States, TokenId};
 use crate::model::{Plan, Runner};
 use crate::target::{LAYERS, PAGE, Site, VOCAB};
+use step::executor::{Executor, PageId, Rows, Slot, States, TokenId};
 
 fn written(layers: usize, threads: usize) -> Folder {
     let folder = Folder::new();

@@ -39,7 +39,6 @@ pub const BESIDE_MODEL: &[&str] = &[
     "packaging",
     "scripts",
     "src/bench",
-    "src/calendar.rs",
     "src/cli",
     "src/embed",
     "src/http",
@@ -47,6 +46,11 @@ pub const BESIDE_MODEL: &[&str] = &[
     "src/text",
     "targets",
 ];
+
+/// What every crate of the workspace is compiled by.
+const WORKSPACE: [&str; 4] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo"];
+/// Files of the small model that crates which serve any are tested with.
+const TEST_MODEL: &str = "targets/_model/tiny";
 
 /// Inputs that decide how a step ends, beside xtask itself and the compiler.
 #[derive(Clone, Debug, Default)]
@@ -67,6 +71,26 @@ impl Reads {
             paths: paths.into_iter().map(ToString::to_string).collect(),
             ..Reads::default()
         }
+    }
+
+    /// Inputs of the tests of the crate in `folder`: itself, and what it needs of the workspace.
+    ///
+    /// # Errors
+    /// If a manifest cannot be read.
+    pub fn of_crate(site: &Site, folder: &str) -> Result<Reads, Failure> {
+        let mut paths = vec![folder.to_string()];
+        let mut at = 0;
+        while let Some(folder) = paths.get(at) {
+            let needed = needed_crates(&site.root, folder)?;
+            let more = needed.into_iter().filter(|path| !paths.contains(path));
+            paths.extend(more.collect::<BTreeSet<_>>());
+            at += 1;
+        }
+        let reads = Reads {
+            paths,
+            ..Reads::default()
+        };
+        Ok(reads.and(&WORKSPACE).and(&[TEST_MODEL]))
     }
 
     pub fn and(mut self, paths: &[&str]) -> Reads {
@@ -133,9 +157,58 @@ impl Reads {
     }
 }
 
+/// Folders of the crates that the one in `folder` states as its dependencies by their path.
+fn needed_crates(root: &Path, folder: &str) -> Result<Vec<String>, Failure> {
+    let path = root.join(folder).join("Cargo.toml");
+    let text = std::fs::read_to_string(&path);
+    let text = text.map_err(|why| format!("read {}: {why}", path.display()))?;
+    let manifest: toml::Table =
+        toml::from_str(&text).map_err(|why| format!("{}: {why}", path.display()))?;
+    let kinds = ["dependencies", "dev-dependencies", "build-dependencies"];
+    let tables = kinds
+        .iter()
+        .filter_map(|kind| manifest.get(*kind)?.as_table());
+    let paths = tables.flat_map(toml::Table::values);
+    let paths = paths.filter_map(|dependency| dependency.get("path")?.as_str());
+    Ok(paths.map(|path| joined(folder, path)).collect())
+}
+
+/// A path from the workspace's root, of one from a folder in it.
+fn joined(folder: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = folder.split('/').collect();
+    for part in path.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_crate_reads_what_it_needs_and_nothing_above_it() {
+        let reads = Reads::of_crate(&Site::here(), "src/engine").unwrap();
+        let has = |path: &str| reads.paths.iter().any(|read| read == path);
+        assert!(
+            ["src/engine", "src/step", "src/host", "Cargo.lock"]
+                .iter()
+                .all(|path| has(path))
+        );
+        assert!(
+            !reads
+                .paths
+                .iter()
+                .any(|path| ["src", "src/http"].contains(&&**path))
+        );
+        assert_eq!(
+            joined("src/engine", "../../build/manifest"),
+            "build/manifest"
+        );
+    }
 
     #[test]
     fn what_the_feature_server_adds_is_left_out_of_the_model() {

@@ -8,7 +8,7 @@ use super::check::checks;
 use super::figures;
 use super::model::golden_command;
 use super::reads::{BESIDE_MODEL, BESIDE_PRODUCT, PRODUCT, Reads};
-use super::test::{Optimised, Suite};
+use super::test::{Optimised, ROOMS, Room, Suite};
 use super::weights::folder;
 use crate::server::Server;
 use crate::site::{DEFAULT_TARGET, Failure, Site};
@@ -155,6 +155,11 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             clippy(suite, name).into()
         })
         .reads(Reads::of(PRODUCT)),
+    ];
+    for room in ROOMS {
+        steps.push(room_step(site, room)?);
+    }
+    steps.extend([
         product_step(
             "unit tests",
             "the crate's own tests but those of the model",
@@ -181,7 +186,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         )
         .reads(Reads::of(&["README.md", "ci/baseline", "targets"])),
         kernels_step(&leaves).turn(Turn::Beside),
-    ];
+    ]);
     let golden = |leaf: &&String| {
         leaf.starts_with(RANDOM) || ["cpu/tiny/bf16", DEFAULT_TARGET].contains(&leaf.as_str())
     };
@@ -212,6 +217,23 @@ fn cargo_step(name: &'static str, protects: &'static str, args: &'static str) ->
     })
 }
 
+/// Tests of a crate that serves any target.
+fn room_step(site: &Site, room: Room) -> Result<Step, Failure> {
+    let Room {
+        package,
+        folder,
+        compared,
+    } = room;
+    let run = move |suite: &Suite<'_>, name: &str| {
+        let args = format!("-p {package} --lib --no-fail-fast");
+        let run = |cargo| suite.run(name, &mut linted(cargo));
+        let cargo = suite.product_cargo("test", Optimised::No, &args);
+        cargo.and_then(run).map(drop).into()
+    };
+    let step = Step::new(format!("tests of {package}"), "the crate's own tests", run);
+    Ok(step.reads(Reads::of_crate(site, folder)?.and(compared)))
+}
+
 /// Tests of the binary's crate.
 fn product_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
     Step::new(name, protects, move |suite, name| {
@@ -233,7 +255,8 @@ fn linted(mut cargo: Command) -> Command {
 fn clippy(suite: &Suite<'_>, name: &str) -> Result<(), String> {
     const ALL: &str = "--all-targets --no-run";
     let pipeline = suite.cargo(&format!("test -p gguf -p manifest -p xtask --locked {ALL}"));
-    let product = suite.product_cargo("test", Optimised::No, ALL)?;
+    let rooms = ROOMS.map(|room| format!("-p {}", room.package)).join(" ");
+    let product = suite.product_cargo("test", Optimised::No, &format!("-p atlas {rooms} {ALL}"))?;
     for cargo in [pipeline, product] {
         no_warning(&suite.run(name, &mut linted(cargo))?)?;
     }

@@ -73,6 +73,43 @@ impl Test {
     }
 }
 
+/// Crates that are the same for every target.
+pub const ROOMS: [Room; 5] = [
+    Room::new("host", "src/host", &[]),
+    Room::new("step", "src/step", &[]),
+    Room::new("engine", "src/engine", &[]),
+    Room::new("text", "src/text", &[]),
+    Room::new(
+        "atlas-http",
+        "src/http",
+        &["ci/e2e/recordings", "packaging"],
+    ),
+];
+
+/// A crate of the binary.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Name of its package.
+    pub package: &'static str,
+    pub folder: &'static str,
+    /// Files beside it that its tests compare.
+    pub compared: &'static [&'static str],
+}
+
+impl Room {
+    const fn new(
+        package: &'static str,
+        folder: &'static str,
+        compared: &'static [&'static str],
+    ) -> Room {
+        Room {
+            package,
+            folder,
+            compared,
+        }
+    }
+}
+
 /// How a suite is run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Policy {
@@ -136,7 +173,8 @@ impl Suite<'_> {
         let toolchain = Toolchain::find(&self.site.root)?;
         let mut command = self.cargo(verb);
         let level = optimised as u8;
-        for package in ["atlas", "ffi"] {
+        let rooms = ROOMS.iter().map(|room| room.package);
+        for package in rooms.chain(["atlas", "ffi"]) {
             for setting in [
                 &format!("opt-level={level}"),
                 "debug-assertions=true",

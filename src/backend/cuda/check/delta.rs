@@ -2,10 +2,10 @@
 
 use crate::backend::cuda::{Cuda, Matrix, Tensor, Vector};
 use crate::backend::parity::ProbeDelta;
-use crate::executor::DeviceError;
 use crate::ops::Delta;
 use crate::shapes::Delta as _;
 use crate::target::Gdn;
+use step::executor::DeviceError;
 
 impl ProbeDelta<Gdn> for Cuda {
     fn gated_linear_add_rounded(

@@ -5,11 +5,11 @@ use crate::backend::cuda::feed_forward::Experts;
 use crate::backend::cuda::panels::Panels;
 use crate::backend::cuda::{Cuda, refused};
 use crate::backend::parity::{ProbeExperts, Report};
-use crate::executor::DeviceError;
 use crate::ops::Route;
 use crate::shapes::Experts as _;
 use crate::target::{Moe, Role};
 use crate::weights::{Checkpoint, Stored, WeightsError};
+use step::executor::DeviceError;
 
 impl ProbeExperts<Moe> for Cuda {
     fn experts_of(&mut self, stored: &[[Stored; 3]]) -> Result<Experts, DeviceError> {

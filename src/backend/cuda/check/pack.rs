@@ -10,10 +10,10 @@ use crate::backend::cuda::panels::Panels;
 use crate::backend::cuda::storage::{BLOCK_ROWS, Order, Storage};
 use crate::backend::cuda::{Cuda, load, refused};
 use crate::backend::parity::{Random, Report, stored};
-use crate::executor::DeviceError;
 use crate::ops::Device;
 use crate::target::{Format, Role, Site};
 use crate::weights::{self, Bits, MatrixSource, Stored, WeightsError};
+use step::executor::DeviceError;
 
 /// Rows of the matrices that make one: whole panels, the edges of a panel and of an FP8 block, and
 /// matrices that end within a panel.

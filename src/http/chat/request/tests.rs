@@ -1,7 +1,8 @@
 use serde_json::json;
+use step::testing::TINY;
 
 use super::*;
-use crate::http::limits::{
+use crate::limits::{
     CHOICES_MAX, LOGIT_BIAS_MAX, STOP_BYTES_MAX, STOP_TOKENS_MAX, STOPS_MAX, TOOLS_MAX,
 };
 
@@ -12,11 +13,11 @@ fn with(name: &str, value: Value) -> Value {
 }
 
 fn parsed(name: &str, value: Value) -> Ask {
-    ChatRequest::parse(&with(name, value)).unwrap().ask
+    ChatRequest::parse(&with(name, value), &TINY).unwrap().ask
 }
 
 fn refused(name: &str, value: Value) -> ApiError {
-    match ChatRequest::parse(&with(name, value.clone())) {
+    match ChatRequest::parse(&with(name, value.clone()), &TINY) {
         Err(error) => error,
         Ok(_) => panic!("{name}: {value} was taken"),
     }
@@ -25,10 +26,10 @@ fn refused(name: &str, value: Value) -> ApiError {
 #[test]
 fn a_plain_request_takes_the_defaults_of_the_target() {
     let request = parsed("user", json!("someone"));
-    assert_eq!(request.sampling.temperature, target::DEFAULT_TEMPERATURE);
-    assert_eq!(request.sampling.top_k, target::DEFAULT_TOP_K);
+    assert_eq!(request.sampling.temperature, TINY.temperature);
+    assert_eq!(request.sampling.top_k, TINY.top_k);
     assert_eq!((request.choices, request.logprobs), (1, None));
-    assert_eq!(request.thinking, target::THINKING_DEFAULT);
+    assert_eq!(request.thinking, TINY.thinking);
 }
 
 #[test]
@@ -154,7 +155,7 @@ fn stop_tokens_are_a_bounded_list_of_ids() {
     );
     let error = refused("stop_token_ids", json!(vec![1; STOP_TOKENS_MAX + 1]));
     assert_eq!(error.param.unwrap(), "stop_token_ids");
-    let error = refused("stop_token_ids", json!([target::VOCAB]));
+    let error = refused("stop_token_ids", json!([TINY.vocab]));
     assert_eq!(error.param.unwrap(), "stop_token_ids[0]");
 }
 
@@ -178,7 +179,7 @@ fn logit_bias_is_bounded_and_names_tokens() {
         json!({"-1": 1}),
         json!({"+1": 1}),
         json!({"x": 1}),
-        json!({target::VOCAB.to_string(): 1}),
+        json!({TINY.vocab.to_string(): 1}),
         json!({"1": 1, "01": 1}),
         json!([]),
     ] {
@@ -219,7 +220,7 @@ fn rules_of_sampling_have_bounds() {
         refused("bad_words", json!([""])).param.unwrap(),
         "bad_words[0]"
     );
-    let unknown = refused("allowed_token_ids", json!([target::VOCAB]));
+    let unknown = refused("allowed_token_ids", json!([TINY.vocab]));
     assert_eq!(unknown.param.unwrap(), "allowed_token_ids[0]");
 }
 
@@ -237,9 +238,15 @@ fn thinking_follows_the_most_specific_switch() {
 fn tools_count_only_when_they_may_be_called() {
     let tool = json!({"type": "function", "function": {"name": "f"}});
     let mut body = with("tools", json!([tool]));
-    assert_eq!(ChatRequest::parse(&body).unwrap().ask.tools.len(), 1);
+    assert_eq!(ChatRequest::parse(&body, &TINY).unwrap().ask.tools.len(), 1);
     body["tool_choice"] = json!("none");
-    assert!(ChatRequest::parse(&body).unwrap().ask.tools.is_empty());
+    assert!(
+        ChatRequest::parse(&body, &TINY)
+            .unwrap()
+            .ask
+            .tools
+            .is_empty()
+    );
 }
 
 #[test]
@@ -267,7 +274,7 @@ fn prompt_logprobs_are_for_whole_answers() {
     );
     let mut body = with("prompt_logprobs", json!(0));
     body["stream"] = json!(true);
-    let error = ChatRequest::parse(&body).unwrap_err();
+    let error = ChatRequest::parse(&body, &TINY).unwrap_err();
     assert_eq!(error.param.unwrap(), "prompt_logprobs");
 }
 

@@ -3,14 +3,14 @@ use std::collections::HashSet;
 use serde_json::json;
 
 use super::*;
-use crate::http::chat::request::ChatRequest;
-use crate::http::completions::request::CompletionRequest;
-use crate::http::messages::request::MessagesRequest;
-use crate::http::responses::request::ResponsesRequest;
-use crate::http::responses::store::Store;
-use crate::http::seal::Seal;
-use crate::target;
-use crate::text::testing::chat_model;
+use crate::chat::request::ChatRequest;
+use crate::completions::request::CompletionRequest;
+use crate::messages::request::MessagesRequest;
+use crate::responses::request::ResponsesRequest;
+use crate::responses::store::Store;
+use crate::seal::Seal;
+use step::testing::TINY;
+use text::testing::chat_model;
 
 const REFUSED: u8 = b'-';
 
@@ -51,15 +51,15 @@ fn with(api: Api, path: &str, value: Value) -> Value {
 
 fn parse(api: Api, body: &Value) -> Result<(), ApiError> {
     match api {
-        Api::Chat => ChatRequest::parse(body).map(drop),
+        Api::Chat => ChatRequest::parse(body, &TINY).map(drop),
         Api::Completions => {
             let tokenizer = chat_model().tokenizer;
-            CompletionRequest::parse(body, (&tokenizer, None), target::MAX_CONTEXT).map(drop)
+            CompletionRequest::parse(body, (&tokenizer, None), TINY.context, &TINY).map(drop)
         }
         Api::Responses => {
-            ResponsesRequest::parse(body, (&Store::default(), &Seal::new(None))).map(drop)
+            ResponsesRequest::parse(body, (&Store::default(), &Seal::new(None)), &TINY).map(drop)
         }
-        Api::Messages => MessagesRequest::parse(body, &Seal::new(None)).map(drop),
+        Api::Messages => MessagesRequest::parse(body, &Seal::new(None), &TINY).map(drop),
     }
 }
 

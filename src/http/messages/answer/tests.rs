@@ -1,9 +1,9 @@
 use std::sync::LazyLock;
 
 use super::*;
-use crate::http::testing::random_reply;
-use crate::text::reply::append;
-use crate::text::testing::{Random, chat_model};
+use crate::testing::random_reply;
+use text::reply::append;
+use text::testing::{Random, chat_model};
 
 fn identity(show_thinking: bool) -> Identity {
     /// One for both forms of an answer.

@@ -1,10 +1,11 @@
 use super::*;
-use crate::http::responses::store::Store;
-use crate::http::settings::Settings;
-use crate::http::state::Loading;
-use crate::http::testing::random_reply;
-use crate::text::reply::append;
-use crate::text::testing::{Random, chat_model};
+use crate::responses::store::Store;
+use crate::settings::Settings;
+use crate::state::Loading;
+use crate::testing::random_reply;
+use step::testing::TINY;
+use text::reply::append;
+use text::testing::{Random, chat_model};
 
 const USAGE: Usage = Usage {
     prompt: 3,
@@ -23,12 +24,13 @@ fn composer(state: &Arc<State>) -> Composer {
             {"type": "tool_search", "execution": "client"},
         ],
     });
-    let request = ResponsesRequest::parse(&body, (&Store::default(), &Seal::new(None))).unwrap();
+    let request =
+        ResponsesRequest::parse(&body, (&Store::default(), &Seal::new(None)), &TINY).unwrap();
     Composer::new(state, None, request)
 }
 
 fn state() -> Arc<State> {
-    State::new("m", Settings::default(), || Loading {
+    State::new(&TINY, "m", Settings::default(), || Loading {
         stage: "",
         bytes_done: 0,
         bytes_total: 0,

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::text::grammar::keywords;
-use crate::text::tools::gemma::{CALL, FUNCTION, Gemma, QUOTE};
-use crate::text::tools::{Member, Types};
+use crate::grammar::keywords;
+use crate::tools::gemma::{CALL, FUNCTION, Gemma, QUOTE};
+use crate::tools::{Member, Types};
 
 use super::text::{ANY_TEXT, text_of};
 use super::{
@@ -32,6 +32,11 @@ const SCALAR: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+\-]?[0-9]+)?|true|fal
 
 impl CallGrammar for Gemma {
     const AROUND: (&'static str, &'static str) = (FUNCTION, CALL.1);
+    const SIGN: &'static str = FUNCTION;
+
+    fn head(name: &str) -> String {
+        format!("{name}{{")
+    }
 
     fn function(lark: &mut Lark, function: &Function<'_>) -> Result<String, String> {
         let name = quoted(function.name);

@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
-use crate::text::tools::hermes::{self, Hermes};
-use crate::text::tools::llama3_json::{self, Llama3Json};
-use crate::text::tools::mistral::{self, Mistral};
+use crate::tools::hermes::{self, Hermes};
+use crate::tools::llama3_json::{self, Llama3Json};
+use crate::tools::mistral::{self, Mistral};
 
 use super::{ANY, CallGrammar, Form, Function, Lark, quoted};
 
@@ -17,9 +17,12 @@ impl CallGrammar for Hermes {
     const BETWEEN: &'static str = "\n";
     const AROUND: (&'static str, &'static str) = ("\n", hermes::CALL.1);
 
+    fn head(name: &str) -> String {
+        format!("{{\"name\": {}, \"arguments\": ", quoted(name))
+    }
+
     fn function(lark: &mut Lark, function: &Function<'_>) -> Result<String, String> {
-        let name = quoted(function.name);
-        let open = quoted(&format!("{{\"name\": {name}, \"arguments\": "));
+        let open = quoted(&Self::head(function.name));
         let close = quoted("}\n");
         Ok(format!("{open} {} {close}", arguments(lark, function)?))
     }
@@ -36,11 +39,15 @@ impl CallGrammar for Llama3Json {
         Some(format!(r#"([^"\\]|\\(?s:.))*"{}"#, differs(behind, "{")))
     }
 
+    fn head(name: &str) -> String {
+        format!("{name}{}", llama3_json::PARAMETERS)
+    }
+
     fn function(lark: &mut Lark, function: &Function<'_>) -> Result<String, String> {
         if function.whole {
             return written(lark, function, Some(call));
         }
-        let open = quoted(&format!("{}{}", function.name, llama3_json::PARAMETERS));
+        let open = quoted(&Self::head(function.name));
         Ok(format!("{open} {}", arguments(lark, function)?))
     }
 }
@@ -70,8 +77,12 @@ fn differs(text: &str, end: &str) -> String {
 impl CallGrammar for Mistral {
     const AROUND: (&'static str, &'static str) = ("", "");
 
+    fn head(name: &str) -> String {
+        format!("{name}{}", mistral::ARGUMENTS)
+    }
+
     fn function(lark: &mut Lark, function: &Function<'_>) -> Result<String, String> {
-        let open = quoted(&format!("{}{}", function.name, mistral::ARGUMENTS));
+        let open = quoted(&Self::head(function.name));
         Ok(format!("{open} {}", arguments(lark, function)?))
     }
 }

@@ -3,8 +3,8 @@
 use llguidance::regex_to_lark;
 use serde_json::{Value, json};
 
-use crate::text::tools::Types;
-use crate::text::tools::markup::{Markup, Tags, UNKNOWN_NAME_BYTES_MAX};
+use crate::tools::Types;
+use crate::tools::markup::{Markup, Tags, UNKNOWN_NAME_BYTES_MAX};
 
 use super::text::{ANY_TEXT, Text, text_of};
 use super::{Argument, CallGrammar, Described, Form, Function, Lark, at, literal, quoted};
@@ -20,11 +20,16 @@ impl<T: Tags> CallGrammar for Markup<T> {
         true => ("", ""),
         false => ("\n", T::CALL.1),
     };
+    const SIGN: &'static str = T::FUNCTION.0;
     const SEVERAL: bool = T::SEVERAL;
 
+    fn head(name: &str) -> String {
+        format!("{}{name}{}\n", T::FUNCTION.0, T::FUNCTION.1)
+    }
+
     fn function(lark: &mut Lark, function: &Function<'_>) -> Result<String, String> {
-        let (before, behind, close) = T::FUNCTION;
-        let mut written = quoted(&format!("{before}{}{behind}\n", function.name));
+        let close = T::FUNCTION.2;
+        let mut written = quoted(&Self::head(function.name));
         if function.free {
             free_argument::<T>(lark);
             written.push_str(&format!(" {FREE}*"));

@@ -1,4 +1,4 @@
-//! Grammars of tool calls, in the forms that [`crate::text::tools`] reads back.
+//! Grammars of tool calls, in the forms that [`crate::tools`] reads back.
 //!
 //! Where arguments stand one by one, they stand in the order of the schema. Text is plain up to
 //! what closes it, where the schema says more of it as a regular expression; other values are JSON
@@ -7,12 +7,14 @@
 mod gemma;
 mod json;
 mod markup;
+mod merge;
 mod text;
 
 use llguidance::regex_to_lark;
 use serde_json::Value;
+use step::ToolFormat;
 
-use crate::text::tools::{Member, Members, Root, Syntax, Types};
+use crate::tools::{Member, Members, Root, Syntax, Types, with_syntax};
 
 use super::plain::{Part, compiled};
 use super::{Grammar, keywords, limits};
@@ -36,12 +38,17 @@ pub struct Refused {
     pub problem: String,
 }
 
+/// Blanks that may stand between an opening tag and a call, as an expression.
+const BLANK: &str = r"[ \t\r\n]{0,8}";
+
 /// How a call is written in a syntax.
 pub trait CallGrammar: Syntax {
     /// Between two calls.
     const BETWEEN: &'static str = "";
     /// Between the opening tag and a function, and behind it.
     const AROUND: (&'static str, &'static str);
+    /// What shows behind the opening tag that it opens a call; empty where any text behind it does.
+    const SIGN: &'static str = "";
     /// Whether a function may follow another in one call.
     const SEVERAL: bool = false;
 
@@ -54,11 +61,28 @@ pub trait CallGrammar: Syntax {
         None
     }
 
+    /// Text of a call of `name` from behind [`CallGrammar::AROUND`] up to its arguments.
+    fn head(name: &str) -> String;
+
     /// Writes the rules of a function; returns what it is made of.
     ///
     /// # Errors
     /// What of the function cannot be enforced and has to be.
     fn function(lark: &mut Lark, function: &Function<'_>) -> Result<String, String>;
+}
+
+/// [`grammar`] in the form of a model.
+///
+/// # Errors
+/// Those of [`grammar`].
+pub fn grammar_of(
+    format: ToolFormat,
+    tools: &[Value],
+    calls: Calls,
+    loose: bool,
+    answer: Option<&Grammar>,
+) -> Result<Grammar, Refused> {
+    with_syntax!(format, S => grammar::<S>(tools, calls, loose, answer))
 }
 
 /// The grammar of calls of `tools`, which are in the form of the chat completions API.
@@ -97,13 +121,7 @@ pub fn grammar<S: CallGrammar>(
     }
     let several = format!("call ({} call)*", literal(S::BETWEEN));
     let forced = match calls {
-        Calls::BehindTag => match S::other() {
-            Some(other) => {
-                lark.line(&format!("other: /{}/", regex_to_lark(&other, "")));
-                "body | other".to_string()
-            }
-            None => "body".to_string(),
-        },
+        Calls::BehindTag => lark.or_other::<S>("body"),
         Calls::One => "call".to_string(),
         Calls::Several => several,
     };
@@ -138,6 +156,56 @@ pub fn grammar<S: CallGrammar>(
     })
 }
 
+/// [`names`] in the form of a model.
+pub fn names_of(format: ToolFormat, tools: &[Value]) -> Grammar {
+    with_syntax!(format, S => names::<S>(tools))
+}
+
+/// The grammar of what follows an opening tag, as far as it begins a call: a call has the name of
+/// one of `tools`, and all else is left to the model.
+pub fn names<S: CallGrammar>(tools: &[Value]) -> Grammar {
+    let mut lark = Lark::default();
+    let blank = if S::SIGN.is_empty() { "" } else { BLANK };
+    let names = tools.iter().map(|tool| &tool["function"]["name"]);
+    let heads = names.filter_map(Value::as_str).map(|name| {
+        let head = format!("{}{}", S::AROUND.0, S::head(name));
+        let sign = head.find(S::SIGN).unwrap_or_default();
+        regex_literal(&head[sign..]).replace('\n', "\\n")
+    });
+    // A token may hold more than the end of a head.
+    let heads = heads.collect::<Vec<String>>().join("|");
+    lark.line(&format!("HEAD: /{blank}({heads})(?s:.*)/"));
+    let start = match S::SIGN {
+        "" => lark.or_other::<S>("HEAD"),
+        sign => {
+            let text = format!("{BLANK}{}(?s:.*)", differs(sign));
+            lark.line(&format!("TEXT: /{}/", regex_to_lark(&text, "")));
+            "HEAD | TEXT".to_string()
+        }
+    };
+    lark.line(&format!("start: {start}"));
+    Grammar::Calls {
+        lark: lark.text,
+        warnings: Vec::new(),
+        schemas: Vec::new(),
+    }
+}
+
+/// An expression of the beginnings of a text, each with a sign behind it that differs; the first is
+/// no blank either.
+fn differs(text: &str) -> String {
+    let one = |rest: String, char: char| match rest.is_empty() {
+        true => format!("[^{char}]"),
+        false => format!("([^{char}]|{char}{rest})"),
+    };
+    let (first, rest) = text.split_at(1);
+    let rest = rest.chars().rev().fold(String::new(), one);
+    match rest.is_empty() {
+        true => format!(r"[^{first}\s]"),
+        false => format!(r"([^{first}\s]|{first}{rest})"),
+    }
+}
+
 fn one_of(texts: &[String]) -> String {
     let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
     format!("({})", texts.join(" | "))
@@ -156,11 +224,11 @@ fn literal(text: &str) -> String {
     quoted(text)
 }
 
-/// A tool whose parameters say nothing but what binds a call.
+/// A tool whose parameters say nothing but what binds a call, in as few schemas as may be.
 fn without_annotations(tool: &Value) -> Value {
     let mut tool = tool.clone();
     if let Some(parameters) = tool["function"].get_mut("parameters") {
-        *parameters = keywords::standard(parameters);
+        *parameters = merge::merged(&keywords::standard(parameters));
     }
     tool
 }
@@ -468,6 +536,15 @@ impl Lark {
     fn line(&mut self, line: &str) {
         self.text.push_str(line);
         self.text.push('\n');
+    }
+
+    /// A rule, or what else may follow an opening.
+    fn or_other<S: CallGrammar>(&mut self, rule: &str) -> String {
+        let Some(other) = S::other() else {
+            return rule.to_string();
+        };
+        self.line(&format!("other: /{}/", regex_to_lark(&other, "")));
+        format!("{rule} | other")
     }
 
     fn has_rule(&self, rule: &str) -> bool {

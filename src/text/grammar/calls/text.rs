@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use llguidance::regex_to_lark;
 use serde_json::Value;
 
-use crate::text::grammar::formats::{self, Format};
-use crate::text::grammar::{ecma, expression, keywords};
-use crate::text::tools::{Root, SCHEMA_DEPTH_MAX, Types};
+use crate::grammar::formats::{self, Format};
+use crate::grammar::{ecma, expression, keywords};
+use crate::tools::{Root, SCHEMA_DEPTH_MAX, Types};
 
 use super::quoted;
 
@@ -126,7 +126,7 @@ impl<'v> Texts<'_, 'v> {
         }
         let types = self.root.types(schema);
         if types.is_text() {
-            self.free(pattern_of(schema)?)?;
+            self.free(pattern_of(schema, self.root)?)?;
         } else {
             keywords::check(schema, &[])?;
         }
@@ -220,9 +220,27 @@ fn check_type(schema: &Value) -> Result<(), String> {
     unknown.map_or(Ok(()), Err)
 }
 
-/// The texts of a schema without alternatives.
-fn pattern_of(schema: &Value) -> Result<String, String> {
-    keywords::check(schema, TEXT_KEYWORDS)?;
+/// The texts of a schema without alternatives; several of its kind may hold together.
+fn pattern_of<'v>(schema: &'v Value, root: &Root<'v>) -> Result<String, String> {
+    keywords::check(schema, &[TEXT_KEYWORDS, &["allOf"]].concat())?;
+    let mut parts = parts_of(schema)?;
+    for part in schema["allOf"].as_array().into_iter().flatten() {
+        let part = keywords::followed(part, root)?;
+        check_type(part)?;
+        if !root.types(part).is_text() {
+            return Err("allOf leaves no text".to_string());
+        }
+        keywords::check(part, TEXT_KEYWORDS)?;
+        parts.extend(parts_of(part)?);
+    }
+    Ok(match parts.is_empty() {
+        true => ANY_TEXT.to_string(),
+        false => parts.join(" & "),
+    })
+}
+
+/// The expressions that a schema asks of a text.
+fn parts_of(schema: &Value) -> Result<Vec<String>, String> {
     let mut parts = Vec::new();
     match &schema["pattern"] {
         Value::Null => {}
@@ -231,10 +249,7 @@ fn pattern_of(schema: &Value) -> Result<String, String> {
     }
     parts.extend(of_format(schema)?);
     parts.extend(length(schema)?);
-    Ok(match parts.is_empty() {
-        true => ANY_TEXT.to_string(),
-        false => parts.join(" & "),
-    })
+    Ok(parts)
 }
 
 /// Texts of the format that a schema asks for, if it binds text.

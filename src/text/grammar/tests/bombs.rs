@@ -1,7 +1,7 @@
 //! Grammars that are made to cost much: each is refused, or compiles, in bounded time.
 
 use super::*;
-use crate::text::grammar::reference_cost::tests::chain;
+use crate::grammar::reference_cost::tests::chain;
 
 fn deep_schema(depth: usize) -> Value {
     (0..depth).fold(

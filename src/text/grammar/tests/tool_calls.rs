@@ -1,13 +1,13 @@
 //! Calls under the schemas of their tools, in every form of calls.
 
-use super::super::calls::{CallGrammar, Calls, grammar};
+use super::super::calls::{CallGrammar, Calls, grammar, names};
 use super::*;
-use crate::text::reply::Delta;
-use crate::text::tools::Syntax;
-use crate::text::tools::llama3_json::Llama3Json;
-use crate::text::tools::qwen3_coder::Qwen3Coder;
-use crate::text::tools::tests::{Written, for_each_syntax};
-use crate::text::tools::{ToolParser, ToolSchemas};
+use crate::reply::Delta;
+use crate::tools::Syntax;
+use crate::tools::llama3_json::Llama3Json;
+use crate::tools::qwen3_coder::Qwen3Coder;
+use crate::tools::tests::{Written, for_each_syntax};
+use crate::tools::{ToolParser, ToolSchemas};
 
 fn tools(strict: bool) -> Vec<Value> {
     let tool = |name: &str, parameters: Value| {
@@ -50,7 +50,7 @@ fn tools(strict: bool) -> Vec<Value> {
 
 /// The calls of a reply, by name and arguments; all of it must be calls.
 fn calls<S: CallGrammar>(tools: &[Value], reply: &str) -> Vec<(String, String)> {
-    let mut parser = ToolParser::<S>::new(ToolSchemas::new(tools), false);
+    let mut parser = ToolParser::of::<S>(ToolSchemas::new(tools), false);
     let mut deltas = Vec::new();
     parser.push(reply, &mut deltas);
     parser.finish(false, &mut deltas);
@@ -181,7 +181,7 @@ fn tool(parameters: &Value, strict: bool) -> [Value; 1] {
 }
 
 /// The grammar of a forced call, or why there is none.
-fn forced<S: CallGrammar>(
+pub fn forced<S: CallGrammar>(
     grammars: &Grammars,
     parameters: &Value,
     strict: bool,
@@ -192,7 +192,7 @@ fn forced<S: CallGrammar>(
 }
 
 /// Parameters whose member `v` has a schema; what it refers to stays at the same place.
-fn with_member(schema: &Value) -> Value {
+pub fn with_member(schema: &Value) -> Value {
     let mut schema = schema.clone();
     let definitions = schema.as_object_mut().and_then(|map| map.remove("$defs"));
     let mut parameters = json!({"type": "object", "properties": {"v": schema},
@@ -218,7 +218,7 @@ fn all_parameters() -> Vec<(&'static str, Value)> {
 }
 
 /// A call as it is written under a grammar.
-fn written<S: Written>(arguments: &Value) -> String {
+pub fn written<S: Written>(arguments: &Value) -> String {
     let call = S::write("f", arguments.as_object().unwrap());
     // Of the blanks that this form may have, the grammar takes those that the model has learnt.
     call.replace(
@@ -510,7 +510,7 @@ fn what_opens_a_call_without_a_mark_may_be_text() {
     ] {
         assert_eq!(accepts(&behind, text), taken, "{text}");
         let text = format!("{}{text}", Llama3Json::FORMAL);
-        let mut parser = ToolParser::<Llama3Json>::new(ToolSchemas::new(&tools), false);
+        let mut parser = ToolParser::of::<Llama3Json>(ToolSchemas::new(&tools), false);
         parser = parser.forgiving(false);
         let mut told = Vec::new();
         parser.push(&text, &mut told);
@@ -609,4 +609,118 @@ fn a_union_with_text_is_written_in_each_of_its_types() {
             assert_eq!(read, json!({"v": value}));
         }
     }
+}
+
+/// Whether a reply may go on with the tokens of a text.
+fn takes(guide: &mut dyn Constraint, text: &str, tag: &str) -> bool {
+    let tokenizer = tokenizer();
+    // Models have the tag as one token, so that none holds its end and more.
+    let parts = text.split_inclusive(tag);
+    let mut ids = parts.flat_map(|part| tokenizer.encode(part).unwrap());
+    ids.all(|id| {
+        let mut mask = Mask::default();
+        let allowed = match guide.next() {
+            Next::Free { .. } => !guide.barred().contains(&id),
+            Next::Masked => guide.mask(&mut mask).is_ok() && mask.ids().any(|other| other == id),
+            Next::Complete => false,
+        };
+        allowed && guide.advance(id).is_ok()
+    })
+}
+
+/// A call that has begun has the name of a tool, and whatever arguments the model writes.
+#[test]
+fn no_call_has_the_name_of_no_tool() {
+    fn run<S: CallGrammar + Written>(grammars: &Grammars) {
+        let tools = tools(false);
+        let compiled = grammars.compile(DOMAIN, &names::<S>(&tools)).unwrap();
+        let scope = Scope {
+            open: Some(S::FORMAL),
+            ..Scope::default()
+        };
+        let arguments = json!({"x": "a</parameter> b", "y": [1, {"z": null}]});
+        for (name, called) in [
+            ("edit", true),
+            ("look.up", true),
+            ("now", true),
+            ("edi", false),
+            ("edits", false),
+            ("Edit", false),
+            ("other", false),
+        ] {
+            let call = S::write(name, arguments.as_object().unwrap());
+            let call = match S::NAME {
+                "hermes" => call
+                    .replace("\"name\":", "\"name\": ")
+                    .replace(",\"arguments\":", ", \"arguments\": "),
+                _ => call,
+            };
+            let text = format!("I call {name}.{call} and{call}");
+            let taken = takes(&mut *compiled.guide(scope), &text, S::FORMAL);
+            assert_eq!(taken, called, "{}: {text}", S::NAME);
+        }
+        let opened = [S::FORMAL, " is a tag, and so is ", S::FORMAL, "\n\n<b>"].concat();
+        let taken = takes(&mut *compiled.guide(scope), &opened, S::FORMAL);
+        assert_eq!(taken, !S::SIGN.is_empty(), "{}", S::NAME);
+    }
+    for_each_syntax!(run(&grammars()));
+}
+
+/// Names of tools do not bind text that begins like a call.
+#[test]
+fn an_answer_that_begins_like_a_call_is_no_call() {
+    let compiled = grammars()
+        .compile(DOMAIN, &names::<Llama3Json>(&tools(false)))
+        .unwrap();
+    for (text, taken) in [
+        (r#"now", "parameters": {"#, true),
+        (r#"Bob"}"#, true),
+        (r#"Bob", "parameters": ["#, true),
+        (r#"Bob", "parameters": {"#, false),
+    ] {
+        assert_eq!(accepts(&compiled, text), taken, "{text}");
+    }
+}
+
+/// Arguments that are text follow `allOf` as an answer does.
+#[test]
+fn arguments_hold_what_several_schemas_say_together() {
+    fn run<S: CallGrammar + Written>(grammars: &Grammars) {
+        let e = json!({"$ref": "#/$defs/E"});
+        let two =
+            json!({"allOf": [{"minLength": 2}, {"$ref": "#/$defs/short"}, {"type": "string"}]});
+        let patterns = json!({"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "b$"}]});
+        for (schema, right, wrong) in [
+            (
+                json!({"allOf": [e], "default": "p", "description": "which"}),
+                "q",
+                "fellar",
+            ),
+            (
+                json!({"type": "string", "allOf": [{"enum": ["p", "q"]}]}),
+                "p",
+                "fellar",
+            ),
+            (
+                json!({"anyOf": [{"allOf": [e]}, {"type": "null"}]}),
+                "p",
+                "fellar",
+            ),
+            (json!({"allOf": [e, {"enum": ["q", "r"]}]}), "q", "p"),
+            (two, "abc", "a"),
+            (patterns, "a b", "a c"),
+        ] {
+            let mut schema = schema;
+            schema["$defs"] = json!({"E": {"enum": ["p", "q"], "title": "E", "type": "string"},
+                "short": {"maxLength": 3, "type": "string"}});
+            let compiled = forced::<S>(grammars, &with_member(&schema), true);
+            let compiled =
+                compiled.unwrap_or_else(|error| panic!("{}: {schema}: {error}", S::NAME));
+            for (value, taken) in [(right, true), (wrong, false)] {
+                let reply = written::<S>(&json!({"v": value}));
+                assert_eq!(accepts(&compiled, &reply), taken, "{schema}: {reply}");
+            }
+        }
+    }
+    for_each_syntax!(run(&grammars()));
 }

@@ -22,7 +22,7 @@ pub mod spelling;
 pub mod stop;
 pub mod stopping;
 pub mod template;
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod tokenizer;
 pub mod tools;

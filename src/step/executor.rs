@@ -3,18 +3,17 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::ops::ONE_BY_ONE;
-use crate::target::{DRAFTS, MAX_SEQUENCES};
+use crate::ONE_BY_ONE;
 
 /// Index into the vocabulary.
 pub type TokenId = u32;
 
-/// Index of a recurrent state, below `target::STATES`. Sequences own those below
-/// `target::MAX_SEQUENCES`; behind them come snapshots of prompts, then those of drafts.
+/// Index of a recurrent state, below `Facts::states`. Sequences own those below
+/// `Facts::sequences`; behind them come snapshots of prompts, then those of drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot(pub u32);
 
-/// Index of a KV page of `target::PAGE` tokens, below `Executor::pages`.
+/// Index of a KV page of `PAGE` tokens, below `Executor::pages`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageId(pub u32);
 
@@ -73,12 +72,6 @@ pub struct Rows<'a> {
     /// Last rows whose logits are wanted: none inside a prompt, one at its end, all of drafts.
     pub logits: usize,
 }
-
-/// Rows of logits that are computed at once: as many as a step of one row per sequence gives, so
-/// that memory for them is what a step needs anyway.
-pub const LOGITS_ROWS_MAX: usize = MAX_SEQUENCES;
-/// Rows of a step whose logits are wanted, at most: one of each sequence, and drafts.
-pub const ENDS_MAX: usize = MAX_SEQUENCES + DRAFTS;
 
 /// Drafts of a sequence in one step, at most: rows of a cell are taken one by one up to
 /// [`ONE_BY_ONE`], and the first is of a token that is known.
@@ -227,7 +220,7 @@ pub trait Executor {
 
     /// Runs the prediction layer on every row of the last step, when nothing more is asked of that.
     /// `next` has the token behind each row. The logits are then those of the token behind that, of
-    /// the rows of `wanted`, ascending, at most `ENDS_MAX`.
+    /// the rows of `wanted`, ascending, at most one of each sequence and draft.
     ///
     /// The layer keeps keys and values of its own in the same pages: it knows of a position what
     /// was predicted there last.
@@ -267,7 +260,7 @@ pub trait Executor {
 
     /// Computes the logits of other rows of the last step, with the bits that they have as the last
     /// row of a sequence. `rows` counts the rows of the step from 0, in the order in which its
-    /// sequences were given: ascending, from 1 to `LOGITS_ROWS_MAX` of them.
+    /// sequences were given: ascending, from 1 to `Facts::sequences` of them.
     ///
     /// `logits` is cleared and filled with `VOCAB` floats for each of `rows`.
     ///

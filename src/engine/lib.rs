@@ -39,10 +39,18 @@ mod predict_tests;
 mod prefix;
 pub mod request;
 pub mod rng;
-pub(crate) mod sampler;
+pub mod sampler;
 mod scheduler;
 mod sequence;
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
+#[cfg_attr(
+    not(test),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "tests of other crates need half of it"
+    )
+)]
 mod sim;
 mod slower;
 pub mod speculate;
@@ -50,8 +58,8 @@ mod stats;
 #[cfg(test)]
 mod tests;
 pub mod thinking;
-#[cfg(test)]
-pub(crate) mod trials;
+#[cfg(any(test, feature = "testing"))]
+pub mod trials;
 mod trust;
 pub mod turns;
 
@@ -91,8 +99,8 @@ use self::sequence::{End, Sequence};
 use self::slower::Slower;
 use self::speculate::{Costs, Made, Reply, Speculate};
 use self::turns::{Held, Turns};
-use crate::executor::{DeviceError, Executor, Guessed, LOGITS_ROWS_MAX, Rows, TokenId};
-use crate::target;
+use step::PAGE;
+use step::executor::{DeviceError, Executor, Guessed, Rows, TokenId};
 
 /// What clients are told whose replies a failure of the device ends.
 pub const DEVICE_FAILED: &str = "the device failed; the server is stopping";
@@ -329,7 +337,7 @@ impl<E: Executor> Engine<E> {
             guessed: Vec::new(),
             costs: Costs::default(),
             replies: Vec::with_capacity(limits.sequences),
-            pace: Pace::new(Duration::from_millis(target::REPLY_GAP_MS as u64)),
+            pace: Pace::new(limits.reply_gap, limits.prefill_tokens),
             slower,
             now: Instant::now,
             begun: None,
@@ -483,7 +491,8 @@ impl<E: Executor> Engine<E> {
             self.shared.stats.saved_nanos.add(saved as usize);
             self.admitted += 1;
             let numbered = (self.admitted, request);
-            let sequence = Sequence::new(numbered, begin, self.kv.recurs(), &self.mask_threads);
+            let spacing = self.kv.recurs().then_some(self.limits.spacing);
+            let sequence = Sequence::new(numbered, begin, spacing, &self.mask_threads);
             self.running.push(sequence);
         }
         self.contended = self.waiting.iter().any(|waits| !self.is_behind(waits));
@@ -725,8 +734,8 @@ impl<E: Executor> Engine<E> {
         for work in &self.plan.work {
             let sequence = &mut self.running[work.lane];
             let scored = sequence.scored(work.tokens);
-            for begin in (0..scored).step_by(LOGITS_ROWS_MAX) {
-                let count = LOGITS_ROWS_MAX.min(scored - begin);
+            for begin in (0..scored).step_by(self.limits.sequences) {
+                let count = self.limits.sequences.min(scored - begin);
                 self.scored_rows.clear();
                 self.scored_rows.extend((first + begin..).take(count));
                 let logits = &mut self.scored_logits;
@@ -822,7 +831,7 @@ impl<E: Executor> Engine<E> {
         self.shared.stats.pages_cached.set(self.kv.pages_cached());
         let gone = self.kv.gone();
         self.shared.stats.evictions.set(gone.count);
-        let tokens = gone.pages * target::PAGE;
+        let tokens = gone.pages * PAGE;
         self.shared.stats.evicted_tokens.set(tokens);
         let age = gone.age.as_millis() as usize;
         self.shared.stats.evicted_age_millis.set(age);

@@ -38,8 +38,8 @@ pub mod seal;
 pub mod server;
 pub mod settings;
 pub mod state;
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 pub mod thinking;

@@ -113,7 +113,7 @@ mod tests {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
-    use crate::weights::tests::Folder;
+    use crate::testing::Folder;
 
     #[test]
     fn a_file_and_a_link_to_it_are_read_up_to_their_bound() {

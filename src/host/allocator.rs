@@ -6,7 +6,7 @@ use std::io::Write;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use super::leave;
+use crate::leave;
 
 /// Pools that threads take small blocks from. Each reserves addresses of its own, and keeps what is
 /// freed in it.

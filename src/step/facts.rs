@@ -1,0 +1,103 @@
+//! What serving must know of a target.
+
+use std::time::Duration;
+
+use crate::PAGE;
+use crate::executor::TokenId;
+
+/// Syntax in which a model calls tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToolFormat {
+    Qwen3Coder,
+    Hermes,
+    Llama3Json,
+    Mistral,
+    Gemma,
+    MinimaxXml,
+    Glm,
+}
+
+/// Facts of one target: the model fills them in from its constants, and all that serves it is
+/// given them at start.
+#[derive(Debug)]
+pub struct Facts {
+    /// Parts of the target's name.
+    pub hardware: &'static str,
+    pub model: &'static str,
+    pub quant: &'static str,
+    /// Name of the binary.
+    pub binary: &'static str,
+    /// Model id that the API reports.
+    pub model_id: &'static str,
+    /// Tokens of the vocabulary, with those that no text has.
+    pub vocab: usize,
+    /// Longest sequence, prompt and reply, in tokens.
+    pub context: usize,
+    /// Sequences that a step may have.
+    pub sequences: usize,
+    /// Recurrent states: of sequences, then snapshots for prompts to come, then of drafts.
+    pub states: usize,
+    /// Recurrent states kept for prompts to come.
+    pub snapshots: usize,
+    /// Draft tokens of all sequences that one step may verify.
+    pub drafts: usize,
+    /// Requests that may wait for a slot.
+    pub queued: usize,
+    /// Prompt tokens that one step may prefill; a multiple of [`PAGE`].
+    pub prefill_tokens: usize,
+    /// KV pages of the whole server, at most: memory may have room for fewer.
+    pub kv_pages: usize,
+    /// Longest time between two tokens of a reply that prompts are cut to.
+    pub reply_gap: Duration,
+    /// Tokens that end a turn.
+    pub stop_tokens: &'static [TokenId],
+    /// Tokens that the tokenizer has beside those of its merges.
+    pub added_tokens: &'static [(TokenId, &'static str)],
+    /// None: the model calls no tools.
+    pub tool_format: Option<ToolFormat>,
+    /// Whether the model reasons when a request does not say.
+    pub thinking: bool,
+    /// Texts around reasoning; empty where the model does not reason.
+    pub think_open: &'static str,
+    pub think_close: &'static str,
+    /// Files in the weights directory; empty where the model has none.
+    pub tokenizer_file: &'static str,
+    pub template_file: &'static str,
+    /// Sampling of requests that name none; a top-k of 0 keeps all.
+    pub temperature: f32,
+    pub top_k: u32,
+    pub top_p: f32,
+    /// Files compiled into the binary: name and content.
+    pub embedded: &'static [(&'static str, &'static [u8])],
+}
+
+impl Facts {
+    /// The facts, if an engine can run by them: where they are a constant, the compiler tells.
+    ///
+    /// # Panics
+    /// If it cannot.
+    pub const fn checked(self) -> Facts {
+        assert!(self.prefill_tokens >= PAGE, "a prompt must make progress");
+        assert!(
+            self.prefill_tokens.is_multiple_of(PAGE),
+            "prompts are cut on the grid"
+        );
+        assert!(
+            self.context.is_multiple_of(PAGE),
+            "page tables have whole pages"
+        );
+        assert!(
+            self.kv_pages * PAGE >= self.context,
+            "the longest request that is accepted must fit"
+        );
+        self
+    }
+
+    /// Content of a file that is compiled into the binary.
+    pub fn embedded_file(&self, name: &str) -> Option<&'static [u8]> {
+        let mut files = self.embedded.iter();
+        files
+            .find(|(known, _)| *known == name)
+            .map(|(_, content)| *content)
+    }
+}
