@@ -40,7 +40,7 @@ use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, Device, Program};
 use crate::target::{self, Format, HIDDEN, MAX_SEQUENCES, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
-use step::executor::{DeviceError, Patience};
+use ::step::executor::{DeviceError, Patience};
 
 pub use attend::Launchers;
 
