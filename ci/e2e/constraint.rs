@@ -289,6 +289,23 @@ fn no_call_has_a_name_that_no_tool_has() {
 }
 
 #[test]
+fn one_constraint_may_have_two_names() {
+    let server = Server::start();
+    let ask = |new: &str| {
+        let fields = json!({"guided_grammar": "start: \"yes\" | \"no\"",
+            "structured_outputs": {"grammar": new}, "enable_thinking": false});
+        server.chat(&with(question("Is it so?", 8), fields))
+    };
+    let content = ask("start: \"yes\" | \"no\"").content();
+    assert!(["yes", "no"].contains(&content.as_str()), "{content}");
+    let refused = ask("start: \"maybe\"");
+    assert_eq!(
+        (refused.status, &refused.error()["param"]),
+        (400, &json!("guided_grammar"))
+    );
+}
+
+#[test]
 fn choices_expressions_and_grammars_are_obeyed() {
     type Check = fn(&str) -> bool;
     let server = Server::start();

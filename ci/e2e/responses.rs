@@ -384,3 +384,27 @@ fn malformed_requests_are_told_what_is_wrong() {
     assert_eq!(server.get("/health").status, 200);
     server.wait_for_metric("atlas_kv_pages_used", 0.0);
 }
+
+#[test]
+fn a_custom_tools_text_stays_where_it_is_cut() {
+    let server = Server::start();
+    let call = "#<tool_call>\n<function=apply_patch>\n<parameter=input>\n*** Begin Patch\n\
+        +line one\n+line two\n*** End Patch\n</parameter>\n</function>\n</tool_call>";
+    let body = json!({"input": "hi", "temperature": 0, "reasoning": {"effort": "none"},
+        "tools": [{"type": "custom", "name": "apply_patch", "description": "d"}],
+        "structured_outputs": {"choice": [call]}, "logit_bias": {"2": 100},
+        "max_output_tokens": 30, "stream": true});
+    let answer = server.post_to("/v1/responses", &body);
+    let events = answer.named_events();
+    let told = events.iter().filter_map(|event| {
+        let delta = event["type"] == "response.custom_tool_call_input.delta";
+        delta.then(|| event["delta"].as_str().unwrap().to_string())
+    });
+    let told: Vec<String> = told.collect();
+    let output = &events.last().unwrap()["response"]["output"];
+    let item = output.as_array().unwrap().last().unwrap();
+    assert_eq!(item["status"], "incomplete", "{item}");
+    assert!(told.len() > 2, "{told:?}");
+    assert_eq!(told.concat(), item["input"].as_str().unwrap());
+    assert!(told.concat().starts_with("*** Begin Patch"), "{told:?}");
+}

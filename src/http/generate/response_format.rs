@@ -27,7 +27,7 @@ const FIELDS: &[&str] = &[
 /// # Errors
 /// Names the first field that is not served, or two that exclude each other.
 pub fn asked(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
-    let mut found: Option<(&'static str, Grammar)> = None;
+    let mut found = None;
     for &name in FIELDS {
         let Some(field) = object.get(name) else {
             continue;
@@ -42,15 +42,50 @@ pub fn asked(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, Api
             "grammar" if field.value == "" => None,
             _ => Some(grammar(&field)?),
         };
-        match (&found, grammar) {
-            (_, None) => {}
-            (None, Some(grammar)) => found = Some((name, grammar)),
-            (Some((other, _)), Some(_)) => {
-                return Err(field.error(format!("cannot be sent with {other}")));
-            }
-        }
+        found = joined(found, grammar.map(|grammar| (name, grammar)))?;
     }
     Ok(found)
+}
+
+/// What two fields ask for, by the first of them: clients send one thing by its old and its new
+/// name.
+///
+/// # Errors
+/// Names both where they ask for different things.
+pub fn joined(
+    one: Option<(&'static str, Grammar)>,
+    other: Option<(&'static str, Grammar)>,
+) -> Result<Option<(&'static str, Grammar)>, ApiError> {
+    match (one, other) {
+        (Some((name, one)), Some((other_name, other))) => match same(one, other) {
+            Some(grammar) => Ok(Some((name, grammar))),
+            None => {
+                let problem = format!("cannot be sent with {name}, which asks for something else");
+                Err(ApiError::field(other_name, problem))
+            }
+        },
+        (one, other) => Ok(one.or(other)),
+    }
+}
+
+/// The stricter of two grammars of the same texts; None of others.
+fn same(one: Grammar, other: Grammar) -> Option<Grammar> {
+    match (one, other) {
+        (Grammar::Json(one), Grammar::Json(other)) => (one.schema == other.schema).then(|| {
+            Grammar::Json(JsonGrammar {
+                strict: one.strict || other.strict,
+                whitespace: one.whitespace && other.whitespace,
+                ..one
+            })
+        }),
+        (Grammar::Choice(one), Grammar::Choice(mut other)) => {
+            let mut sorted = one.clone();
+            sorted.sort_unstable();
+            other.sort_unstable();
+            (sorted == other).then_some(Grammar::Choice(one))
+        }
+        (one, other) => (one == other).then_some(one),
+    }
 }
 
 fn response_format(field: &Field<'_>) -> Result<Option<Grammar>, ApiError> {
@@ -160,4 +195,79 @@ pub fn any_object() -> Grammar {
         strict: false,
         whitespace: true,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked_of(body: &Value) -> Result<Option<(&'static str, Grammar)>, ApiError> {
+        asked(&Object::root(body).unwrap())
+    }
+
+    #[test]
+    fn one_thing_by_two_names_is_asked_once() {
+        let schema = json!({"type": "object", "properties": {"a": {}}});
+        let format = json!({"type": "json_schema", "json_schema": {"schema": schema}});
+        for (body, name) in [
+            (
+                json!({"guided_grammar": "start: \"a\"",
+                    "structured_outputs": {"grammar": "start: \"a\""}}),
+                "structured_outputs",
+            ),
+            (
+                json!({"guided_json": schema, "response_format": format}),
+                "response_format",
+            ),
+            (
+                json!({"json_schema": schema.to_string(), "guided_json": schema}),
+                "guided_json",
+            ),
+            (
+                json!({"guided_regex": "a|b", "regex": "a|b"}),
+                "guided_regex",
+            ),
+            (
+                json!({"guided_choice": ["a", "b"], "structured_outputs": {"choice": ["b", "a"]}}),
+                "structured_outputs",
+            ),
+            (
+                json!({"response_format": {"type": "text"}, "guided_choice": ["a"]}),
+                "guided_choice",
+            ),
+        ] {
+            let (found, grammar) = asked_of(&body).unwrap().unwrap();
+            assert_eq!(found, name, "{body}");
+            if let Grammar::Json(json) = grammar {
+                assert!(json.strict, "the stricter one counts: {body}");
+            }
+        }
+    }
+
+    #[test]
+    fn two_things_are_refused_by_both_names() {
+        for (body, [param, other]) in [
+            (
+                json!({"guided_grammar": "start: \"a\"",
+                    "structured_outputs": {"grammar": "start: \"b\""}}),
+                ["guided_grammar", "structured_outputs"],
+            ),
+            (
+                json!({"guided_regex": "a", "regex": "b"}),
+                ["regex", "guided_regex"],
+            ),
+            (
+                json!({"guided_json": {"type": "object"}, "guided_choice": ["a"]}),
+                ["guided_choice", "guided_json"],
+            ),
+            (
+                json!({"guided_json": {"type": "object"}, "json_schema": {"type": "array"}}),
+                ["json_schema", "guided_json"],
+            ),
+        ] {
+            let error = asked_of(&body).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(param), "{body}");
+            assert!(error.message.contains(other), "{}", error.message);
+        }
+    }
 }

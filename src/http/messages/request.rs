@@ -10,7 +10,7 @@ use crate::generate::Ask;
 use crate::generate::field_support::{Api, check};
 use crate::generate::generation::ScoredPart;
 use crate::generate::parameters::{check_model, salt, sampling};
-use crate::generate::response_format::json_of;
+use crate::generate::response_format::{joined, json_of};
 use crate::generate::start::Start;
 use crate::generate::template_variables;
 use crate::generate::tool_policy;
@@ -143,15 +143,20 @@ fn start(object: &Object<'_>, messages: &[Value]) -> Start {
 fn format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let nested = object.optional_object("output_config")?;
     let nested = nested.and_then(|output| output.get("format"));
-    let (name, format) = match (nested, object.get("output_format")) {
-        (Some(format), _) => ("output_config", format),
-        (None, Some(format)) => ("output_format", format),
-        (None, None) => return Ok(None),
-    };
+    let read = |name, format: Option<Field<'_>>| format.map(|format| schema_of(name, &format));
+    let nested = read("output_config", nested).transpose()?;
+    joined(
+        nested,
+        read("output_format", object.get("output_format")).transpose()?,
+    )
+}
+
+/// The schema of a format, with the field that it stands in.
+fn schema_of(name: &'static str, format: &Field<'_>) -> Result<(&'static str, Grammar), ApiError> {
     let format = format.object()?;
     let kind = format.require("type")?;
     match kind.string()? {
-        "json_schema" => Ok(Some((name, json_of(&format.require("schema")?, true)?))),
+        "json_schema" => Ok((name, json_of(&format.require("schema")?, true)?)),
         _ => Err(kind.error("must be json_schema")),
     }
 }

@@ -22,6 +22,7 @@ use crate::state::{Abort, State};
 use text::chat::ChatModel;
 use text::reply::Delta;
 
+use super::free_text::FreeText;
 use super::head::Head;
 use super::items;
 use super::request::{Kept, ResponsesRequest};
@@ -63,8 +64,9 @@ struct Call {
     id: String,
     call_id: String,
     tool: Tool,
-    /// JSON of the arguments so far.
+    /// JSON of the arguments so far, and the free text in it.
     arguments: String,
+    text: FreeText,
 }
 
 impl Call {
@@ -79,6 +81,7 @@ impl Call {
             call_id: format!("call_{}", &random::hex()[..24]),
             tool,
             arguments: String::new(),
+            text: FreeText::default(),
         }
     }
 
@@ -112,11 +115,14 @@ impl Call {
         serde_json::from_str(&self.arguments).unwrap_or_else(|_| json!({}))
     }
 
-    /// The free text of a custom tool; empty while its arguments are incomplete.
+    /// The free text of a custom tool, as far as it came.
     fn input(&self) -> String {
-        let arguments: Value = serde_json::from_str(&self.arguments).unwrap_or_default();
-        let input = arguments[CUSTOM_ARGUMENT].as_str();
-        input.unwrap_or_default().to_string()
+        let arguments = serde_json::from_str::<Value>(&self.arguments);
+        let whole = arguments.ok().map(|arguments| {
+            let input = arguments[CUSTOM_ARGUMENT].as_str();
+            input.unwrap_or_default().to_string()
+        });
+        whole.unwrap_or_else(|| self.text.text().to_string())
     }
 }
 
@@ -359,13 +365,20 @@ impl Composer {
             }
             Some(Open::Call(call)) => {
                 call.arguments.push_str(piece);
-                if call.tool.kind != Kind::Function {
-                    // The text of a custom tool is inside JSON, and the arguments of a search are
-                    // no text: they are told whole.
+                let (kind, delta) = match call.tool.kind {
+                    Kind::Function => ("response.function_call_arguments.delta", piece.to_string()),
+                    Kind::Custom => (
+                        "response.custom_tool_call_input.delta",
+                        call.text.more(&call.arguments),
+                    ),
+                    // They are no text, so they are told whole.
+                    Kind::Search => return,
+                };
+                if delta.is_empty() {
                     return;
                 }
-                let data = json!({"item_id": call.id, "output_index": at, "delta": piece});
-                ("response.function_call_arguments.delta", data)
+                let data = json!({"item_id": call.id, "output_index": at, "delta": delta});
+                (kind, data)
             }
         };
         self.event(kind, data, out);
@@ -435,8 +448,12 @@ impl Composer {
             }
             Kind::Custom => {
                 let input = call.input();
-                let (delta, done) = (with("delta", &input), with("input", &input));
-                self.event("response.custom_tool_call_input.delta", delta, out);
+                // It stands behind another argument.
+                if call.text.text().is_empty() && !input.is_empty() {
+                    let delta = with("delta", &input);
+                    self.event("response.custom_tool_call_input.delta", delta, out);
+                }
+                let done = with("input", &input);
                 self.event("response.custom_tool_call_input.done", done, out);
             }
             Kind::Search => {}

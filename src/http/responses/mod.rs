@@ -1,6 +1,7 @@
 //! `POST /v1/responses` and what is kept of it: the OpenAI Responses API.
 
 pub mod answer;
+mod free_text;
 mod head;
 mod input_items;
 mod items;

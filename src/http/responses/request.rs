@@ -186,10 +186,7 @@ fn with_instructions(object: &Object<'_>, history: &[Value]) -> Result<Vec<Value
 /// The form that the output must have, in the words of this API or of an extension, and the field
 /// that asks for it.
 fn form(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
-    match (text_format(object)?, response_format::asked(object)?) {
-        (Some(_), Some((name, _))) => Err(ApiError::field(name, "cannot be sent with text.format")),
-        (own, extension) => Ok(own.or(extension)),
-    }
+    response_format::joined(text_format(object)?, response_format::asked(object)?)
 }
 
 /// What `text` says of the output.
@@ -397,11 +394,14 @@ mod tests {
     }
 
     #[test]
-    fn the_form_is_asked_for_once() {
+    fn the_form_is_one() {
         for (name, value) in [
             ("structured_outputs", json!({"regex": "a"})),
             ("guided_choice", json!(["a"])),
-            ("response_format", json!({"type": "json_object"})),
+            (
+                "response_format",
+                json!({"type": "json_schema", "json_schema": {"schema": {"type": "array"}}}),
+            ),
         ] {
             assert!(parsed(name, value.clone()).ask.rule.is_some(), "{name}");
             let mut both = with(name, value);
@@ -411,6 +411,9 @@ mod tests {
                     .unwrap_err();
             assert_eq!(error.param.as_deref(), Some(name));
         }
+        let mut twice = with("response_format", json!({"type": "json_object"}));
+        twice["text"] = json!({"format": {"type": "json_object"}});
+        assert!(ResponsesRequest::parse(&twice, (&Store::default(), &Seal::new(None))).is_ok());
     }
 
     #[test]

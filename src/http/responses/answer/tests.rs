@@ -150,6 +150,31 @@ fn events_come_in_the_order_of_the_api_and_are_numbered() {
 }
 
 #[test]
+fn the_text_of_a_custom_tool_comes_in_deltas_and_stays_where_it_is_cut() {
+    let pieces = ["{\"inp", "ut\":\"+", "x\\", "ny"];
+    let call = Delta::ToolCall {
+        index: 0,
+        name: "patch".to_string(),
+    };
+    let arguments = pieces.map(|json| Delta::Arguments {
+        index: 0,
+        json: json.to_string(),
+    });
+    let deltas = [call].into_iter().chain(arguments).collect();
+    let found = streamed(&state(), deltas, Finish::Length);
+    let told = found.iter().filter_map(|event| {
+        let delta = event["type"] == "response.custom_tool_call_input.delta";
+        delta.then(|| event["delta"].as_str().unwrap())
+    });
+    assert_eq!(told.collect::<Vec<&str>>(), ["+", "x", "\ny"]);
+    let item = &found.last().unwrap()["response"]["output"][0];
+    assert_eq!(
+        (&item["input"], &item["status"]),
+        (&json!("+x\ny"), &json!("incomplete"))
+    );
+}
+
+#[test]
 fn the_items_of_the_events_are_those_of_the_response() {
     let state = state();
     let found = streamed(&state, deltas(), Finish::ToolCalls);
