@@ -681,7 +681,7 @@ pub const INPUT_SCALES: bool = false;
 pub static EMBEDDED: &[(&str, &[u8])] = &[
 ];
 /// Prompts with the tokens that another implementation makes of them (JSON).
-pub const GOLDEN: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/golden/tokens.json"));
+pub const GOLDEN: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../targets/_model/tiny/golden/tokens.json"));
 /// Nats per token that an outside reference gives the text of the start's check.
 pub const TEXT_NLL: Option<f64> = Some(12.2716);
 /// Where the weights are published, `owner/name`.

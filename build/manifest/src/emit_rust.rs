@@ -1,4 +1,4 @@
-//! `target.rs`: the constants that `src/target.rs` includes.
+//! `target.rs`: the constants that `src/model/target.rs` includes.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::schema::model::{AddedTokens, Chat, File, Mixer};
 use crate::target::{DerivedFile, Target};
 
 impl Target {
-    /// Rust text of every constant of the target, for `include!` in `src/target.rs`.
+    /// Rust text of every constant of the target, for `include!` in `src/model/target.rs`.
     ///
     /// `derived` is what [`Target::derived_files`] made; the text expects each in `OUT_DIR`.
     pub fn emit_rust(&self, derived: &[DerivedFile]) -> String {
@@ -258,7 +258,7 @@ impl Target {
             let path = match derived.iter().any(|file| file.name == *name) {
                 true => format!("env!(\"OUT_DIR\"), \"/{name}\""),
                 false => format!(
-                    "env!(\"CARGO_MANIFEST_DIR\"), \"/{}\"",
+                    "env!(\"CARGO_MANIFEST_DIR\"), \"/../../{}\"",
                     self.model_path(name)
                 ),
             };
@@ -269,7 +269,7 @@ impl Target {
         let _ = writeln!(out, "/// {doc}\npub static {text}];");
         let golden = match self.root.join(self.golden_file()).is_file() {
             true => format!(
-                "include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/{}\"))",
+                "include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/../../{}\"))",
                 self.golden_file()
             ),
             false => "\"\"".into(),

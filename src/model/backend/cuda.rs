@@ -35,12 +35,12 @@ use ffi::{
     CudaError, Device as Gpu, DeviceBuf, Element, Graph, Needed, PinnedBuf, Stream, launched,
 };
 
-use crate::model::{ROWS_MAX, Tolerance};
 use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, Device, Program};
 use crate::target::{self, Format, HIDDEN, MAX_SEQUENCES, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
-use step::executor::{DeviceError, Patience};
+use crate::{ROWS_MAX, Tolerance};
+use ::step::executor::{DeviceError, Patience};
 
 pub use attend::Launchers;
 
