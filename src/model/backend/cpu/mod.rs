@@ -13,7 +13,7 @@ mod matrix;
 mod nvfp4;
 mod pool;
 #[cfg(test)]
-pub mod random;
+pub(crate) mod random;
 mod share;
 // A target of every group of operations.
 #[cfg(all(test, model = "hybrid", feed_forward = "experts"))]
