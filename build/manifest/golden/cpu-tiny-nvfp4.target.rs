@@ -307,8 +307,6 @@ macro_rules! each_attention {
 pub(crate) use each_attention;
 /// Token mixer of each layer.
 pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];
-/// Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.
-pub const DECODE_STEPS: &[usize] = &[1, 2, 4, 8, 16];
 /// Every tensor of the checkpoint, without the vision tower.
 pub static TENSORS_TABLE: &[Row] = &[
     Row { role: Role::Embedding, name: Cow::Borrowed("model.embed_tokens"), sites: Sites::Whole, copies: 1, shape: Cow::Borrowed(&[3072, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 3072, first: 0, rows: 3072 }]), kind: Kind::Matrix(Format::Bf16) },

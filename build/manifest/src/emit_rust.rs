@@ -92,13 +92,6 @@ impl Target {
         let names: Vec<_> = names.collect();
         let text = format!("MIXERS: [Mixer; LAYERS] = [{}]", names.join(", "));
         item(out, "Token mixer of each layer.", &text);
-        let steps = &self.leaf.steps.decode;
-        let text = format!("DECODE_STEPS: &[usize] = &{steps:?}");
-        item(
-            out,
-            "Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.",
-            &text,
-        );
     }
 
     fn write_sampling(&self, out: &mut String) {
@@ -203,22 +196,10 @@ impl Target {
             let text = format!("TOP_K_PARTS: usize = {parts}");
             item(out, "Parts of a chunk, which a warp ranks.", &text);
         }
-        let kernels = self.kernels();
-        let operands = kernels.iter().any(|choice| choice.operands);
-        let doc = "Whether kernels lay rows out as operands of warpgroup instructions.";
         if self.hardware.gpu.is_some() {
+            let operands = self.kernels().iter().any(|choice| choice.operands);
+            let doc = "Whether kernels lay rows out as operands of warpgroup instructions.";
             item(out, doc, &format!("OPERANDS: bool = {operands}"));
-        }
-        for choice in kernels {
-            let op = choice.launcher.to_uppercase();
-            let text = format!("OP_{op}_KERNEL: &str = {:?}", choice.kernel);
-            item(out, &format!("Kernel of `{}`.", choice.launcher), &text);
-            let text = format!("OP_{op}_THREADS: usize = {}", choice.threads);
-            item(
-                out,
-                &format!("Threads of a block of `{}`.", choice.launcher),
-                &text,
-            );
         }
     }
 
