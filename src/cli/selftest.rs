@@ -8,10 +8,13 @@ use argh::{ArgsInfo, FromArgs};
 
 use crate::backend::parity::{Choice, Line, Random, Report};
 use crate::backend::{self, parity};
-use crate::model::{self, Tried};
+use crate::model::{self, Chooser, Rule, Tried};
 use crate::target;
 use crate::weights;
+use engine::request::Sampling;
+use engine::sampler::Sampler;
 use host::log;
+use step::executor::{Draw, Ranked};
 
 use super::{Exit, Failure, boot, drafts, meter};
 
@@ -136,6 +139,24 @@ impl model::Trial for Trial {
         } = tried;
         let found = format!("{rows} rows of logits, {different} different");
         self.report.push("model", &case, rule, found, passed);
+    }
+
+    fn chooser(&mut self, rule: &Rule) -> (Draw, Chooser) {
+        let sampling = Sampling {
+            temperature: rule.temperature,
+            top_k: rule.top_k,
+            top_p: rule.top_p,
+            min_p: rule.min_p,
+            seed: rule.seed,
+            ..Sampling::default()
+        };
+        let sampler = Sampler::new(sampling, &[], &[], 0);
+        let draw = sampler.draw(1).expect("such a rule draws");
+        let choose = move |ranked: &Ranked<'_>, position| {
+            let chosen = sampler.choose_ranked(ranked, position);
+            chosen.expect("the largest logits decide")
+        };
+        (draw, Box::new(choose))
     }
 }
 

@@ -19,7 +19,7 @@ use super::request::{Sampling, Scored, TokenLogprobs};
 use super::rng;
 use super::thinking::Countdown;
 use step::executor::{Draw, Ranked, TokenId, UNIFORMS};
-use step::ranking::{all_finite, most_likely, weight_of};
+use step::ranking::{all_finite, argmax, maximum, most_likely, weight_of};
 
 /// Candidates of a row that are ranked first, and the growth when they do not tell the token.
 const RANKED_FIRST: usize = 64;
@@ -405,34 +405,6 @@ fn lowers(sampling: &Sampling) -> bool {
         && sampling.frequency_penalty >= 0.0
         && sampling.repetition_penalty >= 1.0
         && sampling.logit_bias.iter().all(|&(_, bias)| bias <= 0.0)
-}
-
-/// The largest logit of a finite row.
-fn maximum(logits: &[f32]) -> f32 {
-    const LANES: usize = 16;
-    let larger = |a: f32, b: f32| if b > a { b } else { a };
-    // Independent lanes, so that the compiler vectorises it: one chain waits for each comparison.
-    let (chunks, rest) = logits.as_chunks::<LANES>();
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    for chunk in chunks {
-        lanes
-            .iter_mut()
-            .zip(chunk)
-            .for_each(|(lane, &logit)| *lane = larger(*lane, logit));
-    }
-    lanes
-        .into_iter()
-        .chain(rest.iter().copied())
-        .fold(f32::NEG_INFINITY, larger)
-}
-
-/// The most likely token of finite logits; the lowest id on a tie.
-pub fn argmax(logits: &[f32]) -> TokenId {
-    let max = maximum(logits);
-    logits
-        .iter()
-        .position(|&logit| logit == max)
-        .expect("a finite row has a maximum") as TokenId
 }
 
 /// Draws a token of a row: ranks as many of the most likely ones as that takes.

@@ -21,7 +21,7 @@ use super::events::{self, EventReceiver};
 use super::request::{
     Admitted, COMMON, Dry, Event, FinishReason, Request, Sampling, Scored, TokenLogprobs, Xtc,
 };
-use super::sampler::{self, Sampler, Scratch, argmax};
+use super::sampler::{self, Sampler, Scratch};
 use super::speculate::{DEPTH_MAX, Speculate};
 use super::thinking::ThinkingBudget;
 use super::trials::spread;
@@ -29,7 +29,7 @@ use super::turns::Source;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
 use step::PAGE;
 use step::executor::{Ahead, DeviceError, Executor, Guessed, PageId, Ranked, Rows, TokenId};
-use step::ranking;
+use step::ranking::{self, argmax};
 use step::testing::{TINY, few_or_many};
 
 pub const VOCAB: usize = 48;

@@ -12,9 +12,10 @@ use crate::ops::{CELL, ONE_BY_ONE};
 use crate::target::{
     DRAFTS, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, TOP_K, VOCAB,
 };
-use engine::sampler::argmax;
-use step::executor::{DeviceError, Executor, Kept, PageId, Rows, Slot, States, TokenId};
-use step::ranking::{all_finite, most_likely};
+use step::executor::{
+    DeviceError, Draw, Executor, Kept, PageId, Ranked, Rows, Slot, States, TokenId,
+};
+use step::ranking::{all_finite, argmax, most_likely};
 
 use super::Runner;
 use super::Runs;
@@ -129,6 +130,21 @@ pub trait Trial {
     fn trying(&mut self, done: usize, of: usize);
     /// Takes what was found of a rule.
     fn tell(&mut self, tried: Tried);
+    /// A rule as a device draws by it at the first position, and as the host does at any.
+    fn chooser(&mut self, rule: &Rule) -> (Draw, Chooser);
+}
+
+/// Token at a position, by what its row is ranked by.
+pub type Chooser = Box<dyn Fn(&Ranked<'_>, usize) -> TokenId>;
+
+/// Numbers of a random rule by which tokens are drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    pub temperature: f32,
+    pub top_k: u32,
+    pub top_p: f32,
+    pub min_p: f32,
+    pub seed: u64,
 }
 
 /// How the steps behind the prompts are run.

@@ -2,7 +2,7 @@
 
 #[cfg(feed_forward = "experts")]
 mod kind {
-    use crate::model::blocks::Experts;
+    use crate::blocks::Experts;
     use crate::ops::{Dense, Route};
     use crate::shapes::Experts as _;
     use crate::target::Moe;
@@ -24,7 +24,7 @@ mod kind {
 
 #[cfg(feed_forward = "mlp")]
 mod kind {
-    use crate::model::blocks::Mlp;
+    use crate::blocks::Mlp;
     use crate::ops::Gate;
     use crate::target;
 

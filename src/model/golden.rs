@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use super::tests::{alone, folder, runner};
+use super::testing::{folder, runner};
+use super::tests::alone;
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::target::{self, Role, Site, VOCAB};

@@ -2,51 +2,19 @@
 //!
 //! Runs for whatever target the build names, when the repository holds its weights.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::decoder::{self, Part};
+use super::testing::runner;
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::random::Random;
 use crate::backend::simulated::Host;
 use crate::ops::LOGITS_ROWS_MAX;
 use crate::ops::{Batch, Dense, Device};
-use crate::target::{self, EMBEDDED, KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, VOCAB};
-use crate::weights::{self, LAYER_GROWTH, Progress, WeightsError};
-use step::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
-
-pub(super) fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("targets/_model")
-        .join(target::MODEL)
-}
-
-/// The model on this host's processor.
-pub(super) type Hosted = Runner<Cpu>;
-
-/// The target's model; None when the repository does not hold its weights.
-pub(super) fn runner(threads: usize) -> Option<Hosted> {
-    let progress = Arc::new(Progress::default());
-    let stored = ["model.safetensors", "model.safetensors.index.json"];
-    let checkpoint = if !EMBEDDED.is_empty() {
-        weights::open_embedded(progress)
-    } else if stored.iter().any(|name| folder().join(name).exists()) {
-        weights::open(&folder(), progress)
-    } else {
-        let goldens = folder().join("golden");
-        assert!(
-            !goldens.exists(),
-            "{}: there are no weights to it",
-            goldens.display()
-        );
-        return None;
-    };
-    let checkpoint = checkpoint.unwrap_or_else(|error| panic!("{error}"));
-    let plan = Plan::largest::<Cpu>(checkpoint.layout());
-    let runner = Runner::load(Cpu::new(threads), &checkpoint, &plan);
-    Some(runner.unwrap_or_else(|error| panic!("{error}")))
-}
+use crate::target::{self, KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, VOCAB};
+use crate::weights::{self, LAYER_GROWTH, WeightsError};
+use step::executor::{DeviceError, Draw, Executor, PageId, Rows, Slot, States, TokenId};
 
 /// A host whose memory the model shares refuses to take more than is free then, whatever was free
 /// when the model was planned; caches that can be given up are free.
@@ -178,6 +146,10 @@ impl Trial for Told {
 
     fn tell(&mut self, tried: Tried) {
         self.found.push(tried);
+    }
+
+    fn chooser(&mut self, _: &Rule) -> (Draw, Chooser) {
+        unreachable!("the CPU ranks nothing, so that it guesses nothing")
     }
 }
 

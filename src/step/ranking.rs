@@ -1,5 +1,7 @@
 //! What a row of logits is ranked by: the largest of them, and what all weigh.
 
+use crate::executor::TokenId;
+
 /// Whether every logit of a row is finite; anything else means that the row cannot be trusted.
 pub fn all_finite(logits: &[f32]) -> bool {
     const EXPONENT: u32 = 0x7F80_0000;
@@ -7,6 +9,37 @@ pub fn all_finite(logits: &[f32]) -> bool {
     logits.iter().fold(true, |finite, logit| {
         finite & (logit.to_bits() & EXPONENT != EXPONENT)
     })
+}
+
+/// The largest logit of a finite row.
+pub fn maximum(logits: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    // Independent lanes, so that the compiler vectorises it: one chain waits for each comparison.
+    let (chunks, rest) = logits.as_chunks::<LANES>();
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for chunk in chunks {
+        lanes
+            .iter_mut()
+            .zip(chunk)
+            .for_each(|(lane, &logit)| *lane = larger(*lane, logit));
+    }
+    lanes
+        .into_iter()
+        .chain(rest.iter().copied())
+        .fold(f32::NEG_INFINITY, larger)
+}
+
+/// The most likely token of finite logits; the lowest id on a tie.
+///
+/// # Panics
+/// If a logit is not a number.
+pub fn argmax(logits: &[f32]) -> TokenId {
+    let max = maximum(logits);
+    logits
+        .iter()
+        .position(|&logit| logit == max)
+        .expect("a finite row has a maximum") as TokenId
 }
 
 /// The `count` largest logits, descending; lower id first on a tie.

@@ -307,8 +307,6 @@ macro_rules! each_attention {
 pub(crate) use each_attention;
 /// Token mixer of each layer.
 pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];
-/// Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.
-pub const DECODE_STEPS: &[usize] = &[1, 2, 4, 8, 16];
 /// Every tensor of the checkpoint, without the vision tower.
 pub static TENSORS_TABLE: &[Row] = &[
     Row { role: Role::Embedding, name: Cow::Borrowed("model.embed_tokens"), sites: Sites::Whole, copies: 1, shape: Cow::Borrowed(&[3072, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 3072, first: 0, rows: 3072 }]), kind: Kind::Matrix(Format::Bf16) },
@@ -411,15 +409,15 @@ pub const NAME_PREFIX: &str = "model.";
 pub const INPUT_SCALES: bool = false;
 /// Files compiled into the binary: name and content.
 pub static EMBEDDED: &[(&str, &[u8])] = &[
-    ("chat_template.jinja", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/chat_template.jinja"))),
-    ("config.json", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/config.json"))),
-    ("generation_config.json", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/generation_config.json"))),
-    ("model.safetensors", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/model.safetensors"))),
-    ("tokenizer.json", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/tokenizer.json"))),
-    ("tokenizer_config.json", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/tokenizer_config.json"))),
+    ("chat_template.jinja", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../targets/_model/tiny/chat_template.jinja"))),
+    ("config.json", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../targets/_model/tiny/config.json"))),
+    ("generation_config.json", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../targets/_model/tiny/generation_config.json"))),
+    ("model.safetensors", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../targets/_model/tiny/model.safetensors"))),
+    ("tokenizer.json", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../targets/_model/tiny/tokenizer.json"))),
+    ("tokenizer_config.json", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../targets/_model/tiny/tokenizer_config.json"))),
 ];
 /// Prompts with the tokens that another implementation makes of them (JSON).
-pub const GOLDEN: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/targets/_model/tiny/golden/tokens.json"));
+pub const GOLDEN: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../targets/_model/tiny/golden/tokens.json"));
 /// Nats per token that an outside reference gives the text of the start's check.
 pub const TEXT_NLL: Option<f64> = Some(12.2716);
 /// Where the weights are published, `owner/name`.

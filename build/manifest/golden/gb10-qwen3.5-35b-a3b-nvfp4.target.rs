@@ -425,8 +425,6 @@ impl crate::backend::cuda::Launchers for Full {
 }
 /// Token mixer of each layer.
 pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];
-/// Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.
-pub const DECODE_STEPS: &[usize] = &[1, 2, 4, 8, 16, 32, 64];
 /// Every tensor of the checkpoint, without the vision tower.
 pub static TENSORS_TABLE: &[Row] = &[
     Row { role: Role::Embedding, name: Cow::Borrowed("model.embed_tokens"), sites: Sites::Whole, copies: 1, shape: Cow::Borrowed(&[248320, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 248320, first: 0, rows: 248320 }]), kind: Kind::Matrix(Format::Bf16) },
@@ -543,106 +541,6 @@ pub const TOP_K_CHUNKS: usize = 48;
 pub const TOP_K_PARTS: usize = 21;
 /// Whether kernels lay rows out as operands of warpgroup instructions.
 pub const OPERANDS: bool = false;
-/// Kernel of `accept`.
-pub const OP_ACCEPT_KERNEL: &str = "spans_f32";
-/// Threads of a block of `accept`.
-pub const OP_ACCEPT_THREADS: usize = 128;
-/// Kernel of `attend`.
-pub const OP_ATTEND_KERNEL: &str = "split_kv_bf16";
-/// Threads of a block of `attend`.
-pub const OP_ATTEND_THREADS: usize = 256;
-/// Kernel of `attention`.
-pub const OP_ATTENTION_KERNEL: &str = "split_kv_bf16";
-/// Threads of a block of `attention`.
-pub const OP_ATTENTION_THREADS: usize = 256;
-/// Kernel of `concat`.
-pub const OP_CONCAT_KERNEL: &str = "vectors_f32";
-/// Threads of a block of `concat`.
-pub const OP_CONCAT_THREADS: usize = 256;
-/// Kernel of `conv_silu`.
-pub const OP_CONV_SILU_KERNEL: &str = "channels_f32";
-/// Threads of a block of `conv_silu`.
-pub const OP_CONV_SILU_THREADS: usize = 64;
-/// Kernel of `delta_net`.
-pub const OP_DELTA_NET_KERNEL: &str = "heads_f32";
-/// Threads of a block of `delta_net`.
-pub const OP_DELTA_NET_THREADS: usize = 256;
-/// Kernel of `embed`.
-pub const OP_EMBED_KERNEL: &str = "rows_f32";
-/// Threads of a block of `embed`.
-pub const OP_EMBED_THREADS: usize = 256;
-/// Kernel of `embed_beside`.
-pub const OP_EMBED_BESIDE_KERNEL: &str = "rows_f32";
-/// Threads of a block of `embed_beside`.
-pub const OP_EMBED_BESIDE_THREADS: usize = 256;
-/// Kernel of `experts`.
-pub const OP_EXPERTS_KERNEL: &str = "grouped_f16";
-/// Threads of a block of `experts`.
-pub const OP_EXPERTS_THREADS: usize = 256;
-/// Kernel of `gated_delta`.
-pub const OP_GATED_DELTA_KERNEL: &str = "chunks_f16";
-/// Threads of a block of `gated_delta`.
-pub const OP_GATED_DELTA_THREADS: usize = 224;
-/// Kernel of `gated_linear_add`.
-pub const OP_GATED_LINEAR_ADD_KERNEL: &str = "heads_f32";
-/// Threads of a block of `gated_linear_add`.
-pub const OP_GATED_LINEAR_ADD_THREADS: usize = 128;
-/// Kernel of `gated_rms_norm`.
-pub const OP_GATED_RMS_NORM_KERNEL: &str = "heads_f32";
-/// Threads of a block of `gated_rms_norm`.
-pub const OP_GATED_RMS_NORM_THREADS: usize = 128;
-/// Kernel of `guess`.
-pub const OP_GUESS_KERNEL: &str = "rows_f32";
-/// Threads of a block of `guess`.
-pub const OP_GUESS_THREADS: usize = 128;
-/// Kernel of `linear`.
-pub const OP_LINEAR_KERNEL: &str = "panels_f16";
-/// Threads of a block of `linear`.
-pub const OP_LINEAR_THREADS: usize = 256;
-/// Kernel of `linear_add`.
-pub const OP_LINEAR_ADD_KERNEL: &str = "panels_f16";
-/// Threads of a block of `linear_add`.
-pub const OP_LINEAR_ADD_THREADS: usize = 256;
-/// Kernel of `lm_head`.
-pub const OP_LM_HEAD_KERNEL: &str = "held_f16";
-/// Threads of a block of `lm_head`.
-pub const OP_LM_HEAD_THREADS: usize = 256;
-/// Kernel of `moe`.
-pub const OP_MOE_KERNEL: &str = "rows_f16";
-/// Threads of a block of `moe`.
-pub const OP_MOE_THREADS: usize = 256;
-/// Kernel of `norm_linear`.
-pub const OP_NORM_LINEAR_KERNEL: &str = "held_f16";
-/// Threads of a block of `norm_linear`.
-pub const OP_NORM_LINEAR_THREADS: usize = 256;
-/// Kernel of `pack`.
-pub const OP_PACK_KERNEL: &str = "vectors";
-/// Threads of a block of `pack`.
-pub const OP_PACK_THREADS: usize = 256;
-/// Kernel of `read_bytes`.
-pub const OP_READ_BYTES_KERNEL: &str = "ring";
-/// Threads of a block of `read_bytes`.
-pub const OP_READ_BYTES_THREADS: usize = 128;
-/// Kernel of `rms_norm`.
-pub const OP_RMS_NORM_KERNEL: &str = "rows_f32";
-/// Threads of a block of `rms_norm`.
-pub const OP_RMS_NORM_THREADS: usize = 256;
-/// Kernel of `route`.
-pub const OP_ROUTE_KERNEL: &str = "rows_f32";
-/// Threads of a block of `route`.
-pub const OP_ROUTE_THREADS: usize = 128;
-/// Kernel of `select`.
-pub const OP_SELECT_KERNEL: &str = "vectors_f32";
-/// Threads of a block of `select`.
-pub const OP_SELECT_THREADS: usize = 256;
-/// Kernel of `store_kv`.
-pub const OP_STORE_KV_KERNEL: &str = "pages_bf16";
-/// Threads of a block of `store_kv`.
-pub const OP_STORE_KV_THREADS: usize = 128;
-/// Kernel of `top_k`.
-pub const OP_TOP_K_KERNEL: &str = "chunks_f32";
-/// Threads of a block of `top_k`.
-pub const OP_TOP_K_THREADS: usize = 256;
 /// Files of the checkpoint; empty when their digests are unknown.
 pub const CHECKPOINT: &[CheckpointFile] = &[
 ];

@@ -1,4 +1,4 @@
-//! `target.rs`: the constants that `src/target.rs` includes.
+//! `target.rs`: the constants that `src/model/target.rs` includes.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::schema::model::{AddedTokens, Chat, File, Mixer};
 use crate::target::{DerivedFile, Target};
 
 impl Target {
-    /// Rust text of every constant of the target, for `include!` in `src/target.rs`.
+    /// Rust text of every constant of the target, for `include!` in `src/model/target.rs`.
     ///
     /// `derived` is what [`Target::derived_files`] made; the text expects each in `OUT_DIR`.
     pub fn emit_rust(&self, derived: &[DerivedFile]) -> String {
@@ -92,13 +92,6 @@ impl Target {
         let names: Vec<_> = names.collect();
         let text = format!("MIXERS: [Mixer; LAYERS] = [{}]", names.join(", "));
         item(out, "Token mixer of each layer.", &text);
-        let steps = &self.leaf.steps.decode;
-        let text = format!("DECODE_STEPS: &[usize] = &{steps:?}");
-        item(
-            out,
-            "Rows of decode steps, ascending; the last is `MAX_SEQUENCES`.",
-            &text,
-        );
     }
 
     fn write_sampling(&self, out: &mut String) {
@@ -203,22 +196,10 @@ impl Target {
             let text = format!("TOP_K_PARTS: usize = {parts}");
             item(out, "Parts of a chunk, which a warp ranks.", &text);
         }
-        let kernels = self.kernels();
-        let operands = kernels.iter().any(|choice| choice.operands);
-        let doc = "Whether kernels lay rows out as operands of warpgroup instructions.";
         if self.hardware.gpu.is_some() {
+            let operands = self.kernels().iter().any(|choice| choice.operands);
+            let doc = "Whether kernels lay rows out as operands of warpgroup instructions.";
             item(out, doc, &format!("OPERANDS: bool = {operands}"));
-        }
-        for choice in kernels {
-            let op = choice.launcher.to_uppercase();
-            let text = format!("OP_{op}_KERNEL: &str = {:?}", choice.kernel);
-            item(out, &format!("Kernel of `{}`.", choice.launcher), &text);
-            let text = format!("OP_{op}_THREADS: usize = {}", choice.threads);
-            item(
-                out,
-                &format!("Threads of a block of `{}`.", choice.launcher),
-                &text,
-            );
         }
     }
 
@@ -258,7 +239,7 @@ impl Target {
             let path = match derived.iter().any(|file| file.name == *name) {
                 true => format!("env!(\"OUT_DIR\"), \"/{name}\""),
                 false => format!(
-                    "env!(\"CARGO_MANIFEST_DIR\"), \"/{}\"",
+                    "env!(\"CARGO_MANIFEST_DIR\"), \"/../../{}\"",
                     self.model_path(name)
                 ),
             };
@@ -269,7 +250,7 @@ impl Target {
         let _ = writeln!(out, "/// {doc}\npub static {text}];");
         let golden = match self.root.join(self.golden_file()).is_file() {
             true => format!(
-                "include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/{}\"))",
+                "include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/../../{}\"))",
                 self.golden_file()
             ),
             false => "\"\"".into(),

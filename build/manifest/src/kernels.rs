@@ -384,11 +384,11 @@ mod tests {
 
     /// Groups of operations that families are written in.
     const GROUPS: [&str; 5] = [
-        include_str!("../../../src/ops/dense.rs"),
-        include_str!("../../../src/ops/attend.rs"),
-        include_str!("../../../src/ops/delta.rs"),
-        include_str!("../../../src/ops/route.rs"),
-        include_str!("../../../src/ops/gate.rs"),
+        include_str!("../../../src/model/ops/dense.rs"),
+        include_str!("../../../src/model/ops/attend.rs"),
+        include_str!("../../../src/model/ops/delta.rs"),
+        include_str!("../../../src/model/ops/route.rs"),
+        include_str!("../../../src/model/ops/gate.rs"),
     ];
 
     fn methods(group: &str) -> impl Iterator<Item = &str> {

@@ -1,5 +1,5 @@
 //! Blocks of a model as types, for host and device: a unit struct each in `target.rs`, with what it
-//! is of `src/shapes.rs`, and a struct of the same numbers in `target.cuh`.
+//! is of `src/model/shapes.rs`, and a struct of the same numbers in `target.cuh`.
 
 use std::fmt::Write;
 
@@ -84,7 +84,8 @@ impl Shape {
         self.name.to_lowercase()
     }
 
-    /// Name of the trait in `src/shapes.rs`, and of the alias in `target.cuh` of an only shape.
+    /// Name of the trait in `src/model/shapes.rs`, and of the alias in `target.cuh` of an only
+    /// shape.
     fn kind_name(&self) -> String {
         camel(self.kind.name())
     }

@@ -413,7 +413,9 @@ mod tests {
         }
         let mut twice = with("response_format", json!({"type": "json_object"}));
         twice["text"] = json!({"format": {"type": "json_object"}});
-        assert!(ResponsesRequest::parse(&twice, (&Store::default(), &Seal::new(None))).is_ok());
+        assert!(
+            ResponsesRequest::parse(&twice, (&Store::default(), &Seal::new(None)), &TINY).is_ok()
+        );
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! Replies whose rows are drafts, some of which do not hold, have the bits of plain decoding.
 
-use super::{Extent, Sequence, Trace, Trial, Tried, in_chunks, pages, prefill, prompt, seen};
-use crate::model::runner::VERIFIED_MAX;
-use crate::model::{Runner, Runs};
+use super::{
+    Chooser, Extent, Rule, Sequence, Trace, Trial, Tried, in_chunks, pages, prefill, prompt, seen,
+};
 use crate::ops::{CELL, ONE_BY_ONE};
+use crate::runner::VERIFIED_MAX;
 use crate::target::{DRAFTS, MAX_SEQUENCES, PREFILL_TOKENS, SNAPSHOTS, STATES, VOCAB};
-use engine::request::Sampling;
-use engine::sampler::Sampler;
+use crate::{Runner, Runs};
 use step::executor::{
-    Ahead, DEPTH_MAX, DeviceError, Executor, Guessed, PageId, Rows, Slot, States, TokenId,
+    Ahead, DEPTH_MAX, DeviceError, Draw, Executor, Guessed, PageId, Rows, Slot, States, TokenId,
 };
 
 /// Tokens of a reply: drafts go over the end of a cell.
@@ -135,7 +135,8 @@ struct Reply {
     pages: Vec<PageId>,
     /// First token, then drafts, some of which hold.
     tokens: Vec<TokenId>,
-    sampler: Sampler,
+    draw: Draw,
+    chooser: Chooser,
     /// Whether that draws, rather than take the most likely token.
     draws: bool,
 }
@@ -146,13 +147,15 @@ impl Reply {
         at: usize,
         trial: &mut impl Trial,
     ) -> Result<Reply, DeviceError> {
-        let temperature = [0.0, 0.5, 1.0][trial.below(3)];
+        let rule = rule(trial);
+        let (draw, chooser) = trial.chooser(&rule);
         let mut reply = Reply {
             slot: Slot(at as u32),
             pages: pages(at, ONE_BY_ONE + DEPTH_MAX),
             tokens: prompt(trial, 1),
-            sampler: sampler(trial, temperature),
-            draws: temperature > 0.0,
+            draw,
+            chooser,
+            draws: rule.temperature > 0.0,
         };
         let most = ONE_BY_ONE
             .min(VERIFIED_MAX / PREDICTED_MAX)
@@ -182,8 +185,7 @@ impl Reply {
     /// Token at `position`, by what row `row` of the last step or prediction is ranked by.
     fn choice<B: Runs>(&self, runner: &Runner<B>, row: usize, position: usize) -> TokenId {
         let ranked = runner.ranked(row).expect("rows are ranked");
-        let chosen = self.sampler.choose_ranked(&ranked, position);
-        chosen.expect("the largest logits decide")
+        (self.chooser)(&ranked, position)
     }
 
     /// Choices behind each of its rows, of which the first is row `first` of the step.
@@ -209,10 +211,7 @@ fn guessed<B: Runs>(
         .iter()
         .map(|reply| reply.rows(last(reply), &[0]))
         .collect();
-    let draws = replies
-        .iter()
-        .map(|reply| reply.sampler.draw(1).expect("a rule"));
-    let draws: Vec<_> = draws.collect();
+    let draws: Vec<_> = replies.iter().map(|reply| reply.draw).collect();
     let ahead = Ahead {
         depth,
         rows: &rows,
@@ -270,15 +269,13 @@ fn compare<B: Runs>(
     Ok(())
 }
 
-/// A sampler of a random rule.
-fn sampler(trial: &mut impl Trial, temperature: f32) -> Sampler {
-    let sampling = Sampling {
-        temperature,
+/// A random rule.
+fn rule(trial: &mut impl Trial) -> Rule {
+    Rule {
+        temperature: [0.0, 0.5, 1.0][trial.below(3)],
         top_k: 1 + trial.below(RULE_TOP_K) as u32,
         top_p: [0.5, 0.9, 1.0][trial.below(3)],
         min_p: [0.0, 0.1][trial.below(2)],
         seed: trial.below(1 << 30) as u64,
-        ..Sampling::default()
-    };
-    Sampler::new(sampling, &[], &[], 0)
+    }
 }

@@ -14,7 +14,7 @@ pub struct Attention<B: Attend<A>, A: shapes::Attention> {
     v: B::Matrix,
     o: B::Matrix,
     /// Weights of the norms of queries and of keys.
-    pub(in crate::model) norms: Option<[B::Vector; 2]>,
+    pub(crate) norms: Option<[B::Vector; 2]>,
     cache: B::KvCache,
 }
 

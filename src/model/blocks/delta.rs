@@ -17,7 +17,7 @@ pub struct DeltaNet<B: Delta<D>, D: shapes::Delta> {
     conv: B::Vector,
     a_log: B::Vector,
     dt_bias: B::Vector,
-    pub(in crate::model) norm: B::Vector,
+    pub(crate) norm: B::Vector,
     state: B::State,
 }
 

@@ -11,7 +11,7 @@ use step::executor::DeviceError;
 pub struct Experts<B: Route<E>, E: shapes::Experts> {
     /// A row per expert, the shared one's last.
     router: B::Matrix,
-    pub(in crate::model) experts: B::Experts,
+    pub(crate) experts: B::Experts,
 }
 
 /// Storage of a step.

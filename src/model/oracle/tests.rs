@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::Plan;
 use crate::backend::cpu::Cpu;
 #[cfg(feed_forward = "experts")]
 use crate::backend::cpu::Matrix;
-use crate::model::Plan;
-use crate::model::decoder::Layer;
+use crate::decoder::Layer;
 use crate::weights;
 
 /// Share of its size that a part is off by.

@@ -7,7 +7,7 @@ use super::build::{build, make_only, plan};
 use super::check::checks;
 use super::figures;
 use super::model::golden_command;
-use super::reads::{BESIDE_MODEL, BESIDE_PRODUCT, PRODUCT, Reads};
+use super::reads::{BESIDE_PRODUCT, PRODUCT, Reads, TEST_MODEL};
 use super::test::{Optimised, ROOMS, Room, Suite};
 use super::weights::folder;
 use crate::server::Server;
@@ -145,7 +145,7 @@ const END_TO_END: &str = "ci/e2e";
 /// If the targets cannot be listed or `target` is not one of them.
 pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     if let Some(name) = target {
-        return Ok(steps_of(site.target(Some(name))?.name));
+        return steps_of(site, site.target(Some(name))?.name);
     }
     let leaves = site.leaves()?;
     let mut steps = vec![
@@ -162,8 +162,8 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     steps.extend([
         product_step(
             "unit tests",
-            "the crate's own tests but those of the model",
-            "--lib --no-fail-fast -- --skip model::",
+            "the binary's own tests, and the model through the engine",
+            "--lib --no-fail-fast",
         ),
         product_step(
             "fuzz checks",
@@ -190,7 +190,9 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     let golden = |leaf: &&String| {
         leaf.starts_with(RANDOM) || ["cpu/tiny/bf16", DEFAULT_TARGET].contains(&leaf.as_str())
     };
-    steps.extend(leaves.iter().filter(golden).map(|leaf| golden_step(leaf)));
+    for leaf in leaves.iter().filter(golden) {
+        steps.push(golden_step(site, leaf)?);
+    }
     let real = leaves.iter().filter(|leaf| leaf.starts_with(REAL));
     steps.extend(real.map(|leaf| real_step(leaf)));
     steps.extend(serving_steps(DEFAULT_TARGET));
@@ -202,12 +204,12 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     Ok(steps)
 }
 
-fn steps_of(target: String) -> Vec<Step> {
-    match target.starts_with("cpu/") {
+fn steps_of(site: &Site, target: String) -> Result<Vec<Step>, Failure> {
+    Ok(match target.starts_with("cpu/") {
         true if target.starts_with(REAL) => vec![real_step(&target), binary_step(&target)],
-        true => vec![golden_step(&target), binary_step(&target)],
+        true => vec![golden_step(site, &target)?, binary_step(&target)],
         false => device_steps(&target),
-    }
+    })
 }
 
 fn cargo_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
@@ -227,18 +229,19 @@ fn room_step(site: &Site, room: Room) -> Result<Step, Failure> {
     let run = move |suite: &Suite<'_>, name: &str| {
         let args = format!("-p {package} --lib --no-fail-fast");
         let run = |cargo| suite.run(name, &mut linted(cargo));
-        let cargo = suite.product_cargo("test", Optimised::No, &args);
+        let cargo = suite.product_cargo("test", Optimised::Yes, &args);
         cargo.and_then(run).map(drop).into()
     };
     let step = Step::new(format!("tests of {package}"), "the crate's own tests", run);
-    Ok(step.reads(Reads::of_crate(site, folder)?.and(compared)))
+    let reads = Reads::of_crate(site, folder)?;
+    Ok(step.reads(reads.and(&[TEST_MODEL]).and(compared)))
 }
 
 /// Tests of the binary's crate.
 fn product_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
     Step::new(name, protects, move |suite, name| {
         let run = |cargo| suite.run(name, &mut linted(cargo));
-        let cargo = suite.product_cargo("test", Optimised::No, args);
+        let cargo = suite.product_cargo("test", Optimised::Yes, args);
         cargo.and_then(run).map(drop).into()
     })
     .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT))
@@ -256,7 +259,11 @@ fn clippy(suite: &Suite<'_>, name: &str) -> Result<(), String> {
     const ALL: &str = "--all-targets --no-run";
     let pipeline = suite.cargo(&format!("test -p gguf -p manifest -p xtask --locked {ALL}"));
     let rooms = ROOMS.map(|room| format!("-p {}", room.package)).join(" ");
-    let product = suite.product_cargo("test", Optimised::No, &format!("-p atlas {rooms} {ALL}"))?;
+    let product = suite.product_cargo(
+        "test",
+        Optimised::Yes,
+        &format!("-p atlas -p model {rooms} {ALL}"),
+    )?;
     for cargo in [pipeline, product] {
         no_warning(&suite.run(name, &mut linted(cargo))?)?;
     }
@@ -273,20 +280,20 @@ fn no_warning(text: &str) -> Result<(), String> {
 }
 
 /// Goldens of a target whose weights are in the repository: found by listing, so a new one needs no
-/// code. Each target is another build; without the server it takes a third of the time, and again
-/// without optimisation, where the model is so small that running it takes none. The default target
-/// stands for all in the model's other tests.
-fn golden_step(leaf: &str) -> Step {
+/// code. Each target is another build of the model's crate alone, without optimisation where it is
+/// so small that running it takes no time. The default target stands for all in the other tests of
+/// that crate.
+fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
     let target = leaf.to_string();
     let tests = match leaf {
-        DEFAULT_TARGET => "model::",
-        _ => "-- model::golden model::tests::bits_of_rows",
+        DEFAULT_TARGET => "--no-fail-fast",
+        _ => "-- golden:: tests::bits_of_rows",
     };
     let optimised = match leaf.starts_with(RANDOM) {
         true => Optimised::No,
         false => Optimised::Yes,
     };
-    Step::new(
+    let step = Step::new(
         format!("golden {leaf}"),
         "the tokens and logprobs of an outside reference",
         move |suite, name| {
@@ -294,12 +301,12 @@ fn golden_step(leaf: &str) -> Step {
                 return missing;
             }
             let run = |mut cargo: Command| suite.run(name, cargo.env("ATLAS_TARGET", &target));
-            let args = format!("--no-default-features --lib {tests}");
+            let args = format!("-p model --lib {tests}");
             let run = suite.product_cargo("test", optimised, &args).and_then(run);
             run.and_then(|text| some_test_passed(&text)).into()
         },
-    )
-    .reads(Reads::of(PRODUCT).but(BESIDE_MODEL).leaf(leaf))
+    );
+    Ok(step.reads(Reads::of_crate(site, "src/model")?.leaf(leaf)))
 }
 
 /// Says that there are no golden files of a target's model: nothing would be compared, which is no
@@ -498,7 +505,7 @@ fn binary(site: &Site, target: &str) -> Result<(), Failure> {
 
 fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let path = build(suite.site, Some(target), false)?;
-    let mut cargo = linted(suite.product_cargo("test", Optimised::No, "--test e2e")?);
+    let mut cargo = linted(suite.product_cargo("test", Optimised::Yes, "--test e2e")?);
     let text = suite.run(name, cargo.env("ATLAS_BINARY", path))?;
     Ok(some_test_passed(&text)?)
 }
@@ -507,12 +514,12 @@ fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure
 fn library(suite: &Suite<'_>, name: &str) -> Result<(), String> {
     suite.run(
         name,
-        &mut suite.product_cargo("test", Optimised::No, "--doc")?,
+        &mut suite.product_cargo("test", Optimised::Yes, "--doc")?,
     )?;
     let args = format!("--example {EXAMPLE}");
     let said = suite.run(
         name,
-        &mut linted(suite.product_cargo("run", Optimised::No, &args)?),
+        &mut linted(suite.product_cargo("run", Optimised::Yes, &args)?),
     )?;
     match EXAMPLE_SAYS.iter().find(|text| !said.contains(*text)) {
         None => Ok(()),
@@ -697,7 +704,7 @@ fn boundary(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> 
         &plan.graph,
         &libclang.into_iter().collect::<Vec<_>>(),
     )?;
-    let mut cargo = linted(suite.product_cargo("test", Optimised::No, "-p ffi --all-targets")?);
+    let mut cargo = linted(suite.product_cargo("test", Optimised::Yes, "-p ffi --all-targets")?);
     let libclang = built.iter().map(|path| ("LIBCLANG_PATH", path));
     Ok(no_warning(&suite.run(name, cargo.envs(libclang))?)?)
 }

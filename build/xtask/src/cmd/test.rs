@@ -121,7 +121,7 @@ pub struct Policy {
     pub explain: bool,
 }
 
-/// How much the binary's crate is optimised where it is tested.
+/// How much a crate is optimised where it is tested.
 #[derive(Clone, Copy, Debug)]
 pub enum Optimised {
     /// Compiled in a fifth of the time.
@@ -160,7 +160,7 @@ impl Suite<'_> {
 
     /// A cargo over the crates of the binary. Dependencies are those that the pipeline compiles for
     /// the host's binaries: a clean clone compiles them once, and tests run what is shipped. Our
-    /// own crates are checked for overflow and optimised as much as `optimised` says.
+    /// own crates are checked for overflow, and the model is optimised as much as `optimised` says.
     ///
     /// # Errors
     /// If a program of the toolchain is missing.
@@ -172,9 +172,14 @@ impl Suite<'_> {
     ) -> Result<Command, String> {
         let toolchain = Toolchain::find(&self.site.root)?;
         let mut command = self.cargo(verb);
-        let level = optimised as u8;
-        let rooms = ROOMS.iter().map(|room| room.package);
-        for package in rooms.chain(["atlas", "ffi"]) {
+        let rooms = ROOMS.iter().map(|room| (room.package, Optimised::No));
+        let others = [
+            ("atlas", Optimised::No),
+            ("ffi", optimised),
+            ("model", optimised),
+        ];
+        for (package, optimised) in rooms.chain(others) {
+            let level = optimised as u8;
             for setting in [
                 &format!("opt-level={level}"),
                 "debug-assertions=true",

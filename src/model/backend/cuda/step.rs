@@ -6,7 +6,7 @@ use ffi::{CudaError, Device, DeviceBuf, PinnedBuf, Stream};
 
 use super::attend::SHAPES;
 use super::{FEW_ROWS, memory};
-use crate::model::ROWS_MAX;
+use crate::ROWS_MAX;
 use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, CELL, Span};
 use crate::shapes::Attention as _;

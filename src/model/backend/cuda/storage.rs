@@ -1,6 +1,6 @@
 //! How weights lie on the device, as `cuda/tile/panels.cuh` and `cuda/tile/fp4.cuh` say it.
 
-use crate::model::ROWS_NVFP4;
+use crate::ROWS_NVFP4;
 use crate::target::Format;
 use crate::weights::Bits;
 

@@ -81,7 +81,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::model::stacks;
+    use crate::stacks;
     use crate::target;
     use crate::weights::packed::Writer;
     use crate::weights::{Checkpoint, Layout, Packed, open_seeded};

@@ -35,11 +35,11 @@ use ffi::{
     CudaError, Device as Gpu, DeviceBuf, Element, Graph, Needed, PinnedBuf, Stream, launched,
 };
 
-use crate::model::{ROWS_MAX, Tolerance};
 use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, Device, Program};
 use crate::target::{self, Format, HIDDEN, MAX_SEQUENCES, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
+use crate::{ROWS_MAX, Tolerance};
 use ::step::executor::{DeviceError, Patience};
 
 pub use attend::Launchers;

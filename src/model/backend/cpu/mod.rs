@@ -23,10 +23,10 @@ mod wide;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::Fed;
 use crate::backend::budget::Budget;
 use crate::backend::host;
 use crate::backend::mapping::Mapping;
-use crate::model::Fed;
 use crate::ops::{Batch, Dense, Device, Footprint, Gate, Guess, HostMemory, RANKED};
 use crate::shapes;
 use crate::target::{Format, HOST_RESERVE, TOP_K};

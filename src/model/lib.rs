@@ -1,6 +1,8 @@
-//! Models: what is computed, in terms of `crate::ops`.
+//! The model of one target: its constants, its shapes, what is computed in terms of [`ops`], the
+//! devices that run those, and the weights.
 
 mod acceptance;
+pub mod backend;
 mod bits;
 mod blocks;
 mod decoder;
@@ -13,19 +15,23 @@ mod feed_forward;
 mod golden;
 mod keep;
 pub mod ledger;
+pub mod ops;
 mod oracle;
 mod runner;
 mod selfcheck;
 mod session;
+pub mod shapes;
 mod stacks;
+pub mod target;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 mod text_check;
-#[cfg(test)]
-mod trials;
+pub mod weights;
 
 pub use acceptance::{Acceptance, Exchange, acceptance};
-pub use bits::{Extent, Seen, Trial, Tried, WHOLE, bit_rules};
+pub use bits::{Chooser, Extent, Rule, Seen, Trial, Tried, WHOLE, bit_rules};
 pub use family::Runs;
 pub use feed_forward::{ROUTER_LOGITS, ROWS_NVFP4};
 pub use keep::keep_golden;

@@ -26,8 +26,8 @@ mod weights {
 #[cfg(not(feature = "cuda"))]
 mod device {
     use super::cpu::{Cpu, THREADS_MAX};
-    use crate::model::{TOLERANCE_F32, Tolerance};
     use crate::ops::LOGITS_ROWS_MAX;
+    use crate::{TOLERANCE_F32, Tolerance};
     use host::threads;
     use step::executor::DeviceError;
 

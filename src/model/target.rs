@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use step::{Facts, ToolFormat};
 
-#[path = "../build/manifest/src/facts.rs"]
+#[path = "../../build/manifest/src/facts.rs"]
 mod facts;
-#[path = "../build/manifest/src/table.rs"]
+#[path = "../../build/manifest/src/table.rs"]
 mod table;
 
 pub use facts::{FAMILY, Fact, contradiction, unknown_maths};

@@ -6,7 +6,7 @@ use ffi::{DeviceBuf, ops};
 
 use super::step::cells_of;
 use super::{Cuda, Matrix, Tensor, Vector, count};
-use crate::model::ROWS_MAX;
+use crate::ROWS_MAX;
 use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, CELL, Delta, DeltaNet, GatedDelta};
 use crate::shapes::Delta as _;

@@ -8,8 +8,8 @@ use std::fs;
 
 use super::*;
 use crate::backend::cpu::Cpu;
-use crate::model::{Plan, Runner};
 use crate::target::{LAYERS, PAGE, Site, VOCAB};
+use crate::{Plan, Runner};
 use step::executor::{Executor, PageId, Rows, Slot, States, TokenId};
 
 fn written(layers: usize, threads: usize) -> Folder {

@@ -5,7 +5,7 @@ use ffi::{Device, DeviceBuf, Stream, ops};
 use super::jobs::Wanted;
 use super::storage::{Order, Storage};
 use super::{Cuda, OPERAND_ROWS, Tensor, count, least, memory, most, refused};
-use crate::model::ROWS_MAX;
+use crate::ROWS_MAX;
 use crate::ops::Route;
 use crate::shapes::Experts as _;
 use crate::target::{self, HIDDEN, MOE_ROWS, Moe};

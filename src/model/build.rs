@@ -1,0 +1,53 @@
+//! Cargo's hook: the manifest of the target becomes `target.rs` in `OUT_DIR`.
+//!
+//! Reads `ATLAS_TARGET` (`<hw>/<model>/<quant>`).
+
+use std::env;
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+const DEFAULT_TARGET: &str = "cpu/tiny/nvfp4";
+
+fn main() -> ExitCode {
+    let Err(error) = generate() else {
+        return ExitCode::SUCCESS;
+    };
+    let text = error.to_string();
+    text.lines()
+        .for_each(|line| println!("cargo::error={line}"));
+    ExitCode::FAILURE
+}
+
+fn generate() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-env-changed=ATLAS_TARGET");
+    let name = env::var("ATLAS_TARGET").unwrap_or_else(|_| DEFAULT_TARGET.into());
+    let (own, out) = (env::var("CARGO_MANIFEST_DIR")?, env::var("OUT_DIR")?);
+    let root = Path::new(&own).ancestors().nth(2);
+    let root = root.ok_or("the crate is a folder of the workspace's `src`")?;
+    let out = Path::new(&out);
+    let watch = |path: &Path| println!("cargo::rerun-if-changed={}", root.join(path).display());
+    let target = manifest::load(root, &name).inspect_err(|_| watch(Path::new("targets")))?;
+    let model = Path::new("targets/_model").join(&target.leaf.model);
+    watch(&model); // a file that is added later
+    target.files_read().iter().for_each(|path| watch(path));
+    let derived = target.derived_files()?;
+    for file in &derived {
+        fs::write(out.join(&file.name), &file.content)?;
+    }
+    fs::write(out.join("target.rs"), target.emit_rust(&derived))?;
+    choose("model", &["hybrid", "plain", "sliding"], target.decoder());
+    choose("feed_forward", &["experts", "mlp"], target.feed_forward());
+    Ok(())
+}
+
+/// Tells which of some kinds of code the target has.
+fn choose(name: &str, kinds: &[&str], chosen: &str) {
+    let kinds: Vec<_> = kinds.iter().map(|kind| format!("{kind:?}")).collect();
+    println!(
+        "cargo::rustc-check-cfg=cfg({name}, values({}))",
+        kinds.join(", ")
+    );
+    println!("cargo::rustc-cfg={name}={chosen:?}");
+}
