@@ -102,6 +102,41 @@ fn log_probabilities_of_what_seemed_a_call_are_told() {
     assert_eq!(joined, text);
 }
 
+/// Tokens that nothing is seen of, as those of a stop string or of what begins a call, have none.
+#[test]
+fn log_probabilities_are_of_what_is_visible() {
+    for (script, stop) in [
+        ("ab and no more", " no"),
+        ("no nor nono", "nono"),
+        (
+            "Look:\n<tool_call>\n<function=f>\n</function>\n</tool_call>",
+            "x",
+        ),
+        ("é <tool", "y"),
+    ] {
+        let server = TestServer::start(Script::text(script));
+        let fields = json!({"tools": tools(), "logprobs": true, "stop": [stop]});
+        let whole = server.chat(fields.clone());
+        let told = whole.json()["choices"][0]["logprobs"]["content"].clone();
+        let positions = told.as_array().unwrap().iter();
+        let bytes = positions.flat_map(|position| position["bytes"].as_array().unwrap());
+        let bytes: Vec<u8> = bytes.map(|byte| byte.as_u64().unwrap() as u8).collect();
+        let content = message(&whole)["content"].clone();
+        assert_eq!(String::from_utf8(bytes).unwrap(), content.as_str().unwrap());
+        let mut fields = fields;
+        fields["stream"] = json!(true);
+        let events = server.chat(fields).events().into_iter();
+        let streamed: Vec<Value> = events
+            .filter_map(|event| {
+                let told = &event["choices"][0]["logprobs"]["content"];
+                told.as_array().cloned()
+            })
+            .flatten()
+            .collect();
+        assert_eq!(Value::from(streamed), told, "{script}");
+    }
+}
+
 #[test]
 fn what_is_not_offered_counts_as_no_failure_of_the_server() {
     let server = TestServer::start(Script::text("x"));

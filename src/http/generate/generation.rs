@@ -120,8 +120,11 @@ pub struct Choice {
     tells_ids: bool,
     finish: Option<Finish>,
     scored: ScoredPart,
-    /// Log-probabilities of text that may be the beginning of a call.
+    /// Log-probabilities of tokens of which nothing is told yet: what they say may begin a call or a
+    /// stop string, and is never seen then.
     unsettled: Vec<(TokenId, TokenLogprobs)>,
+    /// The same of what may be the end of the reasoning.
+    unsettled_reasoning: Vec<(TokenId, TokenLogprobs)>,
 }
 
 impl Choice {
@@ -142,6 +145,7 @@ impl Choice {
             finish: None,
             scored: ScoredPart::All,
             unsettled: Vec::new(),
+            unsettled_reasoning: Vec::new(),
         }
     }
 
@@ -191,10 +195,10 @@ impl Choice {
                     Flow::Complete => FinishReason::Stop,
                     Flow::Continue => reason,
                 };
-                // What was no call after all is text.
-                if self.reply.begun_calls() == calls && !cut {
-                    out.logprobs.append(&mut self.unsettled);
+                if self.reply.begun_calls() > calls {
+                    self.unsettled.clear();
                 }
+                self.settle(out);
                 self.end(reason, out);
                 Ok(())
             }
@@ -221,16 +225,33 @@ impl Choice {
         match (self.scored, self.reply.part()) {
             (ScoredPart::All, _) => out.logprobs.push(logprobs),
             (ScoredPart::TextAndReasoning, Part::Reasoning) => {
-                out.reasoning_logprobs.push(logprobs);
+                self.unsettled_reasoning.push(logprobs);
             }
             (_, Part::Opening) => self.unsettled.push(logprobs),
-            (_, Part::Text) if part != Part::Reasoning && part != Part::Call => {
-                out.logprobs.append(&mut self.unsettled);
-                if self.reply.begun_calls() == calls {
-                    out.logprobs.push(logprobs);
-                }
+            (_, Part::Text)
+                if part != Part::Reasoning
+                    && part != Part::Call
+                    && self.reply.begun_calls() == calls =>
+            {
+                self.unsettled.push(logprobs);
             }
             _ => {}
+        }
+        self.settle(out);
+    }
+
+    /// Hands out the log-probabilities of tokens with the text that they are of.
+    fn settle(&mut self, out: &mut Settled) {
+        let mut told = out.deltas.iter();
+        if told.any(|delta| matches!(delta, Delta::Content(_))) {
+            out.logprobs.append(&mut self.unsettled);
+        }
+        let mut told = out.deltas.iter();
+        if told.any(|delta| matches!(delta, Delta::Reasoning(_))) {
+            out.reasoning_logprobs.append(&mut self.unsettled_reasoning);
+        }
+        if !self.reply.is_reasoning() {
+            self.unsettled_reasoning.clear();
         }
     }
 
