@@ -85,3 +85,26 @@ pub static FACTS: Facts = Facts {
     embedded: EMBEDDED,
 }
 .checked();
+
+#[cfg(test)]
+mod tests {
+    use step::testing::TINY;
+
+    use super::*;
+
+    /// All facts but the files, which are the last.
+    fn told(facts: &Facts) -> String {
+        let text = format!("{facts:?}");
+        text.split(" embedded: ").next().unwrap().to_owned()
+    }
+
+    #[test]
+    fn crates_that_serve_any_target_are_tested_with_the_facts_of_one() {
+        if BINARY == TINY.binary {
+            assert_eq!(told(&FACTS), told(&TINY));
+            for (name, content) in TINY.embedded {
+                assert!(FACTS.embedded_file(name) == Some(*content), "{name}");
+            }
+        }
+    }
+}
