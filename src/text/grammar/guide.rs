@@ -74,7 +74,7 @@ impl Guide {
         &self.compiled.vocabulary
     }
 
-    /// Whether a reply may end in a free stretch: not in reasoning before what the grammar asks for.
+    /// Whether a reply may end in a free stretch: not in reasoning before what it is asked for.
     fn may_stop(&self, reasoning: bool) -> bool {
         !reasoning || self.scope.open.is_some()
     }

@@ -171,11 +171,13 @@ mod tests {
                 json!({"type": "integer"}),
             ),
             (
-                json!({"anyOf": [{"allOf": [{"allOf": [{"$ref": "#/$defs/e"}]}]}, {"type": "null"}]}),
+                json!({"anyOf": [{"allOf": [{"allOf": [{"$ref": "#/$defs/e"}]}]},
+                    {"type": "null"}]}),
                 json!({"anyOf": [e, {"type": "null"}]}),
             ),
             (
-                json!({"type": "object", "allOf": [{"properties": {}, "additionalProperties": false}]}),
+                json!({"type": "object",
+                    "allOf": [{"properties": {}, "additionalProperties": false}]}),
                 json!({"type": "object", "properties": {}, "additionalProperties": false}),
             ),
         ] {
