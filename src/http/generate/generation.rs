@@ -120,8 +120,8 @@ pub struct Choice {
     tells_ids: bool,
     finish: Option<Finish>,
     scored: ScoredPart,
-    /// Log-probabilities of tokens of which nothing is told yet: what they say may begin a call or a
-    /// stop string, and is never seen then.
+    /// Log-probabilities of tokens of which nothing is told yet: they may begin a call or a stop
+    /// string, and are never seen then.
     unsettled: Vec<(TokenId, TokenLogprobs)>,
     /// The same of what may be the end of the reasoning.
     unsettled_reasoning: Vec<(TokenId, TokenLogprobs)>,
