@@ -9,9 +9,4 @@ pub mod embed;
 #[cfg(test)]
 mod trials;
 
-pub use host::log;
-pub use model::{backend, ops, shapes, target, weights};
-pub use step::executor;
-pub use {engine, http, model, text};
-
 pub use embed::{Engine, Error, Finish, Piece, Reply, Request, Stream, ToolCall, Usage};

@@ -7,9 +7,9 @@
 use std::process::ExitCode;
 
 use atlas::cli::{self, Exit, Failure, Parsed, Verb};
-use atlas::target;
 use host::allocator::{self, Allocator};
 use host::log::{self, Level};
+use model::target;
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;

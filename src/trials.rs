@@ -1,9 +1,9 @@
 //! Trials of equal bits through the engine over the whole model, where it is of the repository.
 
-use crate::target::{DRAFTS, FACTS, MODEL, SNAPSHOTS};
 use engine::trials::{
     Chunks, DRAFT_WAYS, Desk, Drafted, Prefixes, chunks, drafted, prefix, shared_lengths, spread,
 };
+use model::target::{DRAFTS, FACTS, MODEL, SNAPSHOTS};
 use model::testing::{Hosted, runner};
 use step::testing::few_or_many;
 

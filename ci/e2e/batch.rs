@@ -254,7 +254,7 @@ fn a_file_that_is_cut_while_it_is_answered_is_told() {
         .set_len(1000)
         .unwrap();
     assert_eq!(running.0.wait().unwrap().code(), Some(78));
-    // What was answered is kept, and the whole file goes on from there.
+    // Answers that were written are kept, and the whole file goes on from there.
     fs::write(&input, &text).unwrap();
     assert_eq!(outcome(&["batch", &input, &output]).0, 0);
     assert_eq!(answers(&output).len(), 400);

@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use atlas::http::settings::Settings;
+use http::settings::Settings;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::oneshot;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use atlas::http::keys::Keys;
-use atlas::http::settings::Settings;
+use http::keys::Keys;
+use http::settings::Settings;
 use serde_json::{Map, Value, json};
 
 use crate::clients::scripted_server;

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use atlas::http::limits::{IDLE_TIMEOUT, IDLE_TIMEOUT_SCARCE};
+use http::limits::{IDLE_TIMEOUT, IDLE_TIMEOUT_SCARCE};
 
 use crate::harness::{self, BINARY, Place, Server};
 

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use atlas::http::files;
+use http::files;
 
 use arrivals::watch;
 use client::{Outcome, idle, stream};

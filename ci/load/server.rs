@@ -9,17 +9,17 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use atlas::cli::boot::{self, Files};
-use atlas::engine::speculate::Speculate;
-use atlas::engine::{self, Limits};
-use atlas::executor::{DeviceError, Executor, Ranked, Rows};
-use atlas::http::files;
-use atlas::http::limits::IO_THREADS;
-use atlas::http::listener::Listener;
-use atlas::http::server::Server;
-use atlas::http::settings::Settings;
-use atlas::http::state::{Loading, State};
-use atlas::http::threads::Threads;
-use atlas::target;
+use engine::speculate::Speculate;
+use engine::{self, Limits};
+use http::files;
+use http::limits::IO_THREADS;
+use http::listener::Listener;
+use http::server::Server;
+use http::settings::Settings;
+use http::state::{Loading, State};
+use http::threads::Threads;
+use model::target;
+use step::executor::{DeviceError, Executor, Ranked, Rows};
 
 /// Sequences at once, far more than a real model of this size has.
 const SEQUENCES: usize = 1024;

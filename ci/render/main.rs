@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
 use std::time::Instant;
 
-use atlas::text::template::special::SpecialTokens;
-use atlas::text::template::{Conversation, Template, TemplateError};
 use serde_json::{Value, json};
+use text::template::special::SpecialTokens;
+use text::template::{Conversation, Template, TemplateError};
 
 fn main() -> io::Result<()> {
     let mut templates = HashMap::new();

@@ -10,8 +10,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use atlas::http::keys::Keys;
-use atlas::http::settings::Settings;
+use http::keys::Keys;
+use http::settings::Settings;
 use scripted::play::{STEP, Scene};
 use scripted::server;
 

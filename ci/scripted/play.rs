@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use atlas::executor::{DeviceError, Executor, Rows, TokenId};
-use atlas::target;
-use atlas::text::chat::ChatModel;
-use atlas::text::tokenizer::Tokenizer;
+use model::target;
 use serde::Deserialize;
+use step::executor::{DeviceError, Executor, Rows, TokenId};
+use text::chat::ChatModel;
+use text::tokenizer::Tokenizer;
 
 /// Time of a step unless another is wished: replies come token by token, as those of a model do.
 pub const STEP: Duration = Duration::from_micros(200);

@@ -6,15 +6,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use atlas::cli::boot::{self, Files};
-use atlas::engine::{self, Limits};
-use atlas::http::files;
-use atlas::http::limits::IO_THREADS;
-use atlas::http::listener::Listener;
-use atlas::http::server::Server;
-use atlas::http::settings::Settings;
-use atlas::http::state::{Loading, State};
-use atlas::http::threads::Threads;
-use atlas::target;
+use engine::{self, Limits};
+use http::files;
+use http::limits::IO_THREADS;
+use http::listener::Listener;
+use http::server::Server;
+use http::settings::Settings;
+use http::state::{Loading, State};
+use http::threads::Threads;
+use model::target;
 use tokio::runtime::Builder;
 
 use super::play::{Play, Scene};

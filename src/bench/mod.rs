@@ -26,9 +26,9 @@ use self::client::Endpoint;
 use self::report::Report;
 use self::scenario::Scenario;
 use crate::cli::Failure;
-use crate::target;
 use host::operator_file;
 use host::output;
+use model::target;
 
 /// As a file name.
 const STANDARD_OUTPUT: &str = "-";

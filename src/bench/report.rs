@@ -54,7 +54,7 @@ impl Report {
         text + "\n"
     }
 
-    /// What was measured, and on what, as far as that is known here.
+    /// Titles of a picture: target, version, card and clocks, as far as they are known here.
     pub fn titles(&self) -> Vec<String> {
         let server = self
             .server

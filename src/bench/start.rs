@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 use super::{BenchError, STANDARD_OUTPUT, chart, write};
 use crate::cli::boot::{self, Engine, Files};
 use crate::cli::{Exit, Failure};
-use crate::target;
-use crate::weights::{Progress, Stage};
 use engine::{Limits, Phase};
+use model::target;
+use model::weights::{Progress, Stage};
 
 /// Number of the layout of the JSON file; raised when a reader would misread it.
 const FORMAT: u32 = 1;

@@ -7,7 +7,7 @@ use std::path::Path;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::{Value, json};
 
-use crate::target;
+use model::target;
 
 use super::{Exit, Failure};
 

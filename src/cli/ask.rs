@@ -47,7 +47,7 @@ pub fn run(options: &Try) -> Result<(), Failure> {
         let mut connection = endpoint.connect().await.map_err(|why| {
             format!(
                 "{why}; is the server started, as in `{} serve`?",
-                crate::target::BINARY
+                model::target::BINARY
             )
         })?;
         let model = connection.first_model().await?;

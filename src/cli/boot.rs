@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::backend::mapping::Mapping;
-use crate::backend::{self, Backend, READER};
-use crate::model::Runs;
-use crate::model::{Plan, Runner, TooLittle, ledger};
-use crate::target::{self, FACTS};
-use crate::weights::{
-    self, Checkpoint, Folder, Layout, Packed, Progress, Stage, WeightsError, packed,
-};
 use engine::speculate::Speculate;
 use engine::{self, EngineError, Handle, Limits, Phase};
 use host::log;
 use host::threads;
 use http::state::Loading;
+use model::Runs;
+use model::backend::mapping::Mapping;
+use model::backend::{self, Backend, READER};
+use model::target::{self, FACTS};
+use model::weights::{
+    self, Checkpoint, Folder, Layout, Packed, Progress, Stage, WeightsError, packed,
+};
+use model::{Plan, Runner, TooLittle, ledger};
 use step::executor::DeviceError;
 use text::chat::ChatModel;
 use text::grammar;

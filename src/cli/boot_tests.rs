@@ -9,10 +9,10 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
-use crate::backend::cpu::Cpu;
 use engine::request::{Admitted, Event, Request, Sampling};
 use engine::turns::Source;
 use host::testing::Folder;
+use model::backend::cpu::Cpu;
 use step::executor::{DeviceError, Executor, Patience, Rows};
 
 /// Begins the argument that makes a test the process that ends: the milliseconds of its step. For

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::path::Path;
 
-use crate::backend::GOLDEN_TOLERANCE;
-use crate::model::{self, Report, TEXT, TEXT_TOKENS, TextBound, check_text, selfcheck};
-use crate::target;
 use host::log;
 use host::operator_file;
+use model::backend::GOLDEN_TOLERANCE;
+use model::target;
+use model::{self, Report, TEXT, TEXT_TOKENS, TextBound, check_text, selfcheck};
 use step::executor::{Executor, TokenId};
 use text::chat::ChatModel;
 

@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(found.serve.port, Some(7));
         assert_eq!(found.serve.weights.as_deref(), Some(Path::new("dir")));
         assert_eq!(found.serve.allow_host.len(), 2);
-        assert_eq!(found.serve.model_name, crate::target::MODEL_ID);
+        assert_eq!(found.serve.model_name, model::target::MODEL_ID);
         let found = merged("place", "weights = \"dir\"", &["other"]).unwrap();
         assert_eq!(found.serve.weights.as_deref(), Some(Path::new("other")));
     }

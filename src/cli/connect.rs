@@ -9,7 +9,7 @@ use std::str::FromStr;
 use argh::{ArgsInfo, FromArgs};
 use serde_json::json;
 
-use crate::target;
+use model::target;
 
 use super::boot;
 use super::{Exit, Failure};

@@ -9,13 +9,13 @@ use argh::{ArgsInfo, FromArgs};
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
-use crate::backend::{self, Backend, parity};
 use crate::bench::client::Endpoint;
-use crate::model::Plan;
-use crate::target;
-use crate::weights::{Layout, Progress};
 use engine::Limits;
 use host::threads;
+use model::Plan;
+use model::backend::{self, Backend, parity};
+use model::target;
+use model::weights::{Layout, Progress};
 
 use super::boot::{self, Drafting, Files};
 use super::{Exit, Failure, about, machine, serve};
@@ -48,7 +48,7 @@ pub fn run(options: &Doctor) -> Result<(), Failure> {
     let (weights, layout) = weights(options.weights.as_deref());
     // That of a device that is not there is not asked.
     let memory = device.is_ok().then(|| memory(layout));
-    // Of weights that are none the reason is enough.
+    // The disk is looked at only where the weights can be used: else the reason is enough.
     let directory = options.weights.as_deref().filter(|_| weights.is_ok());
     let processor = Ok(machine::processor());
     let mut findings = vec![serving(), processor, machine::kernel(), device];
@@ -119,7 +119,7 @@ fn holder(port: u16) -> Option<String> {
     answered.ok().flatten()
 }
 
-/// What the weights are, and their layout: that of the target where they cannot be used.
+/// Finding about the weights, and their layout: that of the target where they cannot be used.
 fn weights(directory: Option<&Path>) -> (Finding, Layout) {
     match opened(directory) {
         Ok((text, layout)) => (Ok(text), layout),

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::model::{Acceptance, Exchange, acceptance};
-use crate::target;
-use crate::weights::Progress;
 use host::operator_file;
+use model::target;
+use model::weights::Progress;
+use model::{Acceptance, Exchange, acceptance};
 use step::executor::TokenId;
 
 use super::boot::{self, Drafting, Files};

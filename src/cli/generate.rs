@@ -95,7 +95,7 @@ fn print_reply(stream: Stream) -> Result<(), Failure> {
     boot::print("\n")
 }
 
-/// Who does not read it wants the answer all the same.
+/// Writes to standard error. A reader who closed it wants the answer all the same.
 fn tell(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }

@@ -10,13 +10,13 @@ use super::boot::Files;
 use super::carry::transfer::unwritable;
 use super::meter::Meter;
 use super::{Exit, Failure, boot};
-use crate::backend;
-use crate::model::ROUTER_LOGITS;
-use crate::ops::LOGITS_ROWS_MAX;
-use crate::target::{self, MAX_CONTEXT, PAGE, PREFILL_TOKENS, VOCAB};
-use crate::weights::Progress;
 use host::operator_file;
 use host::output::Output;
+use model::ROUTER_LOGITS;
+use model::backend;
+use model::ops::LOGITS_ROWS_MAX;
+use model::target::{self, MAX_CONTEXT, PAGE, PREFILL_TOKENS, VOCAB};
+use model::weights::Progress;
 use step::executor::{Executor, PageId, Rows, Slot, States, TokenId};
 
 /// Largest file of tokens that is read.
@@ -184,7 +184,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::weights;
+    use model::weights;
 
     #[test]
     fn tokens_are_read_or_the_wrong_one_is_named() {

@@ -12,9 +12,9 @@ use rustix::fs::OFlags;
 use rustix::param::page_size;
 
 use super::doctor::Finding;
-use crate::target;
 use http::files;
 use http::limits::CONNECTIONS_MAX;
+use model::target;
 
 /// Device files of the driver that a process holds which uses a GPU.
 const DEVICES: &str = "/dev/nvidia";

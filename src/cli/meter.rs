@@ -6,8 +6,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::boot;
-use crate::weights::Progress;
 use host::log;
+use model::weights::Progress;
 
 /// Between two lines; what takes less says nothing.
 pub const EVERY: Duration = Duration::from_secs(1);

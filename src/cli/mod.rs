@@ -32,9 +32,9 @@ use std::time::Duration;
 use argh::{ArgsInfo, EarlyExit, FromArgs};
 
 use self::config::Reading;
-use crate::backend;
 use crate::bench::{self, BenchError};
 use host::{log, threads};
+use model::backend;
 
 /// Thread that resolves the name of a server.
 const LOOK_UP: usize = 1;
@@ -279,7 +279,7 @@ mod tests {
         let Verb::Serve(serve) = *verb else {
             panic!("another verb")
         };
-        assert_eq!(serve.model_name, crate::target::MODEL_ID);
+        assert_eq!(serve.model_name, model::target::MODEL_ID);
         assert!(serve.weights.is_none() && serve.host.is_none() && serve.port.is_none());
     }
 

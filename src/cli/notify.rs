@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Exit, Failure, boot};
-use crate::weights::Progress;
 use engine::{Handle, Phase};
+use model::weights::Progress;
 
 /// Between two looks at how the server is.
 const EVERY: Duration = Duration::from_secs(1);

@@ -13,14 +13,14 @@ use super::boot::{self, Files};
 use super::carry::transfer::{enough, unwritable};
 use super::meter::Meter;
 use super::{Exit, Failure};
-use crate::backend::{self, Backend, READER};
-use crate::model;
-use crate::ops::Device;
-use crate::target;
-use crate::weights::packed::Writer;
-use crate::weights::packed::table::VECTOR;
-use crate::weights::{self, Checkpoint, Layout, Progress, Stage, WeightsError};
 use host::output::Output;
+use model;
+use model::backend::{self, Backend, READER};
+use model::ops::Device;
+use model::target;
+use model::weights::packed::Writer;
+use model::weights::packed::table::VECTOR;
+use model::weights::{self, Checkpoint, Layout, Progress, Stage, WeightsError};
 use text::template::special;
 
 /// write the weights as the kernels of this binary read them, into one file that `serve FILE`

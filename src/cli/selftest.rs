@@ -6,14 +6,14 @@ use std::time::Instant;
 
 use argh::{ArgsInfo, FromArgs};
 
-use crate::backend::parity::{Choice, Line, Random, Report};
-use crate::backend::{self, parity};
-use crate::model::{self, Chooser, Rule, Tried};
-use crate::target;
-use crate::weights;
 use engine::request::Sampling;
 use engine::sampler::Sampler;
 use host::log;
+use model::backend::parity::{Choice, Line, Random, Report};
+use model::backend::{self, parity};
+use model::target;
+use model::weights;
+use model::{self, Chooser, Rule, Tried};
 use step::executor::{Draw, Ranked};
 
 use super::{Exit, Failure, boot, drafts, meter};

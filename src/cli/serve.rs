@@ -14,15 +14,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use toml::Value;
 
-use crate::target;
-use crate::weights::Progress;
 use engine::speculate::Speculate;
 use engine::{DEVICE_FAILED, Handle, Limits, Phase};
 use host::allocator;
 use host::log;
 use http::error::{ApiError, internal};
 use http::files;
-use http::host::{HostName, Hosts};
+use http::hosts::{HostName, Hosts};
 use http::journal::Journal;
 use http::keys::Keys;
 use http::limits::{CONNECTIONS_MAX, DUMP_BYTES_MAX, IO_THREADS};
@@ -33,6 +31,8 @@ use http::settings::{Compatibility, Settings};
 use http::state::State;
 use http::threads::{Home, OF_RUNTIME, Threads};
 use http::tls::Tls;
+use model::target;
+use model::weights::Progress;
 use text::chat::ChatModel;
 
 use super::boot::{self, Files, TextSide};

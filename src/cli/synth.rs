@@ -9,8 +9,8 @@ use argh::{ArgsInfo, FromArgs};
 
 use super::meter::Meter;
 use super::{Exit, Failure, boot};
-use crate::target;
-use crate::weights::{self, Progress, SynthError};
+use model::target;
+use model::weights::{self, Progress, SynthError};
 use text::drawn;
 
 /// write a checkpoint of the model's exact tensors with drawn numbers, to measure and compare with

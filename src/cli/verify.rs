@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use argh::{ArgsInfo, FromArgs};
 
-use crate::backend::Backend;
-use crate::backend::cpu::Cpu;
-use crate::model::{self, LayerFinding, Runner};
-use crate::target;
-use crate::weights::{self, FileDigest, Packed, Progress, Verdict, WeightsError, Witness};
 use host::output;
+use model::backend::Backend;
+use model::backend::cpu::Cpu;
+use model::target;
+use model::weights::{self, FileDigest, Packed, Progress, Verdict, WeightsError, Witness};
+use model::{self, LayerFinding, Runner};
 use step::executor::TokenId;
 use text::chat::ChatModel;
 

@@ -14,7 +14,6 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::notify::Notifier;
 use super::{Exit, Failure, lines};
-use crate::target::{FACTS, PAGE};
 use engine::events::EventReceiver;
 use engine::request::{Admitted, COMMON, Event, Request, Sampling};
 use engine::turns::Source;
@@ -27,6 +26,7 @@ use http::generate::{self, Ask};
 use http::json;
 use http::limits::BODY_BYTES_MAX;
 use http::state::Service;
+use model::target::{FACTS, PAGE};
 use text::chat::{ChatModel, Prompt};
 
 /// Largest file that is read.

@@ -65,12 +65,12 @@ pub use text::reply::Delta as Piece;
 
 use crate::cli::boot::{self, Files, Started};
 use crate::cli::{Exit, Failure};
-use crate::target;
-use crate::weights::Progress;
 use engine::{DEVICE_FAILED, Limits, Outcome, Phase};
 use http::error::internal;
 use http::settings::Settings;
 use http::state::State;
+use model::target;
+use model::weights::Progress;
 
 /// A loaded model that answers requests. Clones are the same engine; the last one that goes, with
 /// the last stream, gives its memory back.

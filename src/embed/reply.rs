@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::{Error, Finish, Loaded, Piece, Request, Usage, wait};
-use crate::target::FACTS;
 use http::chat::request::ChatRequest;
 use http::error::ApiError;
 use http::generate::generation::Generation;
 use http::generate::{self, Ask};
 use http::offline;
 use http::state::Abort;
+use model::target::FACTS;
 use step::executor::TokenId;
 use text::reply::append;
 

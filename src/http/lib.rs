@@ -14,7 +14,7 @@ pub mod fields;
 pub mod figures;
 pub mod files;
 pub mod generate;
-pub mod host;
+pub mod hosts;
 pub mod journal;
 pub mod json;
 pub mod keys;

@@ -14,7 +14,7 @@ use hyper::header::{
 use hyper::{Method, StatusCode};
 
 use super::error::ApiError;
-use super::host;
+use super::hosts;
 
 /// What of a header's value is repeated to the client.
 const SHOWN_CHARS: usize = 64;
@@ -43,7 +43,7 @@ impl FromStr for Origin {
             let letters = scheme
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-            !scheme.is_empty() && letters && host::is_host(authority)
+            !scheme.is_empty() && letters && hosts::is_host(authority)
         });
         match fits || text == ANY {
             true => Ok(Origin(text.to_ascii_lowercase())),

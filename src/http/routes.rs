@@ -12,9 +12,9 @@ use hyper::header::{
 use hyper::{Method, Request, Response, StatusCode, Version};
 use serde_json::{Value, json};
 
-use ::host::calendar::strftime;
-use ::host::log;
 use engine::Phase;
+use host::calendar::strftime;
+use host::log;
 use step::Facts;
 
 use super::body;
@@ -25,7 +25,7 @@ use super::error::{ApiError, Dialect};
 use super::figures::Foreseen;
 use super::generate::Answer;
 use super::generate::stream::ReplyStream;
-use super::host::{self, Hosts};
+use super::hosts::{self, Hosts};
 use super::limits::URI_BYTES_MAX;
 use super::messages;
 use super::metrics;
@@ -325,7 +325,7 @@ fn check_head<B>(request: &Request<B>) -> Result<(), ApiError> {
         return Err(ApiError::malformed("the URI is of another scheme than http").closing());
     }
     let authority = uri.authority().map(|authority| authority.as_str());
-    host::check(&hosts, host_required, authority)
+    hosts::check(&hosts, host_required, authority)
         .map_err(|problem| ApiError::malformed(problem).closing())
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::host::Hosts;
+use super::hosts::Hosts;
 use super::journal::Journal;
 use super::keys::Keys;
 use super::origins::Origin;

@@ -54,7 +54,7 @@ include!(concat!(env!("OUT_DIR"), "/target.rs"));
 
 const _: () = assert!(PAGE == step::PAGE, "engines and kernels cut prompts alike");
 
-/// What serving must know of this target.
+/// Facts of this target that serving must know.
 pub static FACTS: Facts = Facts {
     hardware: HARDWARE,
     model: MODEL,

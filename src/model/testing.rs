@@ -8,7 +8,7 @@ use crate::target::{self, EMBEDDED};
 use crate::weights::{self, Progress};
 use crate::{Plan, Runner};
 
-/// Where the repository has the target's model.
+/// Folder of the target's model in the repository.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../targets/_model")

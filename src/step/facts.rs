@@ -1,4 +1,4 @@
-//! What serving must know of a target.
+//! Facts of a target that serving must know.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ pub const PAGE: usize = 64;
 /// choice depends on the prompt alone. Decode and verification never have more.
 pub const ONE_BY_ONE: usize = 8;
 
-/// What the server takes of the host's memory beside the model, bytes at most: requests on their
+/// Host memory of the server beside the model, bytes at most: requests on their
 /// way, replies that are waited for, stored responses, texts and grammars that were met before, and
 /// the program itself. `http::limits` adds up its part.
 pub const SERVER_BYTES: u64 = 392 << 20;

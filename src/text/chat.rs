@@ -107,7 +107,7 @@ impl ChatModel {
     /// A model of its tokenizer and its template, as their files have them.
     ///
     /// # Errors
-    /// What of the tokenizer is none that conversations can be encoded by.
+    /// The part of the tokenizer by which no conversation can be encoded.
     pub fn new(
         facts: &'static Facts,
         mut tokenizer: Tokenizer,

@@ -55,8 +55,8 @@ const UNSAFE_ALLOWED: [&str; 6] = [
     "ci/load/arrivals.rs",
 ];
 
-/// Where the switches between backends, and between TLS and none, may be. What helps tests of other
-/// crates may be anywhere.
+/// Places of the switches between backends, and between TLS and none. Helpers of other crates'
+/// tests may be anywhere.
 const CFG_ALLOWED: [&str; 3] = ["src/model/backend/mod.rs", "src/http/tls/mod.rs", "ffi/"];
 
 /// A rule: a name, the files it looks at, and what is wrong with a line.

@@ -1,9 +1,9 @@
 //! Formats that are read byte by byte: HTTP's framing, the headers of safetensors files, and heads
 //! and tables of packed weights.
 
-use atlas::http::wire::Framing;
-use atlas::weights::header;
-use atlas::weights::packed::table::{ALIGN, HEAD_BYTES, Head, Table};
+use http::wire::Framing;
+use model::weights::header;
+use model::weights::packed::table::{ALIGN, HEAD_BYTES, Head, Table};
 
 use super::choice::Choices;
 

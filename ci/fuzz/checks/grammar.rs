@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use atlas::engine::constraint::{Mask, Next};
-use atlas::executor::TokenId;
-use atlas::http::json as body;
-use atlas::text::grammar::calls::{self, Calls};
-use atlas::text::grammar::limits;
-use atlas::text::grammar::{Grammar, JsonGrammar, Scope};
-use atlas::text::tools::ToolSchemas;
-use atlas::text::tools::gemma::Gemma;
-use atlas::text::tools::glm::Glm;
-use atlas::text::tools::hermes::Hermes;
-use atlas::text::tools::llama3_json::Llama3Json;
-use atlas::text::tools::minimax_xml::MinimaxXml;
-use atlas::text::tools::mistral::Mistral;
-use atlas::text::tools::qwen3_coder::Qwen3Coder;
+use engine::constraint::{Mask, Next};
+use http::json as body;
 use serde_json::{Value, json};
+use step::executor::TokenId;
+use text::grammar::calls::{self, Calls};
+use text::grammar::limits;
+use text::grammar::{Grammar, JsonGrammar, Scope};
+use text::tools::ToolSchemas;
+use text::tools::gemma::Gemma;
+use text::tools::glm::Glm;
+use text::tools::hermes::Hermes;
+use text::tools::llama3_json::Llama3Json;
+use text::tools::minimax_xml::MinimaxXml;
+use text::tools::mistral::Mistral;
+use text::tools::qwen3_coder::Qwen3Coder;
 
 use super::choice::Choices;
 use super::model;

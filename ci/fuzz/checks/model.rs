@@ -4,9 +4,9 @@
 use std::sync::LazyLock;
 
 use atlas::cli::boot::{self, Files};
-use atlas::target;
-use atlas::text::chat::ChatModel;
-use atlas::text::tokenizer::Tokenizer;
+use model::target;
+use text::chat::ChatModel;
+use text::tokenizer::Tokenizer;
 
 pub fn chat() -> &'static ChatModel {
     static CHAT: LazyLock<ChatModel> =

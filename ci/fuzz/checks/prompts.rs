@@ -2,12 +2,12 @@
 
 use std::sync::LazyLock;
 
-use atlas::executor::TokenId;
-use atlas::http::chat::request::ChatRequest;
-use atlas::http::json as body;
-use atlas::target::FACTS;
-use atlas::text::template::Conversation;
+use ::model::target::FACTS;
+use http::chat::request::ChatRequest;
+use http::json as body;
 use serde_json::{Value, json};
+use step::executor::TokenId;
+use text::template::Conversation;
 
 use super::choice::Choices;
 use super::model;

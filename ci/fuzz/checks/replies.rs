@@ -2,22 +2,22 @@
 
 use std::sync::LazyLock;
 
-use atlas::executor::TokenId;
-use atlas::target::VOCAB;
-use atlas::text::detokenize::Detokenizer;
-use atlas::text::reasoning::{ReasoningSplitter, Split};
-use atlas::text::reply::{Delta, Flow, Reply, ReplyFormat};
-use atlas::text::stop::StopMatcher;
-use atlas::text::tools::gemma::Gemma;
-use atlas::text::tools::glm::Glm;
-use atlas::text::tools::hermes::Hermes;
-use atlas::text::tools::llama3_json::Llama3Json;
-use atlas::text::tools::minimax_xml::MinimaxXml;
-use atlas::text::tools::mistral::Mistral;
-use atlas::text::tools::qwen3_coder::Qwen3Coder;
-use atlas::text::tools::{Syntax, ToolParser, ToolSchemas};
+use ::model::target::VOCAB;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use step::executor::TokenId;
+use text::detokenize::Detokenizer;
+use text::reasoning::{ReasoningSplitter, Split};
+use text::reply::{Delta, Flow, Reply, ReplyFormat};
+use text::stop::StopMatcher;
+use text::tools::gemma::Gemma;
+use text::tools::glm::Glm;
+use text::tools::hermes::Hermes;
+use text::tools::llama3_json::Llama3Json;
+use text::tools::minimax_xml::MinimaxXml;
+use text::tools::mistral::Mistral;
+use text::tools::qwen3_coder::Qwen3Coder;
+use text::tools::{Syntax, ToolParser, ToolSchemas};
 
 use super::choice::{Choices, Cut};
 use super::model;

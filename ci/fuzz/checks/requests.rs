@@ -3,15 +3,15 @@
 
 use std::sync::LazyLock;
 
-use atlas::http::chat::request::ChatRequest;
-use atlas::http::completions::request::CompletionRequest;
-use atlas::http::error::ApiError;
-use atlas::http::json as body;
-use atlas::http::messages::request::{MessagesRequest, countable};
-use atlas::http::responses::request::ResponsesRequest;
-use atlas::http::responses::store::Store;
-use atlas::http::seal::Seal;
-use atlas::target::{FACTS, MAX_CONTEXT, VOCAB};
+use ::model::target::{FACTS, MAX_CONTEXT, VOCAB};
+use http::chat::request::ChatRequest;
+use http::completions::request::CompletionRequest;
+use http::error::ApiError;
+use http::json as body;
+use http::messages::request::{MessagesRequest, countable};
+use http::responses::request::ResponsesRequest;
+use http::responses::store::Store;
+use http::seal::Seal;
 use serde_json::Value;
 
 use super::choice::Choices;

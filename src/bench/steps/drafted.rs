@@ -5,8 +5,8 @@ use std::fmt;
 use std::time::Instant;
 
 use super::run::drawn;
-use crate::ops::ENDS_MAX;
-use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, SNAPSHOTS, STATES};
+use model::ops::ENDS_MAX;
+use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, SNAPSHOTS, STATES};
 use step::executor::{Ahead, DeviceError, Draw, Executor, PageId, Rows, Slot, States};
 
 /// Replies that have as many drafts each, all of which hold.

@@ -14,7 +14,7 @@ use super::drafted::Drafted;
 use super::figures::CaseFigures;
 use super::{BenchError, Case, Job, Report, write_json};
 use crate::cli;
-use crate::target::{self, DRAFTS, KV_PAGES, MAX_CONTEXT};
+use model::target::{self, DRAFTS, KV_PAGES, MAX_CONTEXT};
 use step::executor::DEPTH_MAX;
 
 /// Replies of a step, where the target has the slots.
@@ -268,7 +268,7 @@ mod tests {
     use super::super::metered::{Call, Label};
     use super::super::tests::report;
     use super::*;
-    use crate::ops::Cost;
+    use model::ops::Cost;
 
     fn options(arguments: &[&str]) -> DraftsOptions {
         DraftsOptions::from_args(&["drafts"], arguments).unwrap()

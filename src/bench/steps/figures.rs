@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::metered::{Call, Label};
 use super::reads::Reads;
-use crate::backend::clock::Clock;
+use model::backend::clock::Clock;
 use step::executor::DeviceError;
 
 /// Read bandwidth of a GB10, bytes a second: what is reached, and what is reached at worst.
@@ -148,7 +148,7 @@ impl Projection {
 mod tests {
     use super::super::reads::tests::Slow;
     use super::*;
-    use crate::ops::Cost;
+    use model::ops::Cost;
 
     fn call(op: &'static str, bytes: u64, flops: u64, us: f64) -> Call {
         Call {

@@ -4,14 +4,14 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use crate::backend::clock::{Clock, Timed};
-use crate::ops::{
+use model::backend::clock::{Clock, Timed};
+use model::ops::{
     Attend, Batch, BesideNorms, Cost, Delta, DeltaNet, Dense, Device, Ends, Gate, GatedDelta,
     Guess, Hidden, Qkv, RANKED, Route, Span, norm_and_rank, store_and_attend,
 };
-use crate::shapes;
-use crate::target::{self, Format, KvFormat};
-use crate::weights::{MatrixSource, VectorSource, WeightsError};
+use model::shapes;
+use model::target::{self, Format, KvFormat};
+use model::weights::{MatrixSource, VectorSource, WeightsError};
 use step::executor::{DeviceError, Patience};
 
 /// Which operation on what: `n` and `k` are those of its matrix, or 0.

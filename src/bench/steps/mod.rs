@@ -28,14 +28,14 @@ use argh::{ArgsInfo, FromArgs};
 use serde::Serialize;
 
 use super::{BenchError, chart, write};
-use crate::backend::clock::Timed;
-use crate::backend::{self, Backend};
 use crate::cli::boot;
-use crate::model::Runs;
-use crate::model::{Plan, Runner};
-use crate::ops::Device;
-use crate::target::{self, KV_PAGES, MAX_CONTEXT, PAGE};
-use crate::weights::{self, Checkpoint};
+use model::Runs;
+use model::backend::clock::Timed;
+use model::backend::{self, Backend};
+use model::ops::Device;
+use model::target::{self, KV_PAGES, MAX_CONTEXT, PAGE};
+use model::weights::{self, Checkpoint};
+use model::{Plan, Runner};
 use step::executor::DeviceError;
 
 pub use drafts::DraftsOptions;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::backend::clock::Clock;
+use model::backend::clock::Clock;
 use step::executor::DeviceError;
 
 /// Bytes of a read whose start and end do not count.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
+use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
 use step::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 
 /// Distance of one drawn token from the next, in the vocabulary; shares no factor with it.

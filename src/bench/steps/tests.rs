@@ -2,11 +2,11 @@
 
 use super::metered::{Call, Label, distinct_experts};
 use super::*;
-use crate::backend::cpu::Cpu;
-use crate::ops::ONE_BY_ONE;
-use crate::shapes::{Attention as _, Delta as _, Experts as _};
-use crate::target::{Full, Gdn, HIDDEN, Moe, Role, Site, VOCAB};
-use crate::weights::Layout;
+use model::backend::cpu::Cpu;
+use model::ops::ONE_BY_ONE;
+use model::shapes::{Attention as _, Delta as _, Experts as _};
+use model::target::{Full, Gdn, HIDDEN, Moe, Role, Site, VOCAB};
+use model::weights::Layout;
 
 fn calls(case: Case, layers: usize) -> Vec<Call> {
     let checkpoint = weights::open_seeded_layers(layers, Arc::default());
@@ -80,7 +80,7 @@ fn the_state_of_a_sequence_moves_once_however_many_rows_it_has() {
         2 * (one - weights),
         "each row is another sequence's"
     );
-    let state = crate::ops::Cost::gated_delta::<Gdn>().bytes;
+    let state = model::ops::Cost::gated_delta::<Gdn>().bytes;
     let tail = f32s(2 * (Gdn::CONV - 1) * Gdn::QKV);
     let row = f32s(Gdn::QKV + 2 * Gdn::VALUE_HEADS + Gdn::VALUES);
     let few = f32s(Gdn::VALUES) + row;
@@ -105,7 +105,7 @@ fn attention_of_a_decode_step_moves_each_position_of_the_cache_once() {
         target::KvFormat::Bf16 => 2,
     };
     // The row's own position is behind the context.
-    let cache = crate::ops::Cost::attend::<Full>(3 + 1, element);
+    let cache = model::ops::Cost::attend::<Full>(3 + 1, element);
     let found = of(&decode, "attention");
     assert_eq!(found.len(), METERED);
     assert_eq!(found[0].cost.bytes, 2 * (row as u64 + cache.bytes));
@@ -169,7 +169,7 @@ fn cases_that_do_not_fit_are_left_out() {
     assert!(drafted(1, 1).fits(1));
     assert!(!drafted(2, 1).fits(1));
     assert!(!drafted(target::MAX_SEQUENCES + 1, 0).fits(KV_PAGES));
-    assert!(!drafted(1, crate::ops::ENDS_MAX).fits(KV_PAGES));
+    assert!(!drafted(1, model::ops::ENDS_MAX).fits(KV_PAGES));
     let whole = Drafted {
         context: MAX_CONTEXT - 2,
         ..drafted(1, 0)

@@ -20,8 +20,6 @@ use self::requests::{Line, Requests, Wanted, key};
 use super::boot::{self, Files};
 use super::serve::signalled;
 use super::{Exit, Failure};
-use crate::target;
-use crate::weights::Progress;
 use engine::{Limits, Phase};
 use host::log;
 use http::limits::DRAIN_TIMEOUT;
@@ -29,6 +27,8 @@ use http::offline::{self, Answered};
 use http::settings::Settings;
 use http::state::State;
 use http::threads::{self, OF_RUNTIME};
+use model::target;
+use model::weights::Progress;
 
 /// Requests under way at once: those that hold a slot, and as many that are read meanwhile.
 const AT_ONCE: usize = 2 * target::MAX_SEQUENCES;

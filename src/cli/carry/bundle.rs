@@ -16,9 +16,9 @@ use super::transfer::{self, Piece, unreadable, unwritable};
 use super::{INSTALLER, SUMS, WEIGHTS};
 use crate::cli::Failure;
 use crate::cli::boot::{self, Files};
-use crate::target;
-use crate::weights::Progress;
 use host::beneath::{Beneath, Dir};
+use model::target;
+use model::weights::Progress;
 
 /// write a folder that installs this model on a machine without a network
 #[derive(FromArgs, ArgsInfo, Debug)]

@@ -15,9 +15,9 @@ use super::{SUMS, WEIGHTS};
 use crate::cli::boot::{self, Files};
 use crate::cli::meter::Meter;
 use crate::cli::{Exit, Failure};
-use crate::target;
-use crate::weights::{self, Folder, Progress, WeightsError, packed};
 use host::beneath::{Beneath, Dir, is_own, kind};
+use model::target;
+use model::weights::{self, Folder, Progress, WeightsError, packed};
 
 /// copy weights to where they are served from, verifying them; goes on where an earlier run stopped
 #[derive(FromArgs, ArgsInfo, Debug)]

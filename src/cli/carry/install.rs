@@ -17,13 +17,13 @@ use super::record::{self, Record};
 use super::stage::{self, Stage};
 use super::sums::Sums;
 use super::transfer::{self, Copy, Piece, unwritable};
-use crate::backend::READER;
 use crate::cli::boot;
 use crate::cli::{Exit, Failure, about};
-use crate::target;
-use crate::weights::packed;
 use host::beneath::{Beneath, Dir};
 use host::output::{self, Output};
+use model::backend::READER;
+use model::target;
+use model::weights::packed;
 
 /// install a bundle as a service of this machine
 #[derive(FromArgs, ArgsInfo, Debug)]

@@ -10,8 +10,8 @@ use super::install::{self, Places};
 use super::sums;
 use super::transfer::{self, unreadable, unwritable};
 use crate::cli::{Exit, Failure};
-use crate::target;
 use host::beneath::{Beneath, Dir, trusted};
+use model::target;
 
 /// Digests and paths below the root. Between an older and a newer run a path may have two digests.
 #[derive(Clone, Debug, Default)]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{
     CLAUDE_ARGUMENTS, CODEX_KEY, Client, Connect, OUTPUT_TOKENS, base, claude, codex, opencode,
 };
-use crate::target;
+use model::target;
 
 /// The settings of the client that is asked for.
 pub(super) fn of(options: &Connect) -> String {

@@ -123,7 +123,7 @@ pub struct Choice {
     /// Log-probabilities of tokens of which nothing is told yet: they may begin a call or a stop
     /// string, and are never seen then.
     unsettled: Vec<(TokenId, TokenLogprobs)>,
-    /// The same of what may be the end of the reasoning.
+    /// Positions whose text may be the end of the reasoning.
     unsettled_reasoning: Vec<(TokenId, TokenLogprobs)>,
 }
 

@@ -47,8 +47,8 @@ pub fn asked(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, Api
     Ok(found)
 }
 
-/// What two fields ask for, by the first of them: clients send one thing by its old and its new
-/// name.
+/// Form that two fields ask for, by the first of them: clients send one thing by its old and its
+/// new name.
 ///
 /// # Errors
 /// Names both where they ask for different things.

@@ -19,7 +19,7 @@ pub struct FreeText {
 }
 
 impl FreeText {
-    /// What `arguments`, which are those of the last look or longer, add to the text.
+    /// Text that `arguments`, which are those of the last look or longer, add.
     pub fn more(&mut self, arguments: &str) -> String {
         if self.read == 0 {
             self.read = beginning(arguments).unwrap_or_default();
@@ -45,7 +45,8 @@ impl FreeText {
     }
 }
 
-/// Where the text begins; None while that is not known, or where it is not what comes first.
+/// Byte at which the text begins; None while that is not known, or where something else
+/// comes first.
 fn beginning(arguments: &str) -> Option<usize> {
     let rest = arguments.trim_start().strip_prefix('{')?.trim_start();
     let rest = rest.strip_prefix('"')?.strip_prefix(CUSTOM_ARGUMENT)?;

@@ -3,7 +3,7 @@
 //! A host whose memory a GPU shares does not fail when it runs out: it freezes. Others take memory
 //! while a model loads, so what is free is asked anew before each part is taken.
 
-use super::host::{Files, Room};
+use super::host_memory::{Files, Room};
 use crate::ops::Bound;
 use crate::target;
 use step::executor::DeviceError;

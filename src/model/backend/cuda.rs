@@ -22,7 +22,7 @@ mod load;
 pub mod memory;
 pub mod packed;
 mod panels;
-mod step;
+mod steps;
 mod storage;
 
 use std::ffi::c_int;
@@ -40,7 +40,7 @@ use crate::ops::{Batch, Device, Program};
 use crate::target::{self, Format, HIDDEN, MAX_SEQUENCES, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 use crate::{ROWS_MAX, Tolerance};
-use ::step::executor::{DeviceError, Patience};
+use step::executor::{DeviceError, Patience};
 
 pub use attend::Launchers;
 
@@ -49,7 +49,7 @@ use guess::Guesses;
 use jobs::Wanted;
 use load::Loader;
 pub use load::READERS;
-use step::Steps;
+use steps::Steps;
 use storage::{Order, Storage};
 
 /// What Gated DeltaNet takes of a model that has none.

@@ -5,7 +5,7 @@ pub mod clock;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-mod host;
+mod host_memory;
 pub mod mapping;
 pub mod parity;
 
@@ -44,7 +44,7 @@ mod device {
     /// # Errors
     /// None.
     pub fn room() -> Result<Option<u64>, DeviceError> {
-        Ok(super::host::room())
+        Ok(super::host_memory::room())
     }
 
     /// Threads that work for it at once, at most: those of its operations beside their caller, and

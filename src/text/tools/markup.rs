@@ -623,7 +623,7 @@ impl<T: Tags> Markup<T> {
         let mut scan = argument.scan.clone();
         // `inside`: up to there all is part of the value.
         let (mut from, mut scanned, mut inside) = (0, 0, 0);
-        // Where the reply ends in what may be a tag: nobody knows whether it is part of the value.
+        // Byte of what may be a tag at the end of the reply: it may belong to the value.
         let mut unsure = None;
         while let Some(found) = held[from..].find('<') {
             let at = from + found;

@@ -100,7 +100,7 @@ pub struct Tags {
 }
 
 impl Tags {
-    /// Those of a format.
+    /// Tags of a format.
     pub fn of(format: ToolFormat) -> Tags {
         with_syntax!(format, S => Tags::of_syntax::<S>())
     }

@@ -628,7 +628,7 @@ fn time_is_linear_in_the_reply() {
     for_each_syntax!(run());
 }
 
-/// What is told of a reply that is cut anywhere, and of the whole one.
+/// Arguments that are told of a reply that is cut anywhere, and of the whole one.
 fn told_of_cuts<S: Syntax>(text: &str) -> (Vec<String>, String) {
     let told = |text: &str, cut: bool| {
         let mut parser = ToolParser::of::<S>(schemas(), false);

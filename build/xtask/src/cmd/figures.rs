@@ -153,7 +153,7 @@ struct Compared {
     cases: Vec<Map<String, Value>>,
 }
 
-/// What both servers reached; more than 1 of the last column of a model is better here.
+/// Table of what both servers reached; more than 1 of the last column of a model is better here.
 ///
 /// # Errors
 /// A file that cannot be read.

@@ -30,7 +30,7 @@ pub const PRODUCT: &[&str] = &[
 ];
 /// Folders of it that decide nothing there.
 pub const BESIDE_PRODUCT: &[&str] = &["build/xtask", "build/gguf", "ci/baseline"];
-/// What every crate of the workspace is compiled by.
+/// Files that every crate of the workspace is compiled by.
 const WORKSPACE: [&str; 4] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo"];
 /// Files of the small model that crates which serve any are tested with.
 pub const TEST_MODEL: &str = "targets/_model/tiny";

@@ -121,7 +121,7 @@ pub struct Policy {
     pub explain: bool,
 }
 
-/// How much a crate is optimised where it is tested.
+/// Optimisation of a crate where it is tested.
 #[derive(Clone, Copy, Debug)]
 pub enum Optimised {
     /// Compiled in a fifth of the time.

@@ -25,13 +25,13 @@ use std::sync::Arc;
 
 use crate::Fed;
 use crate::backend::budget::Budget;
-use crate::backend::host;
+use crate::backend::host_memory;
 use crate::backend::mapping::Mapping;
 use crate::ops::{Batch, Dense, Device, Footprint, Gate, Guess, HostMemory, RANKED};
 use crate::shapes;
 use crate::target::{Format, HOST_RESERVE, TOP_K};
 use crate::weights::{MatrixSource, Reader, VectorSource, WeightsError};
-use ::host::threads;
+use host::threads;
 use step::executor::{DeviceError, Patience};
 use step::ranking;
 
@@ -219,7 +219,7 @@ impl Device for Cpu {
     }
 
     fn room(&self) -> Option<u64> {
-        host::room()
+        host_memory::room()
     }
 
     fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
@@ -282,7 +282,7 @@ impl Footprint for Cpu {
     }
 
     fn host_memory() -> HostMemory {
-        host::memory()
+        host_memory::memory()
     }
 }
 

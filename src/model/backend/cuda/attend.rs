@@ -7,7 +7,7 @@ use std::{ptr, thread};
 use ffi::ops::{self, Launcher, atlas_bf16};
 use ffi::{Device, DeviceBuf, Stream};
 
-use super::step::Tiles;
+use super::steps::Tiles;
 use super::{Cuda, FEW_ROWS, Tensor, Vector, count, largest, memory, refused};
 use crate::ops::{Attend, Batch, Qkv, store_and_attend};
 use crate::shapes::{self, Attention as _};

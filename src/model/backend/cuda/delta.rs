@@ -4,7 +4,7 @@ use std::ptr;
 
 use ffi::{DeviceBuf, ops};
 
-use super::step::cells_of;
+use super::steps::cells_of;
 use super::{Cuda, Matrix, Tensor, Vector, count};
 use crate::ROWS_MAX;
 use crate::ops::ENDS_MAX;

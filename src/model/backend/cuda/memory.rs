@@ -2,12 +2,12 @@
 
 use ffi::{Device, DeviceBuf, Element, PinnedBuf};
 
-use super::step::Steps;
+use super::steps::Steps;
 use super::{
     ARRIVED, Cuda, NEEDED, OPERAND_BYTES, PARTS, RECORDS, attend, feed_forward, load, refused,
 };
 use crate::backend::budget::Budget;
-use crate::backend::host;
+use crate::backend::host_memory;
 use crate::ops::{Footprint, HostMemory};
 use crate::target;
 use step::executor::DeviceError;
@@ -50,7 +50,7 @@ impl Footprint for Cuda {
     }
 
     fn host_memory() -> HostMemory {
-        host::memory()
+        host_memory::memory()
     }
 }
 
@@ -60,7 +60,7 @@ impl Footprint for Cuda {
 /// Why the GPU cannot be used, and what to do about it.
 pub fn room() -> Result<Option<u64>, DeviceError> {
     if target::HOST_RESERVE.is_some() {
-        return Ok(host::room());
+        return Ok(host_memory::room());
     }
     let device = Device::open(&NEEDED).map_err(refused)?;
     room_of(&device)
@@ -73,7 +73,7 @@ pub fn room() -> Result<Option<u64>, DeviceError> {
 pub fn room_of(device: &Device) -> Result<Option<u64>, DeviceError> {
     if target::HOST_RESERVE.is_some() {
         // As it was before the GPU was opened.
-        return Ok(host::room());
+        return Ok(host_memory::room());
     }
     let free = device.free_bytes().map_err(refused)?;
     Ok(Some(

@@ -32,7 +32,8 @@ pub fn merged(document: &Value) -> Value {
     keywords::rewritten(document, &write)
 }
 
-/// What a schema and the entries of its `allOf` say, as one; None where there is no such schema.
+/// Schema that says what another and the entries of its `allOf` say; None where no schema
+/// says that.
 fn together(schema: &Map<String, Value>, root: &Root<'_>) -> Option<Map<String, Value>> {
     let parts = schema.get("allOf")?.as_array()?;
     let mut one = schema.clone();

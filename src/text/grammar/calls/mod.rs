@@ -47,7 +47,8 @@ pub trait CallGrammar: Syntax {
     const BETWEEN: &'static str = "";
     /// Between the opening tag and a function, and behind it.
     const AROUND: (&'static str, &'static str);
-    /// What shows behind the opening tag that it opens a call; empty where any text behind it does.
+    /// Text behind the opening tag that shows that it opens a call; empty where any text
+    /// does.
     const SIGN: &'static str = "";
     /// Whether a function may follow another in one call.
     const SEVERAL: bool = false;
@@ -74,7 +75,7 @@ pub trait CallGrammar: Syntax {
 /// [`grammar`] in the form of a model.
 ///
 /// # Errors
-/// Those of [`grammar`].
+/// As [`grammar`].
 pub fn grammar_of(
     format: ToolFormat,
     tools: &[Value],

@@ -28,7 +28,7 @@ fn number(thousandths: i64) -> Value {
     serde_json::from_str(&decimal(thousandths)).unwrap()
 }
 
-/// What is asked of a number, in thousandths.
+/// Range that a number is asked to lie in, in thousandths.
 #[derive(Clone, Debug)]
 struct Range {
     least: Option<(i64, bool)>,
