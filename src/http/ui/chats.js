@@ -14,6 +14,8 @@ let current = newConversation();
 const loaded = new Map();
 /** What is known of all of them. */
 let heads = new Map();
+/** The drawer was opened before its list had anything to have the focus. */
+let listIsAwaited = false;
 /** When another tab last said that it writes a reply, by conversation. */
 const elsewhere = new Map();
 const channel = new BroadcastChannel(DATABASE);
@@ -88,6 +90,7 @@ function drawChats() {
     button(item, "✕", "", () => removeChat(head)).setAttribute("aria-label", "Delete chat " + head.title);
     if (focused === head.id) open.focus();
   }
+  if (listIsAwaited || focused && !heads.has(focused)) focusList();
   const none = heads.size ? "" : "No chats yet. ";
   $("kept").textContent = none + (store.keeps
     ? "Chats are kept in this browser, keys never."
@@ -243,10 +246,19 @@ async function latest() {
 function toggleChats() {
   const open = $("chats").classList.toggle("open");
   $("chats-open").ariaExpanded = String(open);
-  if (open) $("chats").querySelector("button:not(:disabled)")?.focus();
+  listIsAwaited = false;
+  if (open) focusList();
+}
+
+/** Moves the focus into the list, now or once it has something: the store may answer later. */
+function focusList() {
+  const first = $("chats").querySelector("button:not(:disabled)");
+  listIsAwaited = !first;
+  first?.focus();
 }
 
 function closeChats() {
+  listIsAwaited = false;
   $("chats").classList.remove("open");
   $("chats-open").ariaExpanded = "false";
 }
