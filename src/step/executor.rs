@@ -1,9 +1,11 @@
 //! What the engine asks of a model on a device: one step over rows of several sequences.
 
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::ONE_BY_ONE;
+use crate::transfer::{PieceBytes, Transfer};
 
 /// Index into the vocabulary.
 pub type TokenId = u32;
@@ -121,6 +123,7 @@ pub struct Guessed {
 }
 
 const NO_PREDICTION: &str = "there is no prediction layer";
+const NO_TRANSFER: &str = "nothing of it can be kept outside";
 
 /// The largest logits of a row.
 #[derive(Clone, Copy, Debug)]
@@ -267,4 +270,51 @@ pub trait Executor {
     /// # Errors
     /// `DeviceError` is fatal for the process.
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError>;
+
+    /// Bytes of what can be kept outside of the device; none if nothing can.
+    fn piece_bytes(&self) -> Option<PieceBytes> {
+        None
+    }
+
+    /// Takes the host's room for transfers, once, before the first step.
+    ///
+    /// # Errors
+    /// Too little memory.
+    fn take_room(&mut self, _bytes: usize) -> Result<(), DeviceError> {
+        Err(DeviceError::Absent(NO_TRANSFER.to_owned()))
+    }
+
+    /// Bytes of the host's room. Transfers that run must not touch the range.
+    ///
+    /// # Panics
+    /// If the range is not in the room.
+    fn room(&mut self, _range: Range<usize>) -> &mut [u8] {
+        panic!("{NO_TRANSFER}")
+    }
+
+    /// Starts copies to the host's room of pieces as the steps so far leave them, and does not wait
+    /// for them. No step may write the pieces until they are done.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
+    fn save(&mut self, _transfers: &[Transfer]) -> Result<(), DeviceError> {
+        Err(DeviceError::Failed(NO_TRANSFER.to_owned()))
+    }
+
+    /// Starts copies from the host's room, and does not wait for them. No step may use the pieces
+    /// until they are done, and those before must not.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
+    fn restore(&mut self, _transfers: &[Transfer]) -> Result<(), DeviceError> {
+        Err(DeviceError::Failed(NO_TRANSFER.to_owned()))
+    }
+
+    /// Transfers that are done since the start: they end in the order in which they were started.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
+    fn transferred(&mut self) -> Result<u64, DeviceError> {
+        Ok(0)
+    }
 }

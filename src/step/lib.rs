@@ -6,6 +6,7 @@ mod facts;
 pub mod ranking;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod transfer;
 
 pub use facts::{Facts, ToolFormat};
 
