@@ -405,8 +405,8 @@ pub const CHECKPOINT: &[CheckpointFile] = &[
 ];
 /// What names of the decoder's tensors begin with in the checkpoint.
 pub const NAME_PREFIX: &str = "model.";
-/// Whether NVFP4 matrices of the checkpoint carry a scale of their input as well.
-pub const INPUT_SCALES: bool = false;
+/// Formats whose matrices carry a scale of their input as well.
+pub const INPUT_SCALES: &[Format] = &[];
 /// Files compiled into the binary: name and content.
 pub static EMBEDDED: &[(&str, &[u8])] = &[
     ("chat_template.jinja", include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../targets/_model/tiny/chat_template.jinja"))),
@@ -424,9 +424,9 @@ pub const TEXT_NLL: Option<f64> = Some(12.2716);
 pub const REPOSITORY: Option<&str> = None;
 /// Commit of that repository.
 pub const REVISION: Option<&str> = None;
-/// Tensors of the checkpoint without the vision tower.
-pub const TENSORS: u64 = 487;
-/// Their bytes, the least and the most.
+/// Tensors of the checkpoint without the vision tower, the least and the most.
+pub const TENSORS: std::ops::RangeInclusive<u64> = 487..=487;
+/// Their bytes.
 pub const TENSOR_BYTES: std::ops::RangeInclusive<u64> = 10292076..=10292076;
 /// Tensors of the vision tower, and their bytes.
 pub const VISION_TENSORS: [u64; 2] = [0, 0];

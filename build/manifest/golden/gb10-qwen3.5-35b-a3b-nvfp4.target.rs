@@ -275,7 +275,7 @@ top_p = 0.95
 repository = "Sehyo/Qwen3.5-35B-A3B-NVFP4"
 tensors = 125091
 tensor_bytes = 25025991648
-input_scales = true
+input_scales = ["nvfp4_compressed_tensors"]
 files = []
 
 [weights]
@@ -546,8 +546,8 @@ pub const CHECKPOINT: &[CheckpointFile] = &[
 ];
 /// What names of the decoder's tensors begin with in the checkpoint.
 pub const NAME_PREFIX: &str = "model.language_model.";
-/// Whether NVFP4 matrices of the checkpoint carry a scale of their input as well.
-pub const INPUT_SCALES: bool = true;
+/// Formats whose matrices carry a scale of their input as well.
+pub const INPUT_SCALES: &[Format] = &[Format::Nvfp4CompressedTensors];
 /// Files compiled into the binary: name and content.
 pub static EMBEDDED: &[(&str, &[u8])] = &[
 ];
@@ -559,9 +559,9 @@ pub const TEXT_NLL: Option<f64> = None;
 pub const REPOSITORY: Option<&str> = Some("Sehyo/Qwen3.5-35B-A3B-NVFP4");
 /// Commit of that repository.
 pub const REVISION: Option<&str> = None;
-/// Tensors of the checkpoint without the vision tower.
-pub const TENSORS: u64 = 124758;
-/// Their bytes, the least and the most.
+/// Tensors of the checkpoint without the vision tower, the least and the most.
+pub const TENSORS: std::ops::RangeInclusive<u64> = 124758..=124758;
+/// Their bytes.
 pub const TENSOR_BYTES: std::ops::RangeInclusive<u64> = 24132849152..=24132849152;
 /// Tensors of the vision tower, and their bytes.
 pub const VISION_TENSORS: [u64; 2] = [333, 893142496];

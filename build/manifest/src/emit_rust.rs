@@ -228,11 +228,12 @@ impl Target {
         };
         let doc = "What names of the decoder's tensors begin with in the checkpoint.";
         line(out, doc, "NAME_PREFIX", prefix);
-        let scales = self.checkpoint().is_some_and(|found| found.input_scales);
+        let scales = self.input_scales().iter();
+        let scales: Vec<_> = scales.map(|format| format!("Format::{format:?}")).collect();
         item(
             out,
-            "Whether NVFP4 matrices of the checkpoint carry a scale of their input as well.",
-            &format!("INPUT_SCALES: bool = {scales}"),
+            "Formats whose matrices carry a scale of their input as well.",
+            &format!("INPUT_SCALES: &[Format] = &[{}]", scales.join(", ")),
         );
         let mut text = String::from("EMBEDDED: &[(&str, &[u8])] = &[\n");
         for File { name, .. } in files.iter().filter(|_| self.leaf.embed) {
@@ -273,17 +274,18 @@ impl Target {
         item(out, "Commit of that repository.", &text);
         let vision = self.model.vision.as_ref();
         let (towers, tower) = vision.map_or((0, 0), |vision| (vision.tensors, vision.bytes));
-        let tensors = self.checkpoint_tensors() - towers;
-        let doc = "Tensors of the checkpoint without the vision tower.";
-        item(out, doc, &format!("TENSORS: u64 = {tensors}"));
-        let stated = checkpoint.and_then(|checkpoint| checkpoint.tensor_bytes);
-        let bytes = match stated.filter(|_| self.leaf.derive.is_none()) {
-            Some(stated) => stated..=stated,
-            None => self.checkpoint_bytes_range(),
-        };
-        let (least, most) = (bytes.start() - tower, bytes.end() - tower);
-        let text = format!("TENSOR_BYTES: std::ops::RangeInclusive<u64> = {least}..={most}");
-        item(out, "Their bytes, the least and the most.", &text);
+        let docs = [
+            "Tensors of the checkpoint without the vision tower, the least and the most.",
+            "Their bytes.",
+        ];
+        for ((name, doc), sum) in ["TENSORS", "TENSOR_BYTES"]
+            .into_iter()
+            .zip(docs)
+            .zip(self.sums())
+        {
+            let text = format!("{name}: std::ops::RangeInclusive<u64> = {sum:?}");
+            item(out, doc, &text);
+        }
         let text = format!("VISION_TENSORS: [u64; 2] = [{towers}, {tower}]");
         item(out, "Tensors of the vision tower, and their bytes.", &text);
         let doc = "Facts that the checkpoint's `config.json` must not contradict.";

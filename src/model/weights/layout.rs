@@ -53,6 +53,21 @@ impl Layout {
         }
     }
 
+    /// The same without that layer if none of its tensors is there: some releases declare one and
+    /// have none.
+    pub fn found_in(self, is_there: impl Fn(&str) -> bool) -> Layout {
+        let less = self.without_prediction();
+        let others = less.tensors();
+        let own = self.tensors().into_keys();
+        match own
+            .into_iter()
+            .any(|name| !others.contains_key(&name) && is_there(&name))
+        {
+            true => self,
+            false => less,
+        }
+    }
+
     /// Decoder layers.
     pub fn layers(self) -> usize {
         self.layers
