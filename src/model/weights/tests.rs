@@ -69,7 +69,7 @@ fn a_complete_checkpoint_is_accepted() {
     assert!(checkpoint.progress().bytes().0 > 0);
 }
 
-#[cfg(model = "hybrid")]
+#[cfg(has = "delta")]
 #[test]
 fn weights_of_norms_are_stored_less_one_but_for_gated_ones() {
     let folder = Folder::with("model.safetensors", &target_file(|_| ()));
