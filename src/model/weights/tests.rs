@@ -270,7 +270,7 @@ fn a_missing_tensor_is_named() {
     assert!(matches!(&error, WeightsError::Missing { tensor, count: 1 } if tensor == NORM));
 }
 
-#[cfg(model = "hybrid")]
+#[cfg(has = "delta")]
 #[test]
 fn a_layer_of_prediction_is_there_as_a_whole_or_not_at_all() {
     let others = Layout::whole().without_prediction().tensors();
