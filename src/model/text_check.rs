@@ -205,7 +205,7 @@ pub fn check_text<E: Executor>(
     if difference > DECODE_WITHIN || difference.is_nan() {
         return Err(TextMismatch::Decode { difference });
     }
-    if whole.digest != alone.digests[0] {
+    if whole.digest? != alone.digests[0] {
         let (by, position) = ("when the prompt is cut", prompt.len() - 1);
         return Err(TextMismatch::Bits { by, position });
     }
@@ -227,9 +227,10 @@ pub fn check_text<E: Executor>(
 struct Whole {
     /// Log-probabilities of the tokens behind scored positions.
     log_likelihoods: Vec<f64>,
-    /// Behind the tokens that are not to be decoded, and the bits of the logits there.
+    /// Behind the tokens that are not to be decoded.
     prompt: Session,
-    digest: u64,
+    /// Bits of the logits there, if they are finite.
+    digest: Result<u64, DeviceError>,
 }
 
 /// `tokens` in the largest chunks, cut before the last `decoded` ones.
@@ -245,7 +246,7 @@ fn whole<E: Executor>(
         let rows = start..at.min(start + PREFILL_TOKENS);
         score(executor, &mut prompt, tokens, rows, &mut found)?;
     }
-    let digest = digest(executor.logits(0)?)?;
+    let digest = digest(executor.logits(0)?);
     let mut rest = prompt.fork(FORKED);
     for start in (at..tokens.len()).step_by(PREFILL_TOKENS) {
         let rows = start..tokens.len().min(start + PREFILL_TOKENS);
