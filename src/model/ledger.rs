@@ -8,7 +8,7 @@ use std::fmt;
 use std::iter;
 
 use super::runner::VERIFIED_MAX;
-use super::{Runs, decoder, family};
+use super::{Runs, decoder, pools};
 use crate::ops::{Bound, Footprint, HostMemory, RANKED};
 use crate::ops::{ENDS_MAX, LOGITS_ROWS_MAX};
 use crate::target::{
@@ -80,9 +80,9 @@ impl Plan {
     ) -> Result<Plan, TooLittle> {
         let room = Room::of::<B>(room);
         let least = Plan::of::<B>(model, PAGES_MIN, room);
-        let others = least.bytes() - taken::<B>(family::caches(model, PAGES_MIN));
+        let others = least.bytes() - taken::<B>([caches(model, PAGES_MIN)]);
         let fits = |pages: &usize| {
-            let caches = taken::<B>(family::caches(model, *pages));
+            let caches = taken::<B>([caches(model, *pages)]);
             room.bytes.is_none_or(|bytes| others + caches <= bytes)
         };
         match (PAGES_MIN..=KV_PAGES).rev().find(fits) {
@@ -102,9 +102,10 @@ impl Plan {
 
     fn of<B: Runs + Footprint>(model: Layout, pages: usize, room: Room) -> Plan {
         let entry = |name, bytes| Entry { name, bytes };
-        // States of a layer share a buffer, whose rounding is not a sum of its parts'.
+        // States share a buffer, whose rounding is not a sum of its parts'.
+        let state = pools::piece_bytes(model).state;
         let states = |first, end| {
-            let upto = |states| taken::<B>(family::states(model, states));
+            let upto = |states| taken::<B>([(states * state) as u64]);
             upto(end) - upto(first)
         };
         let drafts = MAX_SEQUENCES + SNAPSHOTS;
@@ -112,7 +113,7 @@ impl Plan {
             pages,
             buffers: [
                 entry("weights, at most", taken::<B>(weights::<B>(model))),
-                entry("KV pages", taken::<B>(family::caches(model, pages))),
+                entry("KV pages", taken::<B>([caches(model, pages)])),
                 entry("recurrent states", states(0, MAX_SEQUENCES)),
                 entry("snapshots", states(MAX_SEQUENCES, drafts)),
                 entry("states of drafts", states(drafts, STATES)),
@@ -253,6 +254,11 @@ fn taken<B: Footprint>(buffers: impl IntoIterator<Item = u64>) -> u64 {
     buffers.into_iter().map(B::buffer_bytes).sum()
 }
 
+/// The buffer of so many KV pages.
+fn caches(model: Layout, pages: usize) -> u64 {
+    (pages * pools::piece_bytes(model).page) as u64
+}
+
 /// The first of the roles whose matrices at a site are loaded into one buffer.
 fn buffer_of(role: Role) -> Role {
     match role {
@@ -348,7 +354,7 @@ mod tests {
             assert_eq!(lines.contains(entry.name), entry.bytes > 0, "{lines}");
         }
         for entry in &plan.buffers {
-            let keeps = family::states(model(), 1).next().is_some();
+            let keeps = pools::piece_bytes(model()).state > 0;
             let is_none = match entry.name {
                 "snapshots" => SNAPSHOTS == 0 || !keeps,
                 "states of drafts" => target::DRAFTS == 0 || !keeps,

@@ -17,7 +17,7 @@ use step::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId}
 use step::ranking::weight_of;
 
 use super::Runs;
-use super::blocks::Loader;
+use super::blocks::{Kept, Loader};
 use super::decoder::{Layer, Part, Scratch};
 use super::family;
 use super::feed_forward::{ROUTED, ROUTER_LOGITS};
@@ -429,7 +429,7 @@ impl<R: Fed> Reference<R> {
         let mut layer = Layer::load(&mut Loader {
             ops: &mut self.ops,
             checkpoint,
-            pages,
+            kept: Kept::Alone(pages),
             site: Site::Layer(index),
         })?;
         let [before, between, behind] = [0, 1, 2].map(|part| &device.states[2 * index + part][..]);

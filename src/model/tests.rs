@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
+use super::bits::moves::{self, Moved};
 use super::decoder::{self, Part};
+use super::pools::{self, Pools};
 use super::testing::runner;
 use super::*;
 use crate::backend::cpu::Cpu;
@@ -123,8 +125,47 @@ fn the_rules_of_a_self_test_hold() {
     bit_rules(&mut runner, extent, &mut trial).unwrap();
     assert_eq!(trial.done, extent.trials());
     assert!(trial.found.iter().all(Tried::passed), "{:?}", trial.found);
-    let rules = 4 + usize::from(target::DRAFTS > 0);
+    let rules = 5 + usize::from(target::DRAFTS > 0);
     assert_eq!(trial.found.len(), rules);
+}
+
+/// Each layer's part of what is saved is needed, the prediction layer's and the convolution's tail
+/// among them: with zeros in its place other bits come.
+#[test]
+fn what_is_saved_of_a_sequence_has_every_layer() {
+    let Some(mut runner) = runner(1) else { return };
+    let mut trial = Told {
+        random: Random::new(9),
+        done: 0,
+        found: Vec::new(),
+    };
+    let (moved, bytes) = (Moved::drawn(&mut trial), runner.piece_bytes().unwrap());
+    moves::take_room(&mut runner).unwrap();
+    let wanted = moved.left(&mut runner).unwrap();
+    assert!(moved.restored(&mut runner, |_| {}).unwrap() == wanted);
+    let [of_page, of_state] = pools::parts(weights::Layout::whole());
+    assert!(!of_page.is_empty());
+    for part in of_page {
+        let spoil = |kept: &mut [u8]| {
+            let pages = kept.len() - bytes.state;
+            let pages = kept[..pages].chunks_exact_mut(bytes.page);
+            pages.for_each(|page| page[part.clone()].fill(0));
+        };
+        assert!(
+            moved.restored(&mut runner, spoil).unwrap() != wanted,
+            "{part:?}"
+        );
+    }
+    for part in of_state {
+        let spoil = |kept: &mut [u8]| {
+            let pages = kept.len() - bytes.state;
+            kept[pages..][part.clone()].fill(0);
+        };
+        assert!(
+            moved.restored(&mut runner, spoil).unwrap() != wanted,
+            "{part:?}"
+        );
+    }
 }
 
 /// Findings of a trial of rules.
@@ -326,7 +367,8 @@ fn rows_out_of_range_are_refused() {
 fn layers_of_a_drawn_checkpoint_add_little_to_the_hidden_state() {
     let checkpoint = weights::open_seeded(Arc::default());
     let mut ops = Cpu::new(2);
-    let mut model = decoder::load(&mut ops, &checkpoint, KV_PAGES).unwrap();
+    let mut pools = Pools::new(&ops, checkpoint.layout(), KV_PAGES).unwrap();
+    let mut model = decoder::load(&mut ops, &checkpoint, &mut pools).unwrap();
     let mut scratch = decoder::Scratch::new(&ops, checkpoint.layout()).unwrap();
     let tokens: Vec<_> = (0..PAGE).map(|at| (at * 7919 % VOCAB) as TokenId).collect();
     let sequence = alone(&tokens);

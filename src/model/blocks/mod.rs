@@ -19,7 +19,7 @@ pub use delta::{DeltaNet, state_bytes};
 pub use either::{Either, Sited};
 #[cfg(feed_forward = "experts")]
 pub use experts::Experts;
-pub use loader::Loader;
+pub use loader::{Kept, Loader};
 #[cfg(feed_forward = "mlp")]
 pub use mlp::Mlp;
 
