@@ -323,9 +323,10 @@ impl<'a> HeadStates<'a> {
         match span.start {
             0 => to.fill(0.0),
             _ if states.from == states.to => {}
-            // SAFETY: as above.
             _ => {
-                to.copy_from_slice(unsafe { all.elements.read(all.matrix::<D>(states.from, head)) })
+                // SAFETY: as above.
+                let from = unsafe { all.elements.read(all.matrix::<D>(states.from, head)) };
+                to.copy_from_slice(from);
             }
         }
         let copies = kept.into_iter().chain(drafts);
