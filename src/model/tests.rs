@@ -2,6 +2,7 @@
 //!
 //! Runs for whatever target the build names, when the repository holds its weights.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::bits::moves::{self, Moved};
@@ -142,28 +143,28 @@ fn what_is_saved_of_a_sequence_has_every_layer() {
     let (moved, bytes) = (Moved::drawn(&mut trial), runner.piece_bytes().unwrap());
     moves::take_room(&mut runner).unwrap();
     let wanted = moved.left(&mut runner).unwrap();
-    assert!(moved.restored(&mut runner, |_| {}).unwrap() == wanted);
+    let (begun, len) = moved.saved(&mut runner).unwrap();
+    let kept = runner.room(0..len).to_vec();
+    let mut goes_on = |parts: &[(usize, &Range<usize>)]| {
+        let room = runner.room(0..len);
+        room.copy_from_slice(&kept);
+        let spoil =
+            |(piece, part): &(usize, &Range<usize>)| room[*piece..][(*part).clone()].fill(0);
+        parts.iter().for_each(spoil);
+        moved.restored(&mut runner, &begun).unwrap() == wanted
+    };
+    assert!(goes_on(&[]));
     let [of_page, of_state] = pools::parts(weights::Layout::whole());
+    let pages = (0..len - bytes.state).step_by(bytes.page);
     assert!(!of_page.is_empty());
-    for part in of_page {
-        let spoil = |kept: &mut [u8]| {
-            let pages = kept.len() - bytes.state;
-            let pages = kept[..pages].chunks_exact_mut(bytes.page);
-            pages.for_each(|page| page[part.clone()].fill(0));
-        };
-        assert!(
-            moved.restored(&mut runner, spoil).unwrap() != wanted,
-            "{part:?}"
-        );
+    for part in &of_page {
+        let parts: Vec<_> = pages.clone().map(|page| (page, part)).collect();
+        assert!(!goes_on(&parts), "{part:?} of pages");
     }
-    for part in of_state {
-        let spoil = |kept: &mut [u8]| {
-            let pages = kept.len() - bytes.state;
-            kept[pages..][part.clone()].fill(0);
-        };
+    for part in &of_state {
         assert!(
-            moved.restored(&mut runner, spoil).unwrap() != wanted,
-            "{part:?}"
+            !goes_on(&[(len - bytes.state, part)]),
+            "{part:?} of the state"
         );
     }
 }

@@ -35,7 +35,8 @@ pub(super) fn moves<B: Runs>(
     let moved = Moved::drawn(trial);
     take_room(runner)?;
     let wanted = moved.left(runner)?;
-    compared.add(&moved.restored(runner, |_| {})?, &wanted);
+    let (begun, _) = moved.saved(runner)?;
+    compared.add(&moved.restored(runner, &begun)?, &wanted);
     trial.tell(compared);
     Ok(())
 }
@@ -71,24 +72,32 @@ impl Moved {
         Ok(trace)
     }
 
-    /// What it gives elsewhere, while another one has taken its place; `spoil` may change the bytes
-    /// that are kept.
+    /// Begins it, saves its pieces, and has another one take its place. What it gave by then, and
+    /// how much of the room its pieces take.
+    pub(crate) fn saved<B: Runs>(
+        &self,
+        runner: &mut Runner<B>,
+    ) -> Result<(Trace, usize), DeviceError> {
+        let begun = begin(runner, &self.own)?;
+        let done = runner.transferred()?;
+        let (transfers, bytes) = transfers(runner, &self.own);
+        runner.save(&transfers)?;
+        wait(runner, done + transfers.len() as u64)?;
+        let mut others = begin(runner, &self.other)?;
+        go_on(runner, &self.other, &mut others)?;
+        Ok((begun, bytes))
+    }
+
+    /// What it gives in all when it goes on elsewhere.
     pub(crate) fn restored<B: Runs>(
         &self,
         runner: &mut Runner<B>,
-        spoil: impl FnOnce(&mut [u8]),
+        begun: &Trace,
     ) -> Result<Trace, DeviceError> {
-        let mut trace = begin(runner, &self.own)?;
-        let before = runner.transferred()?;
-        let (saved, bytes) = transfers(runner, &self.own);
-        runner.save(&saved)?;
-        wait(runner, before + saved.len() as u64)?;
-        let mut others = begin(runner, &self.other)?;
-        go_on(runner, &self.other, &mut others)?;
-        spoil(runner.room(0..bytes));
-        let (restored, _) = transfers(runner, &self.elsewhere);
-        runner.restore(&restored)?;
-        wait(runner, before + 2 * saved.len() as u64)?;
+        let (mut trace, done) = (begun.clone(), runner.transferred()?);
+        let (transfers, _) = transfers(runner, &self.elsewhere);
+        runner.restore(&transfers)?;
+        wait(runner, done + transfers.len() as u64)?;
         go_on(runner, &self.elsewhere, &mut trace)?;
         Ok(trace)
     }
