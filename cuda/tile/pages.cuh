@@ -18,4 +18,12 @@ __device__ inline int page_at(int position, int dim) {
          (vector ^ position % kPageVectors) * 8 + dim % 8;
 }
 
+// First element of a head's keys, or values, behind the first element that a layer has of any page:
+// `stride` elements from page to page, since all layers of a page lie side by side.
+template <class A>
+__device__ inline size_t head_at(unsigned page, unsigned stride, int kv_head, int is_value) {
+  constexpr int kHead = target::PAGE * A::kHeadDim;
+  return static_cast<size_t>(page) * stride + (kv_head * 2 + is_value) * kHead;
+}
+
 }  // namespace atlas::tile

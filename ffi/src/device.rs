@@ -417,6 +417,18 @@ impl Event {
         })
     }
 
+    /// Whether the stream has passed the mark, without waiting.
+    ///
+    /// # Errors
+    /// The call that failed, or the first error of the work before the mark.
+    pub fn is_passed(&self) -> Result<bool, CudaError> {
+        // SAFETY: the event is open.
+        match unsafe { sys::cuEventQuery(self.raw) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => check("cuEventQuery", result).map(|()| true),
+        }
+    }
+
     /// Milliseconds from `start` to this event, waiting for both.
     ///
     /// # Errors

@@ -134,25 +134,24 @@ impl<T: Element> DeviceBuf<T> {
         stream.synchronize()
     }
 
-    /// Copies `len` elements from `start` on to `to`, in stream order, without waiting.
+    /// Copies elements from `start` on to `to`, in stream order, without waiting. `to` should be
+    /// page-locked: the call waits for a copy to any other memory.
     ///
     /// # Safety
-    /// `to` is neither read, written nor dropped before the stream has passed the copy.
+    /// `to` is neither read, written nor freed before the stream has passed the copy.
     ///
     /// # Errors
     /// The call that failed.
     ///
     /// # Panics
-    /// If either is shorter.
+    /// If they are not that many.
     pub unsafe fn download_unwaited(
         &self,
         start: usize,
-        to: &mut PinnedBuf<T>,
-        len: usize,
+        to: &mut [T],
         stream: &Stream,
     ) -> Result<(), CudaError> {
-        let from = self.address(start, len);
-        let to = &mut to[..len];
+        let from = self.address(start, to.len());
         let (to, bytes) = (to.as_mut_ptr().cast::<c_void>(), size_of_val(to));
         // SAFETY: both ranges have `bytes` bytes; the caller keeps `to` until the copy is done.
         let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, bytes, stream.raw()) };
@@ -247,10 +246,21 @@ impl<T: Element> PinnedBuf<T> {
     /// # Panics
     /// If `len` is 0, its bytes overflow, or the device is sealed.
     pub fn zeroed(device: &Device, len: usize) -> Result<PinnedBuf<T>, CudaError> {
+        device.context().account().check_open();
+        PinnedBuf::beside_plan(device, len)
+    }
+
+    /// `zeroed`, of a device that may be sealed: the caller answers for what the host has.
+    ///
+    /// # Errors
+    /// The call that failed.
+    ///
+    /// # Panics
+    /// If `len` is 0 or its bytes overflow.
+    pub fn beside_plan(device: &Device, len: usize) -> Result<PinnedBuf<T>, CudaError> {
         let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes > 0);
         let bytes = bytes.expect("a buffer has at least one element and fits the address space");
         let context = device.context();
-        context.account().check_open();
         let mut raw = ptr::null_mut();
         // SAFETY: writes one address; the context is current; zeros are a `T`.
         unsafe {

@@ -5,6 +5,7 @@
 //! left. Rows beyond those of a step are tried op by op, where they are not numbers.
 
 mod drafts;
+pub(crate) mod moves;
 
 use std::fmt;
 
@@ -204,6 +205,7 @@ pub fn bit_rules<B: Runs>(
     resumes(runner, extent, trial)?;
     drafts::drafts(runner, extent, trial)?;
     drafts::predictions(runner, extent, trial)?;
+    moves::moves(runner, trial)?;
     Ok(seen)
 }
 

@@ -1,6 +1,7 @@
 //! A decoder of the target's family: its weights and caches, and the forward pass.
 
-use super::blocks::{self, AnyBlock, Loader, Runs, Shape, Stream};
+use super::blocks::{self, AnyBlock, Kept, Loader, Runs, Shape, Stream};
+use super::pools::Pools;
 use super::runner::{ROWS_MAX, VERIFIED_MAX};
 use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, BesideNorms, Ends, Hidden, RANKED};
@@ -8,7 +9,7 @@ use crate::target::{HIDDEN, MAX_SEQUENCES, Role, Site, VOCAB, blocks_at};
 use crate::weights::{Checkpoint, Layout, WeightsError};
 use step::executor::DeviceError;
 
-/// Weights, caches and states.
+/// Weights, and each layer's part of caches and states.
 pub struct Model<B: Runs> {
     pub embed: B::Matrix,
     pub layers: Vec<Layer<B>>,
@@ -134,19 +135,19 @@ impl<B: Runs> Scratch<B> {
     }
 }
 
-/// Reads every weight of the checkpoint onto the backend, with caches of `pages` KV pages.
+/// Reads every weight of the checkpoint onto the backend, with caches and states in `pools`.
 ///
 /// # Errors
 /// `WeightsError` naming the file and tensor that cannot be used.
 pub fn load<B: Runs>(
     ops: &mut B,
     checkpoint: &Checkpoint,
-    pages: usize,
+    pools: &mut Pools<B::Pool>,
 ) -> Result<Model<B>, WeightsError> {
     let mut loader = Loader {
         ops,
         checkpoint,
-        pages,
+        kept: Kept::Together(pools),
         site: Site::Whole,
     };
     let layers = 0..checkpoint.layout().layers();

@@ -8,7 +8,7 @@ use std::fmt;
 use std::iter;
 
 use super::runner::VERIFIED_MAX;
-use super::{Runs, decoder};
+use super::{Runs, decoder, pools};
 use crate::ops::{Bound, Footprint, HostMemory, RANKED};
 use crate::ops::{ENDS_MAX, LOGITS_ROWS_MAX};
 use crate::target::{
@@ -80,9 +80,9 @@ impl Plan {
     ) -> Result<Plan, TooLittle> {
         let room = Room::of::<B>(room);
         let least = Plan::of::<B>(model, PAGES_MIN, room);
-        let others = least.bytes() - taken::<B>(caches::<B>(model, PAGES_MIN));
+        let others = least.bytes() - taken::<B>([caches::<B>(model, PAGES_MIN)]);
         let fits = |pages: &usize| {
-            let caches = taken::<B>(caches::<B>(model, *pages));
+            let caches = taken::<B>([caches::<B>(model, *pages)]);
             room.bytes.is_none_or(|bytes| others + caches <= bytes)
         };
         match (PAGES_MIN..=KV_PAGES).rev().find(fits) {
@@ -102,9 +102,10 @@ impl Plan {
 
     fn of<B: Runs + Footprint>(model: Layout, pages: usize, room: Room) -> Plan {
         let entry = |name, bytes| Entry { name, bytes };
-        // States of a layer share a buffer, whose rounding is not a sum of its parts'.
-        let between = |first, end| {
-            let upto = |sequences| taken::<B>(states::<B>(model, sequences));
+        // States share a buffer, whose rounding is not a sum of its parts'.
+        let state = pools::piece_bytes::<B>(model).state;
+        let states = |first, end| {
+            let upto = |states| taken::<B>([(states * state) as u64]);
             upto(end) - upto(first)
         };
         let drafts = MAX_SEQUENCES + SNAPSHOTS;
@@ -112,10 +113,10 @@ impl Plan {
             pages,
             buffers: [
                 entry("weights, at most", taken::<B>(weights::<B>(model))),
-                entry("KV pages", taken::<B>(caches::<B>(model, pages))),
-                entry("recurrent states", between(0, MAX_SEQUENCES)),
-                entry("snapshots", between(MAX_SEQUENCES, drafts)),
-                entry("states of drafts", between(drafts, STATES)),
+                entry("KV pages", taken::<B>([caches::<B>(model, pages)])),
+                entry("recurrent states", states(0, MAX_SEQUENCES)),
+                entry("snapshots", states(MAX_SEQUENCES, drafts)),
+                entry("states of drafts", states(drafts, STATES)),
                 entry("activations", taken::<B>(activations::<B>(model))),
             ],
             others: [
@@ -253,6 +254,11 @@ fn taken<B: Footprint>(buffers: impl IntoIterator<Item = u64>) -> u64 {
     buffers.into_iter().map(B::buffer_bytes).sum()
 }
 
+/// The buffer of so many KV pages.
+fn caches<B: Runs>(model: Layout, pages: usize) -> u64 {
+    (pages * pools::piece_bytes::<B>(model).page) as u64
+}
+
 /// The first of the roles whose matrices at a site are loaded into one buffer.
 fn buffer_of(role: Role) -> Role {
     match role {
@@ -275,19 +281,6 @@ fn weights<B: Footprint>(model: Layout) -> impl Iterator<Item = u64> {
     let vectors = model.vectors();
     let vectors = vectors.map(|vector| (vector.elements() * size_of::<f32>()) as u64);
     buffers.into_values().chain(vectors)
-}
-
-/// Bytes of the caches of so many pages: a buffer for each block that has one.
-fn caches<B: Runs>(model: Layout, pages: usize) -> impl Iterator<Item = u64> {
-    let each = model.blocks().map(|block| block.page_bytes::<B>());
-    let kept = each.filter(|bytes| *bytes > 0);
-    kept.map(move |bytes| pages as u64 * bytes)
-}
-
-/// Bytes of the states of so many sequences, buffer by buffer.
-fn states<B: Runs>(model: Layout, sequences: usize) -> impl Iterator<Item = u64> {
-    let each = model.blocks().flat_map(|block| block.state_bytes::<B>());
-    each.map(move |bytes| sequences as u64 * bytes)
 }
 
 /// Every activation of the largest step, its logits, and what the device's operations work in.
@@ -361,7 +354,7 @@ mod tests {
             assert_eq!(lines.contains(entry.name), entry.bytes > 0, "{lines}");
         }
         for entry in &plan.buffers {
-            let keeps = states::<Backend>(model(), 1).next().is_some();
+            let keeps = pools::piece_bytes::<Backend>(model()).state > 0;
             let is_none = match entry.name {
                 "snapshots" => SNAPSHOTS == 0 || !keeps,
                 "states of drafts" => target::DRAFTS == 0 || !keeps,

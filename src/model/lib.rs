@@ -12,6 +12,7 @@ mod keep;
 pub mod ledger;
 pub mod ops;
 mod oracle;
+mod pools;
 mod runner;
 mod selfcheck;
 mod session;

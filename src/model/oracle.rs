@@ -17,7 +17,7 @@ use step::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId}
 use step::ranking::weight_of;
 
 use super::Runs;
-use super::blocks::{Loader, ROUTED, ROUTER_LOGITS, Shape};
+use super::blocks::{Kept, Loader, ROUTED, ROUTER_LOGITS, Shape};
 use super::decoder::{Layer, Part, Scratch};
 use super::runner::Runner;
 use super::session::most_likely;
@@ -428,7 +428,7 @@ impl<R: Fed> Reference<R> {
         let mut layer = Layer::load(&mut Loader {
             ops: &mut self.ops,
             checkpoint,
-            pages,
+            kept: Kept::Alone(pages),
             site: Site::Layer(index),
         })?;
         let [before, between, behind] = [0, 1, 2].map(|part| &device.states[2 * index + part][..]);

@@ -1,7 +1,9 @@
 //! A loaded model as the engine sees it.
 
+use std::ops::Range;
+
 use super::Runs;
-use crate::ops::{Batch, Hidden, ONE_BY_ONE, Program, RANKED};
+use crate::ops::{Batch, Hidden, ONE_BY_ONE, Program, RANKED, Side};
 use crate::ops::{ENDS_MAX, LOGITS_ROWS_MAX};
 use crate::target;
 use crate::weights::{Checkpoint, Stage, WeightsError};
@@ -9,10 +11,12 @@ use step::executor::{
     Ahead, DEPTH_MAX, DeviceError, Executor, Guessed, PageId, Patience, Ranked, Rows, Slot, States,
     TokenId,
 };
+use step::transfer::{PieceBytes, Transfer};
 
 use super::blocks::ROUTER_LOGITS;
 use super::decoder::{self, Model, Part, Scratch};
 use super::ledger::Plan;
+use super::pools::Pools;
 
 /// Most rows of one step: a full prefill, one token of every sequence, and drafts.
 pub const ROWS_MAX: usize = target::PREFILL_TOKENS + ENDS_MAX;
@@ -29,6 +33,7 @@ const _: () = assert!(TAKEN >= ROUTER_LOGITS && TAKEN >= target::HIDDEN);
 pub struct Runner<B: Runs> {
     ops: B,
     model: Model<B>,
+    pools: Pools<B::Pool>,
     scratch: Scratch<B>,
     batch: Batch,
     /// Rows of predictions behind the first one.
@@ -61,7 +66,8 @@ impl<B: Runs> Runner<B> {
         plan: &Plan,
     ) -> Result<Runner<B>, WeightsError> {
         checkpoint.progress().enter(Stage::Loading);
-        let model = decoder::load(&mut ops, checkpoint, plan.pages)?;
+        let mut pools = Pools::new(&ops, checkpoint.layout(), plan.pages)?;
+        let model = decoder::load(&mut ops, checkpoint, &mut pools)?;
         checkpoint.check_unchanged()?;
         let scratch = Scratch::new(&ops, checkpoint.layout())?;
         let mut runner = Runner {
@@ -71,6 +77,7 @@ impl<B: Runs> Runner<B> {
             displaced: false,
             ops,
             model,
+            pools,
             scratch,
             batch: Batch::new(plan.pages),
             ahead: Batch::ahead(plan.pages),
@@ -453,5 +460,29 @@ impl<B: Runs> Executor for Runner<B> {
         logits.clear();
         logits.extend_from_slice(&self.others);
         Ok(())
+    }
+
+    fn piece_bytes(&self) -> Option<PieceBytes> {
+        Some(self.pools.bytes())
+    }
+
+    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.ops.take_room(bytes)
+    }
+
+    fn room(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.ops.host_room(range)
+    }
+
+    fn save(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
+        self.ops.copy(&self.pools.copied(transfers), Side::Host)
+    }
+
+    fn restore(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
+        self.ops.copy(&self.pools.copied(transfers), Side::Device)
+    }
+
+    fn transferred(&mut self) -> Result<u64, DeviceError> {
+        self.ops.copied()
     }
 }

@@ -2,9 +2,12 @@
 //!
 //! Runs for whatever target the build names, when the repository holds its weights.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use super::bits::moves::{self, Moved};
 use super::decoder::{self, Part};
+use super::pools::{self, Pools};
 use super::testing::runner;
 use super::*;
 use crate::backend::cpu::Cpu;
@@ -123,8 +126,47 @@ fn the_rules_of_a_self_test_hold() {
     bit_rules(&mut runner, extent, &mut trial).unwrap();
     assert_eq!(trial.done, extent.trials());
     assert!(trial.found.iter().all(Tried::passed), "{:?}", trial.found);
-    let rules = 4 + usize::from(target::DRAFTS > 0);
+    let rules = 5 + usize::from(target::DRAFTS > 0);
     assert_eq!(trial.found.len(), rules);
+}
+
+/// Each layer's part of what is saved is needed, the prediction layer's and the convolution's tail
+/// among them: with zeros in its place other bits come.
+#[test]
+fn what_is_saved_of_a_sequence_has_every_layer() {
+    let Some(mut runner) = runner(1) else { return };
+    let mut trial = Told {
+        random: Random::new(9),
+        done: 0,
+        found: Vec::new(),
+    };
+    let (moved, bytes) = (Moved::drawn(&mut trial), runner.piece_bytes().unwrap());
+    moves::take_room(&mut runner).unwrap();
+    let wanted = moved.left(&mut runner).unwrap();
+    let (begun, len) = moved.saved(&mut runner).unwrap();
+    let kept = runner.room(0..len).to_vec();
+    let mut goes_on = |parts: &[(usize, &Range<usize>)]| {
+        let room = runner.room(0..len);
+        room.copy_from_slice(&kept);
+        let spoil =
+            |(piece, part): &(usize, &Range<usize>)| room[*piece..][(*part).clone()].fill(0);
+        parts.iter().for_each(spoil);
+        moved.restored(&mut runner, &begun).unwrap() == wanted
+    };
+    assert!(goes_on(&[]));
+    let [of_page, of_state] = pools::parts::<Cpu>(weights::Layout::whole());
+    let pages = (0..len - bytes.state).step_by(bytes.page);
+    assert!(!of_page.is_empty());
+    for part in &of_page {
+        let parts: Vec<_> = pages.clone().map(|page| (page, part)).collect();
+        assert!(!goes_on(&parts), "{part:?} of pages");
+    }
+    for part in &of_state {
+        assert!(
+            !goes_on(&[(len - bytes.state, part)]),
+            "{part:?} of the state"
+        );
+    }
 }
 
 /// Findings of a trial of rules.
@@ -326,7 +368,8 @@ fn rows_out_of_range_are_refused() {
 fn layers_of_a_drawn_checkpoint_add_little_to_the_hidden_state() {
     let checkpoint = weights::open_seeded(Arc::default());
     let mut ops = Cpu::new(2);
-    let mut model = decoder::load(&mut ops, &checkpoint, KV_PAGES).unwrap();
+    let mut pools = Pools::new(&ops, checkpoint.layout(), KV_PAGES).unwrap();
+    let mut model = decoder::load(&mut ops, &checkpoint, &mut pools).unwrap();
     let mut scratch = decoder::Scratch::new(&ops, checkpoint.layout()).unwrap();
     let tokens: Vec<_> = (0..PAGE).map(|at| (at * 7919 % VOCAB) as TokenId).collect();
     let sequence = alone(&tokens);

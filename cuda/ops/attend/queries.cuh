@@ -65,7 +65,8 @@ struct Heads {
 
 struct Params {
   const float* q;             // (rows, kHeads, 2, kHeadDim): query, gate if `kGated`
-  const bf16* cache;          // (pages, kKvHeads, 2, kPage): keys, values
+  const bf16* cache;          // (pages: page_stride apart; kKvHeads, 2, kPage): keys, values
+  unsigned page_stride;       // elements
   const unsigned* positions;  // (rows)
   const unsigned* tables;     // (rows): first page of the row's sequence in `pages`
   const unsigned* pages;
@@ -254,8 +255,7 @@ struct Queries : Heads<A> {
   // The keys of the block of positions from `start` on; the values are a page behind.
   __device__ const bf16* keys(int start) const {
     const unsigned page = params.pages[params.tables[first] + start / PAGE];
-    const size_t block = (static_cast<size_t>(page) * H::kKvHeads + kv_head) * 2;
-    return params.cache + block * H::kPage;
+    return params.cache + tile::head_at<A>(page, params.page_stride, kv_head, 0);
   }
 
   __device__ void clear() {

@@ -188,10 +188,12 @@ struct SplitKvBf16 {
   static cudaError_t launch(const float* q, const atlas_bf16* cache, const unsigned* positions,
                             const unsigned* tables, const unsigned* pages, const unsigned* cells,
                             const unsigned* tiles, float* partial, unsigned* arrived, float* out,
-                            unsigned, unsigned cell_count, unsigned cell_tokens, unsigned places,
-                            unsigned tile_count, unsigned tile_tokens, cudaStream_t stream) {
+                            unsigned page_stride, unsigned, unsigned cell_count,
+                            unsigned cell_tokens, unsigned places, unsigned tile_count,
+                            unsigned tile_tokens, cudaStream_t stream) {
     Params params{q,
                   cache,
+                  page_stride,
                   positions,
                   tables,
                   pages,

@@ -116,10 +116,10 @@ struct Splits : Queries<A, 1> {
   __device__ void copy(int item, const Place& at, int begin, int end) const {
     const int lane = threadIdx.x, in_block = (lane * PAGE + begin) * tile::kPageColumns;
     if (begin >= end || lane >= kStrips) return;
-    const size_t page = params.pages[table + at.start / PAGE];
-    const size_t block = (page * A::kKvHeads + kv_head) * 2 + at.is_value;
+    const unsigned page = params.pages[table + at.start / PAGE];
+    const size_t block = tile::head_at<A>(page, params.page_stride, kv_head, at.is_value);
     ptx::copy_bulk_shared(shared.ring[item % kSlots] + in_block,
-                          params.cache + block * Heads<A>::kPage + in_block,
+                          params.cache + block + in_block,
                           (end - begin) * tile::kPageColumns * sizeof(bf16),
                           &shared.full[item % kSlots]);
   }

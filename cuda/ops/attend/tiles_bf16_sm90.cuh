@@ -98,8 +98,8 @@ struct WideProducer : WideTile<A> {
   __device__ void bring(int part, int block) const {
     const int stage = turn(block) % kWideStages, lane = threadIdx.x;
     const unsigned* pages = params.pages + params.tables[first];
-    const size_t page = (static_cast<size_t>(pages[block]) * A::kKvHeads + kv_head) * 2 + part;
-    const bf16* from = params.cache + page * kBlockElements;
+    const bf16* from =
+        params.cache + tile::head_at<A>(pages[block], params.page_stride, kv_head, part);
     bf16* to = shared.part[part][stage];
     unsigned long long* full = &shared.full[part][stage];
     ptx::mbarrier_wait(&shared.empty[part][stage], turn(block) / kWideStages % 2 ^ 1);
@@ -380,11 +380,13 @@ struct TilesBf16 {
   static cudaError_t launch(const float* q, const atlas_bf16* cache, const unsigned* positions,
                             const unsigned* tables, const unsigned* pages, const unsigned* cells,
                             const unsigned* tiles, float* partial, unsigned* arrived, float* out,
-                            unsigned, unsigned cell_count, unsigned cell_tokens, unsigned places,
-                            unsigned tile_count, unsigned tile_tokens, cudaStream_t stream) {
+                            unsigned page_stride, unsigned, unsigned cell_count,
+                            unsigned cell_tokens, unsigned places, unsigned tile_count,
+                            unsigned tile_tokens, cudaStream_t stream) {
     if (cell_tokens != kWideTokens<A>) return cudaErrorInvalidValue;
     Params params{q,
                   cache,
+                  page_stride,
                   positions,
                   tables,
                   pages,

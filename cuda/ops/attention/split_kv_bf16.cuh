@@ -23,7 +23,7 @@ struct Constants {
   const float* q_norm;  // (kHeadDim), null if not `kNormed`
   const float* k_norm;  // (kHeadDim), null if not `kNormed`
   const float* angles;  // (MAX_CONTEXT, kPairs, 2): cosine, sine
-  bf16* cache;          // (pages, kKvHeads, 2, kPage): keys, values
+  bf16* cache;          // (pages: page_stride apart; kKvHeads, 2, kPage): keys, values
 };
 
 // The heads that a block makes of its row, one a warp: queries, then its own key and value.
@@ -38,7 +38,7 @@ struct Projected {
   static constexpr int kEach = (kValue + attend::kWarps) / attend::kWarps;
 
   const Constants& constants;
-  const size_t page;  // of the row's own position
+  const unsigned page;  // of the row's own position
   tile::Turn<A> turn;
   Head q_gain, k_gain;
 
@@ -70,13 +70,13 @@ struct Projected {
       head.norm(k_gain);
       head.rotate(turn);
     }
-    const size_t block = (page * Heads::kKvHeads + stage.kv_head) * 2 + is_value;
+    const size_t block = tile::head_at<A>(page, stage.params.page_stride, stage.kv_head, is_value);
     const int item = stage.last_item(is_value), position = stage.last % PAGE;
 #pragma unroll
     for (int i = 0; i < Head::kParts; ++i) {
       const bf16 rounded = to_bf16(head.part[i]);
       *stage.own_at(item, is_value, head.dim(i)) = rounded;
-      constants.cache[block * Heads::kPage + tile::page_at(position, head.dim(i))] = rounded;
+      constants.cache[block + tile::page_at(position, head.dim(i))] = rounded;
     }
   }
 
@@ -111,9 +111,10 @@ struct SplitKvBf16 {
                             const float* k_norm, const float* angles, const unsigned* positions,
                             const unsigned* tables, const unsigned* pages, atlas_bf16* cache,
                             const unsigned* tiles, float* partial, unsigned* arrived, float* out,
-                            unsigned rows, cudaStream_t stream) {
+                            unsigned page_stride, unsigned rows, cudaStream_t stream) {
     const attend::Params params{q,
                                 cache,
+                                page_stride,
                                 positions,
                                 tables,
                                 pages,

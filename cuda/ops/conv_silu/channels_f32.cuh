@@ -33,7 +33,8 @@ inline constexpr int kHeadVectors = Delta::kKeyDim / 4;
 struct Params {
   const float* x;             // (rows, kChannels)
   const float* weight;        // (kChannels, kConv)
-  float* tail;                // (states, kRing, kChannels): the input of position p at p % kRing
+  float* tail;  // (states: state_stride apart; kRing, kChannels): input of position p at p % kRing
+  unsigned state_stride;      // elements
   const uint4* chunks;        // (chunks): first row, rows, first row and rows of its sequence
   const unsigned* positions;  // (rows)
   const unsigned* from_slots;  // (rows)
@@ -74,7 +75,8 @@ struct Sequence {
   }
 
   __device__ float4& of_tail(unsigned of_slot, int at) const {
-    return tile::vector_at(params.tail, (size_t{of_slot} * kRing + at % kRing) * kVectors + vector);
+    float* tail = params.tail + size_t{of_slot} * params.state_stride;
+    return tile::vector_at(tail, at % kRing * kVectors + vector);
   }
 
   // Input `index` of the step: negative ones are in the tail.
@@ -167,10 +169,10 @@ struct ChannelsF32 {
                             const unsigned* from_slots, const unsigned* slots,
                             const unsigned* kept_rows, const unsigned* kept_slots,
                             const unsigned* behind, const unsigned* in_cells, float* out,
-                            unsigned, unsigned count, cudaStream_t stream) {
+                            unsigned state_stride, unsigned, unsigned count, cudaStream_t stream) {
     const auto* list = reinterpret_cast<const uint4*>(chunks);
-    const Params params{x,     weight,    tail,       list,   positions, from_slots,
-                        slots, kept_rows, kept_slots, behind, in_cells,  out};
+    const Params params{x,     weight,    tail,       state_stride, list,     positions, from_slots,
+                        slots, kept_rows, kept_slots, behind,       in_cells, out};
     const unsigned blocks = blocks_for(kVectors, Tile::kThreads);
     return launch_chained(channels_f32<Tile>, {blocks, Tile::kThreads, 0, count}, stream, params);
   }

@@ -29,8 +29,9 @@ struct Params {
   const float* a_log;         // (kValueHeads)
   const float* dt_bias;       // (kValueHeads)
   const float* norm;          // (kValueDim)
-  float* tail;                // (states, kRing, kWidth)
-  float* state;               // (states, kValueHeads, kValueDim, kKeyDim)
+  float* tail;                // (states: state_stride apart; kRing, kWidth)
+  float* state;               // (states: as far; kValueHeads, kValueDim, kKeyDim)
+  unsigned state_stride;      // elements
   const unsigned* positions;  // (rows)
   const unsigned* from_slots;  // (rows)
   const unsigned* slots;       // (rows)
@@ -62,8 +63,8 @@ struct Channel {
     }
   }
 
-  __device__ float* ring_of(const Params& params, size_t slot) const {
-    return params.tail + slot * conv_silu::kRing * kWidth + at;
+  __device__ float* ring_of(const Params& params, unsigned slot) const {
+    return params.tail + size_t{slot} * params.state_stride + at;
   }
 
   __device__ float mixed(float x) const {
@@ -85,6 +86,12 @@ struct Channel {
     before[0] = before[1], before[1] = before[2], before[2] = x;
   }
 };
+
+// A column of a head's state.
+__device__ inline float* column_of(const Params& params, unsigned slot, int head, int column) {
+  const int at = (head * Delta::kValueDim + column) * Delta::kKeyDim;
+  return params.state + size_t{slot} * params.state_stride + at;
+}
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 

@@ -51,12 +51,12 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   const int head = blockIdx.x, warp = threadIdx.x / tile::kWarpLanes;
   const int lane = threadIdx.x % tile::kWarpLanes;
   const int column = threadIdx.x / kColumnLanes, part = threadIdx.x % kColumnLanes;
-  const size_t row = blockIdx.y, slot = params.slots[row], from_slot = params.from_slots[row];
+  const size_t row = blockIdx.y;
+  const unsigned slot = params.slots[row], from_slot = params.from_slots[row];
   const int position = static_cast<int>(params.positions[row]);
   const bool begun = position != 0;
-  constexpr int kState = Delta::kValueDim * Delta::kKeyDim;
-  float* state = params.state + (slot * Delta::kValueHeads + head) * kState;
-  const float* before = params.state + (from_slot * Delta::kValueHeads + head) * kState;
+  float* state = column_of(params, slot, head, 0);
+  const float* before = column_of(params, from_slot, head, 0);
   if (threadIdx.x == 0 && begun) ask_all(shared, before);
   Channel channel[kMine];
 #pragma unroll
@@ -141,10 +141,11 @@ struct HeadsF32 {
                             const float* norm, float* tail, float* state,
                             const unsigned* positions, const unsigned* from_slots,
                             const unsigned* slots, const unsigned* behind,
-                            const unsigned* spans, unsigned* arrived, float* out, unsigned rows,
-                            unsigned span_count, cudaStream_t stream) {
-    const Params params{qkv,  z,    b,     a,         conv,       a_log, dt_bias,
-                        norm, tail, state, positions, from_slots, slots, out};
+                            const unsigned* spans, unsigned* arrived, float* out,
+                            unsigned state_stride, unsigned rows, unsigned span_count,
+                            cudaStream_t stream) {
+    const Params params{qkv,  z,     b,            a,         conv,       a_log, dt_bias, norm,
+                        tail, state, state_stride, positions, from_slots, slots, out};
     if (spans != nullptr) {
       const auto* list = reinterpret_cast<const uint2*>(spans);
       return launch_spans(params, {list, behind, arrived}, rows, span_count, stream);

@@ -83,10 +83,9 @@ __device__ inline void carry(const Params& params, SpanStorage& shared, size_t f
     const float result = step.take(s, shared.mixed[r][2 * Delta::kKeyDim + column], part);
     const size_t of_row = (first + r) * Delta::kValueHeads + head;
     if (part == 0) params.out[of_row * Delta::kValueDim + at] = result;
-    const size_t to = shared.to[r];
+    const unsigned to = shared.to[r];
     if (to == kNoSlot) continue;
-    const size_t columns = (to * Delta::kValueHeads + head) * Delta::kValueDim + at;
-    float* state = params.state + columns * Delta::kKeyDim;
+    float* state = column_of(params, to, head, at);
 #pragma unroll
     for (int i = 0; i < kParts; ++i) tile::vector_at(state, i * kColumnLanes + part) = s[i];
   }
@@ -101,12 +100,11 @@ inline __global__ __launch_bounds__(kSpanThreads) void spans_f32(Params params, 
   if (rows == 0) return;  // others of the grid wait for the kernel before
   const int warp = threadIdx.x / tile::kWarpLanes, lane = threadIdx.x % tile::kWarpLanes;
   const int position = static_cast<int>(params.positions[first]);
-  const size_t before = size_t{params.from_slots[first]} * Delta::kValueHeads + head;
+  const unsigned before = params.from_slots[first];
   if (threadIdx.x == 0 && position != 0) {
     ptx::mbarrier_init(&shared.full);
     ptx::mbarrier_init_fence();
-    const size_t columns = before * Delta::kValueDim + split * kColumns;
-    ask(shared.full, shared.state, params.state + columns * Delta::kKeyDim);
+    ask(shared.full, shared.state, column_of(params, before, head, split * kColumns));
   }
   const bool has_channel = threadIdx.x < kSpanChannels;
   const bool is_value = threadIdx.x >= 2 * Delta::kKeyDim;

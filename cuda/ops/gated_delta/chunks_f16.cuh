@@ -37,7 +37,8 @@ inline constexpr int kAhead = 2;
 
 struct CarryParams {
   const float* qkv;           // (rows, kWidth), heads F16
-  float* state;               // (states, kValueHeads, kValueDim, kKeyDim)
+  float* state;               // (states: state_stride apart; kValueHeads, kValueDim, kKeyDim)
+  unsigned state_stride;      // elements
   const uint2* cells;         // (cells): first row, rows
   const uint2* runs;          // (runs): first cell, cells of one sequence
   const unsigned* positions;  // (rows)
@@ -288,10 +289,9 @@ struct Carry {
 
   // `body(two elements in memory, two of s)` of this lane's part of a slot's state.
   template <class Body>
-  __device__ void for_each_state(size_t slot, Sums<kKeyTiles>& s, Body body) const {
-    const size_t of_head = slot * Delta::kValueHeads + head;
-    float* state =
-        params.state + (of_head * Delta::kValueDim + column + g) * Delta::kKeyDim + 2 * q;
+  __device__ void for_each_state(unsigned slot, Sums<kKeyTiles>& s, Body body) const {
+    const int at = (head * Delta::kValueDim + column + g) * Delta::kKeyDim + 2 * q;
+    float* state = params.state + size_t{slot} * params.state_stride + at;
 #pragma unroll
     for (int t = 0; t < 2 * kKeyTiles; ++t) {
 #pragma unroll
@@ -339,7 +339,7 @@ struct Carry {
   }
 
   // Stores the state, times its scale, as it is.
-  __device__ void store(size_t slot, Sums<kKeyTiles>& s, const Scale& scale) const {
+  __device__ void store(unsigned slot, Sums<kKeyTiles>& s, const Scale& scale) const {
     const float back = scale.back;
     for_each_state(slot, s, [back](float2& to, float x, float y) { to = {x * back, y * back}; });
   }
@@ -490,9 +490,9 @@ struct ChunksF16 {
                             const unsigned* positions, const unsigned* from_slots,
                             const unsigned* slots, const unsigned* kept_rows,
                             const unsigned* kept_slots, const unsigned* behind,
-                            unsigned char* records, float* out, unsigned, unsigned span_count,
-                            unsigned cell_count, unsigned run_count, unsigned record_bytes,
-                            cudaStream_t stream) {
+                            unsigned char* records, float* out, unsigned state_stride, unsigned,
+                            unsigned span_count, unsigned cell_count, unsigned run_count,
+                            unsigned record_bytes, cudaStream_t stream) {
     if (record_bytes != sizeof(CellRecord)) return cudaErrorInvalidValue;
     const auto* cell_list = reinterpret_cast<const uint2*>(cells);
     auto* cell_records = reinterpret_cast<CellRecord*>(records);
@@ -505,13 +505,13 @@ struct ChunksF16 {
     const cudaError_t not_prepared = launch_chained(cells_f16<Tile>, all, stream, prepared);
     if (not_prepared != cudaSuccess) return not_prepared;
     const auto* run_list = reinterpret_cast<const uint2*>(runs);
-    const CarryParams carried{qkv,   state,     cell_list,  run_list,     positions, from_slots,
-                              slots, kept_rows, kept_slots, cell_records, out};
+    const CarryParams carried{qkv,       state,      state_stride, cell_list, run_list,  positions,
+                              from_slots, slots,     kept_rows,    kept_slots, cell_records, out};
     const Launch shape{run_count, kCarryThreads, sizeof(CarryStorage), Delta::kValueHeads, kSplits};
     const cudaError_t not_carried = launch_chained(carry_f16<Tile>, shape, stream, carried);
     if (not_carried != cudaSuccess) return not_carried;
-    return ColumnsF32<Tile>::launch(qkv, b, a, a_log, dt_bias, state, spans, positions,
-                                    from_slots, slots, behind, out, span_count, stream);
+    return ColumnsF32<Tile>::launch(qkv, b, a, a_log, dt_bias, state, state_stride, spans,
+                                    positions, from_slots, slots, behind, out, span_count, stream);
   }
 };
 

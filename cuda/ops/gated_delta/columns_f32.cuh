@@ -40,7 +40,8 @@ struct Params {
   const float* a;             // (rows, kValueHeads)
   const float* a_log;         // (kValueHeads)
   const float* dt_bias;       // (kValueHeads)
-  float* state;               // (states, kValueHeads, kValueDim, kKeyDim)
+  float* state;               // (states: state_stride apart; kValueHeads, kValueDim, kKeyDim)
+  unsigned state_stride;      // elements
   const uint2* spans;         // (spans): first row, rows
   const unsigned* positions;  // (rows)
   const unsigned* from_slots;  // (rows)
@@ -172,9 +173,9 @@ __global__ __launch_bounds__(kThreads) void columns_f32(Params params) {
   const uint2 span = params.spans[blockIdx.x];
   const int rows = span.y;
   if (rows == 0) return;
-  const auto state_of = [&](size_t slot) {
-    const size_t columns = (slot * Delta::kValueHeads + head) * Delta::kValueDim + split * kColumns;
-    return params.state + (columns + column) * Delta::kKeyDim;
+  const auto state_of = [&](unsigned slot) {
+    const int columns = head * Delta::kValueDim + split * kColumns + column;
+    return params.state + size_t{slot} * params.state_stride + columns * Delta::kKeyDim;
   };
   const float* before = state_of(params.from_slots[span.x]);
   const auto write = [&](unsigned slot, const float4 (&s)[kParts]) {
@@ -225,12 +226,13 @@ __global__ __launch_bounds__(kThreads) void columns_f32(Params params) {
 template <class Tile>
 struct ColumnsF32 {
   static cudaError_t launch(const float* qkv, const float* b, const float* a, const float* a_log,
-                            const float* dt_bias, float* state, const unsigned* spans,
-                            const unsigned* positions, const unsigned* from_slots,
-                            const unsigned* slots, const unsigned* behind, float* out,
+                            const float* dt_bias, float* state, unsigned state_stride,
+                            const unsigned* spans, const unsigned* positions,
+                            const unsigned* from_slots, const unsigned* slots,
+                            const unsigned* behind, float* out,
                             unsigned count, cudaStream_t stream) {
     const auto* list = reinterpret_cast<const uint2*>(spans);
-    const Params params{qkv,  b,         a,          a_log, dt_bias, state,
+    const Params params{qkv,  b,         a,          a_log, dt_bias, state, state_stride,
                         list, positions, from_slots, slots, behind,  out};
     const Launch shape{count, kThreads, 0, Delta::kValueHeads, kSplits};
     return launch_chained(columns_f32<Tile>, shape, stream, params);

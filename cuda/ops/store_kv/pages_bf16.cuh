@@ -31,8 +31,9 @@ struct Params {
   const unsigned* positions;  // (rows)
   const unsigned* tables;     // (rows)
   const unsigned* pages;
-  bf16* cache;     // (pages, kKvHeads, 2, PAGE * kHeadDim): keys, values
-  unsigned heads;  // of all rows
+  bf16* cache;           // (pages: page_stride apart; kKvHeads, 2, PAGE * kHeadDim): keys, values
+  unsigned page_stride;  // elements
+  unsigned heads;        // of all rows
 };
 
 template <class Tile, class A>
@@ -50,7 +51,7 @@ __global__ __launch_bounds__(Tile::kThreads) void pages_bf16(Params params) {
   const size_t position = live ? params.positions[row] : 0;
   tile::Turn<A> turn;
   turn.load(params.angles, position);
-  const size_t page = live ? params.pages[params.tables[row] + position / PAGE] : 0;
+  const unsigned page = live ? params.pages[params.tables[row] + position / PAGE] : 0;
   ptx::griddepcontrol_wait();  // lists and constants depend on no kernel; everything below does
   if (!live) return;
   tile::Head<A> head;
@@ -69,8 +70,7 @@ __global__ __launch_bounds__(Tile::kThreads) void pages_bf16(Params params) {
     head.norm(gain);
     head.rotate(turn);
   }
-  // (page, head, keys | values)
-  bf16* to = params.cache + ((page * kKvHeads + kv_head) * 2 + is_value) * PAGE * kHeadDim;
+  bf16* to = params.cache + tile::head_at<A>(page, params.page_stride, kv_head, is_value);
 #pragma unroll
   for (int i = 0; i < head.kParts; ++i) {
     to[tile::page_at(static_cast<int>(position % PAGE), head.dim(i))] = to_bf16(head.part[i]);
@@ -82,9 +82,9 @@ struct PagesBf16 {
   static cudaError_t launch(float* q, const float* k, const float* v, const float* q_norm,
                             const float* k_norm, const float* angles, const unsigned* positions,
                             const unsigned* tables, const unsigned* pages, atlas_bf16* cache,
-                            unsigned rows, cudaStream_t stream) {
-    const Params params{q,         k,      v,     q_norm, k_norm,          angles,
-                        positions, tables, pages, cache,  rows * kRowHeads<A>};
+                            unsigned page_stride, unsigned rows, cudaStream_t stream) {
+    const Params params{q,      k,     v,     q_norm,      k_norm,             angles, positions,
+                        tables, pages, cache, page_stride, rows * kRowHeads<A>};
     const unsigned blocks = blocks_for(params.heads, Tile::kThreads / tile::kWarpLanes);
     return launch_chained(pages_bf16<Tile, A>, {blocks, Tile::kThreads, 0}, stream, params);
   }

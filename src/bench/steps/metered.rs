@@ -6,8 +6,9 @@ use std::rc::Rc;
 
 use model::backend::clock::{Clock, Timed};
 use model::ops::{
-    Attend, Batch, BesideNorms, Cost, Delta, DeltaNet, Dense, Device, Ends, Gate, GatedDelta,
-    Guess, Hidden, Qkv, RANKED, Route, Span, norm_and_rank, store_and_attend,
+    Attend, Batch, BesideNorms, Copied, Cost, Delta, DeltaNet, Dense, Device, Ends, Gate,
+    GatedDelta, Guess, Hidden, Place, Qkv, RANKED, Route, Side, Span, norm_and_rank,
+    store_and_attend,
 };
 use model::shapes;
 use model::target::{self, Format, KvFormat};
@@ -143,6 +144,7 @@ impl<B: Device + Timed> Device for Metered<B> {
     type Matrix = Weighed<B::Matrix>;
     type Vector = B::Vector;
     type Host = B::Host;
+    type Pool = B::Pool;
 
     const RANKS: bool = B::RANKS;
     const PATIENCE: Option<Patience> = B::PATIENCE;
@@ -178,6 +180,26 @@ impl<B: Device + Timed> Device for Metered<B> {
 
     fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Self::Vector, WeightsError> {
         self.inner.load_vector(part)
+    }
+
+    fn pool(&self, pieces: usize, bytes: usize) -> Result<Self::Pool, DeviceError> {
+        self.inner.pool(pieces, bytes)
+    }
+
+    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.inner.take_room(bytes)
+    }
+
+    fn host_room(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.inner.host_room(range)
+    }
+
+    fn copy(&mut self, copies: &[Copied<'_, Self::Pool>], to: Side) -> Result<(), DeviceError> {
+        self.inner.copy(copies, to)
+    }
+
+    fn copied(&mut self) -> Result<u64, DeviceError> {
+        self.inner.copied()
     }
 
     fn tensor(&self, rows: usize, width: usize) -> Result<Self::Tensor, DeviceError> {
@@ -370,8 +392,10 @@ impl<M: shapes::Mlp, B: Gate<M> + Timed> Gate<M> for Metered<B> {
 impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
     type KvCache = B::KvCache;
 
-    fn kv_cache(&self, pages: usize) -> Result<Self::KvCache, DeviceError> {
-        self.inner.kv_cache(pages)
+    const PAGE_BYTES: usize = B::PAGE_BYTES;
+
+    fn cache_at(&self, place: Place<Self::Pool>) -> Self::KvCache {
+        self.inner.cache_at(place)
     }
 
     fn store_kv(
@@ -444,8 +468,10 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
 
     const CELL_BYTES: usize = B::CELL_BYTES;
 
-    fn delta_state(&self) -> Result<Self::State, DeviceError> {
-        self.inner.delta_state()
+    const STATE_BYTES: usize = B::STATE_BYTES;
+
+    fn state_at(&self, place: Place<Self::Pool>) -> Self::State {
+        self.inner.state_at(place)
     }
 
     fn conv_silu(

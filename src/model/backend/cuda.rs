@@ -21,6 +21,7 @@ mod load;
 pub mod memory;
 pub mod packed;
 mod panels;
+mod pieces;
 #[cfg(has = "experts")]
 mod route;
 mod steps;
@@ -37,7 +38,7 @@ use ffi::{
 };
 
 use crate::ops::ENDS_MAX;
-use crate::ops::{Batch, Device, Program};
+use crate::ops::{Batch, Copied, Device, Program, Side};
 use crate::shapes::largest;
 use crate::target::{
     self, Format, HIDDEN, MAX_SEQUENCES, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB, each_mlp,
@@ -53,6 +54,7 @@ use guess::Guesses;
 use jobs::Wanted;
 use load::Loader;
 pub use load::READERS;
+use pieces::{Copies, Pieces};
 use steps::Steps;
 use storage::{Order, Storage};
 
@@ -172,6 +174,7 @@ pub struct Cuda {
     graphs: Vec<(Program, usize, Graph)>,
     step: Steps,
     guesses: Guesses,
+    copies: Copies,
     /// Until the first step is recorded.
     loader: Option<Loader>,
     /// Bytes of all matrices loaded so far.
@@ -311,6 +314,7 @@ impl Cuda {
             room,
             step: Steps::new(&device)?,
             guesses: Guesses::new(&device)?,
+            copies: Copies::new(&device)?,
             loader: None,
             matrix_bytes: 0,
             attend: attend::Room::new(&device, &stream)?,
@@ -381,6 +385,7 @@ impl Device for Cuda {
     type Matrix = Matrix;
     type Vector = Vector;
     type Host = Host;
+    type Pool = Pieces;
 
     const RANKS: bool = true;
     const PATIENCE: Option<Patience> = Some(Patience {
@@ -420,6 +425,26 @@ impl Device for Cuda {
 
     fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Vector, WeightsError> {
         Ok(Vector(self.filled(&part.read_f32()?)?))
+    }
+
+    fn pool(&self, pieces: usize, bytes: usize) -> Result<Pieces, DeviceError> {
+        Ok(Pieces::new(self.zeroed(pieces * bytes)?, bytes))
+    }
+
+    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.copies.take_room(&self.device, bytes)
+    }
+
+    fn host_room(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.copies.room(range)
+    }
+
+    fn copy(&mut self, copies: &[Copied<'_, Pieces>], to: Side) -> Result<(), DeviceError> {
+        self.queue_copies(copies, to)
+    }
+
+    fn copied(&mut self) -> Result<u64, DeviceError> {
+        self.copies_done()
     }
 
     fn tensor(&self, rows: usize, width: usize) -> Result<Tensor, DeviceError> {
@@ -522,6 +547,8 @@ impl Drop for Cuda {
     fn drop(&mut self) {
         self.queue.wait();
         self.wait_beside();
+        let waited = self.copies.wait();
+        self.queue.failures.waited(waited);
     }
 }
 

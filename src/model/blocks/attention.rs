@@ -45,7 +45,7 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
                 ]),
                 false => None,
             },
-            cache: loader.ops.kv_cache(loader.pages)?,
+            cache: loader.cache(Self::PAGE_BYTES)?,
         })
     }
 

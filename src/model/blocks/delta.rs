@@ -49,7 +49,7 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
             a_log: loader.vector(Role::GdnDecayRate)?,
             dt_bias: loader.vector(Role::GdnDecayBias)?,
             norm: loader.vector(Role::GdnNorm)?,
-            state: loader.ops.delta_state()?,
+            state: loader.states(Self::STATE_BYTES.iter().sum())?,
         })
     }
 

@@ -1,15 +1,27 @@
 //! Weights of a site of the model, from a checkpoint onto a backend.
 
-use crate::ops::Device;
+#[cfg(has = "delta")]
+use crate::ops::Delta;
+use crate::ops::{Attend, Device};
+use crate::pools::Pools;
+use crate::shapes;
 use crate::target::{Role, Site};
 use crate::weights::{Checkpoint, WeightsError};
+use step::executor::DeviceError;
+
+/// Where layers keep what they carry from step to step.
+pub enum Kept<'a, P> {
+    /// Side by side, in the pools of a model.
+    Together(&'a mut Pools<P>),
+    /// Alone, with so many KV pages.
+    Alone(usize),
+}
 
 /// Loads the matrices and vectors of one site after the other.
 pub struct Loader<'a, B: Device> {
     pub ops: &'a mut B,
     pub checkpoint: &'a Checkpoint,
-    /// KV pages of each cache.
-    pub pages: usize,
+    pub kept: Kept<'a, B::Pool>,
     pub site: Site,
 }
 
@@ -39,5 +51,38 @@ impl<B: Device> Loader<'_, B> {
     pub fn vector(&mut self, role: Role) -> Result<B::Vector, WeightsError> {
         let vector = self.checkpoint.vector(role, self.site);
         self.ops.load_vector(&vector)
+    }
+
+    /// The next attention layer's cache, with so many bytes of each page.
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn cache<A: shapes::Attention>(&mut self, bytes: u64) -> Result<B::KvCache, DeviceError>
+    where
+        B: Attend<A>,
+    {
+        let bytes = bytes as usize;
+        assert!(B::PAGE_BYTES <= bytes);
+        match &mut self.kept {
+            Kept::Together(pools) => Ok(self.ops.cache_at(pools.page(bytes))),
+            Kept::Alone(pages) => self.ops.kv_cache(*pages),
+        }
+    }
+
+    /// The next recurrent layer's states, of so many bytes each.
+    ///
+    /// # Errors
+    /// Too little memory.
+    #[cfg(has = "delta")]
+    pub fn states<D: shapes::Delta>(&mut self, bytes: u64) -> Result<B::State, DeviceError>
+    where
+        B: Delta<D>,
+    {
+        let bytes = bytes as usize;
+        assert!(B::STATE_BYTES <= bytes);
+        match &mut self.kept {
+            Kept::Together(pools) => Ok(self.ops.state_at(pools.state(bytes))),
+            Kept::Alone(_) => self.ops.delta_state(),
+        }
     }
 }

@@ -13,7 +13,7 @@ mod loader;
 mod mlp;
 
 pub use any::{AnyBlock, Runs, Scratch, Shape};
-pub use loader::Loader;
+pub use loader::{Kept, Loader};
 
 use crate::ops::{Batch, Device};
 use crate::shapes::largest;

@@ -1,19 +1,32 @@
 //! Attention over a paged cache of keys and values.
 
-use super::{Batch, Device};
+use super::{Batch, Device, Place};
 use crate::shapes;
 use step::executor::DeviceError;
+use step::transfer::PIECE_ALIGN;
 
 /// Attention of one shape.
 pub trait Attend<A: shapes::Attention>: Device {
     /// Keys and values of one attention layer: pages of `target::PAGE` tokens.
     type KvCache;
 
-    /// An empty cache of one attention layer, of at most `target::KV_PAGES` pages.
+    /// Bytes of a page of one layer.
+    const PAGE_BYTES: usize;
+
+    /// The cache of a layer that has this place of each page, of at most `target::KV_PAGES`.
+    fn cache_at(&self, place: Place<Self::Pool>) -> Self::KvCache;
+
+    /// An empty cache of one layer with memory of its own, whose pages do not touch.
     ///
     /// # Errors
     /// Too little memory.
-    fn kv_cache(&self, pages: usize) -> Result<Self::KvCache, DeviceError>;
+    fn kv_cache(&self, pages: usize) -> Result<Self::KvCache, DeviceError> {
+        let (pool, at) = (
+            self.pool(pages, Self::PAGE_BYTES + PIECE_ALIGN)?,
+            PIECE_ALIGN,
+        );
+        Ok(self.cache_at(Place { pool, at }))
+    }
 
     /// Norms and rotates queries and keys, in place, and writes each row's keys and values at its
     /// position of its sequence. Per head of `HEAD_DIM`: RMS norm times `w` where the shape is

@@ -1,8 +1,10 @@
 //! Gated DeltaNet: a causal convolution, then the gated delta rule on a state per value head.
 
-use super::{Batch, Dense, Device};
+use super::{Batch, Dense, Device, Place};
 use crate::shapes;
+use crate::target::STATES;
 use step::executor::DeviceError;
+use step::transfer::PIECE_ALIGN;
 
 /// Gated DeltaNet of one shape.
 pub trait Delta<D: shapes::Delta>: Dense {
@@ -12,11 +14,23 @@ pub trait Delta<D: shapes::Delta>: Dense {
     /// Bytes of a number that `conv_silu` or `gated_delta` leaves of a row that a cell takes.
     const CELL_BYTES: usize;
 
-    /// Zero state of one layer.
+    /// Bytes of a state of one layer.
+    const STATE_BYTES: usize;
+
+    /// The states of a layer that has this place of each slot's.
+    fn state_at(&self, place: Place<Self::Pool>) -> Self::State;
+
+    /// Zero states of one layer with memory of their own, which do not touch.
     ///
     /// # Errors
     /// Too little memory.
-    fn delta_state(&self) -> Result<Self::State, DeviceError>;
+    fn delta_state(&self) -> Result<Self::State, DeviceError> {
+        let (pool, at) = (
+            self.pool(STATES, Self::STATE_BYTES + PIECE_ALIGN)?,
+            PIECE_ALIGN,
+        );
+        Ok(self.state_at(Place { pool, at }))
+    }
 
     /// Causal depthwise convolution and SiLU over each sequence's rows:
     /// `out[t, c] = silu(sum_j w[c, j] x[t - (CONV - 1) + j, c])`. Inputs before the step's

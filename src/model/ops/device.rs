@@ -33,6 +33,30 @@ impl Program {
     }
 }
 
+/// Part of every piece of a pool: that of one layer.
+#[derive(Clone, Debug)]
+pub struct Place<P> {
+    pub pool: P,
+    /// Bytes behind the start of a piece.
+    pub at: usize,
+}
+
+/// A piece of a pool, and where its copy begins in the host's room.
+#[derive(Clone, Copy, Debug)]
+pub struct Copied<'a, P> {
+    pub pool: &'a P,
+    pub piece: usize,
+    /// Bytes behind the start of the room.
+    pub at: usize,
+}
+
+/// Side that a piece is copied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Host,
+    Device,
+}
+
 /// A device that holds a model's numbers and works on them.
 pub trait Device {
     /// Activations `[rows, width]`, F32 or the backend's activation type.
@@ -43,6 +67,8 @@ pub trait Device {
     type Vector;
     /// Memory of the host that `read` fills: as many elements as were read last.
     type Host: Deref<Target = [f32]>;
+    /// Memory of pieces of one size. Clones are the same memory.
+    type Pool: Clone;
 
     /// Whether rows of logits are ranked where they are, because to take them to the host costs
     /// more.
@@ -67,6 +93,30 @@ pub trait Device {
     fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, WeightsError>;
     /// Loads a vector. `# Errors` as `load_matrix`.
     fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Self::Vector, WeightsError>;
+
+    /// Memory of `pieces` pieces of `bytes` each, one behind the other, all bits zero.
+    ///
+    /// # Errors
+    /// Too little memory; so below.
+    fn pool(&self, pieces: usize, bytes: usize) -> Result<Self::Pool, DeviceError>;
+    /// Takes the host's room for copies of pieces, once.
+    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError>;
+    /// Bytes of it that no copy under way touches.
+    ///
+    /// # Panics
+    /// If the range is not in it.
+    fn host_room(&mut self, range: Range<usize>) -> &mut [u8];
+    /// Starts copies of pieces, behind all operations so far, which are done in the order in which
+    /// they are started. Operations from here on do not wait for them.
+    ///
+    /// # Errors
+    /// The device failed; so below.
+    ///
+    /// # Panics
+    /// If a range is not in the room.
+    fn copy(&mut self, copies: &[Copied<'_, Self::Pool>], to: Side) -> Result<(), DeviceError>;
+    /// Copies that are done since the start.
+    fn copied(&mut self) -> Result<u64, DeviceError>;
 
     /// Storage for activations of at most `rows` rows of `width` elements.
     ///

@@ -29,7 +29,7 @@ pub use batch::{Batch, Span};
 pub use cost::Cost;
 pub use delta::{Delta, DeltaNet, GatedDelta};
 pub use dense::{BesideNorms, Dense, Ends, Hidden, norm_and_rank};
-pub use device::{Device, Program};
+pub use device::{Copied, Device, Place, Program, Side};
 pub use footprint::{Bound, Footprint, HostMemory};
 pub use gate::Gate;
 pub use guess::Guess;

@@ -3,13 +3,14 @@
 use std::any::TypeId;
 use std::marker::PhantomData;
 
-use crate::ops::{Attend, Batch};
+use crate::ops::{Attend, Batch, Place};
 use crate::shapes;
 use crate::target::{MAX_CONTEXT, PAGE};
-use step::executor::{DeviceError, PageId};
+use step::executor::PageId;
 
 use super::elementwise::{inverse_rms, mul_sigmoid};
 use super::lanes::{LANES, Lanes, exp};
+use super::pieces::{Part, Pieces, Starts};
 use super::share::Shared;
 use super::wide::{Kernel, Vector, widest};
 use super::{Cpu, Tensor, split};
@@ -27,6 +28,10 @@ trait Lay: shapes::Attention {
     const HEAD_LANES: usize = Self::HEAD_DIM.div_ceil(LANES);
     /// Elements that a value takes in the cache.
     const VALUE_STRIDE: usize = Self::HEAD_LANES * LANES;
+    /// Elements of a page's keys, which its values follow.
+    const PAGE_KEYS: usize = Self::KV_HEADS * PAGE * Self::HEAD_DIM;
+    /// Elements of a page.
+    const PAGE_ELEMENTS: usize = Self::PAGE_KEYS + Self::KV_HEADS * PAGE * Self::VALUE_STRIDE;
     /// Fails to compile where a value is wider than what is mixed.
     const FITS: () = assert!(Self::HEAD_LANES <= HEAD_LANES_MAX);
 }
@@ -91,47 +96,32 @@ impl Rope {
     }
 }
 
-/// Keys and values of one layer. Pages are backed by memory once they are written.
+/// Keys and values of one layer. In its part of a page first lie keys, `[kv head][dim][position]`:
+/// positions side by side, for scores of many at once. Then values,
+/// `[kv head][position][VALUE_STRIDE]`.
 pub struct KvCache<A> {
-    /// `[page][kv head][dim][position]`: positions side by side, for scores of many at once.
-    keys: Vec<f32>,
-    /// `[page][kv head][position][VALUE_STRIDE]`.
-    values: Vec<f32>,
+    part: Part,
     shape: PhantomData<A>,
 }
 
 impl<A: shapes::Attention> KvCache<A> {
-    /// What a cache of so many pages takes.
-    pub fn bytes(pages: usize) -> u64 {
-        (pages * A::KV_HEADS * PAGE * (A::HEAD_DIM + A::VALUE_STRIDE) * size_of::<f32>()) as u64
-    }
-
-    pub fn new(pages: usize) -> KvCache<A> {
-        let ((), ()) = (A::CHECK, A::FITS);
-        let positions = pages * A::KV_HEADS * PAGE;
-        KvCache {
-            keys: vec![0.0; positions * A::HEAD_DIM],
-            values: vec![0.0; positions * A::VALUE_STRIDE],
-            shape: PhantomData,
-        }
-    }
-
-    /// All keys, then all values.
+    /// All elements of all pages.
     pub fn elements(&self) -> Vec<f32> {
-        [&self.keys[..], &self.values].concat()
+        self.part.read().clone()
     }
 
     /// Writes one position, `k, v [KEYS]`.
     pub fn store(&mut self, page: PageId, offset: usize, k: &[f32], v: &[f32]) {
+        let mut all = self.part.write();
         for (head, (k, v)) in k
             .chunks_exact(A::HEAD_DIM)
             .zip(v.chunks_exact(A::HEAD_DIM))
             .enumerate()
         {
-            let block = block::<A>(page, head);
-            self.values[(block + offset) * A::VALUE_STRIDE..][..A::HEAD_DIM].copy_from_slice(v);
+            let [keys, values] = starts_of::<A>(self.part.starts, page, head);
+            all[values + offset * A::VALUE_STRIDE..][..A::HEAD_DIM].copy_from_slice(v);
             for (dim, &k) in k.iter().enumerate() {
-                self.keys[block * A::HEAD_DIM + dim * PAGE + offset] = k;
+                all[keys + dim * PAGE + offset] = k;
             }
         }
     }
@@ -140,9 +130,14 @@ impl<A: shapes::Attention> KvCache<A> {
 impl<A: shapes::Attention> Attend<A> for Cpu {
     type KvCache = KvCache<A>;
 
-    fn kv_cache(&self, pages: usize) -> Result<KvCache<A>, DeviceError> {
-        self.budget.check(KvCache::<A>::bytes(pages))?;
-        Ok(KvCache::new(pages))
+    const PAGE_BYTES: usize = A::PAGE_ELEMENTS * size_of::<f32>();
+
+    fn cache_at(&self, place: Place<Pieces>) -> KvCache<A> {
+        let ((), ()) = (A::CHECK, A::FITS);
+        KvCache {
+            part: Part::of(place),
+            shape: PhantomData,
+        }
     }
 
     fn store_kv(
@@ -170,6 +165,7 @@ impl<A: shapes::Attention> Attend<A> for Cpu {
         let last = batch.positions().iter().max();
         let longest = last.map_or(0, |position| position + 1);
         let out = Shared::new(&mut out.values);
+        let (all, starts) = (&cache.part.read()[..], cache.part.starts);
         let work = 2 * longest * A::HEAD_DIM;
         split(&mut self.pool, q.rows * A::HEADS, work, |items| {
             for item in items {
@@ -179,7 +175,16 @@ impl<A: shapes::Attention> Attend<A> for Cpu {
                 let out = unsafe { out.range(range) };
                 let (query, gate) = q.row(row)[head * A::QUERY..][..A::QUERY].split_at(A::HEAD_DIM);
                 let (pages, position) = (batch.pages_of(row), batch.positions()[row]);
-                attend(query, cache, head, pages, position, out);
+                widest(Query {
+                    query,
+                    all,
+                    starts,
+                    kv_head: head / A::GROUP,
+                    pages,
+                    position,
+                    out,
+                    shape: PhantomData::<A>,
+                });
                 if A::GATED {
                     mul_sigmoid(out, gate);
                 }
@@ -214,42 +219,30 @@ impl Cpu {
     }
 }
 
-/// First of the `PAGE` positions of a page and head.
-fn block<A: shapes::Attention>(page: PageId, kv_head: usize) -> usize {
-    (page.0 as usize * A::KV_HEADS + kv_head) * PAGE
+/// First elements of a head's keys and of its values in a page.
+fn starts_of<A: shapes::Attention>(starts: Starts, page: PageId, kv_head: usize) -> [usize; 2] {
+    let (start, block) = (starts.of(page.0), kv_head * PAGE);
+    let values = start + A::PAGE_KEYS;
+    [
+        start + block * A::HEAD_DIM,
+        values + block * A::VALUE_STRIDE,
+    ]
 }
 
-/// `out = sum_j softmax_j(query . k[j] / sqrt(HEAD_DIM)) v[j]` over positions `j <= position` from
-/// the first one that it sees on.
+/// One head of one row: `out = sum_j softmax_j(query . k[j] / sqrt(HEAD_DIM)) v[j]` over positions
+/// `j <= position` from the first one that it sees on.
 ///
 /// Page by page with a running maximum, so the arithmetic depends on the position alone.
-fn attend<A: shapes::Attention>(
-    query: &[f32],
-    cache: &KvCache<A>,
-    head: usize,
-    pages: &[PageId],
-    position: usize,
-    out: &mut [f32],
-) {
-    let kv_head = head / A::GROUP;
-    widest(Query {
-        query,
-        cache,
-        kv_head,
-        pages,
-        position,
-        out,
-    });
-}
-
-/// One head of one row.
 struct Query<'a, A> {
     query: &'a [f32],
-    cache: &'a KvCache<A>,
+    /// Keys and values.
+    all: &'a [f32],
+    starts: Starts,
     kv_head: usize,
     pages: &'a [PageId],
     position: usize,
     out: &'a mut [f32],
+    shape: PhantomData<A>,
 }
 
 impl<A: shapes::Attention> Kernel for Query<'_, A> {
@@ -264,9 +257,8 @@ impl<A: shapes::Attention> Kernel for Query<'_, A> {
         for (index, &page) in pages.skip(first / PAGE) {
             let live = PAGE.min(self.position + 1 - index * PAGE);
             let unseen = first.saturating_sub(index * PAGE);
-            let block = block::<A>(page, self.kv_head);
-            let mut scores =
-                self.scores::<V>(&self.cache.keys[block * A::HEAD_DIM..][..A::HEAD_DIM * PAGE]);
+            let [keys, values] = starts_of::<A>(self.starts, page, self.kv_head);
+            let mut scores = self.scores::<V>(&self.all[keys..][..A::HEAD_DIM * PAGE]);
             let page_max = scores[unseen..live]
                 .iter()
                 .fold(max, |max, &score| max.max(score));
@@ -277,7 +269,7 @@ impl<A: shapes::Attention> Kernel for Query<'_, A> {
             mixed
                 .iter_mut()
                 .for_each(|lanes| *lanes = lanes.mul(V::splat(scale)));
-            let values = &self.cache.values[block * A::VALUE_STRIDE..][..live * A::VALUE_STRIDE];
+            let values = &self.all[values..][..live * A::VALUE_STRIDE];
             let values = values.chunks_exact(A::VALUE_STRIDE);
             for (value, &weight) in values.zip(&scores).skip(unseen) {
                 sum += weight;

@@ -3,13 +3,13 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::ops::{Batch, Delta, GatedDelta, Span};
+use crate::ops::{Batch, Delta, GatedDelta, Place, Span};
 use crate::shapes;
-use crate::target::STATES;
-use step::executor::{DeviceError, Slot};
+use step::executor::Slot;
 
 use super::elementwise::gated_rms_norm;
 use super::lanes::{LANES, Lanes, exp, sigmoid, silu};
+use super::pieces::{Part, Pieces, Starts};
 use super::pool::Pool;
 use super::share::Shared;
 use super::wide::{Kernel, Vector, widest};
@@ -32,36 +32,37 @@ trait Lay: shapes::Delta {
     const GROUP_STATE: usize = Self::KEY_DIM * LANES;
     /// Elements of one head's matrix state.
     const HEAD_STATE: usize = Self::COLUMN_LANES * Self::GROUP_STATE;
-    /// Elements of the tails of all slots.
-    const TAILS: usize = STATES * Self::TAIL * Self::QKV;
-    /// Elements of the matrices of all slots.
-    const MATRICES: usize = STATES * Self::VALUE_HEADS * Self::HEAD_STATE;
+    /// Elements of a slot's matrices, which its tail follows.
+    const MATRICES: usize = Self::VALUE_HEADS * Self::HEAD_STATE;
     /// Fails to compile where the convolution is longer than what is held.
     const FITS: () = assert!(Self::CONV <= CONV_MAX);
 }
 
 impl<D: shapes::Delta> Lay for D {}
 
-/// State of one layer, all slots. Backed by memory once a slot is used.
+/// State of one layer, all slots. In its part of a slot's first lie matrices,
+/// `[value head][column group][key dim][16 columns]`, then the tail, `[TAIL][QKV]`, oldest first.
 pub struct State<D> {
-    /// `[slot][TAIL][QKV]`, oldest first.
-    pub(super) tails: Vec<f32>,
-    /// `[slot][value head][column group][key dim][16 columns]`.
-    pub(super) matrices: Vec<f32>,
+    pub(super) part: Part,
     shape: PhantomData<D>,
 }
 
-impl<D: shapes::Delta> State<D> {
-    /// Memory that it takes.
-    pub const BYTES: u64 = ((D::TAILS + D::MATRICES) * size_of::<f32>()) as u64;
+/// States of one layer that several threads work on.
+struct States<'a> {
+    elements: Shared<'a, f32>,
+    starts: Starts,
+}
 
-    pub fn new() -> State<D> {
-        let ((), ()) = (D::CHECK, D::FITS);
-        State {
-            tails: vec![0.0; D::TAILS],
-            matrices: vec![0.0; D::MATRICES],
-            shape: PhantomData,
-        }
+impl States<'_> {
+    /// Elements of a head's matrix.
+    fn matrix<D: shapes::Delta>(&self, slot: Slot, head: usize) -> Range<usize> {
+        let start = self.starts.of(slot.0) + head * D::HEAD_STATE;
+        start..start + D::HEAD_STATE
+    }
+
+    /// First element of an input of a tail.
+    fn input<D: shapes::Delta>(&self, slot: Slot, index: usize) -> usize {
+        self.starts.of(slot.0) + D::MATRICES + index * D::QKV
     }
 }
 
@@ -70,9 +71,14 @@ impl<D: shapes::Delta> Delta<D> for Cpu {
 
     const CELL_BYTES: usize = size_of::<f32>();
 
-    fn delta_state(&self) -> Result<State<D>, DeviceError> {
-        self.budget.check(State::<D>::BYTES)?;
-        Ok(State::new())
+    const STATE_BYTES: usize = (D::MATRICES + D::TAIL * D::QKV) * size_of::<f32>();
+
+    fn state_at(&self, place: Place<Pieces>) -> State<D> {
+        let ((), ()) = (D::CHECK, D::FITS);
+        State {
+            part: Part::of(place),
+            shape: PhantomData,
+        }
     }
 
     fn conv_silu(
@@ -130,7 +136,11 @@ fn conv_silu<D: shapes::Delta>(
     let groups = D::QKV.div_ceil(LANES);
     let work = batch.rows() * LANES * (D::CONV + 8);
     let values = Shared::new(&mut x.values);
-    let tails = Shared::new(&mut state.tails);
+    let mut elements = state.part.write();
+    let states = States {
+        elements: Shared::new(&mut elements),
+        starts: state.part.starts,
+    };
     split(pool, groups, work, |groups| {
         for group in groups {
             let channels = group * LANES..D::QKV.min((group + 1) * LANES);
@@ -138,7 +148,7 @@ fn conv_silu<D: shapes::Delta>(
             for span in batch.spans() {
                 let channels = channels.clone();
                 // SAFETY: each group of channels belongs to one task.
-                let column = unsafe { Column::<D>::new([&values, &tails], batch, span, channels) };
+                let column = unsafe { Column::<D>::new(&values, &states, batch, span, channels) };
                 column.convolve(&taps);
             }
         }
@@ -159,7 +169,7 @@ fn taps<D: shapes::Delta>(w: &[f32], first: usize, count: usize) -> [Lanes; CONV
 /// A group of channels of one sequence's rows, with its tail.
 struct Column<'a, D> {
     values: &'a Shared<'a, f32>,
-    tails: &'a Shared<'a, f32>,
+    states: &'a States<'a>,
     span: &'a Span,
     /// States behind its drafts.
     behind: &'a [Slot],
@@ -171,14 +181,15 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
     /// # Safety
     /// No other thread touches these channels of the span's rows and of the tails of its states.
     unsafe fn new(
-        [values, tails]: [&'a Shared<'a, f32>; 2],
+        values: &'a Shared<'a, f32>,
+        states: &'a States<'a>,
         batch: &'a Batch,
         span: &'a Span,
         channels: Range<usize>,
     ) -> Column<'a, D> {
         Column {
             values,
-            tails,
+            states,
             span,
             behind: batch.behind(span),
             channels,
@@ -228,10 +239,11 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
 
     #[allow(clippy::mut_from_ref)] // as above
     fn tail(&self, slot: Slot, index: usize) -> &mut [f32] {
-        let start = (slot.0 as usize * D::TAIL + index) * D::QKV;
+        let start = self.states.input::<D>(slot, index);
         // SAFETY: the contract of `new`.
         unsafe {
-            self.tails
+            self.states
+                .elements
                 .range(start + self.channels.start..start + self.channels.end)
         }
     }
@@ -251,14 +263,18 @@ fn gated_delta<D: shapes::Delta>(
     let longest = spans.iter().map(|span| span.rows.len()).max().unwrap_or(0);
     let (scratch, values) = (&*scratch, &input.qkv.values);
     let out = Shared::new(&mut out.values);
-    let matrices = Shared::new(&mut state.matrices);
+    let mut elements = state.part.write();
+    let all = States {
+        elements: Shared::new(&mut elements),
+        starts: state.part.starts,
+    };
     let items = spans.len() * D::VALUE_HEADS;
     split(pool, items, longest * D::HEAD_STATE * 2, |items| {
         for item in items {
             let (span, head) = (&spans[item / D::VALUE_HEADS], item % D::VALUE_HEADS);
             // SAFETY: each sequence and head belongs to one task, and what several sequences read
             // nobody writes.
-            let states = unsafe { HeadStates::of::<D>(&matrices, batch, span, head) };
+            let states = unsafe { HeadStates::of::<D>(&all, batch, span, head) };
             let run = |rows, state: &mut [f32]| {
                 widest(Recurrence {
                     scratch,
@@ -293,26 +309,25 @@ impl<'a> HeadStates<'a> {
     /// # Safety
     /// No other thread touches the states that the span writes, or writes the one that it reads.
     unsafe fn of<D: shapes::Delta>(
-        matrices: &'a Shared<'_, f32>,
+        all: &'a States<'_>,
         batch: &Batch,
         span: &Span,
         head: usize,
     ) -> HeadStates<'a> {
-        let of_slot = |slot: Slot| {
-            let start = (slot.0 as usize * D::VALUE_HEADS + head) * D::HEAD_STATE;
-            start..start + D::HEAD_STATE
-        };
         let states = span.states;
         let kept = states.kept.map(|kept| (kept.rows, kept.slot));
         let drafts = batch.behind(span).iter().map(|&slot| (1, slot));
         // SAFETY: the contract of this function; states that are written differ.
-        let range = |slot: Slot| unsafe { matrices.range(of_slot(slot)) };
+        let range = |slot: Slot| unsafe { all.elements.range(all.matrix::<D>(slot, head)) };
         let to = range(states.to);
         match span.start {
             0 => to.fill(0.0),
             _ if states.from == states.to => {}
-            // SAFETY: as above.
-            _ => to.copy_from_slice(unsafe { matrices.read(of_slot(states.from)) }),
+            _ => {
+                // SAFETY: as above.
+                let from = unsafe { all.elements.read(all.matrix::<D>(states.from, head)) };
+                to.copy_from_slice(from);
+            }
         }
         let copies = kept.into_iter().chain(drafts);
         HeadStates {

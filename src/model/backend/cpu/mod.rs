@@ -11,6 +11,7 @@ mod experts;
 mod lanes;
 mod matrix;
 mod nvfp4;
+mod pieces;
 mod pool;
 #[cfg(test)]
 pub(crate) mod random;
@@ -27,7 +28,7 @@ use crate::Fed;
 use crate::backend::budget::Budget;
 use crate::backend::host_memory;
 use crate::backend::mapping::Mapping;
-use crate::ops::{Batch, Dense, Device, Footprint, Gate, Guess, HostMemory, RANKED};
+use crate::ops::{Batch, Copied, Dense, Device, Footprint, Gate, Guess, HostMemory, RANKED, Side};
 use crate::shapes;
 use crate::target::{Format, HOST_RESERVE, TOP_K};
 use crate::weights::{MatrixSource, Reader, VectorSource, WeightsError};
@@ -37,6 +38,7 @@ use step::ranking;
 
 use attention::Ropes;
 pub use matrix::Matrix;
+use pieces::Pieces;
 use pool::Pool;
 
 /// Multiply-adds that are worth handing to another thread.
@@ -61,6 +63,7 @@ pub struct Cpu {
     /// The file of weights that are read where it is mapped.
     mapping: Option<Arc<Mapping>>,
     budget: Budget,
+    room: pieces::Room,
 }
 
 /// Activations `[rows, width]`.
@@ -110,6 +113,7 @@ impl Cpu {
             matrix_bytes: 0,
             mapping: None,
             budget: Budget::default(),
+            room: pieces::Room::default(),
         }
     }
 
@@ -205,6 +209,7 @@ impl Device for Cpu {
     type Matrix = Matrix;
     type Vector = Vec<f32>;
     type Host = Vec<f32>;
+    type Pool = Pieces;
 
     const RANKS: bool = false;
     /// A slow host is no fault.
@@ -231,6 +236,27 @@ impl Device for Cpu {
         let values = part.read_f32()?;
         self.budget.check(size_of_val(&values[..]) as u64)?;
         Ok(values)
+    }
+
+    fn pool(&self, pieces: usize, bytes: usize) -> Result<Pieces, DeviceError> {
+        self.pieces(pieces, bytes)
+    }
+
+    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.take_bytes(bytes)
+    }
+
+    fn host_room(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.room.range(range)
+    }
+
+    fn copy(&mut self, copies: &[Copied<'_, Pieces>], to: Side) -> Result<(), DeviceError> {
+        self.room.copy(copies, to);
+        Ok(())
+    }
+
+    fn copied(&mut self) -> Result<u64, DeviceError> {
+        Ok(self.room.copied())
     }
 
     fn tensor(&self, rows: usize, width: usize) -> Result<Tensor, DeviceError> {

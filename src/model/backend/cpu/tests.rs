@@ -263,7 +263,7 @@ fn convolution_across_steps() {
         expected.push(sum * sigmoid(sum));
     }
     let (mut state, mut found) = (Delta::<Gdn>::delta_state(&cpu).unwrap(), Vec::new());
-    state.tails.fill(9.0);
+    state.part.write().fill(9.0);
     let mut start = 0;
     for rows in [1, 2, 5, 1] {
         let values = x.values[start * Gdn::QKV..(start + rows) * Gdn::QKV].to_vec();
@@ -321,7 +321,7 @@ fn delta_rule() {
         }
     }
     let (mut state, mut out) = (Delta::<Gdn>::delta_state(&cpu).unwrap(), Tensor::default());
-    state.matrices.fill(9.0);
+    state.part.write().fill(9.0);
     let input = GatedDelta {
         qkv: &qkv,
         b: &b,

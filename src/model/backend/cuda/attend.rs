@@ -7,9 +7,10 @@ use std::{ptr, thread};
 use ffi::ops::{self, Launcher, atlas_bf16};
 use ffi::{Device, DeviceBuf, Stream};
 
+use super::pieces::Pieces;
 use super::steps::Tiles;
 use super::{Cuda, FEW_ROWS, Tensor, Vector, count, largest, memory, refused};
-use crate::ops::{Attend, Batch, Qkv, store_and_attend};
+use crate::ops::{Attend, Batch, Place, Qkv, store_and_attend};
 use crate::shapes::{self, Attention as _};
 use crate::target::{MAX_CONTEXT, PAGE, each_attention};
 use step::executor::DeviceError;
@@ -31,6 +32,8 @@ pub const WIDEST: usize = largest(&each_attention![A => A::MIXED]);
 pub const WIDEST_ROW: usize = largest(&each_attention![A => A::QUERIES]);
 /// Most key heads of a layer.
 pub const KV_HEADS: usize = largest(&each_attention![A => A::KV_HEADS]);
+/// Bytes that a layer's part of a page is aligned to.
+const ALIGNMENT: usize = 128;
 /// Positions of a split of attention.
 const SPLIT: usize = 256;
 /// Results of splits, for few rows: the mix, its largest score and its sum.
@@ -66,18 +69,24 @@ impl Room {
     }
 }
 
-/// Keys and values of one layer, `[pages][KV_HEADS][keys, values][PAGE * HEAD_DIM]`, a page as
-/// `cuda/tile/pages.cuh` has it.
+/// Keys and values of one layer: in its part of each page `[KV_HEADS][keys, values]` as
+/// `cuda/tile/pages.cuh` has them.
 pub struct KvCache<A> {
-    pub(super) elements: DeviceBuf<atlas_bf16>,
+    pub(super) place: Place<Pieces>,
     shape: PhantomData<A>,
 }
 
-impl<A: shapes::Attention> KvCache<A> {
-    const PAGE_ELEMENTS: usize = 2 * PAGE * A::KEYS;
-
+impl<A> KvCache<A> {
     fn pages(&self) -> usize {
-        self.elements.len() / Self::PAGE_ELEMENTS
+        self.place.pool.count()
+    }
+
+    fn elements(&self) -> *mut atlas_bf16 {
+        self.place.first()
+    }
+
+    fn stride(&self) -> u32 {
+        self.place.stride::<atlas_bf16>()
     }
 }
 
@@ -132,12 +141,18 @@ fn check_projected<A: shapes::Attention>([q, k, v]: [&Tensor; 3], rows: usize) {
 impl<A: Launchers> Attend<A> for Cuda {
     type KvCache = KvCache<A>;
 
-    fn kv_cache(&self, pages: usize) -> Result<KvCache<A>, DeviceError> {
+    const PAGE_BYTES: usize = 2 * PAGE * A::KEYS * size_of::<atlas_bf16>();
+
+    fn cache_at(&self, place: Place<Pieces>) -> KvCache<A> {
         let () = A::CHECK;
-        Ok(KvCache {
-            elements: self.zeroed(pages * KvCache::<A>::PAGE_ELEMENTS)?,
+        // Copies of 128-byte rows.
+        assert!(
+            place.at.is_multiple_of(ALIGNMENT) && place.stride::<u8>() as usize % ALIGNMENT == 0
+        );
+        KvCache {
+            place,
             shape: PhantomData,
-        })
+        }
     }
 
     fn store_kv(
@@ -165,7 +180,8 @@ impl<A: Launchers> Attend<A> for Cuda {
                 step.positions(),
                 step.table_starts(),
                 step.pages(),
-                cache.elements.as_mut_ptr(),
+                cache.elements(),
+                cache.stride(),
                 count(batch.rows()),
                 stream,
             )
@@ -183,7 +199,7 @@ impl<A: Launchers> Attend<A> for Cuda {
         self.queue.launch("attend", |stream| unsafe {
             (A::ATTEND)(
                 q.as_ptr(),
-                cache.elements.as_ptr(),
+                cache.elements().cast_const(),
                 step.positions(),
                 step.table_starts(),
                 step.pages(),
@@ -192,6 +208,7 @@ impl<A: Launchers> Attend<A> for Cuda {
                 self.attend.partial.as_mut_ptr(),
                 self.arrived.as_mut_ptr(),
                 out,
+                cache.stride(),
                 count(q.rows),
                 count(cells.count),
                 count(cells.tokens),
@@ -232,11 +249,12 @@ impl<A: Launchers> Attend<A> for Cuda {
                 step.positions(),
                 step.table_starts(),
                 step.pages(),
-                cache.elements.as_mut_ptr(),
+                cache.elements(),
                 step.tiles(A::PLACE).others.list,
                 self.attend.partial.as_mut_ptr(),
                 self.arrived.as_mut_ptr(),
                 out,
+                cache.stride(),
                 count(rows),
                 stream,
             )

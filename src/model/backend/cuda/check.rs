@@ -6,8 +6,6 @@ mod delta;
 mod experts;
 mod pack;
 
-use ffi::ops::atlas_bf16;
-
 use super::attend::{KvCache, Launchers};
 use super::panels::Panels;
 use super::{Cuda, Matrix, NEEDED, Tensor, Vector, memory, refused};
@@ -121,12 +119,10 @@ impl Probe for Cuda {
 
 impl<A: Launchers> ProbeAttention<A> for Cuda {
     fn kept(&mut self, cache: &KvCache<A>) -> Result<Vec<f32>, DeviceError> {
-        let mut all = vec![atlas_bf16 { bits: 0 }; cache.elements.len()];
-        let read = cache.elements.download(0, &mut all, &self.queue.stream);
-        read.map_err(refused)?;
-        let wide = all
-            .iter()
-            .map(|of| f32::from_bits(u32::from(of.bits) << 16));
+        let all = cache.place.pool.download(&self.queue.stream);
+        let all = all.map_err(refused)?;
+        let wide = all.as_chunks().0.iter();
+        let wide = wide.map(|of| f32::from_bits(u32::from(u16::from_ne_bytes(*of)) << 16));
         Ok(wide.collect())
     }
 }

@@ -2,16 +2,16 @@
 
 use std::ptr;
 
-use ffi::{DeviceBuf, ops};
+use ffi::ops;
 
+use super::pieces::Pieces;
 use super::steps::cells_of;
 use super::{Cuda, Matrix, Tensor, Vector, count};
 use crate::ROWS_MAX;
 use crate::ops::ENDS_MAX;
-use crate::ops::{Batch, CELL, Delta, DeltaNet, GatedDelta};
+use crate::ops::{Batch, CELL, Delta, DeltaNet, GatedDelta, Place};
 use crate::shapes::Delta as _;
-use crate::target::{Gdn, HIDDEN, STATES};
-use step::executor::DeviceError;
+use crate::target::{Gdn, HIDDEN};
 
 /// Longest sum of its products beside the hidden size.
 pub const WIDEST: usize = Gdn::VALUES;
@@ -28,12 +28,25 @@ pub const RECORDS: usize = cells_of(ROWS_MAX) * CELL_RECORD;
 /// Numbers of blocks that have read the channels of a key head, of each of its spans.
 pub const ARRIVED: usize = ENDS_MAX * Gdn::KEY_HEADS;
 
-/// State of one Gated DeltaNet layer.
+/// States of one Gated DeltaNet layer. In its part of each lie matrices,
+/// `[VALUE_HEADS][VALUE_DIM][KEY_DIM]`, then the tail, `[CONV][QKV]`: the input of position `p` is
+/// at `p % CONV`.
 pub struct State {
-    /// `[STATES][CONV][QKV]`: the input of position `p` is at `p % CONV`.
-    tails: DeviceBuf<f32>,
-    /// `[STATES][VALUE_HEADS][VALUE_DIM][KEY_DIM]`.
-    matrices: DeviceBuf<f32>,
+    place: Place<Pieces>,
+}
+
+impl State {
+    fn matrices(&self) -> *mut f32 {
+        self.place.first()
+    }
+
+    fn tails(&self) -> *mut f32 {
+        self.matrices().wrapping_add(Gdn::STATE)
+    }
+
+    fn stride(&self) -> u32 {
+        self.place.stride::<f32>()
+    }
 }
 
 impl Delta<Gdn> for Cuda {
@@ -41,12 +54,12 @@ impl Delta<Gdn> for Cuda {
 
     const CELL_BYTES: usize = 2;
 
-    fn delta_state(&self) -> Result<State, DeviceError> {
-        let matrix = Gdn::VALUE_HEADS * Gdn::VALUE_DIM * Gdn::KEY_DIM;
-        Ok(State {
-            tails: self.zeroed(STATES * Gdn::CONV * Gdn::QKV)?,
-            matrices: self.zeroed(STATES * matrix)?,
-        })
+    const STATE_BYTES: usize = (Gdn::STATE + Gdn::CONV * Gdn::QKV) * size_of::<f32>();
+
+    fn state_at(&self, place: Place<Pieces>) -> State {
+        // Copies of vectors of 16 bytes.
+        assert!(place.at % 16 == 0 && place.stride::<u8>() % 16 == 0 && Gdn::STATE % 4 == 0);
+        State { place }
     }
 
     fn conv_silu(
@@ -68,7 +81,7 @@ impl Delta<Gdn> for Cuda {
             ops::atlas_conv_silu(
                 x.as_ptr(),
                 w.0.as_ptr(),
-                state.tails.as_mut_ptr(),
+                state.tails(),
                 step.chunk_list(),
                 step.positions(),
                 step.source_slots(),
@@ -78,6 +91,7 @@ impl Delta<Gdn> for Cuda {
                 step.behind(),
                 step.in_cells(),
                 to,
+                state.stride(),
                 count(x.rows),
                 count(step.chunks),
                 stream,
@@ -119,7 +133,7 @@ impl Delta<Gdn> for Cuda {
                 a.as_ptr(),
                 a_log.0.as_ptr(),
                 dt_bias.0.as_ptr(),
-                state.matrices.as_mut_ptr(),
+                state.matrices(),
                 step.span_list(),
                 step.cell_list(),
                 step.run_list(),
@@ -131,6 +145,7 @@ impl Delta<Gdn> for Cuda {
                 step.behind(),
                 self.records.as_mut_ptr(),
                 to,
+                state.stride(),
                 count(rows),
                 count(step.spans),
                 count(step.cells),
@@ -231,8 +246,8 @@ impl Delta<Gdn> for Cuda {
                 a_log.0.as_ptr(),
                 dt_bias.0.as_ptr(),
                 input.norm.0.as_ptr(),
-                state.tails.as_mut_ptr(),
-                state.matrices.as_mut_ptr(),
+                state.tails(),
+                state.matrices(),
                 step.positions(),
                 step.source_slots(),
                 step.slots(),
@@ -240,6 +255,7 @@ impl Delta<Gdn> for Cuda {
                 spans,
                 self.arrived.as_mut_ptr(),
                 out,
+                state.stride(),
                 count(rows),
                 count(span_count),
                 stream,

@@ -95,7 +95,7 @@ impl Cuda {
         // SAFETY: `out` is read behind the wait for the mark, and as long as that.
         unsafe {
             x.values
-                .download_unwaited(from, &mut out.memory, out.len, beside)?
+                .download_unwaited(from, &mut out.memory[..out.len], beside)?
         };
         asked.record(beside)
     }

@@ -1,0 +1,110 @@
+//! KV pages and states in memory, and their copies in the host's room.
+
+use std::cell::{Ref, RefCell, RefMut};
+use std::ops::Range;
+use std::rc::Rc;
+
+use crate::ops::{Copied, Place, Side};
+use step::executor::DeviceError;
+
+use super::Cpu;
+
+/// Memory of pieces of one size. Backed by memory once a piece is used.
+#[derive(Clone, Debug)]
+pub struct Pieces {
+    elements: Rc<RefCell<Vec<f32>>>,
+    /// Elements of a piece.
+    stride: usize,
+}
+
+/// A layer's part of each piece.
+#[derive(Debug)]
+pub struct Part {
+    elements: Rc<RefCell<Vec<f32>>>,
+    pub starts: Starts,
+}
+
+/// Where that begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Starts {
+    at: usize,
+    stride: usize,
+}
+
+impl Starts {
+    /// First element of the part of a piece, among those of all layers.
+    pub fn of(&self, piece: u32) -> usize {
+        piece as usize * self.stride + self.at
+    }
+}
+
+impl Part {
+    pub fn of(place: Place<Pieces>) -> Part {
+        Part {
+            starts: Starts {
+                at: place.at / size_of::<f32>(),
+                stride: place.pool.stride,
+            },
+            elements: place.pool.elements,
+        }
+    }
+
+    /// Elements of all layers.
+    pub fn read(&self) -> Ref<'_, Vec<f32>> {
+        self.elements.borrow()
+    }
+
+    pub fn write(&self) -> RefMut<'_, Vec<f32>> {
+        self.elements.borrow_mut()
+    }
+}
+
+/// The host's room for copies.
+#[derive(Default)]
+pub struct Room {
+    bytes: Vec<u8>,
+    copied: u64,
+}
+
+impl Cpu {
+    pub(super) fn pieces(&self, pieces: usize, bytes: usize) -> Result<Pieces, DeviceError> {
+        assert!(bytes.is_multiple_of(size_of::<f32>()));
+        self.budget.check((pieces * bytes) as u64)?;
+        let stride = bytes / size_of::<f32>();
+        Ok(Pieces {
+            elements: Rc::new(RefCell::new(vec![0.0; pieces * stride])),
+            stride,
+        })
+    }
+
+    pub(super) fn take_bytes(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.budget.check(bytes as u64)?;
+        self.room.bytes = vec![0; bytes];
+        Ok(())
+    }
+}
+
+impl Room {
+    pub fn range(&mut self, range: Range<usize>) -> &mut [u8] {
+        &mut self.bytes[range]
+    }
+
+    /// Copies at once.
+    pub fn copy(&mut self, copies: &[Copied<'_, Pieces>], to: Side) {
+        for Copied { pool, piece, at } in copies {
+            let mut elements = pool.elements.borrow_mut();
+            let elements = &mut elements[piece * pool.stride..][..pool.stride];
+            let room = self.bytes[*at..][..size_of_val(elements)].as_chunks_mut().0;
+            let pairs = elements.iter_mut().zip(room);
+            match to {
+                Side::Host => pairs.for_each(|(from, to)| *to = from.to_ne_bytes()),
+                Side::Device => pairs.for_each(|(to, from)| *to = f32::from_ne_bytes(*from)),
+            }
+        }
+        self.copied += copies.len() as u64;
+    }
+
+    pub fn copied(&self) -> u64 {
+        self.copied
+    }
+}

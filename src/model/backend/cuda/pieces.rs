@@ -1,0 +1,171 @@
+//! KV pages and states on the GPU, and their copies in page-locked memory of the host.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::rc::Rc;
+
+use ffi::{CudaError, Device, DeviceBuf, Event, PinnedBuf, Stream};
+
+use super::{Cuda, count, refused};
+use crate::backend::budget::Budget;
+use crate::ops::{Copied, Place, Side};
+use step::executor::DeviceError;
+
+/// Memory of pieces of one size.
+#[derive(Clone, Debug)]
+pub struct Pieces {
+    memory: Rc<RefCell<DeviceBuf<u8>>>,
+    /// Bytes of a piece.
+    stride: usize,
+}
+
+impl Pieces {
+    pub fn new(memory: DeviceBuf<u8>, stride: usize) -> Pieces {
+        Pieces {
+            memory: Rc::new(RefCell::new(memory)),
+            stride,
+        }
+    }
+
+    /// All bytes of all pieces.
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn download(&self, stream: &Stream) -> Result<Vec<u8>, CudaError> {
+        let memory = self.memory.borrow();
+        let mut all = vec![0; memory.len()];
+        memory.download(0, &mut all, stream)?;
+        Ok(all)
+    }
+
+    pub fn count(&self) -> usize {
+        self.memory.borrow().len() / self.stride
+    }
+}
+
+impl Place<Pieces> {
+    /// Address of the layer's elements of the first piece. It stays as it is.
+    pub fn first<T>(&self) -> *mut T {
+        let start = self.pool.memory.borrow_mut().as_mut_ptr();
+        start.wrapping_add(self.at).cast()
+    }
+
+    /// Elements from there to those of the next piece.
+    pub fn stride<T>(&self) -> u32 {
+        count(self.pool.stride / size_of::<T>())
+    }
+}
+
+/// Copies beside the operations, which do not wait for them.
+pub struct Copies {
+    room: Option<PinnedBuf<u8>>,
+    stream: Stream,
+    /// Mark in the stream of operations behind those that copies wait for.
+    made: Event,
+    /// Marks behind copies under way, the oldest first, and how many copies are done by each.
+    ends: VecDeque<(Event, u64)>,
+    /// Marks to be used again.
+    spare: Vec<Event>,
+    started: u64,
+    done: u64,
+}
+
+impl Copies {
+    pub fn new(device: &Device) -> Result<Copies, DeviceError> {
+        Ok(Copies {
+            room: None,
+            stream: Stream::open(device).map_err(refused)?,
+            made: Event::open(device).map_err(refused)?,
+            ends: VecDeque::new(),
+            spare: Vec::new(),
+            started: 0,
+            done: 0,
+        })
+    }
+
+    /// Takes the room, although the plan is closed: it has no page-locked memory of a GPU with
+    /// memory of its own, and the owner's wish is checked against what the host has.
+    pub fn take_room(&mut self, device: &Device, bytes: usize) -> Result<(), DeviceError> {
+        assert!(self.room.is_none(), "the room is taken once");
+        Budget::default().check(bytes as u64)?;
+        self.room = Some(PinnedBuf::beside_plan(device, bytes).map_err(refused)?);
+        Ok(())
+    }
+
+    pub fn room(&mut self, range: Range<usize>) -> &mut [u8] {
+        &mut self.room.as_mut().expect("the room is taken")[range]
+    }
+
+    /// Queues copies behind what is in the stream of operations.
+    fn queue(
+        &mut self,
+        device: &Device,
+        operations: &Stream,
+        copies: &[Copied<'_, Pieces>],
+        to: Side,
+    ) -> Result<(), CudaError> {
+        self.made.record(operations)?;
+        self.made.hold(&self.stream)?;
+        let room = self.room.as_mut().expect("the room is taken");
+        for Copied { pool, piece, at } in copies {
+            let (start, room) = (piece * pool.stride, &mut room[*at..][..pool.stride]);
+            let mut memory = pool.memory.borrow_mut();
+            // SAFETY: the caller of the executor leaves the room's range and the piece alone until
+            // it is told that the copy is done; both live until `Cuda` waits for the stream.
+            unsafe {
+                match to {
+                    Side::Host => memory.download_unwaited(start, room, &self.stream)?,
+                    Side::Device => memory.upload_part_unwaited(start, room, &self.stream)?,
+                }
+            }
+        }
+        self.started += copies.len() as u64;
+        let end = match self.spare.pop() {
+            Some(event) => event,
+            None => Event::open(device)?,
+        };
+        end.record(&self.stream)?;
+        self.ends.push_back((end, self.started));
+        Ok(())
+    }
+
+    /// Copies that are done, without waiting.
+    fn done(&mut self) -> Result<u64, CudaError> {
+        while let Some((end, by)) = self.ends.front() {
+            if !end.is_passed()? {
+                break;
+            }
+            self.done = *by;
+            self.spare.extend(self.ends.pop_front().map(|(end, _)| end));
+        }
+        Ok(self.done)
+    }
+
+    /// Waits for all of them.
+    pub fn wait(&self) -> Result<(), CudaError> {
+        self.stream.synchronize()
+    }
+}
+
+impl Cuda {
+    pub(super) fn queue_copies(
+        &mut self,
+        copies: &[Copied<'_, Pieces>],
+        to: Side,
+    ) -> Result<(), DeviceError> {
+        if !self.queue.failures.any() {
+            let (device, operations) = (&self.device, &self.queue.stream);
+            let queued = self.copies.queue(device, operations, copies, to);
+            self.queue.failures.queued(queued);
+        }
+        self.queue.failures.told().map_err(refused)
+    }
+
+    pub(super) fn copies_done(&mut self) -> Result<u64, DeviceError> {
+        self.copies.done().map_err(|error| {
+            self.queue.failures.waited(Err(error.clone()));
+            refused(error)
+        })
+    }
+}
