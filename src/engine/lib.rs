@@ -385,10 +385,10 @@ impl<E: Executor> Engine<E> {
         let tier = pieces.and_then(|pieces| Tier::new(bytes, pieces, Keyed::default()));
         let Some(tier) = tier else {
             let why = match pieces {
-                Some(_) => "has no place for a page and a state: give it more",
-                None => "cannot be used: nothing of this target can be kept outside of the device",
+                Some(_) => "is too little for a page and a state: give more",
+                None => "cannot be used, as nothing of this target can be kept there: leave it out",
             };
-            let text = format!("the host's room of {bytes} bytes {why}");
+            let text = format!("--cache-host of {bytes} bytes {why}");
             return Err(DeviceError::Memory(text));
         };
         self.executor.take_room(bytes)?;
