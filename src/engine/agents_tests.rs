@@ -8,10 +8,10 @@ use super::kv::{Asked, Begin, Kv, pages_for};
 use super::prefix::{self, Kind, Naming, Place};
 use super::sim::Dice;
 use super::tier::Tier;
+use super::tier::testing::{Copying, PIECES};
 use step::PAGE;
-use step::executor::{DeviceError, Executor, Rows, TokenId};
+use step::executor::TokenId;
 use step::testing::TINY;
-use step::transfer::{PieceBytes, Transfer};
 
 const PAGES: usize = 24_080;
 const STATES: usize = 64;
@@ -37,45 +37,6 @@ impl Naming for Sums {
 
 /// Prime of 128 bits that Fowler, Noll and Vo chose.
 const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013B;
-
-/// Bytes of a page and of a state, by their ratio.
-const PIECES: PieceBytes = PieceBytes {
-    page: 4096,
-    state: 48 * 4096,
-};
-
-/// A device that copies at once.
-#[derive(Default)]
-struct Copying(u64);
-
-impl Executor for Copying {
-    const VOCAB: usize = 1;
-
-    fn step(&mut self, _: &[Rows<'_>]) -> Result<(), DeviceError> {
-        unreachable!()
-    }
-
-    fn logits(&mut self, _: usize) -> Result<&[f32], DeviceError> {
-        unreachable!()
-    }
-
-    fn logits_of(&mut self, _: &[usize], _: &mut Vec<f32>) -> Result<(), DeviceError> {
-        unreachable!()
-    }
-
-    fn save(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
-        self.0 += transfers.len() as u64;
-        Ok(())
-    }
-
-    fn restore(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
-        self.save(transfers)
-    }
-
-    fn transferred(&mut self) -> Result<u64, DeviceError> {
-        Ok(self.0)
-    }
-}
 
 /// Agents with prompts of some length, of which they share a part.
 #[derive(Clone, Copy, Debug)]

@@ -7,6 +7,8 @@
 //! A beginning is found only when all of it has been written.
 
 mod room;
+#[cfg(test)]
+pub mod testing;
 
 use std::collections::VecDeque;
 
@@ -405,5 +407,108 @@ impl<N: Naming> Tier<N> {
         let slabs = self.room.slabs_of_pages() + self.index.snapshots() + states;
         self.room.pages_used() == self.index.pages() + pages
             && slabs + self.room.slabs_free() == self.room.slabs()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{Copying, PIECES, prompt};
+    use super::*;
+    use crate::kv::Asked;
+
+    const PAGES: usize = 200;
+
+    fn asked(domain: u128, prompt: &[TokenId], restorable: usize) -> Asked<'_> {
+        Asked {
+            owner: domain as Owner,
+            domain,
+            prompt,
+            leaves_room: false,
+            restorable,
+        }
+    }
+
+    /// Keys and states of a device, and a tier of so many slabs.
+    fn pair(slabs: usize) -> (Kv, Tier, Copying) {
+        let kv = Kv::new((2, 4, 0), PAGES, PAGES * PAGE, Keyed::default());
+        let tier = Tier::new(slabs * PIECES.state, PIECES, Keyed::default());
+        (kv, tier.expect("it has room"), Copying::default())
+    }
+
+    /// A domain computes a prompt, whose end is to be written.
+    fn compute(kv: &mut Kv, tier: &mut Tier, domain: u128, prompt: &[TokenId]) {
+        let begin = kv.reserve(prompt.len(), asked(domain, prompt, 0)).unwrap();
+        let place = Place {
+            tokens: prompt.len() / PAGE * PAGE,
+            kind: Kind::End,
+        };
+        let state = kv.lend(begin.slot, place).map(|state| (place.kind, state));
+        kv.keep(begin.slot, &prompt[..place.tokens], state);
+        let pins = kv.pin(begin.slot, prompt);
+        pins.into_iter().for_each(|pin| tier.wish(pin, kv));
+        kv.release(begin.slot, true);
+    }
+
+    fn copy(kv: &mut Kv, tier: &mut Tier, device: &mut Copying) -> Vec<Slot> {
+        tier.start(device, kv).unwrap();
+        let filled = tier.settle(device, kv).unwrap();
+        assert!(tier.is_conserved());
+        filled
+    }
+
+    #[test]
+    fn a_beginning_is_found_when_all_of_it_is_written_and_by_its_domain_alone() {
+        let (mut kv, mut tier, mut device) = pair(4);
+        let asked = prompt(20);
+        compute(&mut kv, &mut tier, 1, &asked);
+        device.ended = Some(0);
+        for ended in 0..21 {
+            device.ended = Some(ended);
+            copy(&mut kv, &mut tier, &mut device);
+            assert_eq!(tier.look_up(1, &asked).node, None, "{ended}");
+            assert_eq!(kv.pages_used(), 20, "what is copied stays");
+        }
+        device.ended = None;
+        copy(&mut kv, &mut tier, &mut device);
+        let found = |domain| tier.look_up(domain, &asked).pages.len();
+        assert_eq!([1, 2].map(found), [20, 0]);
+        assert_eq!((kv.pages_used(), kv.pages_cached()), (0, 20));
+    }
+
+    #[test]
+    fn what_is_under_way_is_bounded_and_restored_before_anything_is_written() {
+        let (mut kv, mut tier, mut device) = pair(8);
+        let first = prompt(100);
+        compute(&mut kv, &mut tier, 1, &first);
+        let bytes = |device: &Copying, from: usize| -> usize {
+            let started = device.started[from..].iter();
+            started.map(|copy| PIECES.of(copy.piece)).sum()
+        };
+        let mut rounds = 0;
+        while tier.is_busy() {
+            let before = device.started.len();
+            copy(&mut kv, &mut tier, &mut device);
+            let bytes = bytes(&device, before);
+            assert!(bytes <= UNDER_WAY_MAX + PIECES.state, "{bytes}");
+            rounds += 1;
+        }
+        assert!(rounds > 1, "{rounds}");
+        // Another prompt waits to be written when the first, driven out, comes again.
+        compute(&mut kv, &mut tier, 2, &prompt(50));
+        let all = kv.reserve((PAGES - 50) * PAGE, asked(3, &[], 0)).unwrap();
+        kv.release(all.slot, true);
+        let hit = tier.look_up(1, &first);
+        let begin = kv.reserve(first.len(), asked(1, &first, hit.pages.len()));
+        let begin = begin.unwrap();
+        assert_eq!((begin.cached, begin.from), (100 * PAGE, begin.slot));
+        assert_eq!(begin.restored_behind, Some(0));
+        let pages = kv.pages(begin.slot)[..100].to_vec();
+        tier.restore(begin.slot, &hit, &pages);
+        let before = device.started.len();
+        while copy(&mut kv, &mut tier, &mut device).is_empty() {}
+        let first: Vec<Piece> = device.started[before..].iter().map(|of| of.piece).collect();
+        let wanted = pages.into_iter().map(Piece::Page);
+        let wanted: Vec<Piece> = wanted.chain([Piece::State(begin.slot)]).collect();
+        assert!(first.starts_with(&wanted));
     }
 }
