@@ -80,6 +80,8 @@ def dequantise(tensors):
         elif kind == "weight" and get("weight_scale_inv") is not None:
             scale = get("weight_scale_inv").float().repeat_interleave(128, 0).repeat_interleave(128, 1)
             weights[name] = t.float() * scale[: t.shape[0], : t.shape[1]]
+        elif kind == "weight" and get("weight_scale") is not None:
+            weights[name] = t.float() * get("weight_scale").float()
         else:
             weights[name] = t.float()
     return stack_experts(weights)

@@ -21,6 +21,7 @@ from random_models import FAMILIES, MODELS
 TARGETS = pathlib.Path(__file__).resolve().parent.parent / "targets"
 GROUP = 16  # columns per NVFP4 scale
 BLOCK = 128  # rows and columns per FP8 scale
+INPUT_SCALED = ["nvfp4_modelopt", "fp8_tensor"]  # formats that are written with a scale of their input
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 
 
@@ -77,6 +78,11 @@ class Checkpoint:
             code, scale, total = nvfp4(w)
             self.tensors |= {f"{name}.weight_packed": code, f"{name}.weight_scale": scale,
                              f"{name}.weight_global_scale": (1 / total).reshape(1)}
+        elif kind == "fp8_tensor":
+            scale = w.abs().max() / 448
+            code = (w / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+            self.tensors |= {f"{name}.weight": code, f"{name}.weight_scale": scale,
+                             f"{name}.input_scale": torch.tensor(1.0)}
         else:
             code, scale = fp8(w)
             self.tensors |= {f"{name}.weight": code, f"{name}.weight_scale_inv": scale}
@@ -248,7 +254,7 @@ def table(name, entries):
 
 
 def format_rules(m):
-    """The leaf's rules: what is left in BF16, then the format of the rest."""
+    """The leaf's rules: what is left in BF16, recurrent layers where they differ, then the format of the rest."""
     formats = set(m["formats"].values())
     if not formats:
         return [{"match": "*", "as": "bf16"}]
@@ -256,7 +262,11 @@ def format_rules(m):
     names += ["*.in_proj_b", "*.in_proj_a"] if "gdn" in m["formats"] else ["*.linear_attn.*"]
     names += ["*.mlp.gate", "*.mlp.shared_expert_gate", "mtp.fc"]
     names += [] if "mtp_attention" in m["formats"] else ["mtp.*.self_attn.*"]
-    return [{"match": names, "as": "bf16"}, {"match": "*", "as": formats.pop()}]
+    rules, recurrent = [{"match": names, "as": "bf16"}], m["formats"].get("gdn")
+    if len(formats) > 1:
+        formats.remove(recurrent)
+        rules.append({"match": "*.linear_attn.*", "as": recurrent})
+    return [*rules, {"match": "*", "as": formats.pop()}]
 
 
 def blocks(m):
@@ -285,8 +295,9 @@ def blocks(m):
 def manifest(name, m, folder, tensors):
     files = [{"name": path.name, "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
              for path in sorted(folder.glob("*.safetensors"))]
-    switches = dict(input_scales="nvfp4_modelopt" in m["formats"].values(), stacked_experts=m["stacked"],
-                    tied_head_stored=m["head_stored"])
+    lists = dict(input_scales=[kind for kind in INPUT_SCALED if kind in m["formats"].values()],
+                 stacked_experts=["layers", "mtp"][: 1 + m["mtp"]] if m["stacked"] else [])
+    stored = dict(tied_head_stored=True) if m["head_stored"] else {}
     parts = [
         ("", dict(title=f"Random: {m['title']}", id=name, family=m["family"], licence="Apache-2.0", hidden=m["hidden"],
                   vocab=m["vocab"], tied_head=m["tied"], norm_eps=m["eps"], max_position=4096)),
@@ -294,7 +305,7 @@ def manifest(name, m, folder, tensors):
         ("sampling", dict(temperature=0.0, top_k=0, top_p=1.0)),
         (f"checkpoint.{m['quant']}", dict(
             tensors=len(tensors), tensor_bytes=sum(t.numel() * t.element_size() for t in tensors.values()),
-            **{name: True for name, on in switches.items() if on}, files=files)),
+            **{key: names for key, names in lists.items() if names}, **stored, files=files)),
     ]
     (folder / "model.toml").write_text("\n".join(table(*part) for part in parts))
     for hardware in m["hardware"]:

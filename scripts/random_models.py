@@ -91,10 +91,11 @@ MODELS = {
         heads=16, kv_heads=1, head_dim=16, rotary=12, theta=1e7, experts=6, top=5, inner=20, shared=28,
         **recurrent(["gdn", "attention", "gdn"], 2, 4, 24, 16), mtp=1),
     "random-modelopt": model(
-        "qwen3_5_moe", 3, "modelopt NVFP4 in every group that may have it", quant="nvfp4", vocab=161, hidden=96,
+        "qwen3_5_moe", 3, "modelopt NVFP4 and, in recurrent layers, FP8", quant="nvfp4", vocab=161, hidden=96,
         heads=4, kv_heads=2, head_dim=48, rotary=24, theta=1e7, experts=5, top=2, inner=48, shared=32,
         **recurrent(["attention", "gdn"], 2, 2, 24, 20), mtp=1,
-        formats={g: "nvfp4_modelopt" for g in ["gdn", "attention", "experts", "shared_expert", "mtp_experts"]}),
+        formats={g: "nvfp4_modelopt" for g in ["attention", "experts", "shared_expert", "mtp_experts"]}
+        | {"gdn": "fp8_tensor"}),
     "random-fp8": model(
         "qwen3_5_moe", 4, "FP8 blocks with ragged edges", quant="fp8", vocab=97, hidden=136,
         heads=2, kv_heads=1, head_dim=40, rotary=20, theta=1e7, experts=3, top=2, inner=24, shared=20,

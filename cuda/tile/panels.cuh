@@ -34,6 +34,7 @@ __host__ __device__ constexpr Storage storage_of(target::Format format) {
     case target::Format::bf16:
       return Storage::f16;
     case target::Format::fp8_block128:
+    case target::Format::fp8_tensor:
       return Storage::fp8_block128;
     default:
       return Storage::nvfp4;

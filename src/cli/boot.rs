@@ -310,6 +310,10 @@ pub struct Started {
     pub chat: TextSide,
 }
 
+/// Said of a checkpoint whose configuration declares the layer that is not there.
+const LACKS_PREDICTION: &str = "the checkpoint has no tensors of the layer of multi-token \
+    prediction that its model has: replies are drafted from their own text alone";
+
 /// Whether a model is to draft: its layer of multi-token prediction takes memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drafting {
@@ -354,6 +358,9 @@ pub fn runner(
     };
     let meter = Meter::start(progress);
     tell_doubts(&checkpoint);
+    if checkpoint.lacks_prediction() && drafting == Drafting::Yes {
+        log::line(LACKS_PREDICTION);
+    }
     progress.enter(Stage::Opening);
     let mut runner = load(backend::open()?, &checkpoint)?;
     drop(meter);

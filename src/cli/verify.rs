@@ -85,7 +85,7 @@ pub fn run(options: &Verify) -> Result<(), Failure> {
 /// Whether the files are those of this model: sizes, names, shapes and element types.
 fn identity(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     let opened = files.open(progress.clone());
-    opened.map_err(|error| weights_failure(&error))?;
+    let checkpoint = opened.map_err(|error| weights_failure(&error))?;
     if let Files::Packed(packed) = files {
         let count = packed.table().weights.len();
         return boot::print(&format!(
@@ -98,7 +98,7 @@ fn identity(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
     };
     boot::print(&format!(
         "ok   configuration, names, shapes and types of {} tensors{sizes}\n",
-        target::TENSORS
+        checkpoint.tensors()
     ))
 }
 

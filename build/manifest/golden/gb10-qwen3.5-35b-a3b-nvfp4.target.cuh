@@ -8,7 +8,8 @@ enum class Format {
   bf16,
   nvfp4_compressed_tensors,
   nvfp4_modelopt,
-  fp8_block128
+  fp8_block128,
+  fp8_tensor
 };
 
 // Width of the residual stream.

@@ -311,7 +311,7 @@ const fn columns_of(format: Format) -> u64 {
     match format {
         Format::Bf16 => RUN_COLUMNS,
         Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => FP8_BLOCK as u64,
-        Format::Fp8Block128 => 2 * FP8_BLOCK as u64,
+        Format::Fp8Block128 | Format::Fp8Tensor => 2 * FP8_BLOCK as u64,
     }
 }
 

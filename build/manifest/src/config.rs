@@ -248,8 +248,9 @@ fn quantisation(target: &Target) -> Vec<Fact> {
         return Vec::new();
     }
     let rows = target.table();
-    let mut formats = rows.iter().filter_map(|row| row.format());
-    let stored = formats.find(|format| *format != Format::Bf16);
+    let formats = || rows.iter().filter_map(|row| row.format());
+    let stored = formats().find(|format| *format != Format::Bf16);
+    let has = |wanted: Format| formats().any(|format| format == wanted);
     let of = |value: Value, pointer| fact("format", value, pointer);
     match stored {
         None => vec![of(Value::Null, "/quantization_config")],
@@ -258,10 +259,17 @@ fn quantisation(target: &Target) -> Vec<Fact> {
             of(json!("e4m3"), "/quantization_config/fmt"),
             of(json!([128, 128]), "/quantization_config/weight_block_size"),
         ],
-        Some(Format::Nvfp4Modelopt) => vec![
-            of(json!("modelopt"), "/quantization_config/quant_method"),
-            of(json!("NVFP4"), "/quantization_config/quant_algo"),
-        ],
+        Some(Format::Nvfp4Modelopt | Format::Fp8Tensor) => {
+            let algorithm = match (has(Format::Nvfp4Modelopt), has(Format::Fp8Tensor)) {
+                (true, true) => "MIXED_PRECISION",
+                (true, false) => "NVFP4",
+                (false, _) => "FP8",
+            };
+            vec![
+                of(json!("modelopt"), "/quantization_config/quant_method"),
+                of(json!(algorithm), "/quantization_config/quant_algo"),
+            ]
+        }
         Some(_) => vec![
             of(
                 json!("compressed-tensors"),

@@ -4,9 +4,9 @@ use std::ops::RangeInclusive;
 
 use crate::schema::leaf::KvFormat;
 use crate::schema::model::{Attention, Mixer};
-use crate::table::Row;
+use crate::table::{Format, Piece, Row};
 use crate::target::Target;
-use crate::weights::{Part, count, elements};
+use crate::weights::{Part, count, elements, piece_bytes};
 
 const F32_BYTES: u64 = 4;
 const BF16_BYTES: u64 = 2;
@@ -126,6 +126,45 @@ impl Target {
         self.sum(|row| count(row) * self.pieces(row).len() as u64) + vision
     }
 
+    /// Tensors and bytes of the decoder's tensors, the least and the most: as published, or, where
+    /// nobody states how many there are, with and without those that a checkpoint may leave out.
+    pub(crate) fn sums(&self) -> [RangeInclusive<u64>; 2] {
+        let vision = self.model.vision.as_ref();
+        let (towers, tower) = vision.map_or((0, 0), |vision| (vision.tensors, vision.bytes));
+        let tensors = self.checkpoint_tensors() - towers;
+        let published = self.checkpoint().filter(|_| self.leaf.derive.is_none());
+        let bytes = match published.and_then(|checkpoint| checkpoint.tensor_bytes) {
+            Some(stated) => stated..=stated,
+            None => self.checkpoint_bytes_range(),
+        };
+        let (least, most) = (bytes.start() - tower, bytes.end() - tower);
+        match published.is_some_and(|checkpoint| checkpoint.tensors.is_none()) {
+            false => [tensors..=tensors, least..=most],
+            true => {
+                let [had, may] = [false, true].map(|all| self.optional(all));
+                [
+                    tensors - had[0]..=tensors - had[0] + may[0],
+                    least - had[1]..=most - had[1] + may[1],
+                ]
+            }
+        }
+    }
+
+    /// Tensors that may be left out, and their bytes: those that are stated to be there, or all.
+    fn optional(&self, all: bool) -> [u64; 2] {
+        let pieces = |row: &Row| match all {
+            true => row.pieces(),
+            false => self.pieces(row),
+        };
+        let sum = |of: fn(&Piece) -> u64| {
+            self.sum(|row| {
+                let left_out = pieces(row).into_iter().filter(|piece| piece.optional);
+                count(row) * left_out.map(|piece| of(&piece)).sum::<u64>()
+            })
+        };
+        [sum(|_| 1), sum(piece_bytes)]
+    }
+
     /// Parameters of a part.
     pub fn part_parameters(&self, part: Part) -> u64 {
         self.sum(|row| u64::from(Part::of(row) == part) * elements(row))
@@ -157,9 +196,10 @@ impl Target {
         }
     }
 
-    pub(crate) fn input_scales(&self) -> bool {
+    /// Formats whose matrices carry a scale of their input.
+    pub(crate) fn input_scales(&self) -> &[Format] {
         self.checkpoint()
-            .is_some_and(|checkpoint| checkpoint.input_scales)
+            .map_or(&[], |checkpoint| &checkpoint.input_scales)
     }
 
     fn sum(&self, bytes: impl Fn(&Row) -> u64) -> u64 {
@@ -287,7 +327,7 @@ mod tests {
         let (stacked, stored) = (target.checkpoint_tensors(), target.part_bytes(Part::Text));
         let read = target.weight_bytes_per_token();
         let published = target.model.checkpoint.get_mut("bf16").unwrap();
-        published.stacked_experts = false;
+        published.stacked_experts.clear();
         let (layers, experts) = (
             target.model.layers.count as u64 + 1,
             target.model.moe().experts,

@@ -8,7 +8,7 @@ use crate::facts::Fact;
 use crate::files::sha256;
 use crate::kernels::{moe_rows, top_k_chunks, top_k_parts};
 use crate::schema::leaf::KvFormat;
-use crate::schema::model::{AddedTokens, Chat, File, Mixer};
+use crate::schema::model::{AddedTokens, Chat, File};
 use crate::target::{DerivedFile, Target};
 
 impl Target {
@@ -22,7 +22,6 @@ impl Target {
             write_constant(&mut out, &constant);
         }
         self.write_shapes(&mut out);
-        self.write_mixers(&mut out);
         self.write_table(&mut out);
         self.write_sampling(&mut out);
         self.write_chat(&mut out);
@@ -81,17 +80,6 @@ impl Target {
             "The expanded manifest (TOML), as `show` prints it.",
             &format!("MANIFEST: &str = r##\"{}\"##", self.expanded()),
         );
-    }
-
-    fn write_mixers(&self, out: &mut String) {
-        let names = self.mixers().into_iter().map(|mixer| match mixer {
-            Mixer::Gdn => "Mixer::Gdn",
-            Mixer::Attention => "Mixer::Attention",
-            Mixer::Sliding => "Mixer::Sliding",
-        });
-        let names: Vec<_> = names.collect();
-        let text = format!("MIXERS: [Mixer; LAYERS] = [{}]", names.join(", "));
-        item(out, "Token mixer of each layer.", &text);
     }
 
     fn write_sampling(&self, out: &mut String) {
@@ -228,11 +216,12 @@ impl Target {
         };
         let doc = "What names of the decoder's tensors begin with in the checkpoint.";
         line(out, doc, "NAME_PREFIX", prefix);
-        let scales = self.checkpoint().is_some_and(|found| found.input_scales);
+        let scales = self.input_scales().iter();
+        let scales: Vec<_> = scales.map(|format| format!("Format::{format:?}")).collect();
         item(
             out,
-            "Whether NVFP4 matrices of the checkpoint carry a scale of their input as well.",
-            &format!("INPUT_SCALES: bool = {scales}"),
+            "Formats whose matrices carry a scale of their input as well.",
+            &format!("INPUT_SCALES: &[Format] = &[{}]", scales.join(", ")),
         );
         let mut text = String::from("EMBEDDED: &[(&str, &[u8])] = &[\n");
         for File { name, .. } in files.iter().filter(|_| self.leaf.embed) {
@@ -273,17 +262,18 @@ impl Target {
         item(out, "Commit of that repository.", &text);
         let vision = self.model.vision.as_ref();
         let (towers, tower) = vision.map_or((0, 0), |vision| (vision.tensors, vision.bytes));
-        let tensors = self.checkpoint_tensors() - towers;
-        let doc = "Tensors of the checkpoint without the vision tower.";
-        item(out, doc, &format!("TENSORS: u64 = {tensors}"));
-        let stated = checkpoint.and_then(|checkpoint| checkpoint.tensor_bytes);
-        let bytes = match stated.filter(|_| self.leaf.derive.is_none()) {
-            Some(stated) => stated..=stated,
-            None => self.checkpoint_bytes_range(),
-        };
-        let (least, most) = (bytes.start() - tower, bytes.end() - tower);
-        let text = format!("TENSOR_BYTES: std::ops::RangeInclusive<u64> = {least}..={most}");
-        item(out, "Their bytes, the least and the most.", &text);
+        let docs = [
+            "Tensors of the checkpoint without the vision tower, the least and the most.",
+            "Their bytes.",
+        ];
+        for ((name, doc), sum) in ["TENSORS", "TENSOR_BYTES"]
+            .into_iter()
+            .zip(docs)
+            .zip(self.sums())
+        {
+            let text = format!("{name}: std::ops::RangeInclusive<u64> = {sum:?}");
+            item(out, doc, &text);
+        }
         let text = format!("VISION_TENSORS: [u64; 2] = [{towers}, {tower}]");
         item(out, "Tensors of the vision tower, and their bytes.", &text);
         let doc = "Facts that the checkpoint's `config.json` must not contradict.";
@@ -327,7 +317,7 @@ fn write_facts(out: &mut String, doc: &str, name: &str, facts: &[Fact]) {
     item(out, doc, &(text + "]"));
 }
 
-fn item(out: &mut String, doc: &str, text: &str) {
+pub(crate) fn item(out: &mut String, doc: &str, text: &str) {
     let _ = writeln!(out, "/// {doc}\npub const {text};");
 }
 

@@ -21,6 +21,9 @@ pub enum Format {
     Nvfp4Modelopt,
     /// FP8 E4M3 with a scale per 128x128 block: `X.weight`, `X.weight_scale_inv` (multiply).
     Fp8Block128,
+    /// modelopt FP8, E4M3 with a scale of the whole matrix: `X.weight`,
+    /// `X.weight_scale` (multiply).
+    Fp8Tensor,
 }
 
 /// Columns of NVFP4 that share an E4M3 scale.
@@ -36,6 +39,7 @@ impl Format {
             Format::Nvfp4CompressedTensors => "nvfp4_compressed_tensors",
             Format::Nvfp4Modelopt => "nvfp4_modelopt",
             Format::Fp8Block128 => "fp8_block128",
+            Format::Fp8Tensor => "fp8_tensor",
         }
     }
 
@@ -44,7 +48,7 @@ impl Format {
         match self {
             Format::Bf16 => "bf16",
             Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => "nvfp4",
-            Format::Fp8Block128 => "fp8",
+            Format::Fp8Block128 | Format::Fp8Tensor => "fp8",
         }
     }
 
@@ -395,6 +399,11 @@ impl Format {
             Format::Fp8Block128 => vec![
                 of(Elements, ".weight", &[n, k], F8),
                 of(Scales, ".weight_scale_inv", &blocks, BF16_OR_F32),
+            ],
+            Format::Fp8Tensor => vec![
+                of(Elements, ".weight", &[n, k], F8),
+                of(Factor, ".weight_scale", &[], F32),
+                of(Input, ".input_scale", &[], F32),
             ],
         }
     }

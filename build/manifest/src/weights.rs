@@ -38,7 +38,7 @@ pub(crate) fn elements(row: &Row) -> u64 {
     }
 }
 
-fn piece_bytes(piece: &Piece) -> u64 {
+pub(crate) fn piece_bytes(piece: &Piece) -> u64 {
     (piece.elements() * piece.dtypes[0].bytes()) as u64
 }
 
@@ -65,7 +65,10 @@ impl Target {
             Role::KeyScale | Role::ValueScale => {
                 Part::of(row) == Part::Text && states(|checkpoint| checkpoint.kv_scales)
             }
-            _ => self.input_scales(),
+            _ => {
+                let format = row.format();
+                format.is_some_and(|format| self.input_scales().contains(&format))
+            }
         };
         pieces.retain(|piece| piece.purpose != Purpose::Input || counts);
         pieces

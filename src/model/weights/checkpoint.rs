@@ -222,7 +222,7 @@ impl Checkpoint {
         if let Some(index) = index {
             check_all_found(index, &tensors)?;
         }
-        let layout = Layout::cut(layers);
+        let layout = Layout::cut(layers).found_in(|name| tensors.contains_key(name));
         check_layout(&layout.tensors(), &files, &tensors)?;
         let bytes = tensors
             .values()
@@ -246,19 +246,34 @@ impl Checkpoint {
         })
     }
 
+    /// Tensors that it has beside a vision tower.
+    pub fn tensors(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether it has no tensors of the layer of multi-token prediction that its model has.
+    pub fn lacks_prediction(&self) -> bool {
+        let has = |layout: Layout| layout.has(Role::Fusion, Site::Prediction);
+        has(Layout::whole()) && !has(self.layout)
+    }
+
     /// Compares tensors and bytes with what the manifest states. A vision tower is there as a
-    /// whole, or not at all.
+    /// whole, or not at all. Sums are of a checkpoint with all layers: one that lacks the layer of
+    /// multi-token prediction has another.
     fn check_sums(&self) -> Result<(), WeightsError> {
         let mut text = [0; 2];
         add(&mut text, self.tensors.values().map(|(_, info)| info));
         let sums = [
-            ("tensors", text[0], target::TENSORS..=target::TENSORS),
+            ("tensors", text[0], target::TENSORS),
             ("bytes of tensors", text[1], target::TENSOR_BYTES),
             ("tensors of a vision tower", self.vision[0], tower(0)),
             ("bytes of a vision tower", self.vision[1], tower(1)),
         ];
         for (what, found, expected) in sums {
-            let absent = what.ends_with("tower") && self.vision == [0, 0];
+            let absent = match what.ends_with("tower") {
+                true => self.vision == [0, 0],
+                false => self.lacks_prediction(),
+            };
             if !absent && !expected.contains(&found) {
                 return Err(WeightsError::Sum {
                     what,
@@ -291,10 +306,17 @@ impl Checkpoint {
 
     /// The first `layers` layers, and what surrounds them, of a packed file.
     pub fn of_packed(packed: Arc<Packed>, layers: usize, progress: Arc<Progress>) -> Checkpoint {
+        let whole = Layout::cut(layers);
+        let layout = match whole.has(Role::Fusion, Site::Prediction) {
+            true if packed.bytes_of(&whole.weight(Role::Fusion, Site::Prediction).key()) == 0 => {
+                whole.without_prediction()
+            }
+            _ => whole,
+        };
         let checkpoint = Checkpoint {
             files: Vec::new(),
             tensors: BTreeMap::new(),
-            layout: Layout::cut(layers),
+            layout,
             vision: [0; 2],
             unknown_maths: Vec::new(),
             packed: Some(packed),
@@ -577,7 +599,7 @@ impl MatrixSource<'_> {
             Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => {
                 [weights / 2, weights / NVFP4_GROUP]
             }
-            Format::Fp8Block128 => [weights, 0],
+            Format::Fp8Block128 | Format::Fp8Tensor => [weights, 0],
         }
     }
 
@@ -620,7 +642,14 @@ impl MatrixSource<'_> {
                 }
             }
             Format::Fp8Block128 => {
-                let scales = self.read_fp8(&stretches, &mut codes)?;
+                self.read_fp8(&stretches, &mut codes)?;
+                let scales = self.scales_of_blocks(&stretches)?;
+                Bits::Fp8 { codes, scales }
+            }
+            Format::Fp8Tensor => {
+                self.read_fp8(&stretches, &mut codes)?;
+                let blocks = n.div_ceil(FP8_BLOCK) * k.div_ceil(FP8_BLOCK);
+                let scales = vec![self.read_global(Purpose::Factor)?; blocks];
                 Bits::Fp8 { codes, scales }
             }
         };
@@ -668,20 +697,19 @@ impl MatrixSource<'_> {
         self.read_stretches(Purpose::Scales, stretches, k / NVFP4_GROUP, scales)
     }
 
-    /// The scales of the stretches' blocks.
-    fn read_fp8(
-        &self,
-        stretches: &[Range<usize>],
-        codes: &mut [u8],
-    ) -> Result<Vec<f32>, WeightsError> {
-        let (checkpoint, k) = (self.checkpoint, self.weight.k());
+    fn read_fp8(&self, stretches: &[Range<usize>], codes: &mut [u8]) -> Result<(), WeightsError> {
+        let k = self.weight.k();
         self.read_stretches(Purpose::Elements, stretches, k, codes)?;
         let name = self.weight.tensor(Purpose::Elements);
         self.each_part(stretches, k, codes, |first, part| {
-            checkpoint.check_e4m3(&name, first, part)
-        })?;
-        let scales = checkpoint.read_floats(&self.weight.tensor(Purpose::Scales))?;
-        let blocks = k.div_ceil(FP8_BLOCK);
+            self.checkpoint.check_e4m3(&name, first, part)
+        })
+    }
+
+    fn scales_of_blocks(&self, stretches: &[Range<usize>]) -> Result<Vec<f32>, WeightsError> {
+        let name = self.weight.tensor(Purpose::Scales);
+        let scales = self.checkpoint.read_floats(&name)?;
+        let blocks = self.weight.k().div_ceil(FP8_BLOCK);
         let of_stretch = |stretch: &Range<usize>| {
             let first = stretch.start / FP8_BLOCK * blocks;
             &scales[first..][..stretch.len().div_ceil(FP8_BLOCK) * blocks]

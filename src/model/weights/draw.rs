@@ -18,7 +18,7 @@
 use super::format::{FP8_BLOCK, e4m3};
 use super::header::Dtype;
 use super::layout::{Expected, Layout, Weight};
-use crate::target::{self, Kind, Purpose, Role, Site};
+use crate::target::{self, Format, Kind, Purpose, Role, Site};
 
 /// Distance of the channels that hold the same value for every token.
 const COMMON_EVERY: usize = 16;
@@ -197,6 +197,10 @@ fn of_matrix(tensor: &Expected, gain: f32) -> Numbers {
             set: WEIGHT_CODES.0,
             drawn: WEIGHT_CODES.1,
         },
+        (Purpose::Factor, _) if tensor.weight.format() == Format::Fp8Tensor => {
+            let size = e4m3_rms(WEIGHT_CODES) * columns.sqrt();
+            Numbers::F32(Range::factor(gain / size))
+        }
         (Purpose::Divisor, _) => Numbers::F32(Range::factor(divisor / gain)),
         (Purpose::Factor, _) => Numbers::F32(Range::factor(gain / divisor)),
         (Purpose::Input, _) => Numbers::F32(Range::around(1.0, 0.0)),

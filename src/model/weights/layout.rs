@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::blocks::Shape;
 use crate::target::{self, Format, Kind, Piece, Purpose, Role, Row, Site, TENSORS_TABLE};
 
 /// The tensors of the target's model, or of its first layers and what surrounds them.
@@ -53,9 +54,31 @@ impl Layout {
         }
     }
 
+    /// The same without that layer if none of its tensors is there: some releases declare one and
+    /// have none.
+    pub fn found_in(self, is_there: impl Fn(&str) -> bool) -> Layout {
+        let less = self.without_prediction();
+        let others = less.tensors();
+        let own = self.tensors().into_keys();
+        match own
+            .into_iter()
+            .any(|name| !others.contains_key(&name) && is_there(&name))
+        {
+            true => self,
+            false => less,
+        }
+    }
+
     /// Decoder layers.
     pub fn layers(self) -> usize {
         self.layers
+    }
+
+    /// Blocks of its layers.
+    pub fn blocks(self) -> impl Iterator<Item = Shape> {
+        let layers = (0..self.layers).map(Site::Layer);
+        let sites = layers.chain(self.predicts.then_some(Site::Prediction));
+        sites.flat_map(target::blocks_at).flatten()
     }
 
     /// Sites that have a tensor of the role.

@@ -9,7 +9,7 @@ use super::header::{Dtype, TensorInfo};
 use super::layout::{Expected, Layout};
 use super::progress::Progress;
 use super::source::Source;
-use crate::target::{Kind, LAYERS, Site};
+use crate::target::{Format, Kind, LAYERS, Site};
 
 /// A tensor and what it holds.
 pub struct Drawn {
@@ -27,11 +27,12 @@ impl Drawn {
     }
 }
 
-/// The tensors of `layout`, by name; with matrices' scales of their inputs if `input_scales`.
-pub fn tensors(layout: Layout, input_scales: bool) -> Vec<Drawn> {
-    let is_wanted = |tensor: &Expected| {
-        let of_matrix = matches!(tensor.weight.kind(), Kind::Matrix(_));
-        !tensor.piece.optional || input_scales && of_matrix
+/// The tensors of `layout`, by name; matrices of `scaled` formats with scales of their
+/// inputs.
+pub fn tensors(layout: Layout, scaled: &[Format]) -> Vec<Drawn> {
+    let is_wanted = |tensor: &Expected| match tensor.weight.kind() {
+        Kind::Matrix(format) => !tensor.piece.optional || scaled.contains(&format),
+        _ => !tensor.piece.optional,
     };
     let expected = layout.tensors().into_iter();
     let wanted = expected.filter(|(_, tensor)| is_wanted(tensor));
@@ -90,7 +91,7 @@ pub fn open_seeded(progress: Arc<Progress>) -> Checkpoint {
 pub fn open_seeded_layers(layers: usize, progress: Arc<Progress>) -> Checkpoint {
     let layout = Layout::cut(layers);
     let (mut seeded, mut infos) = (Seeded::default(), BTreeMap::new());
-    for tensor in tensors(layout, false) {
+    for tensor in tensors(layout, &[]) {
         let start = seeded.push(&tensor);
         let info = TensorInfo {
             dtype: tensor.dtype,

@@ -69,7 +69,7 @@ fn a_complete_checkpoint_is_accepted() {
     assert!(checkpoint.progress().bytes().0 > 0);
 }
 
-#[cfg(model = "hybrid")]
+#[cfg(has = "delta")]
 #[test]
 fn weights_of_norms_are_stored_less_one_but_for_gated_ones() {
     let folder = Folder::with("model.safetensors", &target_file(|_| ()));
@@ -268,6 +268,24 @@ fn a_missing_tensor_is_named() {
     });
     let error = single(&content);
     assert!(matches!(&error, WeightsError::Missing { tensor, count: 1 } if tensor == NORM));
+}
+
+#[cfg(has = "delta")]
+#[test]
+fn a_layer_of_prediction_is_there_as_a_whole_or_not_at_all() {
+    let others = Layout::whole().without_prediction().tensors();
+    let of_prediction = |name: &str| !others.contains_key(name);
+    let content = target_file(|tensors| tensors.retain(|name, _| !of_prediction(name)));
+    let folder = Folder::with("model.safetensors", &content);
+    let checkpoint = open_any(&folder.0).unwrap();
+    assert!(checkpoint.lacks_prediction());
+    assert!(!checkpoint.layout().has(Role::Fusion, Site::Prediction));
+    let content = target_file(|tensors| {
+        let name = tensors.keys().find(|name| of_prediction(name)).cloned();
+        tensors.remove(&name.unwrap());
+    });
+    let error = single(&content);
+    assert!(matches!(&error, WeightsError::Missing { tensor, count: 1 } if of_prediction(tensor)));
 }
 
 #[test]

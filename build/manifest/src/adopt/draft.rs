@@ -141,8 +141,8 @@ fn beginning(model: &Model, index: &Index) -> Checkpoint {
         revision: None,
         tensors: Some(index.names.len() as u64 + index.tower),
         tensor_bytes: index.bytes,
-        input_scales: false,
-        stacked_experts: index.stacks_experts(),
+        input_scales: Vec::new(),
+        stacked_experts: index.stacked_experts(),
         kv_scales: false,
         tied_head_stored: false,
         without_mtp: model.mtp.layers > 0 && !index.predicts(),
@@ -155,7 +155,7 @@ fn beginning(model: &Model, index: &Index) -> Checkpoint {
 /// The checkpoint with the facts that the names of its tensors state.
 fn looked_at(checkpoint: Checkpoint, stored: &Stored) -> Checkpoint {
     Checkpoint {
-        input_scales: stored.input_scales,
+        input_scales: stored.input_scales.clone(),
         kv_scales: stored.kv_scales,
         tied_head_stored: stored.tied_head_stored,
         ..checkpoint

@@ -8,6 +8,7 @@ use super::Source;
 use super::words::shown;
 use crate::error::ManifestError;
 use crate::safetensors::{self, Entry};
+use crate::schema::model::StackedIn;
 
 /// End of the name of a file that holds tensors itself.
 pub(super) const TENSORS_FILE: &str = ".safetensors";
@@ -138,10 +139,18 @@ impl Index {
         names.next().is_some_and(|name| name.starts_with(prefix))
     }
 
-    /// Whether all experts of a layer share tensors.
-    pub fn stacks_experts(&self) -> bool {
-        let mut names = self.names.iter();
-        names.any(|name| name.ends_with(".mlp.experts.gate_up_proj"))
+    /// Parts in which all experts of a layer share tensors.
+    pub fn stacked_experts(&self) -> Vec<StackedIn> {
+        let stacked = |part: &StackedIn| {
+            let mut names = self.names.iter();
+            names.any(|name| {
+                let is_of_mtp = name.starts_with(PREDICTION);
+                name.ends_with(".mlp.experts.gate_up_proj")
+                    && is_of_mtp == (*part == StackedIn::Mtp)
+            })
+        };
+        let parts = [StackedIn::Layers, StackedIn::Mtp];
+        parts.into_iter().filter(stacked).collect()
     }
 }
 

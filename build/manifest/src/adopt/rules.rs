@@ -9,11 +9,12 @@ use crate::table::{Format, Site};
 
 /// Formats in the order in which rules that need none of each other stand, bits ascending behind
 /// the floats.
-pub(super) const FORMATS: [Format; 4] = [
+pub(super) const FORMATS: [Format; 5] = [
     Format::Bf16,
     Format::Nvfp4CompressedTensors,
     Format::Nvfp4Modelopt,
     Format::Fp8Block128,
+    Format::Fp8Tensor,
 ];
 
 /// A `[[format]]` of a leaf.

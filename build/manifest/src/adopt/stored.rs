@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::index::Index;
+use super::rules::FORMATS;
 use crate::error::ManifestError;
 use crate::table::{Format, Kind, Piece, Purpose, Role, Row, Site};
 use crate::target::Target;
@@ -23,7 +24,8 @@ pub(super) struct Named {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Stored {
     pub matrices: Vec<Named>,
-    pub input_scales: bool,
+    /// Formats whose matrices have them.
+    pub input_scales: Vec<Format>,
     pub kv_scales: bool,
     pub tied_head_stored: bool,
 }
@@ -62,7 +64,7 @@ struct Walk<'a> {
     /// Experts of a layer in several formats.
     uneven: Vec<String>,
     matrices: Vec<Named>,
-    inputs: Tally,
+    inputs: [Tally; FORMATS.len()],
     kv: Tally,
     head: Tally,
 }
@@ -83,7 +85,7 @@ pub(super) fn stored(
         other: Vec::new(),
         uneven: Vec::new(),
         matrices: Vec::new(),
-        inputs: Tally::default(),
+        inputs: Default::default(),
         kv: Tally::default(),
         head: Tally::default(),
     };
@@ -187,7 +189,11 @@ impl Walk<'_> {
             let name = format!("{base}{}", piece.suffix);
             let found = self.take(&name, &piece);
             match piece.purpose {
-                Purpose::Input => self.inputs.add(found),
+                Purpose::Input => {
+                    let of = FORMATS.iter().zip(&mut self.inputs);
+                    of.filter(|(each, _)| **each == format)
+                        .for_each(|(_, tally)| tally.add(found));
+                }
                 _ if !found => self.missing.push(name),
                 _ => {}
             }
@@ -205,6 +211,7 @@ impl Walk<'_> {
             (".weight_packed", Format::Nvfp4CompressedTensors),
             (".weight_scale_2", Format::Nvfp4Modelopt),
             (".weight_scale_inv", Format::Fp8Block128),
+            (".weight_scale", Format::Fp8Tensor),
             (".weight", Format::Bf16),
         ];
         let mut ends = ends.into_iter();
@@ -218,7 +225,9 @@ impl Walk<'_> {
             true => vec![format!("{names} of {} in {}", tally.found, tally.possible)],
             false => Vec::new(),
         };
-        let inputs = tally(&self.inputs, "scales of inputs");
+        let inputs = self.inputs.iter();
+        let inputs = inputs.flat_map(|of| tally(of, "scales of inputs"));
+        let inputs: Vec<String> = inputs.collect();
         let kv = tally(&self.kv, "k_scale and v_scale");
         let has = format!("are missing; family = {family:?} has them by config.json");
         let none = format!("are not described; family = {family:?} has no such tensors");
@@ -235,7 +244,7 @@ impl Walk<'_> {
             ),
             (
                 &inputs,
-                "must be there for all quantised matrices, or for none",
+                "must be there for all matrices of a format, or for none",
             ),
             (&kv, "must be there for all attention layers, or for none"),
         ];
@@ -246,7 +255,11 @@ impl Walk<'_> {
 
     fn stored(self) -> Stored {
         Stored {
-            input_scales: self.inputs.has(),
+            input_scales: {
+                let of = FORMATS.into_iter().zip(&self.inputs);
+                of.filter_map(|(format, tally)| tally.has().then_some(format))
+                    .collect()
+            },
             kv_scales: self.kv.has(),
             tied_head_stored: self.head.has(),
             matrices: self.matrices,

@@ -34,6 +34,15 @@ impl Lines {
         self.set(key, real(value));
     }
 
+    /// A list that is set where it has something.
+    fn names<T: Copy>(&mut self, key: &str, all: &[T], name: fn(T) -> &'static str) {
+        let names = all.iter().map(|each| format!("{:?}", name(*each)));
+        let names: Vec<_> = names.collect();
+        if !names.is_empty() {
+            self.set(key, format!("[{}]", names.join(", ")));
+        }
+    }
+
     /// A key that is set where it holds.
     fn flag(&mut self, key: &str, holds: bool) {
         if holds {
@@ -194,8 +203,12 @@ fn weights(lines: &mut Lines, quant: &str, checkpoint: &Checkpoint) {
     if let Some(bytes) = checkpoint.tensor_bytes {
         lines.count("tensor_bytes", bytes);
     }
-    lines.flag("input_scales", checkpoint.input_scales);
-    lines.flag("stacked_experts", checkpoint.stacked_experts);
+    lines.names("input_scales", &checkpoint.input_scales, |format| {
+        format.name()
+    });
+    lines.names("stacked_experts", &checkpoint.stacked_experts, |part| {
+        part.name()
+    });
     lines.flag("kv_scales", checkpoint.kv_scales);
     lines.flag("tied_head_stored", checkpoint.tied_head_stored);
     lines.flag("without_mtp", checkpoint.without_mtp);

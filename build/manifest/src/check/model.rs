@@ -6,7 +6,7 @@ use super::{File, Rule, largest};
 use crate::family::{FeedForward, Mixers};
 use crate::schema::model::{
     AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Mixer, Model, Moe, RopeScaling,
-    Sampling, Vision,
+    Sampling, StackedIn, Vision,
 };
 use crate::table::Format;
 use crate::target::Target;
@@ -339,20 +339,20 @@ impl File {
     fn switch_rules(&self, target: &Target, table: &str, checkpoint: &Checkpoint) -> Rule {
         let model = &target.model;
         let rows = target.table();
-        let mut formats = rows.iter().filter_map(|row| row.format());
+        let has = |format: &Format| rows.iter().any(|row| row.format() == Some(*format));
+        for format in &checkpoint.input_scales {
+            let rule = "names formats of matrices that the checkpoint has";
+            let key = format!("{table}.input_scales");
+            self.rule(has(format), &key, format!("{:?}", format.name()), rule)?;
+        }
+        for part in &checkpoint.stacked_experts {
+            let rule = "names parts of models that have experts there";
+            let key = format!("{table}.stacked_experts");
+            let has = *part == StackedIn::Layers || model.mtp.layers > 0;
+            let name = format!("{:?}", part.name());
+            self.rule(has && model.moe.is_some(), &key, name, rule)?;
+        }
         for (key, on, about, what) in [
-            (
-                "input_scales",
-                checkpoint.input_scales,
-                formats.any(Format::is_nvfp4),
-                "matrices of NVFP4",
-            ),
-            (
-                "stacked_experts",
-                checkpoint.stacked_experts,
-                model.moe.is_some(),
-                "experts",
-            ),
             (
                 "tied_head_stored",
                 checkpoint.tied_head_stored,

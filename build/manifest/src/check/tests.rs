@@ -55,8 +55,8 @@ refused!(missing_fact_of_a_table: MODEL_FILE, "kv_heads = 2\n" => "",
     "line 15: `[attention]`: missing field `kv_heads`");
 refused!(unknown_format: LEAF_FILE, "as = \"bf16\"" => "as = \"int8\"",
     "line 13: `as = \"int8\"`: unknown variant `int8`, expected one of `bf16`, \
-     `nvfp4_compressed_tensors`, `nvfp4_modelopt`, `fp8_block128` (facts are stated in \
-     targets/_hw and targets/_model only)");
+     `nvfp4_compressed_tensors`, `nvfp4_modelopt`, `fp8_block128`, `fp8_tensor` (facts are \
+     stated in targets/_hw and targets/_model only)");
 refused!(a_pattern_that_is_none: LEAF_FILE, "match = \"*\"" => "match = 3",
     "line 16: `match = 3`: expected a pattern of names, or a list of them (facts are stated in \
      targets/_hw and targets/_model only)");
@@ -214,14 +214,43 @@ refused!(checkpoint_of_half_an_element: MODEL_FILE, "25_025_991_648" => "25_025_
      for each of their elements, 25028332768 at most");
 
 #[test]
+fn a_list_about_what_the_model_lacks_is_refused() {
+    let (leaf, file) = (
+        "cpu/llama-3.1-8b/bf16",
+        "targets/_model/llama-3.1-8b/model.toml",
+    );
+    for (key, name, rule) in [
+        (
+            "input_scales",
+            "fp8_tensor",
+            "names formats of matrices that the checkpoint has",
+        ),
+        (
+            "stacked_experts",
+            "layers",
+            "names parts of models that have experts there",
+        ),
+    ] {
+        let scratch = Scratch::of(leaf);
+        scratch.edit(
+            file,
+            "files = []",
+            &format!("{key} = [{name:?}]\nfiles = []"),
+        );
+        assert_eq!(
+            scratch.load(leaf).unwrap_err().to_string(),
+            format!("{file}: checkpoint.bf16.{key} = {name:?}: {rule}")
+        );
+    }
+}
+
+#[test]
 fn a_switch_about_what_the_model_lacks_is_refused() {
     let (leaf, file) = (
         "cpu/llama-3.1-8b/bf16",
         "targets/_model/llama-3.1-8b/model.toml",
     );
     for (key, what) in [
-        ("input_scales", "matrices of NVFP4"),
-        ("stacked_experts", "experts"),
         ("tied_head_stored", "a tied head"),
         ("without_mtp", "multi-token prediction"),
     ] {

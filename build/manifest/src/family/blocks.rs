@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::schema::model::{Attention, Mixer};
+use crate::schema::model::{Attention, Mixer, StackedIn};
 use crate::table::{Format, Kind, Role, Row, Run, Sites};
 use crate::target::Target;
 
@@ -275,8 +275,12 @@ pub(super) fn shared_expert(target: &Target, place: &Place) -> Vec<Row> {
 
 /// Router and routed experts.
 pub(super) fn experts(target: &Target, place: &Place) -> Vec<Row> {
+    let part = match place.sites {
+        Sites::Prediction => StackedIn::Mtp,
+        Sites::Whole | Sites::Layers(_) => StackedIn::Layers,
+    };
     let checkpoint = target.checkpoint();
-    match checkpoint.is_some_and(|checkpoint| checkpoint.stacked_experts) {
+    match checkpoint.is_some_and(|checkpoint| checkpoint.stacked_experts.contains(&part)) {
         true => stacked_experts(target, place),
         false => named_experts(target, place, "mlp", ["gate_proj", "up_proj", "down_proj"]),
     }

@@ -69,6 +69,7 @@ mod tests {
             "nvfp4_compressed_tensors",
             "nvfp4_modelopt",
             "fp8_block128",
+            "fp8_tensor",
             "f32",
         ] {
             assert!(README.contains(&format!("`{name}`")), "{name}");

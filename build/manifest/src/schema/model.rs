@@ -5,6 +5,8 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
+use crate::table::Format;
+
 /// Layer math that a model follows, and the names of its tensors: a file of `family/` each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Family {
@@ -326,6 +328,24 @@ pub struct Sampling {
     pub top_p: f64,
 }
 
+/// Part of a checkpoint whose experts may share tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StackedIn {
+    Layers,
+    Mtp,
+}
+
+impl StackedIn {
+    /// Name in manifests.
+    pub const fn name(self) -> &'static str {
+        match self {
+            StackedIn::Layers => "layers",
+            StackedIn::Mtp => "mtp",
+        }
+    }
+}
+
 /// One published set of weights.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -339,12 +359,12 @@ pub struct Checkpoint {
     /// Bytes of all tensors, without the headers of the files, as published; absent: what follows
     /// from the facts. Vectors are BF16 or F32, each as the publisher likes.
     pub tensor_bytes: Option<u64>,
-    /// Whether NVFP4 matrices carry a scale of their input as well.
-    #[serde(default, skip_serializing_if = "Not::not")]
-    pub input_scales: bool,
-    /// Whether a layer's routed experts are two tensors, `gate_up_proj` and `down_proj`.
-    #[serde(default, skip_serializing_if = "Not::not")]
-    pub stacked_experts: bool,
+    /// Formats whose matrices carry a scale of their input as well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_scales: Vec<Format>,
+    /// Parts in which a layer's routed experts are two tensors, `gate_up_proj` and `down_proj`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stacked_experts: Vec<StackedIn>,
     /// Whether attention layers carry scales of stored keys and values, which are not used.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub kv_scales: bool,

@@ -53,12 +53,22 @@ pub enum Turn {
     Alone,
 }
 
+/// Which suite a step belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tier {
+    /// The one that every machine runs.
+    Suite,
+    /// The one that the workflows run: more of what another step shows by an example.
+    All,
+}
+
 /// One step.
 pub struct Step {
     pub name: String,
     /// The promise that breaks if this step is not run.
     pub protects: &'static str,
     pub turn: Turn,
+    pub tier: Tier,
     /// Inputs, if it need not run again while they stay the same.
     pub reads: Option<Reads>,
     pub run: Run,
@@ -74,9 +84,14 @@ impl Step {
             name: name.into(),
             protects,
             turn: Turn::Next,
+            tier: Tier::Suite,
             reads: None,
             run: Box::new(run),
         }
+    }
+
+    fn tier(self, tier: Tier) -> Step {
+        Step { tier, ..self }
     }
 
     fn turn(self, turn: Turn) -> Step {
@@ -89,8 +104,11 @@ impl Step {
     }
 }
 
-/// The targets with device code that are cross-built without a GPU.
-const DEVICE_TARGETS: [&str; 2] = ["h200/tiny/nvfp4", "gb10/tiny/nvfp4"];
+/// The targets with device code that are cross-built without a GPU, and the suite of each.
+const DEVICE_TARGETS: [(&str, Tier); 2] = [
+    ("gb10/tiny/nvfp4", Tier::Suite),
+    ("h200/tiny/nvfp4", Tier::All),
+];
 
 /// Small models of drawn weights, each of another shape, for goldens.
 const RANDOM: &str = "cpu/random-";
@@ -185,22 +203,42 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             |suite, _| figures::check(suite.site).into(),
         )
         .reads(Reads::of(&["README.md", "ci/baseline", "targets"])),
-        kernels_step(&leaves).turn(Turn::Beside),
+        kernels_step(&leaves).turn(Turn::Beside).tier(Tier::All),
     ]);
-    let golden = |leaf: &&String| {
-        leaf.starts_with(RANDOM) || ["cpu/tiny/bf16", DEFAULT_TARGET].contains(&leaf.as_str())
-    };
-    for leaf in leaves.iter().filter(golden) {
-        steps.push(golden_step(site, leaf)?);
-    }
+    steps.extend(golden_steps(site, &leaves)?);
     let real = leaves.iter().filter(|leaf| leaf.starts_with(REAL));
     steps.extend(real.map(|leaf| real_step(leaf)));
     steps.extend(serving_steps(DEFAULT_TARGET));
-    steps.push(boundary_step(DEVICE_TARGETS[0]));
-    let devices = DEVICE_TARGETS
-        .iter()
-        .filter(|target| leaves.iter().any(|leaf| leaf == *target));
-    steps.extend(devices.flat_map(|target| device_steps(target)));
+    steps.push(boundary_step(DEVICE_TARGETS[0].0));
+    for (target, tier) in DEVICE_TARGETS {
+        if leaves.iter().any(|leaf| leaf == target) {
+            let of_target = device_steps(target).into_iter();
+            steps.extend(of_target.map(|step| step.tier(tier)));
+        }
+    }
+    Ok(steps)
+}
+
+/// Goldens of both forms of `tiny` and of the small random models. The first random one of a family
+/// in some formats stands for the others, which differ from it in dimensions.
+fn golden_steps(site: &Site, leaves: &[String]) -> Result<Vec<Step>, Failure> {
+    let (mut steps, mut seen) = (Vec::new(), Vec::new());
+    for leaf in leaves {
+        if ["cpu/tiny/bf16", DEFAULT_TARGET].contains(&leaf.as_str()) {
+            steps.push(golden_step(site, leaf)?);
+        }
+        if leaf.starts_with(RANDOM) {
+            let target = site.target(Some(leaf))?;
+            let formats = target.leaf.format.iter().map(|rule| rule.r#as.name());
+            let kind = (target.model.family, formats.collect::<Vec<_>>());
+            let tier = match seen.contains(&kind) {
+                true => Tier::All,
+                false => Tier::Suite,
+            };
+            seen.push(kind);
+            steps.push(golden_step(site, leaf)?.tier(tier));
+        }
+    }
     Ok(steps)
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use argh::FromArgs;
 
 use super::reads::Reads;
-use super::steps::{self, Outcome, Step, Turn};
+use super::steps::{self, Outcome, Step, Tier, Turn};
 use crate::graph::digest::Digests;
 use crate::graph::explain::{self, Reason};
 use crate::plan::sharing;
@@ -40,10 +40,13 @@ pub struct Test {
     /// leave out the steps that serve a binary or look at other targets: what an edit wants to know
     #[argh(switch)]
     changed: bool,
+    /// run also what the workflows run: more models, and the kernels of every family
+    #[argh(switch)]
+    all: bool,
     /// run the steps that are up to date, too
     #[argh(switch)]
     again: bool,
-    /// run only the steps whose name begins with this
+    /// run only the steps whose name begins with this, of all
     #[argh(option, default = "String::new()")]
     step: String,
 }
@@ -54,6 +57,8 @@ impl Test {
         let is_near = |step: &Step| step.reads.as_ref().is_some_and(Reads::is_near);
         steps.retain(|step| step.name.starts_with(&self.step));
         steps.retain(|step| !self.changed || is_near(step));
+        let takes_all = self.all || self.target.is_some() || !self.step.is_empty();
+        steps.retain(|step| takes_all || step.tier == Tier::Suite);
         if steps.is_empty() {
             let why = format!("no step begins with `{}`; --list prints them", self.step);
             return Err(Failure::Usage(why));
@@ -399,6 +404,7 @@ mod tests {
             name: name.to_string(),
             protects: "",
             turn,
+            tier: Tier::Suite,
             reads: None,
             run: Box::new(|_, _| Outcome::Passed),
         }

@@ -32,7 +32,7 @@ impl Storage {
         match format {
             Format::Bf16 => Storage::F16,
             Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => Storage::Nvfp4,
-            Format::Fp8Block128 => Storage::Fp8Block128,
+            Format::Fp8Block128 | Format::Fp8Tensor => Storage::Fp8Block128,
         }
     }
 

@@ -61,7 +61,7 @@ pub fn stored(random: &mut Random, (n, k, format): Shape) -> Stored {
                 _ => Global::Divide(77.0),
             },
         },
-        Format::Fp8Block128 => Bits::Fp8 {
+        Format::Fp8Block128 | Format::Fp8Tensor => Bits::Fp8 {
             codes: random
                 .bytes(n * k, 0..=255)
                 .into_iter()
