@@ -14,10 +14,12 @@ use engine::Limits;
 use host::threads;
 use model::Plan;
 use model::backend::{self, Backend, parity};
+use model::ops::Footprint;
 use model::target;
 use model::weights::{Layout, Progress};
 
 use super::boot::{self, Drafting, Files};
+use super::size::gigabytes;
 use super::{Exit, Failure, about, machine, serve};
 
 /// Time for who has the port to say who that is.
@@ -56,6 +58,7 @@ pub fn run(options: &Doctor) -> Result<(), Failure> {
         findings.extend([machine::holders(), machine::power()]);
     }
     findings.extend(memory);
+    findings.extend(tier().map(Ok));
     findings.extend([threads(), machine::open_files(), port(options.port)]);
     findings.push(weights);
     findings.extend(directory.map(machine::disk));
@@ -87,6 +90,17 @@ fn memory(layout: Layout) -> Finding {
     )
     .map_err(|error| error.to_string())?;
     Ok(plan.lines().join("\n     "))
+}
+
+/// Where the host's memory lies beside the device's, how much prompts may have of it.
+fn tier() -> Option<String> {
+    let host = Backend::host_memory();
+    let most = host.bytes.filter(|_| target::HOST_RESERVE.is_none())?;
+    let most = gigabytes(most.saturating_sub(host.server));
+    Some(format!(
+        "{most} of the host's memory may be taken: with part of it, serve --cache-host keeps \
+         prompts of agents that take turns, which the device has no place for"
+    ))
 }
 
 fn threads() -> Finding {

@@ -19,6 +19,7 @@ pub mod notify;
 pub mod pack;
 pub mod selftest;
 pub mod serve;
+mod size;
 pub mod synth;
 pub mod usage;
 pub mod verify;

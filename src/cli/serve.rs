@@ -31,12 +31,15 @@ use http::settings::{Compatibility, Settings};
 use http::state::State;
 use http::threads::{Home, OF_RUNTIME, Threads};
 use http::tls::Tls;
+use model::backend::Backend;
+use model::ops::Footprint;
 use model::target;
 use model::weights::Progress;
 use text::chat::ChatModel;
 
 use super::boot::{self, Files, TextSide};
 use super::notify::Notifier;
+use super::size::{Size, gigabytes};
 use super::warm::Warm;
 use super::{Exit, Failure};
 
@@ -125,6 +128,11 @@ pub struct Serve {
     #[argh(option, default = "Speculate::Auto")]
     pub speculate: Speculate,
 
+    /// host memory, as in 32GB, for prompts that the device's memory has no place for: they come
+    /// back from there and are not computed again (default: none)
+    #[argh(option)]
+    pub cache_host: Option<Size>,
+
     /// file of conversations that are computed before the server is ready, for all keys, so that
     /// prompts which begin as they do have less to compute; a line of JSON each, as the body of a
     /// request to /v1/chat/completions (default: none)
@@ -188,6 +196,10 @@ impl Serve {
             ("dump", path(&self.dump)),
             ("metrics-compat", self.metrics_compat.map(|of| text(&of))),
             ("speculate", Some(text(&self.speculate))),
+            (
+                "cache-host",
+                self.cache_host.as_ref().map(|size| text(size)),
+            ),
             ("warm", path(&self.warm)),
             ("model-name", Some(text(&self.model_name))),
             ("notify-socket", path(&self.notify_socket)),
@@ -203,6 +215,7 @@ impl Serve {
 pub fn run(options: &Serve) -> Result<(), Failure> {
     boot::require_serving()?;
     require_drafts(options.speculate)?;
+    require_room(options.cache_host.as_ref())?;
     require_keys(options)?;
     log::set_level(options.log_level);
     let warm = options.warm.as_deref().map(Warm::load).transpose()?;
@@ -240,6 +253,20 @@ fn require_drafts(speculate: Speculate) -> Result<(), Failure> {
             let most = target::DRAFTS;
             let message = format!("--speculate {depth}: a step of this target has {most} drafts");
             Err(Failure::new(Exit::Usage, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a room of the host's memory that cannot be taken.
+fn require_room(size: Option<&Size>) -> Result<(), Failure> {
+    let host = Backend::host_memory();
+    let most = host.bytes.map(|bytes| bytes.saturating_sub(host.server));
+    match (size, most) {
+        (Some(size), Some(most)) if size.bytes > most => {
+            let most = gigabytes(most);
+            let message = format!("--cache-host {size}: {most} of the host's memory may be taken");
+            Err(Failure::new(Exit::Config, message))
         }
         _ => Ok(()),
     }
@@ -381,6 +408,10 @@ async fn serve(
     }));
     let limits = Limits {
         speculate: options.speculate,
+        host_room: options
+            .cache_host
+            .as_ref()
+            .map_or(0, |size| size.bytes as usize),
         ..Limits::of(&target::FACTS)
     };
     let engine = boot::engine(&files, &progress, options.golden.as_deref(), limits);

@@ -7,6 +7,8 @@ use std::time::Duration;
 use super::kv::{Asked, Begin, Kv, pages_for};
 use super::prefix::{self, Kind, Naming, Place};
 use super::sim::Dice;
+use super::tier::Tier;
+use super::tier::testing::{Copying, PIECES};
 use step::PAGE;
 use step::executor::TokenId;
 use step::testing::TINY;
@@ -47,6 +49,8 @@ struct Agents {
 /// A server without its model.
 struct Server {
     kv: Kv<Sums>,
+    tier: Option<Tier<Sums>>,
+    device: Copying,
     agents: Agents,
     seconds: f64,
     /// Prompts by agent, and what each has of its own.
@@ -57,8 +61,11 @@ struct Server {
 }
 
 impl Server {
-    fn new(agents: Agents, states: usize) -> Server {
+    /// With places for so many pages in the host's room.
+    fn new(agents: Agents, states: usize, host: usize) -> Server {
         Server {
+            tier: Tier::new(host * PIECES.page, PIECES, Sums),
+            device: Copying::default(),
             kv: Kv::new((64, states, 0), PAGES, PAGES * PAGE, Sums),
             agents,
             seconds: 0.0,
@@ -88,13 +95,25 @@ impl Server {
         };
         prompt.extend((prompt.len()..next).map(token));
         self.kv.tell_time(Duration::from_secs_f64(self.seconds));
+        let below = self.tier.as_mut().map(|tier| {
+            tier.tell_time(Duration::from_secs_f64(self.seconds));
+            tier.look_up(1, prompt)
+        });
         let asked = Asked {
             owner: 1,
             domain: 1,
             prompt,
             leaves_room: false,
+            restorable: below.as_ref().map_or(0, |hit| hit.pages.len()),
         };
         let begin = self.kv.reserve(next + TURN, asked).expect("it fits");
+        if let (Some(tier), Some(hit)) = (&mut self.tier, &below) {
+            tier.note_use(hit, 1);
+            if let Some(here) = begin.restored_behind {
+                let pages = &self.kv.pages(begin.slot)[here..hit.pages.len()];
+                tier.restore(begin.slot, hit, pages);
+            }
+        }
         self.kv.has_read(begin.slot);
         (self.asked, self.cached) = (self.asked + next, self.cached + begin.cached);
         self.seconds += (next - begin.cached) as f64 / SPEED as f64;
@@ -115,6 +134,16 @@ impl Server {
         }
         let last = prefix::last_place(next);
         self.kv.keep(begin.slot, &prompt[..last], None);
+        if let Some(tier) = &mut self.tier {
+            let pins = self.kv.pin(begin.slot, prompt);
+            pins.into_iter()
+                .for_each(|pin| tier.wish(pin, &mut self.kv));
+            while tier.is_busy() {
+                tier.start(&mut self.device, &mut self.kv).unwrap();
+                tier.settle(&mut self.device, &mut self.kv).unwrap();
+            }
+            assert!(tier.is_conserved());
+        }
         self.running.push_back((begin, agent));
     }
 
@@ -136,8 +165,8 @@ impl Server {
 }
 
 /// Shares of tokens that are found in each of some rounds of turns.
-fn rounds(agents: Agents, count: usize) -> [f64; 8] {
-    let mut server = Server::new(agents, STATES);
+fn rounds(agents: Agents, count: usize, host: usize) -> [f64; 8] {
+    let mut server = Server::new(agents, STATES, host);
     [(); 8].map(|()| {
         (0..count).for_each(|agent| server.turn(agent, agents.tokens));
         server.found()
@@ -162,10 +191,27 @@ fn agents_that_fit_find_all_and_of_twice_as_many_half() {
         (short, 32, 0.97),
         (long, 24, 0.5),
     ] {
-        let found = rounds(agents, count);
+        let found = rounds(agents, count, 0);
         println!("{count} of {agents:?}: {found:.3?}");
         assert!(found[1..].iter().all(|found| *found >= least), "{found:?}");
     }
+}
+
+#[test]
+fn agents_of_three_times_what_fits_find_all_with_a_tier() {
+    let agents = Agents {
+        tokens: 125_000,
+        shared: 25_000,
+        at_once: 4,
+    };
+    let count = 3 * PAGES * PAGE / agents.tokens;
+    let found = rounds(agents, count, 3 * PAGES);
+    println!("{count} of {agents:?}: {found:.3?}");
+    assert!(found[1..].iter().all(|found| *found >= 0.97), "{found:?}");
+    // Where the host has room for half of them, about as many find theirs.
+    let found = rounds(agents, count, 3 * PAGES / 2);
+    println!("{count} of {agents:?}: {found:.3?} with half the room");
+    assert!(found[2..].iter().all(|found| *found >= 0.5), "{found:?}");
 }
 
 /// Share that is found by who knows the order of all turns: whoever comes last goes. What a prompt
@@ -211,7 +257,7 @@ fn compared(turns: &[(usize, usize)], shared: usize) -> [f64; 2] {
         shared,
         at_once: 1,
     };
-    let mut server = Server::new(agents, STATES);
+    let mut server = Server::new(agents, STATES, 0);
     turns
         .iter()
         .for_each(|(agent, tokens)| server.turn(*agent, *tokens));

@@ -4,6 +4,7 @@
 //! and gives up on a call that it has seen often enough. Looks are counted rather than time: of a
 //! process that was stopped and goes on, or of a machine that slept, the pause is one look.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -11,6 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use super::handle::{Phase, Shared};
 use super::{EngineError, Outcome};
 use step::executor::{Ahead, DeviceError, Executor, Guessed, Patience, Ranked, Rows, TokenId};
+use step::transfer::{PieceBytes, Transfer};
 
 /// Looks that a call may last, behind the first one that sees it: each waits for its part of the
 /// executor's patience.
@@ -103,6 +105,33 @@ impl<E: Executor> Executor for Counted<E> {
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
         let calls = &self.shared.calls;
         calls.around(1, || self.executor.logits_of(rows, logits))
+    }
+
+    fn piece_bytes(&self) -> Option<PieceBytes> {
+        self.executor.piece_bytes()
+    }
+
+    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.executor.take_room(bytes)
+    }
+
+    fn room(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.executor.room(range)
+    }
+
+    fn save(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
+        let calls = &self.shared.calls;
+        calls.around(1, || self.executor.save(transfers))
+    }
+
+    fn restore(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
+        let calls = &self.shared.calls;
+        calls.around(1, || self.executor.restore(transfers))
+    }
+
+    fn transferred(&mut self) -> Result<u64, DeviceError> {
+        let calls = &self.shared.calls;
+        calls.around(1, || self.executor.transferred())
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::prefix::{
     Gone, Hit, KEPT_PART, Keyed, Kind, Naming, NodeId, OPERATOR, Owner, Place, Prefixes, Reuse,
+    Written,
 };
 use super::request::COMMON;
 use step::PAGE;
@@ -29,6 +30,21 @@ pub struct Asked<'a> {
     pub prompt: &'a [TokenId],
     /// Whether it leaves others the pages of a slot: an equal share of all.
     pub leaves_room: bool,
+    /// First pages of the prompt that a tier below has, with the state behind them.
+    pub restorable: usize,
+}
+
+/// A kept beginning that stays while it is written to a tier below.
+#[derive(Clone, Debug)]
+pub struct Pin {
+    /// Domain and owner.
+    pub whose: (u128, Owner),
+    pub reuse: Reuse,
+    pub tokens: Vec<TokenId>,
+    pub pages: Vec<PageId>,
+    /// The state behind them, if the model has one.
+    pub state: Option<(Kind, Slot)>,
+    node: NodeId,
 }
 
 /// Pages of a slot.
@@ -58,6 +74,9 @@ pub struct Begin {
     pub from: Slot,
     /// Tokens that a prompt before began with, too, `cached` at least.
     pub known: usize,
+    /// First pages of `cached` that are here, where the rest has to be restored first, and the
+    /// slot's own state.
+    pub restored_behind: Option<usize>,
 }
 
 /// Slots, the pages behind them, and kept prompts.
@@ -132,7 +151,16 @@ impl<N: Naming> Kv<N> {
             COMMON => OPERATOR,
             _ => asked.owner,
         };
-        let hit = self.prefixes.look_up(asked.domain, asked.prompt);
+        let restorable = asked.restorable;
+        let mut hit = self
+            .prefixes
+            .look_up(asked.domain, asked.prompt, restorable);
+        let restored_behind = (hit.pages.len() < restorable
+            || self.recurs() && hit.state.is_none() && restorable > 0)
+            .then_some(hit.pages.len());
+        if restored_behind.is_some() {
+            hit.state = None;
+        }
         let wanted = pages_for(tokens) - hit.pages.len();
         let slot = *self.slots_free.last()?;
         if let Some(node) = hit.node {
@@ -155,9 +183,10 @@ impl<N: Naming> Kv<N> {
         (held.owner, held.domain, held.reuse) = (owner, asked.domain, reuse);
         Some(Begin {
             slot,
-            cached: hit.pages.len() * PAGE,
+            cached: hit.pages.len().max(restorable) * PAGE,
             from: hit.state.unwrap_or(slot),
-            known: hit.known * PAGE,
+            known: hit.known.max(restorable) * PAGE,
+            restored_behind,
         })
     }
 
@@ -195,6 +224,41 @@ impl<N: Naming> Kv<N> {
         held.table.extend(self.pages_free.drain(left..).rev());
         held.shared = hit.pages.len();
         (held.node, held.reading) = (hit.node, reading);
+    }
+
+    /// Beginnings of a slot's prompt that a tier below should have, the shortest first. What the
+    /// operator's prompts left stays here.
+    pub fn pin(&mut self, slot: Slot, prompt: &[TokenId]) -> Vec<Pin> {
+        let held = &self.slots[slot.0 as usize];
+        let whose = (held.domain, held.owner);
+        let Some(last) = held.node.filter(|_| held.domain != COMMON) else {
+            return vec![];
+        };
+        let ends = self.prefixes.worth_writing(last);
+        let pin = |of: Written| Pin {
+            whose,
+            reuse: held.reuse,
+            tokens: prompt[..of.depth * PAGE].to_vec(),
+            pages: held.table[..of.depth].to_vec(),
+            state: of.state,
+            node: of.node,
+        };
+        let pins: Vec<Pin> = ends.into_iter().rev().map(pin).collect();
+        for pin in &pins {
+            self.prefixes.hold(pin.node);
+            if pin.state.is_some() {
+                self.prefixes.will_read(pin.node);
+            }
+        }
+        pins
+    }
+
+    /// It has been written, or will not be.
+    pub fn unpin(&mut self, pin: &Pin) {
+        if pin.state.is_some() {
+            self.prefixes.has_read(pin.node);
+        }
+        self.prefixes.let_go(pin.node);
     }
 
     /// A sequence has read the state that it began with.
@@ -367,6 +431,7 @@ mod tests {
             domain,
             prompt,
             leaves_room: false,
+            restorable: 0,
         }
     }
 
@@ -614,7 +679,7 @@ mod tests {
     fn found<const N: usize>(kv: &Kv, prompts: &[Vec<TokenId>; N]) -> [usize; N] {
         prompts
             .each_ref()
-            .map(|asked| kv.prefixes.look_up(0, asked).pages.len())
+            .map(|asked| kv.prefixes.look_up(0, asked, 0).pages.len())
     }
 
     #[test]
@@ -763,9 +828,13 @@ mod tests {
             begin.slot
         });
         keep(&mut kv, begun[0], &asked, 3);
-        assert_eq!(kv.prefixes.look_up(0, &asked).pages.len(), 3);
+        assert_eq!(kv.prefixes.look_up(0, &asked, 0).pages.len(), 3);
         kv.release(begun[0], false);
-        assert_eq!(kv.prefixes.look_up(0, &asked).pages.len(), 1, "another's");
+        assert_eq!(
+            kv.prefixes.look_up(0, &asked, 0).pages.len(),
+            1,
+            "another's"
+        );
         kv.release(begun[1], true);
     }
 
@@ -790,7 +859,7 @@ mod tests {
             reserve(&mut kv, free + 1).unwrap();
             let found = [0, 1, 2].map(|domain| {
                 let asked = prompt(0, kept[domain]);
-                kv.prefixes.look_up(domain as u128, &asked).pages.len()
+                kv.prefixes.look_up(domain as u128, &asked, 0).pages.len()
             });
             assert_eq!(found, left, "of {kept:?}");
         }
@@ -843,7 +912,7 @@ mod tests {
             run(&mut kv, (1, &theirs), &[]);
             let running = std::iter::from_fn(|| kv.reserve(2 * PAGE, of(2, &[]))).count();
             assert_eq!(running, (PAGES - left) / 2);
-            let found = kv.prefixes.look_up(1, &theirs);
+            let found = kv.prefixes.look_up(1, &theirs, 0);
             assert_eq!(found.pages.len(), left, "of {kept}");
         }
     }

@@ -58,6 +58,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 pub mod thinking;
+pub mod tier;
 #[cfg(any(test, feature = "testing"))]
 pub mod trials;
 mod trust;
@@ -98,6 +99,7 @@ use self::scheduler::{Lane, Plan, State, Work};
 use self::sequence::{End, Sequence};
 use self::slower::Slower;
 use self::speculate::{Costs, Made, Reply, Speculate};
+use self::tier::Tier;
 use self::turns::{Held, Turns};
 use step::PAGE;
 use step::executor::{DeviceError, Executor, Guessed, Rows, TokenId};
@@ -110,6 +112,8 @@ const TOO_SLOW: &str = "the reply is read too slowly, and others wait for its pl
 /// How long a reply may hold a slot for a reader that does not take what is there, while others
 /// wait and what lies for all readers has no more room.
 const BEHIND_MAX: Duration = Duration::from_secs(10);
+/// Time between two looks at what is copied, where there is nothing else to do.
+const COPIED_LOOK: Duration = Duration::from_micros(100);
 const INTERNAL: &str = "internal error; the server is stopping";
 
 /// Why the engine thread ended before it was told to.
@@ -263,6 +267,8 @@ struct Engine<E> {
     /// In the order of their admission.
     running: Vec<Sequence>,
     kv: Kv,
+    /// Beginnings of prompts in the host's room, if there is one.
+    tier: Option<Tier>,
     /// Whether prompts were left out of the last step for that of someone else.
     left_out: bool,
     /// Steps so far that had a sequence too many.
@@ -327,6 +333,7 @@ impl<E: Executor> Engine<E> {
                 limits.context,
                 Keyed::default(),
             ),
+            tier: None,
             left_out: false,
             crowded: 0,
             lanes: Vec::with_capacity(limits.slots()),
@@ -353,6 +360,7 @@ impl<E: Executor> Engine<E> {
 
     /// Serves until drained.
     fn run(&mut self) -> Outcome {
+        self.open_tier().map_err(EngineError::Device)?;
         self.choose_drafter().map_err(EngineError::Device)?;
         self.shared.enter(Phase::Serving);
         loop {
@@ -367,13 +375,37 @@ impl<E: Executor> Engine<E> {
         }
     }
 
+    /// Takes the host's room for the tier, if the limits give it some.
+    fn open_tier(&mut self) -> Result<(), DeviceError> {
+        let bytes = self.limits.host_room;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let pieces = self.executor.piece_bytes();
+        let tier = pieces.and_then(|pieces| Tier::new(bytes, pieces, Keyed::default()));
+        let Some(tier) = tier else {
+            let why = match pieces {
+                Some(_) => "is too little for a page and a state: give more",
+                None => "cannot be used, as nothing of this target can be kept there: leave it out",
+            };
+            let text = format!("--cache-host of {bytes} bytes {why}");
+            return Err(DeviceError::Memory(text));
+        };
+        self.executor.take_room(bytes)?;
+        self.shared.stats.host_bytes.set(bytes);
+        self.tier = Some(tier);
+        Ok(())
+    }
+
     fn round(&mut self) -> Result<Round, DeviceError> {
         self.receive();
+        self.take_copied()?;
         self.drop_abandoned();
         self.drop_slow(Instant::now());
         self.resume(Instant::now());
         self.take_drawn()?;
         self.admit();
+        self.start_copies()?;
         self.plan();
         if self.plan.work.is_empty() {
             return Ok(self.without_work());
@@ -388,6 +420,40 @@ impl<E: Executor> Engine<E> {
         }
         self.free();
         Ok(Round::Stepped)
+    }
+
+    /// Lets sequences begin whose beginnings have come from the host.
+    fn take_copied(&mut self) -> Result<(), DeviceError> {
+        let Some(tier) = &mut self.tier else {
+            return Ok(());
+        };
+        let filled = tier.settle(&mut self.executor, &mut self.kv)?;
+        for sequence in &mut self.running {
+            sequence.restoring &= !filled.contains(&sequence.slot);
+        }
+        Ok(())
+    }
+
+    /// Has copies to and from the host go on beside the next step.
+    fn start_copies(&mut self) -> Result<(), DeviceError> {
+        let Some(tier) = &mut self.tier else {
+            return Ok(());
+        };
+        tier.start(&mut self.executor, &mut self.kv)?;
+        let (stats, traffic, gone) = (&self.shared.stats, tier.traffic(), tier.gone());
+        stats.host_saved_bytes.set(traffic.saved_bytes);
+        stats.host_restored_bytes.set(traffic.restored_bytes);
+        stats.host_bytes_used.set(tier.bytes_used());
+        stats.host_evictions.set(gone.count);
+        stats.host_evicted_tokens.set(gone.pages * PAGE);
+        let age = gone.age.as_millis() as usize;
+        stats.host_evicted_age_millis.set(age);
+        Ok(())
+    }
+
+    /// Whether something is copied to or from the host.
+    fn copies(&self) -> bool {
+        self.tier.as_ref().is_some_and(Tier::is_busy)
     }
 
     /// Moves the inbox to the queue.
@@ -455,7 +521,11 @@ impl<E: Executor> Engine<E> {
     fn admit(&mut self) {
         let now = (self.now)();
         let begun = *self.begun.get_or_insert(now);
-        self.kv.tell_time(now.saturating_duration_since(begun));
+        let time = now.saturating_duration_since(begun);
+        self.kv.tell_time(time);
+        if let Some(tier) = &mut self.tier {
+            tier.tell_time(time);
+        }
         while self.kv.slots_free() > 0 && !self.waiting.is_empty() {
             let held = self.held();
             let Some(next) = self.next(&held) else { break };
@@ -467,11 +537,14 @@ impl<E: Executor> Engine<E> {
             let tokens = request.prompt.len() + request.max_tokens;
             let looked_up = looked_up(request);
             let looked_up_tokens = looked_up.len();
+            let below = self.tier.as_ref();
+            let below = below.map(|tier| tier.look_up(request.domain, looked_up));
             let asked = Asked {
                 owner: request.source.client,
                 domain: request.domain,
                 prompt: looked_up,
                 leaves_room: self.turns.leaves_room(request.source, &held),
+                restorable: below.as_ref().map_or(0, |hit| hit.pages.len()),
             };
             let Some(begin) = self.kv.reserve(tokens, asked) else {
                 break;
@@ -480,6 +553,15 @@ impl<E: Executor> Engine<E> {
             let (request, place) = waits.queued;
             drop(place);
             self.turns.take(request.source);
+            if let (Some(tier), Some(hit)) = (&mut self.tier, &below) {
+                tier.note_use(hit, request.source.client);
+                if let Some(here) = begin.restored_behind {
+                    let pages = &self.kv.pages(begin.slot)[here..hit.pages.len()];
+                    tier.restore(begin.slot, hit, pages);
+                    let tokens = pages.len() * PAGE;
+                    self.shared.stats.restored_tokens.add(tokens);
+                }
+            }
             let _ = request.admitted.set(Admission {
                 at: Instant::now(),
                 cached: begin.cached,
@@ -497,7 +579,7 @@ impl<E: Executor> Engine<E> {
         }
         self.contended = self.waiting.iter().any(|waits| !self.is_behind(waits));
         assert!(
-            !self.running.is_empty() || self.waiting.is_empty(),
+            !self.running.is_empty() || self.waiting.is_empty() || self.copies(),
             "an admissible request waits"
         );
         self.count_running();
@@ -673,6 +755,10 @@ impl<E: Executor> Engine<E> {
             self.resume(Instant::now() + constraint::PATIENCE);
             return Round::Stepped;
         }
+        if self.copies() {
+            thread::sleep(COPIED_LOOK);
+            return Round::Stepped;
+        }
         self.idle()
     }
 
@@ -807,12 +893,19 @@ impl<E: Executor> Engine<E> {
         let Engine {
             running,
             kv,
+            tier,
             shared,
             ..
         } = self;
         running.retain_mut(|sequence| {
-            sequence.keep(kv);
-            let Some(end) = sequence.end else { return true };
+            let is_kept = sequence.keep(kv);
+            if let Some(tier) = tier.as_mut().filter(|_| is_kept) {
+                let pins = kv.pin(sequence.slot, sequence.prompt());
+                pins.into_iter().for_each(|pin| tier.wish(pin, kv));
+            }
+            let Some(end) = sequence.end.filter(|_| !sequence.restoring) else {
+                return true;
+            };
             sequence.release(kv);
             count_end(end, &shared.stats);
             false

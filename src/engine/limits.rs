@@ -22,6 +22,8 @@ pub struct Limits {
     pub queued: usize,
     /// KV pages of `PAGE` tokens.
     pub pages: usize,
+    /// Bytes of the host's memory for beginnings of prompts that the device has no place for.
+    pub host_room: usize,
     /// Tokens of a sequence, prompt and reply together.
     pub context: usize,
     /// Prompt tokens of one step, a multiple of `PAGE`.
@@ -42,6 +44,7 @@ impl Limits {
             speculate: Speculate::Auto,
             queued: facts.queued,
             pages: facts.kv_pages,
+            host_room: 0,
             context: facts.context,
             prefill_tokens: facts.prefill_tokens,
             spacing: facts.prefill_tokens,

@@ -246,6 +246,16 @@ pub struct Hit {
     absent: Option<u128>,
 }
 
+/// A beginning that a tier below should have.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// Its last block, and how many it has.
+    pub node: NodeId,
+    pub depth: usize,
+    /// The state behind it, if the model has such.
+    pub state: Option<(Kind, Slot)>,
+}
+
 /// Worth of a state, the least first: those in the middle, by time that they save, those that were
 /// in use last.
 type Worth = (bool, Ordered, Reverse<u64>);
@@ -428,9 +438,49 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
+    /// The blocks that a domain sees of whole pages of tokens.
+    pub fn blocks(&self, domain: u128, tokens: &[TokenId]) -> impl Iterator<Item = NodeId> {
+        let mut last = None;
+        tokens.chunks_exact(PAGE).map_while(move |tokens| {
+            let Found::Block(id) = self.find(domain, last, tokens) else {
+                return None;
+            };
+            last = Some(id);
+            last
+        })
+    }
+
+    /// Whether a prompt can go on from a block.
+    pub fn is_end(&self, id: NodeId) -> bool {
+        !self.recurs || self.node(id).kept.is_some()
+    }
+
+    /// Beginnings up to a sequence's that a tier below should have, from the last: that alone if
+    /// the model has no states.
+    pub fn worth_writing(&self, from: NodeId) -> Vec<Written> {
+        if !self.recurs {
+            return vec![Written {
+                node: from,
+                depth: self.node(from).depth,
+                state: None,
+            }];
+        }
+        let up = std::iter::successors(Some(from), |id| self.node(*id).parent);
+        let told = up.filter_map(|id| {
+            let node = self.node(id);
+            let kept = node.kept.filter(|kept| kept.kind != Kind::Spaced)?;
+            Some(Written {
+                node: id,
+                depth: node.depth,
+                state: Some((kept.kind, kept.slot)),
+            })
+        });
+        told.collect()
+    }
+
     /// The longest kept beginning of `prompt`, but its last token: somebody has to compute its
-    /// logits.
-    pub fn look_up(&self, domain: u128, prompt: &[TokenId]) -> Hit {
+    /// logits. The state behind the first `restorable` blocks need not be here.
+    pub fn look_up(&self, domain: u128, prompt: &[TokenId], restorable: usize) -> Hit {
         let (mut hit, mut pages, mut last, mut known) = (Hit::default(), Vec::new(), None, 0);
         let most = prompt.len().saturating_sub(1) / PAGE * PAGE;
         for tokens in prompt[..most].chunks_exact(PAGE) {
@@ -449,7 +499,7 @@ impl<N: Naming> Prefixes<N> {
             if node.domain == domain {
                 hit.known = known;
             }
-            if !self.recurs || node.kept.is_some() {
+            if self.is_end(id) || known <= restorable {
                 hit.node = last;
                 hit.state = node.kept.map(|kept| kept.slot);
                 hit.pages.append(&mut pages);
@@ -810,6 +860,16 @@ impl<N: Naming> Prefixes<N> {
         let tokens = (node.depth - self.depth(kept.before)) as f64;
         let rate = self.unknown.rate(&node.reuse, self.now);
         (!is_middle, Ordered(tokens * rate), Reverse(node.reuse.last))
+    }
+
+    /// Adds a state that may be lent.
+    pub fn add_state(&mut self, slot: Slot) {
+        self.snapshots_free.push(slot);
+    }
+
+    /// Takes away one that nobody has.
+    pub fn take_state(&mut self) -> Option<Slot> {
+        self.snapshots_free.pop()
     }
 
     /// Takes back what was lent to `owner`.

@@ -51,6 +51,9 @@ pub(super) struct Sequence {
     /// Where it is in the next rows, and the state for that.
     lent: Option<(Place, Slot)>,
     recurs: bool,
+    /// Whether its beginning is still to come from a tier below: until then its pages and its slot
+    /// are not to be touched.
+    pub restoring: bool,
     /// Whether all is kept of its prompt that shall be.
     prompt_kept: bool,
     /// Prompt, then reply.
@@ -104,6 +107,7 @@ impl Sequence {
             places,
             lent: None,
             recurs: spacing.is_some(),
+            restoring: begin.restored_behind.is_some(),
             prompt_kept: false,
             tokens,
             prompt,
@@ -130,7 +134,7 @@ impl Sequence {
             computed: self.computed,
             most: self.most(),
             scored: self.prompt_logprobs.is_some(),
-            ready: self.kept.is_none() && !self.waits_for_reader(),
+            ready: self.kept.is_none() && !self.restoring && !self.waits_for_reader(),
             drafts: 0,
         }
     }
@@ -330,10 +334,10 @@ impl Sequence {
     }
 
     /// Keeps what it has computed of its prompt for others: up to each place, or each page if the
-    /// model has no states.
-    pub fn keep(&mut self, kv: &mut Kv) {
-        if self.prompt_kept {
-            return;
+    /// model has no states. Tells when that was all.
+    pub fn keep(&mut self, kv: &mut Kv) -> bool {
+        if self.prompt_kept || self.restoring {
+            return false;
         }
         self.prompt_kept = self.tokens.len() > self.prompt;
         let computed = self.computed.min(self.prompt);
@@ -344,12 +348,18 @@ impl Sequence {
             (None, false) => whole,
             // Where there was no state for it, the tree remembers that it was asked for.
             (None, true) if self.prompt_kept => prefix::last_place(self.prompt),
-            (None, true) => return,
+            (None, true) => return false,
         };
         let state: Option<(Kind, Slot)> = came.map(|(place, state)| (place.kind, state));
         if most > kv.tokens_kept(self.slot) || state.is_some() {
             kv.keep(self.slot, &self.tokens[..most], state);
         }
+        self.prompt_kept
+    }
+
+    /// The prompt.
+    pub fn prompt(&self) -> &[TokenId] {
+        &self.tokens[..self.prompt]
     }
 
     /// Gives back all that it has.

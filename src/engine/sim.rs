@@ -6,8 +6,8 @@
 //! any mix-up of rows, slots or pages changes the tokens of some reply.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
-use std::ops::AddAssign;
+use std::collections::{HashSet, VecDeque};
+use std::ops::{AddAssign, Range};
 use std::slice;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -24,13 +24,15 @@ use super::request::{
 use super::sampler::{self, Sampler, Scratch};
 use super::speculate::{DEPTH_MAX, Speculate};
 use super::thinking::ThinkingBudget;
+use super::tier::Tier;
 use super::trials::spread;
 use super::turns::Source;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
 use step::PAGE;
-use step::executor::{Ahead, DeviceError, Executor, Guessed, PageId, Ranked, Rows, TokenId};
+use step::executor::{Ahead, DeviceError, Executor, Guessed, PageId, Ranked, Rows, Slot, TokenId};
 use step::ranking::{self, argmax};
 use step::testing::{TINY, few_or_many};
+use step::transfer::{PIECE_ALIGN, Piece, PieceBytes, Transfer};
 
 pub const VOCAB: usize = 48;
 /// Sequences that begin with this token meet broken logits now and then.
@@ -109,7 +111,17 @@ pub struct HashModel<const VOCAB: usize> {
     steps_left: u64,
     /// Rows that are scored at once, at most.
     rows_scored: usize,
+    /// The host's room, and copies to it, or from it, that are under way.
+    room: Vec<u8>,
+    copies: VecDeque<(bool, Transfer)>,
+    copied: u64,
 }
+
+/// Bytes of a page and of a state outside of the device.
+pub const PIECES: PieceBytes = PieceBytes {
+    page: PIECE_ALIGN,
+    state: 2 * PIECE_ALIGN,
+};
 
 thread_local! {
     /// Time that the steps of this thread's simulation have taken.
@@ -147,11 +159,87 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             slow_steps: 0,
             steps_left: steps,
             rows_scored: limits.sequences,
+            room: Vec::new(),
+            copies: VecDeque::new(),
+            copied: 0,
         }
     }
 
     pub fn new(limits: &Limits) -> Self {
         Self::failing_after(limits, u64::MAX)
+    }
+
+    /// Whether a copy is under way of a page or state; where that is only read, one from the room.
+    fn is_copied(&self, piece: Piece, is_read: bool) -> bool {
+        let mut copies = self.copies.iter();
+        copies.any(|(saves, of)| of.piece == piece && !(*saves && is_read))
+    }
+
+    /// Checks that rows use nothing that a copy does.
+    fn check_copies(&self, rows: &Rows<'_>) {
+        let last = (rows.start + rows.tokens.len()).div_ceil(PAGE);
+        for (index, page) in rows.pages[..last].iter().enumerate() {
+            let is_read = index < rows.start / PAGE;
+            assert!(!self.is_copied(Piece::Page(*page), is_read), "{page:?}");
+        }
+        assert!(!self.is_copied(Piece::State(rows.states.from), true));
+        for state in rows.states.written().chain(rows.behind.iter().copied()) {
+            assert!(!self.is_copied(Piece::State(state), false), "{state:?}");
+        }
+    }
+
+    /// A page or a state as it lies in the room.
+    fn content(&self, piece: Piece) -> Vec<u8> {
+        match piece {
+            Piece::Page(page) => {
+                let tokens = self.pages[page.0 as usize];
+                tokens
+                    .iter()
+                    .flat_map(|token| token.to_le_bytes())
+                    .collect()
+            }
+            Piece::State(Slot(state)) => {
+                let Digest {
+                    hash,
+                    first,
+                    length,
+                } = self.states[state as usize];
+                let words = [hash, u64::from(first), length as u64];
+                words.iter().flat_map(|word| word.to_le_bytes()).collect()
+            }
+        }
+    }
+
+    fn set_content(&mut self, piece: Piece, bytes: &[u8]) {
+        let word = |at: usize| u64::from_le_bytes(bytes[8 * at..][..8].try_into().expect("8"));
+        match piece {
+            Piece::Page(page) => {
+                let tokens = self.pages[page.0 as usize].iter_mut();
+                for (token, bytes) in tokens.zip(bytes.as_chunks::<4>().0) {
+                    *token = TokenId::from_le_bytes(*bytes);
+                }
+            }
+            Piece::State(Slot(state)) => {
+                self.states[state as usize] = Digest {
+                    hash: word(0),
+                    first: word(1) as TokenId,
+                    length: word(2) as usize,
+                };
+            }
+        }
+    }
+
+    fn copy(&mut self, saves: bool, Transfer { piece, at }: Transfer) {
+        match saves {
+            true => {
+                let content = self.content(piece);
+                self.room[at..][..content.len()].copy_from_slice(&content);
+            }
+            false => {
+                let bytes = self.room[at..][..PIECES.of(piece)].to_vec();
+                self.set_content(piece, &bytes);
+            }
+        }
     }
 
     /// Digest of the first `length` tokens of the pages.
@@ -246,6 +334,7 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
             return Err(DeviceError::Failed("it was told to fail".to_owned()));
         };
         self.steps_left = left;
+        rows.iter().for_each(|rows| self.check_copies(rows));
         self.take_time(rows.iter().map(|rows| rows.tokens.len()).sum());
         let behind = |rows: &Rows<'_>| rows.behind.to_vec();
         let written = rows
@@ -384,7 +473,52 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
         }
         Ok(())
     }
+
+    fn piece_bytes(&self) -> Option<PieceBytes> {
+        let state = if self.recurs { PIECES.state } else { 0 };
+        Some(PieceBytes { state, ..PIECES })
+    }
+
+    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.room = vec![0; bytes];
+        Ok(())
+    }
+
+    fn room(&mut self, range: Range<usize>) -> &mut [u8] {
+        &mut self.room[range]
+    }
+
+    fn save(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
+        self.copies.extend(transfers.iter().map(|of| (true, *of)));
+        Ok(())
+    }
+
+    fn restore(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
+        for transfer in transfers {
+            assert!(!self.is_copied(transfer.piece, false), "{transfer:?}");
+            // Nothing of what was there before is of use until it is done.
+            self.set_content(transfer.piece, &[0xA5; 4 * PAGE]);
+            self.copies.push_back((false, *transfer));
+        }
+        Ok(())
+    }
+
+    /// Some of the copies end, now and then none of them.
+    fn transferred(&mut self) -> Result<u64, DeviceError> {
+        self.steps_left = self.steps_left.saturating_sub(1);
+        for _ in 0..mix(self.steps_left) % COPIES_MAX {
+            let Some((saves, transfer)) = self.copies.pop_front() else {
+                break;
+            };
+            self.copy(saves, transfer);
+            self.copied += 1;
+        }
+        Ok(self.copied)
+    }
 }
+
+/// Copies that end between two looks, at most and one more.
+const COPIES_MAX: u64 = 12;
 
 /// A request that can be made again.
 #[derive(Clone, Debug)]
@@ -751,6 +885,7 @@ impl Dice {
             },
             queued: self.within(1, 8),
             pages: self.within(2, 40),
+            host_room: PIECE_ALIGN * self.pick(&[0, 8, 40, 200]),
             prefill_tokens: PAGE * self.within(1, 5),
             ..Limits::of(&TINY)
         }
@@ -761,10 +896,9 @@ impl Dice {
 pub fn engine<E: Executor>(limits: Limits, executor: E) -> (Handle, Engine<E>) {
     let (handle, inbox, shared) = Handle::new(&limits);
     let runtime = runtime().expect("a runtime without I/O starts");
-    (
-        handle,
-        Engine::new(executor, runtime, limits, inbox, shared),
-    )
+    let mut engine = Engine::new(executor, runtime, limits, inbox, shared);
+    engine.open_tier().expect("there is room");
+    (handle, engine)
 }
 
 thread_local! {
@@ -911,6 +1045,8 @@ struct Simulation {
 
 /// Rounds in which requests may arrive.
 const ARRIVAL_ROUNDS: usize = 120;
+/// Rounds in which the last copies end.
+const COPY_ROUNDS: usize = 1000;
 /// Requests of a flood, more than wait or run at once.
 const BURST: usize = 20;
 
@@ -993,6 +1129,7 @@ impl Simulation {
             lanes,
             plan,
             kv,
+            tier,
             running,
             limits,
             prompt_tokens,
@@ -1001,8 +1138,11 @@ impl Simulation {
         assert!(lanes.len() <= limits.slots() && plan.work.len() <= limits.sequences);
         assert!(kv.is_conserved(running.len(), super::lent(running)));
         assert_eq!(kv.check_integrity(), Ok(()));
+        assert!(tier.as_ref().is_none_or(Tier::is_conserved));
         assert!(
-            running.iter().all(|sequence| !sequence.is_abandoned()),
+            running
+                .iter()
+                .all(|sequence| sequence.restoring || !sequence.is_abandoned()),
             "a reader has left"
         );
         let rows_of = |lane| {
@@ -1081,7 +1221,7 @@ impl Simulation {
             .iter_mut()
             .for_each(|client| client.pace = usize::MAX);
         let work = |client: &Client| client.expected.len() + TINY.context / PAGE;
-        let bound = self.clients.iter().map(work).sum::<usize>() + 2;
+        let bound = 2 * self.clients.iter().map(work).sum::<usize>() + COPY_ROUNDS;
         self.handle.drain();
         for _ in 0..bound {
             if self.tick()? == Round::Finished {
@@ -1151,6 +1291,7 @@ struct Coverage {
     failed: u64,
     finished: u64,
     cached: u64,
+    restored: u64,
     floods: u64,
     /// See `Simulation::crowded`.
     crowded: u64,
@@ -1170,6 +1311,7 @@ impl AddAssign for Coverage {
         self.failed += other.failed;
         self.finished += other.finished;
         self.cached += other.cached;
+        self.restored += other.restored;
         self.floods += other.floods;
         self.crowded += other.crowded;
         self.steps += other.steps;
@@ -1193,6 +1335,7 @@ impl Coverage {
         happened.iter().all(|&count| count > 0)
             && self.finished > 1000
             && self.cached > 10_000
+            && self.restored > 1000
             && self.accepted > 1000
             && self.drafted > self.accepted
     }
@@ -1214,6 +1357,7 @@ fn simulate(simulation: &mut Simulation) -> Coverage {
         failed: stats.failed.get(),
         finished: stats.finished_stop.get() + stats.finished_length.get(),
         cached: stats.cached_tokens.get(),
+        restored: stats.restored_tokens.get(),
         floods: simulation.floods as u64,
         crowded: simulation.crowded as u64,
         steps: stats.steps.get(),

@@ -53,6 +53,19 @@ pub struct Stats {
     pub evictions: Figure,
     pub evicted_tokens: Figure,
     pub evicted_age_millis: Figure,
+    /// Counter: tokens of `cached_tokens` that came from the host's memory.
+    pub restored_tokens: Figure,
+    /// Counter: bytes copied to the host's memory, and back.
+    pub host_saved_bytes: Figure,
+    pub host_restored_bytes: Figure,
+    /// Gauge: bytes of the host's memory for beginnings of prompts, and those that have some.
+    pub host_bytes: Figure,
+    pub host_bytes_used: Figure,
+    /// Counter: beginnings of prompts that were driven out of the host's memory, their tokens, and
+    /// the sum of the times since each was in use, milliseconds.
+    pub host_evictions: Figure,
+    pub host_evicted_tokens: Figure,
+    pub host_evicted_age_millis: Figure,
     /// Counter: tokens generated.
     pub generated_tokens: Figure,
     /// Counter: drafts that were tried.

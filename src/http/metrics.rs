@@ -183,6 +183,16 @@ fn engine(page: &mut Page, stats: &Stats) {
             "KV pages of the engine.",
             &stats.pages_total,
         ),
+        (
+            "atlas_prefix_cache_host_bytes",
+            "Memory of the host for prompts that the device has no place for.",
+            &stats.host_bytes,
+        ),
+        (
+            "atlas_prefix_cache_host_bytes_used",
+            "Memory of the host that has such prompts.",
+            &stats.host_bytes_used,
+        ),
     ] {
         page.gauge(name, help, figure.get());
     }
@@ -201,6 +211,31 @@ fn engine(page: &mut Page, stats: &Stats) {
             "atlas_prefix_cache_hits_total",
             "Tokens of prompts that were computed for a prompt before, and not again.",
             &stats.cached_tokens,
+        ),
+        (
+            "atlas_prefix_cache_host_hits_total",
+            "Tokens of those hits that came from the host's memory.",
+            &stats.restored_tokens,
+        ),
+        (
+            "atlas_prefix_cache_host_saved_bytes_total",
+            "Bytes of prompts that were copied to the host's memory.",
+            &stats.host_saved_bytes,
+        ),
+        (
+            "atlas_prefix_cache_host_restored_bytes_total",
+            "Bytes of prompts that were copied back from the host's memory.",
+            &stats.host_restored_bytes,
+        ),
+        (
+            "atlas_prefix_cache_host_evictions_total",
+            "Beginnings of prompts that were in the host's memory and had to go.",
+            &stats.host_evictions,
+        ),
+        (
+            "atlas_prefix_cache_host_evicted_tokens_total",
+            "Tokens of the beginnings that had to go from the host's memory.",
+            &stats.host_evicted_tokens,
         ),
         (
             "atlas_prefix_cache_evictions_total",
@@ -253,6 +288,11 @@ fn engine(page: &mut Page, stats: &Stats) {
             "atlas_prefix_cache_evicted_age_seconds_total",
             "Sum of the times since each of those that had to go was in use.",
             stats.evicted_age_millis.get() as f64 / 1e3,
+        ),
+        (
+            "atlas_prefix_cache_host_evicted_age_seconds_total",
+            "Sum of the times since each of those that went from the host's memory was in use.",
+            stats.host_evicted_age_millis.get() as f64 / 1e3,
         ),
         (
             "atlas_prefix_cache_saved_seconds_total",

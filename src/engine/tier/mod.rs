@@ -1,0 +1,514 @@
+//! Tier below the device's memory: beginnings of prompts in the host's room.
+//!
+//! Ends of prompts are written behind, when the prompt proved sound, so that they are there when
+//! the device's memory has no place for them any more. A prompt whose beginning is here gets pages
+//! and a slot, and begins when those are filled; meanwhile others go on. The tree of them is one of
+//! its own, ordered by worth like that of the device: its pages and states are places of the room.
+//! A beginning is found only when all of it has been written.
+
+mod room;
+#[cfg(test)]
+pub mod testing;
+
+use std::collections::VecDeque;
+
+use self::room::Room;
+use super::kv::{Kv, Pin};
+use super::prefix::{Gone, Hit, KEPT_PART, Keyed, Kind, Naming, NodeId, Owner, Place, Prefixes};
+use step::PAGE;
+use step::executor::{DeviceError, Executor, PageId, Slot, TokenId};
+use step::transfer::{Piece, PieceBytes, Transfer};
+
+/// Bytes that are under way, at most: what a step is held up by.
+pub const UNDER_WAY_MAX: usize = 64 << 20;
+/// Beginnings that wait to be written, at most: their pages cannot go meanwhile.
+const WISHES_MAX: usize = 64;
+
+/// Which way pieces are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Save,
+    Restore,
+}
+
+/// Copies that belong together.
+#[derive(Debug)]
+struct Copies {
+    way: Way,
+    transfers: Vec<Transfer>,
+    started: usize,
+    /// Number of the last that was started.
+    last: u64,
+}
+
+impl Copies {
+    fn new(way: Way, transfers: Vec<Transfer>) -> Copies {
+        Copies {
+            way,
+            transfers,
+            started: 0,
+            last: 0,
+        }
+    }
+
+    fn is_done(&self, transferred: u64) -> bool {
+        self.started == self.transfers.len() && self.last <= transferred
+    }
+}
+
+/// A beginning that is written.
+#[derive(Debug)]
+struct Save {
+    pin: Pin,
+    copies: Copies,
+    /// The last block of it that was here, and how many those are.
+    node: Option<NodeId>,
+    known: usize,
+    /// Places of the others.
+    places: Vec<PageId>,
+    state: Option<(Kind, Slot)>,
+}
+
+/// A beginning that is read.
+#[derive(Debug)]
+struct Restore {
+    /// The sequence that waits for it.
+    slot: Slot,
+    copies: Copies,
+    node: NodeId,
+    has_state: bool,
+}
+
+/// Traffic since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    pub saved_bytes: usize,
+    pub restored_bytes: usize,
+}
+
+/// The tier in the host's room.
+#[derive(Debug)]
+pub struct Tier<N = Keyed> {
+    index: Prefixes<N>,
+    room: Room,
+    pieces: PieceBytes,
+    wishes: VecDeque<Pin>,
+    save: Option<Save>,
+    restores: VecDeque<Restore>,
+    /// Copies that were started, and the last number and bytes of those under way.
+    started: u64,
+    under_way: VecDeque<(u64, usize)>,
+    traffic: Traffic,
+}
+
+impl<N: Naming> Tier<N> {
+    /// An empty one in so many bytes; none if that is too little for a piece of each kind.
+    pub fn new(bytes: usize, pieces: PieceBytes, naming: N) -> Option<Self> {
+        let room = Room::new(bytes, pieces);
+        let states = (0..room.slabs() as u32).map(Slot);
+        let mut index = Prefixes::new(naming, pieces.state > 0, states);
+        // They are lent it as they are needed.
+        while index.take_state().is_some() {}
+        (room.slabs() > 1).then(|| Tier {
+            index,
+            room,
+            pieces,
+            wishes: VecDeque::new(),
+            save: None,
+            restores: VecDeque::new(),
+            started: 0,
+            under_way: VecDeque::new(),
+            traffic: Traffic::default(),
+        })
+    }
+
+    /// See `Kv::tell_time`.
+    pub fn tell_time(&mut self, time: std::time::Duration) {
+        self.index.tell_time(time);
+    }
+
+    pub fn gone(&self) -> Gone {
+        self.index.gone()
+    }
+
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    /// Bytes of the room that have something.
+    pub fn bytes_used(&self) -> usize {
+        (self.room.pages() - self.room.pages_free()) * self.pieces.page
+    }
+
+    /// Whether something is copied, or waits for it.
+    pub fn is_busy(&self) -> bool {
+        self.save.is_some() || !self.wishes.is_empty() || !self.restores.is_empty()
+    }
+
+    /// The longest beginning of a prompt that is here.
+    pub fn look_up(&self, domain: u128, prompt: &[TokenId]) -> Hit {
+        self.index.look_up(domain, prompt, 0)
+    }
+
+    /// Notes that a sequence of `owner` goes on from what was found, here or in the device.
+    pub fn note_use(&mut self, hit: &Hit, owner: Owner) {
+        self.index.note_use(hit, owner);
+    }
+
+    /// Fills the last pages of a slot's beginning, and its state, with what was found.
+    pub fn restore(&mut self, slot: Slot, hit: &Hit, pages: &[PageId]) {
+        let node = hit.node.expect("something was found");
+        let from = &hit.pages[hit.pages.len() - pages.len()..];
+        let (room, pairs) = (&self.room, pages.iter().zip(from));
+        let transfer = |piece, place| Transfer {
+            piece,
+            at: room.at(place),
+        };
+        let pages = pairs.map(|(page, place)| transfer(Piece::Page(*page), Piece::Page(*place)));
+        let state = hit.state;
+        let state = state.map(|state| transfer(Piece::State(slot), Piece::State(state)));
+        let copies = Copies::new(Way::Restore, pages.chain(state).collect());
+        self.index.hold(node);
+        if state.is_some() {
+            self.index.will_read(node);
+        }
+        self.restores.push_back(Restore {
+            slot,
+            copies,
+            node,
+            has_state: state.is_some(),
+        });
+    }
+
+    /// Writes a beginning when its turn comes, unless too many wait.
+    pub fn wish(&mut self, pin: Pin, kv: &mut Kv<N>) {
+        match self.wishes.len() < WISHES_MAX {
+            true => self.wishes.push_back(pin),
+            false => kv.unpin(&pin),
+        }
+    }
+
+    /// Takes what has been copied; slots whose beginnings are filled.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
+    pub fn settle(
+        &mut self,
+        executor: &mut impl Executor,
+        kv: &mut Kv<N>,
+    ) -> Result<Vec<Slot>, DeviceError> {
+        if !self.is_busy() {
+            return Ok(vec![]);
+        }
+        let done = executor.transferred()?;
+        while self
+            .under_way
+            .pop_front_if(|(last, _)| *last <= done)
+            .is_some()
+        {}
+        if let Some(save) = self.save.take_if(|save| save.copies.is_done(done)) {
+            self.take_saved(save, kv);
+        }
+        let mut filled = vec![];
+        while let Some(restore) = self
+            .restores
+            .pop_front_if(|first| first.copies.is_done(done))
+        {
+            if restore.has_state {
+                self.index.has_read(restore.node);
+            }
+            self.index.release(restore.node, true);
+            filled.push(restore.slot);
+        }
+        self.collect();
+        Ok(filled)
+    }
+
+    /// Starts copies, as many as may be under way: first those that a sequence waits for.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
+    pub fn start(
+        &mut self,
+        executor: &mut impl Executor,
+        kv: &mut Kv<N>,
+    ) -> Result<(), DeviceError> {
+        loop {
+            while self.save.is_none()
+                && let Some(pin) = self.wishes.pop_front()
+            {
+                self.begin_save(pin, kv);
+            }
+            let under_way: usize = self.under_way.iter().map(|(_, bytes)| bytes).sum();
+            let restores = self.restores.iter_mut().map(|restore| &mut restore.copies);
+            let mut copies = restores.chain(self.save.iter_mut().map(|save| &mut save.copies));
+            let next = copies.find(|copies| copies.started < copies.transfers.len());
+            let Some(next) = next.filter(|_| under_way < UNDER_WAY_MAX) else {
+                return Ok(());
+            };
+            let (mut bytes, mut count) = (0, 0);
+            for transfer in &next.transfers[next.started..] {
+                if under_way + bytes >= UNDER_WAY_MAX {
+                    break;
+                }
+                bytes += self.pieces.of(transfer.piece);
+                count += 1;
+            }
+            let transfers = &next.transfers[next.started..][..count];
+            match next.way {
+                Way::Save => executor.save(transfers)?,
+                Way::Restore => executor.restore(transfers)?,
+            }
+            match next.way {
+                Way::Save => self.traffic.saved_bytes += bytes,
+                Way::Restore => self.traffic.restored_bytes += bytes,
+            }
+            next.started += count;
+            self.started += count as u64;
+            next.last = self.started;
+            self.under_way.push_back((self.started, bytes));
+        }
+    }
+
+    /// Takes room for what is not here of a beginning; if there is none that is worth less, it is
+    /// not written.
+    fn begin_save(&mut self, pin: Pin, kv: &mut Kv<N>) {
+        let nodes: Vec<_> = self.index.blocks(pin.whose.0, &pin.tokens).collect();
+        let (node, known) = (nodes.last().copied(), nodes.len());
+        if let Some(node) = node {
+            self.index.hold(node);
+        }
+        let is_here = known == pin.pages.len() && node.is_some_and(|id| self.index.is_end(id));
+        let taken = match is_here {
+            true => None,
+            false => self.take_room(&pin, node, pin.pages.len() - known),
+        };
+        let Some((state, places)) = taken else {
+            node.into_iter().for_each(|id| self.index.let_go(id));
+            self.collect();
+            return kv.unpin(&pin);
+        };
+        let copies = Copies::new(Way::Save, self.saves(&pin, known, (state, &places)));
+        let state = pin.state.map(|(kind, _)| kind).zip(state);
+        self.save = Some(Save {
+            pin,
+            copies,
+            node,
+            known,
+            places,
+            state,
+        });
+    }
+
+    fn saves(
+        &self,
+        pin: &Pin,
+        known: usize,
+        (state, places): (Option<Slot>, &[PageId]),
+    ) -> Vec<Transfer> {
+        let pages = pin.pages[known..].iter().zip(places);
+        let pages = pages.map(|(page, place)| (Piece::Page(*page), Piece::Page(*place)));
+        let state = pin.state.zip(state);
+        let state = state.map(|((_, from), to)| (Piece::State(from), Piece::State(to)));
+        let transfer = |(piece, place)| Transfer {
+            piece,
+            at: self.room.at(place),
+        };
+        pages.chain(state).map(transfer).collect()
+    }
+
+    /// Places for the state of a beginning and for `count` pages behind a block.
+    fn take_room(
+        &mut self,
+        pin: &Pin,
+        node: Option<NodeId>,
+        count: usize,
+    ) -> Option<(Option<Slot>, Vec<PageId>)> {
+        let owner = pin.whose.1;
+        let state = match pin.state {
+            Some((kind, _)) => {
+                self.room
+                    .take_state()
+                    .into_iter()
+                    .for_each(|state| self.index.add_state(state));
+                let place = Place {
+                    tokens: pin.pages.len() * PAGE,
+                    kind,
+                };
+                Some(self.index.lend(pin.whose, (node, pin.reuse), place)?)
+            }
+            None => None,
+        };
+        self.collect();
+        let share = self.room.pages() / KEPT_PART / self.index.others(owner).max(1);
+        loop {
+            let free = self.room.pages_free();
+            if free >= count {
+                break;
+            }
+            // States that go leave places for pages, too: a few are asked for at a time.
+            self.index.free_pages(1, (owner, share));
+            self.collect();
+            if self.room.pages_free() == free {
+                state
+                    .into_iter()
+                    .for_each(|state| self.index.give_back(owner, state));
+                return None;
+            }
+        }
+        let places = (0..count).map(|_| self.room.take_page().expect("it is free"));
+        Some((state, places.collect()))
+    }
+
+    /// A beginning has been written.
+    fn take_saved(&mut self, save: Save, kv: &mut Kv<N>) {
+        let Save {
+            pin,
+            node,
+            known,
+            mut places,
+            state,
+            ..
+        } = save;
+        kv.unpin(&pin);
+        let rest = &pin.tokens[known * PAGE..];
+        let behind = (node, pin.reuse);
+        let (last, count) = self.index.insert(pin.whose, behind, rest, &mut places);
+        let left = places.split_off(count);
+        left.into_iter()
+            .for_each(|place| self.room.give_page(place));
+        match (state, last.filter(|_| count == rest.len() / PAGE)) {
+            (Some(state), Some(last)) => self.index.keep(pin.whose, last, state),
+            (Some((_, state)), None) => self.index.give_back(pin.whose.1, state),
+            (None, _) => {}
+        }
+        if let Some(last) = last {
+            self.index.release(last, true);
+        }
+        self.collect();
+    }
+
+    /// Takes the places of what went.
+    fn collect(&mut self) {
+        let mut pages = vec![];
+        self.index.take_free(&mut pages);
+        pages.into_iter().for_each(|page| self.room.give_page(page));
+        while let Some(state) = self.index.take_state() {
+            self.room.give_state(state);
+        }
+    }
+
+    /// Whether each place of the room is free, or what something has.
+    pub fn is_conserved(&self) -> bool {
+        let (pages, states) = match &self.save {
+            Some(save) => (save.places.len(), usize::from(save.state.is_some())),
+            None => (0, 0),
+        };
+        let slabs = self.room.slabs_of_pages() + self.index.snapshots() + states;
+        self.room.pages_used() == self.index.pages() + pages
+            && slabs + self.room.slabs_free() == self.room.slabs()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{Copying, PIECES, prompt};
+    use super::*;
+    use crate::kv::Asked;
+
+    const PAGES: usize = 200;
+
+    fn asked(domain: u128, prompt: &[TokenId], restorable: usize) -> Asked<'_> {
+        Asked {
+            owner: domain as Owner,
+            domain,
+            prompt,
+            leaves_room: false,
+            restorable,
+        }
+    }
+
+    /// Keys and states of a device, and a tier of so many slabs.
+    fn pair(slabs: usize) -> (Kv, Tier, Copying) {
+        let kv = Kv::new((2, 4, 0), PAGES, PAGES * PAGE, Keyed::default());
+        let tier = Tier::new(slabs * PIECES.state, PIECES, Keyed::default());
+        (kv, tier.expect("it has room"), Copying::default())
+    }
+
+    /// A domain computes a prompt, whose end is to be written.
+    fn compute(kv: &mut Kv, tier: &mut Tier, domain: u128, prompt: &[TokenId]) {
+        let begin = kv.reserve(prompt.len(), asked(domain, prompt, 0)).unwrap();
+        let place = Place {
+            tokens: prompt.len() / PAGE * PAGE,
+            kind: Kind::End,
+        };
+        let state = kv.lend(begin.slot, place).map(|state| (place.kind, state));
+        kv.keep(begin.slot, &prompt[..place.tokens], state);
+        let pins = kv.pin(begin.slot, prompt);
+        pins.into_iter().for_each(|pin| tier.wish(pin, kv));
+        kv.release(begin.slot, true);
+    }
+
+    fn copy(kv: &mut Kv, tier: &mut Tier, device: &mut Copying) -> Vec<Slot> {
+        tier.start(device, kv).unwrap();
+        let filled = tier.settle(device, kv).unwrap();
+        assert!(tier.is_conserved());
+        filled
+    }
+
+    #[test]
+    fn a_beginning_is_found_when_all_of_it_is_written_and_by_its_domain_alone() {
+        let (mut kv, mut tier, mut device) = pair(4);
+        let asked = prompt(20);
+        compute(&mut kv, &mut tier, 1, &asked);
+        device.ended = Some(0);
+        for ended in 0..21 {
+            device.ended = Some(ended);
+            copy(&mut kv, &mut tier, &mut device);
+            assert_eq!(tier.look_up(1, &asked).node, None, "{ended}");
+            assert_eq!(kv.pages_used(), 20, "what is copied stays");
+        }
+        device.ended = None;
+        copy(&mut kv, &mut tier, &mut device);
+        let found = |domain| tier.look_up(domain, &asked).pages.len();
+        assert_eq!([1, 2].map(found), [20, 0]);
+        assert_eq!((kv.pages_used(), kv.pages_cached()), (0, 20));
+    }
+
+    #[test]
+    fn what_is_under_way_is_bounded_and_restored_before_anything_is_written() {
+        let (mut kv, mut tier, mut device) = pair(8);
+        let first = prompt(100);
+        compute(&mut kv, &mut tier, 1, &first);
+        let bytes = |device: &Copying, from: usize| -> usize {
+            let started = device.started[from..].iter();
+            started.map(|copy| PIECES.of(copy.piece)).sum()
+        };
+        let mut rounds = 0;
+        while tier.is_busy() {
+            let before = device.started.len();
+            copy(&mut kv, &mut tier, &mut device);
+            let bytes = bytes(&device, before);
+            assert!(bytes <= UNDER_WAY_MAX + PIECES.state, "{bytes}");
+            rounds += 1;
+        }
+        assert!(rounds > 1, "{rounds}");
+        // Another prompt waits to be written when the first, driven out, comes again.
+        compute(&mut kv, &mut tier, 2, &prompt(50));
+        let all = kv.reserve((PAGES - 50) * PAGE, asked(3, &[], 0)).unwrap();
+        kv.release(all.slot, true);
+        let hit = tier.look_up(1, &first);
+        let begin = kv.reserve(first.len(), asked(1, &first, hit.pages.len()));
+        let begin = begin.unwrap();
+        assert_eq!((begin.cached, begin.from), (100 * PAGE, begin.slot));
+        assert_eq!(begin.restored_behind, Some(0));
+        let pages = kv.pages(begin.slot)[..100].to_vec();
+        tier.restore(begin.slot, &hit, &pages);
+        let before = device.started.len();
+        while copy(&mut kv, &mut tier, &mut device).is_empty() {}
+        let first: Vec<Piece> = device.started[before..].iter().map(|of| of.piece).collect();
+        let wanted = pages.into_iter().map(Piece::Page);
+        let wanted: Vec<Piece> = wanted.chain([Piece::State(begin.slot)]).collect();
+        assert!(first.starts_with(&wanted));
+    }
+}

@@ -1,0 +1,126 @@
+//! The host's room, split by use: pages and states lie in slabs, each of which has one state or as
+//! many pages as have its bytes. A slab that is empty may be either again.
+
+use std::collections::BTreeSet;
+
+use step::executor::{PageId, Slot};
+use step::transfer::{Piece, PieceBytes};
+
+/// Free places of the room.
+#[derive(Debug)]
+pub struct Room {
+    page_bytes: usize,
+    /// Pages of a slab.
+    pages_each: usize,
+    slabs_free: Vec<u32>,
+    /// Free places for pages of slabs that have some.
+    places: BTreeSet<u32>,
+    /// Pages of each slab.
+    used: Vec<usize>,
+}
+
+impl Room {
+    /// The room of so many bytes.
+    pub fn new(bytes: usize, pieces: PieceBytes) -> Room {
+        let pages_each = pieces.state.div_ceil(pieces.page).max(1);
+        let slabs = bytes / (pages_each * pieces.page);
+        Room {
+            page_bytes: pieces.page,
+            pages_each,
+            slabs_free: (0..slabs as u32).rev().collect(),
+            places: BTreeSet::new(),
+            used: vec![0; slabs],
+        }
+    }
+
+    pub fn slabs(&self) -> usize {
+        self.used.len()
+    }
+
+    /// Pages of the whole room.
+    pub fn pages(&self) -> usize {
+        self.slabs() * self.pages_each
+    }
+
+    pub fn pages_free(&self) -> usize {
+        self.places.len() + self.slabs_free.len() * self.pages_each
+    }
+
+    pub fn slabs_free(&self) -> usize {
+        self.slabs_free.len()
+    }
+
+    pub fn slabs_of_pages(&self) -> usize {
+        self.used.iter().filter(|used| **used > 0).count()
+    }
+
+    pub fn pages_used(&self) -> usize {
+        self.used.iter().sum()
+    }
+
+    pub fn take_page(&mut self) -> Option<PageId> {
+        if self.places.is_empty() {
+            let first = self.slabs_free.pop()? * self.pages_each as u32;
+            self.places.extend(first..first + self.pages_each as u32);
+        }
+        let place = self.places.pop_first()?;
+        self.used[place as usize / self.pages_each] += 1;
+        Some(PageId(place))
+    }
+
+    pub fn give_page(&mut self, PageId(place): PageId) {
+        let slab = place as usize / self.pages_each;
+        self.places.insert(place);
+        self.used[slab] -= 1;
+        if self.used[slab] == 0 {
+            let first = (slab * self.pages_each) as u32;
+            let own = first..first + self.pages_each as u32;
+            self.places.retain(|place| !own.contains(place));
+            self.slabs_free.push(slab as u32);
+        }
+    }
+
+    pub fn take_state(&mut self) -> Option<Slot> {
+        self.slabs_free.pop().map(Slot)
+    }
+
+    pub fn give_state(&mut self, Slot(slab): Slot) {
+        self.slabs_free.push(slab);
+    }
+
+    /// Where a page or a state of the room begins, in bytes.
+    pub fn at(&self, piece: Piece) -> usize {
+        self.page_bytes
+            * match piece {
+                Piece::Page(PageId(place)) => place as usize,
+                Piece::State(Slot(slab)) => slab as usize * self.pages_each,
+            }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slab_has_a_state_or_pages_and_either_when_it_is_empty_again() {
+        let pieces = PieceBytes {
+            page: 4096,
+            state: 3 * 4096 - 1,
+        };
+        let mut room = Room::new(10 * 4096, pieces);
+        assert_eq!((room.slabs(), room.pages()), (3, 9));
+        let state = room.take_state().unwrap();
+        let pages: Vec<_> = std::iter::from_fn(|| room.take_page()).collect();
+        assert_eq!((pages.len(), room.pages_free()), (6, 0));
+        let whole = |piece, bytes| room.at(piece)..room.at(piece) + bytes;
+        let mut ranges = vec![whole(Piece::State(state), pieces.state)];
+        ranges.extend(pages.iter().map(|page| whole(Piece::Page(*page), 4096)));
+        ranges.sort_by_key(|range| range.start);
+        assert!(ranges.is_sorted_by(|a, b| a.end <= b.start), "{ranges:?}");
+        pages[..3].iter().for_each(|page| room.give_page(*page));
+        assert!(room.take_state().is_some() && room.take_state().is_none());
+        room.give_state(state);
+        assert_eq!(room.pages_free(), 3);
+    }
+}

@@ -1,0 +1,52 @@
+//! A device that has nothing but copies to and from the host's room.
+
+use step::executor::{DeviceError, Executor, Rows, TokenId};
+use step::transfer::{PieceBytes, Transfer};
+
+/// Bytes of a page and of a state, about as a model of 35 billion parameters has them.
+pub const PIECES: PieceBytes = PieceBytes {
+    page: 1_310_720,
+    state: 48 * 1_310_720,
+};
+
+/// The device. Its copies end at once, or not before they are told to.
+#[derive(Debug, Default)]
+pub struct Copying {
+    pub started: Vec<Transfer>,
+    /// Copies that have ended, if they do not at once.
+    pub ended: Option<u64>,
+}
+
+impl Executor for Copying {
+    const VOCAB: usize = 1;
+
+    fn step(&mut self, _: &[Rows<'_>]) -> Result<(), DeviceError> {
+        unreachable!("it computes nothing")
+    }
+
+    fn logits(&mut self, _: usize) -> Result<&[f32], DeviceError> {
+        unreachable!("it computes nothing")
+    }
+
+    fn logits_of(&mut self, _: &[usize], _: &mut Vec<f32>) -> Result<(), DeviceError> {
+        unreachable!("it computes nothing")
+    }
+
+    fn save(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
+        self.started.extend(transfers);
+        Ok(())
+    }
+
+    fn restore(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
+        self.save(transfers)
+    }
+
+    fn transferred(&mut self) -> Result<u64, DeviceError> {
+        Ok(self.ended.unwrap_or(self.started.len() as u64))
+    }
+}
+
+/// A prompt of whole pages, and its last token.
+pub fn prompt(pages: usize) -> Vec<TokenId> {
+    (0..=(pages * step::PAGE) as TokenId).collect()
+}
