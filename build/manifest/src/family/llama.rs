@@ -1,6 +1,6 @@
 //! `llama`: attention and an MLP in every layer; Mistral too.
 
-use super::blocks::{mlp, plain};
+use super::blocks::{experts, plain};
 use super::{FeedForward, MLP, Mixers, Traits};
 use crate::table::Row;
 use crate::target::Target;
@@ -22,5 +22,5 @@ pub(super) const TRAITS: Traits = Traits {
 };
 
 fn rows(target: &Target) -> Vec<Row> {
-    plain(target, |place| mlp(target, place))
+    plain(target, experts)
 }

@@ -25,5 +25,5 @@ pub(super) const TRAITS: Traits = Traits {
 };
 
 fn rows(target: &Target) -> Vec<Row> {
-    plain(target, |place| mixtral_experts(target, place))
+    plain(target, mixtral_experts)
 }

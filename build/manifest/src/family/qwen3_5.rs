@@ -1,6 +1,6 @@
 //! `qwen3_5`: Gated DeltaNet and gated attention in turn, an MLP in every layer.
 
-use super::blocks::{gdn, hybrid, mlp};
+use super::blocks::{experts, gdn, hybrid};
 use super::{FeedForward, MLP, Mixers, QWEN_WINDOW, Traits};
 use crate::table::Row;
 use crate::target::Target;
@@ -22,5 +22,5 @@ pub(super) const TRAITS: Traits = Traits {
 };
 
 fn rows(target: &Target) -> Vec<Row> {
-    hybrid(target, gdn, |place| mlp(target, place))
+    hybrid(target, gdn, experts)
 }

@@ -25,5 +25,5 @@ pub(super) const TRAITS: Traits = Traits {
 };
 
 fn rows(target: &Target) -> Vec<Row> {
-    hybrid(target, gdn, |place| shared_expert(target, place))
+    hybrid(target, gdn, shared_expert)
 }

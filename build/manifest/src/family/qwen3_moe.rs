@@ -23,5 +23,5 @@ pub(super) const TRAITS: Traits = Traits {
 };
 
 fn rows(target: &Target) -> Vec<Row> {
-    plain(target, |place| experts(target, place))
+    plain(target, experts)
 }

@@ -22,7 +22,5 @@ pub(super) const TRAITS: Traits = Traits {
 };
 
 fn rows(target: &Target) -> Vec<Row> {
-    hybrid(target, interleaved_gdn, |place| {
-        shared_expert(target, place)
-    })
+    hybrid(target, interleaved_gdn, shared_expert)
 }

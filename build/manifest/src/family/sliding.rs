@@ -2,7 +2,7 @@
 //! positions in others, and an MLP in every layer. No library's: it is for drawn models, which try
 //! layers of two shapes.
 
-use super::blocks::{mlp, plain};
+use super::blocks::{experts, plain};
 use super::{FeedForward, MLP, Mixers, Traits};
 use crate::table::Row;
 use crate::target::Target;
@@ -24,5 +24,5 @@ pub(super) const TRAITS: Traits = Traits {
 };
 
 fn rows(target: &Target) -> Vec<Row> {
-    plain(target, |place| mlp(target, place))
+    plain(target, experts)
 }
