@@ -46,6 +46,23 @@ pub(crate) struct Traits {
     rows: fn(&Target) -> Vec<Row>,
 }
 
+/// Facts of most families.
+const USUAL: Traits = Traits {
+    name: "",
+    types: &[],
+    classes: &[],
+    mixers: Mixers::Attention,
+    feed_forward: FeedForward::Mlp,
+    gated: false,
+    normed: false,
+    plus_one: false,
+    default_head_dim: false,
+    states_norm: false,
+    window_switch: None,
+    words: MLP,
+    rows: |target| blocks::plain(target, blocks::experts),
+};
+
 /// Token mixers of a family's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mixers {

@@ -127,7 +127,7 @@ pub(super) fn hybrid(target: &Target, gdn: Rows, experts: Rows) -> Vec<Row> {
     rows.extend(feed_forwards(target, experts));
     let layer = Place::prediction(target);
     rows.extend(prediction(target, &layer));
-    rows.extend([input_norm(target, &layer), post_norm(target, &layer)]);
+    rows.extend(norms(target, [&layer; 2]));
     rows.extend(attention(target, &layer, shape));
     rows.extend(match target.traits().feed_forward.usual() {
         FeedForward::Moe => experts(target, &layer),
@@ -174,20 +174,16 @@ fn ends(target: &Target) -> Vec<Row> {
 fn layer_norms(target: &Target) -> [Row; 2] {
     let mixing = Place::mixing(target, |mixer| mixer != Mixer::None);
     let feeding = Place::feeding(target, |part| part != FeedForward::None);
-    [input_norm(target, &mixing), post_norm(target, &feeding)]
+    norms(target, [&mixing, &feeding])
 }
 
-fn input_norm(target: &Target, place: &Place) -> Row {
-    norm(target, place, Role::InputNorm, "input_layernorm.weight")
-}
-
-fn post_norm(target: &Target, place: &Place) -> Row {
-    let name = "post_attention_layernorm.weight";
-    norm(target, place, Role::PostNorm, name)
-}
-
-fn norm(target: &Target, place: &Place, role: Role, name: &str) -> Row {
-    place.vector(role, name, &[target.model.hidden], target.traits().plus_one)
+fn norms(target: &Target, [mixing, feeding]: [&Place; 2]) -> [Row; 2] {
+    let (width, plus_one) = ([target.model.hidden], target.traits().plus_one);
+    let norm = |place: &Place, role, name| place.vector(role, name, &width, plus_one);
+    [
+        norm(mixing, Role::InputNorm, "input_layernorm.weight"),
+        norm(feeding, Role::PostNorm, "post_attention_layernorm.weight"),
+    ]
 }
 
 /// Grouped-query attention, its queries with gates and with norms as the family has them.
