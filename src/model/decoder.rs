@@ -28,6 +28,7 @@ pub struct Layer<B: Runs> {
 /// A block behind its norm.
 pub struct Normed<B: Runs> {
     pub norm: B::Vector,
+    shape: Shape,
     pub block: AnyBlock<B>,
 }
 
@@ -194,15 +195,15 @@ impl<B: Runs> Layer<B> {
 
     /// Adds the mixer to the residual stream.
     pub fn mix(&mut self, ops: &mut B, s: &mut Scratch<B>, batch: &Batch) {
-        if let Some(Normed { norm, block }) = &mut self.mixer {
+        if let Some(Normed { norm, block, .. }) = &mut self.mixer {
             block.run(ops, norm, &mut s.stream, &mut s.blocks, batch);
         }
     }
 
     /// Adds what follows it.
     pub fn feed(&mut self, ops: &mut B, s: &mut Scratch<B>, batch: &Batch) {
-        s.fed = self.feed_forward.as_ref().map(|fed| fed.block.shape());
-        if let Some(Normed { norm, block }) = &mut self.feed_forward {
+        s.fed = self.feed_forward.as_ref().map(|fed| fed.shape);
+        if let Some(Normed { norm, block, .. }) = &mut self.feed_forward {
             block.run(ops, norm, &mut s.stream, &mut s.blocks, batch);
         }
     }
@@ -216,6 +217,7 @@ impl<B: Runs> Normed<B> {
     ) -> Result<Normed<B>, WeightsError> {
         Ok(Normed {
             norm: loader.vector(norm)?,
+            shape,
             block: AnyBlock::load(shape, loader)?,
         })
     }

@@ -628,8 +628,12 @@ fn log_normaliser(logits: &[f32]) -> f64 {
 fn row_errors(device: &[f32], cpu: &[f32], before: &[f32], width: usize) -> Vec<f64> {
     let rows = device.chunks(width).zip(cpu.chunks(width));
     let rows = rows.zip(before.chunks(width));
-    rows.map(|((device, cpu), before)| distance(device, cpu) / distance(device, before))
-        .collect()
+    let errors = rows.map(|((device, cpu), before)| match distance(device, cpu) {
+        // Also where nothing is added, because the layer lacks the part.
+        0.0 => 0.0,
+        off => off / distance(device, before),
+    });
+    errors.collect()
 }
 
 fn distance(a: &[f32], b: &[f32]) -> f64 {

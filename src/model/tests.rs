@@ -13,9 +13,14 @@ use super::*;
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::random::Random;
 use crate::backend::simulated::Host;
+use crate::blocks::Shape;
 use crate::ops::LOGITS_ROWS_MAX;
-use crate::ops::{Batch, Dense, Device};
-use crate::target::{self, KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, VOCAB};
+use crate::ops::{Batch, Device};
+use crate::target::{
+    self, KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, Site, VOCAB, blocks_at,
+};
+#[cfg(has = "mlp")]
+use crate::target::{HIDDEN, Role};
 use crate::weights::{self, LAYER_GROWTH, WeightsError};
 use step::executor::{DeviceError, Draw, Executor, PageId, Rows, Slot, States, TokenId};
 
@@ -362,42 +367,119 @@ fn rows_out_of_range_are_refused() {
     );
 }
 
-/// Routers of a drawn checkpoint count on it: their experts' popularity is relative to the size of
-/// the hidden state.
-#[test]
-fn layers_of_a_drawn_checkpoint_add_little_to_the_hidden_state() {
-    let checkpoint = weights::open_seeded(Arc::default());
+/// What a part of the forward pass left.
+struct Left {
+    part: Part,
+    /// Hidden states.
+    states: Vec<f32>,
+    /// Whether a router's logits are there.
+    routed: bool,
+}
+
+/// What each part of a model's forward pass leaves of a page of tokens.
+fn left_of_parts(checkpoint: &weights::Checkpoint) -> Vec<Left> {
     let mut ops = Cpu::new(2);
     let mut pools = Pools::new(&ops, checkpoint.layout(), KV_PAGES).unwrap();
-    let mut model = decoder::load(&mut ops, &checkpoint, &mut pools).unwrap();
+    let mut model = decoder::load(&mut ops, checkpoint, &mut pools).unwrap();
     let mut scratch = decoder::Scratch::new(&ops, checkpoint.layout()).unwrap();
     let tokens: Vec<_> = (0..PAGE).map(|at| (at * 7919 % VOCAB) as TokenId).collect();
     let sequence = alone(&tokens);
     let mut batch = Batch::new(KV_PAGES);
     batch.fill(&[sequence.rows(PAGE)]).unwrap();
-    let mut states = vec![Vec::new()];
     ops.begin(&batch);
-    ops.embed(&model.embed, &batch, &mut scratch.stream.residual);
-    ops.read(&scratch.stream.residual, 0..PAGE, &mut states[0])
-        .unwrap();
-    decoder::forward_watched(
-        &mut ops,
-        &mut model,
-        &mut scratch,
-        &batch,
-        |ops, s, part| {
-            if part != Part::FeedForward {
-                return;
-            }
-            let mut state = Vec::new();
-            ops.read(&s.stream.residual, 0..PAGE, &mut state).unwrap();
-            states.push(state);
-        },
-    );
+    let mut left = Vec::new();
+    let look = |ops: &mut Cpu, s: &decoder::Scratch<Cpu>, part| {
+        let (mut states, routed) = (Vec::new(), s.router().is_some());
+        ops.read(&s.stream.residual, 0..PAGE, &mut states).unwrap();
+        left.push(Left {
+            part,
+            states,
+            routed,
+        });
+    };
+    decoder::forward_watched(&mut ops, &mut model, &mut scratch, &batch, look);
+    left
+}
+
+/// A block of each layer, or none, and the hidden states in front of it and behind it.
+fn blocks_run(left: &[Left]) -> impl Iterator<Item = (Site, Option<Shape>, &[Left])> {
+    let layers = (0..target::LAYERS).map(Site::Layer);
+    let blocks = layers.flat_map(|site| blocks_at(site).map(|block| (site, block)));
+    let blocks = blocks.zip(left.windows(2));
+    blocks.map(|((site, block), pair)| (site, block, pair))
+}
+
+#[test]
+fn a_layer_adds_by_the_blocks_that_it_has_alone() {
+    let left = left_of_parts(&weights::open_seeded(Arc::default()));
+    assert_eq!(left.len(), 1 + 2 * target::LAYERS);
+    for (site, block, pair) in blocks_run(&left) {
+        let adds = pair[0].states != pair[1].states;
+        assert_eq!(adds, block.is_some(), "{site:?} {:?}", pair[1].part);
+        let routes = block.is_some_and(|block| block.name() == "moe");
+        assert!(!routes || pair[1].routed, "{site:?}");
+        let feeds = pair[1].part == Part::FeedForward;
+        assert!(!feeds || pair[1].routed == routes, "{site:?}");
+    }
+}
+
+/// An MLP among layers of other forms, by its formula in F64.
+#[cfg(has = "mlp")]
+#[test]
+fn a_layer_with_an_mlp_adds_what_the_formula_gives() {
+    let checkpoint = weights::open_seeded(Arc::default());
+    let left = left_of_parts(&checkpoint);
+    let of_mlp = blocks_run(&left).filter(|(_, block, _)| *block == Some(Shape::Mlp));
+    for (site, _, pair) in of_mlp {
+        let norm = checkpoint.vector(Role::PostNorm, site).read_f32().unwrap();
+        let [gate, up, down] = [Role::MlpGate, Role::MlpUp, Role::MlpDown]
+            .map(|role| checkpoint.matrix(role, site).read_f32().unwrap());
+        let rows = pair[0]
+            .states
+            .chunks(HIDDEN)
+            .zip(pair[1].states.chunks(HIDDEN));
+        for (before, after) in rows {
+            let wanted = mlp(before, &norm, [&gate, &up, &down]);
+            let off = wanted
+                .iter()
+                .zip(after)
+                .map(|(w, a)| (w - f64::from(*a)).abs());
+            assert!(off.fold(0.0, f64::max) < 1e-4, "{site:?}");
+        }
+    }
+}
+
+/// `x + down(silu(gate(n)) * up(n))`, `n` being `x` normed.
+#[cfg(has = "mlp")]
+fn mlp(x: &[f32], norm: &[f32], [gate, up, down]: [&[f32]; 3]) -> Vec<f64> {
+    let product = |matrix: &[f32], row: &[f64]| -> Vec<f64> {
+        let rows = matrix.chunks(row.len());
+        let dot = |w: &[f32]| w.iter().zip(row).map(|(w, x)| f64::from(*w) * x).sum();
+        rows.map(dot).collect()
+    };
+    let mean = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / x.len() as f64;
+    let scale = (mean + f64::from(target::NORM_EPS)).sqrt();
+    let normed = x.iter().zip(norm);
+    let normed: Vec<_> = normed
+        .map(|(x, w)| f64::from(*x) / scale * f64::from(*w))
+        .collect();
+    let gated = product(gate, &normed).into_iter().zip(product(up, &normed));
+    let inner: Vec<_> = gated.map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
+    let added = product(down, &inner).into_iter().zip(x);
+    added.map(|(added, x)| added + f64::from(*x)).collect()
+}
+
+/// Routers of a drawn checkpoint count on it: their experts' popularity is relative to the size of
+/// the hidden state.
+#[test]
+fn layers_of_a_drawn_checkpoint_add_little_to_the_hidden_state() {
+    let left = left_of_parts(&weights::open_seeded(Arc::default()));
+    let whole = left.iter().filter(|left| left.part != Part::Mixer);
+    let states: Vec<_> = whole.map(|left| &left.states).collect();
     for (layer, pair) in states.windows(2).enumerate() {
         let added = pair[0]
             .iter()
-            .zip(&pair[1])
+            .zip(pair[1])
             .map(|(before, after)| after - before);
         let square = added.map(|x| x * x).sum::<f32>() / pair[0].len() as f32;
         println!(

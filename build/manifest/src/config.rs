@@ -6,8 +6,10 @@ use serde_json::{Value, json};
 
 use crate::error::ManifestError;
 use crate::facts::{FAMILY, Fact, contradiction};
-use crate::family::{AttentionWords, FeedForward, Mixers, SLIDING, Traits, WINDOW, Word};
-use crate::schema::model::{AddedTokens, Attention, Gdn, Mixer, Model, RopeScaling};
+use crate::family::{AttentionWords, FeedForward, MLP, MOE, Mixers, SLIDING, Traits, WINDOW, Word};
+use crate::schema::model::{
+    self as schema, AddedTokens, Attention, Gdn, Mixer, Model, RopeScaling,
+};
 use crate::table::Format;
 use crate::target::Target;
 
@@ -47,7 +49,7 @@ impl Fact {
 /// every tensor keeps its shape. `max_position` does not, and is compared in builds alone.
 pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     let model = &target.model;
-    let mut facts = family_facts(target.traits());
+    let mut facts = family_facts(target.traits(), &dense_layers(target));
     let words = target.traits().mixers.attention();
     facts.extend(rope(&model.attention, words));
     facts.extend(dims(model));
@@ -67,8 +69,9 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
 }
 
 /// The layer math of a family, in the words of the transformers library: values that leave it as it
-/// is. Most are what the library takes where nothing is stated.
-pub(crate) fn family_facts(traits: &Traits) -> Vec<Fact> {
+/// is. Layers of `dense` have an MLP where others have experts. Most values are what the library
+/// takes where nothing is stated.
+pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
     let of = |right: &[Value], pointer| one_of(FAMILY, right, pointer);
     let types: Vec<_> = traits.types.iter().map(|name| json!(name)).collect();
     let classes: Vec<_> = traits.classes.iter().map(|name| json!([name])).collect();
@@ -106,13 +109,20 @@ pub(crate) fn family_facts(traits: &Traits) -> Vec<Fact> {
         facts.push(of(&no, "/mtp_use_dedicated_embeddings"));
     }
     if traits.feed_forward != FeedForward::Mlp {
-        facts.extend(routing(traits));
+        facts.extend(routing(traits, dense));
     }
     facts
 }
 
+/// Layers with an MLP.
+fn dense_layers(target: &Target) -> Vec<usize> {
+    let parts = target.model.feed_forwards().into_iter().enumerate();
+    let dense = parts.filter(|(_, part)| *part == schema::FeedForward::Mlp);
+    dense.map(|(layer, _)| layer).collect()
+}
+
 /// The sum over experts.
-fn routing(traits: &Traits) -> Vec<Fact> {
+fn routing(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
     let of = |right: Value, pointer| one_of(FAMILY, &[right], pointer);
     let renormed = of(json!(true), "/norm_topk_prob");
     let mut facts = vec![
@@ -124,7 +134,7 @@ fn routing(traits: &Traits) -> Vec<Fact> {
         of(json!("softmax"), "/scoring_func"),
         of(json!(1), "/n_group"),
         of(json!(1), "/topk_group"),
-        of(json!([]), "/mlp_only_layers"),
+        of(json!(dense), "/mlp_only_layers"),
         of(json!(1), "/decoder_sparse_step"),
         of(json!(0), "/first_k_dense_replace"),
     ];
@@ -223,6 +233,7 @@ fn layers(target: &Target) -> Vec<Fact> {
         Mixer::Gdn => "linear_attention",
         Mixer::Attention => "full_attention",
         Mixer::Sliding => "sliding_attention",
+        Mixer::None => "none",
     });
     let names = Value::from_iter(names);
     let period = &target.model.layers.period;
@@ -389,11 +400,15 @@ fn feed_forward(target: &Target) -> Vec<Fact> {
     let (model, words) = (&target.model, &target.traits().words);
     let mlp = model.mlp.as_ref();
     let mut facts: Vec<Fact> = mlp
-        .map(|mlp| fact("mlp.intermediate", mlp.intermediate, words.intermediate))
+        .map(|mlp| fact("mlp.intermediate", mlp.intermediate, MLP.intermediate))
         .into_iter()
         .collect();
     let Some(moe) = &model.moe else {
         return facts;
+    };
+    let inner = match mlp {
+        Some(_) => MOE.intermediate,
+        None => words.intermediate,
     };
     facts.extend([
         stated(&words.experts, moe.experts, false),
@@ -402,7 +417,7 @@ fn feed_forward(target: &Target) -> Vec<Fact> {
             moe.experts_per_token,
             "/num_experts_per_tok",
         ),
-        fact("moe.intermediate", moe.intermediate, words.intermediate),
+        fact("moe.intermediate", moe.intermediate, inner),
     ]);
     facts.extend(moe.shared_intermediate.map(|shared| {
         fact(

@@ -14,14 +14,7 @@ const BF16_BYTES: u64 = 2;
 impl Target {
     /// Mixer of each layer.
     pub fn mixers(&self) -> Vec<Mixer> {
-        let layers = &self.model.layers;
-        layers
-            .period
-            .iter()
-            .copied()
-            .cycle()
-            .take(layers.count)
-            .collect()
+        self.model.mixers()
     }
 
     /// Layers with the given mixer.

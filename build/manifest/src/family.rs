@@ -11,7 +11,7 @@ mod qwen3_moe;
 mod qwen3_next;
 mod sliding;
 
-use crate::schema::model::Family;
+use crate::schema::model::{self as schema, Family};
 use crate::table::Row;
 use crate::target::Target;
 
@@ -46,6 +46,23 @@ pub(crate) struct Traits {
     rows: fn(&Target) -> Vec<Row>,
 }
 
+/// Facts of most families.
+const USUAL: Traits = Traits {
+    name: "",
+    types: &[],
+    classes: &[],
+    mixers: Mixers::Attention,
+    feed_forward: FeedForward::Mlp,
+    gated: false,
+    normed: false,
+    plus_one: false,
+    default_head_dim: false,
+    states_norm: false,
+    window_switch: None,
+    words: MLP,
+    rows: |target| blocks::plain(target, blocks::experts),
+};
+
 /// Token mixers of a family's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mixers {
@@ -76,6 +93,16 @@ pub(crate) enum FeedForward {
     Experts,
     /// Routed experts, and one that every row visits, times a gate.
     SharedExpert,
+}
+
+impl FeedForward {
+    /// The part in layers of which the manifest does not say it.
+    pub(crate) fn usual(self) -> schema::FeedForward {
+        match self {
+            FeedForward::Mlp => schema::FeedForward::Mlp,
+            FeedForward::Experts | FeedForward::SharedExpert => schema::FeedForward::Moe,
+        }
+    }
 }
 
 /// Pointers into a configuration.
@@ -163,12 +190,12 @@ const EXPERTS: Word = word("moe.experts", &["/num_experts", "/num_local_experts"
 /// Switch of the window in Qwen's configurations.
 const QWEN_WINDOW: Option<&str> = Some("/use_sliding_window");
 
-const MLP: Words = Words {
+pub(crate) const MLP: Words = Words {
     experts: EXPERTS,
     intermediate: "/intermediate_size",
 };
 
-const MOE: Words = Words {
+pub(crate) const MOE: Words = Words {
     experts: EXPERTS,
     intermediate: "/moe_intermediate_size",
 };

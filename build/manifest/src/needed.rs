@@ -36,7 +36,7 @@ use Fate::{Compiled, Refused, Shown};
 
 /// Keys that may be absent, with the least that absence does. `*` stands for the name of a
 /// quantisation.
-const OPTIONAL: [(&str, Fate); 16] = [
+const OPTIONAL: [(&str, Fate); 17] = [
     ("chat", Compiled),
     ("chat.tool_format", Compiled),
     ("checkpoint", Compiled),
@@ -52,6 +52,7 @@ const OPTIONAL: [(&str, Fate); 16] = [
     ("checkpoint.*.text_nll", Compiled),
     ("checkpoint.*.tied_head_stored", Refused),
     ("checkpoint.*.without_mtp", Refused),
+    ("layers.feed_forward", Refused),
     ("vision", Compiled),
 ];
 

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::emit_rust::item;
 use crate::kernels::{Kind, Launcher};
 use crate::schema::leaf::Rows;
-use crate::schema::model::{Attention, Mixer, RopeScaling};
+use crate::schema::model::{Attention, FeedForward, Mixer, RopeScaling};
 use crate::target::Target;
 
 /// One block of the model.
@@ -35,6 +35,8 @@ enum Number {
 pub(crate) struct Attends<'a> {
     /// Layers that attend so.
     pub mixer: Mixer,
+    /// Name of the shape.
+    name: &'static str,
     doc: &'static str,
     pub facts: &'a Attention,
 }
@@ -44,23 +46,34 @@ impl Attends<'_> {
     pub fn table(&self) -> &'static str {
         match self.mixer {
             Mixer::Sliding => "sliding",
-            Mixer::Attention | Mixer::Gdn => "attention",
+            Mixer::Attention | Mixer::Gdn | Mixer::None => "attention",
         }
     }
 
     /// Name in launchers of its own.
     pub fn snake(&self) -> String {
-        self.mixer.shape().to_lowercase()
+        self.name.to_lowercase()
     }
 }
 
 impl Mixer {
     /// Name of its shape.
-    fn shape(self) -> &'static str {
+    fn shape(self) -> Option<&'static str> {
         match self {
-            Mixer::Gdn => "Gdn",
-            Mixer::Attention => "Full",
-            Mixer::Sliding => "Sliding",
+            Mixer::Gdn => Some("Gdn"),
+            Mixer::Attention => Some("Full"),
+            Mixer::Sliding => Some("Sliding"),
+            Mixer::None => None,
+        }
+    }
+}
+
+impl FeedForward {
+    fn shape(self) -> Option<&'static str> {
+        match self {
+            FeedForward::Mlp => Some("Mlp"),
+            FeedForward::Moe => Some("Moe"),
+            FeedForward::None => None,
         }
     }
 }
@@ -110,11 +123,13 @@ impl Target {
         let full = self.mixers().contains(&Mixer::Attention) || predicts;
         let full = full.then_some(Attends {
             mixer: Mixer::Attention,
+            name: "Full",
             doc: "Attention over all positions.",
             facts: &self.model.attention,
         });
         let sliding = self.model.sliding.as_ref().map(|facts| Attends {
             mixer: Mixer::Sliding,
+            name: "Sliding",
             doc: "Attention over a window of positions.",
             facts,
         });
@@ -199,21 +214,19 @@ impl Target {
 
     /// Names of the shapes of each layer's mixer and of what follows it.
     fn layer_blocks(&self) -> Vec<[Option<&'static str>; 2]> {
-        let mixers = self.mixers().into_iter();
-        let blocks = mixers.map(|mixer| [Some(mixer.shape()), self.feed_forward_shape()]);
+        let layers = self.mixers().into_iter().zip(self.model.feed_forwards());
+        let blocks = layers.map(|(mixer, part)| [mixer.shape(), part.shape()]);
         blocks.collect()
     }
 
     fn prediction_blocks(&self) -> [Option<&'static str>; 2] {
         match self.mtp_layers() {
             0 => [None; 2],
-            _ => [Some(Mixer::Attention.shape()), self.feed_forward_shape()],
+            _ => [
+                Mixer::Attention.shape(),
+                self.traits().feed_forward.usual().shape(),
+            ],
         }
-    }
-
-    fn feed_forward_shape(&self) -> Option<&'static str> {
-        let shapes = [self.experts_shape(), self.mlp_shape()];
-        shapes.into_iter().flatten().map(|shape| shape.name).next()
     }
 
     /// Kinds of blocks, and whether the model has one of them.
@@ -225,7 +238,7 @@ impl Target {
     /// Launchers of the operations of each attention shape: the linker finds them, or fails.
     fn write_launchers(&self, out: &mut String) {
         for (place, each) in self.attentions().iter().enumerate() {
-            let name = each.mixer.shape();
+            let name = each.name;
             let _ = writeln!(out, "impl crate::backend::cuda::Launchers for {name} {{");
             let _ = writeln!(out, "    const PLACE: usize = {place};");
             let mut launchers = self.launchers();
@@ -276,7 +289,7 @@ impl Target {
         Shape {
             doc: each.doc,
             word: each.table(),
-            name: each.mixer.shape(),
+            name: each.name,
             kind: Kind::Attention,
             constants: vec![
                 ("HEADS", Number::Size(attention.heads)),

@@ -92,12 +92,6 @@ macro_rules! blocks {
                     })+
                 }
             }
-
-            pub fn shape(&self) -> Shape {
-                match self {
-                    $(AnyBlock::$shape(_) => Shape::$shape,)+
-                }
-            }
         }
 
         impl<B: Runs> Scratch<B> {

@@ -120,6 +120,7 @@ fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {
     Ok(Layers {
         count,
         period: shortest(&mixers, count),
+        feed_forward: Vec::new(),
     })
 }
 

@@ -159,8 +159,10 @@ fn references() -> Vec<Target> {
     let names = leaves(&root()).unwrap();
     let names = names.iter().filter(|name| name.starts_with("cpu/"));
     let targets = names.map(|name| repository(name));
+    // Layers of other forms than their family's are in no configuration that is adopted.
+    let usual = |target: &Target| target.model.layers.feed_forward.is_empty();
     targets
-        .filter(|target| target.leaf.derive.is_none())
+        .filter(|target| target.leaf.derive.is_none() && usual(target))
         .collect()
 }
 

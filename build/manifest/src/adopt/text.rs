@@ -123,6 +123,7 @@ fn layers(lines: &mut Lines, layers: &Layers) {
             Mixer::Gdn => "\"gdn\"",
             Mixer::Attention => "\"attention\"",
             Mixer::Sliding => "\"sliding\"",
+            Mixer::None => "\"none\"",
         });
         let names: Vec<&str> = names.collect();
         lines.set("period", format!("[{}]", names.join(", ")));

@@ -42,7 +42,7 @@ pub(super) fn understood(
         Err(_) => None,
     };
     let Some(target) = target else {
-        let more = contradicted(&words, family, &family_facts(family.traits()));
+        let more = contradicted(&words, family, &family_facts(family.traits(), &[]));
         return Err([words.problems, more].concat());
     };
     let mut facts = config_facts(&target);

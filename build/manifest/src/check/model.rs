@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::{File, Rule, largest};
 use crate::family::{FeedForward, Mixers};
 use crate::schema::model::{
-    AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Mixer, Model, Moe, RopeScaling,
-    Sampling, StackedIn, Vision,
+    self as schema, AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Mixer, Model, Moe,
+    RopeScaling, Sampling, StackedIn, Vision,
 };
 use crate::table::Format;
 use crate::target::Target;
@@ -46,8 +46,9 @@ impl File {
             self.count("vocab", model.vocab, largest::VOCAB),
             self.count("max_position", model.max_position, largest::POSITIONS),
             self.rule(range, "norm_eps", eps, "must be 1e-12 ..= 1e-2"),
+            self.layer_rules(&model.layers)
+                .and_then(|()| self.form_rules(model)),
             self.family_rules(model),
-            self.layer_rules(&model.layers),
             self.attention_rules("attention", &model.attention),
             sliding.map_or(Ok(()), |sliding| self.attention_rules("sliding", sliding)),
             self.rotary_rules(model),
@@ -68,7 +69,7 @@ impl File {
         let traits = model.family.traits();
         let hybrid = traits.mixers == Mixers::Hybrid;
         let sliding = traits.mixers == Mixers::Sliding;
-        let mlp = traits.feed_forward == FeedForward::Mlp;
+        let parts = model.feed_forward();
         let shared = model.moe.as_ref().map(|moe| moe.shared_intermediate);
         let attends = model.layers.period.contains(&Mixer::Attention);
         let recurs = model.layers.period.contains(&Mixer::Gdn);
@@ -79,8 +80,16 @@ impl File {
         let prediction = (model.mtp.layers > 0).then_some(());
         for (key, stated, has) in [
             ("gdn", model.gdn.is_some(), hybrid),
-            ("moe", model.moe.is_some(), !mlp),
-            ("mlp", model.mlp.is_some(), mlp),
+            (
+                "moe",
+                model.moe.is_some(),
+                parts.contains(&schema::FeedForward::Moe),
+            ),
+            (
+                "mlp",
+                model.mlp.is_some(),
+                parts.contains(&schema::FeedForward::Mlp),
+            ),
             (
                 "moe.shared_intermediate",
                 shared.flatten().is_some(),
@@ -110,6 +119,35 @@ impl File {
         self.rule(attends, "layers.period", period, &rule)
     }
 
+    /// Layers that are of the family's form, and of at least one block.
+    fn form_rules(&self, model: &Model) -> Rule {
+        let Layers {
+            period,
+            feed_forward,
+            ..
+        } = &model.layers;
+        let (traits, none) = (model.family.traits(), schema::FeedForward::None);
+        let (any, usual) = (
+            traits.mixers == Mixers::Sliding,
+            traits.feed_forward.usual(),
+        );
+        let dense = usual == schema::FeedForward::Moe;
+        let is_known = |part: &schema::FeedForward| {
+            any || *part == usual || (dense && *part == schema::FeedForward::Mlp)
+        };
+        let rule = format!("family = {:?} has no such layers", traits.name);
+        let mixes = any || !period.contains(&Mixer::None);
+        self.rule(mixes, "layers.period", format!("{period:?}"), &rule)?;
+        let (key, parts) = ("layers.feed_forward", format!("{feed_forward:?}"));
+        self.rule(feed_forward.iter().all(is_known), key, &parts, &rule)?;
+        let layers = model.mixers().into_iter().zip(model.feed_forwards());
+        let empty = layers
+            .into_iter()
+            .position(|each| each == (Mixer::None, none));
+        let rule = format!("layer {} has neither a mixer nor this", empty.unwrap_or(0));
+        self.rule(empty.is_none(), key, &parts, &rule)
+    }
+
     /// The part of a head that turns, which some families choose.
     fn rotary_rules(&self, model: &Model) -> Rule {
         let traits = model.family.traits();
@@ -134,19 +172,24 @@ impl File {
     }
 
     fn layer_rules(&self, layers: &Layers) -> Rule {
-        self.count("layers.count", layers.count as u64, largest::LAYERS)?;
-        let period = layers.period.len();
-        let divides = period > 0 && layers.count.is_multiple_of(period);
-        let rule = format!(
-            "{period} mixers must divide layers.count = {}; list every layer where none repeats",
-            layers.count
-        );
-        self.rule(
-            divides,
-            "layers.period",
-            format!("{:?}", layers.period),
-            &rule,
-        )
+        let Layers {
+            count,
+            period,
+            feed_forward,
+        } = layers;
+        self.count("layers.count", *count as u64, largest::LAYERS)?;
+        let divides = |key, members: usize, words, listed: &str| {
+            let rule = format!(
+                "{members} {words} must divide layers.count = {count}; list every layer where \
+                 none repeats"
+            );
+            let divides = members > 0 && count.is_multiple_of(members);
+            self.rule(divides, key, listed, &rule)
+        };
+        let (mixers, parts) = (format!("{period:?}"), format!("{feed_forward:?}"));
+        divides("layers.period", period.len(), "mixers", &mixers)?;
+        let members = feed_forward.len().max(1);
+        divides("layers.feed_forward", members, "parts", &parts)
     }
 
     /// `table` states the attention.

@@ -591,6 +591,42 @@ fn two_shapes_of_attention_are_refused_by_the_keys_of_each() {
 }
 
 #[test]
+fn layers_of_forms_that_cannot_be_are_refused() {
+    let sliding = ("cpu/mixed/bf16", "targets/_model/mixed/model.toml");
+    let llama = (
+        "cpu/random-llama-1/bf16",
+        "targets/_model/random-llama-1/model.toml",
+    );
+    for ((leaf, file), from, to, problem) in [
+        (
+            sliding,
+            "\"mlp\", \"moe\", \"none\"",
+            "\"mlp\", \"none\", \"none\"",
+            "[Mlp, None, None, Moe, Mlp, Moe]: layer 1 has neither a mixer nor this",
+        ),
+        (
+            sliding,
+            "\"mlp\", \"moe\", \"none\", \"moe\"",
+            "\"mlp\", \"moe\"",
+            "[Mlp, Moe, Mlp, Moe]: 4 parts must divide layers.count = 6; list every layer where \
+             none repeats",
+        ),
+        (
+            llama,
+            "[layers]\n",
+            "[layers]\nfeed_forward = [\"none\"]\n",
+            "[None]: family = \"llama\" has no such layers",
+        ),
+    ] {
+        let scratch = Scratch::of(leaf);
+        scratch.edit(file, from, to);
+        let error = scratch.load(leaf).expect_err("the edit breaks a rule");
+        let wanted = format!("{file}: layers.feed_forward = {problem}");
+        assert_eq!(error.to_string(), wanted);
+    }
+}
+
+#[test]
 fn a_kernel_is_not_chosen_for_heads_that_it_does_not_take() {
     let leaf = "h200/random-sliding-1/bf16";
     let scratch = Scratch::of(leaf);

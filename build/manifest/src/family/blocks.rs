@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::schema::model::{Attention, Mixer, StackedIn};
+use crate::schema::model::{Attention, FeedForward, Mixer, StackedIn};
 use crate::table::{Format, Kind, Role, Row, Run, Sites};
 use crate::target::Target;
 
@@ -13,10 +13,18 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The decoder's layers with `mixer`, or all of them.
-    fn decoder(target: &Target, mixer: Option<Mixer>) -> Place {
-        let mixers = target.mixers().into_iter().enumerate();
-        let layers = mixers.filter(|(_, each)| mixer.is_none_or(|mixer| mixer == *each));
+    /// The decoder's layers with certain mixers.
+    fn mixing(target: &Target, of: impl Fn(Mixer) -> bool) -> Place {
+        Place::decoder(target.mixers().into_iter().map(of))
+    }
+
+    /// The decoder's layers with certain parts behind the mixer.
+    fn feeding(target: &Target, of: impl Fn(FeedForward) -> bool) -> Place {
+        Place::decoder(target.model.feed_forwards().into_iter().map(of))
+    }
+
+    fn decoder(of: impl Iterator<Item = bool>) -> Place {
+        let layers = of.enumerate().filter(|(_, is_one)| *is_one);
         Place {
             prefix: "model.layers.{layer}",
             sites: Sites::Layers(layers.map(|(layer, _)| layer).collect()),
@@ -92,38 +100,47 @@ fn vector(role: Role, name: impl Into<String>, sites: Sites, shape: &[u64], plus
     }
 }
 
-/// Decoders whose layers all attend, each followed by what `feed_forward` says.
-pub(super) fn plain(target: &Target, feed_forward: impl Fn(&Place) -> Vec<Row>) -> Vec<Row> {
-    let layers = Place::decoder(target, None);
+/// Tensors of a block in some layers.
+type Rows = fn(&Target, &Place) -> Vec<Row>;
+
+/// Decoders whose layers all attend, or do not mix.
+pub(super) fn plain(target: &Target, experts: Rows) -> Vec<Row> {
     let mut rows = ends(target);
-    rows.extend(norms(target, &layers));
+    rows.extend(layer_norms(target));
     for each in target.attentions() {
-        let layers = Place::decoder(target, Some(each.mixer));
+        let layers = Place::mixing(target, |mixer| mixer == each.mixer);
         rows.extend(attention(target, &layers, each.facts));
     }
-    rows.extend(feed_forward(&layers));
+    rows.extend(feed_forwards(target, experts));
     rows
 }
 
 /// Decoders whose layers mix by `gdn` or by attention, and a layer of multi-token prediction.
-pub(super) fn hybrid(
-    target: &Target,
-    gdn: fn(&Target, &Place) -> Vec<Row>,
-    feed_forward: impl Fn(&Place) -> Vec<Row>,
-) -> Vec<Row> {
-    let layers = Place::decoder(target, None);
+pub(super) fn hybrid(target: &Target, gdn: Rows, experts: Rows) -> Vec<Row> {
     let mut rows = ends(target);
-    rows.extend(norms(target, &layers));
-    let attending = Place::decoder(target, Some(Mixer::Attention));
+    rows.extend(layer_norms(target));
+    let attending = Place::mixing(target, |mixer| mixer == Mixer::Attention);
     let shape = &target.model.attention;
     rows.extend(attention(target, &attending, shape));
-    rows.extend(gdn(target, &Place::decoder(target, Some(Mixer::Gdn))));
-    rows.extend(feed_forward(&layers));
+    let recurring = Place::mixing(target, |mixer| mixer == Mixer::Gdn);
+    rows.extend(gdn(target, &recurring));
+    rows.extend(feed_forwards(target, experts));
     let layer = Place::prediction(target);
     rows.extend(prediction(target, &layer));
-    rows.extend(norms(target, &layer));
+    rows.extend(norms(target, [&layer; 2]));
     rows.extend(attention(target, &layer, shape));
-    rows.extend(feed_forward(&layer));
+    rows.extend(match target.traits().feed_forward.usual() {
+        FeedForward::Moe => experts(target, &layer),
+        FeedForward::Mlp | FeedForward::None => mlp(target, &layer),
+    });
+    rows
+}
+
+/// What layers have behind their mixers.
+fn feed_forwards(target: &Target, experts: Rows) -> Vec<Row> {
+    let layers = |part| Place::feeding(target, |each| each == part);
+    let mut rows = mlp(target, &layers(FeedForward::Mlp));
+    rows.extend(experts(target, &layers(FeedForward::Moe)));
     rows
 }
 
@@ -153,13 +170,19 @@ fn ends(target: &Target) -> Vec<Row> {
     rows
 }
 
-/// Norms before a layer's mixer and before its MLP.
-fn norms(target: &Target, place: &Place) -> Vec<Row> {
+/// Norms before mixers and before what follows them.
+fn layer_norms(target: &Target) -> [Row; 2] {
+    let mixing = Place::mixing(target, |mixer| mixer != Mixer::None);
+    let feeding = Place::feeding(target, |part| part != FeedForward::None);
+    norms(target, [&mixing, &feeding])
+}
+
+fn norms(target: &Target, [mixing, feeding]: [&Place; 2]) -> [Row; 2] {
     let (width, plus_one) = ([target.model.hidden], target.traits().plus_one);
-    let norm = |role, name| place.vector(role, name, &width, plus_one);
-    vec![
-        norm(Role::InputNorm, "input_layernorm.weight"),
-        norm(Role::PostNorm, "post_attention_layernorm.weight"),
+    let norm = |place: &Place, role, name| place.vector(role, name, &width, plus_one);
+    [
+        norm(mixing, Role::InputNorm, "input_layernorm.weight"),
+        norm(feeding, Role::PostNorm, "post_attention_layernorm.weight"),
     ]
 }
 

@@ -1,29 +1,18 @@
 //! `mixtral`: attention and experts in every layer.
 
 use super::blocks::{mixtral_experts, plain};
-use super::{EXPERTS, FeedForward, Mixers, Traits, Words};
-use crate::table::Row;
-use crate::target::Target;
+use super::{EXPERTS, FeedForward, Traits, USUAL, Words};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "mixtral",
     types: &["mixtral"],
     classes: &["MixtralForCausalLM"],
-    mixers: Mixers::Attention,
     feed_forward: FeedForward::Experts,
-    gated: false,
-    normed: false,
-    plus_one: false,
     default_head_dim: true,
-    states_norm: false,
-    window_switch: None,
     words: Words {
         experts: EXPERTS,
         intermediate: "/intermediate_size",
     },
-    rows,
+    rows: |target| plain(target, mixtral_experts),
+    ..USUAL
 };
-
-fn rows(target: &Target) -> Vec<Row> {
-    plain(target, |place| mixtral_experts(target, place))
-}

@@ -1,9 +1,7 @@
 //! `qwen3_5_moe`: Gated DeltaNet and gated attention in turn, experts in every layer.
 
 use super::blocks::{gdn, hybrid, shared_expert};
-use super::{FeedForward, MOE, Mixers, QWEN_WINDOW, Traits};
-use crate::table::Row;
-use crate::target::Target;
+use super::{FeedForward, MOE, Mixers, QWEN_WINDOW, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "qwen3_5_moe",
@@ -17,13 +15,8 @@ pub(super) const TRAITS: Traits = Traits {
     gated: true,
     normed: true,
     plus_one: true,
-    default_head_dim: false,
-    states_norm: false,
     window_switch: QWEN_WINDOW,
     words: MOE,
-    rows,
+    rows: |target| hybrid(target, gdn, shared_expert),
+    ..USUAL
 };
-
-fn rows(target: &Target) -> Vec<Row> {
-    hybrid(target, gdn, |place| shared_expert(target, place))
-}

@@ -1,9 +1,7 @@
 //! `qwen3_next`: as `qwen3_5_moe`, with the inputs of Gated DeltaNet in two tensors.
 
 use super::blocks::{hybrid, interleaved_gdn, shared_expert};
-use super::{FeedForward, MOE, Mixers, QWEN_WINDOW, Traits};
-use crate::table::Row;
-use crate::target::Target;
+use super::{FeedForward, MOE, Mixers, QWEN_WINDOW, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "qwen3_next",
@@ -14,15 +12,8 @@ pub(super) const TRAITS: Traits = Traits {
     gated: true,
     normed: true,
     plus_one: true,
-    default_head_dim: false,
-    states_norm: false,
     window_switch: QWEN_WINDOW,
     words: MOE,
-    rows,
+    rows: |target| hybrid(target, interleaved_gdn, shared_expert),
+    ..USUAL
 };
-
-fn rows(target: &Target) -> Vec<Row> {
-    hybrid(target, interleaved_gdn, |place| {
-        shared_expert(target, place)
-    })
-}

@@ -2,27 +2,13 @@
 //! positions in others, and an MLP in every layer. No library's: it is for drawn models, which try
 //! layers of two shapes.
 
-use super::blocks::{mlp, plain};
-use super::{FeedForward, MLP, Mixers, Traits};
-use crate::table::Row;
-use crate::target::Target;
+use super::{Mixers, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "sliding",
     types: &["sliding"],
     classes: &["SlidingForCausalLM"],
     mixers: Mixers::Sliding,
-    feed_forward: FeedForward::Mlp,
-    gated: false,
     normed: true,
-    plus_one: false,
-    default_head_dim: false,
-    states_norm: false,
-    window_switch: None,
-    words: MLP,
-    rows,
+    ..USUAL
 };
-
-fn rows(target: &Target) -> Vec<Row> {
-    plain(target, |place| mlp(target, place))
-}

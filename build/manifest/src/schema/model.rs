@@ -46,6 +46,20 @@ pub enum Mixer {
     Attention,
     /// Attention over a window of positions.
     Sliding,
+    /// None: the layer is what would follow it.
+    None,
+}
+
+/// Part of a layer behind its mixer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FeedForward {
+    /// One gated MLP.
+    Mlp,
+    /// Mixture of experts.
+    Moe,
+    /// None: the layer is its mixer.
+    None,
 }
 
 /// Syntax in which the model writes tool calls.
@@ -98,9 +112,9 @@ pub struct Model {
     pub sliding: Option<Attention>,
     /// Gated DeltaNet layers, in families that have them.
     pub gdn: Option<Gdn>,
-    /// Mixture of experts of every layer, in families that have one.
+    /// Mixture of experts, in models with layers that have one.
     pub moe: Option<Moe>,
-    /// MLP of every layer, in families that have one.
+    /// MLP, in models with layers that have one.
     pub mlp: Option<Mlp>,
     /// Multi-token prediction; absent: none.
     #[serde(default)]
@@ -117,6 +131,24 @@ pub struct Model {
 }
 
 impl Model {
+    /// Mixer of each layer.
+    pub(crate) fn mixers(&self) -> Vec<Mixer> {
+        self.layers.repeated(&self.layers.period)
+    }
+
+    /// What the first layers have behind their mixers, which those after them repeat.
+    pub(crate) fn feed_forward(&self) -> Vec<FeedForward> {
+        match &self.layers.feed_forward[..] {
+            [] => vec![self.family.traits().feed_forward.usual()],
+            listed => listed.to_vec(),
+        }
+    }
+
+    /// What each layer has behind its mixer.
+    pub(crate) fn feed_forwards(&self) -> Vec<FeedForward> {
+        self.layers.repeated(&self.feed_forward())
+    }
+
     /// The dimensions of Gated DeltaNet; zeros in a model without it.
     pub(crate) fn gdn(&self) -> Gdn {
         self.gdn.clone().unwrap_or_default()
@@ -146,6 +178,16 @@ pub struct Layers {
         skip_serializing_if = "is_attention_alone"
     )]
     pub period: Vec<Mixer>,
+    /// Parts behind the mixers of the first layers, repeated as `period` is. Absent where every
+    /// layer has the family's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub feed_forward: Vec<FeedForward>,
+}
+
+impl Layers {
+    fn repeated<T: Copy>(&self, first: &[T]) -> Vec<T> {
+        first.iter().copied().cycle().take(self.count).collect()
+    }
 }
 
 fn attention_alone() -> Vec<Mixer> {

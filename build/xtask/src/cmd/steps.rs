@@ -113,6 +113,9 @@ const DEVICE_TARGETS: [(&str, Tier); 2] = [
 /// Small models of drawn weights, each of another shape, for goldens.
 const RANDOM: &str = "cpu/random-";
 
+/// A drawn model whose layers are of every form.
+const MIXED: &str = "cpu/mixed/bf16";
+
 /// Small models of each family for a GPU, by hardware.
 const RANDOM_DEVICE: [&str; 2] = ["h200/random-", "gb10/random-"];
 
@@ -206,6 +209,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         kernels_step(&leaves).turn(Turn::Beside).tier(Tier::All),
     ]);
     steps.extend(golden_steps(site, &leaves)?);
+    steps.push(mixed_step(site)?);
     let real = leaves.iter().filter(|leaf| leaf.starts_with(REAL));
     steps.extend(real.map(|leaf| real_step(leaf)));
     steps.extend(serving_steps(DEFAULT_TARGET));
@@ -345,6 +349,23 @@ fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
         },
     );
     Ok(step.reads(Reads::of_crate(site, "src/model")?.leaf(leaf)))
+}
+
+/// A model that no outside reference has: its layers against their formulas and each other.
+fn mixed_step(site: &Site) -> Result<Step, Failure> {
+    let step = Step::new(
+        format!("layers {MIXED}"),
+        "a mixer alone, what follows one alone, and an MLP beside experts",
+        |suite, name| {
+            let args = "-p model --lib -- tests::a_layer tests::bits_of_rows oracle::";
+            let run = |mut cargo: Command| suite.run(name, cargo.env("ATLAS_TARGET", MIXED));
+            let run = suite
+                .product_cargo("test", Optimised::No, args)
+                .and_then(run);
+            run.and_then(|text| some_test_passed(&text)).into()
+        },
+    );
+    Ok(step.reads(Reads::of_crate(site, "src/model")?.leaf(MIXED)))
 }
 
 /// Says that there are no golden files of a target's model: nothing would be compared, which is no
