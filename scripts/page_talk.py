@@ -189,7 +189,14 @@ def settings_that_cannot_be_sent(browser, front):
     page.fill("#temperature", "0.75")
     say(page, "ok")
     check(front.asked[-1]["temperature"] == 0.75, f"sent was {front.asked[-1]}")
-    for field, wrong in (("temperature", "3"), ("length", "1.5"), ("tools", "[{")):
+    sampling = {"top-p": 0.9, "top-k": 20, "min-p": 0.05, "seed": 7}
+    for field, value in sampling.items():
+        page.fill("#" + field, str(value))
+    say(page, "ok")
+    sent = {field: front.asked[-1].get(field.replace("-", "_")) for field in sampling}
+    check(sent == sampling, f"sent was {sent}")
+    for field, wrong in (("temperature", "3"), ("length", "1.5"), ("top-p", "2"), ("top-k", "-1"),
+                         ("min-p", "2"), ("seed", "-1"), ("tools", "[{")):
         right = page.value(f"$('{field}').value")
         page.fill("#" + field, wrong)
         send(page, "ok")
@@ -198,6 +205,8 @@ def settings_that_cannot_be_sent(browser, front):
               f"nothing says what is wrong with {field}")
         check(page.value("$('prompt').value") == "ok", "the message is lost")
         page.fill("#" + field, right)
+        check(page.value(f"!$('wrong').textContent && $('{field}').ariaInvalid === 'false'"),
+              f"what was wrong with {field} is not checked again where it is typed")
         page.press("Done")
         page.fill("#prompt", "")
     page.press("Send")

@@ -241,10 +241,11 @@ function wireSettings() {
       countSoon();
     };
   }
-  for (const field of ["thinking", "temperature", "length"]) $(field).onchange = keepSettings;
+  for (const field of ["thinking", ...Object.keys(NUMBERS)]) $(field).onchange = keepSettings;
   $("keep").onchange = keepOrNot;
   $("key").onchange = greet;
   $("settings-open").onclick = () => openSettings(null);
+  $("fields").oninput = checkSettings;
   $("fields").onsubmit = (event) => {
     event.preventDefault();
     $("settings").close();
