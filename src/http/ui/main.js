@@ -256,7 +256,13 @@ function wireSettings() {
 function wireChats() {
   $("clear").onclick = begin;
   $("chats-open").onclick = toggleChats;
+  $("search").oninput = drawChats;
   $("export").onclick = exportAll;
+  $("import").onclick = () => $("file").click();
+  $("file").onchange = async () => {
+    await importAll($("file").files[0]);
+    $("file").value = "";
+  };
   $("delete-all").onclick = async () => {
     if (!confirm("Delete all chats?")) return;
     await removeAll();
