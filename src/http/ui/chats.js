@@ -285,7 +285,7 @@ function toggleChats() {
 
 /** Moves the focus into the list, now or once it has something: the store may answer later. */
 function focusList() {
-  const first = $("chats").querySelector("button:not(:disabled)");
+  const first = $("list").querySelector("button");
   listIsAwaited = !first;
   first?.focus();
 }
