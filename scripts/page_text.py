@@ -2,6 +2,7 @@
 
 import json
 
+from page_browser import ENTER, INPUT_METHOD
 from page_front import breaking, chunks, saying
 from page_talk import IDLE, LAST, check, say, send, texts
 
@@ -235,7 +236,12 @@ def turns_that_are_changed(browser, front):
     check(page.value("current.turns.length") == 4, "a reply is lost")
     page.press("Edit", "article.user")
     page.fill("article textarea", "c")
-    page.press("Send", "article")
+    check(page.value("document.querySelector('article textarea').clientWidth > $('log').clientWidth / 2"),
+          "a message is edited in less than half of the page")
+    page.key(ENTER, INPUT_METHOD)
+    check(page.value("current.turns.length") == 4, "a choice of an input method sends an edit")
+    page.fill("article textarea", "c")
+    page.key(ENTER)
     page.wait("the reply", f"{IDLE} && {LAST}.innerText.includes('reply c')")
     check(texts(front) == ["a", "reply a", "c"], f"sent was {texts(front)}")
     page.press("Edit", "article.assistant")

@@ -222,12 +222,7 @@ function wireMessage() {
     current.live.abort.abort();
     $("prompt").focus();
   };
-  $("prompt").onkeydown = (event) => {
-    // What confirms a choice of an input method has the code 229 where isComposing has ended.
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
-    event.preventDefault();
-    send();
-  };
+  sendsByEnter($("prompt"), send);
   $("prompt").oninput = () => {
     current.draft = $("prompt").value;
     keepSoon.ask();

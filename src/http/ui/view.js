@@ -47,6 +47,7 @@ class TurnView {
     show(true);
     const row = element(fields, "div", "row");
     button(row, word, this.name, () => done(field.value));
+    if (this.turn.role === "user") sendsByEnter(field, () => done(field.value));
     button(row, "Cancel", "", () => {
       fields.remove();
       show(false);
