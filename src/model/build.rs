@@ -37,17 +37,11 @@ fn generate() -> Result<(), Box<dyn Error>> {
         fs::write(out.join(&file.name), &file.content)?;
     }
     fs::write(out.join("target.rs"), target.emit_rust(&derived))?;
-    choose("model", &["hybrid", "plain", "sliding"], target.decoder());
-    choose("feed_forward", &["experts", "mlp"], target.feed_forward());
+    for (kind, has) in target.block_kinds() {
+        println!("cargo::rustc-check-cfg=cfg(has, values({kind:?}))");
+        if has {
+            println!("cargo::rustc-cfg=has={kind:?}");
+        }
+    }
     Ok(())
-}
-
-/// Tells which of some kinds of code the target has.
-fn choose(name: &str, kinds: &[&str], chosen: &str) {
-    let kinds: Vec<_> = kinds.iter().map(|kind| format!("{kind:?}")).collect();
-    println!(
-        "cargo::rustc-check-cfg=cfg({name}, values({}))",
-        kinds.join(", ")
-    );
-    println!("cargo::rustc-cfg={name}={chosen:?}");
 }

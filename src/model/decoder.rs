@@ -1,12 +1,10 @@
 //! A decoder of the target's family: its weights and caches, and the forward pass.
 
-use super::blocks::{Block, Loader, Stream};
-use super::family::{self, Mixer, Runs};
-use super::feed_forward::FeedForward;
+use super::blocks::{self, AnyBlock, Loader, Runs, Shape, Stream};
 use super::runner::{ROWS_MAX, VERIFIED_MAX};
 use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, BesideNorms, Ends, Hidden, RANKED};
-use crate::target::{HIDDEN, MAX_SEQUENCES, Role, Site, VOCAB};
+use crate::target::{HIDDEN, MAX_SEQUENCES, Role, Site, VOCAB, blocks_at};
 use crate::weights::{Checkpoint, Layout, WeightsError};
 use step::executor::DeviceError;
 
@@ -20,12 +18,16 @@ pub struct Model<B: Runs> {
     pub prediction: Option<Prediction<B>>,
 }
 
-/// A mixer and what follows it, each behind its norm.
+/// A mixer and what follows it; a layer may be either alone.
 pub struct Layer<B: Runs> {
-    pub input_norm: B::Vector,
-    pub mixer: Mixer<B>,
-    pub post_norm: B::Vector,
-    pub feed_forward: FeedForward<B>,
+    pub mixer: Option<Normed<B>>,
+    pub feed_forward: Option<Normed<B>>,
+}
+
+/// A block behind its norm.
+pub struct Normed<B: Runs> {
+    pub norm: B::Vector,
+    pub block: AnyBlock<B>,
 }
 
 /// The multi-token-prediction layer and what surrounds it.
@@ -41,8 +43,9 @@ pub struct Prediction<B: Runs> {
 /// Storage of a step, reused from step to step.
 pub struct Scratch<B: Runs> {
     pub stream: Stream<B>,
-    mixer: <Mixer<B> as Block<B>>::Scratch,
-    feed_forward: <FeedForward<B> as Block<B>>::Scratch,
+    blocks: blocks::Scratch<B>,
+    /// What followed the mixer of the layer that ran last.
+    fed: Option<Shape>,
     /// Room of predictions, if the model has that layer.
     pub predicted: Option<Predicted<B>>,
     /// Normed hidden states of the wanted rows.
@@ -92,10 +95,9 @@ const END_WIDTHS: [usize; 3] = [HIDDEN, VOCAB, RANKED];
 
 /// Elements of the tensors of the largest step, one after the other.
 pub fn activations<B: Runs>(layout: Layout) -> impl Iterator<Item = usize> {
-    let blocks = Mixer::<B>::widths().chain(FeedForward::<B>::widths());
     let pair = PAIR_WIDTHS.into_iter().filter(move |_| predicts(layout));
-    let stream = Stream::<B>::widths(family::MIXED);
-    let rows = blocks.chain(stream).chain(pair);
+    let stream = Stream::<B>::widths(AnyBlock::<B>::MIXED);
+    let rows = blocks::Scratch::<B>::widths().chain(stream).chain(pair);
     let ends = END_WIDTHS.map(|width| ENDS_MAX * width);
     let predicted = END_WIDTHS.map(|width| PREDICTED_MAX * width);
     let predicted = predicted.into_iter().filter(move |_| predicts(layout));
@@ -116,9 +118,9 @@ impl<B: Runs> Scratch<B> {
     pub fn new(ops: &B, layout: Layout) -> Result<Scratch<B>, DeviceError> {
         let [last, logits, ranked] = END_WIDTHS.map(|width| ops.tensor(ENDS_MAX, width));
         Ok(Scratch {
-            stream: Stream::new(ops, ROWS_MAX, family::MIXED)?,
-            mixer: Mixer::scratch(ops, ROWS_MAX)?,
-            feed_forward: FeedForward::scratch(ops, ROWS_MAX)?,
+            stream: Stream::new(ops, ROWS_MAX, AnyBlock::<B>::MIXED)?,
+            blocks: blocks::Scratch::new(ops, ROWS_MAX)?,
+            fed: None,
             predicted: predicts(layout).then(|| Predicted::new(ops)).transpose()?,
             last: last?,
             logits: logits?,
@@ -126,9 +128,9 @@ impl<B: Runs> Scratch<B> {
         })
     }
 
-    /// Logits of the router that ran last, `[rows, ROUTER_LOGITS]`, where layers have one.
+    /// Logits of the router of the layer that ran last, `[rows, ROUTER_LOGITS]`, if it has one.
     pub fn router(&self) -> Option<&B::Tensor> {
-        FeedForward::<B>::router(&self.feed_forward)
+        self.fed?.router(&self.blocks)
     }
 }
 
@@ -178,24 +180,43 @@ impl<B: Runs> Layer<B> {
     /// # Errors
     /// As `load`.
     pub fn load(loader: &mut Loader<'_, B>) -> Result<Layer<B>, WeightsError> {
+        let [mixer, feed_forward] = blocks_at(loader.site);
+        let mut normed = |block: Option<Shape>, norm| {
+            let load = |shape| Normed::load(loader, norm, shape);
+            block.map(load).transpose()
+        };
         Ok(Layer {
-            input_norm: loader.vector(Role::InputNorm)?,
-            mixer: Mixer::load(loader)?,
-            post_norm: loader.vector(Role::PostNorm)?,
-            feed_forward: FeedForward::load(loader)?,
+            mixer: normed(mixer, Role::InputNorm)?,
+            feed_forward: normed(feed_forward, Role::PostNorm)?,
         })
     }
 
     /// Adds the mixer to the residual stream.
     pub fn mix(&mut self, ops: &mut B, s: &mut Scratch<B>, batch: &Batch) {
-        let (norm, stream) = (&self.input_norm, &mut s.stream);
-        self.mixer.run(ops, norm, stream, &mut s.mixer, batch);
+        if let Some(Normed { norm, block }) = &mut self.mixer {
+            block.run(ops, norm, &mut s.stream, &mut s.blocks, batch);
+        }
     }
 
     /// Adds what follows it.
     pub fn feed(&mut self, ops: &mut B, s: &mut Scratch<B>, batch: &Batch) {
-        let (norm, stream, own) = (&self.post_norm, &mut s.stream, &mut s.feed_forward);
-        self.feed_forward.run(ops, norm, stream, own, batch);
+        s.fed = self.feed_forward.as_ref().map(|fed| fed.block.shape());
+        if let Some(Normed { norm, block }) = &mut self.feed_forward {
+            block.run(ops, norm, &mut s.stream, &mut s.blocks, batch);
+        }
+    }
+}
+
+impl<B: Runs> Normed<B> {
+    fn load(
+        loader: &mut Loader<'_, B>,
+        norm: Role,
+        shape: Shape,
+    ) -> Result<Normed<B>, WeightsError> {
+        Ok(Normed {
+            norm: loader.vector(norm)?,
+            block: AnyBlock::load(shape, loader)?,
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::iter;
 
 use super::runner::VERIFIED_MAX;
-use super::{Runs, decoder, family};
+use super::{Runs, decoder};
 use crate::ops::{Bound, Footprint, HostMemory, RANKED};
 use crate::ops::{ENDS_MAX, LOGITS_ROWS_MAX};
 use crate::target::{
@@ -80,9 +80,9 @@ impl Plan {
     ) -> Result<Plan, TooLittle> {
         let room = Room::of::<B>(room);
         let least = Plan::of::<B>(model, PAGES_MIN, room);
-        let others = least.bytes() - taken::<B>(family::caches(model, PAGES_MIN));
+        let others = least.bytes() - taken::<B>(caches::<B>(model, PAGES_MIN));
         let fits = |pages: &usize| {
-            let caches = taken::<B>(family::caches(model, *pages));
+            let caches = taken::<B>(caches::<B>(model, *pages));
             room.bytes.is_none_or(|bytes| others + caches <= bytes)
         };
         match (PAGES_MIN..=KV_PAGES).rev().find(fits) {
@@ -103,8 +103,8 @@ impl Plan {
     fn of<B: Runs + Footprint>(model: Layout, pages: usize, room: Room) -> Plan {
         let entry = |name, bytes| Entry { name, bytes };
         // States of a layer share a buffer, whose rounding is not a sum of its parts'.
-        let states = |first, end| {
-            let upto = |states| taken::<B>(family::states(model, states));
+        let between = |first, end| {
+            let upto = |sequences| taken::<B>(states::<B>(model, sequences));
             upto(end) - upto(first)
         };
         let drafts = MAX_SEQUENCES + SNAPSHOTS;
@@ -112,10 +112,10 @@ impl Plan {
             pages,
             buffers: [
                 entry("weights, at most", taken::<B>(weights::<B>(model))),
-                entry("KV pages", taken::<B>(family::caches(model, pages))),
-                entry("recurrent states", states(0, MAX_SEQUENCES)),
-                entry("snapshots", states(MAX_SEQUENCES, drafts)),
-                entry("states of drafts", states(drafts, STATES)),
+                entry("KV pages", taken::<B>(caches::<B>(model, pages))),
+                entry("recurrent states", between(0, MAX_SEQUENCES)),
+                entry("snapshots", between(MAX_SEQUENCES, drafts)),
+                entry("states of drafts", between(drafts, STATES)),
                 entry("activations", taken::<B>(activations::<B>(model))),
             ],
             others: [
@@ -277,6 +277,19 @@ fn weights<B: Footprint>(model: Layout) -> impl Iterator<Item = u64> {
     buffers.into_values().chain(vectors)
 }
 
+/// Bytes of the caches of so many pages: a buffer for each block that has one.
+fn caches<B: Runs>(model: Layout, pages: usize) -> impl Iterator<Item = u64> {
+    let each = model.blocks().map(|block| block.page_bytes::<B>());
+    let kept = each.filter(|bytes| *bytes > 0);
+    kept.map(move |bytes| pages as u64 * bytes)
+}
+
+/// Bytes of the states of so many sequences, buffer by buffer.
+fn states<B: Runs>(model: Layout, sequences: usize) -> impl Iterator<Item = u64> {
+    let each = model.blocks().flat_map(|block| block.state_bytes::<B>());
+    each.map(move |bytes| sequences as u64 * bytes)
+}
+
 /// Every activation of the largest step, its logits, and what the device's operations work in.
 fn activations<B: Runs + Footprint>(model: Layout) -> impl Iterator<Item = u64> {
     let tensors = decoder::activations::<B>(model);
@@ -298,7 +311,7 @@ fn locked<B: Footprint>() -> u64 {
 /// Steps of replies of every size, without drafts and with.
 fn graphs<B: Footprint>(model: Layout) -> u64 {
     let steps = MAX_SEQUENCES + VERIFIED_MAX;
-    (steps * model.sites(Role::InputNorm).count()) as u64 * B::GRAPH_LAYER_BYTES
+    (steps * model.blocks().count().div_ceil(2)) as u64 * B::GRAPH_LAYER_BYTES
 }
 
 /// Memory that the server takes where the model lies, bytes.
@@ -348,7 +361,7 @@ mod tests {
             assert_eq!(lines.contains(entry.name), entry.bytes > 0, "{lines}");
         }
         for entry in &plan.buffers {
-            let keeps = family::states(model(), 1).next().is_some();
+            let keeps = states::<Backend>(model(), 1).next().is_some();
             let is_none = match entry.name {
                 "snapshots" => SNAPSHOTS == 0 || !keeps,
                 "states of drafts" => target::DRAFTS == 0 || !keeps,

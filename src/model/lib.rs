@@ -6,11 +6,6 @@ pub mod backend;
 mod bits;
 mod blocks;
 mod decoder;
-#[cfg_attr(model = "hybrid", path = "hybrid.rs")]
-#[cfg_attr(model = "plain", path = "plain.rs")]
-#[cfg_attr(model = "sliding", path = "sliding.rs")]
-mod family;
-mod feed_forward;
 #[cfg(test)]
 mod golden;
 mod keep;
@@ -32,8 +27,7 @@ pub mod weights;
 
 pub use acceptance::{Acceptance, Exchange, acceptance};
 pub use bits::{Chooser, Extent, Rule, Seen, Trial, Tried, WHOLE, bit_rules};
-pub use family::Runs;
-pub use feed_forward::{ROUTER_LOGITS, ROWS_NVFP4};
+pub use blocks::{ROUTER_LOGITS, ROWS_NVFP4, Runs};
 pub use keep::keep_golden;
 pub use ledger::{Plan, TooLittle};
 pub use oracle::{Fed, LayerFinding, OracleError, oracle};

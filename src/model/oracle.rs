@@ -11,16 +11,14 @@ use std::time::Instant;
 
 use crate::ops::Batch;
 use crate::ops::LOGITS_ROWS_MAX;
-use crate::target::{HIDDEN, LAYERS, PAGE, PREFILL_TOKENS, Role, Site, VOCAB};
+use crate::target::{HIDDEN, LAYERS, PAGE, PREFILL_TOKENS, Role, Site, VOCAB, blocks_at};
 use crate::weights::{Checkpoint, Layout, WeightsError};
 use step::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 use step::ranking::weight_of;
 
 use super::Runs;
-use super::blocks::Loader;
+use super::blocks::{Loader, ROUTED, ROUTER_LOGITS, Shape};
 use super::decoder::{Layer, Part, Scratch};
-use super::family;
-use super::feed_forward::{ROUTED, ROUTER_LOGITS};
 use super::runner::Runner;
 use super::session::most_likely;
 
@@ -115,7 +113,8 @@ impl LayerFinding {
 impl fmt::Display for LayerFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.passed() { "ok  " } else { "FAIL" };
-        let kind = family::mixer_name(Layout::whole(), self.layer);
+        let [mixer_kind, _] = blocks_at(Site::Layer(self.layer));
+        let kind = mixer_kind.map_or("none", Shape::name);
         let LayerFinding {
             layer,
             mixer,

@@ -10,8 +10,8 @@ use step::executor::{
     TokenId,
 };
 
+use super::blocks::ROUTER_LOGITS;
 use super::decoder::{self, Model, Part, Scratch};
-use super::feed_forward::ROUTER_LOGITS;
 use super::ledger::Plan;
 
 /// Most rows of one step: a full prefill, one token of every sequence, and drafts.

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use crate::target::{MAX_CONTEXT, PREFILL_TOKENS};
 use step::executor::{DeviceError, Executor, TokenId};
 
-use super::session::{Session, most_likely};
+use super::session::{Session, fitting, most_likely, step_together};
 
 /// The version of the text that this reads.
 pub(super) const FORMAT: u32 = 1;
@@ -161,8 +161,15 @@ struct Sequence {
     top: Vec<Vec<(TokenId, f32)>>,
 }
 
-/// Replays the sequences of `golden` on `executor`, which must be idle: its slot 0 and its first
-/// pages are used. An empty text holds no sequences.
+impl Sequence {
+    /// Tokens, those of the prompt among them.
+    fn len(&self) -> usize {
+        self.prompt.len() + self.tokens.len()
+    }
+}
+
+/// Replays the sequences of `golden` on `executor`, which must be idle: its first slots and pages
+/// are used, by as many sequences at once as have room. An empty text holds no sequences.
 ///
 /// The golden tokens are fed whatever the executor prefers, so one difference does not cascade.
 /// Where the two best golden tokens are closer than twice the tolerance, either may win.
@@ -182,9 +189,12 @@ pub fn selfcheck<E: Executor>(
     if golden.is_empty() {
         return Ok(report);
     }
-    for sequence in parse(golden, E::VOCAB)? {
-        replay(executor, &sequence, tolerance, &mut report)?;
-        report.sequences += 1;
+    let sequences = parse(golden, E::VOCAB)?;
+    let longest = sequences.iter().map(Sequence::len).max();
+    let together = fitting(executor, longest.unwrap_or(1)).max(1);
+    for sequences in sequences.chunks(together) {
+        replay(executor, sequences, tolerance, &mut report)?;
+        report.sequences += sequences.len();
     }
     Ok(report)
 }
@@ -206,7 +216,7 @@ fn parse(golden: &str, vocab: usize) -> Result<Vec<Sequence>, Mismatch> {
                 "sequence {index} has a token outside of the vocabulary"
             ));
         }
-        let length = sequence.prompt.len() + sequence.tokens.len();
+        let length = sequence.len();
         if sequence.prompt.is_empty() || length > MAX_CONTEXT {
             return fail(format!("sequence {index} has {length} tokens"));
         }
@@ -217,28 +227,41 @@ fn parse(golden: &str, vocab: usize) -> Result<Vec<Sequence>, Mismatch> {
     Ok(golden.sequences)
 }
 
+/// The prompts one by one, then a token of each sequence in a step.
 fn replay<E: Executor>(
     executor: &mut E,
-    sequence: &Sequence,
+    sequences: &[Sequence],
     tolerance: Tolerance,
     report: &mut Report,
 ) -> Result<(), Mismatch> {
-    let mut session = Session::new();
-    for chunk in sequence.prompt.chunks(PREFILL_TOKENS) {
-        session.step(executor, chunk)?;
-    }
-    for (position, top) in sequence.top.iter().enumerate() {
-        if position > 0 {
-            session.step(executor, &sequence.tokens[position - 1..position])?;
+    let room = sequences.iter().map(Sequence::len).max().unwrap_or(0);
+    let (mut sessions, first) = (Vec::new(), report.sequences);
+    for (index, sequence) in sequences.iter().enumerate() {
+        let mut session = Session::beside(index, room);
+        for chunk in sequence.prompt.chunks(PREFILL_TOKENS) {
+            session.step(executor, chunk)?;
         }
-        compare(
-            executor.logits(0)?,
-            top,
-            tolerance,
-            (report.sequences, position),
-            report,
-        )?;
-        report.tokens += 1;
+        sessions.push(session);
+        if let Some(top) = sequence.top.first() {
+            let at = (first + index, 0);
+            compare(executor.logits(0)?, top, tolerance, at, report)?;
+        }
+    }
+    let longest = sequences.iter().map(|sequence| sequence.tokens.len()).max();
+    for position in 1..longest.unwrap_or(0) {
+        let goes_on = |sequence: &Sequence| sequence.tokens.len() > position;
+        let (mut rows, mut going, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
+        let all = sequences.iter().zip(&mut sessions).enumerate();
+        for (index, (sequence, session)) in all.filter(|(_, (sequence, _))| goes_on(sequence)) {
+            rows.push((first + index, &sequence.top[position]));
+            going.push(session);
+            tokens.push(sequence.tokens[position - 1]);
+        }
+        step_together(executor, &mut going, &tokens)?;
+        for (row, (sequence, top)) in rows.into_iter().enumerate() {
+            let logits = executor.logits(row)?;
+            compare(logits, top, tolerance, (sequence, position), report)?;
+        }
     }
     Ok(())
 }
@@ -250,6 +273,7 @@ fn compare(
     (sequence, position): (usize, usize),
     report: &mut Report,
 ) -> Result<(), Mismatch> {
+    report.tokens += 1;
     let scale = scale(logits);
     let allowed = Allowed {
         difference: tolerance.relative * scale,

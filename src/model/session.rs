@@ -1,10 +1,12 @@
 //! Sequences driven straight through an executor: golden replay, checks and measurements.
 
-use crate::target::{KV_PAGES, MAX_CONTEXT, PAGE};
+use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE};
 use step::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 
 /// A sequence in a slot on pages of its own. Nothing but sessions may use the executor meanwhile.
 pub struct Session {
+    /// State that the next step begins from.
+    from: Slot,
     slot: Slot,
     pages: Vec<PageId>,
     len: usize,
@@ -21,9 +23,21 @@ impl Session {
         let each = tokens.div_ceil(PAGE);
         let pages = index * each..(index + 1) * each;
         Session {
+            from: Slot(index as u32),
             slot: Slot(index as u32),
             pages: pages.map(|page| PageId(page as u32)).collect(),
             len: 0,
+        }
+    }
+
+    /// A session that goes on from here in another slot, on the same pages. This one may go on, too,
+    /// when that has ended: its state stays, and it writes over what the other one wrote.
+    pub fn fork(&self, slot: Slot) -> Session {
+        Session {
+            from: self.slot,
+            slot,
+            pages: self.pages.clone(),
+            len: self.len,
         }
     }
 
@@ -31,7 +45,10 @@ impl Session {
     fn rows<'a>(&'a self, tokens: &'a [TokenId]) -> Rows<'a> {
         let held = (self.len + tokens.len()).div_ceil(PAGE);
         Rows {
-            states: States::own(self.slot),
+            states: States {
+                from: self.from,
+                ..States::own(self.slot)
+            },
             start: self.len,
             tokens,
             pages: &self.pages[..held.min(self.pages.len())],
@@ -50,9 +67,19 @@ impl Session {
         tokens: &[TokenId],
     ) -> Result<(), DeviceError> {
         executor.step(&[self.rows(tokens)])?;
-        self.len += tokens.len();
+        self.went_on(tokens.len());
         Ok(())
     }
+
+    fn went_on(&mut self, rows: usize) {
+        (self.from, self.len) = (self.slot, self.len + rows);
+    }
+}
+
+/// Sequences of so many tokens that fit side by side.
+pub fn fitting<E: Executor>(executor: &E, tokens: usize) -> usize {
+    let pages = executor.pages().unwrap_or(usize::MAX);
+    MAX_SEQUENCES.min(pages / tokens.div_ceil(PAGE))
 }
 
 /// Appends a token to each session in one step; the logits are in the order of `sessions`.
@@ -61,7 +88,7 @@ impl Session {
 /// `DeviceError` of the step.
 pub fn step_together<E: Executor>(
     executor: &mut E,
-    sessions: &mut [Session],
+    sessions: &mut [&mut Session],
     tokens: &[TokenId],
 ) -> Result<(), DeviceError> {
     let rows = sessions.iter().zip(tokens);
@@ -69,7 +96,7 @@ pub fn step_together<E: Executor>(
         .map(|(session, token)| session.rows(std::slice::from_ref(token)))
         .collect();
     executor.step(&rows)?;
-    sessions.iter_mut().for_each(|session| session.len += 1);
+    sessions.iter_mut().for_each(|session| session.went_on(1));
     Ok(())
 }
 

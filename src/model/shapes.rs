@@ -161,6 +161,18 @@ pub trait Mlp: Send + Sync + 'static {
     const INTERMEDIATE: usize;
 }
 
+/// The largest of some numbers, 0 of none: of one for each shape of a kind.
+pub const fn largest(all: &[usize]) -> usize {
+    let (mut found, mut at) = (0, 0);
+    while at < all.len() {
+        if found < all[at] {
+            found = all[at];
+        }
+        at += 1;
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

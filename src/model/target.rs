@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use step::{Facts, ToolFormat};
 
+use crate::blocks::Shape;
+
 #[path = "../../build/manifest/src/facts.rs"]
 mod facts;
 #[path = "../../build/manifest/src/table.rs"]
@@ -18,17 +20,6 @@ pub use facts::{FAMILY, Fact, contradiction, unknown_maths};
 pub use table::{
     Dtype, FP8_BLOCK, Format, Kind, NVFP4_GROUP, Piece, Purpose, Role, Row, Run, Site, Sites,
 };
-
-/// Kind of a decoder layer's token mixer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mixer {
-    /// Gated DeltaNet: causal conv1d and a recurrent matrix state.
-    Gdn,
-    /// Attention over all positions.
-    Attention,
-    /// Attention over a window of positions.
-    Sliding,
-}
 
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +42,15 @@ pub struct CheckpointFile {
 }
 
 include!(concat!(env!("OUT_DIR"), "/target.rs"));
+
+/// Mixer of the layer at a site, and what follows it.
+pub fn blocks_at(site: Site) -> [Option<Shape>; 2] {
+    match site {
+        Site::Layer(layer) => LAYER_BLOCKS[layer],
+        Site::Prediction => PREDICTION_BLOCKS,
+        Site::Whole => [None; 2],
+    }
+}
 
 const _: () = assert!(PAGE == step::PAGE, "engines and kernels cut prompts alike");
 

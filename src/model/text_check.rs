@@ -7,16 +7,17 @@
 //! not seen here: `oracle` finds those.
 
 use std::fmt;
+use std::ops::Range;
 use std::thread;
 
 use crate::ops::LOGITS_ROWS_MAX;
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
 use host::threads;
-use step::executor::{DeviceError, Executor, TokenId};
+use step::executor::{DeviceError, Executor, Slot, TokenId};
 use step::ranking::{all_finite, weight_of};
 
 use super::bits::digest;
-use super::session::{Session, step_together};
+use super::session::{Session, fitting, step_together};
 
 /// Prose, lists, code, a table and five languages.
 pub const TEXT: &str = include_str!("text_check/text.txt");
@@ -33,7 +34,12 @@ const DECODED_SHARE: usize = 24;
 /// One in so many positions is scored: to take all logits to the host costs more than the model.
 const SCORED_EVERY: usize = 4;
 /// Sequences beside the checked one, at most.
-const COMPANIONS: usize = 3;
+const COMPANIONS: usize = match MAX_SEQUENCES {
+    0..5 => MAX_SEQUENCES.saturating_sub(2),
+    _ => 3,
+};
+/// Slot of a run whose state must not be that behind the prompt, which is in the first one.
+const FORKED: Slot = Slot(MAX_SEQUENCES as u32 - 1);
 /// Chunk of a prompt that is cut: whole pages, and no divisor of a usual chunk.
 const CUT: usize = match 3 * PAGE {
     cut if cut <= PREFILL_TOKENS => cut,
@@ -186,19 +192,27 @@ pub fn check_text<E: Executor>(
     bound: TextBound,
 ) -> Result<TextReport, TextMismatch> {
     let decoded = tokens.len().div_ceil(DECODED_SHARE);
-    let whole = log_likelihoods(executor, tokens)?;
-    let nats = -mean(&whole);
+    let whole = whole(executor, tokens, decoded)?;
+    let nats = -mean(&whole.log_likelihoods);
     if !bound.admits(nats) {
         return Err(TextMismatch::Likelihood { nats, bound });
     }
     let (prompt, rest) = tokens.split_at(tokens.len() - decoded);
     let alone = alone(executor, prompt, rest)?;
-    let of_rest = &whole[whole.len() - alone.log_likelihoods.len()..];
+    let scored = &whole.log_likelihoods;
+    let of_rest = &scored[scored.len() - alone.log_likelihoods.len()..];
     let difference = root_mean_square(&alone.log_likelihoods, of_rest);
     if difference > DECODE_WITHIN || difference.is_nan() {
         return Err(TextMismatch::Decode { difference });
     }
-    let companions = in_company(executor, prompt, rest, &alone.digests)?;
+    if whole.digest? != alone.digests[0] {
+        let (by, position) = ("when the prompt is cut", prompt.len() - 1);
+        return Err(TextMismatch::Bits { by, position });
+    }
+    let companions = match MAX_SEQUENCES {
+        1 => 0,
+        _ => in_company(executor, (whole.prompt, prompt), rest, &alone.digests[1..])?,
+    };
     Ok(TextReport {
         tokens: tokens.len(),
         nats,
@@ -209,25 +223,62 @@ pub fn check_text<E: Executor>(
     })
 }
 
-/// Log-probabilities of the tokens behind scored positions, as one prompt.
-fn log_likelihoods<E: Executor>(
+/// A text that was run as a prompt.
+struct Whole {
+    /// Log-probabilities of the tokens behind scored positions.
+    log_likelihoods: Vec<f64>,
+    /// Behind the tokens that are not to be decoded.
+    prompt: Session,
+    /// Bits of the logits there, if they are finite.
+    digest: Result<u64, DeviceError>,
+}
+
+/// `tokens` in the largest chunks, cut before the last `decoded` ones.
+fn whole<E: Executor>(
     executor: &mut E,
     tokens: &[TokenId],
-) -> Result<Vec<f64>, DeviceError> {
-    let mut session = Session::beside(0, tokens.len());
-    let (mut found, mut logits) = (Vec::with_capacity(tokens.len()), Vec::new());
-    for (index, chunk) in tokens.chunks(PREFILL_TOKENS).enumerate() {
-        session.step(executor, chunk)?;
-        let start = index * PREFILL_TOKENS;
-        let rows = (0..chunk.len()).filter(|row| is_scored(start + row, tokens.len()));
-        let rows: Vec<usize> = rows.collect();
-        for rows in rows.chunks(LOGITS_ROWS_MAX) {
-            executor.logits_of(rows, &mut logits)?;
-            let next: Vec<TokenId> = rows.iter().map(|row| tokens[start + row + 1]).collect();
-            found.extend(log_probabilities(&logits, &next));
-        }
+    decoded: usize,
+) -> Result<Whole, DeviceError> {
+    let at = tokens.len() - decoded;
+    let mut prompt = Session::beside(0, tokens.len());
+    let mut found = Vec::with_capacity(tokens.len() / SCORED_EVERY);
+    for start in (0..at).step_by(PREFILL_TOKENS) {
+        let rows = start..at.min(start + PREFILL_TOKENS);
+        score(executor, &mut prompt, tokens, rows, &mut found)?;
     }
-    Ok(found)
+    let digest = digest(executor.logits(0)?);
+    let mut rest = prompt.fork(FORKED);
+    for start in (at..tokens.len()).step_by(PREFILL_TOKENS) {
+        let rows = start..tokens.len().min(start + PREFILL_TOKENS);
+        score(executor, &mut rest, tokens, rows, &mut found)?;
+    }
+    Ok(Whole {
+        log_likelihoods: found,
+        prompt,
+        digest,
+    })
+}
+
+/// Runs one chunk of `tokens`, and adds the log-probabilities behind its scored positions.
+fn score<E: Executor>(
+    executor: &mut E,
+    session: &mut Session,
+    tokens: &[TokenId],
+    chunk: Range<usize>,
+    found: &mut Vec<f64>,
+) -> Result<(), DeviceError> {
+    session.step(executor, &tokens[chunk.clone()])?;
+    let (start, mut logits) = (chunk.start, Vec::new());
+    let rows: Vec<usize> = chunk
+        .filter(|&position| is_scored(position, tokens.len()))
+        .map(|position| position - start)
+        .collect();
+    for rows in rows.chunks(LOGITS_ROWS_MAX) {
+        executor.logits_of(rows, &mut logits)?;
+        let next: Vec<TokenId> = rows.iter().map(|row| tokens[start + row + 1]).collect();
+        found.extend(log_probabilities(&logits, &next));
+    }
+    Ok(())
 }
 
 /// Whether the token behind `position` is scored, of a text of `length` tokens.
@@ -272,12 +323,6 @@ struct Trace {
     log_likelihoods: Vec<f64>,
 }
 
-/// Sequences of so many tokens that fit side by side.
-fn fitting<E: Executor>(executor: &E, tokens: usize) -> usize {
-    let pages = executor.pages().unwrap_or(usize::MAX);
-    MAX_SEQUENCES.min(pages / tokens.div_ceil(PAGE))
-}
-
 /// `prompt` cut into pieces, then `rest` token by token.
 fn alone<E: Executor>(
     executor: &mut E,
@@ -287,7 +332,7 @@ fn alone<E: Executor>(
     let room = prompt.len() + rest.len();
     // Elsewhere than the first, if there are pages for two.
     let place = fitting(executor, room).min(2).saturating_sub(1);
-    let mut session = Session::beside(place, room);
+    let mut session = Session::beside(place, room).fork(FORKED);
     for chunk in prompt.chunks(CUT) {
         session.step(executor, chunk)?;
     }
@@ -307,56 +352,33 @@ fn alone<E: Executor>(
     Ok(trace)
 }
 
-/// `prompt` in the largest chunks, then `rest` token by token beside sequences that are elsewhere
-/// in the text; how many they were.
+/// `rest` token by token behind the prompt, beside sequences that are elsewhere in the text; how
+/// many they were.
 fn in_company<E: Executor>(
     executor: &mut E,
-    prompt: &[TokenId],
+    (mut ours, prompt): (Session, &[TokenId]),
     rest: &[TokenId],
     alone: &[u64],
 ) -> Result<usize, TextMismatch> {
     let room = prompt.len() + rest.len();
     let companions = COMPANIONS.min(fitting(executor, room).saturating_sub(1));
-    let mut sessions: Vec<Session> = (0..=companions)
-        .map(|index| Session::beside(index, room))
-        .collect();
-    // Ours is the last row of the step, so that those before it move it.
-    for (index, session) in sessions[..companions].iter_mut().enumerate() {
+    let others = (1..=companions).map(|index| Session::beside(index, room));
+    let mut others: Vec<Session> = others.collect();
+    for (index, session) in others.iter_mut().enumerate() {
         let length = (prompt.len() / (index + 2)).clamp(1, PREFILL_TOKENS);
         session.step(executor, &prompt[..length])?;
     }
-    let ours = &mut sessions[companions];
-    for chunk in prompt.chunks(PREFILL_TOKENS) {
-        ours.step(executor, chunk)?;
-    }
-    same_bits(
-        executor,
-        0,
-        alone[0],
-        "when the prompt is cut",
-        prompt.len() - 1,
-    )?;
-    for (index, &token) in rest.iter().enumerate() {
+    // Ours is the last row of the step, so that those before it move it.
+    let mut sessions: Vec<&mut Session> = others.iter_mut().chain([&mut ours]).collect();
+    for (index, (&token, &alone)) in rest.iter().zip(alone).enumerate() {
         let tokens = vec![token; companions + 1];
         step_together(executor, &mut sessions, &tokens)?;
-        let position = prompt.len() + index;
-        let by = "beside other sequences";
-        same_bits(executor, companions, alone[index + 1], by, position)?;
+        if digest(executor.logits(companions)?)? != alone {
+            let (by, position) = ("beside other sequences", prompt.len() + index);
+            return Err(TextMismatch::Bits { by, position });
+        }
     }
     Ok(companions)
-}
-
-fn same_bits<E: Executor>(
-    executor: &mut E,
-    row: usize,
-    wanted: u64,
-    by: &'static str,
-    position: usize,
-) -> Result<(), TextMismatch> {
-    match digest(executor.logits(row)?)? == wanted {
-        true => Ok(()),
-        false => Err(TextMismatch::Bits { by, position }),
-    }
 }
 
 fn mean(values: &[f64]) -> f64 {

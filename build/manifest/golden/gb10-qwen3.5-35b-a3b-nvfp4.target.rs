@@ -408,7 +408,7 @@ impl crate::shapes::Experts for Moe {
     const SHARED: usize = 512;
     const ROWS_NVFP4: bool = false;
 }
-/// Values of an expression for each attention shape of the model, which it calls `$shape`.
+/// Values of an expression for each shape of attention, which it calls `$shape`.
 macro_rules! each_attention {
     ($shape:ident => $value:expr) => {
         [
@@ -417,14 +417,44 @@ macro_rules! each_attention {
     };
 }
 pub(crate) use each_attention;
+/// Values of an expression for each shape of experts, which it calls `$shape`.
+macro_rules! each_experts {
+    ($shape:ident => $value:expr) => {
+        [
+            { type $shape = $crate::target::Moe; $value },
+        ]
+    };
+}
+pub(crate) use each_experts;
+/// Blocks that layers are made of, for a macro: name, block of a shape, and the operations that it takes.
+macro_rules! with_blocks {
+    ($macro:ident) => {
+        $macro! {
+            attention: attention::Attention<Full> by Attend,
+            gdn: delta::DeltaNet<Gdn> by Delta,
+            moe: experts::Experts<Moe> by Route,
+        }
+    };
+}
+pub(crate) use with_blocks;
+/// Mixer of each layer, and what follows it.
+pub const LAYER_BLOCKS: [[Option<Shape>; 2]; LAYERS] = [[Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Full), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Full), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Full), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Full), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Full), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Full), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Full), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Full), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Full), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Full), Some(Shape::Moe)]];
+/// Blocks of the layer of multi-token prediction.
+pub const PREDICTION_BLOCKS: [Option<Shape>; 2] = [Some(Shape::Full), Some(Shape::Moe)];
+/// Values of an expression for each shape of mlp, which it calls `$shape`.
+macro_rules! each_mlp {
+    ($shape:ident => $value:expr) => {
+        [
+        ]
+    };
+}
+pub(crate) use each_mlp;
 impl crate::backend::cuda::Launchers for Full {
     const PLACE: usize = 0;
     const ATTEND: ffi::ops::Launcher<ffi::ops::atlas_attend_launcher> = ffi::ops::atlas_attend;
     const ATTENTION: ffi::ops::Launcher<ffi::ops::atlas_attention_launcher> = ffi::ops::atlas_attention;
     const STORE_KV: ffi::ops::Launcher<ffi::ops::atlas_store_kv_launcher> = ffi::ops::atlas_store_kv;
 }
-/// Token mixer of each layer.
-pub const MIXERS: [Mixer; LAYERS] = [Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention, Mixer::Gdn, Mixer::Gdn, Mixer::Gdn, Mixer::Attention];
 /// Every tensor of the checkpoint, without the vision tower.
 pub static TENSORS_TABLE: &[Row] = &[
     Row { role: Role::Embedding, name: Cow::Borrowed("model.embed_tokens"), sites: Sites::Whole, copies: 1, shape: Cow::Borrowed(&[248320, 2048]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 248320, first: 0, rows: 248320 }]), kind: Kind::Matrix(Format::Bf16) },

@@ -8,7 +8,7 @@ use crate::facts::Fact;
 use crate::files::sha256;
 use crate::kernels::{moe_rows, top_k_chunks, top_k_parts};
 use crate::schema::leaf::KvFormat;
-use crate::schema::model::{AddedTokens, Chat, File, Mixer};
+use crate::schema::model::{AddedTokens, Chat, File};
 use crate::target::{DerivedFile, Target};
 
 impl Target {
@@ -22,7 +22,6 @@ impl Target {
             write_constant(&mut out, &constant);
         }
         self.write_shapes(&mut out);
-        self.write_mixers(&mut out);
         self.write_table(&mut out);
         self.write_sampling(&mut out);
         self.write_chat(&mut out);
@@ -81,17 +80,6 @@ impl Target {
             "The expanded manifest (TOML), as `show` prints it.",
             &format!("MANIFEST: &str = r##\"{}\"##", self.expanded()),
         );
-    }
-
-    fn write_mixers(&self, out: &mut String) {
-        let names = self.mixers().into_iter().map(|mixer| match mixer {
-            Mixer::Gdn => "Mixer::Gdn",
-            Mixer::Attention => "Mixer::Attention",
-            Mixer::Sliding => "Mixer::Sliding",
-        });
-        let names: Vec<_> = names.collect();
-        let text = format!("MIXERS: [Mixer; LAYERS] = [{}]", names.join(", "));
-        item(out, "Token mixer of each layer.", &text);
     }
 
     fn write_sampling(&self, out: &mut String) {
@@ -329,7 +317,7 @@ fn write_facts(out: &mut String, doc: &str, name: &str, facts: &[Fact]) {
     item(out, doc, &(text + "]"));
 }
 
-fn item(out: &mut String, doc: &str, text: &str) {
+pub(crate) fn item(out: &mut String, doc: &str, text: &str) {
     let _ = writeln!(out, "/// {doc}\npub const {text};");
 }
 

@@ -70,6 +70,16 @@ impl Kind {
         }
     }
 
+    /// Type of its block in `src/model/blocks`, and trait of its operations in `src/model/ops`.
+    pub fn block(self) -> [&'static str; 2] {
+        match self {
+            Kind::Attention => ["Attention", "Attend"],
+            Kind::Delta => ["DeltaNet", "Delta"],
+            Kind::Experts => ["Experts", "Route"],
+            Kind::Mlp => ["Mlp", "Gate"],
+        }
+    }
+
     fn ops(self) -> &'static [&'static str] {
         match self {
             Kind::Attention => &["store_kv", "attend", "attention"],

@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use crate::emit_rust::item;
 use crate::kernels::{Kind, Launcher};
 use crate::schema::leaf::Rows;
 use crate::schema::model::{Attention, Mixer, RopeScaling};
@@ -11,6 +12,8 @@ use crate::target::Target;
 /// One block of the model.
 pub(crate) struct Shape {
     pub kind: Kind,
+    /// Table of its facts in the manifest.
+    word: &'static str,
     /// Name of its struct; in lower case, of launchers of its own.
     pub name: &'static str,
     doc: &'static str,
@@ -32,8 +35,6 @@ enum Number {
 pub(crate) struct Attends<'a> {
     /// Layers that attend so.
     pub mixer: Mixer,
-    /// Name of the shape.
-    name: &'static str,
     doc: &'static str,
     pub facts: &'a Attention,
 }
@@ -49,7 +50,18 @@ impl Attends<'_> {
 
     /// Name in launchers of its own.
     pub fn snake(&self) -> String {
-        self.name.to_lowercase()
+        self.mixer.shape().to_lowercase()
+    }
+}
+
+impl Mixer {
+    /// Name of its shape.
+    fn shape(self) -> &'static str {
+        match self {
+            Mixer::Gdn => "Gdn",
+            Mixer::Attention => "Full",
+            Mixer::Sliding => "Sliding",
+        }
     }
 }
 
@@ -98,13 +110,11 @@ impl Target {
         let full = self.mixers().contains(&Mixer::Attention) || predicts;
         let full = full.then_some(Attends {
             mixer: Mixer::Attention,
-            name: "Full",
             doc: "Attention over all positions.",
             facts: &self.model.attention,
         });
         let sliding = self.model.sliding.as_ref().map(|facts| Attends {
             mixer: Mixer::Sliding,
-            name: "Sliding",
             doc: "Attention over a window of positions.",
             facts,
         });
@@ -130,28 +140,92 @@ impl Target {
             }
             out.push_str("}\n");
         }
-        self.write_each_attention(out);
+        self.write_each(out, Kind::Attention);
+        self.write_each(out, Kind::Experts);
+        self.write_blocks(out);
         if self.hardware.gpu.is_some() {
+            self.write_each(out, Kind::Mlp);
             self.write_launchers(out);
         }
     }
 
-    fn write_each_attention(&self, out: &mut String) {
-        let doc = "Values of an expression for each attention shape of the model, which it calls \
-                   `$shape`.";
-        let _ = writeln!(out, "/// {doc}\nmacro_rules! each_attention {{");
-        out.push_str("    ($shape:ident => $value:expr) => {\n        [\n");
-        for each in self.attentions() {
+    fn write_each(&self, out: &mut String, kind: Kind) {
+        let name = kind.name();
+        let _ = writeln!(
+            out,
+            "/// Values of an expression for each shape of {name}, which it calls `$shape`.\n\
+             macro_rules! each_{name} {{\n    ($shape:ident => $value:expr) => {{\n        ["
+        );
+        for each in self.shapes().iter().filter(|shape| shape.kind == kind) {
             let shape = format!("type $shape = $crate::target::{}", each.name);
             let _ = writeln!(out, "            {{ {shape}; $value }},");
         }
-        out.push_str("        ]\n    };\n}\npub(crate) use each_attention;\n");
+        let _ = writeln!(out, "        ]\n    }};\n}}\npub(crate) use each_{name};");
+    }
+
+    /// The list of blocks, from which the model makes types, and the blocks of each layer.
+    fn write_blocks(&self, out: &mut String) {
+        let doc = "Blocks that layers are made of, for a macro: name, block of a shape, and the \
+                   operations that it takes.";
+        let _ = writeln!(out, "/// {doc}\nmacro_rules! with_blocks {{");
+        out.push_str("    ($macro:ident) => {\n        $macro! {\n");
+        for Shape {
+            kind, word, name, ..
+        } in self.shapes()
+        {
+            let (module, [block, ops]) = (kind.name(), kind.block());
+            let _ = writeln!(
+                out,
+                "            {word}: {module}::{block}<{name}> by {ops},"
+            );
+        }
+        out.push_str("        }\n    };\n}\npub(crate) use with_blocks;\n");
+        let blocks = self.layer_blocks();
+        let blocks: Vec<_> = blocks.into_iter().map(blocks_text).collect();
+        let doc = "Mixer of each layer, and what follows it.";
+        let blocks = format!(
+            "LAYER_BLOCKS: [[Option<Shape>; 2]; LAYERS] = [{}]",
+            blocks.join(", ")
+        );
+        item(out, doc, &blocks);
+        let blocks = blocks_text(self.prediction_blocks());
+        let doc = "Blocks of the layer of multi-token prediction.";
+        item(
+            out,
+            doc,
+            &format!("PREDICTION_BLOCKS: [Option<Shape>; 2] = {blocks}"),
+        );
+    }
+
+    /// Names of the shapes of each layer's mixer and of what follows it.
+    fn layer_blocks(&self) -> Vec<[Option<&'static str>; 2]> {
+        let mixers = self.mixers().into_iter();
+        let blocks = mixers.map(|mixer| [Some(mixer.shape()), self.feed_forward_shape()]);
+        blocks.collect()
+    }
+
+    fn prediction_blocks(&self) -> [Option<&'static str>; 2] {
+        match self.mtp_layers() {
+            0 => [None; 2],
+            _ => [Some(Mixer::Attention.shape()), self.feed_forward_shape()],
+        }
+    }
+
+    fn feed_forward_shape(&self) -> Option<&'static str> {
+        let shapes = [self.experts_shape(), self.mlp_shape()];
+        shapes.into_iter().flatten().map(|shape| shape.name).next()
+    }
+
+    /// Kinds of blocks, and whether the model has one of them.
+    pub fn block_kinds(&self) -> [(&'static str, bool); 4] {
+        let shapes = self.shapes();
+        Kind::ALL.map(|kind| (kind.name(), shapes.iter().any(|shape| shape.kind == kind)))
     }
 
     /// Launchers of the operations of each attention shape: the linker finds them, or fails.
     fn write_launchers(&self, out: &mut String) {
         for (place, each) in self.attentions().iter().enumerate() {
-            let name = each.name;
+            let name = each.mixer.shape();
             let _ = writeln!(out, "impl crate::backend::cuda::Launchers for {name} {{");
             let _ = writeln!(out, "    const PLACE: usize = {place};");
             let mut launchers = self.launchers();
@@ -201,7 +275,8 @@ impl Target {
         let rope = Number::Rope(attention.rope_theta, attention.rope_scaling.clone());
         Shape {
             doc: each.doc,
-            name: each.name,
+            word: each.table(),
+            name: each.mixer.shape(),
             kind: Kind::Attention,
             constants: vec![
                 ("HEADS", Number::Size(attention.heads)),
@@ -220,6 +295,7 @@ impl Target {
         let gdn = self.model.gdn.as_ref()?;
         Some(Shape {
             doc: "Gated DeltaNet.",
+            word: "gdn",
             name: "Gdn",
             kind: Kind::Delta,
             constants: vec![
@@ -237,6 +313,7 @@ impl Target {
         let rounds = self.leaf.numbers.experts_rows == Rows::Nvfp4;
         Some(Shape {
             doc: "Mixture of experts.",
+            word: "moe",
             name: "Moe",
             kind: Kind::Experts,
             constants: vec![
@@ -253,11 +330,21 @@ impl Target {
         let mlp = self.model.mlp.as_ref()?;
         Some(Shape {
             doc: "A gated MLP.",
+            word: "mlp",
             name: "Mlp",
             kind: Kind::Mlp,
             constants: vec![("INTERMEDIATE", Number::Size(mlp.intermediate))],
         })
     }
+}
+
+/// Shapes of a layer as an expression of the host's.
+fn blocks_text(blocks: [Option<&str>; 2]) -> String {
+    let text = blocks.map(|shape| match shape {
+        Some(shape) => format!("Some(Shape::{shape})"),
+        None => "None".to_string(),
+    });
+    format!("[{}]", text.join(", "))
 }
 
 /// The scaling of rotary embedding as an expression of the host's.

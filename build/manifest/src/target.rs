@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use crate::check::check;
 use crate::dequantise::dequantise;
 use crate::error::ManifestError;
-use crate::family::{FeedForward, Mixers};
 use crate::files;
 use crate::schema::hardware::{Backend, Hardware};
 use crate::schema::leaf::{Leaf, Rows, Transformation};
@@ -133,23 +132,6 @@ fn parts<'a>(root: &Path, leaf: &'a str) -> Result<[&'a str; 3], ManifestError> 
 }
 
 impl Target {
-    /// The file of `src/model` that the family is written in.
-    pub fn decoder(&self) -> &'static str {
-        match self.traits().mixers {
-            Mixers::Attention => "plain",
-            Mixers::Hybrid => "hybrid",
-            Mixers::Sliding => "sliding",
-        }
-    }
-
-    /// Kind of what follows a layer's mixer.
-    pub fn feed_forward(&self) -> &'static str {
-        match self.traits().feed_forward {
-            FeedForward::Mlp => "mlp",
-            FeedForward::Experts | FeedForward::SharedExpert => "experts",
-        }
-    }
-
     /// Leaves the hardware the kernels of the model's operations alone.
     fn forget_idle_ops(&mut self) {
         let launched: Vec<_> = self.launchers().into_iter().map(|each| each.op).collect();

@@ -9,19 +9,20 @@
 mod attend;
 pub mod check;
 mod clock;
-#[cfg(model = "hybrid")]
+#[cfg(has = "delta")]
 mod delta;
 mod dense;
 mod failures;
-#[cfg_attr(feed_forward = "experts", path = "cuda/route.rs")]
-#[cfg_attr(feed_forward = "mlp", path = "cuda/gate.rs")]
-mod feed_forward;
+#[cfg(has = "mlp")]
+mod gate;
 mod guess;
 mod jobs;
 mod load;
 pub mod memory;
 pub mod packed;
 mod panels;
+#[cfg(has = "experts")]
+mod route;
 mod steps;
 mod storage;
 
@@ -37,7 +38,10 @@ use ffi::{
 
 use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, Device, Program};
-use crate::target::{self, Format, HIDDEN, MAX_SEQUENCES, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB};
+use crate::shapes::largest;
+use crate::target::{
+    self, Format, HIDDEN, MAX_SEQUENCES, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB, each_mlp,
+};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 use crate::{ROWS_MAX, Tolerance};
 use step::executor::{DeviceError, Patience};
@@ -52,8 +56,29 @@ pub use load::READERS;
 use steps::Steps;
 use storage::{Order, Storage};
 
-/// What Gated DeltaNet takes of a model that has none.
-#[cfg(not(model = "hybrid"))]
+/// Nothing of experts, for a model that has none.
+#[cfg(not(has = "experts"))]
+mod route {
+    use ffi::{Device, Stream};
+    use step::executor::DeviceError;
+
+    pub const WIDEST_ROW: usize = 0;
+    pub const LONGEST: usize = 0;
+    pub const OPERAND_BYTES: usize = 0;
+
+    pub struct Room;
+
+    impl Room {
+        pub const BYTES: [usize; 0] = [];
+
+        pub fn new(_: &Device, _: &Stream) -> Result<Room, DeviceError> {
+            Ok(Room)
+        }
+    }
+}
+
+/// Nothing of Gated DeltaNet, for a model that has none.
+#[cfg(not(has = "delta"))]
 mod delta {
     pub const WIDEST: usize = 0;
     pub const WIDEST_ROW: usize = 0;
@@ -82,15 +107,17 @@ const FEW_ROWS: usize = 64;
 /// Rows that lie together as operands, and places of an expert.
 const OPERAND_ROWS: usize = 8;
 /// Longest sum of a product but those of experts.
-const WIDEST: usize = most(
-    most(2 * HIDDEN, attend::WIDEST),
-    most(delta::WIDEST, feed_forward::WIDEST),
-);
+const WIDEST: usize = largest(&[2 * HIDDEN, attend::WIDEST, delta::WIDEST, WIDEST_MLP]);
+/// Inner width of the widest MLP, 0 without one.
+const WIDEST_MLP: usize = largest(&each_mlp![M => <M as crate::shapes::Mlp>::INTERMEDIATE]);
 /// Elements of the widest row of a step: of those that operations take, and of its turns.
-const WIDEST_ROW: usize = most(
-    most(2 * HIDDEN, attend::WIDEST_ROW),
-    most(delta::WIDEST_ROW, feed_forward::WIDEST_ROW),
-);
+const WIDEST_ROW: usize = largest(&[
+    2 * HIDDEN,
+    attend::WIDEST_ROW,
+    delta::WIDEST_ROW,
+    route::WIDEST_ROW,
+    WIDEST_MLP,
+]);
 /// Storages of the matrices of one `norm_linear`, each of which may have the rows laid out anew.
 const NORMED_STORAGES: usize = 2;
 /// Bytes of rows as operands of warpgroup instructions, which are F16: those of the longest sums,
@@ -105,10 +132,7 @@ const WARPGROUP_BYTES: usize = match target::OPERANDS {
 /// Bytes of few rows that all blocks hold, which are F16.
 const HELD_BYTES: usize = 2 * FEW_ROWS * HIDDEN;
 /// One kernel at a time has operands.
-const OPERAND_BYTES: usize = most(
-    most(HELD_BYTES, WARPGROUP_BYTES),
-    feed_forward::OPERAND_BYTES,
-);
+const OPERAND_BYTES: usize = largest(&[HELD_BYTES, WARPGROUP_BYTES, route::OPERAND_BYTES]);
 /// What `gated_delta` prepares of a step's cells, or what weights lie in on their way to their
 /// place, bytes.
 const RECORDS: usize = most(delta::RECORDS, load::RECORDS_MIN);
@@ -122,15 +146,6 @@ const PARTS: usize = ENDS_MAX * TOP_K_CHUNKS * TOP_K_PARTS;
 
 const fn most(a: usize, b: usize) -> usize {
     if a < b { b } else { a }
-}
-
-const fn largest(all: &[usize]) -> usize {
-    let (mut found, mut at) = (0, 0);
-    while at < all.len() {
-        found = most(found, all[at]);
-        at += 1;
-    }
-    found
 }
 
 const fn least(a: usize, b: usize) -> usize {
@@ -162,11 +177,8 @@ pub struct Cuda {
     /// Bytes of all matrices loaded so far.
     matrix_bytes: u64,
     attend: attend::Room,
-    #[cfg_attr(
-        feed_forward = "mlp",
-        expect(dead_code, reason = "an MLP works in no memory")
-    )]
-    feed_forward: feed_forward::Room,
+    #[cfg_attr(not(has = "experts"), expect(dead_code, reason = "there are none"))]
+    experts: route::Room,
     /// `[FEW_ROWS][KV_HEADS]`: how many blocks of a tile of few rows have stored their splits, or,
     /// the first one, have normed a row or ranked their logits, or of each span and key head, have
     /// read their channels; zeros between launches.
@@ -302,7 +314,7 @@ impl Cuda {
             loader: None,
             matrix_bytes: 0,
             attend: attend::Room::new(&device, &stream)?,
-            feed_forward: feed_forward::Room::new(&device, &stream)?,
+            experts: route::Room::new(&device, &stream)?,
             arrived,
             records: memory::buffer(&device, RECORDS)?,
             operands: memory::buffer(&device, OPERAND_BYTES)?,

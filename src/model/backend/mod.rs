@@ -11,7 +11,7 @@ pub mod parity;
 
 /// How the GPU's weights lie and come there, and what is told of failures, which is tested without
 /// one.
-#[cfg(all(test, not(feature = "cuda"), feed_forward = "experts"))]
+#[cfg(all(test, not(feature = "cuda"), has = "experts"))]
 #[path = "cuda"]
 #[allow(dead_code, reason = "the GPU's backend is not there to use all of it")]
 mod weights {

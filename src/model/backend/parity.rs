@@ -8,13 +8,14 @@
 mod against;
 mod attention;
 mod decode;
-#[cfg(model = "hybrid")]
+#[cfg(has = "delta")]
 mod delta;
 mod dense;
-#[cfg_attr(feed_forward = "experts", path = "parity/experts.rs")]
-#[cfg_attr(feed_forward = "mlp", path = "parity/gate.rs")]
-mod feed_forward;
+#[cfg(has = "experts")]
+mod experts;
 mod formula;
+#[cfg(has = "mlp")]
+mod gate;
 mod long;
 mod matrices;
 mod probe;
@@ -30,10 +31,10 @@ use crate::target::{MAX_SEQUENCES, PREFILL_TOKENS};
 
 pub use against::compare;
 pub use attention::ProbeAttention;
-#[cfg(model = "hybrid")]
+#[cfg(has = "delta")]
 pub use delta::ProbeDelta;
-#[cfg(feed_forward = "experts")]
-pub use feed_forward::ProbeExperts;
+#[cfg(has = "experts")]
+pub use experts::ProbeExperts;
 pub use matrices::stored;
 pub use probe::Probe;
 
@@ -96,10 +97,13 @@ struct Group {
 /// Groups of the operations that the target's model is made of.
 const GROUPS: &[Group] = &[
     dense::GROUP,
-    #[cfg(model = "hybrid")]
+    #[cfg(has = "delta")]
     delta::GROUP,
     attention::GROUP,
-    feed_forward::GROUP,
+    #[cfg(has = "experts")]
+    experts::GROUP,
+    #[cfg(has = "mlp")]
+    gate::GROUP,
 ];
 /// What a device does beside operations of the model: it makes panels of the checkpoint's rows.
 const PACK: &str = "pack";

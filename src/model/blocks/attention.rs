@@ -28,9 +28,9 @@ pub struct Scratch<T> {
 impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
     type Scratch = Scratch<B::Tensor>;
 
-    fn widths() -> impl Iterator<Item = usize> {
-        [A::QUERIES, A::KEYS, A::KEYS].into_iter()
-    }
+    const WIDTHS: &'static [usize] = &[A::QUERIES, A::KEYS, A::KEYS];
+    const MIXED: usize = A::MIXED;
+    const PAGE_BYTES: u64 = page_bytes::<A>();
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
         Ok(Attention {
@@ -77,7 +77,7 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
 }
 
 /// Bytes of one page in one layer: keys and values of `PAGE` positions.
-pub const fn page_bytes<A: shapes::Attention>() -> u64 {
+const fn page_bytes<A: shapes::Attention>() -> u64 {
     let element = match FORMAT_KV {
         KvFormat::F32 => 4,
         KvFormat::Bf16 => 2,

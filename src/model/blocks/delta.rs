@@ -33,9 +33,10 @@ pub struct Scratch<T> {
 impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
     type Scratch = Scratch<B::Tensor>;
 
-    fn widths() -> impl Iterator<Item = usize> {
-        [D::QKV, D::QKV, D::VALUES, D::VALUE_HEADS, D::VALUE_HEADS].into_iter()
-    }
+    const WIDTHS: &'static [usize] = &[D::QKV, D::QKV, D::VALUES, D::VALUE_HEADS, D::VALUE_HEADS];
+    const MIXED: usize = D::VALUES;
+    /// Matrices, then convolution tails.
+    const STATE_BYTES: &'static [u64] = &[f32_bytes(D::STATE), f32_bytes(D::CONV * D::QKV)];
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
         Ok(DeltaNet {
@@ -136,8 +137,6 @@ impl<D: shapes::Delta, B: Delta<D>> DeltaNet<B, D> {
     }
 }
 
-/// Bytes of one layer's state of so many sequences: matrices, then convolution tails.
-pub fn state_bytes<D: shapes::Delta>(sequences: usize) -> [u64; 2] {
-    let elements = [D::STATE, D::CONV * D::QKV];
-    elements.map(|elements| (sequences * elements * size_of::<f32>()) as u64)
+const fn f32_bytes(elements: usize) -> u64 {
+    (elements * size_of::<f32>()) as u64
 }

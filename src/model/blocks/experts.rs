@@ -24,9 +24,7 @@ pub struct Scratch<B: Route<E>, E: shapes::Experts> {
 impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
     type Scratch = Scratch<B, E>;
 
-    fn widths() -> impl Iterator<Item = usize> {
-        [E::LOGITS].into_iter()
-    }
+    const WIDTHS: &'static [usize] = &[E::LOGITS];
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
         let (checkpoint, site) = (loader.checkpoint, loader.site);

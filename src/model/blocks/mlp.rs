@@ -25,9 +25,7 @@ pub struct Scratch<T> {
 impl<M: shapes::Mlp, B: Gate<M>> Block<B> for Mlp<B, M> {
     type Scratch = Scratch<B::Tensor>;
 
-    fn widths() -> impl Iterator<Item = usize> {
-        [M::INTERMEDIATE; 3].into_iter()
-    }
+    const WIDTHS: &'static [usize] = &[M::INTERMEDIATE; 3];
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
         Ok(Mlp {

@@ -1,32 +1,37 @@
 //! Parts that layers are made of, each over its shape: weights, storage of a step, operations. A
 //! part that no layer of the target has is not compiled.
 
+mod any;
+#[cfg(has = "attention")]
 mod attention;
-#[cfg(model = "hybrid")]
+#[cfg(has = "delta")]
 mod delta;
-#[cfg(any(model = "hybrid", model = "sliding"))]
-mod either;
-#[cfg(feed_forward = "experts")]
+#[cfg(has = "experts")]
 mod experts;
 mod loader;
-#[cfg(feed_forward = "mlp")]
+#[cfg(has = "mlp")]
 mod mlp;
 
-pub use attention::{Attention, page_bytes};
-#[cfg(model = "hybrid")]
-pub use delta::{DeltaNet, state_bytes};
-#[cfg(any(model = "hybrid", model = "sliding"))]
-pub use either::{Either, Sited};
-#[cfg(feed_forward = "experts")]
-pub use experts::Experts;
+pub use any::{AnyBlock, Runs, Scratch, Shape};
 pub use loader::Loader;
-#[cfg(feed_forward = "mlp")]
-pub use mlp::Mlp;
 
 use crate::ops::{Batch, Device};
-use crate::target::HIDDEN;
+use crate::shapes::largest;
+use crate::target::{HIDDEN, each_experts};
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
+
+/// Routed experts of a layer, and how many of them a row visits; 0 without experts.
+pub const ROUTED: [usize; 2] = [
+    largest(&each_experts![E => <E as crate::shapes::Experts>::COUNT]),
+    largest(&each_experts![E => <E as crate::shapes::Experts>::PER_TOKEN]),
+];
+/// Logits of a router: of every expert, then of the shared one's gate; 0 without a router.
+pub const ROUTER_LOGITS: usize =
+    largest(&each_experts![E => <E as crate::shapes::Experts>::LOGITS]);
+/// Whether experts of NVFP4 multiply rows that are rounded to it.
+pub const ROWS_NVFP4: bool =
+    largest(&each_experts![E => <E as crate::shapes::Experts>::ROWS_NVFP4 as usize]) > 0;
 
 /// A part of a layer that adds to the residual stream: a token mixer, or what follows it.
 pub trait Block<B: Device>: Sized {
@@ -34,7 +39,13 @@ pub trait Block<B: Device>: Sized {
     type Scratch;
 
     /// Widths of the tensors of `Scratch`, in its order.
-    fn widths() -> impl Iterator<Item = usize>;
+    const WIDTHS: &'static [usize];
+    /// Width of what it leaves in `Stream::mixed`.
+    const MIXED: usize = 0;
+    /// Bytes of a page of its cache; 0 without a cache.
+    const PAGE_BYTES: u64 = 0;
+    /// Bytes of a sequence in each buffer of its recurrent states.
+    const STATE_BYTES: &'static [u64] = &[];
 
     /// Reads the weights of a site, and takes what the block keeps from step to step.
     ///

@@ -3,8 +3,10 @@ use std::sync::Arc;
 use super::*;
 use crate::Plan;
 use crate::backend::cpu::Cpu;
-#[cfg(feed_forward = "experts")]
+#[cfg(has = "experts")]
 use crate::backend::cpu::Matrix;
+#[cfg(has = "experts")]
+use crate::blocks::AnyBlock;
 use crate::decoder::Layer;
 use crate::weights;
 
@@ -26,6 +28,20 @@ fn is_small() -> bool {
 /// Makes what follows a norm a percent too large.
 fn scale(norm: &mut [f32]) {
     norm.iter_mut().for_each(|w| *w *= PERCENT);
+}
+
+/// Weights of the norm before a layer's mixer.
+fn mixer_norm(layer: &mut Layer<Cpu>) -> &mut Vec<f32> {
+    &mut layer.mixer.as_mut().expect("the layer has a mixer").norm
+}
+
+/// `down` of a layer's experts.
+#[cfg(has = "experts")]
+fn experts_down(layer: &mut Layer<Cpu>) -> &mut [Matrix] {
+    match layer.feed_forward.as_mut().map(|normed| &mut normed.block) {
+        Some(AnyBlock::Moe(moe)) => &mut moe.experts.down,
+        _ => panic!("the layer has experts"),
+    }
 }
 
 /// Compares a model one of whose layers `spoil` has changed.
@@ -69,19 +85,19 @@ fn the_cpu_agrees_with_itself() {
 #[test]
 fn a_mixer_that_is_off_by_a_percent_is_named() {
     if is_small() {
-        let (report, layers) = compared(|layers| scale(&mut layers[1].input_norm));
+        let (report, layers) = compared(|layers| scale(mixer_norm(&mut layers[1])));
         let layer = failed(&layers);
         assert!(!report.passed() && layer.layer == 1, "{report}");
         assert!(!layer.mixer.within() && layer.experts.within(), "{layer}");
     }
 }
 
-#[cfg(feed_forward = "experts")]
+#[cfg(has = "experts")]
 #[test]
 fn experts_that_are_off_by_a_percent_are_named() {
     if is_small() {
         let (report, layers) = compared(|layers| {
-            let down = &mut layers[2].feed_forward.experts.down;
+            let down = experts_down(&mut layers[2]);
             down.iter_mut().for_each(|matrix| *matrix = scaled(matrix));
         });
         let layer = failed(&layers);
@@ -90,7 +106,7 @@ fn experts_that_are_off_by_a_percent_are_named() {
     }
 }
 
-#[cfg(feed_forward = "experts")]
+#[cfg(has = "experts")]
 fn scaled(matrix: &Matrix) -> Matrix {
     let mut row = vec![0.0; matrix.k];
     let rows = (0..matrix.n).flat_map(|n| {
@@ -100,12 +116,12 @@ fn scaled(matrix: &Matrix) -> Matrix {
     Matrix::new(matrix.k, &[rows.collect()])
 }
 
-#[cfg(feed_forward = "experts")]
+#[cfg(has = "experts")]
 #[test]
 fn experts_that_changed_places_are_found() {
     if is_small() {
         let (report, layers) =
-            compared(|layers| layers[0].feed_forward.experts.down[..ROUTED[0]].rotate_left(1));
+            compared(|layers| experts_down(&mut layers[0])[..ROUTED[0]].rotate_left(1));
         let layer = failed(&layers);
         assert!(!report.passed() && layer.layer == 0, "{report}");
         assert!(layer.experts.largest > 10.0 * ROW_WITHIN, "{layer}");
@@ -115,7 +131,7 @@ fn experts_that_changed_places_are_found() {
 #[test]
 fn a_missing_norm_is_found() {
     if is_small() {
-        let (report, layers) = compared(|layers| layers[0].input_norm.fill(0.0));
+        let (report, layers) = compared(|layers| mixer_norm(&mut layers[0]).fill(0.0));
         assert!(
             !report.passed() && !failed(&layers).mixer.within(),
             "{report}"
@@ -129,7 +145,7 @@ fn an_attention_that_is_wrong_is_found_over_the_longer_text_too() {
         let spoil = |layers: &mut [Layer<Cpu>]| {
             let attends = |index: &usize| Layout::whole().has(Role::Key, Site::Layer(*index));
             let first = (0..LAYERS).find(attends).expect("a layer attends");
-            scale(&mut layers[first].input_norm);
+            scale(mixer_norm(&mut layers[first]));
         };
         let (report, layers) = compared(spoil);
         let layer = failed(&layers);

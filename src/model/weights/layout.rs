@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::blocks::Shape;
 use crate::target::{self, Format, Kind, Piece, Purpose, Role, Row, Site, TENSORS_TABLE};
 
 /// The tensors of the target's model, or of its first layers and what surrounds them.
@@ -71,6 +72,13 @@ impl Layout {
     /// Decoder layers.
     pub fn layers(self) -> usize {
         self.layers
+    }
+
+    /// Blocks of its layers.
+    pub fn blocks(self) -> impl Iterator<Item = Shape> {
+        let layers = (0..self.layers).map(Site::Layer);
+        let sites = layers.chain(self.predicts.then_some(Site::Prediction));
+        sites.flat_map(target::blocks_at).flatten()
     }
 
     /// Sites that have a tensor of the role.

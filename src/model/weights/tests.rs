@@ -69,7 +69,7 @@ fn a_complete_checkpoint_is_accepted() {
     assert!(checkpoint.progress().bytes().0 > 0);
 }
 
-#[cfg(model = "hybrid")]
+#[cfg(has = "delta")]
 #[test]
 fn weights_of_norms_are_stored_less_one_but_for_gated_ones() {
     let folder = Folder::with("model.safetensors", &target_file(|_| ()));
@@ -270,7 +270,7 @@ fn a_missing_tensor_is_named() {
     assert!(matches!(&error, WeightsError::Missing { tensor, count: 1 } if tensor == NORM));
 }
 
-#[cfg(model = "hybrid")]
+#[cfg(has = "delta")]
 #[test]
 fn a_layer_of_prediction_is_there_as_a_whole_or_not_at_all() {
     let others = Layout::whole().without_prediction().tensors();

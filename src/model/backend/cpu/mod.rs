@@ -16,7 +16,7 @@ mod pool;
 pub(crate) mod random;
 mod share;
 // A target of every group of operations.
-#[cfg(all(test, model = "hybrid", feed_forward = "experts"))]
+#[cfg(all(test, has = "delta", has = "experts"))]
 mod tests;
 mod wide;
 

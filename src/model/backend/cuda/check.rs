@@ -1,8 +1,8 @@
 //! The GPU's ops against the CPU's.
 
-#[cfg(model = "hybrid")]
+#[cfg(has = "delta")]
 mod delta;
-#[cfg(feed_forward = "experts")]
+#[cfg(has = "experts")]
 mod experts;
 mod pack;
 
@@ -18,7 +18,7 @@ use crate::weights::Stored;
 use step::executor::DeviceError;
 
 /// What Gated DeltaNet's checks take of a model that has none.
-#[cfg(not(model = "hybrid"))]
+#[cfg(not(has = "delta"))]
 mod delta {
     use super::{Cuda, Tensor};
 
@@ -29,7 +29,7 @@ mod delta {
 }
 
 /// What experts' checks take of a model that has none.
-#[cfg(not(feed_forward = "experts"))]
+#[cfg(not(has = "experts"))]
 mod experts {
     use super::{Cuda, Report};
     use crate::weights::{Checkpoint, WeightsError};

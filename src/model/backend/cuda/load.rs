@@ -12,7 +12,7 @@ use ffi::{CudaError, Device, DeviceBuf, Event, PinnedBuf, Stream, launched, ops}
 
 use super::jobs::{JOB_ROWS, Job, Place, Wanted};
 use super::packed::Part;
-use super::{RECORDS, WIDEST, count, feed_forward, least, memory, most, refused};
+use super::{RECORDS, WIDEST, count, least, memory, most, refused, route};
 use crate::weights::{WeightsError, pipeline};
 use step::executor::DeviceError;
 
@@ -21,7 +21,7 @@ const CODE_BYTES: usize = 1 << 20;
 /// Beside them lie scales, an eighth at most, and factors.
 const WANTED_BYTES: usize = CODE_BYTES + CODE_BYTES / 8 + 4096;
 /// The fewest rows of the widest matrix, in BF16.
-const FEWEST_BYTES: usize = JOB_ROWS * most(WIDEST, feed_forward::LONGEST) * 2;
+const FEWEST_BYTES: usize = JOB_ROWS * most(WIDEST, route::LONGEST) * 2;
 /// What loading needs of the records at least: two slots.
 pub const RECORDS_MIN: usize = 2 * most(FEWEST_BYTES, WANTED_BYTES);
 /// Bytes of a slot, for which there is room in what is lent on the device.

@@ -3,9 +3,7 @@
 use ffi::{Device, DeviceBuf, Element, PinnedBuf};
 
 use super::steps::Steps;
-use super::{
-    ARRIVED, Cuda, NEEDED, OPERAND_BYTES, PARTS, RECORDS, attend, feed_forward, load, refused,
-};
+use super::{ARRIVED, Cuda, NEEDED, OPERAND_BYTES, PARTS, RECORDS, attend, load, refused, route};
 use crate::backend::budget::Budget;
 use crate::backend::host_memory;
 use crate::ops::{Footprint, HostMemory};
@@ -46,7 +44,7 @@ impl Footprint for Cuda {
         shared
             .into_iter()
             .chain(attend::Room::bytes())
-            .chain(feed_forward::Room::BYTES)
+            .chain(route::Room::BYTES)
     }
 
     fn host_memory() -> HostMemory {

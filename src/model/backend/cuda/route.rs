@@ -12,8 +12,6 @@ use crate::target::{self, HIDDEN, MOE_ROWS, Moe};
 use crate::weights::{MatrixSource, WeightsError};
 use step::executor::DeviceError;
 
-/// Longest sum of its products beside the hidden size and those of experts.
-pub const WIDEST: usize = 0;
 /// Elements of its widest row: of all turns.
 pub const WIDEST_ROW: usize = Moe::TURNS * most(HIDDEN, Moe::INTERMEDIATE);
 /// Longest row of its matrices.
@@ -187,10 +185,10 @@ impl Route<Moe> for Cuda {
                 routing.weights.as_ptr(),
                 experts.gate_up.as_ptr(),
                 experts.down.as_ptr(),
-                self.feed_forward.plan.as_mut_ptr(),
+                self.experts.plan.as_mut_ptr(),
                 self.operands.as_mut_ptr(),
-                self.feed_forward.act.as_mut_ptr(),
-                self.feed_forward.turns.as_mut_ptr(),
+                self.experts.act.as_mut_ptr(),
+                self.experts.turns.as_mut_ptr(),
                 residual.as_mut_ptr(),
                 count(x.rows),
                 experts.storage as u32,
@@ -225,11 +223,11 @@ impl Route<Moe> for Cuda {
                 experts.down.as_ptr(),
                 routing.chosen.as_mut_ptr(),
                 routing.weights.as_mut_ptr(),
-                self.feed_forward.plan.as_mut_ptr(),
+                self.experts.plan.as_mut_ptr(),
                 self.operands.as_mut_ptr(),
-                self.feed_forward.act.as_mut_ptr(),
-                self.feed_forward.relay.as_mut_ptr(),
-                self.feed_forward.turns.as_mut_ptr(),
+                self.experts.act.as_mut_ptr(),
+                self.experts.relay.as_mut_ptr(),
+                self.experts.turns.as_mut_ptr(),
                 residual.as_mut_ptr(),
                 count(rows),
                 experts.storage as u32,

@@ -183,7 +183,7 @@ fn the_next_token_is_as_uncertain_as_text() {
 
 /// How often each expert of the first layer is taken by hidden states that differ in all but the
 /// common channels.
-#[cfg(feed_forward = "experts")]
+#[cfg(has = "experts")]
 #[test]
 fn experts_are_taken_by_their_popularity_and_by_the_token() {
     use crate::shapes::Experts as _;

@@ -1,8 +1,8 @@
 //! Cases of experts on the GPU.
 
 use super::pack::{LAYER, contents, loaded, tell};
-use crate::backend::cuda::feed_forward::Experts;
 use crate::backend::cuda::panels::Panels;
+use crate::backend::cuda::route::Experts;
 use crate::backend::cuda::{Cuda, refused};
 use crate::backend::parity::{ProbeExperts, Report};
 use crate::ops::Route;

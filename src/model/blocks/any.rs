@@ -1,0 +1,123 @@
+//! The blocks of the target's model as one type, made of the list that the pipeline writes.
+
+use super::{Block, Loader, Stream};
+use crate::ops::{self, Batch, Dense, Guess};
+use crate::shapes::largest;
+use crate::target::{self, with_blocks};
+use crate::weights::WeightsError;
+use step::executor::DeviceError;
+
+macro_rules! blocks {
+    ($($name:ident: $module:ident::$block:ident<$shape:ident> by $ops:ident,)+) => {
+        /// Blocks by their shapes.
+        mod kinds {
+            $(pub type $shape<B> = crate::blocks::$module::$block<B, crate::target::$shape>;)+
+        }
+
+        /// Operations that the model is written in.
+        pub trait Runs: Dense + Guess $(+ ops::$ops<target::$shape>)+ {}
+
+        impl<B: Dense + Guess $(+ ops::$ops<target::$shape>)+> Runs for B {}
+
+        /// Shape of a block, which says what block it is.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Shape {
+            $($shape,)+
+        }
+
+        /// A block of the model.
+        pub enum AnyBlock<B: Runs> {
+            $($shape(kinds::$shape<B>),)+
+        }
+
+        /// Storage of a step, for every block.
+        pub struct Scratch<B: Runs> {
+            $($name: <kinds::$shape<B> as Block<B>>::Scratch,)+
+        }
+
+        impl Shape {
+            /// For people.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Shape::$shape => stringify!($name),)+
+                }
+            }
+
+            /// Bytes of a page of the block's cache; 0 without a cache.
+            pub fn page_bytes<B: Runs>(self) -> u64 {
+                match self {
+                    $(Shape::$shape => kinds::$shape::<B>::PAGE_BYTES,)+
+                }
+            }
+
+            /// Bytes of a sequence in each buffer of the block's recurrent states.
+            pub fn state_bytes<B: Runs>(self) -> &'static [u64] {
+                match self {
+                    $(Shape::$shape => kinds::$shape::<B>::STATE_BYTES,)+
+                }
+            }
+
+            /// As `Block::router`.
+            pub fn router<B: Runs>(self, own: &Scratch<B>) -> Option<&B::Tensor> {
+                match self {
+                    $(Shape::$shape => kinds::$shape::<B>::router(&own.$name),)+
+                }
+            }
+        }
+
+        impl<B: Runs> AnyBlock<B> {
+            /// Widest row that a block leaves in `Stream::mixed`.
+            pub const MIXED: usize = largest(&[$(kinds::$shape::<B>::MIXED,)+]);
+
+            /// Reads the weights of the loader's site as a block of that shape. `# Errors` as
+            /// `Block::load`.
+            pub fn load(shape: Shape, loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
+                Ok(match shape {
+                    $(Shape::$shape => AnyBlock::$shape(Block::load(loader)?),)+
+                })
+            }
+
+            /// As `Block::run`.
+            pub fn run(
+                &mut self,
+                ops: &mut B,
+                norm: &B::Vector,
+                stream: &mut Stream<B>,
+                own: &mut Scratch<B>,
+                batch: &Batch,
+            ) {
+                match self {
+                    $(AnyBlock::$shape(block) => {
+                        block.run(ops, norm, stream, &mut own.$name, batch);
+                    })+
+                }
+            }
+
+            pub fn shape(&self) -> Shape {
+                match self {
+                    $(AnyBlock::$shape(_) => Shape::$shape,)+
+                }
+            }
+        }
+
+        impl<B: Runs> Scratch<B> {
+            /// Widths of its tensors.
+            pub fn widths() -> impl Iterator<Item = usize> {
+                let blocks = [$(kinds::$shape::<B>::WIDTHS,)+];
+                blocks.into_iter().flatten().copied()
+            }
+
+            /// Room for steps of at most `rows` rows.
+            ///
+            /// # Errors
+            /// Too little memory.
+            pub fn new(ops: &B, rows: usize) -> Result<Scratch<B>, DeviceError> {
+                Ok(Scratch {
+                    $($name: kinds::$shape::<B>::scratch(ops, rows)?,)+
+                })
+            }
+        }
+    };
+}
+
+with_blocks!(blocks);
