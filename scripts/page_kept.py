@@ -81,6 +81,53 @@ def a_list_of_chats(browser, front):
     page.close()
 
 
+CHOOSE = """(() => { const chosen = new DataTransfer();
+    chosen.items.add(new File([%s], "chosen.json"));
+    $("file").files = chosen.files;
+    $("file").dispatchEvent(new Event("change")); })()"""
+
+
+def choose(page, text):
+    """Gives the page a file to import."""
+    page.value("$('said').textContent = $('notice').textContent = ''")
+    page.value(CHOOSE % json.dumps(text))
+    page.wait("the word", "$('said').textContent || $('notice').textContent")
+
+
+def an_export_comes_back(browser, front):
+    """chats are renamed, found, and imported from an export, which nothing else is taken for"""
+    front.plays |= {name: saying("reply to " + name) for name in ("red", "green")}
+    page = browser.page(front.address)
+    page.size(1200, 760)
+    for name in ("red", "green"):
+        say(page, name)
+        page.press("New chat")
+    page.value("window.prompt = () => 'Crimson list'")
+    page.value("document.querySelector('[aria-label=\"Rename chat red\"]').click()")
+    page.wait("the title", f"{TITLES}.join() === 'green,Crimson list'")
+    page.fill("#search", "LIST crim")
+    check(page.value(TITLES) == ["Crimson list"], page.value(TITLES))
+    page.fill("#search", "")
+    exported = export(browser, page)
+    choose(page, json.dumps(exported))
+    check("0 of 2" in page.text("#said"), "chats that are here come twice")
+    page.press("Delete all")
+    page.wait("the end of all", f"{TITLES}.length === 0")
+    choose(page, json.dumps(exported))
+    check("2 of 2" in page.text("#said"), page.text("#said"))
+    page.reload()
+    page.wait("the list", f"{TITLES}.join() === 'green,Crimson list'")
+    page.press("Crimson list")
+    page.wait("the chat", f"{LAST}?.innerText.includes('reply to red')")
+    exported["chats"][0]["turns"][1]["calls"] = [{"id": 1}]
+    exported["chats"][0]["id"] = "another"
+    for wrong in ("no JSON", "null", "{}", json.dumps(exported)):
+        choose(page, wrong)
+        check("no export" in page.text("#notice"), f"{wrong} is imported")
+    check(page.value(f"{TITLES}.length") == 2, "something else was imported")
+    page.close()
+
+
 def export(browser, page):
     with tempfile.TemporaryDirectory() as folder:
         browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=folder,
@@ -145,5 +192,6 @@ def two_tabs(browser, front):
     other.close()
 
 
-CHECKS = [a_page_that_is_left, a_list_of_chats, nothing_is_kept_where_that_is_wished,
+CHECKS = [a_page_that_is_left, a_list_of_chats, an_export_comes_back,
+          nothing_is_kept_where_that_is_wished,
           a_reply_whose_page_is_left, two_tabs]

@@ -43,6 +43,10 @@ def a_small_window(browser, front):
         check(page.value(FITS), f"the page is wider than {width}")
         check(page.value("$('send').getBoundingClientRect().bottom <= innerHeight"),
               f"the button is below {height}")
+        rows = page.value("new Set([...document.querySelectorAll('header button')].map((one) => "
+                          "one.getBoundingClientRect().top)).size")
+        check(rows == 1 and page.value("document.querySelector('header').clientHeight") < 56,
+              f"the header has more than a row at {width}")
         check(page.value("$('log').clientHeight") > 80, "there is no room for the conversation")
     dark = page.value("getComputedStyle(document.body).backgroundColor")
     check(dark == "rgb(22, 24, 27)", "the page is not dark where that is wished")

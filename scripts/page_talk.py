@@ -56,6 +56,24 @@ def answered(browser, front):
     return told[1]
 
 
+def a_start(browser, front):
+    """a chat that has not begun names the model and its context, and has examples to begin with"""
+    page = browser.page(front.address)
+    page.wait("the facts", "/\\S+ answers here. A chat holds [\\d,]+ tokens/.test($('log').innerText)")
+    example = page.value("document.querySelector('.start button').textContent")
+    front.plays[example] = saying("Paris.")
+    page.press(example)
+    check(page.value("document.activeElement === $('prompt') && $('prompt').value") == example,
+          "an example is not where it can be changed")
+    page.press("Send")
+    page.wait("the reply", f"{IDLE} && {LAST}?.innerText.includes('Paris') && !current.live")
+    check(not page.value("Boolean(document.querySelector('.start'))"), "the start stays")
+    check(texts(front) == [example], f"sent was {texts(front)}")
+    page.press("New chat")
+    page.wait("the start", "document.querySelector('.start')")
+    page.close()
+
+
 def tool_call(browser, front):
     """a tool is called, counted whole, and its result goes back"""
     page = browser.page(front.address)
@@ -189,7 +207,14 @@ def settings_that_cannot_be_sent(browser, front):
     page.fill("#temperature", "0.75")
     say(page, "ok")
     check(front.asked[-1]["temperature"] == 0.75, f"sent was {front.asked[-1]}")
-    for field, wrong in (("temperature", "3"), ("length", "1.5"), ("tools", "[{")):
+    sampling = {"top-p": 0.9, "top-k": 20, "min-p": 0.05, "seed": 7}
+    for field, value in sampling.items():
+        page.fill("#" + field, str(value))
+    say(page, "ok")
+    sent = {field: front.asked[-1].get(field.replace("-", "_")) for field in sampling}
+    check(sent == sampling, f"sent was {sent}")
+    for field, wrong in (("temperature", "3"), ("length", "1.5"), ("top-p", "2"), ("top-k", "-1"),
+                         ("min-p", "2"), ("seed", "-1"), ("tools", "[{")):
         right = page.value(f"$('{field}').value")
         page.fill("#" + field, wrong)
         send(page, "ok")
@@ -198,6 +223,8 @@ def settings_that_cannot_be_sent(browser, front):
               f"nothing says what is wrong with {field}")
         check(page.value("$('prompt').value") == "ok", "the message is lost")
         page.fill("#" + field, right)
+        check(page.value(f"!$('wrong').textContent && $('{field}').ariaInvalid === 'false'"),
+              f"what was wrong with {field} is not checked again where it is typed")
         page.press("Done")
         page.fill("#prompt", "")
     page.press("Send")
@@ -294,7 +321,8 @@ def an_address_with_credentials(browser, front):
         front.password = None
 
 
-CHECKS = [first_message, tool_call, new_chat_during_a_reply, a_refused_message, a_reply_that_breaks,
+CHECKS = [first_message, a_start, tool_call, new_chat_during_a_reply, a_refused_message,
+          a_reply_that_breaks,
           the_gauge, a_waiting_reply, few_tokens, a_cut_call, settings_that_cannot_be_sent,
           keys_that_do_not_send, stop, proxies_that_answer, a_server_that_is_away,
           an_address_with_credentials]

@@ -1,5 +1,8 @@
 """How the chat page shows what is said: checks of `chat_page.py`."""
 
+import json
+
+from page_browser import ENTER, INPUT_METHOD
 from page_front import breaking, chunks, saying
 from page_talk import IDLE, LAST, check, say, send, texts
 
@@ -112,6 +115,8 @@ BOMBS = """[
   "# " + " ".repeat(100000) + "x", "|".repeat(50000) + "\\n" + "|-".repeat(50000),
   "- a\\n".repeat(20000), "<".repeat(100000), "&".repeat(100000), "https://".repeat(20000),
   "https://a" + ")".repeat(50000), "**a".repeat(20000) + "**".repeat(20000),
+  ...['/*', '"', "'", '`', '`\\\\', '"\\\\', '"' + '""x', "a"].map((part) =>
+    "```js\\n" + part.repeat(49000 / part.length) + "\\n```"),
   Array.from({ length: 300 }, (_, i) => " ".repeat(i * 2) + "- a").join("\\n"),
 ]"""
 
@@ -134,6 +139,38 @@ def markdown(browser, front):
     check(page.value(f"{LAST}.querySelectorAll('table').length") == 1, "the raw text stays")
     check(page.value("[...document.querySelectorAll('article p, .text.plain, #prompt')]"
                      ".every((one) => one.dir === 'auto')"), "a text has no direction of its own")
+    page.close()
+
+
+# Code by language, and what of it has which colour.
+COLOURS = {
+    ("python", 'def f(x):  # it\'s\n    return "<b>" + x * 2'): [
+        ["keyword", "def"], ["comment", "# it's"], ["keyword", "return"], ["string", '"<b>"'],
+        ["number", "2"]],
+    ("rust", "fn f<'a>(x: &'a str) -> char { 'b' } // \"c\""): [
+        ["keyword", "fn"], ["string", "'b'"], ["comment", '// "c"']],
+    ("js", "/* a\n// b */ let `c\n"): [
+        ["comment", "/* a\n// b */"], ["keyword", "let"], ["string", "`c\n"]],
+    ("sql", "SELECT 1 -- all"): [["keyword", "SELECT"], ["number", "1"], ["comment", "-- all"]],
+    ("text", 'for "all" 1'): [],
+}
+
+
+def code_has_colours(browser, front):
+    """code that is closed has colours and loses no sign, and marks of direction end with their part"""
+    page = browser.page(front.address)
+    for (language, text), wanted in COLOURS.items():
+        found = page.value(f"""(() => {{ const box = document.createElement("div");
+            new Markdown(box).show({json.dumps(f"```{language}{chr(10)}{text}{chr(10)}```")});
+            return [box.querySelector("code").textContent,
+                [...box.querySelectorAll("code span")].map((one) => [one.className, one.textContent])];
+            }})()""")
+        check(found == [text, wanted], f"{language}: {found}")
+    front.plays["turned"] = saying("`a\u202eb` [c\u202e](https://example.org) *d\u202e* e")
+    say(page, "turned")
+    check(page.value(f"[...{LAST}.querySelectorAll('.text code, .text a, .text em')].map("
+                     "(one) => getComputedStyle(one).unicodeBidi).join()") == "isolate,isolate,isolate",
+          "what turns the direction turns the rest of the line")
     page.close()
 
 
@@ -199,7 +236,12 @@ def turns_that_are_changed(browser, front):
     check(page.value("current.turns.length") == 4, "a reply is lost")
     page.press("Edit", "article.user")
     page.fill("article textarea", "c")
-    page.press("Send", "article")
+    check(page.value("document.querySelector('article textarea').clientWidth > $('log').clientWidth / 2"),
+          "a message is edited in less than half of the page")
+    page.key(ENTER, INPUT_METHOD)
+    check(page.value("current.turns.length") == 4, "a choice of an input method sends an edit")
+    page.fill("article textarea", "c")
+    page.key(ENTER)
     page.wait("the reply", f"{IDLE} && {LAST}.innerText.includes('reply c')")
     check(texts(front) == ["a", "reply a", "c"], f"sent was {texts(front)}")
     page.press("Edit", "article.assistant")
@@ -215,4 +257,4 @@ def turns_that_are_changed(browser, front):
     page.close()
 
 
-CHECKS = [markdown, injections, fuzz, many_chunks, turns_that_are_changed]
+CHECKS = [markdown, code_has_colours, injections, fuzz, many_chunks, turns_that_are_changed]

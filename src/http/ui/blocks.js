@@ -206,7 +206,10 @@ function drawCode(parent, block) {
   const made = element(parent, "div", "code");
   const bar = element(made, "div", "bar");
   element(bar, "span", "", block.language || "code");
-  const code = element(element(made, "pre"), "code", "", block.text);
+  const code = element(element(made, "pre"), "code");
+  // Code that is still written has one node, which grows.
+  if (block.closed) colour(code, block.text, block.language);
+  else code.append(block.text);
   code.parentElement.tabIndex = 0;
   code.dir = "ltr";
   button(bar, "Copy", "this code", () => copy(code.textContent));
@@ -302,7 +305,7 @@ class Markdown {
   drawTail(found) {
     const [only] = found;
     // Code that is being written keeps its element, so that it can be selected and copied.
-    const code = found.length === 1 && only.kind === "code" ? only : null;
+    const code = found.length === 1 && only.kind === "code" && !only.closed ? only : null;
     if (code && this.open && this.open.language === code.language
       && code.text.startsWith(this.open.text)) {
       this.open.node.appendData(code.text.slice(this.open.text.length));
@@ -316,7 +319,6 @@ class Markdown {
     this.tail = [...this.box.childNodes].slice(before);
     if (code) {
       const element = this.tail[0].querySelector("code");
-      if (!element.firstChild) element.append(document.createTextNode(""));
       this.open = { node: element.firstChild, text: code.text, language: code.language };
     }
   }

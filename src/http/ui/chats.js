@@ -25,11 +25,11 @@ const keepSoon = { timer: null, ask() {
   this.timer = setTimeout(() => save(current), DRAFT_AFTER_MS);
 } };
 
-/** Keeps a conversation as it is now; one without content is not kept. */
-async function save(conversation) {
+/** Keeps a conversation as it is now, changed `when`; one without content is not kept. */
+async function save(conversation, when = Date.now()) {
   if (conversation.gone) return;
   loaded.set(conversation.id, conversation);
-  conversation.changed = Date.now();
+  conversation.changed = when;
   if (isEmpty(conversation)) {
     heads.delete(conversation.id);
     if (conversation.revision) await store.remove(conversation.id);
@@ -78,15 +78,23 @@ function sortedHeads() {
   return [...heads.values()].sort((a, b) => b.changed - a.changed);
 }
 
+/** Chats to list: those that have all words of the search in their titles. */
+function soughtHeads() {
+  const words = $("search").value.toLowerCase().split(/\s+/);
+  return sortedHeads().filter(({ title }) =>
+    words.every((word) => title.toLowerCase().includes(word)));
+}
+
 function drawChats() {
   const focused = document.activeElement?.dataset?.chat;
   $("list").replaceChildren();
-  for (const head of sortedHeads()) {
+  for (const head of soughtHeads()) {
     const item = element($("list"), "li");
     const live = loaded.get(head.id)?.live ? "… " : "";
     const open = button(item, live + head.title, "", () => show(head.id));
     open.dataset.chat = head.id;
     if (head.id === current.id) open.setAttribute("aria-current", "true");
+    button(item, "✎", "", () => rename(head)).setAttribute("aria-label", "Rename chat " + head.title);
     button(item, "✕", "", () => removeChat(head)).setAttribute("aria-label", "Delete chat " + head.title);
     if (focused === head.id) open.focus();
   }
@@ -163,6 +171,15 @@ function forget(id) {
   else drawChats();
 }
 
+/** Gives a chat another title; an empty one is that of its first message again. */
+async function rename({ id, title }) {
+  const named = prompt("Title of this chat", title);
+  const conversation = loaded.get(id) ?? await store.read(id);
+  if (named === null || !conversation) return;
+  conversation.title = named.trim();
+  await save(conversation, conversation.changed);
+}
+
 async function removeChat(head) {
   if (!confirm(`Delete the chat "${head.title}"?`)) return;
   forget(head.id);
@@ -193,6 +210,22 @@ async function exportAll() {
   made.click();
   setTimeout(() => URL.revokeObjectURL(file), 60000);
   say("Exported.");
+}
+
+/** Chats of a file that this page has written; one that is here already is left as it is. */
+async function importAll(file) {
+  let told;
+  try {
+    told = JSON.parse(await file.text());
+  } catch {
+    // No export.
+  }
+  if (told?.format !== "atlas chats" || told.version !== 1 || !told.chats?.every?.(isConversation)) {
+    return notice(current, `${file.name} is no export of this page: choose an atlas-chats.json.`);
+  }
+  const added = told.chats.filter(({ id }) => !heads.has(id)).map(plainConversation);
+  for (const chat of added) await save(chat, chat.changed);
+  say(`Imported: ${added.length} of ${told.chats.length} chats; the others are here already.`);
 }
 
 /** Another tab has changed something that this one may show. */
@@ -252,7 +285,7 @@ function toggleChats() {
 
 /** Moves the focus into the list, now or once it has something: the store may answer later. */
 function focusList() {
-  const first = $("chats").querySelector("button:not(:disabled)");
+  const first = $("list").querySelector("button");
   listIsAwaited = !first;
   first?.focus();
 }

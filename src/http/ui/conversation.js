@@ -15,12 +15,28 @@ function newConversation(like) {
 }
 
 /** The same as a browser keeps it: what only the page knows of it left out. */
-function plainConversation({ id, changed, revision, system, tools, draft, turns }) {
+function plainConversation({ id, changed, revision, title, system, tools, draft, turns }) {
   const plain = ({ live, view, ...turn }) => turn;
-  return { id, changed, revision, system, tools, draft, turns: turns.map(plain) };
+  return { id, changed, revision, title, system, tools, draft, turns: turns.map(plain) };
+}
+
+/** Whether what a file has for a conversation is one: each part of it that is used. */
+function isConversation(chat) {
+  const are = (kind, of, ...names) => names.every((name) => typeof of?.[name] === kind);
+  const may = (kind, of, ...names) => names.every((name) => [kind, "undefined"].includes(typeof of[name]));
+  const isCall = (call) => are("string", call, "id", "name", "arguments") && may("string", call, "result");
+  const isReply = (turn) => turn.role === "assistant" && are("string", turn, "thought")
+    && may("number", turn, "waited", "first", "rate", "tokens", "limit")
+    && (turn.usage === undefined || are("number", turn.usage, "prompt", "completion"))
+    && Array.isArray(turn.calls) && turn.calls.every(isCall);
+  const isTurn = (turn) => are("string", turn, "text") && (turn.role === "user" || isReply(turn));
+  return are("string", chat, "id", "system", "tools", "draft") && may("string", chat, "title")
+    && are("number", chat, "changed", "revision")
+    && Array.isArray(chat.turns) && chat.turns.every(isTurn);
 }
 
 function title(conversation) {
+  if (conversation.title) return conversation.title.slice(0, TITLE_CHARS);
   const first = conversation.turns.find((turn) => turn.role === "user")?.text;
   const text = first ?? (conversation.draft.trim() && "Draft: " + conversation.draft);
   return (text || "New chat").trim().split("\n")[0].slice(0, TITLE_CHARS);

@@ -20,6 +20,16 @@ function button(parent, word, what, act) {
   return made;
 }
 
+/** Has Enter in a field send it; with Shift it breaks the line. */
+function sendsByEnter(field, act) {
+  field.onkeydown = (event) => {
+    // What confirms a choice of an input method has the code 229 where isComposing has ended.
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
+    event.preventDefault();
+    act();
+  };
+}
+
 /** Tells a screen reader what has happened. */
 function say(text) {
   $("said").textContent = text;

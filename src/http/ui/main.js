@@ -6,7 +6,7 @@ const GREET_AGAIN_MS = 2000;
 const SPOKEN_CHARS = 500;
 
 /** What is known of the server. */
-const server = { context: 0 };
+const server = { context: 0, model: "" };
 let greeting = null;
 
 /** Looks whether the server is there, and which model it has; goes on until it is ready. */
@@ -14,6 +14,7 @@ async function greet() {
   clearTimeout(greeting);
   const state = await serverState().catch((error) => ({ told: error.message }));
   $("state").textContent = state.told;
+  $("state").classList.toggle("ready", Boolean(state.ready));
   if (state.ready) countSoon();
   else if (!state.refused) greeting = setTimeout(greet, GREET_AGAIN_MS);
 }
@@ -27,7 +28,9 @@ async function serverState() {
   if (known.status !== "ready") return { told: "the server is " + known.status };
   try {
     const [model] = (await (await ask("v1/models")).json()).data;
-    server.context = model.max_model_len;
+    const isNew = server.model !== model.id;
+    Object.assign(server, { context: model.max_model_len, model: model.id });
+    if (isNew && !current.turns.length) drawConversation(current);
     return { told: `${model.id}, context ${model.max_model_len}`, ready: true };
   } catch (error) {
     if (error.status !== 401) throw error;
@@ -219,12 +222,7 @@ function wireMessage() {
     current.live.abort.abort();
     $("prompt").focus();
   };
-  $("prompt").onkeydown = (event) => {
-    // What confirms a choice of an input method has the code 229 where isComposing has ended.
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
-    event.preventDefault();
-    send();
-  };
+  sendsByEnter($("prompt"), send);
   $("prompt").oninput = () => {
     current.draft = $("prompt").value;
     keepSoon.ask();
@@ -241,10 +239,11 @@ function wireSettings() {
       countSoon();
     };
   }
-  for (const field of ["thinking", "temperature", "length"]) $(field).onchange = keepSettings;
+  for (const field of ["thinking", ...Object.keys(NUMBERS)]) $(field).onchange = keepSettings;
   $("keep").onchange = keepOrNot;
   $("key").onchange = greet;
   $("settings-open").onclick = () => openSettings(null);
+  $("fields").oninput = checkSettings;
   $("fields").onsubmit = (event) => {
     event.preventDefault();
     $("settings").close();
@@ -255,7 +254,13 @@ function wireSettings() {
 function wireChats() {
   $("clear").onclick = begin;
   $("chats-open").onclick = toggleChats;
+  $("search").oninput = drawChats;
   $("export").onclick = exportAll;
+  $("import").onclick = () => $("file").click();
+  $("file").onchange = async () => {
+    await importAll($("file").files[0]);
+    $("file").value = "";
+  };
   $("delete-all").onclick = async () => {
     if (!confirm("Delete all chats?")) return;
     await removeAll();

@@ -16,6 +16,7 @@ const SCRIPT: &str = concat!(
     "\"use strict\";\n",
     include_str!("dom.js"),
     include_str!("inline.js"),
+    include_str!("colours.js"),
     include_str!("blocks.js"),
     include_str!("server.js"),
     include_str!("store.js"),

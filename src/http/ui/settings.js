@@ -8,7 +8,20 @@ class Mend extends Error {
   }
 }
 
-function number(field, name, least, most, whole) {
+/** Fields of numbers: what a request calls each, the word on it, and what it may be. */
+const NUMBERS = {
+  temperature: { parameter: "temperature", name: "Temperature", least: 0, most: 2 },
+  length: { parameter: "max_tokens", name: "Most tokens", least: 1, whole: true },
+  "top-p": { parameter: "top_p", name: "Top-p", least: 0, most: 1 },
+  "top-k": { parameter: "top_k", name: "Top-k", least: 0, most: 2 ** 31 - 1, whole: true },
+  "min-p": { parameter: "min_p", name: "Min-p", least: 0, most: 1 },
+  // Larger whole numbers are not exact in a script.
+  seed: { parameter: "seed", name: "Seed", least: 0, most: Number.MAX_SAFE_INTEGER, whole: true },
+};
+
+/** The number in a field; none where it is empty, and what must be mended where it is wrong. */
+function number(field) {
+  const { name, least, most = Infinity, whole } = NUMBERS[field];
   const input = $(field);
   if (input.validity.badInput) throw new Mend(field, `${name}: this is no number.`);
   if (input.value === "") return undefined;
@@ -36,17 +49,29 @@ function tools(text) {
 function parameters(conversation) {
   return {
     chat_template_kwargs: { enable_thinking: $("thinking").checked },
-    temperature: number("temperature", "Temperature", 0, 2, false),
-    max_tokens: number("length", "Most tokens", 1, Infinity, true),
+    ...Object.fromEntries(Object.keys(NUMBERS).map((field) =>
+      [NUMBERS[field].parameter, number(field)])),
     tools: tools(conversation.tools),
   };
 }
 
-function openSettings(mend) {
-  $("wrong").textContent = mend ? mend.message : "";
-  for (const field of ["temperature", "length", "tools"]) {
+/** Says what must be mended, or that nothing must; it is checked again wherever something is typed. */
+function checkSettings() {
+  let mend = null;
+  try {
+    parameters(current);
+  } catch (error) {
+    if (!(error instanceof Mend)) throw error;
+    mend = error;
+  }
+  $("wrong").textContent = mend?.message ?? "";
+  for (const field of [...Object.keys(NUMBERS), "tools"]) {
     $(field).ariaInvalid = String(mend?.field === field);
   }
+}
+
+function openSettings(mend) {
+  checkSettings();
   if (!$("settings").open) $("settings").showModal();
   if (mend) $(mend.field).focus();
 }
@@ -56,8 +81,7 @@ function keepSettings() {
   const kept = { keep: $("keep").checked };
   if (kept.keep) {
     kept.thinking = $("thinking").checked;
-    kept.temperature = $("temperature").value;
-    kept.length = $("length").value;
+    for (const field of Object.keys(NUMBERS)) kept[field] = $(field).value;
   }
   remember(browser, SETTINGS, JSON.stringify(kept));
 }
@@ -67,8 +91,7 @@ function recallSettings() {
     const kept = JSON.parse(recall(browser, SETTINGS) ?? "{}");
     $("keep").checked = kept.keep !== false;
     $("thinking").checked = kept.thinking !== false;
-    $("temperature").value = kept.temperature ?? "";
-    $("length").value = kept.length ?? "";
+    for (const field of Object.keys(NUMBERS)) $(field).value = kept[field] ?? "";
   } catch {
     // Nobody wrote this.
   }

@@ -47,6 +47,7 @@ class TurnView {
     show(true);
     const row = element(fields, "div", "row");
     button(row, word, this.name, () => done(field.value));
+    if (this.turn.role === "user") sendsByEnter(field, () => done(field.value));
     button(row, "Cancel", "", () => {
       fields.remove();
       show(false);
@@ -175,9 +176,33 @@ class ReplyView extends TurnView {
   }
 }
 
+/** What may be asked first. */
+const EXAMPLES = [
+  "What is the capital of France?",
+  "Write a Python function that reverses a list.",
+  "Explain in three sentences what a language model does.",
+];
+
+/** A conversation that has not begun says what the model is, and how to begin. */
+function drawStart() {
+  const box = element($("log"), "section", "start");
+  box.setAttribute("aria-label", "Start");
+  if (server.model) {
+    const held = grouped(server.context);
+    element(box, "p", "", `${server.model} answers here. A chat holds ${held} tokens, and is sent to this server alone.`);
+  }
+  for (const example of EXAMPLES) button(box, example, "", () => {
+    giveBack(current, example);
+    keepSoon.ask();
+    countSoon();
+    $("prompt").focus();
+  });
+}
+
 /** Draws the whole of a conversation. */
 function drawConversation(conversation) {
   $("log").replaceChildren();
+  if (!conversation.turns.length) drawStart();
   for (const turn of conversation.turns) drawTurn(conversation, turn);
   $("log").scrollTop = $("log").scrollHeight;
 }
