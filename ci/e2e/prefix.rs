@@ -185,6 +185,32 @@ fn agents_that_take_turns_find_their_prompts_again() {
     assert!(server.metric("atlas_prefix_cache_saved_seconds_total") > 0.0);
 }
 
+/// Agents whose prompts are more than the device has places for, tokens and states, and the tokens
+/// of each.
+const CROWD: usize = few_or_many(48, 150);
+const CROWD_TOKENS: usize = 720;
+
+/// What the host's room gives back has the bits of what was computed.
+#[test]
+fn agents_of_more_than_fits_find_their_prompts_in_the_hosts_room() {
+    let server = Server::start_with(&["--cache-host", "2GB"]);
+    let turn = |agent: usize| {
+        let token = |at| 1 + (61 * agent + 7 * at) % 3000;
+        let prompt: Vec<usize> = (0..CROWD_TOKENS).map(token).collect();
+        let body = json!({"prompt": prompt, "max_tokens": 3, "temperature": 0, "logprobs": 3});
+        server.post_to("/v1/completions", &body).json()
+    };
+    let rounds = [0, 1].map(|_| (0..CROWD).map(turn).collect::<Vec<_>>());
+    for (computed, restored) in rounds[0].iter().zip(&rounds[1]) {
+        assert_eq!(computed["choices"], restored["choices"]);
+    }
+    let found = rounds[1].iter().map(used);
+    let (asked, cached) = found.fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+    assert!(cached * 10 >= asked * 9, "{cached} of {asked}");
+    let restored = server.metric("atlas_prefix_cache_host_restored_bytes_total");
+    assert!(restored > 0.0, "everything was still on the device");
+}
+
 /// Requests of a flood and clients that send them: together they leave more states than there are.
 const FLOOD: usize = 40;
 const FLOODERS: usize = 8;
