@@ -3,7 +3,7 @@
 //! [`Device`] is storage and order, [`Footprint`] the memory that it costs, [`Guess`] what runs
 //! ahead of the host. Beside them stand groups of operations: [`Dense`], and for each kind of block
 //! [`Attend`], [`Delta`], [`Route`] and [`Gate`], generic over the block's shape (`crate::shapes`).
-//! A family of models states which groups it needs.
+//! A model needs the groups of its blocks.
 //!
 //! A backend implements the primitives. Fused operations have a default body that defines them by
 //! primitives; a backend may override any of them, and must then agree with the default.
