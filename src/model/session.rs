@@ -30,8 +30,8 @@ impl Session {
         }
     }
 
-    /// A session that goes on from here in another slot, on the same pages. This one may go on, too,
-    /// when that has ended: its state stays, and it writes over what the other one wrote.
+    /// A session that goes on from here in another slot, on the same pages. This one may go on,
+    /// too, when that has ended: its state stays, and it writes over what the other one wrote.
     pub fn fork(&self, slot: Slot) -> Session {
         Session {
             from: self.slot,

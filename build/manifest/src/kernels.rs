@@ -390,7 +390,14 @@ mod tests {
     use super::{BESIDE, KERNELS, Kind, Launcher, Role, all_ops, follows_a_norm, kind_of};
 
     /// Methods of the groups that make storage rather than compute.
-    const STORAGE: [&str; 4] = ["kv_cache", "delta_state", "load_experts", "routing"];
+    const STORAGE: [&str; 6] = [
+        "cache_at",
+        "state_at",
+        "kv_cache",
+        "delta_state",
+        "load_experts",
+        "routing",
+    ];
 
     /// Groups of operations that families are written in.
     const GROUPS: [&str; 5] = [
