@@ -1,5 +1,5 @@
-//! Memory of what sequences leave behind: KV pages and recurrent states. All layers of a page lie
-//! side by side, and so do those of a state: each is a piece that one copy saves or restores.
+//! Memory of what sequences leave behind: KV pages and recurrent states. What all layers have of a
+//! page, or of a state, is a piece, which is saved and restored as one.
 
 use super::Runs;
 use crate::ops::{Copied, Place};
@@ -48,11 +48,12 @@ pub fn parts<B: Runs>(model: Layout) -> [Vec<std::ops::Range<usize>>; 2] {
 /// The pieces of a model.
 pub struct Pools<P> {
     bytes: PieceBytes,
-    pages: P,
-    /// None where the model has no states.
+    /// Pieces that there are, and the memory of states if the model has some.
+    pages: (usize, P),
     states: Option<P>,
-    /// What layers have of a piece by now.
-    given: PieceBytes,
+    /// Parts that layers have by now, in the order of the layers.
+    of_pages: Vec<Place<P>>,
+    of_states: Vec<Place<P>>,
 }
 
 impl<P: Clone> Pools<P> {
@@ -69,9 +70,10 @@ impl<P: Clone> Pools<P> {
         let states = (bytes.state > 0).then(|| ops.pool(STATES, bytes.state));
         Ok(Pools {
             bytes,
-            pages: ops.pool(pages, bytes.page)?,
+            pages: (pages, ops.pool(pages, bytes.page)?),
             states: states.transpose()?,
-            given: PieceBytes { page: 0, state: 0 },
+            of_pages: Vec::new(),
+            of_states: Vec::new(),
         })
     }
 
@@ -81,28 +83,26 @@ impl<P: Clone> Pools<P> {
 
     /// The next layer's part of each page.
     pub fn page(&mut self, bytes: usize) -> Place<P> {
-        let pool = self.pages.clone();
-        let at = give(&mut self.given.page, bytes, self.bytes.page);
-        Place { pool, at }
+        let (count, pool) = &self.pages;
+        give(&mut self.of_pages, pool, [*count, bytes, self.bytes.page])
     }
 
     /// The next layer's part of each state.
     #[cfg_attr(not(has = "delta"), expect(dead_code, reason = "no layer has a state"))]
     pub fn state(&mut self, bytes: usize) -> Place<P> {
-        let pool = self.states.clone().expect("a model with states");
-        let at = give(&mut self.given.state, bytes, self.bytes.state);
-        Place { pool, at }
+        let pool = self.states.as_ref().expect("a model with states");
+        give(&mut self.of_states, pool, [STATES, bytes, self.bytes.state])
     }
 
     /// Transfers as a device copies them.
     pub fn copied(&self, transfers: &[Transfer]) -> Vec<Copied<'_, P>> {
         let copied = |transfer: &Transfer| {
-            let (pool, piece) = match transfer.piece {
-                Piece::Page(page) => (&self.pages, page.0),
-                Piece::State(slot) => (self.states.as_ref().expect("a model with states"), slot.0),
+            let (places, piece) = match transfer.piece {
+                Piece::Page(page) => (&self.of_pages, page.0),
+                Piece::State(slot) => (&self.of_states, slot.0),
             };
             Copied {
-                pool,
+                places,
                 piece: piece as usize,
                 at: transfer.at,
             }
@@ -111,10 +111,19 @@ impl<P: Clone> Pools<P> {
     }
 }
 
-/// Adds a layer's bytes to those that are given of a piece; where they begin.
-fn give(given: &mut usize, bytes: usize, all: usize) -> usize {
-    let at = *given;
-    *given += bytes;
-    assert!(*given <= all, "a layer that no plan has");
-    at
+/// The next layer's place in a pool: `bytes` of each of `count` pieces, which have `all`.
+fn give<P: Clone>(
+    given: &mut Vec<Place<P>>,
+    pool: &P,
+    [count, bytes, all]: [usize; 3],
+) -> Place<P> {
+    let before: usize = given.iter().map(|place| place.stride).sum();
+    assert!(before + bytes <= all, "a layer that no plan has");
+    let place = Place {
+        pool: pool.clone(),
+        at: before * count,
+        stride: bytes,
+    };
+    given.push(place.clone());
+    place
 }

@@ -21,11 +21,9 @@ pub trait Attend<A: shapes::Attention>: Device {
     /// # Errors
     /// Too little memory.
     fn kv_cache(&self, pages: usize) -> Result<Self::KvCache, DeviceError> {
-        let (pool, at) = (
-            self.pool(pages, Self::PAGE_BYTES + PIECE_ALIGN)?,
-            PIECE_ALIGN,
-        );
-        Ok(self.cache_at(Place { pool, at }))
+        let stride = Self::PAGE_BYTES + PIECE_ALIGN;
+        let (pool, at) = (self.pool(pages, stride)?, PIECE_ALIGN);
+        Ok(self.cache_at(Place { pool, at, stride }))
     }
 
     /// Norms and rotates queries and keys, in place, and writes each row's keys and values at its

@@ -25,11 +25,9 @@ pub trait Delta<D: shapes::Delta>: Dense {
     /// # Errors
     /// Too little memory.
     fn delta_state(&self) -> Result<Self::State, DeviceError> {
-        let (pool, at) = (
-            self.pool(STATES, Self::STATE_BYTES + PIECE_ALIGN)?,
-            PIECE_ALIGN,
-        );
-        Ok(self.state_at(Place { pool, at }))
+        let stride = Self::STATE_BYTES + PIECE_ALIGN;
+        let (pool, at) = (self.pool(STATES, stride)?, PIECE_ALIGN);
+        Ok(self.state_at(Place { pool, at, stride }))
     }
 
     /// Causal depthwise convolution and SiLU over each sequence's rows:

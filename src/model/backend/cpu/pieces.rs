@@ -11,11 +11,7 @@ use super::Cpu;
 
 /// Memory of pieces of one size. Backed by memory once a piece is used.
 #[derive(Clone, Debug)]
-pub struct Pieces {
-    elements: Rc<RefCell<Vec<f32>>>,
-    /// Elements of a piece.
-    stride: usize,
-}
+pub struct Pieces(Rc<RefCell<Vec<f32>>>);
 
 /// A layer's part of each piece.
 #[derive(Debug)]
@@ -43,9 +39,9 @@ impl Part {
         Part {
             starts: Starts {
                 at: place.at / size_of::<f32>(),
-                stride: place.pool.stride,
+                stride: place.stride / size_of::<f32>(),
             },
-            elements: place.pool.elements,
+            elements: place.pool.0,
         }
     }
 
@@ -70,11 +66,8 @@ impl Cpu {
     pub(super) fn pieces(&self, pieces: usize, bytes: usize) -> Result<Pieces, DeviceError> {
         assert!(bytes.is_multiple_of(size_of::<f32>()));
         self.budget.check((pieces * bytes) as u64)?;
-        let stride = bytes / size_of::<f32>();
-        Ok(Pieces {
-            elements: Rc::new(RefCell::new(vec![0.0; pieces * stride])),
-            stride,
-        })
+        let elements = vec![0.0; pieces * bytes / size_of::<f32>()];
+        Ok(Pieces(Rc::new(RefCell::new(elements))))
     }
 
     pub(super) fn take_bytes(&mut self, bytes: usize) -> Result<(), DeviceError> {
@@ -91,14 +84,12 @@ impl Room {
 
     /// Copies at once.
     pub fn copy(&mut self, copies: &[Copied<'_, Pieces>], to: Side) {
-        for Copied { pool, piece, at } in copies {
-            let mut elements = pool.elements.borrow_mut();
-            let elements = &mut elements[piece * pool.stride..][..pool.stride];
-            let room = self.bytes[*at..][..size_of_val(elements)].as_chunks_mut().0;
-            let pairs = elements.iter_mut().zip(room);
-            match to {
-                Side::Host => pairs.for_each(|(from, to)| *to = from.to_ne_bytes()),
-                Side::Device => pairs.for_each(|(to, from)| *to = f32::from_ne_bytes(*from)),
+        for Copied { places, piece, at } in copies {
+            let mut room = &mut self.bytes[*at..];
+            for place in *places {
+                let (now, rest) = room.split_at_mut(place.stride);
+                copy_part(place, *piece, now, to);
+                room = rest;
             }
         }
         self.copied += copies.len() as u64;
@@ -106,5 +97,16 @@ impl Room {
 
     pub fn copied(&self) -> u64 {
         self.copied
+    }
+}
+
+fn copy_part(place: &Place<Pieces>, piece: usize, room: &mut [u8], to: Side) {
+    let range = place.range(piece);
+    let mut elements = place.pool.0.borrow_mut();
+    let elements = &mut elements[range.start / size_of::<f32>()..range.end / size_of::<f32>()];
+    let pairs = elements.iter_mut().zip(room.as_chunks_mut().0);
+    match to {
+        Side::Host => pairs.for_each(|(from, to)| *to = from.to_ne_bytes()),
+        Side::Device => pairs.for_each(|(to, from)| *to = f32::from_ne_bytes(*from)),
     }
 }

@@ -17,14 +17,14 @@ use step::executor::DeviceError;
 pub struct Pieces {
     memory: Rc<RefCell<DeviceBuf<u8>>>,
     /// Bytes of a piece.
-    stride: usize,
+    bytes: usize,
 }
 
 impl Pieces {
-    pub fn new(memory: DeviceBuf<u8>, stride: usize) -> Pieces {
+    pub fn new(memory: DeviceBuf<u8>, bytes: usize) -> Pieces {
         Pieces {
             memory: Rc::new(RefCell::new(memory)),
-            stride,
+            bytes,
         }
     }
 
@@ -40,7 +40,7 @@ impl Pieces {
     }
 
     pub fn count(&self) -> usize {
-        self.memory.borrow().len() / self.stride
+        self.memory.borrow().len() / self.bytes
     }
 }
 
@@ -53,7 +53,7 @@ impl Place<Pieces> {
 
     /// Elements from there to those of the next piece.
     pub fn stride<T>(&self) -> u32 {
-        count(self.pool.stride / size_of::<T>())
+        count(self.stride / size_of::<T>())
     }
 }
 
@@ -108,16 +108,22 @@ impl Copies {
         self.made.record(operations)?;
         self.made.hold(&self.stream)?;
         let room = self.room.as_mut().expect("the room is taken");
-        for Copied { pool, piece, at } in copies {
-            let (start, room) = (piece * pool.stride, &mut room[*at..][..pool.stride]);
-            let mut memory = pool.memory.borrow_mut();
-            // SAFETY: the caller of the executor leaves the room's range and the piece alone until
-            // it is told that the copy is done; both live until `Cuda` waits for the stream.
-            unsafe {
-                match to {
-                    Side::Host => memory.download_unwaited(start, room, &self.stream)?,
-                    Side::Device => memory.upload_part_unwaited(start, room, &self.stream)?,
+        for Copied { places, piece, at } in copies {
+            let mut room = &mut room[*at..];
+            for place in *places {
+                let (part, rest) = room.split_at_mut(place.stride);
+                let (start, mut memory) =
+                    (place.range(*piece).start, place.pool.memory.borrow_mut());
+                // SAFETY: the caller of the executor leaves the room's range and the piece alone
+                // until it is told that the copy is done; both live until `Cuda` waits for the
+                // stream.
+                unsafe {
+                    match to {
+                        Side::Host => memory.download_unwaited(start, part, &self.stream)?,
+                        Side::Device => memory.upload_part_unwaited(start, part, &self.stream)?,
+                    }
                 }
+                room = rest;
             }
         }
         self.started += copies.len() as u64;
