@@ -10,7 +10,7 @@ use step::transfer::{PIECE_ALIGN, Piece, PieceBytes, Transfer};
 
 /// Bytes of a model's pieces.
 pub fn piece_bytes<B: Runs>(model: Layout) -> PieceBytes {
-    let sum = |of_layers: u64| (of_layers as usize).next_multiple_of(PIECE_ALIGN);
+    let sum = |of_layers: usize| of_layers.next_multiple_of(PIECE_ALIGN);
     let blocks = || model.blocks();
     PieceBytes {
         page: sum(blocks().map(|block| block.page_bytes::<B>()).sum()),
@@ -22,11 +22,11 @@ pub fn piece_bytes<B: Runs>(model: Layout) -> PieceBytes {
 /// in a state.
 #[cfg(test)]
 pub fn parts<B: Runs>(model: Layout) -> [Vec<std::ops::Range<usize>>; 2] {
-    let ranges = |all: Vec<u64>| {
+    let ranges = |all: Vec<usize>| {
         let mut end = 0;
-        let range = |bytes: &u64| {
-            end += *bytes as usize;
-            end - *bytes as usize..end
+        let range = |bytes: &usize| {
+            end += bytes;
+            end - bytes..end
         };
         all.iter()
             .map(range)

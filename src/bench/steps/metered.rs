@@ -468,7 +468,7 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
 
     const CELL_BYTES: usize = B::CELL_BYTES;
 
-    const STATE_BYTES: usize = B::STATE_BYTES;
+    const STATE_BYTES: [usize; 2] = B::STATE_BYTES;
 
     fn state_at(&self, place: Place<Self::Pool>) -> Self::State {
         self.inner.state_at(place)

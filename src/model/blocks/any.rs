@@ -44,14 +44,14 @@ macro_rules! blocks {
             }
 
             /// Bytes of a page of the block's cache; 0 without a cache.
-            pub fn page_bytes<B: Runs>(self) -> u64 {
+            pub fn page_bytes<B: Runs>(self) -> usize {
                 match self {
                     $(Shape::$shape => kinds::$shape::<B>::PAGE_BYTES,)+
                 }
             }
 
             /// Bytes of a sequence in each buffer of the block's recurrent states.
-            pub fn state_bytes<B: Runs>(self) -> &'static [u64] {
+            pub fn state_bytes<B: Runs>(self) -> &'static [usize] {
                 match self {
                     $(Shape::$shape => kinds::$shape::<B>::STATE_BYTES,)+
                 }

@@ -3,7 +3,7 @@
 use super::{Block, Loader, Stream};
 use crate::ops::{Attend, Batch, Dense, Qkv};
 use crate::shapes;
-use crate::target::{FORMAT_KV, KvFormat, PAGE, Role};
+use crate::target::Role;
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
@@ -30,7 +30,7 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
 
     const WIDTHS: &'static [usize] = &[A::QUERIES, A::KEYS, A::KEYS];
     const MIXED: usize = A::MIXED;
-    const PAGE_BYTES: u64 = page_bytes::<A>();
+    const PAGE_BYTES: usize = <B as Attend<A>>::PAGE_BYTES;
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
         Ok(Attention {
@@ -45,7 +45,7 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
                 ]),
                 false => None,
             },
-            cache: loader.cache(Self::PAGE_BYTES)?,
+            cache: loader.cache()?,
         })
     }
 
@@ -74,13 +74,4 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
         ops.attention(input, &mut self.cache, batch, mixed);
         ops.linear_add(mixed, &self.o, residual);
     }
-}
-
-/// Bytes of one page in one layer: keys and values of `PAGE` positions.
-const fn page_bytes<A: shapes::Attention>() -> u64 {
-    let element = match FORMAT_KV {
-        KvFormat::F32 => 4,
-        KvFormat::Bf16 => 2,
-    };
-    (PAGE * 2 * A::KEYS * element) as u64
 }

@@ -36,7 +36,7 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
     const WIDTHS: &'static [usize] = &[D::QKV, D::QKV, D::VALUES, D::VALUE_HEADS, D::VALUE_HEADS];
     const MIXED: usize = D::VALUES;
     /// Matrices, then convolution tails.
-    const STATE_BYTES: &'static [u64] = &[f32_bytes(D::STATE), f32_bytes(D::CONV * D::QKV)];
+    const STATE_BYTES: &'static [usize] = &<B as Delta<D>>::STATE_BYTES;
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
         Ok(DeltaNet {
@@ -49,7 +49,7 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
             a_log: loader.vector(Role::GdnDecayRate)?,
             dt_bias: loader.vector(Role::GdnDecayBias)?,
             norm: loader.vector(Role::GdnNorm)?,
-            state: loader.states(Self::STATE_BYTES.iter().sum())?,
+            state: loader.states()?,
         })
     }
 
@@ -135,8 +135,4 @@ impl<D: shapes::Delta, B: Delta<D>> DeltaNet<B, D> {
         ops.gated_delta(input, &mut self.state, batch, mixed);
         ops.gated_linear_add(mixed, &self.norm, &own.z, &self.out, residual);
     }
-}
-
-const fn f32_bytes(elements: usize) -> u64 {
-    (elements * size_of::<f32>()) as u64
 }

@@ -53,35 +53,33 @@ impl<B: Device> Loader<'_, B> {
         self.ops.load_vector(&vector)
     }
 
-    /// The next attention layer's cache, with so many bytes of each page.
+    /// The next attention layer's cache.
     ///
     /// # Errors
     /// Too little memory.
-    pub fn cache<A: shapes::Attention>(&mut self, bytes: u64) -> Result<B::KvCache, DeviceError>
+    pub fn cache<A: shapes::Attention>(&mut self) -> Result<B::KvCache, DeviceError>
     where
         B: Attend<A>,
     {
-        let bytes = bytes as usize;
-        assert!(B::PAGE_BYTES <= bytes);
         match &mut self.kept {
-            Kept::Together(pools) => Ok(self.ops.cache_at(pools.page(bytes))),
+            Kept::Together(pools) => Ok(self.ops.cache_at(pools.page(B::PAGE_BYTES))),
             Kept::Alone(pages) => self.ops.kv_cache(*pages),
         }
     }
 
-    /// The next recurrent layer's states, of so many bytes each.
+    /// The next recurrent layer's states.
     ///
     /// # Errors
     /// Too little memory.
     #[cfg(has = "delta")]
-    pub fn states<D: shapes::Delta>(&mut self, bytes: u64) -> Result<B::State, DeviceError>
+    pub fn states<D: shapes::Delta>(&mut self) -> Result<B::State, DeviceError>
     where
         B: Delta<D>,
     {
-        let bytes = bytes as usize;
-        assert!(B::STATE_BYTES <= bytes);
         match &mut self.kept {
-            Kept::Together(pools) => Ok(self.ops.state_at(pools.state(bytes))),
+            Kept::Together(pools) => {
+                Ok(self.ops.state_at(pools.state(B::STATE_BYTES.iter().sum())))
+            }
             Kept::Alone(_) => self.ops.delta_state(),
         }
     }

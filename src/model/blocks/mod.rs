@@ -43,9 +43,9 @@ pub trait Block<B: Device>: Sized {
     /// Width of what it leaves in `Stream::mixed`.
     const MIXED: usize = 0;
     /// Bytes of a page of its cache; 0 without a cache.
-    const PAGE_BYTES: u64 = 0;
+    const PAGE_BYTES: usize = 0;
     /// Bytes of a sequence in each buffer of its recurrent states.
-    const STATE_BYTES: &'static [u64] = &[];
+    const STATE_BYTES: &'static [usize] = &[];
 
     /// Reads the weights of a site, and takes what the block keeps from step to step.
     ///

@@ -14,8 +14,8 @@ pub trait Delta<D: shapes::Delta>: Dense {
     /// Bytes of a number that `conv_silu` or `gated_delta` leaves of a row that a cell takes.
     const CELL_BYTES: usize;
 
-    /// Bytes of a state of one layer.
-    const STATE_BYTES: usize;
+    /// Bytes of a state of one layer: of its matrices, and of its convolution tail behind them.
+    const STATE_BYTES: [usize; 2];
 
     /// The states of a layer that has this place of each slot's.
     fn state_at(&self, place: Place<Self::Pool>) -> Self::State;
@@ -25,7 +25,8 @@ pub trait Delta<D: shapes::Delta>: Dense {
     /// # Errors
     /// Too little memory.
     fn delta_state(&self) -> Result<Self::State, DeviceError> {
-        let stride = Self::STATE_BYTES + PIECE_ALIGN;
+        let [matrices, tail] = Self::STATE_BYTES;
+        let stride = matrices + tail + PIECE_ALIGN;
         let (pool, at) = (self.pool(STATES, stride)?, PIECE_ALIGN);
         Ok(self.state_at(Place { pool, at, stride }))
     }

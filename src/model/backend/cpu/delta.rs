@@ -71,7 +71,10 @@ impl<D: shapes::Delta> Delta<D> for Cpu {
 
     const CELL_BYTES: usize = size_of::<f32>();
 
-    const STATE_BYTES: usize = (D::MATRICES + D::TAIL * D::QKV) * size_of::<f32>();
+    const STATE_BYTES: [usize; 2] = [
+        D::MATRICES * size_of::<f32>(),
+        D::TAIL * D::QKV * size_of::<f32>(),
+    ];
 
     fn state_at(&self, place: Place<Pieces>) -> State<D> {
         let ((), ()) = (D::CHECK, D::FITS);

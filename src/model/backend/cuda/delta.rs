@@ -54,7 +54,10 @@ impl Delta<Gdn> for Cuda {
 
     const CELL_BYTES: usize = 2;
 
-    const STATE_BYTES: usize = (Gdn::STATE + Gdn::CONV * Gdn::QKV) * size_of::<f32>();
+    const STATE_BYTES: [usize; 2] = [
+        Gdn::STATE * size_of::<f32>(),
+        Gdn::CONV * Gdn::QKV * size_of::<f32>(),
+    ];
 
     fn state_at(&self, place: Place<Pieces>) -> State {
         // Copies of vectors of 16 bytes.
