@@ -190,7 +190,7 @@ fn agents_that_take_turns_find_their_prompts_again() {
 const CROWD: usize = few_or_many(48, 150);
 const CROWD_TOKENS: usize = 720;
 
-/// What the host's room gives back has the bits of what was computed.
+/// Prompts that the host's room gives back have the bits of what was computed.
 #[test]
 fn agents_of_more_than_fits_find_their_prompts_in_the_hosts_room() {
     let server = Server::start_with(&["--cache-host", "2GB"]);

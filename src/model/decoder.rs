@@ -46,7 +46,7 @@ pub struct Prediction<B: Runs> {
 pub struct Scratch<B: Runs> {
     pub stream: Stream<B>,
     blocks: blocks::Scratch<B>,
-    /// What followed the mixer of the layer that ran last.
+    /// Shape of the block behind the mixer of the layer that ran last.
     fed: Option<Shape>,
     /// Room of predictions, if the model has that layer.
     pub predicted: Option<Predicted<B>>,

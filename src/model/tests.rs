@@ -367,7 +367,7 @@ fn rows_out_of_range_are_refused() {
     );
 }
 
-/// What a part of the forward pass left.
+/// State behind a part of the forward pass.
 struct Left {
     part: Part,
     /// Hidden states.
@@ -376,7 +376,7 @@ struct Left {
     routed: bool,
 }
 
-/// What each part of a model's forward pass leaves of a page of tokens.
+/// States behind each part of a model's forward pass over a page of tokens.
 fn left_of_parts(checkpoint: &weights::Checkpoint) -> Vec<Left> {
     let mut ops = Cpu::new(2);
     let mut pools = Pools::new(&ops, checkpoint.layout(), KV_PAGES).unwrap();

@@ -23,7 +23,7 @@ function button(parent, word, what, act) {
 /** Has Enter in a field send it; with Shift it breaks the line. */
 function sendsByEnter(field, act) {
   field.onkeydown = (event) => {
-    // What confirms a choice of an input method has the code 229 where isComposing has ended.
+    // The key that confirms a choice of an input method has the code 229 where isComposing has ended.
     if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
     event.preventDefault();
     act();

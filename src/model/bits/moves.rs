@@ -65,7 +65,7 @@ impl Moved {
         }
     }
 
-    /// What the sequence gives where nothing comes between.
+    /// Logits of the sequence where nothing comes between.
     pub(crate) fn left<B: Runs>(&self, runner: &mut Runner<B>) -> Result<Trace, DeviceError> {
         let mut trace = begin(runner, &self.own)?;
         go_on(runner, &self.own, &mut trace)?;
@@ -88,7 +88,7 @@ impl Moved {
         Ok((begun, bytes))
     }
 
-    /// What it gives in all when it goes on elsewhere.
+    /// Logits of all its steps when it goes on elsewhere.
     pub(crate) fn restored<B: Runs>(
         &self,
         runner: &mut Runner<B>,

@@ -57,7 +57,7 @@ macro_rules! blocks {
                 }
             }
 
-            /// As `Block::router`.
+            /// Logits of the block's router, if it has one.
             pub fn router<B: Runs>(self, own: &Scratch<B>) -> Option<&B::Tensor> {
                 match self {
                     $(Shape::$shape => kinds::$shape::<B>::router(&own.$name),)+

@@ -34,8 +34,7 @@ impl Program {
 }
 
 /// Part of every piece of a pool: that of one layer. Parts of a layer lie behind each other, since
-/// operations read those of many pieces: an address space that is cut finely costs a GPU a sixth of
-/// its speed in long contexts.
+/// operations read those of many pieces: what they read is then close together.
 #[derive(Clone, Debug)]
 pub struct Place<P> {
     pub pool: P,

@@ -54,7 +54,7 @@ impl Layout {
         }
     }
 
-    /// The same without that layer if none of its tensors is there: some releases declare one and
+    /// Layout without that layer if none of its tensors is there: some releases declare one and
     /// have none.
     pub fn found_in(self, is_there: impl Fn(&str) -> bool) -> Layout {
         let less = self.without_prediction();

@@ -136,7 +136,7 @@ pub(super) fn hybrid(target: &Target, gdn: Rows, experts: Rows) -> Vec<Row> {
     rows
 }
 
-/// What layers have behind their mixers.
+/// Tensors of the feed-forward of every layer.
 fn feed_forwards(target: &Target, experts: Rows) -> Vec<Row> {
     let layers = |part| Place::feeding(target, |each| each == part);
     let mut rows = mlp(target, &layers(FeedForward::Mlp));

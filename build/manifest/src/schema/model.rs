@@ -136,7 +136,7 @@ impl Model {
         self.layers.repeated(&self.layers.period)
     }
 
-    /// What the first layers have behind their mixers, which those after them repeat.
+    /// Kinds of feed-forward of the first layers, which those after them repeat.
     pub(crate) fn feed_forward(&self) -> Vec<FeedForward> {
         match &self.layers.feed_forward[..] {
             [] => vec![self.family.traits().feed_forward.usual()],
@@ -144,7 +144,7 @@ impl Model {
         }
     }
 
-    /// What each layer has behind its mixer.
+    /// Kind of feed-forward of each layer.
     pub(crate) fn feed_forwards(&self) -> Vec<FeedForward> {
         self.layers.repeated(&self.feed_forward())
     }
