@@ -4,8 +4,7 @@
 //!   SHA-256 of a large file and git's SHA-1 of a small one; `trees/<commit>.json` lists them too.
 //! - `hf download --local-dir`: `.cache/huggingface/download/<file>.metadata` holds the commit and
 //!   that same digest in two lines, and `.cache/huggingface/trees/` the lists.
-//! - A git checkout: `.git/HEAD` leads to the commit, `.git/index` holds git's SHA-1 of each file,
-//!   or of the pointer that stands for a large one.
+//! - A git checkout: `.git/HEAD` leads to the commit.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +18,7 @@ use crate::target;
 
 /// Folders of the hub's client in a directory; the second is that of versions before 0.24.
 const CLIENT_FOLDERS: [&str; 2] = [".cache/huggingface", ".huggingface"];
-/// Largest file that is read here: a list of a revision, or git's of a checkout.
+/// Largest file that is read here: a list of a revision.
 const BYTES_MAX: u64 = 64 << 20;
 /// Digits of git's SHA-1 and of a SHA-256.
 const SHA1_DIGITS: usize = 40;
@@ -32,7 +31,6 @@ pub enum Witness {
     Blob,
     Metadata,
     Tree,
-    Git,
 }
 
 impl fmt::Display for Witness {
@@ -42,7 +40,6 @@ impl fmt::Display for Witness {
             Witness::Blob => "the hub's cache names the blobs",
             Witness::Metadata => "the hub's client noted beside them",
             Witness::Tree => "the hub listed for the revision",
-            Witness::Git => "the index of the git checkout states",
         })
     }
 }
@@ -53,8 +50,6 @@ pub enum Expected {
     Sha256(String),
     /// SHA-1 of git's object of the content.
     GitBlob(String),
-    /// SHA-1 of git's object of the content, or of the LFS pointer that stands for it.
-    GitEntry(String),
 }
 
 impl Expected {
@@ -137,7 +132,6 @@ pub(super) fn check_revision(folder: &Folder, names: &[String]) -> Result<(), We
 pub(super) struct Records<'a> {
     folder: &'a Folder,
     tree: BTreeMap<String, TreeEntry>,
-    git: BTreeMap<String, String>,
 }
 
 impl<'a> Records<'a> {
@@ -146,12 +140,9 @@ impl<'a> Records<'a> {
         let tree = revisions
             .first()
             .and_then(|revision| tree(folder, &revision.commit));
-        let index = folder.read(git::INDEX, BYTES_MAX).ok();
-        let git = index.and_then(|index| git::entries(&index));
         Records {
             folder,
             tree: tree.unwrap_or_default(),
-            git: git.unwrap_or_default(),
         }
     }
 
@@ -163,11 +154,7 @@ impl<'a> Records<'a> {
             Some((Witness::Metadata, Expected::of_etag(&etag)?))
         };
         let listed = || Some((Witness::Tree, self.tree.get(name)?.expected()?));
-        let git = || {
-            let digest = self.git.get(name)?.clone();
-            Some((Witness::Git, Expected::GitEntry(digest)))
-        };
-        blob().or_else(noted).or_else(listed).or_else(git)
+        blob().or_else(noted).or_else(listed)
     }
 }
 

@@ -111,7 +111,6 @@ fn notes_that_are_broken_state_nothing() {
         put(scratch.0.join(NAME), "x");
         let note = format!("{}/download/{NAME}.metadata", CLIENT_FOLDERS[0]);
         put(scratch.0.join(note), text);
-        put(scratch.0.join(git::INDEX), "DIRC");
         let folder = Folder::open(&scratch.0).unwrap();
         assert_eq!(best(&folder), None);
         assert_eq!(revisions(&folder, &names()), []);
