@@ -147,8 +147,8 @@ mod tests {
 
     #[test]
     fn both_forms_of_a_flag_and_of_help_are_taken() {
-        let (args, rest) = split(&words("graph t --svg=a.svg -h"));
-        assert_eq!((args, rest), (words("graph t --svg a.svg --help"), vec![]));
+        let (args, rest) = split(&words("dist t --out=a -h"));
+        assert_eq!((args, rest), (words("dist t --out a --help"), vec![]));
     }
 
     #[test]
