@@ -4,7 +4,6 @@
 //! and `ignore_eos`, so peers are measured with the same yardstick. Token counts are those that the
 //! server reports, times are those that a client sees.
 
-mod chart;
 pub mod client;
 mod figures;
 mod load;
@@ -32,7 +31,7 @@ use model::target;
 
 /// As a file name.
 const STANDARD_OUTPUT: &str = "-";
-/// Largest file of a key or of goals.
+/// Largest file of a key.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// measure a running server, or the model's steps and start on this machine
@@ -102,14 +101,6 @@ pub struct Options {
     /// write the figures as JSON to this file, or to standard output if it is -
     #[argh(option)]
     json: Option<PathBuf>,
-
-    /// draw the figures into this file
-    #[argh(option)]
-    svg: Option<PathBuf>,
-
-    /// JSON file with goals for the drawing: scenario name to metric name to value
-    #[argh(option)]
-    goals: Option<PathBuf>,
 }
 
 /// Why there are no figures, or none to rely on.
@@ -161,11 +152,6 @@ pub fn run(command: Command) -> Result<(), BenchError> {
 }
 
 fn serve(options: &Options) -> Result<(), BenchError> {
-    let goals = options
-        .goals
-        .as_deref()
-        .map(chart::read_goals)
-        .transpose()?;
     let report = measure(options)?;
     match &options.json {
         // A program reads standard output then, and the table goes to the person behind it.
@@ -181,12 +167,6 @@ fn serve(options: &Options) -> Result<(), BenchError> {
     }
     if options.large {
         eprint!("{}", peer());
-    }
-    if let Some(path) = &options.svg {
-        write(
-            path,
-            &chart::draw(&report.titles(), &report.scenarios, goals.as_ref()),
-        )?;
     }
     match report.first_error {
         None => Ok(()),

@@ -54,21 +54,6 @@ impl Report {
         text + "\n"
     }
 
-    /// Titles of a picture: target, version, card and clocks, as far as they are known here.
-    pub fn titles(&self) -> Vec<String> {
-        let server = self
-            .server
-            .as_deref()
-            .unwrap_or("a server that tells no target");
-        let machine = self.machine.as_deref();
-        vec![
-            format!("{server}, model {} at {}", self.model, self.url),
-            machine
-                .unwrap_or("card and clocks of that machine are not known here")
-                .to_owned(),
-        ]
-    }
-
     pub fn table(&self) -> String {
         let mut text = format!("{} at {}\n", self.model, self.url);
         for figures in &self.scenarios {

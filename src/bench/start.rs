@@ -16,7 +16,7 @@ use std::time::Instant;
 use argh::{ArgsInfo, FromArgs};
 use serde::{Deserialize, Serialize};
 
-use super::{BenchError, STANDARD_OUTPUT, chart, write};
+use super::{BenchError, STANDARD_OUTPUT, write};
 use crate::cli::boot::{self, Engine, Files};
 use crate::cli::{Exit, Failure};
 use engine::{Limits, Phase};
@@ -43,10 +43,6 @@ pub struct StartOptions {
     /// write the figures as JSON to this file, or to standard output if it is -
     #[argh(option)]
     json: Option<PathBuf>,
-
-    /// draw the stages into this file
-    #[argh(option)]
-    svg: Option<PathBuf>,
 }
 
 /// One start, or the medians of several.
@@ -120,8 +116,7 @@ fn tell(report: &Report, options: &StartOptions) -> Result<(), BenchError> {
             path.as_ref().map_or(Ok(()), |path| write(path, &json))?;
         }
     }
-    let svg = options.svg.as_ref();
-    svg.map_or(Ok(()), |path| write(path, &report.svg()))
+    Ok(())
 }
 
 /// Starts the model in this process, tells how long it took, and takes it down.
@@ -320,22 +315,6 @@ impl Report {
             self.text_s
         )?;
         writeln!(text, "the weights were read {}", self.read())
-    }
-
-    /// Each stage as a bar, in proportion to the whole.
-    fn svg(&self) -> String {
-        let bar = |label: &str, s: f64| chart::Bar {
-            label: label.to_owned(),
-            value: format!("{s:.3} s"),
-            share: (s / self.total_s).clamp(0.0, 1.0),
-            limit: None,
-            met: None,
-        };
-        let stages = self.stages.iter().map(|stage| bar(&stage.name, stage.s));
-        let text = [bar("tokenizer, beside", self.text_s)];
-        let total = [bar("start to READY", self.total_s)];
-        let bars: Vec<_> = stages.chain(text).chain(total).collect();
-        chart::svg(&chart::own_titles(), &bars, false).expect("a string takes everything")
     }
 }
 

@@ -134,19 +134,9 @@ fn refused_requests_are_counted_and_make_the_run_fail() {
 }
 
 #[test]
-fn the_files_that_were_asked_for_are_written() {
+fn the_memory_of_the_process_that_was_named_is_told() {
     let (url, _) = stub::start(1, 0);
-    let (svg, goals) = (scratch_file("x.svg"), scratch_file("goals.json"));
-    std::fs::write(&goals, r#"{"custom": {"total_tok_s": 0.001}}"#).unwrap();
     let pid = std::process::id().to_string();
-    let files = [
-        "--svg",
-        svg.to_str().unwrap(),
-        "--goals",
-        goals.to_str().unwrap(),
-        "--pid",
-        &pid,
-    ];
     let asked = [
         "--url",
         &url,
@@ -154,22 +144,12 @@ fn the_files_that_were_asked_for_are_written() {
         "1",
         "--requests",
         "1",
-        "--max-tokens",
-        "2",
+        "--pid",
+        &pid,
     ];
-    run(command(&[&asked[..], &files].concat())).unwrap();
-    let drawn = std::fs::read_to_string(&svg).unwrap();
-    assert!(
-        drawn.contains("atlas-stub 1.0, model stub at http://"),
-        "{drawn}"
-    );
-    [svg, goals]
-        .iter()
-        .for_each(|path| std::fs::remove_file(path).unwrap());
-    assert!(
-        drawn.contains("goal 0.0") && drawn.contains("custom total_tok_s"),
-        "{drawn}"
-    );
+    let report = measure(&served(&asked)).unwrap();
+    assert_eq!(report.server.as_deref(), Some("atlas-stub 1.0"));
+    assert!(report.memory.is_some_and(|memory| memory.rss_bytes > 0));
 }
 
 #[test]

@@ -63,6 +63,7 @@ pub struct Atlas {
 
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand)]
+#[expect(clippy::large_enum_variant, reason = "a process has one")]
 pub enum Verb {
     Serve(serve::Serve),
     Generate(generate::Generate),

@@ -27,7 +27,7 @@ use std::time::Instant;
 use argh::{ArgsInfo, FromArgs};
 use serde::Serialize;
 
-use super::{BenchError, chart, write};
+use super::{BenchError, write};
 use crate::cli::boot;
 use model::Runs;
 use model::backend::clock::Timed;
@@ -78,10 +78,6 @@ pub struct DecodeOptions {
     /// write the figures as JSON to this file
     #[argh(option)]
     json: Option<PathBuf>,
-
-    /// draw the steps and their operations into this file
-    #[argh(option)]
-    svg: Option<PathBuf>,
 }
 
 /// time prompts of 128 to 32768 tokens, each operation, and what memory allows
@@ -99,10 +95,6 @@ pub struct PrefillOptions {
     /// write the figures as JSON to this file
     #[argh(option)]
     json: Option<PathBuf>,
-
-    /// draw the prompts and their operations into this file
-    #[argh(option)]
-    svg: Option<PathBuf>,
 }
 
 /// What was measured.
@@ -155,7 +147,7 @@ pub fn decode(options: DecodeOptions) -> Result<(), BenchError> {
         predicts: false,
         cases: cases.map(Case::Decode).collect(),
     };
-    job.report()?.tell(options.json, options.svg)
+    job.report()?.tell(options.json)
 }
 
 /// # Errors
@@ -170,7 +162,7 @@ pub fn prefill(options: PrefillOptions) -> Result<(), BenchError> {
         predicts: false,
         cases: prompts.into_iter().map(Case::Prompt).collect(),
     };
-    job.report()?.tell(options.json, options.svg)
+    job.report()?.tell(options.json)
 }
 
 impl Job {
@@ -329,11 +321,10 @@ impl Case {
 }
 
 impl Report {
-    /// Prints the figures, and writes the files that were asked for.
-    fn tell(&self, json: Option<PathBuf>, svg: Option<PathBuf>) -> Result<(), BenchError> {
+    /// Prints the figures, and writes the file that was asked for.
+    fn tell(&self, json: Option<PathBuf>) -> Result<(), BenchError> {
         print!("{}", self.table());
-        json.map_or(Ok(()), |path| write_json(&path, self))?;
-        svg.map_or(Ok(()), |path| write(&path, &self.svg()))
+        json.map_or(Ok(()), |path| write_json(&path, self))
     }
 
     /// For people.
@@ -370,28 +361,6 @@ impl Report {
             .expect("a string takes everything");
         }
         text
-    }
-
-    /// Each step as a bar, up to the limit and beyond, and its operations below it.
-    fn svg(&self) -> String {
-        let bars = self.cases.iter().flat_map(|case| {
-            let part = |label: String, us: f64, limit: f64| chart::Bar {
-                label,
-                value: format!(
-                    "{us:.1} us, limit {limit:.1} us ({:.0} %)",
-                    100.0 * limit / us
-                ),
-                share: (us / case.us.max(case.ops_us)).clamp(0.0, 1.0),
-                limit: Some((limit / case.us.max(case.ops_us)).clamp(0.0, 1.0)),
-                met: None,
-            };
-            let step = part(case.name.clone(), case.us, case.limit_us);
-            let ops = case.ops.iter();
-            let ops = ops.map(move |op| part(op.name.clone(), op.us, op.us * op.share));
-            [step].into_iter().chain(ops)
-        });
-        chart::svg(&chart::own_titles(), &bars.collect::<Vec<_>>(), false)
-            .expect("a string takes everything")
     }
 }
 
