@@ -84,7 +84,7 @@ use tokio::time::sleep;
 pub use self::end::Thread;
 pub use self::handle::{Handle, Phase, Rejected};
 pub use self::limits::Limits;
-pub use self::stats::{Figure, Stats};
+pub use self::stats::{Figure, Stats, Told};
 
 use self::constraint::MaskThreads;
 use self::drafts::Drafter;

@@ -27,69 +27,106 @@ impl Figure {
     }
 }
 
-/// Gauges say what is now; counters only grow.
-#[derive(Debug, Default)]
-pub struct Stats {
-    /// Gauge: sequences that hold a slot.
-    pub running: Figure,
-    /// Gauge: accepted requests without a slot.
-    pub waiting: Figure,
-    /// Gauge: KV pages that sequences own.
-    pub pages_used: Figure,
-    /// Gauge: KV pages of kept prompts that no sequence uses.
-    pub pages_cached: Figure,
-    /// Gauge: KV pages of the engine.
-    pub pages_total: Figure,
-    /// Counter: prompt tokens computed.
-    pub prompt_tokens: Figure,
-    /// Counter: tokens of prompts that were looked up among kept ones.
-    pub looked_up_tokens: Figure,
-    /// Counter: those of them that were kept and not computed again.
-    pub cached_tokens: Figure,
-    /// Counter: nanoseconds that those would have taken.
-    pub saved_nanos: Figure,
-    /// Counter: kept beginnings of prompts that were driven out, their tokens, and the sum of the
-    /// times since each was in use, milliseconds.
-    pub evictions: Figure,
-    pub evicted_tokens: Figure,
-    pub evicted_age_millis: Figure,
-    /// Counter: tokens of `cached_tokens` that came from the host's memory.
-    pub restored_tokens: Figure,
-    /// Counter: bytes copied to the host's memory, and back.
-    pub host_saved_bytes: Figure,
-    pub host_restored_bytes: Figure,
-    /// Gauge: bytes of the host's memory for beginnings of prompts, and those that have some.
-    pub host_bytes: Figure,
-    pub host_bytes_used: Figure,
-    /// Counter: beginnings of prompts that were driven out of the host's memory, their tokens, and
-    /// the sum of the times since each was in use, milliseconds.
-    pub host_evictions: Figure,
-    pub host_evicted_tokens: Figure,
-    pub host_evicted_age_millis: Figure,
-    /// Counter: tokens generated.
-    pub generated_tokens: Figure,
-    /// Counter: drafts that were tried.
-    pub drafted_tokens: Figure,
-    /// Counter: those of them that held.
-    pub accepted_tokens: Figure,
-    /// Counter: replies that ended on a stop token.
-    pub finished_stop: Figure,
-    /// Counter: replies that reached `max_tokens`.
-    pub finished_length: Figure,
-    /// Counter: requests that got `Event::Failed`.
-    pub failed: Figure,
-    /// Counter: requests whose receiver went away.
-    pub cancelled: Figure,
-    /// Counter: requests turned away because the queue was full or the engine stopped.
-    pub rejected: Figure,
-    /// Counter: steps of the device.
-    pub steps: Figure,
-    /// Counter: nanoseconds that the device took for them.
-    pub step_nanos: Figure,
-    /// Gauge: thousandths, how long steps take now over the first of the same work.
-    pub slowdown: Figure,
-    /// Tokens of prompts and replies in each step.
-    pub step_tokens: StepTokens,
+/// A figure as it is told. Gauges say what is now; counters only grow.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    pub name: &'static str,
+    /// `gauge` or `counter`.
+    pub kind: &'static str,
+    /// What it counts, in a sentence.
+    pub help: &'static str,
+    pub value: f64,
+}
+
+/// Makes `Stats` of rows: what a figure counts, which is told with it, its field, its kind, its
+/// name, and the number of its steps in a unit that it is told in.
+macro_rules! stats {
+    ($(#[doc = $help:literal] $field:ident: $kind:ident $name:literal / $steps:literal,)*) => {
+        /// Figures of an engine.
+        #[derive(Debug, Default)]
+        pub struct Stats {
+            $(#[doc = $help] pub $field: Figure,)*
+            /// Replies that ended on a stop token.
+            pub finished_stop: Figure,
+            /// Replies that reached `max_tokens`.
+            pub finished_length: Figure,
+            /// Requests that got `Event::Failed`.
+            pub failed: Figure,
+            /// Requests whose receiver went away.
+            pub cancelled: Figure,
+            /// Tokens of prompts and replies in each step.
+            pub step_tokens: StepTokens,
+        }
+
+        impl Stats {
+            /// Figures that are told one by one.
+            pub fn told(&self) -> Vec<Told> {
+                vec![$(Told {
+                    name: $name,
+                    kind: stringify!($kind),
+                    help: $help.trim_ascii(),
+                    value: self.$field.get() as f64 / $steps,
+                },)*]
+            }
+        }
+    };
+}
+
+stats! {
+    /// Sequences that hold a slot.
+    running: gauge "atlas_requests_running" / 1.0,
+    /// Accepted requests without a slot.
+    waiting: gauge "atlas_requests_waiting" / 1.0,
+    /// KV pages that sequences own.
+    pages_used: gauge "atlas_kv_pages_used" / 1.0,
+    /// KV pages of prompts that ended, kept for prompts to come.
+    pages_cached: gauge "atlas_kv_pages_cached" / 1.0,
+    /// KV pages of the engine.
+    pages_total: gauge "atlas_kv_pages" / 1.0,
+    /// Memory of the host for prompts that the device has no place for.
+    host_bytes: gauge "atlas_prefix_cache_host_bytes" / 1.0,
+    /// Memory of the host that has such prompts.
+    host_bytes_used: gauge "atlas_prefix_cache_host_bytes_used" / 1.0,
+    /// Time of the last steps over that of the first ones of the same work.
+    slowdown: gauge "atlas_step_slowdown_ratio" / 1e3,
+    /// Prompt tokens computed.
+    prompt_tokens: counter "atlas_prompt_tokens_total" / 1.0,
+    /// Tokens of prompts that were looked up among those of prompts before.
+    looked_up_tokens: counter "atlas_prefix_cache_queries_total" / 1.0,
+    /// Tokens of prompts that were computed for a prompt before, and not again.
+    cached_tokens: counter "atlas_prefix_cache_hits_total" / 1.0,
+    /// Time that the prompts' tokens would have taken that were not computed again.
+    saved_nanos: counter "atlas_prefix_cache_saved_seconds_total" / 1e9,
+    /// Beginnings of prompts that were kept and had to go.
+    evictions: counter "atlas_prefix_cache_evictions_total" / 1.0,
+    /// Their tokens.
+    evicted_tokens: counter "atlas_prefix_cache_evicted_tokens_total" / 1.0,
+    /// Sum of the times since each of those that had to go was in use.
+    evicted_age_millis: counter "atlas_prefix_cache_evicted_age_seconds_total" / 1e3,
+    /// Tokens of those hits that came from the host's memory.
+    restored_tokens: counter "atlas_prefix_cache_host_hits_total" / 1.0,
+    /// Bytes of prompts that were copied to the host's memory.
+    host_saved_bytes: counter "atlas_prefix_cache_host_saved_bytes_total" / 1.0,
+    /// Bytes of prompts that were copied back from the host's memory.
+    host_restored_bytes: counter "atlas_prefix_cache_host_restored_bytes_total" / 1.0,
+    /// Beginnings of prompts that were in the host's memory and had to go.
+    host_evictions: counter "atlas_prefix_cache_host_evictions_total" / 1.0,
+    /// Tokens of the beginnings that had to go from the host's memory.
+    host_evicted_tokens: counter "atlas_prefix_cache_host_evicted_tokens_total" / 1.0,
+    /// Sum of the times since each of those that went from the host's memory was in use.
+    host_evicted_age_millis: counter "atlas_prefix_cache_host_evicted_age_seconds_total" / 1e3,
+    /// Tokens generated.
+    generated_tokens: counter "atlas_generation_tokens_total" / 1.0,
+    /// Drafts that were tried.
+    drafted_tokens: counter "atlas_draft_tokens_total" / 1.0,
+    /// Drafts that held: tokens that took no step of their own.
+    accepted_tokens: counter "atlas_draft_tokens_accepted_total" / 1.0,
+    /// Requests turned away.
+    rejected: counter "atlas_requests_rejected_total" / 1.0,
+    /// Steps of the device.
+    steps: counter "atlas_steps_total" / 1.0,
+    /// Time of the device's steps.
+    step_nanos: counter "atlas_step_seconds_total" / 1e9,
 }
 
 /// Counts the steps by their tokens.

@@ -40,49 +40,73 @@ impl ServerFigures {
     }
 }
 
-/// Durations and sizes of requests.
-#[derive(Debug)]
-pub struct Times {
-    /// Time from the request's arrival at the engine, as are `request` and `queue`.
-    pub first_token: Histogram,
-    pub between_tokens: Histogram,
-    /// Mean of `between_tokens` over a request.
-    pub per_token: Histogram,
-    pub request: Histogram,
-    /// Until the request, or the first of its replies, gets a slot.
-    pub queue: Histogram,
-    /// Time from there to the first token.
-    pub prefill: Histogram,
-    /// Time from the first token to the last.
-    pub decode: Histogram,
-    /// Time from the slot to the end.
-    pub inference: Histogram,
-    pub prompt_tokens: Histogram,
-    pub reply_tokens: Histogram,
-    /// Those of the longest reply to a request.
-    pub most_tokens: Histogram,
-    /// Replies wanted to each prompt.
-    pub choices: Histogram,
-    /// The length that each reply may have.
-    pub max_tokens: Histogram,
+/// A histogram of requests as it is told.
+pub struct TimesTold<'a> {
+    /// Name; empty where it is told under the name of vLLM alone.
+    pub name: &'static str,
+    /// Name that vLLM gives it.
+    pub alias: &'static str,
+    /// What it counts, in a sentence.
+    pub help: &'static str,
+    pub histogram: &'a Histogram,
 }
 
-impl Default for Times {
-    fn default() -> Times {
-        Times {
-            first_token: Histogram::of_seconds(),
-            between_tokens: Histogram::of_seconds(),
-            per_token: Histogram::of_seconds(),
-            request: Histogram::of_seconds(),
-            queue: Histogram::of_seconds(),
-            prefill: Histogram::of_seconds(),
-            decode: Histogram::of_seconds(),
-            inference: Histogram::of_seconds(),
-            prompt_tokens: Histogram::of_tokens(),
-            reply_tokens: Histogram::of_tokens(),
-            most_tokens: Histogram::of_tokens(),
-            choices: Histogram::of_tokens(),
-            max_tokens: Histogram::of_tokens(),
+/// Makes `Times` of rows: what a histogram counts, which is told with it, its field, how it is
+/// made, its name, and that of vLLM for it.
+macro_rules! times {
+    ($(#[doc = $help:literal] $field:ident: $made:ident $name:literal $alias:literal,)*) => {
+        /// Durations and sizes of requests.
+        #[derive(Debug)]
+        pub struct Times {
+            $(#[doc = $help] pub $field: Histogram,)*
         }
-    }
+
+        impl Default for Times {
+            fn default() -> Times {
+                Times { $($field: Histogram::$made(),)* }
+            }
+        }
+
+        impl Times {
+            /// All of them.
+            pub fn told(&self) -> Vec<TimesTold<'_>> {
+                vec![$(TimesTold {
+                    name: $name,
+                    alias: $alias,
+                    help: $help.trim_ascii(),
+                    histogram: &self.$field,
+                },)*]
+            }
+        }
+    };
+}
+
+times! {
+    /// From a request's arrival at the engine to its first token.
+    first_token: of_seconds "atlas_time_to_first_token_seconds" "vllm:time_to_first_token_seconds",
+    /// Between tokens of one request.
+    between_tokens: of_seconds
+        "atlas_inter_token_latency_seconds" "vllm:inter_token_latency_seconds",
+    /// Mean between tokens of a request.
+    per_token: of_seconds "" "vllm:request_time_per_output_token_seconds",
+    /// From a request's arrival at the engine to the end of its replies.
+    request: of_seconds "atlas_request_duration_seconds" "vllm:e2e_request_latency_seconds",
+    /// From a request's arrival at the engine to its slot.
+    queue: of_seconds "atlas_request_queue_seconds" "vllm:request_queue_time_seconds",
+    /// From a request's slot to its first token.
+    prefill: of_seconds "atlas_request_prefill_seconds" "vllm:request_prefill_time_seconds",
+    /// From a request's first token to its last.
+    decode: of_seconds "atlas_request_decode_seconds" "vllm:request_decode_time_seconds",
+    /// From the slot to the end.
+    inference: of_seconds "" "vllm:request_inference_time_seconds",
+    /// Tokens of a request's prompts.
+    prompt_tokens: of_tokens "atlas_request_prompt_tokens" "vllm:request_prompt_tokens",
+    /// Tokens generated for a request.
+    reply_tokens: of_tokens "atlas_request_generation_tokens" "vllm:request_generation_tokens",
+    /// Tokens generated for the longest reply to a request.
+    most_tokens: of_tokens "" "vllm:request_max_num_generation_tokens",
+    /// Replies wanted to each prompt.
+    choices: of_tokens "" "vllm:request_params_n",
+    /// The length that each reply may have.
+    max_tokens: of_tokens "" "vllm:request_params_max_tokens",
 }

@@ -8,10 +8,9 @@ mod vllm;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
-use engine::Stats;
+use engine::{Stats, Told};
 use step::Facts;
 
-use super::figures::Times;
 use super::settings::Compatibility;
 use super::state::State;
 
@@ -52,7 +51,12 @@ pub fn page(state: &State) -> String {
             "Memory of replies that their clients have not read.",
             service.engine.backlog_bytes() as u64,
         );
-        times(&mut page.text, &service.times);
+        for told in service.times.told() {
+            if !told.name.is_empty() {
+                let (name, help) = (told.name, told.help);
+                told.histogram.write(&mut page.text, name, "", help);
+            }
+        }
         if state.settings.metrics == Some(Compatibility::Vllm) {
             vllm::write(&mut page, state, service);
         }
@@ -109,167 +113,15 @@ fn server(page: &mut Page, state: &State) {
     }
 }
 
-fn times(out: &mut String, times: &Times) {
-    for (histogram, name, help) in [
-        (
-            &times.first_token,
-            "atlas_time_to_first_token_seconds",
-            "From a request's arrival at the engine to its first token.",
-        ),
-        (
-            &times.between_tokens,
-            "atlas_inter_token_latency_seconds",
-            "Between tokens of one request.",
-        ),
-        (
-            &times.request,
-            "atlas_request_duration_seconds",
-            "From a request's arrival at the engine to the end of its replies.",
-        ),
-        (
-            &times.queue,
-            "atlas_request_queue_seconds",
-            "From a request's arrival at the engine to its slot.",
-        ),
-        (
-            &times.prefill,
-            "atlas_request_prefill_seconds",
-            "From a request's slot to its first token.",
-        ),
-        (
-            &times.decode,
-            "atlas_request_decode_seconds",
-            "From a request's first token to its last.",
-        ),
-        (
-            &times.prompt_tokens,
-            "atlas_request_prompt_tokens",
-            "Tokens of a request's prompts.",
-        ),
-        (
-            &times.reply_tokens,
-            "atlas_request_generation_tokens",
-            "Tokens generated for a request.",
-        ),
-    ] {
-        histogram.write(out, name, "", help);
-    }
-}
-
 fn engine(page: &mut Page, stats: &Stats) {
-    for (name, help, figure) in [
-        (
-            "atlas_requests_running",
-            "Sequences that hold a slot.",
-            &stats.running,
-        ),
-        (
-            "atlas_requests_waiting",
-            "Accepted requests without a slot.",
-            &stats.waiting,
-        ),
-        (
-            "atlas_kv_pages_used",
-            "KV pages that sequences own.",
-            &stats.pages_used,
-        ),
-        (
-            "atlas_kv_pages_cached",
-            "KV pages of prompts that ended, kept for prompts to come.",
-            &stats.pages_cached,
-        ),
-        (
-            "atlas_kv_pages",
-            "KV pages of the engine.",
-            &stats.pages_total,
-        ),
-        (
-            "atlas_prefix_cache_host_bytes",
-            "Memory of the host for prompts that the device has no place for.",
-            &stats.host_bytes,
-        ),
-        (
-            "atlas_prefix_cache_host_bytes_used",
-            "Memory of the host that has such prompts.",
-            &stats.host_bytes_used,
-        ),
-    ] {
-        page.gauge(name, help, figure.get());
-    }
-    for (name, help, figure) in [
-        (
-            "atlas_prompt_tokens_total",
-            "Prompt tokens computed.",
-            &stats.prompt_tokens,
-        ),
-        (
-            "atlas_prefix_cache_queries_total",
-            "Tokens of prompts that were looked up among those of prompts before.",
-            &stats.looked_up_tokens,
-        ),
-        (
-            "atlas_prefix_cache_hits_total",
-            "Tokens of prompts that were computed for a prompt before, and not again.",
-            &stats.cached_tokens,
-        ),
-        (
-            "atlas_prefix_cache_host_hits_total",
-            "Tokens of those hits that came from the host's memory.",
-            &stats.restored_tokens,
-        ),
-        (
-            "atlas_prefix_cache_host_saved_bytes_total",
-            "Bytes of prompts that were copied to the host's memory.",
-            &stats.host_saved_bytes,
-        ),
-        (
-            "atlas_prefix_cache_host_restored_bytes_total",
-            "Bytes of prompts that were copied back from the host's memory.",
-            &stats.host_restored_bytes,
-        ),
-        (
-            "atlas_prefix_cache_host_evictions_total",
-            "Beginnings of prompts that were in the host's memory and had to go.",
-            &stats.host_evictions,
-        ),
-        (
-            "atlas_prefix_cache_host_evicted_tokens_total",
-            "Tokens of the beginnings that had to go from the host's memory.",
-            &stats.host_evicted_tokens,
-        ),
-        (
-            "atlas_prefix_cache_evictions_total",
-            "Beginnings of prompts that were kept and had to go.",
-            &stats.evictions,
-        ),
-        (
-            "atlas_prefix_cache_evicted_tokens_total",
-            "Their tokens.",
-            &stats.evicted_tokens,
-        ),
-        (
-            "atlas_generation_tokens_total",
-            "Tokens generated.",
-            &stats.generated_tokens,
-        ),
-        (
-            "atlas_draft_tokens_total",
-            "Drafts that were tried.",
-            &stats.drafted_tokens,
-        ),
-        (
-            "atlas_draft_tokens_accepted_total",
-            "Drafts that held: tokens that took no step of their own.",
-            &stats.accepted_tokens,
-        ),
-        (
-            "atlas_requests_rejected_total",
-            "Requests turned away.",
-            &stats.rejected,
-        ),
-        ("atlas_steps_total", "Steps of the device.", &stats.steps),
-    ] {
-        page.counter(name, help, figure.get());
+    for Told {
+        name,
+        kind,
+        help,
+        value,
+    } in stats.told()
+    {
+        page.series(kind, name, help, &[("", value)]);
     }
     let finished = [
         ("{reason=\"stop\"}", stats.finished_stop.get() as f64),
@@ -282,36 +134,5 @@ fn engine(page: &mut Page, stats: &Stats) {
         "atlas_requests_finished_total",
         "Sequences by how they ended.",
         &finished,
-    );
-    for (name, help, seconds) in [
-        (
-            "atlas_prefix_cache_evicted_age_seconds_total",
-            "Sum of the times since each of those that had to go was in use.",
-            stats.evicted_age_millis.get() as f64 / 1e3,
-        ),
-        (
-            "atlas_prefix_cache_host_evicted_age_seconds_total",
-            "Sum of the times since each of those that went from the host's memory was in use.",
-            stats.host_evicted_age_millis.get() as f64 / 1e3,
-        ),
-        (
-            "atlas_prefix_cache_saved_seconds_total",
-            "Time that the prompts' tokens would have taken that were not computed again.",
-            stats.saved_nanos.get() as f64 / 1e9,
-        ),
-        (
-            "atlas_step_seconds_total",
-            "Time of the device's steps.",
-            stats.step_nanos.get() as f64 / 1e9,
-        ),
-    ] {
-        page.series("counter", name, help, &[("", seconds)]);
-    }
-    let slowdown = stats.slowdown.get() as f64 / 1e3;
-    page.series(
-        "gauge",
-        "atlas_step_slowdown_ratio",
-        "Time of the last steps over that of the first ones of the same work.",
-        &[("", slowdown)],
     );
 }

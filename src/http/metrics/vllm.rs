@@ -3,12 +3,29 @@
 //! Names and labels are those of vLLM's own `/metrics`. What this server has no figure for is left
 //! out rather than told as zero.
 
+use engine::Stats;
 use step::PAGE;
 
 use super::Page;
 use crate::state::{Service, State};
 
-/// Appends the aliases.
+/// Name of that server for a figure of the engine.
+fn alias(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "atlas_requests_running" => "vllm:num_requests_running",
+        "atlas_requests_waiting" => "vllm:num_requests_waiting",
+        "atlas_prompt_tokens_total" => "vllm:prompt_tokens_total",
+        "atlas_generation_tokens_total" => "vllm:generation_tokens_total",
+        "atlas_prefix_cache_queries_total" => "vllm:prefix_cache_queries_total",
+        "atlas_prefix_cache_hits_total" => "vllm:prefix_cache_hits_total",
+        "atlas_draft_tokens_total" => "vllm:spec_decode_num_draft_tokens_total",
+        "atlas_draft_tokens_accepted_total" => "vllm:spec_decode_num_accepted_tokens_total",
+        "atlas_requests_rejected_total" => "vllm:admission_rejections_total",
+        _ => return None,
+    })
+}
+
+/// Appends the aliases, and what that server tells beside them.
 pub fn write(page: &mut Page, state: &State, service: &Service) {
     // One engine, as vLLM counts its own from 0.
     let labels = format!(
@@ -18,76 +35,53 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
     let braced = format!("{{{labels}}}");
     let stats = service.engine.stats();
     let used = stats.pages_used.get() as f64 / (stats.pages_total.get() as f64).max(1.0);
-    for (name, help, value) in [
+    let pages = stats.pages_total.get();
+    let config = format!("{{{labels},block_size=\"{PAGE}\",num_gpu_blocks=\"{pages}\"}}");
+    for told in stats.told() {
+        if let Some(name) = alias(told.name) {
+            page.series(told.kind, name, told.help, &[(&braced, told.value)]);
+        }
+    }
+    for (kind, name, help, labels, value) in [
         (
-            "vllm:num_requests_running",
-            "Sequences that hold a slot.",
-            stats.running.get() as f64,
-        ),
-        (
-            "vllm:num_requests_waiting",
-            "Accepted requests without a slot.",
-            stats.waiting.get() as f64,
-        ),
-        (
+            "gauge",
             "vllm:kv_cache_usage_perc",
             "KV pages in use; 1 is all of them.",
+            &braced,
             used,
         ),
-    ] {
-        page.series("gauge", name, help, &[(&braced, value)]);
-    }
-    let config = format!(
-        "{{{labels},block_size=\"{}\",num_gpu_blocks=\"{}\"}}",
-        PAGE,
-        stats.pages_total.get()
-    );
-    let name = "vllm:cache_config_info";
-    page.series("gauge", name, "The KV pages.", &[(&config, 1.0)]);
-    for (name, help, value) in [
         (
-            "vllm:prompt_tokens_total",
-            "Prompt tokens computed.",
-            stats.prompt_tokens.get(),
+            "gauge",
+            "vllm:cache_config_info",
+            "The KV pages.",
+            &config,
+            1.0,
         ),
         (
-            "vllm:generation_tokens_total",
-            "Tokens generated.",
-            stats.generated_tokens.get(),
-        ),
-        (
-            "vllm:prefix_cache_queries_total",
-            "Tokens of prompts that were looked up.",
-            stats.looked_up_tokens.get(),
-        ),
-        (
-            "vllm:prefix_cache_hits_total",
-            "Those of them that were not computed again.",
-            stats.cached_tokens.get(),
-        ),
-        (
-            "vllm:spec_decode_num_draft_tokens_total",
-            "Drafts that were tried.",
-            stats.drafted_tokens.get(),
-        ),
-        (
-            "vllm:spec_decode_num_accepted_tokens_total",
-            "Drafts that held.",
-            stats.accepted_tokens.get(),
-        ),
-        (
+            "counter",
             "vllm:num_preemptions_total",
             "Sequences preempted: none ever is.",
-            0,
-        ),
-        (
-            "vllm:admission_rejections_total",
-            "Requests turned away.",
-            stats.rejected.get(),
+            &braced,
+            0.0,
         ),
     ] {
-        page.series("counter", name, help, &[(&braced, value as f64)]);
+        page.series(kind, name, help, &[(labels, value)]);
     }
+    finished(page, stats, &labels);
+    for told in service.times.told() {
+        let (name, help) = (told.alias, told.help);
+        told.histogram.write(&mut page.text, name, &labels, help);
+    }
+    let (name, help) = (
+        "vllm:iteration_tokens_total",
+        "Tokens of prompts and replies in a step.",
+    );
+    let steps = &stats.step_tokens.0;
+    steps.write(&mut page.text, name, &labels, help);
+    requests(page, state);
+}
+
+fn finished(page: &mut Page, stats: &Stats, labels: &str) {
     let finished = [
         ("stop", &stats.finished_stop),
         ("length", &stats.finished_length),
@@ -103,8 +97,6 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
         .map(|(labels, count)| (labels.as_str(), *count));
     let help = "Sequences by how they ended.";
     page.series("counter", "vllm:request_success_total", help, &finished);
-    histograms(&mut page.text, service, &labels);
-    requests(page, state);
 }
 
 /// Responses by class, as vLLM's page has them of its routes.
@@ -119,84 +111,6 @@ fn requests(page: &mut Page, state: &State) {
         "Requests by the class of their status.",
         &counts,
     );
-}
-
-fn histograms(out: &mut String, service: &Service, labels: &str) {
-    let times = &service.times;
-    for (histogram, name, help) in [
-        (
-            &times.first_token,
-            "vllm:time_to_first_token_seconds",
-            "Until the first token.",
-        ),
-        (
-            &times.between_tokens,
-            "vllm:inter_token_latency_seconds",
-            "Between tokens.",
-        ),
-        (
-            &times.per_token,
-            "vllm:request_time_per_output_token_seconds",
-            "Mean between tokens of a request.",
-        ),
-        (
-            &times.request,
-            "vllm:e2e_request_latency_seconds",
-            "Until the end of a request.",
-        ),
-        (
-            &times.queue,
-            "vllm:request_queue_time_seconds",
-            "Waiting for a slot.",
-        ),
-        (
-            &times.prefill,
-            "vllm:request_prefill_time_seconds",
-            "From the slot to the first token.",
-        ),
-        (
-            &times.decode,
-            "vllm:request_decode_time_seconds",
-            "From the first token to the last.",
-        ),
-        (
-            &times.inference,
-            "vllm:request_inference_time_seconds",
-            "From the slot to the end.",
-        ),
-        (
-            &times.prompt_tokens,
-            "vllm:request_prompt_tokens",
-            "Tokens of a prompt.",
-        ),
-        (
-            &times.reply_tokens,
-            "vllm:request_generation_tokens",
-            "Tokens generated for a request.",
-        ),
-        (
-            &times.choices,
-            "vllm:request_params_n",
-            "Replies wanted to each prompt.",
-        ),
-        (
-            &times.max_tokens,
-            "vllm:request_params_max_tokens",
-            "The length that each reply may have.",
-        ),
-        (
-            &times.most_tokens,
-            "vllm:request_max_num_generation_tokens",
-            "Tokens generated for the longest reply to a request.",
-        ),
-        (
-            &service.engine.stats().step_tokens.0,
-            "vllm:iteration_tokens_total",
-            "Tokens of prompts and replies in a step.",
-        ),
-    ] {
-        histogram.write(out, name, labels, help);
-    }
 }
 
 /// As the text format wants it between quotes.
