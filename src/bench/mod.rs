@@ -104,38 +104,27 @@ pub struct Options {
 }
 
 /// Why there are no figures, or none to rely on.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// An option does not make sense; the text says which and why.
+    #[error("{0}")]
     Option(String),
     /// The server could not be asked at all.
+    #[error("{0}")]
     Server(String),
     /// The model could not be loaded or run.
+    #[error("{0}")]
     Model(String),
     /// The model could not be made ready.
+    #[error("{}", .0.message)]
     Start(Failure),
     /// A file could not be read or written.
+    #[error("{path}: {cause}")]
     File { path: PathBuf, cause: String },
     /// Some requests failed; the figures are of the others.
+    #[error("{failed} requests failed, the first one with: {first}")]
     Requests { failed: usize, first: String },
 }
-
-impl fmt::Display for BenchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BenchError::Option(text) | BenchError::Server(text) | BenchError::Model(text) => {
-                f.write_str(text)
-            }
-            BenchError::Start(failure) => f.write_str(&failure.message),
-            BenchError::File { path, cause } => write!(f, "{}: {cause}", path.display()),
-            BenchError::Requests { failed, first } => {
-                write!(f, "{failed} requests failed, the first one with: {first}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for BenchError {}
 
 /// Runs the load, prints a table, writes the files that were asked for.
 ///

@@ -41,21 +41,12 @@ pub struct Pack {
 const THREADS_MAX: usize = 4;
 
 /// Why a file was not written.
+#[derive(Debug, thiserror::Error)]
 enum Stopped {
-    Weights(WeightsError),
-    Writing(io::Error),
-}
-
-impl From<WeightsError> for Stopped {
-    fn from(error: WeightsError) -> Stopped {
-        Stopped::Weights(error)
-    }
-}
-
-impl From<io::Error> for Stopped {
-    fn from(error: io::Error) -> Stopped {
-        Stopped::Writing(error)
-    }
+    #[error("{0}")]
+    Weights(#[from] WeightsError),
+    #[error("{0}")]
+    Writing(#[from] io::Error),
 }
 
 /// Writes the file beside its place until it is whole.

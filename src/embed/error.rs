@@ -1,26 +1,28 @@
 //! Why there is no reply.
 
-use std::fmt;
-
 use hyper::StatusCode;
 
 use crate::cli::Failure;
 use http::error::ApiError;
 
 /// Why there is no model or no reply.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// The model cannot be loaded: what is wrong and its fix.
+    #[error("{0}")]
     Open(String),
     /// The request cannot be answered as it is.
+    #[error("{problem}")]
     Request {
         /// The field at fault, by its name in the chat completions API: `messages[0].role`.
         field: Option<String>,
         problem: String,
     },
     /// As many requests wait as may; begin another once a reply is complete.
+    #[error("as many requests wait as may; wait for a reply")]
     Busy,
     /// The model failed; this engine answers nothing any more.
+    #[error("{0}")]
     Engine(String),
 }
 
@@ -46,15 +48,3 @@ impl Error {
         Error::of(ApiError::field(name, problem))
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Open(problem) | Error::Engine(problem) => f.write_str(problem),
-            Error::Request { problem, .. } => f.write_str(problem),
-            Error::Busy => f.write_str("as many requests wait as may; wait for a reply"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}

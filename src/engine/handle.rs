@@ -1,6 +1,5 @@
 //! The server's side of the engine: a bounded inbox, figures, and the way to end it.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,24 +26,15 @@ pub enum Phase {
 }
 
 /// A request that the engine did not take.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Rejected {
     /// As many requests of this source are waiting as may, or of all: try again later.
+    #[error("the queue is full; try again later")]
     Full(Request),
     /// The engine is draining or has stopped.
+    #[error("the server is shutting down")]
     Stopped(Request),
 }
-
-impl fmt::Display for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Rejected::Full(_) => "the queue is full; try again later",
-            Rejected::Stopped(_) => "the server is shutting down",
-        })
-    }
-}
-
-impl std::error::Error for Rejected {}
 
 /// What the handles and the engine thread share.
 #[derive(Debug)]

@@ -66,7 +66,6 @@ pub mod turns;
 
 use std::collections::VecDeque;
 use std::error::Error;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -117,35 +116,25 @@ const COPIED_LOOK: Duration = Duration::from_micros(100);
 const INTERNAL: &str = "internal error; the server is stopping";
 
 /// Why the engine thread ended before it was told to.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The executor could not be built.
+    #[error("the model could not be started: {0}")]
     Start(Box<dyn Error + Send + Sync>),
     /// A step failed; the device must not be used again.
+    #[error("the device failed: {0}")]
     Device(DeviceError),
     /// A call of the device did not return for so long; its thread is lost with it.
+    #[error(
+        "the device did not answer for {} s: it is lost, or what it computes has no end; see \
+         `dmesg` and `nvidia-smi`, and reboot if they do not answer either",
+        .0.as_secs_f32()
+    )]
     Unresponsive(Duration),
     /// An invariant broke; the panic message was printed where it happened.
+    #[error("the engine broke an invariant and stopped")]
     Panicked,
 }
-
-impl fmt::Display for EngineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            EngineError::Start(cause) => write!(f, "the model could not be started: {cause}"),
-            EngineError::Device(cause) => write!(f, "the device failed: {cause}"),
-            EngineError::Unresponsive(patience) => write!(
-                f,
-                "the device did not answer for {} s: it is lost, or what it computes has no end; \
-                 see `dmesg` and `nvidia-smi`, and reboot if they do not answer either",
-                patience.as_secs_f32()
-            ),
-            EngineError::Panicked => f.write_str("the engine broke an invariant and stopped"),
-        }
-    }
-}
-
-impl Error for EngineError {}
 
 impl EngineError {
     /// Whether the device can be asked for nothing more, not even to free its memory.

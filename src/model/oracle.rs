@@ -185,33 +185,12 @@ impl fmt::Display for OracleReport {
 }
 
 /// Why nothing was found.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum OracleError {
-    Device(DeviceError),
-    Weights(WeightsError),
-}
-
-impl fmt::Display for OracleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OracleError::Device(error) => error.fmt(f),
-            OracleError::Weights(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for OracleError {}
-
-impl From<DeviceError> for OracleError {
-    fn from(error: DeviceError) -> OracleError {
-        OracleError::Device(error)
-    }
-}
-
-impl From<WeightsError> for OracleError {
-    fn from(error: WeightsError) -> OracleError {
-        OracleError::Weights(error)
-    }
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+    #[error("{0}")]
+    Weights(#[from] WeightsError),
 }
 
 /// Compares the idle model of `runner` with that of `reference`, which is right, over the weights

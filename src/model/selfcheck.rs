@@ -76,11 +76,16 @@ pub struct Report {
 }
 
 /// A replay that did not agree: this device, driver, build or weights file must not serve.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Mismatch {
     /// The golden text cannot be used.
+    #[error("golden tokens: {0}")]
     Malformed(String),
     /// Another token is the most likely one, by more than twice the tolerance.
+    #[error(
+        "golden sequence {sequence}, token {position}: {found} instead of {expected}, beyond the \
+         {allowed} that a log-probability may differ by; {OTHER}"
+    )]
     Token {
         sequence: usize,
         position: usize,
@@ -89,6 +94,10 @@ pub enum Mismatch {
         allowed: Allowed,
     },
     /// A log-probability differs by more than the tolerance.
+    #[error(
+        "golden sequence {sequence}, token {position}: log-probability of {token} is {found} \
+         instead of {expected}, which may differ by {allowed}; {OTHER}"
+    )]
     Logprob {
         sequence: usize,
         position: usize,
@@ -97,51 +106,12 @@ pub enum Mismatch {
         found: f32,
         allowed: Allowed,
     },
-    Device(DeviceError),
+    #[error("{0}")]
+    Device(#[from] DeviceError),
 }
 
 /// What a mismatch means.
 const OTHER: &str = "the device or the weights compute something else than the model";
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Mismatch::Malformed(problem) => write!(f, "golden tokens: {problem}"),
-            Mismatch::Token {
-                sequence,
-                position,
-                expected,
-                found,
-                allowed,
-            } => write!(
-                f,
-                "golden sequence {sequence}, token {position}: {found} instead of {expected}, \
-                 beyond the {allowed} that a log-probability may differ by; {OTHER}"
-            ),
-            Mismatch::Logprob {
-                sequence,
-                position,
-                token,
-                expected,
-                found,
-                allowed,
-            } => write!(
-                f,
-                "golden sequence {sequence}, token {position}: log-probability of {token} is \
-                 {found} instead of {expected}, which may differ by {allowed}; {OTHER}"
-            ),
-            Mismatch::Device(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Mismatch {}
-
-impl From<DeviceError> for Mismatch {
-    fn from(error: DeviceError) -> Mismatch {
-        Mismatch::Device(error)
-    }
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -128,57 +128,30 @@ impl fmt::Display for TextReport {
 }
 
 /// A model that must not serve.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum TextMismatch {
     /// The text is not as likely as it must be.
-    Likelihood {
-        nats: f64,
-        bound: TextBound,
-    },
+    #[error(
+        "the check of the model failed: a text has {nats:.4} nats per token, must be {bound}; the \
+         weights, or what this device makes of them, are not the model's. `verify --full` compares \
+         the files, `verify --oracle` the device with the CPU"
+    )]
+    Likelihood { nats: f64, bound: TextBound },
     /// Token by token the text has another likelihood.
-    Decode {
-        difference: f64,
-    },
-    /// Logits of a position have other bits than before.
-    Bits {
-        /// What had changed in between.
-        by: &'static str,
-        position: usize,
-    },
-    Device(DeviceError),
-}
-
-impl fmt::Display for TextMismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TextMismatch::Likelihood { nats, bound } => write!(
-                f,
-                "the check of the model failed: a text has {nats:.4} nats per token, must be \
-                 {bound}; the weights, or what this device makes of them, are not the model's. \
-                 `verify --full` compares the files, `verify --oracle` the device with the CPU"
-            ),
-            TextMismatch::Decode { difference } => write!(
-                f,
-                "the check of the model failed: token by token a text's log-probabilities differ \
-                 by {difference:.4} nats from those in a prompt, at most {DECODE_WITHIN}; the \
-                 device computes wrongly. `verify --oracle` tells in which layer"
-            ),
-            TextMismatch::Bits { by, position } => write!(
-                f,
-                "the check of the model failed: the logits of position {position} have other bits \
-                 {by}; the device computes wrongly"
-            ),
-            TextMismatch::Device(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for TextMismatch {}
-
-impl From<DeviceError> for TextMismatch {
-    fn from(error: DeviceError) -> TextMismatch {
-        TextMismatch::Device(error)
-    }
+    #[error(
+        "the check of the model failed: token by token a text's log-probabilities differ by \
+         {difference:.4} nats from those in a prompt, at most {DECODE_WITHIN}; the device computes \
+         wrongly. `verify --oracle` tells in which layer"
+    )]
+    Decode { difference: f64 },
+    /// Logits of a position have other bits than before; `by`: what had changed in between.
+    #[error(
+        "the check of the model failed: the logits of position {position} have other bits {by}; \
+         the device computes wrongly"
+    )]
+    Bits { by: &'static str, position: usize },
+    #[error("{0}")]
+    Device(#[from] DeviceError),
 }
 
 /// Runs `tokens`, the beginning of [`TEXT`], through `executor`, which must be idle: its first

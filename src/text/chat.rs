@@ -1,7 +1,6 @@
 //! The text side of the model: tokenizer, template and the marks its replies carry.
 
 use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -68,11 +67,17 @@ pub struct Prompt {
 }
 
 /// Why a conversation cannot become a prompt.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum PromptError {
+    #[error("{0}")]
     Template(TemplateError),
+    #[error("{0}")]
     Tokenizer(TokenizerError),
     /// The prompt has `tokens` tokens, and `limit` leave no room for a reply.
+    #[error(
+        "the prompt has {}{tokens} tokens, the limit is {limit}",
+        if *exact { "" } else { "at least " }
+    )]
     TooLong {
         tokens: usize,
         limit: usize,
@@ -80,28 +85,6 @@ pub enum PromptError {
         exact: bool,
     },
 }
-
-impl fmt::Display for PromptError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PromptError::Template(error) => error.fmt(f),
-            PromptError::Tokenizer(error) => error.fmt(f),
-            PromptError::TooLong {
-                tokens,
-                limit,
-                exact,
-            } => {
-                let least = if *exact { "" } else { "at least " };
-                write!(
-                    f,
-                    "the prompt has {least}{tokens} tokens, the limit is {limit}"
-                )
-            }
-        }
-    }
-}
-
-impl Error for PromptError {}
 
 impl ChatModel {
     /// A model of its tokenizer and its template, as their files have them.

@@ -44,30 +44,21 @@ pub const TEMPLATE_BYTES_MAX: usize = 1024 * 1024;
 const NAME: &str = "chat_template";
 
 /// Why a template cannot be used or a conversation not be rendered.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     /// The template is malformed or fails on an ordinary conversation.
+    #[error("chat template: {0}")]
     Load(String),
     /// The template refuses this conversation; the text is fit for the client.
+    #[error("the chat template refuses: {0}")]
     Refused(String),
     /// The conversation takes more instructions or bytes than the limits allow.
+    #[error("the conversation is too large for the template")]
     TooLarge,
     /// The conversation was not rendered to its end.
+    #[error("{0}")]
     Stopped(Stopped),
 }
-
-impl fmt::Display for TemplateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TemplateError::Load(why) => write!(f, "chat template: {why}"),
-            TemplateError::Refused(why) => write!(f, "the chat template refuses: {why}"),
-            TemplateError::TooLarge => write!(f, "the conversation is too large for the template"),
-            TemplateError::Stopped(why) => why.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for TemplateError {}
 
 /// What a template sees. Messages and tools are in the form of the chat completions API, with
 /// `arguments` of tool calls as objects.

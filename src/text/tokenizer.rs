@@ -1,7 +1,6 @@
 //! Text to token ids and token ids to bytes, from the checkpoint's `tokenizer.json`.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
@@ -15,38 +14,24 @@ use super::spelling::{Spelling, TextStart};
 use super::work::{self, Stopped};
 
 /// Why a tokenizer cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// The file is no tokenizer definition.
+    #[error("not a tokenizer definition: {0}")]
     Invalid(String),
     /// The definition is valid but of a kind that this server does not decode.
+    #[error("unsupported tokenizer: {0}")]
     Unsupported(String),
     /// A token id is outside the model's vocabulary.
+    #[error("token {id} is outside the model's vocabulary of {vocabulary}")]
     OutsideVocabulary { id: u32, vocabulary: usize },
     /// The library could not encode a text.
+    #[error("cannot encode the text: {0}")]
     Encode(String),
     /// A text was not encoded to its end.
+    #[error("{0}")]
     Stopped(Stopped),
 }
-
-impl fmt::Display for TokenizerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TokenizerError::Invalid(why) => write!(f, "not a tokenizer definition: {why}"),
-            TokenizerError::Unsupported(what) => write!(f, "unsupported tokenizer: {what}"),
-            TokenizerError::OutsideVocabulary { id, vocabulary } => {
-                write!(
-                    f,
-                    "token {id} is outside the model's vocabulary of {vocabulary}"
-                )
-            }
-            TokenizerError::Encode(why) => write!(f, "cannot encode the text: {why}"),
-            TokenizerError::Stopped(why) => why.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for TokenizerError {}
 
 /// A tokenizer with the bytes of every token at hand.
 pub struct Tokenizer {

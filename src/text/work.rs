@@ -6,31 +6,19 @@
 //! Elsewhere a step is nothing.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
 /// Why work is not done to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Stopped {
     /// Its client has left.
+    #[error("nobody waits for it any more")]
     Gone,
     /// It takes more than this of a processor's time.
+    #[error("to read it takes more than {} s of a processor; send less at once", .0.as_secs())]
     TooLong(Duration),
-}
-
-impl fmt::Display for Stopped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Stopped::Gone => f.write_str("nobody waits for it any more"),
-            Stopped::TooLong(most) => write!(
-                f,
-                "to read it takes more than {} s of a processor; send less at once",
-                most.as_secs()
-            ),
-        }
-    }
 }
 
 /// Action between two steps of a thread's work.

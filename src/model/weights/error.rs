@@ -1,10 +1,10 @@
 //! Why a checkpoint was refused.
 
-use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+use thiserror::Error;
 
 use super::checkpoint::INDEX;
 use super::folder::Distrust;
@@ -13,61 +13,112 @@ use crate::target;
 use step::executor::DeviceError;
 
 /// A checkpoint that cannot be served. The text names the file, the tensor and the fix.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub enum WeightsError {
     /// Something else than a directory that holds a checkpoint; the problem ends with the fix.
+    #[error("{path}: {problem}")]
     Directory { path: PathBuf, problem: String },
     /// A packed file that is damaged or not this binary's; the problem ends with the fix.
+    #[error("{path}: {problem}")]
     Packed { path: PathBuf, problem: String },
     /// A file is not there.
+    #[error("{path}: is not there; {}", locate::download())]
     Absent { path: PathBuf },
     /// Files that the directory must hold are not there; `names` in their shortest form.
+    #[error("{directory}: {names} missing; {hint}")]
     Incomplete {
         directory: PathBuf,
         names: String,
         hint: String,
     },
     /// A link leads to something that is not there.
+    #[error(
+        "{path}: is a link to {target}, which is not there; {}",
+        locate::download()
+    )]
     Dangling { path: PathBuf, target: PathBuf },
     /// The user of this process may not read a file or look into a directory.
+    #[error(
+        "{path}: the user of this process may not read it; allow it, as `chmod a+rX {path}` does"
+    )]
     Denied { path: PathBuf },
     /// The path leads to something that is not a regular file.
+    #[error(
+        "{path}: is no regular file; put the file itself in its place: {}",
+        locate::download()
+    )]
     NotRegular { path: PathBuf },
     /// A link that another user may have placed.
+    #[error("{path}: {}", distrust(why, directory))]
     Untrusted {
         path: PathBuf,
         directory: PathBuf,
         why: Distrust,
     },
     /// A name that no file can have or that leads in a circle.
+    #[error("{path}: {error}; give another path")]
     Unusable { path: PathBuf, error: io::Error },
     /// A small file that is not small.
+    #[error(
+        "{path}: is larger than {bytes_max} bytes, which such a file never is; {}",
+        locate::download()
+    )]
     LargeFile { path: PathBuf, bytes_max: u64 },
     /// A file name of the index that leaves the weights directory.
+    #[error(
+        "{INDEX}: names {file}, which is no plain file name; {}",
+        locate::download()
+    )]
     Escapes { file: String },
     /// The content is of another kind than the name says; the problem ends with the fix.
+    #[error("{file}: {problem}")]
     Foreign { file: String, problem: &'static str },
     /// The configuration states other facts than those compiled in.
+    #[error("{problem}")]
     Config { problem: String },
     /// All tensors together are other than the manifest states.
+    #[error(
+        "the checkpoint has {found} {what}, the manifest of this binary states {expected}; {}",
+        locate::download()
+    )]
     Sum {
         what: &'static str,
         found: u64,
         expected: u64,
     },
     /// The directory says that it holds another revision than the manifest names.
+    #[error(
+        "{by} says revision {found}, this binary was built for {}; {}",
+        target::REVISION.unwrap_or("none"),
+        locate::download()
+    )]
     Revision { by: String, found: String },
     /// The operating system refused.
-    Io { file: String, error: std::io::Error },
+    #[error("{file}: {error}")]
+    Io { file: String, error: io::Error },
     /// The safetensors header is malformed.
+    #[error("{file}: {problem}; download the file again")]
     Header { file: String, problem: String },
     /// The shard index is malformed or disagrees with the shards.
+    #[error("{file}: {problem}; download the index and the shards again")]
     Index { file: String, problem: String },
     /// A tensor of the target is not in the checkpoint.
+    #[error(
+        "tensor {tensor} is missing ({count} in all); this is another model or another \
+         quantisation than the binary was built for"
+    )]
     Missing { tensor: String, count: usize },
     /// A tensor that the target does not know.
+    #[error(
+        "{file}: tensor {tensor} is unknown; this is another model or another quantisation than \
+         the binary was built for"
+    )]
     Unexpected { file: String, tensor: String },
     /// A tensor with other dimensions than the target's.
+    #[error(
+        "{file}: tensor {tensor} is {found:?}, the binary was built for {expected:?}; use the \
+         binary of this model"
+    )]
     Shape {
         file: String,
         tensor: String,
@@ -75,6 +126,10 @@ pub enum WeightsError {
         expected: Vec<usize>,
     },
     /// A tensor stored in another element type than the target's.
+    #[error(
+        "{file}: tensor {tensor} is stored as {found}, the binary was built for {expected}; use \
+         the binary of this quantisation"
+    )]
     Dtype {
         file: String,
         tensor: String,
@@ -82,34 +137,57 @@ pub enum WeightsError {
         expected: String,
     },
     /// A file of another size than the revision the binary was built for.
+    #[error("{file}: {found} bytes, expected {expected}; download the file again")]
     Size {
         file: String,
         found: u64,
         expected: u64,
     },
     /// A file of another content than the revision the binary was built for.
+    #[error("{file}: SHA-256 {found}, expected {expected}; download the file again")]
     Digest {
         file: String,
         found: String,
         expected: String,
     },
     /// A file that ends before the bytes it had when it was opened.
+    #[error(
+        "{file}: ends before its {bytes} bytes; it was cut while it was read. Download the file \
+         again"
+    )]
     Truncated { file: String, bytes: u64 },
     /// A file that was written to while it was read.
+    #[error("{file}: was written to while it was read; start again when nothing writes to it")]
     Changed { file: String },
     /// A weight or scale that is infinite or not a number.
+    #[error(
+        "{file}: tensor {tensor} holds a value that is not finite at element {index}; download \
+         the file again"
+    )]
     NotFinite {
         file: String,
         tensor: String,
         index: usize,
     },
     /// A stored head of other numbers than the embedding that it is tied to.
+    #[error(
+        "{file}: tensor {tensor} holds another number than the embedding at element {index}, and \
+         this binary ties the two as config.json says, where transformers takes the stored head: \
+         set tie_word_embeddings to false there and tied_head to false in the manifest of {}, and \
+         build again",
+        target::MODEL
+    )]
     Untied {
         file: String,
         tensor: String,
         index: usize,
     },
     /// A weight of 2^16 or more in magnitude.
+    #[error(
+        "{file}: tensor {tensor} holds {value} at element {index}: products are of F16, which \
+         holds no weight of 65536 or more. Another download of the same file will not help; use a \
+         checkpoint whose weights are smaller"
+    )]
     TooLarge {
         file: String,
         tensor: String,
@@ -117,7 +195,8 @@ pub enum WeightsError {
         value: f32,
     },
     /// The device has no room for the weights, or failed.
-    Device(DeviceError),
+    #[error("{0}")]
+    Device(#[from] DeviceError),
 }
 
 impl WeightsError {
@@ -139,189 +218,6 @@ impl WeightsError {
         }
     }
 }
-
-impl From<DeviceError> for WeightsError {
-    fn from(error: DeviceError) -> WeightsError {
-        WeightsError::Device(error)
-    }
-}
-
-impl fmt::Display for WeightsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            WeightsError::Directory { path, problem } | WeightsError::Packed { path, problem } => {
-                write!(f, "{}: {problem}", path.display())
-            }
-            WeightsError::Absent { path } => write!(
-                f,
-                "{}: is not there; {}",
-                path.display(),
-                locate::download()
-            ),
-            WeightsError::Incomplete {
-                directory,
-                names,
-                hint,
-            } => write!(f, "{}: {names} missing; {hint}", directory.display()),
-            WeightsError::Dangling { path, target } => write!(
-                f,
-                "{}: is a link to {}, which is not there; {}",
-                path.display(),
-                target.display(),
-                locate::download()
-            ),
-            WeightsError::Denied { path } => write!(
-                f,
-                "{path}: the user of this process may not read it; allow it, as `chmod a+rX \
-                 {path}` does",
-                path = path.display()
-            ),
-            WeightsError::NotRegular { path } => write!(
-                f,
-                "{}: is no regular file; put the file itself in its place: {}",
-                path.display(),
-                locate::download()
-            ),
-            WeightsError::Untrusted {
-                path,
-                directory,
-                why,
-            } => write!(f, "{}: {}", path.display(), distrust(why, directory)),
-            WeightsError::Unusable { path, error } => {
-                write!(f, "{}: {error}; give another path", path.display())
-            }
-            WeightsError::LargeFile { path, bytes_max } => write!(
-                f,
-                "{}: is larger than {bytes_max} bytes, which such a file never is; {}",
-                path.display(),
-                locate::download()
-            ),
-            WeightsError::Escapes { file } => write!(
-                f,
-                "{INDEX}: names {file}, which is no plain file name; {}",
-                locate::download()
-            ),
-            WeightsError::Foreign { file, problem } => write!(f, "{file}: {problem}"),
-            WeightsError::Config { problem } => f.write_str(problem),
-            WeightsError::Sum {
-                what,
-                found,
-                expected,
-            } => write!(
-                f,
-                "the checkpoint has {found} {what}, the manifest of this binary states {expected}; \
-                 {}",
-                locate::download()
-            ),
-            WeightsError::Revision { by, found } => write!(
-                f,
-                "{by} says revision {found}, this binary was built for {}; {}",
-                target::REVISION.unwrap_or("none"),
-                locate::download()
-            ),
-            WeightsError::Io { file, error } => write!(f, "{file}: {error}"),
-            WeightsError::Header { file, problem } => {
-                write!(f, "{file}: {problem}; download the file again")
-            }
-            WeightsError::Index { file, problem } => {
-                write!(
-                    f,
-                    "{file}: {problem}; download the index and the shards again"
-                )
-            }
-            WeightsError::Missing { tensor, count } => write!(
-                f,
-                "tensor {tensor} is missing ({count} in all); this is another model or another \
-                 quantisation than the binary was built for"
-            ),
-            WeightsError::Unexpected { file, tensor } => write!(
-                f,
-                "{file}: tensor {tensor} is unknown; this is another model or another \
-                 quantisation than the binary was built for"
-            ),
-            WeightsError::Shape {
-                file,
-                tensor,
-                found,
-                expected,
-            } => write!(
-                f,
-                "{file}: tensor {tensor} is {found:?}, the binary was built for {expected:?}; use \
-                 the binary of this model"
-            ),
-            WeightsError::Dtype {
-                file,
-                tensor,
-                found,
-                expected,
-            } => write!(
-                f,
-                "{file}: tensor {tensor} is stored as {found}, the binary was built for \
-                 {expected}; use the binary of this quantisation"
-            ),
-            WeightsError::Size {
-                file,
-                found,
-                expected,
-            } => write!(
-                f,
-                "{file}: {found} bytes, expected {expected}; download the file again"
-            ),
-            WeightsError::Digest {
-                file,
-                found,
-                expected,
-            } => write!(
-                f,
-                "{file}: SHA-256 {found}, expected {expected}; download the file again"
-            ),
-            WeightsError::Truncated { file, bytes } => write!(
-                f,
-                "{file}: ends before its {bytes} bytes; it was cut while it was read. Download \
-                 the file again"
-            ),
-            WeightsError::Changed { file } => write!(
-                f,
-                "{file}: was written to while it was read; start again when nothing writes to it"
-            ),
-            WeightsError::NotFinite {
-                file,
-                tensor,
-                index,
-            } => write!(
-                f,
-                "{file}: tensor {tensor} holds a value that is not finite at element {index}; \
-                 download the file again"
-            ),
-            WeightsError::Untied {
-                file,
-                tensor,
-                index,
-            } => write!(
-                f,
-                "{file}: tensor {tensor} holds another number than the embedding at element \
-                 {index}, and this binary ties the two as config.json says, where transformers \
-                 takes the stored head: set tie_word_embeddings to false there and tied_head to \
-                 false in the manifest of {}, and build again",
-                target::MODEL
-            ),
-            WeightsError::TooLarge {
-                file,
-                tensor,
-                index,
-                value,
-            } => write!(
-                f,
-                "{file}: tensor {tensor} holds {value} at element {index}: products are of F16, \
-                 which holds no weight of 65536 or more. Another download of the same file will \
-                 not help; use a checkpoint whose weights are smaller"
-            ),
-            WeightsError::Device(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for WeightsError {}
 
 /// In words, with the fix.
 fn distrust(why: &Distrust, directory: &Path) -> String {

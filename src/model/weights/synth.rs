@@ -4,7 +4,6 @@
 //! tower, which text does not read, is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -35,45 +34,28 @@ const CONFIG: &str = "config.json";
 pub(super) const MARK: &str = "atlas-drawn.json";
 
 /// Why a checkpoint was not written; what had been is removed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SynthError {
     /// The model has other layers than were asked for.
+    #[error(
+        "--layers {asked}: {} has {LAYERS} layers; ask for 1 to {LAYERS}",
+        target::MODEL,
+        LAYERS = target::LAYERS
+    )]
     Layers { asked: usize },
     /// The directory holds something already.
+    #[error("{directory}: is not empty; give a directory that is, or one that is not there yet")]
     NotEmpty { directory: PathBuf },
     /// There is no room for the rest.
+    #[error(
+        "{file}: the disk is full; the checkpoint takes {bytes} bytes, make room for them or ask \
+         for fewer --layers"
+    )]
     Full { file: PathBuf, bytes: u64 },
     /// The operating system refused.
+    #[error("{file}: {error}")]
     Io { file: PathBuf, error: io::Error },
 }
-
-impl fmt::Display for SynthError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SynthError::Layers { asked } => write!(
-                f,
-                "--layers {asked}: {} has {} layers; ask for 1 to {}",
-                target::MODEL,
-                target::LAYERS,
-                target::LAYERS
-            ),
-            SynthError::NotEmpty { directory } => write!(
-                f,
-                "{}: is not empty; give a directory that is, or one that is not there yet",
-                directory.display()
-            ),
-            SynthError::Full { file, bytes } => write!(
-                f,
-                "{}: the disk is full; the checkpoint takes {bytes} bytes, make room for them or \
-                 ask for fewer --layers",
-                file.display()
-            ),
-            SynthError::Io { file, error } => write!(f, "{}: {error}", file.display()),
-        }
-    }
-}
-
-impl std::error::Error for SynthError {}
 
 /// What was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -85,16 +85,9 @@ pub struct JsonGrammar {
 }
 
 /// Why a grammar is refused, in words for the client.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq)]
+#[error("{0}")]
 pub struct GrammarError(pub String);
-
-impl fmt::Display for GrammarError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for GrammarError {}
 
 impl JsonGrammar {
     /// The schema as the compiler takes it, and what of it is not enforced.

@@ -1,8 +1,6 @@
 //! The special tokens that a checkpoint names in `tokenizer_config.json`: published templates
 //! write them into the text, and fail where they are not defined.
 
-use std::fmt;
-
 use serde_json::Value;
 
 /// The file of a checkpoint that names them.
@@ -26,23 +24,14 @@ pub struct SpecialTokens {
 }
 
 /// Why special tokens cannot be read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SpecialTokensError {
+    #[error("{0}")]
     Json(serde_json::Error),
     /// This token is neither a text nor an object that holds one.
+    #[error("{0} has no text")]
     NoText(&'static str),
 }
-
-impl fmt::Display for SpecialTokensError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SpecialTokensError::Json(error) => error.fmt(f),
-            SpecialTokensError::NoText(name) => write!(f, "{name} has no text"),
-        }
-    }
-}
-
-impl std::error::Error for SpecialTokensError {}
 
 impl SpecialTokens {
     /// Reads the content of [`FILE`].
