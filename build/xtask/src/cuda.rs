@@ -1,7 +1,6 @@
 //! The device half of the plan: fetch -> unpack -> nvcc per op -> archive -> what cargo needs.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::fs;
 use std::path::Path;
 
@@ -39,19 +38,16 @@ const ARCHIVE: &str = "libatlas_ops.a";
 const SHARED_HEADERS: [&str; 2] = ["cuda/base", "cuda/tile"];
 
 /// Why there is no plan.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Programs of the host that are not there, each with what brings it.
+    #[error("this target needs what this machine lacks:\n  {}", .0.join("\n  "))]
     Missing(Vec<String>),
     /// A table or a kernel's file is wrong or absent.
+    #[error("{0}")]
     Source(String),
-    Graph(GraphError),
-}
-
-impl From<GraphError> for Error {
-    fn from(error: GraphError) -> Error {
-        Error::Graph(error)
-    }
+    #[error("{0}")]
+    Graph(#[from] GraphError),
 }
 
 impl From<Error> for GraphError {
@@ -68,21 +64,6 @@ impl From<Error> for GraphError {
         }
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Missing(what) => {
-                write!(f, "this target needs what this machine lacks:")?;
-                what.iter().try_for_each(|what| write!(f, "\n  {what}"))
-            }
-            Error::Source(what) => f.write_str(what),
-            Error::Graph(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
 
 /// What of a target the device code depends on.
 #[derive(Clone, Debug)]

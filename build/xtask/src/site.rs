@@ -143,7 +143,7 @@ impl Site {
 
 /// Says that `name` is unknown, and which of `known` it resembles most.
 pub fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let nearest = known.min_by_key(|candidate| distance(name, candidate));
+    let nearest = known.min_by_key(|candidate| strsim::levenshtein(name, candidate));
     let nearest = nearest.map_or(String::new(), |nearest| {
         format!("; did you mean `{nearest}`?")
     });
@@ -154,22 +154,6 @@ pub fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>)
             _ => "--help",
         }
     )
-}
-
-/// Number of letters to add, drop or replace to get from `a` to `b`.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (above, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = above + 1;
-        for (ix, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[ix + 1];
-            row[ix + 1] = replaced.min(diagonal + 1).min(row[ix] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
@@ -208,21 +192,5 @@ mod tests {
             ["cpu/tiny/bf16", "cpu/tiny/nvfp4"].into_iter(),
         );
         assert!(text.contains("did you mean `cpu/tiny/nvfp4`?"), "{text}");
-    }
-
-    #[test]
-    fn distance_counts_edits() {
-        assert_eq!(
-            (
-                distance("abc", "abc"),
-                distance("abc", "axc"),
-                distance("", "abc")
-            ),
-            (0, 1, 3)
-        );
-        assert_eq!(
-            (distance("kitten", "sitting"), distance("abc", "bc")),
-            (3, 1)
-        );
     }
 }

@@ -86,26 +86,12 @@ const SLIPS_MAX: usize = 2;
 
 /// The one of the types `known` that `kind` is a slip of the pen for, if there is one.
 pub fn misspelt(kind: &str, known: &[&'static str]) -> Option<&'static str> {
-    let near = |known: &&&str| kind != **known && distance(kind, known) <= SLIPS_MAX;
+    let kind: String = kind.chars().take(TYPE_CHARS_MAX).collect();
+    let near = |known: &&&str| {
+        let slips = strsim::levenshtein(&kind, known);
+        (1..=SLIPS_MAX).contains(&slips)
+    };
     known.iter().find(near).copied()
-}
-
-/// Characters to be added, left out or changed between two texts (Levenshtein).
-fn distance(one: &str, other: &str) -> usize {
-    let (one, other): (Vec<char>, Vec<char>) = (
-        one.chars().take(TYPE_CHARS_MAX).collect(),
-        other.chars().take(TYPE_CHARS_MAX).collect(),
-    );
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, char) in one.iter().enumerate() {
-        let mut before = std::mem::replace(&mut row[0], at + 1);
-        for (place, found) in other.iter().enumerate() {
-            let changed = before + usize::from(char != found);
-            before = row[place + 1];
-            row[place + 1] = changed.min(before + 1).min(row[place] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 /// What the answer says of a tool that another server would run itself.

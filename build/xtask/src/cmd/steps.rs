@@ -393,13 +393,11 @@ fn goldens_missing(root: &Path, target: &str) -> Option<Outcome> {
 /// A model with real weights, as it is served.
 fn real_step(leaf: &str) -> Step {
     let target = leaf.to_string();
-    Step::new(
+    script_step(
         format!("real model {leaf}"),
         "logits, token ids and replies of an outside reference",
-        move |suite, name| match missing(REAL_MODEL, &["python3"], suite) {
-            Some(missing) => missing,
-            None => real(suite, name, &target).into(),
-        },
+        (REAL_MODEL, &["python3"]),
+        move |suite, name| real(suite, name, &target),
     )
     .reads(
         Reads::of(&[REAL_MODEL, "build/gguf"])
@@ -449,28 +447,25 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
             |suite, name| library(suite, name).into(),
         )
         .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT)),
-        Step::new(
+        script_step(
             "chat page",
             "the page in a real browser",
-            move |suite, name| match missing(CHAT_PAGE, &["python3", BROWSER], suite) {
-                Some(missing) => missing,
-                None => chat_page(suite, name, target).into(),
-            },
+            (CHAT_PAGE, &["python3", BROWSER]),
+            move |suite, name| chat_page(suite, name, target),
         )
         .reads(Reads::of(&["scripts"]).binary(target)),
-        Step::new(
+        script_step(
             "sweep",
             "measured figures are those of the server, and failures are told",
-            move |suite, name| match missing(SWEEP_TEST, &["python3"], suite) {
-                Some(missing) => missing,
-                None => sweep(suite, name, target).into(),
-            },
+            (SWEEP_TEST, &["python3"]),
+            move |suite, name| sweep(suite, name, target),
         )
         .reads(Reads::of(&["scripts"]).binary(target)),
-        Step::new(
+        script_step(
             "tiny evaluation",
             "the served model really answers",
-            move |suite, name| evaluation(suite, name, target),
+            (EVALUATION, &["python3"]),
+            move |suite, name| evaluate(suite, name, target),
         )
         .reads(Reads::of(&["scripts"]).binary(target)),
         Step::new(
@@ -486,15 +481,26 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
 
 /// The files of `packaging/` for one proxy, and what it does to streams and to the page.
 fn proxy_step(proxy: &'static str, target: &'static str) -> Step {
-    Step::new(
+    script_step(
         format!("proxy {proxy}"),
         "streams, cancellation and the page behind it",
-        move |suite, name| match missing(PROXIES, &["python3", "openssl", proxy], suite) {
-            Some(missing) => missing,
-            None => try_proxy(suite, name, target, proxy).into(),
-        },
+        (PROXIES, &["python3", "openssl", proxy]),
+        move |suite, name| try_proxy(suite, name, target, proxy),
     )
     .reads(Reads::of(&["packaging", "scripts"]).binary(target))
+}
+
+/// A step of a script, skipped where that is not there, or a program that it needs.
+fn script_step<const N: usize>(
+    name: impl Into<String>,
+    protects: &'static str,
+    (script, programs): (&'static str, &[&'static str; N]),
+    run: impl Fn(&Suite<'_>, &str) -> Result<(), Failure> + Send + Sync + 'static,
+) -> Step {
+    let programs = *programs;
+    Step::new(name, protects, move |suite, name| {
+        missing(script, &programs, suite).unwrap_or_else(|| run(suite, name).into())
+    })
 }
 
 /// What keeps a step with a script from running: the script, or a program that it needs.
@@ -509,17 +515,25 @@ fn missing(script: &str, programs: &[&str], suite: &Suite<'_>) -> Option<Outcome
     })
 }
 
-fn chat_page(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
+/// The server that a step asks, as it is released.
+fn server(suite: &Suite<'_>, name: &str, target: &str) -> Result<Server, Failure> {
     let path = build(suite.site, Some(target), false)?;
-    let server = Server::start(&path, &[], &suite.log("chat page server"))?;
+    Ok(Server::start(
+        &path,
+        &[],
+        &suite.log(&format!("{name} server")),
+    )?)
+}
+
+fn chat_page(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
+    let server = server(suite, name, target)?;
     let mut command = python(suite, CHAT_PAGE);
     command.arg(&server.url);
     Ok(suite.run(name, &mut command).map(drop)?)
 }
 
 fn sweep(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
-    let path = build(suite.site, Some(target), false)?;
-    let server = Server::start(&path, &[], &suite.log("sweep server"))?;
+    let server = server(suite, name, target)?;
     suite.run(name, &mut python(suite, SWEEP_TEST))?;
     let results = suite.site.atlas().join("log").join("sweep");
     let mut command = python(suite, SWEEP);
@@ -594,16 +608,8 @@ fn absent(path: &str) -> Outcome {
     }
 }
 
-fn evaluation(suite: &Suite<'_>, name: &str, target: &str) -> Outcome {
-    match missing(EVALUATION, &["python3"], suite) {
-        Some(missing) => missing,
-        None => evaluate(suite, name, target).into(),
-    }
-}
-
 fn evaluate(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
-    let path = build(suite.site, Some(target), false)?;
-    let server = Server::start(&path, &[], &suite.log("evaluation server"))?;
+    let server = server(suite, name, target)?;
     let served = served(suite);
     let _ = std::fs::remove_file(&served);
     let mut command = python(suite, EVALUATION);

@@ -1,22 +1,25 @@
 //! What can go wrong between a plan and its outputs.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Errors of the graph. Each names the action, file or argument it is about.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The plan itself is wrong: a bug of the code that made it.
+    #[error("plan of `{label}`: {what}")]
     Plan { label: String, what: String },
     /// The plan needs programs that this machine lacks; `what` says how to get them.
+    #[error("{what}")]
     Host { what: String },
     /// A declared file of the workspace is not there.
+    #[error("`{label}` needs {path}: {why}")]
     Input {
         label: String,
         path: PathBuf,
         why: String,
     },
     /// The action ran and failed. `output` is what it printed.
+    #[error("`{label}` failed: {why}\n  {}{}", argv.join(" "), quoted(output))]
     Failed {
         label: String,
         argv: Vec<String>,
@@ -24,8 +27,10 @@ pub enum Error {
         output: String,
     },
     /// The action succeeded without leaving what it declares.
+    #[error("`{label}` succeeded but left no `{output}`, which it declares as output")]
     Missing { label: String, output: String },
     /// The host refused a file operation.
+    #[error("{doing} {path}: {why}")]
     Io {
         doing: String,
         path: PathBuf,
@@ -47,34 +52,8 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Plan { label, what } => write!(f, "plan of `{label}`: {what}"),
-            Error::Host { what } => f.write_str(what),
-            Error::Input { label, path, why } => {
-                write!(f, "`{label}` needs {}: {why}", path.display())
-            }
-            Error::Failed {
-                label,
-                argv,
-                why,
-                output,
-            } => {
-                write!(f, "`{label}` failed: {why}\n  {}", argv.join(" "))?;
-                output
-                    .lines()
-                    .try_for_each(|line| write!(f, "\n  | {line}"))
-            }
-            Error::Missing { label, output } => {
-                write!(
-                    f,
-                    "`{label}` succeeded but left no `{output}`, which it declares as output"
-                )
-            }
-            Error::Io { doing, path, why } => write!(f, "{doing} {}: {why}", path.display()),
-        }
-    }
+/// What an action printed, a line each below its failure.
+fn quoted(output: &str) -> String {
+    let lines = output.lines().map(|line| format!("\n  | {line}"));
+    lines.collect()
 }
-
-impl std::error::Error for Error {}
