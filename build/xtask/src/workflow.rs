@@ -6,6 +6,7 @@ use std::path::Path;
 
 use manifest::Target;
 
+use crate::cuda;
 use crate::site::{Failure, Site};
 
 /// Folder of the files, from the root of the workspace.
@@ -23,7 +24,7 @@ const SETUP: &str = include_str!("workflow/setup.yml");
 const STORE: &str = include_str!("workflow/store.yml");
 
 /// What others wrote, by digests: a tag or a name may come to mean something else.
-const PINS: [(&str, &str); 7] = [
+const PINS: [(&str, &str); 5] = [
     (
         "@CHECKOUT@",
         "actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683 # v4.2.2",
@@ -43,11 +44,6 @@ const PINS: [(&str, &str); 7] = [
     (
         "@ATTEST@",
         "actions/attest-build-provenance@e8998f949152b193b063cb0ec769d69d929409be # v2.4.0",
-    ),
-    ("@RUSTUP@", "1.28.2"),
-    (
-        "@RUSTUP_SHA256@",
-        "20a06e644b0d9bd2fbdbfd52d42540bdde820ea7df86e92e533c073da0cdd43c",
     ),
 ];
 /// Debian packages of every job.
@@ -76,6 +72,9 @@ pub fn files(site: &Site) -> Result<[(&'static str, String); 4], Failure> {
     let experimental = served.iter().filter(|target| !is_measured(site, target));
     let experimental: Vec<String> = experimental.map(|target| target.binary()).collect();
     let released: Vec<String> = served.iter().map(|target| target.name.clone()).collect();
+    let rustup = cuda::pins(&site.root)
+        .map_err(|why| why.to_string())?
+        .rustup;
     Ok(FILES.map(|(name, text)| {
         let targets = if name == RELEASE { &released } else { &leaves };
         let shards: Vec<String> = targets.chunks(SHARD).map(|part| part.join(" ")).collect();
@@ -88,6 +87,10 @@ pub fn files(site: &Site) -> Result<[(&'static str, String); 4], Failure> {
             ("@REPRESENTATIVE@", rows("            ", &REPRESENTATIVE)),
             ("@EXPERIMENTAL@", rows("            ", &experimental)),
         ];
+        marks.extend([
+            ("@RUSTUP@", rustup.file.clone()),
+            ("@RUSTUP_SHA256@", rustup.sha256.clone()),
+        ]);
         marks.extend(PINS.map(|(mark, pin)| (mark, pin.to_string())));
         let fill = |text: String, (mark, value): &(&str, String)| text.replace(mark, value);
         (name, marks.iter().fold(text.to_string(), fill))
