@@ -49,7 +49,7 @@ impl Mirror {
         rust(site, &folder.join("rust"))?;
         let folder = folder.display();
         println!("export CARGO_HOME={folder}/cargo RUSTUP_DIST_SERVER=file://{folder}/rust");
-        println!("rustup toolchain install && rustup target add {AARCH64}");
+        println!("rustup toolchain install --no-self-update && rustup target add {AARCH64}");
         println!("cargo xtask build TARGET --wheels {folder}/wheels");
         Ok(())
     }
