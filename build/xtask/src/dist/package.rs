@@ -16,7 +16,7 @@ use crate::graph::Sandbox;
 use crate::graph::digest::Digest;
 
 /// Files of the workspace that packages are made of.
-pub const TEMPLATES: [&str; 18] = [
+pub const TEMPLATES: [&str; 19] = [
     LICENCE,
     "packaging/CHANGELOG.md",
     "packaging/README.md",
@@ -31,6 +31,7 @@ pub const TEMPLATES: [&str; 18] = [
     "packaging/drop-ins/gpu.conf",
     "packaging/drop-ins/keys.conf",
     "packaging/drop-ins/lan.conf",
+    "packaging/operations.md",
     MANUAL,
     BASH,
     ZSH,
@@ -299,6 +300,7 @@ impl Parts {
             Member::text("CHANGELOG.md", self.template("packaging/CHANGELOG.md")),
             Member::text("LICENSE", self.template("LICENSE")),
             Member::text("README.md", self.template("packaging/README.md")),
+            Member::text("operations.md", self.template("packaging/operations.md")),
             Member::text("licenses.txt", self.licences.clone()),
         ]);
         members
@@ -346,6 +348,10 @@ impl Parts {
             Member::text(doc("changelog.gz"), gzip(changes.as_bytes())),
             Member::text(doc("licenses.txt.gz"), gzip(self.licences.as_bytes())),
             Member::text(doc("README.md"), self.template("packaging/README.md")),
+            Member::text(
+                doc("operations.md"),
+                self.template("packaging/operations.md"),
+            ),
             Member::text(doc("MANIFEST.json"), self.manifest()),
             Member::text(doc(&format!("{name}.cdx.json")), self.bill()),
         ]);
