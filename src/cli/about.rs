@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use model::target;
 
+use super::pages::Page;
 use super::{Exit, Failure};
 
 /// print the target, its limits and its manifest
@@ -26,6 +27,10 @@ pub struct About {
     /// print the key that releases are signed with, as a file for minisign
     #[argh(switch)]
     public_key: bool,
+
+    /// print the manual page, or the completions of a shell: man, bash, zsh, fish
+    #[argh(option)]
+    page: Option<Page>,
 }
 
 /// Key of releases as the repository had it, or a comment alone.
@@ -44,6 +49,9 @@ pub fn run(options: &About) -> Result<(), Failure> {
     }
     if options.public_key {
         return super::boot::print(public_key(PUBLIC_KEY)?);
+    }
+    if let Some(page) = options.page {
+        return super::boot::print(&page.own());
     }
     let text = if options.json {
         format!("{:#}\n", facts())

@@ -17,6 +17,7 @@ pub mod machine;
 pub mod meter;
 pub mod notify;
 pub mod pack;
+pub mod pages;
 pub mod selftest;
 pub mod serve;
 mod size;
@@ -336,24 +337,6 @@ mod tests {
             }
         }
         assert!(matches!(parsed("--help"), Parsed::Say(text) if text.contains("78 ")));
-    }
-
-    /// `cargo xtask dist` makes the manual page and the completions of it.
-    #[test]
-    fn packages_have_the_definition_of_this_command_line() {
-        let mut made = serde_json::to_string_pretty(&Atlas::get_args_info()).unwrap();
-        made.push('\n');
-        let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/cli.json");
-        let place = std::env::temp_dir().join("cli.json");
-        let same = std::fs::read_to_string(kept).is_ok_and(|kept| kept == made);
-        if !same {
-            std::fs::write(&place, &made).unwrap();
-        }
-        assert!(
-            same,
-            "{kept} is out of date: replace it by {}",
-            place.display()
-        );
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl Target {
     }
 
     /// Bytes of keys and values of one token, the prediction layer's included.
-    pub(crate) fn kv_bytes_per_token_of_all(&self) -> u64 {
+    pub fn kv_bytes_per_token_of_all(&self) -> u64 {
         let prediction = self.kv_bytes_in(&self.model.attention) * self.mtp_layers();
         self.kv_bytes_per_token() + prediction
     }
@@ -58,6 +58,15 @@ impl Target {
     /// Recurrent states beside those of sequences.
     pub fn snapshots(&self) -> u64 {
         self.leaf.limits.snapshots.unwrap_or(0)
+    }
+
+    /// Agents that take turns and find their prompts of so many tokens kept: a state is left to the
+    /// one that runs. None where no context is so long.
+    pub fn agents(&self, tokens: u64) -> Option<u64> {
+        let pages = self.kv_pages() / tokens.div_ceil(self.leaf.limits.page);
+        let states = self.leaf.limits.snapshots;
+        let states = states.map_or(u64::MAX, |states| states.saturating_sub(1));
+        (tokens <= self.leaf.limits.context).then(|| pages.min(states))
     }
 
     /// Draft tokens that one step may verify.

@@ -1,6 +1,6 @@
 //! The command line: verbs, flags, and what argh does not know about either.
 
-use argh::{EarlyExit, FromArgs};
+use argh::{EarlyExit, FromArgs, SubCommands};
 
 use crate::cmd;
 use crate::site::{Failure, Site, unknown};
@@ -33,30 +33,15 @@ enum Verb {
     Synth(cmd::synth::Synth),
     Weights(cmd::weights::Weights),
     Dist(cmd::dist::Dist),
+    Mirror(cmd::mirror::Mirror),
     Workflows(cmd::workflows::Workflows),
     Clean(cmd::clean::Clean),
 }
 
-const VERBS: [&str; 18] = [
-    "build",
-    "run",
-    "test",
-    "show",
-    "graph",
-    "targets",
-    "bench",
-    "figures",
-    "sizes",
-    "check",
-    "ci",
-    "new",
-    "checkpoint",
-    "synth",
-    "weights",
-    "dist",
-    "workflows",
-    "clean",
-];
+/// Names of the verbs.
+fn verbs() -> impl Iterator<Item = &'static str> {
+    Verb::COMMANDS.iter().map(|verb| verb.name)
+}
 
 /// Parses `args` and does what they say.
 ///
@@ -67,9 +52,9 @@ pub fn start(args: &[String]) -> Result<(), Failure> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     if let Some(verb) = args.first()
         && !verb.starts_with('-')
-        && !VERBS.contains(verb)
+        && !verbs().any(|known| known == *verb)
     {
-        return Err(Failure::Usage(unknown("verb", verb, VERBS.into_iter())));
+        return Err(Failure::Usage(unknown("verb", verb, verbs())));
     }
     let args = if args.is_empty() {
         vec!["--help"]
@@ -131,6 +116,7 @@ impl Verb {
             Verb::Synth(verb) => verb.start(site),
             Verb::Weights(verb) => verb.start(site),
             Verb::Dist(verb) => verb.start(site),
+            Verb::Mirror(verb) => verb.start(site),
             Verb::Workflows(verb) => verb.start(site),
             Verb::Clean(verb) => verb.start(site),
         }
@@ -176,7 +162,7 @@ mod tests {
 
     #[test]
     fn every_verb_has_help() {
-        for verb in VERBS {
+        for verb in verbs() {
             assert!(
                 Xtask::from_args(&["xtask"], &[verb, "--help"])
                     .is_err_and(|exit| exit.status.is_ok()),

@@ -25,6 +25,7 @@ mod probe;
 mod tests;
 
 use host::Host;
+pub use host::{AARCH64, X86_64};
 use pins::Pins;
 
 pub use inspect::{block_scaled_fp4, check};
@@ -227,7 +228,11 @@ pub fn give_wheels(root: &Path, atlas: &Path, folder: &Path) -> Result<(), Error
     wheel::give(atlas, &pins(root)?.all(), folder).map_err(Error::Source)
 }
 
-fn pins(root: &Path) -> Result<Pins, Error> {
+/// Everything that `build/toolchain.toml` pins.
+///
+/// # Errors
+/// If the table cannot be read or is wrong.
+pub fn pins(root: &Path) -> Result<Pins, Error> {
     Pins::parse(&read(root, pins::FILE)?).map_err(Error::Source)
 }
 

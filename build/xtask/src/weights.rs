@@ -32,7 +32,8 @@ pub struct Weights {
     pub graph: Graph,
     /// The folder with all files.
     pub folder: Source,
-    pin: Pin,
+    /// The wheel that holds them.
+    pub pin: Pin,
 }
 
 /// Plans the weights of `target`; `None` where its manifest names no package that holds them.

@@ -187,6 +187,24 @@ fn fetch(sandbox: &Sandbox<'_>) -> Result<(), String> {
     verify(&pin, &to)
 }
 
+/// Leaves a wheel in `folder`; one that is there already with its digest stays.
+///
+/// # Errors
+/// If it cannot be fetched, or is not what is pinned.
+pub fn keep(pin: &Pin, folder: &Path) -> Result<(), String> {
+    let (to, half) = (folder.join(&pin.file), folder.join(".half"));
+    if verify(pin, &to).is_ok() {
+        return Ok(());
+    }
+    let failed = |why: io::Error| format!("{pin}: {why}. {}", fix_of(pin, &why.to_string()));
+    fs::create_dir_all(&half).map_err(failed)?;
+    download(pin, &half)?;
+    verify(pin, &half.join(&pin.file))?;
+    fs::rename(half.join(&pin.file), &to)
+        .and_then(|()| fs::remove_dir_all(&half))
+        .map_err(failed)
+}
+
 fn copy(pin: &Pin, from: &Path, to: &Path) -> Result<(), String> {
     fs::copy(from, to).map(|_| ()).map_err(|why| {
         format!(

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use manifest::Target;
 
+use crate::cuda;
 use crate::site::{Failure, Site};
 
 /// Folder of the files, from the root of the workspace.
@@ -23,7 +24,7 @@ const SETUP: &str = include_str!("workflow/setup.yml");
 const STORE: &str = include_str!("workflow/store.yml");
 
 /// What others wrote, by digests: a tag or a name may come to mean something else.
-const PINS: [(&str, &str); 7] = [
+const PINS: [(&str, &str); 5] = [
     (
         "@CHECKOUT@",
         "actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683 # v4.2.2",
@@ -44,11 +45,6 @@ const PINS: [(&str, &str); 7] = [
         "@ATTEST@",
         "actions/attest-build-provenance@e8998f949152b193b063cb0ec769d69d929409be # v2.4.0",
     ),
-    ("@RUSTUP@", "1.28.2"),
-    (
-        "@RUSTUP_SHA256@",
-        "20a06e644b0d9bd2fbdbfd52d42540bdde820ea7df86e92e533c073da0cdd43c",
-    ),
 ];
 /// Debian packages of every job.
 const PACKAGES: &str = "ca-certificates curl git gcc g++ python3 python3-pip xz-utils zstd";
@@ -64,6 +60,9 @@ const REPRESENTATIVE: [&str; 3] = [
     "gb10/qwen3.5-35b-a3b/nvfp4-w4a4",
     "h200/qwen3.6-35b-a3b/fp8",
 ];
+/// Minutes that all machines of a pull request may take.
+#[cfg(test)]
+const PULL_REQUEST_MINUTES: usize = 90;
 /// Targets that a job builds one after the other, within its time from a cold store.
 const SHARD: usize = 11;
 
@@ -76,6 +75,9 @@ pub fn files(site: &Site) -> Result<[(&'static str, String); 4], Failure> {
     let experimental = served.iter().filter(|target| !is_measured(site, target));
     let experimental: Vec<String> = experimental.map(|target| target.binary()).collect();
     let released: Vec<String> = served.iter().map(|target| target.name.clone()).collect();
+    let rustup = cuda::pins(&site.root)
+        .map_err(|why| why.to_string())?
+        .rustup;
     Ok(FILES.map(|(name, text)| {
         let targets = if name == RELEASE { &released } else { &leaves };
         let shards: Vec<String> = targets.chunks(SHARD).map(|part| part.join(" ")).collect();
@@ -88,10 +90,105 @@ pub fn files(site: &Site) -> Result<[(&'static str, String); 4], Failure> {
             ("@REPRESENTATIVE@", rows("            ", &REPRESENTATIVE)),
             ("@EXPERIMENTAL@", rows("            ", &experimental)),
         ];
+        marks.extend([
+            ("@RUSTUP@", rustup.file.clone()),
+            ("@RUSTUP_SHA256@", rustup.sha256.clone()),
+        ]);
         marks.extend(PINS.map(|(mark, pin)| (mark, pin.to_string())));
         let fill = |text: String, (mark, value): &(&str, String)| text.replace(mark, value);
-        (name, marks.iter().fold(text.to_string(), fill))
+        let text = marks.iter().fold(text.to_string(), fill);
+        let minutes: Vec<String> = jobs(&text).iter().map(Job::minutes).collect();
+        (name, text.replace("@MINUTES@", &minutes.join(", ")))
     }))
+}
+
+/// A job of a file.
+struct Job<'t> {
+    name: &'t str,
+    /// Lines from its name to the next job.
+    text: String,
+}
+
+impl Job<'_> {
+    /// Text behind a key.
+    fn value(&self, key: &str) -> Option<&str> {
+        let mut lines = self.text.lines().map(str::trim_start);
+        lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(": "))
+    }
+
+    /// Machines that run it: one for each row of its matrix.
+    fn machines(&self) -> usize {
+        let rows = self
+            .text
+            .lines()
+            .skip_while(|line| !line.contains("matrix:"));
+        let mut rows = rows.take_while(|line| line.starts_with("      ")).skip(1);
+        let first = rows.next().unwrap_or_default();
+        let listed = rows.take_while(|row| row.trim_start().starts_with("- "));
+        (first.matches(',').count() + 1).max(listed.count())
+    }
+
+    /// Minutes after which a machine is stopped.
+    fn limit(&self) -> usize {
+        let minutes = self.value("timeout-minutes");
+        minutes.and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    fn minutes(&self) -> String {
+        match self.machines() {
+            1 => format!("{} {}", self.limit(), self.name),
+            machines => format!("{machines} x {} {}", self.limit(), self.name),
+        }
+    }
+}
+
+/// Jobs of the text of a file.
+fn jobs(text: &str) -> Vec<Job<'_>> {
+    let (_, jobs) = text.split_once("\njobs:\n").unwrap_or_default();
+    let mut found: Vec<Job<'_>> = Vec::new();
+    for line in jobs
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'))
+    {
+        let name = line.trim().trim_end_matches(':');
+        match found.last_mut() {
+            Some(job) if line.starts_with("   ") => job.text += &format!("{line}\n"),
+            _ => found.push(Job {
+                name,
+                text: String::new(),
+            }),
+        }
+    }
+    found
+}
+
+/// Minutes of all machines of a file's jobs at most.
+fn minutes(text: &str) -> usize {
+    jobs(text)
+        .iter()
+        .map(|job| job.machines() * job.limit())
+        .sum()
+}
+
+/// Jobs of each file with what they wait for and the minutes they take at most.
+///
+/// # Errors
+/// If the targets cannot be listed or one is wrong.
+pub fn graph(site: &Site) -> Result<String, Failure> {
+    let mut out = String::new();
+    for (name, text) in files(site)? {
+        let (_, on) = text.split_once("\non:\n").unwrap_or_default();
+        let on = on.lines().take_while(|line| line.starts_with(' '));
+        let on = on.filter_map(|line| line.strip_prefix("  ")?.split(':').next());
+        let on: Vec<&str> = on.filter(|key| !key.starts_with(' ')).collect();
+        let sum = minutes(&text);
+        out += &format!("{name}, on {}: {sum} minutes at most\n", on.join(" and "));
+        for job in jobs(&text) {
+            let after = job.value("needs").map(|needs| format!(", after {needs}"));
+            out += &format!("  {}{}\n", job.minutes(), after.unwrap_or_default());
+        }
+    }
+    Ok(out)
 }
 
 /// Whether the target's speed was measured on its hardware.
@@ -181,28 +278,26 @@ mod tests {
         assert!(experimental("atlas-gb10-tiny-nvfp4") && !experimental("atlas-cpu-tiny-nvfp4"));
     }
 
-    /// Jobs of a file, from their names to the next.
-    fn jobs(text: &str) -> Vec<String> {
-        let (_, jobs) = text.split_once("\njobs:\n").unwrap();
-        let lines = jobs
-            .lines()
-            .filter(|line| !line.trim_start().starts_with('#'));
-        let mut found: Vec<String> = Vec::new();
-        for line in lines {
-            match found.last_mut() {
-                Some(job) if line.starts_with("   ") => *job += &format!("{line}\n"),
-                _ => found.push(format!("{line}\n")),
-            }
+    #[test]
+    fn a_pull_request_is_cheap_and_the_graph_says_what_waits_for_what() {
+        assert!(minutes(&text("ci.yml")) <= PULL_REQUEST_MINUTES);
+        let graph = graph(&Site::here()).unwrap();
+        for line in [
+            "weekly.yml, on schedule",
+            "  3 x 30 installed, after dist\n",
+            "  5 plan\n",
+        ] {
+            assert!(graph.contains(line), "{graph}");
         }
-        found
     }
 
     #[test]
     fn the_key_is_seen_by_one_job_which_compiles_nothing_and_no_job_lasts_for_ever() {
         for (name, _) in FILES {
             for job in jobs(&text(name)) {
-                assert!(job.contains("    timeout-minutes: "), "{name}: {job}");
-                let trusted = name == RELEASE && job.starts_with("  publish:");
+                assert!(job.limit() > 0, "{name}: {}", job.name);
+                let trusted = name == RELEASE && job.name == "publish";
+                let job = job.text;
                 for word in ["secrets.", ": write", "environment:", "github.token"] {
                     assert_eq!(job.contains(word), trusted, "{name}: {word} in {job}");
                 }

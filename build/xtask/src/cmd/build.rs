@@ -156,12 +156,12 @@ pub fn make_published(
     Ok(paths)
 }
 
-fn open(site: &Site) -> Result<Store, Failure> {
+pub fn open(site: &Site) -> Result<Store, Failure> {
     let waiting = || eprintln!("waiting for another build of this workspace to end");
     Ok(Store::open(&site.atlas(), waiting)?)
 }
 
-fn options(site: &Site, explain: bool) -> Options {
+pub fn options(site: &Site, explain: bool) -> Options {
     let jobs = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     Options {
         root: site.root.clone(),

@@ -1,4 +1,4 @@
-//! `figures`: measured figures, as the tables of the README.
+//! `figures`: measured and computed figures, as the tables of pages.
 
 use std::fmt::Write;
 use std::fs;
@@ -16,6 +16,9 @@ const BASELINES: &str = "ci/baseline";
 /// Figures of another server beside those of this one, on one card.
 const COMPARED: &str = "ci/baseline/compared.json";
 const README: &str = "README.md";
+const OPERATIONS: &str = "packaging/operations.md";
+/// Tokens of an agent's prompt by which targets are compared, in Ki.
+const AGENTS: [u64; 2] = [32, 128];
 /// Hardware whose figures are told.
 const HARDWARE: &str = "h200/";
 /// Kinds of hardware that a model may be built for, with their names for people; the first that
@@ -26,17 +29,19 @@ const SEQUENCES: [u64; 3] = [1, 8, 32];
 /// Tokens of the prompt.
 const PROMPT: u64 = 8192;
 const GB: f64 = 1e9;
+const MB: f64 = 1e6;
 
 const HEAD: &str = "\
 | model | download | memory | built for | 1 sequence | 8 | 32 | prompt of 8,192 | GB10, computed |
 |---|---|---|---|---|---|---|---|---|
 ";
 
-/// Print measured figures, from `ci/baseline`, as the tables of the README.
+/// Print figures as the tables of the README, from `ci/baseline`, and of `packaging/operations.md`,
+/// from the targets.
 #[derive(FromArgs)]
 #[argh(subcommand, name = "figures")]
 pub struct Figures {
-    /// print nothing, and fail where the README has other figures than these
+    /// print nothing, and fail where the pages have other figures than these
     #[argh(switch)]
     check: bool,
 }
@@ -46,29 +51,69 @@ impl Figures {
         if self.check {
             return check(site);
         }
-        print!("{}\n{}", models(site)?, compared(&site.root)?);
+        let tables = tables(site)?.map(|(_, table)| table);
+        print!("{}", tables.join("\n"));
         Ok(())
     }
 }
 
-/// Compares the tables of the README with the files that they are made of.
+/// Every table, with its page.
+fn tables(site: &Site) -> Result<[(&'static str, String); 3], Failure> {
+    Ok([
+        (README, models(site)?),
+        (README, compared(&site.root)?),
+        (OPERATIONS, sizing(site)?),
+    ])
+}
+
+/// Compares the tables of pages with what they are made of.
 ///
 /// # Errors
-/// Names the first row of a table that no file has, or that the README lacks.
+/// Names the first row of a table that nothing gives, or that its page lacks.
 pub fn check(site: &Site) -> Result<(), Failure> {
-    let path = site.root.join(README);
-    let readme = fs::read_to_string(&path).map_err(|why| format!("{README}: {why}"))?;
-    for table in [models(site)?, compared(&site.root)?] {
-        let told = rows_below(&readme, &table);
+    for (page, table) in tables(site)? {
+        let text = fs::read_to_string(site.root.join(page));
+        let text = text.map_err(|why| format!("{page}: {why}"))?;
+        let told = rows_below(&text, &table);
         let unknown = told.iter().find(|row| !table.contains(*row));
         if let Some(row) = unknown {
-            return Err(format!("{README}: nothing in {BASELINES} has this row:\n{row}").into());
+            return Err(format!("{page}: no figures give this row:\n{row}").into());
         }
         if let Some(row) = table.lines().find(|row| !told.contains(row)) {
-            return Err(format!("{README}: `cargo xtask figures` prints this row:\n{row}").into());
+            return Err(format!("{page}: `cargo xtask figures` prints this row:\n{row}").into());
         }
     }
     Ok(())
+}
+
+/// Each target that serves: memory with all pages, tokens that they keep, what 1,024 of them take,
+/// and agents whose prompts are all kept.
+fn sizing(site: &Site) -> Result<String, Failure> {
+    let mut table = "| target | memory | tokens | 1 Ki tokens |".to_string();
+    for length in AGENTS {
+        let _ = write!(table, " agents of {length} Ki |");
+    }
+    let _ = writeln!(table, "\n|---|---|---|---|{}", "---|".repeat(AGENTS.len()));
+    for leaf in site.leaves()? {
+        let target = site.target(Some(&leaf))?;
+        if !target.serves() {
+            continue;
+        }
+        let memory = target.resident_bytes() as f64 / GB;
+        let tokens = target.kv_bytes() / target.kv_bytes_per_token_of_all();
+        let kept = (target.kv_bytes_per_token_of_all() << 10) as f64 / MB;
+        let _ = write!(
+            table,
+            "| `{leaf}` | {memory:.1} GB | {tokens} | {kept:.1} MB |"
+        );
+        for length in AGENTS {
+            let agents = target.agents(length << 10);
+            let agents = agents.map_or("-".to_string(), |agents| agents.to_string());
+            let _ = write!(table, " {agents} |");
+        }
+        table += "\n";
+    }
+    Ok(table)
 }
 
 /// Rows of the table in `text` that begins as `table` does, with its head.
@@ -217,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_readme_has_the_tables() {
+    fn pages_have_the_tables() {
         check(&Site::here()).unwrap_or_else(|why| panic!("{why}"));
     }
 

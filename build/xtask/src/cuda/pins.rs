@@ -11,6 +11,8 @@ pub const FILE: &str = "build/toolchain.toml";
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pins {
+    pub rust: Pin,
+    pub rustup: Pin,
     pub nvcc: Pin,
     pub nvvm: Pin,
     pub crt: Pin,
@@ -36,7 +38,7 @@ impl Pins {
         Ok(pins)
     }
 
-    /// Every pin.
+    /// Every wheel.
     pub fn all(&self) -> [&Pin; 10] {
         [
             &self.nvcc,

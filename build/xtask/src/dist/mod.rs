@@ -9,10 +9,7 @@
 mod archive;
 mod bill;
 mod changes;
-mod completions;
 mod crates;
-mod definition;
-mod manual;
 mod package;
 pub mod sign;
 

@@ -10,21 +10,17 @@ use serde_json::json;
 use super::archive::{Member, ar, gzip, tar};
 use super::bill::{self, Tool};
 use super::changes::Release;
-use super::completions;
 use super::crates::Crate;
-use super::definition::{self, Command};
-use super::manual::{self, About};
 use crate::binary::{Elf, MACHINE_AARCH64};
 use crate::graph::Sandbox;
 use crate::graph::digest::Digest;
 
 /// Files of the workspace that packages are made of.
-pub const TEMPLATES: [&str; 15] = [
+pub const TEMPLATES: [&str; 19] = [
     LICENCE,
     "packaging/CHANGELOG.md",
     "packaging/README.md",
     "packaging/atlas.service",
-    "packaging/cli.json",
     "packaging/config.toml",
     "packaging/debian/control",
     "packaging/debian/copyright",
@@ -35,7 +31,18 @@ pub const TEMPLATES: [&str; 15] = [
     "packaging/drop-ins/gpu.conf",
     "packaging/drop-ins/keys.conf",
     "packaging/drop-ins/lan.conf",
+    "packaging/operations.md",
+    MANUAL,
+    BASH,
+    ZSH,
+    FISH,
 ];
+
+/// Pages that the program makes of its command line, with marks for the facts of a release.
+const MANUAL: &str = "packaging/pages/atlas.1";
+const BASH: &str = "packaging/pages/atlas.bash";
+const ZSH: &str = "packaging/pages/atlas.zsh";
+const FISH: &str = "packaging/pages/atlas.fish";
 
 /// Folder, below the sandbox, with the licences of linked wheels.
 pub const WHEEL_LICENCES: &str = "wheels";
@@ -117,7 +124,6 @@ struct Parts {
     facts: serde_json::Value,
     commit: String,
     release: Release,
-    command: Command,
     crates: Vec<Crate>,
     tools: Vec<Tool>,
     licences: String,
@@ -144,7 +150,6 @@ impl Parts {
             name: sandbox.arg("name")?.to_string(),
             facts: json("facts", sandbox.arg("facts")?)?,
             release: Release::newest(&text("packaging/CHANGELOG.md")?, sandbox.arg("version")?)?,
-            command: Command::parse(&text(definition::FILE)?)?,
             crates,
             tools,
             licences: text("licenses.txt")?,
@@ -155,7 +160,7 @@ impl Parts {
             arch,
         };
         for path in TEMPLATES {
-            let filled = parts.fill(&text(path)?);
+            let filled = parts.fill(path, &text(path)?);
             parts.templates.push((path.to_string(), filled));
         }
         Ok(parts)
@@ -170,7 +175,7 @@ impl Parts {
     }
 
     /// Puts what is known of the target into a template.
-    fn fill(&self, template: &str) -> String {
+    fn fill(&self, path: &str, template: &str) -> String {
         let weights = format!("/var/lib/atlas/{}", self.name);
         let next = match self.embedded() {
             true => "the weights are inside; nothing else is needed".to_string(),
@@ -191,6 +196,7 @@ impl Parts {
         let marks = [
             ("@NAME@", self.name.as_str()),
             ("@VERSION@", &self.release.version),
+            ("@DATE@", &self.release.date),
             ("@ARCH@", self.arch),
             ("@DEPENDS@", &self.depends),
             ("@MODEL@", self.fact("model")),
@@ -203,7 +209,11 @@ impl Parts {
         marks
             .iter()
             .fold(template.to_string(), |text, (mark, value)| {
-                text.replace(mark, value)
+                match path {
+                    // Where a hyphen is meant as one of a command.
+                    MANUAL => text.replace(mark, &value.replace('-', "\\-")),
+                    _ => text.replace(mark, value),
+                }
             })
     }
 
@@ -244,23 +254,6 @@ impl Parts {
         files.map(member).to_vec()
     }
 
-    fn page(&self) -> String {
-        let purpose = format!(
-            "Serves {} ({}) on {} to OpenAI and Anthropic clients. Nothing is downloaded and no \
-             other server is asked for anything.",
-            self.fact("model"),
-            self.fact("quantisation"),
-            self.fact("hardware")
-        );
-        let about = About {
-            name: &self.name,
-            version: &self.release.version,
-            date: &self.release.date,
-            purpose: &purpose,
-        };
-        manual::page(&self.command, &about)
-    }
-
     fn bill(&self) -> String {
         let digest = Digest::of(&self.binary).to_string();
         let (name, version) = (&self.name, &self.release.version);
@@ -292,7 +285,6 @@ impl Parts {
     /// Files of the plain archive but for their list.
     fn explained(&self) -> Vec<Member> {
         let name = &self.name;
-        let (bash, zsh, fish) = self.completions();
         let mut members = self.service("/usr/local/bin", "systemd/", "systemd/choices/");
         members.extend([
             Member::program(name, self.binary.clone()),
@@ -300,14 +292,15 @@ impl Parts {
                 format!("{name}.toml"),
                 self.template("packaging/config.toml"),
             ),
-            Member::text(format!("{name}.1"), self.page()),
-            Member::text(format!("completions/{name}.bash"), bash),
-            Member::text(format!("completions/_{name}"), zsh),
-            Member::text(format!("completions/{name}.fish"), fish),
+            Member::text(format!("{name}.1"), self.template(MANUAL)),
+            Member::text(format!("completions/{name}.bash"), self.template(BASH)),
+            Member::text(format!("completions/_{name}"), self.template(ZSH)),
+            Member::text(format!("completions/{name}.fish"), self.template(FISH)),
             Member::text(format!("{name}.cdx.json"), self.bill()),
             Member::text("CHANGELOG.md", self.template("packaging/CHANGELOG.md")),
             Member::text("LICENSE", self.template("LICENSE")),
             Member::text("README.md", self.template("packaging/README.md")),
+            Member::text("operations.md", self.template("packaging/operations.md")),
             Member::text("licenses.txt", self.licences.clone()),
         ]);
         members
@@ -320,15 +313,6 @@ impl Parts {
         members
     }
 
-    fn completions(&self) -> (String, String, String) {
-        let (command, name) = (&self.command, self.name.as_str());
-        (
-            completions::bash(command, name),
-            completions::zsh(command, name),
-            completions::fish(command, name),
-        )
-    }
-
     /// Files of the Debian package, where they are installed.
     fn installed(&self) -> Vec<Member> {
         let name = &self.name;
@@ -336,7 +320,6 @@ impl Parts {
         let changes = self
             .release
             .debian(name, self.template("packaging/CHANGELOG.md"));
-        let (bash, zsh, fish) = self.completions();
         let examples = doc("examples/");
         let mut members = self.service("/usr/bin", "lib/systemd/system/", &examples);
         members.extend([
@@ -344,16 +327,19 @@ impl Parts {
             Member::text(self.settings(), self.template("packaging/config.toml")),
             Member::text(
                 format!("usr/share/man/man1/{name}.1.gz"),
-                gzip(self.page().as_bytes()),
+                gzip(self.template(MANUAL).as_bytes()),
             ),
             Member::text(
                 format!("usr/share/bash-completion/completions/{name}"),
-                bash,
+                self.template(BASH),
             ),
-            Member::text(format!("usr/share/zsh/vendor-completions/_{name}"), zsh),
+            Member::text(
+                format!("usr/share/zsh/vendor-completions/_{name}"),
+                self.template(ZSH),
+            ),
             Member::text(
                 format!("usr/share/fish/vendor_completions.d/{name}.fish"),
-                fish,
+                self.template(FISH),
             ),
             Member::text(
                 doc("copyright"),
@@ -362,6 +348,10 @@ impl Parts {
             Member::text(doc("changelog.gz"), gzip(changes.as_bytes())),
             Member::text(doc("licenses.txt.gz"), gzip(self.licences.as_bytes())),
             Member::text(doc("README.md"), self.template("packaging/README.md")),
+            Member::text(
+                doc("operations.md"),
+                self.template("packaging/operations.md"),
+            ),
             Member::text(doc("MANIFEST.json"), self.manifest()),
             Member::text(doc(&format!("{name}.cdx.json")), self.bill()),
         ]);

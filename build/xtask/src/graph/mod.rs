@@ -8,6 +8,7 @@ pub mod explain;
 pub mod progress;
 pub mod run;
 pub mod store;
+pub mod sweep;
 #[cfg(test)]
 mod tests;
 

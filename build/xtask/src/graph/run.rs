@@ -92,17 +92,8 @@ pub fn run(
     store: &Store,
     options: &Options,
 ) -> Result<Summary, Error> {
-    let executable = own_digest(store)?;
     let needed = graph.needed(wanted);
-    let queue = Queue::new(graph, &needed);
-    let runner = Runner {
-        graph,
-        store,
-        options,
-        executable,
-        queue: Mutex::new(queue),
-        wake: Condvar::new(),
-    };
+    let runner = Runner::new(graph, &needed, store, options)?;
     options.progress.begin(needed.len());
     std::thread::scope(|scope| {
         for _ in 0..options.jobs.max(1) {
@@ -119,6 +110,32 @@ pub fn run(
         Some(error) => Err(error),
         None => Ok(queue.summary),
     }
+}
+
+/// Keys of the actions whose outputs for the sources as they are lie in the store.
+///
+/// # Errors
+/// A source that cannot be read.
+pub fn present(graph: &Graph, store: &Store, options: &Options) -> Result<BTreeSet<Digest>, Error> {
+    let runner = Runner::new(graph, &BTreeSet::new(), store, options)?;
+    let (mut made, mut keys) = (BTreeMap::new(), BTreeSet::new());
+    for id in graph.ids() {
+        let is_made = |maker| made.contains_key(maker);
+        if !graph.makers(id).iter().all(is_made) {
+            continue;
+        }
+        let action = graph.action(id);
+        let key = digest::key(
+            action,
+            &contents(&runner.locate(action, &made)?),
+            &runner.executable,
+        );
+        if let Lookup::Found(outputs) = store.lookup(&key) {
+            made.insert(id, outputs);
+            keys.insert(key);
+        }
+    }
+    Ok(keys)
 }
 
 fn own_digest(store: &Store) -> Result<Digest, Error> {
@@ -248,6 +265,29 @@ enum Bytes<'a> {
     Text(&'a str),
 }
 
+/// Contents of inputs, as a key covers them.
+fn contents(inputs: &[Located<'_>]) -> Vec<String> {
+    inputs.iter().map(|input| input.content.clone()).collect()
+}
+
+impl<'a> Runner<'a> {
+    fn new(
+        graph: &'a Graph,
+        needed: &BTreeSet<ActionId>,
+        store: &'a Store,
+        options: &'a Options,
+    ) -> Result<Runner<'a>, Error> {
+        Ok(Runner {
+            graph,
+            store,
+            options,
+            executable: own_digest(store)?,
+            queue: Mutex::new(Queue::new(graph, needed)),
+            wake: Condvar::new(),
+        })
+    }
+}
+
 impl Runner<'_> {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue
@@ -293,7 +333,7 @@ impl Runner<'_> {
     /// Brings the outputs of one action into the store, running it only if they are not there.
     fn make(&self, action: &Action, made: &BTreeMap<ActionId, Vec<Stored>>) -> Result<Done, Error> {
         let inputs = self.locate(action, made)?;
-        let contents: Vec<_> = inputs.iter().map(|input| input.content.clone()).collect();
+        let contents = contents(&inputs);
         let key = digest::key(action, &contents, &self.executable);
         let text = digest::explanation(action, &contents, &self.executable);
         let reason = match self.store.lookup(&key) {

@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use super::action::{Action, Form, Output, Place};
 use super::digest::{Digest, Digests};
@@ -112,7 +113,8 @@ impl Store {
         self.lock.try_clone()
     }
 
-    fn record_path(&self, key: &Digest) -> PathBuf {
+    /// File that lists the outputs of a key. Its time stamp says when a build used them last.
+    pub fn record_path(&self, key: &Digest) -> PathBuf {
         self.atlas.join("store/action").join(key.to_string())
     }
 
@@ -128,16 +130,27 @@ impl Store {
 
     /// Looks up the outputs of a key and checks their content.
     pub fn lookup(&self, key: &Digest) -> Lookup {
-        let Ok(text) = fs::read_to_string(self.record_path(key)) else {
+        let path = self.record_path(key);
+        let Ok(record) = File::options().append(true).open(&path) else {
             return Lookup::Absent;
         };
-        let Some(outputs) = text.lines().map(parse_stored).collect::<Option<Vec<_>>>() else {
+        let Some(outputs) = self.outputs(key) else {
             return Lookup::Damaged("record".to_string());
         };
         match outputs.iter().find(|stored| !self.is_intact(stored)) {
             Some(stored) => Lookup::Damaged(stored.path.clone()),
-            None => Lookup::Found(outputs),
+            None => {
+                // Where the time stamp stays, outputs are removed too early, and made anew.
+                let _ = record.set_modified(SystemTime::now());
+                Lookup::Found(outputs)
+            }
         }
+    }
+
+    /// Outputs that the record of a key lists; `None` without a whole record.
+    pub fn outputs(&self, key: &Digest) -> Option<Vec<Stored>> {
+        let text = fs::read_to_string(self.record_path(key)).ok()?;
+        text.lines().map(parse_stored).collect()
     }
 
     fn is_intact(&self, stored: &Stored) -> bool {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::action::{Code, Source};
 use super::progress::Style;
@@ -500,4 +500,26 @@ fn the_picture_has_a_box_for_each_action_and_an_edge_for_each_link() {
     assert_eq!(dot.matches("[tooltip=").count(), 2);
     assert_eq!(dot.matches("->").count(), 1);
     assert!(dot.contains("\"first\" -> \"second\";"));
+}
+
+#[test]
+fn a_sweep_leaves_what_the_sources_need_and_what_is_young_within_its_bytes() {
+    let place = Place::new("sweep");
+    let mut graph = Graph::new();
+    graph.add(copy_of_a()).unwrap();
+    // The last is that of the present sources.
+    for text in ["first", "second", "third"] {
+        place.write("a", text);
+        assert_eq!(place.run(vec![copy_of_a()]).ran, ["copy"]);
+    }
+    let (store, now) = (place.store(), SystemTime::now());
+    let needed = run::present(&graph, &store, &place.options()).unwrap();
+    let kept = |since, bytes| store.sweep(&needed, since, bytes).unwrap().kept.actions;
+    assert_eq!(kept(SystemTime::UNIX_EPOCH, u64::MAX), 3);
+    assert_eq!(kept(SystemTime::UNIX_EPOCH, 11), 2);
+    assert_eq!(kept(now + Duration::from_secs(1), u64::MAX), 1);
+    drop(store);
+    assert_eq!(place.run(vec![copy_of_a()]).hits, 1);
+    place.write("a", "second");
+    assert_eq!(place.run(vec![copy_of_a()]).ran, ["copy"]);
 }

@@ -1,40 +1,37 @@
 //! Completions for bash, zsh and fish.
 
-use super::definition::{Command, Flag};
+use argh::FlagInfo;
+
+use super::{Command, is_path, shown, value, verbs};
 
 /// A function for bash-completion: verbs, then the verb's flags and files.
 pub fn bash(command: &Command, name: &str) -> String {
-    let function = identifier(name);
     let mut cases = String::new();
     let mut paths = String::new();
-    for (words, verb) in command.verbs() {
-        let flags = verb.shown().map(|flag| flag.long.as_str());
-        let below = verb.commands.iter().map(|verb| verb.name.as_str());
+    for (words, verb) in verbs(command) {
+        let flags = shown(verb).map(|flag| flag.long);
+        let below = verb.commands.iter().map(|verb| verb.name);
         let offers: Vec<&str> = below.chain(flags).collect();
         let words = words.join(" ");
         cases.push_str(&format!(
             "        '{words}') offers='{}' ;;\n",
             offers.join(" ")
         ));
-        for flag in verb.shown().filter(|flag| flag.value().is_some()) {
-            let files = if flag.is_path() { "files" } else { "nothing" };
+        for flag in shown(verb).filter(|flag| value(flag).is_some()) {
+            let files = if is_path(flag) { "files" } else { "nothing" };
             paths.push_str(&format!("        '{words} {}') {files}=1 ;;\n", flag.long));
         }
     }
-    let verbs: Vec<&str> = command
-        .commands
-        .iter()
-        .map(|verb| verb.name.as_str())
-        .collect();
-    let verbs = verbs.join(" ");
+    let names: Vec<&str> = command.commands.iter().map(|verb| verb.name).collect();
+    let names = names.join(" ");
     format!(
         r#"# bash completion of {name}
-{function}() {{
+_{name}() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
     local verb=${{COMP_WORDS[1]}} offers='' files='' nothing=''
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W '{verbs} --help --version' -- "$word"))
+        COMPREPLY=($(compgen -W '{names} --help --version' -- "$word"))
         return
     fi
     case "$verb ${{COMP_WORDS[2]}}" in
@@ -50,7 +47,7 @@ pub fn bash(command: &Command, name: &str) -> String {
     fi
     [[ $files ]] || COMPREPLY+=($(compgen -W "$offers" -- "$word"))
 }}
-complete -F {function} {name}
+complete -F _{name} {name}
 "#,
         nested = nested(command),
     )
@@ -58,7 +55,7 @@ complete -F {function} {name}
 
 /// Verbs of two words become the verb that flags are looked up by.
 fn nested(command: &Command) -> String {
-    let verbs = command.verbs();
+    let verbs = verbs(command);
     let two = verbs.iter().filter(|(words, _)| words.len() > 1);
     two.map(|(words, _)| format!("        '{0}') verb='{0}' ;;\n", words.join(" ")))
         .collect()
@@ -84,12 +81,8 @@ pub fn zsh(command: &Command, name: &str) -> String {
 
 fn zsh_arguments(verb: &Command) -> String {
     if !verb.commands.is_empty() {
-        let names: Vec<&str> = verb
-            .commands
-            .iter()
-            .map(|verb| verb.name.as_str())
-            .collect();
-        let flags = verb.commands.iter().flat_map(|verb| verb.command.shown());
+        let names: Vec<&str> = verb.commands.iter().map(|verb| verb.name).collect();
+        let flags = verb.commands.iter().flat_map(|verb| shown(&verb.command));
         let mut specs: Vec<String> = flags.map(zsh_flag).collect();
         specs.sort();
         specs.dedup();
@@ -99,17 +92,17 @@ fn zsh_arguments(verb: &Command) -> String {
             specs.join(" ")
         );
     }
-    let specs: Vec<String> = verb.shown().map(zsh_flag).collect();
+    let specs: Vec<String> = shown(verb).map(zsh_flag).collect();
     format!("        _arguments {} '*:file:_files'\n", specs.join(" "))
 }
 
-fn zsh_flag(flag: &Flag) -> String {
+fn zsh_flag(flag: &FlagInfo<'static>) -> String {
     let escaped = ['\\', '[', ']', ':']
         .iter()
-        .fold(flag.description.clone(), |text, sign| {
+        .fold(flag.description.to_string(), |text, sign| {
             text.replace(*sign, &format!("\\{sign}"))
         });
-    let value = match (flag.value(), flag.is_path()) {
+    let value = match (value(flag), is_path(flag)) {
         (None, _) => String::new(),
         (Some(value), true) => format!(":{value}:_files"),
         (Some(value), false) => format!(":{value}:"),
@@ -124,18 +117,18 @@ pub fn fish(command: &Command, name: &str) -> String {
         out.push_str(&format!(
             "complete -c {name} -n __fish_use_subcommand -f -a {} -d {}\n",
             verb.name,
-            quoted(&verb.command.description)
+            quoted(verb.command.description)
         ));
-        for (_, below) in std::iter::once((vec![], &verb.command)).chain(verb.command.verbs()) {
+        for (_, below) in std::iter::once((vec![], &verb.command)).chain(verbs(&verb.command)) {
             let seen = format!("-n '__fish_seen_subcommand_from {}'", verb.name);
             for inner in &below.commands {
-                let words = quoted(&inner.command.description);
+                let words = quoted(inner.command.description);
                 out.push_str(&format!(
                     "complete -c {name} {seen} -a {} -d {words}\n",
                     inner.name
                 ));
             }
-            for flag in below.shown() {
+            for flag in shown(below) {
                 out.push_str(&format!("complete -c {name} {seen} {}\n", fish_flag(flag)));
             }
         }
@@ -143,14 +136,14 @@ pub fn fish(command: &Command, name: &str) -> String {
     out
 }
 
-fn fish_flag(flag: &Flag) -> String {
-    let value = match (flag.value(), flag.is_path()) {
+fn fish_flag(flag: &FlagInfo<'static>) -> String {
+    let value = match (value(flag), is_path(flag)) {
         (None, _) => "",
         (Some(_), true) => " -r -F",
         (Some(_), false) => " -x",
     };
     let long = flag.long.trim_start_matches('-');
-    format!("-l {long}{value} -d {}", quoted(&flag.description))
+    format!("-l {long}{value} -d {}", quoted(flag.description))
 }
 
 /// Text in single quotes, as all three shells take them.
@@ -158,31 +151,24 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "’"))
 }
 
-fn identifier(name: &str) -> String {
-    let letters = name
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
-    format!("_{}", letters.collect::<String>())
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::process::{Command as Process, Stdio};
 
-    use super::super::definition::kept;
+    use argh::ArgsInfo;
+
     use super::*;
-    use crate::toolchain::on_path;
+    use crate::cli::Atlas;
 
     /// Runs `script` in a shell; what it prints. None where the shell is not installed.
     fn said(shell: &str, script: &str) -> Option<String> {
-        let path = on_path(shell)?;
-        let mut child = Process::new(path)
+        let mut child = Process::new(shell)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap();
+            .ok()?;
         child
             .stdin
             .take()
@@ -199,8 +185,8 @@ mod tests {
     fn offered(line: &[&str]) -> String {
         let words: Vec<String> = line.iter().map(|word| quoted(word)).collect();
         let script = format!(
-            "{}\nCOMP_WORDS=({})\nCOMP_CWORD={}\n_atlas_x\necho \"${{COMPREPLY[@]}}\"\n",
-            bash(&kept(), "atlas-x"),
+            "{}\nCOMP_WORDS=({})\nCOMP_CWORD={}\n_atlas-x\necho \"${{COMPREPLY[@]}}\"\n",
+            bash(&Atlas::get_args_info(), "atlas-x"),
             words.join(" "),
             line.len() - 1
         );
@@ -217,7 +203,7 @@ mod tests {
 
     #[test]
     fn zsh_and_fish_can_read_theirs() {
-        let command = kept();
+        let command = Atlas::get_args_info();
         let zsh = zsh(&command, "atlas-x");
         assert!(zsh.contains("'--port[") && zsh.contains(" serve:'"));
         let check = format!("f() {{\n{zsh}\n}}\n");

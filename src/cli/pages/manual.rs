@@ -1,50 +1,44 @@
 //! The manual page, in the `man(7)` macros.
 
-use super::definition::{Command, Flag, Positional};
+use argh::{FlagInfo, PositionalInfo};
 
-/// Content of the page beside the command line.
-pub struct About<'a> {
-    /// Name of the binary.
-    pub name: &'a str,
-    pub version: &'a str,
-    /// Date of the release, `YYYY-MM-DD`.
-    pub date: &'a str,
-    /// The model and the hardware, in a sentence.
-    pub purpose: &'a str,
-}
+use super::{Build, Command, is_required, shown, value, verbs};
 
 /// The page of section 1.
-pub fn page(command: &Command, about: &About<'_>) -> String {
-    let About {
+pub fn page(command: &Command, build: &Build<'_>) -> String {
+    let Build {
         name,
         version,
         date,
-        purpose,
-    } = about;
-    let upper = name.to_uppercase();
+        model,
+        quant,
+        hardware,
+    } = build;
     let mut out = format!(
-        ".TH {upper} 1 {date} \"Atlas {version}\" \"User Commands\"\n\
-         .SH NAME\n{} \\- {}\n\
-         .SH SYNOPSIS\n.B {}\n.I VERB\n[\\fIOPTIONS\\fR]\n\
-         .SH DESCRIPTION\n{}\n.SH VERBS\n",
+        ".TH {0} 1 \"{date}\" \"Atlas {version}\" \"User Commands\"\n\
+         .SH NAME\n{0} \\- {1}\n\
+         .SH SYNOPSIS\n.B {0}\n.I VERB\n[\\fIOPTIONS\\fR]\n\
+         .SH DESCRIPTION\n{2}\n.SH VERBS\n",
         plain(name),
-        plain(&command.description),
-        plain(name),
-        plain(purpose),
+        plain(command.description),
+        plain(&format!(
+            "Serves {model} ({quant}) on {hardware} to OpenAI and Anthropic clients. Nothing is \
+             downloaded and no other server is asked for anything."
+        )),
     );
-    for (words, verb) in command.verbs() {
+    for (words, verb) in verbs(command) {
         out.push_str(&section(name, &words, verb));
     }
     out.push_str(".SH EXIT STATUS\n");
-    for code in &command.error_codes {
+    for code in command.error_codes {
         out.push_str(&format!(
             ".TP\n{}\n{}\n",
             code.code,
-            sentence(&code.description)
+            sentence(code.description)
         ));
     }
     out.push_str(".SH EXAMPLES\n");
-    for example in &command.examples {
+    for example in command.examples {
         let example = example.replace("{command_name}", name);
         out.push_str(&format!(".PP\n.nf\n{}\n.fi\n", plain(&example)));
     }
@@ -58,9 +52,9 @@ pub fn page(command: &Command, about: &About<'_>) -> String {
 
 fn section(name: &str, words: &[&str], verb: &Command) -> String {
     let mut usage = format!("{name} {}", words.join(" "));
-    for place in &verb.positionals {
+    for place in verb.positionals {
         let upper = place.name.to_uppercase();
-        usage.push_str(&match place.is_required() {
+        usage.push_str(&match is_required(&place.optionality) {
             true => format!(" {upper}"),
             false => format!(" [{upper}]"),
         });
@@ -68,35 +62,37 @@ fn section(name: &str, words: &[&str], verb: &Command) -> String {
     let mut out = format!(
         ".SS {}\n{}\n.PP\n.B {}\n",
         plain(&words.join(" ")),
-        sentence(&verb.description),
+        sentence(verb.description),
         plain(&usage)
     );
     verb.positionals
         .iter()
         .for_each(|place| out.push_str(&positional(place)));
-    verb.shown().for_each(|flag| out.push_str(&option(flag)));
+    shown(verb).for_each(|flag| out.push_str(&option(flag)));
     out
 }
 
-fn positional(place: &Positional) -> String {
+fn positional(place: &PositionalInfo<'static>) -> String {
     let upper = place.name.to_uppercase();
     format!(
         ".TP\n.I {}\n{}\n",
         plain(&upper),
-        sentence(&place.description)
+        sentence(place.description)
     )
 }
 
-fn option(flag: &Flag) -> String {
-    let value = flag
-        .value()
-        .map(|value| format!(" \\fI{}\\fR", plain(&value.to_uppercase())));
-    let required = if flag.is_required() { " Required." } else { "" };
+fn option(flag: &FlagInfo<'static>) -> String {
+    let value = value(flag).map(|value| format!(" \\fI{}\\fR", plain(&value.to_uppercase())));
+    let required = if is_required(&flag.optionality) {
+        " Required."
+    } else {
+        ""
+    };
     format!(
         ".TP\n\\fB{}\\fR{}\n{}{required}\n",
-        plain(&flag.long),
+        plain(flag.long),
         value.unwrap_or_default(),
-        sentence(&flag.description)
+        sentence(flag.description)
     )
 }
 
@@ -122,30 +118,20 @@ fn plain(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::definition::kept;
+    use argh::ArgsInfo;
+
     use super::*;
+    use crate::cli::{Atlas, pages::Page};
 
     #[test]
     fn every_verb_and_flag_is_on_the_page() {
-        let command = kept();
-        let about = About {
-            name: "atlas-x",
-            version: "1",
-            date: "2000-01-01",
-            purpose: "Serves x.",
-        };
-        let page = page(&command, &about);
-        for (words, verb) in command.verbs() {
-            assert!(
-                page.contains(&format!(".SS {}\n", plain(&words.join(" ")))),
-                "{words:?}"
-            );
-            for flag in verb.shown() {
-                assert!(
-                    page.contains(&format!("\\fB{}\\fR", plain(&flag.long))),
-                    "{}",
-                    flag.long
-                );
+        let (command, page) = (Atlas::get_args_info(), Page::Man.own());
+        for (words, verb) in verbs(&command) {
+            let section = format!(".SS {}\n", plain(&words.join(" ")));
+            assert!(page.contains(&section), "{words:?}");
+            for flag in shown(verb) {
+                let name = format!("\\fB{}\\fR", plain(flag.long));
+                assert!(page.contains(&name), "{}", flag.long);
             }
         }
     }

@@ -1,0 +1,104 @@
+//! Removal of what the store keeps for nobody: outputs that were long not used, or are too many.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::digest::Digest;
+use super::store::{Store, files_below, remove_others};
+
+/// Records of actions and the bytes of their outputs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    pub actions: usize,
+    pub bytes: u64,
+}
+
+/// Sum of what a sweep removed, and of what it left.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Swept {
+    pub removed: Amount,
+    pub kept: Amount,
+}
+
+impl Store {
+    /// Removes outputs of actions that were last used before `since`, then the oldest until `bytes`
+    /// are left. Those of the keys `needed` stay, whatever their age and size.
+    ///
+    /// # Errors
+    /// If a folder of the store cannot be read or changed.
+    pub fn sweep(
+        &self,
+        needed: &BTreeSet<Digest>,
+        since: SystemTime,
+        bytes: u64,
+    ) -> io::Result<Swept> {
+        let store = self.atlas().join("store");
+        let before = bytes_below(&store)?;
+        let mut records = self.records(needed)?;
+        let count = records.len();
+        records.sort_by_key(|(is_needed, used, _)| std::cmp::Reverse((*is_needed, *used)));
+        let (mut sum, mut kept) = (0, BTreeSet::new());
+        for (is_needed, used, key) in records {
+            let mut outputs = self.sizes(&key)?;
+            outputs.retain(|(path, _)| !kept.contains(path));
+            let more: u64 = outputs.iter().map(|(_, bytes)| bytes).sum();
+            if is_needed || used >= since && sum + more <= bytes {
+                sum += more;
+                kept.insert(self.record_path(&key));
+                kept.extend(outputs.into_iter().map(|(path, _)| path));
+            }
+        }
+        let records = self.atlas().join("store/action");
+        let actions = kept
+            .iter()
+            .filter(|path| path.starts_with(&records))
+            .count();
+        remove_others(&store, &kept)?;
+        let left = bytes_below(&store)?;
+        Ok(Swept {
+            removed: Amount {
+                actions: count - actions,
+                bytes: before - left,
+            },
+            kept: Amount {
+                actions,
+                bytes: left,
+            },
+        })
+    }
+
+    /// Keys of all records, with whether they are needed and when they were last used.
+    fn records(&self, needed: &BTreeSet<Digest>) -> io::Result<Vec<(bool, SystemTime, Digest)>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.atlas().join("store/action"))? {
+            let entry = entry?;
+            let key = entry.file_name().to_str().and_then(Digest::parse);
+            if let Some(key) = key {
+                found.push((needed.contains(&key), entry.metadata()?.modified()?, key));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Paths of the outputs of a key, with their bytes.
+    fn sizes(&self, key: &Digest) -> io::Result<Vec<(PathBuf, u64)>> {
+        let outputs = self.outputs(key).unwrap_or_default().into_iter();
+        let paths = outputs
+            .map(|stored| self.path(&stored))
+            .filter(|path| path.exists());
+        paths
+            .map(|path| Ok((path.clone(), bytes_below(&path)?)))
+            .collect()
+    }
+}
+
+fn bytes_below(path: &Path) -> io::Result<u64> {
+    let files = files_below(path)?;
+    files
+        .iter()
+        .map(|file| Ok(fs::symlink_metadata(file)?.len()))
+        .sum()
+}
