@@ -15,6 +15,7 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = concat!(
     "\"use strict\";\n",
     include_str!("dom.js"),
+    include_str!("formula.js"),
     include_str!("inline.js"),
     include_str!("colours.js"),
     include_str!("blocks.js"),
