@@ -93,7 +93,7 @@ fn every_route_but_health_and_hello_asks_for_a_key() {
     );
     // Whoever finds the port taken is told by whom.
     let port = server.address.port().to_string();
-    let (_, said) = outcome(&["doctor", "--port", &port]);
+    let said = String::from_utf8(run(&["doctor", "--port", &port]).stdout).unwrap();
     assert!(
         said.contains("an Atlas that asks for an API key has it"),
         "{said}"

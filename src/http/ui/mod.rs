@@ -21,6 +21,7 @@ const SCRIPT: &str = concat!(
     include_str!("blocks.js"),
     include_str!("server.js"),
     include_str!("store.js"),
+    include_str!("files.js"),
     include_str!("conversation.js"),
     include_str!("settings.js"),
     include_str!("reply.js"),
