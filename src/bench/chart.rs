@@ -168,15 +168,18 @@ pub(super) fn svg(
     let head = MARGIN + ROW * titles.len();
     let height = head + MARGIN + ROW * bars.len();
     let mut text = String::new();
+    let escaped = |title: &String| title.replace('&', "&amp;").replace('<', "&lt;");
+    let titles: Vec<String> = titles.iter().map(escaped).collect();
     writeln!(
         text,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
-         font-family=\"sans-serif\" font-size=\"13\" fill=\"{INK}\">"
+         role=\"img\" font-family=\"sans-serif\" font-size=\"13\" fill=\"{INK}\">\n\
+         <title>{}</title>",
+        titles.join(", ")
     )?;
     writeln!(text, r##"<rect width="100%" height="100%" fill="#fff"/>"##)?;
     for (row, title) in titles.iter().enumerate() {
         let base = MARGIN + (row + 1) * ROW - 9;
-        let title = title.replace('&', "&amp;").replace('<', "&lt;");
         writeln!(text, r#"<text x="{MARGIN}" y="{base}">{title}</text>"#)?;
     }
     for (row, bar) in bars.iter().enumerate() {
@@ -275,7 +278,7 @@ mod tests {
         assert!(drawn.contains("a total_tok_s") && drawn.contains("20.0 tok/s"));
         assert!(drawn.contains(r#"width="150.0""#) && !drawn.contains("<line"));
         assert!(
-            drawn.contains("a &lt;card>") && !drawn.contains("style"),
+            drawn.contains("<title>a &lt;card></title>") && !drawn.contains("style"),
             "{drawn}"
         );
     }

@@ -54,7 +54,7 @@ pub fn svg(graph: &Graph, title: &str) -> String {
     let (places, width, height) = places(graph, &layers);
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
-         font-family=\"monospace\" font-size=\"12\" fill=\"#1f2328\">\n\
+         font-family=\"monospace\" font-size=\"12\" fill=\"#1f2328\">\n<title>{title}</title>\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
          <text x=\"{MARGIN}\" y=\"{}\">{title}</text>\n",
         MARGIN - 6.0

@@ -501,6 +501,6 @@ fn the_picture_has_a_box_for_each_action_and_an_edge_for_each_link() {
         (svg.matches("<rect x").count(), svg.matches("<path").count()),
         (2, 1)
     );
-    assert!(svg.contains(">target 1.0</text>"));
+    assert!(svg.contains(">target 1.0</text>") && svg.contains("<title>target 1.0</title>"));
     assert!(draw::dot(&graph).contains("\"first\" -> \"second\";"));
 }
