@@ -342,7 +342,7 @@ fn a_check_of_an_agent_tells_the_first_of_its_answer() {
         let done = run(&[&line[..], &["scripted"]].concat());
         let said = String::from_utf8(done.stdout).unwrap();
         assert_eq!(said.matches("ok   ").count(), 2, "{said}");
-        assert!(said.contains("sends it first: 200 OK, \""), "{said}");
+        assert!(said.contains("with its texts cut: 200 OK, \""), "{said}");
         let other = run(&[&line[..], &["another"]].concat());
         assert_eq!(other.status.code(), Some(69));
     }

@@ -16,8 +16,8 @@ const FIRST_TOKEN_TIMEOUT: Duration = Duration::from_secs(300);
 /// Characters of it that are shown.
 const SHOWN_CHARS_MAX: usize = 40;
 
-/// Requests that were recorded of a client, in lines of which the first is its first; texts in them
-/// are cut.
+/// Requests that were recorded of a client, in lines of which the first is its first; texts of
+/// agents are cut in them.
 macro_rules! recording {
     ($name:literal) => {
         include_str!(concat!(
@@ -118,7 +118,11 @@ fn first(options: &Connect) -> (String, Outgoing) {
         headers: headers.clone(),
     };
     let sender = agent.unwrap_or("this client");
-    (format!("as {sender} sends it first"), outgoing)
+    let cut = match options.client {
+        Client::AiSdk => "",
+        _ => ", with its texts cut",
+    };
+    (format!("as {sender} sends it first{cut}"), outgoing)
 }
 
 /// The least that a client sends of which nothing was recorded.
@@ -207,7 +211,7 @@ mod tests {
         };
         assert_eq!(listed, "ok GET /v1/models: 200 OK, stub is listed");
         assert!(
-            first.contains("sends it first: 200 OK, \"Hello\" after "),
+            first.contains("with its texts cut: 200 OK, \"Hello\" after "),
             "{first}"
         );
         assert_eq!(run(&claude), Ok(()));
