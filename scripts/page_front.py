@@ -69,7 +69,8 @@ class Exchange(BaseHTTPRequestHandler):
         if self.path.endswith("/chat/completions"):
             asked = json.loads(body)
             self.front.asked.append(asked)
-            play = self.front.plays.get(asked["messages"][-1]["content"])
+            content = asked["messages"][-1]["content"]
+            play = self.front.plays.get(content if isinstance(content, str) else content[0]["text"])
         if play:
             with contextlib.suppress(OSError):
                 play(self)

@@ -56,8 +56,10 @@ def a_small_window(browser, front):
         page.value(f"$('{field}').focus()")
         check(page.value("document.activeElement.id") == field and page.value(inside % field),
               f"{field} cannot be reached")
+    # The page moves the focus once it is told of the end, which may be later.
+    page.value("void $('settings').addEventListener('close', () => { window.isClosed = true; })")
     page.key(ESCAPE)
-    page.wait("the end of the settings", "!$('settings').open")
+    page.wait("the end of the settings", "window.isClosed")
     page.wait("the focus", "document.activeElement.id === 'prompt'")
     # The list comes late where the browser's store is slow.
     page.value("window.late = heads, heads = new Map(), drawChats()")

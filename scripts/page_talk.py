@@ -90,6 +90,47 @@ def tool_call(browser, front):
     page.close()
 
 
+# Gives files, by their names the texts or bytes of each, to what is done with them.
+WITH_FILES = """((files, act) => {{
+  const data = new DataTransfer();
+  for (const [name, text] of Object.entries(files)) {{
+    data.items.add(new File([typeof text === "string" ? text : new Uint8Array(text)], name));
+  }}
+  act(data);
+}})({}, (data) => {})"""
+DROP = """document.dispatchEvent(new DragEvent("drop", { dataTransfer: data, cancelable: true }))"""
+CHOOSE = """{ $("chosen").files = data.files; $("chosen").dispatchEvent(new Event("change")); }"""
+CHIPS = "document.querySelectorAll('#files .chip').length"
+
+
+def text_files(browser, front):
+    """text files are dropped or chosen, are chips, are sent in fences, and others are told of"""
+    page = browser.page(front.address)
+    page.value(WITH_FILES.format(json.dumps({"a.py": "x = 1\n```\n", "b": [0xff, 0xfe]}), DROP))
+    page.wait("the first file", f"{CHIPS} === 1 && $('notice').textContent.includes('b is no text')")
+    page.value(WITH_FILES.format("{ c: 'x'.repeat(FILE_BYTES_MAX + 1), d: 'y' }", CHOOSE))
+    page.wait("the second", f"{CHIPS} === 2 && $('notice').textContent.includes('c has 513 KiB')")
+    check("Remove file d" in page.named("button"), page.named("button"))
+    page.press("✕", "#files")
+    check(page.value(CHIPS) == 1, "a file cannot be taken away")
+    page.wait("the draft", "current.revision")
+    page.reload()
+    page.wait("the file again", f"{CHIPS} === 1")
+    front.plays["read"] = breaking("")
+    send(page, "read")
+    page.wait("the failure", f"{IDLE} && $('notice').textContent && {CHIPS} === 1")
+    front.plays["read"] = saying("Read.")
+    page.press("Send")
+    page.wait("the reply", f"{IDLE} && {LAST}?.innerText.includes('Read.') && !current.live")
+    parts = [part["text"] for part in front.last()[-1]["content"]]
+    check(parts == ["read", "\n\n````a.py\nx = 1\n```\n````"], f"sent was {parts}")
+    check(page.value(CHIPS) == 0 and page.text("article.user .chip").startswith("a.py"),
+          "the file is not with its message")
+    say(page, "What is in the file?")
+    check(not page.text("#notice"), f"the server says {page.text('#notice')}")
+    page.close()
+
+
 def new_chat_during_a_reply(browser, front):
     """a reply belongs to its conversation, whichever is shown when it ends"""
     held = front.plays["Tell me."] = Held("It is", " late.")
@@ -321,7 +362,7 @@ def an_address_with_credentials(browser, front):
         front.password = None
 
 
-CHECKS = [first_message, a_start, tool_call, new_chat_during_a_reply, a_refused_message,
+CHECKS = [first_message, a_start, tool_call, text_files, new_chat_during_a_reply, a_refused_message,
           a_reply_that_breaks,
           the_gauge, a_waiting_reply, few_tokens, a_cut_call, settings_that_cannot_be_sent,
           keys_that_do_not_send, stop, proxies_that_answer, a_server_that_is_away,

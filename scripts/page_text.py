@@ -59,15 +59,21 @@ INJECTIONS = [
     "# <style>* { background: url(https://evil.example) }</style>",
     "&lt;img src=x onerror=hacked=1&gt; &#60;script&#62;hacked=1&#60;/script&#62;",
     "- <details open ontoggle=hacked=1>\n  > <form action=javascript:hacked=1><input autofocus onfocus=hacked=1>",
+    r"$\text{<img src=x onerror=hacked=1>} \href{javascript:hacked=1}{<script>hacked=1</script>}$",
 ]
 
 ALLOWED = """(box) => {
+  const math = new Set(("math semantics annotation mrow mi mn mo mtext mspace msub msup msubsup munder mover "
+    + "munderover mfrac msqrt mroot mtable mtr mtd").split(" "));
+  const said = new Set("class display encoding stretchy fence form lspace rspace movablelimits mathvariant "
+    .concat("width linethickness accent accentunder displaystyle").split(" "));
   const tags = new Set(("P BR EM STRONG DEL CODE PRE A UL OL LI BLOCKQUOTE TABLE THEAD TBODY TR TH TD "
     + "HR H3 H4 H5 H6 DIV SPAN BUTTON").split(" "));
   const names = new Set(("class dir href target rel start scope tabindex role aria-label type").split(" "));
   for (const one of box.querySelectorAll("*")) {
-    if (!tags.has(one.tagName)) return one.outerHTML;
-    for (const { name } of one.attributes) if (!names.has(name)) return one.outerHTML;
+    const isMath = one.namespaceURI.endsWith("/MathML");
+    if (!(isMath ? math : tags).has(one.tagName)) return one.outerHTML;
+    for (const { name } of one.attributes) if (!(isMath ? said : names).has(name)) return one.outerHTML;
     if (one.href && !/^(https?|mailto):/.test(one.href)) return one.outerHTML;
   }
   return "";
@@ -83,7 +89,9 @@ FUZZ = """(async (count, allowed) => {
     "(", ")", "!", "![", "<", ">", "> ", "- ", "+ ", "1. ", "2) ", "  ", "    ", "\\n", "\\n\\n", "|",
     "|-|", "|---|:-:|", "#", "# ", "###### ", "---", "===", "\\\\", "&amp;", "&#0;", "&#xd800;", "<br>",
     "http://a.b/c_d", "https://", "javascript:", "<img src=x>", "a", "word ", "\\u202e", "\\u05d0",
-    "\\ud83e\\udd80", "\\t", "[x] ", "\\0"];
+    "\\ud83e\\udd80", "\\t", "[x] ", "\\0", "$", "$$", "\\\\(", "\\\\)", "\\\\[", "\\\\]", "{", "}", "^", "_",
+    "\\\\frac", "\\\\sqrt[", "\\\\left(", "\\\\right.", "\\\\begin{cases}", "\\\\end{cases}", "&", "\\\\\\\\", "\\\\text{",
+    "\\\\sum", "\\\\hat", "\\\\href{javascript:a}", "'", "12"];
   const whole = document.createElement("div");
   const grown = document.createElement("div");
   for (let round = 0; round < count; round += 1) {
@@ -118,6 +126,9 @@ BOMBS = """[
   ...['/*', '"', "'", '`', '`\\\\', '"\\\\', '"' + '""x', "a"].map((part) =>
     "```js\\n" + part.repeat(49000 / part.length) + "\\n```"),
   Array.from({ length: 300 }, (_, i) => " ".repeat(i * 2) + "- a").join("\\n"),
+  "$".repeat(100000), "$a ".repeat(30000), "$a$ ".repeat(25000), "$$a\\n".repeat(25000), "\\\\(".repeat(50000),
+  "\\\\(".repeat(50000) + "}\\\\)", "$" + "{".repeat(3900) + "$", "$" + "\\\\sqrt ".repeat(600) + "$",
+  "$" + "x^".repeat(1900) + "$", "$" + "\\\\left(".repeat(600) + "$", "$" + "&".repeat(3900) + "$",
 ]"""
 
 
@@ -174,8 +185,53 @@ def code_has_colours(browser, front):
     page.close()
 
 
+# Formulas, and the MathML that is made of each, without its source and the elements around; text
+# where there is none.
+FORMULAS = {
+    "$x^2$": "<msup><mi>x</mi><mn>2</mn></msup>",
+    r"$\frac{a}{b}$": "<mfrac><mi>a</mi><mi>b</mi></mfrac>",
+    r"$\frac12$": "<mfrac><mn>1</mn><mn>2</mn></mfrac>",
+    r"\(\sqrt[3]{\alpha}\)": "<mroot><mi>α</mi><mn>3</mn></mroot>",
+    r"$\sum_{i}^n$": "<munderover><mo>∑</mo><mi>i</mi><mi>n</mi></munderover>",
+    r"$\int_0^1$": "<msubsup><mo>∫</mo><mn>0</mn><mn>1</mn></msubsup>",
+    "$f'$": "<msup><mi>f</mi><mo>′</mo></msup>",
+    r"$\text{ if a}$": "<mtext>&nbsp;if&nbsp;a</mtext>",
+    r"$\mathbb{R}$": "<mi>ℝ</mi>",
+    r"$\unknown{x}$": r"<mtext>\unknown</mtext><mi>x</mi>",
+    r"$\begin{matrix}a&b\\c\end{matrix}$":
+        "<mtable><mtr><mtd><mrow><mi>a</mi></mrow></mtd><mtd><mrow><mi>b</mi></mrow></mtd></mtr>"
+        "<mtr><mtd><mrow><mi>c</mi></mrow></mtd></mtr></mtable>",
+    r"$\left[a\right.$": '<mrow><mo stretchy="true" fence="true">[</mo><mrow><mi>a</mi></mrow>'
+                         '<mo stretchy="true" fence="true"></mo></mrow>',
+    "$$\na\n- b\n$$": "<mi>a</mi><mo>−</mo><mi>b</mi>",
+    "\\[ a \\]": "<mi>a</mi>",
+    "costs $5 and $10, US$5/US$6, $HOME/$PATH": "", r"$\frac{1}$": "", "$$a": "", r"\(a": "",
+    r"$\begin{script}a\end{script}$": "", "$" + "{" * 50 + "}" * 50 + "$": "", "`$x$`": "",
+}
+
+
+def formulas(browser, front):
+    """formulas are drawn, keep their source for a copy, and stay as they are where they are not read"""
+    page = browser.page(front.address)
+    for text, wanted in FORMULAS.items():
+        found = page.value(f"""(() => {{ const box = document.createElement("div");
+            new Markdown(box).show({json.dumps(text)});
+            box.querySelectorAll("annotation").forEach((one) => one.remove());
+            return box.querySelector("math > semantics > mrow")?.innerHTML ?? ""; }})()""")
+        check(found == wanted, f"{text} makes {found}")
+    front.plays["area"] = saying("It is $\\pi r^2$:\n\n$$\n\\frac{1}{2}\n$$\n\nand no more.")
+    say(page, "area")
+    copied = page.value(f"""(() => {{ getSelection().selectAllChildren({LAST}.querySelector(".text"));
+        const event = new ClipboardEvent("copy", {{ clipboardData: new DataTransfer(), bubbles: true }});
+        document.dispatchEvent(event);
+        return event.clipboardData.getData("text/plain").split(/\\s+/).join(" ").trim(); }})()""")
+    check(copied == "It is $\\pi r^2$: $$ \\frac{1}{2} $$ and no more.", f"copied is {copied}")
+    check(page.value(f"{LAST}.querySelector('math').getBoundingClientRect().width") > 10, "it is not drawn")
+    page.close()
+
+
 def injections(browser, front):
-    """twelve injections, and a hundred thousand characters of each bomb, are inert"""
+    """thirteen injections, and a hundred thousand characters of each bomb, are inert"""
     page = browser.page(front.address)
     for text in INJECTIONS:
         front.plays[text] = saying(text, size=3)
@@ -257,4 +313,4 @@ def turns_that_are_changed(browser, front):
     page.close()
 
 
-CHECKS = [markdown, code_has_colours, injections, fuzz, many_chunks, turns_that_are_changed]
+CHECKS = [markdown, code_has_colours, formulas, injections, fuzz, many_chunks, turns_that_are_changed]

@@ -330,9 +330,9 @@ def picture(report):
     failed = sum(row.get("failed", 0) for rows in report["shapes"].values() for row in rows)
     asked = sum(row.get("requests", 0) for rows in report["shapes"].values() for row in rows)
     under = f"{report['url']}  ·  {report['at'][:10]}  ·  {asked} requests, {failed} failed"
+    named = escape(f"{report['model']}: {measured_on(report)}")
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-             f'font-family="{FONT}" font-size="13" fill="{INK}" '
-             f'aria-label="{escape(report["model"])}: measured figures">',
+             f'font-family="{FONT}" font-size="13" fill="{INK}">\n<title>{named}</title>',
              rect(0, 0, WIDTH, HEIGHT, "paper", 0), text(28, 44, report["model"], "title"),
              text(28, 67, under, "soft"), text(28, 86, measured_on(report), "soft")]
     for at, (value, words, kind) in enumerate(tiles(report)):

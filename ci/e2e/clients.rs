@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::harness::{Answer, Server, send_to};
+use crate::harness::{Answer, Server, run, send_to};
 use crate::scripted::play::{STEP, Scene};
 use crate::scripted::server;
 
@@ -329,6 +329,22 @@ fn agents_are_answered_as_they_were() {
     let (address, _stop) = scripted_server(STEP, Settings::default());
     for client in agents() {
         replay(&client, address, |_| true);
+    }
+}
+
+/// An owner who asks whether a client would get on is told by the request that it sends first.
+#[test]
+fn a_check_of_an_agent_tells_the_first_of_its_answer() {
+    let (address, _stop) = scripted_server(STEP, Settings::default());
+    let url = format!("http://{address}");
+    for agent in ["claude", "codex", "opencode"] {
+        let line = ["connect", agent, "--check", "--url", &url, "--model"];
+        let done = run(&[&line[..], &["scripted"]].concat());
+        let said = String::from_utf8(done.stdout).unwrap();
+        assert_eq!(said.matches("ok   ").count(), 2, "{said}");
+        assert!(said.contains("with its texts cut: 200 OK, \""), "{said}");
+        let other = run(&[&line[..], &["another"]].concat());
+        assert_eq!(other.status.code(), Some(69));
     }
 }
 

@@ -86,7 +86,18 @@ fn every_route_but_health_and_hello_asks_for_a_key() {
     let refused =
         server.send(b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     let refused = refused.answer();
-    assert!(refused.head.contains("www-authenticate: bearer"));
+    assert!(
+        refused
+            .head
+            .contains("www-authenticate: bearer realm=\"atlas\"")
+    );
+    // Whoever finds the port taken is told by whom.
+    let port = server.address.port().to_string();
+    let said = String::from_utf8(run(&["doctor", "--port", &port]).stdout).unwrap();
+    assert!(
+        said.contains("an Atlas that asks for an API key has it"),
+        "{said}"
+    );
     assert_eq!(refused.json()["error"]["type"], "authentication_error");
 }
 

@@ -59,6 +59,10 @@ pub fn schemas() -> Vec<(&'static str, Value)> {
             "mixed enum",
             json!({"enum": [1, "1", null, true, [2], {"k": 3}]}),
         ),
+        (
+            "enum that a pattern narrows",
+            json!({"allOf": [{"enum": ["red", "blue", "black"]}, {"pattern": "^b"}]}),
+        ),
         ("const", json!({"const": {"kind": "fixed", "n": -4}})),
         ("text const", json!({"const": "say \"é\" <|im_end|>\n"})),
         ("integer", json!({"type": "integer"})),

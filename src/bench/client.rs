@@ -19,6 +19,8 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 /// Characters of a refusal that are shown.
 const REFUSAL_CHARS_MAX: usize = 300;
 const END_OF_STREAM: &str = "[DONE]";
+/// What servers of ours say when they ask for a key.
+const OUR_REALM: &str = "realm=\"Atlas";
 
 /// Where the server is.
 #[derive(Clone, Debug)]
@@ -104,6 +106,15 @@ impl Ask<'_> {
     }
 }
 
+/// A request as somebody else's client makes it.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    pub path: String,
+    /// Beside host, key and the kind of the body.
+    pub headers: Vec<(String, String)>,
+    pub body: String,
+}
+
 /// What came back, and when, counted from the moment the request was sent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reply {
@@ -146,6 +157,18 @@ impl Connection {
         ))
     }
 
+    /// Whether the server is one of ours that asks for another key.
+    pub async fn is_locked(&mut self) -> bool {
+        let answer = self.exchange(Method::GET, "/version", &[], String::new());
+        let Ok(answer) = answer.await else {
+            return false;
+        };
+        let challenge = answer.headers().get(header::WWW_AUTHENTICATE);
+        let challenge = challenge.and_then(|value| value.to_str().ok());
+        answer.status() == StatusCode::UNAUTHORIZED
+            && challenge.is_some_and(|value| value.contains(OUR_REALM))
+    }
+
     /// Id of the first model that the server lists.
     pub async fn first_model(&mut self) -> Result<String, String> {
         let list = self.read("/v1/models").await?;
@@ -161,15 +184,12 @@ impl Connection {
         let response = self
             .send(Method::POST, "/v1/chat/completions", ask.body())
             .await?;
-        let mut body = response.into_body();
-        let (mut reader, mut transcript) = (Reader::default(), Transcript::default());
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|cause| format!("the stream broke: {cause}"))?;
-            let at = begun.elapsed();
-            if let Ok(bytes) = frame.into_data() {
-                reader.feed(&bytes, |data| transcript.take(data, at))?;
-            }
-        }
+        let mut transcript = Transcript::default();
+        let take = |data: &str, at| {
+            transcript.take(data, at);
+            false
+        };
+        follow(response, begun, take).await?;
         transcript.finish(ask.tokens)
     }
 
@@ -189,31 +209,64 @@ impl Connection {
         let response = self
             .send(Method::POST, "/v1/chat/completions", body.to_string())
             .await?;
-        let mut body = response.into_body();
-        let (mut reader, mut ended, mut outcome) = (Reader::default(), false, Ok(()));
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|cause| format!("the stream broke: {cause}"))?;
-            let Ok(bytes) = frame.into_data() else {
-                continue;
-            };
-            reader.feed(&bytes, |data| {
-                ended |= data == END_OF_STREAM;
-                if !ended && outcome.is_ok() {
-                    outcome = text_of(data).and_then(|text| write(&text));
-                }
-            })?;
-            outcome.clone()?;
-        }
+        let (mut ended, mut outcome) = (false, Ok(()));
+        let take = |data: &str, _| {
+            ended |= data == END_OF_STREAM;
+            if !ended && outcome.is_ok() {
+                outcome = text_of(data).and_then(|text| write(&text));
+            }
+            outcome.is_err()
+        };
+        follow(response, Instant::now(), take).await?;
+        outcome?;
         match ended {
             true => Ok(()),
             false => Err("the stream ended without [DONE]".to_owned()),
         }
     }
 
+    /// Posts a request of any dialect; returns the first text of the answer and when it came. What
+    /// follows is not read.
+    pub async fn first_text(&mut self, outgoing: Outgoing) -> Result<(Duration, String), String> {
+        let begun = Instant::now();
+        let Outgoing {
+            path,
+            headers,
+            body,
+        } = outgoing;
+        let response = self.exchange(Method::POST, &path, &headers, body).await?;
+        let response = accepted(response).await?;
+        let kind = response.headers().get(header::CONTENT_TYPE);
+        if kind.is_none_or(|kind| !kind.as_bytes().starts_with(b"text/event-stream")) {
+            let text = read_whole(response).await?;
+            let text = any_text_of(&text).unwrap_or(Err("the answer holds no text".to_owned()));
+            return Ok((begun.elapsed(), text?));
+        }
+        let mut found = None;
+        let take = |data: &str, at| {
+            found = found.take().or_else(|| Some((at, any_text_of(data)?)));
+            found.is_some()
+        };
+        follow(response, begun, take).await?;
+        let (at, text) = found.ok_or("the stream ended without a text")?;
+        Ok((at, text?))
+    }
+
     async fn send(
         &mut self,
         method: Method,
         path: &str,
+        body: String,
+    ) -> Result<Response<Incoming>, String> {
+        let response = self.exchange(method, path, &[], body).await?;
+        accepted(response).await
+    }
+
+    async fn exchange(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: &[(String, String)],
         body: String,
     ) -> Result<Response<Incoming>, String> {
         let Endpoint {
@@ -230,6 +283,9 @@ impl Connection {
         if let Some(key) = key {
             request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
         }
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
         let request = request
             .body(Full::from(body))
             .map_err(|cause| cause.to_string())?;
@@ -238,14 +294,36 @@ impl Connection {
             .await
             .map_err(|cause| format!("the connection is gone: {cause}"))?;
         let response = self.sender.send_request(request).await;
-        let response = response.map_err(|cause| format!("no response: {cause}"))?;
-        if response.status() == StatusCode::OK {
-            return Ok(response);
-        }
-        let status = response.status();
-        let text = read_whole(response).await?;
-        Err(refusal(status, &text))
+        response.map_err(|cause| format!("no response: {cause}"))
     }
+}
+
+/// Gives `take` each event of a stream, and how long after `begun` it came, until `take` has enough.
+async fn follow(
+    response: Response<Incoming>,
+    begun: Instant,
+    mut take: impl FnMut(&str, Duration) -> bool,
+) -> Result<(), String> {
+    let mut body = response.into_body();
+    let (mut reader, mut enough) = (Reader::default(), false);
+    while !enough && let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|cause| format!("the stream broke: {cause}"))?;
+        let at = begun.elapsed();
+        if let Ok(bytes) = frame.into_data() {
+            reader.feed(&bytes, |data| enough |= take(data, at))?;
+        }
+    }
+    Ok(())
+}
+
+/// A response that is no refusal.
+async fn accepted(response: Response<Incoming>) -> Result<Response<Incoming>, String> {
+    if response.status() == StatusCode::OK {
+        return Ok(response);
+    }
+    let status = response.status();
+    let text = read_whole(response).await?;
+    Err(refusal(status, &text))
 }
 
 /// A refusal as a sentence: what the server says in the form of an API's error, or its body.
@@ -268,6 +346,38 @@ fn words(error: &Value) -> String {
     message
         .as_str()
         .map_or_else(|| error.to_string(), str::to_owned)
+}
+
+/// Places of what a model wrote, in events and whole answers of all dialects: a text, or the name
+/// of a function.
+const TEXTS: [&str; 13] = [
+    "/choices/0/delta/content",
+    "/choices/0/delta/reasoning_content",
+    "/choices/0/delta/tool_calls/0/function/name",
+    "/choices/0/message/content",
+    "/choices/0/message/reasoning_content",
+    "/choices/0/message/tool_calls/0/function/name",
+    "/content_block/name",
+    "/delta/partial_json",
+    "/delta/text",
+    "/delta/thinking",
+    "/delta",
+    "/item/name",
+    "/choices/0/text",
+];
+
+/// What the model wrote in an event or an answer of any dialect, if anything, or the error there.
+fn any_text_of(data: &str) -> Option<Result<String, String>> {
+    let event: Value = serde_json::from_str(data).ok()?;
+    let error = ["/error", "/response/error"].map(|place| event.pointer(place));
+    if let Some(error) = error.into_iter().flatten().find(|error| !error.is_null()) {
+        return Some(Err(reported(error)));
+    }
+    let texts = TEXTS
+        .iter()
+        .filter_map(|place| event.pointer(place)?.as_str());
+    let mut texts = texts.filter(|text| !text.is_empty());
+    texts.next().map(|text| Ok(text.to_owned()))
 }
 
 /// Text of an event of a stream.
@@ -447,6 +557,38 @@ mod tests {
         );
         let broken = text_of(r#"{"error":{"message":"gone"}}"#).unwrap_err();
         assert_eq!(broken, "the server reports: gone");
+    }
+
+    #[test]
+    fn the_text_of_any_dialect_is_found() {
+        for (event, text) in [
+            (TEXT, Some("a")),
+            (ROLE, None),
+            (
+                r#"{"type":"content_block_delta","delta":{"thinking":"b"}}"#,
+                Some("b"),
+            ),
+            (
+                r#"{"type":"content_block_start","content_block":{"name":"f"}}"#,
+                Some("f"),
+            ),
+            (
+                r#"{"type":"response.created","response":{"error":null}}"#,
+                None,
+            ),
+            (
+                r#"{"type":"response.output_text.delta","delta":"c"}"#,
+                Some("c"),
+            ),
+            (r#"{"choices":[{"message":{"content":"d"}}]}"#, Some("d")),
+            (END_OF_STREAM, None),
+        ] {
+            let found = any_text_of(event).map(Result::unwrap);
+            assert_eq!(found.as_deref(), text, "{event}");
+        }
+        let failed = r#"{"type":"response.failed","response":{"error":{"message":"gone"}}}"#;
+        let told = Some(Err("the server reports: gone".to_owned()));
+        assert_eq!(any_text_of(failed), told);
     }
 
     #[test]

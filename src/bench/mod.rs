@@ -14,7 +14,7 @@ mod sse;
 mod start;
 mod steps;
 #[cfg(test)]
-mod stub;
+pub(crate) mod stub;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

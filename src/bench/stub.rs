@@ -36,6 +36,22 @@ pub(super) fn start(tokens_per_word: usize, fail_every: usize) -> (String, Arc<C
     (url, counts)
 }
 
+/// Serves until the process ends; `answer` has the whole response for each path.
+pub(crate) fn canned(answer: fn(&str) -> String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                while let Some((path, _)) = receive(&stream) {
+                    stream.write_all(answer(&path).as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    url
+}
+
 /// Answers one request; false when the client has closed the connection.
 fn answer(stream: &TcpStream, counts: &Counts, tokens_per_word: usize, fail_every: usize) -> bool {
     let Some((path, body)) = receive(stream) else {
@@ -76,7 +92,7 @@ fn receive(stream: &TcpStream) -> Option<(String, Value)> {
     Some((path, serde_json::from_slice(&body).unwrap_or_default()))
 }
 
-fn whole(status: &str, body: &str) -> String {
+pub(crate) fn whole(status: &str, body: &str) -> String {
     format!(
         "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()

@@ -1,5 +1,6 @@
 //! `connect`: what a client has to be told to use this server, in the client's own form.
 
+mod check;
 mod settings;
 
 use std::os::unix::process::CommandExt;
@@ -38,6 +39,10 @@ pub struct Connect {
     /// start the client with the settings; its arguments follow --
     #[argh(switch)]
     run: bool,
+
+    /// send what the client sends first to the server, and say what comes
+    #[argh(switch)]
+    check: bool,
 
     /// arguments of the client, with --run
     #[argh(positional)]
@@ -118,11 +123,17 @@ pub fn run(options: &Connect) -> Result<(), Failure> {
             )));
         }
     }
+    if options.run && options.check {
+        return Err(usage("give --run or --check"));
+    }
     if !options.run {
         if !options.arguments.is_empty() {
             return Err(usage("arguments of a client go with --run"));
         }
-        return boot::print(&settings::of(options));
+        return match options.check {
+            true => check::run(options),
+            false => boot::print(&settings::of(options)),
+        };
     }
     let Some(Start {
         program,
@@ -257,6 +268,7 @@ mod tests {
             model: "m".into(),
             key: "k".into(),
             run: false,
+            check: false,
             arguments: Vec::new(),
         }
     }

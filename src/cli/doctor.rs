@@ -119,13 +119,16 @@ fn port(port: u16) -> Finding {
     }
 }
 
-/// The server of this kind that has the port, if it answers in time and asks for no key.
+/// The server of this kind that has the port, if it answers in time.
 fn holder(port: u16) -> Option<String> {
     let runtime = Builder::new_current_thread().enable_all().build().ok()?;
     let asked = async {
         let endpoint = Endpoint::parse(&format!("http://{}:{port}", Ipv4Addr::LOCALHOST), None);
         let mut connection = endpoint.ok()?.connect().await.ok()?;
-        let target = connection.target().await?;
+        let Some(target) = connection.target().await else {
+            let locked = connection.is_locked().await;
+            return locked.then(|| "an Atlas that asks for an API key has it".to_string());
+        };
         let model = connection.first_model().await.ok()?;
         Some(format!("{target} has it and serves {model}"))
     };
@@ -153,4 +156,31 @@ fn opened(directory: Option<&Path>) -> Result<(String, Layout), Failure> {
         files => format!("weights {files}"),
     };
     Ok((text, checkpoint.layout()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::stub::{canned, whole};
+
+    fn held_by(answer: fn(&str) -> String) -> Option<String> {
+        let url = canned(answer);
+        holder(url.rsplit(':').next().unwrap().parse().unwrap())
+    }
+
+    fn refused(challenge: &str) -> String {
+        let refused = whole("401 Unauthorized", "{}");
+        let header = format!("\r\nwww-authenticate: {challenge}\r\n");
+        refused.replacen("\r\n", &header, 1)
+    }
+
+    #[test]
+    fn a_server_of_ours_that_asks_for_a_key_is_known() {
+        let ours = held_by(|_| refused("Bearer realm=\"Atlas\""));
+        assert_eq!(
+            ours.as_deref(),
+            Some("an Atlas that asks for an API key has it")
+        );
+        assert_eq!(held_by(|_| refused("Bearer")), None);
+    }
 }

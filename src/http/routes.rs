@@ -632,7 +632,7 @@ fn error_response(error: &ApiError, dialect: Dialect, call: &Call) -> Response<R
     if error.status == StatusCode::UNAUTHORIZED {
         let scheme = match error.asks_password {
             true => "Basic realm=\"Atlas: any name, and an API key as the password\"",
-            false => "Bearer",
+            false => "Bearer realm=\"Atlas\"",
         };
         let scheme = HeaderValue::from_static(scheme);
         response.headers_mut().insert(WWW_AUTHENTICATE, scheme);

@@ -108,6 +108,9 @@ fn log_probabilities_are_of_what_is_visible() {
     for (script, stop) in [
         ("ab and no more", " no"),
         ("no nor nono", "nono"),
+        ("aaab and more", "aab"),
+        ("🦀🦀🦀 and more", "🦀🦀 "),
+        ("<think>why</think>\n\nso it is", "y"),
         (
             "Look:\n<tool_call>\n<function=f>\n</function>\n</tool_call>",
             "x",

@@ -99,6 +99,14 @@ impl ReasoningSplitter {
         self.state == State::Closed
     }
 
+    /// Bytes so far of which it is open whether they are content.
+    pub fn undecided(&self) -> usize {
+        match self.state {
+            State::Undecided | State::Called => self.held.len(),
+            State::Opened | State::Inside | State::Closed | State::Content => 0,
+        }
+    }
+
     /// Appends to `out` what `text` settles.
     pub fn push(&mut self, text: &str, out: &mut Split) {
         if self.state == State::Content {

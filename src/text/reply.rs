@@ -203,6 +203,18 @@ impl Reply {
         self.reasoning.is_inside()
     }
 
+    /// Bytes of content that were handed out so far.
+    pub fn told(&self) -> usize {
+        self.stops.content().0
+    }
+
+    /// Bytes of content in front of the next token's, if what is held back turns out to be content.
+    pub fn content_ahead(&self) -> usize {
+        let (told, held) = self.stops.content();
+        let calls = self.tools.as_ref().map_or(0, ToolParser::held);
+        told + held + calls + self.reasoning.undecided()
+    }
+
     /// Complete tool calls so far.
     pub fn calls(&self) -> usize {
         self.stops.calls()

@@ -72,6 +72,11 @@ impl StopMatcher {
         begun.max().unwrap_or(0)
     }
 
+    /// Bytes of the text so far that have not left.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
     /// Whether there is a stop string to look for.
     pub fn is_empty(&self) -> bool {
         self.muted || self.patterns.is_empty()
@@ -174,9 +179,25 @@ mod tests {
         );
     }
 
+    /// Every text of two letters, with every stop string: those that begin inside themselves too.
     #[test]
-    fn a_repeated_start_falls_back_inside_the_pattern() {
-        assert_eq!(streamed(&["aab"], &["aaab"]), ("a".to_string(), true));
+    fn a_stop_string_is_found_at_its_first_place() {
+        let words = |length: u32| {
+            (0..1 << length).map(move |bits: u32| -> String {
+                (0..length)
+                    .map(|at| if bits >> at & 1 == 0 { 'a' } else { 'b' })
+                    .collect()
+            })
+        };
+        for stop in (1..=4).flat_map(words) {
+            for text in words(8) {
+                let found = text.find(&stop);
+                let expected = (text[..found.unwrap_or(8)].to_string(), found.is_some());
+                let letters: Vec<&str> = text.split("").collect();
+                assert_eq!(streamed(&[&stop], &[&text]), expected, "{stop} in {text}");
+                assert_eq!(streamed(&[&stop], &letters), expected, "{stop} in {text}");
+            }
+        }
     }
 
     #[test]

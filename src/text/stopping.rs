@@ -18,6 +18,8 @@ pub struct StopFilter {
     /// Calls that were told of, and those of them whose arguments are complete.
     begun: usize,
     complete: usize,
+    /// Bytes of content that were handed out.
+    told: usize,
 }
 
 impl StopFilter {
@@ -28,6 +30,7 @@ impl StopFilter {
             arguments: Arguments::default(),
             begun: 0,
             complete: 0,
+            told: 0,
         }
     }
 
@@ -42,6 +45,7 @@ impl StopFilter {
                 }
                 let mut told = String::new();
                 let stopped = self.matcher.push(&text, &mut told);
+                self.told += told.len();
                 append(out, Delta::Content(told));
                 return stopped;
             }
@@ -68,6 +72,7 @@ impl StopFilter {
     pub fn finish(&mut self, out: &mut Vec<Delta>) {
         let mut text = String::new();
         self.matcher.finish(&mut text);
+        self.told += text.len();
         append(out, Delta::Content(text));
         let arguments = std::mem::take(&mut self.arguments);
         let json = arguments.held.json + &arguments.escape;
@@ -80,6 +85,11 @@ impl StopFilter {
     /// Whether stop strings are passed over from here on.
     pub fn mute(&mut self, muted: bool) {
         self.matcher.mute(muted);
+    }
+
+    /// Bytes of content that were handed out, and those that are held back.
+    pub fn content(&self) -> (usize, usize) {
+        (self.told, self.matcher.held())
     }
 
     /// Complete calls so far.

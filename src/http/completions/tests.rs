@@ -192,6 +192,25 @@ fn a_stop_string_cuts_the_text_before_it() {
     assert_eq!((&choice["text"], &choice["finish_reason"]), expected);
 }
 
+/// What ends the text, a stop string that begins inside itself or a token, and what is before it.
+#[test]
+fn positions_are_of_what_is_visible() {
+    for (script, stop, visible) in [
+        ("ababac and more", "abac", &["a", "b"][..]),
+        ("aaab", "aab", &["a"]),
+        ("aaa", "aab", &["a", "a", "a", "<|im_end|>"]),
+        ("é no", " no", &["bytes:\\xc3", "bytes:\\xa9"]),
+    ] {
+        let server = TestServer::start(Script::text(script));
+        let mut fields = json!({"stop": stop, "logprobs": 0, "max_tokens": 50});
+        let whole = choice(&complete(&server, fields.clone()));
+        assert_eq!(whole["logprobs"]["tokens"], json!(visible), "{script}");
+        fields["stream"] = json!(true);
+        let streamed = complete(&server, fields).events();
+        assert_eq!(assembled(&streamed, 1), [whole], "{script}");
+    }
+}
+
 #[test]
 fn a_text_may_be_under_a_constraint() {
     let server = TestServer::start(Script::text("zebra"));

@@ -121,8 +121,8 @@ pub struct Choice {
     finish: Option<Finish>,
     scored: ScoredPart,
     /// Log-probabilities of tokens of which nothing is told yet: they may begin a call or a stop
-    /// string, and are never seen then.
-    unsettled: Vec<(TokenId, TokenLogprobs)>,
+    /// string, and are never seen then. With each, the bytes of content that show it once told.
+    unsettled: Vec<(usize, (TokenId, TokenLogprobs))>,
     /// Positions whose text may be the end of the reasoning.
     unsettled_reasoning: Vec<(TokenId, TokenLogprobs)>,
 }
@@ -177,11 +177,13 @@ impl Choice {
                 out.tokens += 1;
                 out.reasoning_tokens += reasoning;
                 out.ids.extend(self.tells_ids.then_some(id));
-                let has_text = self.reply.tells_all() || self.reply.is_text(&service.chat, id);
+                let is_text = self.reply.is_text(&service.chat, id);
                 let before = (self.reply.part(), self.reply.begun_calls());
+                // A token without text is told with what stands in front of it.
+                let shown = self.reply.content_ahead() + usize::from(is_text);
                 let flow = self.reply.push(&service.chat, id, &mut out.deltas);
-                if let Some(logprobs) = logprobs.filter(|_| has_text) {
-                    self.score((id, *logprobs), before, out);
+                if let Some(logprobs) = logprobs.filter(|_| is_text || self.reply.tells_all()) {
+                    self.score((shown, (id, *logprobs)), before, out);
                 }
                 if flow == Flow::Complete {
                     self.end(FinishReason::Stop, out);
@@ -214,20 +216,19 @@ impl Choice {
     /// and the calls so far as they were without it.
     fn score(
         &mut self,
-        logprobs: (TokenId, TokenLogprobs),
+        logprobs: (usize, (TokenId, TokenLogprobs)),
         before: (Part, usize),
         out: &mut Settled,
     ) {
         let (part, calls) = before;
-        if self.reply.begun_calls() > calls {
+        if self.reply.begun_calls() > calls || self.reply.is_reasoning() {
             self.unsettled.clear();
         }
         match (self.scored, self.reply.part()) {
-            (ScoredPart::All, _) => out.logprobs.push(logprobs),
             (ScoredPart::TextAndReasoning, Part::Reasoning) => {
-                self.unsettled_reasoning.push(logprobs);
+                self.unsettled_reasoning.push(logprobs.1);
             }
-            (_, Part::Opening) => self.unsettled.push(logprobs),
+            (ScoredPart::All, _) | (_, Part::Opening) => self.unsettled.push(logprobs),
             (_, Part::Text)
                 if part != Part::Reasoning
                     && part != Part::Call
@@ -242,10 +243,9 @@ impl Choice {
 
     /// Hands out the log-probabilities of tokens with the text that they are of.
     fn settle(&mut self, out: &mut Settled) {
-        let mut told = out.deltas.iter();
-        if told.any(|delta| matches!(delta, Delta::Content(_))) {
-            out.logprobs.append(&mut self.unsettled);
-        }
+        let told = self.reply.told();
+        let shown = self.unsettled.extract_if(.., |(shown, _)| *shown <= told);
+        out.logprobs.extend(shown.map(|(_, logprobs)| logprobs));
         let mut told = out.deltas.iter();
         if told.any(|delta| matches!(delta, Delta::Reasoning(_))) {
             out.reasoning_logprobs.append(&mut self.unsettled_reasoning);

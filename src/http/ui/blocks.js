@@ -10,6 +10,10 @@ const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?: +(.*)|)$/;
 const UNDERLINE = /^ *(=+|-+) *$/;
 const DELIMITERS = /^ *\|? *:?-+:? *(?:\| *:?-+:? *)*\|? *$/;
 
+const FORMULA = /^ *(\$\$|\\\[)/;
+/** Longer formulas are text. */
+const FORMULA_LINES_MAX = 100;
+
 const isBlank = (line) => !/\S/.test(line);
 const indentOf = (line) => line.length - line.trimStart().length;
 
@@ -24,7 +28,7 @@ function heading(line) {
 function interrupts(line) {
   const fence = FENCE.exec(line);
   if (fence && !(fence[1][0] === "`" && fence[2].includes("`"))) return true;
-  if (heading(line) || RULE.test(line) || QUOTE.test(line)) return true;
+  if (heading(line) || RULE.test(line) || QUOTE.test(line) || FORMULA.test(line)) return true;
   const item = ITEM.exec(line);
   return Boolean(item && item[3] && (!/\d/.test(item[2]) || parseInt(item[2], 10) === 1));
 }
@@ -68,7 +72,7 @@ function blockAt(lines, at, depth) {
     if (item) return list(lines, at, item, depth);
   }
   if (isTable(line, lines[at + 1])) return table(lines, at);
-  return paragraph(lines, at);
+  return FORMULA.test(line) && apart(lines, at) || paragraph(lines, at);
 }
 
 function fenced(lines, at, fence) {
@@ -86,6 +90,24 @@ function fenced(lines, at, fence) {
   const language = fence[2].trim().split(/\s/)[0];
   const closed = end < lines.length;
   return { kind: "code", language, text, closed, end: closed ? end + 1 : end };
+}
+
+/** A formula of its own; null where its lines are a paragraph. One that is not closed yet goes on. */
+function apart(lines, at) {
+  const close = lines[at].trim().startsWith("$$") ? "$$" : "\\]";
+  const inside = [lines[at].trim().slice(2)];
+  for (let end = at + 1; end <= at + FORMULA_LINES_MAX; end += 1) {
+    const source = formulaIn(inside.at(-1), close);
+    if (source !== null) {
+      if (source.length + close.length < inside.at(-1).trimEnd().length) return null;
+      inside.push(inside.pop().slice(0, source.length));
+      return { kind: "formula", source: inside.join("\n"), text: lines.slice(at, end).join("\n"), end };
+    }
+    if (end === lines.length) return { kind: "formula", source: "", text: lines.slice(at).join("\n"), end };
+    if (isBlank(lines[end])) return null;
+    inside.push(lines[end].trim());
+  }
+  return null;
 }
 
 function quote(lines, at, depth) {
@@ -180,6 +202,7 @@ function draw(parent, block, levels) {
     case "heading": return written(parent, headingTag(block.level, levels), block.text);
     case "rule": return element(parent, "hr");
     case "code": return drawCode(parent, block);
+    case "formula": return drawFormula(parent, block);
     case "quote": {
       const made = element(parent, "blockquote");
       for (const inner of block.blocks) draw(made, inner, levels);
@@ -213,6 +236,18 @@ function drawCode(parent, block) {
   code.parentElement.tabIndex = 0;
   code.dir = "ltr";
   button(bar, "Copy", "this code", () => copy(code.textContent));
+  return made;
+}
+
+function drawFormula(parent, { source, text }) {
+  const drawn = formula(source, true);
+  const made = element(parent, "div", "formula", drawn ? undefined : text);
+  made.dir = "ltr";
+  if (!drawn) return made;
+  made.append(drawn);
+  made.tabIndex = 0;
+  made.role = "group";
+  made.ariaLabel = "Formula";
   return made;
 }
 

@@ -109,10 +109,12 @@ function drawChats() {
 /** Shows a conversation in the place of the one that is shown. */
 function enter(conversation) {
   current = conversation;
+  conversation.files ??= [];
   loaded.set(conversation.id, conversation);
   remember(tab, DATABASE, conversation.id);
   remember(browser, DATABASE, conversation.id);
   $("prompt").value = conversation.draft;
+  drawFiles();
   $("system").value = conversation.system;
   $("tools").value = conversation.tools;
   drawConversation(conversation);
@@ -147,7 +149,8 @@ function mended(conversation) {
   if (last.text || last.thought || last.calls.length) return conversation;
   conversation.turns.pop();
   if (conversation.turns.at(-1)?.role === "user") {
-    giveBack(conversation, conversation.turns.pop().text);
+    const { text, files } = conversation.turns.pop();
+    giveBack(conversation, text, files);
   }
   return conversation;
 }
@@ -239,7 +242,7 @@ channel.onmessage = async ({ data }) => {
   heads = new Map((await store.heads()).map((head) => [head.id, head]));
   if (known && !known.live && data.revision > known.revision) {
     const chat = await store.read(data.saved);
-    if (chat) Object.assign(known, chat, known === current ? { draft: known.draft } : {});
+    if (chat) Object.assign(known, chat, known === current ? { draft: known.draft, files: known.files } : {});
     if (known === current) drawConversation(known);
   }
   refresh();

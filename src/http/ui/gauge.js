@@ -24,6 +24,9 @@ async function countedTurns(conversation) {
   return (await (await ask("tokenize", JSON.stringify(body))).json()).count;
 }
 
+/** All that is written of a message that was not sent. */
+const draftOf = ({ draft, files }) => draft + files.map(fencedFile).join("");
+
 async function countedDraft(text) {
   if (text.length <= GUESSED_CHARS_MAX) return Math.ceil(text.trim().length / CHARS_OF_TOKEN);
   const body = { prompt: text, add_special_tokens: false };
@@ -32,7 +35,7 @@ async function countedDraft(text) {
 
 async function count(conversation) {
   if (!server.context || conversation.live) return;
-  const tokens = await countedTurns(conversation) + await countedDraft(conversation.draft);
+  const tokens = await countedTurns(conversation) + await countedDraft(draftOf(conversation));
   if (conversation !== current) return;
   showRoom(tokens);
 }

@@ -6,7 +6,7 @@ const EMPHASIS_DEPTH_MAX = 16;
 /** Schemes that a link may have. */
 const LINK = /^(https?|mailto):/i;
 /** Where something may begin that is no plain text. */
-const SPECIAL = /[\\`*_~[\]!<&\n]|https?:\/\//g;
+const SPECIAL = /[\\`*_~[\]!<&\n$]|https?:\/\//g;
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: "\"", apos: "'", nbsp: "\u00a0" };
 const LINK_TARGET = new RegExp(
@@ -84,6 +84,7 @@ class Inline {
       case "]": return this.close();
       case "<": return this.angle();
       case "&": return this.entity();
+      case "$": return this.dollar();
       default: return this.address();
     }
   }
@@ -115,9 +116,33 @@ class Inline {
   escape() {
     const next = this.text[this.at + 1];
     if (next === "\n") return this.lineBreak(2);
+    if (next === "(" && this.formula("\\(", "\\)")) return;
+    if (next === "[" && this.formula("\\[", "\\]")) return;
     if (!next || !/[!-/:-@[-`{-~]/.test(next)) return this.take(1);
     this.at += 1;
     this.take(1);
+  }
+
+  /** Draws the formula that begins here, between two signs; whether there is one. */
+  formula(open, close) {
+    const from = this.at + open.length;
+    const source = formulaIn(this.text.slice(from, from + FORMULA_CHARS_MAX + close.length), close);
+    if (source === null || source.includes(open)) return false;
+    const end = from + source.length + close.length;
+    // One dollar is money where blanks, letters or digits stand beside it.
+    const [before, behind] = [this.text[this.at - 1] ?? " ", this.text[end] ?? " "];
+    const isMoney = /^\s|\s$/.test(source) || /[\p{L}\p{N}]/u.test(before + behind);
+    const made = open === "$" && isMoney ? null : formula(source, open === "$$" || open === "\\[");
+    if (!made) return false;
+    this.flush();
+    this.box.append(made);
+    this.at = end;
+    return true;
+  }
+
+  dollar() {
+    const sign = this.text[this.at + 1] === "$" ? "$$" : "$";
+    if (!this.formula(sign, sign)) this.take(sign.length);
   }
 
   lineBreak(length) {

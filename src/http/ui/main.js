@@ -44,9 +44,12 @@ function notice(conversation, text) {
 }
 
 /** Puts a text that was not sent back to where it was typed. */
-function giveBack(conversation, text) {
+function giveBack(conversation, text, files = []) {
   conversation.draft = [text, conversation.draft].filter(Boolean).join("\n");
-  if (conversation === current) $("prompt").value = conversation.draft;
+  conversation.files = [...files, ...conversation.files ?? []];
+  if (conversation !== current) return;
+  $("prompt").value = conversation.draft;
+  drawFiles();
 }
 
 /** What can be sent now; null, and the reason on the page, where nothing can. */
@@ -70,9 +73,9 @@ function checked(conversation) {
 
 /**
  * Changes a conversation by `change` and has it answered. Where nothing of an answer comes, all is as
- * it was before, and `text` is where it was typed.
+ * it was before, and `text` and `files` are where they were typed and chosen.
  */
-async function converse(conversation, text, change) {
+async function converse(conversation, { text = "", files }, change) {
   const wanted = checked(conversation);
   if (!wanted) return false;
   const before = [...conversation.turns];
@@ -80,7 +83,7 @@ async function converse(conversation, text, change) {
   const reply = new Reply(conversation, () => {
     conversation.turns = before;
     before.forEach((turn) => { if (!turn.sent) turn.answered = false; });
-    giveBack(conversation, text);
+    giveBack(conversation, text, files);
     return text ? " What you wrote is back in its place." : "";
   });
   const body = JSON.stringify({
@@ -127,32 +130,38 @@ function finishDrawing(turn) {
 async function send() {
   const conversation = current;
   const text = $("prompt").value;
+  const { files } = conversation;
   $("prompt").focus();
-  if (!text.trim()) return notice(conversation, conversation.live ? "" : "Type a message first.");
-  await converse(conversation, text, () => {
-    conversation.turns.push({ role: "user", text });
+  if (!text.trim() && !files.length) {
+    return notice(conversation, conversation.live ? "" : "Type a message first.");
+  }
+  await converse(conversation, { text, files }, () => {
+    conversation.turns.push({ role: "user", text, files });
     conversation.draft = "";
+    conversation.files = [];
     $("prompt").value = "";
+    drawFiles();
   });
 }
 
 function sendResults(conversation, turn) {
-  converse(conversation, "", () => { turn.answered = true; });
+  converse(conversation, {}, () => { turn.answered = true; });
   $("prompt").focus();
 }
 
 /** Sends the conversation up to `turn` again, with another text in its place. */
 function resend(conversation, turn, text) {
-  if (!text.trim()) return say("Type a message first.");
+  const { files } = turn;
+  if (!text.trim() && !files?.length) return say("Type a message first.");
   const at = conversation.turns.indexOf(turn);
-  converse(conversation, text, () => {
-    conversation.turns = [...conversation.turns.slice(0, at), { role: "user", text }];
+  converse(conversation, { text }, () => {
+    conversation.turns = [...conversation.turns.slice(0, at), { role: "user", text, files }];
   });
   $("prompt").focus();
 }
 
 function regenerate(conversation, turn) {
-  converse(conversation, "", () => {
+  converse(conversation, {}, () => {
     conversation.turns = conversation.turns.slice(0, conversation.turns.indexOf(turn));
   });
   $("prompt").focus();
@@ -223,6 +232,21 @@ function wireMessage() {
     $("prompt").focus();
   };
   sendsByEnter($("prompt"), send);
+  $("attach").onclick = () => $("chosen").click();
+  $("chosen").onchange = async () => {
+    await attach(current, [...$("chosen").files]);
+    $("chosen").value = "";
+    $("prompt").focus();
+  };
+  // A file that is dropped elsewhere would take the place of the page.
+  document.ondragover = (event) => {
+    if (event.dataTransfer.types.includes("Files")) event.preventDefault();
+  };
+  document.ondrop = (event) => {
+    if (!event.dataTransfer.files.length) return;
+    event.preventDefault();
+    attach(current, [...event.dataTransfer.files]);
+  };
   $("prompt").oninput = () => {
     current.draft = $("prompt").value;
     keepSoon.ask();

@@ -15,11 +15,13 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = concat!(
     "\"use strict\";\n",
     include_str!("dom.js"),
+    include_str!("formula.js"),
     include_str!("inline.js"),
     include_str!("colours.js"),
     include_str!("blocks.js"),
     include_str!("server.js"),
     include_str!("store.js"),
+    include_str!("files.js"),
     include_str!("conversation.js"),
     include_str!("settings.js"),
     include_str!("reply.js"),

@@ -62,6 +62,10 @@ class UserView extends TurnView {
     super(conversation, turn);
     const text = element(this.box, "div", "text plain", turn.text);
     text.dir = "auto";
+    if (turn.files?.length) {
+      const files = element(this.box, "div");
+      for (const file of turn.files) chip(files, file);
+    }
     this.editButton = this.act("Edit", () => this.edit("Send", (text) => resend(conversation, turn, text)));
     this.act("Copy", () => copy(turn.text));
     this.act("Delete", () => removeTurn(conversation, turn));

@@ -8,6 +8,7 @@
 mod bounds;
 pub mod calls;
 mod ecma;
+mod embedded;
 mod expression;
 mod forbidden_tag;
 mod formats;
@@ -124,7 +125,8 @@ impl Grammar {
             Grammar::Regex(pattern) => {
                 return Ok((TopLevelGrammar::from_regex(pattern), Vec::new()));
             }
-            Grammar::Lark(text) | Grammar::Calls { lark: text, .. } => text.clone(),
+            Grammar::Lark(text) => embedded::written(text)?,
+            Grammar::Calls { lark, .. } => lark.clone(),
             Grammar::Choice(choices) => {
                 // One terminal: as rules of their own the strings would crowd the parser's rows.
                 let quoted = choices.iter().map(|choice| Value::from(choice.as_str()));

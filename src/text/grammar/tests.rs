@@ -178,6 +178,27 @@ fn a_lark_grammar_is_obeyed() {
     }
 }
 
+/// A schema inside of a Lark grammar is held as one that is sent by itself.
+#[test]
+fn a_schema_in_a_lark_grammar_is_held_to_the_letter() {
+    let grammars = grammars();
+    for (at, (name, schema)) in schemas().into_iter().enumerate() {
+        let lark = Grammar::Lark(format!("start: \"<\" %json {schema} \">\""));
+        let compiled = grammars.compile(DOMAIN, &lark);
+        let compiled = compiled.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let mut random = Random::new(at as u64);
+        for reply in (0..10).filter_map(|_| random_reply(&compiled, "\">", &mut random)) {
+            let json = &reply[1..reply.len() - 1];
+            let value = serde_json::from_str(json).ok();
+            let valid = value.map(|value: Value| is_valid(&value, &schema, &schema));
+            assert!(
+                valid.unwrap_or(json.contains(['e', 'E'])),
+                "{name}: {reply}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_grammar_waits_for_the_end_of_the_reasoning() {
     let compiled = grammars()
