@@ -11,6 +11,7 @@ pub mod connect;
 pub mod doctor;
 pub mod drafts;
 pub mod generate;
+mod identity;
 pub mod lines;
 pub mod logits;
 pub mod machine;
@@ -63,6 +64,7 @@ pub struct Atlas {
 
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one of it")]
 pub enum Verb {
     Serve(serve::Serve),
     Generate(generate::Generate),

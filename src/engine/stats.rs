@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::tier::Staging;
 use host::histogram::Histogram;
+use step::PAGE;
 
 /// A figure that one thread may set or several may add to; no order between figures is promised.
 #[derive(Debug, Default)]
@@ -66,6 +68,24 @@ pub struct Stats {
     pub host_evictions: Figure,
     pub host_evicted_tokens: Figure,
     pub host_evicted_age_millis: Figure,
+    /// Gauge: bytes of the disk for beginnings of prompts, those that have some, and those that
+    /// were written in the last day.
+    pub disk_bytes: Figure,
+    pub disk_bytes_used: Figure,
+    pub disk_bytes_in_a_day: Figure,
+    /// Counter: tokens of prompts that were read from the disk, and bytes written to it and read.
+    pub disk_tokens: Figure,
+    pub disk_written_bytes: Figure,
+    pub disk_read_bytes: Figure,
+    /// Counter: entries of the disk that were driven out, their tokens, and the sum of the times
+    /// since each was in use, milliseconds.
+    pub disk_evictions: Figure,
+    pub disk_evicted_tokens: Figure,
+    pub disk_evicted_age_millis: Figure,
+    /// Counter: entries of the disk that were torn or changed.
+    pub disk_broken: Figure,
+    /// Gauge: whether the disk is used.
+    pub disk_on: Figure,
     /// Counter: tokens generated.
     pub generated_tokens: Figure,
     /// Counter: drafts that were tried.
@@ -90,6 +110,26 @@ pub struct Stats {
     pub slowdown: Figure,
     /// Tokens of prompts and replies in each step.
     pub step_tokens: StepTokens,
+}
+
+impl Stats {
+    /// Takes the figures of the disk.
+    pub(super) fn set_disk(&self, staging: &Staging) {
+        let (disk, pages) = (&staging.disk, staging.pages_read());
+        let (traffic, gone) = (disk.traffic(), disk.gone());
+        self.disk_on.set(usize::from(disk.is_on()));
+        self.disk_bytes_used.set(disk.bytes_used() as usize);
+        let in_a_day = disk.written_in_a_day();
+        self.disk_bytes_in_a_day.set(in_a_day as usize);
+        self.disk_tokens.set(pages * PAGE);
+        self.disk_written_bytes.set(traffic.written_bytes as usize);
+        self.disk_read_bytes.set(traffic.read_bytes as usize);
+        self.disk_evictions.set(gone.count);
+        self.disk_evicted_tokens.set(gone.pages * PAGE);
+        let age = gone.age.as_millis() as usize;
+        self.disk_evicted_age_millis.set(age);
+        self.disk_broken.set(traffic.broken);
+    }
 }
 
 /// Counts the steps by their tokens.

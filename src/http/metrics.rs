@@ -193,6 +193,26 @@ fn engine(page: &mut Page, stats: &Stats) {
             "Memory of the host that has such prompts.",
             &stats.host_bytes_used,
         ),
+        (
+            "atlas_prefix_cache_disk_up",
+            "1 while prompts are kept on a disk, 0 when that is turned off.",
+            &stats.disk_on,
+        ),
+        (
+            "atlas_prefix_cache_disk_bytes",
+            "Room on a disk for prompts that memory has no place for.",
+            &stats.disk_bytes,
+        ),
+        (
+            "atlas_prefix_cache_disk_bytes_used",
+            "Bytes of such prompts on the disk.",
+            &stats.disk_bytes_used,
+        ),
+        (
+            "atlas_prefix_cache_disk_daily_bytes",
+            "Bytes of prompts that were written to the disk in the last day.",
+            &stats.disk_bytes_in_a_day,
+        ),
     ] {
         page.gauge(name, help, figure.get());
     }
@@ -236,6 +256,36 @@ fn engine(page: &mut Page, stats: &Stats) {
             "atlas_prefix_cache_host_evicted_tokens_total",
             "Tokens of the beginnings that had to go from the host's memory.",
             &stats.host_evicted_tokens,
+        ),
+        (
+            "atlas_prefix_cache_disk_hits_total",
+            "Tokens of prompts that were read from the disk.",
+            &stats.disk_tokens,
+        ),
+        (
+            "atlas_prefix_cache_disk_saved_bytes_total",
+            "Bytes of prompts that were written to the disk.",
+            &stats.disk_written_bytes,
+        ),
+        (
+            "atlas_prefix_cache_disk_restored_bytes_total",
+            "Bytes of prompts that were read from the disk.",
+            &stats.disk_read_bytes,
+        ),
+        (
+            "atlas_prefix_cache_disk_evictions_total",
+            "Beginnings of prompts that were on the disk and had to go.",
+            &stats.disk_evictions,
+        ),
+        (
+            "atlas_prefix_cache_disk_evicted_tokens_total",
+            "Tokens of the beginnings that had to go from the disk.",
+            &stats.disk_evicted_tokens,
+        ),
+        (
+            "atlas_prefix_cache_disk_broken_total",
+            "Beginnings on the disk that were torn or changed, and not used.",
+            &stats.disk_broken,
         ),
         (
             "atlas_prefix_cache_evictions_total",
@@ -293,6 +343,11 @@ fn engine(page: &mut Page, stats: &Stats) {
             "atlas_prefix_cache_host_evicted_age_seconds_total",
             "Sum of the times since each of those that went from the host's memory was in use.",
             stats.host_evicted_age_millis.get() as f64 / 1e3,
+        ),
+        (
+            "atlas_prefix_cache_disk_evicted_age_seconds_total",
+            "Sum of the times since each of those that went from the disk was in use.",
+            stats.disk_evicted_age_millis.get() as f64 / 1e3,
         ),
         (
             "atlas_prefix_cache_saved_seconds_total",
