@@ -166,6 +166,12 @@ impl<E: Executor> Desk<E> {
         self.copy();
     }
 
+    /// Has the disk lose or change some of what it has.
+    fn spoil(&mut self, dice: &mut Dice) {
+        let (disk, _) = self.disk.as_ref().expect("there are tiers");
+        disk.spoil(dice);
+    }
+
     /// Has all copies end.
     fn copy(&mut self) {
         while self.engine.copies() {
@@ -358,12 +364,16 @@ pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes
         desk.evict(desk.pages_cached());
         assert_eq!(desk.pages_cached(), 0);
     }
-    if cache == LOSSY {
-        let (disk, _) = desk.disk.as_ref().expect("there are tiers");
-        disk.spoil(&mut dice);
+    // Before the start that finds it, or while it is served.
+    let spoiled = (cache == LOSSY).then(|| dice.chance(0.5));
+    if spoiled == Some(true) {
+        desk.spoil(&mut dice);
     }
     if cache >= DISK {
         desk.restart_tiers();
+    }
+    if spoiled == Some(false) {
+        desk.spoil(&mut dice);
     }
     let (reply, cached) = desk.ask(way, domain, &asked);
     assert_eq!(

@@ -10,6 +10,8 @@ mod pool;
 pub mod store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::io;
@@ -442,6 +444,11 @@ impl Disk {
             let bond = header.bond(&identity);
             self.index.add(entry, header, bond);
         }
+        let bytes = self.index.bytes();
+        log::line(format_args!(
+            "--cache-dir {}: {bytes} bytes of prompts are there",
+            self.name
+        ));
         for entry in self.index.make_room(0).unwrap_or_default() {
             self.keep(move |storage| storage.remove(entry));
         }
