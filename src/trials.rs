@@ -13,7 +13,7 @@ type Model = Desk<Hosted>;
 fn desk() -> Option<Model> {
     // Each core has a desk of its own.
     let runner = runner(1)?;
-    Some(Desk::new(Model::limits(&FACTS, SNAPSHOTS), runner))
+    Some(Desk::with_tiers(Model::limits(&FACTS, SNAPSHOTS), runner))
 }
 
 fn is_there() -> bool {

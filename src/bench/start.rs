@@ -131,7 +131,7 @@ fn here(
         handle: engine,
         thread,
         chat,
-    } = boot::engine(files, &progress, None, Limits::of(&target::FACTS));
+    } = boot::engine(files, &progress, None, Limits::of(&target::FACTS).into());
     let broken = || Failure::new(Exit::Internal, "a thread broke down");
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|cause| BenchError::Model(format!("no waiting: {cause}")))?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use engine::speculate::Speculate;
-use engine::{self, EngineError, Handle, Limits, Phase};
+use engine::{self, EngineError, Handle, Limits, Phase, Setup};
 use host::log;
 use host::threads;
 use http::state::Loading;
@@ -441,8 +441,10 @@ pub fn start(
     files: &Files,
     progress: &Arc<Progress>,
     golden: Option<&Path>,
-    limits: Limits,
+    setup: impl Into<Setup>,
 ) -> Started {
+    let setup = setup.into();
+    let limits = setup.limits;
     check::tell_drawn(files);
     let (give, given) = mpsc::channel();
     let (of_text, golden) = (files.clone(), golden.map(Path::to_path_buf));
@@ -456,7 +458,7 @@ pub fn start(
     // Nobody may wait for it any more.
     thread::spawn(move || drop(told.send(load())));
     let (files, progress) = (files.clone(), progress.clone());
-    let (handle, thread) = engine::spawn(limits, move || {
+    let (handle, thread) = engine::spawn(setup, move || {
         runner(&files, &progress, Drafting::of(limits), || {
             given
                 .recv()
@@ -475,13 +477,13 @@ pub fn engine(
     files: &Files,
     progress: &Arc<Progress>,
     golden: Option<&Path>,
-    limits: Limits,
+    setup: Setup,
 ) -> Engine {
     let Started {
         handle,
         thread,
         chat,
-    } = start(files, progress, golden, limits);
+    } = start(files, progress, golden, setup);
     Engine {
         handle,
         thread: thread::spawn(move || end(thread)),

@@ -58,7 +58,7 @@ pub fn run(options: &Doctor) -> Result<(), Failure> {
         findings.extend([machine::holders(), machine::power()]);
     }
     findings.extend(memory);
-    findings.extend(tier().map(Ok));
+    findings.extend(tiers().into_iter().map(Ok));
     findings.extend([threads(), machine::open_files(), port(options.port)]);
     findings.push(weights);
     findings.extend(directory.map(machine::disk));
@@ -92,15 +92,21 @@ fn memory(layout: Layout) -> Finding {
     Ok(plan.lines().join("\n     "))
 }
 
-/// Where the host's memory lies beside the device's, how much prompts may have of it.
-fn tier() -> Option<String> {
+/// How much prompts may have of the host's memory where that lies beside the device's, and that
+/// they may have a disk.
+fn tiers() -> Vec<String> {
     let host = Backend::host_memory();
-    let most = host.bytes.filter(|_| target::HOST_RESERVE.is_none())?;
-    let most = gigabytes(most.saturating_sub(host.server));
-    Some(format!(
-        "{most} of the host's memory may be taken: with part of it, serve --cache-host keeps \
-         prompts of agents that take turns, which the device has no place for"
-    ))
+    let most = host.bytes.filter(|_| target::HOST_RESERVE.is_none());
+    let memory = most.map(|most| {
+        let most = gigabytes(most.saturating_sub(host.server));
+        format!(
+            "{most} of the host's memory may be taken: with part of it, serve --cache-host keeps \
+             prompts of agents that take turns, which the device has no place for"
+        )
+    });
+    let disk = "serve --cache-dir DIR --cache-disk 200GB keeps such prompts on a disk, and finds \
+                them there after a restart: of use where the disk reads a gigabyte a second";
+    memory.into_iter().chain([disk.to_owned()]).collect()
 }
 
 fn threads() -> Finding {

@@ -11,6 +11,7 @@ pub mod connect;
 pub mod doctor;
 pub mod drafts;
 pub mod generate;
+mod identity;
 pub mod lines;
 pub mod logits;
 pub mod machine;

@@ -15,7 +15,8 @@ use tokio::sync::watch;
 use toml::Value;
 
 use engine::speculate::Speculate;
-use engine::{DEVICE_FAILED, Handle, Limits, Phase};
+use engine::tier::disk;
+use engine::{DEVICE_FAILED, Handle, Limits, Phase, Setup};
 use host::allocator;
 use host::log;
 use http::error::{ApiError, internal};
@@ -41,7 +42,7 @@ use super::boot::{self, Files, TextSide};
 use super::notify::Notifier;
 use super::size::{Size, gigabytes};
 use super::warm::Warm;
-use super::{Exit, Failure};
+use super::{Exit, Failure, identity};
 
 /// Where the server listens unless it is told.
 const HOST_DEFAULT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -49,6 +50,10 @@ const PORT_DEFAULT: u16 = 8000;
 /// Threads of the server: for connections; to accept them and wait for signals; to read files
 /// again; to write lines to two files.
 pub const THREADS: usize = IO_THREADS * OF_RUNTIME + 1 + 1 + 2;
+/// Room of the host's memory that a disk for prompts is read through where none is asked for: a
+/// part of what may be taken, one in so many, and bytes at most. No longer beginning is kept there.
+const STAGING_PART: u64 = 8;
+const STAGING_MAX: u64 = 4 << 30;
 /// Who may read the access log: the server's user and group.
 const ACCESS_LOG_MODE: u32 = 0o640;
 /// Who may read recorded texts: the server's user.
@@ -133,6 +138,20 @@ pub struct Serve {
     #[argh(option)]
     pub cache_host: Option<Size>,
 
+    /// directory for prompts that memory has no place for, which outlast the server: the same
+    /// program with the same weights finds them there, each for the key that it came with; needs
+    /// --cache-disk (default: none)
+    #[argh(option)]
+    pub cache_dir: Option<PathBuf>,
+
+    /// room in that directory, as in 200GB
+    #[argh(option)]
+    pub cache_disk: Option<Size>,
+
+    /// bytes that are written there in a day, at most (default: as many as --cache-disk)
+    #[argh(option)]
+    pub cache_disk_daily: Option<Size>,
+
     /// file of conversations that are computed before the server is ready, for all keys, so that
     /// prompts which begin as they do have less to compute; a line of JSON each, as the body of a
     /// request to /v1/chat/completions (default: none)
@@ -200,6 +219,18 @@ impl Serve {
                 "cache-host",
                 self.cache_host.as_ref().map(|size| text(size)),
             ),
+            ("cache-dir", path(&self.cache_dir)),
+            (
+                "cache-disk",
+                self.cache_disk.as_ref().map(|size| text(size)),
+            ),
+            (
+                "cache-disk-daily",
+                self.cache_disk_daily
+                    .as_ref()
+                    .or(self.cache_disk.as_ref())
+                    .map(|size| text(size)),
+            ),
             ("warm", path(&self.warm)),
             ("model-name", Some(text(&self.model_name))),
             ("notify-socket", path(&self.notify_socket)),
@@ -216,11 +247,13 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
     boot::require_serving()?;
     require_drafts(options.speculate)?;
     require_room(options.cache_host.as_ref())?;
+    require_disk(options)?;
     require_keys(options)?;
     log::set_level(options.log_level);
     let warm = options.warm.as_deref().map(Warm::load).transpose()?;
     let files = Files::locate(options.weights.as_deref())?;
-    boot::preflight(&files, THREADS + boot::THREADS)?;
+    let of_disk = options.cache_dir.as_ref().map_or(0, |_| disk::THREADS);
+    boot::preflight(&files, THREADS + boot::THREADS + of_disk)?;
     if getuid().is_root() {
         log::line(
             "warning: running as root, which this server needs for nothing; the unit in packaging/ \
@@ -270,6 +303,47 @@ fn require_room(size: Option<&Size>) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses half of what a disk for prompts needs.
+fn require_disk(options: &Serve) -> Result<(), Failure> {
+    let bytes = options
+        .cache_disk
+        .as_ref()
+        .or(options.cache_disk_daily.as_ref());
+    match (&options.cache_dir, bytes, &options.cache_disk) {
+        (None, None, _) | (Some(_), _, Some(_)) => Ok(()),
+        _ => Err(Failure::new(
+            Exit::Usage,
+            "--cache-dir and --cache-disk belong together: give a directory and how much of its \
+             disk may be taken",
+        )),
+    }
+}
+
+/// Room of the host's memory for prompts: what is asked for, or what a disk is read through.
+fn host_room(options: &Serve) -> usize {
+    let most = || {
+        let host = Backend::host_memory();
+        let most = host.bytes.map(|bytes| bytes.saturating_sub(host.server));
+        most.map_or(STAGING_MAX, |most| (most / STAGING_PART).min(STAGING_MAX))
+    };
+    let asked = options.cache_host.as_ref().map(|size| size.bytes);
+    let staging = options.cache_dir.as_ref().map(|_| most());
+    asked.or(staging).unwrap_or(0) as usize
+}
+
+/// The disk for prompts, if there is to be one.
+fn disk(options: &Serve, files: &Files) -> Option<disk::Options> {
+    let (path, size) = (options.cache_dir.clone()?, options.cache_disk.as_ref()?);
+    let daily = options.cache_disk_daily.as_ref().unwrap_or(size);
+    let files = files.clone();
+    let bytes = (size.bytes, daily.bytes);
+    Some(disk::Options::folder(
+        path,
+        move || identity::of(&files),
+        bytes,
+    ))
 }
 
 /// Refuses an address that other machines reach unless who may use it is stated, once.
@@ -408,13 +482,12 @@ async fn serve(
     }));
     let limits = Limits {
         speculate: options.speculate,
-        host_room: options
-            .cache_host
-            .as_ref()
-            .map_or(0, |size| size.bytes as usize),
+        host_room: host_room(options),
         ..Limits::of(&target::FACTS)
     };
-    let engine = boot::engine(&files, &progress, options.golden.as_deref(), limits);
+    let disk = disk(options, &files);
+    let setup = Setup { limits, disk };
+    let engine = boot::engine(&files, &progress, options.golden.as_deref(), setup);
     let following = notifier.clone().follow(engine.handle.clone(), progress);
     tokio::spawn(following);
     let outcome = live(engine, warm, &state, &place, &notifier).await;

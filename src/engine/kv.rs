@@ -142,6 +142,11 @@ impl<N: Naming> Kv<N> {
         self.prefixes.gone()
     }
 
+    /// Pages of a prompt that a sequence of a domain would begin behind.
+    pub fn pages_known(&self, domain: u128, prompt: &[TokenId]) -> usize {
+        self.prefixes.look_up(domain, prompt, 0).pages.len()
+    }
+
     /// Takes a slot and pages for `tokens` in all, or nothing at all when either is short. It
     /// begins behind what is kept of its prompt. Where the owner has a sequence already, the others
     /// are left their share of what is kept.

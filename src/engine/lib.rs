@@ -82,7 +82,7 @@ use tokio::time::sleep;
 
 pub use self::end::Thread;
 pub use self::handle::{Handle, Phase, Rejected};
-pub use self::limits::Limits;
+pub use self::limits::{Limits, Setup};
 pub use self::stats::{Figure, Stats, Told};
 
 use self::constraint::MaskThreads;
@@ -98,7 +98,7 @@ use self::scheduler::{Lane, Plan, State, Work};
 use self::sequence::{End, Sequence};
 use self::slower::Slower;
 use self::speculate::{Costs, Made, Reply, Speculate};
-use self::tier::Tier;
+use self::tier::{Ahead, Tier, disk};
 use self::turns::{Held, Turns};
 use step::PAGE;
 use step::executor::{DeviceError, Executor, Guessed, Rows, TokenId};
@@ -150,13 +150,14 @@ pub type Outcome = Result<(), EngineError>;
 /// ended.
 ///
 /// # Panics
-/// If the system refuses a thread, or `limits` cannot run anything.
-pub fn spawn<E, F>(limits: Limits, make: F) -> (Handle, Thread)
+/// If the system refuses a thread, or the limits cannot run anything.
+pub fn spawn<E, F>(setup: impl Into<Setup>, make: F) -> (Handle, Thread)
 where
     E: Executor,
     F: FnOnce() -> Result<E, Box<dyn Error + Send + Sync>> + Send + 'static,
 {
-    let (handle, inbox, shared) = Handle::new(&limits);
+    let setup = setup.into();
+    let (handle, inbox, shared) = Handle::new(&setup.limits);
     let (end, ended) = std_mpsc::channel();
     let thread = Thread {
         ended,
@@ -164,7 +165,7 @@ where
         patience: E::PATIENCE,
     };
     // Nobody may wait for the end.
-    let body = move || drop(end.send(serve(limits, make, inbox, shared)));
+    let body = move || drop(end.send(serve(setup, make, inbox, shared)));
     let builder = thread::Builder::new().name("engine".to_owned());
     builder.spawn(body).expect("the system refuses a thread");
     (handle, thread)
@@ -173,7 +174,7 @@ where
 /// The engine thread. However it ends, each accepted request has got its terminal event; unless the
 /// device holds it for ever (see `end`).
 fn serve<E: Executor>(
-    limits: Limits,
+    Setup { limits, disk }: Setup,
     make: impl FnOnce() -> Result<E, Box<dyn Error + Send + Sync>>,
     mut inbox: mpsc::Receiver<Queued>,
     shared: Arc<Shared>,
@@ -195,7 +196,7 @@ fn serve<E: Executor>(
         shared: shared.clone(),
     };
     let mut engine = Engine::new(executor, runtime, limits, inbox, shared);
-    let outcome = catch_unwind(AssertUnwindSafe(|| engine.run()));
+    let outcome = catch_unwind(AssertUnwindSafe(|| engine.run(disk)));
     let outcome = outcome.unwrap_or(Err(EngineError::Panicked));
     engine.stop(match &outcome {
         Err(EngineError::Device(_)) => DEVICE_FAILED,
@@ -230,6 +231,8 @@ struct Waits {
     queued: Queued,
     /// Number of a sequence that computes what it begins with, and how many tokens of it.
     behind: Option<(u64, usize)>,
+    /// Number of the reading of what it begins with, if it was looked up on the disk.
+    read: Option<Option<u64>>,
 }
 
 impl Waits {
@@ -348,8 +351,8 @@ impl<E: Executor> Engine<E> {
     }
 
     /// Serves until drained.
-    fn run(&mut self) -> Outcome {
-        self.open_tier().map_err(EngineError::Device)?;
+    fn run(&mut self, disk: Option<disk::Options>) -> Outcome {
+        self.open_tier(disk).map_err(EngineError::Device)?;
         self.choose_drafter().map_err(EngineError::Device)?;
         self.shared.enter(Phase::Serving);
         loop {
@@ -364,15 +367,15 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Takes the host's room for the tier, if the limits give it some.
-    fn open_tier(&mut self) -> Result<(), DeviceError> {
+    /// Takes the host's room for the tier, if the limits give it some, and a disk below it.
+    fn open_tier(&mut self, disk: Option<disk::Options>) -> Result<(), DeviceError> {
         let bytes = self.limits.host_room;
         if bytes == 0 {
             return Ok(());
         }
         let pieces = self.executor.piece_bytes();
         let tier = pieces.and_then(|pieces| Tier::new(bytes, pieces, Keyed::default()));
-        let Some(tier) = tier else {
+        let Some(mut tier) = tier else {
             let why = match pieces {
                 Some(_) => "is too little for a page and a state: give more",
                 None => "cannot be used, as nothing of this target can be kept there: leave it out",
@@ -382,6 +385,10 @@ impl<E: Executor> Engine<E> {
         };
         self.executor.take_room(bytes)?;
         self.shared.stats.host_bytes.set(bytes);
+        if let Some(disk) = disk {
+            self.shared.stats.disk_bytes.set(disk.bytes as usize);
+            tier.open_disk(disk);
+        }
         self.tier = Some(tier);
         Ok(())
     }
@@ -437,6 +444,9 @@ impl<E: Executor> Engine<E> {
         stats.host_evicted_tokens.set(gone.pages * PAGE);
         let age = gone.age.as_millis() as usize;
         stats.host_evicted_age_millis.set(age);
+        if let Some(staging) = tier.staging() {
+            stats.set_disk(staging);
+        }
         Ok(())
     }
 
@@ -464,6 +474,7 @@ impl<E: Executor> Engine<E> {
             Ok(()) => self.waiting.push_back(Waits {
                 queued,
                 behind: None,
+                read: None,
             }),
             Err(text) => refuse(queued, &self.shared.stats, &text),
         }
@@ -472,8 +483,16 @@ impl<E: Executor> Engine<E> {
     /// Forgets requests whose reader is gone, running or waiting.
     fn drop_abandoned(&mut self) {
         let stats = &self.shared.stats;
+        let tier = &mut self.tier;
         self.waiting.retain(|waits| {
             let abandoned = waits.request().events.is_closed();
+            if let (true, Some(tier)) = (abandoned, tier.as_mut()) {
+                waits
+                    .read
+                    .flatten()
+                    .into_iter()
+                    .for_each(|read| tier.forget(read));
+            }
             stats.cancelled.add(usize::from(abandoned));
             !abandoned
         });
@@ -515,6 +534,7 @@ impl<E: Executor> Engine<E> {
         if let Some(tier) = &mut self.tier {
             tier.tell_time(time);
         }
+        self.read_ahead();
         while self.kv.slots_free() > 0 && !self.waiting.is_empty() {
             let held = self.held();
             let Some(next) = self.next(&held) else { break };
@@ -550,6 +570,11 @@ impl<E: Executor> Engine<E> {
                     let tokens = pages.len() * PAGE;
                     self.shared.stats.restored_tokens.add(tokens);
                 }
+                waits
+                    .read
+                    .flatten()
+                    .into_iter()
+                    .for_each(|read| tier.forget(read));
             }
             let _ = request.admitted.set(Admission {
                 at: Instant::now(),
@@ -574,6 +599,23 @@ impl<E: Executor> Engine<E> {
         self.count_running();
     }
 
+    /// Has the disk read what waiting requests begin with, ahead of their turns.
+    fn read_ahead(&mut self) {
+        let Some(tier) = &mut self.tier else { return };
+        let (tokens, took) = self.prompts_alone;
+        let takes = (tokens > 0).then(|| took.mul_f64(PAGE as f64 / tokens as f64));
+        for waits in self.waiting.iter_mut().filter(|waits| waits.read.is_none()) {
+            let request = waits.request();
+            let prompt = looked_up(request);
+            waits.read = Some(tier.read_ahead(&Ahead {
+                whose: (request.domain, request.source.client),
+                prompt,
+                here: self.kv.pages_known(request.domain, prompt),
+                takes,
+            }));
+        }
+    }
+
     /// Slots by who holds them.
     fn held(&self) -> Held {
         Held::of(self.running.iter().map(|sequence| sequence.source))
@@ -591,8 +633,12 @@ impl<E: Executor> Engine<E> {
         computed.max_by_key(|(_, tokens)| *tokens)
     }
 
-    /// Whether what a request waits for is still computed.
+    /// Whether what a request waits for is still computed, or read.
     fn is_behind(&self, waits: &Waits) -> bool {
+        let read = waits.read.flatten();
+        if read.is_some_and(|read| self.tier.as_ref().is_some_and(|tier| tier.reads(read))) {
+            return true;
+        }
         waits.behind.is_some_and(|(number, tokens)| {
             let mut running = self.running.iter();
             running.any(|other| other.number == number && other.is_within(tokens))

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::request::{MAX_TOP_LOGPROBS, Request, Sampling};
 use super::speculate::Speculate;
+use super::tier::disk;
 use step::{Facts, PAGE};
 
 /// Bounds of one engine. Those of the target, except that an executor may have fewer pages, and one
@@ -32,6 +33,20 @@ pub struct Limits {
     pub spacing: usize,
     /// Time between two tokens of a reply that prompts are cut to.
     pub reply_gap: Duration,
+}
+
+/// Bounds of one engine, and the disk that it has.
+#[derive(Debug)]
+pub struct Setup {
+    pub limits: Limits,
+    /// Disk for prompts that the room on the host has no place for; needs such a room.
+    pub disk: Option<disk::Options>,
+}
+
+impl From<Limits> for Setup {
+    fn from(limits: Limits) -> Setup {
+        Setup { limits, disk: None }
+    }
 }
 
 impl Limits {

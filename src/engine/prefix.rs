@@ -455,6 +455,19 @@ impl<N: Naming> Prefixes<N> {
         !self.recurs || self.node(id).kept.is_some()
     }
 
+    /// Whether a prompt can go on from a block that so many are up to.
+    pub fn is_beginning(&self, id: NodeId, blocks: usize) -> bool {
+        self.node(id).depth == blocks && self.is_end(id)
+    }
+
+    /// Pages of the blocks up to one, and the state behind it.
+    pub fn places(&self, id: NodeId) -> (Vec<PageId>, Option<Slot>) {
+        let up = std::iter::successors(Some(id), |id| self.node(*id).parent);
+        let mut pages: Vec<PageId> = up.map(|id| self.node(id).page).collect();
+        pages.reverse();
+        (pages, self.node(id).kept.map(|kept| kept.slot))
+    }
+
     /// Beginnings up to a sequence's that a tier below should have, from the last: that alone if
     /// the model has no states.
     pub fn worth_writing(&self, from: NodeId) -> Vec<Written> {

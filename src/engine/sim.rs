@@ -897,7 +897,7 @@ pub fn engine<E: Executor>(limits: Limits, executor: E) -> (Handle, Engine<E>) {
     let (handle, inbox, shared) = Handle::new(&limits);
     let runtime = runtime().expect("a runtime without I/O starts");
     let mut engine = Engine::new(executor, runtime, limits, inbox, shared);
-    engine.open_tier().expect("there is room");
+    engine.open_tier(None).expect("there is room");
     (handle, engine)
 }
 

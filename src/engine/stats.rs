@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::tier::Staging;
 use host::histogram::Histogram;
+use step::PAGE;
 
 /// A figure that one thread may set or several may add to; no order between figures is promised.
 #[derive(Debug, Default)]
@@ -87,6 +89,14 @@ stats! {
     host_bytes: gauge "atlas_prefix_cache_host_bytes" / 1.0,
     /// Memory of the host that has such prompts.
     host_bytes_used: gauge "atlas_prefix_cache_host_bytes_used" / 1.0,
+    /// 1 while prompts are kept on a disk, 0 when that is turned off.
+    disk_on: gauge "atlas_prefix_cache_disk_up" / 1.0,
+    /// Room on a disk for prompts that memory has no place for.
+    disk_bytes: gauge "atlas_prefix_cache_disk_bytes" / 1.0,
+    /// Bytes of such prompts on the disk.
+    disk_bytes_used: gauge "atlas_prefix_cache_disk_bytes_used" / 1.0,
+    /// Bytes of prompts that were written to the disk in the last day.
+    disk_bytes_in_a_day: gauge "atlas_prefix_cache_disk_daily_bytes" / 1.0,
     /// Time of the last steps over that of the first ones of the same work.
     slowdown: gauge "atlas_step_slowdown_ratio" / 1e3,
     /// Prompt tokens computed.
@@ -115,6 +125,20 @@ stats! {
     host_evicted_tokens: counter "atlas_prefix_cache_host_evicted_tokens_total" / 1.0,
     /// Sum of the times since each of those that went from the host's memory was in use.
     host_evicted_age_millis: counter "atlas_prefix_cache_host_evicted_age_seconds_total" / 1e3,
+    /// Tokens of prompts that were read from the disk.
+    disk_tokens: counter "atlas_prefix_cache_disk_hits_total" / 1.0,
+    /// Bytes of prompts that were written to the disk.
+    disk_written_bytes: counter "atlas_prefix_cache_disk_saved_bytes_total" / 1.0,
+    /// Bytes of prompts that were read from the disk.
+    disk_read_bytes: counter "atlas_prefix_cache_disk_restored_bytes_total" / 1.0,
+    /// Beginnings of prompts that were on the disk and had to go.
+    disk_evictions: counter "atlas_prefix_cache_disk_evictions_total" / 1.0,
+    /// Tokens of the beginnings that had to go from the disk.
+    disk_evicted_tokens: counter "atlas_prefix_cache_disk_evicted_tokens_total" / 1.0,
+    /// Sum of the times since each of those that went from the disk was in use.
+    disk_evicted_age_millis: counter "atlas_prefix_cache_disk_evicted_age_seconds_total" / 1e3,
+    /// Beginnings on the disk that were torn or changed, and not used.
+    disk_broken: counter "atlas_prefix_cache_disk_broken_total" / 1.0,
     /// Tokens generated.
     generated_tokens: counter "atlas_generation_tokens_total" / 1.0,
     /// Drafts that were tried.
@@ -127,6 +151,26 @@ stats! {
     steps: counter "atlas_steps_total" / 1.0,
     /// Time of the device's steps.
     step_nanos: counter "atlas_step_seconds_total" / 1e9,
+}
+
+impl Stats {
+    /// Takes the figures of the disk.
+    pub(super) fn set_disk(&self, staging: &Staging) {
+        let (disk, pages) = (&staging.disk, staging.pages_read());
+        let (traffic, gone) = (disk.traffic(), disk.gone());
+        self.disk_on.set(usize::from(disk.is_on()));
+        self.disk_bytes_used.set(disk.bytes_used() as usize);
+        let in_a_day = disk.written_in_a_day();
+        self.disk_bytes_in_a_day.set(in_a_day as usize);
+        self.disk_tokens.set(pages * PAGE);
+        self.disk_written_bytes.set(traffic.written_bytes as usize);
+        self.disk_read_bytes.set(traffic.read_bytes as usize);
+        self.disk_evictions.set(gone.count);
+        self.disk_evicted_tokens.set(gone.pages * PAGE);
+        let age = gone.age.as_millis() as usize;
+        self.disk_evicted_age_millis.set(age);
+        self.disk_broken.set(traffic.broken);
+    }
 }
 
 /// Counts the steps by their tokens.

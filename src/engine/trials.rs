@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use super::drafts::Drafter;
+use super::prefix::Keyed;
 use super::request::{Event, Sampling};
 use super::sim::{self, Dice, Spec};
 use super::speculate::{DEPTH_MAX, Speculate};
+use super::tier::disk::testing::Fake;
 use super::{Engine, Handle, Limits};
 use step::executor::{Executor, TokenId};
 use step::{Facts, PAGE};
@@ -98,9 +100,16 @@ const PLAIN: Way = Way {
 /// Pages of a desk: few enough that one request can have all of them.
 const PAGES: usize = 32;
 
+/// Pages that the host's room of a desk with tiers has the bytes of, and the entries of its disk
+/// in all.
+const ROOM_PAGES: usize = 256;
+const DISK_PAGES: usize = 1024;
+
 /// An engine without its thread that serves one request after the other.
 pub struct Desk<E: Executor> {
     engine: Engine<E>,
+    /// Disk below the host's room, and its bytes, if there are tiers.
+    disk: Option<(Fake, u64)>,
     handle: Handle,
     domains: u128,
     /// Prompt tokens of a step, at most.
@@ -122,9 +131,51 @@ impl<E: Executor> Desk<E> {
         let (handle, engine) = sim::engine(limits, executor);
         Desk {
             engine,
+            disk: None,
             handle,
             domains: 0,
             chunk_max: limits.prefill_tokens,
+        }
+    }
+
+    /// One with a tier in the host's memory and one on a disk.
+    ///
+    /// # Panics
+    /// If nothing of the executor can be kept there.
+    pub fn with_tiers(limits: Limits, executor: E) -> Desk<E> {
+        let pieces = executor.piece_bytes().expect("pieces can be copied");
+        let host_room = ROOM_PAGES * pieces.page;
+        let mut desk = Desk::new(
+            Limits {
+                host_room,
+                ..limits
+            },
+            executor,
+        );
+        let bytes = (DISK_PAGES * pieces.page) as u64;
+        desk.disk = Some((Fake::default(), bytes));
+        desk.restart_tiers();
+        desk
+    }
+
+    /// Has the host's room forget everything, and opens the disk again.
+    fn restart_tiers(&mut self) {
+        let (disk, bytes) = self.disk.as_ref().expect("there are tiers");
+        let tier = self.engine.tier.as_mut().expect("there are tiers");
+        tier.restart(Keyed::default(), disk.options(1, *bytes));
+        self.copy();
+    }
+
+    /// Has the disk lose or change some of what it has.
+    fn spoil(&mut self, dice: &mut Dice) {
+        let (disk, _) = self.disk.as_ref().expect("there are tiers");
+        disk.spoil(dice);
+    }
+
+    /// Has all copies end.
+    fn copy(&mut self) {
+        while self.engine.copies() {
+            self.engine.round().expect("this device does not fail");
         }
     }
 
@@ -222,9 +273,18 @@ pub fn shared_lengths() -> Vec<usize> {
 }
 
 /// Share of a prompt that a cache has.
-const CACHES: [&str; 4] = ["cold", "warm", "partly evicted", "driven out to the host"];
-/// Number of the last: that of an engine with a tier in the host's memory.
-const HOST: usize = CACHES.len() - 1;
+const CACHES: [&str; 6] = [
+    "cold",
+    "warm",
+    "partly evicted",
+    "driven out to the host",
+    "driven out to the disk",
+    "driven out to a disk that loses some of it",
+];
+/// Numbers of the last: those of an engine with tiers.
+const HOST: usize = 3;
+const DISK: usize = 4;
+const LOSSY: usize = 5;
 
 /// Trials by what the cache had.
 #[derive(Debug, Default)]
@@ -249,7 +309,7 @@ impl Prefixes {
         for (cache, name) in CACHES.iter().enumerate() {
             let (trials, hits) = (self.trials[cache], self.hits[cache]);
             println!("{executor}: {trials} prompts over a {name} cache, {hits} hits, 0 different");
-            let is_left_out = cache == HOST && trials == 0;
+            let is_left_out = cache >= HOST && trials == 0;
             assert!(
                 is_left_out || trials > 0 && (hits > 0) == (cache > 0),
                 "{name}"
@@ -263,7 +323,11 @@ pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes
     let (lengths, mut dice) = (shared_lengths(), Dice::new(number));
     let shared = lengths[number as usize % lengths.len()];
     // All lengths in turn, and behind them the next kind of cache.
-    let caches = CACHES.len() - usize::from(desk.engine.limits.host_room == 0);
+    let caches = if desk.disk.is_some() {
+        CACHES.len()
+    } else {
+        HOST
+    };
     let cache = (number as usize / lengths.len() + number as usize) % caches;
     let stem = tokens::<E>(&mut dice, shared);
     let behind = |dice: &mut Dice, stem: &[TokenId]| {
@@ -284,7 +348,7 @@ pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes
     let partings = match (cache, dice.within(1, 2)) {
         (0, _) => vec![],
         (1, 1) => vec![shared],
-        (1 | HOST, _) => vec![shared, shared],
+        (1 | HOST | DISK, _) => vec![shared, shared],
         _ => vec![shared / 2, shared],
     };
     for parting in partings {
@@ -295,12 +359,21 @@ pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes
         let count = dice.within(1, desk.pages_cached());
         desk.evict(count);
     }
-    if cache == HOST {
-        while desk.engine.copies() {
-            desk.engine.round().expect("this device does not fail");
-        }
+    if cache >= HOST {
+        desk.copy();
         desk.evict(desk.pages_cached());
         assert_eq!(desk.pages_cached(), 0);
+    }
+    // Before the start that finds it, or while it is served.
+    let spoiled = (cache == LOSSY).then(|| dice.chance(0.5));
+    if spoiled == Some(true) {
+        desk.spoil(&mut dice);
+    }
+    if cache >= DISK {
+        desk.restart_tiers();
+    }
+    if spoiled == Some(false) {
+        desk.spoil(&mut dice);
     }
     let (reply, cached) = desk.ask(way, domain, &asked);
     assert_eq!(
@@ -463,11 +536,8 @@ mod over_hashes {
     type Hashes = Desk<HashModel<VOCAB>>;
 
     fn desk(snapshots: usize) -> Hashes {
-        let limits = super::super::Limits {
-            host_room: 256 * sim::PIECES.page,
-            ..Hashes::limits(&TINY, snapshots)
-        };
-        Desk::new(limits, HashModel::new(&limits))
+        let limits = Hashes::limits(&TINY, snapshots);
+        Desk::with_tiers(limits, HashModel::new(&limits))
     }
 
     /// Trials of each length and kind of cache.

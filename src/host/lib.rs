@@ -12,6 +12,19 @@ pub mod output;
 pub mod testing;
 pub mod threads;
 
+/// Bytes that nobody can guess.
+pub fn random<const N: usize>() -> [u8; N] {
+    let mut secret = [0; N];
+    let mut filled = 0;
+    while filled < secret.len() {
+        let rest = &mut secret[filled..];
+        // It waits for the system's randomness, and is interrupted at most.
+        let got = rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty());
+        filled += got.unwrap_or(0);
+    }
+    secret
+}
+
 /// Ends the process at once. An orderly exit runs what libraries registered for it, libcuda among
 /// them, and that may wait for a device that does not answer.
 pub fn leave(code: i32) -> ! {

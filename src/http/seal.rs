@@ -36,7 +36,7 @@ impl Seal {
     pub fn new(keys: Option<&Keys>) -> Seal {
         let secret = match keys {
             Some(keys) => keys.secret(PURPOSE),
-            None => random(),
+            None => host::random(),
         };
         Seal {
             secret: Arc::new(secret),
@@ -102,19 +102,6 @@ impl Seal {
     fn owner(&self) -> &[u8] {
         self.owner.as_ref().map_or(&[], KeyId::bytes)
     }
-}
-
-/// Bytes that nobody can guess.
-fn random() -> [u8; 32] {
-    let mut secret = [0; 32];
-    let mut filled = 0;
-    while filled < secret.len() {
-        let rest = &mut secret[filled..];
-        // It waits for the system's randomness, and is interrupted at most.
-        let got = rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty());
-        filled += got.unwrap_or(0);
-    }
-    secret
 }
 
 #[cfg(test)]

@@ -92,7 +92,7 @@ async fn answer(files: &Files, run: &mut Run) -> Result<(), Failure> {
         handle: engine,
         thread,
         chat,
-    } = boot::engine(files, &progress, None, Limits::of(&target::FACTS));
+    } = boot::engine(files, &progress, None, Limits::of(&target::FACTS).into());
     let chat = tokio::select! {
         chat = boot::serving(&engine, chat) => chat?,
         // Its thread is left to its loading; the process ends around it.

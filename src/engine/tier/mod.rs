@@ -6,15 +6,20 @@
 //! its own, ordered by worth like that of the device: its pages and states are places of the room.
 //! A beginning is found only when all of it has been written.
 
+pub mod disk;
 mod room;
+mod staging;
 #[cfg(test)]
 pub mod testing;
 
 use std::collections::VecDeque;
 
 use self::room::Room;
+pub use self::staging::{Ahead, Staging};
 use super::kv::{Kv, Pin};
-use super::prefix::{Gone, Hit, KEPT_PART, Keyed, Kind, Naming, NodeId, Owner, Place, Prefixes};
+use super::prefix::{
+    Gone, Hit, KEPT_PART, Keyed, Kind, Naming, NodeId, Owner, Place, Prefixes, Reuse,
+};
 use step::PAGE;
 use step::executor::{DeviceError, Executor, PageId, Slot, TokenId};
 use step::transfer::{Piece, PieceBytes, Transfer};
@@ -56,17 +61,41 @@ impl Copies {
     }
 }
 
-/// A beginning that is written.
+/// A beginning that is to be in the room.
 #[derive(Debug)]
-struct Save {
-    pin: Pin,
-    copies: Copies,
+struct Beginning {
+    whose: (u128, Owner),
+    reuse: Reuse,
+    /// Whole pages of them.
+    tokens: Vec<TokenId>,
+    /// Kind of the state behind them, if the model has one.
+    kind: Option<Kind>,
+}
+
+impl Beginning {
+    fn pages(&self) -> usize {
+        self.tokens.len() / PAGE
+    }
+}
+
+/// One that has its places there, and is copied to them.
+#[derive(Debug)]
+struct Incoming {
+    beginning: Beginning,
     /// The last block of it that was here, and how many those are.
     node: Option<NodeId>,
     known: usize,
     /// Places of the others.
     places: Vec<PageId>,
-    state: Option<(Kind, Slot)>,
+    state: Option<Slot>,
+}
+
+/// A beginning that is written.
+#[derive(Debug)]
+struct Save {
+    pin: Pin,
+    copies: Copies,
+    incoming: Incoming,
 }
 
 /// A beginning that is read.
@@ -95,6 +124,8 @@ pub struct Tier<N = Keyed> {
     wishes: VecDeque<Pin>,
     save: Option<Save>,
     restores: VecDeque<Restore>,
+    /// What goes on between the room and a disk, if there is one.
+    staging: Option<Staging>,
     /// Copies that were started, and the last number and bytes of those under way.
     started: u64,
     under_way: VecDeque<(u64, usize)>,
@@ -116,6 +147,7 @@ impl<N: Naming> Tier<N> {
             wishes: VecDeque::new(),
             save: None,
             restores: VecDeque::new(),
+            staging: None,
             started: 0,
             under_way: VecDeque::new(),
             traffic: Traffic::default(),
@@ -125,6 +157,9 @@ impl<N: Naming> Tier<N> {
     /// See `Kv::tell_time`.
     pub fn tell_time(&mut self, time: std::time::Duration) {
         self.index.tell_time(time);
+        if let Some(staging) = &mut self.staging {
+            staging.disk.tell_time(time);
+        }
     }
 
     pub fn gone(&self) -> Gone {
@@ -142,7 +177,8 @@ impl<N: Naming> Tier<N> {
 
     /// Whether something is copied, or waits for it.
     pub fn is_busy(&self) -> bool {
-        self.save.is_some() || !self.wishes.is_empty() || !self.restores.is_empty()
+        let is_staging = self.staging.as_ref().is_some_and(Staging::is_busy);
+        self.save.is_some() || !self.wishes.is_empty() || !self.restores.is_empty() || is_staging
     }
 
     /// The longest beginning of a prompt that is here.
@@ -197,6 +233,7 @@ impl<N: Naming> Tier<N> {
         executor: &mut impl Executor,
         kv: &mut Kv<N>,
     ) -> Result<Vec<Slot>, DeviceError> {
+        self.settle_disk(executor);
         if !self.is_busy() {
             return Ok(vec![]);
         }
@@ -233,6 +270,7 @@ impl<N: Naming> Tier<N> {
         executor: &mut impl Executor,
         kv: &mut Kv<N>,
     ) -> Result<(), DeviceError> {
+        self.start_disk(executor);
         loop {
             while self.save.is_none()
                 && let Some(pin) = self.wishes.pop_front()
@@ -270,45 +308,29 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Takes room for what is not here of a beginning; if there is none that is worth less, it is
-    /// not written.
-    fn begin_save(&mut self, pin: Pin, kv: &mut Kv<N>) {
-        let nodes: Vec<_> = self.index.blocks(pin.whose.0, &pin.tokens).collect();
-        let (node, known) = (nodes.last().copied(), nodes.len());
-        if let Some(node) = node {
-            self.index.hold(node);
-        }
-        let is_here = known == pin.pages.len() && node.is_some_and(|id| self.index.is_end(id));
-        let taken = match is_here {
-            true => None,
-            false => self.take_room(&pin, node, pin.pages.len() - known),
+    /// Has a beginning written, unless it is here or what is worth more has its room.
+    fn begin_save(&mut self, mut pin: Pin, kv: &mut Kv<N>) {
+        let beginning = Beginning {
+            whose: pin.whose,
+            reuse: pin.reuse,
+            tokens: std::mem::take(&mut pin.tokens),
+            kind: pin.state.map(|(kind, _)| kind),
         };
-        let Some((state, places)) = taken else {
-            node.into_iter().for_each(|id| self.index.let_go(id));
-            self.collect();
+        let Some(incoming) = self.begin(beginning) else {
             return kv.unpin(&pin);
         };
-        let copies = Copies::new(Way::Save, self.saves(&pin, known, (state, &places)));
-        let state = pin.state.map(|(kind, _)| kind).zip(state);
+        let copies = Copies::new(Way::Save, self.saves(&pin, &incoming));
         self.save = Some(Save {
             pin,
             copies,
-            node,
-            known,
-            places,
-            state,
+            incoming,
         });
     }
 
-    fn saves(
-        &self,
-        pin: &Pin,
-        known: usize,
-        (state, places): (Option<Slot>, &[PageId]),
-    ) -> Vec<Transfer> {
-        let pages = pin.pages[known..].iter().zip(places);
+    fn saves(&self, pin: &Pin, incoming: &Incoming) -> Vec<Transfer> {
+        let pages = pin.pages[incoming.known..].iter().zip(&incoming.places);
         let pages = pages.map(|(page, place)| (Piece::Page(*page), Piece::Page(*place)));
-        let state = pin.state.zip(state);
+        let state = pin.state.zip(incoming.state);
         let state = state.map(|((_, from), to)| (Piece::State(from), Piece::State(to)));
         let transfer = |(piece, place)| Transfer {
             piece,
@@ -317,25 +339,55 @@ impl<N: Naming> Tier<N> {
         pages.chain(state).map(transfer).collect()
     }
 
-    /// Places for the state of a beginning and for `count` pages behind a block.
+    /// Takes room for what is not here of a beginning. None if all of it is, or there is no room
+    /// that is worth less.
+    fn begin(&mut self, beginning: Beginning) -> Option<Incoming> {
+        let nodes = self.index.blocks(beginning.whose.0, &beginning.tokens);
+        let nodes: Vec<_> = nodes.collect();
+        let (node, known) = (nodes.last().copied(), nodes.len());
+        if let Some(node) = node {
+            self.index.hold(node);
+        }
+        let is_here = known == beginning.pages() && node.is_some_and(|id| self.index.is_end(id));
+        let taken = match is_here {
+            true => None,
+            false => self.take_room(&beginning, node, known),
+        };
+        let Some((state, places)) = taken else {
+            node.into_iter().for_each(|id| self.index.let_go(id));
+            self.collect();
+            return None;
+        };
+        Some(Incoming {
+            beginning,
+            node,
+            known,
+            places,
+            state,
+        })
+    }
+
+    /// Places for the state of a beginning and for its pages behind the first `known`, the last of
+    /// which is a block.
     fn take_room(
         &mut self,
-        pin: &Pin,
+        beginning: &Beginning,
         node: Option<NodeId>,
-        count: usize,
+        known: usize,
     ) -> Option<(Option<Slot>, Vec<PageId>)> {
-        let owner = pin.whose.1;
-        let state = match pin.state {
-            Some((kind, _)) => {
+        let (whose, pages) = (beginning.whose, beginning.pages());
+        let (owner, count) = (whose.1, pages - known);
+        let state = match beginning.kind {
+            Some(kind) => {
                 self.room
                     .take_state()
                     .into_iter()
                     .for_each(|state| self.index.add_state(state));
                 let place = Place {
-                    tokens: pin.pages.len() * PAGE,
+                    tokens: pages * PAGE,
                     kind,
                 };
-                Some(self.index.lend(pin.whose, (node, pin.reuse), place)?)
+                Some(self.index.lend(whose, (node, beginning.reuse), place)?)
             }
             None => None,
         };
@@ -362,28 +414,47 @@ impl<N: Naming> Tier<N> {
 
     /// A beginning has been written.
     fn take_saved(&mut self, save: Save, kv: &mut Kv<N>) {
-        let Save {
-            pin,
+        kv.unpin(&save.pin);
+        let (beginning, last) = self.finish(save.incoming);
+        if let Some(last) = last {
+            self.write_behind(beginning, last);
+        }
+        self.collect();
+    }
+
+    /// A beginning is in its places: it is found from now on. Its last block stays in use.
+    fn finish(&mut self, incoming: Incoming) -> (Beginning, Option<NodeId>) {
+        let Incoming {
+            beginning,
             node,
             known,
             mut places,
             state,
-            ..
-        } = save;
-        kv.unpin(&pin);
-        let rest = &pin.tokens[known * PAGE..];
-        let behind = (node, pin.reuse);
-        let (last, count) = self.index.insert(pin.whose, behind, rest, &mut places);
+        } = incoming;
+        let rest = &beginning.tokens[known * PAGE..];
+        let (whose, behind) = (beginning.whose, (node, beginning.reuse));
+        let (last, count) = self.index.insert(whose, behind, rest, &mut places);
         let left = places.split_off(count);
         left.into_iter()
             .for_each(|place| self.room.give_page(place));
+        let state = beginning.kind.zip(state);
         match (state, last.filter(|_| count == rest.len() / PAGE)) {
-            (Some(state), Some(last)) => self.index.keep(pin.whose, last, state),
-            (Some((_, state)), None) => self.index.give_back(pin.whose.1, state),
+            (Some(state), Some(last)) => self.index.keep(whose, last, state),
+            (Some((_, state)), None) => self.index.give_back(whose.1, state),
             (None, _) => {}
         }
-        if let Some(last) = last {
-            self.index.release(last, true);
+        (beginning, last)
+    }
+
+    /// A beginning does not come: its places are free again.
+    fn give_up(&mut self, incoming: Incoming) {
+        let places = incoming.places.into_iter();
+        places.for_each(|place| self.room.give_page(place));
+        if let Some(state) = incoming.state {
+            self.index.give_back(incoming.beginning.whose.1, state);
+        }
+        if let Some(node) = incoming.node {
+            self.index.release(node, true);
         }
         self.collect();
     }
@@ -400,10 +471,12 @@ impl<N: Naming> Tier<N> {
 
     /// Whether each place of the room is free, or what something has.
     pub fn is_conserved(&self) -> bool {
-        let (pages, states) = match &self.save {
-            Some(save) => (save.places.len(), usize::from(save.state.is_some())),
-            None => (0, 0),
-        };
+        let read = self.staging.as_ref().and_then(Staging::incoming);
+        let saved = self.save.as_ref().map(|save| &save.incoming);
+        let (pages, states) = saved.into_iter().chain(read).fold((0, 0), |sum, of| {
+            let state = usize::from(of.state.is_some());
+            (sum.0 + of.places.len(), sum.1 + state)
+        });
         let slabs = self.room.slabs_of_pages() + self.index.snapshots() + states;
         self.room.pages_used() == self.index.pages() + pages
             && slabs + self.room.slabs_free() == self.room.slabs()

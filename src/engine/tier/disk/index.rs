@@ -1,0 +1,235 @@
+//! What entries there are: which has which block, and which goes when there is to be room.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+use super::entry::{Bond, Header, Name, Tag};
+use crate::prefix::{Gone, Kind, Owner};
+use step::transfer::PieceBytes;
+
+/// Time over which written bytes count.
+pub const DAY: Duration = Duration::from_hours(24);
+
+/// A piece of an entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub entry: u64,
+    pub index: usize,
+    pub at: u64,
+    pub bytes: usize,
+    pub bond: Bond,
+    pub tag: Tag,
+}
+
+/// A beginning that entries have together.
+#[derive(Debug, Default)]
+pub struct Found {
+    pub pages: Vec<Place>,
+    pub state: Option<(Kind, Place)>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    header: Header,
+    bond: Bond,
+    /// When it was last in use, and its turn among those of the same time.
+    used: (Duration, u64),
+}
+
+/// Entries by name.
+#[derive(Debug)]
+pub struct Index {
+    pieces: PieceBytes,
+    bytes_max: u64,
+    entries: BTreeMap<u64, Entry>,
+    blocks: HashMap<Name, (u64, usize)>,
+    states: HashMap<Name, u64>,
+    bytes: u64,
+    uses: u64,
+    now: Duration,
+    gone: Gone,
+    /// Bytes written, by when.
+    written: VecDeque<(Duration, u64)>,
+}
+
+impl Index {
+    pub fn new(bytes_max: u64, pieces: PieceBytes) -> Index {
+        Index {
+            pieces,
+            bytes_max,
+            entries: BTreeMap::new(),
+            blocks: HashMap::new(),
+            states: HashMap::new(),
+            bytes: 0,
+            uses: 0,
+            now: Duration::ZERO,
+            gone: Gone::default(),
+            written: VecDeque::new(),
+        }
+    }
+
+    /// Tells the time since some start. It does not go back.
+    pub fn tell_time(&mut self, time: Duration) {
+        self.now = self.now.max(time);
+        while self
+            .written
+            .pop_front_if(|(at, _)| self.now > *at + DAY)
+            .is_some()
+        {}
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn gone(&self) -> Gone {
+        self.gone
+    }
+
+    /// Bytes that were written in the last day.
+    pub fn written(&self) -> u64 {
+        self.written.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    pub fn note_written(&mut self, bytes: u64) {
+        self.written.push_back((self.now, bytes));
+    }
+
+    /// Number of the first of these blocks, and of all behind it, that no entry has.
+    pub fn known(&self, names: &[Name]) -> usize {
+        let known = names.iter();
+        known
+            .take_while(|name| self.blocks.contains_key(*name))
+            .count()
+    }
+
+    /// Whether all blocks are there and a prompt can go on from the last.
+    pub fn has(&self, names: &[Name]) -> bool {
+        let is_end = |name| self.pieces.state == 0 || self.states.contains_key(name);
+        self.known(names) == names.len() && names.last().is_some_and(is_end)
+    }
+
+    /// The longest beginning of these blocks that is there.
+    pub fn find(&self, names: &[Name]) -> Found {
+        let known = &names[..self.known(names)];
+        let depth = match self.pieces.state {
+            0 => known.len(),
+            _ => {
+                let last = known
+                    .iter()
+                    .rposition(|name| self.states.contains_key(name));
+                last.map_or(0, |last| last + 1)
+            }
+        };
+        let known = &known[..depth];
+        let page = |name| {
+            let (entry, index) = self.blocks[name];
+            self.place(entry, index, self.pieces.page)
+        };
+        let state = known.last().and_then(|name| self.states.get(name));
+        let state = state.and_then(|entry| {
+            let header = &self.entries[entry].header;
+            let place = self.place(*entry, header.names.len(), self.pieces.state);
+            Some((header.state?, place))
+        });
+        Found {
+            pages: known.iter().map(page).collect(),
+            state,
+        }
+    }
+
+    fn place(&self, entry: u64, index: usize, bytes: usize) -> Place {
+        let Entry { header, bond, .. } = &self.entries[&entry];
+        Place {
+            entry,
+            index,
+            at: header.at(index, self.pieces),
+            bytes,
+            bond: *bond,
+            tag: header.tags[index],
+        }
+    }
+
+    /// Notes that a prompt goes on from what was found; the entries that it is in.
+    pub fn note_use(&mut self, found: &Found) -> Vec<u64> {
+        let states = found.state.iter().map(|(_, state)| state.entry);
+        let entries = found.pages.iter().map(|page| page.entry).chain(states);
+        let mut entries: Vec<u64> = entries.collect();
+        entries.dedup();
+        self.uses += 1;
+        let used = (self.now, self.uses);
+        for entry in &entries {
+            self.entries.get_mut(entry).expect("it was found").used = used;
+        }
+        entries
+    }
+
+    /// Adds an entry that is whole.
+    pub fn add(&mut self, entry: u64, header: Header, bond: Bond) {
+        for (index, name) in header.names.iter().enumerate() {
+            self.blocks.insert(*name, (entry, index));
+        }
+        if header.state.is_some() {
+            self.states.insert(header.end, entry);
+        }
+        self.bytes += header.entry_bytes(self.pieces);
+        self.uses += 1;
+        let used = (self.now, self.uses);
+        self.entries.insert(entry, Entry { header, bond, used });
+    }
+
+    /// Forgets one.
+    pub fn remove(&mut self, entry: u64) {
+        let Some(Entry { header, .. }) = self.entries.remove(&entry) else {
+            return;
+        };
+        self.bytes -= header.entry_bytes(self.pieces);
+        for name in &header.names {
+            if self.blocks.get(name).is_some_and(|(of, _)| *of == entry) {
+                self.blocks.remove(name);
+            }
+        }
+        if self.states.get(&header.end) == Some(&entry) {
+            self.states.remove(&header.end);
+        }
+    }
+
+    /// Forgets entries until there is room for so many bytes more: of the owner who has most, those
+    /// that were used longest ago, and of those that were used at once what goes on from another.
+    /// None if that many are never to be had.
+    pub fn make_room(&mut self, bytes: u64) -> Option<Vec<u64>> {
+        let mut removed = vec![];
+        if bytes > self.bytes_max {
+            return None;
+        }
+        while self.bytes + bytes > self.bytes_max {
+            let last = self.last().expect("entries have all bytes");
+            let entry = &self.entries[&last];
+            self.gone.count += 1;
+            self.gone.pages += entry.header.names.len();
+            self.gone.age += self.now - entry.used.0;
+            self.remove(last);
+            removed.push(last);
+        }
+        Some(removed)
+    }
+
+    /// The entry that goes first.
+    fn last(&self) -> Option<u64> {
+        let mut owners: HashMap<Owner, u64> = HashMap::new();
+        for entry in self.entries.values() {
+            let bytes = entry.header.entry_bytes(self.pieces);
+            *owners.entry(entry.header.owner).or_default() += bytes;
+        }
+        let most = owners
+            .into_iter()
+            .max_by_key(|(owner, bytes)| (*bytes, *owner));
+        let most = most?.0;
+        let own = self
+            .entries
+            .iter()
+            .filter(|(_, of)| of.header.owner == most);
+        let last = own.min_by_key(|(id, entry)| (entry.used, std::cmp::Reverse(**id)));
+        last.map(|(id, _)| *id)
+    }
+}

@@ -1,0 +1,563 @@
+//! Tier below the host's room: beginnings of prompts on a disk, for the next start, too.
+//!
+//! The engine's thread keeps the index; threads of their own read, write and seal. Whatever goes
+//! wrong with one entry is as if it were not there. A disk that is full, fails or takes longer than
+//! computing would turns the tier off, with one line for the operator.
+
+pub mod entry;
+mod index;
+mod pool;
+pub mod store;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::mem;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use self::entry::{Bond, Header, Identity, Name, Secret, Tag};
+use self::index::{DAY, Index, Place};
+use self::pool::Pool;
+use self::store::{Folder, Storage};
+use crate::prefix::{Gone, Kind, Owner};
+use host::log;
+use step::transfer::{PIECE_ALIGN, PieceBytes};
+
+pub use self::index::Found;
+pub use self::pool::THREADS;
+
+/// Bytes that threads have in their hands, at most, and one piece more.
+pub const IN_HANDS_MAX: usize = 64 << 20;
+/// Time without any end of what was begun after which the disk does not answer.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Prompts in a row that were sooner computed than read.
+const SLOW_MAX: usize = 3;
+
+/// What a disk is opened as: where entries lie, and what their bits depend on.
+pub struct Opened {
+    pub storage: Arc<dyn Storage>,
+    pub identity: Identity,
+}
+
+/// Room on a disk.
+pub struct Options {
+    /// Name of it, for the operator.
+    pub name: String,
+    /// Opens it, in a thread of its own; fails with why it cannot be used.
+    pub open: Box<dyn FnOnce() -> Result<Opened, String> + Send>,
+    pub bytes: u64,
+    /// Bytes that are written in a day, at most.
+    pub bytes_a_day: u64,
+}
+
+impl Options {
+    /// A folder, and what tells the identity.
+    pub fn folder(
+        path: PathBuf,
+        identity: impl FnOnce() -> Result<Identity, String> + Send + 'static,
+        (bytes, bytes_a_day): (u64, u64),
+    ) -> Options {
+        let name = path.display().to_string();
+        let open = move || {
+            let storage = Arc::new(Folder::open(&path)?);
+            let identity = identity()?;
+            Ok(Opened { storage, identity })
+        };
+        Options {
+            name,
+            open: Box::new(open),
+            bytes,
+            bytes_a_day,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Options({})", self.name)
+    }
+}
+
+/// Why a piece is not there.
+enum Fault {
+    /// Of the entry alone.
+    Entry,
+    Disk(io::Error),
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Fault {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::NotFound => Fault::Entry,
+            _ => Fault::Disk(error),
+        }
+    }
+}
+
+/// End of what a thread did.
+enum Done {
+    Opened(Result<(Opened, Vec<Listed>, u64), String>),
+    Read {
+        ticket: u64,
+        place: Place,
+        index: usize,
+        piece: Result<Vec<u8>, Fault>,
+    },
+    Sealed {
+        entry: u64,
+        index: usize,
+        bytes: usize,
+        tag: io::Result<Tag>,
+    },
+    Published(Box<Draft>, io::Result<()>),
+    Kept(io::Result<()>),
+}
+
+/// What came of a piece.
+pub enum Event {
+    /// A piece of a ticket, or that it is not to be had.
+    Read {
+        ticket: u64,
+        index: usize,
+        piece: Option<Vec<u8>>,
+    },
+    /// Nothing is to be expected any more of what was begun.
+    Off,
+}
+
+/// An entry that was found in the folder.
+type Listed = (u64, Header);
+
+/// An entry that is written.
+pub struct Draft {
+    entry: u64,
+    names: Vec<Name>,
+    header: Header,
+    bond: Bond,
+    secret: Secret,
+    sealed: usize,
+}
+
+enum State {
+    Opening,
+    On(Opened),
+    Off,
+}
+
+/// Traffic since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    pub written_bytes: u64,
+    pub read_bytes: u64,
+    /// Entries that were torn, changed or another's.
+    pub broken: usize,
+}
+
+/// The disk, as the engine's thread has it.
+pub struct Disk {
+    name: String,
+    state: State,
+    pool: Pool<Done>,
+    index: Index,
+    pieces: PieceBytes,
+    bytes_a_day: u64,
+    next_entry: u64,
+    draft: Option<Draft>,
+    /// Bytes in the hands of threads.
+    in_hands: usize,
+    now: Duration,
+    /// When something last ended, or was begun where nothing was.
+    answered: Duration,
+    slow: usize,
+    traffic: Traffic,
+}
+
+impl fmt::Debug for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Disk({})", self.name)
+    }
+}
+
+impl Disk {
+    /// It is opened beside the engine's thread; until then nothing is there.
+    pub fn new(options: Options, pieces: PieceBytes) -> Disk {
+        let mut disk = Disk {
+            name: options.name,
+            state: State::Opening,
+            pool: Pool::new(),
+            index: Index::new(options.bytes, pieces),
+            pieces,
+            bytes_a_day: options.bytes_a_day,
+            next_entry: 0,
+            draft: None,
+            in_hands: 0,
+            now: Duration::ZERO,
+            answered: Duration::ZERO,
+            slow: 0,
+            traffic: Traffic::default(),
+        };
+        let open = options.open;
+        disk.run(move || Done::Opened(open().and_then(|opened| scan(opened, pieces))));
+        disk
+    }
+
+    /// Tells the time since some start. It does not go back.
+    pub fn tell_time(&mut self, time: Duration) {
+        self.now = self.now.max(time);
+        self.index.tell_time(time);
+    }
+
+    pub fn is_on(&self) -> bool {
+        matches!(self.state, State::On(_))
+    }
+
+    pub fn is_off(&self) -> bool {
+        matches!(self.state, State::Off)
+    }
+
+    pub fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// Whether threads have something to do.
+    pub fn is_busy(&self) -> bool {
+        match self.state {
+            State::Opening => self.now < SILENCE_MAX,
+            State::On(_) => self.pool.under_way() > 0,
+            State::Off => false,
+        }
+    }
+
+    pub fn bytes_used(&self) -> u64 {
+        self.index.bytes()
+    }
+
+    pub fn written_in_a_day(&self) -> u64 {
+        self.index.written()
+    }
+
+    pub fn gone(&self) -> Gone {
+        self.index.gone()
+    }
+
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    /// Whether threads may have more.
+    pub fn has_hands(&self) -> bool {
+        self.in_hands < IN_HANDS_MAX
+    }
+
+    fn run(&mut self, job: impl FnOnce() -> Done + Send + 'static) {
+        if self.pool.under_way() == 0 {
+            self.answered = self.now;
+        }
+        self.pool.run(job);
+    }
+
+    /// Has a thread do something with the storage, whose end is of no interest unless it fails.
+    fn keep(&mut self, work: impl FnOnce(&dyn Storage) -> io::Result<()> + Send + 'static) {
+        if let State::On(opened) = &self.state {
+            let storage = opened.storage.clone();
+            self.run(move || Done::Kept(work(&*storage)));
+        }
+    }
+
+    /// The longest beginning of these blocks that is here, where it has more than so many.
+    pub fn find(&mut self, names: &[Name], more_than: usize) -> Option<Found> {
+        let found = self.index.find(names);
+        (self.is_on() && found.pages.len() > more_than).then_some(found)
+    }
+
+    /// Notes that a prompt goes on from what was found.
+    pub fn note_use(&mut self, found: &Found) {
+        for entry in self.index.note_use(found) {
+            self.keep(move |storage| match storage.touch(entry) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            });
+        }
+    }
+
+    /// Reads a piece.
+    pub fn read(&mut self, ticket: u64, index: usize, place: Place, secret: &Secret) {
+        let State::On(opened) = &self.state else {
+            return;
+        };
+        let (storage, secret) = (opened.storage.clone(), secret.clone());
+        self.in_hands += place.bytes;
+        self.run(move || Done::Read {
+            ticket,
+            place,
+            index,
+            piece: read(&*storage, place, &secret),
+        });
+    }
+
+    /// Begins an entry for what is not here of a beginning: of its blocks, those behind the number
+    /// that is returned. None if all of it is here, or it may not be written.
+    pub fn begin(
+        &mut self,
+        names: Vec<Name>,
+        (secret, owner, state): (Secret, Owner, Option<Kind>),
+    ) -> Option<usize> {
+        let State::On(opened) = &self.state else {
+            return None;
+        };
+        if self.draft.is_some() || self.index.has(&names) {
+            return None;
+        }
+        let known = self.index.known(&names);
+        let header = Header {
+            salt: host::random(),
+            owner,
+            created: seconds(),
+            names: names[known..].to_vec(),
+            end: *names.last()?,
+            state,
+            tags: vec![Tag::default(); names.len() - known + usize::from(state.is_some())],
+        };
+        let bond = header.bond(&opened.identity);
+        let bytes = header.entry_bytes(self.pieces);
+        if header.names.len() > entry::PAGES_MAX || self.index.written() + bytes > self.bytes_a_day
+        {
+            return None;
+        }
+        for entry in self.index.make_room(bytes)? {
+            self.keep(move |storage| storage.remove(entry));
+        }
+        self.next_entry += 1;
+        self.draft = Some(Draft {
+            entry: self.next_entry,
+            names,
+            header,
+            bond,
+            secret,
+            sealed: 0,
+        });
+        Some(known)
+    }
+
+    /// Whether an entry is written.
+    pub fn has_draft(&self) -> bool {
+        self.draft.is_some()
+    }
+
+    /// Writes a piece of the entry that was begun.
+    pub fn write(&mut self, index: usize, mut piece: Vec<u8>) {
+        let (State::On(opened), Some(draft)) = (&self.state, &self.draft) else {
+            return;
+        };
+        let (entry, secret, bytes) = (draft.entry, draft.secret.clone(), piece.len());
+        let bond = draft.bond;
+        let at = draft.header.at(index, self.pieces);
+        let storage = opened.storage.clone();
+        self.in_hands += bytes;
+        self.run(move || {
+            let tag = bond.seal(&secret, index, &mut piece);
+            Done::Sealed {
+                entry,
+                index,
+                bytes,
+                tag: storage.write(entry, at, &piece).map(|()| tag),
+            }
+        });
+    }
+
+    /// Takes what threads have done.
+    pub fn take(&mut self) -> Option<Event> {
+        while let Some(done) = self.pool.take() {
+            self.answered = self.now;
+            let event = self.settle(done);
+            if event.is_some() {
+                return event;
+            }
+        }
+        let is_silent = self.now > self.answered + SILENCE_MAX;
+        (self.is_on() && self.is_busy() && is_silent)
+            .then(|| self.turn_off("it does not answer"))
+            .flatten()
+    }
+
+    fn settle(&mut self, done: Done) -> Option<Event> {
+        match done {
+            Done::Opened(Ok((opened, listed, last))) => self.take_listed(opened, listed, last),
+            Done::Opened(Err(why)) => return self.turn_off(why),
+            Done::Read {
+                ticket,
+                place,
+                index,
+                piece,
+            } => {
+                self.in_hands -= place.bytes;
+                let piece = match piece {
+                    Ok(piece) => Some(piece),
+                    Err(Fault::Disk(error)) => return self.turn_off(error),
+                    Err(Fault::Entry) => {
+                        self.drop_entry(place.entry);
+                        None
+                    }
+                };
+                self.traffic.read_bytes += piece.as_ref().map_or(0, |piece| piece.len() as u64);
+                return Some(Event::Read {
+                    ticket,
+                    index,
+                    piece,
+                });
+            }
+            Done::Sealed {
+                entry,
+                index,
+                bytes,
+                tag,
+            } => {
+                self.in_hands -= bytes;
+                match tag {
+                    Ok(tag) => self.take_sealed(entry, index, tag),
+                    Err(error) => return self.turn_off(error),
+                }
+            }
+            Done::Published(draft, Ok(())) => self.take_published(*draft),
+            Done::Published(_, Err(error)) | Done::Kept(Err(error)) => {
+                return self.turn_off(error);
+            }
+            Done::Kept(Ok(())) => {}
+        }
+        None
+    }
+
+    fn take_listed(&mut self, opened: Opened, listed: Vec<Listed>, last: u64) {
+        let identity = opened.identity;
+        self.next_entry = last;
+        self.state = State::On(opened);
+        let now = seconds();
+        for (entry, header) in listed {
+            if now.saturating_sub(header.created) < DAY.as_secs() {
+                self.index.note_written(header.entry_bytes(self.pieces));
+            }
+            let bond = header.bond(&identity);
+            self.index.add(entry, header, bond);
+        }
+        let bytes = self.index.bytes();
+        log::line(format_args!(
+            "--cache-dir {}: {bytes} bytes of prompts are there",
+            self.name
+        ));
+        for entry in self.index.make_room(0).unwrap_or_default() {
+            self.keep(move |storage| storage.remove(entry));
+        }
+    }
+
+    fn take_sealed(&mut self, entry: u64, index: usize, tag: Tag) {
+        let Some(mut draft) = self.draft.take_if(|draft| draft.entry == entry) else {
+            return;
+        };
+        draft.header.tags[index] = tag;
+        draft.sealed += 1;
+        match (&self.state, draft.sealed == draft.header.pieces()) {
+            (State::On(opened), true) => {
+                let header = draft.header.encode(&opened.identity);
+                let storage = opened.storage.clone();
+                self.run(move || {
+                    let written = storage.write(entry, 0, &header);
+                    let published = written.and_then(|()| storage.publish(entry));
+                    Done::Published(Box::new(draft), published)
+                });
+            }
+            _ => self.draft = Some(draft),
+        }
+    }
+
+    fn take_published(&mut self, draft: Draft) {
+        if !self.is_on() {
+            return;
+        }
+        let bytes = draft.header.entry_bytes(self.pieces);
+        self.index.add(draft.entry, draft.header, draft.bond);
+        self.index.note_written(bytes);
+        self.traffic.written_bytes += bytes;
+        // What it goes on from does not go before it.
+        let found = self.index.find(&draft.names);
+        self.index.note_use(&found);
+    }
+
+    fn drop_entry(&mut self, entry: u64) {
+        self.traffic.broken += 1;
+        self.index.remove(entry);
+        self.keep(move |storage| storage.remove(entry));
+    }
+
+    /// Notes whether a prompt was read before it would have been computed.
+    pub fn note_pace(&mut self, in_time: bool) -> Option<Event> {
+        self.slow = if in_time { 0 } else { self.slow + 1 };
+        (self.slow >= SLOW_MAX)
+            .then(|| self.turn_off("it is slower than computing"))
+            .flatten()
+    }
+
+    fn turn_off(&mut self, why: impl fmt::Display) -> Option<Event> {
+        if let State::Off = mem::replace(&mut self.state, State::Off) {
+            return None;
+        }
+        log::line(format_args!(
+            "--cache-dir {}: {why}; prompts are not kept there until the next start",
+            self.name
+        ));
+        self.draft = None;
+        self.index = Index::new(0, self.pieces);
+        Some(Event::Off)
+    }
+}
+
+/// Seconds since 1970.
+fn seconds() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// A piece, opened.
+fn read(storage: &dyn Storage, place: Place, secret: &Secret) -> Result<Vec<u8>, Fault> {
+    let mut piece = vec![0; place.bytes];
+    storage.read(place.entry, place.at, &mut piece)?;
+    let is_whole = place.bond.open(secret, place.index, &mut piece, &place.tag);
+    is_whole.then_some(piece).ok_or(Fault::Entry)
+}
+
+/// Entries of a storage that are this binary's, and the last number; others go.
+fn scan(opened: Opened, pieces: PieceBytes) -> Result<(Opened, Vec<Listed>, u64), String> {
+    let storage = &*opened.storage;
+    let mut own = vec![];
+    let listed = storage.list().map_err(|error| error.to_string())?;
+    let last = listed.iter().map(|(entry, _)| *entry).max();
+    for (entry, bytes) in listed {
+        let header = header(storage, entry, &opened.identity).map_err(|error| error.to_string())?;
+        let header = header.filter(|header| header.entry_bytes(pieces) == bytes);
+        match header {
+            Some(header) => own.push((entry, header)),
+            None => storage.remove(entry).map_err(|error| error.to_string())?,
+        }
+    }
+    Ok((opened, own, last.unwrap_or(0)))
+}
+
+/// The header of an entry; none if it has none of that identity.
+fn header(storage: &dyn Storage, entry: u64, identity: &Identity) -> io::Result<Option<Header>> {
+    let read = |bytes: &mut [u8]| match storage.read(entry, 0, bytes).map_err(Fault::from) {
+        Ok(()) => Ok(true),
+        Err(Fault::Entry) => Ok(false),
+        Err(Fault::Disk(error)) => Err(error),
+    };
+    let mut first = [0; PIECE_ALIGN];
+    let is_there = read(&mut first)?;
+    let Some(bytes) = Header::measure(&first, identity).filter(|_| is_there) else {
+        return Ok(None);
+    };
+    let mut all = vec![0; bytes];
+    Ok(read(&mut all)?.then(|| Header::decode(&all)).flatten())
+}

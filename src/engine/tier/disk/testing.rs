@@ -1,0 +1,140 @@
+//! A disk in memory that fails when it is told to.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+use super::store::Storage;
+use super::{Opened, Options};
+use crate::prefix::Naming;
+use crate::sim::Dice;
+use crate::tier::Tier;
+
+/// What is wrong with it.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    pub read: Option<io::ErrorKind>,
+    pub write: Option<io::ErrorKind>,
+    /// Time that each read takes.
+    pub slow: Duration,
+}
+
+/// Entries, by whether they are whole.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    pub whole: BTreeMap<u64, Vec<u8>>,
+    pub parts: BTreeMap<u64, Vec<u8>>,
+    pub faults: Faults,
+}
+
+/// The disk. Clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Fake(Arc<Mutex<Memory>>);
+
+impl Fake {
+    pub fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.0.lock().expect("no test has failed")
+    }
+
+    /// Of a binary whose identity is of such bytes.
+    pub fn options(&self, identity: u8, bytes: u64) -> Options {
+        let storage = Arc::new(self.clone());
+        let identity = [identity; 32];
+        Options {
+            name: "fake".to_owned(),
+            open: Box::new(move || Ok(Opened { storage, identity })),
+            bytes,
+            bytes_a_day: u64::MAX,
+        }
+    }
+}
+
+impl<N: Naming> Tier<N> {
+    /// Forgets everything, as if the process had ended, but the copies of the device, which counts
+    /// on.
+    pub fn restart(&mut self, naming: N, options: Options) {
+        assert!(!self.is_busy(), "no copies are under way");
+        let bytes = self.room.pages() * self.pieces.page;
+        let mut tier = Tier::new(bytes, self.pieces, naming).expect("it had room");
+        tier.started = self.started;
+        tier.open_disk(options);
+        *self = tier;
+    }
+}
+
+impl Fake {
+    /// Changes a bit of one of its last entries, cuts it, exchanges it or loses it.
+    pub fn spoil(&self, dice: &mut Dice) {
+        let mut memory = self.memory();
+        let last: Vec<u64> = memory.whole.keys().rev().copied().take(3).collect();
+        if last.is_empty() {
+            return;
+        }
+        let entry = dice.pick(&last);
+        let other = memory.whole[&dice.pick(&last)].clone();
+        let bytes = memory.whole.get_mut(&entry).expect("it is there");
+        let at = dice.below(bytes.len());
+        match dice.below(4) {
+            0 => bytes[at] ^= 1 << dice.below(8),
+            1 => bytes.truncate(at),
+            2 => *bytes = other,
+            _ => drop(memory.whole.remove(&entry)),
+        }
+    }
+}
+
+impl Storage for Fake {
+    fn list(&self) -> io::Result<Vec<(u64, u64)>> {
+        let mut memory = self.memory();
+        memory.parts.clear();
+        let whole = memory.whole.iter();
+        Ok(whole.map(|(entry, of)| (*entry, of.len() as u64)).collect())
+    }
+
+    fn read(&self, entry: u64, at: u64, to: &mut [u8]) -> io::Result<()> {
+        let slow = self.memory().faults.slow;
+        thread::sleep(slow);
+        let memory = self.memory();
+        if let Some(kind) = memory.faults.read {
+            return Err(kind.into());
+        }
+        let whole = memory.whole.get(&entry).ok_or(io::ErrorKind::NotFound)?;
+        let from = whole
+            .get(at as usize..)
+            .and_then(|rest| rest.get(..to.len()));
+        to.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn write(&self, entry: u64, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut memory = self.memory();
+        if let Some(kind) = memory.faults.write {
+            return Err(kind.into());
+        }
+        let part = memory.parts.entry(entry).or_default();
+        let end = at as usize + bytes.len();
+        part.resize(part.len().max(end), 0);
+        part[at as usize..end].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn publish(&self, entry: u64) -> io::Result<()> {
+        let mut memory = self.memory();
+        let part = memory.parts.remove(&entry).ok_or(io::ErrorKind::NotFound)?;
+        memory.whole.insert(entry, part);
+        Ok(())
+    }
+
+    fn touch(&self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn remove(&self, entry: u64) -> io::Result<()> {
+        let mut memory = self.memory();
+        memory.parts.remove(&entry);
+        memory.whole.remove(&entry);
+        Ok(())
+    }
+}

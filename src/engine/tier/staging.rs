@@ -1,0 +1,381 @@
+//! Ways between the host's room and the disk: what was written to the room is written on behind
+//! that, and what a waiting prompt begins with is read to the room ahead of its turn. The engine's
+//! thread does no more of it than to copy some bytes in a round.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+
+use super::disk::entry::Secret;
+use super::disk::{Disk, Event, Found, Options};
+use super::{Beginning, Incoming, Tier};
+use crate::prefix::{Naming, NodeId, Owner, Reuse};
+use step::PAGE;
+use step::executor::{Executor, TokenId};
+use step::transfer::Piece;
+
+/// Bytes that the engine's thread copies in a round, at most and one piece more, each way.
+const COPIED_MAX: usize = 8 << 20;
+/// Beginnings that wait to be written, at most: their places cannot go meanwhile.
+const WISHES_MAX: usize = 8;
+/// Time in which a beginning may be read, however soon it would be computed.
+const PATIENCE_MIN: Duration = Duration::from_secs(1);
+
+/// Time in which one may be read where that is not known.
+const UNKNOWN: Duration = Duration::from_secs(10);
+
+/// A beginning that is read for a prompt.
+#[derive(Debug)]
+pub struct Ahead<'a> {
+    /// Domain and owner.
+    pub whose: (u128, Owner),
+    pub prompt: &'a [TokenId],
+    /// First pages of it that the device has.
+    pub here: usize,
+    /// Time that the device takes to compute a page, if it has.
+    pub takes: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Read {
+    ticket: u64,
+    beginning: Option<Beginning>,
+    secret: Secret,
+    found: Found,
+    incoming: Option<Incoming>,
+    /// Where its pieces go in the room.
+    ranges: Vec<Range<usize>>,
+    started: usize,
+    arrived: usize,
+    patience: Duration,
+    begun: Duration,
+}
+
+#[derive(Debug)]
+struct Write {
+    node: NodeId,
+    /// Pieces in the room.
+    ranges: Vec<Range<usize>>,
+    started: usize,
+}
+
+/// Ways to and from a disk.
+#[derive(Debug)]
+pub struct Staging {
+    pub disk: Disk,
+    wishes: VecDeque<(Beginning, NodeId)>,
+    write: Option<Write>,
+    /// The first is under way.
+    reads: VecDeque<Read>,
+    /// Last blocks of what was read for prompts that have not begun, which stays until then.
+    kept: HashMap<u64, NodeId>,
+    tickets: u64,
+    pages_read: usize,
+}
+
+impl Staging {
+    pub fn is_busy(&self) -> bool {
+        let writes = self.write.is_some() || !self.wishes.is_empty();
+        !self.reads.is_empty() || self.disk.is_busy() || self.disk.is_on() && writes
+    }
+
+    /// What is read now.
+    pub(super) fn incoming(&self) -> Option<&Incoming> {
+        self.reads.front()?.incoming.as_ref()
+    }
+
+    /// Pages that were read.
+    pub fn pages_read(&self) -> usize {
+        self.pages_read
+    }
+}
+
+impl<N: Naming> Tier<N> {
+    /// Has a disk below it.
+    pub fn open_disk(&mut self, options: Options) {
+        self.staging = Some(Staging {
+            disk: Disk::new(options, self.pieces),
+            wishes: VecDeque::new(),
+            write: None,
+            reads: VecDeque::new(),
+            kept: HashMap::new(),
+            tickets: 0,
+            pages_read: 0,
+        });
+    }
+
+    pub fn staging(&self) -> Option<&Staging> {
+        self.staging.as_ref()
+    }
+
+    /// Reads what a prompt begins with, if the disk has more of it than room and device; the number
+    /// of that reading.
+    pub fn read_ahead(&mut self, ahead: &Ahead<'_>) -> Option<u64> {
+        let in_room = self.look_up(ahead.whose.0, ahead.prompt).pages.len();
+        let staging = self.staging.as_mut().filter(|of| of.disk.is_on())?;
+        let secret = Secret::of(ahead.whose.0);
+        let whole = ahead.prompt.len().saturating_sub(1) / PAGE * PAGE;
+        let names = secret.names(&ahead.prompt[..whole]);
+        let here = in_room.max(ahead.here);
+        let found = staging.disk.find(&names, here)?;
+        staging.disk.note_use(&found);
+        let beginning = Beginning {
+            whose: ahead.whose,
+            reuse: Reuse::default(),
+            tokens: ahead.prompt[..found.pages.len() * PAGE].to_vec(),
+            kind: found.state.map(|(kind, _)| kind),
+        };
+        staging.tickets += 1;
+        let pages = (found.pages.len() - here) as u32;
+        let patience = ahead.takes.map_or(UNKNOWN, |takes| takes * pages);
+        staging.reads.push_back(Read {
+            ticket: staging.tickets,
+            beginning: Some(beginning),
+            secret,
+            found,
+            incoming: None,
+            ranges: vec![],
+            started: 0,
+            arrived: 0,
+            patience: patience.max(PATIENCE_MIN),
+            begun: Duration::ZERO,
+        });
+        Some(staging.tickets)
+    }
+
+    /// Whether a reading goes on, or waits for those before it.
+    pub fn reads(&self, ticket: u64) -> bool {
+        let staging = self.staging.as_ref();
+        staging.is_some_and(|of| of.reads.iter().any(|read| read.ticket == ticket))
+    }
+
+    /// The prompt that a reading was for has begun, or never will.
+    pub fn forget(&mut self, ticket: u64) {
+        let Some(staging) = &mut self.staging else {
+            return;
+        };
+        let place = staging.reads.iter().position(|read| read.ticket == ticket);
+        let read = place.and_then(|place| staging.reads.remove(place));
+        if let Some(node) = staging.kept.remove(&ticket) {
+            self.index.release(node, true);
+        }
+        if let Some(incoming) = read.and_then(|read| read.incoming) {
+            self.give_up(incoming);
+        }
+    }
+
+    /// Has the disk take what has come to the room, whose last block is in use until then.
+    pub(super) fn write_behind(&mut self, beginning: Beginning, last: NodeId) {
+        let is_whole = self.index.is_beginning(last, beginning.pages());
+        let staging = self.staging.as_mut();
+        let staging = staging.filter(|of| !of.disk.is_off() && of.wishes.len() < WISHES_MAX);
+        match staging.filter(|_| is_whole) {
+            None => self.index.release(last, true),
+            Some(staging) => {
+                if beginning.kind.is_some() {
+                    self.index.will_read(last);
+                }
+                staging.wishes.push_back((beginning, last));
+            }
+        }
+    }
+
+    /// Takes what the disk has read and written.
+    pub(super) fn settle_disk(&mut self, executor: &mut impl Executor) {
+        let mut copied = 0;
+        while copied < COPIED_MAX
+            && let Some(event) = self.staging.as_mut().and_then(|of| of.disk.take())
+        {
+            match event {
+                Event::Off => self.drop_all(),
+                Event::Read {
+                    ticket,
+                    index,
+                    piece,
+                } => {
+                    copied += piece.as_ref().map_or(0, Vec::len);
+                    self.take_read(executor, (ticket, index), piece);
+                }
+            }
+        }
+        let Some(staging) = &mut self.staging else {
+            return;
+        };
+        let now = staging.disk.now();
+        let late = |read: &mut Read| read.incoming.is_some() && now > read.begun + read.patience;
+        if let Some(read) = staging.reads.pop_front_if(late) {
+            let off = staging.disk.note_pace(false);
+            read.incoming.into_iter().for_each(|of| self.give_up(of));
+            off.into_iter().for_each(|_| self.drop_all());
+        }
+    }
+
+    /// Takes a piece of what is read; without it, nothing of the rest is of use.
+    fn take_read(
+        &mut self,
+        executor: &mut impl Executor,
+        (ticket, index): (u64, usize),
+        piece: Option<Vec<u8>>,
+    ) {
+        let Some(staging) = &mut self.staging else {
+            return;
+        };
+        let read = staging.reads.front_mut();
+        let Some(read) = read.filter(|read| read.ticket == ticket) else {
+            return;
+        };
+        if let Some(piece) = &piece {
+            let room = executor.room(read.ranges[index].clone());
+            room.copy_from_slice(piece);
+            read.arrived += 1;
+            if read.arrived < read.ranges.len() {
+                return;
+            }
+        }
+        let read = staging.reads.pop_front().expect("it is the first");
+        let incoming = read.incoming.expect("its pieces have places");
+        if piece.is_none() {
+            return self.give_up(incoming);
+        }
+        staging.pages_read += incoming.places.len();
+        let off = staging.disk.note_pace(true);
+        assert!(off.is_none(), "a disk that is fast is not turned off");
+        let (_, last) = self.finish(incoming);
+        if let (Some(last), Some(staging)) = (last, &mut self.staging) {
+            staging.kept.insert(ticket, last);
+        }
+        self.collect();
+    }
+
+    /// Nothing more goes to the disk or comes from there.
+    fn drop_all(&mut self) {
+        let Some(staging) = &mut self.staging else {
+            return;
+        };
+        let reads = std::mem::take(&mut staging.reads);
+        let wishes = std::mem::take(&mut staging.wishes);
+        let write = staging.write.take();
+        let nodes = wishes.into_iter().map(|(_, node)| node);
+        for node in nodes.chain(write.map(|write| write.node)) {
+            self.release_written(node);
+        }
+        let incoming = reads.into_iter().filter_map(|read| read.incoming);
+        incoming.for_each(|incoming| self.give_up(incoming));
+    }
+
+    /// The bytes of a beginning are needed for the disk no more.
+    fn release_written(&mut self, node: NodeId) {
+        if self.index.recurs() {
+            self.index.has_read(node);
+        }
+        self.index.release(node, true);
+        self.collect();
+    }
+
+    /// Has the disk go on beside the next step.
+    pub(super) fn start_disk(&mut self, executor: &mut impl Executor) {
+        self.start_read();
+        let mut copied = 0;
+        while self.begin_write() {
+            let Some(Staging { disk, write, .. }) = &mut self.staging else {
+                return;
+            };
+            let Some(of) = write else { return };
+            while of.started < of.ranges.len() {
+                if copied >= COPIED_MAX || !disk.has_hands() {
+                    return;
+                }
+                let piece = executor.room(of.ranges[of.started].clone()).to_vec();
+                copied += piece.len();
+                disk.write(of.started, piece);
+                of.started += 1;
+            }
+            let node = of.node;
+            *write = None;
+            self.release_written(node);
+        }
+    }
+
+    /// Begins the first reading, or goes on with it.
+    fn start_read(&mut self) {
+        while let Some(read) = self.staging.as_mut().and_then(|of| of.reads.front_mut())
+            && let Some(beginning) = read.beginning.take()
+        {
+            let incoming = self.begin(beginning);
+            let ranges = incoming.as_ref().map(|of| {
+                let pages = of.places.iter().map(|page| Piece::Page(*page));
+                pages
+                    .chain(of.state.map(Piece::State))
+                    .map(|piece| self.range(piece))
+                    .collect()
+            });
+            let Some(Staging { disk, reads, .. }) = &mut self.staging else {
+                return;
+            };
+            match (ranges, reads.front_mut()) {
+                (Some(ranges), Some(read)) => {
+                    (read.incoming, read.ranges, read.begun) = (incoming, ranges, disk.now());
+                }
+                // It is here by now, or there is no room for it.
+                _ => drop(reads.pop_front()),
+            }
+        }
+        let Some(Staging { disk, reads, .. }) = &mut self.staging else {
+            return;
+        };
+        let Some(read) = reads.front_mut() else {
+            return;
+        };
+        let known = read.incoming.as_ref().map_or(0, |of| of.known);
+        let state = read.found.state.iter().map(|(_, place)| place);
+        let places = read.found.pages[known..].iter().chain(state);
+        for (index, place) in places.enumerate().skip(read.started) {
+            if !disk.has_hands() {
+                return;
+            }
+            disk.read(read.ticket, index, *place, &read.secret);
+            read.started += 1;
+        }
+    }
+
+    /// Bytes of a piece in the room.
+    fn range(&self, piece: Piece) -> Range<usize> {
+        let at = self.room.at(piece);
+        at..at + self.pieces.of(piece)
+    }
+
+    /// Begins to write what waits for it; whether something is written.
+    fn begin_write(&mut self) -> bool {
+        let Some(staging) = &mut self.staging else {
+            return false;
+        };
+        if staging.write.is_some() {
+            return true;
+        }
+        if !staging.disk.is_on() || staging.disk.has_draft() {
+            return false;
+        }
+        let Some((beginning, node)) = staging.wishes.pop_front() else {
+            return false;
+        };
+        let secret = Secret::of(beginning.whose.0);
+        let names = secret.names(&beginning.tokens);
+        let of = (secret, beginning.whose.1, beginning.kind);
+        let Some(known) = staging.disk.begin(names, of) else {
+            self.release_written(node);
+            return self.begin_write();
+        };
+        let (pages, state) = self.index.places(node);
+        let pages = pages[known..].iter().map(|page| Piece::Page(*page));
+        let pieces = pages.chain(state.map(Piece::State));
+        let ranges = pieces.map(|piece| self.range(piece)).collect();
+        if let Some(staging) = &mut self.staging {
+            staging.write = Some(Write {
+                node,
+                ranges,
+                started: 0,
+            });
+        }
+        true
+    }
+}
