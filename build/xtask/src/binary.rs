@@ -1,76 +1,41 @@
 //! What can be told from the bytes of a binary: ELF sections, libraries it needs, paths, PTX.
 
+use object::elf;
+use object::read::elf::ElfFile64;
+use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, SymbolKind};
+
 /// Paths shorter than this (`/`, `/a`) occur in any binary by chance.
 const PATH_BYTES_MIN: usize = 4;
 
-/// A section of an ELF file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Section {
-    pub name: String,
-    /// Offset in the file and size, in bytes. Sections without content in the file have only a
-    /// size.
-    pub offset: usize,
-    pub bytes: usize,
-    kind: u32,
-    link: usize,
-}
-
-/// Kind of a section that takes no room in the file.
-const SHT_NOBITS: u32 = 8;
-const SHT_DYNAMIC: u32 = 6;
-const SHT_SYMTAB: u32 = 2;
-/// Bytes of a symbol, and the kind of one that is a function.
-const SYMBOL_BYTES: usize = 24;
-const STT_FUNC: u64 = 2;
-const DT_NEEDED: u64 = 1;
-const DT_FLAGS: u64 = 30;
-const DT_FLAGS_1: u64 = 0x6fff_fffb;
-const DF_BIND_NOW: u64 = 8;
-const DF_1_PIE: u64 = 0x0800_0000;
-const PT_GNU_STACK: u64 = 0x6474_e551;
-const PT_GNU_RELRO: u64 = 0x6474_e552;
-const PF_X: u64 = 1;
-
 /// `e_machine` of the two hosts that binaries are made for.
-pub const MACHINE_X86_64: u16 = 62;
-pub const MACHINE_AARCH64: u16 = 183;
+pub const MACHINE_X86_64: u16 = elf::EM_X86_64.0;
+pub const MACHINE_AARCH64: u16 = elf::EM_AARCH64.0;
 
-/// A 64-bit little-endian ELF file, as the System V ABI describes it.
-pub struct Elf<'a> {
-    bytes: &'a [u8],
-    pub machine: u16,
-    pub sections: Vec<Section>,
-}
+/// A 64-bit little-endian ELF file.
+pub struct Elf<'a>(ElfFile64<'a, LittleEndian>);
 
 impl<'a> Elf<'a> {
-    /// Reads the section table.
+    /// Reads the tables of headers.
     ///
     /// # Errors
     /// If this is no such file, or it is cut short.
     pub fn parse(bytes: &'a [u8]) -> Result<Elf<'a>, String> {
-        if bytes.get(..6) != Some(b"\x7fELF\x02\x01") {
-            return Err("not a 64-bit little-endian ELF file".to_string());
-        }
-        let machine = number(bytes, 18, 2)? as u16;
-        let table = number(bytes, 40, 8)? as usize;
-        let entry_bytes = number(bytes, 58, 2)? as usize;
-        let count = number(bytes, 60, 2)? as usize;
-        let names = number(bytes, 62, 2)? as usize;
-        let mut headers = Vec::with_capacity(count);
-        for ix in 0..count {
-            headers.push(header(bytes, table + ix * entry_bytes)?);
-        }
-        let names = headers.get(names).map_or(0, |(_, section)| section.offset);
-        let mut sections = Vec::with_capacity(count);
-        for (name, section) in headers {
-            let name = text(bytes, names + name)?;
-            sections.push(Section { name, ..section });
-        }
-        Ok(Elf {
-            bytes,
-            machine,
-            sections,
-        })
+        let file = ElfFile64::parse(bytes);
+        let file = file.map_err(|why| format!("no 64-bit little-endian ELF file: {why}"))?;
+        Ok(Elf(file))
+    }
+
+    pub fn machine(&self) -> u16 {
+        self.0.elf_header().e_machine.get(LittleEndian).0
+    }
+
+    /// Name and bytes of each section; some have only a size.
+    pub fn sections(&self) -> Vec<(String, usize)> {
+        let name = |name: Result<&str, _>| name.unwrap_or_default().to_string();
+        let sections = self.0.sections();
+        sections
+            .map(|each| (name(each.name()), each.size() as usize))
+            .collect()
     }
 
     /// Names of the shared libraries that the loader must find.
@@ -78,44 +43,24 @@ impl<'a> Elf<'a> {
     /// # Errors
     /// If the dynamic section points outside the file.
     pub fn needed(&self) -> Result<Vec<String>, String> {
-        let Some(names) = self.dynamic_names() else {
-            return Ok(vec![]);
-        };
-        let needed = self.dynamic()?.into_iter();
-        let needed = needed.filter(|(tag, _)| *tag == DT_NEEDED);
+        let table = self.0.elf_dynamic_table().map_err(text)?;
+        let needed = table.iter().filter(|entry| entry.tag == elf::DT_NEEDED);
+        let name = |entry| Ok(String::from_utf8_lossy(table.string(entry)?).into_owned());
         needed
-            .map(|(_, at)| text(self.bytes, names.offset + at as usize))
-            .collect()
-    }
-
-    /// Tags and values of the dynamic section.
-    fn dynamic(&self) -> Result<Vec<(u64, u64)>, String> {
-        let dynamic = self
-            .sections
-            .iter()
-            .find(|section| section.kind == SHT_DYNAMIC);
-        let places = dynamic.map_or(0..0, |found| found.offset..found.offset + found.bytes);
-        let entry = |at| Ok((number(self.bytes, at, 8)?, number(self.bytes, at + 8, 8)?));
-        places.step_by(16).map(entry).collect()
-    }
-
-    /// The strings of the dynamic section.
-    fn dynamic_names(&self) -> Option<&Section> {
-        let mut sections = self.sections.iter();
-        let dynamic = sections.find(|section| section.kind == SHT_DYNAMIC)?;
-        self.sections.get(dynamic.link)
+            .map(name)
+            .collect::<object::Result<_>>()
+            .map_err(text)
     }
 
     /// The least glibc that has all symbols that are needed, as (2, 31); (0, 0) if none is.
     ///
     /// # Errors
-    /// If the dynamic section names no strings.
+    /// If the file names no symbols of others.
     pub fn glibc(&self) -> Result<(u32, u32), String> {
-        let names = self
-            .dynamic_names()
-            .ok_or("the dynamic section names no strings")?;
-        let strings = &self.bytes[names.offset..names.offset + names.bytes];
-        let versions = strings.split(|byte| *byte == 0).filter_map(|name| {
+        let names = self.0.section_by_name(".dynstr");
+        let names = names.ok_or("the dynamic section names no strings")?;
+        let strings = names.data().map_err(text)?.split(|byte| *byte == 0);
+        let versions = strings.filter_map(|name| {
             let name = std::str::from_utf8(name).ok()?.strip_prefix("GLIBC_")?;
             let mut parts = name.split('.').map(|part| part.parse().ok());
             Some((parts.next()??, parts.next()??))
@@ -124,26 +69,13 @@ impl<'a> Elf<'a> {
     }
 
     /// Names and bytes of the functions; none in a stripped file.
-    ///
-    /// # Errors
-    /// If the table of symbols points outside the file.
-    pub fn functions(&self) -> Result<Vec<(String, u64)>, String> {
-        let mut sections = self.sections.iter();
-        let Some(table) = sections.find(|section| section.kind == SHT_SYMTAB) else {
-            return Ok(Vec::new());
-        };
-        let names = self.sections.get(table.link);
-        let names = names.ok_or("the table of symbols has no names")?.offset;
-        let places = (table.offset..table.offset + table.bytes).step_by(SYMBOL_BYTES);
-        let mut functions = Vec::new();
-        for at in places {
-            let (name, kind) = (number(self.bytes, at, 4)?, number(self.bytes, at + 4, 1)?);
-            if kind & 0xf == STT_FUNC {
-                let bytes = number(self.bytes, at + 16, 8)?;
-                functions.push((text(self.bytes, names + name as usize)?, bytes));
-            }
-        }
-        Ok(functions)
+    pub fn functions(&self) -> Vec<(String, u64)> {
+        let functions = self
+            .0
+            .symbols()
+            .filter(|each| each.kind() == SymbolKind::Text);
+        let named = functions.filter_map(|each| Some((each.name().ok()?.to_string(), each.size())));
+        named.collect()
     }
 
     /// Whether it loads anywhere, runs no code from its stack, and is read-only where the loader
@@ -152,85 +84,37 @@ impl<'a> Elf<'a> {
     /// # Errors
     /// The one of these that it lacks.
     pub fn hardened(&self) -> Result<(), String> {
-        let dynamic = self.dynamic()?;
+        let dynamic = self.0.elf_dynamic_table().map_err(text)?;
         let has = |tag, flag| {
             dynamic
                 .iter()
-                .any(|(found, value)| *found == tag && value & flag != 0)
+                .any(|entry| entry.tag == tag && entry.val & flag != 0)
         };
-        let segments = self.segments()?;
+        let segments = self.0.elf_program_headers();
         let flags = |kind| {
-            segments
+            let found = segments
                 .iter()
-                .find(|(found, _)| *found == kind)
-                .map(|(_, flags)| *flags)
+                .find(|each| each.p_type.get(LittleEndian) == kind);
+            found.map(|each| each.p_flags.get(LittleEndian).0)
         };
-        match (flags(PT_GNU_STACK), flags(PT_GNU_RELRO)) {
-            _ if !has(DT_FLAGS_1, DF_1_PIE) => Err("is not position independent".to_string()),
-            (None, _) => Err("its stack may be run".to_string()),
-            (Some(stack), _) if stack & PF_X != 0 => Err("its stack may be run".to_string()),
-            (_, None) => Err("has no part that is read-only after loading (RELRO)".to_string()),
-            _ if !has(DT_FLAGS, DF_BIND_NOW) => {
-                Err("binds symbols late: RELRO is partial".to_string())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Kind and flags of the segments.
-    fn segments(&self) -> Result<Vec<(u64, u64)>, String> {
-        let table = number(self.bytes, 32, 8)? as usize;
-        let entry_bytes = number(self.bytes, 54, 2)? as usize;
-        let count = number(self.bytes, 56, 2)? as usize;
-        let segment = |ix| {
-            let at = table + ix * entry_bytes;
-            Ok((number(self.bytes, at, 4)?, number(self.bytes, at + 4, 4)?))
+        let runs = |stack: u32| stack & elf::PF_X.0 != 0;
+        let why = if !has(elf::DT_FLAGS_1, elf::DF_1_PIE.0) {
+            "is not position independent"
+        } else if flags(elf::PT_GNU_STACK).is_none_or(runs) {
+            "its stack may be run"
+        } else if flags(elf::PT_GNU_RELRO).is_none() {
+            "has no part that is read-only after loading (RELRO)"
+        } else if !has(elf::DT_FLAGS, elf::DF_BIND_NOW.0) {
+            "binds symbols late: RELRO is partial"
+        } else {
+            return Ok(());
         };
-        (0..count).map(segment).collect()
+        Err(why.to_string())
     }
 }
 
-fn header(bytes: &[u8], at: usize) -> Result<(usize, Section), String> {
-    let kind = number(bytes, at + 4, 4)? as u32;
-    let (offset, size) = (
-        number(bytes, at + 24, 8)? as usize,
-        number(bytes, at + 32, 8)? as usize,
-    );
-    if kind != SHT_NOBITS && offset.checked_add(size).is_none_or(|end| end > bytes.len()) {
-        return Err(format!("a section at byte {offset} ends outside the file"));
-    }
-    let link = number(bytes, at + 40, 4)? as usize;
-    let name = number(bytes, at, 4)? as usize;
-    Ok((
-        name,
-        Section {
-            name: String::new(),
-            offset,
-            bytes: size,
-            kind,
-            link,
-        },
-    ))
-}
-
-fn number(bytes: &[u8], at: usize, width: usize) -> Result<u64, String> {
-    let end = at.checked_add(width).filter(|end| *end <= bytes.len());
-    let end = end.ok_or_else(|| format!("the file ends before byte {at}"))?;
-    Ok(bytes[at..end]
-        .iter()
-        .rev()
-        .fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
-}
-
-fn text(bytes: &[u8], at: usize) -> Result<String, String> {
-    let rest = bytes
-        .get(at..)
-        .ok_or_else(|| format!("the file ends before byte {at}"))?;
-    let end = rest
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(rest.len());
-    Ok(String::from_utf8_lossy(&rest[..end]).into_owned())
+fn text(why: object::Error) -> String {
+    why.to_string()
 }
 
 /// Fails if `bytes` contain the folder `path`, and shows where.
@@ -286,9 +170,9 @@ mod tests {
         let elf = Elf::parse(&bytes).unwrap();
         assert!(elf.needed().unwrap().contains(&"libc.so.6".to_string()));
         assert!(
-            elf.sections
+            elf.sections()
                 .iter()
-                .any(|section| section.name == ".text" && section.bytes > 0)
+                .any(|(name, bytes)| name == ".text" && *bytes > 0)
         );
     }
 
@@ -298,16 +182,13 @@ mod tests {
         let elf = Elf::parse(&bytes).unwrap();
         assert_eq!(elf.hardened(), Ok(()));
         assert!(elf.glibc().unwrap() > (2, 2));
-        let (table, size) = (
-            number(&bytes, 32, 8).unwrap(),
-            number(&bytes, 54, 2).unwrap(),
-        );
-        let segments = elf.segments().unwrap();
-        let stack = segments
-            .iter()
-            .position(|(kind, _)| *kind == PT_GNU_STACK)
-            .unwrap();
-        bytes[(table + size * stack as u64 + 4) as usize] |= PF_X as u8;
+        // Places of the table of segments and of its rows, and of a row's kind and flags.
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        let (table, row) = (number(32) as usize, usize::from(bytes[54]));
+        let kind = elf::PT_GNU_STACK.0.to_le_bytes();
+        let mut rows = (table..).step_by(row);
+        let stack = rows.find(|at| bytes[*at..*at + 4] == kind).unwrap();
+        bytes[stack + 4] |= elf::PF_X.0 as u8;
         let why = Elf::parse(&bytes).unwrap().hardened().unwrap_err();
         assert!(why.contains("stack"), "{why}");
     }
@@ -315,7 +196,7 @@ mod tests {
     #[test]
     fn this_test_is_among_its_functions() {
         let bytes = own();
-        let functions = Elf::parse(&bytes).unwrap().functions().unwrap();
+        let functions = Elf::parse(&bytes).unwrap().functions();
         let named = |name: &str| name.contains("this_test_is_among_its_functions");
         assert!(
             functions

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 
+use crate::graph::digest::Digest;
 use crate::graph::run::Sandbox;
 use crate::graph::{Action, ActionId, Code, Error, Graph, Source};
 
@@ -221,13 +221,13 @@ fn verify(pin: &Pin, file: &Path) -> Result<(), String> {
         true => Ok(()),
         false => Err(io::Error::other("it is no regular file")),
     });
-    let content = metadata.and_then(|()| fs::read(file)).map_err(|why| {
-        let (file, fix) = (file.display(), offline(pin));
-        format!("{pin}: {file} cannot be read: {why}. To build without an index, {fix}")
-    })?;
-    let digest = Sha256::digest(&content);
-    let found: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    if found == pin.sha256 {
+    let found = metadata
+        .and_then(|()| Digest::of_file(file))
+        .map_err(|why| {
+            let (file, fix) = (file.display(), offline(pin));
+            format!("{pin}: {file} cannot be read: {why}. To build without an index, {fix}")
+        })?;
+    if found.to_string() == pin.sha256 {
         return Ok(());
     }
     Err(format!(

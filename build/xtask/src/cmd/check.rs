@@ -122,7 +122,7 @@ fn findings(site: &Site, target: &Target, path: &Path) -> Result<Vec<Finding>, F
 }
 
 fn machine(elf: &Elf<'_>, target: &Target) -> Result<String, String> {
-    let found = match elf.machine {
+    let found = match elf.machine() {
         MACHINE_X86_64 => "x86_64",
         MACHINE_AARCH64 => "aarch64",
         other => return Err(format!("e_machine {other} is no host of any target")),

@@ -48,11 +48,11 @@ impl Clean {
         let age = DAY.saturating_mul(u32::try_from(self.older).unwrap_or(u32::MAX));
         let since = SystemTime::now().checked_sub(age);
         let since = since.unwrap_or(SystemTime::UNIX_EPOCH);
-        let swept = store
+        let [removed, kept] = store
             .sweep(&needed(site, &store)?, since, self.keep.saturating_mul(GB))
             .map_err(|why| format!("sweep {}: {why}", atlas.join("store").display()))?;
-        println!("removed {}", told(swept.removed));
-        println!("kept {}", told(swept.kept));
+        println!("removed {}", told(removed));
+        println!("kept {}", told(kept));
         Ok(())
     }
 }

@@ -35,15 +35,11 @@ impl Sizes {
             std::fs::read(&path).map_err(|why| format!("read {}: {why}", path.display()))?;
         let elf = Elf::parse(&bytes)?;
         let total = bytes.len() as f64;
-        let mut sections: Vec<_> = elf
-            .sections
-            .iter()
-            .filter(|section| section.bytes > 0)
-            .collect();
-        sections.sort_by_key(|section| std::cmp::Reverse(section.bytes));
+        let mut sections = elf.sections();
+        sections.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         let (large, small): (Vec<_>, Vec<_>) = sections
             .into_iter()
-            .partition(|section| section.bytes as f64 >= total * SHARE_SHOWN);
+            .partition(|(_, bytes)| *bytes as f64 >= total * SHARE_SHOWN);
         let row = |name: &str, bytes: usize| {
             println!(
                 "{bytes:>12}  {:>5.1} %  {name}",
@@ -51,15 +47,13 @@ impl Sizes {
             )
         };
         row(&path.display().to_string(), bytes.len());
-        large
-            .iter()
-            .for_each(|section| row(&section.name, section.bytes));
+        large.iter().for_each(|(name, bytes)| row(name, *bytes));
         row(
             "(all smaller sections)",
-            small.iter().map(|section| section.bytes).sum(),
+            small.iter().map(|(_, bytes)| bytes).sum(),
         );
         let mut crates = BTreeMap::new();
-        for (name, bytes) in elf.functions()? {
+        for (name, bytes) in elf.functions() {
             *crates.entry(crate_of(&name).to_string()).or_insert(0) += bytes as usize;
         }
         let mut crates: Vec<_> = crates.into_iter().collect();

@@ -396,7 +396,7 @@ fn md5(content: &[u8]) -> String {
 
 /// Debian's name of the machine.
 fn architecture(elf: &Elf<'_>) -> &'static str {
-    match elf.machine {
+    match elf.machine() {
         MACHINE_AARCH64 => "arm64",
         _ => "amd64",
     }

@@ -10,22 +10,15 @@ use super::digest::Digest;
 use super::store::{Store, files_below, remove_others};
 
 /// Records of actions and the bytes of their outputs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
     pub actions: usize,
     pub bytes: u64,
 }
 
-/// Sum of what a sweep removed, and of what it left.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Swept {
-    pub removed: Amount,
-    pub kept: Amount,
-}
-
 impl Store {
     /// Removes outputs of actions that were last used before `since`, then the oldest until `bytes`
-    /// are left. Those of the keys `needed` stay, whatever their age and size.
+    /// are left. Those of the keys `needed` stay, whatever their age and size. Gives the sums of
+    /// what it removed and what it left.
     ///
     /// # Errors
     /// If a folder of the store cannot be read or changed.
@@ -34,40 +27,30 @@ impl Store {
         needed: &BTreeSet<Digest>,
         since: SystemTime,
         bytes: u64,
-    ) -> io::Result<Swept> {
+    ) -> io::Result<[Amount; 2]> {
         let store = self.atlas().join("store");
         let before = bytes_below(&store)?;
         let mut records = self.records(needed)?;
         let count = records.len();
         records.sort_by_key(|(is_needed, used, _)| std::cmp::Reverse((*is_needed, *used)));
-        let (mut sum, mut kept) = (0, BTreeSet::new());
+        let (mut sum, mut actions, mut kept) = (0, 0, BTreeSet::new());
         for (is_needed, used, key) in records {
             let mut outputs = self.sizes(&key)?;
             outputs.retain(|(path, _)| !kept.contains(path));
             let more: u64 = outputs.iter().map(|(_, bytes)| bytes).sum();
             if is_needed || used >= since && sum + more <= bytes {
-                sum += more;
+                (sum, actions) = (sum + more, actions + 1);
                 kept.insert(self.record_path(&key));
                 kept.extend(outputs.into_iter().map(|(path, _)| path));
             }
         }
-        let records = self.atlas().join("store/action");
-        let actions = kept
-            .iter()
-            .filter(|path| path.starts_with(&records))
-            .count();
         remove_others(&store, &kept)?;
         let left = bytes_below(&store)?;
-        Ok(Swept {
-            removed: Amount {
-                actions: count - actions,
-                bytes: before - left,
-            },
-            kept: Amount {
-                actions,
-                bytes: left,
-            },
-        })
+        let amount = |actions, bytes| Amount { actions, bytes };
+        Ok([
+            amount(count - actions, before - left),
+            amount(actions, left),
+        ])
     }
 
     /// Keys of all records, with whether they are needed and when they were last used.

@@ -514,7 +514,7 @@ fn a_sweep_leaves_what_the_sources_need_and_what_is_young_within_its_bytes() {
     }
     let (store, now) = (place.store(), SystemTime::now());
     let needed = run::present(&graph, &store, &place.options()).unwrap();
-    let kept = |since, bytes| store.sweep(&needed, since, bytes).unwrap().kept.actions;
+    let kept = |since, bytes| store.sweep(&needed, since, bytes).unwrap()[1].actions;
     assert_eq!(kept(SystemTime::UNIX_EPOCH, u64::MAX), 3);
     assert_eq!(kept(SystemTime::UNIX_EPOCH, 11), 2);
     assert_eq!(kept(now + Duration::from_secs(1), u64::MAX), 1);
