@@ -184,15 +184,12 @@ impl Connection {
         let response = self
             .send(Method::POST, "/v1/chat/completions", ask.body())
             .await?;
-        let mut body = response.into_body();
-        let (mut reader, mut transcript) = (Reader::default(), Transcript::default());
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|cause| format!("the stream broke: {cause}"))?;
-            let at = begun.elapsed();
-            if let Ok(bytes) = frame.into_data() {
-                reader.feed(&bytes, |data| transcript.take(data, at))?;
-            }
-        }
+        let mut transcript = Transcript::default();
+        let take = |data: &str, at| {
+            transcript.take(data, at);
+            false
+        };
+        follow(response, begun, take).await?;
         transcript.finish(ask.tokens)
     }
 
@@ -212,21 +209,16 @@ impl Connection {
         let response = self
             .send(Method::POST, "/v1/chat/completions", body.to_string())
             .await?;
-        let mut body = response.into_body();
-        let (mut reader, mut ended, mut outcome) = (Reader::default(), false, Ok(()));
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|cause| format!("the stream broke: {cause}"))?;
-            let Ok(bytes) = frame.into_data() else {
-                continue;
-            };
-            reader.feed(&bytes, |data| {
-                ended |= data == END_OF_STREAM;
-                if !ended && outcome.is_ok() {
-                    outcome = text_of(data).and_then(|text| write(&text));
-                }
-            })?;
-            outcome.clone()?;
-        }
+        let (mut ended, mut outcome) = (false, Ok(()));
+        let take = |data: &str, _| {
+            ended |= data == END_OF_STREAM;
+            if !ended && outcome.is_ok() {
+                outcome = text_of(data).and_then(|text| write(&text));
+            }
+            outcome.is_err()
+        };
+        follow(response, Instant::now(), take).await?;
+        outcome?;
         match ended {
             true => Ok(()),
             false => Err("the stream ended without [DONE]".to_owned()),
@@ -250,21 +242,14 @@ impl Connection {
             let text = any_text_of(&text).unwrap_or(Err("the answer holds no text".to_owned()));
             return Ok((begun.elapsed(), text?));
         }
-        let mut body = response.into_body();
-        let (mut reader, mut found) = (Reader::default(), None);
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|cause| format!("the stream broke: {cause}"))?;
-            let Ok(bytes) = frame.into_data() else {
-                continue;
-            };
-            reader.feed(&bytes, |data| {
-                found = found.take().or_else(|| any_text_of(data));
-            })?;
-            if let Some(text) = found {
-                return Ok((begun.elapsed(), text?));
-            }
-        }
-        Err("the stream ended without a text".to_owned())
+        let mut found = None;
+        let take = |data: &str, at| {
+            found = found.take().or_else(|| Some((at, any_text_of(data)?)));
+            found.is_some()
+        };
+        follow(response, begun, take).await?;
+        let (at, text) = found.ok_or("the stream ended without a text")?;
+        Ok((at, text?))
     }
 
     async fn send(
@@ -311,6 +296,24 @@ impl Connection {
         let response = self.sender.send_request(request).await;
         response.map_err(|cause| format!("no response: {cause}"))
     }
+}
+
+/// Gives `take` each event of a stream, and how long after `begun` it came, until it has enough.
+async fn follow(
+    response: Response<Incoming>,
+    begun: Instant,
+    mut take: impl FnMut(&str, Duration) -> bool,
+) -> Result<(), String> {
+    let mut body = response.into_body();
+    let (mut reader, mut enough) = (Reader::default(), false);
+    while !enough && let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|cause| format!("the stream broke: {cause}"))?;
+        let at = begun.elapsed();
+        if let Ok(bytes) = frame.into_data() {
+            reader.feed(&bytes, |data| enough |= take(data, at))?;
+        }
+    }
+    Ok(())
 }
 
 /// A response that is no refusal.
