@@ -298,7 +298,7 @@ impl Connection {
     }
 }
 
-/// Gives `take` each event of a stream, and how long after `begun` it came, until `take` has enough.
+/// Gives `take` each event of a stream, and how long after `begun` it came, until it has enough.
 async fn follow(
     response: Response<Incoming>,
     begun: Instant,
