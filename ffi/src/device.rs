@@ -274,9 +274,6 @@ impl Device {
     }
 
     /// Free device memory, bytes.
-    ///
-    /// # Errors
-    /// The call that failed.
     pub fn free_bytes(&self) -> Result<u64, CudaError> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: writes two usize; the context is current.
@@ -305,9 +302,6 @@ struct RawStream {
 
 impl Stream {
     /// A stream that does not wait for the default stream.
-    ///
-    /// # Errors
-    /// The call that failed.
     pub fn open(device: &Device) -> Result<Stream, CudaError> {
         let context = device.context();
         let raw = match &context.partition {
@@ -332,9 +326,6 @@ impl Stream {
     }
 
     /// Waits until all work in the stream is done. Errors of kernels surface here.
-    ///
-    /// # Errors
-    /// The call that failed, or the first error of the work.
     #[track_caller]
     pub fn synchronize(&self) -> Result<(), CudaError> {
         // SAFETY: the stream is open.
@@ -384,9 +375,6 @@ impl Event {
     }
 
     /// Marks the point that `stream` has been filled to.
-    ///
-    /// # Errors
-    /// The call that failed.
     pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
         // SAFETY: both handles are open.
         check("cuEventRecord", unsafe {
@@ -395,9 +383,6 @@ impl Event {
     }
 
     /// Has what is put into `stream` from here on wait until the mark is passed.
-    ///
-    /// # Errors
-    /// The call that failed.
     pub fn hold(&self, stream: &Stream) -> Result<(), CudaError> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT as u32;
         // SAFETY: both handles are open.
@@ -407,9 +392,6 @@ impl Event {
     }
 
     /// Waits until the stream has passed the mark; at once if there is none.
-    ///
-    /// # Errors
-    /// The call that failed, or the first error of the work before the mark.
     pub fn wait(&self) -> Result<(), CudaError> {
         // SAFETY: the event is open.
         check("cuEventSynchronize", unsafe {
@@ -418,9 +400,6 @@ impl Event {
     }
 
     /// Whether the stream has passed the mark, without waiting.
-    ///
-    /// # Errors
-    /// The call that failed, or the first error of the work before the mark.
     pub fn is_passed(&self) -> Result<bool, CudaError> {
         // SAFETY: the event is open.
         match unsafe { sys::cuEventQuery(self.raw) } {

@@ -67,9 +67,6 @@ impl Graph {
     ///
     /// # Safety
     /// All memory that the work was recorded with is alive until the stream has passed it.
-    ///
-    /// # Errors
-    /// The call that failed.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
         // SAFETY: both handles are open; the caller keeps the memory.
         check("cuGraphLaunch", unsafe {

@@ -92,9 +92,6 @@ impl<T: Element> DeviceBuf<T> {
     }
 
     /// Sets every byte, in stream order.
-    ///
-    /// # Errors
-    /// The call that failed.
     pub fn fill_bytes(&mut self, byte: u8, stream: &Stream) -> Result<(), CudaError> {
         // SAFETY: the range is this buffer.
         let set = unsafe { sys::cuMemsetD8Async(self.raw, byte, self.bytes(), stream.raw()) };

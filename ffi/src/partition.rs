@@ -66,9 +66,6 @@ impl Partition {
     }
 
     /// A stream whose kernels run here; it does not wait for any default stream.
-    ///
-    /// # Errors
-    /// The call that failed.
     pub(crate) fn stream(&self) -> Result<sys::CUstream, CudaError> {
         let mut raw = ptr::null_mut();
         // Any other flag is refused.

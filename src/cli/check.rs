@@ -67,9 +67,6 @@ impl Checks {
     }
 
     /// Runs all of them on an idle model; a line about each that passed.
-    ///
-    /// # Errors
-    /// `Mismatch` or `TextMismatch`, when the model must not serve.
     pub fn run<E: Executor>(
         &self,
         executor: &mut E,

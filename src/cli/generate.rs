@@ -36,9 +36,6 @@ pub struct Generate {
 }
 
 /// Prints the reply as it comes.
-///
-/// # Errors
-/// What stopped it.
 pub fn run(options: &Generate) -> Result<(), Failure> {
     let engine = Engine::of(options.weights.as_deref())?;
     let printed = match engine.stream(&request(options)) {

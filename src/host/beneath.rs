@@ -272,9 +272,6 @@ impl Dir {
     }
 
     /// Facts of whatever a path stands for, be it a link; none where there is nothing.
-    ///
-    /// # Errors
-    /// The operating system's.
     pub fn look(&self, path: &Beneath) -> io::Result<Option<Stat>> {
         let found = self
             .holder(path)
@@ -286,9 +283,6 @@ impl Dir {
     }
 
     /// The folder itself.
-    ///
-    /// # Errors
-    /// The operating system's.
     pub fn stat(&self) -> io::Result<Stat> {
         Ok(fstat(&self.handle)?)
     }
@@ -311,9 +305,6 @@ impl Dir {
     }
 
     /// Names of what it holds, sorted, but for those that are no text.
-    ///
-    /// # Errors
-    /// The operating system's.
     pub fn names(&self) -> io::Result<Vec<Beneath>> {
         let names = self.entries()?.into_iter();
         let names = names.filter_map(|name| Beneath::parse(name.to_str()?).ok());
@@ -333,17 +324,11 @@ impl Dir {
     }
 
     /// Whether it holds nothing.
-    ///
-    /// # Errors
-    /// The operating system's.
     pub fn is_empty(&self) -> io::Result<bool> {
         Ok(self.entries()?.is_empty())
     }
 
     /// Renames what is in it, as `flags` say.
-    ///
-    /// # Errors
-    /// The operating system's.
     pub fn rename(&self, from: &Beneath, to: &Beneath, flags: RenameFlags) -> Result<(), Errno> {
         renameat_with(
             &self.handle,
@@ -381,9 +366,6 @@ impl Dir {
     }
 
     /// Removes all that is in it; what links lead to stays.
-    ///
-    /// # Errors
-    /// The operating system's.
     pub fn empty(&self) -> io::Result<()> {
         for name in self.entries()? {
             match unlinkat(&self.handle, &name, AtFlags::empty()) {
@@ -411,9 +393,6 @@ impl Dir {
     }
 
     /// Has the disk keep its names.
-    ///
-    /// # Errors
-    /// The operating system's.
     pub fn sync(&self) -> io::Result<()> {
         self.readable()?.sync_all()
     }

@@ -33,9 +33,6 @@ pub fn open(path: &Path, bytes_max: u64) -> io::Result<Take<File>> {
 }
 
 /// Appends `line` to a file that is open for that: all of it or, as on a full disk, nothing.
-///
-/// # Errors
-/// Why it is not there.
 pub fn append(mut file: &File, line: &[u8]) -> Result<(), NotWritten> {
     let mut rest = line;
     while !rest.is_empty() {
@@ -86,9 +83,6 @@ fn not_regular() -> String {
 }
 
 /// Content of the file at `path`.
-///
-/// # Errors
-/// As [`open`].
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     open(path, bytes_max)?.read_to_end(&mut content)?;

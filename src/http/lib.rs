@@ -29,6 +29,7 @@ pub mod parsing;
 pub mod peer;
 pub mod random;
 #[cfg(test)]
+#[path = "rechunk_tests.rs"]
 mod rechunk;
 pub mod recording;
 mod refusal;

@@ -2,6 +2,7 @@
 
 mod process;
 #[cfg(test)]
+#[path = "metrics/reference_tests.rs"]
 mod reference;
 mod vllm;
 

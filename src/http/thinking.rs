@@ -44,9 +44,6 @@ enum Effort {
 }
 
 /// Reads all fields of a body that speak of thinking; `default` counts where none switches it.
-///
-/// # Errors
-/// Names the field that is not served.
 pub fn read(object: &Object<'_>, default: bool) -> Result<Thinking, ApiError> {
     let thinking = object.optional_object("thinking")?;
     let template = object.optional_object("chat_template_kwargs")?;

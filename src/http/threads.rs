@@ -60,9 +60,6 @@ pub struct Threads {
 
 impl Threads {
     /// So many threads, each with others for what its connections have to compute.
-    ///
-    /// # Errors
-    /// As [`runtime`].
     pub fn new(count: usize) -> io::Result<Threads> {
         let runtimes = (0..count).map(|_| runtime("connections"));
         Ok(Threads {

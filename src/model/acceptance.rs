@@ -34,12 +34,6 @@ impl Acceptance {
 /// precedes.
 ///
 /// The runner must be idle. Prompts must not be empty, and an exchange must fit into the context.
-///
-/// # Errors
-/// `DeviceError` of a step.
-///
-/// # Panics
-/// When the target has no multi-token-prediction layer.
 pub fn acceptance<B: Runs>(
     runner: &mut Runner<B>,
     exchanges: &[Exchange],

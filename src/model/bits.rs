@@ -190,9 +190,6 @@ impl fmt::Display for Seen {
 
 /// Tries the rules on inputs that `trial` draws; it hears how many rows were compared and how
 /// many differed.
-///
-/// # Errors
-/// `DeviceError` of a step.
 pub fn bit_rules<B: Runs>(
     runner: &mut Runner<B>,
     extent: Extent,

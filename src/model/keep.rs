@@ -18,9 +18,6 @@ const TOKENS: usize = 16;
 const TOP: usize = 20;
 
 /// The greedy continuations of beginnings of `text`, in the form that `selfcheck` reads.
-///
-/// # Errors
-/// `DeviceError` of a step.
 pub fn keep_golden<E: Executor>(executor: &mut E, text: &[TokenId]) -> Result<String, DeviceError> {
     let longest = text.len().min(MAX_CONTEXT - TOKENS);
     let prompts = PROMPTS.into_iter().filter(|&length| length <= longest);

@@ -7,6 +7,7 @@ mod bits;
 mod blocks;
 mod decoder;
 #[cfg(test)]
+#[path = "golden_tests.rs"]
 mod golden;
 mod keep;
 pub mod ledger;

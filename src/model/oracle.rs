@@ -196,9 +196,6 @@ pub enum OracleError {
 /// Compares the idle model of `runner` with that of `reference`, which is right, over the weights
 /// of `checkpoint` and the first [`ORACLE_TOKENS`] of `tokens`. `tell` hears of each layer when it
 /// is compared, and how long it took.
-///
-/// # Errors
-/// `OracleError`; what differs is in the report.
 pub fn oracle<B: Runs, R: Fed>(
     runner: &mut Runner<B>,
     reference: R,

@@ -58,9 +58,6 @@ pub struct Pools<P> {
 
 impl<P: Clone> Pools<P> {
     /// Takes the memory of `pages` pages and of all states.
-    ///
-    /// # Errors
-    /// Too little memory.
     pub fn new<B: Runs<Pool = P>>(
         ops: &B,
         model: Layout,

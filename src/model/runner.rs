@@ -228,9 +228,6 @@ impl<B: Runs> Runner<B> {
 
 impl<B: Runs> Runner<B> {
     /// `step` without what was recorded for it.
-    ///
-    /// # Errors
-    /// As `step`.
     pub fn step_eagerly(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         self.fill(rows)?;
         self.ops.begin(&self.batch);
@@ -246,9 +243,6 @@ impl<B: Runs> Runner<B> {
     /// `step_eagerly`, and puts the logits of each layer's router into `routers`,
     /// `[layers, rows, ROUTER_LOGITS]`: they decide which experts a row visits. Waits for every
     /// layer, but runs the operations of any other step.
-    ///
-    /// # Errors
-    /// As `step`.
     pub fn step_with_routers(
         &mut self,
         rows: &[Rows<'_>],
@@ -331,9 +325,6 @@ pub struct Taker<'a, B: Runs> {
 
 impl<B: Runs> Taker<'_, B> {
     /// Appends all rows of a tensor of `width` elements a row to `taken`.
-    ///
-    /// # Errors
-    /// `DeviceError` of the wait.
     pub fn take(
         &mut self,
         of: impl Fn(&Scratch<B>) -> &B::Tensor,
@@ -350,9 +341,6 @@ impl<B: Runs> Taker<'_, B> {
     }
 
     /// Appends the logits of the layer's router, `[rows, ROUTER_LOGITS]`; none without a router.
-    ///
-    /// # Errors
-    /// As `take`.
     pub fn take_router(&mut self, taken: &mut Vec<f32>) -> Result<(), DeviceError> {
         match self.s.router() {
             Some(_) => self.take(|s| s.router().expect("a router is"), ROUTER_LOGITS, taken),

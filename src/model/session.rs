@@ -58,9 +58,6 @@ impl Session {
     }
 
     /// Appends `tokens`, at most one step's worth, and computes the logits after the last one.
-    ///
-    /// # Errors
-    /// `DeviceError` of the step.
     pub fn step<E: Executor>(
         &mut self,
         executor: &mut E,
@@ -83,9 +80,6 @@ pub fn fitting<E: Executor>(executor: &E, tokens: usize) -> usize {
 }
 
 /// Appends a token to each session in one step; the logits are in the order of `sessions`.
-///
-/// # Errors
-/// `DeviceError` of the step.
 pub fn step_together<E: Executor>(
     executor: &mut E,
     sessions: &mut [&mut Session],

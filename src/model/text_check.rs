@@ -156,9 +156,6 @@ pub enum TextMismatch {
 
 /// Runs `tokens`, the beginning of [`TEXT`], through `executor`, which must be idle: its first
 /// slots and pages are used.
-///
-/// # Errors
-/// `TextMismatch`, when the model must not serve.
 pub fn check_text<E: Executor>(
     executor: &mut E,
     tokens: &[TokenId],

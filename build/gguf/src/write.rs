@@ -81,9 +81,6 @@ impl Serialize for Header<'_, '_> {
 }
 
 /// Writes a file of the tensors.
-///
-/// # Errors
-/// Errors of the writer.
 pub fn safetensors(
     to: &mut impl Write,
     tensors: &[Tensor<'_>],

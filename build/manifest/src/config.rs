@@ -442,9 +442,6 @@ pub(crate) fn generation_facts(model: &Model) -> Vec<Fact> {
 }
 
 /// Compares the model of `target` with the content of `generation_config.json` at `path`.
-///
-/// # Errors
-/// As [`check_config`].
 pub(crate) fn check_generation(
     target: &Target,
     path: &str,
@@ -466,9 +463,6 @@ pub(crate) fn generation_checks(model: &Model) -> Vec<Fact> {
 }
 
 /// Compares the added tokens of the model with the content of `tokenizer.json` at `path`.
-///
-/// # Errors
-/// As [`check_config`].
 pub(crate) fn check_tokenizer(
     target: &Target,
     path: &str,

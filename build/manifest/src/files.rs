@@ -31,9 +31,6 @@ fn is_checkpoint_file(name: &str) -> bool {
 }
 
 /// The `files` lines of a checkpoint whose files lie in `folder`, ready to paste.
-///
-/// # Errors
-/// A folder or file that cannot be read.
 pub fn checkpoint_block(folder: &Path) -> Result<String, ManifestError> {
     let shown = folder.display().to_string();
     let failed = |error| ManifestError::file(&shown, format!("cannot be read: {error}"));

@@ -27,9 +27,11 @@ mod family;
 mod files;
 mod formats;
 #[cfg(test)]
+#[path = "golden_tests.rs"]
 mod golden;
 mod kernels;
 #[cfg(test)]
+#[path = "needed_tests.rs"]
 mod needed;
 mod safetensors;
 pub mod schema;

@@ -39,9 +39,6 @@ pub struct DerivedFile {
 }
 
 /// Every buildable target below `root/targets`, sorted: `<hw>/<model>/<quant>`.
-///
-/// # Errors
-/// A folder that cannot be read.
 pub fn leaves(root: &Path) -> Result<Vec<String>, ManifestError> {
     let mut found = Vec::new();
     for hardware in entries(root, "targets")? {

@@ -1,6 +1,7 @@
 //! `cargo xtask`: plan, action graph, verbs. `build/README.md` explains all three.
 
 #[cfg(test)]
+#[path = "advisories_tests.rs"]
 mod advisories;
 mod binary;
 mod cli;
@@ -13,6 +14,7 @@ mod plan;
 mod server;
 mod site;
 #[cfg(test)]
+#[path = "tidy_tests.rs"]
 mod tidy;
 mod toolchain;
 mod weights;

@@ -115,9 +115,6 @@ impl Site {
     }
 
     /// All targets.
-    ///
-    /// # Errors
-    /// If `targets/` cannot be read.
     pub fn leaves(&self) -> Result<Vec<String>, Failure> {
         Ok(manifest::leaves(&self.root)?)
     }

@@ -105,9 +105,6 @@ impl Drafted {
     }
 
     /// One step.
-    ///
-    /// # Errors
-    /// `DeviceError` of it.
     pub fn step<E: Executor>(&self, executor: &mut E, round: usize) -> Result<(), DeviceError> {
         self.with_rows(round, |rows| executor.step(rows))
     }
@@ -126,9 +123,6 @@ impl Drafted {
     }
 
     /// Predicts as many drafts behind a step whose drafts hold, each with the host in between.
-    ///
-    /// # Errors
-    /// `DeviceError` of a prediction.
     fn predict<E: Executor>(&self, executor: &mut E, round: usize) -> Result<(), DeviceError> {
         let last = (1..=self.sequences).map(|count| count * self.each() - 1);
         executor.predict(&drawn(round + 1, self.rows()), &last.collect::<Vec<_>>())?;
@@ -137,9 +131,6 @@ impl Drafted {
     }
 
     /// Seconds of each of `rounds` steps.
-    ///
-    /// # Errors
-    /// `DeviceError` of one.
     pub fn steps<E: Executor>(
         &self,
         executor: &mut E,
@@ -152,9 +143,6 @@ impl Drafted {
 
     /// Seconds of the predictions behind each of `rounds` steps, from where the step is done: ahead
     /// of the host if the device can, or else one by one, behind a step that `step` runs.
-    ///
-    /// # Errors
-    /// `DeviceError` of a step, as of `steps`.
     pub fn predictions<E: Executor>(
         &self,
         executor: &mut E,

@@ -82,9 +82,6 @@ impl CaseFigures {
     }
 
     /// With what plain reads of each operation's size take.
-    ///
-    /// # Errors
-    /// The device failed.
     pub fn beside<C: Clock>(mut self, reads: &mut Reads<C>) -> Result<CaseFigures, DeviceError> {
         for op in &mut self.ops {
             let each = op.bytes / op.calls as u64;

@@ -25,9 +25,6 @@ impl<C: Clock> Reads<C> {
     }
 
     /// Bytes a second of a large read.
-    ///
-    /// # Errors
-    /// The device failed; so below.
     pub fn rate(&mut self) -> Result<f64, DeviceError> {
         Ok(LARGE as f64 / self.seconds(LARGE)?)
     }

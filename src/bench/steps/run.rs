@@ -32,9 +32,6 @@ impl Decode {
 
     /// Seconds of each of `steps`. The context is not computed before: how long a step takes does
     /// not depend on what the pages hold. Each row has another token in each step.
-    ///
-    /// # Errors
-    /// `DeviceError` of a step.
     pub fn run<E: Executor>(
         &self,
         executor: &mut E,
@@ -67,9 +64,6 @@ impl Decode {
 }
 
 /// Seconds of a prompt of `tokens`, up to the logits of the first token of the reply.
-///
-/// # Errors
-/// `DeviceError` of a step.
 pub fn prefill<E: Executor>(executor: &mut E, tokens: usize) -> Result<f64, DeviceError> {
     let prompt = drawn(0, tokens);
     let pages: Vec<_> = (0..tokens.div_ceil(PAGE))

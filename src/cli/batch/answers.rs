@@ -286,9 +286,6 @@ impl Answers {
     }
 
     /// Has the disk keep what was written.
-    ///
-    /// # Errors
-    /// When it does not.
     pub fn keep(&self) -> Result<(), Failure> {
         self.file.sync_data().map_err(|why| self.io(&why))
     }

@@ -325,9 +325,6 @@ pub(super) fn write(places: &Places, path: &Beneath, text: &str) -> io::Result<(
 }
 
 /// Removes what [`run`] recorded, and each folder that is empty then.
-///
-/// # Errors
-/// The file that cannot be removed, or is not of `install`.
 pub fn remove(options: &Uninstall) -> Result<(), Failure> {
     let places = Places::new(&options.root);
     let record = Record::read(&places)?;

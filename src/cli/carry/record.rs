@@ -63,9 +63,6 @@ impl Record {
     }
 
     /// Writes it, for the user of this process alone to change.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub fn write(&self, places: &Places) -> Result<(), Failure> {
         let lines = self
             .0
@@ -76,9 +73,6 @@ impl Record {
     }
 
     /// Removes the list itself.
-    ///
-    /// # Errors
-    /// If it cannot be removed.
     pub fn forget(places: &Places) -> Result<(), Failure> {
         let removed = places.open(&place()).and_then(|found| match found {
             None => Ok(()),
@@ -100,9 +94,6 @@ impl Record {
     }
 
     /// Adds weights that lie in `folder` and will have the path `to`.
-    ///
-    /// # Errors
-    /// If one cannot be read.
     pub fn add_weights(
         &mut self,
         weights: &Weights,
@@ -145,9 +136,6 @@ impl Record {
     }
 
     /// Removes the files, but for those that somebody changed since; a line about each of these.
-    ///
-    /// # Errors
-    /// If one cannot be removed.
     pub fn remove(&self, places: &Places) -> Result<String, Failure> {
         let mut kept = String::new();
         for path in self.paths().collect::<BTreeSet<_>>() {

@@ -76,9 +76,6 @@ impl Stage {
     }
 
     /// Removes files that an earlier run left and that are not `wanted`.
-    ///
-    /// # Errors
-    /// The operating system's.
     pub fn keep(&self, wanted: impl Fn(&Beneath) -> bool) -> io::Result<()> {
         let mut others = self.dir.names()?.into_iter().filter(|name| !wanted(name));
         others.try_for_each(|name| self.dir.remove(&name))

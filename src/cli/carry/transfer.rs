@@ -32,9 +32,6 @@ pub struct Piece {
 
 impl Piece {
     /// A piece of the size that the regular file has now.
-    ///
-    /// # Errors
-    /// If it cannot be told.
     pub fn of(file: File, shown: PathBuf, sha256: Option<String>) -> Result<Piece, Failure> {
         let found = file.metadata().map_err(|why| unreadable(&shown, &why))?;
         Ok(Piece {
@@ -46,9 +43,6 @@ impl Piece {
     }
 
     /// A piece that is a file in a folder.
-    ///
-    /// # Errors
-    /// If there is no such file.
     pub fn inside(folder: &Dir, path: &Beneath, sha256: &str) -> Result<Piece, Failure> {
         let shown = folder.shown(path);
         let file = folder.read(path).map_err(|why| unreadable(&shown, &why))?;
@@ -79,9 +73,6 @@ impl Copy<'_> {
     }
 
     /// Whether the pieces are what `file` holds; reads it.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub fn is_in(&self, file: &File) -> io::Result<bool> {
         let mut at = 0;
         for piece in self.pieces {
@@ -287,9 +278,6 @@ fn each_chunk<E>(
 }
 
 /// Digest of `most` bytes of a file from `at` on, or of those that there are.
-///
-/// # Errors
-/// If it cannot be read.
 pub fn digest(file: &File, at: u64, most: u64) -> io::Result<String> {
     let mut digest = Sha256::new();
     each_chunk(

@@ -11,10 +11,9 @@ use text::chat::ChatModel;
 use text::reply::Delta;
 
 use crate::call::Usage;
-use crate::error::{ApiError, Dialect};
 use crate::generate::Gathered;
 use crate::generate::generation::{Finish, Settled};
-use crate::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
+use crate::generate::stream::Writer;
 use crate::random;
 
 use super::usage::{Tally, usage_json};
@@ -334,14 +333,6 @@ impl Writer for ChunkWriter {
 
     fn write_end(&mut self, usage: Usage, out: &mut Vec<u8>) {
         self.tally.end_stream(&self.head, usage, out);
-    }
-
-    fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
-        let _ = write!(out, "data: {}\n\n", error.body(Dialect::OpenAi));
-    }
-
-    fn write_keep_alive(&mut self, out: &mut Vec<u8>) {
-        out.extend_from_slice(KEEP_ALIVE_COMMENT);
     }
 }
 

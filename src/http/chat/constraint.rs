@@ -13,9 +13,6 @@ use step::Facts;
 use super::messages;
 
 /// Reads `tools` and `tool_choice`.
-///
-/// # Errors
-/// Names the first field that is not served.
 pub fn policy(object: &Object<'_>) -> Result<ToolPolicy, ApiError> {
     let tools = object
         .get("tools")

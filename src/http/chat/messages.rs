@@ -13,9 +13,6 @@ use crate::generate::transcript::Transcript;
 use crate::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX, TOOLS_MAX};
 
 /// Reads `messages`.
-///
-/// # Errors
-/// Names the first field that is not served.
 pub fn messages(field: &Field<'_>) -> Result<Vec<Value>, ApiError> {
     let list = field.list(MESSAGES_MAX)?;
     if list.is_empty() {
@@ -219,9 +216,6 @@ fn tool_call(field: &Field<'_>) -> Result<Value, ApiError> {
 }
 
 /// Reads `tools`; they go to the template as they are.
-///
-/// # Errors
-/// Names the first field that is not served.
 pub fn tools(field: &Field<'_>) -> Result<Vec<Value>, ApiError> {
     let mut names = HashSet::new();
     let list = field.list(TOOLS_MAX)?;

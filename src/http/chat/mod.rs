@@ -24,9 +24,6 @@ use super::state::{Service, State};
 use super::threads::parse;
 
 /// Reads, submits and answers one request.
-///
-/// # Errors
-/// What the client is told instead.
 pub async fn answer(
     state: &Arc<State>,
     service: Arc<Service>,

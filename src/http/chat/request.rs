@@ -39,9 +39,6 @@ pub struct ChatRequest {
 
 impl ChatRequest {
     /// Reads a body.
-    ///
-    /// # Errors
-    /// Names the field that is not served.
     pub fn parse(body: &Value, facts: &Facts) -> Result<ChatRequest, ApiError> {
         let object = Object::root(body)?;
         check_model(&object)?;

@@ -7,10 +7,9 @@ use serde_json::{Value, json};
 use crate::call::Usage;
 use crate::chat::answer::{Identity, write_head};
 use crate::chat::usage::{Tally, usage_json};
-use crate::error::{ApiError, Dialect};
 use crate::generate::Gathered;
 use crate::generate::generation::{Finish, Settled};
-use crate::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
+use crate::generate::stream::Writer;
 use engine::request::{Scored, TokenLogprobs};
 use step::executor::TokenId;
 use text::chat::ChatModel;
@@ -204,9 +203,6 @@ impl Writer for ChunkWriter {
         self.tally.admit(usage);
     }
 
-    /// A text has no beginning of its own.
-    fn write_start(&mut self, _: &mut Vec<u8>) {}
-
     fn write(&mut self, model: &ChatModel, settled: Settled, out: &mut Vec<u8>) {
         let index = settled.index;
         self.tally.add(&settled);
@@ -225,13 +221,5 @@ impl Writer for ChunkWriter {
 
     fn write_end(&mut self, usage: Usage, out: &mut Vec<u8>) {
         self.tally.end_stream(&self.head, usage, out);
-    }
-
-    fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
-        let _ = write!(out, "data: {}\n\n", error.body(Dialect::OpenAi));
-    }
-
-    fn write_keep_alive(&mut self, out: &mut Vec<u8>) {
-        out.extend_from_slice(KEEP_ALIVE_COMMENT);
     }
 }

@@ -39,9 +39,6 @@ pub struct CompletionRequest {
 
 impl CompletionRequest {
     /// Reads a body and encodes its prompts. A prompt and its reply have at most `context` tokens.
-    ///
-    /// # Errors
-    /// Names the field that is not served.
     pub fn parse(
         body: &Value,
         (tokenizer, key): (&Tokenizer, Option<KeyId>),

@@ -369,9 +369,6 @@ pub fn check(object: &Object<'_>, api: Api) -> Result<(), ApiError> {
 }
 
 /// The same of the fields `names` alone.
-///
-/// # Errors
-/// As [`check`].
 pub fn check_some(object: &Object<'_>, api: Api, names: &[&str]) -> Result<(), ApiError> {
     let mut some = FIELDS.iter().filter(|(name, ..)| names.contains(name));
     some.try_for_each(|known| check_one(object, api, known))

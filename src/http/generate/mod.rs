@@ -115,9 +115,6 @@ pub enum Answer {
 
 /// Compiles the rule, renders and encodes the conversation, which is taken out of `ask`; the prompt
 /// leaves room for a reply. `key` is whose it is.
-///
-/// # Errors
-/// Names the field that cannot be served.
 pub fn prompt(ask: &mut Ask, service: &Service, key: Option<KeyId>) -> Result<Prompt, ApiError> {
     let context = service.engine.context();
     let prompt = encoded(ask, service, key, context)?;
@@ -129,9 +126,6 @@ pub fn prompt(ask: &mut Ask, service: &Service, key: Option<KeyId>) -> Result<Pr
 
 /// How many tokens the prompt of `ask` has, whether or not it fits; the conversation is taken out
 /// of `ask`.
-///
-/// # Errors
-/// Names the field that cannot be served.
 pub fn count_tokens(
     ask: &mut Ask,
     service: &Service,
@@ -175,9 +169,6 @@ fn encoded(
 }
 
 /// A conversation as its template sees it, and what of its variables changes nothing.
-///
-/// # Errors
-/// Names the field that cannot be served.
 pub fn conversation(
     chat: &ChatModel,
     messages: Vec<Value>,
@@ -449,9 +440,6 @@ pub async fn gather(
 }
 
 /// Waits for all replies, piece by piece.
-///
-/// # Errors
-/// As [`gather`].
 pub async fn follow(
     mut generation: Generation,
     mut abort: Abort,

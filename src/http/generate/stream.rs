@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker, ready};
 use hyper::body::{Body, Bytes, Frame};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, Dialect};
 use crate::limits::{KEEP_ALIVE_INTERVAL, STREAM_START_WAIT};
 use crate::state::{Abort, Service};
 use text::chat::ChatModel;
@@ -31,15 +31,20 @@ pub trait Writer: Send {
     /// slots, which may be after the start.
     fn write_admitted(&mut self, _usage: Usage, _out: &mut Vec<u8>) {}
     /// What begins the stream, before the model has said anything.
-    fn write_start(&mut self, out: &mut Vec<u8>);
+    fn write_start(&mut self, _out: &mut Vec<u8>) {}
     /// The events that tell `settled`; none when all of it is held back.
     fn write(&mut self, model: &ChatModel, settled: Settled, out: &mut Vec<u8>);
     /// The end of a stream whose replies are all finished.
     fn write_end(&mut self, usage: Usage, out: &mut Vec<u8>);
     /// The end of a stream that cannot be completed.
-    fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>);
+    fn write_error(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        let event = format!("data: {}\n\n", error.body(Dialect::OpenAi));
+        out.extend_from_slice(event.as_bytes());
+    }
     /// What tells the client that the server is there.
-    fn write_keep_alive(&mut self, out: &mut Vec<u8>);
+    fn write_keep_alive(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(KEEP_ALIVE_COMMENT);
+    }
 }
 
 /// Writes what is ready as one frame, an event for each token; dropping it ends the replies in the

@@ -113,9 +113,6 @@ pub enum ToolChoice {
 
 /// Rule of a reply, as the tools that are offered and the form of the answer make it. The form
 /// comes with the field that asks for it.
-///
-/// # Errors
-/// Names the first field that is not served.
 pub fn combined(
     policy: &ToolPolicy,
     answer: Option<(&'static str, Grammar)>,

@@ -269,8 +269,6 @@ impl Writer for MessageWriter {
         );
     }
 
-    fn write_start(&mut self, _: &mut Vec<u8>) {}
-
     fn write(&mut self, _: &ChatModel, settled: Settled, out: &mut Vec<u8>) {
         for delta in &settled.deltas {
             self.write_delta(delta, out);

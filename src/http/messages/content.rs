@@ -34,9 +34,6 @@ const ENCRYPTED: &str = "encrypted_";
 ///
 /// `cache_control` may stand on any block: it says what to keep for later, never what is meant, and
 /// is passed over.
-///
-/// # Errors
-/// Names the first field that is not served.
 pub fn conversation(
     object: &Object<'_>,
     told: &mut ConversationTools,

@@ -29,9 +29,6 @@ use super::state::{Service, State};
 use super::threads::parse;
 
 /// Reads, submits and answers one request.
-///
-/// # Errors
-/// What the client is told instead.
 pub async fn answer(
     state: &Arc<State>,
     service: Arc<Service>,
@@ -67,9 +64,6 @@ fn read(
 
 /// Counts the tokens that a request would send to the model. Only threads that parse are asked,
 /// never the engine.
-///
-/// # Errors
-/// What the client is told instead.
 pub async fn count_tokens(
     state: &Arc<State>,
     service: Arc<Service>,

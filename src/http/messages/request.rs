@@ -39,9 +39,6 @@ const EDITS_MAX: usize = 16;
 
 impl MessagesRequest {
     /// Reads a body.
-    ///
-    /// # Errors
-    /// Names the field that is not served.
     pub fn parse(body: &Value, seal: &Seal, facts: &Facts) -> Result<MessagesRequest, ApiError> {
         let object = Object::root(body)?;
         let mut ask = conversation(&object, seal, facts)?;
@@ -63,9 +60,6 @@ impl MessagesRequest {
 }
 
 /// Reads the body of a request whose tokens are counted: messages or tools may be absent.
-///
-/// # Errors
-/// Names the field that is not served.
 pub fn countable(body: &Value, seal: &Seal, facts: &Facts) -> Result<Ask, ApiError> {
     let object = Object::root(body)?;
     let mut ask = conversation(&object, seal, facts)?;

@@ -38,9 +38,6 @@ pub struct Calls {
 
 /// Reads `tool_choice`: which of the tools that the model is told of the reply may call, and
 /// whether it must.
-///
-/// # Errors
-/// Names the first field that is not served.
 pub fn calls(object: &Object<'_>, told: ConversationTools) -> Result<Calls, ApiError> {
     let tools = told.callable();
     let mut left_out = left_out(object)?;
@@ -117,9 +114,6 @@ fn named(
 }
 
 /// Reads `tools`: those that the client runs, in the form of the chat completions API.
-///
-/// # Errors
-/// Names the first field that is not served.
 pub fn tools(object: &Object<'_>) -> Result<ConversationTools, ApiError> {
     let Some(field) = object.get("tools") else {
         return Ok(ConversationTools::default());
@@ -155,9 +149,6 @@ fn is_server_search(object: &Object<'_>) -> bool {
 }
 
 /// A tool that is defined in the conversation, and its name; None if another server runs it.
-///
-/// # Errors
-/// Names the first field that is not served.
 pub fn defined<'v>(object: &Object<'v>) -> Result<Option<(Field<'v>, Value)>, ApiError> {
     let kind = object.get("type");
     let kind_name = kind.as_ref().map_or(Ok("custom"), |kind| kind.string())?;

@@ -4,6 +4,7 @@
 //! compares it with what it would be now.
 
 #[cfg(test)]
+#[path = "derive_tests.rs"]
 mod derive;
 #[cfg(test)]
 mod tests;

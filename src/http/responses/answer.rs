@@ -13,7 +13,7 @@ use crate::chat::answer::logprob_json;
 use crate::error::ApiError;
 use crate::fields::Field;
 use crate::generate::generation::{Finish, Settled};
-use crate::generate::stream::{KEEP_ALIVE_COMMENT, Writer};
+use crate::generate::stream::Writer;
 use crate::generate::tools::CUSTOM_ARGUMENT;
 use crate::keys::KeyId;
 use crate::random;
@@ -593,10 +593,6 @@ impl Writer for Composer {
         let mut response = self.response("failed");
         response["error"] = json!({"code": "server_error", "message": error.message});
         self.event("response.failed", json!({"response": response}), out);
-    }
-
-    fn write_keep_alive(&mut self, out: &mut Vec<u8>) {
-        out.extend_from_slice(KEEP_ALIVE_COMMENT);
     }
 }
 

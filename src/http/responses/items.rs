@@ -46,9 +46,6 @@ const COMPACTED: &str = "[an earlier part of this conversation left out: another
 /// Reads `input`, which goes on behind `messages`: a string, or a list of items. Reasoning, text
 /// and calls of one assistant's turn become one message. Items of earlier responses may be there by
 /// their id in `store`.
-///
-/// # Errors
-/// Names the first field that is not served.
 pub fn read(
     input: &Field<'_>,
     messages: Vec<Value>,

@@ -34,9 +34,6 @@ use super::state::{Service, State};
 use super::threads::parse;
 
 /// Reads, submits and answers one request.
-///
-/// # Errors
-/// What the client is told instead.
 pub async fn answer(
     state: &Arc<State>,
     service: Arc<Service>,
@@ -73,9 +70,6 @@ fn read(
 
 /// Counts the tokens that a request would send to the model. Only threads that parse are asked,
 /// never the engine.
-///
-/// # Errors
-/// What the client is told instead.
 pub async fn input_tokens(
     state: &Arc<State>,
     service: Arc<Service>,

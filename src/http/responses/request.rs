@@ -62,9 +62,6 @@ pub struct Kept {
 
 impl ResponsesRequest {
     /// Reads a body of a client that is `known` by its earlier responses and its seal.
-    ///
-    /// # Errors
-    /// Names the field that is not served.
     pub fn parse(
         body: &Value,
         known: (&Store, &Seal),

@@ -114,9 +114,6 @@ pub struct Offered {
 /// Reads `tools` and `tool_choice`: the tools that the reply may call, in the form of the chat
 /// completions API, whether it must, and their names. Searches of the conversation, `history`,
 /// found some of them.
-///
-/// # Errors
-/// Names the first field that is not served.
 pub fn offered(object: &Object<'_>, history: &[Value]) -> Result<Offered, ApiError> {
     let mut list = List::default();
     if let Some(tools) = object.get("tools") {
@@ -141,9 +138,6 @@ pub fn offered(object: &Object<'_>, history: &[Value]) -> Result<Offered, ApiErr
 
 /// What the model reads of the `tools` that a search found. They stand where they were found, so
 /// that the head of the prompt stays as it was.
-///
-/// # Errors
-/// Names the first field that is not served.
 pub fn found(tools: &Field<'_>) -> Result<String, ApiError> {
     let mut list = List::default();
     list.add_all(tools, None)?;

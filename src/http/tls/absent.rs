@@ -24,9 +24,6 @@ impl Tls {
     }
 
     /// Never called, for there is no value of this type.
-    ///
-    /// # Errors
-    /// None.
     pub fn reload(&self) -> Result<(), String> {
         match *self {}
     }

@@ -38,9 +38,6 @@ pub enum Direction {
 const REFUSED: &[&str] = &["chat_template", "documents"];
 
 /// Answers one request of a domain, in JSON.
-///
-/// # Errors
-/// Names the field that is not served.
 pub async fn answer(
     service: Arc<Service>,
     direction: Direction,

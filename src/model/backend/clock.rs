@@ -7,9 +7,6 @@ pub trait Timed {
     type Clock: Clock;
 
     /// A clock of the work that is queued from here on.
-    ///
-    /// # Errors
-    /// Too little memory.
     fn clock(&self) -> Result<Self::Clock, DeviceError>;
 }
 
@@ -21,9 +18,6 @@ pub trait Clock {
     fn bytes(&self) -> u64;
     /// Gives the device something to do, so that what is queued next waits for nothing but what is
     /// queued before it.
-    ///
-    /// # Errors
-    /// The device failed; so below.
     fn hold(&mut self) -> Result<(), DeviceError>;
     /// The end of all work so far.
     fn mark(&mut self) -> Result<Self::Mark, DeviceError>;

@@ -40,9 +40,6 @@ mod device {
     pub const GOLDEN_TOLERANCE: Tolerance = TOLERANCE_F32;
 
     /// What may be taken of the device's memory, bytes, if the system tells it.
-    ///
-    /// # Errors
-    /// None.
     pub fn room() -> Result<Option<u64>, DeviceError> {
         Ok(super::host_memory::room())
     }
@@ -55,9 +52,6 @@ mod device {
     }
 
     /// The host's processor.
-    ///
-    /// # Errors
-    /// None.
     pub fn open() -> Result<Backend, DeviceError> {
         Ok(Cpu::default())
     }

@@ -299,9 +299,6 @@ pub mod host {
     }
 
     /// The processors in use.
-    ///
-    /// # Errors
-    /// None.
     pub fn describe() -> Result<String, String> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(format!(

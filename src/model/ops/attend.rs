@@ -17,9 +17,6 @@ pub trait Attend<A: shapes::Attention>: Device {
     fn cache_at(&self, place: Place<Self::Pool>) -> Self::KvCache;
 
     /// An empty cache of one layer with memory of its own, whose pages do not touch.
-    ///
-    /// # Errors
-    /// Too little memory.
     fn kv_cache(&self, pages: usize) -> Result<Self::KvCache, DeviceError> {
         let stride = Self::PAGE_BYTES + PIECE_ALIGN;
         let (pool, at) = (self.pool(pages, stride)?, PIECE_ALIGN);

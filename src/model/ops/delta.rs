@@ -21,9 +21,6 @@ pub trait Delta<D: shapes::Delta>: Dense {
     fn state_at(&self, place: Place<Self::Pool>) -> Self::State;
 
     /// Zero states of one layer with memory of their own, which do not touch.
-    ///
-    /// # Errors
-    /// Too little memory.
     fn delta_state(&self) -> Result<Self::State, DeviceError> {
         let [matrices, tail] = Self::STATE_BYTES;
         let stride = matrices + tail + PIECE_ALIGN;

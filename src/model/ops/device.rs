@@ -107,9 +107,6 @@ pub trait Device {
     fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Self::Vector, WeightsError>;
 
     /// Memory of `pieces` pieces of `bytes` each, all bits zero.
-    ///
-    /// # Errors
-    /// Too little memory; so below.
     fn pool(&self, pieces: usize, bytes: usize) -> Result<Self::Pool, DeviceError>;
     /// Takes the host's room for copies of pieces, once.
     fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError>;
@@ -131,9 +128,6 @@ pub trait Device {
     fn copied(&mut self) -> Result<u64, DeviceError>;
 
     /// Storage for activations of at most `rows` rows of `width` elements.
-    ///
-    /// # Errors
-    /// Too little memory; so below.
     fn tensor(&self, rows: usize, width: usize) -> Result<Self::Tensor, DeviceError>;
     /// Memory of the host for `read` of at most `len` elements.
     fn host(&self, len: usize) -> Result<Self::Host, DeviceError>;
@@ -186,9 +180,6 @@ pub trait Device {
     }
 
     /// Copies `rows` of `x` to the host, when all operations so far are done.
-    ///
-    /// # Errors
-    /// `DeviceError` when an operation of this step failed on the device.
     fn read(
         &mut self,
         x: &Self::Tensor,

@@ -16,9 +16,6 @@ pub trait Guess: Device {
     fn ask(&mut self, _x: &Self::Tensor, _rows: Range<usize>, _out: &mut Self::Host) {}
 
     /// Waits for what was asked for, but not for operations behind that.
-    ///
-    /// # Errors
-    /// `DeviceError` when an operation of this step failed on the device.
     fn read_asked(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -35,9 +32,6 @@ pub trait Guess: Device {
     fn guess(&mut self, _logits: &Self::Tensor, _on: bool) {}
 
     /// Waits for all operations, and appends the guesses of so many sequences in `passes`.
-    ///
-    /// # Errors
-    /// `DeviceError`, as of `read_asked`.
     fn read_guesses(
         &mut self,
         _passes: usize,

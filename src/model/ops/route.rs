@@ -22,9 +22,6 @@ pub trait Route<E: shapes::Experts>: Device {
     ) -> Result<Self::Experts, WeightsError>;
 
     /// Storage for the routing of a step.
-    ///
-    /// # Errors
-    /// Too little memory.
     fn routing(&self) -> Result<Self::Routing, DeviceError>;
 
     /// Softmax over the `COUNT` routed experts, the `PER_TOKEN` most likely (lower index on a tie),

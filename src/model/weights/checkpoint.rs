@@ -70,9 +70,6 @@ pub fn open(directory: &Path, progress: Arc<Progress>) -> Result<Checkpoint, Wei
 
 /// Opens and checks a checkpoint that is not the release and is not served: its files may have any
 /// size, and it ends behind the first `layers`. For measurements and comparisons.
-///
-/// # Errors
-/// As `open`.
 pub fn open_layers(
     directory: &Path,
     layers: usize,
@@ -96,9 +93,6 @@ fn open_folder(
 }
 
 /// Refuses a directory that lacks files of the checkpoint, naming all of them.
-///
-/// # Errors
-/// `Incomplete`.
 pub fn check_whole(folder: &Folder) -> Result<(), WeightsError> {
     let weights = if folder.has(INDEX) { INDEX } else { SINGLE };
     match target::CHECKPOINT {
@@ -121,9 +115,6 @@ fn check_there(folder: &Folder, names: &[&str]) -> Result<(), WeightsError> {
 }
 
 /// Opens and checks the checkpoint compiled into the binary.
-///
-/// # Errors
-/// As `open`.
 pub fn open_embedded(progress: Arc<Progress>) -> Result<Checkpoint, WeightsError> {
     let files = target::EMBEDDED
         .iter()
@@ -574,18 +565,12 @@ impl MatrixSource<'_> {
     }
 
     /// The weights as they are stored, all of them finite.
-    ///
-    /// # Errors
-    /// As `read_f32`.
     pub fn read(&self) -> Result<Stored, WeightsError> {
         self.read_rows(0..self.weight.n())
     }
 
     /// Some rows as they are stored, all of them finite. Rows that share scales come together: they
     /// begin at a multiple of `FP8_BLOCK`.
-    ///
-    /// # Errors
-    /// As `read_f32`.
     pub fn read_rows(&self, rows: Range<usize>) -> Result<Stored, WeightsError> {
         let [codes, scales] = self.sections(rows.len());
         self.read_rows_to(rows, vec![0; codes], vec![0; scales])
@@ -604,9 +589,6 @@ impl MatrixSource<'_> {
     }
 
     /// As `read_rows`, into memory that has just the room of the `sections`.
-    ///
-    /// # Errors
-    /// As `read_f32`.
     pub fn read_rows_to<Bytes: DerefMut<Target = [u8]>>(
         &self,
         rows: Range<usize>,

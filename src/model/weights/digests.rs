@@ -63,9 +63,6 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 /// Names of the files of the checkpoint in `folder`: those that the target names, or those that a
 /// server reads.
-///
-/// # Errors
-/// An index that cannot be read.
 pub(super) fn names(folder: &Folder) -> Result<Vec<String>, WeightsError> {
     if !target::CHECKPOINT.is_empty() {
         let names = target::CHECKPOINT.iter().map(|file| file.name.to_string());
@@ -94,9 +91,6 @@ fn of_text() -> impl Iterator<Item = String> {
 }
 
 /// Files that a server may read of the checkpoint in `folder`, and what marks drawn weights.
-///
-/// # Errors
-/// An index that cannot be read.
 pub fn listed(folder: &Folder) -> Result<Vec<String>, WeightsError> {
     let mut names = of_index(folder)?;
     names.extend(fixed());
@@ -115,9 +109,6 @@ fn fixed() -> impl Iterator<Item = String> {
 }
 
 /// What the directory says of the revision that it holds.
-///
-/// # Errors
-/// As `of_directory`.
 pub fn revisions_of(directory: &Path) -> Result<Vec<Revision>, WeightsError> {
     let folder = Folder::open(directory)?;
     Ok(revisions(&folder, &names(&folder)?))
@@ -130,9 +121,6 @@ struct Job {
 }
 
 /// Reads the whole checkpoint in `directory` and compares it.
-///
-/// # Errors
-/// A file that cannot be read.
 pub fn of_directory(
     directory: &Path,
     progress: &Progress,
@@ -149,9 +137,6 @@ pub fn of_directory(
 }
 
 /// The same of the files inside the binary.
-///
-/// # Errors
-/// As `of_directory`.
 pub fn of_embedded(progress: &Progress) -> Result<Vec<FileDigest>, WeightsError> {
     let jobs = target::EMBEDDED.iter().map(|&(name, content)| Job {
         source: Source::Embedded {

@@ -57,9 +57,6 @@ impl Stamp {
 
 impl WeightsFile {
     /// Takes a regular file, and the same one opened for direct reads where there are any.
-    ///
-    /// # Errors
-    /// The operating system's.
     pub fn of(file: File, direct: Option<File>) -> io::Result<WeightsFile> {
         let stamp = Stamp::of(&file.metadata()?);
         let direct = match (direct, cached(&file, 0, &mut [0])) {
@@ -86,9 +83,6 @@ impl WeightsFile {
     }
 
     /// Whether it is what `path` leads to now.
-    ///
-    /// # Errors
-    /// The operating system's.
     pub fn is_at(&self, path: &Path) -> io::Result<bool> {
         let (own, found) = (self.file.metadata()?, path.metadata()?);
         Ok((own.dev(), own.ino()) == (found.dev(), found.ino()))
@@ -100,9 +94,6 @@ impl WeightsFile {
     }
 
     /// Whether it is as it was when it was opened.
-    ///
-    /// # Errors
-    /// The operating system's.
     pub fn is_unchanged(&self) -> io::Result<bool> {
         Ok(Stamp::of(&self.file.metadata()?) == self.stamp)
     }

@@ -32,9 +32,6 @@ impl Source {
     }
 
     /// As `open`; with it the name of the blob that the hub's cache has for the file, if it has.
-    ///
-    /// # Errors
-    /// As `open`.
     pub fn open_named(
         folder: &Folder,
         name: &str,

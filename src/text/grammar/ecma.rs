@@ -28,9 +28,6 @@ const SETS: &[(char, &str)] = &[
 ];
 
 /// The expression `pattern` of a schema, which is searched for, for the compiler.
-///
-/// # Errors
-/// Why it cannot be followed.
 pub fn searched(pattern: &str) -> Result<String, String> {
     let Some(rewritten) = rewritten(pattern) else {
         return Err("brackets and doubled signs in a class must be escaped".to_string());

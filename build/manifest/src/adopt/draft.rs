@@ -28,9 +28,6 @@ const ABSENT: &str = "absent";
 const RECOMMENDED: &str = "generation_config.json has what its makers recommend";
 
 /// A CPU target of the model whose matrices are all floats.
-///
-/// # Errors
-/// Hardware that cannot be read.
 pub(super) fn floats(root: &Path, name: &str, model: Model) -> Result<Target, ManifestError> {
     let all = Rule {
         patterns: vec!["*".to_string()],

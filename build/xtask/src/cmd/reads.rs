@@ -57,9 +57,6 @@ impl Reads {
     }
 
     /// Inputs of the tests of the crate in `folder`: itself, and what it needs of the workspace.
-    ///
-    /// # Errors
-    /// If a manifest cannot be read.
     pub fn of_crate(site: &Site, folder: &str) -> Result<Reads, Failure> {
         let mut paths = vec![folder.to_string()];
         let mut at = 0;
@@ -106,9 +103,6 @@ impl Reads {
     }
 
     /// The facts that a passed step is remembered by, one a line: `input PATH = DIGEST`.
-    ///
-    /// # Errors
-    /// If something cannot be read, or the binary not be built.
     pub fn facts(&self, site: &Site, digests: &Digests) -> Result<String, Failure> {
         let mut paths = Vec::new();
         for path in &self.paths {

@@ -230,9 +230,6 @@ impl Suite<'_> {
 }
 
 /// Runs the steps, reports, and fails if one of them did.
-///
-/// # Errors
-/// If a step failed.
 pub fn suite(site: &Site, steps: Vec<Step>, policy: Policy) -> Result<(), Failure> {
     let log = site.atlas().join("log");
     std::fs::create_dir_all(&log).map_err(|why| format!("make {}: {why}", log.display()))?;

@@ -39,9 +39,6 @@ impl Weights {
 }
 
 /// The folder of a target's weights; `None` where no package holds them.
-///
-/// # Errors
-/// The first action that failed.
 pub fn folder(site: &Site, target: Option<&str>) -> Result<Option<PathBuf>, Failure> {
     let plan = weights::plan(&site.target(target)?)?;
     plan.map(|plan| made(site, &plan)).transpose()

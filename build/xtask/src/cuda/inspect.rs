@@ -13,9 +13,6 @@ pub struct DeviceCode {
 }
 
 /// Runs `cuobjdump` on `file`.
-///
-/// # Errors
-/// If it cannot be started or refuses the file.
 pub fn device_code(cuobjdump: &Path, file: &Path) -> Result<DeviceCode, String> {
     let elf = list(cuobjdump, "--list-elf", file)?;
     let ptx = list(cuobjdump, "--list-ptx", file)?;

@@ -14,9 +14,6 @@ const KDF: std::ops::Range<usize> = 2..4;
 
 /// Signs the content of `file` with the secret key of the file `key`, whose password is asked for
 /// if it has one; leaves the signature beside it.
-///
-/// # Errors
-/// The file that cannot be used.
 pub fn sign(file: &Path, key: &Path, comment: &str) -> Result<(), String> {
     let failed = |path: &Path, why: &dyn Display| format!("{}: {why}", path.display());
     let text = fs::read_to_string(key).map_err(|why| failed(key, &why))?;

@@ -45,9 +45,6 @@ impl<E: Clone> Failures<E> {
     }
 
     /// The first error; forgotten then, unless the device is lost.
-    ///
-    /// # Errors
-    /// That error.
     pub fn told(&mut self) -> Result<(), E> {
         let told = self.first.clone().map_or(Ok(()), Err);
         if !self.lost {

@@ -138,9 +138,6 @@ impl Loader {
     }
 
     /// Waits until all that was loaded is in its place.
-    ///
-    /// # Errors
-    /// A copy failed.
     pub fn finish(&mut self) -> Result<(), CudaError> {
         self.under_way.clear();
         self.copies.synchronize()
@@ -236,9 +233,6 @@ fn queue(
 /// From `stored` on lie the codes, scales and factors of the rows, as `Job::read` leaves them; from
 /// `weight` on there is room for the matrix of `place`. Both are the device's until the stream has
 /// passed this.
-///
-/// # Errors
-/// The launch failed.
 pub unsafe fn pack(
     stored: *const u8,
     rows: usize,

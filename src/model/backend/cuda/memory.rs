@@ -65,9 +65,6 @@ pub fn room() -> Result<Option<u64>, DeviceError> {
 }
 
 /// The same of a GPU that was opened just now, which counts as not yet taken.
-///
-/// # Errors
-/// The device failed.
 pub fn room_of(device: &Device) -> Result<Option<u64>, DeviceError> {
     if target::HOST_RESERVE.is_some() {
         // As it was before the GPU was opened.
@@ -89,9 +86,6 @@ pub fn buffer<T: Element>(device: &Device, len: usize) -> Result<DeviceBuf<T>, D
 }
 
 /// Takes page-locked memory of the host for `len` elements.
-///
-/// # Errors
-/// As `buffer`.
 pub fn locked<T: Element>(device: &Device, len: usize) -> Result<PinnedBuf<T>, DeviceError> {
     Budget::default().check((len * size_of::<T>()) as u64)?;
     PinnedBuf::zeroed(device, len).map_err(refused)

@@ -14,9 +14,6 @@ pub const READER: Reader = Reader {
 };
 
 /// Matrices as they lie on the device: one below the other, or gate and up of an expert in turn.
-///
-/// # Errors
-/// As `load_matrix`.
 pub fn pack(
     parts: &[MatrixSource<'_>],
     of_experts: bool,
@@ -67,9 +64,6 @@ impl<'a> Part<'a> {
     }
 
     /// Fills the beginning of `slot`.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     pub fn read(&self, slot: &mut [u8]) -> Result<(), WeightsError> {
         self.stack.read(self.bytes.start, &mut slot[..self.bytes()])
     }

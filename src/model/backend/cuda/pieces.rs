@@ -29,9 +29,6 @@ impl Pieces {
     }
 
     /// All bytes of all pieces.
-    ///
-    /// # Errors
-    /// The device failed.
     pub fn download(&self, stream: &Stream) -> Result<Vec<u8>, CudaError> {
         let memory = self.memory.borrow();
         let mut all = vec![0; memory.len()];

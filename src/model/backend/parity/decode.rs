@@ -98,9 +98,6 @@ impl<A: shapes::Attention> Decoding<A> {
     }
 
     /// Steps of up to `rows` sequences, each of which goes all its steps before others begin.
-    ///
-    /// # Errors
-    /// The backend failed.
     fn run<B: ProbeAttention<A>>(
         &self,
         b: &mut B,

@@ -80,9 +80,6 @@ impl<A: shapes::Attention> LongContext<A> {
 
     /// The results of each step, of each of `copies` of the sequence that lie in other pages. Steps
     /// of more than `most` rows are cut; those with a row of each copy are steps of decoding.
-    ///
-    /// # Errors
-    /// The backend failed.
     fn run<B: ProbeAttention<A>>(
         &self,
         b: &mut B,

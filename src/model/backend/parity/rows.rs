@@ -77,9 +77,6 @@ pub trait RowOp {
 /// Such an operation on a backend.
 pub trait RowOpOn<B: Probe>: RowOp {
     /// Puts the weights on the backend.
-    ///
-    /// # Errors
-    /// The backend failed.
     fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError>;
 }
 
@@ -156,9 +153,6 @@ impl<'a> Rowwise<'a> {
     }
 
     /// Runs the operation that `loaded` is; what is compared of it, by row.
-    ///
-    /// # Errors
-    /// The backend failed.
     pub fn run<B: Probe>(
         &self,
         b: &mut B,

@@ -22,9 +22,6 @@ pub trait SequenceOp {
 /// Such an operation on a backend.
 pub trait SequenceOpOn<B: Probe>: SequenceOp {
     /// Puts the weights on the backend, beside what no sequence has written to yet.
-    ///
-    /// # Errors
-    /// The backend failed.
     fn open(&self, b: &mut B) -> Result<Opened<'_, B>, DeviceError>;
 }
 
@@ -216,9 +213,6 @@ impl<'a> Sequences<'a> {
     }
 
     /// The op's results on the CPU for each sequence, all rows.
-    ///
-    /// # Errors
-    /// The backend failed; so below.
     pub fn on_cpu(&self, cpu: &mut Cpu) -> Result<Vec<Vec<f32>>, DeviceError> {
         self.run(self.op, cpu)
     }

@@ -101,9 +101,6 @@ impl Packed {
     }
 
     /// The open file, to be copied.
-    ///
-    /// # Errors
-    /// The operating system's.
     pub fn handle(&self) -> io::Result<File> {
         self.file.handle().try_clone()
     }

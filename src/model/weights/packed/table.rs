@@ -73,9 +73,6 @@ impl Head {
     }
 
     /// Reads the first page of a file of `file_bytes` bytes.
-    ///
-    /// # Errors
-    /// `Problem`.
     pub fn parse(page: &[u8], file_bytes: u64) -> Result<Head, Problem> {
         let expected = HEAD_BYTES as u64;
         if page.len() < HEAD_BYTES {
@@ -170,9 +167,6 @@ impl Table {
 
     /// Reads the table that `head` points to: all that it names lies between both, under a name
     /// of its own.
-    ///
-    /// # Errors
-    /// `Problem::Malformed`.
     pub fn parse(bytes: &[u8], head: &Head) -> Result<Table, Problem> {
         if Sha256::digest(bytes)[..] != head.sha256 {
             return Err(Problem::malformed("its table is damaged"));

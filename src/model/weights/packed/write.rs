@@ -25,9 +25,6 @@ pub struct Writer {
 
 impl Writer {
     /// Begins in `file`, which is empty; `layout` is that of the backend.
-    ///
-    /// # Errors
-    /// The operating system's, as below.
     pub fn new(file: File, layout: u32, drawn: bool) -> io::Result<Writer> {
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, file);
         out.write_all(&[0; HEAD_BYTES])?;

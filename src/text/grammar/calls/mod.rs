@@ -73,9 +73,6 @@ pub trait CallGrammar: Syntax {
 }
 
 /// [`grammar`] in the form of a model.
-///
-/// # Errors
-/// As [`grammar`].
 pub fn grammar_of(
     format: ToolFormat,
     tools: &[Value],

@@ -38,9 +38,6 @@ pub struct Text {
 
 /// What a schema says of an argument that may be text. The text cannot hold `tag`, and the reader
 /// takes it for a value of one of the types `read`.
-///
-/// # Errors
-/// What cannot be said.
 pub fn text_of<'v>(
     schema: &'v Value,
     root: &Root<'v>,

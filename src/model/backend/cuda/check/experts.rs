@@ -29,9 +29,6 @@ impl ProbeExperts<Moe> for Cuda {
 }
 
 /// Compares what a layer's router and experts are packed to with what the host makes of them.
-///
-/// # Errors
-/// The checkpoint cannot be read, or loaded.
 pub fn pack(
     report: &mut Report,
     cuda: &mut Cuda,

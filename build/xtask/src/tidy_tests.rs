@@ -296,7 +296,7 @@ fn every_case_names_tests_that_exist() {
 #[test]
 fn a_test_that_does_not_exist_is_missed() {
     let root = Site::here().root;
-    let row = "| a | `build/xtask/src/tidy.rs missing` `src/none.rs a` |";
+    let row = "| a | `build/xtask/src/tidy_tests.rs missing` `src/none.rs a` |";
     assert_eq!(missing(&root, row).len(), 2, "a helper and a file");
     assert_eq!(missing(&root, "| a | none |"), ["| a | none |"]);
 }

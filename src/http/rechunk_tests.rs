@@ -1,6 +1,7 @@
 //! From tokens to events: however a reply's tokens come in groups, a stream adds up to the whole
 //! answer, in every dialect and with every syntax of tool calls.
 
+#[path = "rechunk/completions_tests.rs"]
 mod completions;
 
 use std::sync::Arc;
