@@ -16,6 +16,7 @@ mod constraint;
 mod corrupt;
 mod counts;
 mod directories;
+mod disk;
 mod drawn;
 mod files;
 mod forged;

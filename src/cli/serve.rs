@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, SyncSender};
 use std::thread;
+use std::time::Duration;
 
 use argh::{ArgsInfo, FromArgs};
 use rustix::process::getuid;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use toml::Value;
 
 use engine::speculate::Speculate;
@@ -54,6 +56,8 @@ pub const THREADS: usize = IO_THREADS * OF_RUNTIME + 1 + 1 + 2;
 /// part of what may be taken, one in so many, and bytes at most. No longer beginning is kept there.
 const STAGING_PART: u64 = 8;
 const STAGING_MAX: u64 = 4 << 30;
+/// Time in which the disk takes the last prompts, when all are answered.
+const WRITTEN_MAX: Duration = Duration::from_secs(5);
 /// Who may read the access log: the server's user and group.
 const ACCESS_LOG_MODE: u32 = 0o640;
 /// Who may read recorded texts: the server's user.
@@ -488,7 +492,8 @@ async fn serve(
     let disk = disk(options, &files);
     let setup = Setup { limits, disk };
     let engine = boot::engine(&files, &progress, options.golden.as_deref(), setup);
-    let following = notifier.clone().follow(engine.handle.clone(), progress);
+    let handle = engine.handle.clone();
+    let following = notifier.clone().follow(handle.clone(), progress);
     tokio::spawn(following);
     let outcome = live(engine, warm, &state, &place, &notifier).await;
     notifier.stopping();
@@ -502,6 +507,10 @@ async fn serve(
             false
         }
     };
+    if options.cache_dir.is_some() {
+        handle.drain();
+        let _ = timeout(WRITTEN_MAX, boot::reached(&handle, Phase::Stopped)).await;
+    }
     if drained {
         if outcome.is_ok() {
             log::line("stopped");
