@@ -331,6 +331,26 @@ __device__ inline void cluster_store(float* mine, unsigned rank, float value) {
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(at), "f"(value) : "memory");
 }
 
+// Arrives at the barrier of block `rank` of the cluster that lies where this block's does, behind
+// what this thread, and who met it at a barrier, has written: `cluster_wait` sees it.
+__device__ inline void cluster_arrive(unsigned long long* mine, unsigned rank) {
+  unsigned at;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(mine)), "r"(rank));
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(at)
+               : "memory");
+}
+__device__ inline void cluster_wait(unsigned long long* barrier, unsigned parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again%=:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again%=;\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
 // Barrier `index` of `kThreads` threads, some of which arrive and do not wait.
 template <int kThreads>
 __device__ inline void named_sync(int index) {

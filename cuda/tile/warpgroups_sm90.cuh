@@ -12,10 +12,12 @@
 // A warpgroup's instructions block its warps until the tensor cores have room, so the warpgroups
 // take turns: one multiplies a step while the other decodes the next and adds what it has.
 //
-// Where tiles are few, the blocks of a cluster have a segment of K each, and add the segments in
-// order out of each other's shared memory.
+// Where tiles would leave SMs idle, or rows are so few that weights alone take time, the blocks of
+// a cluster have a segment of K each of all the cluster's tiles, and add the segments in order out
+// of each other's shared memory.
 #pragma once
 
+#include "base/launch.cuh"
 #include "tile/panels.cuh"
 #include "tile/wgmma_sm90.cuh"
 
@@ -171,6 +173,32 @@ struct Divisor {
   __device__ int remainder(int of) const { return of - quotient(of) * static_cast<int>(by); }
 };
 
+// Tiles of rows that take the same panels one after the other: so weights come from memory once for
+// all of them.
+inline constexpr int kGroupTiles = 8;
+
+// Order of a product's tiles.
+struct TileOrder {
+  int across;     // tiles of panels
+  int down;       // tiles of rows
+  Divisor group;  // tiles of `kGroupTiles` tiles of rows
+
+  __host__ TileOrder(unsigned across, unsigned down)
+      : across(static_cast<int>(across)),
+        down(static_cast<int>(down)),
+        group(across * kGroupTiles) {}
+
+  __host__ __device__ int tiles() const { return across * down; }
+
+  // Tile i: of the panels, `x`, and of the rows, `y`.
+  __device__ int2 at(int i) const {
+    const int first = group.quotient(i) * kGroupTiles;
+    const unsigned in_group = group.remainder(i), rows = min(kGroupTiles, down - first);
+    const unsigned of_panels = in_group / rows;
+    return {static_cast<int>(of_panels), first + static_cast<int>(in_group - of_panels * rows)};
+  }
+};
+
 // Rows of a tile such that `of_rows(rows)` tiles take all SMs the shortest time: a step of a tile
 // takes a time of its own, which grows with its rows by less than they do.
 template <class Count>
@@ -188,6 +216,28 @@ __host__ inline int tile_rows_for(Count of_rows) {
   return best;
 }
 
+// Launches `kernel` of `args`, rows of a tile and the tiles' order, for all of `rows` rows by
+// `across` tiles of panels. `early`: as `Launch` has it.
+template <class... Params, class... Args>
+cudaError_t launch_tiles(void (*kernel)(Params...), unsigned across, int rows, bool early,
+                         cudaStream_t stream, Args... args) {
+  const int tile_rows =
+      tile_rows_for([&](int each) { return across * blocks_for(rows, each); });
+  const TileOrder order(across, blocks_for(rows, tile_rows));
+  const auto tiles = static_cast<unsigned>(order.tiles());
+  if (tiles > Divisor::kEnd) return cudaErrorInvalidValue;
+  const Launch shape{min(tiles, static_cast<unsigned>(target::SMS)), kWarpgroupThreads,
+                     kWarpgroupBytes, 1, 1, early};
+  return launch_chained(kernel, shape, stream, args..., tile_rows, order);
+}
+
+// Blocks of a grid whose clusters of `parts` have `tiles`: all at once, or in turns of as many as
+// there are SMs for.
+__host__ constexpr unsigned cluster_blocks(unsigned tiles, int parts) {
+  const unsigned clusters = target::SMS / parts;
+  return (tiles < clusters ? tiles : clusters) * parts;
+}
+
 // Barriers of all warpgroups that multiply, and of each; 1 and 2 are their turns.
 inline constexpr int kConsumersBarrier = 3;
 inline constexpr int kWarpgroupBarriers = 4;
@@ -201,10 +251,20 @@ struct OutStorage {
 // Of sums that go to memory from registers.
 struct NoOutStorage {};
 
-// Of a segment's sums, (rows, weights). Rows are padded so that a warp's lie in different banks.
+// Rows of tiles that a cluster has more than one of, at most: sums of two have room. Half of them
+// leave more room for steps.
+inline constexpr int kTurnRowsMax = 64;
+inline constexpr int kFewTurnRowsMax = 32;
+
+// A segment's sums, (rows, weights), of a tile and of the one before, which is added meanwhile.
+// Rows are padded so that a warp's lie in different banks.
+template <int kRows>
 struct SegmentStorage {
   static constexpr int kWeights = kTilePanels * kPanelRows;
-  float sums[kTileRowsMax][kWeights + 4];
+  static constexpr unsigned kTurns = kRows <= kTurnRowsMax ? 2 : 1;
+  float sums[kTurns][kRows][kWeights + 4];
+  WarpgroupTile tile[kTurns];
+  unsigned long long there[kTurns];  // barrier: the segments of all blocks
 };
 
 // A thread of those that multiply, at one of the two tiles that are known.
@@ -263,15 +323,17 @@ struct RowSink {
 
 // Leaves a segment's sums to the blocks of the cluster.
 struct PutsSegment {
-  template <class W, int kSums>
-  __device__ void operator()(const Consumer<W, SegmentStorage>& self, const WarpgroupTile&,
-                             const float (&sums)[kSums]) const {
+  template <class W, int kRows, int kSums>
+  __device__ void operator()(const Consumer<W, SegmentStorage<kRows>>& self,
+                             const WarpgroupTile& tile, const float (&sums)[kSums]) const {
+    const unsigned turn = self.turn % SegmentStorage<kRows>::kTurns;
+    if (self.thread() == 0) self.shared.tile[turn] = tile;
     const int at = self.panel() * kPanelRows + self.lane() / 4, first = self.lane() % 4 * 2;
 #pragma unroll
     for (int e = 0; e < kSums; e += 4) {
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
-        float* row = self.shared.sums[e * 2 + first + odd];
+        float* row = self.shared.sums[turn][e * 2 + first + odd];
         row[at] = sums[e + odd], row[at + 8] = sums[e + odd + 2];
       }
     }
@@ -291,9 +353,11 @@ constexpr bool has_warpgroups(Storage storage, int k) {
   return k % kBlockColumns == 0 && known_tiles(storage, k) > 0;
 }
 
-// Products with matrices of kK columns; `Out` is what sums need of shared memory on their way out.
-// A cluster of `kParts` blocks has a tile, each of them as much of K.
-template <Storage kStorage, int kK, class Out = NoOutStorage, int kParts = 1>
+// Products with matrices of kK columns by tiles of up to kRows rows; `Out` is what sums need of
+// shared memory on their way out. A cluster of `kParts` blocks has a tile, each of them as much of
+// K.
+template <Storage kStorage, int kK, class Out = NoOutStorage, int kParts = 1,
+          int kRows = kTileRowsMax>
 struct Warpgroups {
   using W = Matrix<kStorage>;
   static constexpr int kStep = kBlockColumns;
@@ -305,7 +369,7 @@ struct Warpgroups {
   // Instructions of a step.
   static constexpr int kInstructions = kStep / 16;
   static constexpr int kPanelBytes = kStepGroups * W::kGroupBytes;
-  static constexpr int kTileGroups = kTileRowsMax / kOperandRows;
+  static constexpr int kTileGroups = kRows / kOperandRows;
   static constexpr int kStageBytes = kTilePanels * kPanelBytes + kTileGroups * kOperandBytes;
   // Scales of a panel, of this block's steps.
   static constexpr int kScaleBytes = kSteps * W::kBlockScaleBytes;
@@ -322,13 +386,20 @@ struct Warpgroups {
     unsigned long long taken;   // nobody reads them any more
   };
 
-  static constexpr int kStages =
+  // Steps under way: as many as have room, and no more than hide memory.
+  static constexpr int kStagesMax = 12;
+  static constexpr int kStagesFit =
       (kWarpgroupBytes - sizeof(Out) - kKnown * sizeof(Known) - 256) / kStageBytes;
+  static constexpr int kStages = kStagesFit < kStagesMax ? kStagesFit : kStagesMax;
   // FP8's sums of a step wait for its scale, and for those of a segment, if it has more steps.
   static constexpr bool kThreeSums = W::kFp8 && kSegmentSteps > 1;
   // Rows of a tile whose steps are decoded while others are multiplied: three sums leave no
   // registers for two steps of more.
   static constexpr int kAheadRows = kThreeSums ? 64 : kTileRowsMax;
+
+  // Registers of a thread; both are all that the block was started with. Sums of few rows are few.
+  static constexpr int kFetcherRegisters = kRows <= kTurnRowsMax ? 88 : 24;
+  static constexpr int kConsumerRegisters = kRows <= kTurnRowsMax ? 208 : 240;
 
   struct SharedStorage {
     unsigned char codes[kStages][kTilePanels][kPanelBytes];
@@ -364,8 +435,9 @@ struct Warpgroups {
   // All tiles of this block: `tiles(i, tile)` gives the i-th of the grid, false behind the last.
   // The block's next one is as far behind as there are blocks, or what `tiles.next` says.
   // `sink(consumer, tile, sums)` takes a thread's sums of a tile, before their row scale.
-  // Waits for the kernels before this one; `beside` the one just before, which has started because
-  // those before it are done, it waits at its end alone, so that what follows finds both done.
+  // Waits for the kernels before this one, where a cluster shares K when it has asked for weights.
+  // `beside` the one just before, which has started because those before it are done, it waits at
+  // its end alone, so that what follows finds both done.
   template <class Tiles, class Sink>
   __device__ void run(const Tiles& tiles, const Sink& sink, bool beside = false) {
     if (threadIdx.x == 0) {
@@ -378,50 +450,64 @@ struct Warpgroups {
         ptx::mbarrier_init(&known.scaled, kWarpLanes);
         ptx::mbarrier_init(&known.taken, kTilePanels);
       }
+      if constexpr (kParts > 1) {
+        for (auto& there : shared.out.there) ptx::mbarrier_init(&there, kParts);
+      }
       ptx::mbarrier_init_fence();
     }
-    __syncthreads();  // the barriers can be waited for
-    if (!beside) ptx::griddepcontrol_wait();
-    ptx::griddepcontrol_launch_dependents();
+    if constexpr (kParts > 1) {
+      ptx::cluster_sync();  // the barriers can be waited for, and arrived at
+    } else {
+      __syncthreads();  // the barriers can be waited for
+      follow(beside);
+    }
     if (warp() < 4) {
-      // 24 and 240 a thread are all that the block was started with.
-      ptx::registers_release<24>();
+      ptx::registers_release<kFetcherRegisters>();
       if (warp() < kFetchers) {
-        fetch();
+        fetch(beside);
       } else if (warp() == kFetchers) {
         tell(tiles);
       }
-      if constexpr (kParts > 1) {
-        static_assert(kKnown > 1, "a tile is still known when the end behind it is told");
-        __syncwarp();         // lanes that copied or told go together
-        ptx::cluster_sync();  // all segments are there
-        ptx::cluster_sync();  // they have been read
-      }
+      if constexpr (kParts > 1) __syncwarp();  // lanes that copied or told go together
     } else {
-      ptx::registers_take<240>();
+      ptx::registers_take<kConsumerRegisters>();
+      if constexpr (kParts > 1) follow(beside);
       if (consumer() == 1) give_turn();
       multiply_all(sink);
-      if constexpr (kParts > 1) {
-        join(sink);
-      } else {
-        ptx::copy_out_wait();
-      }
+      if constexpr (kParts == 1) ptx::copy_out_wait();
       if (beside) ptx::griddepcontrol_wait();
     }
+    if constexpr (kParts > 1) ptx::cluster_sync();  // nobody reads or arrives here any more
   }
 
-  // Adds the segments' sums of the tile that the blocks of the cluster have had, each a part of
-  // them. `sink.join(tile, row, weight, sums)` takes those of four weights side by side.
+  // Waits for the kernels before this one, if it is beside none, and lets the next one start.
+  __device__ static void follow(bool beside) {
+    if (!beside) ptx::griddepcontrol_wait();
+    ptx::griddepcontrol_launch_dependents();
+  }
+
+  // Tells the blocks of the cluster that this one's segment of a tile is there.
+  __device__ void arrive(unsigned told) const {
+    Consumer<W, Out>::sync();  // all warps' sums are written
+    const int thread = Consumer<W, Out>::thread();
+    if (thread < kParts) ptx::cluster_arrive(&shared.out.there[told % Out::kTurns], thread);
+  }
+
+  // Adds the segments' sums of a tile when the blocks of the cluster have made them, each block a
+  // part. `sink.join(tile, row, weight, sums)` takes those of four weights side by side. A block's
+  // sums of a tile are written where those of the last but one were: when it knows that all have
+  // made the last one's, they have added those before.
   template <class Sink>
-  __device__ void join(const Sink& sink) const {
-    ptx::cluster_sync();  // all segments are there
-    const WarpgroupTile& tile = known(0).tile;
-    constexpr int kQuads = SegmentStorage::kWeights / 4, kThreads = kConsumers * 128;
+  __device__ void join(unsigned told, const Sink& sink) const {
+    const unsigned turn = told % Out::kTurns;
+    ptx::cluster_wait(&shared.out.there[turn], told / Out::kTurns % 2);
+    const WarpgroupTile& tile = shared.out.tile[turn];
+    constexpr int kQuads = Out::kWeights / 4, kThreads = kConsumers * 128;
     const int thread = static_cast<int>(blockIdx.x % kParts) * kThreads + threadIdx.x - 128;
 #pragma unroll 1
     for (int item = thread; item < tile.rows * kQuads; item += kParts * kThreads) {
       const int row = item / kQuads, weight = item % kQuads * 4;
-      const float* mine = &shared.out.sums[row][weight];
+      const float* mine = &shared.out.sums[turn][row][weight];
       float4 part[kParts], total{};
 #pragma unroll
       for (int p = 0; p < kParts; ++p) part[p] = ptx::cluster_load(mine, p);
@@ -432,7 +518,6 @@ struct Warpgroups {
       }
       sink.join(tile, row, weight, total);
     }
-    ptx::cluster_sync();  // they have been read
   }
 
   // What is known of the tile that was told after `told` others.
@@ -472,22 +557,36 @@ struct Warpgroups {
     return known(told).tile.rows > 0;
   }
 
-  // Fetches codes and rows of all tiles.
-  __device__ void fetch() {
+  // Fetches codes and rows of all tiles. Codes of a cluster's tiles depend on nothing: the warp
+  // that fetches rows alone waits for the kernels before.
+  __device__ void fetch(bool beside) {
+    if constexpr (kParts > 1) {
+      if (warp() == kFetchers - 1) follow(beside);
+    }
     for (unsigned told = 0; next(told); ++told) fetch(known(told).tile);
+  }
+
+  // Number of this lane's copy of a step: a panel's codes, behind them the rows; others have none.
+  // Lanes start their copies one after the other: one warp alone would take longer than a step.
+  __device__ static int copy_of_lane() {
+    if constexpr (kParts == 1) return warp() + lane() * kFetchers;
+    constexpr int kWarps = kFetchers - 1;
+    if (warp() == kWarps) return kTilePanels + lane();
+    return lane() < kTilePanels / kWarps ? warp() + lane() * kWarps : kTilePanels + 1;
   }
 
   // Multiplies all tiles.
   template <class Sink>
   __device__ void multiply_all(const Sink& sink) {
     // One register is kept while a tile is multiplied: the rest is computed again.
-    for (unsigned told = 0; next(told); ++told) {
+    unsigned told = 0;
+    for (; next(told); ++told) {
       ptx::mbarrier_wait(&known(told).scaled, turn_of(told));
       const int rows = known(told).tile.rows;
-      if (rows > 64) {
-        consume<128>(told, sink);
-      } else if (rows > 32) {
-        consume<64>(told, sink);
+      if (kRows > 64 && rows > 64) {
+        consume<kRows>(told, sink);
+      } else if (kRows > 32 && rows > 32) {
+        consume<kRows < 64 ? kRows : 64>(told, sink);
       } else if (rows > 16) {
         consume<32>(told, sink);
       } else if (rows > 8) {
@@ -498,13 +597,14 @@ struct Warpgroups {
       __syncwarp();  // all lanes have read what is known
       asm volatile("" : "+r"(told));
       if (lane() == 0) ptx::mbarrier_arrive(&known(told).taken);
+      if constexpr (kParts > 1) arrive(told);
     }
+    if constexpr (kParts > 1) join(told - 1, sink);
   }
 
-  // A warp's part of a tile. Its lanes start their copies one after the other: one warp alone would
-  // take longer than a step.
+  // A warp's part of a tile.
   __device__ void fetch(const WarpgroupTile& tile) {
-    const int groups = operand_groups(tile.rows), copy = warp() + lane() * kFetchers;
+    const int groups = operand_groups(tile.rows), copy = copy_of_lane();
     const W w{tile.weights, tile.n, kK};
     // A panel behind the last one is the last one again; its sums are dropped.
     const int panel = min(tile.panel + copy, panels_of(tile.n) - 1);
@@ -513,8 +613,12 @@ struct Warpgroups {
     for (int step = first; step < first + kSteps; ++step) {
       ptx::mbarrier_wait(&shared.empty[slot], parity ^ 1);
       if (copy < kTilePanels) {
-        ptx::copy_bulk_shared(shared.codes[slot][copy], w.codes(panel, step * kStepGroups),
-                              kPanelBytes, &shared.full[slot]);
+        const unsigned char* codes = w.codes(panel, step * kStepGroups);
+        if constexpr (kParts > 1) {
+          ptx::copy_bulk(shared.codes[slot][copy], codes, kPanelBytes, &shared.full[slot]);
+        } else {
+          ptx::copy_bulk_shared(shared.codes[slot][copy], codes, kPanelBytes, &shared.full[slot]);
+        }
       } else if (copy == kTilePanels) {
         const unsigned bytes = groups * kOperandBytes;
         const size_t block = static_cast<size_t>(step) * tile.groups;
@@ -531,23 +635,22 @@ struct Warpgroups {
   __device__ static void ask_scales(Known& known) {
     const WarpgroupTile& tile = known.tile;
     const W w{tile.weights, tile.n, kK};
-    const int last = panels_of(tile.n) - 1;
-    constexpr int kEach = W::kFp8 ? 8 : 16, kOfPanel = kScaleBytes / kEach;
+    constexpr int kLanes = kWarpLanes / kTilePanels;  // of a panel
+    constexpr int kEach = W::kFp8 ? 8 : 16;
+    const int to = lane() / kLanes, panel = min(tile.panel + to, panels_of(tile.n) - 1);
+    const unsigned char* from = w.block_scales(panel, first_step());
 #pragma unroll 1
-    for (int i = lane(); i < kTilePanels * kOfPanel; i += kWarpLanes) {
-      const int panel = i / kOfPanel, at = i % kOfPanel * kEach;
-      const unsigned char* from = w.block_scales(min(tile.panel + panel, last), first_step()) + at;
+    for (int at = lane() % kLanes * kEach; at < kScaleBytes; at += kLanes * kEach) {
       if constexpr (kEach == 8) {
-        ptx::copy_async_8(known.scales[panel] + at, from, true);
+        ptx::copy_async_8(known.scales[to] + at, from + at, true);
       } else {
-        ptx::copy_async(known.scales[panel] + at, from, true);
+        ptx::copy_async(known.scales[to] + at, from + at, true);
       }
     }
     if constexpr (W::kNvfp4) {
-      constexpr int kLanes = kWarpLanes / kTilePanels;
-      const int panel = lane() / kLanes, at = lane() % kLanes * 4;
-      const float* from = w.row_scales() + min(tile.panel + panel, last) * kPanelRows + at;
-      ptx::copy_async(known.row_scales[panel] + at, from, true);
+      const int at = lane() % kLanes * 4;
+      const float* scales = w.row_scales() + panel * kPanelRows + at;
+      ptx::copy_async(known.row_scales[to] + at, scales, true);
     }
   }
 
@@ -561,6 +664,9 @@ struct Warpgroups {
       sum_in_turns<kN>(scales, total);
     }
     asm volatile("" : "+r"(told));
+    if constexpr (kParts > 1) {
+      if (told > 0) join(told - 1, sink);
+    }
     const Known& of = known(told);
     sink(Consumer<W, Out>{shared.out, of.row_scales[warp() - 4], told % 2}, of.tile, total);
   }

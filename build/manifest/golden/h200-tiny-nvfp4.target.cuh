@@ -182,7 +182,7 @@ struct LinearAdd {
   static constexpr int kThreads = 256;
 };
 
-// Kernel `held_f16` of `lm_head`.
+// Kernel `warpgroups_f16` of `lm_head`.
 struct LmHead {
   static constexpr int kThreads = 256;
 };

@@ -174,9 +174,9 @@ threads = 384
 why = "a warp fetches steps of 128 columns, two warpgroups multiply in turns; few rows as `linear`"
 
 [hardware.op.lm_head]
-kernel = "held_f16"
+kernel = "warpgroups_f16"
 threads = 256
-why = "as `norm_linear` has up to 64 rows; each block ranks what it has made, then a block a row"
+why = "as `norm_linear` has up to 64 rows; each block ranks what it has made, then a block a row; rows that no block holds are ranked as by `top_k`"
 
 [hardware.op.moe]
 kernel = "rows_f16"

@@ -168,6 +168,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("select", "vectors_f32"),
     Kernel::new("top_k", "chunks_f32"),
     Kernel::new("lm_head", "held_f16"),
+    Kernel::new("lm_head", "warpgroups_f16").warpgroups(),
     Kernel::new("store_kv", "pages_bf16"),
     Kernel::new("attend", "split_kv_bf16"),
     Kernel::new("attend", "tiles_bf16"),

@@ -21,7 +21,9 @@ namespace atlas::attend {
 inline constexpr int kWideConsumers = 2;
 inline constexpr int kWideThreads = (1 + kWideConsumers) * wgmma::kThreads;
 inline constexpr int kWideRows = kWideConsumers * wgmma::kRows;
-inline constexpr int kWideStages = 2;
+// Blocks under way, of keys and of values: one of narrow heads is done sooner than memory answers.
+template <class A>
+inline constexpr int kWideStages = A::kHeadDim <= 128 ? 4 : 2;
 // Parts of a block.
 inline constexpr int kKeys = 0;
 inline constexpr int kValues = 1;
@@ -37,9 +39,9 @@ struct alignas(1024) WideStorage {
   static_assert(A::kHeadDim <= 256, "a warpgroup's sums are up to 256 columns: `split_kv_bf16`");
 
   bf16 query[kWideConsumers][wgmma::kRows * A::kHeadDim];
-  bf16 part[2][kWideStages][Heads<A>::kPage];  // keys, values
-  unsigned long long full[2][kWideStages];
-  unsigned long long empty[2][kWideStages];
+  bf16 part[2][kWideStages<A>][Heads<A>::kPage];  // keys, values
+  unsigned long long full[2][kWideStages<A>];
+  unsigned long long empty[2][kWideStages<A>];
 };
 
 // Scores, then weights, of a thread: 64 rows by 64 positions of its warpgroup.
@@ -96,13 +98,13 @@ struct WideProducer : WideTile<A> {
   // Positions behind the tile's last one are zeros: a weight of zero times memory that nobody wrote
   // is not always zero.
   __device__ void bring(int part, int block) const {
-    const int stage = turn(block) % kWideStages, lane = threadIdx.x;
+    const int stage = turn(block) % kWideStages<A>, lane = threadIdx.x;
     const unsigned* pages = params.pages + params.tables[first];
     const bf16* from =
         params.cache + tile::head_at<A>(pages[block], params.page_stride, kv_head, part);
     bf16* to = shared.part[part][stage];
     unsigned long long* full = &shared.full[part][stage];
-    ptx::mbarrier_wait(&shared.empty[part][stage], turn(block) / kWideStages % 2 ^ 1);
+    ptx::mbarrier_wait(&shared.empty[part][stage], turn(block) / kWideStages<A> % 2 ^ 1);
     const int live = start + tokens - block * kBlock;
     if (live >= kBlock) {
       constexpr unsigned kBytes = kBlockElements * sizeof(bf16);
@@ -183,20 +185,20 @@ struct WideConsumer : WideTile<A> {
   // Waits for a block's keys or values.
   __device__ void await(int part, int block) const {
     const int at = turn(block);
-    ptx::mbarrier_wait(&shared.full[part][at % kWideStages], at / kWideStages % 2);
+    ptx::mbarrier_wait(&shared.full[part][at % kWideStages<A>], at / kWideStages<A> % 2);
   }
 
   // Frees their place; their instructions are done, for all four warps together.
   __device__ void release(int part, int block) const {
     if (threadIdx.x % wgmma::kThreads == 0) {
-      ptx::mbarrier_arrive(&shared.empty[part][turn(block) % kWideStages]);
+      ptx::mbarrier_arrive(&shared.empty[part][turn(block) % kWideStages<A>]);
     }
   }
 
   // Starts the scores of a block.
   __device__ void score(Scores& scores, int block) const {
     const bf16* query = shared.query[group];
-    const bf16* key = shared.part[kKeys][turn(block) % kWideStages];
+    const bf16* key = shared.part[kKeys][turn(block) % kWideStages<A>];
     wgmma::fence();
 #pragma unroll
     for (int dim = 0; dim < kHeadDim; dim += 16) {
@@ -210,7 +212,7 @@ struct WideConsumer : WideTile<A> {
 
   // Starts the mix of a block's values.
   __device__ void mix(Mixed& mixed, const unsigned (&weights)[kBlock / 16][4], int block) const {
-    const bf16* value = shared.part[kValues][turn(block) % kWideStages];
+    const bf16* value = shared.part[kValues][turn(block) % kWideStages<A>];
     wgmma::fence();
 #pragma unroll
     for (int k = 0; k < kBlock / 16; ++k) {
@@ -352,7 +354,7 @@ __global__ __launch_bounds__(kWideThreads, 1) void tiles_bf16(Params params) {
   ptx::griddepcontrol_launch_dependents();
   if (threadIdx.x == 0) {
     for (int part = 0; part < 2; ++part) {
-      for (int stage = 0; stage < kWideStages; ++stage) {
+      for (int stage = 0; stage < kWideStages<A>; ++stage) {
         ptx::mbarrier_init(&shared.full[part][stage], 1);
         ptx::mbarrier_init(&shared.empty[part][stage], kWideConsumers);
       }

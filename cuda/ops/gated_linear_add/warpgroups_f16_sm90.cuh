@@ -63,11 +63,11 @@ struct WarpgroupsF16 {
   static int launch(float* x, const float* gain, const float* z, const unsigned* in_cells,
                     const unsigned char* weight, unsigned char* operands, float* residual,
                     unsigned rows, unsigned format, cudaStream_t stream) {
-    if (rows <= linear_add::kFewRowsMax) {
-      return HeadsF32<target::GatedRmsNorm, D>::launch(x, gain, z, in_cells, weight, operands,
-                                                    residual, rows, format, stream);
-    }
     return linear_add::for_format(format, [&](auto storage) {
+      if (rows <= linear_add::few_rows_max<storage.value, kValues>(target::HIDDEN)) {
+        return static_cast<cudaError_t>(HeadsF32<target::GatedRmsNorm, D>::launch(
+            x, gain, z, in_cells, weight, operands, residual, rows, format, stream));
+      }
       const tile::Operands<storage.value> to{operands,
                                              tile::operand_groups(static_cast<int>(rows))};
       const Launch rounds{static_cast<unsigned>(to.groups), tile::kRoundThreads, 0,

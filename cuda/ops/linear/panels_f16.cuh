@@ -209,6 +209,12 @@ struct PanelsF16 {
       tile::staged_rows<tile::Wide>(kK, tile::kTileRows) == tile::kTileRows &&
       tile::staged_rows<tile::Narrow>(kK, tile::kNarrowRowsMax) == tile::kNarrowRowsMax;
 
+  // Rows that some shape has room for, at most.
+  template <int kK>
+  static constexpr int kStreamedRowsMax =
+      kStagesAll<kK> ? tile::kTileRows
+                     : tile::staged_rows<tile::Shorter<tile::Wide>>(kK, tile::kTileRows);
+
   // Up to a tile of rows.
   template <tile::Storage kStorage, int kK>
   static cudaError_t tile_streamed(const Params& params, cudaStream_t stream) {

@@ -3,7 +3,7 @@
 //             model's output projections, others as `linear`
 // Bound by:   few rows: as `linear`; many rows: tensor instructions
 // Sync:       few rows: as `linear`; many: two chained launches, rows to operands and the product,
-//             whose tiles a cluster shares where they are few
+//             whose tiles a cluster shares where they or the rows are few
 #pragma once
 
 #include <type_traits>
@@ -13,22 +13,17 @@
 
 namespace atlas::linear_add {
 
-// Rows that `linear` takes, at most, where panels are few and it splits K over the SMs; more are
-// operands of warpgroup instructions.
-inline constexpr int kFewRowsMax = 64;
-// The same bound where panels are many: `linear` would read their weights again for each tile of
-// rows.
-inline constexpr int kFewRowsOfManyPanels = tile::kTileRows;
-
-// Whether a product has so few rows that they are faster as `linear` has them.
-inline bool is_few(const linear::Params& params) {
-  const bool splits = linear::has_few_panels(params.n, params.k);
-  return params.rows <= (splits ? kFewRowsMax : kFewRowsOfManyPanels);
-}
-
 using linear::dynamic_shared;
 using linear::Params;
 using Few = linear::PanelsF16<target::Linear, tile::Adds, target::LinearAddWidths>;
+
+// Rows of kK columns that `linear` takes, at most: as many as a block stages, and more where panels
+// are few and it splits K over the SMs; others are operands of warpgroup instructions.
+template <tile::Storage kStorage, int kK>
+int few_rows_max(int n) {
+  const bool splits = Few::kSplit<kStorage, kK> && linear::has_few_panels(n, kK);
+  return splits ? tile::kSplitRowsMax : Few::kStreamedRowsMax<kK>;
+}
 
 template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kRoundThreads) void round(const float* x,
@@ -43,18 +38,19 @@ __global__ __launch_bounds__(tile::kRoundThreads) void round(const float* x,
 
 template <tile::Storage kStorage, int kK>
 __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
-    Params params, tile::Operands<kStorage> x, int tile_rows, tile::Divisor across,
-    int tile_count) {
+    Params params, tile::Operands<kStorage> x, int tile_rows, tile::TileOrder order) {
   const auto tiles = [&](int i, tile::WarpgroupTile& tile) {
-    const int first = across.quotient(i) * tile_rows;
+    if (i >= order.tiles()) return false;
+    const int2 at = order.at(i);
+    const int first = at.y * tile_rows;
     tile = {params.weight,
             params.n,
-            across.remainder(i) * tile::kTilePanels,
+            at.x * tile::kTilePanels,
             x.base + first / tile::kOperandRows * tile::kOperandBytes,
             x.groups,
             min(tile_rows, params.rows - first),
             params.out + static_cast<size_t>(first) * params.n};
-    return i < tile_count;
+    return true;
   };
   tile::Warpgroups<kStorage, kK>(dynamic_shared).run(tiles, tile::RowSink<tile::Adds>{});
 }
@@ -70,42 +66,54 @@ struct JoinsRows : tile::PutsSegment {
   }
 };
 
-// A cluster has a tile of all rows by some panels, its blocks a segment of K each.
-template <tile::Storage kStorage, int kK>
+// Clusters have tiles of all rows by some panels in turn, their blocks a segment of K each.
+template <tile::Storage kStorage, int kK, int kRows>
 __global__ __cluster_dims__(tile::segments(kK))
 __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(Params params,
-                                                                tile::Operands<kStorage> x) {
+                                                                tile::Operands<kStorage> x,
+                                                                int tile_count) {
   constexpr int kParts = tile::segments(kK);
   const auto tiles = [&](int i, tile::WarpgroupTile& tile) {
     tile = {params.weight, params.n,    i / kParts * tile::kTilePanels, x.base,
             x.groups,      params.rows, params.out};
-    return i < static_cast<int>(gridDim.x);
+    return i / kParts < tile_count;
   };
-  tile::Warpgroups<kStorage, kK, tile::SegmentStorage, kParts>(dynamic_shared)
+  tile::Warpgroups<kStorage, kK, tile::SegmentStorage<kRows>, kParts, kRows>(dynamic_shared)
       .run(tiles, JoinsRows<kStorage, kK>{});
+}
+
+template <tile::Storage kStorage, int kK, int kRows>
+cudaError_t multiply_split(const Params& params, const tile::Operands<kStorage>& x,
+                           cudaStream_t stream) {
+  const unsigned tiles = tile::panel_tiles(params.n);
+  const Launch shape{tile::cluster_blocks(tiles, tile::segments(kK)), tile::kWarpgroupThreads,
+                     tile::kWarpgroupBytes};
+  return launch_chained(split_product<kStorage, kK, kRows>, shape, stream, params, x,
+                        static_cast<int>(tiles));
 }
 
 // Rows that are operands already.
 template <tile::Storage kStorage, int kK>
 cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
                      cudaStream_t stream) {
-  const unsigned across = tile::panel_tiles(params.n);
-  // Results have the residual's width: too many tiles for one wave are too many in every product.
-  if constexpr (tile::panel_tiles(target::HIDDEN) * tile::segments(kK) <= target::SMS) {
-    const unsigned blocks = across * tile::segments(kK);
-    if (params.rows <= tile::kTileRowsMax && blocks <= target::SMS) {
-      const Launch shape{blocks, tile::kWarpgroupThreads, tile::kWarpgroupBytes};
-      return launch_chained(split_product<kStorage, kK>, shape, stream, params, x);
+  if constexpr (tile::segments(kK) > 1) {
+    using tile::kFewTurnRowsMax, tile::kTurnRowsMax;
+    if (params.rows <= kFewTurnRowsMax) {
+      return multiply_split<kStorage, kK, kFewTurnRowsMax>(params, x, stream);
+    }
+    if (params.rows <= kTurnRowsMax) {
+      return multiply_split<kStorage, kK, kTurnRowsMax>(params, x, stream);
     }
   }
-  const auto count = [&](int rows) { return across * blocks_for(params.rows, rows); };
-  const int tile_rows = tile::tile_rows_for(count);
-  const unsigned tiles = count(tile_rows);
-  if (tiles > tile::Divisor::kEnd) return cudaErrorInvalidValue;
-  const Launch shape{min(tiles, static_cast<unsigned>(target::SMS)), tile::kWarpgroupThreads,
-                     tile::kWarpgroupBytes, 1, 1, tile::starts_early(params.rows)};
-  return launch_chained(product<kStorage, kK>, shape, stream, params, x, tile_rows,
-                        tile::Divisor(across), static_cast<int>(tiles));
+  // Results have the residual's width: too many tiles for one turn are too many in every product.
+  if constexpr (tile::panel_tiles(target::HIDDEN) * tile::segments(kK) <= target::SMS) {
+    const unsigned across = tile::panel_tiles(params.n);
+    if (params.rows <= tile::kTileRowsMax && across * tile::segments(kK) <= target::SMS) {
+      return multiply_split<kStorage, kK, tile::kTileRowsMax>(params, x, stream);
+    }
+  }
+  return tile::launch_tiles(product<kStorage, kK>, tile::panel_tiles(params.n), params.rows,
+                            tile::starts_early(params.rows), stream, params, x);
 }
 
 // `body(storage)` of a matrix's format, as a constant.
@@ -136,14 +144,13 @@ struct WarpgroupsF16 {
     const Params params{x, weight, residual, static_cast<int>(rows), static_cast<int>(n),
                         static_cast<int>(k)};
     cudaError_t result = cudaSuccess;
-    if (!is_few(params) &&
-        is_many(params, operands, format, target::LinearAddWidths{}, result, stream)) {
+    if (is_many(params, operands, format, target::LinearAddWidths{}, result, stream)) {
       return result;
     }
     return Few::launch(x, weight, residual, rows, n, k, format, stream);
   }
 
-  // Whether K and format are of warpgroup instructions: then `result` is theirs.
+  // Whether rows, K and format are of warpgroup instructions: then `result` is theirs.
   template <int... kWidths>
   static bool is_many(const Params& params, unsigned char* operands, unsigned format,
                       target::Widths<kWidths...>, cudaError_t& result, cudaStream_t stream) {
@@ -159,6 +166,7 @@ struct WarpgroupsF16 {
     bool has = false;
     result = for_format(format, [&](auto storage) {
       if constexpr (tile::has_warpgroups(storage.value, kK)) {
+        if (params.rows <= few_rows_max<storage.value, kK>(params.n)) return cudaSuccess;
         has = true;
         const tile::Operands<storage.value> x{operands, tile::operand_groups(params.rows)};
         const Launch rounds{static_cast<unsigned>(x.groups), tile::kRoundThreads, 0,

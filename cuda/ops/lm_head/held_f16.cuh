@@ -67,8 +67,18 @@ cudaError_t launch_held(const Params& params, const tile::HeldRows& to, cudaStre
              : launch_tiles_held<kStorage, tile::kHeldTiles>(params, to, stream);
 }
 
-template <class Tile>
-struct HeldF16 {
+// Rows of all blocks that have them in registers.
+struct HeldRowsOf {
+  template <tile::Storage kStorage>
+  static cudaError_t launch(const Params& params, unsigned char* operands, unsigned* arrived,
+                            cudaStream_t stream) {
+    return launch_held<kStorage>(params, {reinterpret_cast<f16*>(operands), arrived}, stream);
+  }
+};
+
+// `Many` has more rows than every block norms for itself.
+template <class Tile, class Many>
+struct AnyF16 {
   static_assert(Tile::kThreads == tile::HeldShape::kThreads, "a block is the warps that hold rows");
   static_assert(kFits<sizeof(tile::HeldStorage<tile::kHeldTiles * tile::kTileRows>)>);
 
@@ -94,8 +104,11 @@ struct HeldF16 {
     if (rows == 0) return cudaSuccess;
     if (rows > tile::kHeldRowsMax) return cudaErrorInvalidValue;
     if (rows <= kFewRowsMax) return launch_few<kHead>(params, stream);
-    return launch_held<kHead>(params, {reinterpret_cast<f16*>(operands), arrived}, stream);
+    return Many::template launch<kHead>(params, operands, arrived, stream);
   }
 };
+
+template <class Tile>
+struct HeldF16 : AnyF16<Tile, HeldRowsOf> {};
 
 }  // namespace atlas::lm_head

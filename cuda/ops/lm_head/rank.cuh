@@ -27,7 +27,7 @@ struct Params {
   float* ranked;                // (rows, 2 * TOP_K + 1); null: parts are ranked only
   int rows;
 
-  __device__ tile::ListedRows rows_in() const { return {residual, wanted}; }
+  __host__ __device__ tile::ListedRows rows_in() const { return {residual, wanted}; }
 };
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];

@@ -33,13 +33,14 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits,
       .run(out + row * kWidth);
 }
 
+// `out` is null where parts are ranked only.
 template <class Tile>
 struct ChunksF32 {
   static cudaError_t launch(const float* logits, unsigned* orders, float* sums, float* out,
                             unsigned rows, cudaStream_t stream) {
     const cudaError_t failed = launch_chained(
         chunks_f32<Tile>, {kChunks, Tile::kThreads, 0, rows}, stream, logits, orders, sums);
-    if (failed != cudaSuccess) return failed;
+    if (failed != cudaSuccess || out == nullptr) return failed;
     return launch_chained(rows_f32<Tile>, {rows, Tile::kThreads, 0}, stream, logits, orders, sums,
                           out);
   }

@@ -1,0 +1,72 @@
+// Implements: Ops::lm_head
+// Match:      up to 64 rows, the head in any weight format; operands F16
+// Bound by:   HBM (the weights, once)
+// Sync:       rows that blocks hold: as `held_f16`; more: chained launches that norm rows into
+//             operands, multiply in clusters and rank as `top_k`
+#pragma once
+
+#include "ops/lm_head/held_f16.cuh"
+#include "tile/normed_operands_sm90.cuh"
+
+namespace atlas::lm_head {
+
+// Clusters have tiles of all rows by some panels in turn, their blocks a segment of K each.
+template <tile::Storage kStorage>
+__global__ __cluster_dims__(tile::segments(HIDDEN))
+__launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(
+    const __grid_constant__ Params params, tile::Operands<kStorage> x) {
+  constexpr int kParts = tile::segments(HIDDEN), kRows = tile::kTurnRowsMax;
+  const auto tiles = [&](int i, tile::WarpgroupTile& tile) {
+    tile = {params.weight, VOCAB,       i / kParts * tile::kTilePanels, x.base,
+            x.groups,      params.rows, params.logits};
+    return i / kParts < tile::panel_tiles(VOCAB);
+  };
+  tile::Warpgroups<kStorage, HIDDEN, tile::SegmentStorage<kRows>, kParts, kRows>(dynamic_shared)
+      .run(tiles, tile::JoinsRows<tile::Stores, kStorage, HIDDEN>{});
+}
+
+// Blocks of rows for which weights are read again, at most.
+inline constexpr int kHeldReadsMax = 4;
+
+// Rows that would be more of them.
+template <tile::Storage kStorage>
+cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStream_t stream) {
+  const tile::Operands<kStorage> x{operands, tile::operand_groups(params.rows)};
+  tile::NormedOperands to{};
+  to.of<kStorage>() = x;
+  cudaError_t failed = tile::launch_norm_operands(params.rows_in(), params.rows, params.gain,
+                                                  params.x, to, stream);
+  if (failed != cudaSuccess) return failed;
+  const Launch shape{tile::cluster_blocks(tile::panel_tiles(VOCAB), tile::segments(HIDDEN)),
+                     tile::kWarpgroupThreads, tile::kWarpgroupBytes};
+  failed = launch_chained(split_product<kStorage>, shape, stream, params, x);
+  if (failed != cudaSuccess) return failed;
+  return static_cast<cudaError_t>(atlas_top_k(params.logits, params.orders, params.sums,
+                                              params.ranked, static_cast<unsigned>(params.rows),
+                                              stream));
+}
+
+// More rows than a block holds are split where the head's columns have segments to split.
+struct Many {
+  template <tile::Storage kStorage>
+  static constexpr bool kHas =
+      tile::segments(HIDDEN) > 1 && tile::has_warpgroups(kStorage, HIDDEN);
+
+  template <tile::Storage kStorage>
+  static cudaError_t launch(const Params& params, unsigned char* operands, unsigned* arrived,
+                            cudaStream_t stream) {
+    if constexpr (kHas<kStorage>) {
+      if (params.rows > kHeldReadsMax * tile::held_rows(HIDDEN)) {
+        return launch_many<kStorage>(params, operands, stream);
+      }
+    }
+    return launch_held<kStorage>(params, {reinterpret_cast<f16*>(operands), arrived}, stream);
+  }
+};
+
+template <class Tile>
+struct WarpgroupsF16 : AnyF16<Tile, Many> {
+  static_assert(kFits<tile::kWarpgroupBytes>);
+};
+
+}  // namespace atlas::lm_head
