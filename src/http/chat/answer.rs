@@ -60,12 +60,33 @@ impl Identity {
         self
     }
 
-    /// What of the request is not enforced.
-    pub fn warnings(&self) -> &[String] {
-        &self.warnings
+    /// An answer of the kind `object` that does not stream.
+    pub fn whole(&self, object: &str, choices: Vec<Value>, usage: Usage) -> Value {
+        let mut answer = json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+            "usage": usage_json(usage),
+        });
+        if !self.warnings.is_empty() {
+            answer["warnings"] = json!(self.warnings);
+        }
+        answer
     }
 
-    /// The same as a member of JSON with a comma behind it; empty where there are none.
+    /// Beginning of an event of the kind `object`, from `data: {` to the opening of its choices.
+    pub fn chunk_head(&self, object: &str) -> String {
+        let (id, created, model) = (json!(self.id), self.created, json!(self.model));
+        format!(
+            "data: {{\"id\":{id},\"object\":\"{object}\",\"created\":{created},\"model\":{model},\
+             {CHOICES}"
+        )
+    }
+
+    /// What of the request is not enforced, as a member of JSON with a comma behind it; empty where
+    /// all of it is.
     pub fn warnings_member(&self) -> String {
         match self.warnings.is_empty() {
             true => String::new(),
@@ -166,18 +187,7 @@ pub fn whole_answer(
     let choices: Vec<Value> = replies
         .map(|(index, reply)| choice_json(model, identity, index, reply, logprobs_wanted))
         .collect();
-    let mut answer = json!({
-        "id": identity.id,
-        "object": "chat.completion",
-        "created": identity.created,
-        "model": identity.model,
-        "choices": choices,
-        "usage": usage_json(usage),
-    });
-    if !identity.warnings.is_empty() {
-        answer["warnings"] = json!(identity.warnings);
-    }
-    answer
+    identity.whole("chat.completion", choices, usage)
 }
 
 /// Positions that wait for a chunk.
@@ -250,16 +260,9 @@ impl ChunkWriter {
         logprobs_wanted: bool,
         tally: Tally,
     ) -> ChunkWriter {
-        let head = format!(
-            "data: {{\"id\":{},\"object\":\"chat.completion.chunk\",\"created\":{},\"model\":{},\
-             \"choices\":[",
-            json!(identity.id),
-            identity.created,
-            json!(identity.model)
-        );
         ChunkWriter {
             identity: identity.clone(),
-            head,
+            head: identity.chunk_head("chat.completion.chunk"),
             warnings: identity.warnings_member(),
             replies,
             logprobs: logprobs_wanted.then(|| vec![Waiting::default(); replies]),

@@ -16,7 +16,6 @@ use self::usage::Tally;
 use super::call::Call;
 use super::completions::positions::prompt_logprobs;
 use super::error::ApiError;
-use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer};
 use super::keys::KeyId;
 use super::parsing::Body;
@@ -40,8 +39,7 @@ pub async fn answer(
         let replies = generation.count();
         let tally = Tally::new(request.usage, generation.usage().prompt);
         let writer = ChunkWriter::new(&identity, replies, logprobs, tally);
-        let stream = ReplyStream::new(generation, Box::new(writer), state.abort());
-        return Ok(Answer::Stream(Box::new(stream)));
+        return Ok(Answer::stream(generation, writer, state.abort()));
     }
     let (replies, usage) = generate::gather(generation, state.abort()).await?;
     let scores = replies.first().map(|reply| reply.prompt.clone());

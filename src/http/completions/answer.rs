@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::call::Usage;
 use crate::chat::answer::{Identity, write_head};
-use crate::chat::usage::{Tally, usage_json};
+use crate::chat::usage::Tally;
 use crate::generate::Gathered;
 use crate::generate::generation::{Finish, Settled};
 use crate::generate::stream::Writer;
@@ -136,18 +136,7 @@ pub fn whole_answer(
         .enumerate()
         .map(|(index, reply)| choice_json(model, shape, index, reply))
         .collect();
-    let mut answer = json!({
-        "id": shape.identity.id,
-        "object": "text_completion",
-        "created": shape.identity.created,
-        "model": shape.identity.model,
-        "choices": choices,
-        "usage": usage_json(usage),
-    });
-    if !shape.identity.warnings().is_empty() {
-        answer["warnings"] = json!(shape.identity.warnings());
-    }
-    answer
+    shape.identity.whole("text_completion", choices, usage)
 }
 
 /// Writes the events of a streamed answer.
@@ -164,15 +153,8 @@ pub struct ChunkWriter {
 
 impl ChunkWriter {
     pub fn new(shape: Shape, tally: Tally) -> ChunkWriter {
-        let identity = &shape.identity;
-        let head = format!(
-            "data: {{\"id\":{},\"object\":\"text_completion\",\"created\":{},\"model\":{},\
-             \"choices\":[",
-            json!(identity.id),
-            identity.created,
-            json!(identity.model)
-        );
-        let warnings = identity.warnings_member();
+        let head = shape.identity.chunk_head("text_completion");
+        let warnings = shape.identity.warnings_member();
         let mut texts = Vec::new();
         texts.resize_with(shape.prompts.len() * shape.choices, Told::default);
         ChunkWriter {

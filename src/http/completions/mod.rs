@@ -16,7 +16,6 @@ use super::call::Call;
 use super::chat::answer::Identity;
 use super::chat::usage::Tally;
 use super::error::ApiError;
-use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer};
 use super::keys::{self, KeyId};
 use super::parsing::Body;
@@ -45,8 +44,7 @@ pub async fn answer(
     if request.stream {
         let tally = Tally::new(request.usage, generation.usage().prompt);
         let writer = ChunkWriter::new(shape, tally);
-        let stream = ReplyStream::new(generation, Box::new(writer), state.abort());
-        return Ok(Answer::Stream(Box::new(stream)));
+        return Ok(Answer::stream(generation, writer, state.abort()));
     }
     let (replies, usage) = generate::gather(generation, state.abort()).await?;
     Ok(Answer::Whole(answer::whole_answer(

@@ -36,7 +36,7 @@ use text::tools::ToolSchemas;
 use self::constraint::Rule;
 use self::generation::{Choice, Finish, Generation, ScoredPart, Settled};
 use self::start::Start;
-use self::stream::ReplyStream;
+use self::stream::{ReplyStream, Writer};
 use self::template_variables::Variable;
 use self::wordings::Wordings;
 use super::call::{Call, Usage};
@@ -111,6 +111,17 @@ pub enum Answer {
     /// Its JSON.
     Text(String),
     Stream(Box<ReplyStream>),
+}
+
+impl Answer {
+    /// A stream of the events that `writer` writes.
+    pub fn stream(generation: Generation, writer: impl Writer + 'static, abort: Abort) -> Answer {
+        Answer::Stream(Box::new(ReplyStream::new(
+            generation,
+            Box::new(writer),
+            abort,
+        )))
+    }
 }
 
 /// Compiles the rule, renders and encodes the conversation, which is taken out of `ask`; the prompt

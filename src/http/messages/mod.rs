@@ -20,7 +20,6 @@ use self::answer::{Identity, MessageWriter};
 use self::request::MessagesRequest;
 use super::call::Call;
 use super::error::ApiError;
-use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer};
 use super::keys::KeyId;
 use super::parsing::Body;
@@ -44,8 +43,7 @@ pub async fn answer(
     let generation = generate::submit(&service, call, &request.ask, prompt)?;
     if request.stream {
         let writer = MessageWriter::new(identity);
-        let stream = ReplyStream::new(generation, Box::new(writer), state.abort());
-        return Ok(Answer::Stream(Box::new(stream)));
+        return Ok(Answer::stream(generation, writer, state.abort()));
     }
     let (mut replies, usage) = generate::gather(generation, state.abort()).await?;
     let reply = replies.pop().unwrap_or_default();

@@ -25,7 +25,6 @@ use self::running::Outcome;
 use self::store::Store;
 use super::call::Call;
 use super::error::ApiError;
-use super::generate::stream::ReplyStream;
 use super::generate::{self, Answer};
 use super::keys::KeyId;
 use super::parsing::Body;
@@ -49,8 +48,7 @@ pub async fn answer(
     let composer = Composer::new(state, call.key(), request);
     let abort = composer.abort(state.abort());
     if stream {
-        let stream = ReplyStream::new(generation, Box::new(composer), abort);
-        return Ok(Answer::Stream(Box::new(stream)));
+        return Ok(Answer::stream(generation, composer, abort));
     }
     let mut pieces = Vec::new();
     let followed = generate::follow(generation, abort, |piece| pieces.push(piece)).await;
