@@ -528,10 +528,14 @@ pub fn drafted<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Drafted
 /// The hash model, with recurrent states and without.
 #[cfg(test)]
 mod over_hashes {
+    use std::sync::OnceLock;
+    use std::time::{Duration, Instant};
+
     use step::testing::{TINY, few_or_many};
 
     use super::sim::{HashModel, VOCAB};
     use super::*;
+    use crate::request::Request;
 
     type Hashes = Desk<HashModel<VOCAB>>;
 
@@ -550,6 +554,64 @@ mod over_hashes {
             let found: Prefixes = spread(count, || desk(snapshots), prefix);
             found.report(model);
         }
+    }
+
+    /// Milliseconds since the start of a test.
+    static MILLIS: AtomicU64 = AtomicU64::new(0);
+
+    /// Time that goes when it is told to.
+    fn told() -> Instant {
+        static START: OnceLock<Instant> = OnceLock::new();
+        let start = START.get_or_init(Instant::now);
+        *start + Duration::from_millis(MILLIS.load(Ordering::Relaxed))
+    }
+
+    /// Requests with pages of their own.
+    fn agents(count: usize) -> Vec<Spec> {
+        let of = |number| tokens::<HashModel<VOCAB>>(&mut Dice::new(number as u64), 200);
+        (0..count)
+            .map(|number| request(of(number), Sampling::default()))
+            .collect()
+    }
+
+    #[test]
+    fn a_slow_disk_holds_up_who_waits_for_it_alone_and_not_often() {
+        let mut desk = desk(6);
+        let agents = agents(4);
+        let asked = |spec: &Spec| {
+            let (reply, _) = desk.ask(PLAIN, 0, spec);
+            desk.copy();
+            desk.evict(desk.pages_cached());
+            reply
+        };
+        let wanted: Vec<Reply> = agents.iter().map(asked).collect();
+        desk.restart_tiers();
+        let (disk, _) = desk.disk.clone().expect("there are tiers");
+        disk.memory().faults.held = true;
+        desk.engine.now = told;
+        let is_on = |desk: &Hashes| {
+            let staging = desk.engine.tier.as_ref().and_then(|tier| tier.staging());
+            staging.is_some_and(|of| of.disk.is_on())
+        };
+        for (number, (spec, wanted)) in agents.iter().zip(&wanted).enumerate() {
+            let was_on = is_on(&desk);
+            let (waits, mut waiting) = spec.request(spec.max_tokens + 2);
+            let waits = Request { domain: 0, ..waits };
+            desk.handle.submit(waits).expect("there is room");
+            let domain = desk.domain();
+            let (other, cached) = desk.ask(PLAIN, domain, spec);
+            assert_eq!((&other, cached), (wanted, 0), "{number}");
+            assert!(!was_on || waiting.try_recv().is_err(), "{number}");
+            let mut reply = Reply::default();
+            while reply.end.is_none() {
+                MILLIS.fetch_add(100, Ordering::Relaxed);
+                desk.engine.round().expect("this device does not fail");
+                std::iter::from_fn(|| waiting.try_recv().ok()).for_each(|event| reply.take(event));
+            }
+            assert!(reply == *wanted);
+        }
+        disk.memory().faults.held = false;
+        assert!(!is_on(&desk), "it is slower than computing");
     }
 
     #[test]

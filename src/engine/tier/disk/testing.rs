@@ -17,8 +17,8 @@ use crate::tier::Tier;
 pub struct Faults {
     pub read: Option<io::ErrorKind>,
     pub write: Option<io::ErrorKind>,
-    /// Time that each read takes.
-    pub slow: Duration,
+    /// Reads do not end while it is so.
+    pub held: bool,
 }
 
 /// Entries, by whether they are whole.
@@ -94,8 +94,9 @@ impl Storage for Fake {
     }
 
     fn read(&self, entry: u64, at: u64, to: &mut [u8]) -> io::Result<()> {
-        let slow = self.memory().faults.slow;
-        thread::sleep(slow);
+        while self.memory().faults.held {
+            thread::sleep(Duration::from_millis(1));
+        }
         let memory = self.memory();
         if let Some(kind) = memory.faults.read {
             return Err(kind.into());

@@ -196,7 +196,7 @@ fn a_disk_that_does_not_answer_is_turned_off() {
     let fake = Fake::default();
     let mut disk = opened(fake.options(1, 1 << 20));
     write(&mut disk, 1, 3);
-    fake.memory().faults.slow = Duration::from_secs(2);
+    fake.memory().faults.held = true;
     let secret = Secret::of(1);
     let found = disk.find(&secret.names(&tokens(3)), 0).unwrap();
     disk.read(1, 0, found.pages[0], &secret);
@@ -205,6 +205,7 @@ fn a_disk_that_does_not_answer_is_turned_off() {
     disk.tell_time(2 * SILENCE_MAX);
     assert!(matches!(disk.take(), Some(Event::Off)));
     assert!(disk.take().is_none() && !disk.is_busy());
+    fake.memory().faults.held = false;
 }
 
 #[test]
