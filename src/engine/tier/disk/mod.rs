@@ -227,7 +227,7 @@ impl Disk {
     /// Whether threads have something to do.
     pub fn is_busy(&self) -> bool {
         match self.state {
-            State::Opening => self.now < SILENCE_MAX,
+            State::Opening => self.now < self.answered + SILENCE_MAX,
             State::On(_) => self.pool.under_way() > 0,
             State::Off => false,
         }

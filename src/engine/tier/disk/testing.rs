@@ -60,6 +60,13 @@ impl<N: Naming> Tier<N> {
         let mut tier = Tier::new(bytes, self.pieces, naming).expect("it had room");
         tier.started = self.started;
         tier.open_disk(options);
+        let now = self
+            .staging
+            .as_ref()
+            .map_or(Duration::ZERO, |of| of.disk.now());
+        if let Some(staging) = &mut tier.staging {
+            staging.disk.answered = now;
+        }
         *self = tier;
     }
 }
