@@ -107,9 +107,8 @@ fn a_server_that_is_killed_while_it_writes_leaves_nothing_wrong() {
     let wanted: Vec<Value> = (0..PROMPTS).map(|number| choices(&sound, number)).collect();
     for kill in 0..KILLS {
         let server = start(&folder, &[]);
-        for number in 0..PROMPTS {
-            let found = choices(&server, number);
-            assert_eq!(found, wanted[number], "after {kill} kills");
+        for (number, wanted) in wanted.iter().enumerate() {
+            assert_eq!(choices(&server, number), *wanted, "after {kill} kills");
         }
         // Somewhere in what is written behind the last answers.
         thread::sleep(Duration::from_millis(7 * kill as u64 % 50));

@@ -160,6 +160,7 @@ impl<E: Executor> Desk<E> {
 
     /// Has the host's room forget everything, and opens the disk again.
     fn restart_tiers(&mut self) {
+        self.copy();
         let (disk, bytes) = self.disk.as_ref().expect("there are tiers");
         let tier = self.engine.tier.as_mut().expect("there are tiers");
         tier.restart(Keyed::default(), disk.options(1, *bytes));
