@@ -38,7 +38,7 @@ const FACTS: [&str; 25] = [
 ];
 
 /// Assertions that no bound has: those that others imply, and those on what a kernel chose itself.
-const OTHERS: [(&str, &str); 20] = [
+const OTHERS: [(&str, &str); 19] = [
     // The leaf's formats, which have rules of their own.
     (
         "ops/attend/queries.cuh",
@@ -89,7 +89,6 @@ const OTHERS: [(&str, &str); 20] = [
         "tile/warpgroups_sm90.cuh",
         "!kKnown || kSteps % kTurns == 0",
     ),
-    ("tile/warpgroups_sm90.cuh", "kKnown > 1"),
     (
         "tile/panels.cuh",
         "segments(128) == 1 && segments(768) == 2 && segments(2048) == 8 && \
