@@ -24,7 +24,9 @@ struct Params {
   const unsigned* orders;  // (rows, kParts)
   Ahead ahead;
   unsigned* drafts;  // (passes, ends)
-  unsigned rows, ids, passes, ends, on;
+  unsigned rows;
+  top_k::Ids ids;
+  unsigned passes, ends, on;
 };
 
 __device__ inline Key warp_max(Key key) {
@@ -61,7 +63,7 @@ __device__ inline int part_of(const unsigned* orders, const Turn& turn) {
 }
 
 // The largest logit of a part.
-__device__ inline unsigned token_of(const float* logits, int ids, int part) {
+__device__ inline unsigned token_of(const float* logits, const top_k::Ids& ids, int part) {
   top_k::Part loaded;
   loaded.load(logits, ids, part);
   Key best = 0;
@@ -82,8 +84,8 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const __grid_constant
   const unsigned pass = params.on ? position - ahead.starts[row] + 1 : 0;
   const Turn turn = ahead.turn(row, ahead.starts[row] + 1 + pass);
   const int part = part_of(params.orders + size_t{kParts} * row, turn);
-  const float* logits = params.logits + size_t{params.ids} * row;
-  const unsigned token = token_of(logits, static_cast<int>(params.ids), part);
+  const float* logits = params.logits + static_cast<size_t>(params.ids.count) * row;
+  const unsigned token = token_of(logits, params.ids, part);
   if (threadIdx.x % tile::kWarpLanes != 0) return;
   ahead.tokens[row] = token;
   if (pass < params.passes) params.drafts[params.ends * pass + row] = token;
@@ -101,7 +103,7 @@ struct RowsF32 {
                             unsigned uniforms, unsigned passes, unsigned ends, unsigned on,
                             cudaStream_t stream) {
     const Ahead ahead{rules, starts, tokens, positions, tiles, uniforms};
-    const Params params{logits, orders, ahead, drafts, rows, ids, passes, ends, on};
+    const Params params{logits, orders, ahead, drafts, rows, top_k::Ids(ids), passes, ends, on};
     const unsigned blocks = blocks_for(rows, Tile::kThreads / tile::kWarpLanes);
     return launch_chained(rows_f32<Tile>, {blocks, Tile::kThreads, 0}, stream, params);
   }

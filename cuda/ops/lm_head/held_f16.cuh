@@ -36,7 +36,7 @@ __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(
   const auto meeting = tile::norm_held(params.rows_in(), params.x, params.rows, gain, to);
   tile::hold_normed<kTiles>(stage, to, first, rows);
   const W w{params.weight, VOCAB, HIDDEN};
-  const size_t ids = params.ids;
+  const size_t ids = params.ids.count;
   float* logits = params.logits + ids * first;
   stage.run(rows, shared.sums, [&](int unit, int quad, int row, const float4& sums) {
     const int at = (share.first + unit) * tile::kPanelRows + quad * 4;
@@ -103,7 +103,7 @@ struct AnyF16 {
                         arrived + 1,
                         ranked,
                         static_cast<int>(rows),
-                        static_cast<int>(ids)};
+                        top_k::Ids(ids)};
     if (rows == 0) return cudaSuccess;
     if (rows > tile::kHeldRowsMax) return cudaErrorInvalidValue;
     if (rows <= kFewRowsMax) return launch_few<kHead>(params, stream);

@@ -25,18 +25,17 @@ struct Params {
   unsigned* ranked_by;          // blocks that have ranked; zero before and behind
   float* ranked;                // (rows, 2 * TOP_K + 1); null: parts are ranked only
   int rows;
-  int ids;  // rows of the weight that are multiplied, whole panels
+  top_k::Ids ids;  // rows of the weight that are multiplied: all, or whole panels
 
   __host__ __device__ tile::ListedRows rows_in() const { return {residual, wanted}; }
 };
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-// The panels of some chunks of `ids`.
-__device__ inline tile::Share panels_of(int ids, const tile::Share& chunks) {
-  const int all = tile::panels_of(ids);
-  const auto first = tile::Share::of(all, chunks.first, top_k::kChunks);
-  const auto last = tile::Share::of(all, chunks.first + chunks.count - 1, top_k::kChunks);
+// The panels of some chunks.
+__device__ inline tile::Share panels_of(const top_k::Ids& ids, const tile::Share& chunks) {
+  const auto first = ids.panels(chunks.first);
+  const auto last = ids.panels(chunks.first + chunks.count - 1);
   return {first.first, last.first + last.count - first.first};
 }
 
@@ -64,7 +63,7 @@ __device__ inline void rank(const Params& params, int first, int rows, const til
   auto& shared = *reinterpret_cast<top_k::RowStorage*>(dynamic_shared);
 #pragma unroll 1
   for (size_t row = block; row < params.rows; row += blocks) {
-    top_k::Row<Shape::kThreads, kAtOnce>{shared, params.logits + row * params.ids, params.ids,
+    top_k::Row<Shape::kThreads, kAtOnce>{shared, params.logits + row * params.ids.count, params.ids,
                                          params.orders + row * kParts,
                                          params.sums + row * kParts}
         .run(params.ranked + row * top_k::kWidth);

@@ -30,9 +30,10 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
   tile::norm_rows(params.rows_in(), params.x, params.rows, gain, staged, shared);
   const auto sink = [&](int unit, int g, int row, float low, float high) {
     const int at = (share.first + unit) * tile::kPanelRows + g;
-    float* to = params.logits + static_cast<size_t>(params.ids) * row;
-    if (at < params.ids) to[at] = low;
-    if (at + 8 < params.ids) to[at + 8] = high;
+    float* to = params.logits + static_cast<size_t>(params.ids.count) * row;
+    // Fewer ids are whole panels.
+    if (at < VOCAB) to[at] = low;
+    if (at + 8 < VOCAB) to[at + 8] = high;
   };
   if constexpr (kWhole) {
     stage.run_whole(staged, sink);

@@ -34,10 +34,10 @@ __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(
   const auto tiles = [&](int i, tile::WarpgroupTile& tile) {
     tile = {params.weight, VOCAB,       i / kParts * tile::kTilePanels, x.base,
             x.groups,      params.rows, params.logits};
-    return i / kParts < tile::panel_tiles(params.ids);
+    return i / kParts < tile::panel_tiles(params.ids.count);
   };
   tile::Warpgroups<kStorage, HIDDEN, tile::SegmentStorage<kRows>, kParts, kRows>(dynamic_shared)
-      .run(tiles, JoinsLogits<kStorage>{{}, params.ids});
+      .run(tiles, JoinsLogits<kStorage>{{}, params.ids.count});
 }
 
 // Blocks of rows for which weights are read again, at most.
@@ -52,13 +52,14 @@ cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStrea
   cudaError_t failed = tile::launch_norm_operands(params.rows_in(), params.rows, params.gain,
                                                   params.x, to, stream);
   if (failed != cudaSuccess) return failed;
-  const Launch shape{tile::cluster_blocks(tile::panel_tiles(params.ids), tile::segments(HIDDEN)),
-                     tile::kWarpgroupThreads, tile::kWarpgroupBytes};
+  const unsigned tiles = tile::panel_tiles(params.ids.count);
+  const Launch shape{tile::cluster_blocks(tiles, tile::segments(HIDDEN)), tile::kWarpgroupThreads,
+                     tile::kWarpgroupBytes};
   failed = launch_chained(split_product<kStorage>, shape, stream, params, x);
   if (failed != cudaSuccess) return failed;
   return static_cast<cudaError_t>(atlas_top_k(params.logits, params.orders, params.sums,
                                               params.ranked, static_cast<unsigned>(params.rows),
-                                              static_cast<unsigned>(params.ids), stream));
+                                              static_cast<unsigned>(params.ids.count), stream));
 }
 
 // More rows than a block holds are split where the head's columns have segments to split.

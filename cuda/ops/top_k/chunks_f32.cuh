@@ -10,7 +10,7 @@
 namespace atlas::top_k {
 
 template <class Tile>
-__global__ __launch_bounds__(Tile::kThreads) void chunks_f32(const float* logits, int ids,
+__global__ __launch_bounds__(Tile::kThreads) void chunks_f32(const float* logits, Ids ids,
                                                              unsigned* orders, float* sums) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
@@ -23,14 +23,14 @@ __global__ __launch_bounds__(Tile::kThreads) void chunks_f32(const float* logits
 }
 
 template <class Tile>
-__global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits, int ids,
+__global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits, Ids ids,
                                                            const unsigned* orders,
                                                            const float* sums, float* out) {
   __shared__ RowStorage shared;
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   const size_t row = blockIdx.x;
-  Row<Tile::kThreads, 4>{shared, logits + row * ids, ids, orders + row * kParts,
+  Row<Tile::kThreads, 4>{shared, logits + row * ids.count, ids, orders + row * kParts,
                          sums + row * kParts}
       .run(out + row * kWidth);
 }
@@ -42,10 +42,10 @@ struct ChunksF32 {
                             unsigned rows, unsigned ids, cudaStream_t stream) {
     const cudaError_t failed = launch_chained(
         chunks_f32<Tile>, {kChunks, Tile::kThreads, 0, rows}, stream, logits,
-        static_cast<int>(ids), orders, sums);
+        Ids(ids), orders, sums);
     if (failed != cudaSuccess || out == nullptr) return failed;
     return launch_chained(rows_f32<Tile>, {rows, Tile::kThreads, 0}, stream, logits,
-                          static_cast<int>(ids), orders, sums, out);
+                          Ids(ids), orders, sums, out);
   }
 };
 
