@@ -172,12 +172,17 @@ impl Sampler {
     }
 
     /// Token that [`Sampler::next`] would choose of a row, if it were the next one: another may
-    /// come before it. A row that is not finite has none.
+    /// come before it. The row may be of the lower ids alone. One that is not finite has none, nor
+    /// has one that the request forbids as a whole.
     pub fn guess(&self, logits: &[f32], position: usize, scratch: &mut Scratch) -> Option<TokenId> {
         if !all_finite(logits) {
             return None;
         }
         let forced = self.forced();
+        let any = || (0..logits.len()).any(|id| !self.forbidden.has(id as TokenId));
+        if forced.is_none() && self.forbidden.any() && !any() {
+            return None;
+        }
         forced.or_else(|| self.choose(logits, position, scratch))
     }
 
@@ -264,11 +269,15 @@ impl Sampler {
             }
         }
         for (&id, &in_reply) in &self.seen {
-            let logit = &mut adjusted[id as usize];
-            *logit = self.penalised(*logit, in_reply);
+            if let Some(logit) = adjusted.get_mut(id as usize) {
+                *logit = self.penalised(*logit, in_reply);
+            }
         }
-        let repeated = self.repetitions.iter().flat_map(Repetitions::penalties);
-        repeated.for_each(|(id, penalty)| adjusted[id as usize] -= penalty);
+        for (id, penalty) in self.repetitions.iter().flat_map(Repetitions::penalties) {
+            if let Some(logit) = adjusted.get_mut(id as usize) {
+                *logit -= penalty;
+            }
+        }
         self.forbidden.take_out(adjusted);
         adjusted
     }

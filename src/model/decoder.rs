@@ -5,7 +5,7 @@ use super::pools::Pools;
 use super::runner::{ROWS_MAX, VERIFIED_MAX};
 use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, BesideNorms, Ends, Hidden, RANKED};
-use crate::target::{HIDDEN, MAX_SEQUENCES, Role, Site, VOCAB, blocks_at};
+use crate::target::{DRAFT_IDS, HIDDEN, MAX_SEQUENCES, Role, Site, VOCAB, blocks_at};
 use crate::weights::{Checkpoint, Layout, WeightsError};
 use step::executor::DeviceError;
 
@@ -271,6 +271,7 @@ pub fn forward_watched<B: Runs>(
         hidden: Hidden::OfRows,
         x: &mut s.stream.x,
         last: &mut s.last,
+        ids: VOCAB,
         logits: &mut s.logits,
         ranked: Some(&mut s.ranked),
     };
@@ -280,8 +281,8 @@ pub fn forward_watched<B: Runs>(
 /// Runs the multi-token-prediction layer on the token after each row (`batch.tokens`) and hidden
 /// states: `from` says whether `forward` left them of each row, in `s.stream.x`, or a prediction of
 /// the rows that were wanted, in `s.predicted.last`. Leaves in `s.predicted` of the wanted rows its
-/// own hidden states and the logits of the token after next, and a guess of that in the batch
-/// ahead.
+/// own hidden states and the logits of the token after next, of the ids that are drafted, and a
+/// guess of that in the batch ahead.
 pub fn draft<B: Runs>(
     ops: &mut B,
     model: &mut Model<B>,
@@ -316,6 +317,7 @@ pub fn draft<B: Runs>(
         hidden: Hidden::OfWanted,
         x: &mut s.stream.x,
         last: &mut room.last,
+        ids: DRAFT_IDS,
         logits: &mut room.logits,
         ranked: None,
     };

@@ -246,6 +246,7 @@ shared_intermediate = 512
 
 [model.mtp]
 layers = 1
+draft_ids = 65536
 
 [model.vision]
 tensors = 333
@@ -344,6 +345,8 @@ pub const TIED_HEAD: bool = false;
 pub const NORM_EPS: f32 = 1e-6;
 /// Multi-token-prediction layers (0 or 1).
 pub const MTP_LAYERS: usize = 1;
+/// Ids below this are drafted by that layer.
+pub const DRAFT_IDS: usize = 65536;
 /// Embedding table.
 pub const FORMAT_EMBED: Format = Format::Bf16;
 /// Output head.

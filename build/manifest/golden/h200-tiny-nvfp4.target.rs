@@ -260,6 +260,7 @@ shared_intermediate = 128
 
 [model.mtp]
 layers = 1
+draft_ids = 2304
 
 [model.chat]
 stop_ids = [3065, 3063]
@@ -382,6 +383,8 @@ pub const TIED_HEAD: bool = false;
 pub const NORM_EPS: f32 = 1e-6;
 /// Multi-token-prediction layers (0 or 1).
 pub const MTP_LAYERS: usize = 1;
+/// Ids below this are drafted by that layer.
+pub const DRAFT_IDS: usize = 2304;
 /// Embedding table.
 pub const FORMAT_EMBED: Format = Format::Bf16;
 /// Output head.

@@ -76,6 +76,11 @@ fn model_constants(target: &Target) -> Vec<Constant> {
             model.mtp.layers,
             "Multi-token-prediction layers (0 or 1).",
         ),
+        size(
+            "DRAFT_IDS",
+            model.mtp.draft_ids.unwrap_or(model.vocab),
+            "Ids below this are drafted by that layer.",
+        ),
     ]
 }
 

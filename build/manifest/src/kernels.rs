@@ -198,7 +198,7 @@ const WARP: u64 = 32;
 const LARGE_BLOCK: u64 = 128 * 1024;
 
 /// Logits of a panel.
-const PANEL_ROWS: u64 = 16;
+pub(crate) const PANEL_ROWS: u64 = 16;
 /// Largest logits of a row that are ranked: as many as a request may ask for by `top_k` or
 /// `top_logprobs` in practice, so that whole rows of logits are hardly ever taken to the host.
 pub(crate) const TOP_K: u64 = 64;

@@ -36,7 +36,7 @@ use Fate::{Compiled, Refused, Shown};
 
 /// Keys that may be absent, with the least that absence does. `*` stands for the name of a
 /// quantisation.
-const OPTIONAL: [(&str, Fate); 17] = [
+const OPTIONAL: [(&str, Fate); 18] = [
     ("chat", Compiled),
     ("chat.tool_format", Compiled),
     ("checkpoint", Compiled),
@@ -53,6 +53,7 @@ const OPTIONAL: [(&str, Fate); 17] = [
     ("checkpoint.*.tied_head_stored", Refused),
     ("checkpoint.*.without_mtp", Refused),
     ("layers.feed_forward", Refused),
+    ("mtp.draft_ids", Compiled),
     ("vision", Compiled),
 ];
 

@@ -20,11 +20,13 @@ using top_k::kParts;
 inline constexpr int kMine = (kParts + tile::kWarpLanes - 1) / tile::kWarpLanes;
 
 struct Params {
-  const float* logits;     // (rows, target::VOCAB)
+  const float* logits;     // (rows, ids)
   const unsigned* orders;  // (rows, kParts)
   Ahead ahead;
   unsigned* drafts;  // (passes, ends)
-  unsigned rows, passes, ends, on;
+  unsigned rows;
+  top_k::Ids ids;
+  unsigned passes, ends, on;
 };
 
 __device__ inline Key warp_max(Key key) {
@@ -61,9 +63,9 @@ __device__ inline int part_of(const unsigned* orders, const Turn& turn) {
 }
 
 // The largest logit of a part.
-__device__ inline unsigned token_of(const float* logits, int part) {
+__device__ inline unsigned token_of(const float* logits, const top_k::Ids& ids, int part) {
   top_k::Part loaded;
-  loaded.load(logits, part);
+  loaded.load(logits, ids, part);
   Key best = 0;
   loaded.for_each(
       [&](int id, float logit) { best = max(best, top_k::key_of(top_k::order_of(logit), id)); });
@@ -82,7 +84,8 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const __grid_constant
   const unsigned pass = params.on ? position - ahead.starts[row] + 1 : 0;
   const Turn turn = ahead.turn(row, ahead.starts[row] + 1 + pass);
   const int part = part_of(params.orders + size_t{kParts} * row, turn);
-  const unsigned token = token_of(params.logits + size_t{target::VOCAB} * row, part);
+  const float* logits = params.logits + static_cast<size_t>(params.ids.count) * row;
+  const unsigned token = token_of(logits, params.ids, part);
   if (threadIdx.x % tile::kWarpLanes != 0) return;
   ahead.tokens[row] = token;
   if (pass < params.passes) params.drafts[params.ends * pass + row] = token;
@@ -96,10 +99,11 @@ template <class Tile>
 struct RowsF32 {
   static cudaError_t launch(const float* logits, const unsigned* orders, const float* rules,
                             unsigned* starts, unsigned* tokens, unsigned* positions,
-                            unsigned* tiles, unsigned* drafts, unsigned rows, unsigned uniforms,
-                            unsigned passes, unsigned ends, unsigned on, cudaStream_t stream) {
+                            unsigned* tiles, unsigned* drafts, unsigned rows, unsigned ids,
+                            unsigned uniforms, unsigned passes, unsigned ends, unsigned on,
+                            cudaStream_t stream) {
     const Ahead ahead{rules, starts, tokens, positions, tiles, uniforms};
-    const Params params{logits, orders, ahead, drafts, rows, passes, ends, on};
+    const Params params{logits, orders, ahead, drafts, rows, top_k::Ids(ids), passes, ends, on};
     const unsigned blocks = blocks_for(rows, Tile::kThreads / tile::kWarpLanes);
     return launch_chained(rows_f32<Tile>, {blocks, Tile::kThreads, 0}, stream, params);
   }

@@ -26,7 +26,7 @@ __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(
   const int block = blockIdx.x / groups, blocks = gridDim.x / groups;
   const int first = blockIdx.x % groups * kRows, rows = min(params.rows - first, kRows);
   const auto chunks = tile::Share::of(top_k::kChunks, block, blocks);
-  const auto share = panels_of(chunks);
+  const auto share = panels_of(params.ids, chunks);
   tile::Held<kStorage, HIDDEN, kTiles, tile::Panels> stage(
       shared.stream, {params.weight, VOCAB, share.first}, share.count);
   stage.prefetch();
@@ -36,10 +36,11 @@ __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(
   const auto meeting = tile::norm_held(params.rows_in(), params.x, params.rows, gain, to);
   tile::hold_normed<kTiles>(stage, to, first, rows);
   const W w{params.weight, VOCAB, HIDDEN};
-  float* logits = params.logits + size_t{VOCAB} * first;
+  const size_t ids = params.ids.count;
+  float* logits = params.logits + ids * first;
   stage.run(rows, shared.sums, [&](int unit, int quad, int row, const float4& sums) {
     const int at = (share.first + unit) * tile::kPanelRows + quad * 4;
-    tile::put_quad<tile::Stores>(w, logits + size_t{VOCAB} * row, at, sums);
+    tile::put_quad<tile::Stores>(w, logits + ids * row, at, sums);
   });
   meeting.leave();
   rank<tile::HeldShape, 4>(params, first, rows, chunks);
@@ -85,7 +86,8 @@ struct AnyF16 {
   static cudaError_t launch(const float* residual, const unsigned* wanted, const float* gain,
                             float* x, unsigned char* operands, const unsigned char* weight,
                             float* logits, unsigned* orders, float* sums, unsigned* arrived,
-                            float* ranked, unsigned rows, unsigned format, cudaStream_t stream) {
+                            float* ranked, unsigned rows, unsigned ids, unsigned format,
+                            cudaStream_t stream) {
     using tile::Storage;
     constexpr Storage kHead =
         tile::storage_of(target::TIED_HEAD ? target::FORMAT_EMBED : target::FORMAT_HEAD);
@@ -100,7 +102,8 @@ struct AnyF16 {
                         sums,
                         arrived + 1,
                         ranked,
-                        static_cast<int>(rows)};
+                        static_cast<int>(rows),
+                        top_k::Ids(ids)};
     if (rows == 0) return cudaSuccess;
     if (rows > tile::kHeldRowsMax) return cudaErrorInvalidValue;
     if (rows <= kFewRowsMax) return launch_few<kHead>(params, stream);

@@ -12,7 +12,6 @@ namespace atlas::lm_head {
 
 using target::HIDDEN;
 using target::VOCAB;
-using top_k::kPanels;
 
 struct Params {
   const float* residual;        // (rows of the step, HIDDEN)
@@ -20,12 +19,13 @@ struct Params {
   const float* gain;            // (HIDDEN)
   float* x;                     // (rows, HIDDEN)
   const unsigned char* weight;  // panels of (VOCAB, HIDDEN)
-  float* logits;                // (rows, VOCAB)
+  float* logits;                // (rows, ids)
   unsigned* orders;             // (rows, kParts)
   float* sums;                  // (rows, kParts)
   unsigned* ranked_by;          // blocks that have ranked; zero before and behind
   float* ranked;                // (rows, 2 * TOP_K + 1); null: parts are ranked only
   int rows;
+  top_k::Ids ids;  // rows of the weight that are multiplied: all, or whole panels
 
   __host__ __device__ tile::ListedRows rows_in() const { return {residual, wanted}; }
 };
@@ -33,9 +33,9 @@ struct Params {
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
 // The panels of some chunks.
-__device__ inline tile::Share panels_of(const tile::Share& chunks) {
-  const auto first = tile::Share::of(kPanels, chunks.first, top_k::kChunks);
-  const auto last = tile::Share::of(kPanels, chunks.first + chunks.count - 1, top_k::kChunks);
+__device__ inline tile::Share panels_of(const top_k::Ids& ids, const tile::Share& chunks) {
+  const auto first = ids.panels(chunks.first);
+  const auto last = ids.panels(chunks.first + chunks.count - 1);
   return {first.first, last.first + last.count - first.first};
 }
 
@@ -52,7 +52,7 @@ __device__ inline void rank(const Params& params, int first, int rows, const til
     return top_k::Item{first + i / parts,
                        in_chunk * top_k::kChunks + chunks.first + in_row % chunks.count};
   };
-  top_k::rank_parts<kAtOnce>(params.logits, params.orders, params.sums, rows * parts,
+  top_k::rank_parts<kAtOnce>(params.logits, params.ids, params.orders, params.sums, rows * parts,
                              Shape::kWarps, item_at);
   if (params.ranked == nullptr) return;
   const int blocks = gridDim.x, waiting = min(params.rows, blocks), block = blockIdx.x;
@@ -63,7 +63,7 @@ __device__ inline void rank(const Params& params, int first, int rows, const til
   auto& shared = *reinterpret_cast<top_k::RowStorage*>(dynamic_shared);
 #pragma unroll 1
   for (size_t row = block; row < params.rows; row += blocks) {
-    top_k::Row<Shape::kThreads, kAtOnce>{shared, params.logits + row * VOCAB,
+    top_k::Row<Shape::kThreads, kAtOnce>{shared, params.logits + row * params.ids.count, params.ids,
                                          params.orders + row * kParts,
                                          params.sums + row * kParts}
         .run(params.ranked + row * top_k::kWidth);

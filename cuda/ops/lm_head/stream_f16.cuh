@@ -20,7 +20,7 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
       tile::StagedRows<Shape>::at(dynamic_shared + sizeof(Storage), params.rows, HIDDEN);
   ptx::griddepcontrol_launch_dependents();
   const tile::Share chunk{static_cast<int>(blockIdx.x), 1};
-  const auto share = panels_of(chunk);
+  const auto share = panels_of(params.ids, chunk);
   tile::Stream<kStorage, HIDDEN, 1, Shape, tile::Panels, kWhole> stage(
       shared.stream, {params.weight, VOCAB, share.first}, share.count);
   stage.prefetch();
@@ -30,7 +30,8 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
   tile::norm_rows(params.rows_in(), params.x, params.rows, gain, staged, shared);
   const auto sink = [&](int unit, int g, int row, float low, float high) {
     const int at = (share.first + unit) * tile::kPanelRows + g;
-    float* to = params.logits + size_t{VOCAB} * row;
+    float* to = params.logits + static_cast<size_t>(params.ids.count) * row;
+    // Fewer ids are whole panels.
     if (at < VOCAB) to[at] = low;
     if (at + 8 < VOCAB) to[at + 8] = high;
   };
@@ -50,13 +51,13 @@ cudaError_t launch_shape(const Params& params, cudaStream_t stream) {
   using Storage = tile::NormedStorage<Shape>;
   static_assert(sizeof(Storage) >= sizeof(top_k::RowStorage), "there is room to rank");
   const Launch shape{top_k::kChunks, Shape::kThreads, Storage::bytes(params.rows)};
-  constexpr bool kWhole = tile::wants_whole<Shape>(kPanels);
+  constexpr bool kWhole = tile::wants_whole<Shape>(top_k::kPanels);
   return launch_chained(few<kStorage, Shape, kWhole>, shape, stream, params);
 }
 
 template <tile::Storage kStorage>
 cudaError_t launch_few(const Params& params, cudaStream_t stream) {
-  return tile::is_narrow(kPanels, params.rows)
+  return tile::is_narrow(top_k::kPanels, params.rows)
              ? launch_shape<kStorage, tile::Narrow>(params, stream)
              : launch_shape<kStorage, tile::Wide>(params, stream);
 }

@@ -10,6 +10,21 @@
 
 namespace atlas::lm_head {
 
+// Sums of a cluster's segments go to rows of logits.
+template <tile::Storage kStorage>
+struct JoinsLogits : tile::PutsSegment {
+  int ids;
+
+  __device__ void join(const tile::WarpgroupTile& tile, int row, int weight,
+                       const float4& sums) const {
+    const int at = tile.panel * tile::kPanelRows + weight;
+    if (at >= ids) return;
+    const tile::Matrix<kStorage> w{tile.weights, VOCAB, HIDDEN};
+    float* to = static_cast<float*>(tile.out) + static_cast<size_t>(row) * ids;
+    tile::put_quad<tile::Stores>(w, to, at, sums);
+  }
+};
+
 // Clusters have tiles of all rows by some panels in turn, their blocks a segment of K each.
 template <tile::Storage kStorage>
 __global__ __cluster_dims__(tile::segments(HIDDEN))
@@ -19,10 +34,10 @@ __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(
   const auto tiles = [&](int i, tile::WarpgroupTile& tile) {
     tile = {params.weight, VOCAB,       i / kParts * tile::kTilePanels, x.base,
             x.groups,      params.rows, params.logits};
-    return i / kParts < tile::panel_tiles(VOCAB);
+    return i / kParts < tile::panel_tiles(params.ids.count);
   };
   tile::Warpgroups<kStorage, HIDDEN, tile::SegmentStorage<kRows>, kParts, kRows>(dynamic_shared)
-      .run(tiles, tile::JoinsRows<tile::Stores, kStorage, HIDDEN>{});
+      .run(tiles, JoinsLogits<kStorage>{{}, params.ids.count});
 }
 
 // Blocks of rows for which weights are read again, at most.
@@ -37,13 +52,14 @@ cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStrea
   cudaError_t failed = tile::launch_norm_operands(params.rows_in(), params.rows, params.gain,
                                                   params.x, to, stream);
   if (failed != cudaSuccess) return failed;
-  const Launch shape{tile::cluster_blocks(tile::panel_tiles(VOCAB), tile::segments(HIDDEN)),
-                     tile::kWarpgroupThreads, tile::kWarpgroupBytes};
+  const unsigned tiles = tile::panel_tiles(params.ids.count);
+  const Launch shape{tile::cluster_blocks(tiles, tile::segments(HIDDEN)), tile::kWarpgroupThreads,
+                     tile::kWarpgroupBytes};
   failed = launch_chained(split_product<kStorage>, shape, stream, params, x);
   if (failed != cudaSuccess) return failed;
   return static_cast<cudaError_t>(atlas_top_k(params.logits, params.orders, params.sums,
                                               params.ranked, static_cast<unsigned>(params.rows),
-                                              stream));
+                                              static_cast<unsigned>(params.ids.count), stream));
 }
 
 // More rows than a block holds are split where the head's columns have segments to split.

@@ -1,5 +1,5 @@
 // Implements: Ops::top_k
-// Match:      F32 logits of VOCAB tokens
+// Match:      F32 logits of VOCAB tokens, or of the first ones
 // Bound by:   latency (4 bytes per logit, which `linear` has just written)
 // Sync:       a block per chunk of a row, then one per row; chained launches
 #pragma once
@@ -10,26 +10,28 @@
 namespace atlas::top_k {
 
 template <class Tile>
-__global__ __launch_bounds__(Tile::kThreads) void chunks_f32(const float* logits, unsigned* orders,
-                                                             float* sums) {
+__global__ __launch_bounds__(Tile::kThreads) void chunks_f32(const float* logits, Ids ids,
+                                                             unsigned* orders, float* sums) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   const auto item_at = [](int i) {
     const int row = blockIdx.y, chunk = blockIdx.x;
     return Item{row, i * kChunks + chunk};
   };
-  rank_parts<1>(logits, orders, sums, kChunkParts, Tile::kThreads / tile::kWarpLanes, item_at);
+  constexpr int kWarps = Tile::kThreads / tile::kWarpLanes;
+  rank_parts<1>(logits, ids, orders, sums, kChunkParts, kWarps, item_at);
 }
 
 template <class Tile>
-__global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits,
+__global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits, Ids ids,
                                                            const unsigned* orders,
                                                            const float* sums, float* out) {
   __shared__ RowStorage shared;
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   const size_t row = blockIdx.x;
-  Row<Tile::kThreads, 4>{shared, logits + row * VOCAB, orders + row * kParts, sums + row * kParts}
+  Row<Tile::kThreads, 4>{shared, logits + row * ids.count, ids, orders + row * kParts,
+                         sums + row * kParts}
       .run(out + row * kWidth);
 }
 
@@ -37,12 +39,13 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits,
 template <class Tile>
 struct ChunksF32 {
   static cudaError_t launch(const float* logits, unsigned* orders, float* sums, float* out,
-                            unsigned rows, cudaStream_t stream) {
+                            unsigned rows, unsigned ids, cudaStream_t stream) {
     const cudaError_t failed = launch_chained(
-        chunks_f32<Tile>, {kChunks, Tile::kThreads, 0, rows}, stream, logits, orders, sums);
+        chunks_f32<Tile>, {kChunks, Tile::kThreads, 0, rows}, stream, logits,
+        Ids(ids), orders, sums);
     if (failed != cudaSuccess || out == nullptr) return failed;
-    return launch_chained(rows_f32<Tile>, {rows, Tile::kThreads, 0}, stream, logits, orders, sums,
-                          out);
+    return launch_chained(rows_f32<Tile>, {rows, Tile::kThreads, 0}, stream, logits,
+                          Ids(ids), orders, sums, out);
   }
 };
 

@@ -22,13 +22,30 @@ inline constexpr int kChunks = target::TOP_K_CHUNKS;
 inline constexpr int kChunkMax = (kPanels + kChunks - 1) / kChunks * tile::kPanelRows;
 static_assert(kChunks == (kPanels < target::SMS ? kPanels : target::SMS), "a block has a chunk");
 // A part is every so many 32 logits of a chunk. The first parts of all chunks are a row's first
-// ones: where chunks are small, others have no logits.
+// ones: where chunks are small, because the vocabulary is or a part of it is ranked, others have no
+// logits.
 inline constexpr int kChunkParts = target::TOP_K_PARTS;
 inline constexpr int kParts = kChunks * kChunkParts;
 inline constexpr int kStride = kChunkParts * tile::kWarpLanes;
 inline constexpr int kEach = (kChunkMax + kStride - 1) / kStride;  // logits of a lane
 // Ids, logits, and the sum.
 inline constexpr int kWidth = 2 * TOP_K + 1;
+
+// Ids that are ranked, the first ones, and what a chunk has of their panels: a division in a kernel
+// would be kept in registers.
+struct Ids {
+  int count;
+  int each, more;  // panels of a chunk; of the first chunks one more
+
+  __host__ explicit Ids(unsigned ids)
+      : count(static_cast<int>(ids)),
+        each(tile::panels_of(count) / kChunks),
+        more(tile::panels_of(count) % kChunks) {}
+
+  __device__ tile::Share panels(int chunk) const {
+    return {chunk * each + min(chunk, more), each + (chunk < more)};
+  }
+};
 
 // Larger for a larger logit, and of equal ones for the lower id. No logit's key is zero.
 using Key = unsigned long long;
@@ -60,10 +77,11 @@ struct Part {
   int first, count = 0;  // the lane's first id, and how many
   float logit[kEach];
 
-  __device__ void load(const float* logits, int part) {
-    const auto panels = tile::Share::of(kPanels, part % kChunks, kChunks);
+  // `logits` are a row.
+  __device__ void load(const float* logits, const Ids& ids, int part) {
+    const auto panels = ids.panels(part % kChunks);
     const int begin = panels.first * tile::kPanelRows;
-    const int end = min(begin + panels.count * tile::kPanelRows, VOCAB);
+    const int end = min(begin + panels.count * tile::kPanelRows, ids.count);
     first = begin + part / kChunks * tile::kWarpLanes + threadIdx.x % tile::kWarpLanes;
     count = (end - first + kStride - 1) / kStride;
 #pragma unroll
@@ -101,15 +119,15 @@ struct Part {
 // Ranks parts of rows: `items`, which a block's `warps` have in turn, `kAtOnce` of them at once,
 // while the next ones' logits are on their way. `item_at(i)` gives one.
 template <int kAtOnce, class ItemAt>
-__device__ inline void rank_parts(const float* logits, unsigned* orders, float* sums, int items,
-                                  int warps, const ItemAt& item_at) {
+__device__ inline void rank_parts(const float* logits, const Ids& ids, unsigned* orders,
+                                  float* sums, int items, int warps, const ItemAt& item_at) {
   Part next[kAtOnce];
   const auto load = [&](int first) {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (first + i * warps >= items) break;
       const Item item = item_at(first + i * warps);
-      next[i].load(logits + size_t{VOCAB} * item.row, item.part);
+      next[i].load(logits + static_cast<size_t>(ids.count) * item.row, ids, item.part);
     }
   };
   int first = threadIdx.x / tile::kWarpLanes;
@@ -159,7 +177,8 @@ struct Row {
   static_assert(kWarps >= kListWarps, "a block has the warps that list parts");
 
   RowStorage& shared;
-  const float* logits;
+  const float* logits;     // (ids)
+  const Ids& ids;
   const unsigned* orders;  // (kParts)
   const float* sums;       // (kParts)
 
@@ -236,7 +255,7 @@ struct Row {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int at = first + i * kWarps;
-        if (at < shared.parts) part[i].load(logits, shared.part[at]);
+        if (at < shared.parts) part[i].load(logits, ids, shared.part[at]);
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {

@@ -348,6 +348,7 @@ impl<B: Dense + Timed> Dense for Metered<B> {
             hidden,
             x,
             last,
+            ids,
             logits,
             mut ranked,
         } = out;
@@ -355,6 +356,7 @@ impl<B: Dense + Timed> Dense for Metered<B> {
             hidden,
             x: &mut x.inner,
             last: &mut last.inner,
+            ids,
             logits: &mut logits.inner,
             ranked: ranked.as_deref_mut().map(|ranked| &mut ranked.inner),
         };
@@ -367,8 +369,8 @@ impl<B: Dense + Timed> Dense for Metered<B> {
             Hidden::OfWanted => last,
         };
         normed.shape(rows, residual.width);
-        logits.shape(rows, w.n);
-        let read = if rows == 0 { 0 } else { w.bytes };
+        logits.shape(rows, ids);
+        let read = if rows == 0 { 0 } else { part_of(w, ids) };
         let mut bytes = read + 2 * normed.bytes() + logits.bytes();
         if let Some(ranked) = ranked
             && B::RANKS
@@ -376,9 +378,14 @@ impl<B: Dense + Timed> Dense for Metered<B> {
             ranked.shape(rows, RANKED);
             bytes += ranked.bytes();
         }
-        let flops = (2 * rows * w.n * w.k) as u64;
-        self.done("lm_head", (w.n, w.k), bytes, flops);
+        let flops = (2 * rows * ids * w.k) as u64;
+        self.done("lm_head", (ids, w.k), bytes, flops);
     }
+}
+
+/// Bytes of the first `ids` rows of a matrix.
+fn part_of<M>(w: &Weighed<M>, ids: usize) -> u64 {
+    w.bytes * ids as u64 / w.n as u64
 }
 
 impl<M: shapes::Mlp, B: Gate<M> + Timed> Gate<M> for Metered<B> {

@@ -59,12 +59,12 @@ pub trait Dense: Device {
 
     /// Ranks each row: `out[r]` is the ids of its `target::TOP_K` largest logits, descending, the
     /// lower id first on a tie; then these logits; then `sum_i exp(logits[r, i] - max(logits[r]))`,
-    /// not a number if a logit is not finite. `logits [R, VOCAB]`, `out [R, RANKED]`.
+    /// not a number if a logit is not finite. `logits [R, IDS]`, `out [R, RANKED]`.
     fn top_k(&mut self, logits: &Self::Tensor, out: &mut Self::Tensor);
 
     /// `rms_norm` of the rows of `residual` that `out.hidden` says; of the wanted ones `linear`
-    /// with `w`, and `top_k` where rows are ranked; bit by bit. What is left in the one of `out.x`
-    /// and `out.last` that it does not say is not specified.
+    /// with the first `out.ids` rows of `w` or more, and `top_k` where rows are ranked; bit by bit.
+    /// What is left in the one of `out.x` and `out.last` that it does not say is not specified.
     fn lm_head(
         &mut self,
         residual: &Self::Tensor,
@@ -100,13 +100,15 @@ pub struct Ends<'a, B: Device + ?Sized> {
     pub x: &'a mut B::Tensor,
     /// Normed rows that are wanted, `[batch.wanted.len(), H]`, or room for them.
     pub last: &'a mut B::Tensor,
-    /// `[batch.wanted.len(), VOCAB]`.
+    /// Logits that are wanted, those of the ids below this: `VOCAB`, or fewer of a draft.
+    pub ids: usize,
+    /// `[batch.wanted.len(), IDS]`, of `ids` or more.
     pub logits: &'a mut B::Tensor,
     /// `[batch.wanted.len(), RANKED]`; none where rows are not to be ranked.
     pub ranked: Option<&'a mut B::Tensor>,
 }
 
-/// [`Dense::lm_head`], operation by operation.
+/// [`Dense::lm_head`], operation by operation, with all rows of `w`.
 pub fn norm_and_rank<B: Dense + ?Sized>(
     ops: &mut B,
     residual: &B::Tensor,
@@ -114,6 +116,20 @@ pub fn norm_and_rank<B: Dense + ?Sized>(
     w: &B::Matrix,
     batch: &Batch,
     out: Ends<'_, B>,
+) {
+    norm_and_rank_by(ops, residual, norm, batch, out, |ops, x, _, logits| {
+        ops.linear(x, w, logits);
+    });
+}
+
+/// The same: `product(ops, x, ids, logits)` leaves logits of rows, of so many ids or more.
+pub fn norm_and_rank_by<B: Dense + ?Sized>(
+    ops: &mut B,
+    residual: &B::Tensor,
+    norm: &B::Vector,
+    batch: &Batch,
+    out: Ends<'_, B>,
+    product: impl FnOnce(&mut B, &B::Tensor, usize, &mut B::Tensor),
 ) {
     match out.hidden {
         Hidden::OfRows => {
@@ -125,7 +141,7 @@ pub fn norm_and_rank<B: Dense + ?Sized>(
             ops.rms_norm(out.x, norm, out.last);
         }
     }
-    ops.linear(out.last, w, out.logits);
+    product(ops, out.last, out.ids, out.logits);
     if let Some(ranked) = out.ranked
         && B::RANKS
     {

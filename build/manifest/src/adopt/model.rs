@@ -320,5 +320,8 @@ fn mtp(words: &mut Words, traits: &Traits, predicts: bool) -> Read<Mtp> {
     let stated = words.whole("/mtp_num_hidden_layers", 0..=1)?;
     let found = predicts && traits.mixers == Mixers::Hybrid;
     let layers = stated.unwrap_or(found.into());
-    Ok(Mtp { layers })
+    Ok(Mtp {
+        layers,
+        draft_ids: None,
+    })
 }

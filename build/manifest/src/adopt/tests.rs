@@ -62,6 +62,7 @@ fn decided(target: &Target) -> Model {
     let mut model = target.model.clone();
     (model.title, model.id, model.licence) = Default::default();
     (model.chat, model.vision) = (None, None);
+    model.mtp.draft_ids = None;
     model.sampling = Sampling {
         temperature: 0.0,
         top_k: 0,

@@ -98,6 +98,8 @@ pub(super) fn model(model: &Model, stops: &[u64]) -> String {
     if model.mtp.layers > 0 {
         lines.table("mtp");
         lines.count("layers", model.mtp.layers);
+        let ids = model.mtp.draft_ids.iter();
+        ids.for_each(|&ids| lines.count("draft_ids", ids));
     }
     if let Some(vision) = &model.vision {
         lines.table("vision");

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use super::{File, Rule, largest};
 use crate::family::{FeedForward, Mixers};
+use crate::kernels::{PANEL_ROWS, TOP_K};
 use crate::schema::model::{
-    self as schema, AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Mixer, Model, Moe,
+    self as schema, AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Mixer, Model, Moe, Mtp,
     RopeScaling, Sampling, StackedIn, Vision,
 };
 use crate::table::Format;
@@ -57,11 +58,20 @@ impl File {
             mlp.map_or(Ok(()), |mlp| {
                 self.count("mlp.intermediate", mlp.intermediate, largest::WIDTH)
             }),
-            self.within("mtp.layers", model.mtp.layers, 0..=1),
+            self.mtp_rules(&model.mtp, model.vocab),
             vision.map_or(Ok(()), |vision| self.vision_rules(vision)),
             self.sampling_rules(&model.sampling, model.vocab),
             chat.map_or(Ok(()), |chat| self.chat_rules(chat, model.vocab)),
         ]
+    }
+
+    fn mtp_rules(&self, mtp: &Mtp, vocab: u64) -> Rule {
+        self.within("mtp.layers", mtp.layers, 0..=1)?;
+        mtp.draft_ids.map_or(Ok(()), |ids| {
+            let rule = format!("must be a multiple of {PANEL_ROWS}, {TOP_K} ..= vocab = {vocab}");
+            let fits = ids.is_multiple_of(PANEL_ROWS) && (TOP_K..=vocab).contains(&ids);
+            self.rule(fits, "mtp.draft_ids", ids, &rule)
+        })
     }
 
     /// The tables that the family has, and no others.

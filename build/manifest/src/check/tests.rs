@@ -44,7 +44,7 @@ refused!(unknown_key_of_hardware: HARDWARE_FILE, "sms = 132" => "sms = 132\ncore
      `partition`, `threads_per_sm`, `shared_bytes_per_block`, `l2_bytes`, `memory_bytes`, \
      `bandwidth_rated`, `bandwidth_read_measured`");
 refused!(unknown_key_of_model: MODEL_FILE, "[mtp]" => "[mtp]\ndepth = 2",
-    "line 36: `depth = 2`: unknown field `depth`, expected `layers`");
+    "line 36: `depth = 2`: unknown field `depth`, expected `layers` or `draft_ids`");
 refused!(leaf_overrides_a_fact: LEAF_FILE, "[numbers]" => "[hidden]\nsize = 4096\n[numbers]",
     "line 19: `[hidden]`: unknown field `hidden`, expected one of `hw`, `model`, `embed`, \
      `checkpoint`, `derive`, `format`, `numbers`, `limits`, `steps`, `op` (facts are stated in \
@@ -181,6 +181,8 @@ refused!(convolution_of_one_tap: MODEL_FILE, "conv_kernel = 4" => "conv_kernel =
     "gdn.conv_kernel = 1: must be 2 ..= 64");
 refused!(more_experts_than_there_are: MODEL_FILE, "per_token = 8" => "per_token = 257",
     "moe.experts_per_token = 257: must be 1 ..= moe.experts = 256");
+refused!(drafts_of_half_a_panel: MODEL_FILE, "draft_ids = 65_536" => "draft_ids = 1000",
+    "mtp.draft_ids = 1000: must be a multiple of 16, 64 ..= vocab = 248320");
 refused!(two_prediction_layers: MODEL_FILE, "[mtp]\nlayers = 1" => "[mtp]\nlayers = 2",
     "mtp.layers = 2: must be 0 ..= 1");
 refused!(hot_sampling: MODEL_FILE, "temperature = 1.0" => "temperature = 2.5",

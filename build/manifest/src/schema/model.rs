@@ -307,6 +307,9 @@ impl Moe {
 pub struct Mtp {
     /// Layers of the model, 0 or 1.
     pub layers: u64,
+    /// Tokens that may be drafted: those with lower ids, which a vocabulary made of pairs has most
+    /// of its text in; all if absent. A draft reads as many rows of the head.
+    pub draft_ids: Option<u64>,
 }
 
 /// Vision tower, BF16.

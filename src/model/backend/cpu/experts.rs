@@ -296,6 +296,7 @@ fn products(
         let product = Product {
             x,
             w,
+            n: w.n,
             out: &out,
             out_start: places.start * w.n,
         };

@@ -217,18 +217,27 @@ impl Weights {
 
 /// `out [rows, n] = x [rows, k] w^T`.
 pub fn linear(pool: &mut Pool, x: &[f32], w: &Matrix, out: &mut [f32]) {
+    linear_of_first(pool, x, w, w.n, out);
+}
+
+/// The same of the first `n` rows of `w`.
+pub fn linear_of_first(pool: &mut Pool, x: &[f32], w: &Matrix, n: usize, out: &mut [f32]) {
     let rows = x.len() / w.k;
-    assert_eq!(out.len(), rows * w.n);
+    assert!(out.len() == rows * n && n <= w.n);
     let product = Product {
         x,
         w,
+        n,
         out: &Shared::new(out),
         out_start: 0,
     };
     // SAFETY: the ranges of panels are disjoint, and so are their outputs.
-    split(pool, w.panels(), rows * w.k * LANES, |panels| unsafe {
-        product.run(panels)
-    });
+    split(
+        pool,
+        n.div_ceil(LANES),
+        rows * w.k * LANES,
+        |panels| unsafe { product.run(panels) },
+    );
 }
 
 /// Part of a product: rows of `x [.., k]` by some panels of `w`, into rows of `out [.., n]`.
@@ -236,6 +245,8 @@ pub fn linear(pool: &mut Pool, x: &[f32], w: &Matrix, out: &mut [f32]) {
 pub struct Product<'a> {
     pub x: &'a [f32],
     pub w: &'a Matrix,
+    /// Elements of a row of `out`.
+    pub n: usize,
     pub out: &'a Shared<'a, f32>,
     /// Index in `out` of the first row's first element.
     pub out_start: usize,
@@ -348,7 +359,7 @@ impl<E: Element> Panels<'_, E> {
 
     #[inline(always)]
     fn store(&self, row: usize, panel: usize, sums: Lanes) {
-        let (n, first) = (self.product.w.n, panel * LANES);
+        let (n, first) = (self.product.n, panel * LANES);
         let start = self.product.out_start + row * n + first;
         // SAFETY: the caller of `run` owns these elements.
         sums.store(unsafe { self.product.out.range(start..start + LANES.min(n - first)) });
@@ -378,6 +389,7 @@ mod tests {
         let product = Product {
             x,
             w: &w,
+            n,
             out: &shared,
             out_start: 0,
         };

@@ -28,7 +28,10 @@ use crate::Fed;
 use crate::backend::budget::Budget;
 use crate::backend::host_memory;
 use crate::backend::mapping::Mapping;
-use crate::ops::{Batch, Copied, Dense, Device, Footprint, Gate, Guess, HostMemory, RANKED, Side};
+use crate::ops::{
+    Batch, Copied, Dense, Device, Ends, Footprint, Gate, Guess, HostMemory, RANKED, Side,
+    norm_and_rank_by,
+};
 use crate::shapes;
 use crate::target::{Format, HOST_RESERVE, TOP_K};
 use crate::weights::{MatrixSource, Reader, VectorSource, WeightsError};
@@ -320,6 +323,15 @@ impl Fed for Cpu {
 
 impl Guess for Cpu {}
 
+impl Cpu {
+    /// `linear` with the first `n` rows of a matrix.
+    pub(super) fn linear_of_first(&mut self, x: &Tensor, w: &Matrix, n: usize, out: &mut Tensor) {
+        assert_eq!(x.width, w.k);
+        let out = out.shape(x.rows, n);
+        matrix::linear_of_first(&mut self.pool, &x.values, w, n, out);
+    }
+}
+
 impl Dense for Cpu {
     fn embed(&mut self, table: &Matrix, batch: &Batch, out: &mut Tensor) {
         out.shape(batch.rows(), table.k);
@@ -336,9 +348,7 @@ impl Dense for Cpu {
     }
 
     fn linear(&mut self, x: &Tensor, w: &Matrix, out: &mut Tensor) {
-        assert_eq!(x.width, w.k);
-        let out = out.shape(x.rows, w.n);
-        matrix::linear(&mut self.pool, &x.values, w, out);
+        self.linear_of_first(x, w, w.n, out);
     }
 
     fn linear_add(&mut self, x: &Tensor, w: &Matrix, residual: &mut Tensor) {
@@ -364,6 +374,19 @@ impl Dense for Cpu {
         for (out, &row) in out.rows_mut().zip(batch.wanted()) {
             out.copy_from_slice(x.row(row));
         }
+    }
+
+    fn lm_head(
+        &mut self,
+        residual: &Tensor,
+        norm: &Vec<f32>,
+        w: &Matrix,
+        batch: &Batch,
+        out: Ends<'_, Cpu>,
+    ) {
+        norm_and_rank_by(self, residual, norm, batch, out, |cpu, x, ids, logits| {
+            cpu.linear_of_first(x, w, ids, logits);
+        });
     }
 
     fn top_k(&mut self, logits: &Tensor, out: &mut Tensor) {

@@ -442,7 +442,7 @@ fn concatenation_and_selection() {
 }
 
 /// Normed rows that `lm_head` leaves, and logits of those that are wanted.
-fn head(hidden: Hidden, batch: &Batch) -> [Tensor; 2] {
+fn head(hidden: Hidden, ids: usize, batch: &Batch) -> [Tensor; 2] {
     let (mut cpu, mut random) = (Cpu::new(1), Random::new(10));
     let residual = tensor(&mut random, batch.rows(), 8);
     let norm = random.normal(8);
@@ -453,6 +453,7 @@ fn head(hidden: Hidden, batch: &Batch) -> [Tensor; 2] {
         hidden,
         x: &mut x,
         last: &mut last,
+        ids,
         logits: &mut logits,
         ranked: Some(&mut ranked),
     };
@@ -468,8 +469,19 @@ fn head(hidden: Hidden, batch: &Batch) -> [Tensor; 2] {
 fn the_head_of_the_wanted_rows_leaves_what_that_of_all_rows_does_of_them() {
     let mut batch = batch(0, 0, 4, &[PageId(0)]);
     batch.want(vec![1, 3]).unwrap();
-    let [all, logits] = head(Hidden::OfRows, &batch);
-    let [wanted, logits_of_wanted] = head(Hidden::OfWanted, &batch);
+    let [all, logits] = head(Hidden::OfRows, VOCAB, &batch);
+    let [wanted, logits_of_wanted] = head(Hidden::OfWanted, VOCAB, &batch);
     assert_eq!(wanted.values, [all.row(1), all.row(3)].concat());
     assert_eq!(logits_of_wanted.values, logits.values);
+}
+
+#[test]
+fn logits_of_the_first_ids_are_those_of_all() {
+    let mut batch = batch(0, 0, 4, &[PageId(0)]);
+    batch.want(vec![1, 3]).unwrap();
+    let [_, all] = head(Hidden::OfRows, VOCAB, &batch);
+    let [_, first] = head(Hidden::OfWanted, TOP_K, &batch);
+    assert_eq!(first.width, TOP_K);
+    let of_all = all.values.chunks_exact(VOCAB).flat_map(|row| &row[..TOP_K]);
+    assert!(first.values.iter().eq(of_all));
 }

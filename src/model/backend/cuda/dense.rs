@@ -163,13 +163,13 @@ impl Dense for Cuda {
     }
 
     fn top_k(&mut self, logits: &Tensor, out: &mut Tensor) {
-        assert!(logits.width == VOCAB && logits.rows <= ENDS_MAX);
-        let rows = count(logits.rows);
+        assert!(logits.width <= VOCAB && logits.rows <= ENDS_MAX);
+        let (rows, ids) = (count(logits.rows), count(logits.width));
         let out = out.shape(logits.rows, RANKED);
         let (orders, sums) = (self.orders.as_mut_ptr(), self.sums.as_mut_ptr());
         // SAFETY: shapes are checked; orders and sums have room for `ENDS_MAX` rows.
         self.queue.launch("top_k", |stream| unsafe {
-            ops::atlas_top_k(logits.as_ptr(), orders, sums, out, rows, stream)
+            ops::atlas_top_k(logits.as_ptr(), orders, sums, out, rows, ids, stream)
         });
     }
 
@@ -192,7 +192,7 @@ impl Dense for Cuda {
         assert_eq!((residual.rows, residual.width), (batch.rows(), HIDDEN));
         assert_eq!((norm.0.len(), w.n, w.k), (HIDDEN, VOCAB, HIDDEN));
         let x = x.shape(rows, HIDDEN);
-        let logits = out.logits.shape(rows, VOCAB);
+        let logits = out.logits.shape(rows, out.ids);
         let ranked = out
             .ranked
             .map_or(ptr::null_mut(), |ranked| ranked.shape(rows, RANKED));
@@ -213,6 +213,7 @@ impl Dense for Cuda {
                 self.arrived.as_mut_ptr(),
                 ranked,
                 count(rows),
+                count(out.ids),
                 w.storage as u32,
                 stream,
             )

@@ -182,7 +182,7 @@ impl Guess for Cuda {
     }
 
     fn guess(&mut self, logits: &Tensor, on: bool) {
-        assert!(logits.width == VOCAB && logits.rows <= ENDS_MAX);
+        assert!(logits.width <= VOCAB && logits.rows <= ENDS_MAX);
         let rules = self.step.ahead.rules();
         let [starts, tokens, positions, tiles] = self.step.ahead.moved_on();
         let drafts = self.guesses.drafts.as_mut_ptr();
@@ -199,6 +199,7 @@ impl Guess for Cuda {
                 tiles,
                 drafts,
                 count(logits.rows),
+                count(logits.width),
                 count(UNIFORMS),
                 count(DEPTH_MAX),
                 count(ENDS_MAX),

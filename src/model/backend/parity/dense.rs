@@ -5,7 +5,7 @@ use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{F16_STORED, FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use crate::ops::ENDS_MAX;
 use crate::ops::{BesideNorms, Ends, Hidden, RANKED};
-use crate::target::{HIDDEN, MAX_SEQUENCES, Role, TOP_K, VOCAB};
+use crate::target::{DRAFT_IDS, HIDDEN, MAX_SEQUENCES, Role, TOP_K, VOCAB};
 use crate::weights::Stored;
 use step::executor::DeviceError;
 
@@ -427,11 +427,17 @@ impl<B: Probe> RowOpOn<B> for LmHead {
         Ok(Box::new(move |b, x, batch| {
             let (rows, wanted) = (batch.rows(), batch.wanted().len());
             let (mut normed, mut last) = (b.room(rows, HIDDEN)?, b.room(wanted, HIDDEN)?);
-            let (mut logits, mut ranked) = (b.room(wanted, VOCAB)?, b.room(wanted, RANKED)?);
+            // Drafts are of the wanted rows.
+            let ids = match self.hidden {
+                Hidden::OfRows => VOCAB,
+                Hidden::OfWanted => DRAFT_IDS,
+            };
+            let (mut logits, mut ranked) = (b.room(wanted, ids)?, b.room(wanted, RANKED)?);
             let ends = Ends {
                 hidden: self.hidden,
                 x: &mut normed,
                 last: &mut last,
+                ids,
                 logits: &mut logits,
                 ranked: Some(&mut ranked),
             };
@@ -462,7 +468,10 @@ fn ranked_parts(ranked: &[f32]) -> [Vec<f32>; 3] {
 
 /// The logits of ids: two that are nearly equal may change places, as numbers they stay near.
 fn logits_at(logits: &[f32], ids: &[f32]) -> Vec<f32> {
-    let rows = logits.chunks_exact(VOCAB).zip(ids.chunks_exact(TOP_K));
+    let rows = ids.len() / TOP_K;
+    let rows = logits
+        .chunks_exact(logits.len() / rows)
+        .zip(ids.chunks_exact(TOP_K));
     rows.flat_map(|(row, ids)| ids.iter().map(|&id| row[id as usize]))
         .collect()
 }

@@ -83,7 +83,9 @@ impl Probe for Cpu {
                 (&*out.x, out.last)
             }
         };
-        self.norm_linear_rounded(rows, norm, normed, &mut [(w, out.logits)])?;
+        self.rms_norm(rows, norm, normed);
+        let rounded = rounded(self, normed)?;
+        self.linear_of_first(&rounded, w, out.ids, out.logits);
         self.top_k(out.logits, out.ranked.expect("rows that rank"));
         Ok(())
     }
