@@ -10,7 +10,8 @@
 namespace atlas::top_k {
 
 template <class Tile>
-__global__ __launch_bounds__(Tile::kThreads) void chunks_f32(const float* logits, Ids ids,
+__global__ __launch_bounds__(Tile::kThreads) void chunks_f32(const float* logits,
+                                                             const __grid_constant__ Ids ids,
                                                              unsigned* orders, float* sums) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
@@ -23,14 +24,15 @@ __global__ __launch_bounds__(Tile::kThreads) void chunks_f32(const float* logits
 }
 
 template <class Tile>
-__global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits, Ids ids,
+__global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits,
+                                                           const __grid_constant__ Ids ids,
                                                            const unsigned* orders,
                                                            const float* sums, float* out) {
   __shared__ RowStorage shared;
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   const size_t row = blockIdx.x;
-  Row<Tile::kThreads, 4>{shared, logits + row * ids.count, ids, orders + row * kParts,
+  Row<Tile::kThreads, 2>{shared, logits + row * ids.count, ids, orders + row * kParts,
                          sums + row * kParts}
       .run(out + row * kWidth);
 }
