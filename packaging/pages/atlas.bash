@@ -29,6 +29,9 @@ _@NAME@() {
         'serve --metrics-compat') nothing=1 ;;
         'serve --speculate') nothing=1 ;;
         'serve --cache-host') nothing=1 ;;
+        'serve --cache-dir') files=1 ;;
+        'serve --cache-disk') nothing=1 ;;
+        'serve --cache-disk-daily') nothing=1 ;;
         'serve --warm') files=1 ;;
         'serve --model-name') nothing=1 ;;
         'serve --config') files=1 ;;
@@ -72,16 +75,12 @@ _@NAME@() {
         'bench serve --key-file') files=1 ;;
         'bench serve --pid') nothing=1 ;;
         'bench serve --json') nothing=1 ;;
-        'bench serve --svg') nothing=1 ;;
-        'bench serve --goals') nothing=1 ;;
         'bench decode --weights') files=1 ;;
         'bench decode --layers') nothing=1 ;;
         'bench decode --json') nothing=1 ;;
-        'bench decode --svg') nothing=1 ;;
         'bench prefill --weights') files=1 ;;
         'bench prefill --layers') nothing=1 ;;
         'bench prefill --json') nothing=1 ;;
-        'bench prefill --svg') nothing=1 ;;
         'bench drafts --weights') files=1 ;;
         'bench drafts --layers') nothing=1 ;;
         'bench drafts --acceptance') nothing=1 ;;
@@ -89,17 +88,16 @@ _@NAME@() {
         'bench drafts --json') nothing=1 ;;
         'bench start --runs') nothing=1 ;;
         'bench start --json') nothing=1 ;;
-        'bench start --svg') nothing=1 ;;
     esac
     [[ $nothing ]] && return
     case "$verb" in
-        'serve') offers='--help --host --port --socket --api-keys-file --without-keys --tls-cert --tls-key --golden --allow-host --allow-origin --access-log --dump --metrics-compat --speculate --cache-host --warm --model-name --config --print-config --notify-socket --log-level' ;;
+        'serve') offers='--help --host --port --socket --api-keys-file --without-keys --tls-cert --tls-key --golden --allow-host --allow-origin --access-log --dump --metrics-compat --speculate --cache-host --cache-dir --cache-disk --cache-disk-daily --warm --model-name --config --print-config --notify-socket --log-level' ;;
         'generate') offers='--help --weights --max-tokens --temperature --seed' ;;
         'batch') offers='--help --weights' ;;
         'about') offers='--help --json --licences --public-key --page' ;;
         'verify') offers='--help --full --digests --oracle --golden' ;;
         'doctor') offers='--help --port' ;;
-        'connect') offers='--help --url --model --key --run' ;;
+        'connect') offers='--help --url --model --key --run --check' ;;
         'try') offers='--help --url --key-file' ;;
         'import') offers='--help --public-key --link' ;;
         'pack') offers='--help' ;;
@@ -110,11 +108,11 @@ _@NAME@() {
         'synth') offers='--help --layers' ;;
         'logits') offers='--help --tokens --out --routers --layers --decode' ;;
         'bench') offers='serve decode prefill drafts start --help' ;;
-        'bench serve') offers='--help --url --scenario --large --streams --requests --prompt-tokens --max-tokens --model --key-file --pid --json --svg --goals' ;;
-        'bench decode') offers='--help --weights --layers --json --svg' ;;
-        'bench prefill') offers='--help --weights --layers --json --svg' ;;
+        'bench serve') offers='--help --url --scenario --large --streams --requests --prompt-tokens --max-tokens --model --key-file --pid --json' ;;
+        'bench decode') offers='--help --weights --layers --json' ;;
+        'bench prefill') offers='--help --weights --layers --json' ;;
         'bench drafts') offers='--help --weights --layers --acceptance --context --json' ;;
-        'bench start') offers='--help --runs --json --svg' ;;
+        'bench start') offers='--help --runs --json' ;;
     esac
     if [[ $files || $word != -* ]]; then
         compopt -o filenames 2>/dev/null

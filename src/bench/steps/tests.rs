@@ -5,7 +5,7 @@ use super::*;
 use model::backend::cpu::Cpu;
 use model::ops::ONE_BY_ONE;
 use model::shapes::{Attention as _, Delta as _, Experts as _};
-use model::target::{Full, Gdn, HIDDEN, Moe, Role, Site, VOCAB};
+use model::target::{DRAFT_IDS, Full, Gdn, HIDDEN, Moe, Role, Site, VOCAB};
 use model::weights::Layout;
 
 fn calls(case: Case, layers: usize) -> Vec<Call> {
@@ -135,11 +135,11 @@ fn drafted(sequences: usize, depth: usize) -> Drafted {
 fn heads(calls: &[Call]) -> Vec<u64> {
     let of_head = |call: &&Call| {
         let Label { op, n, .. } = call.label;
-        n == VOCAB && ["linear", "lm_head"].contains(&op)
+        [VOCAB, DRAFT_IDS].contains(&n) && ["linear", "lm_head"].contains(&op)
     };
     let heads = calls.iter().filter(of_head);
-    let row = (2 * VOCAB * HIDDEN) as u64;
-    heads.map(|call| call.cost.flops / row).collect()
+    let row = |call: &Call| (2 * call.label.n * HIDDEN) as u64;
+    heads.map(|call| call.cost.flops / row(call)).collect()
 }
 
 #[test]
