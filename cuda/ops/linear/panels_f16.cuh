@@ -148,6 +148,20 @@ __global__ __launch_bounds__(tile::kPanelThreads) void flat(Params params) {
   stage.run(params.rows, x, Sink<kStorage, Put>{w, params.out}, shared);
 }
 
+// Rows that take the same panels one after the other, bytes: so weights come from memory once for
+// all of them, where the second-level cache has room for the rows and for no matrix.
+inline constexpr unsigned kGroupBytes = 8 << 20;
+
+// A block's panels, `x`, and its tile of rows, `y`, which has so many bytes. Blocks start in the
+// order of their numbers.
+__device__ inline uint2 place_in_groups(unsigned tile_bytes) {
+  const unsigned tiles = max(kGroupBytes / tile_bytes, 1u), of_group = gridDim.x * tiles;
+  const unsigned block = blockIdx.y * gridDim.x + blockIdx.x;
+  const unsigned first = block / of_group * tiles, in_group = block % of_group;
+  const unsigned rows = min(tiles, gridDim.y - first);
+  return {in_group / rows, first + in_group % rows};
+}
+
 template <tile::Storage kStorage, int kPanels, class Put>
 __global__ __launch_bounds__(tile::kPanelThreads) void tiled(Params params) {
   using Stage = tile::Tiled<kStorage, kPanels>;
@@ -155,10 +169,11 @@ __global__ __launch_bounds__(tile::kPanelThreads) void tiled(Params params) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   const tile::Matrix<kStorage> w{params.weight, params.n, params.k};
-  const int first = blockIdx.y * Stage::kRows;
+  const uint2 place = place_in_groups(Stage::kRows * params.k * sizeof(float));
+  const int first = static_cast<int>(place.y) * Stage::kRows;
   const auto x = [&](int row) { return params.x + static_cast<size_t>(first + row) * params.k; };
   const Sink<kStorage, Put> sink{w, params.out + static_cast<size_t>(first) * params.n};
-  Stage(w, blockIdx.x).run(min(params.rows - first, Stage::kRows), x, sink, shared);
+  Stage(w, static_cast<int>(place.x)).run(min(params.rows - first, Stage::kRows), x, sink, shared);
 }
 
 // With so many rows and fewer weights, registers are the better place for them.
