@@ -20,6 +20,8 @@ inline constexpr int VOCAB = 248320;
 inline constexpr bool TIED_HEAD = false;
 // Epsilon of every norm.
 inline constexpr float NORM_EPS = 1e-6f;
+// Ids below this are drafted by that layer.
+inline constexpr int DRAFT_IDS = 65536;
 // Embedding table.
 inline constexpr Format FORMAT_EMBED = Format::bf16;
 // Output head.

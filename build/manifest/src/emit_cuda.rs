@@ -9,7 +9,7 @@ use crate::shapes::camel;
 use crate::target::Target;
 
 /// Constants that device code reads, beside formats.
-const DEVICE_CONSTANTS: [&str; 10] = [
+const DEVICE_CONSTANTS: [&str; 11] = [
     "HIDDEN",
     "VOCAB",
     "TIED_HEAD",
@@ -18,6 +18,7 @@ const DEVICE_CONSTANTS: [&str; 10] = [
     "MAX_CONTEXT",
     "MAX_SEQUENCES",
     "DRAFTS",
+    "DRAFT_IDS",
     "PREFILL_TOKENS",
     "TOP_K",
 ];

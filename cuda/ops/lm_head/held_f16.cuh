@@ -43,7 +43,7 @@ __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(
     tile::put_quad<tile::Stores>(w, logits + ids * row, at, sums);
   });
   meeting.leave();
-  rank<tile::HeldShape, 4>(params, first, rows, chunks);
+  rank<tile::HeldShape, 4>(params, params.ids, first, rows, chunks);
 }
 
 template <tile::Storage kStorage, int kTiles>

@@ -43,7 +43,8 @@ __device__ inline tile::Share panels_of(const top_k::Ids& ids, const tile::Share
 // have, some rank a row each, in shared memory that no weights are on their way to. A warp looks at
 // `kAtOnce` parts at once, as its registers have room.
 template <class Shape, int kAtOnce>
-__device__ inline void rank(const Params& params, int first, int rows, const tile::Share& chunks) {
+__device__ inline void rank(const Params& params, const top_k::Ids& ids, int first, int rows,
+                            const tile::Share& chunks) {
   using top_k::kParts;
   __syncthreads();  // the block's logits are written, and its shared memory has been read
   const int parts = chunks.count * top_k::kChunkParts;
@@ -52,7 +53,7 @@ __device__ inline void rank(const Params& params, int first, int rows, const til
     return top_k::Item{first + i / parts,
                        in_chunk * top_k::kChunks + chunks.first + in_row % chunks.count};
   };
-  top_k::rank_parts<kAtOnce>(params.logits, params.ids, params.orders, params.sums, rows * parts,
+  top_k::rank_parts<kAtOnce>(params.logits, ids, params.orders, params.sums, rows * parts,
                              Shape::kWarps, item_at);
   if (params.ranked == nullptr) return;
   const int blocks = gridDim.x, waiting = min(params.rows, blocks), block = blockIdx.x;
@@ -63,7 +64,7 @@ __device__ inline void rank(const Params& params, int first, int rows, const til
   auto& shared = *reinterpret_cast<top_k::RowStorage*>(dynamic_shared);
 #pragma unroll 1
   for (size_t row = block; row < params.rows; row += blocks) {
-    top_k::Row<Shape::kThreads, kAtOnce>{shared, params.logits + row * params.ids.count, params.ids,
+    top_k::Row<Shape::kThreads, kAtOnce>{shared, params.logits + row * ids.count, ids,
                                          params.orders + row * kParts,
                                          params.sums + row * kParts}
         .run(params.ranked + row * top_k::kWidth);

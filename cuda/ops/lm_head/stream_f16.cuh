@@ -10,8 +10,8 @@ namespace atlas::lm_head {
 // Rows that weights are streamed for, at most: as many as a block has room for.
 inline constexpr int kFewRowsMax = tile::normed_rows_max();
 
-// `kWhole`: a whole panel a warp.
-template <tile::Storage kStorage, class Shape, bool kWhole>
+// `kWhole`: a whole panel a warp. Registers have no room for a number of ids.
+template <tile::Storage kStorage, class Shape, bool kWhole, unsigned kIds>
 __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void few(
     const __grid_constant__ Params params) {
   using Storage = tile::NormedStorage<Shape>;
@@ -20,7 +20,8 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
       tile::StagedRows<Shape>::at(dynamic_shared + sizeof(Storage), params.rows, HIDDEN);
   ptx::griddepcontrol_launch_dependents();
   const tile::Share chunk{static_cast<int>(blockIdx.x), 1};
-  const auto share = panels_of(params.ids, chunk);
+  constexpr top_k::Ids ids(kIds);
+  const auto share = panels_of(ids, chunk);
   tile::Stream<kStorage, HIDDEN, 1, Shape, tile::Panels, kWhole> stage(
       shared.stream, {params.weight, VOCAB, share.first}, share.count);
   stage.prefetch();
@@ -30,7 +31,7 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
   tile::norm_rows(params.rows_in(), params.x, params.rows, gain, staged, shared);
   const auto sink = [&](int unit, int g, int row, float low, float high) {
     const int at = (share.first + unit) * tile::kPanelRows + g;
-    float* to = params.logits + static_cast<size_t>(params.ids.count) * row;
+    float* to = params.logits + size_t{kIds} * row;
     // Fewer ids are whole panels.
     if (at < VOCAB) to[at] = low;
     if (at + 8 < VOCAB) to[at + 8] = high;
@@ -40,7 +41,7 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
   } else {
     stage.run(staged, sink);
   }
-  rank<Shape, 1>(params, 0, params.rows, chunk);
+  rank<Shape, 1>(params, ids, 0, params.rows, chunk);
 }
 
 template <tile::Storage kStorage, class Shape>
@@ -52,7 +53,12 @@ cudaError_t launch_shape(const Params& params, cudaStream_t stream) {
   static_assert(sizeof(Storage) >= sizeof(top_k::RowStorage), "there is room to rank");
   const Launch shape{top_k::kChunks, Shape::kThreads, Storage::bytes(params.rows)};
   constexpr bool kWhole = tile::wants_whole<Shape>(top_k::kPanels);
-  return launch_chained(few<kStorage, Shape, kWhole>, shape, stream, params);
+  if (params.ids.count == VOCAB) {
+    return launch_chained(few<kStorage, Shape, kWhole, VOCAB>, shape, stream, params);
+  }
+  constexpr unsigned kDrafted = target::DRAFT_IDS;
+  if (params.ids.count != kDrafted) return cudaErrorInvalidValue;
+  return launch_chained(few<kStorage, Shape, kWhole, kDrafted>, shape, stream, params);
 }
 
 template <tile::Storage kStorage>

@@ -37,7 +37,7 @@ struct Ids {
   int count;
   int each, more;  // panels of a chunk; of the first chunks one more
 
-  __host__ explicit Ids(unsigned ids)
+  __host__ __device__ constexpr explicit Ids(unsigned ids)
       : count(static_cast<int>(ids)),
         each(tile::panels_of(count) / kChunks),
         more(tile::panels_of(count) % kChunks) {}
