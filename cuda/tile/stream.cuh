@@ -51,6 +51,12 @@ constexpr bool wants_whole(int panels) {
   return !kLargeSm && panels >= kManyPanels * Shape::kWarps * target::SMS;
 }
 
+// Whether weights of `k` columns are streamed: FP8's scales are copied two blocks at once.
+constexpr bool streams(Storage storage, int k) {
+  const int blocks = k / segments(k) / kBlockColumns;  // of a segment
+  return storage != Storage::fp8_block128 || blocks < 2 || blocks % 2 == 0;
+}
+
 // Every warp's own ring and its barriers.
 template <class Shape>
 struct StreamStorage {

@@ -260,7 +260,7 @@ struct PanelsF16 {
     cudaError_t result = cudaSuccess;
     const auto is = [&](auto width) {
       constexpr int kK = decltype(width)::value;
-      if constexpr (!tile::Matrix<kStorage>::has(kK)) {
+      if constexpr (!tile::Matrix<kStorage>::has(kK) || !tile::streams(kStorage, kK)) {
         return false;
       } else {
         if (params.k != kK) return false;

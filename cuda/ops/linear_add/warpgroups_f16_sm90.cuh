@@ -17,12 +17,14 @@ using linear::dynamic_shared;
 using linear::Params;
 using Few = linear::PanelsF16<target::Linear, tile::Adds, target::LinearAddWidths>;
 
-// Rows of kK columns that `linear` takes, at most: as many as a block stages, and more where panels
-// are few and it splits K over the SMs; others are operands of warpgroup instructions.
+// Rows of kK columns that `linear` takes, at most: as many as a block stages where weights are
+// streamed, and more where panels are few and it splits K over the SMs; others are operands of
+// warpgroup instructions.
 template <tile::Storage kStorage, int kK>
 int few_rows_max(int n) {
   const bool splits = Few::kSplit<kStorage, kK> && linear::has_few_panels(n, kK);
-  return splits ? tile::kSplitRowsMax : Few::kStreamedRowsMax<kK>;
+  if (splits) return tile::kSplitRowsMax;
+  return tile::streams(kStorage, kK) ? Few::kStreamedRowsMax<kK> : 0;
 }
 
 template <tile::Storage kStorage>
