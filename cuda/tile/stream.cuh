@@ -51,10 +51,13 @@ constexpr bool wants_whole(int panels) {
   return !kLargeSm && panels >= kManyPanels * Shape::kWarps * target::SMS;
 }
 
-// Whether weights of `k` columns are streamed: FP8's scales are copied two blocks at once.
+// Whether products that norm no rows stream weights of `k` columns. FP8's scales are copied two
+// blocks at once: an odd number in a segment, and many, take a register that these have not.
 constexpr bool streams(Storage storage, int k) {
+  constexpr int kBlocksMax = 8;
   const int blocks = k / segments(k) / kBlockColumns;  // of a segment
-  return storage != Storage::fp8_block128 || blocks < 2 || blocks % 2 == 0;
+  if (storage != Storage::fp8_block128 || blocks < 2) return true;
+  return blocks % 2 == 0 && blocks <= kBlocksMax;
 }
 
 // Every warp's own ring and its barriers.
@@ -203,7 +206,7 @@ struct Stream {
   // Blocks of columns of what a warp has of a panel. NVFP4's scales come with each piece; FP8's, of
   // all of these, with the first one: two of them are the least that a bulk copy brings.
   static constexpr int kBlocks = kOwnSegments * kGroups * W::kGroup / kBlockColumns;
-  static constexpr int kCopiedBlocks = W::kNvfp4 ? kPieceGroups : kBlocks > 2 ? kBlocks : 2;
+  static constexpr int kCopiedBlocks = W::kNvfp4 ? kPieceGroups : (kBlocks + 1) / 2 * 2;
   static constexpr int kCopiedScales = kCopiedBlocks * W::kBlockScaleBytes;
   static_assert(kCopiedScales <= Shape::kScaleBytes, "a slot has room for the scales");
   static_assert(!W::kFp8 || (kK / kBlockColumns % 2 == 0 && kCopiedBlocks % 2 == 0),
@@ -319,7 +322,8 @@ struct Stream {
     const Slot& from = shared.ring[warp()][slot];
     ptx::mbarrier_wait(&shared.full[warp()][slot], parity);
     if (W::kFp8 && first) {
-      const int block = kBlocks > 1 ? lane() % kBlocks : segment % 2;
+      // Of an odd number, every other segment's first one is the second that was copied.
+      const int block = (kBlocks > 1 ? lane() % kBlocks : 0) + kBlocks % 2 * (segment % 2);
       of_block = reinterpret_cast<const float2*>(from.scales)[block];
     }
     return from;
