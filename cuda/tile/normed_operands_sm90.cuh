@@ -82,7 +82,7 @@ __global__ __launch_bounds__(kPanelThreads) void norm_few_operands(From from, co
   });
 }
 
-// The same of many rows, eight of a block.
+// Norms of many rows, eight of a block.
 template <class From>
 __global__ __launch_bounds__(kRoundThreads) void norm_operands(From from, int rows,
                                                                const float* gains, float* x,

@@ -322,7 +322,7 @@ struct Stream {
     const Slot& from = shared.ring[warp()][slot];
     ptx::mbarrier_wait(&shared.full[warp()][slot], parity);
     if (W::kFp8 && first) {
-      // Of an odd number, every other segment's first one is the second that was copied.
+      // Segments of an odd number of blocks begin in turn with the first and the second one copied.
       const int block = (kBlocks > 1 ? lane() % kBlocks : 0) + kBlocks % 2 * (segment % 2);
       of_block = reinterpret_cast<const float2*>(from.scales)[block];
     }

@@ -19,7 +19,7 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 /// Characters of a refusal that are shown.
 const REFUSAL_CHARS_MAX: usize = 300;
 const END_OF_STREAM: &str = "[DONE]";
-/// What servers of ours say when they ask for a key.
+/// Realm of our servers, which they tell who has no key.
 const OUR_REALM: &str = "realm=\"Atlas";
 
 /// Where the server is.
@@ -366,7 +366,7 @@ const TEXTS: [&str; 13] = [
     "/choices/0/text",
 ];
 
-/// What the model wrote in an event or an answer of any dialect, if anything, or the error there.
+/// Text of an event or an answer of any dialect that the model wrote, if any, or the error there.
 fn any_text_of(data: &str) -> Option<Result<String, String>> {
     let event: Value = serde_json::from_str(data).ok()?;
     let error = ["/error", "/response/error"].map(|place| event.pointer(place));

@@ -1,4 +1,4 @@
-//! What the bits of a computed prompt depend on, as one digest: the program, the processor and the
+//! Identity that the bits of a computed prompt depend on, as one digest: program, processor and
 //! weights. What is kept on a disk is of use only to who has the same.
 
 use std::fs::{self, File};

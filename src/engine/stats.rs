@@ -35,7 +35,7 @@ pub struct Told {
     pub name: &'static str,
     /// `gauge` or `counter`.
     pub kind: &'static str,
-    /// What it counts, in a sentence.
+    /// Meaning, in a sentence.
     pub help: &'static str,
     pub value: f64,
 }

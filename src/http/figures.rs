@@ -46,7 +46,7 @@ pub struct TimesTold<'a> {
     pub name: &'static str,
     /// Name that vLLM gives it.
     pub alias: &'static str,
-    /// What it counts, in a sentence.
+    /// Meaning, in a sentence.
     pub help: &'static str,
     pub histogram: &'a Histogram,
 }

@@ -43,7 +43,7 @@ __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(
 // Blocks of rows for which weights are read again, at most.
 inline constexpr int kHeldReadsMax = 4;
 
-// Rows that would be more of them.
+// Rows of more blocks: weights are read once.
 template <tile::Storage kStorage>
 cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStream_t stream) {
   const tile::Operands<kStorage> x{operands, tile::operand_groups(params.rows)};

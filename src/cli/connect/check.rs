@@ -78,7 +78,7 @@ async fn steps(options: &Connect, endpoint: &Endpoint) -> Vec<Step> {
     vec![("GET /v1/models".to_string(), listed), (sent, came)]
 }
 
-/// What the server lists, where the model that the client asks for is among it.
+/// List of the server, where the model that the client asks for is among it.
 async fn listed(connection: &mut Connection, model: &str) -> Result<String, String> {
     let list = connection.read("/v1/models").await?;
     let models = list["data"].as_array().into_iter().flatten();

@@ -52,7 +52,7 @@ impl Error {
     }
 }
 
-/// What an action printed, a line each below its failure.
+/// Output of an action, a line each below its failure.
 fn quoted(output: &str) -> String {
     let lines = output.lines().map(|line| format!("\n  | {line}"));
     lines.collect()
