@@ -67,6 +67,14 @@ def dequantise(tensors):
     """Float32 weights by the name that they have in BF16, experts stacked."""
     weights = {}
     for name, t in tensors.items():
+        if name.endswith("_scales"):
+            continue
+        if name.endswith("_blocks"):
+            stem = name.removesuffix("_blocks")
+            scale = torch.exp2(tensors[f"{stem}_scales"].float() - 127)
+            # Modules of gpt-oss hold matrices with a column for each output.
+            weights[stem] = (unpack(t) * scale[..., None]).flatten(-2).transpose(-1, -2).contiguous()
+            continue
         stem, _, kind = name.rpartition(".")
         get = lambda suffix: tensors.get(f"{stem}.{suffix}")
         if kind in SCALES or kind in ("k_scale", "v_scale"):
@@ -170,15 +178,22 @@ def frequencies(rotary):
         turns = facts["original_max_position_embeddings"] * exact / (2 * math.pi)
         kept = ((turns - low) / (high - low)).clamp(0, 1)
         exact = exact * (kept + (1 - kept) / factor)
+    if facts["rope_type"] == "yarn":
+        wavelength = lambda turns: facts["original_max_position_embeddings"] / (turns * 2 * math.pi)
+        pair = lambda turns: pairs * math.log(wavelength(turns)) / math.log(facts["rope_theta"])
+        low, high = max(pair(facts["beta_fast"]), 0), min(pair(facts["beta_slow"]), 2 * pairs - 1)
+        slowed = ((torch.arange(pairs, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+        exact = exact * (slowed / facts["factor"] + 1 - slowed)
     torch.testing.assert_close(exact.float(), rotary.inv_freq, rtol=1e-5, atol=0)
     return exact
 
 
-def turn(exact, x, position_ids):
-    """Cosines and sines of each position, of which images have three and text has one."""
+def turn(rotary, exact, x, position_ids):
+    """Cosines and sines of each position, of which images have three and text has one; gpt-oss takes each once."""
     positions = position_ids[0] if position_ids.dim() == 3 else position_ids
-    angles = torch.cat(2 * [positions[..., None].double() * exact], -1)
-    return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    copies = 1 if rotary.config.model_type == "gpt_oss" else 2
+    angles, growth = torch.cat(copies * [positions[..., None].double() * exact], -1), rotary.attention_scaling
+    return (growth * angles.cos()).to(x.dtype), (growth * angles.sin()).to(x.dtype)
 
 
 def load(folder):
@@ -190,7 +205,7 @@ def load(folder):
     model = build(config, weights)
     for module in model.get_decoder().modules():
         if hasattr(module, "inv_freq"):
-            module.forward = functools.partial(turn, frequencies(module))
+            module.forward = functools.partial(turn, module, frequencies(module))
     mtp = None
     if draft:
         mtp = Mtp(model).float().eval()

@@ -20,6 +20,7 @@ from random_models import FAMILIES, MODELS
 
 TARGETS = pathlib.Path(__file__).resolve().parent.parent / "targets"
 GROUP = 16  # columns per NVFP4 scale
+MX_GROUP = 32  # columns per MXFP4 scale
 BLOCK = 128  # rows and columns per FP8 scale
 INPUT_SCALED = ["nvfp4_modelopt", "fp8_tensor"]  # formats that are written with a scale of their input
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
@@ -47,6 +48,15 @@ def fp8(w):
             scale[i, j] = w[part].abs().max() / 448
             code[part] = (w[part].float() / scale[i, j].float()).clamp(-448, 448).to(torch.float8_e4m3fn)
     return code, scale
+
+
+def mxfp4(w):
+    """Blocks [.., N, K/32, 16] and powers of two [.., N, K/32], E8M0."""
+    groups = w.float().unflatten(-1, (-1, MX_GROUP))
+    power = torch.floor(torch.log2(groups.abs().amax(-1).clamp(min=1e-30))) - 2
+    unit = groups / torch.exp2(power)[..., None]
+    code = ((unit.abs()[..., None] - E2M1).abs().argmin(-1) + 8 * (unit < 0)).to(torch.uint8)
+    return code[..., ::2] | code[..., 1::2] << 4, (power + 127).to(torch.uint8)
 
 
 class Checkpoint:
@@ -109,6 +119,10 @@ class Checkpoint:
         self.matrix(f"{name}.k_proj", kv, hidden, group, 1.5)
         self.matrix(f"{name}.v_proj", kv, hidden, group)
         self.matrix(f"{name}.o_proj", hidden, q, group, 1.5)
+        if self.family.biased:
+            for part, size in (("q_proj", q), ("k_proj", kv), ("v_proj", kv), ("o_proj", hidden)):
+                self.vector(f"{name}.{part}.bias", self.normal(size, scale=0.5))
+            self.vector(f"{name}.sinks", 1 + self.normal(m["heads"]))
         if self.family.qk_norm:
             self.norm(f"{name}.q_norm.weight", m["head_dim"])
             self.norm(f"{name}.k_norm.weight", m["head_dim"])
@@ -144,14 +158,27 @@ class Checkpoint:
         if kind == "gdn":
             self.gdn(f"{name}.linear_attn")
         else:
-            self.attention(f"{name}.self_attn", groups[0], m["sliding"] if kind == "sliding" else m)
+            own = kind == "sliding" and self.family.slides
+            self.attention(f"{name}.self_attn", groups[0], m["sliding"] if own else m)
         if self.family.router:
             self.mixture(f"{name}.{self.family.router}", groups)
         else:
             self.swiglu(f"{name}.mlp", m["inner"], "mlp")
 
+    def stacked_mxfp4(self, name):
+        """Experts of gpt-oss: gate and up rows in turn, gates so large that the clamp counts."""
+        h, i, e = self.m["hidden"], self.m["inner"], self.m["experts"]
+        for part, n, k, gain in (("gate_up_proj", 2 * i, h, 4.0), ("down_proj", h, i, 1.5)):
+            blocks, scales = mxfp4(self.normal(e, n, k, scale=gain / math.sqrt(k)))
+            self.tensors |= {f"{name}.{part}_blocks": blocks, f"{name}.{part}_scales": scales}
+            self.vector(f"{name}.{part}_bias", self.normal(e, n, scale=0.5))
+
     def mixture(self, name, groups):
         m = self.m
+        if self.family.biased:
+            self.matrix(f"{name}.router", m["experts"], m["hidden"], gain=2.0)
+            self.vector(f"{name}.router.bias", self.normal(m["experts"], scale=0.5))
+            return self.stacked_mxfp4(f"{name}.experts")
         self.matrix(f"{name}.gate", m["experts"], m["hidden"], gain=2.0)
         self.experts(f"{name}.experts", groups[1])
         if self.family.shared:
@@ -215,6 +242,8 @@ def order(m):
 def heads(m):
     """Heads of each kind of layer, in the words of Gemma 4 where there are two."""
     words = lambda its: {"num_key_value_heads": its["kv_heads"], "head_dim": its["head_dim"]}
+    if FAMILIES[m["family"]].windowed:
+        return words(m) | {"sliding_window": m["window"], **order(m)}
     if not FAMILIES[m["family"]].slides:
         return words(m)
     return words(m["sliding"]) | {"num_global_key_value_heads": m["kv_heads"], "global_head_dim": m["head_dim"],
@@ -240,6 +269,10 @@ def config(m):
     return m["around"] | {"tie_word_embeddings": m["tied"], "text_config": text}
 
 
+YARN = dict(factor="factor", beta_fast="beta_fast", beta_slow="beta_slow",
+            original_max_position="original_max_position_embeddings")
+
+
 def toml(value):
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{k} = {toml(v)}" for k, v in value.items()) + " }"
@@ -258,6 +291,8 @@ def format_rules(m):
     formats = set(m["formats"].values())
     if not formats:
         return [{"match": "*", "as": "bf16"}]
+    if formats == {"mxfp4"}:
+        return [{"match": "*.mlp.experts.*", "as": "mxfp4"}, {"match": "*", "as": "bf16"}]
     names = ["model.embed_tokens", "lm_head"]
     names += ["*.in_proj_b", "*.in_proj_a"] if "gdn" in m["formats"] else ["*.linear_attn.*"]
     names += ["*.mlp.gate", "*.mlp.shared_expert_gate", "mtp.fc"]
@@ -272,14 +307,19 @@ def format_rules(m):
 def blocks(m):
     """The manifest's tables of what the model's family has."""
     family = FAMILIES[m["family"]]
-    attention = lambda its: dict(
-        heads=its["heads"], kv_heads=its["kv_heads"], head_dim=its["head_dim"], rotary_dim=its["rotary"],
-        **({"window": its["window"]} if "window" in its else {}), rope_theta=float(its["theta"]))
-    layers = dict(count=m["layers"]) | (dict(period=m["period"]) if family.gdn or family.slides else {})
-    tables = [("layers", layers), ("attention", attention(m))]
+    attention = lambda its, **own: dict(
+        heads=its["heads"], kv_heads=its["kv_heads"], head_dim=its["head_dim"], rotary_dim=its["rotary"], **own,
+        rope_theta=float(its["theta"]))
+    slides = family.slides or family.windowed
+    layers = dict(count=m["layers"]) | (dict(period=m["period"]) if family.gdn or slides else {})
+    window = {"window": m["window"]} if family.windowed else {}
+    tables = [("layers", layers), ("attention", attention(m, **window))]
     if family.slides:
-        tables += [("sliding", attention(m["sliding"]))]
-    if "factor" in m["rope"]:
+        tables += [("sliding", attention(m["sliding"], window=m["sliding"]["window"]))]
+    yarn = {key: m["rope"][word] for key, word in YARN.items()} if m["rope"].get("rope_type") == "yarn" else {}
+    if yarn:
+        tables += [("attention.yarn", yarn)]
+    elif "factor" in m["rope"]:
         words = dict(factor="factor", low_freq_factor="low_freq_factor", high_freq_factor="high_freq_factor",
                      original_max_position="original_max_position_embeddings")
         tables += [("attention.rope_scaling", {key: m["rope"][word] for key, word in words.items()})]
@@ -317,7 +357,8 @@ def leaf(hardware, name, m):
     tables = [
         ("", dict(hw=hardware, model=name, embed=False)),
         *[("[format]", rule) for rule in format_rules(m)],
-        ("numbers", {"kv": "f32" if hardware == "cpu" else "bf16"}),
+        ("numbers", {"kv": "f32" if hardware == "cpu" else "bf16"}
+         | ({"pad": m["pad"]} if m["pad"] > 1 and hardware != "cpu" else {})),
         ("limits", dict(sequences=8, context=2048, kv_tokens=16384, **states, drafts=7, queued=16, page=64)),
         ("steps", dict(decode=[1, 2, 4, 8], prefill=128)),
         *[(f"op.{json.dumps(op)}", choice) for op, choice in m["ops"].get(hardware, {}).items()],

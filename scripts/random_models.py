@@ -13,6 +13,8 @@ class Family:
     gated: bool = False  # q_proj has a gate behind each query head
     qk_norm: bool = False  # a norm of each query and key head
     slides: bool = False  # some layers attend to a window, in a shape of their own
+    windowed: bool = False  # some layers attend to a window, in the shape of the others
+    biased: bool = False  # products of attention, router and experts have biases, heads have sinks
     gdn: str = ""  # inputs of Gated DeltaNet: "split", or "fused" (interleaved by key head)
     router: str = ""  # the layer's mixture of experts; without one it has an MLP
     expert: tuple = ("gate_proj", "up_proj", "down_proj")
@@ -26,6 +28,10 @@ FAMILIES = {
     "llama": Family("LlamaForCausalLM", "llama", inner="intermediate_size"),
     "qwen3": Family("Qwen3ForCausalLM", "qwen3", qk_norm=True, inner="intermediate_size"),
     "sliding": Family("SlidingForCausalLM", "sliding", qk_norm=True, slides=True, inner="intermediate_size"),
+    "gpt_oss": Family("GptOssForCausalLM", "gpt_oss", windowed=True, biased=True, router="mlp",
+                      counts="num_local_experts", inner="intermediate_size",
+                      words=(("attention_bias", True), ("swiglu_limit", 7.0),
+                             ("quantization_config", {"quant_method": "mxfp4"}))),
     "qwen3_moe": Family("Qwen3MoeForCausalLM", "qwen3_moe", qk_norm=True, router="mlp",
                         words=(("norm_topk_prob", True),)),
     "mixtral": Family("MixtralForCausalLM", "mixtral", router="block_sparse_moe", expert=("w1", "w3", "w2"),
@@ -42,7 +48,7 @@ FAMILIES = {
 # `keys` scales the taps of recurrent queries and keys.
 DEFAULTS = dict(quant="bf16", layers=2, period=["attention"], tied=False, head_stored=False, mtp=0, prefix="model.",
                 stacked=False, shards=1, formats={}, eps=1e-6, keys=1.0, rope={}, words={}, around={}, hardware=["cpu"],
-                ops={})
+                ops={}, pad=1)
 # Dimensions that kernels take: rows of whole runs of 32 columns, of 256 beside experts, recurrent heads of 128. An
 # epsilon of norms that counts beside the squares of heads and rows.
 GPU = dict(hardware=["cpu", "h200", "gb10"], eps=1e-2)
@@ -53,6 +59,14 @@ SHORT = dict(keys=1e-3)
 FAR = dict(theta=16.0)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=64)
+
+
+def yarn(factor, original):
+    """Rotary positions that YaRN stretches, of a model that saw `original` of them first."""
+    return dict(rope_type="yarn", factor=factor, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                original_max_position_embeddings=original)
+
+
 MISTRAL = dict(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=None)
 # A multimodal configuration around the text model; its tower is never built from weights.
 QWEN3_VL = dict(
@@ -187,6 +201,24 @@ MODELS = {
         "sliding", 72, "narrow heads, far positions", vocab=107, hidden=36, heads=3, kv_heads=1, head_dim=12, rotary=12,
         inner=44, period=["sliding", "attention"],
         sliding=dict(heads=3, kv_heads=3, head_dim=8, rotary=8, window=70, theta=9.0), **FAR),
+
+    "random-gpt_oss-1": model(
+        "gpt_oss", 81, "eight query heads on one, three of five experts, a window of 70", quant="mxfp4", vocab=149,
+        hidden=64, eps=1e-5, heads=8, kv_heads=1, head_dim=16, rotary=16, theta=1e4, inner=96, experts=5, top=3,
+        layers=4, period=["sliding", "attention"], window=70, rope=yarn(32.0, 64), formats={"experts": "mxfp4"}),
+    "random-gpt_oss-2": model(
+        "gpt_oss", 82, "a key head for each query head, all of four experts, far positions", quant="mxfp4", vocab=113,
+        hidden=96, eps=1e-5, heads=3, kv_heads=3, head_dim=12, rotary=12, inner=32, experts=4, top=4, layers=3,
+        period=["attention", "sliding", "sliding"], window=128, rope=yarn(4.0, 256), formats={"experts": "mxfp4"},
+        **FAR),
+    "random-gpt_oss-3": model(
+        "gpt_oss", 83, "two of seven experts, wide heads, a window within a page", quant="mxfp4", vocab=167, hidden=32,
+        eps=1e-5, heads=4, kv_heads=2, head_dim=64, rotary=64, theta=150000.0, inner=128, experts=7, top=2,
+        period=["sliding", "attention"], window=9, rope=yarn(8.0, 128), formats={"experts": "mxfp4"}),
+    "random-gpt_oss-4": model(
+        "gpt_oss", 84, "eight query heads on each of two, two of five experts, for a GPU too", quant="mxfp4", vocab=271,
+        hidden=160, heads=16, kv_heads=2, head_dim=64, rotary=64, theta=150000.0, inner=96, experts=5, top=2,
+        period=["sliding", "attention"], window=70, rope=yarn(32.0, 64), formats={"experts": "mxfp4"}, pad=256, **GPU),
 
     "random-llama-4": model(
         "llama", 14, "four query heads on each of two, for a GPU too", vocab=331, hidden=128,

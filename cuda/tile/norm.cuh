@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "target.cuh"
 #include "tile/ptx.cuh"
 #include "tile/reduce.cuh"
 
@@ -16,6 +17,12 @@ __device__ inline float4 scaled(float4 part, float scale, const float4& gain) {
   part.w *= scale * gain.w;
   return part;
 }
+
+// Factor that makes the sum of a row's squares their mean: channels of zeros, which pad a hidden
+// state, do not count.
+template <int kWidth>
+inline constexpr float kMean =
+    1.0f / (kWidth == target::HIDDEN ? target::CHANNELS : kWidth);
 
 template <int kWidth, int kThreads>
 struct NormRow {
@@ -90,7 +97,7 @@ struct NormRow {
     float squares = partial[0];
 #pragma unroll
     for (int warp = 1; warp < kWarps; ++warp) squares += partial[warp];
-    const float scale = rsqrtf(squares * (1.0f / kWidth) + eps);
+    const float scale = rsqrtf(squares * kMean<kWidth> + eps);
     for_each_vector([&](int i, int) { part[i] = scaled(part[i], scale, gain.part[i]); });
   }
 };
@@ -141,7 +148,7 @@ struct WarpNormRow {
       const float sum = warp_sum(squares[warp]);
       all = warp == 0 ? sum : all + sum;
     }
-    return rsqrtf(all * (1.0f / kWidth) + eps);
+    return rsqrtf(all * kMean<kWidth> + eps);
   }
 
   __device__ void normalise(const WarpNormRow& gain, float eps) {
@@ -187,7 +194,7 @@ struct WideNormRow {
       sum = warp_sum(sum);
       all = warp == 0 ? sum : all + sum;
     }
-    return rsqrtf(all * (1.0f / kWidth) + eps);
+    return rsqrtf(all * kMean<kWidth> + eps);
   }
 
   __device__ void normalise(const WideNormRow& gains, float eps) {

@@ -9,7 +9,10 @@
 // two of the four where one shift brings sign and magnitude to an F16's place. What the checkpoint
 // has in BF16 is F16 already. The matrix is followed by its scales:
 //   nvfp4:         E4M3 (panel, K / 128, 16 rows, 8), then F32 (panel * 16) of the tensor
+//   mxfp4:         upper bytes of F16, powers of two, in their place, then F32 (panel * 16) of rows
 //   fp8_block128:  F32 (panel, K / 128, 2), for rows 0 .. 7 and 8 .. 15 of the panel
+//
+// Behind them lie biases of rows, F32 (panel * 16), where the target has matrices with biases.
 //
 // The sum over K is cut into `segments(K)` equal parts. Each is one chain of instructions from
 // zero, in the order of K (fp8: a chain per 128 columns, times its scale); the parts are added in
@@ -25,7 +28,7 @@
 namespace atlas::tile {
 
 // How weights lie on the device; the numbers are those of `format` in ops.toml.
-enum class Storage : unsigned { f16 = 0, nvfp4 = 1, fp8_block128 = 2 };
+enum class Storage : unsigned { f16 = 0, nvfp4 = 1, fp8_block128 = 2, mxfp4 = 4 };
 // Of `format` in ops.toml: NVFP4 as `fp4.cuh` has it.
 inline constexpr unsigned kBlockScaled = 3;
 
@@ -36,6 +39,8 @@ __host__ __device__ constexpr Storage storage_of(target::Format format) {
     case target::Format::fp8_block128:
     case target::Format::fp8_tensor:
       return Storage::fp8_block128;
+    case target::Format::mxfp4:
+      return Storage::mxfp4;
     default:
       return Storage::nvfp4;
   }
@@ -121,20 +126,16 @@ struct Codec<Storage::fp8_block128> {
   }
 };
 
-template <>
-struct Codec<Storage::nvfp4> {
+// E2M1. Exponent and mantissa in an F16's place are the value times 2^-14; the products with a
+// factor are exact.
+struct E2m1 {
   static constexpr int kBits = 4;
   static constexpr int kOctets = 4;
-  // E4M3 of the lane's first and last 16 columns.
+  // Scales of the lane's first and last 16 columns.
   using Scale = unsigned short;
 
-  // Exponent and mantissa in an F16's place are the value times 2^-14, of E4M3 times 2^-8. The
-  // products of code and scale are exact; the tensor's scale has what is missing, 2^7.
-  __device__ static void decode(const uint4& run, int octet, Scale scales, unsigned (&to)[4]) {
+  __device__ static void decode(const uint4& run, int octet, f16x2 factor, unsigned (&to)[4]) {
     const unsigned codes = octet == 0 ? run.x : octet == 1 ? run.y : octet == 2 ? run.z : run.w;
-    const unsigned e4m3 = __byte_perm(scales, 0, octet < 2 ? 0x4040 : 0x4141);
-    constexpr f16x2 kUp{0x78007800u};  // 2^15, both
-    const f16x2 factor = multiply({(e4m3 << 7) & 0x3f803f80u}, kUp);
     constexpr unsigned kMagnitude = 0x0e000e00u, kSign = 0x80008000u;
     to[0] = scaled(codes & (kMagnitude | kSign), factor);
     to[1] = scaled((codes << 3) & (kMagnitude | kSign), factor);
@@ -142,6 +143,35 @@ struct Codec<Storage::nvfp4> {
     // Moved by 9 and by 1 at once: no two bits of these meet.
     constexpr unsigned kThird = kMagnitude >> 9 | kSign >> 1, kMoves = 1u << 9 | 1u << 1;
     to[2] = scaled((codes & kThird) * kMoves & (kMagnitude | kSign), factor);
+  }
+};
+
+template <>
+struct Codec<Storage::nvfp4> : E2m1 {
+  // E4M3 in an F16's place is the value times 2^-8. The tensor's scale has what is missing, 2^7.
+  __device__ static void decode(const uint4& run, int octet, Scale scales, unsigned (&to)[4]) {
+    const unsigned e4m3 = __byte_perm(scales, 0, octet < 2 ? 0x4040 : 0x4141);
+    constexpr f16x2 kUp{0x78007800u};  // 2^15, both
+    E2m1::decode(run, octet, multiply({(e4m3 << 7) & 0x3f803f80u}, kUp), to);
+  }
+};
+
+template <>
+struct Codec<Storage::mxfp4> : E2m1 {
+  // The row's factor has what is missing, 2^14.
+  __device__ static void decode(const uint4& run, int octet, Scale scales, unsigned (&to)[4]) {
+    E2m1::decode(run, octet, {__byte_perm(scales, 0, octet < 2 ? 0x0404 : 0x1414)}, to);
+  }
+};
+
+// A row's factor, and its bias where the target has matrices with biases.
+struct Affine {
+  float scale;
+  float bias;
+
+  __device__ float operator()(float sum) const {
+    if constexpr (target::BIASED) return __fmaf_rn(sum, scale, bias);
+    return sum * scale;
   }
 };
 
@@ -156,7 +186,8 @@ struct Matrix {
   static constexpr int kLaneColumns = kGroup / 4;
   static constexpr int kGroupBytes = kPanelRows * kRunBytes;
   static constexpr bool kFp8 = kStorage == Storage::fp8_block128;
-  static constexpr bool kNvfp4 = kStorage == Storage::nvfp4;
+  // E2M1 with scales of 16 columns, and factors of rows.
+  static constexpr bool kNvfp4 = kStorage == Storage::nvfp4 || kStorage == Storage::mxfp4;
 
   // Whether there are such matrices of `k` columns.
   __host__ __device__ static constexpr bool has(int k) {
@@ -188,7 +219,11 @@ struct Matrix {
     size_t scales = 0;
     if (kNvfp4) scales = panels * kPanelRows * (blocks * 8 + sizeof(float));
     if (kFp8) scales = panels * blocks * 2 * sizeof(float);
-    return code_bytes(n, k) + scales;
+    return code_bytes(n, k) + scales + bias_bytes(n);
+  }
+
+  __host__ __device__ static size_t bias_bytes(int n) {
+    return target::BIASED ? static_cast<size_t>(panels_of(n)) * kPanelRows * sizeof(float) : 0;
   }
 
   // The codes of a group of a panel; groups of a panel lie side by side.
@@ -269,6 +304,19 @@ struct Matrix {
     if constexpr (!kNvfp4) return 1.0f;
     return __ldg(row_scales() + row);
   }
+
+  // Biases of all rows' sums.
+  __device__ const float* biases() const {
+    return reinterpret_cast<const float*>(base + bytes(n, k) - bias_bytes(n));
+  }
+
+  // Factor and bias of a row's sums.
+  __device__ Affine affine(int row) const {
+    if constexpr (target::BIASED) return {row_scale(row), __ldg(biases() + row)};
+    return {row_scale(row), 0.0f};
+  }
+
+  __device__ float result(int row, float sum) const { return affine(row)(sum); }
 };
 
 __device__ inline void load_octet(const float* from, float (&to)[8]) {
@@ -293,13 +341,13 @@ struct Adds {
   }
 };
 
-// Results of a row that starts at `to`: sums of rows `at` .. `at` + 3 of the matrix, four or none
-// of which a panel has, before their row scale.
+// Results of a row that starts at `to`: of the sums of rows `at` .. `at` + 3 of the matrix, four or
+// none of which a panel has.
 template <class Put, class W>
 __device__ inline void put_quad(const W& w, float* to, int at, const float4& sums) {
   if (at >= w.n) return;
-  const float results[4] = {sums.x * w.row_scale(at), sums.y * w.row_scale(at + 1),
-                            sums.z * w.row_scale(at + 2), sums.w * w.row_scale(at + 3)};
+  const float results[4] = {w.result(at, sums.x), w.result(at + 1, sums.y),
+                            w.result(at + 2, sums.z), w.result(at + 3, sums.w)};
   if (w.n % 4 == 0) {
     const float4 all{results[0], results[1], results[2], results[3]};
     return Put::put(*reinterpret_cast<float4*>(to + at), all);

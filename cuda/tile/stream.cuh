@@ -384,7 +384,7 @@ struct Stream {
 #pragma unroll 1
     for (int first = 0; first < count; first += kAtOnce, ++turn) {
       float sum[1][kTiles][4] = {};
-      const float2 scales = row_scales(first);
+      const Affine of[2] = {affine(first, 0), affine(first, 8)};
       if (first + mine < count) {
 #pragma unroll 1
         for (int piece = 0; piece < kPieces; ++piece) {
@@ -392,7 +392,7 @@ struct Stream {
           advance();
         }
       }
-      finish(first, turn % 2, rows, scales, sum[0], sink);
+      finish(first, turn % 2, rows, of, sum[0], sink);
     }
   }
 
@@ -430,33 +430,33 @@ struct Stream {
       const Unit of = at(unit);
       const W w{of.base, of.n, kK};
       const int row = of.panel * kPanelRows + g;
-      const float scales[2] = {w.row_scale(row), w.row_scale(row + 8)};
+      const Affine low = w.affine(row), high = w.affine(row + 8);
       float total[4] = {};
       multiply_whole(x, chain, total, [&] { advance(); });
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
         const int to = 2 * q + odd;
-        if (to < rows.rows) sink(unit, g, to, total[odd] * scales[0], total[odd + 2] * scales[1]);
+        if (to < rows.rows) sink(unit, g, to, low(total[odd]), high(total[odd + 2]));
       }
     }
   }
 
-  // Factors of the sums that this thread adds in `finish`, asked for before they are needed: those
-  // of one panel's rows r and r + 8, for the panels of a turn divide the threads.
-  __device__ float2 row_scales(int first) const {
+  // Factor and bias of the sums that this thread adds in `finish`, asked for before they are used:
+  // of one panel's rows r and r + 8, which is `more`, for the panels of a turn divide the threads.
+  __device__ Affine affine(int first, int more) const {
+    constexpr bool kHas = W::kNvfp4 || target::BIASED;
     const int unit = first + threadIdx.x / 8 % kAtOnce;
-    if (!W::kNvfp4 || threadIdx.x >= kAtOnce * 8 * kTiles * kTileRows || unit >= count) {
-      return {1.0f, 1.0f};
+    if (!kHas || threadIdx.x >= kAtOnce * 8 * kTiles * kTileRows || unit >= count) {
+      return {1.0f, 0.0f};
     }
     const Unit of = at(unit);
     const W w{of.base, of.n, kK};
-    const int row = of.panel * kPanelRows + threadIdx.x % 8;
-    return {w.row_scale(row), w.row_scale(row + 8)};
+    return w.affine(of.panel * kPanelRows + threadIdx.x % 8 + more);
   }
 
   // Adds the segments of a turn's panels, in order.
   template <class Sink>
-  __device__ void finish(int first, int odd_turn, const Rows& rows, const float2& scales,
+  __device__ void finish(int first, int odd_turn, const Rows& rows, const Affine (&of)[2],
                          const float (&sum)[kTiles][4], Sink& sink) const {
     const int g = lane() / 4, q = lane() % 4, pitch = rows.rows;
     float* partial = rows.partial + odd_turn * (Shape::kWarps * kPanelRows) * pitch;
@@ -481,7 +481,7 @@ struct Stream {
         low += from[0];
         high += from[8 * pitch];
       }
-      sink(first + panel, r, row, low * scales.x, high * scales.y);
+      sink(first + panel, r, row, of[0](low), of[1](high));
     }
   }
 };

@@ -272,6 +272,7 @@ template <class W, class Out>
 struct Consumer {
   Out& shared;
   const float* row_scales;  // of this warp's panel
+  const float* biases;      // likewise
   unsigned turn;            // which of the two
 
   // Computed again wherever it is used: nothing is kept of it in registers.
@@ -284,8 +285,10 @@ struct Consumer {
   __device__ static int panel() { return thread() / kWarpLanes; }  // of the tile
   __device__ static int lane() { return thread() % kWarpLanes; }
 
-  // Factor of a row's sums, of the panel.
-  __device__ float row_scale(int row) const { return W::kNvfp4 ? row_scales[row] : 1.0f; }
+  // Factor and bias of a row's sums, of the panel.
+  __device__ Affine affine(int row) const {
+    return {W::kNvfp4 ? row_scales[row] : 1.0f, target::BIASED ? biases[row] : 0.0f};
+  }
 
   __device__ static int warpgroup() { return thread() / 128; }
   // The thread of a warpgroup that copies for it.
@@ -304,7 +307,7 @@ struct RowSink {
   __device__ void operator()(const Consumer<W, NoOutStorage>& self, const WarpgroupTile& tile,
                              const float (&sums)[kSums]) const {
     const int lane = self.lane(), at = (tile.panel + self.panel()) * kPanelRows + lane / 4;
-    const float low_scale = self.row_scale(lane / 4), high_scale = self.row_scale(lane / 4 + 8);
+    const Affine low = self.affine(lane / 4), high = self.affine(lane / 4 + 8);
     const int n = tile.n, rows = tile.rows - lane % 4 * 2;
     const bool has_low = at < n, has_high = at + 8 < n;
     float* to = static_cast<float*>(tile.out) + at + static_cast<size_t>(lane % 4 * 2) * n;
@@ -313,8 +316,8 @@ struct RowSink {
 #pragma unroll
       for (int odd = 0; odd < 2; ++odd) {
         const bool is_row = e * 2 + odd < rows;
-        if (has_low && is_row) Put::put(to[0], sums[e + odd] * low_scale);
-        if (has_high && is_row) Put::put(to[8], sums[e + odd + 2] * high_scale);
+        if (has_low && is_row) Put::put(to[0], low(sums[e + odd]));
+        if (has_high && is_row) Put::put(to[8], high(sums[e + odd + 2]));
         to += odd == 0 ? n : 7 * n;
       }
     }
@@ -341,10 +344,11 @@ struct PutsSegment {
 };
 
 // Tiles whose scales a block has room for beside two steps: two, the later one's being under way,
-// or one of longer rows, or none. NVFP4 has a scale for each 16 columns.
+// or one of longer rows, or none. E2M1 has a scale for each 16 columns.
 constexpr int known_tiles(Storage storage, int k) {
   constexpr int kScalesMax = 142 * 1024;
-  const int scales = storage == Storage::nvfp4 ? kTilePanels * kPanelRows * (k / 16) : 0;
+  const bool has = storage == Storage::nvfp4 || storage == Storage::mxfp4;
+  const int scales = has ? kTilePanels * kPanelRows * (k / 16) : 0;
   return 2 * scales <= kScalesMax ? 2 : scales <= kScalesMax ? 1 : 0;
 }
 
@@ -380,6 +384,7 @@ struct Warpgroups {
   struct Known {
     alignas(16) unsigned char scales[kTilePanels][kScaleBytes > 0 ? kScaleBytes : 16];
     alignas(16) float row_scales[kTilePanels][W::kNvfp4 ? kPanelRows : 4];
+    alignas(16) float biases[kTilePanels][target::BIASED ? kPanelRows : 4];
     WarpgroupTile tile;
     unsigned long long told;    // the tile is there
     unsigned long long scaled;  // so are its scales
@@ -647,10 +652,14 @@ struct Warpgroups {
         ptx::copy_async(known.scales[to] + at, from + at, true);
       }
     }
+    const int at = lane() % kLanes * 4;
     if constexpr (W::kNvfp4) {
-      const int at = lane() % kLanes * 4;
       const float* scales = w.row_scales() + panel * kPanelRows + at;
       ptx::copy_async(known.row_scales[to] + at, scales, true);
+    }
+    if constexpr (target::BIASED) {
+      const float* biases = w.biases() + panel * kPanelRows + at;
+      ptx::copy_async(known.biases[to] + at, biases, true);
     }
   }
 
@@ -668,7 +677,9 @@ struct Warpgroups {
       if (told > 0) join(told - 1, sink);
     }
     const Known& of = known(told);
-    sink(Consumer<W, Out>{shared.out, of.row_scales[warp() - 4], told % 2}, of.tile, total);
+    const int panel = warp() - 4;
+    sink(Consumer<W, Out>{shared.out, of.row_scales[panel], of.biases[panel], told % 2}, of.tile,
+         total);
   }
 
   using Scales = typename W::Scales;

@@ -21,6 +21,9 @@ pub trait Attention: Send + Sync + 'static {
     const NORMED: bool;
     /// Positions that a query sees, its own the last; none: all up to its own.
     const WINDOW: Option<usize>;
+    /// Whether each query head has a sink: a score that its softmax counts beside those of
+    /// positions, and that no value belongs to.
+    const SINKS: bool;
 
     /// Query heads of a key head.
     const GROUP: usize = Self::HEADS / Self::KV_HEADS;
@@ -53,7 +56,26 @@ pub struct Rope {
     /// Base of the frequencies.
     pub theta: f64,
     /// Change of frequencies for contexts beyond those that the model was first trained on.
-    pub scaling: Option<Llama3>,
+    pub scaling: Option<Scaling>,
+}
+
+/// A change of frequencies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scaling {
+    Llama3(Llama3),
+    Yarn(Yarn),
+}
+
+/// The scaling YaRN (`rope_type` "yarn" of HF transformers, `truncate` off; arXiv 2309.00071): a
+/// pair that turns less than `slow` times in `original` positions is slowed by `factor`, one that
+/// turns more than `fast` times is kept, and between them, by pair, part of both is taken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Yarn {
+    pub factor: f64,
+    pub fast: f64,
+    pub slow: f64,
+    /// Positions of the first training.
+    pub original: f64,
 }
 
 /// The scaling of Llama 3.1: low frequencies are divided by `factor`, high ones kept, those between
@@ -74,15 +96,45 @@ impl Rope {
     pub fn frequency(&self, pair: usize, rotary_dim: usize) -> f32 {
         let frequency = libm::pow(self.theta, -2.0 * pair as f64 / rotary_dim as f64) as f32;
         match self.scaling {
-            Some(scaling) => scaling.of(frequency),
+            Some(Scaling::Llama3(scaling)) => scaling.of(frequency),
+            Some(Scaling::Yarn(scaling)) => frequency * scaling.share(self.theta, pair, rotary_dim),
             None => frequency,
         }
     }
 
-    /// Cosine and sine of a pair's angle. The angle is rounded to F32, as in training code.
+    /// Factor of queries and of keys.
+    pub fn growth(&self) -> f64 {
+        match self.scaling {
+            Some(Scaling::Yarn(scaling)) => 0.1 * libm::log(scaling.factor) + 1.0,
+            _ => 1.0,
+        }
+    }
+
+    /// Cosine and sine of a pair's angle, times what queries and keys grow by. The angle is rounded
+    /// to F32, as in training code.
     pub fn turn(&self, position: usize, pair: usize, rotary_dim: usize) -> (f32, f32) {
         let angle = f64::from(position as f32 * self.frequency(pair, rotary_dim));
-        (libm::cos(angle) as f32, libm::sin(angle) as f32)
+        let growth = self.growth();
+        let grown = |value: f64| (growth * value) as f32;
+        (grown(libm::cos(angle)), grown(libm::sin(angle)))
+    }
+}
+
+impl Yarn {
+    /// Part of a pair's frequency that is left.
+    fn share(&self, theta: f64, pair: usize, rotary_dim: usize) -> f32 {
+        let pairs = rotary_dim as f64 / 2.0;
+        // The pair that turns so many times.
+        let of = |turns: f64| {
+            let wavelength = self.original / (turns * 2.0 * std::f64::consts::PI);
+            pairs * libm::log(wavelength) / libm::log(theta)
+        };
+        let low = of(self.fast).max(0.0);
+        let high = of(self.slow).min(rotary_dim as f64 - 1.0);
+        // Width that the library takes where both are one.
+        let width = if high == low { 0.001 } else { high - low };
+        let slowed = ((pair as f64 - low) / width).clamp(0.0, 1.0);
+        (slowed / self.factor + 1.0 - slowed) as f32
     }
 }
 
@@ -131,6 +183,10 @@ pub trait Delta: Send + Sync + 'static {
     };
 }
 
+/// Bound of gate and up of experts that are `CLAMPED`, and the factor in their sigmoid.
+pub const CLAMP: f32 = 7.0;
+pub const ALPHA: f32 = 1.702;
+
 /// Routed experts, and one that every row visits where `SHARED` is not 0.
 pub trait Experts: Send + Sync + 'static {
     /// Routed experts of a layer.
@@ -144,6 +200,9 @@ pub trait Experts: Send + Sync + 'static {
     const SHARED: usize;
     /// Whether experts stored as NVFP4 multiply rows that are rounded to it.
     const ROWS_NVFP4: bool;
+    /// Whether the activation is `min(g, CLAMP) * sigmoid(ALPHA min(g, CLAMP)) * (clamp(u) + 1)` of
+    /// gate `g` and up `u`, the latter within `-CLAMP ..= CLAMP`, in place of `silu(g) * u`.
+    const CLAMPED: bool;
 
     /// Experts of a layer, the shared one last.
     const ALL: usize = Self::COUNT + Self::HAS_SHARED;
@@ -191,6 +250,7 @@ mod tests {
         const GATED: bool = false;
         const NORMED: bool = false;
         const WINDOW: Option<usize> = Some(3);
+        const SINKS: bool = false;
     }
 
     #[test]
@@ -211,7 +271,7 @@ mod tests {
             theta: 5e5,
             scaling,
         };
-        let (plain, scaled) = (rope(None), rope(Some(scaling)));
+        let (plain, scaled) = (rope(None), rope(Some(Scaling::Llama3(scaling))));
         let both = |pair| (plain.frequency(pair, 128), scaled.frequency(pair, 128));
         let (kept, same) = both(0);
         assert_eq!(kept, same);
@@ -219,5 +279,27 @@ mod tests {
         assert_eq!(slow / 8.0, slower);
         let between = (0..64).map(both).filter(|(a, b)| b < a && *b > a / 8.0);
         assert!(between.count() > 0);
+    }
+
+    /// Numbers of gpt-oss, whose bounds lie at pairs 8.09 and 17.40.
+    #[test]
+    fn yarn_keeps_fast_pairs_and_slows_the_others_by_degrees() {
+        let scaling = Yarn {
+            factor: 32.0,
+            fast: 32.0,
+            slow: 1.0,
+            original: 4096.0,
+        };
+        let share = |pair| scaling.share(150_000.0, pair, 64);
+        assert_eq!([share(0), share(8)], [1.0; 2]);
+        assert_eq!([share(18), share(31)], [1.0 / 32.0; 2]);
+        let between = share(12);
+        let expected = 1.0 - (12.0 - 8.0928) / (17.398 - 8.0928) * (31.0 / 32.0);
+        assert!((between - expected).abs() < 1e-4, "{between} {expected}");
+        let rope = Rope {
+            theta: 150_000.0,
+            scaling: Some(Scaling::Yarn(scaling)),
+        };
+        assert_eq!(rope.turn(0, 3, 64), (1.346_573_6, 0.0));
     }
 }

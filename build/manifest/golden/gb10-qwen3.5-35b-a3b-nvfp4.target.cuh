@@ -9,15 +9,20 @@ enum class Format {
   nvfp4_compressed_tensors,
   nvfp4_modelopt,
   fp8_block128,
-  fp8_tensor
+  fp8_tensor,
+  mxfp4
 };
 
-// Width of the residual stream.
+// Width of the residual stream, zeros up to a multiple that kernels take included.
 inline constexpr int HIDDEN = 2048;
+// Channels of the residual stream, over which norms are.
+inline constexpr int CHANNELS = 2048;
 // Rows of the embedding table.
 inline constexpr int VOCAB = 248320;
 // Whether the output head is the embedding table.
 inline constexpr bool TIED_HEAD = false;
+// Whether some matrices have biases of their results.
+inline constexpr bool BIASED = false;
 // Epsilon of every norm.
 inline constexpr float NORM_EPS = 1e-6f;
 // Ids below this are drafted by that layer.
@@ -71,6 +76,7 @@ struct Full {
   static constexpr bool kGated = true;
   static constexpr bool kNormed = true;
   static constexpr int kWindow = 0;
+  static constexpr bool kSinks = false;
 };
 
 // Gated DeltaNet.
@@ -89,6 +95,7 @@ struct Moe {
   static constexpr int kIntermediate = 512;
   static constexpr int kShared = 512;
   static constexpr bool kRowsNvfp4 = false;
+  static constexpr bool kClamped = false;
 };
 // The only one of its kind.
 using Delta = Gdn;

@@ -333,14 +333,20 @@ files = []
 "mtp.layers.0.mlp.shared_expert.down_proj" = { count = 1, shape = [2048, 512], format = "bf16", bytes_stored = 2097152, bytes_read_per_token = 0 }
 "mtp.layers.0.mlp.shared_expert_gate" = { count = 1, shape = [1, 2048], format = "bf16", bytes_stored = 4096, bytes_read_per_token = 0 }
 "##;
-/// Width of the residual stream.
+/// Width of the residual stream, zeros up to a multiple that kernels take included.
 pub const HIDDEN: usize = 2048;
+/// Channels of the residual stream, over which norms are.
+pub const CHANNELS: usize = 2048;
+/// Hidden and inner widths in memory are multiples of it.
+pub const PAD: usize = 1;
 /// Decoder layers.
 pub const LAYERS: usize = 40;
 /// Rows of the embedding table.
 pub const VOCAB: usize = 248320;
 /// Whether the output head is the embedding table.
 pub const TIED_HEAD: bool = false;
+/// Whether some matrices have biases of their results.
+pub const BIASED: bool = false;
 /// Epsilon of every norm.
 pub const NORM_EPS: f32 = 1e-6;
 /// Multi-token-prediction layers (0 or 1).
@@ -392,6 +398,7 @@ impl crate::shapes::Attention for Full {
     const GATED: bool = true;
     const NORMED: bool = true;
     const WINDOW: Option<usize> = None;
+    const SINKS: bool = false;
 }
 /// Gated DeltaNet.
 pub struct Gdn;
@@ -410,6 +417,7 @@ impl crate::shapes::Experts for Moe {
     const INTERMEDIATE: usize = 512;
     const SHARED: usize = 512;
     const ROWS_NVFP4: bool = false;
+    const CLAMPED: bool = false;
 }
 /// Values of an expression for each shape of attention, which it calls `$shape`.
 macro_rules! each_attention {
@@ -622,6 +630,7 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "family", pointer: "/attention_multiplier", elsewhere: &[], right: Cow::Borrowed(r#"[null]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/query_pre_attn_scalar", elsewhere: &[], right: Cow::Borrowed(r#"[null]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/swiglu_limit", elsewhere: &[], right: Cow::Borrowed(r#"[null]"#), required: false, switch: None },
+    Fact { key: "family", pointer: "/swiglu_alpha", elsewhere: &[], right: Cow::Borrowed(r#"[null]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/is_causal", elsewhere: &[], right: Cow::Borrowed(r#"[true]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/output_gate_type", elsewhere: &[], right: Cow::Borrowed(r#"["silu","swish"]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/mamba_ssm_dtype", elsewhere: &[], right: Cow::Borrowed(r#"["float32"]"#), required: false, switch: None },

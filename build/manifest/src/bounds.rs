@@ -310,7 +310,7 @@ const BOUNDS: &[Bound] = &[
 const fn columns_of(format: Format) -> u64 {
     match format {
         Format::Bf16 => RUN_COLUMNS,
-        Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => FP8_BLOCK as u64,
+        Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt | Format::Mxfp4 => FP8_BLOCK as u64,
         Format::Fp8Block128 | Format::Fp8Tensor => 2 * FP8_BLOCK as u64,
     }
 }
@@ -318,7 +318,7 @@ const fn columns_of(format: Format) -> u64 {
 impl Of {
     /// A bound of a target: the shape that it is about, if it is of some, and a fact.
     fn facts(&self, target: &Target) -> Vec<(Option<String>, String, u64, bool)> {
-        let model = &target.model;
+        let model = &target.padded_model();
         let of = |table: &str, (key, value, holds): Fact| {
             let key = match table.is_empty() {
                 true => key.to_string(),
@@ -330,7 +330,7 @@ impl Of {
             Of::Attention(bound) => {
                 let attentions = target.attentions();
                 let each = attentions.iter().map(|each| {
-                    let (_, key, value, holds) = of(each.table(), bound(each.facts));
+                    let (_, key, value, holds) = of(each.table(), bound(&each.facts));
                     (Some(each.snake()), key, value, holds)
                 });
                 each.collect()
@@ -375,7 +375,8 @@ impl File {
         let matrices = rows.iter().filter_map(|row| Some((row, row.format()?)));
         for (row, format) in matrices {
             let (key, value) = columns_key(target, row);
-            let (k, step) = (row.k() as u64, columns_of(format));
+            let k = row.padded(target.leaf.numbers.pad as usize)[1] as u64;
+            let step = columns_of(format);
             let rule = format!(
                 "makes {k} columns of {}; kernels take multiples of {step} in {}",
                 row.name,
@@ -394,7 +395,7 @@ fn columns_key(target: &Target, row: &Row) -> (String, u64) {
     let (key, value) = match row.role {
         Role::Output => {
             let attentions = target.attentions().into_iter();
-            let is = |each: &Attends<'_>| each.facts.o_columns() == row.k() as u64;
+            let is = |each: &Attends| each.facts.o_columns() == row.k() as u64;
             let mut its = attentions
                 .filter(is)
                 .map(|each| (each.table(), each.facts.heads));

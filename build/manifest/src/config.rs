@@ -8,7 +8,7 @@ use crate::error::ManifestError;
 use crate::facts::{FAMILY, Fact, contradiction};
 use crate::family::{AttentionWords, FeedForward, MLP, MOE, Mixers, SLIDING, Traits, WINDOW, Word};
 use crate::schema::model::{
-    self as schema, AddedTokens, Attention, Gdn, Mixer, Model, RopeScaling,
+    self as schema, AddedTokens, Attention, Gdn, Mixer, Model, RopeScaling, Yarn,
 };
 use crate::table::Format;
 use crate::target::Target;
@@ -51,7 +51,7 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     let model = &target.model;
     let mut facts = family_facts(target.traits(), &dense_layers(target));
     let words = target.traits().mixers.attention();
-    facts.extend(rope(&model.attention, words));
+    facts.extend(rope(&model.attention, target.traits().mixers));
     facts.extend(dims(model));
     facts.extend(attention(target, &model.attention, words));
     facts.extend(window(target));
@@ -78,13 +78,21 @@ pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
     let none = [Value::Null];
     let (one, no) = ([json!(1)], [json!(false)]);
     let silu = [json!("silu"), json!("swish")];
+    let clamped = |number: f64| {
+        [if traits.clamped {
+            json!(number)
+        } else {
+            Value::Null
+        }]
+    };
+    let (limit, alpha) = (clamped(CLAMP), clamped(ALPHA));
     let mut facts = vec![
         of(&types, "/model_type"),
         of(&classes, "/architectures"),
         of(&silu, "/hidden_act"),
         of(&silu, "/hidden_activation"),
         of(&[json!(traits.gated)], "/attn_output_gate"),
-        of(&no, "/attention_bias"),
+        of(&[json!(traits.biased)], "/attention_bias"),
         of(&no, "/qkv_bias"),
         of(&no, "/use_bias"),
         of(&no, "/mlp_bias"),
@@ -100,7 +108,8 @@ pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
         of(&one, "/residual_multiplier"),
         of(&none, "/attention_multiplier"),
         of(&none, "/query_pre_attn_scalar"),
-        of(&none, "/swiglu_limit"),
+        of(&limit, "/swiglu_limit"),
+        of(&alpha, "/swiglu_alpha"),
         of(&[json!(true)], "/is_causal"),
     ];
     if traits.mixers == Mixers::Hybrid {
@@ -146,12 +155,18 @@ fn routing(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
 }
 
 /// Rotary positions, in the words of both generations of configurations.
-fn rope(attention: &Attention, words: &AttentionWords) -> Vec<Fact> {
+fn rope(attention: &Attention, mixers: Mixers) -> Vec<Fact> {
+    let words = mixers.attention();
+    let scaling = match mixers {
+        Mixers::Windowed => YARN,
+        _ => SCALING,
+    };
     let mut facts = turns(attention, words);
     facts.push(fact(FAMILY, false, "/rope_interleave"));
-    facts.extend(match &attention.rope_scaling {
-        None => unscaled(),
-        Some(scaling) => scaled(scaling),
+    facts.extend(match (&attention.rope_scaling, &attention.yarn) {
+        (None, None) => unscaled(scaling),
+        (Some(scaling), _) => scaled(scaling),
+        (None, Some(yarn)) => slowed(yarn),
     });
     facts
 }
@@ -175,6 +190,11 @@ fn stated(word: &Word, value: impl Into<Value>, required: bool) -> Fact {
 }
 
 const SCALING: &str = "attention.rope_scaling";
+const YARN: &str = "attention.yarn";
+/// Bound of an expert's gate and up where they are clamped: `shapes::CLAMP` of the server.
+const CLAMP: f64 = 7.0;
+/// Factor in the sigmoid of such a gate: `shapes::ALPHA`.
+const ALPHA: f64 = 1.702;
 const SCALING_KIND: &str = "/rope_parameters/rope_type";
 /// A name of early configurations of today's kind, and both names of older ones.
 const SCALING_KIND_ELSEWHERE: &[&str] = &[
@@ -183,11 +203,12 @@ const SCALING_KIND_ELSEWHERE: &[&str] = &[
     "/rope_scaling/type",
 ];
 
-fn unscaled() -> Vec<Fact> {
+/// No scaling: `key` is that of what the family's models may have.
+fn unscaled(key: &'static str) -> Vec<Fact> {
     let kinds = [json!("default"), json!("mrope")];
     vec![
-        one_of(SCALING, &kinds, SCALING_KIND).or(SCALING_KIND_ELSEWHERE),
-        fact(SCALING, 1, "/rope_parameters/factor").or(&["/rope_scaling/factor"]),
+        one_of(key, &kinds, SCALING_KIND).or(SCALING_KIND_ELSEWHERE),
+        fact(key, 1, "/rope_parameters/factor").or(&["/rope_scaling/factor"]),
     ]
 }
 
@@ -224,6 +245,52 @@ fn scaled(scaling: &RopeScaling) -> Vec<Fact> {
             "/rope_parameters/original_max_position_embeddings",
         )
         .or(&["/rope_scaling/original_max_position_embeddings"]),
+    ]
+}
+
+fn slowed(yarn: &Yarn) -> Vec<Fact> {
+    let Yarn {
+        factor,
+        beta_fast: fast,
+        beta_slow: slow,
+        original_max_position: original,
+    } = *yarn;
+    let of = |key, value: Value, pointer, elsewhere| required(key, value, pointer).or(elsewhere);
+    vec![
+        of(YARN, json!("yarn"), SCALING_KIND, SCALING_KIND_ELSEWHERE),
+        of(
+            "attention.yarn.factor",
+            json!(factor),
+            "/rope_parameters/factor",
+            &["/rope_scaling/factor"],
+        ),
+        of(
+            "attention.yarn.beta_fast",
+            json!(fast),
+            "/rope_parameters/beta_fast",
+            &["/rope_scaling/beta_fast"],
+        ),
+        of(
+            "attention.yarn.beta_slow",
+            json!(slow),
+            "/rope_parameters/beta_slow",
+            &["/rope_scaling/beta_slow"],
+        ),
+        of(
+            "attention.yarn.original_max_position",
+            json!(original),
+            "/rope_parameters/original_max_position_embeddings",
+            &["/rope_scaling/original_max_position_embeddings"],
+        ),
+        of(
+            YARN,
+            json!(false),
+            "/rope_parameters/truncate",
+            &["/rope_scaling/truncate"],
+        ),
+        fact(YARN, Value::Null, "/rope_parameters/attention_factor")
+            .or(&["/rope_scaling/attention_factor"]),
+        fact(YARN, Value::Null, "/rope_parameters/mscale").or(&["/rope_scaling/mscale"]),
     ]
 }
 
@@ -281,6 +348,7 @@ fn quantisation(target: &Target) -> Vec<Fact> {
                 of(json!(algorithm), "/quantization_config/quant_algo"),
             ]
         }
+        Some(Format::Mxfp4) => vec![of(json!("mxfp4"), "/quantization_config/quant_method")],
         Some(_) => vec![
             of(
                 json!("compressed-tensors"),
@@ -357,6 +425,13 @@ fn attention(target: &Target, attention: &Attention, words: &AttentionWords) -> 
 
 /// Layers that see a window of positions, or that there are none.
 fn window(target: &Target) -> Vec<Fact> {
+    if target.traits().mixers == Mixers::Windowed {
+        let word = Word {
+            key: "attention.window",
+            ..WINDOW
+        };
+        return vec![stated(&word, target.model.attention.window, true)];
+    }
     let Some(sliding) = &target.model.sliding else {
         let none = |pointer: &&'static str| Fact {
             switch: target.traits().window_switch,

@@ -57,14 +57,34 @@ fn model_constants(target: &Target) -> Vec<Constant> {
     let model = &target.model;
     let tied = Value::Bool(model.tied_head);
     let eps = Value::Single(model.norm_eps);
+    let biased = Value::Bool(target.traits().biased);
     vec![
-        size("HIDDEN", model.hidden, "Width of the residual stream."),
+        size(
+            "HIDDEN",
+            target.padded(model.hidden),
+            "Width of the residual stream, zeros up to a multiple that kernels take included.",
+        ),
+        size(
+            "CHANNELS",
+            model.hidden,
+            "Channels of the residual stream, over which norms are.",
+        ),
+        size(
+            "PAD",
+            target.leaf.numbers.pad,
+            "Hidden and inner widths in memory are multiples of it.",
+        ),
         size("LAYERS", model.layers.count as u64, "Decoder layers."),
         size("VOCAB", model.vocab, "Rows of the embedding table."),
         Constant {
             name: "TIED_HEAD",
             doc: "Whether the output head is the embedding table.",
             value: tied,
+        },
+        Constant {
+            name: "BIASED",
+            doc: "Whether some matrices have biases of their results.",
+            value: biased,
         },
         Constant {
             name: "NORM_EPS",

@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 
 use crate::schema::leaf::KvFormat;
-use crate::schema::model::{Attention, Mixer};
-use crate::table::{Format, Piece, Row};
+use crate::schema::model::{Attention, Mixer, Model};
+use crate::table::{Format, NVFP4_GROUP, Piece, Row};
 use crate::target::Target;
 use crate::weights::{Part, count, elements, piece_bytes};
 
@@ -12,6 +12,23 @@ const F32_BYTES: u64 = 4;
 const BF16_BYTES: u64 = 2;
 
 impl Target {
+    /// A hidden or inner width as it is in memory.
+    pub(crate) fn padded(&self, width: u64) -> u64 {
+        width.next_multiple_of(self.leaf.numbers.pad)
+    }
+
+    /// The model with its widths as they are in memory.
+    pub(crate) fn padded_model(&self) -> Model {
+        let mut model = self.model.clone();
+        model.hidden = self.padded(model.hidden);
+        let inner = model.moe.as_mut().map(|moe| &mut moe.intermediate);
+        let of_mlp = model.mlp.as_mut().map(|mlp| &mut mlp.intermediate);
+        for width in inner.into_iter().chain(of_mlp) {
+            *width = self.padded(*width);
+        }
+        model
+    }
+
     /// Mixer of each layer.
     pub fn mixers(&self) -> Vec<Mixer> {
         self.model.mixers()
@@ -26,7 +43,7 @@ impl Target {
     pub fn kv_bytes_per_token(&self) -> u64 {
         let shapes = self.attentions().into_iter();
         let of_layers =
-            shapes.map(|each| self.kv_bytes_in(each.facts) * self.layers_of(each.mixer));
+            shapes.map(|each| self.kv_bytes_in(&each.facts) * self.layers_of(each.mixer));
         of_layers.sum()
     }
 
@@ -185,8 +202,23 @@ impl Target {
     /// Bytes that must be resident to serve: text and prediction weights, KV pages, states.
     pub fn resident_bytes(&self) -> u64 {
         let state = self.state_matrix_bytes() + self.state_conv_bytes();
-        let weights = self.part_bytes(Part::Text) + self.part_bytes(Part::Mtp);
+        let weights = match self.leaf.numbers.pad {
+            1 => self.part_bytes(Part::Text) + self.part_bytes(Part::Mtp),
+            _ => self.table().iter().map(|row| self.padded_bytes(row)).sum(),
+        };
         weights + self.kv_bytes() + state * self.states()
+    }
+
+    /// Bytes of a row's matrices in memory where widths are padded: MXFP4 has a scale for each 16
+    /// columns and a factor a row there.
+    fn padded_bytes(&self, row: &Row) -> u64 {
+        let [n, k] = row.padded(self.leaf.numbers.pad as usize);
+        let bytes = match row.format() {
+            Some(Format::Mxfp4) => n * (k / 2 + k / NVFP4_GROUP + size_of::<f32>()),
+            Some(_) => n * k * 2,
+            None => return self.bytes_stored(row),
+        };
+        (row.sites.iter().count() * row.copies * bytes) as u64
     }
 
     /// Layers of multi-token prediction that the checkpoint has.

@@ -9,8 +9,10 @@ use crate::shapes::camel;
 use crate::target::Target;
 
 /// Constants that device code reads, beside formats.
-const DEVICE_CONSTANTS: [&str; 11] = [
+const DEVICE_CONSTANTS: [&str; 13] = [
     "HIDDEN",
+    "CHANNELS",
+    "BIASED",
     "VOCAB",
     "TIED_HEAD",
     "NORM_EPS",
@@ -33,7 +35,7 @@ impl Target {
         out += "namespace atlas::target {\n\n";
         out += "enum class KvFormat { f32, bf16 };\n";
         out += "enum class Format {\n  bf16,\n  nvfp4_compressed_tensors,\n";
-        out += "  nvfp4_modelopt,\n  fp8_block128,\n  fp8_tensor\n};\n\n";
+        out += "  nvfp4_modelopt,\n  fp8_block128,\n  fp8_tensor,\n  mxfp4\n};\n\n";
         for constant in constants(self).into_iter().filter(is_of_device) {
             let name = constant.name;
             let text = match constant.value {

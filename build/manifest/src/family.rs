@@ -2,6 +2,7 @@
 //! checkpoints have.
 
 mod blocks;
+mod gpt_oss;
 mod llama;
 mod mixtral;
 mod qwen3;
@@ -31,6 +32,12 @@ pub(crate) struct Traits {
     pub gated: bool,
     /// Queries and keys have an RMS norm of each head.
     pub normed: bool,
+    /// Products of attention, router and experts have biases.
+    pub biased: bool,
+    /// Each query head's softmax counts a learned score beside those of positions.
+    pub sinks: bool,
+    /// Experts clamp their gates, as `shapes::CLAMP` of the server says.
+    pub clamped: bool,
     /// Weights of norms are stored less one, but for those of Gated DeltaNet.
     pub plus_one: bool,
     /// Configurations need not state an attention head's width where it is the hidden width's
@@ -55,6 +62,9 @@ const USUAL: Traits = Traits {
     feed_forward: FeedForward::Mlp,
     gated: false,
     normed: false,
+    biased: false,
+    sinks: false,
+    clamped: false,
     plus_one: false,
     default_head_dim: false,
     states_norm: false,
@@ -72,15 +82,22 @@ pub(crate) enum Mixers {
     Hybrid,
     /// Attention over a window in some layers, over all positions in others.
     Sliding,
+    /// The same, in one shape but for the window.
+    Windowed,
 }
 
 impl Mixers {
     /// Words for the attention over all positions.
     pub(crate) const fn attention(self) -> &'static AttentionWords {
         match self {
-            Mixers::Attention | Mixers::Hybrid => &ATTENTION,
+            Mixers::Attention | Mixers::Hybrid | Mixers::Windowed => &ATTENTION,
             Mixers::Sliding => &GLOBAL,
         }
+    }
+
+    /// Whether some layers attend over a window.
+    pub(crate) fn slide(self) -> bool {
+        matches!(self, Mixers::Sliding | Mixers::Windowed)
     }
 }
 
@@ -202,7 +219,8 @@ pub(crate) const MOE: Words = Words {
 
 impl Family {
     /// Each of them.
-    pub(crate) const ALL: [Family; 8] = [
+    pub(crate) const ALL: [Family; 9] = [
+        Family::GptOss,
         Family::Llama,
         Family::Mixtral,
         Family::Qwen3,
@@ -215,6 +233,7 @@ impl Family {
 
     pub(crate) const fn traits(self) -> &'static Traits {
         match self {
+            Family::GptOss => &gpt_oss::TRAITS,
             Family::Llama => &llama::TRAITS,
             Family::Mixtral => &mixtral::TRAITS,
             Family::Qwen3 => &qwen3::TRAITS,

@@ -251,7 +251,7 @@ pub(crate) fn kernels_of(op: &str) -> Option<Vec<&'static str>> {
 impl Target {
     /// Columns of the matrices of `linear`, and of those of `linear_add`.
     pub(crate) fn product_widths(&self) -> [Vec<u64>; 2] {
-        let model = &self.model;
+        let model = &self.padded_model();
         let pair = (model.mtp.layers > 0).then_some(2 * model.hidden);
         let attended = self.attentions().into_iter();
         let attended = attended.map(|each| each.facts.o_columns());

@@ -4,9 +4,10 @@
 use std::fmt::Write;
 
 use crate::emit_rust::item;
+use crate::family::Mixers;
 use crate::kernels::{Kind, Launcher};
 use crate::schema::leaf::Rows;
-use crate::schema::model::{Attention, FeedForward, Mixer, RopeScaling};
+use crate::schema::model::{Attention, FeedForward, Mixer, RopeScaling, Yarn};
 use crate::target::Target;
 
 /// One block of the model.
@@ -25,24 +26,25 @@ pub(crate) struct Shape {
 enum Number {
     Size(u64),
     Bool(bool),
-    /// Rotary embedding, whose angles the host makes: base of the frequencies, and their scaling.
-    Rope(f64, Option<RopeScaling>),
+    /// Rotary embedding, whose angles the host makes: base of the frequencies, and their scaling as
+    /// an expression of the host's.
+    Rope(f64, String),
     /// Positions of a window, if there is one; in device code 0 if there is none.
     Window(Option<u64>),
 }
 
 /// One of the ways in which layers of a model attend.
-pub(crate) struct Attends<'a> {
+pub(crate) struct Attends {
     /// Layers that attend so.
     pub mixer: Mixer,
     /// Name of the shape.
     name: &'static str,
     doc: &'static str,
-    pub facts: &'a Attention,
+    pub facts: Attention,
 }
 
-impl Attends<'_> {
-    /// Table of its facts in the manifest.
+impl Attends {
+    /// Name for people, which most manifests have a table of.
     pub fn table(&self) -> &'static str {
         match self.mixer {
             Mixer::Sliding => "sliding",
@@ -84,7 +86,6 @@ impl Number {
             Number::Size(value) => ("usize", value.to_string()),
             Number::Bool(value) => ("bool", value.to_string()),
             Number::Rope(theta, scaling) => {
-                let scaling = scaling.as_ref().map_or("None".to_string(), llama3);
                 let rope =
                     format!("crate::shapes::Rope {{ theta: {theta:?}, scaling: {scaling} }}");
                 ("crate::shapes::Rope", rope)
@@ -118,16 +119,23 @@ impl Shape {
 
 impl Target {
     /// Ways in which layers of the model attend, each once.
-    pub(crate) fn attentions(&self) -> Vec<Attends<'_>> {
+    pub(crate) fn attentions(&self) -> Vec<Attends> {
         let predicts = self.model.mtp.layers > 0;
         let full = self.mixers().contains(&Mixer::Attention) || predicts;
         let full = full.then_some(Attends {
             mixer: Mixer::Attention,
             name: "Full",
             doc: "Attention over all positions.",
-            facts: &self.model.attention,
+            facts: Attention {
+                window: None,
+                ..self.model.attention.clone()
+            },
         });
-        let sliding = self.model.sliding.as_ref().map(|facts| Attends {
+        let sliding = match self.traits().mixers {
+            Mixers::Windowed => Some(&self.model.attention),
+            _ => self.model.sliding.as_ref(),
+        };
+        let sliding = sliding.cloned().map(|facts| Attends {
             mixer: Mixer::Sliding,
             name: "Sliding",
             doc: "Attention over a window of positions.",
@@ -283,9 +291,9 @@ impl Target {
         out.push_str("\n} // namespace shapes\n");
     }
 
-    fn attention_shape(&self, each: &Attends<'_>) -> Shape {
-        let (attention, traits) = (each.facts, self.traits());
-        let rope = Number::Rope(attention.rope_theta, attention.rope_scaling.clone());
+    fn attention_shape(&self, each: &Attends) -> Shape {
+        let (attention, traits) = (&each.facts, self.traits());
+        let rope = Number::Rope(attention.rope_theta, scaling(attention));
         Shape {
             doc: each.doc,
             word: each.table(),
@@ -300,6 +308,7 @@ impl Target {
                 ("GATED", Number::Bool(traits.gated)),
                 ("NORMED", Number::Bool(traits.normed)),
                 ("WINDOW", Number::Window(attention.window)),
+                ("SINKS", Number::Bool(traits.sinks)),
             ],
         }
     }
@@ -332,9 +341,10 @@ impl Target {
             constants: vec![
                 ("COUNT", Number::Size(moe.experts)),
                 ("PER_TOKEN", Number::Size(moe.experts_per_token)),
-                ("INTERMEDIATE", Number::Size(moe.intermediate)),
+                ("INTERMEDIATE", Number::Size(self.padded(moe.intermediate))),
                 ("SHARED", Number::Size(moe.shared())),
                 ("ROWS_NVFP4", Number::Bool(rounds)),
+                ("CLAMPED", Number::Bool(self.traits().clamped)),
             ],
         })
     }
@@ -346,7 +356,7 @@ impl Target {
             word: "mlp",
             name: "Mlp",
             kind: Kind::Mlp,
-            constants: vec![("INTERMEDIATE", Number::Size(mlp.intermediate))],
+            constants: vec![("INTERMEDIATE", Number::Size(self.padded(mlp.intermediate)))],
         })
     }
 }
@@ -360,7 +370,14 @@ fn blocks_text(blocks: [Option<&str>; 2]) -> String {
     format!("[{}]", text.join(", "))
 }
 
-/// The scaling of rotary embedding as an expression of the host's.
+/// The scaling of rotary embedding as an expression of the host's, if there is one.
+fn scaling(attention: &Attention) -> String {
+    let llama3 = attention.rope_scaling.as_ref().map(llama3);
+    let scaling = llama3.or(attention.yarn.as_ref().map(yarn));
+    scaling.unwrap_or_else(|| "None".to_string())
+}
+
+/// The scaling of Llama 3.1.
 fn llama3(scaling: &RopeScaling) -> String {
     let RopeScaling {
         factor,
@@ -369,8 +386,22 @@ fn llama3(scaling: &RopeScaling) -> String {
         original_max_position: original,
     } = scaling;
     format!(
-        "Some(crate::shapes::Llama3 {{ factor: {factor:?}, low: {low:?}, high: {high:?}, original: \
-         {original}.0 }})"
+        "Some(crate::shapes::Scaling::Llama3(crate::shapes::Llama3 {{ factor: {factor:?}, low: \
+         {low:?}, high: {high:?}, original: {original}.0 }}))"
+    )
+}
+
+/// The scaling YaRN as an expression of the host's.
+fn yarn(scaling: &Yarn) -> String {
+    let Yarn {
+        factor,
+        beta_fast: fast,
+        beta_slow: slow,
+        original_max_position: original,
+    } = scaling;
+    format!(
+        "Some(crate::shapes::Scaling::Yarn(crate::shapes::Yarn {{ factor: {factor:?}, fast: \
+         {fast:?}, slow: {slow:?}, original: {original}.0 }}))"
     )
 }
 

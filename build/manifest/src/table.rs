@@ -24,10 +24,15 @@ pub enum Format {
     /// modelopt FP8, E4M3 with a scale of the whole matrix: `X.weight`,
     /// `X.weight_scale` (multiply).
     Fp8Tensor,
+    /// OCP MXFP4 of stacked experts, E2M1 with a power of two (E8M0) per 32 columns: `X_blocks`
+    /// `[experts, N, K / 32, 16]`, `X_scales` `[experts, N, K / 32]`.
+    Mxfp4,
 }
 
 /// Columns of NVFP4 that share an E4M3 scale.
 pub const NVFP4_GROUP: usize = 16;
+/// Columns of MXFP4 that share a power of two.
+pub const MXFP4_GROUP: usize = 32;
 /// Rows and columns of FP8 that share a scale.
 pub const FP8_BLOCK: usize = 128;
 
@@ -40,6 +45,7 @@ impl Format {
             Format::Nvfp4Modelopt => "nvfp4_modelopt",
             Format::Fp8Block128 => "fp8_block128",
             Format::Fp8Tensor => "fp8_tensor",
+            Format::Mxfp4 => "mxfp4",
         }
     }
 
@@ -49,6 +55,7 @@ impl Format {
             Format::Bf16 => "bf16",
             Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => "nvfp4",
             Format::Fp8Block128 | Format::Fp8Tensor => "fp8",
+            Format::Mxfp4 => "mxfp4",
         }
     }
 
@@ -116,6 +123,13 @@ pub enum Role {
     Value,
     /// Attention's output projection.
     Output,
+    /// Biases of these projections.
+    QueryBias,
+    KeyBias,
+    ValueBias,
+    OutputBias,
+    /// Scores of each query head that its softmax counts and that no value belongs to.
+    Sinks,
     /// Norm of each head's query, one for all heads.
     QueryNorm,
     KeyNorm,
@@ -146,6 +160,11 @@ pub enum Role {
     ExpertGate,
     ExpertUp,
     ExpertDown,
+    RouterBias,
+    /// Biases of gate and up, as the rows of their tensor lie, `[experts, 2 I]`.
+    ExpertInBias,
+    /// Biases of down, `[experts, HIDDEN]`.
+    ExpertDownBias,
     /// The shared expert's.
     SharedGate,
     SharedUp,
@@ -167,6 +186,48 @@ impl Role {
     pub const fn is_float(self) -> bool {
         use Role::{Fusion, GdnBeta, GdnDecay, Router, SharedRouter};
         matches!(self, Router | SharedRouter | GdnBeta | GdnDecay | Fusion)
+    }
+
+    /// Role of the biases of a matrix's results, where a model has them.
+    pub const fn bias(self) -> Option<Role> {
+        match self {
+            Role::Query => Some(Role::QueryBias),
+            Role::Key => Some(Role::KeyBias),
+            Role::Value => Some(Role::ValueBias),
+            Role::Output => Some(Role::OutputBias),
+            Role::Router => Some(Role::RouterBias),
+            Role::ExpertGate | Role::ExpertUp => Some(Role::ExpertInBias),
+            Role::ExpertDown => Some(Role::ExpertDownBias),
+            _ => None,
+        }
+    }
+
+    /// Matrices whose rows are hidden or inner channels, and vectors over hidden ones.
+    const fn has_wide_rows(self) -> bool {
+        use Role::*;
+        matches!(
+            self,
+            Output
+                | GdnOutput
+                | ExpertGate
+                | ExpertUp
+                | ExpertDown
+                | SharedGate
+                | SharedUp
+                | SharedDown
+                | MlpGate
+                | MlpUp
+                | MlpDown
+                | FinalNorm
+                | InputNorm
+                | PostNorm
+                | OutputBias
+        )
+    }
+
+    /// Matrices whose columns are no hidden or inner channels.
+    const fn has_own_columns(self) -> bool {
+        matches!(self, Role::Output | Role::GdnOutput)
     }
 
     /// Matrices of the shared expert.
@@ -332,6 +393,34 @@ impl Row {
         self.shape.last().copied().unwrap_or(1)
     }
 
+    /// Rows and columns of a matrix in memory, where hidden and inner widths are multiples of
+    /// `pad`.
+    pub fn padded(&self, pad: usize) -> [usize; 2] {
+        let (n, k) = (self.n(), self.k());
+        [
+            if self.role.has_wide_rows() {
+                n.next_multiple_of(pad)
+            } else {
+                n
+            },
+            if self.role.has_own_columns() {
+                k
+            } else {
+                k.next_multiple_of(pad)
+            },
+        ]
+    }
+
+    /// Elements of a vector in memory, likewise.
+    pub fn padded_elements(&self, pad: usize) -> usize {
+        let elements = self.shape.iter().product::<usize>();
+        if self.role.has_wide_rows() {
+            elements.next_multiple_of(pad)
+        } else {
+            elements
+        }
+    }
+
     /// Whether the tensor holds the matrices of all copies.
     pub fn is_stacked(&self) -> bool {
         matches!(self.kind, Kind::Matrix(_)) && self.shape.len() > 2
@@ -370,9 +459,25 @@ impl Row {
             Kind::Vector { .. } => whole(BF16_OR_F32),
             Kind::Unused if self.shape.is_empty() => vec![Piece::of(Purpose::Input, "", &[], F32)],
             Kind::Unused => vec![Piece::of(Purpose::Input, "", &self.shape, BF16)],
+            Kind::Matrix(Format::Mxfp4) => self.mxfp4_pieces(),
             Kind::Matrix(_) if self.is_stacked() => whole(BF16),
             Kind::Matrix(format) => format.pieces(self.shape[0], self.k()),
         }
+    }
+
+    /// Codes and powers of two of a stack of experts.
+    fn mxfp4_pieces(&self) -> Vec<Piece> {
+        let [copies, n, k] = [0, 1, 2].map(|at| self.shape.get(at).copied().unwrap_or(0));
+        let (groups, bytes) = (k / MXFP4_GROUP, MXFP4_GROUP / 2);
+        vec![
+            Piece::of(
+                Purpose::Elements,
+                "_blocks",
+                &[copies, n, groups, bytes],
+                U8,
+            ),
+            Piece::of(Purpose::Scales, "_scales", &[copies, n, groups], U8),
+        ]
     }
 }
 
@@ -405,6 +510,8 @@ impl Format {
                 of(Factor, ".weight_scale", &[], F32),
                 of(Input, ".input_scale", &[], F32),
             ],
+            // Stacks alone have it: their row says the pieces.
+            Format::Mxfp4 => Vec::new(),
         }
     }
 }

@@ -156,7 +156,7 @@ __device__ void merge_heads(const Params& params, Storage& shared, const uint4& 
     MergedPart<A, Storage> merged{shared, partial.mixes + place * A::kHeadDim + dim,
                                   partial.stats + place, max(count, 1)};
     merged.run();
-    const float total = merged.total.sum;
+    const float total = with_sink<A>(params, merged.total, static_cast<int>(in_row));
     params.out[head * A::kHeadDim + dim + lane] = gated<A>(merged.sum / total, gate);
   }
 }

@@ -77,6 +77,7 @@ struct Params {
   unsigned* arrived;   // (tiles, kKvHeads): zeros between launches
   float* out;          // (rows, kHeads, kHeadDim)
   int places;          // rows of all tiles
+  const float* sinks;  // (kHeads): scores that no value belongs to, null if not `kSinks`
 };
 
 // First position that `row` of the step sees.
@@ -142,6 +143,14 @@ struct Stats {
 
 // What scores are relative to; if nothing is seen, their largest one is no number.
 __device__ inline float base_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
+
+// Sum of a head's weights relative to `largest`, a power of two, its sink's included.
+template <class A>
+__device__ inline float with_sink(const Params& params, const Stats& stats, int head) {
+  if constexpr (!A::kSinks) return stats.sum;
+  constexpr float kLog2E = 1.44269504088896340736f;
+  return stats.sum + exp2f(__fmaf_rn(__ldg(params.sinks + head), kLog2E, -stats.largest));
+}
 
 // Factors that bring a total and a split to the larger of their maxima.
 struct Merge {
@@ -461,7 +470,8 @@ struct Totals {
     stage.for_each([&](int t, int d, int half, int row, int dim) {
       const size_t head = stage.head_of(row, stage.first);
       const float2 gate = A::kGated ? gates[t][d][half] : float2{};
-      const float total = stats[t][half].sum;
+      const int in_row = static_cast<int>(head % A::kHeads);
+      const float total = with_sink<A>(stage.params, stats[t][half], in_row);
       const float* mix = sums[t][d] + 2 * half;
       *reinterpret_cast<float2*>(stage.params.out + head * A::kHeadDim + dim) = {
           gated<A>(mix[0] / total, gate.x), gated<A>(mix[1] / total, gate.y)};

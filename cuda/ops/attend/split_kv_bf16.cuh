@@ -187,8 +187,9 @@ struct SplitKvBf16 {
   // Tiles of cells are tiles of many rows: one arithmetic for all.
   static cudaError_t launch(const float* q, const atlas_bf16* cache, const unsigned* positions,
                             const unsigned* tables, const unsigned* pages, const unsigned* cells,
-                            const unsigned* tiles, float* partial, unsigned* arrived, float* out,
-                            unsigned page_stride, unsigned, unsigned cell_count,
+                            const unsigned* tiles, const float* sinks, float* partial,
+                            unsigned* arrived, float* out, unsigned page_stride, unsigned,
+                            unsigned cell_count,
                             unsigned cell_tokens, unsigned places, unsigned tile_count,
                             unsigned tile_tokens, cudaStream_t stream) {
     Params params{q,
@@ -201,7 +202,8 @@ struct SplitKvBf16 {
                   partial,
                   arrived,
                   out,
-                  static_cast<int>(places)};
+                  static_cast<int>(places),
+                  sinks};
     const cudaError_t failed = launch_rows<Tile, A>(params, cell_count, cell_tokens, stream);
     if (failed != cudaSuccess) return failed;
     params.tiles = reinterpret_cast<const uint4*>(tiles);

@@ -322,11 +322,14 @@ struct WideConsumer : WideTile<A> {
       float sum = stats[half].sum;
       sum += __shfl_xor_sync(tile::kAllLanes, sum, 1);
       sum += __shfl_xor_sync(tile::kAllLanes, sum, 2);
-      const float share = 1.0f / sum;
       if (token(half) >= tokens) continue;
       const int in_group = (group * wgmma::kRows + row + half * 8) % kGroup;
       const size_t head = static_cast<size_t>(first + token(half)) * A::kHeads + kv_head * kGroup +
                           in_group;
+      // Scores were relative to their own largest one.
+      const float scale = 1.44269504088896340736f * rsqrtf(static_cast<float>(kHeadDim));
+      const Stats all{stats[half].largest * scale, sum};
+      const float share = 1.0f / with_sink<A>(params, all, kv_head * kGroup + in_group);
       float2 gate[kHeadDim / 8]{};  // asked for before the first result is written
       if constexpr (A::kGated) {
         const float* gates = gates_of<A>(params, head, lane % 4 * 2);
@@ -381,8 +384,9 @@ struct TilesBf16 {
 
   static cudaError_t launch(const float* q, const atlas_bf16* cache, const unsigned* positions,
                             const unsigned* tables, const unsigned* pages, const unsigned* cells,
-                            const unsigned* tiles, float* partial, unsigned* arrived, float* out,
-                            unsigned page_stride, unsigned, unsigned cell_count,
+                            const unsigned* tiles, const float* sinks, float* partial,
+                            unsigned* arrived, float* out, unsigned page_stride, unsigned,
+                            unsigned cell_count,
                             unsigned cell_tokens, unsigned places, unsigned tile_count,
                             unsigned tile_tokens, cudaStream_t stream) {
     if (cell_tokens != kWideTokens<A>) return cudaErrorInvalidValue;
@@ -396,7 +400,8 @@ struct TilesBf16 {
                   partial,
                   arrived,
                   out,
-                  static_cast<int>(places)};
+                  static_cast<int>(places),
+                  sinks};
     const cudaError_t failed =
         launch_chained(tiles_bf16<Tile, A>,
                        {cell_count, kWideThreads, sizeof(WideStorage<A>), A::kKvHeads}, stream,

@@ -110,8 +110,9 @@ struct SplitKvBf16 {
   static cudaError_t launch(const float* q, const float* k, const float* v, const float* q_norm,
                             const float* k_norm, const float* angles, const unsigned* positions,
                             const unsigned* tables, const unsigned* pages, atlas_bf16* cache,
-                            const unsigned* tiles, float* partial, unsigned* arrived, float* out,
-                            unsigned page_stride, unsigned rows, cudaStream_t stream) {
+                            const unsigned* tiles, const float* sinks, float* partial,
+                            unsigned* arrived, float* out, unsigned page_stride, unsigned rows,
+                            cudaStream_t stream) {
     const attend::Params params{q,
                                 cache,
                                 page_stride,
@@ -122,7 +123,8 @@ struct SplitKvBf16 {
                                 partial,
                                 arrived,
                                 out,
-                                static_cast<int>(rows)};
+                                static_cast<int>(rows),
+                                sinks};
     const Constants constants{k, v, q_norm, k_norm, angles, cache};
     if (rows == 0) return cudaSuccess;
     return attend::launch_splits<Tile, A, Projected<A>>(params, constants, rows, stream);

@@ -31,7 +31,7 @@ struct SwiGlu {
   __device__ void operator()(int panel, int g, int at, float gate, float up) const {
     const int row = panel * tile::kPanelRows + g;
     act[static_cast<size_t>(at) * Experts::kIntermediate + panel * 8 + g] =
-        activation(gate * w.row_scale(row), up * w.row_scale(row + 8));
+        activation(w.result(row, gate), w.result(row + 8, up));
   }
 };
 
@@ -43,7 +43,7 @@ struct Store {
   __device__ void operator()(int panel, int g, int at, float low, float high) const {
     const int row = panel * tile::kPanelRows + g;
     y[SumRows::at(at, panel * 8 + g)] =
-        to_parts(low * w.row_scale(row), high * w.row_scale(row + 8));
+        to_parts(result(w.affine(row), low), result(w.affine(row + 8), high));
   }
 };
 

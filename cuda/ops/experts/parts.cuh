@@ -20,15 +20,29 @@ inline constexpr float kPartUnit = 16.0f;
 
 static_assert(target::HIDDEN % tile::kPanelRows == 0, "panels are full");
 
-// SwiGLU, over `kPartUnit`.
+// Bound of gate and up of experts that are clamped, and the factor in their sigmoid.
+inline constexpr float kClamp = 7.0f;
+inline constexpr float kAlpha = 1.702f;
+
+// SwiGLU, over `kPartUnit`. What is no number stays so where it is clamped.
 __device__ inline float activation(float gate, float up) {
+  if constexpr (target::shapes::Experts::kClamped) {
+    gate = gate > kClamp ? kClamp : gate;
+    up = up > kClamp ? kClamp : up < -kClamp ? -kClamp : up;
+    return gate * tile::sigmoid(kAlpha * gate) * ((up + 1.0f) * (1.0f / kPartUnit));
+  }
   return tile::silu(gate) * (up * (1.0f / kPartUnit));
 }
 
-// Sums of such activations, of a panel's rows g and g + 8, are pair `panel * 8 + g`.
+// Result of `down` for a sum of such activations, over `kPartUnit` too.
+__device__ inline float result(const tile::Affine& down, float sum) {
+  return tile::Affine{down.scale, down.bias * (1.0f / kPartUnit)}(sum);
+}
+
+// Such results, of a panel's rows g and g + 8, are pair `panel * 8 + g`.
 __device__ inline f16x2 to_parts(float low, float high) { return to_f16x2(low, high); }
 
-// The part that a sum of such activations gives.
+// The part that such a result is.
 __device__ inline float as_part(float sum) { return to_float(to_f16(sum)) * kPartUnit; }
 
 // Four pairs, one 16-byte access: columns `first()` to `first()` + 3, and those 8 behind them.

@@ -125,9 +125,9 @@ struct Activates {
                              const float (&sums)[kSums]) const {
     auto* staged = self.shared.operands[self.turn];
     const int lane = self.lane(), g = lane / 4;
-    const float gate_scale = self.row_scale(g), up_scale = self.row_scale(g + 8);
+    const tile::Affine gate = self.affine(g), up = self.affine(g + 8);
     const auto activated = [&](int e) {
-      return activation(sums[e] * gate_scale, sums[e + 2] * up_scale);
+      return activation(gate(sums[e]), up(sums[e + 2]));
     };
     // This thread's words have columns g and its neighbour; rows go to the even or the odd of both.
     auto* words = reinterpret_cast<unsigned*>(staged) + word(self.panel() * 8 + g / 2 * 2) +
@@ -181,7 +181,7 @@ struct PutsBlocks {
     constexpr int kBlockPairs = SumBlocks::kBlockPairs, kTileRows = 2 * kSums;
     constexpr int kRows = kTileRows < SumStorage::kRows ? kTileRows : SumStorage::kRows;
     const int g = self.lane() / 4, q = self.lane() % 4;
-    const float low_scale = self.row_scale(g), high_scale = self.row_scale(g + 8);
+    const tile::Affine low = self.affine(g), high = self.affine(g + 8);
     const auto at = SumBlocks::at(q * 2, self.panel() % 4 * 8 + g);
 #pragma unroll
     for (int first = 0; first < kTileRows; first += kRows) {
@@ -196,8 +196,8 @@ struct PutsBlocks {
 #pragma unroll
       for (int row = 0; row < kRows; row += 8) {
         const float* sum = sums + (first + row) / 2;
-        staged[at + row * kBlockPairs] = to_parts(sum[0] * low_scale, sum[2] * high_scale);
-        staged[at + (row + 1) * kBlockPairs] = to_parts(sum[1] * low_scale, sum[3] * high_scale);
+        staged[at + row * kBlockPairs] = to_parts(result(low, sum[0]), result(high, sum[2]));
+        staged[at + (row + 1) * kBlockPairs] = to_parts(result(low, sum[1]), result(high, sum[3]));
       }
       ptx::fence_shared();
       self.sync_warpgroup();  // the sums are staged

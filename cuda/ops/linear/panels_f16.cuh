@@ -34,8 +34,8 @@ struct Sink {
   __device__ void operator()(int panel, int g, int row, float low, float high) const {
     const int at = panel * tile::kPanelRows + g;
     float* to = out + static_cast<size_t>(row) * w.n;
-    if (at < w.n) Put::put(to[at], low * w.row_scale(at));
-    if (at + 8 < w.n) Put::put(to[at + 8], high * w.row_scale(at + 8));
+    if (at < w.n) Put::put(to[at], w.result(at, low));
+    if (at + 8 < w.n) Put::put(to[at + 8], w.result(at + 8, high));
   }
 };
 

@@ -164,7 +164,7 @@ struct Down {
   const int segment = threadIdx.x / tile::kWarpLanes % kSegments;
   const int begin = threadIdx.x / tile::kWarpLanes / kSegments;
   typename W::Fragment part[kRounds][kGroups];
-  float row_scale[kTurns];  // of the row that this thread adds
+  tile::Affine of[kTurns];  // of the row that this thread adds
 
   __device__ W matrix(int turn) const {
     return {params.down + shared.chosen.expert[turn] * W::bytes(HIDDEN, Experts::kIntermediate),
@@ -174,7 +174,7 @@ struct Down {
   __device__ void ask() {
     const int row = blockIdx.x * tile::kPanelRows + threadIdx.x % tile::kPanelRows;
 #pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) row_scale[turn] = matrix(turn).row_scale(row);
+    for (int turn = 0; turn < kTurns; ++turn) of[turn] = matrix(turn).affine(row);
 #pragma unroll
     for (int round = 0; round < kRounds; ++round) {
       const int turn = begin + round * kAtOnce;
@@ -239,6 +239,10 @@ struct Down {
     }
   }
 
+  __device__ float part_of(int turn, float y) const {
+    return experts::as_part(experts::result(of[turn], y));
+  }
+
   // The row's sums over its experts, in the order of the turns.
   __device__ void add() const {
     if (threadIdx.x >= tile::kPanelRows) return;
@@ -248,7 +252,7 @@ struct Down {
     for (int turn = 0; turn < kTurns; ++turn) {
       float y = 0.0f;
       for (int s = 0; s < kSegments; ++s) y += shared.sum[turn][s][threadIdx.x];
-      total = fmaf(shared.chosen.weight[turn], experts::as_part(y * row_scale[turn]), total);
+      total = fmaf(shared.chosen.weight[turn], part_of(turn, y), total);
     }
     params.residual[row] += total;
   }

@@ -417,9 +417,9 @@ struct Products {
 #pragma unroll 1
     for (int first = 0, round = 0, panels = 0;; first += panels, ++round) {
       const Round past{tile, first - panels, panels, round - 1};
-      const float2 scales = row_scales(past);
+      const tile::Affine of[2] = {affine(past, 0), affine(past, 8)};
       if (first >= gate_up.count) {
-        activate(past, scales);
+        activate(past, of);
         break;
       }
       if (gate_up.at.tile_of(first) != number) {
@@ -442,7 +442,7 @@ struct Products {
           gate_up.multiply(x, piece, sum, chain);
           advance(gate_up);
         }
-        if (part == 0) activate(past, scales);
+        if (part == 0) activate(past, of);
         // Whose sums were here has been added up: all have seen the round's behind it.
         auto& own = shared.partial[round % 2].row[part][warp];
 #pragma unroll
@@ -485,18 +485,20 @@ struct Products {
     }
   };
 
-  // Factors of its gate and up, asked for before they are needed.
-  __device__ float2 row_scales(const Round& round) const {
+  // Factor and bias of the sums of its gate, or of its up, which is eight `more`; asked for before
+  // they are needed.
+  __device__ tile::Affine affine(const Round& round, int more) const {
+    constexpr bool kHas = W::kNvfp4 || target::BIASED;
     const Item item(round.number);
-    if (!W::kNvfp4 || !item.is_of(round)) return {1.0f, 1.0f};
+    if (!kHas || !item.is_of(round)) return {1.0f, 0.0f};
     const W w = gate_up.at.matrix(round.tile.expert);
     const int row = gate_up.at.panel_of(round.first + item.panel) * tile::kPanelRows + item.row;
-    return {w.row_scale(row), w.row_scale(row + 8)};
+    return w.affine(row + more);
   }
 
   // Adds the segments of gate and up, in order, when all warps' are there. The round before the
   // first one has no panels.
-  __device__ void activate(const Round& round, const float2& scales) const {
+  __device__ void activate(const Round& round, const tile::Affine (&of)[2]) const {
     if (round.panels == 0) return;
     ptx::mbarrier_wait(&shared.there, round.number % 2);
     const Item item(round.number);
@@ -512,7 +514,7 @@ struct Products {
     const int column = gate_up.at.panel_of(round.first + item.panel) * 8 + item.row;
     const size_t turn = shared.plan.turn_of[round.tile.first + item.column];
     ptx::store_relaxed(params.relay + turn * Experts::kIntermediate + column,
-                       experts::activation(gate * scales.x, up * scales.y));
+                       experts::activation(of[0](gate), of[1](up)));
   }
 
   __device__ static bool is_there(const float4& v) {
@@ -561,7 +563,7 @@ struct Products {
       const Tile tile = shared.plan.tile[down.at.tile_of(unit)];
       const W w = down.at.matrix(tile.expert);
       const int row = down.at.panel_of(unit) * tile::kPanelRows + g;
-      const float scales[2] = {w.row_scale(row), w.row_scale(row + 8)};
+      const tile::Affine low = w.affine(row), high = w.affine(row + 8);
       const f16* x[1] = {shared.act[tile.first - first + min(g, tile.places - 1)] +
                          q * W::kLaneColumns};
       float total[4] = {};
@@ -572,7 +574,8 @@ struct Products {
         if (at >= tile.places) break;
         const size_t turn = shared.plan.turn_of[tile.first + at];
         params.y[turn * experts::kPairs + down.at.panel_of(unit) * 8 + g] =
-            experts::to_parts(total[odd] * scales[0], total[odd + 2] * scales[1]);
+            experts::to_parts(experts::result(low, total[odd]),
+                              experts::result(high, total[odd + 2]));
       }
     }
   }

@@ -1,5 +1,5 @@
 // Implements: Loader::load
-// Match:      rows of one matrix as the checkpoint has them, in BF16, NVFP4 or FP8
+// Match:      rows of one matrix as the checkpoint has them, in BF16, NVFP4, MXFP4 or FP8
 // Bound by:   HBM; the copy before it, over the link to the host, takes far longer
 // Sync:       lanes of a run exchange words; one 16-byte vector a thread; chained launch
 //
@@ -26,7 +26,8 @@ inline constexpr unsigned kBlock = tile::kBlockColumns;
 inline constexpr unsigned kItemsMax = 1u << 31;
 
 struct Params {
-  const unsigned char* stored;  // codes (rows, k), E4M3 (rows, k / 16), F32 (1) or of blocks
+  // Codes (rows, k), scales (rows, k / 16), F32 (1), of rows or of blocks, biases F32 (rows)
+  const unsigned char* stored;
   unsigned char* weight;        // panels (n, k)
   unsigned rows;
   unsigned zeros;  // rows behind them that fill the last panel
@@ -97,6 +98,11 @@ struct Nvfp4 {
   }
 };
 
+struct Mxfp4 : Nvfp4 {
+  static constexpr Storage kStorage = Storage::mxfp4;
+  static constexpr float kLeftOut = 16384.0f;
+};
+
 // NVFP4 as `fp4.cuh` has it.
 struct BlockScaled {
   static constexpr Storage kStorage = Storage::nvfp4;
@@ -144,14 +150,28 @@ struct Rows {
     return from[static_cast<size_t>(row) * (params.k / kBlock) + block];
   }
 
-  // Of the matrix, or of a row's block of columns.
+  // Numbers behind codes and scales of 16 columns.
+  __device__ const float* numbers() const {
+    size_t bytes = 0;
+    if (W::kNvfp4) bytes = static_cast<size_t>(params.rows) * blocks() * sizeof(uint2);
+    return reinterpret_cast<const float*>(scales() + bytes);
+  }
+
+  __device__ unsigned blocks() const { return params.k / kBlock; }
+
+  // Factor of the matrix, of the row, or of its block of columns.
   __device__ float factor(unsigned row, unsigned block) const {
-    const unsigned blocks = params.k / kBlock;
-    if constexpr (W::kNvfp4) {
-      const auto* behind = scales() + static_cast<size_t>(params.rows) * blocks * sizeof(uint2);
-      return *reinterpret_cast<const float*>(behind);
-    }
-    return reinterpret_cast<const float*>(scales())[row / kBlock * blocks + block];
+    if constexpr (Codes::kStorage == Storage::mxfp4) return numbers()[row];
+    if constexpr (W::kNvfp4) return numbers()[0];
+    return numbers()[row / kBlock * blocks() + block];
+  }
+
+  // Bias of a row's sums, behind all factors.
+  __device__ float bias(unsigned row) const {
+    unsigned factors = 0;
+    if (W::kNvfp4) factors = Codes::kStorage == Storage::mxfp4 ? params.rows : 1;
+    if (W::kFp8) factors = (params.rows + kBlock - 1) / kBlock * blocks();
+    return numbers()[factors + row];
   }
 };
 
@@ -185,9 +205,15 @@ struct PanelRow {
   // Of the row, or of its half of the panel.
   __device__ float& factor(unsigned block) const {
     if constexpr (W::kFp8) return reinterpret_cast<float*>(scales(block))[at() / kTurnRows];
+    return of_rows(W::bytes(params.n, params.k) - W::bias_bytes(params.n));
+  }
+
+  __device__ float& bias() const { return of_rows(W::bytes(params.n, params.k)); }
+
+  // The row's number among those of all rows, which end behind so many bytes.
+  __device__ float& of_rows(size_t end) const {
     const size_t rows = static_cast<size_t>(tile::panels_of(params.n)) * tile::kPanelRows;
-    unsigned char* end = params.weight + W::bytes(params.n, params.k);
-    return reinterpret_cast<float*>(end - rows * sizeof(float))[row];
+    return reinterpret_cast<float*>(params.weight + end - rows * sizeof(float))[row];
   }
 };
 
@@ -196,6 +222,7 @@ struct Item {
   uint4 codes{};
   uint2 scales{};
   float factor = 0.0f;
+  float bias = 0.0f;
 };
 
 template <class Codes>
@@ -229,6 +256,7 @@ struct Stage {
     if constexpr (kFactor) {
       if (has_factor()) item.factor = from.factor(row, vector / kBlockVectors) * Codes::kLeftOut;
     }
+    if (target::BIASED && vector == 0) item.bias = from.bias(row);
     return item;
   }
 
@@ -241,6 +269,7 @@ struct Stage {
     if constexpr (kFactor) {
       if (has_factor()) to().factor(vector / kBlockVectors) = item.factor;
     }
+    if (target::BIASED && vector == 0) to().bias() = item.bias;
   }
 };
 
@@ -283,6 +312,8 @@ struct Vectors {
         return of<Nvfp4>(params, stream);
       case static_cast<unsigned>(Storage::fp8_block128):
         return of<Fp8>(params, stream);
+      case static_cast<unsigned>(Storage::mxfp4):
+        return of<Mxfp4>(params, stream);
       case tile::kBlockScaled:
         return of<BlockScaled>(params, stream);
       default:

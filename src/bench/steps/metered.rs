@@ -428,10 +428,12 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         &mut self,
         q: &Self::Tensor,
         cache: &Self::KvCache,
+        sinks: Option<&Self::Vector>,
         batch: &Batch,
         out: &mut Self::Tensor,
     ) {
-        self.inner.attend(&q.inner, cache, batch, &mut out.inner);
+        let to = &mut out.inner;
+        self.inner.attend(&q.inner, cache, sinks, batch, to);
         out.shape(q.rows, A::MIXED);
         let cost = attend_cost::<A>(batch);
         self.done(
@@ -452,13 +454,20 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         if !batch.is_decode() {
             return store_and_attend::<A, Self>(self, input, cache, batch, out);
         }
-        let Qkv { q, k, v, norms } = input;
+        let Qkv {
+            q,
+            k,
+            v,
+            norms,
+            sinks,
+        } = input;
         let given = q.bytes() + k.bytes() + v.bytes();
         let inner = Qkv {
             q: &mut q.inner,
             k: &mut k.inner,
             v: &v.inner,
             norms,
+            sinks,
         };
         self.inner.attention(inner, cache, batch, &mut out.inner);
         out.shape(batch.rows(), A::MIXED);

@@ -15,6 +15,8 @@ pub struct Attention<B: Attend<A>, A: shapes::Attention> {
     o: B::Matrix,
     /// Weights of the norms of queries and of keys.
     pub(crate) norms: Option<[B::Vector; 2]>,
+    /// Scores of the shape's sinks.
+    sinks: Option<B::Vector>,
     cache: B::KvCache,
 }
 
@@ -45,6 +47,10 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
                 ]),
                 false => None,
             },
+            sinks: match A::SINKS {
+                true => Some(loader.vector(Role::Sinks)?),
+                false => None,
+            },
             cache: loader.cache()?,
         })
     }
@@ -70,7 +76,14 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
         let mut projections = [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)];
         ops.norm_linear(residual, norm, x, false, &mut projections);
         let norms = self.norms.as_ref().map(|norms| norms.each_ref());
-        let input = Qkv { q, k, v, norms };
+        let sinks = self.sinks.as_ref();
+        let input = Qkv {
+            q,
+            k,
+            v,
+            norms,
+            sinks,
+        };
         ops.attention(input, &mut self.cache, batch, mixed);
         ops.linear_add(mixed, &self.o, residual);
     }

@@ -42,13 +42,16 @@ pub trait Attend<A: shapes::Attention>: Device {
 
     /// Causal attention: `out[r, h] = sum_j softmax_j(q[r, h] . k[j, g] / sqrt(HEAD_DIM)) v[j, g]`
     /// over positions `j` up to the row's own, of a shape with a `WINDOW` the last so many of them;
-    /// `g = h / GROUP`. Then, where the shape is `GATED`, `out[r, h] *= sigmoid(gate[r, h])`,
-    /// element by element. `q [R, QUERIES]` as `store_kv` leaves it; `out [R, MIXED]`. Rows are
-    /// taken one by one, or in cells as [`super::ONE_BY_ONE`] states.
+    /// `g = h / GROUP`; the softmax of a shape with `SINKS` counts `sinks[h]`, `[HEADS]`, as the
+    /// score of one more position, whose value is zero. Then, where the shape is `GATED`,
+    /// `out[r, h] *= sigmoid(gate[r, h])`, element by element. `q [R, QUERIES]` as `store_kv`
+    /// leaves it; `out [R, MIXED]`. Rows are taken one by one, or in cells as
+    /// [`super::ONE_BY_ONE`] states.
     fn attend(
         &mut self,
         q: &Self::Tensor,
         cache: &Self::KvCache,
+        sinks: Option<&Self::Vector>,
         batch: &Batch,
         out: &mut Self::Tensor,
     );
@@ -65,12 +68,14 @@ pub trait Attend<A: shapes::Attention>: Device {
     }
 }
 
-/// Inputs of [`Attend::attention`], which are those of [`Attend::store_kv`].
+/// Inputs of [`Attend::attention`]: those of [`Attend::store_kv`], and the sinks of
+/// [`Attend::attend`].
 pub struct Qkv<'a, B: Device + ?Sized> {
     pub q: &'a mut B::Tensor,
     pub k: &'a mut B::Tensor,
     pub v: &'a B::Tensor,
     pub norms: Option<[&'a B::Vector; 2]>,
+    pub sinks: Option<&'a B::Vector>,
 }
 
 /// [`Attend::attention`], in two operations.
@@ -81,7 +86,13 @@ pub fn store_and_attend<A: shapes::Attention, B: Attend<A> + ?Sized>(
     batch: &Batch,
     out: &mut B::Tensor,
 ) {
-    let Qkv { q, k, v, norms } = input;
+    let Qkv {
+        q,
+        k,
+        v,
+        norms,
+        sinks,
+    } = input;
     ops.store_kv(q, k, v, norms, cache, batch);
-    ops.attend(q, cache, batch, out);
+    ops.attend(q, cache, sinks, batch, out);
 }

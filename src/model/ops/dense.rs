@@ -10,7 +10,8 @@ pub trait Dense: Device {
     /// `out[r] = x[r] * rsqrt(mean(x[r]^2) + NORM_EPS) * w`. `x, out [R, W]`, `w [W]`.
     fn rms_norm(&mut self, x: &Self::Tensor, w: &Self::Vector, out: &mut Self::Tensor);
 
-    /// `out[r, n] = sum_k x[r, k] w[n, k]`. `x [R, K]`, `w [N, K]`, `out [R, N]`.
+    /// `out[r, n] = sum_k x[r, k] w[n, k]`, plus `bias[n]` where the matrix has biases: they are a
+    /// part of it, here and wherever it multiplies. `x [R, K]`, `w [N, K]`, `out [R, N]`.
     fn linear(&mut self, x: &Self::Tensor, w: &Self::Matrix, out: &mut Self::Tensor);
 
     /// `residual[r, n] += sum_k x[r, k] w[n, k]`, the sum being one number before it is added.

@@ -11,7 +11,7 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use super::error::WeightsError;
 use super::folder::Folder;
-use super::format::{self, FP8_BLOCK, NVFP4_GROUP};
+use super::format::{self, FP8_BLOCK, MXFP4_GROUP, NVFP4_GROUP};
 use super::header::{self, Dtype, TensorInfo};
 use super::layout::{Expected, Layout, Weight};
 use super::packed::table::VECTOR;
@@ -417,12 +417,19 @@ impl Checkpoint {
         Ok(())
     }
 
-    fn read_floats(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
+    fn read_all_floats(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
         let info = &self.tensors[name].1;
-        let mut bytes = vec![0; (info.bytes.end - info.bytes.start) as usize];
-        self.read(name, 0, &mut bytes)?;
-        let mut out = Vec::with_capacity(bytes.len() / 2);
-        match self.tensors[name].1.dtype {
+        let bytes = (info.bytes.end - info.bytes.start) as usize;
+        self.read_floats(name, 0..bytes / info.dtype.bytes())
+    }
+
+    /// Some elements of a tensor of floats.
+    fn read_floats(&self, name: &str, range: Range<usize>) -> Result<Vec<f32>, WeightsError> {
+        let dtype = self.tensors[name].1.dtype;
+        let mut bytes = vec![0; range.len() * dtype.bytes()];
+        self.read(name, range.start * dtype.bytes(), &mut bytes)?;
+        let mut out = Vec::with_capacity(range.len());
+        match dtype {
             Dtype::Bf16 => format::bf16_values(&bytes, &mut out),
             Dtype::F32 => format::f32_values(&bytes, &mut out),
             other => unreachable!("{name} was checked to be BF16 or F32, not {other}"),
@@ -576,7 +583,7 @@ impl MatrixSource<'_> {
         self.read_rows_to(rows, vec![0; codes], vec![0; scales])
     }
 
-    /// Bytes of the codes of so many rows, and of their E4M3 scales.
+    /// Bytes of the codes of so many rows, and of their scales.
     pub fn sections(&self, rows: usize) -> [usize; 2] {
         let weights = rows * self.weight.k();
         match self.format() {
@@ -584,6 +591,7 @@ impl MatrixSource<'_> {
             Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => {
                 [weights / 2, weights / NVFP4_GROUP]
             }
+            Format::Mxfp4 => [weights / 2, weights / NVFP4_GROUP],
             Format::Fp8Block128 | Format::Fp8Tensor => [weights, 0],
         }
     }
@@ -599,7 +607,10 @@ impl MatrixSource<'_> {
         assert_eq!([codes.len(), scales.len()], self.sections(rows.len()));
         self.checkpoint.check_stored()?;
         let (n, k) = (rows.len(), self.weight.k());
-        let stretches = self.weight.stretches(&rows);
+        let has = self.weight.stored()[0];
+        let stored = rows.start.min(has)..rows.end.min(has);
+        let bias = self.bias(rows.clone())?;
+        let stretches = self.weight.stretches(&stored);
         let bits = match self.format() {
             Format::Bf16 => {
                 self.read_bf16(&stretches, &mut codes)?;
@@ -623,6 +634,14 @@ impl MatrixSource<'_> {
                     global,
                 }
             }
+            Format::Mxfp4 => {
+                let factors = self.read_mxfp4(&stretches, &mut codes, &mut scales)?;
+                Bits::Mxfp4 {
+                    codes,
+                    scales,
+                    factors,
+                }
+            }
             Format::Fp8Block128 => {
                 self.read_fp8(&stretches, &mut codes)?;
                 let scales = self.scales_of_blocks(&stretches)?;
@@ -635,7 +654,7 @@ impl MatrixSource<'_> {
                 Bits::Fp8 { codes, scales }
             }
         };
-        let stored = Stored { n, k, bits };
+        let stored = Stored { n, k, bits, bias };
         // Factors that are finite apart may overflow together.
         if !stored.is_finite() {
             let values = stored.values();
@@ -647,7 +666,7 @@ impl MatrixSource<'_> {
 
     fn read_global(&self, purpose: Purpose) -> Result<f32, WeightsError> {
         let name = self.weight.tensor(purpose);
-        Ok(self.checkpoint.read_floats(&name)?[0])
+        Ok(self.checkpoint.read_all_floats(&name)?[0])
     }
 
     /// Fills `out` with the stretches of the tensor for a purpose, of so many bytes a row.
@@ -679,6 +698,49 @@ impl MatrixSource<'_> {
         self.read_stretches(Purpose::Scales, stretches, k / NVFP4_GROUP, scales)
     }
 
+    /// Factors of the rows.
+    fn read_mxfp4(
+        &self,
+        stretches: &[Range<usize>],
+        codes: &mut [u8],
+        scales: &mut [u8],
+    ) -> Result<Vec<f32>, WeightsError> {
+        let (stored, k) = (self.weight.stored()[1], self.weight.k());
+        let unchecked = |_: usize, _: &[u8]| Ok(());
+        let widths = [stored / 2, k / 2];
+        self.read_widened(Purpose::Elements, stretches, widths, codes, unchecked)?;
+        let rows = codes.len() / (k / 2);
+        let mut powers = vec![0; rows * (k / MXFP4_GROUP)];
+        let widths = [stored / MXFP4_GROUP, k / MXFP4_GROUP];
+        self.read_widened(Purpose::Scales, stretches, widths, &mut powers, unchecked)?;
+        let rows = codes
+            .chunks_exact(k / 2)
+            .zip(powers.chunks_exact(k / MXFP4_GROUP));
+        let rows = rows.zip(scales.chunks_exact_mut(k / NVFP4_GROUP));
+        let factors = rows.enumerate().map(|(row, ((codes, powers), scales))| {
+            let factor = format::mxfp4_powers(codes, powers, scales);
+            factor.map_err(|unfit| {
+                let tensor = self.weight.tensor(Purpose::Scales);
+                let of_row = stretches.iter().cloned().flatten().nth(row).unwrap_or(0);
+                let index = of_row * (stored / MXFP4_GROUP) + unfit.group;
+                let file = self.checkpoint.file_of(&tensor);
+                match unfit.finite {
+                    true => WeightsError::Apart {
+                        file,
+                        tensor,
+                        index,
+                    },
+                    false => WeightsError::NotFinite {
+                        file,
+                        tensor,
+                        index,
+                    },
+                }
+            })
+        });
+        factors.collect()
+    }
+
     fn read_fp8(&self, stretches: &[Range<usize>], codes: &mut [u8]) -> Result<(), WeightsError> {
         let k = self.weight.k();
         self.read_stretches(Purpose::Elements, stretches, k, codes)?;
@@ -690,7 +752,7 @@ impl MatrixSource<'_> {
 
     fn scales_of_blocks(&self, stretches: &[Range<usize>]) -> Result<Vec<f32>, WeightsError> {
         let name = self.weight.tensor(Purpose::Scales);
-        let scales = self.checkpoint.read_floats(&name)?;
+        let scales = self.checkpoint.read_all_floats(&name)?;
         let blocks = self.weight.k().div_ceil(FP8_BLOCK);
         let of_stretch = |stretch: &Range<usize>| {
             let first = stretch.start / FP8_BLOCK * blocks;
@@ -700,16 +762,69 @@ impl MatrixSource<'_> {
     }
 
     fn read_bf16(&self, stretches: &[Range<usize>], codes: &mut [u8]) -> Result<(), WeightsError> {
-        let row_bytes = 2 * self.weight.k();
-        self.read_stretches(Purpose::Elements, stretches, row_bytes, codes)?;
+        let widths = [self.weight.stored()[1], self.weight.k()].map(|columns| 2 * columns);
         let name = self.weight.tensor(Purpose::Elements);
-        self.each_part(stretches, row_bytes, codes, |first, part| {
+        let check = |first: usize, part: &[u8]| {
             self.checkpoint.check_bf16(&name, first / 2, part)?;
             match self.weight.role() {
                 Role::Embedding => self.checkpoint.check_tied(first, part),
                 _ => Ok(()),
             }
-        })
+        };
+        self.read_widened(Purpose::Elements, stretches, widths, codes, check)
+    }
+
+    /// Fills `out` with the stretches of the tensor for a purpose, checked as `each_part` does:
+    /// rows of `stored` bytes become rows of `wide` bytes by zeros, and so does what is left.
+    fn read_widened(
+        &self,
+        purpose: Purpose,
+        stretches: &[Range<usize>],
+        [stored, wide]: [usize; 2],
+        out: &mut [u8],
+        check: impl Fn(usize, &[u8]) -> Result<(), WeightsError>,
+    ) -> Result<(), WeightsError> {
+        let rows: usize = stretches.iter().map(|stretch| stretch.len()).sum();
+        let (filled, rest) = out.split_at_mut(rows * wide);
+        rest.fill(0);
+        if stored == wide {
+            self.read_stretches(purpose, stretches, stored, filled)?;
+            return self.each_part(stretches, stored, filled, check);
+        }
+        let mut narrow = vec![0; rows * stored];
+        self.read_stretches(purpose, stretches, stored, &mut narrow)?;
+        self.each_part(stretches, stored, &narrow, check)?;
+        let rows = narrow.chunks_exact(stored);
+        for (to, from) in filled.chunks_exact_mut(wide).zip(rows) {
+            to[..stored].copy_from_slice(from);
+            to[stored..].fill(0);
+        }
+        Ok(())
+    }
+
+    /// Biases of some rows' results, 0 of rows that the checkpoint has not; empty if the matrix has
+    /// none.
+    ///
+    /// # Errors
+    /// `Io`, or `NotFinite`.
+    pub fn bias(&self, rows: Range<usize>) -> Result<Vec<f32>, WeightsError> {
+        let (weight, layout) = (self.weight, self.checkpoint.layout);
+        let role = weight.role().bias();
+        let Some(role) = role.filter(|role| layout.has(*role, weight.site())) else {
+            return Ok(Vec::new());
+        };
+        let has = weight.stored()[0];
+        let stretches = weight.stretches(&(rows.start.min(has)..rows.end.min(has)));
+        let start = stretches.first().map_or(0, |stretch| stretch.start);
+        let end = stretches.last().map_or(0, |stretch| stretch.end);
+        let all = self
+            .checkpoint
+            .vector(role, weight.site())
+            .read_part(start..end)?;
+        let of = |stretch: &Range<usize>| &all[stretch.start - start..stretch.end - start];
+        let mut bias: Vec<f32> = stretches.iter().flat_map(of).copied().collect();
+        bias.resize(rows.len(), 0.0);
+        Ok(bias)
     }
 
     /// Looks at what was read of each stretch: the first byte's place in the tensor, and the bytes.
@@ -745,11 +860,20 @@ impl VectorSource<'_> {
         if let Some(packed) = &self.checkpoint.packed {
             return self.unpacked(packed);
         }
-        let mut values = self.checkpoint.read_floats(&self.weight.name())?;
+        let mut values = self.checkpoint.read_all_floats(&self.weight.name())?;
         if matches!(self.weight.kind(), Kind::Vector { plus_one: true }) {
             values.iter_mut().for_each(|value| *value += 1.0);
         }
+        values.resize(self.weight.elements(), 0.0);
         Ok(values)
+    }
+
+    /// Some of the values as they are stored.
+    fn read_part(&self, range: Range<usize>) -> Result<Vec<f32>, WeightsError> {
+        match &self.checkpoint.packed {
+            Some(packed) => Ok(self.unpacked(packed)?[range].to_vec()),
+            None => self.checkpoint.read_floats(&self.weight.name(), range),
+        }
     }
 
     /// The values of a packed file, which has them as `read_f32` gives them.

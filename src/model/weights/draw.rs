@@ -112,7 +112,7 @@ impl Range {
 
 /// Numbers of plain BF16 that a role decides, if it does; `tied`: the embedding is the head.
 fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
-    let columns = target::HIDDEN;
+    let columns = target::CHANNELS;
     let rows = |scale: f32, range: Range, common: Vec<f32>| Numbers::Rows {
         range: Range::around(0.0, scale * range.spread),
         columns,
@@ -157,7 +157,7 @@ fn gain(role: Role) -> f32 {
 /// Standard deviation of the head's weights.
 fn head_scale() -> f32 {
     let logits = HEAD_SPREAD * (2.0 * (target::VOCAB as f32).ln()).sqrt();
-    let hidden = target::HIDDEN as f32 * (1.0 + NORM_SPREAD * NORM_SPREAD / 3.0);
+    let hidden = target::CHANNELS as f32 * (1.0 + NORM_SPREAD * NORM_SPREAD / 3.0);
     logits / hidden.sqrt()
 }
 
@@ -167,7 +167,7 @@ fn popularity(router: Weight) -> Vec<f32> {
         Site::Layer(layer) => layer,
         Site::Whole | Site::Prediction => target::LAYERS,
     };
-    let channels = target::HIDDEN.div_ceil(COMMON_EVERY) as f32;
+    let channels = target::CHANNELS.div_ceil(COMMON_EVERY) as f32;
     let share = 1.0 / COMMON_EVERY as f32;
     let embedding = share * COMMON * COMMON + 1.0 - share;
     let size = (embedding + LAYER_GROWTH * place as f32).sqrt();
@@ -181,13 +181,18 @@ fn popularity(router: Weight) -> Vec<f32> {
 
 /// Codes and scales of a matrix, whose numbers are times `gain`.
 fn of_matrix(tensor: &Expected, gain: f32) -> Numbers {
-    let columns = tensor.weight.k() as f32;
+    let columns = tensor.weight.stored()[1] as f32;
     let last = tensor.piece.shape.last().copied().unwrap_or(1);
     let divisor = E2M1_RMS * e4m3_rms(SCALE_CODES) * columns.sqrt();
     match (tensor.piece.purpose, tensor.piece.dtypes[0]) {
         (Purpose::Elements, Dtype::U8) => Numbers::Bytes {
             set: 0,
             drawn: 0xff,
+        },
+        // Powers of two: an even one, or the next.
+        (Purpose::Scales, Dtype::U8) => Numbers::Bytes {
+            set: ((gain / (E2M1_RMS * columns.sqrt())).log2().round() as i32 + 127) as u8 & !1,
+            drawn: 1,
         },
         (Purpose::Scales, Dtype::F8E4M3) => Numbers::Bytes {
             set: SCALE_CODES.0,

@@ -194,6 +194,17 @@ pub enum WeightsError {
         index: usize,
         value: f32,
     },
+    /// A power of two of MXFP4 that is too small beside its row's largest.
+    #[error(
+        "{file}: tensor {tensor} holds a power of two at element {index} that is more than 2^24 \
+         below the largest of its row, and kernels would lose its weights; use a checkpoint \
+         without such rows"
+    )]
+    Apart {
+        file: String,
+        tensor: String,
+        index: usize,
+    },
     /// The device has no room for the weights, or failed.
     #[error("{0}")]
     Device(#[from] DeviceError),

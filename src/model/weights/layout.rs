@@ -178,19 +178,24 @@ impl Weight {
         self.row.kind
     }
 
-    /// Rows of a matrix.
+    /// Rows of a matrix in memory.
     pub fn n(self) -> usize {
-        self.row.n()
+        self.row.padded(target::PAD)[0]
     }
 
-    /// Columns of a matrix.
+    /// Columns of a matrix in memory.
     pub fn k(self) -> usize {
-        self.row.k()
+        self.row.padded(target::PAD)[1]
     }
 
-    /// Elements of a vector.
+    /// Rows and columns that the checkpoint has of a matrix; the others are zeros.
+    pub fn stored(self) -> [usize; 2] {
+        [self.row.n(), self.row.k()]
+    }
+
+    /// Elements of a vector in memory.
     pub fn elements(self) -> usize {
-        self.row.shape.iter().product()
+        self.row.padded_elements(target::PAD)
     }
 
     /// Format of a matrix.

@@ -10,6 +10,8 @@ pub struct Stored<Bytes = Vec<u8>> {
     pub n: usize,
     pub k: usize,
     pub bits: Bits<Bytes>,
+    /// Biases of the results, `[n]`; empty if there are none.
+    pub bias: Vec<f32>,
 }
 
 /// Elements and scales, row-major.
@@ -22,6 +24,13 @@ pub enum Bits<Bytes = Vec<u8>> {
         codes: Bytes,
         scales: Bytes,
         global: Global,
+    },
+    /// E2M1 codes likewise; for each 16 columns the upper byte of an F16, a power of two or zero; a
+    /// factor of each row, another power of two.
+    Mxfp4 {
+        codes: Bytes,
+        scales: Bytes,
+        factors: Vec<f32>,
     },
     /// E4M3 codes, and a scale for each block of 128 x 128.
     Fp8 { codes: Bytes, scales: Vec<f32> },
@@ -61,6 +70,11 @@ impl<Bytes: Deref<Target = [u8]>> Stored<Bytes> {
                 };
                 format::nvfp4_values(codes, scales, global, divide, &mut out);
             }
+            Bits::Mxfp4 {
+                codes,
+                scales,
+                factors,
+            } => format::powers_values(codes, scales, factors, &mut out),
             Bits::Fp8 { codes, scales } => format::fp8_values(codes, scales, self.k, &mut out),
         }
         assert_eq!(out.len(), self.n * self.k);
@@ -78,6 +92,8 @@ impl<Bytes: Deref<Target = [u8]>> Stored<Bytes> {
                     .fold(false, |any, code| any | (code & 0x7f == 0x7f));
                 !has_nan && (CODE_MAX * CODE_MAX * global.factor()).is_finite()
             }
+            // Reading has looked at every power.
+            Bits::Mxfp4 { .. } => true,
             Bits::Fp8 { scales, .. } => scales.iter().all(|scale| (CODE_MAX * scale).is_finite()),
         }
     }

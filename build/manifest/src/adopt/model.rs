@@ -9,7 +9,7 @@ use super::words::{Read, Words, positive, text};
 use crate::check::largest;
 use crate::family::{AttentionWords, FeedForward, Mixers, SLIDING, Traits, WINDOW};
 use crate::schema::model::{
-    Attention, Family, Gdn, Layers, Mixer, Mlp, Model, Moe, Mtp, RopeScaling, Sampling,
+    Attention, Family, Gdn, Layers, Mixer, Mlp, Model, Moe, Mtp, RopeScaling, Sampling, Yarn,
 };
 
 /// Licence of weights that nobody has looked at yet, as an identifier of SPDX.
@@ -41,6 +41,7 @@ const ORIGINAL: [&str; 2] = [
 ];
 /// The kind of `attention.rope_scaling`.
 const LLAMA3: &str = "llama3";
+const YARN: &str = "yarn";
 
 /// The family of a configuration.
 pub(super) fn family(words: &mut Words) -> Read<Family> {
@@ -114,7 +115,7 @@ fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {
     let count = words.count("/num_hidden_layers", largest::LAYERS);
     let mixers = match traits.mixers {
         Mixers::Attention => Ok(vec![Mixer::Attention]),
-        Mixers::Hybrid | Mixers::Sliding => mixers(words, count),
+        Mixers::Hybrid | Mixers::Sliding | Mixers::Windowed => mixers(words, count),
     };
     let (count, mixers) = (count? as usize, mixers?);
     Ok(Layers {
@@ -183,14 +184,20 @@ fn attention(
     let rotary_dim = rotary_dim(words, traits, its, head_dim);
     let rope_theta = words.number(its.rope_theta.pointers);
     let rope_scaling = rope_scaling(words);
+    let yarn = yarn(words);
+    let window = match traits.mixers {
+        Mixers::Windowed => Some(words.count(WINDOW.pointers[0], largest::POSITIONS)?),
+        _ => None,
+    };
     Ok(Attention {
-        window: None,
+        window,
         heads: heads?,
         kv_heads: kv_heads?,
         head_dim: head_dim?,
         rotary_dim: rotary_dim?,
         rope_theta: rope_theta?,
         rope_scaling: rope_scaling?,
+        yarn: yarn?,
     })
 }
 
@@ -239,7 +246,7 @@ fn rotary_dim(
     let share = |value: &Value| positive(value).filter(|share| *share <= 1.0);
     let share = match traits.mixers {
         Mixers::Hybrid => words.required(pointers, rule, share)?,
-        Mixers::Attention | Mixers::Sliding => {
+        Mixers::Attention | Mixers::Sliding | Mixers::Windowed => {
             words.optional(pointers, rule, share)?.unwrap_or(1.0)
         }
     };
@@ -259,6 +266,23 @@ fn rope_scaling(words: &mut Words) -> Read<Option<RopeScaling>> {
         factor: factor?,
         low_freq_factor: low?,
         high_freq_factor: high?,
+        original_max_position: original?,
+    }))
+}
+
+fn yarn(words: &mut Words) -> Read<Option<Yarn>> {
+    let kind = words.optional(&ROPE_KINDS, "must be a text", text)?;
+    if kind.as_deref() != Some(YARN) {
+        return Ok(None);
+    }
+    let factor = words.number(&["/rope_parameters/factor", "/rope_scaling/factor"]);
+    let fast = words.number(&["/rope_parameters/beta_fast", "/rope_scaling/beta_fast"]);
+    let slow = words.number(&["/rope_parameters/beta_slow", "/rope_scaling/beta_slow"]);
+    let original = words.required(&ORIGINAL, "must be a count of tokens", Value::as_u64);
+    Ok(Some(Yarn {
+        factor: factor?,
+        beta_fast: fast?,
+        beta_slow: slow?,
         original_max_position: original?,
     }))
 }

@@ -9,12 +9,13 @@ use crate::table::{Format, Site};
 
 /// Formats in the order in which rules that need none of each other stand, bits ascending behind
 /// the floats.
-pub(super) const FORMATS: [Format; 5] = [
+pub(super) const FORMATS: [Format; 6] = [
     Format::Bf16,
     Format::Nvfp4CompressedTensors,
     Format::Nvfp4Modelopt,
     Format::Fp8Block128,
     Format::Fp8Tensor,
+    Format::Mxfp4,
 ];
 
 /// A `[[format]]` of a leaf.

@@ -205,7 +205,9 @@ impl Walk<'_> {
     fn format(&self, row: &Row, base: &str) -> Option<Format> {
         let has = |end: &str| self.index.names.contains(&format!("{base}{end}"));
         if row.is_stacked() {
-            return has("").then_some(Format::Bf16);
+            let ends = [("", Format::Bf16), ("_blocks", Format::Mxfp4)];
+            let mut ends = ends.into_iter();
+            return ends.find_map(|(end, format)| has(end).then_some(format));
         }
         let ends = [
             (".weight_packed", Format::Nvfp4CompressedTensors),

@@ -466,7 +466,7 @@ fn an_unknown_family_is_refused_by_name() {
         config["text_config"]["model_type"] = json!("gemma3_text");
     });
     let expected = "a/config.json: text_config.model_type = \"gemma3_text\": is no type of a known \
-                    family; known are llama (llama, mistral), mixtral, qwen3, qwen3_moe \
+                    family; known are gpt_oss, llama (llama, mistral), mixtral, qwen3, qwen3_moe \
                     (qwen3_moe, qwen3_vl_moe_text, qwen3_vl_moe), qwen3_next, qwen3_5 \
                     (qwen3_5_text, qwen3_5), qwen3_5_moe (qwen3_5_moe_text, qwen3_5_moe), \
                     sliding";

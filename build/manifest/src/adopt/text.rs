@@ -150,6 +150,13 @@ fn attention(lines: &mut Lines, table: &str, attention: &Attention) {
         lines.real("high_freq_factor", scaling.high_freq_factor);
         lines.count("original_max_position", scaling.original_max_position);
     }
+    if let Some(yarn) = &attention.yarn {
+        lines.table(&format!("{table}.yarn"));
+        lines.real("factor", yarn.factor);
+        lines.real("beta_fast", yarn.beta_fast);
+        lines.real("beta_slow", yarn.beta_slow);
+        lines.count("original_max_position", yarn.original_max_position);
+    }
 }
 
 fn gdn(lines: &mut Lines, gdn: &Gdn) {

@@ -7,7 +7,7 @@ use crate::kernels::{FP4_KERNEL, FP4_OPS, distinct};
 use crate::schema::hardware::{Backend, Gpu};
 use crate::schema::leaf::{KvFormat, Rows};
 use crate::schema::model::Mixer;
-use crate::table::{FP8_BLOCK, Format, Kind, NVFP4_GROUP, Row, Run};
+use crate::table::{FP8_BLOCK, Format, Kind, MXFP4_GROUP, NVFP4_GROUP, Role, Row, Run};
 use crate::target::Target;
 use crate::weights::Part;
 
@@ -169,6 +169,7 @@ impl File {
         formatted.check(&self.0)?;
         for row in &formatted.rows {
             self.row_rules(row)?;
+            self.pad_rules(target, row)?;
         }
         let experts = |row: &&Row| {
             let is_expert = row.role.is_expert() || row.role.is_shared_expert();
@@ -214,11 +215,19 @@ impl File {
         let floats = format == Format::Bf16;
         let rule = "must be bf16: publishers leave it in floats, and kernels take it so";
         self.rule(floats || !row.role.is_float(), &key, format.name(), rule)?;
-        let rule = "must be bf16: experts that share a tensor have no scales";
-        self.rule(floats || !row.is_stacked(), &key, format.name(), rule)?;
+        let stacked = match format {
+            Format::Bf16 => true,
+            Format::Mxfp4 => row.is_stacked(),
+            _ => !row.is_stacked(),
+        };
+        let rule = "experts that share a tensor are bf16 or mxfp4, and nothing else is mxfp4";
+        self.rule(stacked, &key, format.name(), rule)?;
         let whole = !format.is_nvfp4() || row.k().is_multiple_of(NVFP4_GROUP);
         let key = format!("columns of {}", row.name);
         let rule = "NVFP4 needs a multiple of 16 columns";
+        self.rule(whole, &key, row.k(), rule)?;
+        let whole = format != Format::Mxfp4 || row.k().is_multiple_of(MXFP4_GROUP);
+        let rule = "MXFP4 needs a multiple of 32 columns";
         self.rule(whole, &key, row.k(), rule)?;
         let blocks = |run: &Run| {
             let edges = [run.first, run.stride, run.rows];
@@ -229,6 +238,20 @@ impl File {
         let key = format!("rows of {}", row.name);
         let rule = "blocks of 128 rows that share a scale must not be cut";
         self.rule(whole, &key, row.n(), rule)
+    }
+
+    /// Codes with scales of several rows, or of the whole matrix, are not padded.
+    fn pad_rules(&self, target: &Target, row: &Row) -> Rule {
+        let pad = target.leaf.numbers.pad;
+        let rule = "must be a power of two";
+        self.rule(pad.is_power_of_two(), "numbers.pad", pad, rule)?;
+        let plain = matches!(row.format(), None | Some(Format::Bf16 | Format::Mxfp4));
+        let rule = format!(
+            "is for matrices of bf16 and mxfp4, and {} is another",
+            row.name
+        );
+        let whole = plain && row.role != Role::Fusion;
+        self.rule(pad == 1 || whole, "numbers.pad", pad, &rule)
     }
 
     fn gpu_rules(&self, target: &Target, gpu: &Gpu) -> Rule {
@@ -284,10 +307,10 @@ impl File {
                 "{} keeps a row in registers, at most {} elements a thread; hidden = {}",
                 choice.kernel,
                 row_max / choice.threads,
-                target.model.hidden
+                target.padded(target.model.hidden)
             );
             let key = format!("op.{}.threads", choice.op);
-            let holds = target.model.hidden <= row_max;
+            let holds = target.padded(target.model.hidden) <= row_max;
             let chooser = File(target.chooser_of(choice.op));
             chooser.rule(holds, &key, choice.threads, &rule)?;
         }

@@ -7,7 +7,7 @@ use crate::family::{FeedForward, Mixers};
 use crate::kernels::{PANEL_ROWS, TOP_K};
 use crate::schema::model::{
     self as schema, AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Mixer, Model, Moe, Mtp,
-    RopeScaling, Sampling, StackedIn, Vision,
+    RopeScaling, Sampling, StackedIn, Vision, Yarn,
 };
 use crate::table::Format;
 use crate::target::Target;
@@ -78,7 +78,9 @@ impl File {
     fn family_rules(&self, model: &Model) -> Rule {
         let traits = model.family.traits();
         let hybrid = traits.mixers == Mixers::Hybrid;
-        let sliding = traits.mixers == Mixers::Sliding;
+        let sliding = traits.mixers.slide();
+        let shaped = traits.mixers == Mixers::Sliding;
+        let windowed = model.attention.window.is_some();
         let parts = model.feed_forward();
         let shared = model.moe.as_ref().map(|moe| moe.shared_intermediate);
         let attends = model.layers.period.contains(&Mixer::Attention);
@@ -105,10 +107,10 @@ impl File {
                 shared.flatten().is_some(),
                 traits.feed_forward == FeedForward::SharedExpert,
             ),
-            ("sliding", model.sliding.is_some(), sliding),
-            ("sliding.window", window.is_some(), sliding),
+            ("sliding", model.sliding.is_some(), shaped),
+            ("sliding.window", window.is_some(), shaped),
             ("sliding.rope_scaling", scaled, false),
-            ("attention.window", model.attention.window.is_some(), false),
+            ("attention.window", windowed, sliding && !shaped),
             (
                 "attention.rope_scaling",
                 scaling(&model.attention),
@@ -212,6 +214,7 @@ impl File {
             window,
             rope_theta,
             ref rope_scaling,
+            ref yarn,
         } = *attention;
         let key = |name: &str| format!("{table}.{name}");
         self.count(&key("heads"), heads, largest::HEADS)?;
@@ -227,7 +230,31 @@ impl File {
         let rule = "must be above 1 and at most 1e12";
         self.rule(range, &key("rope_theta"), rope_theta, rule)?;
         let scaling = rope_scaling.as_ref();
-        scaling.map_or(Ok(()), |scaling| self.scaling_rules(table, scaling))
+        scaling.map_or(Ok(()), |scaling| self.scaling_rules(table, scaling))?;
+        let rule = format!("{table}.rope_scaling is another change of the same");
+        let alone = yarn.is_none() || rope_scaling.is_none();
+        self.rule(alone, &key("yarn"), "stated", &rule)?;
+        let yarn = yarn.as_ref();
+        yarn.map_or(Ok(()), |yarn| self.yarn_rules(table, yarn))
+    }
+
+    fn yarn_rules(&self, table: &str, yarn: &Yarn) -> Rule {
+        let Yarn {
+            factor,
+            beta_fast: fast,
+            beta_slow: slow,
+            original_max_position: original,
+        } = *yarn;
+        let key = |name: &str| format!("{table}.yarn.{name}");
+        let most = largest::SCALING;
+        let rule = format!("must be 1 ..= {most}");
+        let range = (1.0..=most).contains(&factor);
+        self.rule(range, &key("factor"), factor, &rule)?;
+        let rule = format!("must be above 0 and at most {most}");
+        self.rule(slow > 0.0 && slow <= most, &key("beta_slow"), slow, &rule)?;
+        let rule = format!("must be above beta_slow = {slow} and at most {most}");
+        self.rule(fast > slow && fast <= most, &key("beta_fast"), fast, &rule)?;
+        self.count(&key("original_max_position"), original, largest::POSITIONS)
     }
 
     fn scaling_rules(&self, table: &str, scaling: &RopeScaling) -> Rule {

@@ -109,7 +109,7 @@ pub(super) fn plain(target: &Target, experts: Rows) -> Vec<Row> {
     rows.extend(layer_norms(target));
     for each in target.attentions() {
         let layers = Place::mixing(target, |mixer| mixer == each.mixer);
-        rows.extend(attention(target, &layers, each.facts));
+        rows.extend(attention(target, &layers, &each.facts));
     }
     rows.extend(feed_forwards(target, experts));
     rows
@@ -354,6 +354,62 @@ fn stacked_experts(target: &Target, place: &Place) -> Vec<Row> {
         part(Role::ExpertUp, "gate_up_proj", both, [inner, inner]),
         part(Role::ExpertDown, "down_proj", down, [0, hidden]),
     ]
+}
+
+/// Router and experts of gpt-oss: gate and up rows take turns in one tensor.
+pub(super) fn gpt_oss_experts(target: &Target, place: &Place) -> Vec<Row> {
+    let mut rows = stacked_experts(target, place);
+    for row in &mut rows {
+        let inner = row.n();
+        let turn = |first| Run {
+            groups: inner,
+            stride: 2,
+            first,
+            rows: 1,
+        };
+        match row.role {
+            Role::Router => row.name = Cow::Owned(format!("{}.mlp.router", place.prefix)),
+            Role::ExpertGate => row.runs = Cow::Owned(vec![turn(0)]),
+            Role::ExpertUp => row.runs = Cow::Owned(vec![turn(1)]),
+            _ => {}
+        }
+    }
+    rows
+}
+
+/// Biases of attention, router and experts, and the sinks of attention.
+pub(super) fn biased(target: &Target) -> Vec<Row> {
+    let (model, moe) = (&target.model, target.model.moe());
+    let (hidden, experts) = (model.hidden, moe.experts);
+    let mut rows = Vec::new();
+    for each in target.attentions() {
+        let layers = Place::mixing(target, |mixer| mixer == each.mixer);
+        let own = |role, name: &str, size| {
+            layers.vector(role, &format!("self_attn.{name}"), &[size], false)
+        };
+        let (kv, o) = (each.facts.kv_rows(), each.facts.o_columns());
+        rows.extend([
+            own(Role::QueryBias, "q_proj.bias", o),
+            own(Role::KeyBias, "k_proj.bias", kv),
+            own(Role::ValueBias, "v_proj.bias", kv),
+            own(Role::OutputBias, "o_proj.bias", hidden),
+            own(Role::Sinks, "sinks", each.facts.heads),
+        ]);
+    }
+    let layers = Place::feeding(target, |part| part == FeedForward::Moe);
+    let own =
+        |role, name: &str, shape: &[u64]| layers.vector(role, &format!("mlp.{name}"), shape, false);
+    let both = [experts, 2 * moe.intermediate];
+    rows.extend([
+        own(Role::RouterBias, "router.bias", &[experts]),
+        own(Role::ExpertInBias, "experts.gate_up_proj_bias", &both),
+        own(
+            Role::ExpertDownBias,
+            "experts.down_proj_bias",
+            &[experts, hidden],
+        ),
+    ]);
+    rows
 }
 
 /// Tensors around the layer of multi-token prediction.

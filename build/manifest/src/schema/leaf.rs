@@ -148,6 +148,18 @@ pub struct Numbers {
     /// What experts of NVFP4 multiply their weights by.
     #[serde(default, skip_serializing_if = "Rows::are_exact")]
     pub experts_rows: Rows,
+    /// Hidden and inner widths become multiples of this by channels of zeros, where kernels take no
+    /// others; absent: 1. For matrices of bf16 and mxfp4.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub pad: u64,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn is_one(number: &u64) -> bool {
+    *number == 1
 }
 
 /// Capacities of the server.

@@ -22,6 +22,9 @@ pub enum Family {
     /// Blocks of `qwen3`, whose layers attend in two shapes.
     #[serde(rename = "sliding")]
     Sliding,
+    /// Attention with sinks, over a window in some layers, and experts; matrices have biases.
+    #[serde(rename = "gpt_oss")]
+    GptOss,
     /// Attention with normed heads and experts.
     #[serde(rename = "qwen3_moe")]
     Qwen3Moe,
@@ -210,12 +213,32 @@ pub struct Attention {
     pub head_dim: u64,
     /// Leading elements of a head that RoPE turns, even, 2 at least and `head_dim` at most.
     pub rotary_dim: u64,
-    /// Positions that a query sees, its own the last, in `[sliding]`; absent: all up to its own.
+    /// Positions that a query sees, its own the last, in `[sliding]`, or in `[attention]` of
+    /// families whose layers differ in nothing else; absent: all up to its own.
     pub window: Option<u64>,
     /// RoPE base, above 1.
     pub rope_theta: f64,
     /// Change of frequencies for long contexts; absent: none.
     pub rope_scaling: Option<RopeScaling>,
+    /// Another change of them, in place of `rope_scaling`; absent: none.
+    pub yarn: Option<Yarn>,
+}
+
+/// The scaling YaRN (`rope_type` "yarn" of the transformers library, `truncate` off): pairs that
+/// turn less than `beta_slow` times in `original_max_position` positions are slowed by `factor`,
+/// those that turn more than `beta_fast` times are kept, and queries and keys grow by
+/// `0.1 ln(factor) + 1`. Source: arXiv 2309.00071.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Yarn {
+    /// Divisor of slow frequencies, 1 at least.
+    pub factor: f64,
+    /// Turns from which on a frequency is kept; above `beta_slow`.
+    pub beta_fast: f64,
+    /// Turns up to which a frequency is divided; above 0.
+    pub beta_slow: f64,
+    /// Positions of the first training, tokens.
+    pub original_max_position: u64,
 }
 
 /// The scaling of Llama 3.1 (`rope_type` "llama3" of the transformers library).

@@ -160,7 +160,15 @@ impl<A: shapes::Attention> Attend<A> for Cpu {
         }
     }
 
-    fn attend(&mut self, q: &Tensor, cache: &KvCache<A>, batch: &Batch, out: &mut Tensor) {
+    fn attend(
+        &mut self,
+        q: &Tensor,
+        cache: &KvCache<A>,
+        sinks: Option<&Vec<f32>>,
+        batch: &Batch,
+        out: &mut Tensor,
+    ) {
+        assert_eq!(sinks.map(Vec::len), A::SINKS.then_some(A::HEADS));
         out.shape(q.rows, A::MIXED);
         let last = batch.positions().iter().max();
         let longest = last.map_or(0, |position| position + 1);
@@ -182,6 +190,7 @@ impl<A: shapes::Attention> Attend<A> for Cpu {
                     kv_head: head / A::GROUP,
                     pages,
                     position,
+                    sink: sinks.map(|sinks| sinks[head]),
                     out,
                     shape: PhantomData::<A>,
                 });
@@ -241,6 +250,8 @@ struct Query<'a, A> {
     kv_head: usize,
     pages: &'a [PageId],
     position: usize,
+    /// Score that no value belongs to.
+    sink: Option<f32>,
     out: &'a mut [f32],
     shape: PhantomData<A>,
 }
@@ -277,6 +288,14 @@ impl<A: shapes::Attention> Kernel for Query<'_, A> {
                     *lanes = lanes.add(V::load(value).mul(V::splat(weight)));
                 }
             }
+        }
+        if let Some(sink) = self.sink {
+            let most = max.max(sink);
+            let scale = exp(max - most);
+            sum = sum * scale + exp(sink - most);
+            mixed
+                .iter_mut()
+                .for_each(|lanes| *lanes = lanes.mul(V::splat(scale)));
         }
         for (out, lanes) in self.out.chunks_mut(LANES).zip(mixed) {
             lanes.lanes().map(|value| value / sum).store(out);

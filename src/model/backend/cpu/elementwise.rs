@@ -1,15 +1,18 @@
 //! Norms and gates on one row or head.
 
-use crate::target::NORM_EPS;
+use crate::shapes::{ALPHA, CLAMP};
+use crate::target::{CHANNELS, HIDDEN, NORM_EPS};
 
 use super::lanes::{LANES, Lanes, sigmoid, silu};
 use super::wide::Vector;
 
-/// `1 / sqrt(mean(x^2) + eps)`, summed in index order.
+/// `1 / sqrt(mean(x^2) + eps)`, summed in index order. Of a hidden state the mean is over the
+/// model's channels: what pads it is zero.
 pub fn inverse_rms(x: &[f32]) -> f32 {
+    let width = if x.len() == HIDDEN { CHANNELS } else { x.len() };
     let mut sum = 0.0;
     x.iter().for_each(|x| sum += x * x);
-    1.0 / (sum / x.len() as f32 + NORM_EPS).sqrt()
+    1.0 / (sum / width as f32 + NORM_EPS).sqrt()
 }
 
 /// `out = x * inverse_rms(x) * w`.
@@ -52,6 +55,19 @@ pub fn mul_sigmoid(x: &mut [f32], gate: &[f32]) {
 pub fn silu_mul(x: &[f32], out: &mut [f32]) {
     let (gate, up) = x.split_at(out.len());
     swiglu(gate, up, out);
+}
+
+/// `out[i] = min(g, CLAMP) * sigmoid(ALPHA min(g, CLAMP)) * (clamp(u) + 1)` of gate `g = x[i]` and
+/// up `u = x[I + i]`, which stays within `-CLAMP ..= CLAMP`.
+pub fn clamped_mul(x: &[f32], out: &mut [f32]) {
+    let (gate, up) = x.split_at(out.len());
+    let parts = out.chunks_mut(LANES).zip(gate.chunks(LANES));
+    for ((out, gate), up) in parts.zip(up.chunks(LANES)) {
+        let gate = Lanes::load_part(gate).map(|gate| gate.min(CLAMP));
+        let open = gate.map(|gate| gate * sigmoid(ALPHA * gate));
+        let up = Lanes::load_part(up).map(|up| up.clamp(-CLAMP, CLAMP) + 1.0);
+        open.mul(up).store(out);
+    }
 }
 
 /// `out[i] = silu(gate[i]) * up[i]`.

@@ -8,7 +8,7 @@ use crate::target::HIDDEN;
 use crate::weights::{MatrixSource, WeightsError};
 use step::executor::DeviceError;
 
-use super::elementwise::silu_mul;
+use super::elementwise::{clamped_mul, silu_mul};
 use super::lanes::{LANES, exp, sigmoid};
 use super::matrix::{Matrix, Product, linear};
 use super::nvfp4;
@@ -198,10 +198,18 @@ impl SharedExpert {
         linear(pool, &self.x, &experts.gate_up[E::COUNT], &mut self.gate_up);
         let rows = self.act.chunks_exact_mut(width);
         for (act, gate_up) in rows.zip(self.gate_up.chunks_exact(2 * width)) {
-            silu_mul(gate_up, act);
+            activate::<E>(gate_up, act);
         }
         experts.round(&mut self.act, width);
         linear(pool, &self.act, &experts.down[E::COUNT], &mut self.y);
+    }
+}
+
+/// Activation of a row: the input of the expert's down projection.
+fn activate<E: shapes::Experts>(gate_up: &[f32], act: &mut [f32]) {
+    match E::CLAMPED {
+        true => clamped_mul(gate_up, act),
+        false => silu_mul(gate_up, act),
     }
 }
 
@@ -236,7 +244,7 @@ fn experts<E: shapes::Experts>(
     );
     let parts = s.act.chunks_exact_mut(E::INTERMEDIATE);
     for (act, gate_up) in parts.zip(s.gate_up.chunks_exact(2 * E::INTERMEDIATE)) {
-        silu_mul(gate_up, act);
+        activate::<E>(gate_up, act);
     }
     experts.round(&mut s.act, E::INTERMEDIATE);
     products(

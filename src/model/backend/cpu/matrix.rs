@@ -23,6 +23,8 @@ pub struct Matrix {
     pub n: usize,
     pub k: usize,
     weights: Weights,
+    /// Added to results: groups of sixteen, none where the matrix has no biases.
+    bias: Vec<Lanes>,
 }
 
 /// `[ceil(n / 16), k]` of sixteen rows each.
@@ -148,7 +150,20 @@ impl Matrix {
             BF16 => Weights::Bf16(Elements::of_packed(stack, count)?),
             _ => return Err(stack.unknown()),
         };
-        Ok(Matrix { n, k, weights })
+        let bias = Vec::new();
+        Ok(Matrix {
+            n,
+            k,
+            weights,
+            bias,
+        })
+    }
+
+    /// Matrix with biases `[n]`, or as it is with none.
+    pub fn biased(self, bias: &[f32]) -> Matrix {
+        assert!(bias.is_empty() || bias.len() == self.n);
+        let bias = bias.chunks(LANES).map(Lanes::load_part).collect();
+        Matrix { bias, ..self }
     }
 
     /// Stacks row-major parts `[.., k]` in order.
@@ -166,6 +181,7 @@ impl Matrix {
             n,
             k,
             weights: Weights::new(panels),
+            bias: Vec::new(),
         }
     }
 
@@ -215,7 +231,7 @@ impl Weights {
     }
 }
 
-/// `out [rows, n] = x [rows, k] w^T`.
+/// `out [rows, n] = x [rows, k] w^T`, and the biases of `w`.
 pub fn linear(pool: &mut Pool, x: &[f32], w: &Matrix, out: &mut [f32]) {
     linear_of_first(pool, x, w, w.n, out);
 }
@@ -361,6 +377,10 @@ impl<E: Element> Panels<'_, E> {
     fn store(&self, row: usize, panel: usize, sums: Lanes) {
         let (n, first) = (self.product.n, panel * LANES);
         let start = self.product.out_start + row * n + first;
+        let sums = match self.product.w.bias.get(panel) {
+            Some(bias) => sums.add(*bias),
+            None => sums,
+        };
         // SAFETY: the caller of `run` owns these elements.
         sums.store(unsafe { self.product.out.range(start..start + LANES.min(n - first)) });
     }

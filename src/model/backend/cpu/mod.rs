@@ -146,6 +146,9 @@ impl Cpu {
                 Matrix::of_packed(stack, [n, parts[0].shape().1])?
             }
         };
+        let bias = parts.iter().map(|part| part.bias(0..part.shape().0));
+        let bias = bias.collect::<Result<Vec<_>, _>>()?.concat();
+        let matrix = matrix.biased(&bias);
         self.mapping = self.mapping.take().or_else(|| matrix.mapping().cloned());
         self.matrix_bytes += matrix.bytes();
         Ok(matrix)

@@ -25,6 +25,7 @@ impl shapes::Attention for Full {
     const GATED: bool = true;
     const NORMED: bool = true;
     const WINDOW: Option<usize> = None;
+    const SINKS: bool = false;
 }
 
 /// Three values of a key, no width a multiple of what is computed together.
@@ -47,6 +48,7 @@ impl shapes::Experts for Moe {
     const INTERMEDIATE: usize = 32;
     const SHARED: usize = 48;
     const ROWS_NVFP4: bool = true;
+    const CLAMPED: bool = false;
 }
 
 /// F32 rounding of sums of a few hundred terms near 1.
@@ -222,7 +224,7 @@ fn attention_over_scattered_pages() {
     );
     let norms = [&norms[0], &norms[1]];
     cpu.store_kv(&mut q, &mut k, &v, Some(norms), &mut cache, &batch);
-    cpu.attend(&q, &cache, &batch, &mut out);
+    cpu.attend(&q, &cache, None, &batch, &mut out);
     // Queries and keys as `rotation_of_normed_heads` has proved them.
     let (q, k, v) = (wide(&q.values), wide(&k.values), wide(&v.values));
     let mut expected = Vec::new();

@@ -130,6 +130,15 @@ fn head_norms<A: shapes::Attention>(norms: Option<[&Vector; 2]>) -> [*const f32;
     })
 }
 
+/// The sinks of query heads, if the shape has some.
+fn sinks_of<A: shapes::Attention>(sinks: Option<&Vector>) -> *const f32 {
+    assert_eq!(
+        sinks.map(|sinks| sinks.0.len()),
+        A::SINKS.then_some(A::HEADS)
+    );
+    sinks.map_or(ptr::null(), |sinks| sinks.0.as_ptr())
+}
+
 /// Checks the shapes of queries with their gates, of keys and of values.
 fn check_projected<A: shapes::Attention>([q, k, v]: [&Tensor; 3], rows: usize) {
     let (of_kv, of_q) = (A::KEYS, A::QUERIES);
@@ -188,12 +197,20 @@ impl<A: Launchers> Attend<A> for Cuda {
         });
     }
 
-    fn attend(&mut self, q: &Tensor, cache: &KvCache<A>, batch: &Batch, out: &mut Tensor) {
+    fn attend(
+        &mut self,
+        q: &Tensor,
+        cache: &KvCache<A>,
+        sinks: Option<&Vector>,
+        batch: &Batch,
+        out: &mut Tensor,
+    ) {
         assert_eq!((q.rows, q.width), (batch.rows(), A::QUERIES));
         assert!(batch.page_count() <= cache.pages());
         let out = out.shape(q.rows, A::MIXED);
         let step = self.step.of(batch);
         let Tiles { cells, others } = step.tiles(A::PLACE);
+        let sinks = sinks_of::<A>(sinks);
         // SAFETY: shapes are checked; `Batch` has checked pages and positions; `partial` and
         // `arrived` have room for the splits of FEW_ROWS, and more rows behind cells use none.
         self.queue.launch("attend", |stream| unsafe {
@@ -205,6 +222,7 @@ impl<A: Launchers> Attend<A> for Cuda {
                 step.pages(),
                 cells.list,
                 others.list,
+                sinks,
                 self.attend.partial.as_mut_ptr(),
                 self.arrived.as_mut_ptr(),
                 out,
@@ -230,7 +248,14 @@ impl<A: Launchers> Attend<A> for Cuda {
         if !batch.is_decode() {
             return store_and_attend::<A, Cuda>(self, input, cache, batch, out);
         }
-        let (Qkv { q, k, v, norms }, rows) = (input, batch.rows());
+        let Qkv {
+            q,
+            k,
+            v,
+            norms,
+            sinks,
+        } = input;
+        let (rows, sinks) = (batch.rows(), sinks_of::<A>(sinks));
         check_projected::<A>([q, k, v], rows);
         let out = out.shape(rows, A::MIXED);
         assert!(batch.page_count() <= cache.pages());
@@ -251,6 +276,7 @@ impl<A: Launchers> Attend<A> for Cuda {
                 step.pages(),
                 cache.elements(),
                 step.tiles(A::PLACE).others.list,
+                sinks,
                 self.attend.partial.as_mut_ptr(),
                 self.arrived.as_mut_ptr(),
                 out,

@@ -4,7 +4,8 @@
 use std::ops::Range;
 
 use super::storage::{BLOCK_ROWS, Order, PANEL_ROWS, Storage};
-use crate::weights::{Bits, MatrixSource, WeightsError};
+use crate::target::BIASED;
+use crate::weights::{Bits, MatrixSource, Stored, WeightsError};
 
 /// Rows that are read together, as those that share FP8 scales are: a job has whole multiples, or
 /// the last rows of a part.
@@ -112,7 +113,7 @@ impl Job<'_> {
         let (codes, rest) = slot.split_at_mut(codes);
         let (scales, to) = rest.split_at_mut(scales);
         let stored = self.source.read_rows_to(self.rows.clone(), codes, scales)?;
-        let factors = factors(&stored.bits);
+        let factors = factors(&stored);
         assert_eq!(to.len(), factors.len() * size_of::<f32>());
         for (to, factor) in to.as_chunks_mut().0.iter_mut().zip(factors) {
             *to = factor.to_le_bytes();
@@ -121,13 +122,21 @@ impl Job<'_> {
     }
 }
 
-/// What codes and their E4M3 scales are multiplied by: one number, or one of each block.
-pub fn factors<Bytes>(bits: &Bits<Bytes>) -> Vec<f32> {
-    match bits {
+/// Factors of codes and their scales: one number, or one of each block or row; then biases of
+/// rows, where the target has matrices with biases.
+pub fn factors<Bytes>(stored: &Stored<Bytes>) -> Vec<f32> {
+    let mut factors = match &stored.bits {
         Bits::Bf16(_) => Vec::new(),
         Bits::Nvfp4 { global, .. } => vec![global.factor()],
         Bits::Fp8 { scales, .. } => scales.clone(),
+        Bits::Mxfp4 { factors, .. } => factors.clone(),
+    };
+    if BIASED {
+        let end = factors.len() + stored.n;
+        factors.extend(&stored.bias);
+        factors.resize(end, 0.0);
     }
+    factors
 }
 
 #[cfg(test)]
@@ -199,9 +208,11 @@ mod tests {
                 let stored = source.read_rows(job.rows.clone()).unwrap();
                 let (codes, scales) = match &stored.bits {
                     Bits::Bf16(codes) | Bits::Fp8 { codes, .. } => (codes, &Vec::new()),
-                    Bits::Nvfp4 { codes, scales, .. } => (codes, scales),
+                    Bits::Nvfp4 { codes, scales, .. } | Bits::Mxfp4 { codes, scales, .. } => {
+                        (codes, scales)
+                    }
                 };
-                let factors = factors(&stored.bits).into_iter().flat_map(f32::to_le_bytes);
+                let factors = factors(&stored).into_iter().flat_map(f32::to_le_bytes);
                 let factors: Vec<u8> = factors.collect();
                 let whole = [&codes[..], scales, &factors].concat();
                 assert!(slot == whole, "{} {:?}", matrix.name(), job.rows);

@@ -9,6 +9,7 @@ const RUN_BYTES: usize = 64;
 /// What decoding a weight leaves out of its value: its scale has it.
 const NVFP4_FACTOR: f32 = 128.0;
 const FP8_FACTOR: f32 = 256.0;
+const MXFP4_FACTOR: f32 = 16384.0;
 
 /// A matrix `[n, k]` ready for the device.
 pub struct Panels {
@@ -89,18 +90,23 @@ fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
     };
     assert!(parts.iter().all(fits));
     let rows = order.places(parts);
-    let [codes_bytes, scales_bytes, factors_bytes] = storage.sections(rows.len(), k);
-    assert_eq!(out.len(), codes_bytes + scales_bytes + factors_bytes);
-    let (out_codes, rest) = out.split_at_mut(codes_bytes);
-    let (out_scales, out_factors) = rest.split_at_mut(scales_bytes);
+    let sections = storage.sections(rows.len(), k);
+    assert_eq!(out.len(), sections.iter().sum::<usize>());
+    let (out_codes, rest) = out.split_at_mut(sections[0]);
+    let (out_scales, rest) = rest.split_at_mut(sections[1]);
+    let (out_factors, out_biases) = rest.split_at_mut(sections[2]);
+    let biases = out_biases.as_chunks_mut().0;
+    for (out, place) in biases.iter_mut().zip(&rows) {
+        *out = bias(parts, *place).to_le_bytes();
+    }
     let row_bytes = storage.row_bytes(k);
     runs::<RUN_BYTES>(parts, &rows, row_bytes, codes, out_codes);
     match storage {
         Storage::F16 => in_f16(out_codes),
-        Storage::Nvfp4 | Storage::BlockScaled => {
+        Storage::Nvfp4 | Storage::BlockScaled | Storage::Mxfp4 => {
             match storage {
-                Storage::Nvfp4 => in_words(out_codes, nvfp4_word),
-                _ => in_lanes(out_codes),
+                Storage::BlockScaled => in_lanes(out_codes),
+                _ => in_words(out_codes, nvfp4_word),
             }
             const WIDTH: usize = BLOCK_COLUMNS / GROUP_COLUMNS;
             runs::<WIDTH>(parts, &rows, k / GROUP_COLUMNS, scales_of, out_scales);
@@ -108,9 +114,10 @@ fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
             for (out, place) in factors.iter_mut().zip(&rows) {
                 let left_out = match storage {
                     Storage::Nvfp4 => NVFP4_FACTOR,
+                    Storage::Mxfp4 => MXFP4_FACTOR,
                     _ => 1.0,
                 };
-                *out = (global(parts, *place) * left_out).to_le_bytes();
+                *out = (factor(parts, *place) * left_out).to_le_bytes();
             }
         }
         Storage::Fp8Block128 => {
@@ -221,23 +228,34 @@ fn nvfp4_word(word: u32) -> u32 {
 
 fn codes(bits: &Bits) -> &[u8] {
     match bits {
-        Bits::Bf16(codes) | Bits::Nvfp4 { codes, .. } | Bits::Fp8 { codes, .. } => codes,
+        Bits::Bf16(codes)
+        | Bits::Nvfp4 { codes, .. }
+        | Bits::Mxfp4 { codes, .. }
+        | Bits::Fp8 { codes, .. } => codes,
     }
 }
 
 fn scales_of(bits: &Bits) -> &[u8] {
     match bits {
-        Bits::Nvfp4 { scales, .. } => scales,
+        Bits::Nvfp4 { scales, .. } | Bits::Mxfp4 { scales, .. } => scales,
         Bits::Bf16(_) | Bits::Fp8 { .. } => &[],
     }
 }
 
-/// Of the matrix that a row is of.
-fn global(parts: &[Stored], place: Place) -> f32 {
-    match place.map(|(part, _)| &parts[part].bits) {
-        Some(Bits::Nvfp4 { global, .. }) => global.factor(),
+/// Factor of a row's sums: of its matrix, or its own.
+fn factor(parts: &[Stored], place: Place) -> f32 {
+    let bits = place.map(|(part, row)| (&parts[part].bits, row));
+    match bits {
+        Some((Bits::Nvfp4 { global, .. }, _)) => global.factor(),
+        Some((Bits::Mxfp4 { factors, .. }, row)) => factors[row],
         _ => 0.0,
     }
+}
+
+/// Bias of a row's sums.
+fn bias(parts: &[Stored], place: Place) -> f32 {
+    let bias = place.and_then(|(part, row)| parts[part].bias.get(row));
+    bias.copied().unwrap_or(0.0)
 }
 
 /// `[panel][block of columns][half of the panel]`.
@@ -278,6 +296,7 @@ mod tests {
             n,
             k,
             bits: Bits::Bf16(bf16),
+            bias: Vec::new(),
         }]);
         assert_eq!(panels.bytes.len() as u64, Storage::F16.bytes(n, k));
         // Row 17, columns 32 .. 64: second panel, second run, second row.
@@ -336,7 +355,12 @@ mod tests {
                 scales: vec![code; 8 * 8],
                 global: Global::Multiply(f32::from(code)),
             };
-            Stored { n: 8, k: 128, bits }
+            Stored {
+                n: 8,
+                k: 128,
+                bits,
+                bias: Vec::new(),
+            }
         };
         let panels = Panels::new(&[part(1), part(2)], Order::Interleaved, Storage::Nvfp4);
         assert_eq!(
@@ -371,6 +395,7 @@ mod tests {
             n: 256,
             k: 256,
             bits,
+            bias: Vec::new(),
         }]);
         let scales = &panels.bytes[256 * 256..];
         assert_eq!(

@@ -1,7 +1,7 @@
 //! How weights lie on the device, as `cuda/tile/panels.cuh` and `cuda/tile/fp4.cuh` say it.
 
 use crate::ROWS_NVFP4;
-use crate::target::Format;
+use crate::target::{BIASED, Format};
 use crate::weights::Bits;
 
 /// Rows of a panel.
@@ -25,6 +25,8 @@ pub enum Storage {
     Fp8Block128 = 2,
     /// NVFP4 as `cuda/tile/fp4.cuh` has it, for rows that are rounded to the same.
     BlockScaled = 3,
+    /// Codes as of NVFP4, scales that are the upper bytes of F16.
+    Mxfp4 = 4,
 }
 
 impl Storage {
@@ -33,6 +35,7 @@ impl Storage {
             Format::Bf16 => Storage::F16,
             Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => Storage::Nvfp4,
             Format::Fp8Block128 | Format::Fp8Tensor => Storage::Fp8Block128,
+            Format::Mxfp4 => Storage::Mxfp4,
         }
     }
 
@@ -43,6 +46,7 @@ impl Storage {
             Storage::Nvfp4 => "cuda-nvfp4",
             Storage::Fp8Block128 => "cuda-fp8",
             Storage::BlockScaled => "cuda-block-scaled",
+            Storage::Mxfp4 => "cuda-mxfp4",
         }
     }
 
@@ -56,35 +60,40 @@ impl Storage {
 
     /// Bytes of a matrix with its scales.
     pub const fn bytes(self, n: usize, k: usize) -> u64 {
-        let [codes, scales, factors] = self.sections(n, k);
-        (codes + scales + factors) as u64
+        let [codes, scales, factors, biases] = self.sections(n, k);
+        (codes + scales + factors + biases) as u64
     }
 
-    /// Bytes of a matrix's codes, of its scales and of what its rows are multiplied by, in the
-    /// order in which they follow each other. Each section is as long for every panel.
-    pub const fn sections(self, n: usize, k: usize) -> [usize; 3] {
+    /// Bytes of a matrix's codes, of its scales, of what its rows are multiplied by, and of what is
+    /// added to their sums, in the order in which they follow each other. Each section is as long
+    /// for every panel.
+    pub const fn sections(self, n: usize, k: usize) -> [usize; 4] {
         let (rows, blocks) = (n.next_multiple_of(PANEL_ROWS), k / BLOCK_COLUMNS);
-        let codes = rows * self.row_bytes(k);
+        let (codes, numbers) = (rows * self.row_bytes(k), rows * size_of::<f32>());
+        let biases = if BIASED { numbers } else { 0 };
         match self {
-            Storage::F16 => [codes, 0, 0],
-            Storage::Nvfp4 | Storage::BlockScaled => {
-                [codes, rows * (k / GROUP_COLUMNS), rows * size_of::<f32>()]
+            Storage::F16 => [codes, 0, 0, biases],
+            Storage::Nvfp4 | Storage::BlockScaled | Storage::Mxfp4 => {
+                [codes, rows * (k / GROUP_COLUMNS), numbers, biases]
             }
             Storage::Fp8Block128 => {
                 let scales = rows / PANEL_ROWS * blocks * 2 * size_of::<f32>();
-                [codes, scales, 0]
+                [codes, scales, 0, biases]
             }
         }
     }
 
     /// Numbers in F32 that `rows` rows of the checkpoint are multiplied by beside their scales: of
-    /// the matrix, or of its blocks.
+    /// the matrix, of its blocks, or of its rows; then what is added to their sums.
     pub const fn factors(self, rows: usize, k: usize) -> usize {
-        match self {
+        let biases = if BIASED { rows } else { 0 };
+        let factors = match self {
             Storage::F16 => 0,
             Storage::Nvfp4 | Storage::BlockScaled => 1,
             Storage::Fp8Block128 => rows.div_ceil(BLOCK_ROWS) * (k / BLOCK_COLUMNS),
-        }
+            Storage::Mxfp4 => rows,
+        };
+        factors + biases
     }
 
     pub const fn of(bits: &Bits) -> Storage {
@@ -92,6 +101,7 @@ impl Storage {
             Bits::Bf16(_) => Storage::F16,
             Bits::Nvfp4 { .. } => Storage::Nvfp4,
             Bits::Fp8 { .. } => Storage::Fp8Block128,
+            Bits::Mxfp4 { .. } => Storage::Mxfp4,
         }
     }
 
@@ -99,7 +109,7 @@ impl Storage {
     pub const fn columns(self) -> usize {
         match self {
             Storage::F16 => RUN_COLUMNS,
-            Storage::Nvfp4 | Storage::BlockScaled | Storage::Fp8Block128 => BLOCK_COLUMNS,
+            _ => BLOCK_COLUMNS,
         }
     }
 
@@ -107,7 +117,7 @@ impl Storage {
     pub const fn row_bytes(self, k: usize) -> usize {
         match self {
             Storage::F16 => 2 * k,
-            Storage::Nvfp4 | Storage::BlockScaled => k / 2,
+            Storage::Nvfp4 | Storage::BlockScaled | Storage::Mxfp4 => k / 2,
             Storage::Fp8Block128 => k,
         }
     }

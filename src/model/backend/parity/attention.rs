@@ -85,25 +85,45 @@ impl Calls {
 }
 
 /// Weights of the norms of queries and of keys, where the shape has them.
-pub(super) struct Norms<V>(pub Option<[V; 2]>);
+pub(super) struct Norms<V> {
+    pub norms: Option<[V; 2]>,
+    /// Scores of the shape's sinks.
+    pub sinks: Option<V>,
+}
 
 impl Norms<Vec<f32>> {
     pub fn draw<A: shapes::Attention>(random: &mut Random) -> Norms<Vec<f32>> {
         let mut gains = || random.gains(A::HEAD_DIM);
-        Norms(A::NORMED.then(|| [gains(), gains()]))
+        Norms {
+            norms: A::NORMED.then(|| [gains(), gains()]),
+            sinks: A::SINKS.then(|| random.bf16(A::HEADS, 2.0)),
+        }
     }
 
     pub fn load<B: Probe>(&self, b: &mut B) -> Result<Norms<B::Vector>, DeviceError> {
-        let Some([of_q, of_k]) = &self.0 else {
-            return Ok(Norms(None));
+        let norms = match &self.norms {
+            Some([of_q, of_k]) => Some([b.vector_of(of_q)?, b.vector_of(of_k)?]),
+            None => None,
         };
-        Ok(Norms(Some([b.vector_of(of_q)?, b.vector_of(of_k)?])))
+        let sinks = self.sinks.as_ref().map(|sinks| b.vector_of(sinks));
+        let sinks = sinks.transpose()?;
+        Ok(Norms { norms, sinks })
     }
+}
+
+/// Factor of queries that keeps scores as small as those of other shapes where rotary embedding
+/// makes queries and keys longer.
+pub(super) fn shortened<A: shapes::Attention>() -> f32 {
+    A::ROPE.growth().powi(-2) as f32
 }
 
 impl<V> Norms<V> {
     pub fn each(&self) -> Option<[&V; 2]> {
-        self.0.as_ref().map(|norms| norms.each_ref())
+        self.norms.as_ref().map(|norms| norms.each_ref())
+    }
+
+    pub fn sinks(&self) -> Option<&V> {
+        self.sinks.as_ref()
     }
 }
 
@@ -149,8 +169,14 @@ impl<A: shapes::Attention, B: ProbeAttention<A>> SequenceOpOn<B> for Attending<A
             let [q, k, v] = x else {
                 unreachable!("attention has three inputs");
             };
-            let norms = norms.each();
-            let input = Qkv { q, k, v, norms };
+            let (norms, sinks) = (norms.each(), norms.sinks());
+            let input = Qkv {
+                q,
+                k,
+                v,
+                norms,
+                sinks,
+            };
             self.calls
                 .attention::<A, B>(b, input, &mut cache, batch, &mut out);
             Ok(out)

@@ -5,7 +5,7 @@
 
 use std::marker::PhantomData;
 
-use super::attention::{Calls, LIMIT, Norms, ProbeAttention};
+use super::attention::{Calls, LIMIT, Norms, ProbeAttention, shortened};
 use super::long::{STORED_ROWS, cut};
 use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, against, same_bits};
 use crate::backend::Backend;
@@ -84,7 +84,7 @@ impl<A: shapes::Attention> Decoding<A> {
                 context,
                 keys: random.bf16(rows * A::KEYS, 2.0),
                 values: random.bf16(rows * A::KEYS, 2.0),
-                queries: random.bf16(STEPS * A::QUERIES, 2.0),
+                queries: random.bf16(STEPS * A::QUERIES, 2.0 * shortened::<A>()),
                 pages,
             }
         };
@@ -183,6 +183,7 @@ impl<A: shapes::Attention> Decoding<A> {
             k: &mut k,
             v: &v,
             norms: norms.each(),
+            sinks: norms.sinks(),
         };
         calls.attention::<A, B>(b, input, cache, &batch, &mut out);
         b.seen(&out)

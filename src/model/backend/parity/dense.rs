@@ -453,7 +453,7 @@ impl<B: Probe> RowOpOn<B> for LmHead {
 }
 
 fn product(rows: usize, matrix: &Stored) -> String {
-    let Stored { n, k, bits } = matrix;
+    let Stored { n, k, bits, .. } = matrix;
     format!("{rows} x {n} x {k} {}", name(bits))
 }
 

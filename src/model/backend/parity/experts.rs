@@ -62,7 +62,8 @@ impl<E: shapes::Experts> ProbeExperts<E> for Cpu {
         let mut experts = <Cpu as Route<E>>::Experts::stored_as(is_nvfp4);
         for [gate, up, down] in stored {
             let both = cpu::Matrix::new(gate.k, &[gate.values(), up.values()]);
-            experts.gate_up.push(both);
+            let bias = [&gate.bias[..], &up.bias].concat();
+            experts.gate_up.push(both.biased(&bias));
             experts.down.push(self.matrix_of(down)?);
         }
         Ok(experts)

@@ -7,7 +7,7 @@ use super::{F32_CHAIN, Random, Report, distance};
 use crate::backend::cpu::{Cpu, Matrix, Tensor};
 use crate::ops::{Attend, Batch, Dense, Device};
 use crate::shapes;
-use crate::target::{HIDDEN, MAX_CONTEXT, NORM_EPS, PAGE};
+use crate::target::{CHANNELS, HIDDEN, MAX_CONTEXT, NORM_EPS, PAGE};
 use step::executor::{PageId, Rows, Slot, States};
 
 /// Rows of the matrix of a product.
@@ -91,7 +91,12 @@ pub(super) fn seen(cpu: &mut Cpu, tensor: &Tensor) -> Vec<f32> {
 /// `x * rsqrt(mean(x^2) + NORM_EPS) * w`.
 fn norm<'a>(row: &'a [f32], weight: &'a [f32]) -> impl Iterator<Item = f64> + 'a {
     let squares: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
-    let scale = 1.0 / (squares / row.len() as f64 + f64::from(NORM_EPS)).sqrt();
+    let width = if row.len() == HIDDEN {
+        CHANNELS
+    } else {
+        row.len()
+    };
+    let scale = 1.0 / (squares / width as f64 + f64::from(NORM_EPS)).sqrt();
     let weighted = row.iter().zip(weight);
     weighted.map(move |(&x, &w)| f64::from(x) * scale * f64::from(w))
 }
@@ -158,7 +163,8 @@ impl<A: shapes::Attention> Sequence<A> {
             read.expect("the CPU's memory can be read");
             let query = Tensor::of(query.len(), query);
             let batch = batch(position..position + 1, pages);
-            Attend::<A>::attend(&mut cpu, &query, &cache, &batch, &mut out);
+            let sinks = self.norms.sinks();
+            Attend::<A>::attend(&mut cpu, &query, &cache, sinks, &batch, &mut out);
             found.push(seen(&mut cpu, &out));
         }
         found
@@ -191,7 +197,7 @@ impl<A: shapes::Attention> Sequence<A> {
     }
 
     /// `sum_j softmax_j(q . k[j] / sqrt(HEAD_DIM)) v[j]` of every head over what `position` sees,
-    /// times `sigmoid(gate)` where the shape has gates.
+    /// times `sigmoid(gate)` where the shape has gates; sinks count where it has some.
     fn formula(&self, keys: &[Vec<f64>], position: usize) -> Vec<f32> {
         let of_q = self.norms.each().map(|norms| norms[0]);
         let seen =
@@ -206,7 +212,11 @@ impl<A: shapes::Attention> Sequence<A> {
                 (dot / (A::HEAD_DIM as f64).sqrt()).exp()
             };
             let weights: Vec<f64> = seen.clone().map(weight).collect();
-            let sum: f64 = weights.iter().sum();
+            let sink = self
+                .norms
+                .sinks()
+                .map_or(0.0, |sinks| f64::from(sinks[head]).exp());
+            let sum: f64 = weights.iter().sum::<f64>() + sink;
             for dim in 0..A::HEAD_DIM {
                 let value = |j| f64::from(self.values[at(j) * A::HEAD_DIM + dim]);
                 let parts = weights.iter().zip(seen.clone());

@@ -12,7 +12,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::attention::{Calls, LIMIT, Norms, ProbeAttention};
+use super::attention::{Calls, LIMIT, Norms, ProbeAttention, shortened};
 use super::sequences::dealt;
 use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, against, same_bits};
 use crate::ROWS_MAX;
@@ -112,6 +112,7 @@ impl<A: shapes::Attention> LongContext<A> {
                     k: &mut k,
                     v: &v,
                     norms: norms.each(),
+                    sinks: norms.sinks(),
                 };
                 calls.attention::<A, B>(b, input, &mut cache, &batch, &mut out);
                 let found = b.seen(&out)?;
@@ -146,18 +147,22 @@ impl<A: shapes::Attention> LongContext<A> {
 
 /// Norms that make queries short, where the shape has some.
 fn short_norms<A: shapes::Attention>(random: &mut Random) -> Norms<Vec<f32>> {
-    let Norms(Some([_, of_k])) = Norms::draw::<A>(random) else {
-        return Norms(None);
+    let drawn = Norms::draw::<A>(random);
+    let Some([_, of_k]) = drawn.norms else {
+        return drawn;
     };
     let around_zero = random.bf16(A::HEAD_DIM, 0.25);
     let of_q = around_zero.into_iter().map(|w| 0.5 + w).collect();
-    Norms(Some([of_q, of_k]))
+    Norms {
+        norms: Some([of_q, of_k]),
+        ..drawn
+    }
 }
 
 /// Largest magnitude of a query's elements: where no norm shortens it, that for which scores with
 /// keys of up to 2 spread by a half.
 fn query_scale<A: shapes::Attention>() -> f32 {
-    if A::NORMED { 2.0 } else { 0.75 }
+    shortened::<A>() * if A::NORMED { 2.0 } else { 0.75 }
 }
 
 /// More rows than are few, across the end of a page; two cells; few rows; and contexts that end

@@ -1,7 +1,7 @@
 //! Matrices of the target, as its table of tensors has them, and random weights like theirs.
 
 use super::Random;
-use crate::target::{Format, Role, Site};
+use crate::target::{BIASED, Format, Role, Site};
 use crate::weights::{Bits, Global, Layout, Stored};
 
 /// Rows, columns and format of a matrix.
@@ -39,6 +39,7 @@ pub fn name(bits: &Bits) -> &'static str {
         Bits::Bf16(_) => "bf16",
         Bits::Nvfp4 { .. } => "nvfp4",
         Bits::Fp8 { .. } => "fp8",
+        Bits::Mxfp4 { .. } => "mxfp4",
     }
 }
 
@@ -61,6 +62,17 @@ pub fn stored(random: &mut Random, (n, k, format): Shape) -> Stored {
                 _ => Global::Divide(77.0),
             },
         },
+        Format::Mxfp4 => {
+            let codes = random.bytes(n * k / 2, 0..=255);
+            // Powers as far apart as kernels take them in a row.
+            let scales = random.bytes(n * k / 16, 0..=24);
+            let power = |at: u8| (at + 6) << 2;
+            Bits::Mxfp4 {
+                codes,
+                scales: scales.into_iter().map(power).collect(),
+                factors: (0..n).map(|row| 0.5f32.powi(18 + row as i32 % 5)).collect(),
+            }
+        }
         Format::Fp8Block128 | Format::Fp8Tensor => Bits::Fp8 {
             codes: random
                 .bytes(n * k, 0..=255)
@@ -74,5 +86,10 @@ pub fn stored(random: &mut Random, (n, k, format): Shape) -> Stored {
                 .collect(),
         },
     };
-    Stored { n, k, bits }
+    let bias = if BIASED {
+        random.bf16(n, 0.1)
+    } else {
+        Vec::new()
+    };
+    Stored { n, k, bits, bias }
 }

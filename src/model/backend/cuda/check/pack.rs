@@ -11,7 +11,7 @@ use crate::backend::cuda::storage::{BLOCK_ROWS, Order, Storage};
 use crate::backend::cuda::{Cuda, load, refused};
 use crate::backend::parity::{Random, Report, stored};
 use crate::ops::Device;
-use crate::target::{Format, Role, Site};
+use crate::target::{BIASED, Format, Role, Site};
 use crate::weights::{self, Bits, MatrixSource, Stored, WeightsError};
 use step::executor::DeviceError;
 
@@ -29,10 +29,11 @@ const SHAPES: [(Order, &[usize]); 9] = [
     (Order::Interleaved, &[264, 264]),
 ];
 const COLUMNS: [usize; 3] = [128, 384, 2048];
-const STORAGES: [(Storage, Format); 5] = [
+const STORAGES: [(Storage, Format); 6] = [
     (Storage::F16, Format::Bf16),
     (Storage::Nvfp4, Format::Nvfp4CompressedTensors),
     (Storage::Nvfp4, Format::Nvfp4Modelopt),
+    (Storage::Mxfp4, Format::Mxfp4),
     (Storage::Fp8Block128, Format::Fp8Block128),
     (Storage::BlockScaled, Format::Nvfp4CompressedTensors),
 ];
@@ -78,6 +79,7 @@ fn every_bf16() -> Stored {
         n: codes.len() / 2 / COLUMNS,
         k: COLUMNS,
         bits: Bits::Bf16(codes),
+        bias: Vec::new(),
     }
 }
 
@@ -157,13 +159,23 @@ fn as_read(part: &Stored, start: usize, count: usize) -> Vec<u8> {
     };
     let (codes, scales) = match &part.bits {
         Bits::Bf16(codes) | Bits::Fp8 { codes, .. } => (of_rows(codes), Vec::new()),
-        Bits::Nvfp4 { codes, scales, .. } => (of_rows(codes), of_rows(scales)),
+        Bits::Nvfp4 { codes, scales, .. } | Bits::Mxfp4 { codes, scales, .. } => {
+            (of_rows(codes), of_rows(scales))
+        }
     };
-    let mut factors = factors(&part.bits);
-    if let Bits::Fp8 { .. } = part.bits {
-        let blocks = factors.len() / part.n.div_ceil(BLOCK_ROWS);
-        let first = start / BLOCK_ROWS * blocks;
-        factors = factors[first..][..count.div_ceil(BLOCK_ROWS) * blocks].to_vec();
+    let all = factors(part);
+    let (all, biases) = all.split_at(all.len() - if BIASED { part.n } else { 0 });
+    // One of the matrix, or as many for each block of rows, or one a row.
+    let each = all.len() / part.n.div_ceil(BLOCK_ROWS);
+    let mut factors = match &part.bits {
+        Bits::Fp8 { .. } => {
+            all[start / BLOCK_ROWS * each..][..count.div_ceil(BLOCK_ROWS) * each].to_vec()
+        }
+        Bits::Mxfp4 { .. } => all[start..][..count].to_vec(),
+        _ => all.to_vec(),
+    };
+    if BIASED {
+        factors.extend(&biases[start..][..count]);
     }
     let factors: Vec<u8> = factors.into_iter().flat_map(f32::to_le_bytes).collect();
     [codes, scales, factors].concat()
