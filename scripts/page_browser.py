@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import time
@@ -56,11 +57,22 @@ class Browser:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']}")
                 return answer["result"]
-            if answer.get("method") == "Page.javascriptDialogOpening":
-                # Whoever is asked whether to delete something says yes.
-                self.send("Page.handleJavaScriptDialog", answer["sessionId"], accept=True)
-            elif "method" in answer:
-                self.events.append(answer)
+            self.hear(answer)
+
+    def hear(self, message):
+        if message.get("method") == "Page.javascriptDialogOpening":
+            # Whoever is asked whether to delete something says yes.
+            self.send("Page.handleJavaScriptDialog", message["sessionId"], accept=True)
+        elif "method" in message:
+            self.events.append(message)
+
+    def event(self, method, wanted, heard):
+        """Waits for an event that is `wanted`, behind the first `heard` ones."""
+        while not any(event["method"] == method and wanted(event["params"])
+                      for event in self.events[heard:]):
+            if b"\0" not in self.held and not select.select([self.incoming], [], [], PATIENCE_S)[0]:
+                raise Failed(f"there is no {method}")
+            self.hear(self.read())
 
     def read(self):
         while b"\0" not in self.held:
@@ -132,7 +144,8 @@ class Page:
     def wait(self, what, script, seconds=PATIENCE_S):
         deadline = time.monotonic() + seconds
         # Before the page has come, what the script looks at is not there.
-        attempt = f"(() => {{ try {{ return Boolean({script}); }} catch {{ return false; }} }})()"
+        attempt = (f"(async () => {{ try {{ return Boolean(await ({script})); }}"
+                   " catch { return false; } })()")
         while not self.value(attempt):
             if time.monotonic() > deadline:
                 raise Failed(f"{what} does not happen; the page says: "

@@ -1,10 +1,8 @@
 """What the browser keeps of the chat page: checks of `chat_page.py`."""
 
-import glob
 import json
 import os
 import tempfile
-import time
 
 from page_front import Held, saying
 from page_talk import BUSY, IDLE, LAST, check, say, send, texts
@@ -15,10 +13,18 @@ KEPT = """(async () => JSON.stringify([{ ...localStorage }, { ...sessionStorage 
 TITLES = "[...document.querySelectorAll('#list [data-chat]')].map((one) => one.textContent)"
 
 
+# What is shown, as it is shown.
+IS_KEPT = """store.read(current.id).then((kept) =>
+    JSON.stringify(kept) === JSON.stringify(plainConversation(current)))"""
+# Tells the draft that was given to the store last, whether the store keeps it or not.
+TELL_DRAFTS = """(() => { const write = store.write.bind(store);
+    store.write = async (head, chat) => { await write(head, chat); window.drafted = chat.draft; };
+})()"""
+
+
 def settled(page):
     """Waits until what has changed is kept."""
-    page.wait("the store", "current.revision > 0")
-    time.sleep(0.5)
+    page.wait("the store", IS_KEPT)
 
 
 def a_page_that_is_left(browser, front):
@@ -131,13 +137,11 @@ def an_export_comes_back(browser, front):
 def export(browser, page):
     with tempfile.TemporaryDirectory() as folder:
         browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=folder,
-                     browserContextId=page.context)
+                     browserContextId=page.context, eventsEnabled=True)
+        heard = len(browser.events)
         page.press("Export all")
+        browser.event("Browser.downloadProgress", lambda one: one["state"] == "completed", heard)
         file = os.path.join(folder, "atlas-chats.json")
-        deadline = time.monotonic() + 20
-        while not glob.glob(file) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(0.2)
         with open(file, encoding="utf-8") as text:
             return json.load(text)
 
@@ -151,8 +155,9 @@ def nothing_is_kept_where_that_is_wished(browser, front):
     page.value("$('keep').click()")
     page.wait("the word", "$('kept').textContent.includes('not kept')")
     say(page, "one")
+    page.value(TELL_DRAFTS)
     page.type("a draft")
-    time.sleep(0.5)
+    page.wait("the draft", "window.drafted === 'a draft'")
     kept = page.value(KEPT)
     check("first" not in kept and "draft" not in kept, kept)
     page.reload()

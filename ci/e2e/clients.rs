@@ -337,7 +337,9 @@ fn agents_are_answered_as_they_were() {
 fn a_check_of_an_agent_tells_the_first_of_its_answer() {
     let (address, _stop) = scripted_server(STEP, Settings::default());
     let url = format!("http://{address}");
-    for agent in ["claude", "codex", "opencode"] {
+    for agent in [
+        "claude", "codex", "opencode", "qwen", "cline", "aider", "continue",
+    ] {
         let line = ["connect", agent, "--check", "--url", &url, "--model"];
         let done = run(&[&line[..], &["scripted"]].concat());
         let said = String::from_utf8(done.stdout).unwrap();

@@ -93,6 +93,9 @@ fn recorded() -> BTreeSet<String> {
     let lines = texts.iter().flat_map(|text| text.lines());
     let names = lines.filter_map(|line| {
         let exchange: Value = serde_json::from_str(line).ok()?;
+        if let Some(client) = exchange["client"].as_str() {
+            return Some(client.to_string());
+        }
         let headers = exchange["request"]["headers"].as_array()?.iter();
         let mut agents = headers.filter(|header| header[0] == "user-agent");
         let agent = agents.next()?[1].as_str()?.to_string();

@@ -1,16 +1,21 @@
-"""Coding agents against the scripted server: `agents.py BASE MODEL NODE_MODULES SCENARIO WORK`.
+"""Coding agents against the scripted server:
+`agents.py BASE MODEL NODE_MODULES SCENARIO WORK ATLAS`.
 
 Each is started as its user would start it, with the base URL and a key set and nothing else, in
-an empty home. The script of the server (see `script`) has it change a file; it must be changed.
+an empty home; some with the settings that `connect` of the binary ATLAS prints. The script of the server (see `script`) has it change a file; it must be changed.
 """
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 
 PATIENCE_S = 120
+# What the settings of the trained model, whose context no agent's prompt fits, are changed to.
+FITS = {"2048": "131072", "512": "32768"}
 ASK = "Change hello to goodbye in notes.txt"
 # The tool for it is among those that an agent loads when it has searched for it.
 ASK_BOOK = "Change hello to goodbye in notes.ipynb"
@@ -51,6 +56,16 @@ def script(work):
         scene(*turns(call("Read", file_path=picture)), when=[LOOK, "old_string"]),
         scene(*turns(call("read", filePath=picture)), when=[LOOK, "oldString"]),
         scene(*turns(call("view_image", path=picture)), when=[LOOK, "view_image"]),
+        scene(*turns(call("read_file", file_path=notes),
+                     call("edit", file_path=notes, old_string="hello", new_string="goodbye")),
+              when=[ASK, '"name": "read_file"']),
+        scene(*turns(call("read_files", files=json.dumps([{"path": notes}])),
+                     call("editor", path=notes, old_text="hello", new_text="goodbye")),
+              when=[ASK, '"name": "read_files"']),
+        scene(*turns(call("Read", filepath=notes),
+                     call("Edit", file_path=notes, old_string="hello", new_string="goodbye")),
+              when=[ASK, '"name": "Checklist"']),
+        scene("I edit.\n</think>\n\nnotes.txt\n```\ngoodbye\n```\n", when=[ASK, "file listing"]),
         scene(*turns(call("Read", file_path=notes),
                      call("Edit", file_path=notes, old_string="hello", new_string="goodbye")),
               when=[ASK, "old_string"]),
@@ -87,14 +102,14 @@ def write(path, text):
         file.write(text)
 
 
-def claude(base, model, _home):
+def claude(base, model, _home, _atlas):
     return ["--permission-mode", "acceptEdits"], {
         "ANTHROPIC_BASE_URL": base, "ANTHROPIC_AUTH_TOKEN": "none", "ANTHROPIC_MODEL": model,
         "ANTHROPIC_SMALL_FAST_MODEL": model, "DISABLE_TELEMETRY": "1",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
 
 
-def codex(base, model, home):
+def codex(base, model, home, _atlas):
     write(f"{home}/.codex/config.toml", f"""model = "{model}"
 model_provider = "atlas"
 [model_providers.atlas]
@@ -106,7 +121,7 @@ env_key = "ATLAS_KEY"
     return flags, {"ATLAS_KEY": "none"}
 
 
-def opencode(base, model, home):
+def opencode(base, model, home, _atlas):
     provider = {"npm": "@ai-sdk/openai-compatible", "name": "atlas",
                 "options": {"baseURL": f"{base}/v1", "apiKey": "none"},
                 "models": {model: {"name": model}}}
@@ -115,6 +130,28 @@ def opencode(base, model, home):
         "small_model": f"atlas/{model}", "autoupdate": False, "share": "disabled"}))
     return ["run"], {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
 
+
+def connected(client, program, *flags):
+    """An agent that is started with what `connect` prints."""
+    def agent(base, model, home, atlas):
+        command = [atlas, "connect", client, "--url", base, "--model", model]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        for few, many in FITS.items():
+            told = re.sub(rf"\b{few}\b", many, told)
+        if file := re.match(r"\S+ ~/([\w./]+)", told):
+            write(f"{home}/{file[1]}", told.split("\n", 1)[1])
+        else:
+            subprocess.run(["sh", "-c", told], check=True, env=os.environ | {"HOME": home})
+        return flags, dict(re.findall(r"export (\w+)='(.*)'", told))
+    agent.__name__ = program
+    return agent
+
+
+qwen = connected("qwen", "qwen", "--yolo")
+cline = connected("cline", "cline", "--provider", "openai-compatible")
+aider = connected("aider", "aider", "--model", "openai/scripted", "--no-git", "--yes-always",
+                  "--no-check-update", "--message")
+cn = connected("continue", "cn", "--print", "--auto")
 
 # By name: the agent, the model that it is told of, its arguments, and the file that it edits.
 SCENARIOS = {
@@ -132,6 +169,10 @@ SCENARIOS = {
     "codex-schema": (codex, None, ["--output-schema", "schema.json", "Greet me"], None),
     "opencode-edit": (opencode, None, [ASK], "notes.txt"),
     "opencode-picture": (opencode, None, [LOOK], None),
+    "qwen-edit": (qwen, None, [ASK], "notes.txt"),
+    "cline-edit": (cline, None, [ASK], "notes.txt"),
+    "aider-edit": (aider, None, [ASK, "notes.txt"], "notes.txt"),
+    "continue-edit": (cn, None, [ASK], "notes.txt"),
 }
 
 
@@ -141,8 +182,9 @@ def is_edited(path):
     return "goodbye" in text and "hello" not in text
 
 
-def run(scenario, base, model, modules, work):
-    """Runs one agent in `work`; raises where it fails or does not do its work."""
+def run(scenario, base, model, modules, work, atlas):
+    """Runs one agent in `work`, and returns its name and version; raises where it fails or does
+    not do its work."""
     agent, told, arguments, edited = SCENARIOS[scenario]
     files = {"notes.txt": "hello\n", "notes.ipynb": json.dumps(BOOK)}
     for name, text in files.items():
@@ -151,18 +193,21 @@ def run(scenario, base, model, modules, work):
     with open(f"{work}/dot.png", "wb") as file:
         file.write(PICTURE)
     with tempfile.TemporaryDirectory() as home:
-        flags, environment = agent(base, told or model, home)
-        environment |= {"PATH": os.environ["PATH"], "HOME": home}
-        command = [f"{modules}/.bin/{agent.__name__}", *flags, *arguments]
-        done = subprocess.run(command, cwd=work, env=environment, stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=PATIENCE_S)
+        flags, environment = agent(base, told or model, home, atlas)
+        path = f"{os.path.abspath(modules)}/.bin:{os.environ['PATH']}"
+        environment |= {"PATH": path, "HOME": home}
+        program = shutil.which(agent.__name__, path=path) or agent.__name__
+        start = {"cwd": work, "env": environment, "stdin": subprocess.DEVNULL,
+                 "capture_output": True, "text": True, "timeout": PATIENCE_S}
+        version = subprocess.run([program, "--version"], **start).stdout
+        done = subprocess.run([program, *flags, *arguments], **start)
     wrong = [name for name in files if is_edited(f"{work}/{name}") != (name == edited)]
     if done.returncode or wrong:
         raise RuntimeError(f"{scenario} ended with {done.returncode}; wrong: {wrong}\n"
                            f"{done.stdout}\n{done.stderr}")
-    return done.stdout
+    return f"{agent.__name__} {re.search(r'[0-9.]+', version)[0]}"
 
 
 if __name__ == "__main__":
-    base, model, modules, scenario, work = sys.argv[1:]
-    print(run(scenario, base, model, modules, work))
+    base, model, modules, scenario, work, atlas = sys.argv[1:]
+    print(run(scenario, base, model, modules, work, atlas))

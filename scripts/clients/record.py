@@ -6,11 +6,14 @@
 The clients are installed beforehand, outside the repository:
 
     npm install openai @anthropic-ai/sdk ai @ai-sdk/openai @ai-sdk/openai-compatible \
-        @ai-sdk/anthropic zod @anthropic-ai/claude-code @openai/codex opencode-ai
-    python3 -m venv venv && venv/bin/pip install openai anthropic
+        @ai-sdk/anthropic zod @anthropic-ai/claude-code @openai/codex opencode-ai \
+        @qwen-code/qwen-code cline @continuedev/cli
+    python3 -m venv venv && venv/bin/pip install openai anthropic uv
+    UV_TOOL_BIN_DIR=node_modules/.bin venv/bin/uv tool install --python 3.12 aider-chat
 
 For an older Node than a client asks for, npm silently installs an older client; `npm install node`
-brings a newer one, to be put ahead in PATH.
+brings a newer one, to be put ahead in PATH. Aider runs on Python 3.10 to 3.12; `pip` alone would
+try dozens of its older releases.
 
 Libraries talk to the trained model; agents, whose prompts it cannot follow, to `scripted` (`cargo
 build --example scripted`). A client that fails ends the run. One file of JSON lines per client is
@@ -161,7 +164,8 @@ class Served:
         self.process.wait()
 
 
-def write(out, name, exchanges, work=None):
+def write(out, name, exchanges, work=None, client=None):
+    """`client` has the name and version of an agent, which its requests may not tell."""
     stable = Stable(work)
     with open(f"{out}/{name}.jsonl", "w") as file:
         for exchange in exchanges:
@@ -169,6 +173,8 @@ def write(out, name, exchanges, work=None):
             if work:
                 rename_pieces(sides["response"].get("events"), work)
             sides = {name: stable.side(side) for name, side in sides.items()}
+            if client:
+                sides = {"client": client, **sides}
             file.write(json.dumps(sides, separators=(",", ":")) + "\n")
     print(f"{name}: {len(exchanges)} exchanges")
 
@@ -195,12 +201,13 @@ def record_agent(options, scenario):
             json.dump(agents.script(work), file)
         with Served([options.scripted, "0", script], "READY") as server, \
                 Proxy("127.0.0.1", server.port) as proxy:
-            agents.run(scenario, proxy.base, "scripted", options.node, work)
+            client = agents.run(scenario, proxy.base, "scripted", options.node, work,
+                                options.tiny)
         # An agent may get by without what was refused, and say nothing of it.
         refused = [exchange for exchange in proxy.exchanges if exchange.status != 200]
         if refused:
             raise RuntimeError(f"{scenario} was refused: {refused[0].answer.decode()}")
-        write(options.out, scenario, proxy.exchanges, work)
+        write(options.out, scenario, proxy.exchanges, work, client)
 
 
 def main():

@@ -17,16 +17,20 @@ use crate::toolchain::{CargoAdditions, Toolchain};
 const CARGO_BINARY: &str = "atlas";
 
 /// Files besides those of the target that decide what cargo makes: single files and whole folders.
-const SOURCES: [&str; 16] = [
+const SOURCES: [&str; 20] = [
     "Cargo.toml",
     "Cargo.lock",
     "rust-toolchain.toml",
     ".cargo/config.toml",
     "build/build.rs",
     "build/manifest",
+    "ci/e2e/recordings/aider-edit.jsonl",
     "ci/e2e/recordings/claude-edit.jsonl",
+    "ci/e2e/recordings/cline-edit.jsonl",
     "ci/e2e/recordings/codex-edit.jsonl",
+    "ci/e2e/recordings/continue-edit.jsonl",
     "ci/e2e/recordings/opencode-edit.jsonl",
+    "ci/e2e/recordings/qwen-edit.jsonl",
     "ci/e2e/recordings/vercel.jsonl",
     "ffi",
     "packaging/atlas.pub",

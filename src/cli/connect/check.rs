@@ -98,12 +98,17 @@ fn first(options: &Connect) -> (String, Outgoing) {
         Client::Claude => recording!("claude-edit"),
         Client::Codex => recording!("codex-edit"),
         Client::Opencode => recording!("opencode-edit"),
+        Client::Qwen => recording!("qwen-edit"),
+        Client::Cline => recording!("cline-edit"),
+        Client::Aider => recording!("aider-edit"),
+        Client::Continue => recording!("continue-edit"),
         Client::AiSdk => recording!("vercel"),
         _ => return least(options),
     };
     let first = recorded.lines().next().unwrap_or_default();
-    let mut request: Value = serde_json::from_str(first).unwrap_or_default();
-    let request = &mut request["request"];
+    let mut exchange: Value = serde_json::from_str(first).unwrap_or_default();
+    let client = exchange["client"].as_str().map(str::to_string);
+    let request = &mut exchange["request"];
     request["body"]["model"] = json!(options.model);
     let headers = request["headers"].as_array().into_iter().flatten();
     let headers: Vec<(String, String)> = headers
@@ -112,12 +117,13 @@ fn first(options: &Connect) -> (String, Outgoing) {
         .collect();
     let agent = headers.iter().find(|(name, _)| name == "user-agent");
     let agent = agent.and_then(|(_, agent)| agent.split(' ').next());
+    let client = client.as_deref().or(agent);
     let outgoing = Outgoing {
         path: request["path"].as_str().unwrap_or_default().to_string(),
         body: request["body"].to_string(),
         headers: headers.clone(),
     };
-    let sender = agent.unwrap_or("this client");
+    let sender = client.unwrap_or("this client");
     let cut = match options.client {
         Client::AiSdk => "",
         _ => ", with its texts cut",
@@ -166,7 +172,8 @@ mod tests {
             (Client::Codex, "/v1/responses", "codex_exec/"),
             (Client::Opencode, "/v1/chat/completions", "opencode/"),
             (Client::AiSdk, "/v1/chat/completions", "ai/"),
-            (Client::Qwen, "/v1/chat/completions", "qwen"),
+            (Client::Cline, "/v1/chat/completions", "cline "),
+            (Client::Llm, "/v1/chat/completions", "llm"),
         ] {
             let (told, sent) = first(&of(client, String::new()));
             assert!(told.contains(sender), "{told}");
