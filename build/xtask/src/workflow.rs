@@ -55,7 +55,8 @@ const PACKAGES: &str = "ca-certificates curl git gcc g++ python3 python3-pip xz-
 /// Those that device code for GB10's host needs besides.
 const CROSS: &str = "g++-aarch64-linux-gnu binutils-aarch64-linux-gnu qemu-user-static";
 /// Those that the suite skips steps without.
-const SUITE: &str = "chromium nginx caddy haproxy openssl minisign zsh fish lintian";
+const SUITE: &str =
+    "chromium nginx caddy haproxy openssl minisign zsh fish lintian strace prometheus";
 /// Targets that are built twice, in different folders, and must be the same to the bit.
 const REPRODUCED: [&str; 2] = ["cpu/tiny/nvfp4", "gb10/tiny/nvfp4"];
 /// Targets of every pull request beside those of the suite: dense and sparse, FP8 and FP4.
