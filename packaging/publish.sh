@@ -1,6 +1,7 @@
 #!/bin/sh
-# The steps of a release that see its key; nothing is compiled here, and minisign alone is needed.
+# The steps of a release that compile nothing; the last sees its key, and needs minisign alone.
 #   publish.sh plan TAG                                       refuses a tag that cannot be released
+#   publish.sh images TAG DIST OUT                            an image of each program, by podman, in a folder of OUT
 #   publish.sh make TAG DIST RELEASE KEY [EXPERIMENTAL...]    one signed folder of those that `cargo xtask dist` left in DIST,
 #                                                             and notes.md; those binaries are named there as experimental
 set -eu
@@ -17,9 +18,25 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$packaging/../Cargo.toml" | head
 [ "$tag" = "v$version" ] || fail "the tag is $tag, but Cargo.toml has version $version: tag v$version"
 grep -q "^## $version (" "$packaging/CHANGELOG.md" || fail "packaging/CHANGELOG.md does not describe $version"
 grep -q '^RW' "$key" || fail "packaging/atlas.pub has no key: packaging/README.md, The key of releases, says how one comes there"
-[ "$1" = make ] || exit 0
+[ "$1" != plan ] || exit 0
 
-dist=$3 release=$4 secret=$5
+dist=$3
+if [ "$1" = images ]; then
+    mkdir -p "$4/images"
+    for package in "$dist"/*/*.deb; do
+        folder=${package%/*} arch=${package##*_} machine=x86_64
+        binary=${folder##*/} arch=${arch%.deb}
+        [ "$arch" = amd64 ] || machine=aarch64
+        image=localhost/$binary:$version
+        podman build --platform "linux/$arch" --build-arg "MACHINE=$machine-linux-gnu" --build-arg "BINARY=$binary" \
+            -t "$image" -f "$packaging/Containerfile" "$folder"
+        podman save --format oci-archive -o "$4/images/$binary-$version.oci.tar" "$image"
+    done
+    cd "$4/images"
+    sha256sum -- *.oci.tar > SHA256SUMS
+    exit
+fi
+release=$4 secret=$5
 shift 5
 mkdir "$release"
 for folder in "$dist"/*/; do

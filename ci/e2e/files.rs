@@ -4,14 +4,15 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::bundle::{NAME, files, shell, sums};
 use crate::corrupt::Model;
-use crate::harness::{BINARY, PATIENCE, Place, Server, outcome, question};
+use crate::harness::{BINARY, Place, Server, outcome, question};
 
 /// A user that the tests never run as.
 const STRANGER: u32 = 4_243_001;
@@ -343,51 +344,44 @@ fn an_import_that_fails_or_would_lose_something_leaves_what_is_there() {
     );
 }
 
-/// Numbers of the files that an installation moves, and of their list.
-fn state(root: &str) -> Vec<u64> {
-    let inode = |path: &Path| fs::symlink_metadata(path).map_or(0, |found| found.ino());
-    let mut state: Vec<u64> = [
-        format!("usr/local/bin/{NAME}"),
-        format!("var/lib/atlas/{NAME}.installed"),
-        format!("etc/systemd/system/{NAME}.service"),
-        format!("etc/systemd/system/{NAME}.service.d/10-hardware.conf"),
-    ]
-    .iter()
-    .map(|path| inode(&Path::new(root).join(path)))
-    .collect();
-    let all = fs::read_dir(format!("{root}/var/lib/atlas/{NAME}"));
-    let mut below: Vec<u64> = all
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| inode(&entry.path()))
-        .collect();
-    below.sort_unstable();
-    state.extend(below);
-    state
+/// Calls that change what lies on a disk, or wait until it does.
+const CHANGES: [&str; 5] = ["mkdirat", "renameat2", "linkat", "unlinkat", "fsync"];
+
+/// Runs a verb, which is killed before it makes such a call for the `nth` time; whether it was, for
+/// there may be fewer.
+fn killed_before(nth: usize, call: &str, line: &[&str]) -> bool {
+    let inject = format!("inject={call}:signal=KILL:when={nth}");
+    let mut strace = Command::new("strace");
+    strace.args(["-qq", "-o", "/dev/null", "-e", &inject, BINARY]);
+    let status = strace.args(line).stdout(Stdio::null()).status().unwrap();
+    assert!(
+        status.success() || status.signal() == Some(9),
+        "{call} {nth}: {status}"
+    );
+    !status.success()
 }
 
-/// Starts an installation and kills it behind the change of this number; whether there was one.
-fn killed_behind(change: usize, bundle: &str, root: &str) -> bool {
-    let mut child: Child = Command::new(BINARY)
-        .args(["install", bundle, "--root", root])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let (mut last, mut seen, begun) = (state(root), 0, Instant::now());
-    while seen < change {
-        if child.try_wait().unwrap().is_some() {
-            return false;
-        }
-        assert!(begun.elapsed() < PATIENCE);
-        let now = state(root);
-        seen += usize::from(now != last);
-        last = now;
+/// Runs a verb for each of its changes, before which it is killed, and for each kind of them to its
+/// end, each between `before` and `behind`. How often it was killed.
+fn killed_at_each(line: &[&str], before: impl Fn(), mut behind: impl FnMut(&str)) -> usize {
+    let until_its_end = |call: &&str| {
+        let kills = (1..).take_while(|nth| {
+            before();
+            let was_killed = killed_before(*nth, call, line);
+            behind(&format!("{call} {nth}"));
+            was_killed
+        });
+        kills.count()
+    };
+    CHANGES.iter().map(until_its_end).sum()
+}
+
+fn has_strace() -> bool {
+    let there = shell("/", "command -v strace").0 == 0;
+    if !there {
+        println!("skipped: it needs strace");
     }
-    let _ = child.kill();
-    child.wait().unwrap();
-    true
+    there
 }
 
 /// Names and sizes of the files of a folder.
@@ -406,7 +400,10 @@ fn listed(folder: &Path) -> Vec<(PathBuf, u64)> {
 }
 
 #[test]
-fn an_installation_that_is_killed_leaves_the_old_one_or_the_new_one() {
+fn an_upgrade_that_is_killed_leaves_the_old_one_or_the_new_one() {
+    if !has_strace() {
+        return;
+    }
     let place = Place::new("killed");
     let (model, root) = (Model::copy("killed"), place.path("root"));
     let packed = packed(&model);
@@ -415,64 +412,121 @@ fn an_installation_that_is_killed_leaves_the_old_one_or_the_new_one() {
     fs::remove_file(packed).unwrap();
     let whole = [&old, &new].map(|bundle| listed(&Path::new(bundle).join("weights")));
     let programs = [&old, &new].map(|bundle| fs::read(format!("{bundle}/{NAME}")).unwrap());
-    let mut seen = [false; 2];
-    for change in 1.. {
-        assert_eq!(install(&old, &root).0, 0);
-        let was_killed = killed_behind(change, &new, &root);
+    let program = || fs::read(format!("{root}/usr/local/bin/{NAME}")).unwrap();
+    let unit = format!("{root}/etc/systemd/system/{NAME}.service");
+    let mut seen = [0; 2];
+    let prepare = || assert_eq!(install(&old, &root).0, 0);
+    killed_at_each(&["install", &new, "--root", &root], prepare, |at| {
         // Both builds read both kinds of weights.
-        assert!(whole.contains(&listed(&weights_of(&root))), "{change}");
-        let program = fs::read(format!("{root}/usr/local/bin/{NAME}")).unwrap();
-        let which = programs.iter().position(|found| *found == program);
-        seen[which.unwrap()] = true;
-        if !was_killed {
-            assert!(change > 4 && seen == [true; 2], "{change} {seen:?}");
-            break;
-        }
+        assert!(whole.contains(&listed(&weights_of(&root))), "{at}");
+        assert!(Path::new(&unit).is_file(), "{at}");
+        let which = programs.iter().position(|found| *found == program());
+        seen[which.unwrap()] += 1;
+        assert_eq!(install(&new, &root).0, 0, "{at}");
+        assert!(program() == programs[1] && listed(&weights_of(&root)) == whole[1]);
+    });
+    assert!(seen[0] > 10 && seen[1] > 10, "{seen:?}");
+}
+
+#[test]
+fn a_first_installation_that_is_killed_is_completed_or_removed() {
+    if !has_strace() {
+        return;
     }
-    // Whatever was left, the same command ends it and the other removes it.
-    assert!(killed_behind(2, &old, &root));
-    let (code, said) = outcome(&["verify", &format!("{root}/var/lib/atlas/{NAME}")]);
-    assert_eq!(code, 0, "{said}");
-    assert_eq!(install(&new, &root).0, 0);
-    assert!(killed_behind(3, &old, &root));
-    assert_eq!(outcome(&["uninstall", "--root", &root]).0, 0);
-    assert_eq!(files(&root), Vec::<PathBuf>::new());
+    let place = Place::new("first");
+    let (model, root) = (Model::copy("first"), place.path("root"));
+    let bundle = bundle(&place, "bundle", &model.0, "it ran");
+    let weights = listed(&Path::new(&bundle).join("weights"));
+    let program = format!("{root}/usr/local/bin/{NAME}");
+    let is_whole = || Path::new(&program).exists() && listed(&weights_of(&root)) == weights;
+    let line = ["install", &bundle, "--root", &root];
+    let prepare = || drop(fs::remove_dir_all(&root));
+    let mut completes = false;
+    let kills = killed_at_each(&line, prepare, |at| {
+        assert!(!Path::new(&program).exists() || is_whole(), "{at}");
+        completes = !completes;
+        if completes {
+            assert_eq!(install(&bundle, &root).0, 0, "{at}");
+            assert!(is_whole(), "{at}");
+        }
+        assert_eq!(outcome(&["uninstall", "--root", &root]).0, 0, "{at}");
+        assert_eq!(files(&root), Vec::<PathBuf>::new(), "{at}");
+    });
+    assert!(kills > 40, "{kills}");
+}
+
+#[test]
+fn a_removal_that_is_killed_can_be_told_again() {
+    if !has_strace() {
+        return;
+    }
+    let place = Place::new("removal");
+    let (model, root) = (Model::copy("removal"), place.path("root"));
+    let bundle = bundle(&place, "bundle", &model.0, "it ran");
+    let program = PathBuf::from(format!("{root}/usr/local/bin/{NAME}"));
+    let list = PathBuf::from(format!("{root}/var/lib/atlas/{NAME}.installed"));
+    let prepare = || assert_eq!(install(&bundle, &root).0, 0);
+    let kills = killed_at_each(&["uninstall", "--root", &root], prepare, |at| {
+        let left = files(&root);
+        let is_list = |file: &PathBuf| *file == list;
+        let goes_on = left.contains(&program) || left.iter().all(is_list);
+        assert!(goes_on, "{at}: {left:?}");
+        assert_eq!(outcome(&["uninstall", "--root", &root]).0, 0, "{at}");
+        assert_eq!(files(&root), Vec::<PathBuf>::new(), "{at}");
+    });
+    assert!(kills > 10, "{kills}");
+}
+
+#[test]
+fn a_bundle_that_is_killed_is_begun_anew() {
+    if !has_strace() {
+        return;
+    }
+    let place = Place::new("unfinished");
+    let (model, dest) = (Model::copy("unfinished"), place.path("dest"));
+    let line = ["bundle", &dest, "--weights", model.0.to_str().unwrap()];
+    let prepare = || drop(fs::remove_dir_all(&dest));
+    let kills = killed_at_each(&line, prepare, |at| {
+        let (code, said) = outcome(&line);
+        let is_whole = code == 2 && said.contains("is not empty");
+        assert!(code == 0 || is_whole, "{at}: {code} {said}");
+        let (code, said) = shell(&dest, "sha256sum --strict --quiet -c SHA256SUMS");
+        assert!(
+            code == 0 && !Path::new(&dest).join(".unfinished").exists(),
+            "{at}: {said}"
+        );
+    });
+    assert!(kills > 10, "{kills}");
 }
 
 #[test]
 fn weights_of_an_older_build_stay_until_the_new_binary_is_there() {
+    if !has_strace() {
+        return;
+    }
     let place = Place::new("builds");
     let (model, root) = (Model::copy("builds"), place.path("root"));
     let [old, new] = ["old", "new"].map(|text| bundle(&place, text, &model.0, text));
     let program = format!("{root}/usr/local/bin/{NAME}");
-    for change in 1.. {
+    let record = format!("{root}/var/lib/atlas/{NAME}.installed");
+    let older = PathBuf::from(format!("{root}/var/lib/atlas/{NAME}/0-0"));
+    let count = files(&format!("{old}/weights")).len();
+    assert_eq!(install(&old, &root).0, 0);
+    let own = weights_of(&root);
+    let name = own.file_name().unwrap().to_str().unwrap();
+    let prepare = || {
         let _ = fs::remove_dir_all(&root);
         assert_eq!(install(&old, &root).0, 0);
-        let (own, record) = (
-            weights_of(&root),
-            format!("{root}/var/lib/atlas/{NAME}.installed"),
-        );
-        let name = own.file_name().unwrap().to_str().unwrap();
         let list = fs::read_to_string(&record).unwrap().replace(name, "0-0");
         fs::write(&record, list).unwrap();
-        let older = own.with_file_name("0-0");
         fs::rename(&own, &older).unwrap();
-        let count = files(older.to_str().unwrap()).len();
-        let was_killed = killed_behind(change, &new, &root);
+    };
+    killed_at_each(&["install", &new, "--root", &root], prepare, |at| {
         let is_new = fs::read_to_string(&program).unwrap().contains("new");
-        assert!(
-            is_new || files(older.to_str().unwrap()).len() == count,
-            "{change}"
-        );
-        assert!(
-            !is_new || files(own.to_str().unwrap()).len() == count,
-            "{change}"
-        );
-        if !was_killed {
-            assert!(is_new && !older.exists());
-            break;
-        }
-    }
+        let whole = if is_new { &own } else { &older };
+        assert_eq!(files(whole.to_str().unwrap()).len(), count, "{at}");
+    });
+    assert!(!older.exists());
 }
 
 #[test]

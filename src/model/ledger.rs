@@ -7,6 +7,8 @@ use std::error::Error;
 use std::fmt;
 use std::iter;
 
+use step::agents;
+
 use super::runner::VERIFIED_MAX;
 use super::{Runs, decoder, pools};
 use crate::ops::{Bound, Footprint, HostMemory, RANKED};
@@ -156,14 +158,9 @@ impl Plan {
         lines
     }
 
-    /// How many agents find their prompts again that take turns; none where none has so much
-    /// context. A state is left to the one that runs.
+    /// How many agents find their prompts again; none where none has so much context.
     fn agents_words(&self) -> Option<String> {
-        let states = match SNAPSHOTS {
-            0 => usize::MAX,
-            states => states - 1,
-        };
-        let fit = |tokens: &usize| (self.pages / tokens.div_ceil(PAGE)).min(states);
+        let fit = |tokens: &usize| agents(self.pages, SNAPSHOTS, *tokens);
         let lengths = AGENTS.iter().filter(|tokens| **tokens <= MAX_CONTEXT);
         let words = lengths.map(|tokens| format!("{} of {} Ki tokens", fit(tokens), tokens >> 10));
         let words: Vec<_> = words.collect();

@@ -71,6 +71,16 @@ pub struct Facts {
     pub embedded: &'static [(&'static str, &'static [u8])],
 }
 
+/// Agents that take turns and find their prompts of so many tokens kept, in `pages` of KV. Of
+/// recurrent states, where a model has any, one is left to the agent that runs.
+pub fn agents(pages: usize, snapshots: usize, tokens: usize) -> usize {
+    let states = match snapshots {
+        0 => usize::MAX,
+        snapshots => snapshots - 1,
+    };
+    (pages / tokens.div_ceil(PAGE)).min(states)
+}
+
 impl Facts {
     /// The facts, if an engine can run by them: where they are a constant, the compiler tells.
     ///

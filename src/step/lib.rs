@@ -8,7 +8,7 @@ pub mod ranking;
 pub mod testing;
 pub mod transfer;
 
-pub use facts::{Facts, ToolFormat};
+pub use facts::{Facts, ToolFormat, agents};
 
 /// Tokens of a KV page in every target; also the grid on which prompts are cut.
 pub const PAGE: usize = 64;

@@ -77,15 +77,6 @@ impl Target {
         self.leaf.limits.snapshots.unwrap_or(0)
     }
 
-    /// Agents that take turns and find their prompts of so many tokens kept: a state is left to the
-    /// one that runs. None where no context is so long.
-    pub fn agents(&self, tokens: u64) -> Option<u64> {
-        let pages = self.kv_pages() / tokens.div_ceil(self.leaf.limits.page);
-        let states = self.leaf.limits.snapshots;
-        let states = states.map_or(u64::MAX, |states| states.saturating_sub(1));
-        (tokens <= self.leaf.limits.context).then(|| pages.min(states))
-    }
-
     /// Draft tokens that one step may verify.
     pub fn drafts(&self) -> u64 {
         self.leaf.limits.drafts.unwrap_or(0)

@@ -16,7 +16,8 @@ use super::transfer::{self, Piece, unreadable, unwritable};
 use super::{INSTALLER, SUMS, WEIGHTS};
 use crate::cli::Failure;
 use crate::cli::boot::{self, Files};
-use host::beneath::{Beneath, Dir};
+use host::beneath::{Beneath, Dir, is_own};
+use host::log;
 use model::target;
 use model::weights::Progress;
 
@@ -42,6 +43,8 @@ const PART_BYTES: u64 = (4 << 30) - (1 << 20);
 const INSTALL_SCRIPT: &str = include_str!("install.sh");
 const READ_ME: &str = include_str!("bundle.txt");
 
+/// File of a bundle that is not whole.
+const UNFINISHED: &str = ".unfinished";
 const MODE: u32 = 0o644;
 const MODE_PROGRAM: u32 = 0o755;
 
@@ -80,6 +83,8 @@ pub fn run(options: &Bundle) -> Result<(), Failure> {
     // Last: a folder without it is no bundle.
     let sums = Sums(std::mem::take(&mut writer.sums)).text();
     writer.text(SUMS, &sums, MODE)?;
+    let ended = dest.remove(&Beneath::parse(UNFINISHED).expect("a plain name"));
+    ended.map_err(|why| unwritable(shown, &why))?;
     boot::print(&format!(
         "{}\nsign it with `minisign -Sm {}`, so that who receives it knows from whom it is\n",
         shown.display(),
@@ -87,7 +92,8 @@ pub fn run(options: &Bundle) -> Result<(), Failure> {
     ))
 }
 
-/// Makes a folder, or takes one that is empty.
+/// Makes a folder, or takes one that is empty or that a run which was killed left; it is marked as
+/// unfinished.
 fn empty_folder(path: &Path) -> io::Result<Dir> {
     let wrong = |problem| io::Error::new(io::ErrorKind::InvalidInput, problem);
     let (parent, name) = Beneath::last(path)?;
@@ -98,8 +104,16 @@ fn empty_folder(path: &Path) -> io::Result<Dir> {
             .folder(&name)
             .map_err(|_| wrong("is no directory; name another"))?,
     };
+    let mark = Beneath::parse(UNFINISHED).expect("a plain name");
+    if folder.look(&mark)?.is_some_and(|stat| is_own(&stat)) {
+        log::line(format_args!(
+            "{} is unfinished, and begun anew",
+            path.display()
+        ));
+        folder.empty()?;
+    }
     match folder.is_empty()? {
-        true => Ok(folder),
+        true => folder.create(&mark, MODE).map(|_| folder),
         false => Err(wrong("is not empty; name another directory")),
     }
 }

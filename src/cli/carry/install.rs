@@ -339,12 +339,17 @@ pub fn remove(options: &Uninstall) -> Result<(), Failure> {
     if record.is_empty() {
         return none_recorded(&places);
     }
-    let mut said = record.remove(&places)?;
+    // The program goes last: until then it can be told again to remove the rest.
+    let mut program = Record::default();
+    program.keep(&record, &binary());
+    let mut said = record.without(&program).remove(&places)?;
     forget_wanted(&places).map_err(|why| failed(&wanted(), &why))?;
-    Record::forget(&places)?;
     for path in [own_weights(), weights(), drop_in(), settings()] {
         record::remove_if_empty(&places, &path);
     }
+    said.push_str(&program.remove(&places)?);
+    Record::forget(&places)?;
+    record::remove_if_empty(&places, &weights());
     said.push_str("removed; `systemctl daemon-reload` forgets the unit\n");
     boot::print(&said)
 }
@@ -386,6 +391,8 @@ fn none_recorded(places: &Places) -> Result<(), Failure> {
         );
         return Err(Failure::new(Exit::Config, message));
     }
+    // A run that was killed at its end leaves the folder.
+    record::remove_if_empty(places, &weights());
     boot::print("nothing is installed\n")
 }
 

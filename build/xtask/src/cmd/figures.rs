@@ -18,7 +18,7 @@ const COMPARED: &str = "ci/baseline/compared.json";
 const README: &str = "README.md";
 const OPERATIONS: &str = "packaging/operations.md";
 /// Tokens of an agent's prompt by which targets are compared, in Ki.
-const AGENTS: [u64; 2] = [32, 128];
+const AGENTS: [usize; 2] = [32, 128];
 /// Hardware whose figures are told.
 const HARDWARE: &str = "h200/";
 /// Kinds of hardware that a model may be built for, with their names for people; the first that
@@ -107,8 +107,11 @@ fn sizing(site: &Site) -> Result<String, Failure> {
             "| `{leaf}` | {memory:.1} GB | {tokens} | {kept:.1} MB |"
         );
         for length in AGENTS {
-            let agents = target.agents(length << 10);
-            let agents = agents.map_or("-".to_string(), |agents| agents.to_string());
+            let (pages, states) = (target.kv_pages() as usize, target.snapshots() as usize);
+            let agents = match length << 10 {
+                tokens if tokens as u64 > target.leaf.limits.context => "-".to_string(),
+                tokens => step::agents(pages, states, tokens).to_string(),
+            };
             let _ = write!(table, " {agents} |");
         }
         table += "\n";

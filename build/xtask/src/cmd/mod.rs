@@ -9,6 +9,7 @@ pub mod clean;
 pub mod dist;
 pub mod figures;
 pub mod graph;
+pub mod lint;
 pub mod mirror;
 pub mod model;
 pub mod reads;

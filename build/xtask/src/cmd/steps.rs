@@ -6,6 +6,7 @@ use std::process::Command;
 use super::build::{build, make_only, plan};
 use super::check::checks;
 use super::figures;
+use super::lint;
 use super::model::golden_command;
 use super::reads::{BESIDE_PRODUCT, PRODUCT, Reads, TEST_MODEL};
 use super::test::{Optimised, ROOMS, Room, Suite};
@@ -13,6 +14,7 @@ use super::weights::folder;
 use crate::server::Server;
 use crate::site::{DEFAULT_TARGET, Failure, Site};
 use crate::toolchain::on_path;
+use crate::workflow::FOLDER;
 
 /// How a step ended.
 pub enum Outcome {
@@ -206,6 +208,12 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             |suite, _| figures::check(suite.site).into(),
         )
         .reads(Reads::of(&["README.md", "ci/baseline", "targets"])),
+        Step::new(
+            "workflows",
+            "no linter knows a mistake or a weakness in the workflow files",
+            |suite, name| lint::check(suite, name).into(),
+        )
+        .reads(Reads::of(&[FOLDER, crate::cuda::pins::FILE])),
         kernels_step(&leaves).turn(Turn::Beside).tier(Tier::All),
     ]);
     steps.extend(golden_steps(site, &leaves)?);

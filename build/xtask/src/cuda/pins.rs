@@ -23,6 +23,9 @@ pub struct Pins {
     pub nvdisasm: Pin,
     pub cutlass: Pin,
     pub libclang: Pin,
+    pub actionlint: Pin,
+    pub shellcheck: Pin,
+    pub zizmor: Pin,
 }
 
 impl Pins {
@@ -32,13 +35,18 @@ impl Pins {
     /// One line that names the file and the pin.
     pub fn parse(text: &str) -> Result<Pins, String> {
         let pins: Pins = toml::from_str(text).map_err(|why| format!("{FILE}: {why}"))?;
-        for pin in pins.all() {
+        for pin in pins.all().into_iter().chain(pins.linters()) {
             pin.check().map_err(|why| format!("{FILE}: {why}"))?;
         }
         Ok(pins)
     }
 
-    /// Every wheel.
+    /// Wheels that look at the workflow files, and are in no build.
+    pub fn linters(&self) -> [&Pin; 3] {
+        [&self.actionlint, &self.shellcheck, &self.zizmor]
+    }
+
+    /// Every wheel of a build.
     pub fn all(&self) -> [&Pin; 10] {
         [
             &self.nvcc,

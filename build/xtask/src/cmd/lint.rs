@@ -1,0 +1,57 @@
+//! The step of `test` that has linters look at the workflow files.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::build::make_only;
+use super::test::Suite;
+use crate::cuda;
+use crate::graph::Graph;
+use crate::site::{Failure, Site};
+use crate::wheel::{Pin, Unpack, Wheels};
+use crate::workflow::{self, FOLDER};
+
+/// Starts each linter over [`FOLDER`].
+///
+/// # Errors
+/// The findings, or a linter that cannot be had.
+pub fn check(suite: &Suite<'_>, name: &str) -> Result<(), Failure> {
+    let [actionlint, shellcheck, zizmor] = programs(suite.site)?;
+    let folder = suite.site.root.join(FOLDER);
+    let mut mistakes = Command::new(actionlint);
+    mistakes.arg("-shellcheck").arg(shellcheck);
+    mistakes.args(["-pyflakes=", "-no-color"]);
+    mistakes.args(workflow::names().map(|name| folder.join(name)));
+    suite.run(name, &mut mistakes)?;
+    let mut weaknesses = Command::new(zizmor);
+    weaknesses.args(["--offline", "--no-progress", "--color", "never"]);
+    weaknesses.args(["--persona", "pedantic", "--min-severity", "medium"]);
+    suite.run(name, weaknesses.arg(folder))?;
+    Ok(())
+}
+
+/// The programs, each of its pinned wheel.
+fn programs(site: &Site) -> Result<[PathBuf; 3], Failure> {
+    let pins = cuda::pins(&site.root).map_err(|why| why.to_string())?;
+    let scripts = |pin: &Pin| format!("{}-{}.data/scripts", pin.name(), pin.version());
+    let folders = [
+        format!("{}/bin", pins.actionlint.name()),
+        scripts(&pins.shellcheck),
+        scripts(&pins.zizmor),
+    ];
+    let (mut graph, mut wheels) = (Graph::new(), Wheels::default());
+    let unpacked = pins.linters().into_iter().zip(&folders).map(|(pin, keep)| {
+        let (into, from) = (pin.name(), &[pin]);
+        wheels.unpack(
+            &mut graph,
+            &Unpack {
+                into,
+                wheels: from,
+                keep,
+            },
+        )
+    });
+    let unpacked = unpacked.collect::<Result<Vec<_>, _>>()?;
+    let made = make_only(site, &graph, &unpacked.iter().collect::<Vec<_>>())?;
+    Ok([0, 1, 2].map(|ix| made[ix].join(["actionlint", "shellcheck", "zizmor"][ix])))
+}
