@@ -13,6 +13,8 @@ than a fault that is looked for. A row of a router is a part, too; what it makes
 
 import torch
 
+from reference import router_of
+
 TOKENS = 256  # whose logits stand for a router behind the last layer
 VISITS = 16  # positions that a part needs to be judged
 ERRORS = 6  # standard errors that chance does not reach: some thousand parts are tried
@@ -59,7 +61,7 @@ class Gains:
         """What `added [n, hidden]` makes of the logits at router `place`, in positions `rows`."""
         last = place == len(self.layers)
         norm = self.norm if last else self.layers[place].post_attention_layernorm
-        weight = self.model.lm_head.weight[self.seen] if last else self.layers[place].mlp.gate.weight
+        weight = self.model.lm_head.weight[self.seen] if last else router_of(self.layers[place].mlp).weight
         residual = self.residual[place].flatten(0, -2)[rows]
         size = residual.pow(2).mean(-1, keepdim=True).add(self.eps).rsqrt()
         along = (residual * added).mean(-1, keepdim=True) * size * size
@@ -117,6 +119,9 @@ def first(output):
 
 
 def expert_of(experts, expert, x):
+    if hasattr(experts, "down_proj_bias"):
+        inner = experts._apply_gate(x @ experts.gate_up_proj[expert] + experts.gate_up_proj_bias[expert])
+        return inner @ experts.down_proj[expert] + experts.down_proj_bias[expert]
     gate, up = torch.nn.functional.linear(x, experts.gate_up_proj[expert]).chunk(2, -1)
     return torch.nn.functional.linear(experts.act_fn(gate) * up, experts.down_proj[expert])
 

@@ -91,9 +91,33 @@ def rounded_operands(model, nvfp4):
         torch.nn.functional.linear = multiply
         family.eager_attention_forward = attend
         try:
-            yield
+            with rounded_experts(model):
+                yield
         finally:
             torch.nn.functional.linear, family.eager_attention_forward = linear, attention
+
+
+def router_of(mlp):
+    """A layer's router, none of an MLP."""
+    named = (getattr(mlp, name, None) for name in ("gate", "router"))
+    return next((module for module in named if module is not None), None)
+
+
+@contextlib.contextmanager
+def rounded_experts(model):
+    """Rounds what experts multiply that do so without `linear`, those of gpt-oss."""
+    undo = []
+    for module in model.modules():
+        if hasattr(module, "_apply_gate") and hasattr(module, "down_proj_bias"):
+            hook = module.register_forward_pre_hook(lambda _, inputs: (rounded(inputs[0]), *inputs[1:]))
+            module._apply_gate = lambda x, gate=module._apply_gate: rounded(gate(x))
+            undo.append((module, hook))
+    try:
+        yield
+    finally:
+        for module, hook in undo:
+            hook.remove()
+            del module._apply_gate
 
 
 def choice(logits, count):
@@ -108,13 +132,13 @@ class Routers:
     def __init__(self, model):
         self.last = {}  # [positions, experts] of each layer, of the last run
         self.chosen = None  # [layers, positions, experts a token]; none: routers choose for themselves
-        blocks = [block.mlp for block in model.get_decoder().layers if hasattr(block.mlp, "gate")]
+        blocks = [block.mlp for block in model.get_decoder().layers if router_of(block.mlp) is not None]
         self.layers = len(blocks)  # none has a router in a model without experts
         if blocks:
-            self.experts, self.turns = blocks[0].gate.num_experts, blocks[0].gate.top_k
+            self.experts, self.turns = router_of(blocks[0]).num_experts, router_of(blocks[0]).top_k
             self.gates = int(hasattr(blocks[0], "shared_expert_gate"))  # logits that are told behind the experts'
         for layer, block in enumerate(blocks):
-            block.gate.register_forward_hook(self.hook(layer))
+            router_of(block).register_forward_hook(self.hook(layer))
 
     def hook(self, layer):
         def choose(module, inputs, output):

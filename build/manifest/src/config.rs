@@ -283,7 +283,7 @@ fn slowed(yarn: &Yarn) -> Vec<Fact> {
             &["/rope_scaling/original_max_position_embeddings"],
         ),
         of(
-            YARN,
+            FAMILY,
             json!(false),
             "/rope_parameters/truncate",
             &["/rope_scaling/truncate"],

@@ -18,7 +18,8 @@
 use super::format::{FP8_BLOCK, e4m3};
 use super::header::Dtype;
 use super::layout::{Expected, Layout, Weight};
-use crate::target::{self, Format, Kind, Purpose, Role, Site};
+use crate::shapes::largest;
+use crate::target::{self, Format, Kind, Purpose, Role, Site, each_experts};
 
 /// Distance of the channels that hold the same value for every token.
 const COMMON_EVERY: usize = 16;
@@ -34,6 +35,8 @@ pub const LAYER_GROWTH: f32 = 0.09;
 const MIXER_GAIN: f32 = 0.365;
 /// Factor of the experts' matrices that add it: with it a token's experts add 0.03.
 const EXPERT_GAIN: f32 = 0.286;
+/// Another of experts that are clamped, whose activations are larger: to the up they add one.
+const CLAMPED_GAIN: f32 = 0.034;
 /// Standard deviation of logits, in units of `sqrt(2 ln VOCAB)`.
 const HEAD_SPREAD: f32 = 1.05;
 /// Norm weights are `-NORM_SPREAD .. NORM_SPREAD` around their centre.
@@ -149,6 +152,12 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
 fn gain(role: Role) -> f32 {
     match role {
         Role::Output | Role::GdnOutput => MIXER_GAIN,
+        Role::ExpertDown
+            if largest(&each_experts![E => <E as crate::shapes::Experts>::CLAMPED as usize])
+                > 0 =>
+        {
+            CLAMPED_GAIN
+        }
         Role::ExpertDown | Role::SharedDown | Role::MlpDown => EXPERT_GAIN,
         _ => 1.0,
     }
