@@ -260,7 +260,8 @@ pub fn fixed(schema: &Value) -> Result<Option<Vec<&Value>>, String> {
     Ok(Some(values.iter().filter(fits).collect()))
 }
 
-fn is_of(value: &Value, name: &str) -> bool {
+/// Whether a value is of the type `name`.
+pub fn is_of(value: &Value, name: &str) -> bool {
     match value {
         Value::Null => name == "null",
         Value::Bool(_) => name == "boolean",

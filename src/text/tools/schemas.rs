@@ -5,6 +5,8 @@ use std::collections::HashMap;
 
 use serde_json::{Number, Value};
 
+use crate::grammar::calls::without_annotations;
+
 use super::members::Members;
 use super::{is_json, quoted};
 
@@ -30,15 +32,18 @@ impl ToolSchemas {
     /// Reads tools in the form of the chat completions API; what it does not understand is
     /// taken as text.
     pub fn new<'v>(tools: impl IntoIterator<Item = &'v Value>) -> ToolSchemas {
-        let functions = tools.into_iter().filter_map(|tool| {
-            let function = &tool["function"];
-            let root = Root::new(&function["parameters"]);
-            let members = Members::of(&root, root.value).typed(&root);
-            let mut names = members.names();
-            names.sort_by_key(|name| std::cmp::Reverse(name.len()));
-            let name = function["name"].as_str()?.to_string();
-            Some((name, Function { members, names }))
-        });
+        let functions = tools
+            .into_iter()
+            .map(without_annotations)
+            .filter_map(|tool| {
+                let function = &tool["function"];
+                let root = Root::new(&function["parameters"]);
+                let members = Members::of(&root, root.value).typed(&root);
+                let mut names = members.names();
+                names.sort_by_key(|name| std::cmp::Reverse(name.len()));
+                let name = function["name"].as_str()?.to_string();
+                Some((name, Function { members, names }))
+            });
         ToolSchemas {
             functions: functions.collect(),
         }

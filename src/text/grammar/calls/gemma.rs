@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::grammar::keywords;
 use crate::tools::gemma::{CALL, FUNCTION, Gemma, QUOTE};
-use crate::tools::{Member, Types};
+use crate::tools::{Member, Root, Types};
 
-use super::text::{ANY_TEXT, text_of};
+use super::text::{ANY_TEXT, NUMBER_KEYWORDS, TEXT_KEYWORDS, text_of};
 use super::{
     ANY, Argument, CallGrammar, Described, Form, Function, Lark, Members, at, literal, quoted,
 };
@@ -180,17 +180,21 @@ impl<'v> Values<'_, 'v> {
         if let Some(problem) = schema.get("type").and_then(keywords::unknown_type) {
             return Err(problem.into());
         }
+        let mut values = Vec::new();
         let names = match &schema["type"] {
             Value::String(name) => vec![name.as_str()],
             Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
             _ if schema.get("properties").is_some() => vec!["object"],
             _ => {
-                keywords::check(schema, &[])?;
                 any_value(self.lark);
-                return Ok(ANY_VALUE.to_string());
+                if keywords::check(schema, &[]).is_ok() {
+                    return Ok(ANY_VALUE.to_string());
+                }
+                check_scalars(schema, root)?;
+                values.push(format!("any_list | {ANY_OBJECT}"));
+                vec!["boolean", "null", "number", "string"]
             }
         };
-        let mut values = Vec::with_capacity(names.len());
         for name in names {
             values.push(self.typed(place, name, schema, depth)?);
         }
@@ -207,9 +211,8 @@ impl<'v> Values<'_, 'v> {
         match name {
             "string" => {
                 let text = text_of(schema, &self.function.root, QUOTE, Types::TEXT)?;
-                let fixed = text.fixed.join(" | ");
-                let text = text.free.unwrap_or_else(|| format!("({fixed})"));
                 let rule = self.new_rule()?;
+                let text = text.expression(self.lark, &rule);
                 self.lark.text_rule(&rule, &text, QUOTE, QUOTE);
                 Ok(format!("{} {rule}", literal(QUOTE)))
             }
@@ -323,6 +326,15 @@ impl<'v> Values<'_, 'v> {
         }
         Ok(format!(r#""{{" {first} "}}""#))
     }
+}
+
+/// # Errors
+/// Names a keyword of a schema that binds other values than texts and numbers.
+fn check_scalars(schema: &Value, root: &Root<'_>) -> Result<(), String> {
+    let known = [TEXT_KEYWORDS, NUMBER_KEYWORDS].concat();
+    keywords::check(schema, &[&known[..], &["allOf"]].concat())?;
+    let mut parts = schema["allOf"].as_array().into_iter().flatten();
+    parts.try_for_each(|part| keywords::check(keywords::followed(part, root)?, &known))
 }
 
 /// A member of an object inside the arguments, all of whose keywords are known.

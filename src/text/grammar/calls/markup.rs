@@ -1,6 +1,5 @@
 //! Calls whose arguments stand between tags.
 
-use llguidance::regex_to_lark;
 use serde_json::{Value, json};
 
 use crate::tools::Types;
@@ -127,7 +126,7 @@ fn write_argument<'v, T: Tags>(
             };
             (text, json)
         }
-        Described::Of(types) if types.is_text() => (Some(any_text()), None),
+        Described::Of(types) if types.is_text() => (Some(Text::any()), None),
         Described::Of(types) => (None, Some(lark.json(&json!({"type": types.names()}))?)),
     };
     let mut values: Vec<String> = json
@@ -135,7 +134,7 @@ fn write_argument<'v, T: Tags>(
         .into_iter()
         .collect();
     if let Some(text) = text {
-        let value = text_expression(lark, rule, &text);
+        let value = text.expression(lark, rule);
         lark.text_rule(
             &format!("{rule}_text"),
             &value,
@@ -146,14 +145,6 @@ fn write_argument<'v, T: Tags>(
     }
     lark.line(&format!("{rule}: {open} ({})", values.join(" | ")));
     Ok(())
-}
-
-/// Any text, and nothing else.
-fn any_text() -> Text {
-    Text {
-        free: Some(ANY_TEXT.to_string()),
-        ..Text::default()
-    }
 }
 
 /// How the argument is written where it may be text.
@@ -172,27 +163,7 @@ fn text_part<'v, T: Tags>(
         Ok(text) => Ok(Some(text)),
         Err(problem) => {
             function.tolerate(lark, at(place, problem))?;
-            Ok(Some(any_text()))
+            Ok(Some(Text::any()))
         }
-    }
-}
-
-/// A text as an expression of Lark. What reads as a value of another type is no free text.
-fn text_expression(lark: &mut Lark, rule: &str, text: &Text) -> String {
-    let lookalikes = text.lookalikes.lookalikes();
-    let free = text.free.as_ref().map(|free| match &lookalikes {
-        Some(others) => format!("{free} & ~/{}/", regex_to_lark(others, "")),
-        None => free.clone(),
-    });
-    match (free, text.fixed.is_empty()) {
-        (Some(free), true) => free,
-        (Some(free), false) if free == ANY_TEXT => free,
-        (Some(free), false) => {
-            // A conjunction is an operand by its name alone.
-            let name = rule.to_uppercase();
-            lark.line(&format!("{name}: {free}"));
-            format!("({name} | {})", text.fixed.join(" | "))
-        }
-        (None, _) => format!("({})", text.fixed.join(" | ")),
     }
 }

@@ -1,7 +1,11 @@
 //! Schemas that hold together, written as one where that says all that they say.
 
-use serde_json::{Map, Value};
+use std::collections::HashSet;
 
+use serde_json::{Map, Value, json};
+
+use super::fits::Judge;
+use super::text::{NUMBER_KEYWORDS, TEXT_KEYWORDS};
 use crate::grammar::keywords::{self, is_silent, spelt};
 use crate::tools::Root;
 
@@ -21,15 +25,39 @@ const ALONE: &[&str] = &[
     "type",
 ];
 
-/// A document in which each `allOf` is written as one schema where it can be.
+/// Keywords of schemas that hold together, or of which one does.
+const TOGETHER: &[&str] = &["allOf", "anyOf", "oneOf"];
+
+/// A document in which what holds together is written as one schema where it can be: references
+/// and `allOf` with what stands beside them, values that are listed, alternatives, types.
 pub fn merged(document: &Value) -> Value {
     // A reference would lead nowhere any more.
-    if document.to_string().contains("/allOf/") {
+    let text = document.to_string();
+    let inside = ["/allOf/", "/anyOf/", "/oneOf/"];
+    if inside.iter().any(|inside| text.contains(inside)) {
         return document.clone();
     }
     let root = Root::new(document);
-    let write = |schema: Map<String, Value>| together(&schema, &root).unwrap_or(schema);
+    let judge = Judge::new(&root);
+    let write = |schema: Map<String, Value>| {
+        let gathered = gathered(&schema);
+        let together = together(gathered.as_ref().unwrap_or(&schema), &root);
+        let schema = together.unwrap_or(schema);
+        let listed = judge.listed(&schema).filter(|schema| !is_empty(schema));
+        let schema = listed.unwrap_or(schema);
+        let spread = spread(&schema, &judge, &root).filter(|schema| !is_empty(schema));
+        spread.or_else(|| by_types(&schema)).unwrap_or(schema)
+    };
     keywords::rewritten(document, &write)
+}
+
+/// A reference that stands beside other keywords, among what holds together with them.
+fn gathered(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
+    let reference = schema.get("$ref")?;
+    told(schema).find(|(name, _)| *name != "$ref")?;
+    let mut one = schema.clone();
+    one.shift_remove("$ref");
+    Some(with_part(one, json!({"$ref": reference})))
 }
 
 /// Schema that says what another and the entries of its `allOf` say; None where no schema
@@ -40,7 +68,7 @@ fn together(schema: &Map<String, Value>, root: &Root<'_>) -> Option<Map<String, 
     one.shift_remove("allOf");
     let mut all: Vec<&Map<String, Value>> = Vec::with_capacity(parts.len());
     for part in parts {
-        let target = root.resolved(part);
+        let target = keywords::followed(part, root).unwrap_or(part);
         let part = if stands_alone(target.as_object()?) {
             target
         } else {
@@ -60,6 +88,150 @@ fn together(schema: &Map<String, Value>, root: &Root<'_>) -> Option<Map<String, 
         add(&mut one, keyword, value)?;
     }
     Some(one)
+}
+
+/// Schema in which each alternative says what stands beside all of them, without those of which
+/// then no value is left; None where one cannot say it.
+fn spread(
+    schema: &Map<String, Value>,
+    judge: &Judge<'_, '_>,
+    root: &Root<'_>,
+) -> Option<Map<String, Value>> {
+    let lifted = lifted(schema);
+    let schema = lifted.as_ref().unwrap_or(schema);
+    let keyword = alternatives_of(schema)?;
+    let (mut one, mut said) = (schema.clone(), schema.clone());
+    one.retain(|name, value| is_silent(name, value));
+    said.retain(|name, value| name != keyword && !is_silent(name, value));
+    let plain = |name: &String| ALONE.contains(&name.as_str()) || TOGETHER.contains(&name.as_str());
+    if said.is_empty() || !said.keys().all(plain) {
+        return None;
+    }
+    let size = Value::Object(said.clone()).to_string().len();
+    let mut all = Vec::new();
+    for option in schema[keyword].as_array()? {
+        judge.write(size)?;
+        let target = keywords::followed(option, root).unwrap_or(option);
+        if are_apart(said.get("type"), &target["type"]) {
+            continue;
+        }
+        let both = match target.as_object().filter(|target| stands_alone(target)) {
+            Some(target) => with(said.clone(), target),
+            None => together(&with_part(said.clone(), option.clone()), root)?,
+        };
+        let both = spread(&both, judge, root).unwrap_or(both);
+        let both = judge.listed(&both).unwrap_or(both);
+        let both = by_types(&both).unwrap_or(both);
+        if !is_empty(&both) {
+            all.push(Value::Object(both));
+        }
+    }
+    one.insert(keyword.to_string(), Value::from(all));
+    Some(one)
+}
+
+/// What a schema and another one say, which stands alone; what one cannot say of it is its part.
+fn with(mut schema: Map<String, Value>, other: &Map<String, Value>) -> Map<String, Value> {
+    let mut rest = Map::new();
+    for (keyword, value) in told(other) {
+        if add(&mut schema, keyword, value).is_none() {
+            rest.insert(keyword.clone(), value.clone());
+        }
+    }
+    match rest.is_empty() {
+        true => schema,
+        false => with_part(schema, Value::Object(rest)),
+    }
+}
+
+/// A schema with one more part that holds together with it.
+fn with_part(mut schema: Map<String, Value>, part: Value) -> Map<String, Value> {
+    match schema.get_mut("allOf") {
+        Some(Value::Array(parts)) => parts.push(part),
+        _ => drop(schema.insert("allOf".to_string(), json!([part]))),
+    }
+    schema
+}
+
+/// Which alternatives a schema has.
+fn alternatives_of(schema: &Map<String, Value>) -> Option<&'static str> {
+    let mut keywords = ["anyOf", "oneOf"].into_iter();
+    keywords.find(|keyword| schema.contains_key(*keyword))
+}
+
+/// A schema with the alternatives of one part of its `allOf` as its own.
+fn lifted(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
+    let parts = schema.get("allOf")?.as_array()?;
+    if alternatives_of(schema).is_some() {
+        return None;
+    }
+    let only = |part: &Value| {
+        let part = part.as_object()?;
+        let keyword = alternatives_of(part)?;
+        (told(part).count() == 1).then(|| (keyword, part[keyword].clone()))
+    };
+    let (at, (keyword, options)) = parts
+        .iter()
+        .map(only)
+        .enumerate()
+        .find_map(|(at, only)| Some((at, only?)))?;
+    let mut one = schema.clone();
+    one.get_mut("allOf")?.as_array_mut()?.remove(at);
+    one.insert(keyword.to_string(), options);
+    Some(one)
+}
+
+/// Schema whose keywords bind values of its types alone: an alternative for each of several types,
+/// of which one is bound.
+fn by_types(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
+    let names = schema.get("type")?;
+    let listed = names.as_array().map(Vec::as_slice);
+    let names = listed.unwrap_or(std::slice::from_ref(names));
+    let names: Option<Vec<&str>> = names.iter().map(Value::as_str).collect();
+    let bound = told(schema).any(|(name, _)| name != "type");
+    let listed = ["const", "enum"]
+        .iter()
+        .any(|list| schema.contains_key(*list));
+    if !bound || listed || !stands_alone(schema) {
+        return None;
+    }
+    let of = |name: &str| {
+        let mut one = schema.clone();
+        one.retain(|keyword, value| !is_silent(keyword, value) && binds(keyword, name));
+        one.insert("type".to_string(), Value::from(name));
+        one
+    };
+    let silent = schema.iter().filter(|(name, value)| is_silent(name, value));
+    let mut one: Map<String, Value> = silent
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    match names?.as_slice() {
+        [name] => one.extend(of(name)),
+        names => {
+            let options = names.iter().map(|name| Value::Object(of(name)));
+            one.insert("anyOf".to_string(), options.collect());
+        }
+    }
+    Some(one)
+}
+
+/// Whether a keyword of [`ALONE`] says something of values of a type.
+fn binds(keyword: &str, name: &str) -> bool {
+    let text = TEXT_KEYWORDS.contains(&keyword) && name == "string";
+    text || NUMBER_KEYWORDS.contains(&keyword) && matches!(name, "integer" | "number")
+}
+
+/// Whether the values or the alternatives that a schema lists are none.
+fn is_empty(schema: &Map<String, Value>) -> bool {
+    let mut lists = ["anyOf", "enum", "oneOf"].into_iter();
+    lists.any(|list| schema.get(list).is_some_and(|values| *values == json!([])))
+}
+
+/// Whether both are types, of which no value has two.
+fn are_apart(one: Option<&Value>, other: &Value) -> bool {
+    let known = |names: &Value| !names.is_null() && keywords::unknown_type(names).is_none();
+    let one = one.filter(|one| known(one) && known(other));
+    one.is_some_and(|one| types_of_both(one, other).is_none())
 }
 
 /// The keywords of a schema that say something of a value.
@@ -103,7 +275,7 @@ fn add_values(one: &mut Map<String, Value>, keyword: &str, value: &Value) -> Opt
     let mut values = list(keyword, value)?;
     for own in ["const", "enum"] {
         if let Some(value) = one.shift_remove(own) {
-            let own: Vec<String> = list(own, &value)?.iter().map(spelt).collect();
+            let own: HashSet<String> = list(own, &value)?.iter().map(spelt).collect();
             values.retain(|value| own.contains(&spelt(value)));
         }
     }
@@ -133,14 +305,13 @@ fn types_of_both(one: &Value, other: &Value) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn written(schema: Value) -> Value {
         let document = json!({"$defs": {
             "e": {"enum": ["p", "q"], "type": "string"},
             "short": {"maxLength": 3},
+            "via": {"$ref": "#/$defs/short", "minLength": 2},
             "o": {"type": "object", "properties": {"a": {"allOf": [{"$ref": "#/$defs/e"}]}}}
         }, "properties": {"s": schema}});
         merged(&document)["properties"]["s"].clone()
@@ -157,7 +328,7 @@ mod tests {
             ),
             (
                 json!({"type": "string", "allOf": [{"enum": ["p", 1]}, {"enum": [1.0, "p", 2]}]}),
-                json!({"type": "string", "enum": [1.0, "p"]}),
+                json!({"type": "string", "enum": ["p"]}),
             ),
             (
                 json!({"allOf": [{"minLength": 2}, {"$ref": "#/$defs/short"}, {"minLength": 1}]}),
@@ -181,6 +352,22 @@ mod tests {
                     {"properties": {}, "additionalProperties": false}]}),
                 json!({"type": "object", "properties": {}, "additionalProperties": false}),
             ),
+            (
+                json!({"$ref": "#/$defs/e", "pattern": "q"}),
+                json!({"type": "string", "enum": ["q"]}),
+            ),
+            (
+                json!({"allOf": [{"$ref": "#/$defs/via"}]}),
+                json!({"$ref": "#/$defs/via"}),
+            ),
+            (
+                json!({"type": "string", "minLength": 2, "title": "t", "anyOf": [
+                    {"$ref": "#/$defs/short"}, {"enum": ["a", "bb", 3]}, {"type": "null"},
+                    {"const": "x"}]}),
+                json!({"title": "t", "anyOf": [
+                    {"type": "string", "minLength": 2, "maxLength": 3},
+                    {"type": "string", "enum": ["bb"]}]}),
+            ),
         ] {
             assert_eq!(written(schema.clone()), expected, "{schema}");
         }
@@ -196,6 +383,9 @@ mod tests {
             json!({"allOf": [{"enum": ["a"]}, {"enum": ["b"]}]}),
             json!({"allOf": [{"type": "string"}, {"type": "null"}]}),
             json!({"allOf": [false]}),
+            json!({"$ref": "#/$defs/o", "minProperties": 1}),
+            json!({"minLength": 3, "anyOf": [{"$ref": "#/$defs/o"}, {"type": "string"}]}),
+            json!({"enum": ["a"], "minLength": 2}),
             json!({"allOf": "a"}),
             json!({"enum": [{"allOf": [{"type": "string"}]}]}),
         ] {

@@ -4,6 +4,7 @@
 //! what closes it, where the schema says more of it as a regular expression; other values are JSON
 //! under their schema.
 
+mod fits;
 mod gemma;
 mod json;
 mod markup;
@@ -222,11 +223,15 @@ fn literal(text: &str) -> String {
     quoted(text)
 }
 
-/// A tool whose parameters say nothing but what binds a call, in as few schemas as may be.
-fn without_annotations(tool: &Value) -> Value {
+/// A tool whose parameters say nothing but what binds a call, in as few schemas as may be; both
+/// who writes a grammar and who reads calls take them so.
+pub fn without_annotations(tool: &Value) -> Value {
     let mut tool = tool.clone();
     if let Some(parameters) = tool["function"].get_mut("parameters") {
-        *parameters = merge::merged(&keywords::standard(parameters));
+        *parameters = keywords::standard(parameters);
+        if limits::check_schemas([&*parameters]).is_ok() {
+            *parameters = merge::merged(parameters);
+        }
     }
     tool
 }

@@ -9,13 +9,22 @@ use crate::grammar::formats::{self, Format};
 use crate::grammar::{ecma, expression, keywords};
 use crate::tools::{Root, SCHEMA_DEPTH_MAX, Types};
 
-use super::quoted;
+use super::{Lark, quoted};
 
 /// Any text, with its line breaks.
 pub const ANY_TEXT: &str = r"/(?s:.*)/";
 
 /// Keywords of text that are honoured, or refused with words of their own.
-const TEXT_KEYWORDS: &[&str] = &["format", "maxLength", "minLength", "pattern"];
+pub const TEXT_KEYWORDS: &[&str] = &["format", "maxLength", "minLength", "pattern"];
+/// Keywords of numbers.
+pub const NUMBER_KEYWORDS: &[&str] = &[
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "format",
+    "maximum",
+    "minimum",
+    "multipleOf",
+];
 
 /// Numbers and whole ones as JSON writes them, as expressions of Lark.
 const NUMBER: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+\-]?[0-9]+)?/";
@@ -24,9 +33,8 @@ const INTEGER: &str = "/-?(0|[1-9][0-9]*)/";
 /// How an argument is written that may be text.
 #[derive(Debug, Default, PartialEq)]
 pub struct Text {
-    /// Texts of a length or an expression, which Lark cannot say beside others where they have a
-    /// conjunction in them.
-    pub free: Option<String>,
+    /// Texts of a length or an expression, each of some alternatives.
+    pub free: Vec<String>,
     /// Expressions of other texts: strings that are listed, and values of JSON that have few forms.
     pub fixed: Vec<String>,
     /// Types that are written as JSON.
@@ -57,7 +65,7 @@ pub fn text_of<'v>(
     let Texts {
         mut found, plain, ..
     } = texts;
-    if found.free.is_none() && found.fixed.is_empty() {
+    if found.free.is_empty() && found.fixed.is_empty() {
         return Err("has no text to choose".to_string());
     }
     let others = read.without_text();
@@ -66,6 +74,39 @@ pub fn text_of<'v>(
         false => others.without(plain),
     };
     Ok(found)
+}
+
+impl Text {
+    /// Any text, and nothing else.
+    pub fn any() -> Text {
+        Text {
+            free: vec![ANY_TEXT.to_string()],
+            ..Text::default()
+        }
+    }
+
+    /// The text as an expression of Lark, for the rule of this name. What reads as a value of
+    /// another type is no free text.
+    pub fn expression(&self, lark: &mut Lark, rule: &str) -> String {
+        let lookalikes = self.lookalikes.lookalikes();
+        let free = self.free.iter().map(|free| match &lookalikes {
+            Some(others) => format!("{free} & ~/{}/", regex_to_lark(others, "")),
+            None => free.clone(),
+        });
+        let mut parts: Vec<String> = free.collect();
+        let any = parts.iter().any(|part| part == ANY_TEXT);
+        if parts.len() == 1 && (any || self.fixed.is_empty()) {
+            return parts.remove(0);
+        }
+        for (at, part) in parts.iter_mut().enumerate() {
+            // A conjunction is an operand by its name alone.
+            let name = format!("{}_{at}", rule.to_uppercase());
+            lark.line(&format!("{name}: {part}"));
+            *part = name;
+        }
+        parts.extend_from_slice(&self.fixed);
+        format!("({})", parts.join(" | "))
+    }
 }
 
 struct Texts<'r, 'v> {
@@ -123,7 +164,7 @@ impl<'v> Texts<'_, 'v> {
         }
         let types = self.root.types(schema);
         if types.is_text() {
-            self.free(pattern_of(schema, self.root)?)?;
+            self.free(pattern_of(schema, self.root)?);
         } else {
             keywords::check(schema, &[])?;
         }
@@ -160,18 +201,15 @@ impl<'v> Texts<'_, 'v> {
     }
 
     /// Adds texts of a length or an expression.
-    fn free(&mut self, texts: String) -> Result<(), String> {
-        self.found.free = Some(match self.found.free.take() {
-            None => texts,
-            Some(free) if free == ANY_TEXT || texts == ANY_TEXT => ANY_TEXT.to_string(),
-            // A conjunction is no operand of an alternative.
-            Some(free) if free.contains(" & ") || texts.contains(" & ") => {
-                let problem = "alternatives of text with several keywords are not enforced";
-                return Err(problem.to_string());
-            }
-            Some(free) => format!("({free} | {texts})"),
-        });
-        Ok(())
+    fn free(&mut self, texts: String) {
+        let free = &mut self.found.free;
+        if texts == ANY_TEXT {
+            free.clear();
+        }
+        let known = |known: &String| *known == texts || known == ANY_TEXT;
+        if !free.iter().any(known) {
+            free.push(texts);
+        }
     }
 
     /// Adds some values, as the reader takes them.
@@ -217,9 +255,15 @@ fn check_type(schema: &Value) -> Result<(), String> {
     unknown.map_or(Ok(()), Err)
 }
 
-/// The texts of a schema without alternatives; several of its kind may hold together.
+/// The texts of a schema without alternatives; several of its kind may hold together. Where no type
+/// is said a number is read as a text, so that what binds numbers says nothing.
 fn pattern_of<'v>(schema: &'v Value, root: &Root<'v>) -> Result<String, String> {
-    keywords::check(schema, &[TEXT_KEYWORDS, &["allOf"]].concat())?;
+    let numbers = match root.types(schema).unsaid() {
+        true => NUMBER_KEYWORDS,
+        false => &[],
+    };
+    let known = [TEXT_KEYWORDS, numbers].concat();
+    keywords::check(schema, &[&known[..], &["allOf"]].concat())?;
     let mut parts = parts_of(schema)?;
     for part in schema["allOf"].as_array().into_iter().flatten() {
         let part = keywords::followed(part, root)?;
@@ -227,7 +271,7 @@ fn pattern_of<'v>(schema: &'v Value, root: &Root<'v>) -> Result<String, String> 
         if !root.types(part).is_text() {
             return Err("allOf leaves no text".to_string());
         }
-        keywords::check(part, TEXT_KEYWORDS)?;
+        keywords::check(part, &known)?;
         parts.extend(parts_of(part)?);
     }
     Ok(match parts.is_empty() {
@@ -291,18 +335,61 @@ fn length(schema: &Value) -> Result<Option<String>, String> {
 }
 
 /// A pattern that is searched for as one that is matched whole; None where its anchors are
-/// elsewhere than at its ends.
+/// elsewhere than at the ends of its alternatives.
 fn whole_match(pattern: &str) -> Option<String> {
+    let whole = || one_whole_match(pattern);
+    let parts = alternatives(pattern);
+    match parts.len() {
+        1 => whole(),
+        _ => whole().or_else(|| {
+            let parts: Option<Vec<String>> = parts.into_iter().map(one_whole_match).collect();
+            Some(parts?.join("|"))
+        }),
+    }
+}
+
+fn one_whole_match(pattern: &str) -> Option<String> {
     let begins = pattern.starts_with('^');
     let inner = pattern.strip_prefix('^').unwrap_or(pattern);
-    let ends = inner.ends_with('$') && !inner.ends_with("\\$");
+    let escapes = inner.strip_suffix('$').map(|inner| {
+        let bare = inner.trim_end_matches('\\');
+        inner.len() - bare.len()
+    });
+    let ends = escapes.is_some_and(|count| count % 2 == 0);
     let inner = if ends {
         &inner[..inner.len() - 1]
     } else {
         inner
     };
+    let anchored = begins || ends;
+    if signs(inner).any(|(_, sign, depth)| match sign {
+        '^' | '$' => true,
+        '|' => depth == 0 && anchored,
+        _ => false,
+    }) {
+        return None;
+    }
+    let anything = |anchored: bool| if anchored { "" } else { "(?s:.*)" };
+    Some(format!("{}(?:{inner}){}", anything(begins), anything(ends)))
+}
+
+/// The alternatives of a pattern.
+fn alternatives(pattern: &str) -> Vec<&str> {
+    let ends = signs(pattern).filter(|(_, sign, depth)| *sign == '|' && *depth == 0);
+    let ends: Vec<usize> = ends.map(|(at, ..)| at).collect();
+    let begins = std::iter::once(0).chain(ends.iter().map(|at| at + 1));
+    let ends = ends.iter().copied().chain([pattern.len()]);
+    begins
+        .zip(ends)
+        .map(|(begin, end)| &pattern[begin..end])
+        .collect()
+}
+
+/// The signs of a pattern that are not escaped, outside of classes: where, which, in how many
+/// groups.
+fn signs(pattern: &str) -> impl Iterator<Item = (usize, char, usize)> {
     let (mut depth, mut escaped, mut class) = (0_usize, false, false);
-    for char in inner.chars() {
+    pattern.char_indices().filter_map(move |(at, char)| {
         match char {
             _ if escaped => escaped = false,
             '\\' => escaped = true,
@@ -311,13 +398,10 @@ fn whole_match(pattern: &str) -> Option<String> {
             '[' => class = true,
             '(' => depth += 1,
             ')' => depth = depth.saturating_sub(1),
-            '^' | '$' => return None,
-            '|' if depth == 0 && (begins || ends) => return None,
-            _ => {}
+            _ => return Some((at, char, depth)),
         }
-    }
-    let anything = |anchored: bool| if anchored { "" } else { "(?s:.*)" };
-    Some(format!("{}(?:{inner}){}", anything(begins), anything(ends)))
+        None
+    })
 }
 
 #[cfg(test)]
@@ -424,7 +508,7 @@ mod tests {
     fn a_union_keeps_all_its_branches() {
         let found = |schema: Value| {
             let found = text(&schema, &json!({})).unwrap();
-            let free = found.free.is_some();
+            let free = !found.free.is_empty();
             (
                 free,
                 found.fixed.len(),
@@ -454,6 +538,19 @@ mod tests {
         ] {
             assert_eq!(found(schema.clone()), expected, "{schema}");
         }
+    }
+
+    #[test]
+    fn anchors_stand_at_the_ends_of_alternatives() {
+        for (pattern, whole) in [
+            ("a|b", "(?s:.*)(?:a|b)(?s:.*)"),
+            ("^a|b$", "(?:a)(?s:.*)|(?s:.*)(?:b)"),
+            ("^a$|^$|[|$]", "(?:a)|(?:)|(?s:.*)(?:[|$])(?s:.*)"),
+            (r"a\$|^(b|c)\\$", r"(?s:.*)(?:a\$)(?s:.*)|(?:(b|c)\\)"),
+        ] {
+            assert_eq!(whole_match(pattern).as_deref(), Some(whole));
+        }
+        assert_eq!(whole_match("a^|b"), None);
     }
 
     #[test]

@@ -284,6 +284,89 @@ fn calls_of_a_strict_tool_are_valid_or_it_is_refused() {
     for_each_syntax!(run(&grammars()));
 }
 
+/// Schemas of two keywords each, beside each other and together.
+fn pairs() -> Vec<Value> {
+    let keywords = json!([
+        {"enum": ["p", "q", "pq", 5, null]},
+        {"const": "pq"},
+        {"pattern": "^p"},
+        {"pattern": "q$|^z"},
+        {"minLength": 2},
+        {"maxLength": 2},
+        {"type": "string"},
+        {"type": ["string", "null"]},
+        {"type": ["integer", "string"]},
+        {"anyOf": [{"enum": ["p", "pz", 7]}, {"type": "null"}]},
+        {"anyOf": [{"type": "string", "pattern": "p", "minLength": 2},
+            {"type": "string", "pattern": "^z", "maxLength": 3}]},
+        {"oneOf": [{"const": "pq"}, {"type": "integer", "minimum": 3}]},
+        {"allOf": [{"minLength": 2}, {"pattern": "p"}]},
+        {"$ref": "#/$defs/e"},
+        {"$ref": "#/$defs/s"},
+        {"minimum": 3},
+        {"multipleOf": 5},
+        {"exclusiveMaximum": 6}
+    ]);
+    let keywords = keywords.as_array().unwrap();
+    let definitions = json!({"e": {"enum": ["p", "q", "zp", 5]},
+        "s": {"type": "string", "minLength": 2}});
+    let mut all = Vec::new();
+    for (at, one) in keywords.iter().enumerate() {
+        for other in &keywords[at + 1..] {
+            let mut beside = one.clone();
+            beside
+                .as_object_mut()
+                .unwrap()
+                .extend(other.as_object().unwrap().clone());
+            let together = json!({"allOf": [one, other]});
+            for mut schema in [beside, together] {
+                schema["$defs"] = definitions.clone();
+                all.push(schema);
+            }
+        }
+    }
+    all
+}
+
+/// An argument is held to two keywords wherever an answer is.
+#[test]
+fn pairs_of_keywords_are_enforced_in_arguments_as_in_answers() {
+    const REPLIES: usize = 2;
+    fn run<S: CallGrammar + Written>(grammars: &Grammars) {
+        let (mut held, mut refused) = (0, Vec::new());
+        // Others write arguments as these do, or leave them to the compiler of answers.
+        let all = matches!(S::NAME, "gemma" | "qwen3_coder");
+        let pairs = pairs().into_iter().enumerate();
+        for (at, schema) in pairs.filter(|(at, _)| all || at % 9 == 0) {
+            let answer = grammars.compile(DOMAIN, &json_grammar(schema.clone()));
+            let parameters = with_member(&schema);
+            let strict = forced::<S>(grammars, &parameters, true);
+            let loose = forced::<S>(grammars, &parameters, false);
+            let told = loose.as_ref().map(|loose| loose.warnings().join("; "));
+            if answer.is_ok() && (strict.is_err() || told != Ok(String::new())) {
+                refused.push(format!("{schema}: {:?}, {told:?}", strict.as_ref().err()));
+            }
+            let Ok(compiled) = strict else { continue };
+            held += 1;
+            let tools = tool(&parameters, true);
+            let mut random = Random::new(at as u64);
+            for _ in 0..REPLIES {
+                if let Some(reply) = random_reply(&compiled, S::CLOSE, &mut random) {
+                    assert_eq!(
+                        check::<S>(&tools, &reply),
+                        1,
+                        "{}: {schema}: {reply}",
+                        S::NAME
+                    );
+                }
+            }
+        }
+        assert!(refused.is_empty(), "{}: {}", S::NAME, refused.join("\n"));
+        assert!(held > 10, "{}: {held}", S::NAME);
+    }
+    for_each_syntax!(run(&grammars()));
+}
+
 /// What cannot be enforced of a tool that is not strict is told, and the request served.
 #[test]
 fn what_is_not_enforced_is_told_with_its_place_or_refused_once() {

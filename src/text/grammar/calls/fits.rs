@@ -1,0 +1,312 @@
+//! Which of the values that a schema lists are left by what else it says of them.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+
+use regex::{Regex, RegexBuilder};
+use serde_json::{Map, Value};
+
+use super::text::{NUMBER_KEYWORDS, TEXT_KEYWORDS};
+use crate::grammar::formats::{self, Format};
+use crate::grammar::keywords::{is_of, is_silent, spelt, unknown_type};
+use crate::grammar::{bounds, ecma};
+use crate::tools::{Root, SCHEMA_DEPTH_MAX};
+
+/// Keywords that a document's listed values are compared with; more are left as they are.
+const COMPARED_MAX: usize = 100_000;
+/// Bytes of what stands beside alternatives, written into each.
+const WRITTEN_BYTES_MAX: usize = 1 << 18;
+/// Bytes of an expression that was made ready.
+const EXPRESSION_BYTES_MAX: usize = 1 << 20;
+/// Keywords that bind lists and objects alone.
+const OF_CONTAINERS: &[&str] = &[
+    "additionalItems",
+    "additionalProperties",
+    "contains",
+    "dependentRequired",
+    "items",
+    "maxItems",
+    "maxProperties",
+    "minItems",
+    "minProperties",
+    "patternProperties",
+    "prefixItems",
+    "properties",
+    "propertyNames",
+    "required",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "uniqueItems",
+];
+
+/// Compares values with schemas of a document.
+pub struct Judge<'r, 'v> {
+    root: &'r Root<'v>,
+    /// Keywords that may still be looked at.
+    left: Cell<usize>,
+    /// Bytes that may still be written of what stands beside alternatives.
+    bytes: Cell<usize>,
+}
+
+/// Expressions by what they were in a schema; none where one cannot be followed.
+type Expressions = HashMap<String, Option<Regex>>;
+
+impl<'r, 'v> Judge<'r, 'v> {
+    pub fn new(root: &'r Root<'v>) -> Judge<'r, 'v> {
+        Judge {
+            root,
+            left: Cell::new(COMPARED_MAX),
+            bytes: Cell::new(WRITTEN_BYTES_MAX),
+        }
+    }
+
+    /// Counts what is written once more, into another alternative; None where it is too much.
+    pub fn write(&self, bytes: usize) -> Option<()> {
+        self.bytes.set(self.bytes.get().checked_sub(bytes)?);
+        Some(())
+    }
+
+    /// A schema that lists values with those alone that the rest of it leaves, if any; None where
+    /// that is not known, or nothing else is said.
+    pub fn listed(&self, schema: &Map<String, Value>) -> Option<Map<String, Value>> {
+        let (keyword, values) = match (schema.get("const"), schema.get("enum")) {
+            (Some(value), _) => ("const", std::slice::from_ref(value)),
+            (None, list) => ("enum", list?.as_array()?.as_slice()),
+        };
+        let mut rest = schema.clone();
+        rest.retain(|name, value| name != keyword && !is_silent(name, value));
+        let (mut expressions, mut kept) = (Expressions::new(), Vec::new());
+        for value in values {
+            if self.all(value, &rest, &mut expressions, 0)? {
+                kept.push(value.clone());
+            }
+        }
+        if kept.len() == values.len() && rest.keys().all(|name| name == "type") {
+            return None;
+        }
+        let mut one = schema.clone();
+        one.retain(|name, value| name == "type" || is_silent(name, value));
+        one.insert("enum".to_string(), Value::from(kept));
+        Some(one)
+    }
+
+    /// Whether a value is one of a schema; None where nobody knows.
+    fn fits(
+        &self,
+        value: &Value,
+        schema: &Value,
+        expressions: &mut Expressions,
+        depth: usize,
+    ) -> Option<bool> {
+        match schema {
+            Value::Bool(all) => Some(*all),
+            Value::Object(keywords) if depth <= SCHEMA_DEPTH_MAX => {
+                self.all(value, keywords, expressions, depth)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a value obeys all of some keywords.
+    fn all(
+        &self,
+        value: &Value,
+        keywords: &Map<String, Value>,
+        expressions: &mut Expressions,
+        depth: usize,
+    ) -> Option<bool> {
+        let mut all = true;
+        for (name, said) in keywords {
+            if is_silent(name, said) {
+                continue;
+            }
+            let size = said.as_array().map_or(1, Vec::len);
+            self.left.set(self.left.get().checked_sub(size)?);
+            let mut fits = |schema| self.fits(value, schema, expressions, depth + 1);
+            all &= match (name.as_str(), said) {
+                ("$ref", Value::String(name)) => fits(self.root.target(name)?)?,
+                ("not", _) => !fits(said)?,
+                ("allOf" | "anyOf" | "oneOf", Value::Array(parts)) => {
+                    let fit: Option<Vec<bool>> = parts.iter().map(fits).collect();
+                    let fit: Vec<bool> = fit?.into_iter().filter(|fits| *fits).collect();
+                    match name.as_str() {
+                        "allOf" => fit.len() == parts.len(),
+                        "anyOf" => !fit.is_empty(),
+                        _ => fit.len() == 1,
+                    }
+                }
+                (name, _) => obeys(value, name, said, expressions)?,
+            };
+        }
+        Some(all)
+    }
+}
+
+/// Whether a value obeys one keyword; None where nobody knows.
+fn obeys(value: &Value, name: &str, said: &Value, expressions: &mut Expressions) -> Option<bool> {
+    let container = value.is_array() || value.is_object();
+    Some(match (name, value) {
+        ("type", _) => {
+            let names = said
+                .as_array()
+                .map_or(std::slice::from_ref(said), Vec::as_slice);
+            unknown_type(said).is_none().then_some(())?;
+            names
+                .iter()
+                .filter_map(Value::as_str)
+                .any(|name| is_of(value, name))
+        }
+        ("const", _) => spelt(said) == spelt(value),
+        ("enum", _) => said
+            .as_array()?
+            .iter()
+            .any(|one| spelt(one) == spelt(value)),
+        ("minLength", Value::String(text)) => text.chars().count() as f64 >= said.as_f64()?,
+        ("maxLength", Value::String(text)) => text.chars().count() as f64 <= said.as_f64()?,
+        ("pattern", Value::String(text)) => {
+            let expression = || ecma::searched(said.as_str()?).ok();
+            found(text, said.as_str()?, expression, expressions)?
+        }
+        ("format", _) => is_of_format(value, said.as_str()?, expressions)?,
+        (name, Value::Number(_)) if NUMBER_KEYWORDS.contains(&name) => {
+            is_within(value, name, said)?
+        }
+        (name, _) if TEXT_KEYWORDS.contains(&name) || NUMBER_KEYWORDS.contains(&name) => true,
+        (name, _) => (OF_CONTAINERS.contains(&name) && !container).then_some(true)?,
+    })
+}
+
+/// Whether an expression is found in a text.
+fn found(
+    text: &str,
+    name: &str,
+    expression: impl FnOnce() -> Option<String>,
+    expressions: &mut Expressions,
+) -> Option<bool> {
+    let ready = expressions.entry(name.to_string()).or_insert_with(|| {
+        let mut builder = RegexBuilder::new(&expression()?);
+        builder.size_limit(EXPRESSION_BYTES_MAX).build().ok()
+    });
+    Some(ready.as_ref()?.is_match(text))
+}
+
+fn is_of_format(value: &Value, name: &str, expressions: &mut Expressions) -> Option<bool> {
+    match (formats::find(name)?, value) {
+        (Format::Text(whole), Value::String(text)) => {
+            let expression = || Some(format!("^(?:{whole})$"));
+            found(text, whole, expression, expressions)
+        }
+        (Format::Number(least, most), Value::Number(number)) => {
+            let number = number.as_f64()?;
+            Some(least as f64 <= number && number <= most as f64)
+        }
+        _ => Some(true),
+    }
+}
+
+/// Whether a number keeps to a bound, or is a multiple of a whole number.
+fn is_within(value: &Value, name: &str, said: &Value) -> Option<bool> {
+    if bounds::is_far(value) || bounds::is_far(said) {
+        return None;
+    }
+    let (number, bound) = (value.as_f64()?, said.as_f64()?);
+    Some(match name {
+        "minimum" => number >= bound,
+        "exclusiveMinimum" => number > bound,
+        "maximum" => number <= bound,
+        "exclusiveMaximum" => number < bound,
+        // Parts of numbers are not exact.
+        _ if number.fract() == 0.0 && bound.fract() == 0.0 && bound > 0.0 => number % bound == 0.0,
+        _ if bound.fract() == 0.0 && bound > 0.0 => false,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn left(schema: Value) -> Option<Value> {
+        let document = json!({"$defs": {"s": {"minLength": 2}, "o": {"$ref": "#/$defs/s"}}});
+        let root = Root::new(&document);
+        let left = Judge::new(&root).listed(schema.as_object().unwrap());
+        left.map(|mut left| left["enum"].take())
+    }
+
+    #[test]
+    fn values_are_left_that_obey_all_else() {
+        let values = json!(["a", "bb", "ccc", 2, 3.5, null]);
+        for (rest, expected) in [
+            (
+                json!({"pattern": "^.b|c$"}),
+                json!(["bb", "ccc", 2, 3.5, null]),
+            ),
+            (
+                json!({"minLength": 2, "type": "string"}),
+                json!(["bb", "ccc"]),
+            ),
+            (
+                json!({"maxLength": 1.0, "minimum": 3}),
+                json!(["a", 3.5, null]),
+            ),
+            (
+                json!({"multipleOf": 2, "type": ["number", "string"]}),
+                json!(["a", "bb", "ccc", 2]),
+            ),
+            (
+                json!({"exclusiveMaximum": 2, "not": {"type": "null"}}),
+                json!(["a", "bb", "ccc"]),
+            ),
+            (json!({"const": 2.0}), json!([2.0])),
+            (
+                json!({"$ref": "#/$defs/o"}),
+                json!(["bb", "ccc", 2, 3.5, null]),
+            ),
+            (
+                json!({"anyOf": [{"const": "a"}, {"maximum": 2, "type": "integer"}]}),
+                json!(["a", 2]),
+            ),
+            (
+                json!({"oneOf": [{"type": "string"}, {"maxLength": 2}]}),
+                json!(["ccc", 2, 3.5, null]),
+            ),
+            (
+                json!({"allOf": [{"type": "string"}, {"maxLength": 2}]}),
+                json!(["a", "bb"]),
+            ),
+            (
+                json!({"format": "date", "required": ["x"]}),
+                json!([2, 3.5, null]),
+            ),
+            (json!({"format": "uint8", "type": "integer"}), json!([2])),
+            (json!({"minLength": 9, "type": "string"}), json!([])),
+        ] {
+            let mut schema = rest.clone();
+            schema["enum"] = values.clone();
+            assert_eq!(left(schema), Some(expected), "{rest}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_knows_is_left_to_others() {
+        for schema in [
+            json!({"enum": ["a"]}),
+            json!({"enum": ["a"], "type": "string", "title": "t"}),
+            json!({"enum": ["a"], "pattern": "(?=a)"}),
+            json!({"enum": ["a"], "if": {}}),
+            json!({"enum": ["a"], "format": "phone"}),
+            json!({"enum": [0.3], "multipleOf": 0.1}),
+            json!({"enum": [{}], "required": ["a"]}),
+            json!({"enum": ["a"], "$ref": "#/$defs/absent"}),
+            json!({"enum": "a", "minLength": 2}),
+        ] {
+            assert_eq!(left(schema.clone()), None, "{schema}");
+        }
+        let many: Vec<Value> = (0..COMPARED_MAX).map(Value::from).collect();
+        assert!(left(json!({"enum": many, "minimum": 1})).is_some());
+        let one_more: Vec<Value> = (0..=COMPARED_MAX).map(Value::from).collect();
+        assert_eq!(left(json!({"enum": one_more, "minimum": 1})), None);
+    }
+}
