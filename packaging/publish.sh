@@ -3,7 +3,8 @@
 #   publish.sh plan TAG                                       refuses a tag that cannot be released
 #   publish.sh images TAG DIST OUT                            an image of each program, by podman, in a folder of OUT
 #   publish.sh make TAG DIST RELEASE KEY [EXPERIMENTAL...]    one signed folder of those that `cargo xtask dist` left in DIST,
-#                                                             and notes.md; those binaries are named there as experimental
+#                                                             notes.md, and assets with a line for each file; what is of
+#                                                             those binaries is called experimental in both
 set -eu
 
 packaging=$(dirname "$0")
@@ -57,3 +58,10 @@ cp "$key" "$release"
     [ $# = 0 ] || printf '\n## Experimental\n\nNobody has measured these on their hardware; they are built and checked:\n\n'
     [ $# = 0 ] || printf -- '- `%s`\n' "$@"
 } > notes.md
+for file in "$release"/*; do
+    name=${file##*/} label=
+    for binary; do
+        case $name in "$binary" | "$binary"[._]* | "$binary-$version"[.]*) label="#$name (experimental)" ;; esac
+    done
+    echo "$file$label"
+done > assets

@@ -1,10 +1,10 @@
-"""A Debian package on a system of its own, without a network: installed, served, killed, upgraded, removed; nothing is left.
+"""A Debian package and a bundle on a system of their own, without a network: installed, served, killed, upgraded, removed.
 
     debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus bookworm ROOT
-    python scripts/installed.py .atlas/dist/atlas-cpu-tiny-nvfp4/atlas-cpu-tiny-nvfp4_0.1.0_amd64.deb ROOT [--kills 100]
+    python scripts/installed.py .atlas/dist/atlas-cpu-tiny-nvfp4/atlas-cpu-tiny-nvfp4_0.1.0_amd64.deb ROOT [--kills 100] [--steps 20]
 
 Boots ROOT by systemd-nspawn with all changes in memory, so that ROOT stays as it is. Prints a line per check and exits 1 at
-the first that fails. Needs root, systemd-container, iproute2 and dpkg-deb; of Python the standard library only.
+the first that fails. Needs root, systemd-container, iproute2, dpkg-deb and strace; of Python the standard library only.
 """
 
 import argparse
@@ -12,8 +12,10 @@ import contextlib
 import ctypes
 import http.client
 import json
+import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,6 +35,9 @@ OTHER = "10.9.8.7"  # an address that is of no loopback
 KEY = "installed-0123456789"
 # Edits of the settings by sed.
 LINES = {"lan": "s/^#host/host/", "keys": "s/^#api-keys-file/api-keys-file/", "without-keys": "$a without-keys = true"}
+# System calls that are steps of a command: a file moves, is on the disk or goes, another program starts.
+STEPS = "/^(rename|link|unlink|mkdir|fsync|execve)"
+STEP_MICROSECONDS = 2000  # a step is held so long, for its line to be read before the next
 QUESTION = "What is the capital of France?"
 # What a running system, dpkg and its triggers write, whatever is installed.
 NOT_OURS = ["/proc", "/sys", "/dev", "/run", "/tmp", "/mnt", "/root", "/var/log", "/var/tmp", "/var/cache", "/var/lib/dpkg"]
@@ -46,6 +51,15 @@ def say(what):
 def require(condition, what):
     if not condition:
         sys.exit(f"FAIL {what}")
+
+
+def is_gone(group):
+    """Whether no process of a group is left, be it one that holds a lock while it dies."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 class Machine:
@@ -86,6 +100,24 @@ class Machine:
         done = subprocess.run(inside, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         require(not check or done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}")
         return done
+
+    def steps(self, last, *command):
+        """Runs a command, and kills it with all that it started behind this step, if it has one; its steps so far."""
+        read, write = os.pipe()
+        line = ["strace", "-f", "-qq", "-e", f"trace={STEPS}", "-e", "signal=none", "-o", f"/dev/fd/{write}"]
+        line += ["-e", f"inject={STEPS}:delay_exit={STEP_MICROSECONDS}"]
+        line += ["nsenter", "--target", self.leader, "--all", "--wd=/", *command]
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        traced = subprocess.Popen(line, pass_fds=[write], start_new_session=True, **quiet)
+        os.close(write)
+        with open(read) as told:
+            for count, _ in enumerate(told, 1):
+                if count == last:
+                    os.killpg(traced.pid, signal.SIGKILL)
+                    break
+        require(traced.wait() == (-signal.SIGKILL if count == last else 0), f"{command} ended with {traced.returncode}")
+        self.wait(lambda: is_gone(traced.pid), BOOT_SECONDS, f"what {command} started is gone")
+        return count
 
     def bring(self, path):
         shutil.copy(path, self.shared.name)
@@ -264,8 +296,81 @@ def newer(deb, folder):
     control = tree / "DEBIAN/control"
     control.write_text(control.read_text().replace("Version: ", "Version: 1:", 1))
     to = pathlib.Path(folder) / f"newer_{pathlib.Path(deb).name}"
-    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", tree, to], check=True, capture_output=True)
+    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", "-Zgzip", "-z1", tree, to], check=True, capture_output=True)
     return to
+
+
+def killed_at_steps(machine, most, command, before, behind):
+    """Runs a command to its end, then kills it behind as many as `most` of its steps; says how often."""
+    before()
+    steps = machine.steps(0, *command)
+    behind()
+    killed = range(1, steps + 1, -(-steps // most))
+    for step in killed:
+        before()
+        machine.steps(step, *command)
+        behind()
+    say(f"killed behind {len(killed)} of {steps} steps, told again: {' '.join(command)}")
+
+
+def package_killed(machine, unit, deb, upgrade, most):
+    """dpkg ends what it is told again, and what was served goes on meanwhile."""
+    clean = machine.files()
+
+    def is_removed():
+        machine.run("dpkg", "--purge", unit)
+        changed = sorted(machine.files() ^ clean)
+        require(not changed, f"a removal leaves or takes {changed}")
+
+    def is_installed():
+        machine.run("dpkg", "--install", deb)
+        machine.run(unit, "about")
+        require(machine.run("systemctl", "is-active", unit, check=False).returncode != 0, "nothing starts by itself")
+
+    def is_served():
+        machine.run("dpkg", "--install", deb)
+        machine.run("systemctl", "enable", "--now", unit)
+
+    def is_upgraded():
+        machine.wait(is_ready, READY_SECONDS, "the old server or the new one answers")
+        machine.run(unit, "about")
+        machine.run("dpkg", "--install", upgrade)
+        machine.wait(is_ready, READY_SECONDS, "the new server answers")
+        version = machine.run("dpkg-query", "--show", "--showformat=${Version}", unit).stdout
+        require(version.startswith("1:"), f"upgraded to {version}")
+
+    killed_at_steps(machine, most, ["dpkg", "--install", deb], lambda: machine.run("dpkg", "--purge", unit), is_installed)
+    killed_at_steps(machine, most, ["dpkg", "--install", upgrade], is_served, is_upgraded)
+    killed_at_steps(machine, most, ["dpkg", "--purge", unit], is_served, is_removed)
+
+
+def bundle_killed(machine, unit, deb, most):
+    """Installed by hand: the same of `install` and `uninstall`, whose service is then started by its unit."""
+    clean = machine.files()
+    bundle, there = f"/root/bundle/{unit}", f"/usr/local/bin/{unit}"
+    machine.run("sh", "-c", f"dpkg-deb -x {deb} /root/deb && /root/deb/usr/bin/{unit} bundle /root/bundle && rm -r /root/deb")
+    install, uninstall = [bundle, "install", "/root/bundle"], [there, "uninstall"]
+    service = f"systemctl daemon-reload && systemctl enable {unit} && systemctl reset-failed {unit} && systemctl restart {unit}"
+
+    def is_removed():
+        machine.run("systemctl", "stop", unit, check=False)
+        again = machine.run("test", "-e", there, check=False).returncode == 0
+        machine.run(*(uninstall if again else [bundle, "uninstall"]))
+        machine.run("systemctl", "daemon-reload")
+        changed = sorted(machine.files() ^ clean)
+        require(not changed, f"a removal leaves or takes {changed}")
+
+    def is_installed():
+        machine.run(*install)
+        machine.run("sh", "-c", service)
+
+    def is_upgraded():
+        machine.run("sh", "-c", service)
+        is_installed()
+
+    killed_at_steps(machine, most, install, is_removed, is_installed)
+    killed_at_steps(machine, most, install, is_installed, is_upgraded)
+    killed_at_steps(machine, most, uninstall, is_installed, is_removed)
 
 
 def life(machine, deb, options):
@@ -296,7 +401,8 @@ def life(machine, deb, options):
         thread.first.wait(READY_SECONDS)
     old = pid(machine, unit)
     with tempfile.TemporaryDirectory() as folder:
-        machine.run("dpkg", "--install", machine.bring(newer(deb, folder)))
+        upgrade = machine.bring(newer(deb, folder))
+    machine.run("dpkg", "--install", upgrade)
     machine.wait(lambda: is_ready() and pid(machine, unit) != old, READY_SECONDS, "the upgraded server is ready")
     ends(open_replies, "upgraded behind open replies")
     many = streams(STREAMS, 60)
@@ -311,6 +417,9 @@ def life(machine, deb, options):
     others = sorted(machine.files() ^ before)
     require(not others, f"a removal leaves or takes {others}")
     say("removed; nothing is left")
+    if options.steps:
+        package_killed(machine, unit, machine.bring(deb), upgrade, options.steps)
+        bundle_killed(machine, unit, machine.bring(deb), options.steps)
 
 
 def main():
@@ -318,6 +427,7 @@ def main():
     parser.add_argument("deb")
     parser.add_argument("root")
     parser.add_argument("--kills", type=int, default=5, help="how often the server is killed")
+    parser.add_argument("--steps", type=int, default=20, help="behind how many steps each command is killed, at most")
     options = parser.parse_args()
     machine = Machine(options.root)
     try:

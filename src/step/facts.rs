@@ -111,3 +111,16 @@ impl Facts {
             .map(|(_, content)| *content)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_that_fit_are_those_of_whole_prompts_and_of_states_but_one() {
+        assert_eq!(agents(1025, 0, 512 * PAGE), 2);
+        assert_eq!(agents(1024, 0, 512 * PAGE + 1), 1);
+        assert_eq!(agents(1024, 4, PAGE), 3);
+        assert_eq!(agents(2, 4, 3 * PAGE), 0);
+    }
+}

@@ -13,7 +13,7 @@ use crate::site::{Failure, Site};
 pub const FOLDER: &str = ".github/workflows";
 
 /// Files, with a mark where something of the targets or of every job belongs.
-const FILES: [(&str, &str); 4] = [
+pub const FILES: [(&str, &str); 4] = [
     ("ci.yml", include_str!("workflow/ci.yml")),
     ("nightly.yml", include_str!("workflow/nightly.yml")),
     ("weekly.yml", include_str!("workflow/weekly.yml")),
@@ -173,11 +173,6 @@ fn minutes(text: &str) -> usize {
         .iter()
         .map(|job| job.machines() * job.limit())
         .sum()
-}
-
-/// Names of the files.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    FILES.into_iter().map(|(name, _)| name)
 }
 
 /// Jobs of each file with what they wait for and the minutes they take at most.

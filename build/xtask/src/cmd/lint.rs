@@ -9,7 +9,7 @@ use crate::cuda;
 use crate::graph::Graph;
 use crate::site::{Failure, Site};
 use crate::wheel::{Pin, Unpack, Wheels};
-use crate::workflow::{self, FOLDER};
+use crate::workflow::{FILES, FOLDER};
 
 /// Starts each linter over [`FOLDER`].
 ///
@@ -21,8 +21,10 @@ pub fn check(suite: &Suite<'_>, name: &str) -> Result<(), Failure> {
     let mut mistakes = Command::new(actionlint);
     mistakes.arg("-shellcheck").arg(shellcheck);
     mistakes.args(["-pyflakes=", "-no-color"]);
-    mistakes.args(workflow::names().map(|name| folder.join(name)));
-    suite.run(name, &mut mistakes)?;
+    suite.run(
+        name,
+        mistakes.args(FILES.map(|(file, _)| folder.join(file))),
+    )?;
     let mut weaknesses = Command::new(zizmor);
     weaknesses.args(["--offline", "--no-progress", "--color", "never"]);
     weaknesses.args(["--persona", "pedantic", "--min-severity", "medium"]);

@@ -4,7 +4,6 @@ pub mod bench;
 pub mod build;
 pub mod check;
 pub mod checkpoint;
-pub mod ci;
 pub mod clean;
 pub mod dist;
 pub mod figures;

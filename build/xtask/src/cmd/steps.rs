@@ -159,9 +159,6 @@ const EXAMPLE_SAYS: [&str; 2] = ["Paris", "42"];
 const SWEEP: &str = "scripts/sweep.py";
 const SWEEP_TEST: &str = "scripts/sweep_test.py";
 
-/// Black-box tests. Compiled with `ATLAS_BINARY` they test that binary.
-const END_TO_END: &str = "ci/e2e";
-
 /// All steps, or those of one target.
 ///
 /// # Errors
@@ -270,12 +267,7 @@ fn cargo_step(name: &'static str, protects: &'static str, args: &'static str) ->
 }
 
 /// Tests of a crate that serves any target.
-fn room_step(site: &Site, room: Room) -> Result<Step, Failure> {
-    let Room {
-        package,
-        folder,
-        compared,
-    } = room;
+fn room_step(site: &Site, (package, folder, compared): Room) -> Result<Step, Failure> {
     let run = move |suite: &Suite<'_>, name: &str| {
         let args = format!("-p {package} --lib --no-fail-fast");
         let run = |cargo| suite.run(name, &mut linted(cargo));
@@ -308,7 +300,7 @@ fn linted(mut cargo: Command) -> Command {
 fn clippy(suite: &Suite<'_>, name: &str) -> Result<(), String> {
     const ALL: &str = "--all-targets --no-run";
     let pipeline = suite.cargo(&format!("test -p gguf -p manifest -p xtask --locked {ALL}"));
-    let rooms = ROOMS.map(|room| format!("-p {}", room.package)).join(" ");
+    let rooms = ROOMS.map(|(package, ..)| format!("-p {package}")).join(" ");
     let product = suite.product_cargo(
         "test",
         Optimised::Yes,
@@ -404,7 +396,7 @@ fn real_step(leaf: &str) -> Step {
     script_step(
         format!("real model {leaf}"),
         "logits, token ids and replies of an outside reference",
-        (REAL_MODEL, &["python3"]),
+        ["python3"],
         move |suite, name| real(suite, name, &target),
     )
     .reads(
@@ -420,8 +412,7 @@ fn real(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let model = suite.site.target(Some(target))?.leaf.model;
     let mut command = python(suite, REAL_MODEL);
     command.arg(path).args(weights);
-    command.arg(format!("targets/_model/{model}"));
-    Ok(suite.run(name, &mut command).map(drop)?)
+    run(suite, name, command.arg(format!("targets/_model/{model}")))
 }
 
 /// `cargo test` succeeds when its filter matches nothing; that would protect nothing.
@@ -442,10 +433,7 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
         Step::new(
             "end to end",
             "the release binary's behaviour over a real socket",
-            move |suite, name| match suite.site.root.join(END_TO_END).is_dir() {
-                true => end_to_end(suite, name, target).into(),
-                false => absent(END_TO_END),
-            },
+            move |suite, name| end_to_end(suite, name, target).into(),
         )
         .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT).binary(target))
         .turn(Turn::Alone),
@@ -458,28 +446,28 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
         script_step(
             "chat page",
             "the page in a real browser",
-            (CHAT_PAGE, &["python3", BROWSER]),
+            ["python3", BROWSER],
             move |suite, name| chat_page(suite, name, target),
         )
         .reads(Reads::of(&["scripts"]).binary(target)),
         script_step(
             "sweep",
             "measured figures are those of the server, and failures are told",
-            (SWEEP_TEST, &["python3"]),
+            ["python3"],
             move |suite, name| sweep(suite, name, target),
         )
         .reads(Reads::of(&["scripts"]).binary(target)),
         script_step(
             "tiny evaluation",
             "the served model really answers",
-            (EVALUATION, &["python3"]),
+            ["python3"],
             move |suite, name| evaluate(suite, name, target),
         )
         .reads(Reads::of(&["scripts"]).binary(target)),
         Step::new(
             "tiny drafts",
             "the drafting layer is worth its weights",
-            move |suite, name| drafts(suite, name, target),
+            move |suite, name| drafts(suite, name, target).into(),
         )
         .reads(Reads::of(&["scripts"]).binary(target)),
     ];
@@ -492,35 +480,32 @@ fn proxy_step(proxy: &'static str, target: &'static str) -> Step {
     script_step(
         format!("proxy {proxy}"),
         "streams, cancellation and the page behind it",
-        (PROXIES, &["python3", "openssl", proxy]),
+        ["python3", "openssl", proxy],
         move |suite, name| try_proxy(suite, name, target, proxy),
     )
     .reads(Reads::of(&["packaging", "scripts"]).binary(target))
 }
 
-/// A step of a script, skipped where that is not there, or a program that it needs.
+/// A step of a script, skipped where a program that it needs is missing.
 fn script_step<const N: usize>(
     name: impl Into<String>,
     protects: &'static str,
-    (script, programs): (&'static str, &[&'static str; N]),
+    programs: [&'static str; N],
     run: impl Fn(&Suite<'_>, &str) -> Result<(), Failure> + Send + Sync + 'static,
 ) -> Step {
-    let programs = *programs;
     Step::new(name, protects, move |suite, name| {
-        missing(script, &programs, suite).unwrap_or_else(|| run(suite, name).into())
+        let mut missing = programs.iter().filter(|program| on_path(program).is_none());
+        match missing.next() {
+            Some(program) => lacks(program, program).into(),
+            None => run(suite, name).into(),
+        }
     })
 }
 
-/// What keeps a step with a script from running: the script, or a program that it needs.
-fn missing(script: &str, programs: &[&str], suite: &Suite<'_>) -> Option<Outcome> {
-    if !suite.site.root.join(script).exists() {
-        return Some(absent(script));
-    }
-    let program = programs.iter().find(|program| on_path(program).is_none())?;
-    Some(Outcome::Skipped {
-        why: format!("{program} is missing; apt-get install {program}"),
-        installable: true,
-    })
+/// A program that is missing, and its package.
+fn lacks(program: &str, package: &str) -> Result<(), Failure> {
+    let why = format!("{program} is missing; apt-get install {package}");
+    Err(Failure::Missing(why))
 }
 
 /// The server that a step asks, as it is released.
@@ -535,25 +520,22 @@ fn server(suite: &Suite<'_>, name: &str, target: &str) -> Result<Server, Failure
 
 fn chat_page(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let server = server(suite, name, target)?;
-    let mut command = python(suite, CHAT_PAGE);
-    command.arg(&server.url);
-    Ok(suite.run(name, &mut command).map(drop)?)
+    run(suite, name, python(suite, CHAT_PAGE).arg(&server.url))
 }
 
 fn sweep(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let server = server(suite, name, target)?;
-    suite.run(name, &mut python(suite, SWEEP_TEST))?;
+    run(suite, name, &mut python(suite, SWEEP_TEST))?;
     let results = suite.site.atlas().join("log").join("sweep");
     let mut command = python(suite, SWEEP);
     command.args([&server.url, "--short", "--out"]).arg(results);
-    Ok(suite.run(name, &mut command).map(drop)?)
+    run(suite, name, &mut command)
 }
 
 fn try_proxy(suite: &Suite<'_>, name: &str, target: &str, proxy: &str) -> Result<(), Failure> {
     let path = build(suite.site, Some(target), false)?;
     let mut command = python(suite, PROXIES);
-    command.arg(proxy).arg("--binary").arg(path);
-    Ok(suite.run(name, &mut command).map(drop)?)
+    run(suite, name, command.args([proxy, "--binary"]).arg(path))
 }
 
 /// A script of the workspace; it leaves no compiled modules there.
@@ -561,6 +543,10 @@ fn python(suite: &Suite<'_>, script: &str) -> Command {
     let mut command = Command::new("python3");
     command.args(["-B", script]).current_dir(&suite.site.root);
     command
+}
+
+fn run(suite: &Suite<'_>, name: &str, command: &mut Command) -> Result<(), Failure> {
+    Ok(suite.run(name, command).map(drop)?)
 }
 
 /// Builds the binary and checks what it promises about itself.
@@ -608,24 +594,13 @@ fn library(suite: &Suite<'_>, name: &str) -> Result<(), String> {
     }
 }
 
-/// The outcome of a step whose files are not in the workspace.
-fn absent(path: &str) -> Outcome {
-    Outcome::Skipped {
-        why: format!("{path} is missing in the workspace"),
-        installable: true,
-    }
-}
-
 fn evaluate(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let server = server(suite, name, target)?;
     let served = served(suite);
     let _ = std::fs::remove_file(&served);
     let mut command = python(suite, EVALUATION);
-    command
-        .args(["--url", &server.url, "--short", EVALUATION_QUESTIONS])
-        .arg("--served")
-        .arg(served);
-    Ok(suite.run(name, &mut command).map(drop)?)
+    command.args(["--url", &server.url, "--short", EVALUATION_QUESTIONS]);
+    run(suite, name, command.arg("--served").arg(served))
 }
 
 /// Where the evaluation leaves what was served.
@@ -633,18 +608,12 @@ fn served(suite: &Suite<'_>) -> PathBuf {
     suite.site.atlas().join("log").join(SERVED)
 }
 
-fn drafts(suite: &Suite<'_>, name: &str, target: &str) -> Outcome {
-    match served(suite).exists() {
-        true => compare_drafts(suite, name, target).into(),
-        false => Outcome::Skipped {
-            why: "the evaluation left no served replies".to_string(),
-            installable: true,
-        },
-    }
-}
-
 /// First drafts against what was served.
-fn compare_drafts(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
+fn drafts(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
+    if !served(suite).exists() {
+        let why = "the evaluation left no served replies";
+        return Err(Failure::Missing(why.to_string()));
+    }
     let path = build(suite.site, Some(target), false)?;
     let mut command = Command::new(path);
     command.args(["selftest", "--drafts"]).arg(served(suite));
@@ -670,7 +639,7 @@ fn percent(text: &str) -> Option<f64> {
 
 fn device_steps(target: &str) -> Vec<Step> {
     let (starting, parity) = (target.to_string(), target.to_string());
-    let start = move |suite: &Suite<'_>, name: &str| start(suite, name, &starting);
+    let start = move |suite: &Suite<'_>, name: &str| start(suite, name, &starting).into();
     let parity = move |suite: &Suite<'_>, name: &str| match Path::new(GPU).exists() {
         true => selftest(suite, name, &parity).into(),
         false => Outcome::Skipped {
@@ -695,42 +664,27 @@ fn device_steps(target: &str) -> Vec<Step> {
 }
 
 /// Starts the binary, in an emulator if it is for another host.
-fn start(suite: &Suite<'_>, name: &str, target: &str) -> Outcome {
-    let command = match start_command(suite.site, target) {
-        Ok(Some(command)) => Ok(command),
-        Ok(None) => Err(Failure::Missing(format!(
-            "{EMULATOR} is missing; apt-get install qemu-user-static"
-        ))),
-        Err(why) => Err(why),
-    };
-    command
-        .and_then(|mut command| Ok(suite.run(name, &mut command).map(drop)?))
-        .into()
-}
-
-fn start_command(site: &Site, target: &str) -> Result<Option<Command>, Failure> {
-    let path = build(site, Some(target), false)?;
-    let host = site.target(Some(target))?.hardware.host.unwrap_or_default();
+fn start(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
+    let path = build(suite.site, Some(target), false)?;
+    let host = suite.site.target(Some(target))?.hardware.host;
+    let host = host.unwrap_or_default();
     let mut command = match host.split('-').next() {
         Some(machine) if machine != std::env::consts::ARCH => {
-            let Some(emulator) = on_path(EMULATOR) else {
-                return Ok(None);
-            };
-            let mut command = Command::new(emulator);
+            if on_path(EMULATOR).is_none() {
+                return lacks(EMULATOR, "qemu-user-static");
+            }
+            let mut command = Command::new(EMULATOR);
             command.args(["-L", EMULATED_ROOT]).arg(path);
             command
         }
         _ => Command::new(path),
     };
-    command.arg("about");
-    Ok(Some(command))
+    run(suite, name, command.arg("about"))
 }
 
 fn selftest(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let path = build(suite.site, Some(target), false)?;
-    Ok(suite
-        .run(name, Command::new(path).arg("selftest"))
-        .map(drop)?)
+    run(suite, name, Command::new(path).arg("selftest"))
 }
 
 /// Kernels of a small model of each family, for the GPUs in turn: the workflows build them for all.

@@ -43,6 +43,9 @@ pub struct Test {
     /// run also what the workflows run: more models, and the kernels of every family
     #[argh(switch)]
     all: bool,
+    /// run what the workflows run, and fail where a package is missing that a step needs
+    #[argh(switch)]
+    complete: bool,
     /// run the steps that are up to date, too
     #[argh(switch)]
     again: bool,
@@ -57,7 +60,7 @@ impl Test {
         let is_near = |step: &Step| step.reads.as_ref().is_some_and(Reads::is_near);
         steps.retain(|step| step.name.starts_with(&self.step));
         steps.retain(|step| !self.changed || is_near(step));
-        let takes_all = self.all || self.target.is_some() || !self.step.is_empty();
+        let takes_all = self.all || self.complete || self.target.is_some() || !self.step.is_empty();
         steps.retain(|step| takes_all || step.tier == Tier::Suite);
         if steps.is_empty() {
             let why = format!("no step begins with `{}`; --list prints them", self.step);
@@ -69,62 +72,24 @@ impl Test {
             }
             return Ok(());
         }
-        let policy = Policy {
-            packages_required: false,
-            again: self.again,
-            explain: self.explain,
-        };
-        suite(site, steps, policy)
+        suite(site, steps, &self)
     }
 }
 
-/// Crates that are the same for every target.
+/// Crates that are the same for every target: package, folder, and files beside it that its tests
+/// compare.
 pub const ROOMS: [Room; 5] = [
-    Room::new("host", "src/host", &[]),
-    Room::new("step", "src/step", &[]),
-    Room::new("engine", "src/engine", &[]),
-    Room::new("text", "src/text", &[]),
-    Room::new(
+    ("host", "src/host", &[]),
+    ("step", "src/step", &[]),
+    ("engine", "src/engine", &[]),
+    ("text", "src/text", &[]),
+    (
         "atlas-http",
         "src/http",
         &["ci/e2e/recordings", "packaging"],
     ),
 ];
-
-/// A crate of the binary.
-#[derive(Clone, Copy, Debug)]
-pub struct Room {
-    /// Name of its package.
-    pub package: &'static str,
-    pub folder: &'static str,
-    /// Files beside it that its tests compare.
-    pub compared: &'static [&'static str],
-}
-
-impl Room {
-    const fn new(
-        package: &'static str,
-        folder: &'static str,
-        compared: &'static [&'static str],
-    ) -> Room {
-        Room {
-            package,
-            folder,
-            compared,
-        }
-    }
-}
-
-/// How a suite is run.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Policy {
-    /// Whether a step that is skipped for a missing package fails.
-    pub packages_required: bool,
-    /// Whether steps that are up to date run, too.
-    pub again: bool,
-    /// Whether it is told why each step runs, and what it reads.
-    pub explain: bool,
-}
+pub type Room = (&'static str, &'static str, &'static [&'static str]);
 
 /// Optimisation of a crate where it is tested.
 #[derive(Clone, Copy, Debug)]
@@ -177,7 +142,9 @@ impl Suite<'_> {
     ) -> Result<Command, String> {
         let toolchain = Toolchain::find(&self.site.root)?;
         let mut command = self.cargo(verb);
-        let rooms = ROOMS.iter().map(|room| (room.package, Optimised::No));
+        let rooms = ROOMS
+            .map(|(package, ..)| (package, Optimised::No))
+            .into_iter();
         let others = [
             ("atlas", Optimised::No),
             ("ffi", optimised),
@@ -230,11 +197,11 @@ impl Suite<'_> {
 }
 
 /// Runs the steps, reports, and fails if one of them did.
-pub fn suite(site: &Site, steps: Vec<Step>, policy: Policy) -> Result<(), Failure> {
+fn suite(site: &Site, steps: Vec<Step>, options: &Test) -> Result<(), Failure> {
     let log = site.atlas().join("log");
     std::fs::create_dir_all(&log).map_err(|why| format!("make {}: {why}", log.display()))?;
     let suite = Suite { site };
-    let passes = Passes::open(site, policy)?;
+    let passes = Passes::open(site, options)?;
     let (mut passed, mut failed, mut skipped) = (0, vec![], vec![]);
     for (step, outcome) in outcomes(&steps, |step| outcome(&suite, step, &passes)) {
         match outcome {
@@ -288,16 +255,16 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 }
 
 /// Record of steps that passed.
-struct Passes {
+struct Passes<'a> {
     atlas: PathBuf,
     digests: Digests,
     /// The compiler and xtask, which decide how any step ends.
     tools: String,
-    policy: Policy,
+    options: &'a Test,
 }
 
-impl Passes {
-    fn open(site: &Site, policy: Policy) -> Result<Passes, Failure> {
+impl<'a> Passes<'a> {
+    fn open(site: &Site, options: &'a Test) -> Result<Passes<'a>, Failure> {
         let atlas = site.atlas();
         let digests = Digests::load(atlas.join("test-digests"));
         let rustc = Toolchain::find(&site.root)?.rustc.identity;
@@ -312,7 +279,7 @@ impl Passes {
             tools: format!("tool rustc = {rustc:?}\ntool xtask = {own}\n"),
             atlas,
             digests,
-            policy,
+            options,
         })
     }
 
@@ -323,7 +290,7 @@ impl Passes {
         };
         let facts = format!("{}{}", self.tools, reads.facts(site, &self.digests)?);
         let reason = explain::changed(&self.atlas, &slug(&step.name), &facts);
-        if self.policy.explain {
+        if self.options.explain {
             let why = reason
                 .as_ref()
                 .map_or("nothing changed".to_string(), Reason::to_string);
@@ -350,11 +317,11 @@ struct Known {
     reason: Option<Reason>,
 }
 
-fn outcome(suite: &Suite<'_>, step: &Step, passes: &Passes) -> Outcome {
+fn outcome(suite: &Suite<'_>, step: &Step, passes: &Passes<'_>) -> Outcome {
     let since = Instant::now();
     let known = passes.known(suite.site, step);
     if let Ok(Some(Known { reason: None, .. })) = &known
-        && !passes.policy.again
+        && !passes.options.again
     {
         println!("ok    {} (up to date)", step.name);
         return Outcome::UpToDate;
@@ -368,7 +335,7 @@ fn outcome(suite: &Suite<'_>, step: &Step, passes: &Passes) -> Outcome {
         Outcome::Skipped {
             why,
             installable: true,
-        } if passes.policy.packages_required => Outcome::Failed(why),
+        } if passes.options.complete => Outcome::Failed(why),
         outcome => outcome,
     };
     let seconds = since.elapsed().as_secs_f32();
@@ -413,11 +380,21 @@ mod tests {
         std::fs::create_dir_all(root.join(".atlas")).unwrap();
         let site = Site { root: root.clone() };
         let write = |text: &str| std::fs::write(root.join("read"), text).unwrap();
+        let options = Test {
+            target: None,
+            list: false,
+            explain: false,
+            changed: false,
+            all: false,
+            complete: false,
+            again: false,
+            step: String::new(),
+        };
         let passes = Passes {
             atlas: site.atlas(),
             digests: Digests::load(root.join("digests")),
             tools: String::new(),
-            policy: Policy::default(),
+            options: &options,
         };
         for name in ["explain", "work"] {
             std::fs::create_dir_all(site.atlas().join(name)).unwrap();

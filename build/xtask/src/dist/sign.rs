@@ -187,6 +187,16 @@ mod tests {
             notes.contains("- One binary per") && notes.contains("- `atlas-other`"),
             "{notes}"
         );
+        let assets = fs::read_to_string(place.join("assets")).unwrap();
+        let other = assets.lines().filter(|line| line.contains("atlas-other"));
+        assert!(
+            other.clone().count() == 4
+                && other.clone().all(|line| line.ends_with("(experimental)"))
+        );
+        assert!(
+            assets.contains("\nrelease/atlas-cpu-tiny-nvfp4\n"),
+            "{assets}"
+        );
         let release = place.join("release");
         // Who downloads takes a few of the files.
         fs::remove_file(release.join("atlas-other")).unwrap();
