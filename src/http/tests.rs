@@ -534,6 +534,29 @@ fn a_reply_goes_on_with_the_final_message_where_that_is_asked_for() {
     }
 }
 
+/// The form is that of the whole message, of which the reply is the rest.
+#[test]
+fn a_message_that_is_gone_on_with_has_the_form_that_is_asked_for() {
+    let server = TestServer::start(Script::text("\"a\":1}"));
+    let schema = json!({"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"],
+        "additionalProperties": false});
+    let ask = |said: &str| {
+        let body = json!({"max_tokens": 20,
+            "output_config": {"format": {"type": "json_schema", "schema": schema}},
+            "messages": [{"role": "user", "content": "hi"},
+                {"role": "assistant", "content": said}]});
+        server.post("/v1/messages", &body).answer()
+    };
+    assert_eq!(ask("{").json()["content"][0]["text"], "\"a\":1}");
+    let refused = ask("Sure: ");
+    assert_eq!(refused.status, 400);
+    let said = refused.error()["message"].to_string();
+    assert!(
+        said.contains("output_config: is not what the message begins with"),
+        "{said}"
+    );
+}
+
 #[test]
 fn texts_and_conversations_become_tokens_and_text_again() {
     let server = TestServer::start(Script::text("a"));

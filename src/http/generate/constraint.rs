@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::error::ApiError;
-use engine::constraint::Constraint;
+use engine::constraint::{Constraint, Next};
+use step::executor::TokenId;
 use text::chat::{ChatModel, Prompt};
 use text::grammar::{Compiled, Grammar, Scope};
 use text::tools::Tags;
@@ -24,7 +25,12 @@ pub struct Follows {
     field: &'static str,
     calls_in_text: bool,
     compiled: Option<Arc<Compiled>>,
+    /// What of the message that replies go on with follows the grammar too.
+    begun: Vec<TokenId>,
 }
+
+/// Fields that ask for the form of a whole message. Others ask for that of a reply.
+const OF_MESSAGES: [&str; 4] = ["output_config", "output_format", "response_format", "text"];
 
 impl Rule {
     /// The whole of each reply follows `grammar`.
@@ -43,6 +49,7 @@ impl Rule {
             field,
             calls_in_text,
             compiled: None,
+            begun: Vec::new(),
         })
     }
 
@@ -58,6 +65,31 @@ impl Rule {
         let compiled = chat.grammars.compile(domain, &follows.grammar);
         let compiled = compiled.map_err(|error| ApiError::field(follows.field, error.0))?;
         follows.compiled = Some(compiled);
+        Ok(())
+    }
+
+    /// Has each reply go on with the message that `said` begins, behind `compile`.
+    ///
+    /// # Errors
+    /// Names the field whose grammar no such message follows.
+    pub fn go_on(&mut self, chat: &ChatModel, said: &str) -> Result<(), ApiError> {
+        let follows = match self {
+            Rule::Follows(follows) if OF_MESSAGES.contains(&follows.field) => follows,
+            _ => return Ok(()),
+        };
+        let error = |problem: &str| ApiError::field(follows.field, problem);
+        let tokens = chat.tokenizer.encode(said);
+        let tokens = tokens.map_err(|why| error(&why.to_string()))?;
+        let guide = follows
+            .compiled
+            .as_ref()
+            .map(|compiled| compiled.guide(Scope::default()));
+        if guide.is_some_and(|mut guide| !takes(&mut *guide, &tokens)) {
+            return Err(error(
+                "is not what the message begins with that the reply goes on with",
+            ));
+        }
+        follows.begun = tokens;
         Ok(())
     }
 
@@ -90,6 +122,14 @@ impl Rule {
                 .filter(|_| follows.calls_in_text)
                 .map(|format| Tags::of(format).formal),
         };
-        Some(follows.compiled.as_ref()?.guide(scope))
+        let mut guide = follows.compiled.as_ref()?.guide(scope);
+        takes(&mut *guide, &follows.begun);
+        Some(guide)
     }
+}
+
+/// Whether a reply may begin with some tokens, which are then behind it.
+fn takes(guide: &mut dyn Constraint, tokens: &[TokenId]) -> bool {
+    let mut tokens = tokens.iter();
+    tokens.all(|id| guide.next() == Next::Masked && guide.advance(*id).is_ok())
 }

@@ -162,6 +162,7 @@ fn encoded(
         rule.compile(chat, domain)?;
     }
     let messages = std::mem::take(&mut ask.messages);
+    let words = ask.start.words(&messages);
     let (conversation, left_out) = conversation(
         chat,
         messages,
@@ -170,6 +171,9 @@ fn encoded(
         (&ask.start, &ask.variables),
     )?;
     ask.left_out.extend(left_out);
+    if let (Some(rule), Some(words)) = (&mut ask.rule, words) {
+        rule.go_on(chat, &words)?;
+    }
     chat.prompt(&conversation, domain, limit)
         .map_err(|error| match (&ask.start, &error) {
             (Start::Amid(path), PromptError::Template(TemplateError::Refused(why))) => {

@@ -41,6 +41,18 @@ impl Start {
         matches!(self, Start::Amid(_))
     }
 
+    /// The words that the reply goes on with; none where it begins a turn.
+    pub fn words(&self, messages: &[Value]) -> Option<String> {
+        let content = &messages.last().filter(|_| self.is_amid())?["content"];
+        let parts = content.as_array().into_iter().flatten();
+        let parts = parts.filter_map(|part| part["text"].as_str());
+        Some(
+            content
+                .as_str()
+                .map_or_else(|| parts.collect(), str::to_string),
+        )
+    }
+
     /// Whether the reply may go on with the last of `messages`, if it is to.
     ///
     /// # Errors

@@ -334,43 +334,85 @@ fn length(schema: &Value) -> Result<Option<String>, String> {
     Ok(Some(format!("/{texts}/")))
 }
 
-/// A pattern that is searched for as one that is matched whole; None where its anchors are
-/// elsewhere than at the ends of its alternatives.
-fn whole_match(pattern: &str) -> Option<String> {
-    let whole = || one_whole_match(pattern);
-    let parts = alternatives(pattern);
-    match parts.len() {
-        1 => whole(),
-        _ => whole().or_else(|| {
-            let parts: Option<Vec<String>> = parts.into_iter().map(one_whole_match).collect();
-            Some(parts?.join("|"))
-        }),
+/// Where an end of a pattern may be in a text.
+#[derive(Clone, Copy, PartialEq)]
+enum Edge {
+    Anywhere,
+    /// At the end of the text.
+    Anchored,
+    /// Beside what the pattern stands in.
+    Inside,
+}
+
+impl Edge {
+    fn anything(self) -> &'static str {
+        match self {
+            Edge::Anywhere => "(?s:.*)",
+            Edge::Anchored | Edge::Inside => "",
+        }
     }
 }
 
-fn one_whole_match(pattern: &str) -> Option<String> {
-    let begins = pattern.starts_with('^');
-    let inner = pattern.strip_prefix('^').unwrap_or(pattern);
-    let escapes = inner.strip_suffix('$').map(|inner| {
-        let bare = inner.trim_end_matches('\\');
-        inner.len() - bare.len()
-    });
-    let ends = escapes.is_some_and(|count| count % 2 == 0);
-    let inner = if ends {
-        &inner[..inner.len() - 1]
-    } else {
-        inner
-    };
-    let anchored = begins || ends;
-    if signs(inner).any(|(_, sign, depth)| match sign {
-        '^' | '$' => true,
-        '|' => depth == 0 && anchored,
-        _ => false,
-    }) {
-        return None;
+/// A pattern that is searched for as one that is matched whole; None where its anchors are
+/// elsewhere than at the ends of what it finds.
+fn whole_match(pattern: &str) -> Option<String> {
+    between(pattern, Edge::Anywhere, Edge::Anywhere)
+}
+
+/// What a pattern finds, with all that may stand before and behind it.
+fn between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
+    if !signs(pattern).any(|(_, sign, _)| "^$".contains(sign)) {
+        let (before, behind) = (begin.anything(), end.anything());
+        return Some(format!("{before}(?:{pattern}){behind}"));
     }
-    let anything = |anchored: bool| if anchored { "" } else { "(?s:.*)" };
-    Some(format!("{}(?:{inner}){}", anything(begins), anything(ends)))
+    let parts = alternatives(pattern).into_iter();
+    let parts: Option<Vec<String>> = parts.map(|one| one_between(one, begin, end)).collect();
+    Some(parts?.join("|"))
+}
+
+/// The same of a pattern without alternatives. A group at an end may hold the anchor of it.
+fn one_between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
+    let signs: Vec<(usize, char, usize)> = signs(pattern).collect();
+    let last = signs.last().filter(|(at, ..)| at + 1 == pattern.len());
+    let outer = |sign: char| {
+        signs
+            .iter()
+            .filter(move |(_, one, depth)| *one == sign && *depth == 0)
+    };
+    match (pattern.chars().next(), last.map(|(_, sign, _)| *sign)) {
+        (Some('^'), _) if begin != Edge::Inside => one_between(&pattern[1..], Edge::Anchored, end),
+        (_, Some('$')) if end != Edge::Inside => {
+            one_between(&pattern[..pattern.len() - 1], begin, Edge::Anchored)
+        }
+        _ if !signs.iter().any(|(_, sign, _)| "^$".contains(*sign)) => between(pattern, begin, end),
+        (Some('('), _)
+            if let Some((close, ..)) = outer(')').next()
+                && !pattern[close + 1..].starts_with(['*', '+', '?', '{']) =>
+        {
+            let (group, rest) = (inner(&pattern[..=*close])?, &pattern[close + 1..]);
+            if rest.is_empty() {
+                return Some(format!("(?:{})", between(group, begin, end)?));
+            }
+            let group = between(group, begin, Edge::Inside)?;
+            let rest = one_between(rest, Edge::Inside, end)?;
+            Some(format!("(?:{group}){rest}"))
+        }
+        (_, Some(')')) if let Some((open, ..)) = outer('(').next_back() => {
+            let group = between(inner(&pattern[*open..])?, Edge::Inside, end)?;
+            let before = one_between(&pattern[..*open], begin, Edge::Inside)?;
+            Some(format!("{before}(?:{group})"))
+        }
+        _ => None,
+    }
+}
+
+/// What stands in a group; None for one that does more than that.
+fn inner(group: &str) -> Option<&str> {
+    let inner = group.strip_prefix('(')?.strip_suffix(')')?;
+    match inner.strip_prefix('?') {
+        None => Some(inner),
+        Some(more) => more.strip_prefix(':'),
+    }
 }
 
 /// The alternatives of a pattern.
@@ -396,8 +438,14 @@ fn signs(pattern: &str) -> impl Iterator<Item = (usize, char, usize)> {
             ']' => class = false,
             _ if class => {}
             '[' => class = true,
-            '(' => depth += 1,
-            ')' => depth = depth.saturating_sub(1),
+            '(' => {
+                depth += 1;
+                return Some((at, char, depth - 1));
+            }
+            ')' => {
+                depth = depth.saturating_sub(1);
+                return Some((at, char, depth));
+            }
             _ => return Some((at, char, depth)),
         }
         None
@@ -540,17 +588,44 @@ mod tests {
         }
     }
 
+    /// What is searched for and what is matched whole are found in the same texts.
     #[test]
-    fn anchors_stand_at_the_ends_of_alternatives() {
-        for (pattern, whole) in [
-            ("a|b", "(?s:.*)(?:a|b)(?s:.*)"),
-            ("^a|b$", "(?:a)(?s:.*)|(?s:.*)(?:b)"),
-            ("^a$|^$|[|$]", "(?:a)|(?:)|(?s:.*)(?:[|$])(?s:.*)"),
-            (r"a\$|^(b|c)\\$", r"(?s:.*)(?:a\$)(?s:.*)|(?:(b|c)\\)"),
+    fn anchors_stand_at_the_ends_of_what_is_found() {
+        let texts = [
+            "", "a", "b", "c", "ab", "ba", "bc", "abc", "cab", "a$", "xa,", ",a", "a\\",
+        ];
+        for pattern in [
+            "a|b",
+            "^a|b$",
+            "^a$|^$|[|$]",
+            r"a\$|^(b|c)$",
+            "(^a|b)c",
+            "(?:^|b)a",
+            "(a$|b)",
+            "^(a$|bc$)",
+            "((^a)|b)$",
+            "(^|,)a(,|$)",
+            "^(?:a|^b)$",
+            "(a|b)c|(c|^)a(b$|$)",
+            "(a)*(b|$)",
+            r"a\\$",
+            "^",
+            "(b|$)",
         ] {
-            assert_eq!(whole_match(pattern).as_deref(), Some(whole));
+            let whole = whole_match(pattern).unwrap_or_else(|| panic!("{pattern}"));
+            let found = regex::Regex::new(pattern).unwrap();
+            let matched = regex::Regex::new(&format!("^(?:{whole})$")).unwrap();
+            for text in texts {
+                assert_eq!(
+                    matched.is_match(text),
+                    found.is_match(text),
+                    "{pattern}: {text}"
+                );
+            }
         }
-        assert_eq!(whole_match("a^|b"), None);
+        for pattern in ["a^|b", "(a^)b", "a($b)", "(^a)*b", "(?i:^a)b", "a(^|b)"] {
+            assert_eq!(whole_match(pattern), None, "{pattern}");
+        }
     }
 
     #[test]
