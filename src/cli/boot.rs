@@ -23,6 +23,7 @@ use model::weights::{
     self, Checkpoint, Folder, Layout, Packed, Progress, Stage, WeightsError, packed,
 };
 use model::{Plan, Runner, TooLittle, ledger};
+use step::ToolFormat;
 use step::executor::DeviceError;
 use text::chat::ChatModel;
 use text::grammar;
@@ -252,6 +253,15 @@ fn template_source(files: &Files) -> Result<(&'static str, String), Failure> {
     Ok((file, source))
 }
 
+/// Loads the checkpoint's template.
+fn template(files: &Files) -> Result<Template, Failure> {
+    let (file, source) = template_source(files)?;
+    let special = special_tokens(files)?;
+    let template = Template::load(&source, special).map_err(|error| config(file, &error))?;
+    identity::check_template(&FACTS, &template).map_err(|why| foreign(file, &why))?;
+    Ok(template)
+}
+
 /// Loads tokenizer and template.
 ///
 /// # Errors
@@ -261,10 +271,10 @@ pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
         .map_err(|error| config(target::TOKENIZER_FILE, &error))?;
     identity::check_tokenizer(&FACTS, &tokenizer)
         .map_err(|why| foreign(target::TOKENIZER_FILE, &why))?;
-    let (file, source) = template_source(files)?;
-    let special = special_tokens(files)?;
-    let template = Template::load(&source, special).map_err(|error| config(file, &error))?;
-    identity::check_template(&FACTS, &template).map_err(|why| foreign(file, &why))?;
+    let template = match FACTS.tool_format {
+        Some(ToolFormat::Harmony) => Template::harmony(),
+        _ => template(files)?,
+    };
     ChatModel::new(&FACTS, tokenizer, template)
         .map_err(|error| config(target::TOKENIZER_FILE, &*error))
 }

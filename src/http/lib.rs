@@ -14,6 +14,9 @@ pub mod fields;
 pub mod figures;
 pub mod files;
 pub mod generate;
+#[cfg(test)]
+#[path = "harmony_tests.rs"]
+mod harmony;
 pub mod hosts;
 pub mod journal;
 pub mod json;

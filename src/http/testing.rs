@@ -15,7 +15,7 @@ use engine::{self, Limits};
 use step::executor::{DeviceError, Executor, Rows, TokenId};
 use step::testing::TINY;
 use text::reply::Delta;
-use text::testing::{END_OF_TURN, Random, chat_model, rechunk_text};
+use text::testing::{END_OF_TURN, Random, chat_model, harmony_model, rechunk_text};
 
 use super::body;
 use super::error::ApiError;
@@ -39,6 +39,10 @@ const LIMITS: Limits = Limits {
 #[derive(Clone)]
 pub struct Script {
     pub tokens: Vec<TokenId>,
+    /// Replies behind the first one, by the order in which they begin; the last is repeated.
+    pub further: Vec<Vec<TokenId>>,
+    /// The model speaks harmony.
+    pub harmony: bool,
     /// The script starts again at its end.
     pub endless: bool,
     /// Time of a step.
@@ -52,9 +56,32 @@ impl Script {
         let tokens = chat_model().tokenizer.encode(text).unwrap();
         Script {
             tokens,
+            further: Vec::new(),
+            harmony: false,
             endless: false,
             step: Duration::ZERO,
             fails_at: None,
+        }
+    }
+
+    /// Replies of a model that speaks harmony.
+    pub fn harmony(replies: &[&str]) -> Script {
+        let model = harmony_model();
+        let encode = |text: &&str| model.tokenizer.encode(text).unwrap();
+        let mut replies = replies.iter().map(encode);
+        Script {
+            tokens: replies.next().unwrap_or_default(),
+            further: replies.collect(),
+            harmony: true,
+            ..Script::text("")
+        }
+    }
+
+    /// The reply that begins behind so many others.
+    fn reply(&self, begun: usize) -> &[TokenId] {
+        match (begun, self.further.len()) {
+            (0, _) | (_, 0) => &self.tokens,
+            (begun, length) => &self.further[begun.min(length) - 1],
         }
     }
 
@@ -69,8 +96,11 @@ impl Script {
 
 struct Scripted {
     script: Script,
-    /// Tokens written so far, by slot.
+    /// Tokens written so far, by slot, and which of the script's replies it is.
     written: Vec<usize>,
+    replies: Vec<usize>,
+    /// Replies that were begun.
+    begun: usize,
     /// Tokens of the rows of the last step.
     rows: Vec<TokenId>,
     /// Of the last step.
@@ -91,20 +121,26 @@ impl Executor for Scripted {
         self.rows.clear();
         for row in rows {
             self.rows.extend(row.tokens);
-            let written = &mut self.written[row.states.to.0 as usize];
+            let slot = row.states.to.0 as usize;
+            let written = &mut self.written[slot];
             if row.start == 0 || row.states.from != row.states.to {
                 *written = 0;
             }
             if row.logits == 0 {
                 continue;
             }
-            let length = self.script.tokens.len();
+            if *written == 0 {
+                self.replies[slot] = self.begun;
+                self.begun += 1;
+            }
+            let reply = self.script.reply(self.replies[slot]);
+            let length = reply.len();
             let at = if self.script.endless {
                 *written % length
             } else {
                 *written
             };
-            let token = self.script.tokens.get(at).copied().unwrap_or(END_OF_TURN);
+            let token = reply.get(at).copied().unwrap_or(END_OF_TURN);
             *written += 1;
             let first = self.logits.len();
             self.logits.resize(first + Self::VOCAB, 0.0);
@@ -159,19 +195,25 @@ impl TestServer {
             bytes_done: 1,
             bytes_total: 4,
         };
-        let state = State::new(&TINY, "scripted", settings, loading);
+        let model = match script.as_ref().is_some_and(|script| script.harmony) {
+            true => harmony_model(),
+            false => chat_model(),
+        };
+        let state = State::new(model.facts, "scripted", settings, loading);
         if let Some(script) = script {
             let make = || -> Result<Scripted, Box<dyn Error + Send + Sync>> {
                 Ok(Scripted {
                     script,
                     written: vec![0; TINY.states],
+                    replies: vec![0; TINY.states],
+                    begun: 0,
                     rows: Vec::new(),
                     logits: Vec::new(),
                     steps: 0,
                 })
             };
             let (engine, _) = engine::spawn(LIMITS, make);
-            state.serve(chat_model(), engine);
+            state.serve(model, engine);
         }
         let (stop, stopped) = oneshot::channel();
         let (haste, hurried) = oneshot::channel();

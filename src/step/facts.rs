@@ -15,6 +15,7 @@ pub enum ToolFormat {
     Gemma,
     MinimaxXml,
     Glm,
+    Harmony,
 }
 
 /// Facts of one target: the model fills them in from its constants, and all that serves it is

@@ -15,6 +15,8 @@ use super::grammar::Grammars;
 use super::template::{CallIds, Conversation, Template, TemplateError};
 use super::tokenizer::{Encoded, Tokenizer, TokenizerError};
 use super::tools::Tags;
+use super::tools::harmony::reader::Begin;
+use super::tools::harmony::{self, Marks};
 
 /// Tokens around calls of tools, of models that have such.
 const CALL_MARKS: [&str; 2] = ["<tool_call>", "</tool_call>"];
@@ -47,6 +49,8 @@ pub struct ChatModel {
     /// Absent when the model does not reason in tags.
     pub think: Option<ThinkTags>,
     pub facts: &'static Facts,
+    /// Tokens that frame messages; absent where replies have none inside.
+    pub harmony: Option<Marks>,
     /// Form of tool calls; absent when replies may hold none.
     pub tool_format: Option<ToolFormat>,
     /// Tokens that end a turn.
@@ -61,9 +65,18 @@ pub struct Prompt {
     pub tokens: Vec<TokenId>,
     /// The prompt ends inside the reasoning tag.
     pub reasoning_opened: bool,
+    /// The prompt ends inside words of the assistant's.
+    pub amid: bool,
     /// How many of the tokens are of the system message and the tools, with which other
     /// conversations begin too.
     pub head: usize,
+}
+
+impl Prompt {
+    /// What its end is part of, in harmony.
+    pub fn begin(&self) -> Begin {
+        Begin::of(self.reasoning_opened, self.amid)
+    }
 }
 
 /// Why a conversation cannot become a prompt.
@@ -97,8 +110,17 @@ impl ChatModel {
         template: Template,
     ) -> Result<ChatModel, Box<dyn Error>> {
         framing::apply(&mut tokenizer, &template)?;
-        let tags = (facts.think_open, facts.think_close);
-        tokenizer.show(&[tags.0, tags.1]);
+        let harmony = match facts.tool_format {
+            Some(ToolFormat::Harmony) => Some(Marks::of(&tokenizer)?),
+            _ => None,
+        };
+        let tags = match harmony {
+            Some(_) => harmony::REASONING,
+            None => (facts.think_open, facts.think_close),
+        };
+        if harmony.is_none() {
+            tokenizer.show(&[tags.0, tags.1]);
+        }
         if let Some(format) = facts.tool_format {
             tokenizer.show(Tags::of(format).marks);
         }
@@ -107,6 +129,7 @@ impl ChatModel {
         Ok(ChatModel {
             facts,
             tokenizer,
+            harmony,
             grammars,
             tool_format: facts.tool_format.filter(|_| template.abilities().tools),
             template,
@@ -151,6 +174,7 @@ impl ChatModel {
             head: self.head(conversation, domain, &tokens).unwrap_or(0),
             tokens,
             reasoning_opened,
+            amid: conversation.goes_on,
         })
     }
 
@@ -211,10 +235,12 @@ impl ChatModel {
             return Ok(None);
         };
         let encode = |text: &str| self.tokenizer.encode(text).map_err(PromptError::Tokenizer);
+        // A message of harmony ends with its tag.
+        let behind = if self.harmony.is_some() { "" } else { "\n\n" };
         Ok(Some(ThinkingBudget {
             tokens,
             close: encode(close)?,
-            ending: encode(&format!("{BUDGET_USED_UP}{close}\n\n"))?,
+            ending: encode(&format!("{BUDGET_USED_UP}{close}{behind}"))?,
         }))
     }
 

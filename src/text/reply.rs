@@ -8,6 +8,8 @@ use super::chat::ChatModel;
 use super::detokenize::Detokenizer;
 use super::reasoning::{ReasoningSplitter, Split};
 use super::stopping::StopFilter;
+use super::tools::harmony::Mark;
+use super::tools::harmony::reader::{Begin, HarmonyReader};
 use super::tools::{ToolParser, ToolSchemas};
 
 /// A piece of a reply. Pieces of one kind that follow each other belong together.
@@ -52,6 +54,8 @@ pub fn append(out: &mut Vec<Delta>, delta: Delta) {
 pub struct ReplyFormat {
     /// The prompt ends inside the reasoning tag.
     pub reasoning_opened: bool,
+    /// The prompt ends inside words of the assistant's.
+    pub amid: bool,
     /// The text is content as it is: nothing in it is reasoning.
     pub raw: bool,
     /// Strings that end the reply and are not part of it; they are looked for in what is told of
@@ -97,6 +101,8 @@ pub struct Reply {
     detokenizer: Detokenizer,
     reasoning: ReasoningSplitter,
     tools: Option<ToolParser>,
+    /// Reads the reply in place of these two.
+    harmony: Option<HarmonyReader>,
     stops: StopFilter,
     /// Tokens to come that stop strings do not end.
     unending: usize,
@@ -105,12 +111,18 @@ pub struct Reply {
 
 impl Reply {
     pub fn new(model: &ChatModel, format: ReplyFormat) -> Reply {
-        let tags = model.think.filter(|_| !format.raw);
+        let harmony = model.harmony.is_some() && !format.raw;
+        let tags = model.think.filter(|_| !format.raw && !harmony);
         let reasoning = match tags {
             Some((open, close)) => ReasoningSplitter::new(open, close, format.reasoning_opened),
             None => ReasoningSplitter::none(),
         };
+        let harmony = harmony.then(|| {
+            let begin = Begin::of(format.reasoning_opened, format.amid);
+            HarmonyReader::new(begin, format.tools.clone(), format.one_call)
+        });
         let calls = model.tool_format.zip(format.tools);
+        let calls = calls.filter(|_| harmony.is_none());
         let called = calls.clone().filter(|_| format.slips);
         let one_call = format.one_call;
         let mut stops = StopFilter::new(&format.stops);
@@ -127,6 +139,7 @@ impl Reply {
             tools: calls.map(|(form, schemas)| {
                 ToolParser::new(form, schemas, one_call).forgiving(format.slips)
             }),
+            harmony,
             stops,
             unending: format.min_tokens,
             stopped_by: None,
@@ -148,6 +161,11 @@ impl Reply {
         match self.unending {
             0 => self.stops.mute(false),
             _ => self.unending -= 1,
+        }
+        if self.harmony.is_some()
+            && let Some(mark) = model.harmony.as_ref().and_then(|marks| marks.find(id))
+        {
+            return self.push_mark(mark, out);
         }
         if !self.is_text(model, id) {
             return Flow::Continue;
@@ -175,6 +193,9 @@ impl Reply {
         if let Some(tools) = &mut self.tools {
             tools.finish(cut, &mut deltas);
         }
+        if let Some(harmony) = &mut self.harmony {
+            harmony.finish(cut, &mut deltas);
+        }
         if self.tell(deltas, out) == Flow::Complete {
             return Flow::Complete;
         }
@@ -189,6 +210,9 @@ impl Reply {
 
     /// What the text so far ends in.
     pub fn part(&self) -> Part {
+        if let Some(harmony) = &self.harmony {
+            return harmony.part();
+        }
         match &self.tools {
             _ if self.reasoning.is_inside() => Part::Reasoning,
             _ if self.reasoning.is_between() => Part::Between,
@@ -200,7 +224,7 @@ impl Reply {
 
     /// Whether the text so far ends inside reasoning.
     pub fn is_reasoning(&self) -> bool {
-        self.reasoning.is_inside()
+        self.part() == Part::Reasoning
     }
 
     /// Bytes of content that were handed out so far.
@@ -230,7 +254,41 @@ impl Reply {
         self.stops.has_half_a_call()
     }
 
+    /// Takes a token of the frame; no character goes on behind it.
+    fn push_mark(&mut self, mark: Mark, out: &mut Vec<Delta>) -> Flow {
+        let mut text = String::new();
+        self.detokenizer.finish(&mut text);
+        self.push_harmony(
+            |harmony, deltas| {
+                harmony.push(&text, deltas);
+                harmony.mark(mark, deltas);
+            },
+            out,
+        )
+    }
+
+    fn push_harmony(
+        &mut self,
+        push: impl FnOnce(&mut HarmonyReader, &mut Vec<Delta>),
+        out: &mut Vec<Delta>,
+    ) -> Flow {
+        let mut deltas = Vec::new();
+        if let Some(harmony) = &mut self.harmony {
+            push(harmony, &mut deltas);
+        }
+        if self.tell(deltas, out) == Flow::Complete {
+            return Flow::Complete;
+        }
+        match &self.harmony {
+            Some(harmony) if harmony.has_enough() => Flow::Complete,
+            _ => Flow::Continue,
+        }
+    }
+
     fn push_text(&mut self, text: &str, out: &mut Vec<Delta>) -> Flow {
+        if self.harmony.is_some() {
+            return self.push_harmony(|harmony, deltas| harmony.push(text, deltas), out);
+        }
         let mut split = Split::default();
         self.reasoning.push(text, &mut split);
         self.push_split(split, out)

@@ -19,11 +19,13 @@ use host::calendar::strftime;
 
 use self::special::SpecialTokens;
 pub use self::trial::{Abilities, CallIds};
+use super::tools::harmony::Mark;
 use super::work::{self, Stopped};
 
 mod context;
 pub mod digits;
 mod filters;
+pub mod harmony;
 mod methods;
 mod python;
 mod source;
@@ -71,15 +73,18 @@ pub struct Conversation {
     pub enable_thinking: bool,
     /// Variables that the request sets beside these.
     pub variables: serde_json::Map<String, serde_json::Value>,
+    /// The prompt ends inside the reasoning, where the model would open it by itself.
+    pub opens_reasoning: bool,
     /// The last message is the assistant's, and the reply goes on behind its words.
     pub goes_on: bool,
 }
 
-/// A compiled chat template.
+/// A compiled chat template, or a format that the server writes itself.
 pub struct Template {
     source: String,
     special: SpecialTokens,
-    environment: Environment<'static>,
+    /// None: [`harmony`].
+    environment: Option<Environment<'static>>,
     abilities: Abilities,
     /// Names of the variables that it reads.
     variables: HashSet<String>,
@@ -106,6 +111,23 @@ impl Template {
         Ok(template)
     }
 
+    /// The frame of [`harmony`], which asks for no file.
+    pub fn harmony() -> Template {
+        Template {
+            source: harmony::SOURCE.to_string(),
+            special: SpecialTokens::default(),
+            environment: None,
+            abilities: Abilities {
+                system: true,
+                late_system: true,
+                tools: true,
+                ..Abilities::default()
+            },
+            variables: harmony::VARIABLES.map(str::to_string).into(),
+            tried: Mark::ALL.map(Mark::text).concat(),
+        }
+    }
+
     fn compile(source: &str, special: SpecialTokens) -> Result<Template, TemplateError> {
         let mut environment = environment(syntax()?);
         for (name, text) in special.iter() {
@@ -121,7 +143,7 @@ impl Template {
             variables: template.undeclared_variables(false),
             source: source.to_string(),
             special,
-            environment,
+            environment: Some(environment),
             abilities: Abilities::default(),
             tried: String::new(),
         })
@@ -144,7 +166,9 @@ impl Template {
 
     /// Whether `name` is set for every conversation: a special token, or a function.
     pub fn sets(&self, name: &str) -> bool {
-        self.environment.globals().any(|(known, _)| known == name)
+        let environment = self.environment.iter();
+        let mut globals = environment.flat_map(Environment::globals);
+        globals.any(|(known, _)| known == name)
     }
 
     /// The special tokens of the checkpoint.
@@ -162,8 +186,11 @@ impl Template {
     /// # Errors
     /// `Refused` with the template's own words, or `TooLarge`.
     pub fn render(&self, conversation: &Conversation) -> Result<String, TemplateError> {
+        let Some(environment) = &self.environment else {
+            return harmony::render(conversation);
+        };
         let mut out = Capped::default();
-        let template = self.environment.get_template(NAME).map_err(load_error)?;
+        let template = environment.get_template(NAME).map_err(load_error)?;
         let rendered =
             template.render_captured_to(context::of(conversation, &self.abilities), &mut out);
         let rendered = rendered.map(|_| ());

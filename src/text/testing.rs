@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::chat::ChatModel;
 use super::framing;
@@ -12,9 +12,10 @@ use super::grammar::Grammars;
 use super::template::Template;
 use super::template::special::SpecialTokens;
 use super::tokenizer::Tokenizer;
+use super::tools::harmony::Mark;
 pub use super::work::cpu_time as cpu;
-use step::ToolFormat;
 use step::testing::TINY;
+use step::{Facts, ToolFormat};
 
 /// A small seeded generator (SplitMix64).
 pub struct Random(u64);
@@ -92,23 +93,33 @@ pub const END_OF_TURN: u32 = 257;
 
 /// The `tokenizer.json` of a byte-level tokenizer without merges; token `b` is byte `b`.
 pub fn byte_tokenizer() -> Vec<u8> {
+    let added = [
+        ("<|endoftext|>", true),
+        ("<|im_end|>", true),
+        ("<|im_start|>", true),
+        ("<think>", false),
+        ("</think>", false),
+        ("<tool_call>", false),
+        ("</tool_call>", false),
+    ];
+    byte_tokenizer_with(&added)
+}
+
+/// The same with other tokens behind those of bytes, and whether each is special.
+fn byte_tokenizer_with(added: &[(&str, bool)]) -> Vec<u8> {
     let mut vocabulary = serde_json::Map::new();
     for byte in 0..=255u8 {
         let symbol = super::spelling::byte_symbol(byte).to_string();
         vocabulary.insert(symbol, json!(byte));
     }
-    let added = |id: u32, content: &str, special: bool| {
+    let added = (256..).zip(added).map(|(id, &(content, special))| {
         json!({"id": id, "content": content, "single_word": false, "lstrip": false,
                "rstrip": false, "normalized": false, "special": special})
-    };
+    });
+    let added: Vec<Value> = added.collect();
     json!({
         "version": "1.0",
-        "added_tokens": [
-            added(256, "<|endoftext|>", true), added(END_OF_TURN, "<|im_end|>", true),
-            added(258, "<|im_start|>", true), added(259, "<think>", false),
-            added(260, "</think>", false), added(261, "<tool_call>", false),
-            added(262, "</tool_call>", false)
-        ],
+        "added_tokens": added,
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false,
                           "use_regex": false},
         "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false,
@@ -262,10 +273,36 @@ pub fn chat_model_with(template: &str) -> ChatModel {
     ChatModel {
         grammars: Grammars::new(&tokenizer, TINY.vocab, &[END_OF_TURN]).unwrap(),
         tokenizer,
+        harmony: None,
         template,
         think: Some(("<think>", "</think>")),
         facts: &TINY,
         tool_format: Some(ToolFormat::Qwen3Coder),
         stop_tokens: vec![END_OF_TURN],
     }
+}
+
+/// Facts of a model that speaks harmony: its marks are the tokens behind those of bytes.
+static HARMONY: Facts = Facts {
+    stop_tokens: &[261, 262],
+    added_tokens: &[
+        (256, Mark::Start.text()),
+        (257, Mark::Channel.text()),
+        (258, Mark::Constrain.text()),
+        (259, Mark::Message.text()),
+        (260, Mark::End.text()),
+        (261, Mark::Return.text()),
+        (262, Mark::Call.text()),
+    ],
+    tool_format: Some(ToolFormat::Harmony),
+    think_open: "",
+    think_close: "",
+    ..TINY
+};
+
+/// A model of bytes that speaks harmony.
+pub fn harmony_model() -> ChatModel {
+    let marks = Mark::ALL.map(|mark| (mark.text(), true));
+    let tokenizer = Tokenizer::from_bytes(&byte_tokenizer_with(&marks), HARMONY.vocab).unwrap();
+    ChatModel::new(&HARMONY, tokenizer, Template::harmony()).unwrap()
 }

@@ -218,6 +218,7 @@ fn prompt(field: &Field<'_>, tokens: Vec<TokenId>, context: usize) -> Result<Pro
         head: 0,
         tokens,
         reasoning_opened: false,
+        amid: false,
     })
 }
 

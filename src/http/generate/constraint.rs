@@ -6,8 +6,11 @@ use crate::error::ApiError;
 use engine::constraint::{Constraint, Next};
 use step::executor::TokenId;
 use text::chat::{ChatModel, Prompt};
+use text::grammar::harmony::Plan;
 use text::grammar::{Compiled, Grammar, Scope};
 use text::tools::Tags;
+use text::tools::harmony::Marks;
+use text::tools::harmony::reader::Begin;
 
 /// What the replies to a request must obey.
 #[derive(Debug)]
@@ -106,6 +109,9 @@ impl Rule {
 
     /// The constraint of one reply; None before `compile`.
     pub fn start(&self, chat: &ChatModel, prompt: &Prompt) -> Option<Box<dyn Constraint>> {
+        if let Some(marks) = &chat.harmony {
+            return self.start_harmony(chat, marks, prompt.begin());
+        }
         let tags = chat.think.filter(|_| prompt.reasoning_opened);
         let reasoning_close = tags.map(|(_, close)| close);
         let follows = match self {
@@ -125,6 +131,34 @@ impl Rule {
         let mut guide = follows.compiled.as_ref()?.guide(scope);
         takes(&mut *guide, &follows.begun);
         Some(guide)
+    }
+
+    fn start_harmony(
+        &self,
+        chat: &ChatModel,
+        marks: &Marks,
+        begin: Begin,
+    ) -> Option<Box<dyn Constraint>> {
+        let (compiled, plan) = match self {
+            Rule::NoCalls => (None, Plan::CallsInText),
+            Rule::Follows(follows) => {
+                let plan = match &follows.grammar {
+                    _ if follows.calls_in_text => Plan::CallsInText,
+                    Grammar::Calls { .. } => Plan::Whole(Vec::new()),
+                    answer => {
+                        let is_json = matches!(answer, Grammar::Json(_));
+                        Plan::Whole(marks.answer(is_json).to_vec())
+                    }
+                };
+                (Some(follows.compiled.clone()?), plan)
+            }
+        };
+        Some(chat.grammars.harmony(compiled, plan, begin, marks))
+    }
+
+    /// Whether the whole of each reply follows a grammar.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Rule::Follows(follows) if !follows.calls_in_text)
     }
 }
 

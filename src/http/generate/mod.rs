@@ -163,7 +163,7 @@ fn encoded(
     }
     let messages = std::mem::take(&mut ask.messages);
     let words = ask.start.words(&messages);
-    let (conversation, left_out) = conversation(
+    let (mut conversation, left_out) = conversation(
         chat,
         messages,
         &ask.tools,
@@ -171,6 +171,9 @@ fn encoded(
         (&ask.start, &ask.variables),
     )?;
     ask.left_out.extend(left_out);
+    // A budget counts from the prompt's end, and a grammar begins behind the reasoning.
+    let is_whole = ask.rule.as_ref().is_some_and(Rule::is_whole);
+    conversation.opens_reasoning = ask.thinking_budget.is_some() || is_whole;
     if let (Some(rule), Some(words)) = (&mut ask.rule, words) {
         rule.go_on(chat, &words)?;
     }
@@ -200,6 +203,7 @@ pub fn conversation(
         enable_thinking: thinks,
         variables,
         goes_on: start.is_amid(),
+        opens_reasoning: false,
     };
     Ok((conversation, left_out))
 }
@@ -356,6 +360,7 @@ fn reply_format(
     }
     ReplyFormat {
         reasoning_opened: prompt.reasoning_opened,
+        amid: prompt.amid,
         stops: ask.stops.clone(),
         min_tokens: ask.sampling.min_tokens,
         stop_tokens,

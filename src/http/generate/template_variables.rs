@@ -12,13 +12,16 @@ use text::chat::ChatModel;
 
 const OBJECT: &str = "chat_template_kwargs";
 /// Variables that clients also send beside the object.
-const BESIDE: &[&str] = &["preserve_thinking", "clear_thinking", "reasoning_effort"];
+const BESIDE: &[&str] = &["preserve_thinking", "clear_thinking", EFFORT];
+/// The variable of the effort, and objects that hold it by another name.
+const EFFORT: &str = "reasoning_effort";
+const EFFORT_HOLDERS: [&str; 2] = ["output_config", "reasoning"];
 /// Switches of thinking: what they come to with all other fields is passed on.
 const SWITCHES: &[&str] = &["enable_thinking", SWITCH];
 /// The switch by the name that some templates read.
 const SWITCH: &str = "thinking";
 /// Variables that bound the reasoning whether or not the template reads them.
-const BOUNDS: &[&str] = &["thinking_budget", "reasoning_effort"];
+const BOUNDS: &[&str] = &["thinking_budget", EFFORT];
 /// Variables that the server sets itself.
 const RESERVED: &[&str] = &[
     "messages",
@@ -46,11 +49,22 @@ pub struct Variable {
 /// # Errors
 /// Names the field that cannot be one.
 pub fn read(object: &Object<'_>) -> Result<Vec<Variable>, ApiError> {
+    let mut found = Vec::new();
+    for holder in EFFORT_HOLDERS {
+        let holder = object.optional_object(holder)?;
+        let effort = holder.as_ref().and_then(|holder| holder.get("effort"));
+        if let Some(field) = effort {
+            let effort = variable("effort", &field)?;
+            let name = EFFORT.to_string();
+            found.push(Variable { name, ..effort });
+        }
+    }
     let beside = BESIDE
         .iter()
         .filter_map(|name| Some((*name, object.get(name)?)));
-    let beside = beside.map(|(name, field)| variable(name, &field));
-    let mut found = beside.collect::<Result<Vec<Variable>, ApiError>>()?;
+    for (name, field) in beside {
+        found.push(variable(name, &field)?);
+    }
     let Some(inner) = object.optional_object(OBJECT)? else {
         return Ok(found);
     };

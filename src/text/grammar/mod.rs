@@ -14,6 +14,7 @@ mod forbidden_tag;
 mod formats;
 pub mod gbnf;
 mod guide;
+pub mod harmony;
 mod keywords;
 pub mod limits;
 mod panics;

@@ -255,8 +255,15 @@ fn a_template_is_shown_as_it_was_written() {
 fn rendered_with_little_fuel(source: &str) -> Result<String, TemplateError> {
     const LITTLE: u64 = 1_000_000;
     let mut template = Template::compile(source, SpecialTokens::default())?;
-    assert_eq!(template.environment.fuel(), Some(FUEL_MAX));
-    template.environment.set_fuel(Some(LITTLE));
+    assert_eq!(
+        template.environment.as_ref().unwrap().fuel(),
+        Some(FUEL_MAX)
+    );
+    template
+        .environment
+        .as_mut()
+        .unwrap()
+        .set_fuel(Some(LITTLE));
     template.render(&conversation(json!([])))
 }
 

@@ -10,6 +10,7 @@
 
 pub mod gemma;
 pub mod glm;
+pub mod harmony;
 pub mod hermes;
 mod json;
 pub mod llama3_json;
@@ -75,7 +76,8 @@ macro_rules! with_syntax {
     ($format:expr, $syntax:ident => $value:expr) => {
         with_syntax!(@ $format, $syntax => $value,
             Qwen3Coder in qwen3_coder, Hermes in hermes, Llama3Json in llama3_json,
-            Mistral in mistral, Gemma in gemma, MinimaxXml in minimax_xml, Glm in glm)
+            Mistral in mistral, Gemma in gemma, MinimaxXml in minimax_xml, Glm in glm,
+            Harmony in harmony)
     };
     (@ $format:expr, $syntax:ident => $value:expr, $($name:ident in $module:ident),*) => {
         match $format {

@@ -83,6 +83,9 @@ pub enum ToolFormat {
     MinimaxXml,
     /// `<tool_call>NAME<arg_key>ARG</arg_key><arg_value>VALUE</arg_value></tool_call>`.
     Glm,
+    /// `<|channel|>commentary to=functions.NAME<|message|>{JSON}<|call|>`; the server frames
+    /// prompts itself, without the checkpoint's template.
+    Harmony,
 }
 
 /// Facts of one model, from its configuration and its checkpoints.

@@ -87,7 +87,7 @@ impl CallGrammar for Mistral {
     }
 }
 
-fn arguments(lark: &mut Lark, function: &Function<'_>) -> Result<String, String> {
+pub(super) fn arguments(lark: &mut Lark, function: &Function<'_>) -> Result<String, String> {
     written(lark, function, None)
 }
 

@@ -6,6 +6,7 @@
 
 mod fits;
 mod gemma;
+mod harmony;
 mod json;
 mod markup;
 mod merge;
@@ -63,6 +64,26 @@ pub trait CallGrammar: Syntax {
         None
     }
 
+    /// What a call begins with where a reply is made of calls, and what stands between two of them,
+    /// as parts of a rule.
+    fn begin() -> String {
+        literal(Self::FORMAL)
+    }
+
+    fn between() -> String {
+        literal(Self::BETWEEN)
+    }
+
+    /// A whole reply that is an answer, which is part of a rule, instead of calls.
+    fn answer(answer: String) -> String {
+        answer
+    }
+
+    /// Rule of what follows an opening tag, as far as it begins a call of one of `names`.
+    fn names(lark: &mut Lark, names: &[&str]) -> String {
+        heads::<Self>(lark, names)
+    }
+
     /// Text of a call of `name` from behind [`CallGrammar::AROUND`] up to its arguments.
     fn head(name: &str) -> String;
 
@@ -118,7 +139,7 @@ pub fn grammar<S: CallGrammar>(
         lark.line(&format!("function_{at}: {written}"));
         functions.push(format!("function_{at}"));
     }
-    let several = format!("call ({} call)*", literal(S::BETWEEN));
+    let several = format!("call ({} call)*", S::between());
     let forced = match calls {
         Calls::BehindTag => lark.or_other::<S>("body"),
         Calls::One => "call".to_string(),
@@ -130,16 +151,16 @@ pub fn grammar<S: CallGrammar>(
                 tool: None,
                 problem,
             })?;
-            format!("{answer} | {forced}")
+            format!("{} | {forced}", S::answer(answer))
         }
         None => forced,
     };
     lark.line(&format!("start: {start}"));
     let (open, (before, behind)) = match whole {
-        true => ("", ("", "")),
-        false => (S::FORMAL, S::AROUND),
+        true => (String::new(), ("", "")),
+        false => (S::begin(), S::AROUND),
     };
-    lark.line(&format!("call: {} body", literal(open)));
+    lark.line(&format!("call: {open} body"));
     let repeats = if S::SEVERAL && calls != Calls::One {
         "+"
     } else {
@@ -164,9 +185,21 @@ pub fn names_of(format: ToolFormat, tools: &[Value]) -> Grammar {
 /// one of `tools`, and all else is left to the model.
 pub fn names<S: CallGrammar>(tools: &[Value]) -> Grammar {
     let mut lark = Lark::default();
-    let blank = if S::SIGN.is_empty() { "" } else { BLANK };
     let names = tools.iter().map(|tool| &tool["function"]["name"]);
-    let heads = names.filter_map(Value::as_str).map(|name| {
+    let names: Vec<&str> = names.filter_map(Value::as_str).collect();
+    let start = S::names(&mut lark, &names);
+    lark.line(&format!("start: {start}"));
+    Grammar::Calls {
+        lark: lark.text,
+        warnings: Vec::new(),
+        schemas: Vec::new(),
+    }
+}
+
+/// The heads of calls, and what may stand where there is none.
+fn heads<S: CallGrammar>(lark: &mut Lark, names: &[&str]) -> String {
+    let blank = if S::SIGN.is_empty() { "" } else { BLANK };
+    let heads = names.iter().map(|name| {
         let head = format!("{}{}", S::AROUND.0, S::head(name));
         let sign = head.find(S::SIGN).unwrap_or_default();
         regex_literal(&head[sign..]).replace('\n', "\\n")
@@ -174,19 +207,13 @@ pub fn names<S: CallGrammar>(tools: &[Value]) -> Grammar {
     // A token may hold more than the end of a head.
     let heads = heads.collect::<Vec<String>>().join("|");
     lark.line(&format!("HEAD: /{blank}({heads})(?s:.*)/"));
-    let start = match S::SIGN {
+    match S::SIGN {
         "" => lark.or_other::<S>("HEAD"),
         sign => {
             let text = format!("{BLANK}{}(?s:.*)", differs(sign));
             lark.line(&format!("TEXT: /{}/", regex_to_lark(&text, "")));
             "HEAD | TEXT".to_string()
         }
-    };
-    lark.line(&format!("start: {start}"));
-    Grammar::Calls {
-        lark: lark.text,
-        warnings: Vec::new(),
-        schemas: Vec::new(),
     }
 }
 

@@ -1,0 +1,165 @@
+//! The form of GPT-OSS, harmony: a reply is messages, each with a header that says what it is.
+//!
+//! ```text
+//! <|channel|>analysis<|message|>TEXT<|end|>
+//! <|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{JSON}
+//! ```
+//!
+//! The marks are tokens that no text has: [`reader`] is told of them apart from the text, so that a
+//! reply may speak of them. [`header`] reads headers as models write them, broken ones among them.
+//!
+//! Source: openai/harmony, `docs/format.md`.
+
+mod header;
+pub mod reader;
+
+use step::executor::TokenId;
+
+use super::json::Arguments;
+use super::markup::{Named, named};
+use super::{End, Opening, Sink, Step, Syntax};
+use crate::tokenizer::Tokenizer;
+
+/// Around a message of reasoning, from behind its author on.
+pub const REASONING: (&str, &str) = ("<|channel|>analysis<|message|>", "<|end|>");
+/// Before the name of a function, as the recipient of a message.
+pub const FUNCTIONS: &str = "functions.";
+/// A recipient that is a function.
+pub const CALL: &str = "to=functions.";
+
+/// A token of the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    Start,
+    Channel,
+    Constrain,
+    Message,
+    End,
+    Return,
+    Call,
+}
+
+impl Mark {
+    pub const ALL: [Mark; 7] = [
+        Mark::Start,
+        Mark::Channel,
+        Mark::Constrain,
+        Mark::Message,
+        Mark::End,
+        Mark::Return,
+        Mark::Call,
+    ];
+
+    pub const fn text(self) -> &'static str {
+        match self {
+            Mark::Start => "<|start|>",
+            Mark::Channel => "<|channel|>",
+            Mark::Constrain => "<|constrain|>",
+            Mark::Message => "<|message|>",
+            Mark::End => "<|end|>",
+            Mark::Return => "<|return|>",
+            Mark::Call => "<|call|>",
+        }
+    }
+
+    /// Whether it ends a message.
+    pub fn ends(self) -> bool {
+        matches!(self, Mark::End | Mark::Return | Mark::Call)
+    }
+}
+
+/// Header of an answer behind another message, and that of one in JSON.
+const ANSWER: &str = "<|start|>assistant<|channel|>final<|message|>";
+const JSON_ANSWER: &str = "<|start|>assistant<|channel|>final <|constrain|>json<|message|>";
+
+/// The marks of a tokenizer.
+#[derive(Clone, Debug)]
+pub struct Marks {
+    ids: [TokenId; Mark::ALL.len()],
+    /// Headers of answers.
+    answer: Vec<TokenId>,
+    json_answer: Vec<TokenId>,
+}
+
+impl Marks {
+    /// # Errors
+    /// Names the mark that the tokenizer does not have.
+    pub fn of(tokenizer: &Tokenizer) -> Result<Marks, String> {
+        let mut ids = [0; Mark::ALL.len()];
+        for (id, mark) in ids.iter_mut().zip(Mark::ALL) {
+            let text = mark.text();
+            let found = tokenizer.id_of(text).filter(|id| tokenizer.is_special(*id));
+            *id = found.ok_or_else(|| format!("has no special token {text}"))?;
+        }
+        let encode = |text| tokenizer.encode(text).map_err(|error| error.to_string());
+        Ok(Marks {
+            ids,
+            answer: encode(ANSWER)?,
+            json_answer: encode(JSON_ANSWER)?,
+        })
+    }
+
+    /// The header of an answer behind another message.
+    pub fn answer(&self, is_json: bool) -> &[TokenId] {
+        match is_json {
+            true => &self.json_answer,
+            false => &self.answer,
+        }
+    }
+
+    /// The mark that a token is.
+    pub fn find(&self, id: TokenId) -> Option<Mark> {
+        let at = self.ids.iter().position(|known| *known == id)?;
+        Some(Mark::ALL[at])
+    }
+
+    /// The token of a mark.
+    pub fn id(&self, mark: Mark) -> TokenId {
+        self.ids[mark as usize]
+    }
+}
+
+/// The reader of one call.
+#[derive(Debug, Default)]
+pub struct Harmony {
+    arguments: Arguments,
+    /// Something of the arguments was read.
+    begun: bool,
+}
+
+impl Syntax for Harmony {
+    const OPEN: &'static str = CALL;
+    /// Nothing but a header opens calls.
+    const FORBIDDEN: &'static str = "";
+    const END: &'static str = "}";
+    const MARKS: &'static [&'static str] = &[];
+
+    /// Reads the name, and the rest of the header.
+    fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
+        match named(text, "", Mark::Message.text()) {
+            Named::Found { name, length } => {
+                sink.announce(name);
+                *self = Harmony::default();
+                Opening::Call { length }
+            }
+            Named::Unfinished => Opening::Unfinished,
+            Named::Other => Opening::Other,
+        }
+    }
+
+    /// A message that says nothing calls without arguments.
+    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, end: End) -> Step {
+        if !self.begun {
+            let blank = held.len() - held.trim_start().len();
+            held.drain(..blank);
+            self.begun = !held.is_empty();
+        }
+        if !self.begun && end == End::Itself {
+            held.push_str("{}");
+        }
+        match self.arguments.read(held, sink) {
+            true => Step::Closed,
+            false => Step::Wait,
+        }
+    }
+}
