@@ -153,6 +153,11 @@ fn reasoning() {
 }
 
 #[test]
+fn harmony() {
+    run("harmony");
+}
+
+#[test]
 fn http_head() {
     run("http_head");
 }

@@ -12,6 +12,8 @@ use text::reply::{Delta, Flow, Reply, ReplyFormat};
 use text::stop::StopMatcher;
 use text::tools::gemma::Gemma;
 use text::tools::glm::Glm;
+use text::tools::harmony::Mark;
+use text::tools::harmony::reader::{Begin, HarmonyReader};
 use text::tools::hermes::Hermes;
 use text::tools::llama3_json::Llama3Json;
 use text::tools::minimax_xml::MinimaxXml;
@@ -82,6 +84,38 @@ fn calls_in<S: Syntax>(text: &str, cut: Cut, one_call: bool) {
         .iter()
         .filter(|json| json.starts_with('{') && is_json(json));
     assert_eq!(complete.count(), whole.completed(), "{arguments:?}");
+}
+
+/// The cut of the text between marks never changes what a reply in harmony tells. The head chooses
+/// whether calls are wanted, whether the first one is the last, and the cut.
+pub fn harmony(input: &[u8]) {
+    let mut choices = Choices::of(input);
+    let (wanted, one_call, cut) = (choices.flag(), choices.flag(), choices.cut());
+    let text = String::from_utf8_lossy(choices.rest());
+    let reader = || {
+        let tools = wanted.then(|| schemas().into());
+        HarmonyReader::new(Begin::Header, tools, one_call)
+    };
+    let (mut whole, mut pieces) = (reader(), reader());
+    let (mut expected, mut found) = (Vec::new(), Vec::new());
+    let mut rest = &*text;
+    loop {
+        let marks = Mark::ALL.into_iter();
+        let next = marks.filter_map(|mark| Some((rest.find(mark.text())?, mark)));
+        let next = next.min_by_key(|(at, _)| *at);
+        let end = next.map_or(rest.len(), |(at, _)| at);
+        whole.push(&rest[..end], &mut expected);
+        cut.text(&rest[..end], |piece| pieces.push(piece, &mut found));
+        let Some((_, mark)) = next else {
+            break;
+        };
+        whole.mark(mark, &mut expected);
+        pieces.mark(mark, &mut found);
+        rest = &rest[end + mark.text().len()..];
+    }
+    whole.finish(one_call, &mut expected);
+    pieces.finish(one_call, &mut found);
+    assert_eq!(found, expected);
 }
 
 /// Any tokens make a reply of valid text, and a stop string never shows. The head chooses what the

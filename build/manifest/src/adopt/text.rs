@@ -183,8 +183,72 @@ fn mlp(lines: &mut Lines, mlp: &Mlp) {
     lines.count("intermediate", mlp.intermediate);
 }
 
-/// The table that a model serves with, as comments: nothing but the ids of `stops` is known of it.
+/// The token by which a reply in harmony ends, and the first token and texts of its vocabulary that
+/// no merge makes.
+const HARMONY_RETURN: u64 = 200_002;
+const HARMONY_FIRST: u64 = 199_998;
+const HARMONY_TEXTS: [&str; 21] = [
+    "<|startoftext|>",
+    "<|endoftext|>",
+    "<|reserved_200000|>",
+    "<|reserved_200001|>",
+    "<|return|>",
+    "<|constrain|>",
+    "<|reserved_200004|>",
+    "<|channel|>",
+    "<|start|>",
+    "<|end|>",
+    "<|message|>",
+    "<|reserved_200009|>",
+    "<|reserved_200010|>",
+    "<|reserved_200011|>",
+    "<|call|>",
+    "<|reserved_200013|>",
+    "<|reserved_200014|>",
+    "<|reserved_200015|>",
+    "<|reserved_200016|>",
+    "<|reserved_200017|>",
+    "<|endofprompt|>",
+];
+
+/// The table of a model that speaks harmony, as comments for somebody to confirm.
+fn harmony() -> String {
+    let place = |wanted| {
+        (HARMONY_FIRST..)
+            .zip(HARMONY_TEXTS)
+            .find(|(_, text)| *text == wanted)
+    };
+    let stops = ["<|return|>", "<|call|>", "<|endoftext|>"];
+    let stops = stops
+        .into_iter()
+        .filter_map(place)
+        .map(|(id, _)| grouped(id));
+    let stops: Vec<String> = stops.collect();
+    let texts = HARMONY_TEXTS.map(|text| format!("#     {text:?},\n"));
+    format!(
+        "\n# A model without this table builds and does not serve.\n\
+         # [chat]\n\
+         # stop_ids = [{}]\n\
+         # tool_format = \"harmony\"\n\
+         # thinking = true\n\
+         # tokenizer = \"tokenizer.json\"\n\
+         # template = \"chat_template.jinja\"\n\
+         #\n\
+         # [chat.added_tokens]\n\
+         # first = {}\n\
+         # texts = [\n{}# ]\n",
+        stops.join(", "),
+        grouped(HARMONY_FIRST),
+        texts.concat()
+    )
+}
+
+/// The table that a model serves with, as comments: nothing but the ids of `stops` is known of it,
+/// and the format that goes with them.
 fn chat(stops: &[u64]) -> String {
+    if stops.contains(&HARMONY_RETURN) {
+        return harmony();
+    }
     let ids: Vec<String> = stops.iter().map(|&id| grouped(id)).collect();
     format!(
         "\n# A model without this table builds and does not serve.\n\
@@ -272,7 +336,31 @@ fn rule(lines: &mut Lines, rule: &Rule) {
 
 #[cfg(test)]
 mod tests {
-    use super::{grouped, real};
+    use super::{HARMONY_RETURN, chat, grouped, real};
+    use crate::schema::model::{Chat, ToolFormat};
+
+    #[test]
+    fn harmony_is_known_by_the_token_that_ends_a_reply() {
+        let table = chat(&[HARMONY_RETURN]);
+        let lines = table.lines().filter_map(|line| line.strip_prefix('#'));
+        let lines = lines.map(|line| line.strip_prefix(' ').unwrap_or(line));
+        let lines: Vec<&str> = lines
+            .skip_while(|line| !line.starts_with("stop_ids"))
+            .collect();
+        let text = lines
+            .join("\n")
+            .replace("[chat.added_tokens]", "[added_tokens]");
+        let chat: Chat = toml::from_str(&text).unwrap();
+        assert_eq!(chat.tool_format, Some(ToolFormat::Harmony));
+        assert_eq!(chat.stop_ids, [200_002, 200_012, 199_999]);
+        let channel = chat
+            .added_tokens
+            .texts
+            .iter()
+            .zip(chat.added_tokens.first..);
+        let mut channel = channel.filter(|(text, _)| *text == "<|channel|>");
+        assert_eq!(channel.next().map(|(_, id)| id), Some(200_005));
+    }
 
     #[test]
     fn numbers_read_as_people_write_them() {
