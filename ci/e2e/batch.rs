@@ -8,18 +8,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{BINARY, PATIENCE, Place, Server, kill, outcome};
+use crate::harness::{BINARY, PATIENCE, Place, Server, kill, outcome, with};
 
 fn request(id: &str, url: &str, body: &Value) -> String {
     json!({"custom_id": id, "method": "POST", "url": url, "body": body}).to_string()
 }
 
 fn question(text: &str, fields: Value) -> Value {
-    let mut body = json!({"messages": [{"role": "user", "content": text}], "max_tokens": 48});
-    for (name, value) in fields.as_object().unwrap() {
-        body[name] = value.clone();
-    }
-    body
+    let body = json!({"messages": [{"role": "user", "content": text}], "max_tokens": 48});
+    with(body, fields)
 }
 
 /// The whole lines of a file of answers; none where there is none yet.

@@ -164,6 +164,14 @@ impl Executor for Scripted {
     }
 }
 
+/// A body with fields added, or in the place of those that it has.
+pub fn with(mut body: Value, fields: Value) -> Value {
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
 /// A server that runs until it is dropped or stopped.
 pub struct TestServer {
     pub address: SocketAddr,
@@ -287,14 +295,11 @@ impl TestServer {
 
     /// Opens a chat with `fields` added to a plain question.
     pub fn open_chat(&self, fields: Value) -> Connection {
-        let mut body = json!({
+        let body = json!({
             "messages": [{"role": "user", "content": "hi"}],
             "reasoning_effort": "none",
         });
-        for (name, value) in fields.as_object().unwrap() {
-            body[name] = value.clone();
-        }
-        self.post("/v1/chat/completions", &body)
+        self.post("/v1/chat/completions", &with(body, fields))
     }
 
     /// Posts a body to `path`.

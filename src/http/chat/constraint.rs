@@ -76,6 +76,7 @@ mod tests {
 
     use super::*;
     use crate::chat::request::ChatRequest;
+    use crate::testing::with;
     use text::testing::chat_model;
 
     fn tool(name: &str, strict: bool) -> Value {
@@ -85,11 +86,10 @@ mod tests {
     }
 
     fn body(fields: Value) -> Value {
-        let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
-        for (name, value) in fields.as_object().unwrap() {
-            body[name] = value.clone();
-        }
-        body
+        with(
+            json!({"messages": [{"role": "user", "content": "hi"}]}),
+            fields,
+        )
     }
 
     /// The rule of a request, compiled.

@@ -225,15 +225,13 @@ fn prompt(field: &Field<'_>, tokens: Vec<TokenId>, context: usize) -> Result<Pro
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::with;
     use serde_json::json;
     use step::testing::TINY;
     use text::testing::{END_OF_TURN, chat_model};
 
     fn parse(fields: Value) -> Result<(CompletionRequest, Vec<Prompt>), ApiError> {
-        let mut body = json!({"prompt": "ab"});
-        for (name, value) in fields.as_object().unwrap() {
-            body[name] = value.clone();
-        }
+        let body = with(json!({"prompt": "ab"}), fields);
         let tokenizer = chat_model().tokenizer;
         CompletionRequest::parse(&body, (&tokenizer, None), TINY.context, &TINY)
     }

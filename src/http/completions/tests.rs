@@ -2,16 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::testing::{Answer, Script, TestServer};
+use crate::testing::{Answer, Script, TestServer, with};
 use step::executor::TokenId;
 use text::testing::END_OF_TURN;
 
 /// A completion of `ab` with fields added.
 fn complete(server: &TestServer, fields: Value) -> Answer {
-    let mut body = json!({"prompt": "ab"});
-    for (name, value) in fields.as_object().unwrap() {
-        body[name] = value.clone();
-    }
+    let body = with(json!({"prompt": "ab"}), fields);
     server.post("/v1/completions", &body).answer()
 }
 

@@ -81,16 +81,23 @@ impl Rule {
             _ => return Ok(()),
         };
         let error = |problem: &str| ApiError::field(follows.field, problem);
-        let tokens = chat.tokenizer.encode(said);
+        // Blanks may stand before any value of JSON.
+        let tokens = chat.tokenizer.encode(said.trim_start());
         let tokens = tokens.map_err(|why| error(&why.to_string()))?;
         let guide = follows
             .compiled
             .as_ref()
             .map(|compiled| compiled.guide(Scope::default()));
-        if guide.is_some_and(|mut guide| !takes(&mut *guide, &tokens)) {
-            return Err(error(
-                "is not what the message begins with that the reply goes on with",
-            ));
+        if let Some(mut guide) = guide {
+            if !takes(&mut *guide, &tokens) {
+                let problem = "is not what the message begins with that the reply goes on with";
+                return Err(error(problem));
+            }
+            if guide.next() == Next::Complete {
+                return Err(error(
+                    "is had by the message that the reply goes on with; nothing is left",
+                ));
+            }
         }
         follows.begun = tokens;
         Ok(())

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::request::MessagesRequest;
-use crate::testing::{Answer, Connection, Script, TestServer};
+use crate::testing::{Answer, Connection, Script, TestServer, with};
 use step::testing::TINY;
 use text::testing::Random;
 
@@ -14,15 +14,12 @@ const CALLS: &str = "Look:\n<tool_call>\n<function=f>\n<parameter=a>\nx y\n</par
     </function>\n</tool_call>\n<tool_call>\n<function=f>\n</function>\n</tool_call>";
 
 fn question(fields: Value) -> Value {
-    let mut body = json!({
+    let body = json!({
         "model": "claude-any",
         "max_tokens": 200,
         "messages": [{"role": "user", "content": "hi"}],
     });
-    for (name, value) in fields.as_object().unwrap() {
-        body[name] = value.clone();
-    }
-    body
+    with(body, fields)
 }
 
 fn ask(server: &TestServer, fields: Value) -> Answer {

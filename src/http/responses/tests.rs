@@ -5,18 +5,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::testing::{Answer, Connection, PATIENCE, Script, TestServer};
+use crate::testing::{Answer, Connection, PATIENCE, Script, TestServer, with};
 
 const PATH: &str = "/v1/responses";
 const CALL: &str = "Look:\n<tool_call>\n<function=n.f>\n<parameter=a>\nx y\n</parameter>\n\
     </function>\n</tool_call>";
 
 fn question(fields: Value) -> Value {
-    let mut body = json!({"model": "gpt-any", "input": "hi", "reasoning": {"effort": "none"}});
-    for (name, value) in fields.as_object().unwrap() {
-        body[name] = value.clone();
-    }
-    body
+    let body = json!({"model": "gpt-any", "input": "hi", "reasoning": {"effort": "none"}});
+    with(body, fields)
 }
 
 fn ask(server: &TestServer, fields: Value) -> Answer {
