@@ -2,7 +2,8 @@
 //!
 //! Reasoning is free. A grammar of the whole reply begins behind it, with the headers of calls in
 //! it, or behind the header of an answer, which is written here. A grammar of calls in text begins
-//! behind `to=functions.` in a header, and nowhere else.
+//! behind `to=` in a header, and nowhere else: nobody but functions that there are is written to.
+//! Tokens hold a full stop and the start of a name, so that the names' space is the grammar's.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::guide::{Follow, Guide, Scope, follow};
 use super::vocabulary::Vocabulary;
 use super::{Compiled, Grammars};
 use crate::tools::harmony::reader::Begin;
-use crate::tools::harmony::{CALL, Mark, Marks};
+use crate::tools::harmony::{Mark, Marks, TO};
 
 /// What a grammar speaks of.
 #[derive(Clone, Debug, PartialEq)]
@@ -146,10 +147,10 @@ impl HarmonyGuide {
         self.stage = match self.marks.find(id) {
             Some(Mark::Message) => Stage::Content,
             Some(_) => Stage::Header { matched: 0 },
-            None => match follow(CALL, matched, self.vocabulary.text(id)) {
+            None => match follow(TO, matched, self.vocabulary.text(id)) {
                 Follow::Open(matched) => Stage::Header { matched },
                 Follow::Closed { rest: 0 } if self.compiled.is_some() => self.bound(),
-                Follow::Closed { .. } => return Err(format!("a token holds more than {CALL}")),
+                Follow::Closed { .. } => return Err(format!("a token holds more than {TO}")),
             },
         };
         Ok(())
@@ -181,7 +182,7 @@ impl Constraint for HarmonyGuide {
             }
             Stage::Header { matched } => {
                 let (matched, may_call) = (*matched, self.compiled.is_some());
-                let fits = |text: &[u8]| match follow(CALL, matched, text) {
+                let fits = |text: &[u8]| match follow(TO, matched, text) {
                     Follow::Open(_) => true,
                     Follow::Closed { rest } => may_call && rest == 0,
                 };

@@ -1,6 +1,6 @@
 //! Calls in the form of harmony, whose headers are made of tokens that no text has.
 
-use crate::tools::harmony::{CALL, Harmony};
+use crate::tools::harmony::{FUNCTIONS, Harmony, TO};
 
 use super::{CallGrammar, Function, Lark, json, quoted};
 
@@ -12,10 +12,10 @@ const CHANNEL: &str = r#"(<|channel|> ("commentary" | "analysis" | "final"))?"#;
 const JSON: &str = r#"(" json" | " "? <|constrain|> "json")"#;
 
 impl CallGrammar for Harmony {
-    const AROUND: (&'static str, &'static str) = ("", "");
+    const AROUND: (&'static str, &'static str) = (FUNCTIONS, "");
 
     fn begin() -> String {
-        format!("{AUTHOR} {CHANNEL} {}", quoted(&format!(" {CALL}")))
+        format!("{AUTHOR} {CHANNEL} {}", quoted(&format!(" {TO}")))
     }
 
     fn between() -> String {
@@ -28,7 +28,7 @@ impl CallGrammar for Harmony {
 
     fn names(_: &mut Lark, names: &[&str]) -> String {
         let heads: Vec<String> = names.iter().map(|name| header(name)).collect();
-        heads.join(" | ")
+        format!("{} ({})", quoted(FUNCTIONS), heads.join(" | "))
     }
 
     fn head(name: &str) -> String {

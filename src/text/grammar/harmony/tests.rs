@@ -134,7 +134,7 @@ fn calls_in_text_are_bound_in_headers_alone() {
         "<|channel|>commentary to=functions.bash<|message|>{\"b\":1}"
     ));
     assert!(!takes("<|channel|>commentary to=functions.g<|message|>{}"));
-    assert!(takes("<|channel|>commentary to=user<|message|>{}"));
+    assert!(!takes("<|channel|>commentary to=python code<|message|>1"));
 }
 
 #[test]

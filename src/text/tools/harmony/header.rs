@@ -4,10 +4,8 @@
 //! names or leave out parts. The first channel that there is and the last recipient count, and the
 //! rest is noise: no header fails a reply.
 
-use super::{FUNCTIONS, Mark};
+use super::{FUNCTIONS, Mark, TO};
 
-/// Before a recipient.
-const TO: &str = "to=";
 /// Recipients that are nobody in particular.
 const NOBODY: [&str; 3] = ["all", "assistant", "user"];
 /// Authors whose words are none of the reply.

@@ -24,8 +24,8 @@ use crate::tokenizer::Tokenizer;
 pub const REASONING: (&str, &str) = ("<|channel|>analysis<|message|>", "<|end|>");
 /// Before the name of a function, as the recipient of a message.
 pub const FUNCTIONS: &str = "functions.";
-/// A recipient that is a function.
-pub const CALL: &str = "to=functions.";
+/// Before a recipient.
+pub const TO: &str = "to=";
 
 /// A token of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ pub struct Harmony {
 }
 
 impl Syntax for Harmony {
-    const OPEN: &'static str = CALL;
+    const OPEN: &'static str = TO;
     /// Nothing but a header opens calls.
     const FORBIDDEN: &'static str = "";
     const END: &'static str = "}";
