@@ -35,8 +35,8 @@ kv_bytes_per_token = 4096
 kv_pages = 512
 kv_bytes = 268435456
 state_matrix_bytes_per_sequence = 786432
-state_conv_bytes_per_sequence = 18432
-resident_bytes = 338287468
+state_conv_bytes_per_sequence = 49152
+resident_bytes = 340560748
 
 [leaf]
 hw = "cpu"

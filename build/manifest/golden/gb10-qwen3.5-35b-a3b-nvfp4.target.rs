@@ -35,8 +35,8 @@ kv_bytes_per_token = 20480
 kv_pages = 16384
 kv_bytes = 23622320128
 state_matrix_bytes_per_sequence = 62914560
-state_conv_bytes_per_sequence = 1474560
-resident_bytes = 56447700480
+state_conv_bytes_per_sequence = 3932160
+resident_bytes = 56779476480
 
 [leaf]
 hw = "gb10"

@@ -35,8 +35,8 @@ kv_bytes_per_token = 2048
 kv_pages = 512
 kv_bytes = 134217728
 state_matrix_bytes_per_sequence = 786432
-state_conv_bytes_per_sequence = 18432
-resident_bytes = 181533548
+state_conv_bytes_per_sequence = 49152
+resident_bytes = 182946668
 
 [leaf]
 hw = "h200"

@@ -98,10 +98,10 @@ impl Target {
         state * self.layers_of(Mixer::Gdn)
     }
 
-    /// Bytes of the convolution tails of one sequence: `conv_kernel - 1` rows a layer, BF16.
+    /// Bytes of the convolution tails of one sequence: a row of F32 for each tap of a layer.
     pub fn state_conv_bytes(&self) -> u64 {
         let gdn = self.model.gdn();
-        gdn.conv_kernel.saturating_sub(1) * gdn.qkv_rows() * BF16_BYTES * self.layers_of(Mixer::Gdn)
+        gdn.conv_kernel * gdn.qkv_rows() * F32_BYTES * self.layers_of(Mixer::Gdn)
     }
 
     /// Bytes of a part of the checkpoint, text or multi-token prediction.
@@ -319,7 +319,7 @@ mod tests {
         let target = repository(QWEN35);
         assert_eq!(target.kv_bytes_per_token(), 20_480);
         assert_eq!(target.state_matrix_bytes(), 62_914_560);
-        assert_eq!(target.state_conv_bytes(), 1_474_560);
+        assert_eq!(target.state_conv_bytes(), 3_932_160);
     }
 
     #[test]

@@ -139,7 +139,7 @@ fn memory_that_others_need_is_refused() {
         message(HARDWARE_FILE, "\"cuda\"", reserve),
         format!(
             "{LEAF_FILE}: limits.kv_tokens = 4194304: weights, KV pages, states and \
-             host_reserve_bytes need 157314660864 bytes, above gpu.memory_bytes = 150109880320"
+             host_reserve_bytes need 157646436864 bytes, above gpu.memory_bytes = 150109880320"
         )
     );
 }
@@ -339,7 +339,7 @@ refused!(kv_tokens_that_no_sequence_takes: LEAF_FILE,
     "limits.kv_tokens = 8388672: must be at most limits.sequences * limits.context = 8388608");
 refused!(more_than_the_memory: LEAF_FILE, "kv_tokens = 4_194_304" => "kv_tokens = 8_388_608",
     "limits.kv_tokens = 8388608: weights, KV pages, states and host_reserve_bytes need \
-     221803941376 bytes, above gpu.memory_bytes = 150109880320");
+     222135717376 bytes, above gpu.memory_bytes = 150109880320");
 refused!(embedding_files_that_are_not_stated: LEAF_FILE, "\n[[format]]\nmatch = [" =>
     "embed = true\n[[format]]\nmatch = [",
     "embed = true: needs a [checkpoint] of the model that states its files");
