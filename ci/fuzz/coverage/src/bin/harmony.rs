@@ -1,0 +1,4 @@
+#![no_main]
+
+#[path = "../driver.rs"]
+mod driver;
