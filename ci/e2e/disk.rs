@@ -27,6 +27,7 @@ fn flags(folder: &Folder) -> [String; 4] {
     ]
 }
 
+/// A server once it answers and has read what its folder holds, whichever comes first.
 fn start(folder: &Folder, more: &[&str]) -> Server {
     let flags = flags(folder);
     let flags: Vec<&str> = flags
@@ -34,7 +35,9 @@ fn start(folder: &Folder, more: &[&str]) -> Server {
         .map(String::as_str)
         .chain(more.iter().copied())
         .collect();
-    Server::start_with(&flags)
+    let server = Server::spawn(&flags);
+    server.lines_with(&["READY ", "bytes of prompts are there"]);
+    server
 }
 
 fn body(number: usize) -> Value {
@@ -61,7 +64,6 @@ fn a_restart_finds_the_prompts_of_each_key_on_the_disk() {
         "what was computed is written by then"
     );
     let server = start(&folder, &keys);
-    server.line_with("bytes of prompts are there");
     for (key, has_them) in [(KEYS[1], false), (KEYS[0], true)] {
         let found: Vec<Value> = all(&server, key);
         for (computed, found) in before.iter().zip(&found) {

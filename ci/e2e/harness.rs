@@ -202,6 +202,15 @@ impl Server {
         }
     }
 
+    /// Waits for lines of the log that hold `texts`, in any order.
+    pub fn lines_with(&self, texts: &[&str]) {
+        let mut missing = texts.to_vec();
+        while !missing.is_empty() {
+            let line = self.line_with("");
+            missing.retain(|text| !line.contains(text));
+        }
+    }
+
     /// The lines of the log that were not read yet.
     pub fn lines_so_far(&self) -> Vec<String> {
         self.lines.lock().unwrap().try_iter().collect()
