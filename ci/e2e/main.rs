@@ -30,6 +30,7 @@ mod packed;
 mod parsers;
 mod prefix;
 mod probes;
+mod prometheus;
 mod readme;
 mod responses;
 mod schemas;
