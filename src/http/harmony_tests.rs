@@ -12,7 +12,7 @@ const CALL: &str = "<|channel|>analysis<|message|>I think é.<|end|><|start|>ass
     <|start|>assistant to=functions.f<|channel|>commentary json<|message|>{\"a\":1}<|call|>";
 const ANSWER: &str = "<|channel|>analysis<|message|>Now I know.<|end|><|start|>assistant\
     <|channel|>final<|message|>It is 2 🦀.<|return|>";
-/// What the second prompt has behind the first one and the call.
+/// End of the second prompt, behind the first one and the call.
 const RESULT: &str = "<|start|>functions.f to=assistant<|channel|>commentary<|message|>2<|end|>\
     <|start|>assistant";
 

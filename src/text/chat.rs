@@ -73,7 +73,7 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// What its end is part of, in harmony.
+    /// Part of a reply that the end of this prompt belongs to.
     pub fn begin(&self) -> Begin {
         Begin::of(self.reasoning_opened, self.amid)
     }

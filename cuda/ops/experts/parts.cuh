@@ -39,7 +39,7 @@ __device__ inline float result(const tile::Affine& down, float sum) {
   return tile::Affine{down.scale, down.bias * (1.0f / kPartUnit)}(sum);
 }
 
-// Such results, of a panel's rows g and g + 8, are pair `panel * 8 + g`.
+// Parts of the results of a panel's rows g and g + 8: pair `panel * 8 + g`.
 __device__ inline f16x2 to_parts(float low, float high) { return to_f16x2(low, high); }
 
 // The part that such a result is.

@@ -206,7 +206,7 @@ mod tests {
         fs::remove_file(place.join("dest/weights/model.part001")).unwrap();
         let why = of_bundle(&dest, &sums).unwrap_err();
         assert!(why.message.contains("part001"), "{why:?}");
-        // What is finished has no mark, and is not begun anew.
+        // A finished folder has no mark, and is not begun anew.
         fs::remove_file(place.join("dest").join(UNFINISHED)).unwrap();
         assert!(empty_folder(&place.join("dest")).is_err());
         fs::remove_dir_all(&place).unwrap();

@@ -28,7 +28,7 @@ pub struct Follows {
     field: &'static str,
     calls_in_text: bool,
     compiled: Option<Arc<Compiled>>,
-    /// What of the message that replies go on with follows the grammar too.
+    /// Tokens of the message that replies go on with, as far as the grammar holds for them too.
     begun: Vec<TokenId>,
 }
 

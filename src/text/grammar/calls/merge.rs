@@ -130,7 +130,8 @@ fn spread(
     Some(one)
 }
 
-/// What a schema and another one say, which stands alone; what one cannot say of it is its part.
+/// Schema that says what one and another say. Keywords of `other`, which stands alone, that one
+/// schema cannot say beside its own become its part.
 fn with(mut schema: Map<String, Value>, other: &Map<String, Value>) -> Map<String, Value> {
     let mut rest = Map::new();
     for (keyword, value) in told(other) {

@@ -64,12 +64,12 @@ pub trait CallGrammar: Syntax {
         None
     }
 
-    /// What a call begins with where a reply is made of calls, and what stands between two of them,
-    /// as parts of a rule.
+    /// Beginning of a call where a reply is made of calls, as part of a rule.
     fn begin() -> String {
         literal(Self::FORMAL)
     }
 
+    /// Text between two such calls, as part of a rule.
     fn between() -> String {
         literal(Self::BETWEEN)
     }

@@ -359,7 +359,8 @@ fn whole_match(pattern: &str) -> Option<String> {
     between(pattern, Edge::Anywhere, Edge::Anywhere)
 }
 
-/// What a pattern finds, with all that may stand before and behind it.
+/// Pattern that holds for a whole text where `pattern` finds something in it; `begin` and `end` say
+/// what may stand before and behind that.
 fn between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
     if !signs(pattern).any(|(_, sign, _)| "^$".contains(sign)) {
         let (before, behind) = (begin.anything(), end.anything());
