@@ -43,7 +43,6 @@ pub struct Arg {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Type {
-    Bf16,
     F32,
     U8,
     U32,
@@ -61,7 +60,6 @@ pub enum Io {
 impl Type {
     fn c(self) -> &'static str {
         match self {
-            Type::Bf16 => "atlas_bf16",
             Type::F32 => "float",
             Type::U8 => "unsigned char",
             Type::U32 => "unsigned int",
@@ -137,7 +135,6 @@ const HEAD: &str = "\
 // Generated from ffi/ops.toml: the launchers of device ops.
 #pragma once
 
-typedef struct atlas_bf16 { unsigned short bits; } atlas_bf16;
 // What CUDA calls CUstream_st, behind cudaStream_t and CUstream.
 typedef struct CUstream_st atlas_stream;
 

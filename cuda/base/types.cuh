@@ -7,7 +7,9 @@ namespace atlas {
 
 // What kernels do with two bytes a number is to store it, hand it to tensor instructions and
 // convert it. CUDA's own headers do much more, and every kernel would read them to compile.
-using bf16 = atlas_bf16;
+struct bf16 {
+  unsigned short bits;
+};
 
 // Stands for no slot in lists of them.
 inline constexpr unsigned kNoSlot = ~0u;
@@ -71,6 +73,12 @@ __device__ inline float2 to_float2(f16x2 from) {
 __device__ inline f16x2 multiply(f16x2 a, f16x2 b) {
   f16x2 to;
   asm("mul.f16x2 %0, %1, %2;" : "=r"(to.bits) : "r"(a.bits), "r"(b.bits));
+  return to;
+}
+
+__device__ inline bf16x2 multiply(bf16x2 a, bf16x2 b) {
+  bf16x2 to;
+  asm("mul.bf16x2 %0, %1, %2;" : "=r"(to.bits) : "r"(a.bits), "r"(b.bits));
   return to;
 }
 

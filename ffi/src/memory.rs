@@ -11,7 +11,6 @@ use cudarc::driver::sys;
 
 use crate::device::{Context, Device, Stream, check};
 use crate::error::CudaError;
-use crate::ops::atlas_bf16;
 
 /// A type that any bits are a value of.
 ///
@@ -19,7 +18,7 @@ use crate::ops::atlas_bf16;
 /// Every bit pattern is valid, and the type has no padding and no destructor.
 pub unsafe trait Element: Copy + 'static {}
 
-// SAFETY: plain numbers and, for `atlas_bf16`, a struct of one.
+// SAFETY: plain numbers.
 unsafe impl Element for u8 {}
 // SAFETY: as above.
 unsafe impl Element for u16 {}
@@ -31,8 +30,6 @@ unsafe impl Element for u64 {}
 unsafe impl Element for i32 {}
 // SAFETY: as above.
 unsafe impl Element for f32 {}
-// SAFETY: as above.
-unsafe impl Element for atlas_bf16 {}
 
 /// `len` elements of device memory, freed when dropped.
 pub struct DeviceBuf<T: Element> {

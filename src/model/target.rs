@@ -29,6 +29,19 @@ pub enum KvFormat {
     F32,
     /// 2 bytes an element.
     Bf16,
+    /// A byte of E4M3 an element, and one of a power of two a position of a head.
+    Fp8,
+}
+
+impl KvFormat {
+    /// Bytes of a position of a head of `dim` numbers.
+    pub const fn head_bytes(self, dim: usize) -> usize {
+        match self {
+            KvFormat::F32 => 4 * dim,
+            KvFormat::Bf16 => 2 * dim,
+            KvFormat::Fp8 => dim + 1,
+        }
+    }
 }
 
 /// One file of the checkpoint revision this binary was built for.

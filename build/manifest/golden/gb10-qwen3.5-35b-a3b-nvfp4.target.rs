@@ -200,7 +200,7 @@ threads = 256
 why = "a 16-byte vector a thread"
 
 [hardware.op.store_kv]
-kernel = "pages_bf16"
+kernel = "pages"
 threads = 128
 why = "a warp per head, four heads a block"
 

@@ -3,7 +3,7 @@
 
 namespace atlas::target {
 
-enum class KvFormat { f32, bf16 };
+enum class KvFormat { f32, bf16, fp8 };
 enum class Format {
   bf16,
   nvfp4_compressed_tensors,
@@ -231,7 +231,7 @@ struct Select {
   static constexpr int kThreads = 256;
 };
 
-// Kernel `pages_bf16` of `store_kv`.
+// Kernel `pages` of `store_kv`.
 struct StoreKv {
   static constexpr int kThreads = 128;
 };

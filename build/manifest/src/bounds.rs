@@ -108,7 +108,7 @@ const BOUNDS: &[Bound] = &[
         "must be a multiple of 64: both elements of a pair are in one lane",
     ),
     Bound::new(
-        "ops/store_kv/pages_bf16.cuh",
+        "ops/store_kv/pages.cuh",
         "kHeadDim % tile::kPageColumns == 0",
         Of::Attention(|it| ("head_dim", it.head_dim, it.head_dim.is_multiple_of(64))),
         "must be a multiple of 64: a page is whole blocks",

@@ -55,11 +55,14 @@ impl Target {
 
     /// Bytes of keys and values of one token in one layer.
     fn kv_bytes_in(&self, attention: &Attention) -> u64 {
-        let element = match self.leaf.numbers.kv {
-            KvFormat::F32 => F32_BYTES,
-            KvFormat::Bf16 => BF16_BYTES,
+        let dim = attention.head_dim;
+        let of_head = match (&self.hardware.gpu, self.leaf.numbers.kv) {
+            // A CPU keeps the numbers of any format as F32.
+            (None, _) | (_, KvFormat::F32) => F32_BYTES * dim,
+            (_, KvFormat::Bf16) => BF16_BYTES * dim,
+            (_, KvFormat::Fp8) => dim + 1,
         };
-        2 * attention.kv_rows() * element
+        2 * attention.kv_heads * of_head
     }
 
     /// KV pages of the whole server.

@@ -33,7 +33,7 @@ impl Target {
             self.leaf_file()
         );
         out += "namespace atlas::target {\n\n";
-        out += "enum class KvFormat { f32, bf16 };\n";
+        out += "enum class KvFormat { f32, bf16, fp8 };\n";
         out += "enum class Format {\n  bf16,\n  nvfp4_compressed_tensors,\n";
         out += "  nvfp4_modelopt,\n  fp8_block128,\n  fp8_tensor,\n  mxfp4\n};\n\n";
         for constant in constants(self).into_iter().filter(is_of_device) {
@@ -131,5 +131,6 @@ fn kv_name(format: KvFormat) -> &'static str {
     match format {
         KvFormat::F32 => "f32",
         KvFormat::Bf16 => "bf16",
+        KvFormat::Fp8 => "fp8",
     }
 }

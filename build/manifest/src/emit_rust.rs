@@ -341,5 +341,6 @@ fn kv_name(format: KvFormat) -> &'static str {
     match format {
         KvFormat::F32 => "F32",
         KvFormat::Bf16 => "Bf16",
+        KvFormat::Fp8 => "Fp8",
     }
 }

@@ -169,7 +169,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("top_k", "chunks_f32"),
     Kernel::new("lm_head", "held_f16"),
     Kernel::new("lm_head", "warpgroups_f16").warpgroups(),
-    Kernel::new("store_kv", "pages_bf16"),
+    Kernel::new("store_kv", "pages"),
     Kernel::new("attend", "split_kv_bf16"),
     Kernel::new("attend", "tiles_bf16"),
     Kernel::new("attention", "split_kv_bf16"),

@@ -6,7 +6,7 @@
 #include "base/types.cuh"
 #include "target.cuh"
 #include "tile/math.cuh"
-#include "tile/pages.cuh"
+#include "tile/pages_fp8.cuh"
 #include "tile/ptx.cuh"
 #include "tile/reduce.cuh"
 
@@ -23,7 +23,6 @@ inline constexpr int kWarps = kThreads / tile::kWarpLanes;
 
 static_assert(kBlock == 8 * kWarps, "a warp scores 8 positions of a block");
 static_assert(PAGE == kBlock && kSplit % kBlock == 0, "a block is a page");
-static_assert(target::FORMAT_KV == target::KvFormat::bf16, "pages are bf16");
 
 // Heads of a shape, dealt to blocks.
 template <class A>
@@ -33,12 +32,14 @@ struct Heads {
   static constexpr int kHeadDim = A::kHeadDim;
   static constexpr int kGroup = kHeads / kKvHeads;  // query heads of a KV head
   static constexpr int kQuery = kHeadDim * (A::kGated ? 2 : 1);  // elements of a query and its gate
-  static constexpr int kPage = PAGE * kHeadDim;     // elements of a head's keys, or values
+  static constexpr int kPage = PAGE * kHeadDim;     // operands of a head's keys, or values
   // Warps that mix, an instruction's 16 dimensions or more each: of narrow heads not all.
   static constexpr int kMixers = kHeadDim / 16 < kWarps ? kHeadDim / 16 : kWarps;
   static constexpr int kWarpDims = kHeadDim / kMixers;
   static constexpr int kDimTiles = kWarpDims / 8;
   static constexpr int kVectors = kHeadDim / Bf16x8::kElements;
+  // Vectors of FP8 that a thread of a block widens at once.
+  static constexpr int kWidenedAtOnce = kHeadDim / 32 < 8 ? kHeadDim / 32 : 8;
   // Rows of shared memory are padded so that eight of them lie in different banks.
   static constexpr int kPadded = kHeadDim + 8;
   static constexpr int kWindow = A::kWindow;  // positions that a row sees; 0: all up to its own
@@ -65,8 +66,8 @@ struct Heads {
 
 struct Params {
   const float* q;             // (rows, kHeads, 2, kHeadDim): query, gate if `kGated`
-  const bf16* cache;          // (pages: page_stride apart; kKvHeads, 2, kPage): keys, values
-  unsigned page_stride;       // elements
+  const unsigned char* cache;  // (pages: page_stride apart; kKvHeads, 2, kHeadBytes): keys, values
+  unsigned page_stride;        // bytes
   const unsigned* positions;  // (rows)
   const unsigned* tables;     // (rows): first page of the row's sequence in `pages`
   const unsigned* pages;
@@ -261,8 +262,8 @@ struct Queries : Heads<A> {
     round_queries<A, kRows, kThreads>(params, first, tokens, kv_head, 0, to);
   }
 
-  // The keys of the block of positions from `start` on; the values are a page behind.
-  __device__ const bf16* keys(int start) const {
+  // The keys of the block of positions from `start` on; the values are kHeadBytes behind.
+  __device__ const unsigned char* keys(int start) const {
     const unsigned page = params.pages[params.tables[first] + start / PAGE];
     return params.cache + tile::head_at<A>(page, params.page_stride, kv_head, 0);
   }

@@ -1,5 +1,5 @@
 // Implements: Ops::attend
-// Match:      bf16 pages, query heads of a KV head, 16 at most, packed into the M of an
+// Match:      pages of bf16 or FP8, query heads of a KV head, 16 at most, packed into the M of an
 //             instruction; operands bf16, scores and sums F32
 // Bound by:   few rows: HBM (keys and values, once); many rows: tensor instructions
 // Sync:       few rows: three barriers per split and bulk copies; many rows: four barriers per 64
@@ -64,15 +64,21 @@ struct Stage : Queries<A, kMany<A>> {
   __device__ Stage(const Params& params, Shared& shared, int first, int tokens, int kv_head)
       : Base(params, first, tokens, kv_head), shared(shared) {}
 
-  // Asks for a block. Positions from `live` on are zeros: a weight of zero times memory that nobody
-  // wrote is not always zero.
-  __device__ static void bring(bf16 (&to)[kBlock][kPadded], const bf16* from, int live) {
+  // Asks for a block; FP8 is waited for and widened. Positions from `live` on are zeros: a weight
+  // of zero times memory that nobody wrote is not always zero.
+  __device__ static void bring(bf16 (&to)[kBlock][kPadded], const unsigned char* from, int live) {
+    if constexpr (tile::kFp8Pages) {
+      const auto at = [&](int position, int dim) { return &to[position][dim]; };
+      return tile::widen_block<A, kThreads, Base::kWidenedAtOnce>(from, live, -1, threadIdx.x,
+                                                                  at);
+    }
+    const auto* numbers = reinterpret_cast<const bf16*>(from);
 #pragma unroll
     for (int item = threadIdx.x; item < kBlock * kVectors; item += kThreads) {
       const int position = item / kVectors, vector = item % kVectors;
       const bool is_live = position < live;
       const int dim = vector * Bf16x8::kElements;
-      ptx::copy_async(&to[position][dim], from + tile::page_at(position, dim), is_live);
+      ptx::copy_async(&to[position][dim], numbers + tile::page_at(position, dim), is_live);
     }
   }
 
@@ -116,10 +122,10 @@ struct Stage : Queries<A, kMany<A>> {
     };
     const int end = min(last + 1, (split + 1) * kSplit);
     for (int start = first_block(split); start < end; start += kBlock) {
-      const bf16* from = keys(start);
+      const unsigned char* from = keys(start);
       const int live = min(kBlock, last + 1 - start);
       const auto bring_values = [&] {
-        bring(values_at, from + size_t{Heads<A>::kPage}, live);
+        bring(values_at, from + tile::kHeadBytes<A>, live);
         ptx::copy_async_commit();
       };
       bring(keys_at, from, live);
@@ -185,7 +191,7 @@ struct SplitKvBf16 {
   static_assert(Tile::kThreads == kThreads, "the stages count on these warps");
 
   // Tiles of cells are tiles of many rows: one arithmetic for all.
-  static cudaError_t launch(const float* q, const atlas_bf16* cache, const unsigned* positions,
+  static cudaError_t launch(const float* q, const unsigned char* cache, const unsigned* positions,
                             const unsigned* tables, const unsigned* pages, const unsigned* cells,
                             const unsigned* tiles, const float* sinks, float* partial,
                             unsigned* arrived, float* out, unsigned page_stride, unsigned,

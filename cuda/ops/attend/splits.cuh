@@ -16,14 +16,28 @@ inline constexpr int kSplitBlocks = kSplit / kBlock;
 
 static_assert(kSplitBlocks * BlockScores::kLanes == tile::kWarpLanes, "a warp has a split's row");
 
+// Blocks of FP8 as bf16; nothing of pages that hold bf16.
+template <class A, int kCount>
+struct WidenedStorage {
+  alignas(128) bf16 wide[kCount][Heads<A>::kPage];
+};
+template <class A>
+struct WidenedStorage<A, 0> {};
+
+// Blocks of FP8 that are widened between two barriers.
+template <int kSlots>
+inline constexpr int kWidened = !tile::kFp8Pages              ? 0
+                                : kSlots / 2 < kSplitBlocks ? (kSlots + 1) / 2
+                                                            : kSplitBlocks;
+
 // `kSlots` blocks of keys or values are under way or not yet used.
 template <class A, int kSlots>
-struct RingStorage {
+struct RingStorage : WidenedStorage<A, kWidened<kSlots>> {
   static constexpr int kRows = Queries<A, 1>::kRows;
   // In floats; weights lie in the place of their row's scores.
   static constexpr int kPitch = kSplit + 4;
 
-  alignas(128) bf16 ring[kSlots][Heads<A>::kPage];
+  alignas(128) unsigned char ring[kSlots][tile::kHeadBytes<A>];
   bf16 query[kRows][Heads<A>::kPadded];
   float score[kRows][kPitch];
   float rescale[kSplitBlocks][kRows];
@@ -32,7 +46,7 @@ struct RingStorage {
   unsigned long long full[kSlots];
 };
 
-// Slots under way: as many bytes whatever a head's width.
+// Slots under way: as many numbers whatever a head's width.
 template <class A>
 inline constexpr int kManySlots = 6 * 256 / A::kHeadDim;
 template <class A>
@@ -43,7 +57,9 @@ inline constexpr int kSlots =
                                                                             : kFewSlots<A>;
 // Blocks that are scored or mixed between two barriers.
 template <class A>
-inline constexpr int kTogether = kSlots<A> < kSplitBlocks ? kSlots<A> : kSplitBlocks;
+inline constexpr int kTogether = tile::kFp8Pages             ? kWidened<kSlots<A>>
+                                 : kSlots<A> < kSplitBlocks ? kSlots<A>
+                                                            : kSplitBlocks;
 
 // Items of the ring are a split's blocks of keys, then its blocks of values, split by split. All
 // but the last split of a sequence have all blocks. With `kStores` a tile is one row, whose own key
@@ -112,16 +128,34 @@ struct Splits : Queries<A, 1> {
     return {block < blocks ? of * kSplit + block * kBlock : last + 1, is_value};
   }
 
-  // Asks for an item's positions from `begin` to `end`, a strip a lane.
+  // Positions of an item that lie in memory when it is used.
+  __device__ int stored(const Place& at) const {
+    return min(kBlock, (kStores ? written : last + 1) - at.start);
+  }
+
+  // Asks for an item's positions from `begin` to `end`: a strip a lane of bf16; the codes of FP8
+  // and, with its last positions, the exponents of all.
   __device__ void copy(int item, const Place& at, int begin, int end) const {
-    const int lane = threadIdx.x, in_block = (lane * PAGE + begin) * tile::kPageColumns;
-    if (begin >= end || lane >= kStrips) return;
+    constexpr int kWidth = tile::kFp8Pages ? kHeadDim : tile::kPageColumns * sizeof(bf16);
+    constexpr int kExponents = PAGE * kHeadDim;
+    const int lane = threadIdx.x;
+    if (begin >= end || lane >= (tile::kFp8Pages ? 2 : kStrips)) return;
+    int from = (lane * PAGE + begin) * kWidth, bytes = (end - begin) * kWidth;
+    if (tile::kFp8Pages && lane == 1) {
+      if (end < stored(at)) return;
+      from = kExponents, bytes = PAGE;
+    }
     const unsigned page = params.pages[table + at.start / PAGE];
     const size_t block = tile::head_at<A>(page, params.page_stride, kv_head, at.is_value);
-    ptx::copy_bulk_shared(shared.ring[item % kSlots] + in_block,
-                          params.cache + block + in_block,
-                          (end - begin) * tile::kPageColumns * sizeof(bf16),
+    ptx::copy_bulk_shared(shared.ring[item % kSlots] + from, params.cache + block + from, bytes,
                           &shared.full[item % kSlots]);
+  }
+
+  // Bytes that an item's copies bring.
+  __device__ unsigned bytes(const Place& at) const {
+    const int count = max(0, stored(at));
+    return count * (tile::kHeadBytes<A> / PAGE) +
+           (tile::kFp8Pages && count > 0 ? PAGE - count : 0);
   }
 
   // Fills the ring; the first warp. Of what this step writes nothing is asked for before the wait.
@@ -131,18 +165,17 @@ struct Splits : Queries<A, 1> {
 #pragma unroll 1
     for (; asked < free; ++asked) {
       const Place at = place(asked);
-      const int live = min(kBlock, last + 1 - at.start), stored = min(live, written - at.start);
+      const int live = min(kBlock, last + 1 - at.start), before = min(live, written - at.start);
       if (live <= 0) return;
-      bf16* slot = shared.ring[asked % kSlots];
-      if (at.is_value) clear_behind(slot, live);
-      if (kStores && kWaited && stored < live) put_own(slot, stored, at.is_value);
-      __syncwarp();  // these are written: who waits for the barrier sees them
-      if (threadIdx.x == 0) {
-        const int expected = kStores ? stored : live;
-        ptx::mbarrier_expect(&shared.full[asked % kSlots], expected * kHeadDim * sizeof(bf16));
+      if constexpr (!tile::kFp8Pages) {
+        bf16* slot = reinterpret_cast<bf16*>(shared.ring[asked % kSlots]);
+        if (at.is_value) clear_behind(slot, live);
+        if (kStores && kWaited && before < live) put_own(slot, before, at.is_value);
       }
+      __syncwarp();  // these are written: who waits for the barrier sees them
+      if (threadIdx.x == 0) ptx::mbarrier_expect(&shared.full[asked % kSlots], bytes(at));
       __syncwarp();  // the bytes are expected
-      copy(asked, at, 0, kWaited && !kStores ? live : stored);
+      copy(asked, at, 0, kWaited && !kStores ? live : before);
     }
   }
 
@@ -175,10 +208,10 @@ struct Splits : Queries<A, 1> {
   }
 
   // Elements of the last position's key or value from dimension `dim` on, before `ask<true>`: in
-  // the ring if the item has been asked for.
+  // the ring if the item has been asked for and holds operands.
   __device__ bf16* own_at(int item, bool is_value, int dim) const {
-    if (item >= kSlots) return shared.own[is_value] + dim;
-    return shared.ring[item] + tile::page_at(last % PAGE, dim);
+    if (tile::kFp8Pages || item >= kSlots) return shared.own[is_value] + dim;
+    return reinterpret_cast<bf16*>(shared.ring[item]) + tile::page_at(last % PAGE, dim);
   }
 
   __device__ void put_own(bf16* block, int position, bool is_value) const {
@@ -189,9 +222,38 @@ struct Splits : Queries<A, 1> {
     }
   }
 
-  __device__ bf16* await(int item) const {
+  __device__ unsigned char* await(int item) const {
     ptx::mbarrier_wait(&shared.full[item % kSlots], item / kSlots % 2);
     return shared.ring[item % kSlots];
+  }
+
+  // Asks for more, when a barrier has shown that all items before `item` are read.
+  __device__ void release(int item) {
+    free = item + kSlots;
+    ask<true>();
+  }
+
+  // Makes `count` items from `item` on operands, which frees their slots.
+  __device__ void widen(int item, int count) {
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      const unsigned char* from = await(item + i);
+      const Place at = place(item + i);
+      const int live = stored(at), own = kStores && live < kBlock ? live : -1;
+      bf16* to = shared.wide[i];
+      tile::widen_block<A, kThreads, Base::kWidenedAtOnce>(
+          from, live, own, threadIdx.x,
+          [&](int position, int dim) { return to + tile::page_at(position, dim); });
+      if (own >= 0) put_own(to, own, at.is_value);
+    }
+    __syncthreads();  // they are widened, their slots read
+    release(item + count);
+  }
+
+  // The operands of an item, the `i`-th of those that are widened together.
+  __device__ bf16* operands(int i, int item) const {
+    if constexpr (tile::kFp8Pages) return shared.wide[i];
+    return reinterpret_cast<bf16*>(await(item));
   }
 
   // Of the split that has just run, in the block of the first ones.
@@ -203,14 +265,15 @@ struct Splits : Queries<A, 1> {
   __device__ void run(int of, int items, const Put& put) {
     const int blocks = blocks_of(of);
     // Lanes of the first warp may just have put the row's own key: a barrier hands it over.
-    if (kStores && of == last / kSplit && items + blocks > kSlots) __syncthreads();
+    const bool is_put = kStores && of == last / kSplit && items + blocks > kSlots;
+    if (!tile::kFp8Pages && is_put) __syncthreads();
 #pragma unroll 1
     for (int first = 0; first < blocks; first += kTogether) {
       const int live = min(kTogether, blocks - first);
+      if constexpr (tile::kFp8Pages) widen(items + first, live);
       score_blocks(of * kSplit, first, live, items + first);
       __syncthreads();  // scores are written, keys read
-      free = items + first + live + kSlots;
-      ask<true>();
+      if constexpr (!tile::kFp8Pages) release(items + first + live);
     }
     weigh(blocks, put);
     clear();
@@ -218,11 +281,13 @@ struct Splits : Queries<A, 1> {
     items += blocks;
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
+      if constexpr (tile::kFp8Pages) {
+        if (block % kTogether == 0) widen(items + block, min(kTogether, blocks - block));
+      }
       mix_block(of * kSplit, block, items + block);
       if ((block + 1) % kTogether != 0 && block + 1 < blocks) continue;
       __syncthreads();  // values, and at last weights, are read
-      free = items + block + 1 + kSlots;
-      ask<true>();
+      if constexpr (!tile::kFp8Pages) release(items + block + 1);
     }
   }
 
@@ -230,7 +295,7 @@ struct Splits : Queries<A, 1> {
     const bf16* keys[kTogether];
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      if (i < live) keys[i] = await(item + i);
+      if (i < live) keys[i] = operands(i, item + i);
     }
     const auto key = [&](int i, int position, int dim) {
       return keys[i] + tile::page_at(position, dim);
@@ -242,7 +307,7 @@ struct Splits : Queries<A, 1> {
   }
 
   __device__ void mix_block(int begin, int block, int item) {
-    bf16* values = await(item);
+    bf16* values = operands(block % kTogether, item);
     const auto weight = [&](int row, int position) {
       return weights_of(row) + block * kBlock + position;
     };

@@ -1,13 +1,14 @@
 // Implements: Ops::attend
-// Match:      bf16 pages of 64 positions, heads of up to 256 elements; operands bf16, scores and
-//             sums F32
+// Match:      pages of 64 positions of bf16 or FP8, heads of up to 256 elements; operands bf16,
+//             scores and sums F32
 // Bound by:   tensor instructions
 // Sync:       barriers between the warp that fetches and those that multiply; chained launch
 //
 // Rows that a prompt has of a cell go in tiles of 128: all query heads of a KV head, by tokens. A
 // warp fetches blocks of 64 positions, each a page, in one copy: single vectors come too slowly
 // beside tensor instructions that read shared memory. Two warpgroups have 64 rows each and meet
-// nowhere, so that one computes weights while the other multiplies. Blocks start at position 0, or
+// nowhere, so that one computes weights while the other multiplies. Pages of FP8 are widened by the
+// whole warpgroup that fetches. Blocks start at position 0, or
 // with the first one that the tile sees, so that a row's sums are added in one order. Positions
 // that a row does not see change none of its bits. Other rows go by splits, as in decode.
 #pragma once
@@ -17,22 +18,39 @@
 
 namespace atlas::attend {
 
-// Warpgroups that multiply; a warp of one more fetches.
+// Warpgroups that multiply; one more, or a warp of it, fetches.
 inline constexpr int kWideConsumers = 2;
 inline constexpr int kWideThreads = (1 + kWideConsumers) * wgmma::kThreads;
 inline constexpr int kWideRows = kWideConsumers * wgmma::kRows;
 // Blocks under way, of keys and of values: one of narrow heads is done sooner than memory answers.
 template <class A>
 inline constexpr int kWideStages = A::kHeadDim <= 128 ? 4 : 2;
+// Blocks of FP8 under way, of keys and of values: what is left of shared memory.
+template <class A>
+inline constexpr int kFp8Stages = A::kHeadDim <= 128 ? 4 : 1;
+// Registers of a thread that fetches, and of one that multiplies: all that the block started with.
+inline constexpr int kFetchRegisters = tile::kFp8Pages ? 40 : 24;
+inline constexpr int kMultiplyRegisters = tile::kFp8Pages ? 232 : 240;
 // Parts of a block.
 inline constexpr int kKeys = 0;
 inline constexpr int kValues = 1;
+// Barrier of the threads that fetch: those of consumers come behind 1.
+inline constexpr int kFetchBarrier = 1 + kWideConsumers;
 
 static_assert(kBlock == 64, "a warpgroup's scores are 64 columns");
 
 // Tokens of a tile: rows behind the last one's heads are nobody's.
 template <class A>
 inline constexpr int kWideTokens = kWideRows / Heads<A>::kGroup;
+
+// Blocks of FP8 on their way; nothing of pages that hold bf16.
+template <class A, bool kFp8>
+struct Fp8Storage {
+  alignas(128) unsigned char fp8[2][kFp8Stages<A>][tile::kHeadBytes<A>];
+  unsigned long long fetched[2][kFp8Stages<A>];
+};
+template <class A>
+struct Fp8Storage<A, false> {};
 
 template <class A>
 struct alignas(1024) WideStorage {
@@ -42,6 +60,7 @@ struct alignas(1024) WideStorage {
   bf16 part[2][kWideStages<A>][Heads<A>::kPage];  // keys, values
   unsigned long long full[2][kWideStages<A>];
   unsigned long long empty[2][kWideStages<A>];
+  Fp8Storage<A, tile::kFp8Pages> stored;
 };
 
 // Scores, then weights, of a thread: 64 rows by 64 positions of its warpgroup.
@@ -76,7 +95,7 @@ struct WideTile : Heads<A> {
   __device__ int turn(int block) const { return block - first_block(); }
 };
 
-// The warp that fetches.
+// The warp that fetches, or the warpgroup of pages of FP8.
 template <class A>
 struct WideProducer : WideTile<A> {
   using Base = WideTile<A>;
@@ -100,8 +119,8 @@ struct WideProducer : WideTile<A> {
   __device__ void bring(int part, int block) const {
     const int stage = turn(block) % kWideStages<A>, lane = threadIdx.x;
     const unsigned* pages = params.pages + params.tables[first];
-    const bf16* from =
-        params.cache + tile::head_at<A>(pages[block], params.page_stride, kv_head, part);
+    const auto* from = reinterpret_cast<const bf16*>(
+        params.cache + tile::head_at<A>(pages[block], params.page_stride, kv_head, part));
     bf16* to = shared.part[part][stage];
     unsigned long long* full = &shared.full[part][stage];
     ptx::mbarrier_wait(&shared.empty[part][stage], turn(block) / kWideStages<A> % 2 ^ 1);
@@ -129,13 +148,59 @@ struct WideProducer : WideTile<A> {
     }
   }
 
+  // Starts the copy of a block of FP8, if there is one; one thread. Its place is free.
+  __device__ void fetch(int part, int block) const {
+    if (block > last_block()) return;
+    const unsigned* pages = params.pages + params.tables[first];
+    const unsigned char* from =
+        params.cache + tile::head_at<A>(pages[block], params.page_stride, kv_head, part);
+    const int stage = turn(block) % kFp8Stages<A>;
+    unsigned long long* fetched = &shared.stored.fetched[part][stage];
+    ptx::mbarrier_expect(fetched, tile::kHeadBytes<A>);
+    ptx::copy_bulk_shared(shared.stored.fp8[part][stage], from, tile::kHeadBytes<A>, fetched);
+  }
+
+  // Starts as many as there is room for.
+  __device__ void fetch_first() const {
+    if (threadIdx.x != 0) return;
+    for (int i = 0; i < kFp8Stages<A>; ++i) {
+      fetch(kKeys, first_block() + i);
+      fetch(kValues, first_block() + i);
+    }
+  }
+
+  // Widens a block of FP8 to its place, and starts the copy of the one that takes its room.
+  __device__ void widen(int part, int block) const {
+    const int stage = turn(block) % kWideStages<A>, from = turn(block) % kFp8Stages<A>;
+    bf16* to = shared.part[part][stage];
+    ptx::mbarrier_wait(&shared.stored.fetched[part][from], turn(block) / kFp8Stages<A> % 2);
+    ptx::mbarrier_wait(&shared.empty[part][stage], turn(block) / kWideStages<A> % 2 ^ 1);
+    tile::widen_block<A, wgmma::kThreads, 2>(
+        shared.stored.fp8[part][from], start + tokens - block * kBlock, -1, threadIdx.x,
+        [&](int position, int dim) { return to + tile::page_at(position, dim); });
+    ptx::fence_shared();
+    ptx::named_sync<wgmma::kThreads>(kFetchBarrier);  // operands are written, codes read
+    if (threadIdx.x != 0) return;
+    ptx::mbarrier_arrive(&shared.full[part][stage]);
+    fetch(part, block + kFp8Stages<A>);
+  }
+
   // Keys go a block ahead of values.
   __device__ void go() const {
     const int last = last_block();
-    bring(kKeys, first_block());
+    if constexpr (tile::kFp8Pages) fetch_first();
+    take(kKeys, first_block());
     for (int block = first_block(); block <= last; ++block) {
-      if (block < last) bring(kKeys, block + 1);
-      bring(kValues, block);
+      if (block < last) take(kKeys, block + 1);
+      take(kValues, block);
+    }
+  }
+
+  __device__ void take(int part, int block) const {
+    if constexpr (tile::kFp8Pages) {
+      widen(part, block);
+    } else {
+      bring(part, block);
     }
   }
 };
@@ -361,18 +426,20 @@ __global__ __launch_bounds__(kWideThreads, 1) void tiles_bf16(Params params) {
         ptx::mbarrier_init(&shared.full[part][stage], 1);
         ptx::mbarrier_init(&shared.empty[part][stage], kWideConsumers);
       }
+      if constexpr (tile::kFp8Pages) {
+        for (auto& fetched : shared.stored.fetched[part]) ptx::mbarrier_init(&fetched, 1);
+      }
     }
     ptx::mbarrier_init_fence();
   }
   __syncthreads();  // the barriers can be waited for
   const WideTile<A> wide(params, shared, params.tiles[gridDim.x - 1 - blockIdx.x], blockIdx.y);
   ptx::griddepcontrol_wait();  // lists depend on nothing; everything below does
-  // 24 and 240 a thread are all that the block was started with.
   if (threadIdx.x < wgmma::kThreads) {
-    ptx::registers_release<24>();
-    if (threadIdx.x < tile::kWarpLanes) WideProducer<A>(wide).go();
+    ptx::registers_release<kFetchRegisters>();
+    if (tile::kFp8Pages || threadIdx.x < tile::kWarpLanes) WideProducer<A>(wide).go();
   } else {
-    ptx::registers_take<240>();
+    ptx::registers_take<kMultiplyRegisters>();
     WideConsumer<A>(wide).go();
   }
 }
@@ -382,7 +449,7 @@ struct TilesBf16 {
   static_assert(Tile::kThreads == kWideThreads, "one warpgroup fetches, two have a tile");
   static_assert(kFits<sizeof(WideStorage<A>)>);
 
-  static cudaError_t launch(const float* q, const atlas_bf16* cache, const unsigned* positions,
+  static cudaError_t launch(const float* q, const unsigned char* cache, const unsigned* positions,
                             const unsigned* tables, const unsigned* pages, const unsigned* cells,
                             const unsigned* tiles, const float* sinks, float* partial,
                             unsigned* arrived, float* out, unsigned page_stride, unsigned,

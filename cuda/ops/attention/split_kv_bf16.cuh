@@ -1,6 +1,6 @@
 // Implements: Ops::attention
-// Match:      rows of different sequences; bf16 pages, query heads of a KV head, 16 at most, packed
-//             into the M of an instruction; operands bf16, scores and sums F32
+// Match:      rows of different sequences; pages of bf16 or FP8, query heads of a KV head, 16 at
+//             most, packed into the M of an instruction; operands bf16, scores and sums F32
 // Bound by:   HBM (keys and values, once)
 // Sync:       three barriers per split and bulk copies; blocks of a row and KV head meet once;
 //             chained launch
@@ -11,7 +11,6 @@
 #pragma once
 
 #include "ops/attend/splits.cuh"
-#include "tile/head.cuh"
 
 namespace atlas::attention {
 
@@ -23,7 +22,7 @@ struct Constants {
   const float* q_norm;  // (kHeadDim), null if not `kNormed`
   const float* k_norm;  // (kHeadDim), null if not `kNormed`
   const float* angles;  // (MAX_CONTEXT, kPairs, 2): cosine, sine
-  bf16* cache;          // (pages: page_stride apart; kKvHeads, 2, kPage): keys, values
+  unsigned char* cache;  // (pages: page_stride apart; kKvHeads, 2, kHeadBytes): keys, values
 };
 
 // The heads that a block makes of its row, one a warp: queries, then its own key and value.
@@ -70,14 +69,12 @@ struct Projected {
       head.norm(k_gain);
       head.rotate(turn);
     }
-    const size_t block = tile::head_at<A>(page, stage.params.page_stride, stage.kv_head, is_value);
     const int item = stage.last_item(is_value), position = stage.last % PAGE;
-#pragma unroll
-    for (int i = 0; i < Head::kParts; ++i) {
-      const bf16 rounded = to_bf16(head.part[i]);
-      *stage.own_at(item, is_value, head.dim(i)) = rounded;
-      constants.cache[block + tile::page_at(position, head.dim(i))] = rounded;
-    }
+    unsigned char* block = constants.cache + tile::head_at<A>(page, stage.params.page_stride,
+                                                              stage.kv_head, is_value);
+    tile::put_position(block, position, head, [&](int dim, bf16 rounded) {
+      *stage.own_at(item, is_value, dim) = rounded;
+    });
   }
 
   // Behind the wait; what it writes to shared memory can be read behind a barrier.
@@ -109,7 +106,7 @@ struct SplitKvBf16 {
 
   static cudaError_t launch(const float* q, const float* k, const float* v, const float* q_norm,
                             const float* k_norm, const float* angles, const unsigned* positions,
-                            const unsigned* tables, const unsigned* pages, atlas_bf16* cache,
+                            const unsigned* tables, const unsigned* pages, unsigned char* cache,
                             const unsigned* tiles, const float* sinks, float* partial,
                             unsigned* arrived, float* out, unsigned page_stride, unsigned rows,
                             cudaStream_t stream) {

@@ -11,7 +11,7 @@ use model::ops::{
     store_and_attend,
 };
 use model::shapes;
-use model::target::{self, Format, KvFormat};
+use model::target::Format;
 use model::weights::{MatrixSource, VectorSource, WeightsError};
 use step::executor::{DeviceError, Patience};
 
@@ -419,7 +419,8 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
             .store_kv(queries, keys, &v.inner, norms, cache, batch);
         // Gates are left alone.
         let rotated = q.bytes();
-        let kept = (2 * k.rows * k.width * kv_element_bytes()) as u64;
+        // As many bytes are written of a row as are read of a position.
+        let kept = Cost::attend::<A>(k.rows).bytes;
         let bytes = rotated + k.bytes() + v.bytes() + kept;
         self.done("store_kv", (0, 0), bytes, 0);
     }
@@ -668,24 +669,15 @@ fn conv_bytes<D: shapes::Delta>(batch: &Batch) -> u64 {
     ((D::CONV + tails) * tap) as u64
 }
 
-/// Of the cache.
-fn kv_element_bytes() -> usize {
-    match target::FORMAT_KV {
-        KvFormat::F32 => 4,
-        KvFormat::Bf16 => 2,
-    }
-}
-
 /// Keys and values of every sequence once, products of every row.
 fn attend_cost<A: shapes::Attention>(batch: &Batch) -> Cost {
-    let element = kv_element_bytes();
     let of_span = |span: &Span| {
         let end = span.start + span.rows.len();
-        Cost::attend::<A>(end - A::first_seen(span.start), element).bytes
+        Cost::attend::<A>(end - A::first_seen(span.start)).bytes
     };
     let of_row = |&position: &usize| {
         let seen = position + 1 - A::first_seen(position);
-        Cost::attend::<A>(seen, element).flops
+        Cost::attend::<A>(seen).flops
     };
     Cost {
         bytes: batch.spans().iter().map(of_span).sum(),

@@ -100,12 +100,8 @@ fn attention_of_a_decode_step_moves_each_position_of_the_cache_once() {
     let (decode, prompt) = (calls(decode(2), layers), calls(Case::Prompt(2), layers));
     let heads = Full::HEADS * Full::HEAD_DIM;
     let row = 4 * (3 * heads + 2 * Full::KV_HEADS * Full::HEAD_DIM);
-    let element = match target::FORMAT_KV {
-        target::KvFormat::F32 => 4,
-        target::KvFormat::Bf16 => 2,
-    };
     // The row's own position is behind the context.
-    let cache = model::ops::Cost::attend::<Full>(3 + 1, element);
+    let cache = model::ops::Cost::attend::<Full>(3 + 1);
     let found = of(&decode, "attention");
     assert_eq!(found.len(), METERED);
     assert_eq!(found[0].cost.bytes, 2 * (row as u64 + cache.bytes));

@@ -1,6 +1,7 @@
 //! Bytes and arithmetic of operations, at least.
 
 use crate::shapes;
+use crate::target::FORMAT_KV;
 
 /// Bytes and arithmetic of one call, at least: the numerator of a roofline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,10 +30,11 @@ impl Cost {
     }
 
     /// One query row of every head over the `context` positions that it sees.
-    pub const fn attend<A: shapes::Attention>(context: usize, element_bytes: usize) -> Cost {
+    pub const fn attend<A: shapes::Attention>(context: usize) -> Cost {
         let macs = 2 * context * A::MIXED;
+        let position = 2 * A::KV_HEADS * FORMAT_KV.head_bytes(A::HEAD_DIM);
         Cost {
-            bytes: (2 * context * A::KEYS * element_bytes) as u64,
+            bytes: (context * position) as u64,
             flops: (2 * macs) as u64,
         }
     }

@@ -163,7 +163,7 @@ fn references() -> Vec<Target> {
     // Layers of other forms than their family's are in no configuration that is adopted.
     let usual = |target: &Target| target.model.layers.feed_forward.is_empty();
     targets
-        .filter(|target| target.leaf.derive.is_none() && usual(target))
+        .filter(|it| it.leaf.derive.is_none() && it.leaf.checkpoint.is_none() && usual(it))
         .collect()
 }
 

@@ -39,14 +39,15 @@ const FACTS: [&str; 25] = [
 
 /// Assertions that no bound has: those that others imply, and those on what a kernel chose itself.
 const OTHERS: [(&str, &str); 19] = [
+    // Heads of 64 numbers and their multiples.
+    (
+        "tile/pages_fp8.cuh",
+        "kGroup % kVectors == 0 && target::PAGE % (kStep * kAtOnce) == 0",
+    ),
     // The leaf's formats, which have rules of their own.
     (
-        "ops/attend/queries.cuh",
-        "target::FORMAT_KV == target::KvFormat::bf16",
-    ),
-    (
-        "ops/store_kv/pages_bf16.cuh",
-        "target::FORMAT_KV == target::KvFormat::bf16",
+        "tile/pages.cuh",
+        "kFp8Pages || target::FORMAT_KV == target::KvFormat::bf16",
     ),
     (
         "ops/embed/rows_f32.cuh",

@@ -27,9 +27,9 @@ impl File {
     }
 
     fn cpu_rules(&self, target: &Target) -> Rule {
-        let rule = "a cpu keeps keys and values in f32";
-        let float = target.leaf.numbers.kv == KvFormat::F32;
-        self.rule(float, "numbers.kv", "bf16", rule)?;
+        let rule = "a cpu keeps keys and values in f32 or as fp8 rounds";
+        let kept = target.leaf.numbers.kv != KvFormat::Bf16;
+        self.rule(kept, "numbers.kv", "bf16", rule)?;
         let none = target.leaf.op.is_empty();
         self.rule(none, "op", "a table", "a cpu target chooses no kernels")
     }
@@ -256,9 +256,9 @@ impl File {
 
     fn gpu_rules(&self, target: &Target, gpu: &Gpu) -> Rule {
         debug_assert_eq!(target.hardware.backend, Backend::Cuda);
-        let half = target.leaf.numbers.kv == KvFormat::Bf16;
-        let rule = "kernels keep keys and values in bf16";
-        self.rule(half, "numbers.kv", "f32", rule)?;
+        let kept = target.leaf.numbers.kv != KvFormat::F32;
+        let rule = "kernels keep keys and values in bf16 or fp8";
+        self.rule(kept, "numbers.kv", "f32", rule)?;
         let resident = target.resident_bytes();
         let reserve = target.hardware.host_reserve_bytes.unwrap_or(0);
         let rule = format!(

@@ -321,7 +321,7 @@ refused!(no_queue: LEAF_FILE, "queued = 256" => "queued = 0",
 refused!(prefill_beyond_the_pages: LEAF_FILE, "prefill = 8192" => "prefill = 4_194_368",
     "steps.prefill = 4194368: must be at most limits.kv_tokens = 4194304: a step fills pages");
 refused!(keys_and_values_that_no_kernel_keeps: LEAF_FILE, "kv = \"bf16\"" => "kv = \"f32\"",
-    "numbers.kv = f32: kernels keep keys and values in bf16");
+    "numbers.kv = f32: kernels keep keys and values in bf16 or fp8");
 refused!(prefill_off_the_pages: LEAF_FILE, "prefill = 8192" => "prefill = 4000",
     "steps.prefill = 4000: must be a multiple of limits.page = 64");
 refused!(decode_steps_that_do_not_ascend: LEAF_FILE, "[1, 2, 4, " => "[1, 4, 2, ",
@@ -420,7 +420,9 @@ fn cpu_that_keeps_keys_and_values_in_other_bits() {
     scratch.edit(CPU_FILE, "kv = \"f32\"", "kv = \"bf16\"");
     assert_eq!(
         scratch.load(CPU_LEAF).unwrap_err().to_string(),
-        format!("{CPU_FILE}: numbers.kv = bf16: a cpu keeps keys and values in f32")
+        format!(
+            "{CPU_FILE}: numbers.kv = bf16: a cpu keeps keys and values in f32 or as fp8 rounds"
+        )
     );
 }
 

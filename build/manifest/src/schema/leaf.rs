@@ -31,6 +31,8 @@ pub enum KvFormat {
     F32,
     /// 2 bytes an element.
     Bf16,
+    /// A byte of E4M3 an element, and one of a power of two a position of a head.
+    Fp8,
 }
 
 /// What one binary fixes beside the facts of its hardware and its model.

@@ -426,6 +426,6 @@ fn a_kind_that_no_block_has_is_refused() {
 
 #[test]
 fn an_array_states_its_shape_and_its_direction() {
-    let row = "[op]\ndoes = \"\"\nargs = [{ name = \"x\", type = \"bf16\", io = \"in\" }]\n";
+    let row = "[op]\ndoes = \"\"\nargs = [{ name = \"x\", type = \"f32\", io = \"in\" }]\n";
     assert!(abi::parse(row).unwrap_err().contains("op.x"));
 }

@@ -1,11 +1,12 @@
 //! Rotary embedding, the paged cache, and causal attention of one head of one row.
 
 use std::any::TypeId;
+use std::borrow::Cow;
 use std::marker::PhantomData;
 
 use crate::ops::{Attend, Batch, Place};
 use crate::shapes;
-use crate::target::{MAX_CONTEXT, PAGE};
+use crate::target::{FORMAT_KV, KvFormat, MAX_CONTEXT, PAGE};
 use step::executor::PageId;
 
 use super::elementwise::{inverse_rms, mul_sigmoid};
@@ -13,7 +14,7 @@ use super::lanes::{LANES, Lanes, exp};
 use super::pieces::{Part, Pieces, Starts};
 use super::share::Shared;
 use super::wide::{Kernel, Vector, widest};
-use super::{Cpu, Tensor, split};
+use super::{Cpu, Tensor, kv_fp8, split};
 
 /// Groups of positions of a page that are scored together.
 const PAGE_LANES: usize = PAGE / LANES;
@@ -112,7 +113,7 @@ impl<A: shapes::Attention> KvCache<A> {
 
     /// Writes one position, `k, v [KEYS]`.
     pub fn store(&mut self, page: PageId, offset: usize, k: &[f32], v: &[f32]) {
-        let mut all = self.part.write();
+        let (mut all, k, v) = (self.part.write(), kept::<A>(k), kept::<A>(v));
         for (head, (k, v)) in k
             .chunks_exact(A::HEAD_DIM)
             .zip(v.chunks_exact(A::HEAD_DIM))
@@ -125,6 +126,16 @@ impl<A: shapes::Attention> KvCache<A> {
             }
         }
     }
+}
+
+/// A row of keys or values as the target's pages hold it.
+pub fn kept<A: shapes::Attention>(row: &[f32]) -> Cow<'_, [f32]> {
+    let mut row = Cow::Borrowed(row);
+    if FORMAT_KV == KvFormat::Fp8 {
+        let heads = row.to_mut().chunks_exact_mut(A::HEAD_DIM);
+        heads.for_each(kv_fp8::round);
+    }
+    row
 }
 
 impl<A: shapes::Attention> Attend<A> for Cpu {

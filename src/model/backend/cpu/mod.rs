@@ -8,6 +8,7 @@ mod clock;
 mod delta;
 mod elementwise;
 mod experts;
+mod kv_fp8;
 mod lanes;
 mod matrix;
 mod nvfp4;
@@ -40,6 +41,7 @@ use step::executor::{DeviceError, Patience};
 use step::ranking;
 
 use attention::Ropes;
+pub use attention::kept;
 pub use matrix::Matrix;
 use pieces::Pieces;
 use pool::Pool;

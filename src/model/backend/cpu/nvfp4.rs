@@ -5,7 +5,7 @@ use crate::weights::format::NVFP4_GROUP;
 
 /// Largest magnitudes of E2M1 and of E4M3.
 const E2M1_MAX: f32 = 6.0;
-const E4M3_MAX: f32 = 448.0;
+pub const E4M3_MAX: f32 = 448.0;
 /// A row is multiplied by a power of two that brings its largest magnitude to `2^10 .. 2^11`.
 const EXPONENT: i32 = 10;
 /// Rows of smaller magnitudes than this power of two lose accuracy.
@@ -33,7 +33,7 @@ pub fn round(row: &mut [f32]) {
 }
 
 /// For exponents of normal numbers.
-fn power_of_two(exponent: i32) -> f32 {
+pub fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }
 
@@ -51,7 +51,7 @@ fn round_e2m1(x: f32) -> f32 {
 }
 
 /// The nearest E4M3 number to one that is not negative, on a tie the one with an even code.
-fn round_e4m3(x: f32) -> f32 {
+pub fn round_e4m3(x: f32) -> f32 {
     const MANTISSA_BITS: i32 = 3;
     const EXPONENT_MIN: i32 = -6;
     let exponent = (x.to_bits() >> 23) as i32 - 127;

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::num::NonZero;
 use std::{ptr, thread};
 
-use ffi::ops::{self, Launcher, atlas_bf16};
+use ffi::ops::{self, Launcher};
 use ffi::{Device, DeviceBuf, Stream};
 
 use super::pieces::Pieces;
@@ -12,7 +12,7 @@ use super::steps::Tiles;
 use super::{Cuda, FEW_ROWS, Tensor, Vector, count, largest, memory, refused};
 use crate::ops::{Attend, Batch, Place, Qkv, store_and_attend};
 use crate::shapes::{self, Attention as _};
-use crate::target::{MAX_CONTEXT, PAGE, each_attention};
+use crate::target::{FORMAT_KV, MAX_CONTEXT, PAGE, each_attention};
 use step::executor::DeviceError;
 
 /// Launchers of the operations of an attention shape, which are those of the target's.
@@ -81,12 +81,12 @@ impl<A> KvCache<A> {
         self.place.pool.count()
     }
 
-    fn elements(&self) -> *mut atlas_bf16 {
+    fn bytes(&self) -> *mut u8 {
         self.place.first()
     }
 
     fn stride(&self) -> u32 {
-        self.place.stride::<atlas_bf16>()
+        self.place.stride::<u8>()
     }
 }
 
@@ -150,7 +150,7 @@ fn check_projected<A: shapes::Attention>([q, k, v]: [&Tensor; 3], rows: usize) {
 impl<A: Launchers> Attend<A> for Cuda {
     type KvCache = KvCache<A>;
 
-    const PAGE_BYTES: usize = 2 * PAGE * A::KEYS * size_of::<atlas_bf16>();
+    const PAGE_BYTES: usize = 2 * PAGE * A::KV_HEADS * FORMAT_KV.head_bytes(A::HEAD_DIM);
 
     fn cache_at(&self, place: Place<Pieces>) -> KvCache<A> {
         let () = A::CHECK;
@@ -189,7 +189,7 @@ impl<A: Launchers> Attend<A> for Cuda {
                 step.positions(),
                 step.table_starts(),
                 step.pages(),
-                cache.elements(),
+                cache.bytes(),
                 cache.stride(),
                 count(batch.rows()),
                 stream,
@@ -216,7 +216,7 @@ impl<A: Launchers> Attend<A> for Cuda {
         self.queue.launch("attend", |stream| unsafe {
             (A::ATTEND)(
                 q.as_ptr(),
-                cache.elements().cast_const(),
+                cache.bytes().cast_const(),
                 step.positions(),
                 step.table_starts(),
                 step.pages(),
@@ -274,7 +274,7 @@ impl<A: Launchers> Attend<A> for Cuda {
                 step.positions(),
                 step.table_starts(),
                 step.pages(),
-                cache.elements(),
+                cache.bytes(),
                 step.tiles(A::PLACE).others.list,
                 sinks,
                 self.attend.partial.as_mut_ptr(),

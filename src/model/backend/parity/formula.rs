@@ -4,10 +4,10 @@ use std::marker::PhantomData;
 
 use super::attention::Norms;
 use super::{F32_CHAIN, Random, Report, distance};
-use crate::backend::cpu::{Cpu, Matrix, Tensor};
+use crate::backend::cpu::{Cpu, Matrix, Tensor, kept};
 use crate::ops::{Attend, Batch, Dense, Device};
 use crate::shapes;
-use crate::target::{CHANNELS, HIDDEN, MAX_CONTEXT, NORM_EPS, PAGE};
+use crate::target::{CHANNELS, FORMAT_KV, HIDDEN, KvFormat, MAX_CONTEXT, NORM_EPS, PAGE};
 use step::executor::{PageId, Rows, Slot, States};
 
 /// Rows of the matrix of a product.
@@ -62,8 +62,16 @@ pub(super) fn attention<A: shapes::Attention>(report: &mut Report, random: &mut 
         .chain(wanted)
         .chain([positions - 1])
         .collect();
+    let (attended, turned) = sequence.attended(&wanted);
     let keys = sequence.keys();
-    for (position, found) in wanted.iter().zip(sequence.attended(&wanted)) {
+    let exact: Vec<f32> = keys.iter().flatten().map(|&x| x as f32).collect();
+    compare(report, "store_kv", "keys", &turned, &exact);
+    // Rounding is no continuous formula: what is between two codes by a hair is the CPU's to say.
+    let keys = match FORMAT_KV {
+        KvFormat::Fp8 => rounded::<A>(&turned),
+        KvFormat::F32 | KvFormat::Bf16 => keys,
+    };
+    for (position, found) in wanted.iter().zip(attended) {
         let formula = sequence.formula(&keys, *position);
         let case = format!("position {position}");
         compare(report, "attention", &case, &found, &formula);
@@ -121,6 +129,15 @@ fn turned<A: shapes::Attention>(
     head
 }
 
+/// Keys as pages hold them, a head each.
+fn rounded<A: shapes::Attention>(keys: &[f32]) -> Vec<Vec<f64>> {
+    let rounded = kept::<A>(keys);
+    let heads = rounded.chunks_exact(A::HEAD_DIM);
+    heads
+        .map(|head| head.iter().map(|&x| f64::from(x)).collect())
+        .collect()
+}
+
 /// One sequence whose rows all ask the same.
 struct Sequence<A> {
     /// A query per head, and a gate where the shape has them.
@@ -137,7 +154,7 @@ impl<A: shapes::Attention> Sequence<A> {
         Sequence {
             query: random.bf16(A::QUERIES, 1.0),
             keys: random.bf16(positions * A::KEYS, 1.0),
-            values: random.bf16(positions * A::KEYS, 1.0),
+            values: kept::<A>(&random.bf16(positions * A::KEYS, 1.0)).into_owned(),
             norms: Norms::draw::<A>(random),
             shape: PhantomData,
         }
@@ -147,15 +164,14 @@ impl<A: shapes::Attention> Sequence<A> {
         self.keys.len() / A::KEYS
     }
 
-    /// What the CPU's rows at the `wanted` positions attend to.
-    fn attended(&self, wanted: &[usize]) -> Vec<Vec<f32>> {
+    /// What the CPU's rows at the `wanted` positions attend to, and its normed and turned keys.
+    fn attended(&self, wanted: &[usize]) -> (Vec<Vec<f32>>, Vec<f32>) {
         let pages = self.positions().div_ceil(PAGE);
         let mut cpu = Cpu::new(1);
         let mut cache = Attend::<A>::kv_cache(&cpu, pages).expect("the CPU's memory can be taken");
         let (mut out, mut found) = (Tensor::default(), Vec::new());
-        let queries: Vec<Tensor> = (0..pages)
-            .map(|page| self.store(&mut cpu, &mut cache, page))
-            .collect();
+        let stored = (0..pages).map(|page| self.store(&mut cpu, &mut cache, page));
+        let (queries, keys): (Vec<_>, Vec<_>) = stored.collect();
         for &position in wanted {
             let (page, row) = (position / PAGE, position % PAGE);
             let mut query = Vec::new();
@@ -167,11 +183,17 @@ impl<A: shapes::Attention> Sequence<A> {
             Attend::<A>::attend(&mut cpu, &query, &cache, sinks, &batch, &mut out);
             found.push(seen(&mut cpu, &out));
         }
-        found
+        let turned = keys.iter().flat_map(|keys| seen(&mut cpu, keys));
+        (found, turned.collect())
     }
 
-    /// Stores the positions of a page; their queries at their positions.
-    fn store(&self, cpu: &mut Cpu, cache: &mut <Cpu as Attend<A>>::KvCache, page: usize) -> Tensor {
+    /// Stores the positions of a page; their queries and keys at their positions.
+    fn store(
+        &self,
+        cpu: &mut Cpu,
+        cache: &mut <Cpu as Attend<A>>::KvCache,
+        page: usize,
+    ) -> (Tensor, Tensor) {
         let rows = page * PAGE..self.positions().min((page + 1) * PAGE);
         let width = A::KEYS;
         let of = |values: &[f32]| {
@@ -185,7 +207,7 @@ impl<A: shapes::Attention> Sequence<A> {
         let batch = batch(rows, pages);
         let (q, k) = (&mut queries, &mut keys);
         Attend::<A>::store_kv(cpu, q, k, &values, norms, cache, &batch);
-        queries
+        (queries, keys)
     }
 
     /// Normed and turned keys, `[positions][KV_HEADS]`.

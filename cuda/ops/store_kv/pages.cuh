@@ -1,6 +1,7 @@
 // Implements: Ops::store_kv
-// Match:      F32 heads, pages of bf16; head size and rotated pairs multiples of a warp's lanes
-// Bound by:   HBM (8 bytes per element of the query, 6 of key and value)
+// Match:      F32 heads, pages of bf16 or FP8; head size and rotated pairs multiples of a warp's
+//             lanes
+// Bound by:   HBM (8 bytes per element of the query, 6 or 5 of key and value)
 // Sync:       a warp per head, no barrier; chained launch
 #pragma once
 
@@ -8,7 +9,7 @@
 #include "base/types.cuh"
 #include "target.cuh"
 #include "tile/head.cuh"
-#include "tile/pages.cuh"
+#include "tile/pages_fp8.cuh"
 #include "tile/ptx.cuh"
 
 namespace atlas::store_kv {
@@ -18,8 +19,6 @@ using target::PAGE;
 // Heads of a row: queries, keys, values.
 template <class A>
 inline constexpr int kRowHeads = A::kHeads + 2 * A::kKvHeads;
-
-static_assert(target::FORMAT_KV == target::KvFormat::bf16, "pages are bf16");
 
 struct Params {
   float* q;                   // (rows, kHeads, 2, kHeadDim): query, gate if `kGated`
@@ -31,13 +30,13 @@ struct Params {
   const unsigned* positions;  // (rows)
   const unsigned* tables;     // (rows)
   const unsigned* pages;
-  bf16* cache;           // (pages: page_stride apart; kKvHeads, 2, PAGE * kHeadDim): keys, values
-  unsigned page_stride;  // elements
+  unsigned char* cache;  // (pages: page_stride apart; kKvHeads, 2, kHeadBytes): keys, values
+  unsigned page_stride;  // bytes
   unsigned heads;        // of all rows
 };
 
 template <class Tile, class A>
-__global__ __launch_bounds__(Tile::kThreads) void pages_bf16(Params params) {
+__global__ __launch_bounds__(Tile::kThreads) void pages(Params params) {
   constexpr int kHeads = A::kHeads, kKvHeads = A::kKvHeads, kHeadDim = A::kHeadDim;
   static_assert(kHeadDim % tile::kPageColumns == 0, "a page is whole blocks");
   ptx::griddepcontrol_launch_dependents();
@@ -70,23 +69,21 @@ __global__ __launch_bounds__(Tile::kThreads) void pages_bf16(Params params) {
     head.norm(gain);
     head.rotate(turn);
   }
-  bf16* to = params.cache + tile::head_at<A>(page, params.page_stride, kv_head, is_value);
-#pragma unroll
-  for (int i = 0; i < head.kParts; ++i) {
-    to[tile::page_at(static_cast<int>(position % PAGE), head.dim(i))] = to_bf16(head.part[i]);
-  }
+  unsigned char* to =
+      params.cache + tile::head_at<A>(page, params.page_stride, kv_head, is_value);
+  tile::put_position(to, static_cast<int>(position % PAGE), head, [](int, bf16) {});
 }
 
 template <class Tile, class A>
-struct PagesBf16 {
+struct Pages {
   static cudaError_t launch(float* q, const float* k, const float* v, const float* q_norm,
                             const float* k_norm, const float* angles, const unsigned* positions,
-                            const unsigned* tables, const unsigned* pages, atlas_bf16* cache,
+                            const unsigned* tables, const unsigned* pages, unsigned char* cache,
                             unsigned page_stride, unsigned rows, cudaStream_t stream) {
     const Params params{q,      k,     v,     q_norm,      k_norm,             angles, positions,
                         tables, pages, cache, page_stride, rows * kRowHeads<A>};
     const unsigned blocks = blocks_for(params.heads, Tile::kThreads / tile::kWarpLanes);
-    return launch_chained(pages_bf16<Tile, A>, {blocks, Tile::kThreads, 0}, stream, params);
+    return launch_chained(store_kv::pages<Tile, A>, {blocks, Tile::kThreads, 0}, stream, params);
   }
 };
 
