@@ -360,7 +360,7 @@ def leaf(hardware, name, m):
         ("numbers", {"kv": "f32" if hardware == "cpu" else "bf16"}
          | ({"pad": m["pad"]} if m["pad"] > 1 and hardware != "cpu" else {})),
         ("limits", dict(sequences=8, context=2048, kv_tokens=16384, **states, drafts=7, queued=16, page=64)),
-        ("steps", dict(decode=[1, 2, 4, 8], prefill=128)),
+        ("steps", dict(prefill=128)),
         *[(f"op.{json.dumps(op)}", choice) for op, choice in m["ops"].get(hardware, {}).items()],
     ]
     path = TARGETS / hardware / name / f"{m['quant']}.toml"

@@ -262,7 +262,7 @@ struct Running(Child);
 
 impl Running {
     fn start(input: &str, output: &str) -> Running {
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(&*BINARY);
         command.args(["batch", input, output]);
         command.stdin(Stdio::null()).stderr(Stdio::null());
         Running(command.spawn().unwrap())

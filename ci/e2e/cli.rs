@@ -53,7 +53,7 @@ fn a_mistyped_flag_is_told_with_what_was_meant_and_where_help_is() {
 
 #[test]
 fn a_reader_that_has_enough_is_no_failure_to_tell_of() {
-    let line = format!("(sleep 0.1; exec {BINARY} about) | true");
+    let line = format!("(sleep 0.1; exec {} about) | true", *BINARY);
     let mut shell = std::process::Command::new("sh");
     let done = shell.args(["-c", &line]).output().unwrap();
     assert!(done.stderr.is_empty(), "{done:?}");

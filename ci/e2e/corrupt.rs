@@ -267,7 +267,7 @@ fn make_pipe(path: &Path) {
 
 /// What `verify` said and how it ended; `None` if it took longer than `limit`.
 fn verify(directory: &Path, limit: Duration) -> (Option<i32>, String) {
-    let mut child = Command::new(BINARY)
+    let mut child = Command::new(&*BINARY)
         .arg("verify")
         .arg(directory)
         .stdin(Stdio::null())

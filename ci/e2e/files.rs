@@ -352,7 +352,7 @@ const CHANGES: [&str; 5] = ["mkdirat", "renameat2", "linkat", "unlinkat", "fsync
 fn killed_before(nth: usize, call: &str, line: &[&str]) -> bool {
     let inject = format!("inject={call}:signal=KILL:when={nth}");
     let mut strace = Command::new("strace");
-    strace.args(["-qq", "-o", "/dev/null", "-e", &inject, BINARY]);
+    strace.args(["-qq", "-o", "/dev/null", "-e", &inject, &BINARY]);
     let status = strace.args(line).stdout(Stdio::null()).status().unwrap();
     assert!(
         status.success() || status.signal() == Some(9),

@@ -1,22 +1,23 @@
 //! A server process and a client that sends exactly the bytes it is given.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{Mutex, mpsc};
+use std::sync::{LazyLock, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// The binary under test: the one that cargo just built, or the release that the pipeline names.
-pub const BINARY: &str = match option_env!("ATLAS_BINARY") {
-    Some(binary) => binary,
-    None => env!("CARGO_BIN_EXE_atlas"),
-};
+/// The binary under test: the release that the pipeline names, or the one that cargo just built.
+pub static BINARY: LazyLock<String> = LazyLock::new(|| {
+    let built = || env!("CARGO_BIN_EXE_atlas").to_string();
+    env::var("ATLAS_BINARY").unwrap_or_else(|_| built())
+});
 /// How much a test draws: `few` in the suite, `many` where the tests are compiled for that.
 pub const fn few_or_many(few: usize, many: usize) -> usize {
     match option_env!("ATLAS_AT_LENGTH") {
@@ -30,7 +31,7 @@ pub const PATIENCE: Duration = Duration::from_secs(few_or_many(60, 600) as u64);
 
 /// Runs the binary to its end.
 pub fn run(arguments: &[&str]) -> Output {
-    Command::new(BINARY)
+    Command::new(&*BINARY)
         .args(arguments)
         .stdin(Stdio::null())
         .output()
@@ -43,7 +44,7 @@ pub struct Place(PathBuf);
 impl Place {
     /// One whose name is made of `name`, which one test has.
     pub fn new(name: &str) -> Place {
-        let path = std::env::temp_dir().join(format!("atlas-e2e-{}-{name}", std::process::id()));
+        let path = env::temp_dir().join(format!("atlas-e2e-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Place(path)
@@ -79,7 +80,7 @@ pub fn outcome(arguments: &[&str]) -> (i32, String) {
 /// The binary behind a line of the shell, which may set limits.
 fn under(line: &str) -> Command {
     let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("{line} && exec \"$0\" \"$@\""), BINARY]);
+    shell.args(["-c", &format!("{line} && exec \"$0\" \"$@\""), &BINARY]);
     shell
 }
 
@@ -161,7 +162,7 @@ impl Server {
     }
 
     fn launch(flags: &[&str]) -> Server {
-        Server::of(&mut Command::new(BINARY), flags)
+        Server::of(&mut Command::new(&*BINARY), flags)
     }
 
     fn of(command: &mut Command, flags: &[&str]) -> Server {

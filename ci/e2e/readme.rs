@@ -35,7 +35,7 @@ fn commands(text: &str) -> String {
 fn run(place: &Place, commands: &str) -> Output {
     let folder = place.path("");
     let _ = symlink(
-        fs::canonicalize(BINARY).unwrap(),
+        fs::canonicalize(&*BINARY).unwrap(),
         Path::new(&folder).join(NAME),
     );
     let path = format!("{folder}:{}", std::env::var("PATH").unwrap());

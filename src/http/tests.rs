@@ -696,18 +696,14 @@ fn a_connection_that_returns_is_taken_before_a_flood_of_new_ones() {
 #[test]
 fn a_queue_full_of_batches_has_a_place_for_a_new_connection() {
     let server = TestServer::start(slow());
-    let mut batches = Vec::new();
-    let is_full = |batch: &Connection| batch.so_far().contains("429 Too Many");
-    while !batches.last().is_some_and(is_full) {
-        let mut batch = returning(&server);
-        batch.ask(
-            "/v1/completions",
-            &completion(1000, CHOICES_MAX),
-            "\r\n\r\n",
-        );
-        batches.push(batch);
-    }
-    assert!(batches.len() > TINY.sequences, "{}", batches.len());
+    // While the queue fills, another first request would wait for the end of a batch.
+    let mut batches: Vec<_> = (0..TINY.queued).map(|_| returning(&server)).collect();
+    let full = batches.iter_mut().position(|batch| {
+        let choices = completion(1000, CHOICES_MAX);
+        batch.ask("/v1/completions", &choices, "\r\n\r\n");
+        batch.so_far().contains("429 Too Many")
+    });
+    assert!(full >= Some(TINY.sequences), "{full:?}");
     assert_eq!(server.chat(json!({"max_tokens": 1})).status, 200);
 }
 

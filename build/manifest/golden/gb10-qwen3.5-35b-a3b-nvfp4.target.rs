@@ -64,7 +64,6 @@ queued = 256
 page = 64
 
 [leaf.steps]
-decode = [1, 2, 4, 8, 16, 32, 64]
 prefill = 8192
 
 [hardware]

@@ -64,7 +64,6 @@ queued = 64
 page = 64
 
 [leaf.steps]
-decode = [1, 2, 4, 8, 16]
 prefill = 256
 
 [leaf.op.gated_linear_add]

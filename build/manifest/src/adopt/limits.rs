@@ -14,7 +14,7 @@ const POOL_STEP: u64 = 65_536;
 
 /// Usual capacities of a backend.
 struct Usual {
-    decode: &'static [u64],
+    sequences: u64,
     context: u64,
     prefill: u64,
     queued: u64,
@@ -22,14 +22,14 @@ struct Usual {
 }
 
 const CPU: Usual = Usual {
-    decode: &[1, 2, 4],
+    sequences: 4,
     context: 32_768,
     prefill: 256,
     queued: 16,
     drafts: 7,
 };
 const GPU: Usual = Usual {
-    decode: &[1, 2, 4, 8, 16, 32, 64],
+    sequences: 64,
     context: 131_072,
     prefill: 8192,
     queued: 256,
@@ -39,28 +39,23 @@ const GPU: Usual = Usual {
 const CPU_TOKENS: u64 = 65_536;
 
 impl Usual {
-    fn sequences(&self) -> u64 {
-        self.decode.last().copied().unwrap_or(1)
-    }
-
     /// Cuts everything to `tokens` of all pages.
     fn within(&self, model: &Model, tokens: u64) -> (Limits, Steps) {
         let context = self
             .context
             .min(pages(model.max_position))
             .min(pages(tokens));
-        let kv_tokens = pages(tokens).min(self.sequences() * context);
+        let kv_tokens = pages(tokens).min(self.sequences * context);
         let limits = Limits {
-            sequences: self.sequences(),
+            sequences: self.sequences,
             context,
             kv_tokens,
-            snapshots: recurs(model).then(|| self.sequences()),
+            snapshots: recurs(model).then_some(self.sequences),
             drafts: Some(self.drafts),
             queued: self.queued,
             page: PAGE,
         };
         let steps = Steps {
-            decode: self.decode.to_vec(),
             prefill: self.prefill.min(kv_tokens),
         };
         (limits, steps)
@@ -87,7 +82,7 @@ pub(super) fn gpu(target: &Target, memory: u64) -> Option<(Limits, Steps)> {
     let weights = target.part_bytes(Part::Text) + target.part_bytes(Part::Mtp);
     let state = target.state_matrix_bytes() + target.state_conv_bytes();
     let reserve = target.hardware.host_reserve_bytes.unwrap_or(0);
-    let taken = weights + 2 * state * GPU.sequences() + reserve;
+    let taken = weights + 2 * state * GPU.sequences + reserve;
     let rest = memory.saturating_sub(taken) / 4 * PAGES_QUARTERS;
     let token = target.kv_bytes_per_token_of_all();
     let tokens = rest.checked_div(token)?;

@@ -314,7 +314,6 @@ pub(super) fn leaf(
     lines.count("queued", limits.queued);
     lines.count("page", limits.page);
     lines.table("steps");
-    lines.set("decode", format!("{:?}", steps.decode));
     lines.count("prefill", steps.prefill);
     lines.0
 }

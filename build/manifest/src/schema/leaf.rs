@@ -192,8 +192,6 @@ pub struct Limits {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Steps {
-    /// Rows of decode steps, ascending; the last one is `limits.sequences`.
-    pub decode: Vec<u64>,
     /// Prompt tokens that one step may prefill, a multiple of `page`, at most `kv_tokens`.
     pub prefill: u64,
 }

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use manifest::schema::model::Family;
+
 use super::build::{build, make_only, plan};
 use super::check::checks;
 use super::figures;
@@ -112,6 +114,9 @@ const DEVICE_TARGETS: [(&str, Tier); 2] = [
     ("h200/tiny/nvfp4", Tier::All),
 ];
 
+/// Both forms of the small model with trained weights.
+const TINY: [&str; 2] = ["cpu/tiny/bf16", DEFAULT_TARGET];
+
 /// Small models of drawn weights, each of another shape, for goldens.
 const RANDOM: &str = "cpu/random-";
 
@@ -213,10 +218,11 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         .reads(Reads::of(&[FOLDER, crate::cuda::pins::FILE])),
         kernels_step(&leaves).turn(Turn::Beside).tier(Tier::All),
     ]);
+    // Their scripts leave a core idle at times, as the goldens, each of one crate, do.
+    let real = leaves.iter().filter(|leaf| leaf.starts_with(REAL));
+    steps.extend(real.map(|leaf| real_step(leaf).turn(Turn::Beside)));
     steps.extend(golden_steps(site, &leaves)?);
     steps.push(mixed_step(site)?);
-    let real = leaves.iter().filter(|leaf| leaf.starts_with(REAL));
-    steps.extend(real.map(|leaf| real_step(leaf)));
     steps.extend(serving_steps(DEFAULT_TARGET));
     steps.push(boundary_step(DEVICE_TARGETS[0].0));
     for (target, tier) in DEVICE_TARGETS {
@@ -228,27 +234,32 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     Ok(steps)
 }
 
-/// Goldens of both forms of `tiny` and of the small random models. The first random one of a family
-/// in some formats stands for the others, which differ from it in dimensions.
+/// Goldens of both forms of `tiny` and of the small random models. One stands for all of a family
+/// in some formats, which differ in dimensions: a model with real weights, or the first random one.
 fn golden_steps(site: &Site, leaves: &[String]) -> Result<Vec<Step>, Failure> {
-    let (mut steps, mut seen) = (Vec::new(), Vec::new());
-    for leaf in leaves {
-        if ["cpu/tiny/bf16", DEFAULT_TARGET].contains(&leaf.as_str()) {
-            steps.push(golden_step(site, leaf)?);
-        }
-        if leaf.starts_with(RANDOM) {
-            let target = site.target(Some(leaf))?;
-            let formats = target.leaf.format.iter().map(|rule| rule.r#as.name());
-            let kind = (target.model.family, formats.collect::<Vec<_>>());
-            let tier = match seen.contains(&kind) {
-                true => Tier::All,
-                false => Tier::Suite,
-            };
-            seen.push(kind);
-            steps.push(golden_step(site, leaf)?.tier(tier));
-        }
+    let real = leaves.iter().filter(|leaf| leaf.starts_with(REAL));
+    let mut seen = real
+        .map(|leaf| kind(site, leaf))
+        .collect::<Result<Vec<_>, _>>()?;
+    let is_golden = |leaf: &&String| leaf.starts_with(RANDOM) || TINY.contains(&leaf.as_str());
+    let mut steps = Vec::new();
+    for leaf in leaves.iter().filter(is_golden) {
+        let kind = kind(site, leaf)?;
+        let tier = match leaf != DEFAULT_TARGET && seen.contains(&kind) {
+            true => Tier::All,
+            false => Tier::Suite,
+        };
+        seen.push(kind);
+        steps.push(golden_step(site, leaf)?.tier(tier));
     }
     Ok(steps)
+}
+
+/// A target's family and formats.
+fn kind(site: &Site, leaf: &str) -> Result<(Family, Vec<&'static str>), Failure> {
+    let target = site.target(Some(leaf))?;
+    let formats = target.leaf.format.iter().map(|rule| rule.r#as.name());
+    Ok((target.model.family, formats.collect()))
 }
 
 fn steps_of(site: &Site, target: String) -> Result<Vec<Step>, Failure> {
@@ -428,7 +439,7 @@ fn some_test_passed(text: &str) -> Result<(), String> {
 }
 
 fn serving_steps(target: &'static str) -> Vec<Step> {
-    let mut steps = vec![
+    let measured = vec![
         binary_step(target),
         Step::new(
             "end to end",
@@ -437,12 +448,6 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
         )
         .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT).binary(target))
         .turn(Turn::Alone),
-        Step::new(
-            "library",
-            "the program with the model inside, and the examples of the documentation",
-            |suite, name| library(suite, name).into(),
-        )
-        .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT)),
         script_step(
             "chat page",
             "the page in a real browser",
@@ -457,6 +462,8 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
             move |suite, name| sweep(suite, name, target),
         )
         .reads(Reads::of(&["scripts"]).binary(target)),
+    ];
+    let served = [
         script_step(
             "tiny evaluation",
             "the served model really answers",
@@ -470,9 +477,16 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
             move |suite, name| drafts(suite, name, target).into(),
         )
         .reads(Reads::of(&["scripts"]).binary(target)),
+        Step::new(
+            "library",
+            "the program with the model inside, and the examples of the documentation",
+            |suite, name| library(suite, name).into(),
+        )
+        .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT)),
     ];
-    steps.extend(PROXY_NAMES.map(|proxy| proxy_step(proxy, target)));
-    steps
+    // Each has a server and ports of its own.
+    let proxies = PROXY_NAMES.map(|proxy| proxy_step(proxy, target).turn(Turn::Beside));
+    measured.into_iter().chain(proxies).chain(served).collect()
 }
 
 /// The files of `packaging/` for one proxy, and what it does to streams and to the page.
