@@ -174,15 +174,16 @@ impl Unknown {
     }
 
     /// Times that a beginning will be asked for, in a millisecond: the longer it lies there beyond
-    /// its time, the fewer.
+    /// its time, the fewer, and beyond that of all others by the square: it may never be again.
     fn rate(&self, reuse: &Reuse, now: u64) -> f64 {
         let part = match (reuse.found, reuse.gap) {
             (true, _) => 1.0,
             (false, Some(_)) => UNFOUND,
             (false, None) => UNFOUND * self.part,
         };
-        let age = (now - reuse.last) as f64;
-        part / reuse.gap.unwrap_or(self.gap).max(age).max(1.0)
+        let (gap, age) = (reuse.gap.unwrap_or(self.gap), (now - reuse.last) as f64);
+        let late = gap.max(self.gap) / age.max(1.0);
+        part * late.min(1.0) / gap.max(age).max(1.0)
     }
 }
 
