@@ -348,7 +348,16 @@ impl Server {
 
     /// The value of a metric without labels.
     pub fn metric(&self, name: &str) -> f64 {
-        let page = self.get("/metrics").body;
+        self.metric_as("none", name)
+    }
+
+    /// The value of a metric without labels, where an API key is asked for.
+    pub fn metric_as(&self, key: &str, name: &str) -> f64 {
+        let head = format!(
+            "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             authorization: Bearer {key}\r\n\r\n"
+        );
+        let page = self.send(head.as_bytes()).answer().body;
         let line = page
             .lines()
             .find_map(|line| line.strip_prefix(&format!("{name} ")));

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use host::testing::Folder;
 use serde_json::{Map, Value, json};
 
 use crate::harness::{Server, few_or_many, with};
@@ -158,5 +159,89 @@ fn probes_with_another_key_tell_nothing() {
             found >= EVERYTHING,
             "the attack is none, {place:?}: {found}"
         );
+    }
+}
+
+/// What the victim's prompts are kept in that the device has no place for, or not any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tier {
+    /// The host's memory, behind far more prompts than the device keeps.
+    Host,
+    /// A disk, behind a restart: nothing else has them.
+    Disk,
+}
+
+impl Tier {
+    /// Flags for both, and the metric of what came from this one.
+    fn flags(self, folder: &Folder) -> ([String; 6], &'static str) {
+        let path = folder.0.join("cache").display().to_string();
+        let flags = [
+            "--cache-host",
+            "2GB",
+            "--cache-dir",
+            &path,
+            "--cache-disk",
+            "4GB",
+        ];
+        let found = match self {
+            Tier::Host => "atlas_prefix_cache_host_hits_total",
+            Tier::Disk => "atlas_prefix_cache_disk_hits_total",
+        };
+        (flags.map(str::to_owned), found)
+    }
+}
+
+/// Probes with a key of secrets that a tier has, and of as many that nothing has: the area, and how
+/// many told of cached tokens.
+fn attack_tier(server: &Server, key: &str, known: &[String], random: &mut Random) -> (f64, usize) {
+    let (mut right, mut wrong, mut told) = (Vec::new(), Vec::new(), 0);
+    while right.len().min(wrong.len()) < known.len() {
+        let is_right = random.below(2) == 0 && right.len() < known.len();
+        let guess = match is_right {
+            true => known[right.len()].clone(),
+            false => secret(random),
+        };
+        let (took, cached) = ask(server, (key, Place::Prompt), &guess);
+        told += usize::from(cached);
+        let times = if is_right { &mut right } else { &mut wrong };
+        times.push(took);
+    }
+    (area(&right, &wrong), told)
+}
+
+#[test]
+fn probes_with_another_key_tell_nothing_of_what_tiers_keep() {
+    for tier in [Tier::Host, Tier::Disk] {
+        let (file, folder) = (
+            KeyFile::new("timing-tier", &[VICTIM, OTHER].join("\n")),
+            Folder::new(),
+        );
+        let (flags, from_tier) = tier.flags(&folder);
+        let keys = ["--api-keys-file", file.path()];
+        let flags: Vec<&str> = flags.iter().map(String::as_str).chain(keys).collect();
+        let mut server = Server::start_with(&flags);
+        let mut random = Random(SEED);
+        let known: Vec<String> = (0..PROBES / 2).map(|_| secret(&mut random)).collect();
+        for secret in &known {
+            ask(&server, (VICTIM, Place::Prompt), secret);
+        }
+        if tier == Tier::Disk {
+            server.signal("-TERM");
+            assert!(server.wait().success());
+            server = Server::spawn(&flags);
+            server.lines_with(&["READY ", "bytes of prompts are there"]);
+        }
+        let (found, told) = attack_tier(&server, OTHER, &known, &mut random);
+        println!("{PROBES} probes with another key, {tier:?}: area {found:.3}");
+        assert!(
+            told == 0 && (found - 0.5).abs() <= NOTHING,
+            "{tier:?}: {found}, {told} told of it"
+        );
+        assert_eq!(server.metric_as(VICTIM, from_tier), 0.0, "{tier:?}");
+        let (found, told) = attack_tier(&server, VICTIM, &known, &mut random);
+        let tokens = server.metric_as(VICTIM, from_tier);
+        println!("the same key, {tier:?}: area {found:.3}, {told} told, {tokens} tokens of it");
+        assert!(told * 10 >= known.len() * 9 && tokens > 0.0, "{tier:?}");
+        assert!(found >= EVERYTHING, "the attack is none, {tier:?}: {found}");
     }
 }

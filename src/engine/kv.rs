@@ -147,6 +147,25 @@ impl<N: Naming> Kv<N> {
         self.prefixes.look_up(domain, prompt, 0).pages.len()
     }
 
+    /// First pages of a prompt that a sequence would not have restored of those that are
+    /// `restorable`; none if it would begin without.
+    pub fn restored_behind(
+        &self,
+        domain: u128,
+        prompt: &[TokenId],
+        restorable: usize,
+    ) -> Option<usize> {
+        self.behind(
+            &self.prefixes.look_up(domain, prompt, restorable),
+            restorable,
+        )
+    }
+
+    fn behind(&self, hit: &Hit, restorable: usize) -> Option<usize> {
+        let misses_state = self.recurs() && hit.state.is_none() && restorable > 0;
+        (hit.pages.len() < restorable || misses_state).then_some(hit.pages.len())
+    }
+
     /// Takes a slot and pages for `tokens` in all, or nothing at all when either is short. It
     /// begins behind what is kept of its prompt. Where the owner has a sequence already, the others
     /// are left their share of what is kept.
@@ -160,9 +179,7 @@ impl<N: Naming> Kv<N> {
         let mut hit = self
             .prefixes
             .look_up(asked.domain, asked.prompt, restorable);
-        let restored_behind = (hit.pages.len() < restorable
-            || self.recurs() && hit.state.is_none() && restorable > 0)
-            .then_some(hit.pages.len());
+        let restored_behind = self.behind(&hit, restorable);
         if restored_behind.is_some() {
             hit.state = None;
         }
@@ -702,13 +719,24 @@ mod tests {
                 ],
             ),
             (
-                1200,
+                800,
                 [
                     [2, 1, 2],
                     [2, 0, 2],
                     [2, 0, 1],
                     [2, 0, 0],
                     [1, 0, 0],
+                    [0; 3],
+                ],
+            ),
+            (
+                1200,
+                [
+                    [2, 1, 2],
+                    [2, 0, 2],
+                    [1, 0, 2],
+                    [0, 0, 2],
+                    [0, 0, 1],
                     [0; 3],
                 ],
             ),

@@ -91,7 +91,7 @@ use self::end::Counted;
 use self::handle::{Queued, Shared};
 use self::kv::{Asked, Kv};
 use self::pace::Pace;
-use self::prefix::Keyed;
+use self::prefix::{Hit, Keyed};
 use self::request::{Admission, Event, FinishReason, Request};
 use self::sampler::Scratch;
 use self::scheduler::{Lane, Plan, State, Work};
@@ -233,11 +233,22 @@ struct Waits {
     behind: Option<(u64, usize)>,
     /// Number of the reading of what it begins with, if it was looked up on the disk.
     read: Option<Option<u64>>,
+    /// Number of the check of what it is to go on from.
+    check: Option<u64>,
 }
 
 impl Waits {
     fn request(&self) -> &Request {
         &self.queued.0
+    }
+
+    /// It has begun, or never will.
+    fn forget(&self, tier: &mut Tier) {
+        self.read
+            .flatten()
+            .into_iter()
+            .for_each(|read| tier.forget(read));
+        self.check.into_iter().for_each(|check| tier.uncheck(check));
     }
 }
 
@@ -440,6 +451,7 @@ impl<E: Executor> Engine<E> {
         stats.host_saved_bytes.set(traffic.saved_bytes);
         stats.host_restored_bytes.set(traffic.restored_bytes);
         stats.host_bytes_used.set(tier.bytes_used());
+        stats.host_broken.set(tier.broken());
         stats.host_evictions.set(gone.count);
         stats.host_evicted_tokens.set(gone.pages * PAGE);
         let age = gone.age.as_millis() as usize;
@@ -475,6 +487,7 @@ impl<E: Executor> Engine<E> {
                 queued,
                 behind: None,
                 read: None,
+                check: None,
             }),
             Err(text) => refuse(queued, &self.shared.stats, &text),
         }
@@ -487,11 +500,7 @@ impl<E: Executor> Engine<E> {
         self.waiting.retain(|waits| {
             let abandoned = waits.request().events.is_closed();
             if let (true, Some(tier)) = (abandoned, tier.as_mut()) {
-                waits
-                    .read
-                    .flatten()
-                    .into_iter()
-                    .for_each(|read| tier.forget(read));
+                waits.forget(tier);
             }
             stats.cancelled.add(usize::from(abandoned));
             !abandoned
@@ -542,12 +551,14 @@ impl<E: Executor> Engine<E> {
             if self.waiting[next].behind.is_some() {
                 continue;
             }
+            let below = self.below(next);
+            if !self.is_checked(next, below.as_ref()) {
+                continue;
+            }
             let request = self.waiting[next].request();
             let tokens = request.prompt.len() + request.max_tokens;
             let looked_up = looked_up(request);
             let looked_up_tokens = looked_up.len();
-            let below = self.tier.as_ref();
-            let below = below.map(|tier| tier.look_up(request.domain, looked_up));
             let asked = Asked {
                 owner: request.source.client,
                 domain: request.domain,
@@ -559,23 +570,20 @@ impl<E: Executor> Engine<E> {
                 break;
             };
             let waits = self.waiting.remove(next).expect("it waits");
-            let (request, place) = waits.queued;
-            drop(place);
-            self.turns.take(request.source);
+            let source = waits.request().source;
+            self.turns.take(source);
             if let (Some(tier), Some(hit)) = (&mut self.tier, &below) {
-                tier.note_use(hit, request.source.client);
+                tier.note_use(hit, source.client);
                 if let Some(here) = begin.restored_behind {
                     let pages = &self.kv.pages(begin.slot)[here..hit.pages.len()];
                     tier.restore(begin.slot, hit, pages);
                     let tokens = pages.len() * PAGE;
                     self.shared.stats.restored_tokens.add(tokens);
                 }
-                waits
-                    .read
-                    .flatten()
-                    .into_iter()
-                    .for_each(|read| tier.forget(read));
+                waits.forget(tier);
             }
+            let (request, place) = waits.queued;
+            drop(place);
             let _ = request.admitted.set(Admission {
                 at: Instant::now(),
                 cached: begin.cached,
@@ -597,6 +605,25 @@ impl<E: Executor> Engine<E> {
             "an admissible request waits"
         );
         self.count_running();
+    }
+
+    /// What the tier has of the prompt of a waiting request.
+    fn below(&self, next: usize) -> Option<Hit> {
+        let request = self.waiting[next].request();
+        let tier = self.tier.as_ref()?;
+        Some(tier.look_up(request.domain, looked_up(request)))
+    }
+
+    /// Whether what a waiting request would have restored of that is as it was written.
+    fn is_checked(&mut self, next: usize, below: Option<&Hit>) -> bool {
+        let (Some(tier), Some(hit)) = (&mut self.tier, below) else {
+            return true;
+        };
+        let Waits { queued, check, .. } = &mut self.waiting[next];
+        let (request, pages) = (&queued.0, hit.pages.len());
+        let kv = &self.kv;
+        let here = kv.restored_behind(request.domain, looked_up(request), pages);
+        here.is_none_or(|here| tier.is_checked(check, hit, here))
     }
 
     /// Has the disk read what waiting requests begin with, ahead of their turns.
@@ -636,7 +663,10 @@ impl<E: Executor> Engine<E> {
     /// Whether what a request waits for is still computed, or read.
     fn is_behind(&self, waits: &Waits) -> bool {
         let read = waits.read.flatten();
-        if read.is_some_and(|read| self.tier.as_ref().is_some_and(|tier| tier.reads(read))) {
+        let tier = self.tier.as_ref();
+        let is_read = |tier: &Tier| read.is_some_and(|read| tier.reads(read));
+        let is_checked = |tier: &Tier| waits.check.is_some_and(|check| tier.checks(check));
+        if tier.is_some_and(|tier| is_read(tier) || is_checked(tier)) {
             return true;
         }
         waits.behind.is_some_and(|(number, tokens)| {

@@ -26,6 +26,7 @@ use std::time::Duration;
 use super::request::COMMON;
 use step::PAGE;
 use step::executor::{PageId, Slot, TokenId};
+use step::transfer::Piece;
 
 /// Index of a block.
 pub type NodeId = u32;
@@ -174,15 +175,16 @@ impl Unknown {
     }
 
     /// Times that a beginning will be asked for, in a millisecond: the longer it lies there beyond
-    /// its time, the fewer.
+    /// its time, the fewer, and beyond that of all others by the square: it may never be again.
     fn rate(&self, reuse: &Reuse, now: u64) -> f64 {
         let part = match (reuse.found, reuse.gap) {
             (true, _) => 1.0,
             (false, Some(_)) => UNFOUND,
             (false, None) => UNFOUND * self.part,
         };
-        let age = (now - reuse.last) as f64;
-        part / reuse.gap.unwrap_or(self.gap).max(age).max(1.0)
+        let (gap, age) = (reuse.gap.unwrap_or(self.gap), (now - reuse.last) as f64);
+        let late = gap.max(self.gap) / age.max(1.0);
+        part * late.min(1.0) / gap.max(age).max(1.0)
     }
 }
 
@@ -381,6 +383,13 @@ impl<N: Naming> Prefixes<N> {
         self.nodes.iter().flatten().map(|node| node.page)
     }
 
+    /// The state of every block that has one.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn all_states(&self) -> impl Iterator<Item = Slot> {
+        let kept = self.nodes.iter().flatten().filter_map(|node| node.kept);
+        kept.map(|kept| kept.slot)
+    }
+
     fn node(&self, id: NodeId) -> &Node {
         self.nodes[id as usize].as_ref().expect("a block")
     }
@@ -530,6 +539,40 @@ impl<N: Naming> Prefixes<N> {
     /// Has it use them no more, as if it never had.
     pub fn let_go(&mut self, id: NodeId) {
         self.each_up(Some(id), |node| node.users -= 1);
+    }
+
+    /// Has nobody find a piece any more that a beginning has, nor what is behind it. As nobody asks
+    /// for that, it goes in time.
+    pub fn lose(&mut self, from: NodeId, piece: Piece) {
+        let has_it = |id: &NodeId| match piece {
+            Piece::Page(page) => self.node(*id).page == page,
+            Piece::State(_) => *id == from,
+        };
+        let mut up = std::iter::successors(Some(from), |id| self.node(*id).parent);
+        let Some(first) = up.find(has_it) else { return };
+        let all = (0..self.nodes.len() as NodeId).filter(|id| self.nodes[*id as usize].is_some());
+        let lost: Vec<NodeId> = all.filter(|id| self.is_behind(*id, first)).collect();
+        for id in lost {
+            let mut name = self.node(id).name;
+            self.by_name.remove(&name);
+            loop {
+                name = self.naming.name(name, &[]);
+                if !self.by_name.contains_key(&name) {
+                    break;
+                }
+            }
+            self.by_name.insert(name, id);
+            let node = self.node_mut(id);
+            (node.name, node.reuse) = (name, Reuse::default());
+        }
+    }
+
+    /// Whether a block goes on from another, or is it.
+    fn is_behind(&self, mut id: NodeId, before: NodeId) -> bool {
+        while self.node(id).depth > self.node(before).depth {
+            id = self.node(id).parent.expect("blocks before it");
+        }
+        id == before
     }
 
     /// Notes that a sequence of `owner` goes on from what was found, and holds it. Returns how
@@ -786,13 +829,8 @@ impl<N: Naming> Prefixes<N> {
 
     /// Blocks whose last state before is that of `before`, and that are behind `id`.
     fn states_behind(&self, before: Option<NodeId>, id: NodeId) -> Vec<NodeId> {
-        let is_behind = |other: &NodeId| {
-            let (mut up, depth) = (*other, self.node(id).depth);
-            while self.node(up).depth > depth {
-                up = self.node(up).parent.expect("blocks before it");
-            }
-            up == id && self.kept(*other).before == before
-        };
+        let is_behind =
+            |other: &NodeId| self.is_behind(*other, id) && self.kept(*other).before == before;
         self.ends.iter().copied().filter(is_behind).collect()
     }
 

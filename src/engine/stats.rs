@@ -125,6 +125,8 @@ stats! {
     host_evicted_tokens: counter "atlas_prefix_cache_host_evicted_tokens_total" / 1.0,
     /// Sum of the times since each of those that went from the host's memory was in use.
     host_evicted_age_millis: counter "atlas_prefix_cache_host_evicted_age_seconds_total" / 1e3,
+    /// Beginnings in the host's memory of which bytes had changed, and that were not used.
+    host_broken: counter "atlas_prefix_cache_host_broken_total" / 1.0,
     /// Tokens of prompts that were read from the disk.
     disk_tokens: counter "atlas_prefix_cache_disk_hits_total" / 1.0,
     /// Bytes of prompts that were written to the disk.

@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use super::drafts::Drafter;
 use super::prefix::Keyed;
@@ -20,14 +21,18 @@ use super::{Engine, Handle, Limits};
 use step::executor::{Executor, TokenId};
 use step::{Facts, PAGE};
 
+/// Time between lines about how far trials are.
+const TOLD_EVERY: Duration = Duration::from_secs(30);
+
 /// Runs trials `0..count` on all cores, each core with one of what `begin` makes; adds up what was
-/// found. A failure names its trial.
+/// found. A failure names its trial; how far they are is told now and then.
 pub fn spread<D, T: Default + AddAssign + Send>(
     count: u64,
     begin: impl Fn() -> D + Sync,
     trial: impl Fn(&mut D, u64, &mut T) + Sync,
 ) -> T {
     let (next, sum) = (AtomicU64::new(0), Mutex::new(T::default()));
+    let told = Mutex::new(Instant::now());
     let work = || {
         let (mut desk, mut found) = (begin(), T::default());
         loop {
@@ -35,6 +40,12 @@ pub fn spread<D, T: Default + AddAssign + Send>(
             if number >= count {
                 break;
             }
+            let mut told = told.lock().expect("no trial failed");
+            if told.elapsed() >= TOLD_EVERY {
+                *told = Instant::now();
+                eprintln!("{number} of {count} trials have begun");
+            }
+            drop(told);
             let run = AssertUnwindSafe(|| trial(&mut desk, number, &mut found));
             if let Err(cause) = catch_unwind(run) {
                 eprintln!("trial {number} failed");
@@ -105,6 +116,9 @@ const PAGES: usize = 32;
 const ROOM_PAGES: usize = 256;
 const DISK_PAGES: usize = 1024;
 
+/// First bytes of a page or a state among which one changes where bits are flipped.
+const FLIPPED: usize = 64;
+
 /// An engine without its thread that serves one request after the other.
 pub struct Desk<E: Executor> {
     engine: Engine<E>,
@@ -171,6 +185,15 @@ impl<E: Executor> Desk<E> {
     fn spoil(&mut self, dice: &mut Dice) {
         let (disk, _) = self.disk.as_ref().expect("there are tiers");
         disk.spoil(dice);
+    }
+
+    /// Changes bits of what the host's room has.
+    fn flip(&mut self, dice: &mut Dice) {
+        let tier = self.engine.tier.as_ref().expect("there are tiers");
+        for place in tier.taken(dice) {
+            let at = place.start + dice.below(FLIPPED);
+            self.engine.executor.room(at..at + 1)[0] ^= 1 << dice.below(8);
+        }
     }
 
     /// Has all copies end.
@@ -274,18 +297,20 @@ pub fn shared_lengths() -> Vec<usize> {
 }
 
 /// Share of a prompt that a cache has.
-const CACHES: [&str; 6] = [
+const CACHES: [&str; 7] = [
     "cold",
     "warm",
     "partly evicted",
     "driven out to the host",
     "driven out to the disk",
     "driven out to a disk that loses some of it",
+    "driven out to a host that changes some of it",
 ];
 /// Numbers of the last: those of an engine with tiers.
 const HOST: usize = 3;
 const DISK: usize = 4;
 const LOSSY: usize = 5;
+const CHANGED: usize = 6;
 
 /// Trials by what the cache had.
 #[derive(Debug, Default)]
@@ -349,7 +374,7 @@ pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes
     let partings = match (cache, dice.within(1, 2)) {
         (0, _) => vec![],
         (1, 1) => vec![shared],
-        (1 | HOST | DISK, _) => vec![shared, shared],
+        (1 | HOST | DISK | CHANGED, _) => vec![shared, shared],
         _ => vec![shared / 2, shared],
     };
     for parting in partings {
@@ -365,12 +390,15 @@ pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes
         desk.evict(desk.pages_cached());
         assert_eq!(desk.pages_cached(), 0);
     }
+    if cache == CHANGED {
+        desk.flip(&mut dice);
+    }
     // Before the start that finds it, or while it is served.
     let spoiled = (cache == LOSSY).then(|| dice.chance(0.5));
     if spoiled == Some(true) {
         desk.spoil(&mut dice);
     }
-    if cache >= DISK {
+    if [DISK, LOSSY].contains(&cache) {
         desk.restart_tiers();
     }
     if spoiled == Some(false) {
@@ -530,7 +558,6 @@ pub fn drafted<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Drafted
 #[cfg(test)]
 mod over_hashes {
     use std::sync::OnceLock;
-    use std::time::{Duration, Instant};
 
     use step::testing::{TINY, few_or_many};
 

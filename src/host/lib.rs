@@ -8,6 +8,7 @@ pub mod histogram;
 pub mod log;
 pub mod operator_file;
 pub mod output;
+pub mod pool;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod threads;

@@ -1,6 +1,7 @@
 //! A loaded model as the engine sees it.
 
 use std::ops::Range;
+use std::sync::mpsc::Receiver;
 
 use super::Runs;
 use crate::ops::{Batch, Hidden, ONE_BY_ONE, Program, RANKED, Side};
@@ -11,7 +12,7 @@ use step::executor::{
     Ahead, DEPTH_MAX, DeviceError, Executor, Guessed, PageId, Patience, Ranked, Rows, Slot, States,
     TokenId,
 };
-use step::transfer::{PieceBytes, Transfer};
+use step::transfer::{PieceBytes, Sum, Transfer};
 
 use super::blocks::ROUTER_LOGITS;
 use super::decoder::{self, Model, Part, Scratch};
@@ -460,6 +461,10 @@ impl<B: Runs> Executor for Runner<B> {
 
     fn room(&mut self, range: Range<usize>) -> &mut [u8] {
         self.ops.host_room(range)
+    }
+
+    fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
+        self.ops.sums(ranges)
     }
 
     fn save(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {

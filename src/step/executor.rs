@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use crate::ONE_BY_ONE;
-use crate::transfer::{PieceBytes, Transfer};
+use crate::transfer::{PieceBytes, Sum, Transfer, at_once, sum};
 
 /// Index into the vocabulary.
 pub type TokenId = u32;
@@ -290,6 +291,16 @@ pub trait Executor {
     /// If the range is not in the room.
     fn room(&mut self, _range: Range<usize>) -> &mut [u8] {
         panic!("{NO_TRANSFER}")
+    }
+
+    /// Starts checksums of ranges of the host's room, which come together, and does not wait for
+    /// them: nothing may write there until then.
+    ///
+    /// # Panics
+    /// If a range is not in the room.
+    fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
+        let sums = ranges.into_iter().map(|range| sum(self.room(range)));
+        at_once(sums)
     }
 
     /// Starts copies to the host's room of pieces as the steps so far leave them, and does not wait

@@ -9,6 +9,7 @@
 pub mod disk;
 mod room;
 mod staging;
+mod sums;
 #[cfg(test)]
 pub mod testing;
 
@@ -16,10 +17,12 @@ use std::collections::VecDeque;
 
 use self::room::Room;
 pub use self::staging::{Ahead, Staging};
+use self::sums::Sums;
 use super::kv::{Kv, Pin};
 use super::prefix::{
     Gone, Hit, KEPT_PART, Keyed, Kind, Naming, NodeId, Owner, Place, Prefixes, Reuse,
 };
+use host::log;
 use step::PAGE;
 use step::executor::{DeviceError, Executor, PageId, Slot, TokenId};
 use step::transfer::{Piece, PieceBytes, Transfer};
@@ -90,12 +93,34 @@ struct Incoming {
     state: Option<Slot>,
 }
 
+impl Incoming {
+    /// Places of all that comes.
+    fn pieces(&self) -> Vec<Piece> {
+        let pages = self.places.iter().map(|page| Piece::Page(*page));
+        pages.chain(self.state.map(Piece::State)).collect()
+    }
+}
+
 /// A beginning that is written.
 #[derive(Debug)]
 struct Save {
     pin: Pin,
     copies: Copies,
     incoming: Incoming,
+    /// Checksums of what was copied.
+    sums: Sums,
+}
+
+/// A beginning that a sequence is to go on from if its bytes are still those that were written.
+#[derive(Debug)]
+struct Check {
+    ticket: u64,
+    /// It stays until the sequence has begun, or never will.
+    node: NodeId,
+    /// First pages of it that are not checked.
+    here: usize,
+    sums: Sums,
+    outcome: Option<bool>,
 }
 
 /// A beginning that is read.
@@ -124,6 +149,10 @@ pub struct Tier<N = Keyed> {
     wishes: VecDeque<Pin>,
     save: Option<Save>,
     restores: VecDeque<Restore>,
+    checks: Vec<Check>,
+    tickets: u64,
+    /// Beginnings of which bytes had changed.
+    broken: usize,
     /// What goes on between the room and a disk, if there is one.
     staging: Option<Staging>,
     /// Copies that were started, and the last number and bytes of those under way.
@@ -147,6 +176,9 @@ impl<N: Naming> Tier<N> {
             wishes: VecDeque::new(),
             save: None,
             restores: VecDeque::new(),
+            checks: vec![],
+            tickets: 0,
+            broken: 0,
             staging: None,
             started: 0,
             under_way: VecDeque::new(),
@@ -178,7 +210,9 @@ impl<N: Naming> Tier<N> {
     /// Whether something is copied, or waits for it.
     pub fn is_busy(&self) -> bool {
         let is_staging = self.staging.as_ref().is_some_and(Staging::is_busy);
-        self.save.is_some() || !self.wishes.is_empty() || !self.restores.is_empty() || is_staging
+        let is_checking = self.checks.iter().any(|check| check.outcome.is_none());
+        let copies = self.save.is_some() || !self.wishes.is_empty() || !self.restores.is_empty();
+        copies || is_checking || is_staging
     }
 
     /// The longest beginning of a prompt that is here.
@@ -189,6 +223,86 @@ impl<N: Naming> Tier<N> {
     /// Notes that a sequence of `owner` goes on from what was found, here or in the device.
     pub fn note_use(&mut self, hit: &Hit, owner: Owner) {
         self.index.note_use(hit, owner);
+    }
+
+    /// Number of beginnings that were found and had changed.
+    pub fn broken(&self) -> usize {
+        self.broken
+    }
+
+    /// Whether what was found has been checked behind its first pages `here`; if not, that begins,
+    /// and `ticket` gets its number.
+    pub fn is_checked(&mut self, ticket: &mut Option<u64>, hit: &Hit, here: usize) -> bool {
+        let node = hit.node.expect("something was found");
+        let known = ticket.and_then(|ticket| self.check_of(ticket));
+        if let Some(check) = known.filter(|check| check.node == node && check.here <= here) {
+            return check.outcome == Some(true);
+        }
+        ticket.take().into_iter().for_each(|old| self.uncheck(old));
+        let pages = hit.pages[here..].iter().map(|page| Piece::Page(*page));
+        let pieces = pages.chain(hit.state.map(Piece::State)).collect();
+        self.index.hold(node);
+        if hit.state.is_some() {
+            self.index.will_read(node);
+        }
+        self.tickets += 1;
+        self.checks.push(Check {
+            ticket: self.tickets,
+            node,
+            here,
+            sums: Sums::of(pieces),
+            outcome: None,
+        });
+        *ticket = Some(self.tickets);
+        false
+    }
+
+    fn check_of(&self, ticket: u64) -> Option<&Check> {
+        self.checks.iter().find(|check| check.ticket == ticket)
+    }
+
+    /// Whether a check goes on.
+    pub fn checks(&self, ticket: u64) -> bool {
+        self.check_of(ticket)
+            .is_some_and(|check| check.outcome.is_none())
+    }
+
+    /// The sequence that a check was for has begun, or never will.
+    pub fn uncheck(&mut self, ticket: u64) {
+        let place = self.checks.iter().position(|check| check.ticket == ticket);
+        let Some(check) = place.map(|place| self.checks.remove(place)) else {
+            return;
+        };
+        if self.index.recurs() {
+            self.index.has_read(check.node);
+        }
+        self.index.release(check.node, true);
+        self.collect();
+    }
+
+    /// Goes on with checks; what has changed is not found any more.
+    fn settle_checks(&mut self, executor: &mut impl Executor) {
+        for check in self.checks.iter_mut().filter(|of| of.outcome.is_none()) {
+            if !check.sums.go_on(executor, &self.room, self.pieces) {
+                continue;
+            }
+            let told = check.sums.told();
+            let changed: Vec<Piece> = told
+                .filter(|(piece, sum)| self.room.sum(*piece) != *sum)
+                .map(|(piece, _)| piece)
+                .collect();
+            check.outcome = Some(changed.is_empty());
+            self.broken += usize::from(!changed.is_empty());
+            if self.broken == 1 && !changed.is_empty() {
+                log::line(format_args!(
+                    "--cache-host: bytes of a prompt changed in the host's memory; it is computed \
+                     again: have the memory checked"
+                ));
+            }
+            for piece in changed {
+                self.index.lose(check.node, piece);
+            }
+        }
     }
 
     /// Fills the last pages of a slot's beginning, and its state, with what was found.
@@ -243,7 +357,11 @@ impl<N: Naming> Tier<N> {
             .pop_front_if(|(last, _)| *last <= done)
             .is_some()
         {}
-        if let Some(save) = self.save.take_if(|save| save.copies.is_done(done)) {
+        self.settle_checks(executor);
+        let (room, pieces) = (&self.room, self.pieces);
+        let is_done =
+            |save: &mut Save| save.copies.is_done(done) && save.sums.go_on(executor, room, pieces);
+        if let Some(save) = self.save.take_if(is_done) {
             self.take_saved(save, kv);
         }
         let mut filled = vec![];
@@ -323,6 +441,7 @@ impl<N: Naming> Tier<N> {
         self.save = Some(Save {
             pin,
             copies,
+            sums: Sums::of(incoming.pieces()),
             incoming,
         });
     }
@@ -415,6 +534,9 @@ impl<N: Naming> Tier<N> {
     /// A beginning has been written.
     fn take_saved(&mut self, save: Save, kv: &mut Kv<N>) {
         kv.unpin(&save.pin);
+        for (piece, sum) in save.sums.told() {
+            self.room.set_sum(piece, sum);
+        }
         let (beginning, last) = self.finish(save.incoming);
         if let Some(last) = last {
             self.write_behind(beginning, last);
@@ -583,5 +705,42 @@ mod tests {
         let wanted = pages.into_iter().map(Piece::Page);
         let wanted: Vec<Piece> = wanted.chain([Piece::State(begin.slot)]).collect();
         assert!(first.starts_with(&wanted));
+    }
+
+    #[test]
+    fn what_changed_in_the_room_is_not_found_until_it_is_written_again() {
+        const BLOCKS: usize = 20;
+        for broken in 0..=BLOCKS {
+            let (mut kv, mut tier, mut device) = pair(4);
+            let asked = prompt(BLOCKS);
+            let write = |kv: &mut Kv, tier: &mut Tier, device: &mut Copying| {
+                compute(kv, tier, 1, &asked);
+                while tier.is_busy() {
+                    copy(kv, tier, device);
+                }
+                tier.look_up(1, &asked)
+            };
+            let hit = write(&mut kv, &mut tier, &mut device);
+            let state = hit.state.map(Piece::State);
+            let mut pieces = hit.pages.iter().map(|page| Piece::Page(*page)).chain(state);
+            let piece = pieces.nth(broken).unwrap();
+            for changed in [None, Some(tier.room.at(piece))] {
+                device.changed = changed;
+                let mut ticket = None;
+                assert!(!tier.is_checked(&mut ticket, &hit, 0));
+                while tier.checks(ticket.unwrap()) {
+                    copy(&mut kv, &mut tier, &mut device);
+                }
+                let is_sound = changed.is_none();
+                assert_eq!(tier.is_checked(&mut ticket, &hit, 0), is_sound);
+                assert_eq!(tier.look_up(1, &asked).node.is_some(), is_sound, "{broken}");
+                tier.uncheck(ticket.unwrap());
+                assert!(tier.is_conserved());
+            }
+            assert_eq!(tier.broken(), 1);
+            device.changed = None;
+            let again = write(&mut kv, &mut tier, &mut device);
+            assert_eq!(again.pages.len(), BLOCKS, "{broken}");
+        }
     }
 }

@@ -2,9 +2,10 @@
 //! many pages as have its bytes. A slab that is empty may be either again.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use step::executor::{PageId, Slot};
-use step::transfer::{Piece, PieceBytes};
+use step::transfer::{Piece, PieceBytes, Sum};
 
 /// Free places of the room.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub struct Room {
     places: BTreeSet<u32>,
     /// Pages of each slab.
     used: Vec<usize>,
+    /// Checksums of what was written, by the first page of its place.
+    sums: Vec<Sum>,
 }
 
 impl Room {
@@ -30,6 +33,7 @@ impl Room {
             slabs_free: (0..slabs as u32).rev().collect(),
             places: BTreeSet::new(),
             used: vec![0; slabs],
+            sums: vec![0; slabs * pages_each],
         }
     }
 
@@ -88,13 +92,33 @@ impl Room {
         self.slabs_free.push(slab);
     }
 
+    /// Pages before a page or a state of the room.
+    fn before(&self, piece: Piece) -> usize {
+        match piece {
+            Piece::Page(PageId(place)) => place as usize,
+            Piece::State(Slot(slab)) => slab as usize * self.pages_each,
+        }
+    }
+
     /// Where a page or a state of the room begins, in bytes.
     pub fn at(&self, piece: Piece) -> usize {
-        self.page_bytes
-            * match piece {
-                Piece::Page(PageId(place)) => place as usize,
-                Piece::State(Slot(slab)) => slab as usize * self.pages_each,
-            }
+        self.page_bytes * self.before(piece)
+    }
+
+    /// Bytes of a page or a state in the room.
+    pub fn range(&self, piece: Piece, bytes: PieceBytes) -> Range<usize> {
+        let at = self.at(piece);
+        at..at + bytes.of(piece)
+    }
+
+    /// Checksum of what was written to a place.
+    pub fn sum(&self, piece: Piece) -> Sum {
+        self.sums[self.before(piece)]
+    }
+
+    pub fn set_sum(&mut self, piece: Piece, sum: Sum) {
+        let place = self.before(piece);
+        self.sums[place] = sum;
     }
 }
 

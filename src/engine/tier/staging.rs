@@ -3,11 +3,10 @@
 //! thread does no more of it than to copy some bytes in a round.
 
 use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
 use std::time::Duration;
 
 use super::disk::entry::Secret;
-use super::disk::{Disk, Event, Found, Options};
+use super::disk::{self, Disk, Event, Found, Options};
 use super::{Beginning, Incoming, Tier};
 use crate::prefix::{Naming, NodeId, Owner, Reuse};
 use step::PAGE;
@@ -44,7 +43,7 @@ struct Read {
     found: Found,
     incoming: Option<Incoming>,
     /// Where its pieces go in the room.
-    ranges: Vec<Range<usize>>,
+    places: Vec<Piece>,
     started: usize,
     arrived: usize,
     patience: Duration,
@@ -55,7 +54,7 @@ struct Read {
 struct Write {
     node: NodeId,
     /// Pieces in the room.
-    ranges: Vec<Range<usize>>,
+    places: Vec<Piece>,
     started: usize,
 }
 
@@ -134,7 +133,7 @@ impl<N: Naming> Tier<N> {
             secret,
             found,
             incoming: None,
-            ranges: vec![],
+            places: vec![],
             started: 0,
             arrived: 0,
             patience: patience.max(PATIENCE_MIN),
@@ -193,7 +192,7 @@ impl<N: Naming> Tier<N> {
                     index,
                     piece,
                 } => {
-                    copied += piece.as_ref().map_or(0, Vec::len);
+                    copied += piece.as_ref().map_or(0, |(piece, _)| piece.len());
                     self.take_read(executor, (ticket, index), piece);
                 }
             }
@@ -215,7 +214,7 @@ impl<N: Naming> Tier<N> {
         &mut self,
         executor: &mut impl Executor,
         (ticket, index): (u64, usize),
-        piece: Option<Vec<u8>>,
+        piece: Option<disk::Read>,
     ) {
         let Some(staging) = &mut self.staging else {
             return;
@@ -224,11 +223,13 @@ impl<N: Naming> Tier<N> {
         let Some(read) = read.filter(|read| read.ticket == ticket) else {
             return;
         };
-        if let Some(piece) = &piece {
-            let room = executor.room(read.ranges[index].clone());
-            room.copy_from_slice(piece);
+        if let Some((bytes, sum)) = &piece {
+            let place = read.places[index];
+            let range = self.room.range(place, self.pieces);
+            executor.room(range).copy_from_slice(bytes);
+            self.room.set_sum(place, *sum);
             read.arrived += 1;
-            if read.arrived < read.ranges.len() {
+            if read.arrived < read.places.len() {
                 return;
             }
         }
@@ -281,13 +282,15 @@ impl<N: Naming> Tier<N> {
                 return;
             };
             let Some(of) = write else { return };
-            while of.started < of.ranges.len() {
+            while of.started < of.places.len() {
                 if copied >= COPIED_MAX || !disk.has_hands() {
                     return;
                 }
-                let piece = executor.room(of.ranges[of.started].clone()).to_vec();
+                let place = of.places[of.started];
+                let range = self.room.range(place, self.pieces);
+                let piece = executor.room(range).to_vec();
                 copied += piece.len();
-                disk.write(of.started, piece);
+                disk.write(of.started, (piece, self.room.sum(place)));
                 of.started += 1;
             }
             let node = of.node;
@@ -302,19 +305,13 @@ impl<N: Naming> Tier<N> {
             && let Some(beginning) = read.beginning.take()
         {
             let incoming = self.begin(beginning);
-            let ranges = incoming.as_ref().map(|of| {
-                let pages = of.places.iter().map(|page| Piece::Page(*page));
-                pages
-                    .chain(of.state.map(Piece::State))
-                    .map(|piece| self.range(piece))
-                    .collect()
-            });
+            let places = incoming.as_ref().map(Incoming::pieces);
             let Some(Staging { disk, reads, .. }) = &mut self.staging else {
                 return;
             };
-            match (ranges, reads.front_mut()) {
-                (Some(ranges), Some(read)) => {
-                    (read.incoming, read.ranges, read.begun) = (incoming, ranges, disk.now());
+            match (places, reads.front_mut()) {
+                (Some(places), Some(read)) => {
+                    (read.incoming, read.places, read.begun) = (incoming, places, disk.now());
                 }
                 // It is here by now, or there is no room for it.
                 _ => drop(reads.pop_front()),
@@ -336,12 +333,6 @@ impl<N: Naming> Tier<N> {
             disk.read(read.ticket, index, *place, &read.secret);
             read.started += 1;
         }
-    }
-
-    /// Bytes of a piece in the room.
-    fn range(&self, piece: Piece) -> Range<usize> {
-        let at = self.room.at(piece);
-        at..at + self.pieces.of(piece)
     }
 
     /// Begins to write what waits for it; whether something is written.
@@ -367,12 +358,11 @@ impl<N: Naming> Tier<N> {
         };
         let (pages, state) = self.index.places(node);
         let pages = pages[known..].iter().map(|page| Piece::Page(*page));
-        let pieces = pages.chain(state.map(Piece::State));
-        let ranges = pieces.map(|piece| self.range(piece)).collect();
+        let places = pages.chain(state.map(Piece::State)).collect();
         if let Some(staging) = &mut self.staging {
             staging.write = Some(Write {
                 node,
-                ranges,
+                places,
                 started: 0,
             });
         }

@@ -30,6 +30,7 @@ mod storage;
 use std::ffi::c_int;
 use std::ops::{Deref, Range};
 use std::ptr;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use ffi::ops::atlas_stream;
@@ -46,6 +47,7 @@ use crate::target::{
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 use crate::{ROWS_MAX, Tolerance};
 use step::executor::{DeviceError, Patience};
+use step::transfer::Sum;
 
 pub use attend::Launchers;
 
@@ -54,6 +56,7 @@ use guess::Guesses;
 use jobs::Wanted;
 use load::Loader;
 pub use load::READERS;
+pub use pieces::SUM_THREADS;
 use pieces::{Copies, Pieces};
 use steps::Steps;
 use storage::{Order, Storage};
@@ -437,6 +440,10 @@ impl Device for Cuda {
 
     fn host_room(&mut self, range: Range<usize>) -> &mut [u8] {
         self.copies.room(range)
+    }
+
+    fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
+        self.copies.sums(&ranges)
     }
 
     fn copy(&mut self, copies: &[Copied<'_, Pieces>], to: Side) -> Result<(), DeviceError> {

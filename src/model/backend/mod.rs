@@ -60,7 +60,7 @@ mod device {
 /// The device of this binary.
 #[cfg(feature = "cuda")]
 mod device {
-    use super::cuda::{Cuda, READERS};
+    use super::cuda::{Cuda, READERS, SUM_THREADS};
     use host::threads;
     use step::executor::DeviceError;
 
@@ -76,9 +76,9 @@ mod device {
     const DRIVER: usize = 8;
 
     /// Threads that work for it at once, at most: the driver's, and those that read weights or
-    /// check the model before serving.
+    /// check the model before serving, and those of checksums.
     pub fn threads() -> usize {
-        DRIVER + READERS.max(threads::cores())
+        DRIVER + SUM_THREADS + READERS.max(threads::cores())
     }
 
     /// The GPU.

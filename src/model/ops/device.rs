@@ -1,11 +1,13 @@
 //! Storage, the order of work, and what comes back to the host.
 
 use std::ops::{Deref, Range};
+use std::sync::mpsc::Receiver;
 
 use super::Batch;
 use crate::target::Format;
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 use step::executor::{DeviceError, Patience};
+use step::transfer::{Sum, at_once, sum};
 
 /// A sequence of operations that is run again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +117,13 @@ pub trait Device {
     /// # Panics
     /// If the range is not in it.
     fn host_room(&mut self, range: Range<usize>) -> &mut [u8];
+    /// Starts checksums of ranges of it, as [`Executor::sums`] does.
+    ///
+    /// [`Executor::sums`]: step::executor::Executor::sums
+    fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
+        let sums = ranges.into_iter().map(|range| sum(self.host_room(range)));
+        at_once(sums)
+    }
     /// Starts copies of pieces, behind all operations so far, which are done in the order in which
     /// they are started. Operations from here on do not wait for them.
     ///

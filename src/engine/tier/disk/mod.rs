@@ -6,7 +6,6 @@
 
 pub mod entry;
 mod index;
-mod pool;
 pub mod store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -22,15 +21,17 @@ use std::time::{Duration, SystemTime};
 
 use self::entry::{Bond, Header, Identity, Name, Secret, Tag};
 use self::index::{DAY, Index, Place};
-use self::pool::Pool;
 use self::store::{Folder, Storage};
 use crate::prefix::{Gone, Kind, Owner};
 use host::log;
-use step::transfer::{PIECE_ALIGN, PieceBytes};
+use host::pool::Pool;
+use step::transfer::{PIECE_ALIGN, PieceBytes, Sum, sum};
 
 pub use self::index::Found;
-pub use self::pool::THREADS;
 
+/// Threads that read, write and seal: enough for a drive that is fast only when it is asked for
+/// several things.
+pub const THREADS: usize = 4;
 /// Bytes that threads have in their hands, at most, and one piece more.
 pub const IN_HANDS_MAX: usize = 64 << 20;
 /// Time without any end of what was begun after which the disk does not answer.
@@ -106,17 +107,20 @@ enum Done {
         ticket: u64,
         place: Place,
         index: usize,
-        piece: Result<Vec<u8>, Fault>,
+        piece: Result<Read, Fault>,
     },
     Sealed {
         entry: u64,
         index: usize,
         bytes: usize,
-        tag: io::Result<Tag>,
+        tag: Result<Tag, Fault>,
     },
     Published(Box<Draft>, io::Result<()>),
     Kept(io::Result<()>),
 }
+
+/// Bytes of a piece, and their checksum.
+pub type Read = (Vec<u8>, Sum);
 
 /// What came of a piece.
 pub enum Event {
@@ -124,7 +128,7 @@ pub enum Event {
     Read {
         ticket: u64,
         index: usize,
-        piece: Option<Vec<u8>>,
+        piece: Option<Read>,
     },
     /// Nothing is to be expected any more of what was begun.
     Off,
@@ -189,7 +193,7 @@ impl Disk {
         let mut disk = Disk {
             name: options.name,
             state: State::Opening,
-            pool: Pool::new(),
+            pool: Pool::new("cache", THREADS),
             index: Index::new(options.bytes, pieces),
             pieces,
             bytes_a_day: options.bytes_a_day,
@@ -349,8 +353,8 @@ impl Disk {
         self.draft.is_some()
     }
 
-    /// Writes a piece of the entry that was begun.
-    pub fn write(&mut self, index: usize, mut piece: Vec<u8>) {
+    /// Writes a piece of the entry that was begun, if its bytes have this checksum.
+    pub fn write(&mut self, index: usize, (mut piece, wanted): Read) {
         let (State::On(opened), Some(draft)) = (&self.state, &self.draft) else {
             return;
         };
@@ -360,12 +364,17 @@ impl Disk {
         let storage = opened.storage.clone();
         self.in_hands += bytes;
         self.run(move || {
-            let tag = bond.seal(&secret, index, &mut piece);
+            let is_whole = sum(&piece) == wanted;
+            let sealed = is_whole.then(|| bond.seal(&secret, index, &mut piece));
+            let written = sealed.ok_or(Fault::Entry).and_then(|tag| {
+                let written = storage.write(entry, at, &piece);
+                written.map(|()| tag).map_err(Fault::Disk)
+            });
             Done::Sealed {
                 entry,
                 index,
                 bytes,
-                tag: storage.write(entry, at, &piece).map(|()| tag),
+                tag: written,
             }
         });
     }
@@ -404,7 +413,8 @@ impl Disk {
                         None
                     }
                 };
-                self.traffic.read_bytes += piece.as_ref().map_or(0, |piece| piece.len() as u64);
+                self.traffic.read_bytes +=
+                    piece.as_ref().map_or(0, |(piece, _)| piece.len() as u64);
                 return Some(Event::Read {
                     ticket,
                     index,
@@ -420,7 +430,8 @@ impl Disk {
                 self.in_hands -= bytes;
                 match tag {
                     Ok(tag) => self.take_sealed(entry, index, tag),
-                    Err(error) => return self.turn_off(error),
+                    Err(Fault::Entry) => self.drop_draft(entry),
+                    Err(Fault::Disk(error)) => return self.turn_off(error),
                 }
             }
             Done::Published(draft, Ok(())) => self.take_published(*draft),
@@ -487,6 +498,12 @@ impl Disk {
         self.index.note_use(&found);
     }
 
+    /// What is written of an entry is not what it should be.
+    fn drop_draft(&mut self, entry: u64) {
+        self.draft.take_if(|draft| draft.entry == entry);
+        self.keep(move |storage| storage.remove(entry));
+    }
+
     fn drop_entry(&mut self, entry: u64) {
         self.traffic.broken += 1;
         self.index.remove(entry);
@@ -522,11 +539,12 @@ fn seconds() -> u64 {
 }
 
 /// A piece, opened.
-fn read(storage: &dyn Storage, place: Place, secret: &Secret) -> Result<Vec<u8>, Fault> {
+fn read(storage: &dyn Storage, place: Place, secret: &Secret) -> Result<Read, Fault> {
     let mut piece = vec![0; place.bytes];
     storage.read(place.entry, place.at, &mut piece)?;
     let is_whole = place.bond.open(secret, place.index, &mut piece, &place.tag);
-    is_whole.then_some(piece).ok_or(Fault::Entry)
+    let sum = sum(&piece);
+    is_whole.then_some((piece, sum)).ok_or(Fault::Entry)
 }
 
 /// Entries of a storage that are this binary's, and the last number; others go.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use super::{Opened, Options};
 use crate::prefix::Naming;
 use crate::sim::Dice;
 use crate::tier::Tier;
+use step::transfer::Piece;
 
 /// What is wrong with it.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +54,15 @@ impl Fake {
 }
 
 impl<N: Naming> Tier<N> {
+    /// Some of the pages and states that it has in the room.
+    pub fn taken(&self, dice: &mut Dice) -> Vec<Range<usize>> {
+        let pages = self.index.all_pages().map(Piece::Page);
+        let all = pages.chain(self.index.all_states().map(Piece::State));
+        let some = all.filter(|_| dice.chance(0.2));
+        some.map(|piece| self.room.range(piece, self.pieces))
+            .collect()
+    }
+
     /// Forgets everything, as if the process had ended, but the copies of the device, which counts
     /// on.
     pub fn restart(&mut self, naming: N, options: Options) {

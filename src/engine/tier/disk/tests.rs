@@ -52,6 +52,11 @@ fn tokens(number: usize) -> Vec<TokenId> {
         .collect()
 }
 
+fn summed(piece: Vec<u8>) -> Read {
+    let sum = sum(&piece);
+    (piece, sum)
+}
+
 fn piece(number: usize, index: usize) -> Vec<u8> {
     let bytes = if index < PAGES {
         PIECES.page
@@ -70,7 +75,7 @@ fn write(disk: &mut Disk, domain: u128, number: usize) -> bool {
     let Some(known) = disk.begin(names, of) else {
         return false;
     };
-    (known..=PAGES).for_each(|index| disk.write(index - known, piece(number, index)));
+    (known..=PAGES).for_each(|index| disk.write(index - known, summed(piece(number, index))));
     wait(disk);
     true
 }
@@ -91,7 +96,10 @@ fn read(disk: &mut Disk, domain: u128, number: usize) -> Option<Result<Vec<Vec<u
                 index,
                 piece: Some(piece),
                 ..
-            } => pieces[index] = piece,
+            } => {
+                assert_eq!(sum(&piece.0), piece.1);
+                pieces[index] = piece.0;
+            }
             Event::Read { piece: None, .. } | Event::Off => return Some(Err(())),
         }
     }
@@ -256,7 +264,7 @@ fn a_beginning_goes_after_what_goes_on_from_it() {
     let longer = [tokens(1), tokens(9)].concat();
     let begun = disk.begin(secret.names(&longer), (secret.clone(), 1, Some(Kind::End)));
     assert_eq!(begun, Some(PAGES));
-    (0..=PAGES).for_each(|index| disk.write(index, piece(9, index)));
+    (0..=PAGES).for_each(|index| disk.write(index, summed(piece(9, index))));
     wait(&mut disk);
     let pages = |disk: &mut Disk| {
         let found = disk.find(&secret.names(&longer), 0);

@@ -4,13 +4,17 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::mpsc::{self, Receiver};
+use std::{ptr, slice};
 
 use ffi::{CudaError, Device, DeviceBuf, Event, PinnedBuf, Stream};
 
 use super::{Cuda, count, refused};
 use crate::backend::budget::Budget;
 use crate::ops::{Copied, Place, Side};
+use host::pool::Pool;
 use step::executor::DeviceError;
+use step::transfer::{Sum, sum};
 
 /// Memory of pieces of one size.
 #[derive(Clone, Debug)]
@@ -54,8 +58,47 @@ impl Place<Pieces> {
     }
 }
 
+/// Threads that sum bytes of the room: as many as keep up with the copies.
+pub const SUM_THREADS: usize = 4;
+
+/// Checksums of the room, beside everything else.
+struct Summing(Pool<()>);
+
+impl Summing {
+    /// Starts those of ranges that nobody writes to until they have come.
+    fn start(&mut self, room: &PinnedBuf<u8>, ranges: &[Range<usize>]) -> Receiver<Vec<Sum>> {
+        let places = ranges.iter().map(|range| {
+            let bytes = &room[range.clone()];
+            (bytes.as_ptr().expose_provenance(), bytes.len())
+        });
+        let places: Vec<(usize, usize)> = places.collect();
+        let (give, sums) = mpsc::channel();
+        // Ends are told by the other channel.
+        while self.0.take().is_some() {}
+        self.0.run(move || {
+            let sums = places.into_iter().map(|(at, len)| {
+                // SAFETY: the room lives until `drop` has seen this job end, and the caller of the
+                // executor leaves the range alone until it has the sums.
+                sum(unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(at), len) })
+            });
+            // Whoever asked may want them no more.
+            let _ = give.send(sums.collect());
+        });
+        sums
+    }
+}
+
+impl Drop for Summing {
+    /// Nothing reads the room any more when that goes.
+    fn drop(&mut self) {
+        while self.0.wait().is_some() {}
+    }
+}
+
 /// Copies beside the operations, which do not wait for them.
 pub struct Copies {
+    /// It goes before the room.
+    summing: Option<Summing>,
     room: Option<PinnedBuf<u8>>,
     stream: Stream,
     /// Mark in the stream of operations behind those that copies wait for.
@@ -71,6 +114,7 @@ pub struct Copies {
 impl Copies {
     pub fn new(device: &Device) -> Result<Copies, DeviceError> {
         Ok(Copies {
+            summing: None,
             room: None,
             stream: Stream::open(device).map_err(refused)?,
             made: Event::open(device).map_err(refused)?,
@@ -87,11 +131,18 @@ impl Copies {
         assert!(self.room.is_none(), "the room is taken once");
         Budget::default().check(bytes as u64)?;
         self.room = Some(PinnedBuf::beside_plan(device, bytes).map_err(refused)?);
+        self.summing = Some(Summing(Pool::new("sums", SUM_THREADS)));
         Ok(())
     }
 
     pub fn room(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.room.as_mut().expect("the room is taken")[range]
+    }
+
+    pub fn sums(&mut self, ranges: &[Range<usize>]) -> Receiver<Vec<Sum>> {
+        let (summing, room) = (self.summing.as_mut(), self.room.as_ref());
+        let (summing, room) = summing.zip(room).expect("the room is taken");
+        summing.start(room, ranges)
     }
 
     /// Queues copies behind what is in the stream of operations.

@@ -1,16 +1,13 @@
-//! Threads that read, write and seal, so that the engine's does not.
+//! Threads that do one thing after the other for another thread, which does not wait for them.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// Threads of the disk: enough for a drive that is fast only when it is asked for several things.
-pub const THREADS: usize = 4;
-
 /// What a thread does.
 type Job<T> = Box<dyn FnOnce() -> T + Send>;
 
-/// The threads. Those that wait for a disk which does not answer are left to it in the end.
+/// The threads. Those that never end what they do are left to it in the end.
 #[derive(Debug)]
 pub struct Pool<T> {
     jobs: Sender<Job<T>>,
@@ -20,13 +17,15 @@ pub struct Pool<T> {
 }
 
 impl<T: Send + 'static> Pool<T> {
+    /// So many threads of a name.
+    ///
     /// # Panics
     /// If the system refuses a thread.
-    pub fn new() -> Pool<T> {
+    pub fn new(name: &str, threads: usize) -> Pool<T> {
         let (jobs, given) = mpsc::channel::<Job<T>>();
         let (give, done) = mpsc::channel();
         let given = Arc::new(Mutex::new(given));
-        for _ in 0..THREADS {
+        for _ in 0..threads {
             let (given, give) = (given.clone(), give.clone());
             let work = move || {
                 while let Some(job) = next(&given) {
@@ -34,7 +33,7 @@ impl<T: Send + 'static> Pool<T> {
                     let _ = give.send(job());
                 }
             };
-            let builder = thread::Builder::new().name("cache".to_owned());
+            let builder = thread::Builder::new().name(name.to_owned());
             builder.spawn(work).expect("the system refuses a thread");
         }
         Pool {
@@ -44,19 +43,30 @@ impl<T: Send + 'static> Pool<T> {
         }
     }
 
+    /// Has a thread do something when one has time.
     pub fn run(&mut self, job: impl FnOnce() -> T + Send + 'static) {
         self.under_way += 1;
         let sent = self.jobs.send(Box::new(job));
-        sent.unwrap_or_else(|_| panic!("the threads of the disk are gone"));
+        sent.unwrap_or_else(|_| panic!("the threads are gone"));
     }
 
-    /// What a job that has ended gave.
+    /// What a job gave that has ended.
     pub fn take(&mut self) -> Option<T> {
         let done = self.done.try_recv().ok()?;
         self.under_way -= 1;
         Some(done)
     }
 
+    /// What the next job gives that ends, after some time; none if nothing is under way.
+    pub fn wait(&mut self) -> Option<T> {
+        if self.under_way == 0 {
+            return None;
+        }
+        self.under_way -= 1;
+        self.done.recv().ok()
+    }
+
+    /// Jobs whose ends have not been taken.
     pub fn under_way(&self) -> usize {
         self.under_way
     }

@@ -1,0 +1,62 @@
+//! Checksums of places of the host's room, of some of them at a time.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::mpsc::Receiver;
+
+use super::room::Room;
+use step::executor::Executor;
+use step::transfer::{Piece, PieceBytes, Sum};
+
+/// Bytes that are asked for together, and how many of those may be under way.
+const TOGETHER: usize = 8 << 20;
+const UNDER_WAY_MAX: usize = 32;
+
+/// Checksums of pieces, in their order.
+#[derive(Debug, Default)]
+pub struct Sums {
+    pieces: Vec<Piece>,
+    asked: usize,
+    coming: VecDeque<Receiver<Vec<Sum>>>,
+    came: Vec<Sum>,
+}
+
+impl Sums {
+    pub fn of(pieces: Vec<Piece>) -> Sums {
+        Sums {
+            pieces,
+            ..Sums::default()
+        }
+    }
+
+    /// Pieces with what came of them.
+    pub fn told(&self) -> impl Iterator<Item = (Piece, Sum)> {
+        self.pieces.iter().copied().zip(self.came.iter().copied())
+    }
+
+    /// Takes what came and asks for more; whether all came.
+    pub fn go_on(&mut self, executor: &mut impl Executor, room: &Room, bytes: PieceBytes) -> bool {
+        while self.asked < self.pieces.len() && self.coming.len() < UNDER_WAY_MAX {
+            let ranges = self.next(room, bytes);
+            self.asked += ranges.len();
+            self.coming.push_back(executor.sums(ranges));
+        }
+        while let Some(sums) = self.coming.front().and_then(|first| first.try_recv().ok()) {
+            self.came.extend(sums);
+            self.coming.pop_front();
+        }
+        self.came.len() == self.pieces.len()
+    }
+
+    /// Where the next pieces lie.
+    fn next(&self, room: &Room, bytes: PieceBytes) -> Vec<Range<usize>> {
+        let mut sum = 0;
+        let rest = self.pieces[self.asked..].iter();
+        let next = rest.take_while(|piece| {
+            let is_first = sum == 0;
+            sum += bytes.of(**piece);
+            is_first || sum <= TOGETHER
+        });
+        next.map(|piece| room.range(*piece, bytes)).collect()
+    }
+}
