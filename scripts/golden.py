@@ -169,9 +169,9 @@ def build(config, weights, **options):
     return model.eval()
 
 
-def frequencies(rotary):
-    """Radians per position of each pair, in float64."""
-    facts, pairs = rotary.config.rope_parameters, len(rotary.inv_freq)
+def frequencies(rotary, facts, rounded):
+    """Radians per position of each pair, in float64; `rounded` are those of transformers."""
+    pairs = len(rounded)
     exact = float(facts["rope_theta"]) ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
     if facts["rope_type"] == "llama3":
         low, high, factor = (facts[key] for key in ("low_freq_factor", "high_freq_factor", "factor"))
@@ -184,7 +184,7 @@ def frequencies(rotary):
         low, high = max(pair(facts["beta_fast"]), 0), min(pair(facts["beta_slow"]), 2 * pairs - 1)
         slowed = ((torch.arange(pairs, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
         exact = exact * (slowed / facts["factor"] + 1 - slowed)
-    torch.testing.assert_close(exact.float(), rotary.inv_freq, rtol=1e-5, atol=0)
+    torch.testing.assert_close(exact.float(), rounded, rtol=1e-5, atol=0)
     return exact
 
 
@@ -196,6 +196,13 @@ def turn(rotary, exact, x, position_ids):
     return (growth * angles.cos()).to(x.dtype), (growth * angles.sin()).to(x.dtype)
 
 
+def turn_by_kind(rotary, x, position_ids, kind):
+    """The same of layers whose frequencies are those of their kind."""
+    exact = frequencies(rotary, rotary.config.rope_parameters[kind], getattr(rotary, f"{kind}_inv_freq"))
+    angles = torch.cat(2 * [position_ids[..., None].double() * exact], -1)
+    return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+
 def load(folder):
     """The model, and its drafting layer if it has one."""
     config = json.loads((folder / "config.json").read_text())
@@ -205,7 +212,12 @@ def load(folder):
     model = build(config, weights)
     for module in model.get_decoder().modules():
         if hasattr(module, "inv_freq"):
-            module.forward = functools.partial(turn, module, frequencies(module))
+            exact = frequencies(module, module.config.rope_parameters, module.inv_freq)
+            module.forward = functools.partial(turn, module, exact)
+        elif hasattr(module, "full_attention_inv_freq"):
+            module.forward = functools.partial(turn_by_kind, module)
+        if hasattr(module, "embed_scale"):  # of a BF16 model
+            module.embed_scale = module.embed_scale.bfloat16()
     mtp = None
     if draft:
         mtp = Mtp(model).float().eval()

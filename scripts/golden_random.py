@@ -155,6 +155,9 @@ class Checkpoint:
         m = self.m
         self.norm(f"{name}.input_layernorm.weight", m["hidden"])
         self.norm(f"{name}.post_attention_layernorm.weight", m["hidden"])
+        if self.family.sandwiched:
+            self.norm(f"{name}.pre_feedforward_layernorm.weight", m["hidden"])
+            self.norm(f"{name}.post_feedforward_layernorm.weight", m["hidden"])
         if kind == "gdn":
             self.gdn(f"{name}.linear_attn")
         else:
@@ -246,8 +249,10 @@ def heads(m):
         return words(m) | {"sliding_window": m["window"], **order(m)}
     if not FAMILIES[m["family"]].slides:
         return words(m)
-    return words(m["sliding"]) | {"num_global_key_value_heads": m["kv_heads"], "global_head_dim": m["head_dim"],
-                                  "sliding_window": m["sliding"]["window"], **order(m)}
+    window = {"sliding_window": m["sliding"]["window"], **order(m)}
+    if FAMILIES[m["family"]].alike:
+        return words(m) | {"query_pre_attn_scalar": m["scalar"], **window}
+    return words(m["sliding"]) | {"num_global_key_value_heads": m["kv_heads"], "global_head_dim": m["head_dim"], **window}
 
 
 def config(m):
@@ -340,7 +345,8 @@ def manifest(name, m, folder, tensors):
     stored = dict(tied_head_stored=True) if m["head_stored"] else {}
     parts = [
         ("", dict(title=f"Random: {m['title']}", id=name, family=m["family"], licence="Apache-2.0", hidden=m["hidden"],
-                  vocab=m["vocab"], tied_head=m["tied"], norm_eps=m["eps"], max_position=4096)),
+                  vocab=m["vocab"], tied_head=m["tied"], norm_eps=m["eps"], max_position=4096,
+                  **({"query_pre_attn_scalar": m["scalar"]} if m["scalar"] else {}))),
         *blocks(m),
         ("sampling", dict(temperature=0.0, top_k=0, top_p=1.0)),
         (f"checkpoint.{m['quant']}", dict(

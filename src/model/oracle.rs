@@ -524,7 +524,7 @@ impl<R: Fed> Reference<R> {
         let norm = self.ops.load_vector(&norm)?;
         self.feed(&device.states[2 * LAYERS]);
         self.ops
-            .rms_norm(&self.s.stream.residual, &norm, &mut self.s.stream.x);
+            .rms_norm(&self.s.stream.residual, &norm, &mut self.s.stream.x, false);
         let (mut ends, mut errors, zero) = (Ends::default(), Vec::new(), vec![0.0; VOCAB]);
         for position in 0..tokens.len() {
             self.batch.want(vec![position, tokens.len() + position])?;

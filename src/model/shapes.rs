@@ -15,6 +15,8 @@ pub trait Attention: Send + Sync + 'static {
     const ROTARY_DIM: usize;
     /// Angles of rotary embedding.
     const ROPE: Rope;
+    /// Factor of the products of queries and keys.
+    const SCALE: f32;
     /// Whether each query comes with a gate, whose sigmoid the head's result is multiplied by.
     const GATED: bool;
     /// Whether queries and keys have an RMS norm of each head.
@@ -183,9 +185,25 @@ pub trait Delta: Send + Sync + 'static {
     };
 }
 
-/// Bound of gate and up of experts that are `CLAMPED`, and the factor in their sigmoid.
+/// Function of gate `g` and up `u`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `silu(g) * u`.
+    Silu,
+    /// `gelu(g) * u`, GELU in its form with a hyperbolic tangent:
+    /// `gelu(g) = g * sigmoid(GELU_SLOPE (g + GELU_CUBIC g^3))`.
+    GeluTanh,
+    /// `min(g, CLAMP) * sigmoid(ALPHA min(g, CLAMP)) * (clamp(u) + 1)`, `u` within
+    /// `-CLAMP ..= CLAMP`.
+    Clamped,
+}
+
+/// Bound of gate and up that are clamped, and the factor in their sigmoid.
 pub const CLAMP: f32 = 7.0;
 pub const ALPHA: f32 = 1.702;
+/// `2 sqrt(2 / pi)`.
+pub const GELU_SLOPE: f32 = 1.595_769;
+pub const GELU_CUBIC: f32 = 0.044_715;
 
 /// Routed experts, and one that every row visits where `SHARED` is not 0.
 pub trait Experts: Send + Sync + 'static {
@@ -200,9 +218,7 @@ pub trait Experts: Send + Sync + 'static {
     const SHARED: usize;
     /// Whether experts stored as NVFP4 multiply rows that are rounded to it.
     const ROWS_NVFP4: bool;
-    /// Whether the activation is `min(g, CLAMP) * sigmoid(ALPHA min(g, CLAMP)) * (clamp(u) + 1)` of
-    /// gate `g` and up `u`, the latter within `-CLAMP ..= CLAMP`, in place of `silu(g) * u`.
-    const CLAMPED: bool;
+    const ACTIVATION: Activation;
 
     /// Experts of a layer, the shared one last.
     const ALL: usize = Self::COUNT + Self::HAS_SHARED;
@@ -214,10 +230,11 @@ pub trait Experts: Send + Sync + 'static {
     const LOGITS: usize = Self::ALL;
 }
 
-/// A gated MLP: `down(silu(gate x) * up x)`.
+/// A gated MLP: `down` of the activation of `gate x` and `up x`.
 pub trait Mlp: Send + Sync + 'static {
     /// Inner width.
     const INTERMEDIATE: usize;
+    const ACTIVATION: Activation;
 }
 
 /// The largest of some numbers, 0 of none: of one for each shape of a kind.
@@ -247,6 +264,7 @@ mod tests {
             theta: 1e4,
             scaling: None,
         };
+        const SCALE: f32 = 1.0;
         const GATED: bool = false;
         const NORMED: bool = false;
         const WINDOW: Option<usize> = Some(3);

@@ -87,6 +87,11 @@ fn model_constants(target: &Target) -> Vec<Constant> {
             value: biased,
         },
         Constant {
+            name: "EMBEDDING_SCALE",
+            doc: "Factor of the rows of the embedding.",
+            value: Value::Single(target.embedding_scale()),
+        },
+        Constant {
             name: "NORM_EPS",
             doc: "Epsilon of every norm.",
             value: eps,

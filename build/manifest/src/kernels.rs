@@ -257,10 +257,12 @@ impl Target {
         let attended = attended.map(|each| each.facts.o_columns());
         let recurred = model.gdn.as_ref().map(Gdn::z_rows);
         let inner = model.mlp.as_ref().map(|mlp| mlp.intermediate);
-        [
-            [model.hidden].into_iter().chain(pair).collect(),
-            distinct(attended.chain(recurred).chain(inner)),
-        ]
+        let outputs = distinct(attended.chain(recurred).chain(inner));
+        let stored = [model.hidden].into_iter().chain(pair);
+        match self.traits().sandwiched {
+            true => [distinct(stored.chain(outputs)), Vec::new()],
+            false => [stored.collect(), outputs],
+        }
     }
 
     /// Formats of the matrices of `norm_linear`, and of those of `linear` and `linear_add`, which

@@ -40,7 +40,7 @@ pub trait Attend<A: shapes::Attention>: Device {
         batch: &Batch,
     );
 
-    /// Causal attention: `out[r, h] = sum_j softmax_j(q[r, h] . k[j, g] / sqrt(HEAD_DIM)) v[j, g]`
+    /// Causal attention: `out[r, h] = sum_j softmax_j(SCALE q[r, h] . k[j, g]) v[j, g]`
     /// over positions `j` up to the row's own, of a shape with a `WINDOW` the last so many of them;
     /// `g = h / GROUP`; the softmax of a shape with `SINKS` counts `sinks[h]`, `[HEADS]`, as the
     /// score of one more position, whose value is zero. Then, where the shape is `GATED`,

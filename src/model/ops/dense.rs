@@ -4,11 +4,12 @@ use super::{Batch, Device};
 
 /// Operations without a shape of their own.
 pub trait Dense: Device {
-    /// `out[r] = table[batch.tokens[r]]`. `table [VOCAB, H]`, `out [R, H]`.
+    /// `out[r] = table[batch.tokens[r]] * EMBEDDING_SCALE`. `table [VOCAB, H]`, `out [R, H]`.
     fn embed(&mut self, table: &Self::Matrix, batch: &Batch, out: &mut Self::Tensor);
 
-    /// `out[r] = x[r] * rsqrt(mean(x[r]^2) + NORM_EPS) * w`. `x, out [R, W]`, `w [W]`.
-    fn rms_norm(&mut self, x: &Self::Tensor, w: &Self::Vector, out: &mut Self::Tensor);
+    /// `out[r] = x[r] * rsqrt(mean(x[r]^2) + NORM_EPS) * w`, or, if it `adds`, `out[r]` grows by
+    /// that. `x, out [R, W]`, `w [W]`.
+    fn rms_norm(&mut self, x: &Self::Tensor, w: &Self::Vector, out: &mut Self::Tensor, adds: bool);
 
     /// `out[r, n] = sum_k x[r, k] w[n, k]`, plus `bias[n]` where the matrix has biases: they are a
     /// part of it, here and wherever it multiplies. `x [R, K]`, `w [N, K]`, `out [R, N]`.
@@ -28,7 +29,7 @@ pub trait Dense: Device {
         _keep: bool,
         parts: &mut [(&Self::Matrix, &mut Self::Tensor)],
     ) {
-        self.rms_norm(residual, norm, x);
+        self.rms_norm(residual, norm, x, false);
         for (matrix, out) in parts {
             self.linear(x, matrix, out);
         }
@@ -50,8 +51,8 @@ pub trait Dense: Device {
     ) {
         let [normed, other] = room;
         self.embed(table, batch, other);
-        self.rms_norm(other, norms.embedding, normed);
-        self.rms_norm(hidden, norms.hidden, other);
+        self.rms_norm(other, norms.embedding, normed, false);
+        self.rms_norm(hidden, norms.hidden, other, false);
         self.concat(normed, other, out);
     }
 
@@ -134,12 +135,12 @@ pub fn norm_and_rank_by<B: Dense + ?Sized>(
 ) {
     match out.hidden {
         Hidden::OfRows => {
-            ops.rms_norm(residual, norm, out.x);
+            ops.rms_norm(residual, norm, out.x, false);
             ops.select(out.x, batch, out.last);
         }
         Hidden::OfWanted => {
             ops.select(residual, batch, out.x);
-            ops.rms_norm(out.x, norm, out.last);
+            ops.rms_norm(out.x, norm, out.last, false);
         }
     }
     product(ops, out.last, out.ids, out.logits);

@@ -82,11 +82,12 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
     let norm_eps = words.number(&["/rms_norm_eps"]);
     let positions = words.between(&["/max_position_embeddings"], PAGE..=largest::POSITIONS);
     let layers = layers(words, traits);
-    let full = attention(words, traits, traits.mixers.attention(), hidden);
+    let full = attention(words, traits, traits.attention, hidden);
     let sliding = sliding(words, traits, hidden);
     let gdn = gdn(words, traits);
     let (mlp, moe) = (mlp(words, traits), moe(words, traits));
     let mtp = mtp(words, traits, predicts);
+    let scale = scale(words, traits);
     Ok(Model {
         title: name.to_string(),
         id: name.to_string(),
@@ -94,9 +95,10 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
         licence: LICENCE_UNKNOWN.to_string(),
         hidden: hidden?,
         vocab: vocab?,
-        tied_head: tied?.unwrap_or(false),
+        tied_head: tied?.unwrap_or(traits.tied),
         norm_eps: norm_eps?,
         max_position: positions?,
+        query_pre_attn_scalar: scale?,
         layers: layers?,
         attention: full?,
         sliding: sliding?,
@@ -109,6 +111,13 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
         sampling: SAMPLING,
         checkpoint: BTreeMap::new(),
     })
+}
+
+/// Number whose root scores are divided by, where configurations state it.
+fn scale(words: &mut Words, traits: &Traits) -> Read<Option<u64>> {
+    let stated = traits.states_scale;
+    let stated = stated.then(|| words.count("/query_pre_attn_scalar", largest::WIDTH));
+    stated.transpose()
 }
 
 fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {

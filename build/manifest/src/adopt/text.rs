@@ -88,6 +88,8 @@ pub(super) fn model(model: &Model, stops: &[u64]) -> String {
     lines.set("tied_head", model.tied_head);
     lines.real("norm_eps", model.norm_eps);
     lines.count("max_position", model.max_position);
+    let scale = model.query_pre_attn_scalar.iter();
+    scale.for_each(|stated| lines.count("query_pre_attn_scalar", *stated));
     layers(&mut lines, &model.layers);
     attention(&mut lines, "attention", &model.attention);
     let sliding = model.sliding.iter();

@@ -37,7 +37,7 @@ impl File {
         let range = (NORM_EPS_LEAST..=largest::NORM_EPS).contains(&eps);
         let (gdn, moe) = (model.gdn.as_ref(), model.moe.as_ref());
         let (mlp, vision) = (model.mlp.as_ref(), model.vision.as_ref());
-        let sliding = model.sliding.as_ref();
+        let (sliding, scalar) = (model.sliding.as_ref(), model.query_pre_attn_scalar);
         let chat = model.chat.as_ref();
         vec![
             self.text("title", &model.title),
@@ -47,6 +47,7 @@ impl File {
             self.count("vocab", model.vocab, largest::VOCAB),
             self.count("max_position", model.max_position, largest::POSITIONS),
             self.rule(range, "norm_eps", eps, "must be 1e-12 ..= 1e-2"),
+            self.count("query_pre_attn_scalar", scalar.unwrap_or(1), largest::WIDTH),
             self.layer_rules(&model.layers)
                 .and_then(|()| self.form_rules(model)),
             self.family_rules(model),
@@ -107,6 +108,11 @@ impl File {
                 shared.flatten().is_some(),
                 traits.feed_forward == FeedForward::SharedExpert,
             ),
+            (
+                "query_pre_attn_scalar",
+                model.query_pre_attn_scalar.is_some(),
+                traits.states_scale,
+            ),
             ("sliding", model.sliding.is_some(), shaped),
             ("sliding.window", window.is_some(), shaped),
             ("sliding.rope_scaling", scaled, false),
@@ -140,7 +146,7 @@ impl File {
         } = &model.layers;
         let (traits, none) = (model.family.traits(), schema::FeedForward::None);
         let (any, usual) = (
-            traits.mixers == Mixers::Sliding,
+            traits.mixers == Mixers::Sliding && !traits.sandwiched,
             traits.feed_forward.usual(),
         );
         let dense = usual == schema::FeedForward::Moe;

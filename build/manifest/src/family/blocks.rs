@@ -170,20 +170,28 @@ fn ends(target: &Target) -> Vec<Row> {
     rows
 }
 
-/// Norms before mixers and before what follows them.
-fn layer_norms(target: &Target) -> [Row; 2] {
+/// Norms before mixers and before what follows them, and behind both where the family has some.
+fn layer_norms(target: &Target) -> Vec<Row> {
     let mixing = Place::mixing(target, |mixer| mixer != Mixer::None);
     let feeding = Place::feeding(target, |part| part != FeedForward::None);
     norms(target, [&mixing, &feeding])
 }
 
-fn norms(target: &Target, [mixing, feeding]: [&Place; 2]) -> [Row; 2] {
+fn norms(target: &Target, [mixing, feeding]: [&Place; 2]) -> Vec<Row> {
     let (width, plus_one) = ([target.model.hidden], target.traits().plus_one);
-    let norm = |place: &Place, role, name| place.vector(role, name, &width, plus_one);
-    [
-        norm(mixing, Role::InputNorm, "input_layernorm.weight"),
-        norm(feeding, Role::PostNorm, "post_attention_layernorm.weight"),
-    ]
+    let norm = |place: &Place, role, name: &str| {
+        place.vector(role, &format!("{name}_layernorm.weight"), &width, plus_one)
+    };
+    let input = norm(mixing, Role::InputNorm, "input");
+    match target.traits().sandwiched {
+        false => vec![input, norm(feeding, Role::PostNorm, "post_attention")],
+        true => vec![
+            input,
+            norm(mixing, Role::MixedNorm, "post_attention"),
+            norm(feeding, Role::PostNorm, "pre_feedforward"),
+            norm(feeding, Role::FedNorm, "post_feedforward"),
+        ],
+    }
 }
 
 /// Grouped-query attention, its queries with gates and with norms as the family has them.

@@ -22,6 +22,10 @@ pub enum Family {
     /// Blocks of `qwen3`, whose layers attend in two shapes.
     #[serde(rename = "sliding")]
     Sliding,
+    /// Attention with normed heads, over a window in some layers, and an MLP; results are normed
+    /// before they are added.
+    #[serde(rename = "gemma3")]
+    Gemma3,
     /// Attention with sinks, over a window in some layers, and experts; matrices have biases.
     #[serde(rename = "gpt_oss")]
     GptOss,
@@ -110,6 +114,9 @@ pub struct Model {
     pub norm_eps: f64,
     /// Positions that the model was made for, tokens.
     pub max_position: u64,
+    /// Number whose root attention's scores are divided by, in families whose configurations state
+    /// it; absent: elements of a head.
+    pub query_pre_attn_scalar: Option<u64>,
     /// The decoder layers.
     pub layers: Layers,
     /// Full-attention layers.

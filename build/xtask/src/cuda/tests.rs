@@ -128,11 +128,11 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{null, null_mut};
 unsafe extern \"C\" {
     fn atlas_rms_norm(x: *const c_void, weight: *const c_void,
-        out: *mut c_void, rows: c_uint, stream: *mut c_void) -> c_int;
+        out: *mut c_void, adds: c_uint, rows: c_uint, stream: *mut c_void) -> c_int;
 }
 fn main() {
     let code = unsafe {
-        atlas_rms_norm(null(), null(), null_mut(), 0, null_mut())
+        atlas_rms_norm(null(), null(), null_mut(), 0, 0, null_mut())
     };
     println!(\"launched {code}\");
 }

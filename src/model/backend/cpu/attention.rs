@@ -238,7 +238,7 @@ fn starts_of<A: shapes::Attention>(starts: Starts, page: PageId, kv_head: usize)
     ]
 }
 
-/// One head of one row: `out = sum_j softmax_j(query . k[j] / sqrt(HEAD_DIM)) v[j]` over positions
+/// One head of one row: `out = sum_j softmax_j(SCALE query . k[j]) v[j]` over positions
 /// `j <= position` from the first one that it sees on.
 ///
 /// Page by page with a running maximum, so the arithmetic depends on the position alone.
@@ -313,10 +313,9 @@ impl<A: shapes::Attention> Query<'_, A> {
                 *sum = sum.add(V::load(keys).mul(V::splat(q)));
             }
         }
-        let scale = 1.0 / (A::HEAD_DIM as f32).sqrt();
         let mut scores = [0.0; PAGE];
         for (scores, sum) in scores.chunks_exact_mut(LANES).zip(sums) {
-            sum.mul(V::splat(scale)).lanes().store(scores);
+            sum.mul(V::splat(A::SCALE)).lanes().store(scores);
         }
         scores
     }

@@ -33,7 +33,7 @@ use crate::ops::{
     norm_and_rank_by,
 };
 use crate::shapes;
-use crate::target::{Format, HOST_RESERVE, TOP_K};
+use crate::target::{EMBEDDING_SCALE, Format, HOST_RESERVE, TOP_K};
 use crate::weights::{MatrixSource, Reader, VectorSource, WeightsError};
 use host::threads;
 use step::executor::{DeviceError, Patience};
@@ -340,13 +340,17 @@ impl Dense for Cpu {
         out.shape(batch.rows(), table.k);
         for (row, &token) in out.rows_mut().zip(batch.tokens()) {
             table.row(token as usize, row);
+            row.iter_mut().for_each(|x| *x *= EMBEDDING_SCALE);
         }
     }
 
-    fn rms_norm(&mut self, x: &Tensor, w: &Vec<f32>, out: &mut Tensor) {
-        out.shape(x.rows, x.width);
+    fn rms_norm(&mut self, x: &Tensor, w: &Vec<f32>, out: &mut Tensor, adds: bool) {
+        match adds {
+            true => assert_eq!((out.rows, out.width), (x.rows, x.width)),
+            false => out.shape(x.rows, x.width).fill(0.0),
+        }
         for (row, out) in out.rows_mut().enumerate() {
-            elementwise::rms_norm(x.row(row), w, out);
+            elementwise::add_rms_norm(x.row(row), w, out);
         }
     }
 
@@ -405,6 +409,6 @@ impl<M: shapes::Mlp> Gate<M> for Cpu {
         assert_eq!((gate.width, up.width), (M::INTERMEDIATE, M::INTERMEDIATE));
         assert_eq!(gate.rows, up.rows);
         let out = out.shape(gate.rows, gate.width);
-        elementwise::swiglu(&gate.values, &up.values, out);
+        elementwise::gated(M::ACTIVATION, &gate.values, &up.values, out);
     }
 }

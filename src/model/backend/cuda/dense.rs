@@ -25,13 +25,14 @@ impl Dense for Cuda {
         });
     }
 
-    fn rms_norm(&mut self, x: &Tensor, w: &Vector, out: &mut Tensor) {
+    fn rms_norm(&mut self, x: &Tensor, w: &Vector, out: &mut Tensor, adds: bool) {
         assert_eq!((x.width, w.0.len()), (HIDDEN, HIDDEN));
+        assert!(!adds || (out.rows, out.width) == (x.rows, x.width));
         let out = out.shape(x.rows, HIDDEN);
         let rows = count(x.rows);
         // SAFETY: shapes are checked.
         self.queue.launch("rms_norm", |stream| unsafe {
-            ops::atlas_rms_norm(x.as_ptr(), w.0.as_ptr(), out, rows, stream)
+            ops::atlas_rms_norm(x.as_ptr(), w.0.as_ptr(), out, adds.into(), rows, stream)
         });
     }
 

@@ -52,7 +52,14 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
             table: stored(random, embedding),
             norms: [random.gains(HIDDEN), random.gains(HIDDEN)],
         }),
-        Box::new(RmsNorm(random.gains(HIDDEN))),
+        Box::new(RmsNorm {
+            norm: random.gains(HIDDEN),
+            adds: false,
+        }),
+        Box::new(RmsNorm {
+            norm: random.gains(HIDDEN),
+            adds: true,
+        }),
         Box::new(Concat),
         Box::new(Select),
         Box::new(TopK),
@@ -157,7 +164,11 @@ impl<B: Probe> RowOpOn<B> for EmbedBeside {
     }
 }
 
-struct RmsNorm(Vec<f32>);
+/// Norms rows into others, or adds them there.
+struct RmsNorm {
+    norm: Vec<f32>,
+    adds: bool,
+}
 
 impl RowOp for RmsNorm {
     fn op(&self) -> &'static str {
@@ -165,17 +176,16 @@ impl RowOp for RmsNorm {
     }
 
     fn widths(&self) -> Vec<usize> {
-        vec![HIDDEN]
+        vec![HIDDEN; 2]
     }
 }
 
 impl<B: Probe> RowOpOn<B> for RmsNorm {
     fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
-        let norm = b.vector_of(&self.0)?;
-        Ok(Box::new(move |b, x, batch| {
-            let mut out = b.room(batch.rows(), HIDDEN)?;
-            b.rms_norm(&x[0], &norm, &mut out);
-            x.push(out);
+        let norm = b.vector_of(&self.norm)?;
+        Ok(Box::new(move |b, x, _| {
+            let (x, out) = x.split_at_mut(1);
+            b.rms_norm(&x[0], &norm, &mut out[0], self.adds);
             Ok(())
         }))
     }

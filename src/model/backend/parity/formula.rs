@@ -25,7 +25,7 @@ pub(super) fn norms(report: &mut Report, random: &mut Random, rows: usize) {
     let formula = x.chunks_exact(HIDDEN).flat_map(|row| norm(row, &weight));
     let formula: Vec<f32> = formula.map(|value| value as f32).collect();
     let (mut cpu, mut out) = (Cpu::new(1), Tensor::default());
-    cpu.rms_norm(&Tensor::of(HIDDEN, x), &weight, &mut out);
+    cpu.rms_norm(&Tensor::of(HIDDEN, x), &weight, &mut out, false);
     let found = seen(&mut cpu, &out);
     let shape = format!("{rows} x {HIDDEN}");
     compare(report, "rms_norm", &shape, &found, &formula);
@@ -196,7 +196,7 @@ impl<A: shapes::Attention> Sequence<A> {
         heads.map(turn).collect()
     }
 
-    /// `sum_j softmax_j(q . k[j] / sqrt(HEAD_DIM)) v[j]` of every head over what `position` sees,
+    /// `sum_j softmax_j(SCALE q . k[j]) v[j]` of every head over what `position` sees,
     /// times `sigmoid(gate)` where the shape has gates; sinks count where it has some.
     fn formula(&self, keys: &[Vec<f64>], position: usize) -> Vec<f32> {
         let of_q = self.norms.each().map(|norms| norms[0]);
@@ -209,7 +209,7 @@ impl<A: shapes::Attention> Sequence<A> {
             let at = |j: usize| j * A::KV_HEADS + head / A::GROUP;
             let weight = |j| {
                 let dot: f64 = query.iter().zip(&keys[at(j)]).map(|(q, k)| q * k).sum();
-                (dot / (A::HEAD_DIM as f64).sqrt()).exp()
+                (dot * f64::from(A::SCALE)).exp()
             };
             let weights: Vec<f64> = seen.clone().map(weight).collect();
             let sink = self

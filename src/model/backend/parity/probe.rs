@@ -60,7 +60,7 @@ impl Probe for Cpu {
         x: &mut cpu::Tensor,
         parts: &mut [(&Self::Matrix, &mut cpu::Tensor)],
     ) -> Result<(), DeviceError> {
-        self.rms_norm(residual, norm, x);
+        self.rms_norm(residual, norm, x, false);
         let rounded = rounded(self, x)?;
         for (matrix, out) in parts {
             self.linear(&rounded, matrix, out);
@@ -83,7 +83,7 @@ impl Probe for Cpu {
                 (&*out.x, out.last)
             }
         };
-        self.rms_norm(rows, norm, normed);
+        self.rms_norm(rows, norm, normed, false);
         let rounded = rounded(self, normed)?;
         self.linear_of_first(&rounded, w, out.ids, out.logits);
         self.top_k(out.logits, out.ranked.expect("rows that rank"));
