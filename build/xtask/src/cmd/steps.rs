@@ -121,8 +121,9 @@ const MIXED: &str = "cpu/mixed/bf16";
 /// Small models of each family for a GPU, by hardware.
 const RANDOM_DEVICE: [&str; 2] = ["h200/random-", "gb10/random-"];
 
-/// A model with real weights, which a package holds.
-const REAL: &str = "cpu/smollm2-";
+/// Models with real weights, which packages hold, and the suite of each. Those of Gemma have terms
+/// of use, which are accepted by who asks for them.
+const REAL: [(&str, Tier); 2] = [("cpu/smollm2-", Tier::Suite), ("cpu/gemma3-", Tier::All)];
 /// Script that compares its binary with golden files.
 const REAL_MODEL: &str = "scripts/real_model.py";
 
@@ -215,8 +216,10 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     ]);
     steps.extend(golden_steps(site, &leaves)?);
     steps.push(mixed_step(site)?);
-    let real = leaves.iter().filter(|leaf| leaf.starts_with(REAL));
-    steps.extend(real.map(|leaf| real_step(leaf)));
+    for (model, tier) in REAL {
+        let real = leaves.iter().filter(|leaf| leaf.starts_with(model));
+        steps.extend(real.map(|leaf| real_step(leaf).tier(tier)));
+    }
     steps.extend(serving_steps(DEFAULT_TARGET));
     steps.push(boundary_step(DEVICE_TARGETS[0].0));
     for (target, tier) in DEVICE_TARGETS {
@@ -253,7 +256,9 @@ fn golden_steps(site: &Site, leaves: &[String]) -> Result<Vec<Step>, Failure> {
 
 fn steps_of(site: &Site, target: String) -> Result<Vec<Step>, Failure> {
     Ok(match target.starts_with("cpu/") {
-        true if target.starts_with(REAL) => vec![real_step(&target), binary_step(&target)],
+        true if REAL.iter().any(|(model, _)| target.starts_with(model)) => {
+            vec![real_step(&target), binary_step(&target)]
+        }
         true => vec![golden_step(site, &target)?, binary_step(&target)],
         false => device_steps(&target),
     })
