@@ -174,6 +174,9 @@ def build(config, weights, **options):
 def frequencies(rotary, facts, rounded):
     """Radians per position of each pair, in float64; `rounded` are those of transformers."""
     pairs = len(rounded)
+    if facts["rope_type"] == "proportional":
+        turned = rounded.count_nonzero()
+        assert turned == int(facts["partial_rotary_factor"] * pairs)
     exact = float(facts["rope_theta"]) ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
     if facts["rope_type"] == "llama3":
         low, high, factor = (facts[key] for key in ("low_freq_factor", "high_freq_factor", "factor"))
@@ -186,6 +189,8 @@ def frequencies(rotary, facts, rounded):
         low, high = max(pair(facts["beta_fast"]), 0), min(pair(facts["beta_slow"]), 2 * pairs - 1)
         slowed = ((torch.arange(pairs, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
         exact = exact * (slowed / facts["factor"] + 1 - slowed)
+    if facts["rope_type"] == "proportional":
+        exact[turned:] = 0
     torch.testing.assert_close(exact.float(), rounded, rtol=1e-5, atol=0)
     return exact
 
@@ -255,10 +260,16 @@ def positions(length):
     return sorted(at for at in near | {*FIRST, length - 2, length - 1} if at < length)
 
 
+def head(model, hidden):
+    """Logits of hidden states."""
+    logits, cap = model.lm_head(hidden), getattr(model.config, "final_logit_softcapping", None)
+    return cap * torch.tanh(logits / cap) if cap else logits
+
+
 def long_sequence(model, mtp, tokens, columns):
     ids, at = torch.tensor([tokens]), positions(len(tokens))
     hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-    logits = model.lm_head(hidden[0, at])
+    logits = head(model, hidden[0, at])
     print(f"{len(tokens)} tokens, spread of logits {float(logits.std()):.2f}, largest {float(logits.abs().max()):.2f}")
     tensors = {"tokens": ids[0].int(), "positions": torch.tensor(at).int(), "logits": logits}
     if mtp:
@@ -272,7 +283,7 @@ def long_sequence(model, mtp, tokens, columns):
 
 def everywhere(model, hidden, ids):
     """Of all positions the likeliest token and, but for the last, the log-probability of the one that follows."""
-    rows = [model.lm_head(part).log_softmax(-1) for part in hidden.split(64)]
+    rows = [head(model, part).log_softmax(-1) for part in hidden.split(64)]
     likely = torch.cat([part.gather(-1, next[:, None])[:, 0] for part, next in zip(rows, ids.roll(-1).split(64))])
     print(f"negative log-likelihood {-float(likely[:-1].double().mean()):.4f} nats per token")
     return {"likeliest": torch.cat([part.argmax(-1) for part in rows]).int(), "likelihoods": likely[:-1].contiguous()}

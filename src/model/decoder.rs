@@ -4,7 +4,7 @@ use super::blocks::{self, AnyBlock, Kept, Loader, Norms, Runs, Shape, Stream};
 use super::pools::Pools;
 use super::runner::{ROWS_MAX, VERIFIED_MAX};
 use crate::ops::ENDS_MAX;
-use crate::ops::{Batch, BesideNorms, Ends, Hidden, RANKED};
+use crate::ops::{Batch, BesideNorms, Ends, Hidden, RANKED, cap};
 use crate::target::{DRAFT_IDS, HIDDEN, MAX_SEQUENCES, Role, Site, VOCAB, blocks_at};
 use crate::weights::{Checkpoint, Layout, WeightsError};
 use step::executor::DeviceError;
@@ -215,7 +215,13 @@ impl<B: Runs> Normed<B> {
         [before, after]: [Role; 2],
         shape: Shape,
     ) -> Result<Normed<B>, WeightsError> {
-        let after = loader.has(after).then(|| loader.vector(after));
+        let after = loader.has(after).then(|| -> Result<_, WeightsError> {
+            let scales = after == Role::FedNorm && loader.has(Role::LayerScalar);
+            let factor = scales
+                .then(|| loader.scalar(Role::LayerScalar))
+                .transpose()?;
+            Ok((loader.vector(after)?, factor.unwrap_or(1.0)))
+        });
         Ok(Normed {
             norms: Norms {
                 after: after.transpose()?,
@@ -343,4 +349,5 @@ pub fn rank_prediction<B: Runs>(ops: &mut B, s: &mut Scratch<B>) {
 pub fn logits<B: Runs>(ops: &mut B, model: &Model<B>, s: &mut Scratch<B>, batch: &Batch) {
     ops.select(&s.stream.x, batch, &mut s.last);
     ops.linear(&s.last, model.head(), &mut s.logits);
+    cap(ops, &mut s.logits);
 }

@@ -21,6 +21,8 @@ pub trait Attention: Send + Sync + 'static {
     const GATED: bool;
     /// Whether queries and keys have an RMS norm of each head.
     const NORMED: bool;
+    /// Whether values have an RMS norm of each head, without weights.
+    const VALUES_NORMED: bool;
     /// Positions that a query sees, its own the last; none: all up to its own.
     const WINDOW: Option<usize>;
     /// Whether each query head has a sink: a score that its softmax counts beside those of
@@ -66,6 +68,8 @@ pub struct Rope {
 pub enum Scaling {
     Llama3(Llama3),
     Yarn(Yarn),
+    /// So many pairs, the first ones, keep theirs; the others do not turn.
+    First(usize),
 }
 
 /// The scaling YaRN (`rope_type` "yarn" of HF transformers, `truncate` off; arXiv 2309.00071): a
@@ -99,8 +103,9 @@ impl Rope {
         let frequency = libm::pow(self.theta, -2.0 * pair as f64 / rotary_dim as f64) as f32;
         match self.scaling {
             Some(Scaling::Llama3(scaling)) => scaling.of(frequency),
+            Some(Scaling::First(pairs)) if pair >= pairs => 0.0,
             Some(Scaling::Yarn(scaling)) => frequency * scaling.share(self.theta, pair, rotary_dim),
-            None => frequency,
+            None | Some(Scaling::First(_)) => frequency,
         }
     }
 
@@ -267,6 +272,7 @@ mod tests {
         const SCALE: f32 = 1.0;
         const GATED: bool = false;
         const NORMED: bool = false;
+        const VALUES_NORMED: bool = false;
         const WINDOW: Option<usize> = Some(3);
         const SINKS: bool = false;
     }
@@ -275,6 +281,19 @@ mod tests {
     fn a_window_ends_with_the_query_s_own_position() {
         let seen = [0, 1, 2, 3, 9].map(|position| position + 1 - Windowed::first_seen(position));
         assert_eq!(seen, [1, 2, 3, 3, 3]);
+    }
+
+    #[test]
+    fn pairs_behind_the_first_ones_do_not_turn() {
+        let rope = Rope {
+            theta: 16.0,
+            scaling: Some(Scaling::First(1)),
+        };
+        assert_eq!(
+            [0, 1, 2].map(|pair| rope.frequency(pair, 8)),
+            [1.0, 0.0, 0.0]
+        );
+        assert_eq!(rope.turn(9, 1, 8), (1.0, 0.0));
     }
 
     #[test]

@@ -26,6 +26,8 @@ inline constexpr bool TIED_HEAD = false;
 inline constexpr bool BIASED = false;
 // Factor of the rows of the embedding.
 inline constexpr float EMBEDDING_SCALE = 1.0f;
+// Bound that logits approach, as a hyperbolic tangent does; 0 if there is none.
+inline constexpr float LOGIT_CAP = 0.0f;
 // Epsilon of every norm.
 inline constexpr float NORM_EPS = 1e-6f;
 // Ids below this are drafted by that layer.
@@ -79,6 +81,7 @@ struct Full {
   static constexpr float kScale = 0.0625f;
   static constexpr bool kGated = true;
   static constexpr bool kNormed = true;
+  static constexpr bool kValuesNormed = false;
   static constexpr int kWindow = 0;
   static constexpr bool kSinks = false;
 };
@@ -132,6 +135,11 @@ struct Attend {
 
 // Kernel `split_kv_bf16` of `attention`.
 struct Attention {
+  static constexpr int kThreads = 256;
+};
+
+// Kernel `vectors_f32` of `cap_logits`.
+struct CapLogits {
   static constexpr int kThreads = 256;
 };
 

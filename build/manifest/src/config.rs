@@ -56,6 +56,11 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     facts.extend(rope(&model.attention, target.traits()));
     facts.extend(dims(model));
     facts.push(scale(model));
+    let cap = model.logit_cap.map_or(Value::Null, |cap| json!(cap));
+    facts.push(Fact {
+        required: model.logit_cap.is_some(),
+        ..fact("logit_cap", cap, "/final_logit_softcapping")
+    });
     facts.extend(attention(target, &model.attention, words));
     facts.extend(window(target));
     facts.extend(model.gdn.iter().flat_map(gdn));
@@ -109,7 +114,6 @@ pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
         of(&no, "/use_sliding_window"),
         of(&none, "/attention_chunk_size"),
         of(&none, "/attn_logit_softcapping"),
-        of(&none, "/final_logit_softcapping"),
         of(&one, "/logit_scale"),
         of(&one, "/logits_scaling"),
         of(&one, "/embedding_multiplier"),
@@ -118,8 +122,8 @@ pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
         of(&limit, "/swiglu_limit"),
         of(&alpha, "/swiglu_alpha"),
         of(&[json!(true)], "/is_causal"),
-        of(&no, "/use_bidirectional_attention"),
     ];
+    facts.extend(gemma(traits));
     if traits.mixers == Mixers::Hybrid {
         facts.push(of(&activation, "/output_gate_type"));
         facts.push(of(&[json!("float32")], "/mamba_ssm_dtype"));
@@ -129,6 +133,28 @@ pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
         facts.extend(routing(traits, dense));
     }
     facts
+}
+
+/// Switches of Gemma's configurations: `"vision"` is about images alone.
+fn gemma(traits: &Traits) -> Vec<Fact> {
+    let of = |right: &[Value], pointer| one_of(FAMILY, right, pointer);
+    let causal = [json!(false), Value::Null, json!("vision")];
+    let keys = of(&[json!(traits.keys_are_values)], "/attention_k_eq_v");
+    let layers = of(&[json!(0)], "/hidden_size_per_layer_input");
+    vec![
+        of(&causal, "/use_bidirectional_attention"),
+        Fact {
+            required: traits.keys_are_values,
+            ..keys
+        },
+        Fact {
+            required: traits.keys_are_values,
+            ..layers
+        },
+        of(&[json!(0)], "/num_kv_shared_layers"),
+        of(&[json!(false)], "/enable_moe_block"),
+        of(&[json!(false)], "/use_double_wide_mlp"),
+    ]
 }
 
 /// Layers with an MLP.
@@ -181,7 +207,7 @@ fn rope(attention: &Attention, traits: &Traits) -> Vec<Fact> {
 
 /// Base of the frequencies, and the part of a head that turns.
 fn turns(attention: &Attention, words: &AttentionWords) -> Vec<Fact> {
-    let share = attention.rotary_dim as f64 / attention.head_dim as f64;
+    let share = attention.turned_share();
     vec![
         stated(&words.rope_theta, attention.rope_theta, true),
         stated(&words.rotary_dim, share, share != 1.0),
@@ -459,8 +485,12 @@ fn window(target: &Target) -> Vec<Fact> {
     let mut facts = vec![stated(&WINDOW, sliding.window, true)];
     facts.extend(turns(sliding, &SLIDING));
     facts.extend(attention(target, sliding, &SLIDING));
-    let unscaled = |pointer| one_of(FAMILY, &[json!("default")], pointer);
-    facts.extend(LAYER_ROPE_TYPES.map(unscaled));
+    let shapes = [&target.model.attention, sliding];
+    let kinds = LAYER_ROPE_TYPES.into_iter().zip(shapes);
+    facts.extend(kinds.map(|(pointer, its)| match its.turned_pairs {
+        Some(_) => required("attention.turned_pairs", "proportional", pointer),
+        None => fact(FAMILY, "default", pointer),
+    }));
     facts
 }
 

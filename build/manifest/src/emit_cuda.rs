@@ -9,13 +9,14 @@ use crate::shapes::camel;
 use crate::target::Target;
 
 /// Constants that device code reads, beside formats.
-const DEVICE_CONSTANTS: [&str; 14] = [
+const DEVICE_CONSTANTS: [&str; 15] = [
     "HIDDEN",
     "CHANNELS",
     "BIASED",
     "VOCAB",
     "TIED_HEAD",
     "EMBEDDING_SCALE",
+    "LOGIT_CAP",
     "NORM_EPS",
     "PAGE",
     "MAX_CONTEXT",

@@ -3,6 +3,7 @@
 
 mod blocks;
 mod gemma3;
+mod gemma4;
 mod gpt_oss;
 mod llama;
 mod mixtral;
@@ -45,8 +46,14 @@ pub(crate) struct Traits {
     pub sandwiched: bool,
     /// Rows of the embedding are multiplied by the root of their width.
     pub scaled_embedding: bool,
-    /// Configurations state what attention's scores are divided by.
-    pub states_scale: bool,
+    /// Number whose root attention's scores are divided by.
+    pub scale: Scale,
+    /// Values have an RMS norm of each head, without weights.
+    pub values_normed: bool,
+    /// Layers over all positions take values from the projection of keys.
+    pub keys_are_values: bool,
+    /// Hidden states are multiplied by a number of each layer behind it.
+    pub layer_scalars: bool,
     /// The head is the embedding table where configurations do not say.
     pub tied: bool,
     /// Weights of norms are stored less one, but for those of Gated DeltaNet.
@@ -79,7 +86,10 @@ const USUAL: Traits = Traits {
     activation: Activation::Silu,
     sandwiched: false,
     scaled_embedding: false,
-    states_scale: false,
+    scale: Scale::Head,
+    values_normed: false,
+    keys_are_values: false,
+    layer_scalars: false,
     tied: false,
     plus_one: false,
     default_head_dim: false,
@@ -107,6 +117,17 @@ impl Mixers {
     pub(crate) fn slide(self) -> bool {
         matches!(self, Mixers::Sliding | Mixers::Windowed)
     }
+}
+
+/// Numbers whose root attention's scores are divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// Elements of a head.
+    Head,
+    /// A fact of the model.
+    Stated,
+    /// Scores are as they are.
+    One,
 }
 
 /// Functions of gate and up, as `shapes::Activation` of the server says.
@@ -209,7 +230,7 @@ const GLOBAL: AttentionWords = AttentionWords {
     kv_heads: word("attention.kv_heads", &["/num_global_key_value_heads"]),
     head_dim: word("attention.head_dim", &["/global_head_dim"]),
     rotary_dim: word(
-        "attention.rotary_dim",
+        "attention.turned_pairs",
         &["/rope_parameters/full_attention/partial_rotary_factor"],
     ),
     rope_theta: word(
@@ -266,8 +287,9 @@ pub(crate) const MOE: Words = Words {
 
 impl Family {
     /// Each of them.
-    pub(crate) const ALL: [Family; 10] = [
+    pub(crate) const ALL: [Family; 11] = [
         Family::Gemma3,
+        Family::Gemma4,
         Family::GptOss,
         Family::Llama,
         Family::Mixtral,
@@ -282,6 +304,7 @@ impl Family {
     pub(crate) const fn traits(self) -> &'static Traits {
         match self {
             Family::Gemma3 => &gemma3::TRAITS,
+            Family::Gemma4 => &gemma4::TRAITS,
             Family::GptOss => &gpt_oss::TRAITS,
             Family::Llama => &llama::TRAITS,
             Family::Mixtral => &mixtral::TRAITS,

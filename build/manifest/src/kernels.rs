@@ -106,6 +106,7 @@ const DENSE: &[&str] = &[
     "norm_linear",
     "concat",
     "select",
+    "cap_logits",
     "top_k",
     "lm_head",
 ];
@@ -166,6 +167,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("norm_linear", "warpgroups_f16").warpgroups(),
     Kernel::new("concat", "vectors_f32"),
     Kernel::new("select", "vectors_f32"),
+    Kernel::new("cap_logits", "vectors_f32"),
     Kernel::new("top_k", "chunks_f32"),
     Kernel::new("lm_head", "held_f16"),
     Kernel::new("lm_head", "warpgroups_f16").warpgroups(),

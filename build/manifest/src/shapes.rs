@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use crate::emit_rust::item;
-use crate::family::{Activation, Mixers};
+use crate::family::{Activation, Mixers, Scale};
 use crate::kernels::{Kind, Launcher};
 use crate::schema::leaf::Rows;
 use crate::schema::model::{Attention, FeedForward, Mixer, RopeScaling, Yarn};
@@ -305,8 +305,12 @@ impl Target {
     fn attention_shape(&self, each: &Attends) -> Shape {
         let (attention, traits) = (&each.facts, self.traits());
         let rope = Number::Rope(attention.rope_theta, scaling(attention));
-        let stated = self.model.query_pre_attn_scalar;
-        let scale = 1.0 / (stated.unwrap_or(attention.head_dim) as f64).sqrt();
+        let divisor = match traits.scale {
+            Scale::Head => attention.head_dim,
+            Scale::Stated => self.model.query_pre_attn_scalar.unwrap_or(1),
+            Scale::One => 1,
+        };
+        let scale = 1.0 / (divisor as f64).sqrt();
         Shape {
             doc: each.doc,
             word: each.table(),
@@ -321,6 +325,7 @@ impl Target {
                 ("SCALE", Number::Single(scale as f32)),
                 ("GATED", Number::Bool(traits.gated)),
                 ("NORMED", Number::Bool(traits.normed)),
+                ("VALUES_NORMED", Number::Bool(traits.values_normed)),
                 ("WINDOW", Number::Window(attention.window)),
                 ("SINKS", Number::Bool(traits.sinks)),
             ],
@@ -390,7 +395,10 @@ fn blocks_text(blocks: [Option<&str>; 2]) -> String {
 /// The scaling of rotary embedding as an expression of the host's, if there is one.
 fn scaling(attention: &Attention) -> String {
     let llama3 = attention.rope_scaling.as_ref().map(llama3);
-    let scaling = llama3.or(attention.yarn.as_ref().map(yarn));
+    let first = |pairs| format!("Some(crate::shapes::Scaling::First({pairs}))");
+    let scaling = llama3
+        .or(attention.yarn.as_ref().map(yarn))
+        .or(attention.turned_pairs.map(first));
     scaling.unwrap_or_else(|| "None".to_string())
 }
 

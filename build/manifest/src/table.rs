@@ -121,6 +121,8 @@ pub enum Role {
     MixedNorm,
     /// Norm of what a layer's MLP adds.
     FedNorm,
+    /// Factor of the hidden states behind a layer.
+    LayerScalar,
     /// Attention's query projection; with an output gate, a head's query and its gate in turn.
     Query,
     Key,

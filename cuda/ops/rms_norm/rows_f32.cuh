@@ -12,7 +12,8 @@ namespace atlas::rms_norm {
 
 template <class Tile>
 __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* x, const float* weight,
-                                                           float* out, unsigned adds) {
+                                                           float* out, unsigned adds,
+                                                           float factor) {
   using Row = tile::NormRow<target::HIDDEN, Tile::kThreads>;
   __shared__ typename Row::SharedStorage shared;
   ptx::griddepcontrol_launch_dependents();
@@ -26,6 +27,7 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* x, const
     Row before;
     before.load(out + start);
     row.add(before);
+    row.multiply(factor);
   }
   row.store(out + start);
 }
@@ -33,8 +35,9 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* x, const
 template <class Tile>
 struct RowsF32 {
   static cudaError_t launch(const float* x, const float* weight, float* out, unsigned adds,
-                            unsigned rows, cudaStream_t stream) {
-    return launch_chained(rows_f32<Tile>, {rows, Tile::kThreads, 0}, stream, x, weight, out, adds);
+                            float factor, unsigned rows, cudaStream_t stream) {
+    return launch_chained(rows_f32<Tile>, {rows, Tile::kThreads, 0}, stream, x, weight, out, adds,
+                          factor);
   }
 };
 

@@ -79,8 +79,8 @@ pub trait Block<B: Device>: Sized {
 pub struct Norms<V> {
     /// Norm of the rows that the block takes.
     pub before: V,
-    /// Norm of what it adds, if it has one.
-    pub after: Option<V>,
+    /// Norm of what it adds, if it has one, and the factor of the hidden states behind it.
+    pub after: Option<(V, f32)>,
 }
 
 impl<V> Norms<V> {
@@ -93,11 +93,11 @@ impl<V> Norms<V> {
         room: &mut B::Tensor,
         residual: &mut B::Tensor,
     ) {
-        let Some(after) = &self.after else {
+        let Some((after, factor)) = &self.after else {
             return ops.linear_add(x, w, residual);
         };
         ops.linear(x, w, room);
-        ops.rms_norm(room, after, residual, true);
+        ops.rms_norm(room, after, residual, Some(*factor));
     }
 }
 

@@ -146,6 +146,7 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
             let Range { centre, .. } = stored(ADDED_GAIN);
             Numbers::Bf16(Range::around(centre, NORM_SPREAD * ADDED_GAIN))
         }
+        Role::LayerScalar => Numbers::Bf16(Range::around(0.9, 0.1)),
         // Larger, so that attention prefers some positions.
         Role::QueryNorm | Role::KeyNorm => Numbers::Bf16(stored(1.5)),
         // Half-lives of one token to some thousands.

@@ -1,7 +1,7 @@
 //! `gemma3`: attention with normed queries and keys, over a window in most layers, and an MLP in
 //! every layer. Results of both are normed before they are added.
 
-use super::{ALIKE, Activation, Mixers, Traits, USUAL};
+use super::{ALIKE, Activation, Mixers, Scale, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "gemma3",
@@ -13,7 +13,7 @@ pub(super) const TRAITS: Traits = Traits {
     normed: true,
     sandwiched: true,
     scaled_embedding: true,
-    states_scale: true,
+    scale: Scale::Stated,
     tied: true,
     plus_one: true,
     ..USUAL

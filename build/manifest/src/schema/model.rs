@@ -26,6 +26,10 @@ pub enum Family {
     /// before they are added.
     #[serde(rename = "gemma3")]
     Gemma3,
+    /// Blocks of `gemma3`, whose layers over all positions have wider heads and values that are
+    /// keys.
+    #[serde(rename = "gemma4")]
+    Gemma4,
     /// Attention with sinks, over a window in some layers, and experts; matrices have biases.
     #[serde(rename = "gpt_oss")]
     GptOss,
@@ -117,6 +121,8 @@ pub struct Model {
     /// Number whose root attention's scores are divided by, in families whose configurations state
     /// it; absent: elements of a head.
     pub query_pre_attn_scalar: Option<u64>,
+    /// Bound that logits approach, as a hyperbolic tangent does; absent: none.
+    pub logit_cap: Option<f64>,
     /// The decoder layers.
     pub layers: Layers,
     /// Full-attention layers.
@@ -223,6 +229,8 @@ pub struct Attention {
     pub head_dim: u64,
     /// Leading elements of a head that RoPE turns, even, 2 at least and `head_dim` at most.
     pub rotary_dim: u64,
+    /// Pairs that turn of those that RoPE may, the first ones; absent: all.
+    pub turned_pairs: Option<u64>,
     /// Positions that a query sees, its own the last, in `[sliding]`, or in `[attention]` of
     /// families whose layers differ in nothing else; absent: all up to its own.
     pub window: Option<u64>,
@@ -269,6 +277,12 @@ impl Attention {
     /// Rows of `k_proj` and of `v_proj`.
     pub(crate) fn kv_rows(&self) -> u64 {
         self.kv_heads * self.head_dim
+    }
+
+    /// Share of a head that turns.
+    pub(crate) fn turned_share(&self) -> f64 {
+        let turned = self.turned_pairs.map_or(self.rotary_dim, |pairs| 2 * pairs);
+        turned as f64 / self.head_dim as f64
     }
 
     /// Columns of `o_proj`.

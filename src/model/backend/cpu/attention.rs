@@ -8,7 +8,7 @@ use crate::shapes;
 use crate::target::{MAX_CONTEXT, PAGE};
 use step::executor::PageId;
 
-use super::elementwise::{inverse_rms, mul_sigmoid};
+use super::elementwise::{inverse_rms, mul_sigmoid, unit_rms};
 use super::lanes::{LANES, Lanes, exp};
 use super::pieces::{Part, Pieces, Starts};
 use super::share::Shared;
@@ -153,10 +153,15 @@ impl<A: shapes::Attention> Attend<A> for Cpu {
         let [of_q, of_k] = norms.map_or([None; 2], |norms| norms.map(|w| Some(&w[..])));
         self.norm_and_rotate::<A>(q, A::QUERY, of_q, batch);
         self.norm_and_rotate::<A>(k, A::HEAD_DIM, of_k, batch);
+        let mut normed = vec![0.0; A::KEYS];
         for row in 0..batch.rows() {
             let position = batch.positions()[row];
             let page = batch.pages_of(row)[position / PAGE];
-            cache.store(page, position % PAGE, k.row(row), v.row(row));
+            normed.copy_from_slice(v.row(row));
+            if A::VALUES_NORMED {
+                normed.chunks_exact_mut(A::HEAD_DIM).for_each(unit_rms);
+            }
+            cache.store(page, position % PAGE, k.row(row), &normed);
         }
     }
 

@@ -15,6 +15,12 @@ pub fn inverse_rms(x: &[f32]) -> f32 {
     1.0 / (sum / width as f32 + NORM_EPS).sqrt()
 }
 
+/// `x = x * inverse_rms(x)`.
+pub fn unit_rms(x: &mut [f32]) {
+    let scale = inverse_rms(x);
+    x.iter_mut().for_each(|x| *x *= scale);
+}
+
 /// `out += x * inverse_rms(x) * w`.
 pub fn add_rms_norm(x: &[f32], w: &[f32], out: &mut [f32]) {
     assert!(x.len() == w.len() && x.len() == out.len());

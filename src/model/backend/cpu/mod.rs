@@ -33,7 +33,7 @@ use crate::ops::{
     norm_and_rank_by,
 };
 use crate::shapes;
-use crate::target::{EMBEDDING_SCALE, Format, HOST_RESERVE, TOP_K};
+use crate::target::{EMBEDDING_SCALE, Format, HOST_RESERVE, LOGIT_CAP, TOP_K};
 use crate::weights::{MatrixSource, Reader, VectorSource, WeightsError};
 use host::threads;
 use step::executor::{DeviceError, Patience};
@@ -344,13 +344,16 @@ impl Dense for Cpu {
         }
     }
 
-    fn rms_norm(&mut self, x: &Tensor, w: &Vec<f32>, out: &mut Tensor, adds: bool) {
+    fn rms_norm(&mut self, x: &Tensor, w: &Vec<f32>, out: &mut Tensor, adds: Option<f32>) {
         match adds {
-            true => assert_eq!((out.rows, out.width), (x.rows, x.width)),
-            false => out.shape(x.rows, x.width).fill(0.0),
+            Some(_) => assert_eq!((out.rows, out.width), (x.rows, x.width)),
+            None => out.shape(x.rows, x.width).fill(0.0),
         }
         for (row, out) in out.rows_mut().enumerate() {
             elementwise::add_rms_norm(x.row(row), w, out);
+            if let Some(factor) = adds {
+                out.iter_mut().for_each(|out| *out *= factor);
+            }
         }
     }
 
@@ -394,6 +397,11 @@ impl Dense for Cpu {
         norm_and_rank_by(self, residual, norm, batch, out, |cpu, x, ids, logits| {
             cpu.linear_of_first(x, w, ids, logits);
         });
+    }
+
+    fn cap_logits(&mut self, logits: &mut Tensor) {
+        let values = logits.values.iter_mut();
+        values.for_each(|logit| *logit = LOGIT_CAP * libm::tanhf(*logit / LOGIT_CAP));
     }
 
     fn top_k(&mut self, logits: &Tensor, out: &mut Tensor) {

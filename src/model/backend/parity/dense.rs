@@ -4,7 +4,7 @@ use super::matrices::{Shape, blocks, name, once, stored};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{F16_STORED, FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use crate::ops::ENDS_MAX;
-use crate::ops::{BesideNorms, Ends, Hidden, RANKED};
+use crate::ops::{BesideNorms, Ends, Hidden, RANKED, cap};
 use crate::target::{DRAFT_IDS, HIDDEN, MAX_SEQUENCES, Role, TOP_K, VOCAB};
 use crate::weights::Stored;
 use step::executor::DeviceError;
@@ -19,6 +19,7 @@ pub(super) const GROUP: Group = Group {
         "norm_linear",
         "concat",
         "select",
+        "cap_logits",
         "top_k",
         "lm_head",
     ],
@@ -54,12 +55,13 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
         }),
         Box::new(RmsNorm {
             norm: random.gains(HIDDEN),
-            adds: false,
+            adds: None,
         }),
         Box::new(RmsNorm {
             norm: random.gains(HIDDEN),
-            adds: true,
+            adds: Some(0.75),
         }),
+        Box::new(CapLogits),
         Box::new(Concat),
         Box::new(Select),
         Box::new(TopK),
@@ -167,7 +169,28 @@ impl<B: Probe> RowOpOn<B> for EmbedBeside {
 /// Norms rows into others, or adds them there.
 struct RmsNorm {
     norm: Vec<f32>,
-    adds: bool,
+    adds: Option<f32>,
+}
+
+struct CapLogits;
+
+impl RowOp for CapLogits {
+    fn op(&self) -> &'static str {
+        "cap_logits"
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        vec![VOCAB]
+    }
+}
+
+impl<B: Probe> RowOpOn<B> for CapLogits {
+    fn load(&self, _: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
+        Ok(Box::new(|b, x, _| {
+            cap(b, &mut x[0]);
+            Ok(())
+        }))
+    }
 }
 
 impl RowOp for RmsNorm {
