@@ -2,6 +2,8 @@
 
     python scripts/golden.py targets/_model/tiny --chats heldout.jsonl --length 2048
     python scripts/golden.py targets/_model/random-fp8
+    python scripts/golden.py targets/_model/gemma3-270m --weights MADE --text src/model/text_check/text.txt \
+        --length 1100 --columns 2048
     python scripts/golden.py targets/_model/smollm2-135m --weights MADE --chats chats.jsonl --text \
         src/model/text_check/text.txt --length 2000 --columns 4096 --replies 64
 
@@ -15,10 +17,10 @@ A model with recurrent layers caches nothing: it may lack the layers whose cache
 tokens.json is described in src/model/selfcheck.rs.
 
 Prompts are chats of a file in the model's folder (one JSON object with `messages` per line), taken at even distances
-and written with the model's template, or random tokens; the long sequence is a text, those chats one after the other,
-or random tokens. For weights that the repository does not hold, `--weights` says where they are. With `--columns` the
-logits of so many tokens are kept, evenly spread (`columns`), and of all positions the likeliest token (`likeliest`) and
-the log-probability of the token that follows (`likelihoods`). With `--replies`, `golden/chats.json` has the prompt and
+and written with the model's template, beginnings of a text, or random tokens; the long sequence is a text, those chats
+one after the other, or random tokens. For weights that the repository does not hold, `--weights` says where they are.
+With `--columns` the logits of so many tokens are kept, evenly spread (`columns`), and of all positions the likeliest
+token (`likeliest`) and the log-probability of the token that follows (`likelihoods`). With `--replies`, `golden/chats.json` has the prompt and
 so many greedy tokens of every chat. Needs torch, transformers and safetensors.
 """
 
@@ -169,9 +171,12 @@ def build(config, weights, **options):
     return model.eval()
 
 
-def frequencies(rotary):
-    """Radians per position of each pair, in float64."""
-    facts, pairs = rotary.config.rope_parameters, len(rotary.inv_freq)
+def frequencies(rotary, facts, rounded):
+    """Radians per position of each pair, in float64; `rounded` are those of transformers."""
+    pairs = len(rounded)
+    if facts["rope_type"] == "proportional":
+        turned = rounded.count_nonzero()
+        assert turned == int(facts["partial_rotary_factor"] * pairs)
     exact = float(facts["rope_theta"]) ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
     if facts["rope_type"] == "llama3":
         low, high, factor = (facts[key] for key in ("low_freq_factor", "high_freq_factor", "factor"))
@@ -184,7 +189,9 @@ def frequencies(rotary):
         low, high = max(pair(facts["beta_fast"]), 0), min(pair(facts["beta_slow"]), 2 * pairs - 1)
         slowed = ((torch.arange(pairs, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
         exact = exact * (slowed / facts["factor"] + 1 - slowed)
-    torch.testing.assert_close(exact.float(), rotary.inv_freq, rtol=1e-5, atol=0)
+    if facts["rope_type"] == "proportional":
+        exact[turned:] = 0
+    torch.testing.assert_close(exact.float(), rounded, rtol=1e-5, atol=0)
     return exact
 
 
@@ -196,6 +203,13 @@ def turn(rotary, exact, x, position_ids):
     return (growth * angles.cos()).to(x.dtype), (growth * angles.sin()).to(x.dtype)
 
 
+def turn_by_kind(rotary, x, position_ids, kind):
+    """The same of layers whose frequencies are those of their kind."""
+    exact = frequencies(rotary, rotary.config.rope_parameters[kind], getattr(rotary, f"{kind}_inv_freq"))
+    angles = torch.cat(2 * [position_ids[..., None].double() * exact], -1)
+    return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+
 def load(folder):
     """The model, and its drafting layer if it has one."""
     config = json.loads((folder / "config.json").read_text())
@@ -205,7 +219,12 @@ def load(folder):
     model = build(config, weights)
     for module in model.get_decoder().modules():
         if hasattr(module, "inv_freq"):
-            module.forward = functools.partial(turn, module, frequencies(module))
+            exact = frequencies(module, module.config.rope_parameters, module.inv_freq)
+            module.forward = functools.partial(turn, module, exact)
+        elif hasattr(module, "full_attention_inv_freq"):
+            module.forward = functools.partial(turn_by_kind, module)
+        if hasattr(module, "embed_scale"):  # of a BF16 model
+            module.embed_scale = module.embed_scale.bfloat16()
     mtp = None
     if draft:
         mtp = Mtp(model).float().eval()
@@ -241,10 +260,16 @@ def positions(length):
     return sorted(at for at in near | {*FIRST, length - 2, length - 1} if at < length)
 
 
+def head(model, hidden):
+    """Logits of hidden states."""
+    logits, cap = model.lm_head(hidden), getattr(model.config, "final_logit_softcapping", None)
+    return cap * torch.tanh(logits / cap) if cap else logits
+
+
 def long_sequence(model, mtp, tokens, columns):
     ids, at = torch.tensor([tokens]), positions(len(tokens))
     hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-    logits = model.lm_head(hidden[0, at])
+    logits = head(model, hidden[0, at])
     print(f"{len(tokens)} tokens, spread of logits {float(logits.std()):.2f}, largest {float(logits.abs().max()):.2f}")
     tensors = {"tokens": ids[0].int(), "positions": torch.tensor(at).int(), "logits": logits}
     if mtp:
@@ -258,7 +283,7 @@ def long_sequence(model, mtp, tokens, columns):
 
 def everywhere(model, hidden, ids):
     """Of all positions the likeliest token and, but for the last, the log-probability of the one that follows."""
-    rows = [model.lm_head(part).log_softmax(-1) for part in hidden.split(64)]
+    rows = [head(model, part).log_softmax(-1) for part in hidden.split(64)]
     likely = torch.cat([part.gather(-1, next[:, None])[:, 0] for part, next in zip(rows, ids.roll(-1).split(64))])
     print(f"negative log-likelihood {-float(likely[:-1].double().mean()):.4f} nats per token")
     return {"likeliest": torch.cat([part.argmax(-1) for part in rows]).int(), "likelihoods": likely[:-1].contiguous()}
@@ -310,12 +335,15 @@ def main():
     golden = folder / "golden"
     golden.mkdir(exist_ok=True)
     prompts, tokens = random_prompts(model.lm_head.out_features, arguments.length)
-    if arguments.chats:
+    if arguments.chats or arguments.text:
         tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.weights or folder)
+    if arguments.text:
+        tokens = tokenizer.encode(arguments.text.read_text())[:arguments.length]
+        prompts = [tokens[:length] for length in PROMPT_LENGTHS]
+    if arguments.chats:
         chats = rendered(tokenizer, folder / arguments.chats)
-        prompts, tokens = chats[:: len(chats) // CHATS][:CHATS], sum(chats, [])[:arguments.length]
-        if arguments.text:
-            tokens = tokenizer.encode(arguments.text.read_text())[:arguments.length]
+        prompts = chats[:: len(chats) // CHATS][:CHATS]
+        tokens = tokens if arguments.text else sum(chats, [])[:arguments.length]
         if arguments.replies:
             text = f'{{"versions":{json.dumps(versions)},"sequences":[\n' \
                 f"{lines(replies(model, tokenizer, chats, arguments.replies))}\n]}}\n"

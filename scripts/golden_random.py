@@ -117,7 +117,8 @@ class Checkpoint:
         q, kv, hidden = m["heads"] * m["head_dim"], m["kv_heads"] * m["head_dim"], self.m["hidden"]
         self.matrix(f"{name}.q_proj", 2 * q if self.family.gated else q, hidden, group, 1.5)
         self.matrix(f"{name}.k_proj", kv, hidden, group, 1.5)
-        self.matrix(f"{name}.v_proj", kv, hidden, group)
+        if not self.family.scalars or m is not self.m:
+            self.matrix(f"{name}.v_proj", kv, hidden, group)
         self.matrix(f"{name}.o_proj", hidden, q, group, 1.5)
         if self.family.biased:
             for part, size in (("q_proj", q), ("k_proj", kv), ("v_proj", kv), ("o_proj", hidden)):
@@ -155,6 +156,11 @@ class Checkpoint:
         m = self.m
         self.norm(f"{name}.input_layernorm.weight", m["hidden"])
         self.norm(f"{name}.post_attention_layernorm.weight", m["hidden"])
+        if self.family.scalars:
+            self.vector(f"{name}.layer_scalar", 0.9 + self.normal(1, scale=0.2))
+        if self.family.sandwiched:
+            self.norm(f"{name}.pre_feedforward_layernorm.weight", m["hidden"])
+            self.norm(f"{name}.post_feedforward_layernorm.weight", m["hidden"])
         if kind == "gdn":
             self.gdn(f"{name}.linear_attn")
         else:
@@ -208,7 +214,11 @@ class Checkpoint:
 def rope(m):
     if FAMILIES[m["family"]].slides:
         each = dict(full_attention=m, sliding_attention=m["sliding"])
-        return {kind: {"rope_type": "default", "rope_theta": its["theta"]} for kind, its in each.items()}
+        words = {kind: {"rope_type": "default", "rope_theta": its["theta"]} for kind, its in each.items()}
+        if m["turned"]:
+            part = {"rope_type": "proportional", "partial_rotary_factor": 2 * m["turned"] / m["head_dim"]}
+            words["full_attention"] |= part
+        return words
     parameters = {"rope_type": "default", "rope_theta": m["theta"]}
     if FAMILIES[m["family"]].gdn:
         parameters |= {"partial_rotary_factor": m["rotary"] / m["head_dim"]}
@@ -246,8 +256,10 @@ def heads(m):
         return words(m) | {"sliding_window": m["window"], **order(m)}
     if not FAMILIES[m["family"]].slides:
         return words(m)
-    return words(m["sliding"]) | {"num_global_key_value_heads": m["kv_heads"], "global_head_dim": m["head_dim"],
-                                  "sliding_window": m["sliding"]["window"], **order(m)}
+    window = {"sliding_window": m["sliding"]["window"], **order(m)}
+    if FAMILIES[m["family"]].alike:
+        return words(m) | {"query_pre_attn_scalar": m["scalar"], **window}
+    return words(m["sliding"]) | {"num_global_key_value_heads": m["kv_heads"], "global_head_dim": m["head_dim"], **window}
 
 
 def config(m):
@@ -261,7 +273,7 @@ def config(m):
         "rope_parameters": rope(m),
         **(recurrence(m) if family.gdn else {}), **feed_forward(m),
         **({"mtp_num_hidden_layers": m["mtp"]} | order(m) if family.gdn else {}),
-        **dict(family.words), **m["words"],
+        **dict(family.words), **m["words"], **({"final_logit_softcapping": m["cap"]} if m["cap"] else {}),
     }
     if not m["around"]:
         return text
@@ -308,7 +320,8 @@ def blocks(m):
     """The manifest's tables of what the model's family has."""
     family = FAMILIES[m["family"]]
     attention = lambda its, **own: dict(
-        heads=its["heads"], kv_heads=its["kv_heads"], head_dim=its["head_dim"], rotary_dim=its["rotary"], **own,
+        heads=its["heads"], kv_heads=its["kv_heads"], head_dim=its["head_dim"], rotary_dim=its["rotary"],
+        **({"turned_pairs": its["turned"]} if its.get("turned") else {}), **own,
         rope_theta=float(its["theta"]))
     slides = family.slides or family.windowed
     layers = dict(count=m["layers"]) | (dict(period=m["period"]) if family.gdn or slides else {})
@@ -340,7 +353,9 @@ def manifest(name, m, folder, tensors):
     stored = dict(tied_head_stored=True) if m["head_stored"] else {}
     parts = [
         ("", dict(title=f"Random: {m['title']}", id=name, family=m["family"], licence="Apache-2.0", hidden=m["hidden"],
-                  vocab=m["vocab"], tied_head=m["tied"], norm_eps=m["eps"], max_position=4096)),
+                  vocab=m["vocab"], tied_head=m["tied"], norm_eps=m["eps"], max_position=4096,
+                  **({"query_pre_attn_scalar": m["scalar"]} if m["scalar"] else {}),
+                  **({"logit_cap": m["cap"]} if m["cap"] else {}))),
         *blocks(m),
         ("sampling", dict(temperature=0.0, top_k=0, top_p=1.0)),
         (f"checkpoint.{m['quant']}", dict(

@@ -13,7 +13,10 @@ class Family:
     gated: bool = False  # q_proj has a gate behind each query head
     qk_norm: bool = False  # a norm of each query and key head
     slides: bool = False  # some layers attend to a window, in a shape of their own
+    alike: bool = False  # in the same heads, though: only window and frequencies are of their own
     windowed: bool = False  # some layers attend to a window, in the shape of the others
+    sandwiched: bool = False  # what a block adds is normed
+    scalars: bool = False  # layers scale hidden states; values of layers over all positions are keys
     biased: bool = False  # products of attention, router and experts have biases, heads have sinks
     gdn: str = ""  # inputs of Gated DeltaNet: "split", or "fused" (interleaved by key head)
     router: str = ""  # the layer's mixture of experts; without one it has an MLP
@@ -28,6 +31,12 @@ FAMILIES = {
     "llama": Family("LlamaForCausalLM", "llama", inner="intermediate_size"),
     "qwen3": Family("Qwen3ForCausalLM", "qwen3", qk_norm=True, inner="intermediate_size"),
     "sliding": Family("SlidingForCausalLM", "sliding", qk_norm=True, slides=True, inner="intermediate_size"),
+    "gemma3": Family("Gemma3ForCausalLM", "gemma3_text", norm=0.0, qk_norm=True, slides=True, alike=True,
+                     sandwiched=True, inner="intermediate_size", words=(("hidden_activation", "gelu_pytorch_tanh"),)),
+    "gemma4": Family("Gemma4ForCausalLM", "gemma4_text", qk_norm=True, slides=True, sandwiched=True, scalars=True,
+                     inner="intermediate_size",
+                     words=(("hidden_activation", "gelu_pytorch_tanh"), ("attention_k_eq_v", True),
+                            ("hidden_size_per_layer_input", 0))),
     "gpt_oss": Family("GptOssForCausalLM", "gpt_oss", windowed=True, biased=True, router="mlp",
                       counts="num_local_experts", inner="intermediate_size",
                       words=(("attention_bias", True), ("swiglu_limit", 7.0),
@@ -48,7 +57,8 @@ FAMILIES = {
 # `keys` scales the taps of recurrent queries and keys.
 DEFAULTS = dict(quant="bf16", layers=2, period=["attention"], tied=False, head_stored=False, mtp=0, prefix="model.",
                 stacked=False, shards=1, formats={}, eps=1e-6, keys=1.0, rope={}, words={}, around={}, hardware=["cpu"],
-                ops={}, pad=1)
+                ops={}, pad=1, scalar=None, turned=None,
+                cap=None)
 # Dimensions that kernels take: rows of whole runs of 32 columns, of 256 beside experts, recurrent heads of 128. An
 # epsilon of norms that counts beside the squares of heads and rows.
 GPU = dict(hardware=["cpu", "h200", "gb10"], eps=1e-2)
@@ -77,7 +87,11 @@ QWEN3_5_VL = dict(architectures=["Qwen3_5ForConditionalGeneration"], model_type=
 
 
 def model(family, seed, title, **dims):
-    return DEFAULTS | dict(family=family, seed=seed, title=title) | dims
+    made = DEFAULTS | dict(family=family, seed=seed, title=title) | dims
+    if FAMILIES[family].alike:
+        heads = ("heads", "kv_heads", "head_dim", "rotary")
+        made["sliding"] = {key: dims[key] for key in heads} | dims["sliding"]
+    return made
 
 
 def recurrent(period, heads, ratio, key_dim, value_dim):
@@ -201,6 +215,43 @@ MODELS = {
         "sliding", 72, "narrow heads, far positions", vocab=107, hidden=36, heads=3, kv_heads=1, head_dim=12, rotary=12,
         inner=44, period=["sliding", "attention"],
         sliding=dict(heads=3, kv_heads=3, head_dim=8, rotary=8, window=70, theta=9.0), **FAR),
+
+    "random-gemma3-1": model(
+        "gemma3", 91, "four query heads on one, five layers of a window in six, a scale of their own", vocab=163,
+        hidden=72, tied=True, layers=6, period=["sliding"] * 5 + ["attention"], heads=4, kv_heads=1, head_dim=32,
+        rotary=32, theta=1e6, inner=100, scalar=24, sliding=dict(window=70, theta=1e4)),
+    "random-gemma3-2": model(
+        "gemma3", 92, "a key head for each query head, far positions", vocab=127, hidden=90, tied=True, layers=3,
+        heads=3, kv_heads=3, head_dim=12, rotary=12, inner=44, scalar=12, period=["sliding", "attention", "sliding"],
+        sliding=dict(window=128, theta=9.0), **FAR),
+    "random-gemma3-3": model(
+        "gemma3", 93, "two query heads on each of four, wide heads, a window within a page, a head of its own",
+        vocab=199, hidden=40, heads=8, kv_heads=4, head_dim=128, rotary=128, theta=1e6, inner=148, scalar=168,
+        period=["attention", "sliding"], sliding=dict(window=9, theta=1e4)),
+    "random-gemma3-4": model(
+        "gemma3", 94, "two query heads on one, wide heads, for a GPU too", vocab=307, hidden=160, tied=True,
+        heads=2, kv_heads=1, head_dim=256, rotary=256, theta=1e6, inner=224, scalar=168, layers=3,
+        period=["sliding", "sliding", "attention"], sliding=dict(window=100, theta=1e4), **GPU),
+
+    "random-gemma4-1": model(
+        "gemma4", 101, "a quarter of wide heads turns, five layers of a window in six", vocab=173, hidden=84, tied=True,
+        layers=6, period=["sliding"] * 5 + ["attention"], heads=4, kv_heads=1, head_dim=64, rotary=64, turned=8,
+        theta=1e6, inner=108, cap=30.0, sliding=dict(heads=4, kv_heads=2, head_dim=32, rotary=32, window=70, theta=1e4)),
+    "random-gemma4-2": model(
+        "gemma4", 102, "a key head for each query head, far positions", vocab=139, hidden=45, tied=True, layers=3,
+        heads=3, kv_heads=3, head_dim=16, rotary=16, turned=4, inner=52, cap=5.0,
+        period=["sliding", "attention", "attention"],
+        sliding=dict(heads=3, kv_heads=3, head_dim=12, rotary=12, window=128, theta=9.0), **FAR),
+    "random-gemma4-3": model(
+        "gemma4", 103, "eight query heads on one, all pairs turn but one, a window within a page", vocab=211, hidden=48,
+        tied=True, heads=8, kv_heads=1, head_dim=32, rotary=32, turned=15, theta=1e5, inner=76, cap=12.0,
+        period=["sliding", "attention"],
+        sliding=dict(heads=8, kv_heads=4, head_dim=64, rotary=64, window=9, theta=1e4)),
+    "random-gemma4-4": model(
+        "gemma4", 104, "heads of 256 over a window, of 512 over all positions, for a GPU too", vocab=313, hidden=128,
+        tied=True, heads=2, kv_heads=1, head_dim=512, rotary=512, turned=64, theta=1e6, inner=160, cap=30.0, layers=3,
+        period=["sliding", "sliding", "attention"], ops={"h200": WIDE},
+        sliding=dict(heads=2, kv_heads=2, head_dim=256, rotary=256, window=100, theta=1e4), **GPU),
 
     "random-gpt_oss-1": model(
         "gpt_oss", 81, "eight query heads on one, three of five experts, a window of 70", quant="mxfp4", vocab=149,

@@ -9,7 +9,8 @@ token by token as well: at the golden positions none of the kept columns may dif
 tolerance; of all positions the likeliest token must be the same unless two logits are that close,
 and the mean negative log-likelihood must be the same to four digits. Then BINARY serves WEIGHTS: the
 token ids of every chat and of its greedy reply must be the golden ones, and the same chats get the
-same text from the APIs of OpenAI and Anthropic. Exits with 1 if anything differs.
+same text from the APIs of OpenAI and Anthropic; a model without a chat template has no chats. Exits
+with 1 if anything differs.
 """
 
 import argparse
@@ -196,10 +197,11 @@ def main():
     golden = tensors(arguments.folder / "golden/logits.safetensors")
     for flags in [[], ["--decode"]][: 1 + arguments.decode]:
         compare_logits(judge, arguments, golden, flags)
-    lines = (arguments.folder / "chats.jsonl").read_text().splitlines()
-    replies = json.loads((arguments.folder / "golden/chats.json").read_text())["sequences"]
-    with served(arguments.binary, arguments.weights) as url:
-        compare_chats(judge, url, [json.loads(line)["messages"] for line in lines], replies)
+    if (arguments.folder / "chats.jsonl").exists():
+        lines = (arguments.folder / "chats.jsonl").read_text().splitlines()
+        replies = json.loads((arguments.folder / "golden/chats.json").read_text())["sequences"]
+        with served(arguments.binary, arguments.weights) as url:
+            compare_chats(judge, url, [json.loads(line)["messages"] for line in lines], replies)
     sys.exit(not judge.passed)
 
 

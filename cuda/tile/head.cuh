@@ -58,13 +58,25 @@ struct Head : HeadParts<A> {
 
   __device__ void norm(const Head& gain) {
     if constexpr (!A::kNormed) return;
+    const float scale = inverse_rms();
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) part[i] *= scale * gain.part[i];
+  }
+
+  // The norm of a value, which has no weights.
+  __device__ void norm_value() {
+    if constexpr (!A::kValuesNormed) return;
+    const float scale = inverse_rms();
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) part[i] *= scale;
+  }
+
+  __device__ float inverse_rms() const {
     float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < kParts; ++i) squares = fmaf(part[i], part[i], squares);
     const float mean = warp_sum(squares) * (1.0f / A::kHeadDim);
-    const float scale = rsqrtf(mean + target::NORM_EPS);
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) part[i] *= scale * gain.part[i];
+    return rsqrtf(mean + target::NORM_EPS);
   }
 
   __device__ void rotate(const Turn<A>& turn) {

@@ -1,6 +1,8 @@
 // Activation functions in F32, as accurate as the device's library.
 #pragma once
 
+#include "target.cuh"
+
 namespace atlas::tile {
 
 // `1 / d` for d from 1 to 2^126, as division rounds it, without its branch for other numbers.
@@ -17,6 +19,29 @@ __device__ inline float sigmoid(float x) {
 }
 
 __device__ inline float silu(float x) { return x * sigmoid(x); }
+
+// Bound of gate and up that are clamped, and the factor in their sigmoid.
+inline constexpr float kClamp = 7.0f;
+inline constexpr float kAlpha = 1.702f;
+
+// A gate's factor of an activation, and up's. A clamped value that is no number stays so.
+template <target::Activation kActivation>
+__device__ inline float open(float gate) {
+  if constexpr (kActivation == target::Activation::clamped) {
+    gate = gate > kClamp ? kClamp : gate;
+    return gate * sigmoid(kAlpha * gate);
+  } else if constexpr (kActivation == target::Activation::gelu_tanh) {
+    return gate * sigmoid(1.5957691f * (gate + 0.044715f * gate * gate * gate));
+  } else {
+    return silu(gate);
+  }
+}
+
+template <target::Activation kActivation>
+__device__ inline float lift(float up) {
+  if constexpr (kActivation != target::Activation::clamped) return up;
+  return (up > kClamp ? kClamp : up < -kClamp ? -kClamp : up) + 1.0f;
+}
 
 // `ln(1 + e^x)`.
 __device__ inline float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }

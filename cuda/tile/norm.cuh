@@ -71,6 +71,15 @@ struct NormRow {
     });
   }
 
+  __device__ void multiply(float factor) {
+    for_each_vector([&](int i, int) {
+      part[i].x *= factor;
+      part[i].y *= factor;
+      part[i].z *= factor;
+      part[i].w *= factor;
+    });
+  }
+
   // `this = this * rsqrt(mean(this^2) + eps) * gain`.
   __device__ void normalise(const NormRow& gain, float eps, SharedStorage& shared) {
     put_squares(shared.partial);

@@ -1,10 +1,10 @@
 //! A decoder of the target's family: its weights and caches, and the forward pass.
 
-use super::blocks::{self, AnyBlock, Kept, Loader, Runs, Shape, Stream};
+use super::blocks::{self, AnyBlock, Kept, Loader, Norms, Runs, Shape, Stream};
 use super::pools::Pools;
 use super::runner::{ROWS_MAX, VERIFIED_MAX};
 use crate::ops::ENDS_MAX;
-use crate::ops::{Batch, BesideNorms, Ends, Hidden, RANKED};
+use crate::ops::{Batch, BesideNorms, Ends, Hidden, RANKED, cap};
 use crate::target::{DRAFT_IDS, HIDDEN, MAX_SEQUENCES, Role, Site, VOCAB, blocks_at};
 use crate::weights::{Checkpoint, Layout, WeightsError};
 use step::executor::DeviceError;
@@ -25,9 +25,9 @@ pub struct Layer<B: Runs> {
     pub feed_forward: Option<Normed<B>>,
 }
 
-/// A block behind its norm.
+/// A block and its norms.
 pub struct Normed<B: Runs> {
-    pub norm: B::Vector,
+    pub norms: Norms<B::Vector>,
     shape: Shape,
     pub block: AnyBlock<B>,
 }
@@ -183,28 +183,28 @@ impl<B: Runs> Layer<B> {
     /// As `load`.
     pub fn load(loader: &mut Loader<'_, B>) -> Result<Layer<B>, WeightsError> {
         let [mixer, feed_forward] = blocks_at(loader.site);
-        let mut normed = |block: Option<Shape>, norm| {
-            let load = |shape| Normed::load(loader, norm, shape);
+        let mut normed = |block: Option<Shape>, norms| {
+            let load = |shape| Normed::load(loader, norms, shape);
             block.map(load).transpose()
         };
         Ok(Layer {
-            mixer: normed(mixer, Role::InputNorm)?,
-            feed_forward: normed(feed_forward, Role::PostNorm)?,
+            mixer: normed(mixer, [Role::InputNorm, Role::MixedNorm])?,
+            feed_forward: normed(feed_forward, [Role::PostNorm, Role::FedNorm])?,
         })
     }
 
     /// Adds the mixer to the residual stream.
     pub fn mix(&mut self, ops: &mut B, s: &mut Scratch<B>, batch: &Batch) {
-        if let Some(Normed { norm, block, .. }) = &mut self.mixer {
-            block.run(ops, norm, &mut s.stream, &mut s.blocks, batch);
+        if let Some(Normed { norms, block, .. }) = &mut self.mixer {
+            block.run(ops, norms, &mut s.stream, &mut s.blocks, batch);
         }
     }
 
     /// Adds what follows it.
     pub fn feed(&mut self, ops: &mut B, s: &mut Scratch<B>, batch: &Batch) {
         s.fed = self.feed_forward.as_ref().map(|fed| fed.shape);
-        if let Some(Normed { norm, block, .. }) = &mut self.feed_forward {
-            block.run(ops, norm, &mut s.stream, &mut s.blocks, batch);
+        if let Some(Normed { norms, block, .. }) = &mut self.feed_forward {
+            block.run(ops, norms, &mut s.stream, &mut s.blocks, batch);
         }
     }
 }
@@ -212,11 +212,21 @@ impl<B: Runs> Layer<B> {
 impl<B: Runs> Normed<B> {
     fn load(
         loader: &mut Loader<'_, B>,
-        norm: Role,
+        [before, after]: [Role; 2],
         shape: Shape,
     ) -> Result<Normed<B>, WeightsError> {
+        let after = loader.has(after).then(|| -> Result<_, WeightsError> {
+            let scales = after == Role::FedNorm && loader.has(Role::LayerScalar);
+            let factor = scales
+                .then(|| loader.scalar(Role::LayerScalar))
+                .transpose()?;
+            Ok((loader.vector(after)?, factor.unwrap_or(1.0)))
+        });
         Ok(Normed {
-            norm: loader.vector(norm)?,
+            norms: Norms {
+                after: after.transpose()?,
+                before: loader.vector(before)?,
+            },
             shape,
             block: AnyBlock::load(shape, loader)?,
         })
@@ -339,4 +349,5 @@ pub fn rank_prediction<B: Runs>(ops: &mut B, s: &mut Scratch<B>) {
 pub fn logits<B: Runs>(ops: &mut B, model: &Model<B>, s: &mut Scratch<B>, batch: &Batch) {
     ops.select(&s.stream.x, batch, &mut s.last);
     ops.linear(&s.last, model.head(), &mut s.logits);
+    cap(ops, &mut s.logits);
 }

@@ -9,8 +9,8 @@
 use std::fmt;
 use std::time::Instant;
 
-use crate::ops::Batch;
 use crate::ops::LOGITS_ROWS_MAX;
+use crate::ops::{Batch, cap};
 use crate::target::{HIDDEN, LAYERS, PAGE, PREFILL_TOKENS, Role, Site, VOCAB, blocks_at};
 use crate::weights::{Checkpoint, Layout, WeightsError};
 use step::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
@@ -524,13 +524,14 @@ impl<R: Fed> Reference<R> {
         let norm = self.ops.load_vector(&norm)?;
         self.feed(&device.states[2 * LAYERS]);
         self.ops
-            .rms_norm(&self.s.stream.residual, &norm, &mut self.s.stream.x);
+            .rms_norm(&self.s.stream.residual, &norm, &mut self.s.stream.x, None);
         let (mut ends, mut errors, zero) = (Ends::default(), Vec::new(), vec![0.0; VOCAB]);
         for position in 0..tokens.len() {
             self.batch.want(vec![position, tokens.len() + position])?;
             self.ops
                 .select(&self.s.stream.x, &self.batch, &mut self.s.last);
             self.ops.linear(&self.s.last, &head, &mut self.s.logits);
+            cap(&mut self.ops, &mut self.s.logits);
             self.ops.read(&self.s.logits, 0..2, &mut self.host)?;
             let (own, fed) = self.host.split_at(VOCAB);
             let device = &device.logits[position * VOCAB..][..VOCAB];

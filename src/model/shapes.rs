@@ -15,10 +15,14 @@ pub trait Attention: Send + Sync + 'static {
     const ROTARY_DIM: usize;
     /// Angles of rotary embedding.
     const ROPE: Rope;
+    /// Factor of the products of queries and keys.
+    const SCALE: f32;
     /// Whether each query comes with a gate, whose sigmoid the head's result is multiplied by.
     const GATED: bool;
     /// Whether queries and keys have an RMS norm of each head.
     const NORMED: bool;
+    /// Whether values have an RMS norm of each head, without weights.
+    const VALUES_NORMED: bool;
     /// Positions that a query sees, its own the last; none: all up to its own.
     const WINDOW: Option<usize>;
     /// Whether each query head has a sink: a score that its softmax counts beside those of
@@ -64,6 +68,8 @@ pub struct Rope {
 pub enum Scaling {
     Llama3(Llama3),
     Yarn(Yarn),
+    /// So many pairs, the first ones, keep theirs; the others do not turn.
+    First(usize),
 }
 
 /// The scaling YaRN (`rope_type` "yarn" of HF transformers, `truncate` off; arXiv 2309.00071): a
@@ -97,8 +103,9 @@ impl Rope {
         let frequency = libm::pow(self.theta, -2.0 * pair as f64 / rotary_dim as f64) as f32;
         match self.scaling {
             Some(Scaling::Llama3(scaling)) => scaling.of(frequency),
+            Some(Scaling::First(pairs)) if pair >= pairs => 0.0,
             Some(Scaling::Yarn(scaling)) => frequency * scaling.share(self.theta, pair, rotary_dim),
-            None => frequency,
+            None | Some(Scaling::First(_)) => frequency,
         }
     }
 
@@ -183,9 +190,25 @@ pub trait Delta: Send + Sync + 'static {
     };
 }
 
-/// Bound of gate and up of experts that are `CLAMPED`, and the factor in their sigmoid.
+/// Function of gate `g` and up `u`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `silu(g) * u`.
+    Silu,
+    /// `gelu(g) * u`, GELU in its form with a hyperbolic tangent:
+    /// `gelu(g) = g * sigmoid(GELU_SLOPE (g + GELU_CUBIC g^3))`.
+    GeluTanh,
+    /// `min(g, CLAMP) * sigmoid(ALPHA min(g, CLAMP)) * (clamp(u) + 1)`, `u` within
+    /// `-CLAMP ..= CLAMP`.
+    Clamped,
+}
+
+/// Bound of gate and up that are clamped, and the factor in their sigmoid.
 pub const CLAMP: f32 = 7.0;
 pub const ALPHA: f32 = 1.702;
+/// `2 sqrt(2 / pi)`.
+pub const GELU_SLOPE: f32 = 1.595_769;
+pub const GELU_CUBIC: f32 = 0.044_715;
 
 /// Routed experts, and one that every row visits where `SHARED` is not 0.
 pub trait Experts: Send + Sync + 'static {
@@ -200,9 +223,7 @@ pub trait Experts: Send + Sync + 'static {
     const SHARED: usize;
     /// Whether experts stored as NVFP4 multiply rows that are rounded to it.
     const ROWS_NVFP4: bool;
-    /// Whether the activation is `min(g, CLAMP) * sigmoid(ALPHA min(g, CLAMP)) * (clamp(u) + 1)` of
-    /// gate `g` and up `u`, the latter within `-CLAMP ..= CLAMP`, in place of `silu(g) * u`.
-    const CLAMPED: bool;
+    const ACTIVATION: Activation;
 
     /// Experts of a layer, the shared one last.
     const ALL: usize = Self::COUNT + Self::HAS_SHARED;
@@ -214,10 +235,11 @@ pub trait Experts: Send + Sync + 'static {
     const LOGITS: usize = Self::ALL;
 }
 
-/// A gated MLP: `down(silu(gate x) * up x)`.
+/// A gated MLP: `down` of the activation of `gate x` and `up x`.
 pub trait Mlp: Send + Sync + 'static {
     /// Inner width.
     const INTERMEDIATE: usize;
+    const ACTIVATION: Activation;
 }
 
 /// The largest of some numbers, 0 of none: of one for each shape of a kind.
@@ -247,8 +269,10 @@ mod tests {
             theta: 1e4,
             scaling: None,
         };
+        const SCALE: f32 = 1.0;
         const GATED: bool = false;
         const NORMED: bool = false;
+        const VALUES_NORMED: bool = false;
         const WINDOW: Option<usize> = Some(3);
         const SINKS: bool = false;
     }
@@ -257,6 +281,19 @@ mod tests {
     fn a_window_ends_with_the_query_s_own_position() {
         let seen = [0, 1, 2, 3, 9].map(|position| position + 1 - Windowed::first_seen(position));
         assert_eq!(seen, [1, 2, 3, 3, 3]);
+    }
+
+    #[test]
+    fn pairs_behind_the_first_ones_do_not_turn() {
+        let rope = Rope {
+            theta: 16.0,
+            scaling: Some(Scaling::First(1)),
+        };
+        assert_eq!(
+            [0, 1, 2].map(|pair| rope.frequency(pair, 8)),
+            [1.0, 0.0, 0.0]
+        );
+        assert_eq!(rope.turn(9, 1, 8), (1.0, 0.0));
     }
 
     #[test]

@@ -5,6 +5,10 @@
 
 /// Elements of a block of the quantised kinds.
 const BLOCK: usize = 32;
+/// Elements of a block of the kinds whose parts have scales of their own.
+const SUPER: usize = 256;
+/// Bytes of the six-bit scales and minima of eight such parts.
+const SCALES: usize = 12;
 const HALF_BYTES: usize = 2;
 
 /// Storage of a tensor.
@@ -17,17 +21,26 @@ pub enum Kind {
     Q4_0,
     /// `d * q + m`, four bits each.
     Q4_1,
+    /// `d * (q - 16)`, five bits each.
+    Q5_0,
     /// `d * q`, eight bits each.
     Q8_0,
+    /// `d * s * q - m * t`, four bits each, of 32 with their `s` and `t`.
+    Q4K,
+    /// `d * s * (q - 32)`, six bits each, of 16 with their `s`.
+    Q6K,
 }
 
 /// Number of each in the file, and its name.
-const KINDS: [(u32, Kind, &str); 6] = [
+const KINDS: [(u32, Kind, &str); 9] = [
     (0, Kind::F32, "F32"),
     (1, Kind::F16, "F16"),
     (2, Kind::Q4_0, "Q4_0"),
     (3, Kind::Q4_1, "Q4_1"),
+    (6, Kind::Q5_0, "Q5_0"),
     (8, Kind::Q8_0, "Q8_0"),
+    (12, Kind::Q4K, "Q4_K"),
+    (14, Kind::Q6K, "Q6_K"),
     (30, Kind::Bf16, "BF16"),
 ];
 
@@ -48,7 +61,8 @@ impl Kind {
     pub fn elements(self) -> usize {
         match self {
             Kind::F32 | Kind::F16 | Kind::Bf16 => 1,
-            Kind::Q4_0 | Kind::Q4_1 | Kind::Q8_0 => BLOCK,
+            Kind::Q4_0 | Kind::Q4_1 | Kind::Q5_0 | Kind::Q8_0 => BLOCK,
+            Kind::Q4K | Kind::Q6K => SUPER,
         }
     }
 
@@ -59,7 +73,10 @@ impl Kind {
             Kind::F16 | Kind::Bf16 => HALF_BYTES,
             Kind::Q4_0 => HALF_BYTES + BLOCK / 2,
             Kind::Q4_1 => 2 * HALF_BYTES + BLOCK / 2,
+            Kind::Q5_0 => HALF_BYTES + BLOCK / 8 + BLOCK / 2,
             Kind::Q8_0 => HALF_BYTES + BLOCK,
+            Kind::Q4K => 2 * HALF_BYTES + SCALES + SUPER / 2,
+            Kind::Q6K => SUPER / 2 + SUPER / 4 + SUPER / 16 + HALF_BYTES,
         }
     }
 
@@ -80,6 +97,9 @@ impl Kind {
                     let (d, m) = (half(block), half(&block[HALF_BYTES..]));
                     nibbles(&block[2 * HALF_BYTES..], to, |q| d * f32::from(q) + m);
                 }
+                Kind::Q5_0 => q5_0(block, to),
+                Kind::Q4K => q4_k(block, to),
+                Kind::Q6K => q6_k(block, to),
                 Kind::Q8_0 => {
                     let d = half(block);
                     let codes = block[HALF_BYTES..].iter();
@@ -91,9 +111,63 @@ impl Kind {
 }
 
 /// The first half of a block lies in the low nibbles, the second in the high ones.
-fn nibbles(codes: &[u8], to: &mut Vec<f32>, number: impl Fn(u8) -> f32) {
+fn nibbles(codes: &[u8], to: &mut Vec<f32>, mut number: impl FnMut(u8) -> f32) {
     to.extend(codes.iter().map(|code| number(code & 0xf)));
     to.extend(codes.iter().map(|code| number(code >> 4)));
+}
+
+/// Nibbles as in `nibbles`, their fifth bits in a word before them.
+fn q5_0(block: &[u8], to: &mut Vec<f32>) {
+    let (d, codes) = (half(block), &block[HALF_BYTES..]);
+    let fifth = u32::from_le_bytes([codes[0], codes[1], codes[2], codes[3]]);
+    let mut at = 0;
+    nibbles(&codes[BLOCK / 8..], to, |q| {
+        let whole = u32::from(q) | (fifth >> at & 1) << 4;
+        at += 1;
+        d * (whole as f32 - 16.0)
+    });
+}
+
+/// Two parts of 32 share 32 bytes, the first in the low nibbles.
+fn q4_k(block: &[u8], to: &mut Vec<f32>) {
+    let (d, m) = (half(block), half(&block[HALF_BYTES..]));
+    let (scales, codes) = block[2 * HALF_BYTES..].split_at(SCALES);
+    for (pair, codes) in codes.chunks_exact(BLOCK).enumerate() {
+        for (part, shift) in [(2 * pair, 0), (2 * pair + 1, 4)] {
+            let [scale, least] = six_bits(scales, part);
+            let (scale, least) = (d * scale, m * least);
+            let numbers = codes.iter().map(|code| f32::from(code >> shift & 0xf));
+            to.extend(numbers.map(|q| scale * q - least));
+        }
+    }
+}
+
+/// Scale and minimum of a part: the first four have the low six bits of a byte each, the others a
+/// nibble of the last four bytes and the two bits that the first ones leave.
+fn six_bits(scales: &[u8], part: usize) -> [f32; 2] {
+    let bits = match part {
+        0..4 => [scales[part] & 63, scales[part + 4] & 63],
+        _ => [
+            scales[part + 4] & 0xf | scales[part - 4] >> 6 << 4,
+            scales[part + 4] >> 4 | scales[part] >> 6 << 4,
+        ],
+    };
+    bits.map(f32::from)
+}
+
+/// Two halves of 128: 64 bytes of nibbles each, then 32 of the upper two bits, then signed scales.
+fn q6_k(block: &[u8], to: &mut Vec<f32>) {
+    let (low, rest) = block.split_at(SUPER / 2);
+    let (high, rest) = rest.split_at(SUPER / 4);
+    let (scales, d) = rest.split_at(SUPER / 16);
+    let d = half(d);
+    for at in 0..SUPER {
+        let (side, quarter, byte) = (at / 128, at % 128 / 32, at % 32);
+        let nibble = low[64 * side + quarter % 2 * 32 + byte] >> (quarter / 2 * 4) & 0xf;
+        let upper = high[32 * side + byte] >> (2 * quarter) & 3;
+        let code = f32::from(nibble | upper << 4) - 32.0;
+        to.push(d * f32::from(scales[at / 16].cast_signed()) * code);
+    }
 }
 
 /// The F16 number in the first two bytes, exactly.

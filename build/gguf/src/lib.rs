@@ -1,16 +1,17 @@
 //! Conversion of a GGUF file to the files of a checkpoint, as Hugging Face lays them out.
 //!
 //! ```text
-//! read ── metadata ─┬─ llama ───── config.json, generation_config.json
+//! read ── metadata ─┬─ model ───── config.json, generation_config.json
 //!      │            └─ tokenizer ─ tokenizer.json, tokenizer_config.json, chat_template.jinja
-//!      └─ tensors ─ llama (names, order of rows) ─ blocks (numbers) ─ write ─ model.safetensors
+//!      └─ tensors ─ model (names, order of rows) ─ blocks (numbers) ─ write ─ model.safetensors
 //! ```
 //!
 //! Strict: a key, tensor or type that nobody here knows could change answers, so it is an error.
 
 mod blocks;
+mod config;
 mod keys;
-mod llama;
+mod model;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -19,8 +20,8 @@ mod write;
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, BufWriter};
-use std::path::Path;
+use std::io::{self, BufWriter, Read};
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -70,17 +71,22 @@ fn fail<T>(
     })
 }
 
-/// Makes the files of a checkpoint in the folder `to` of the GGUF file `from`, whose matrices
-/// become `element`.
+/// Makes the files of a checkpoint in the folder `to` of a GGUF file, whose matrices become
+/// `element`; `parts` are those of the file, in order.
 ///
 /// # Errors
 /// The file with the byte, key or tensor that is wrong, or a file that cannot be read or written.
-pub fn convert(from: &Path, to: &Path, element: Element) -> Result<(), String> {
-    let name = from.file_name().unwrap_or_default().display();
-    let bytes = fs::read(from).map_err(|why| format!("{name} cannot be read: {why}"))?;
+pub fn convert(parts: &[PathBuf], to: &Path, element: Element) -> Result<(), String> {
+    let mut bytes = Vec::new();
+    for part in parts {
+        let read = File::open(part).and_then(|mut file| file.read_to_end(&mut bytes));
+        read.map_err(|why| format!("{} cannot be read: {why}", part.display()))?;
+    }
+    let first = parts.first().and_then(|part| part.file_name());
+    let name = first.unwrap_or_default().display();
     let wrong = |why: GgufError| format!("{name}: {why}");
     let gguf = read::Gguf::parse(&bytes).map_err(wrong)?;
-    let model = llama::Llama::of(&gguf).map_err(wrong)?;
+    let model = model::Model::of(&gguf).map_err(wrong)?;
     let tokens = tokenizer::Tokens::of(&gguf).map_err(wrong)?;
     let tensors = model.tensors(&gguf).map_err(wrong)?;
     let into = |name: &str| to.join(name);
@@ -88,7 +94,9 @@ pub fn convert(from: &Path, to: &Path, element: Element) -> Result<(), String> {
     json(&into(GENERATION_CONFIG), &tokens.generation_config())?;
     json(&into(TOKENIZER), &tokens.definition())?;
     json(&into(TOKENIZER_CONFIG), &tokens.config(model.positions))?;
-    fs::write(into(TEMPLATE), &tokens.template).map_err(unwritten(TEMPLATE))?;
+    if let Some(template) = &tokens.template {
+        fs::write(into(TEMPLATE), template).map_err(unwritten(TEMPLATE))?;
+    }
     weights(&into(WEIGHTS), &tensors, element)
 }
 

@@ -132,6 +132,64 @@ fn llama() -> Draft {
     draft
 }
 
+/// The same dimensions with the tensors of Gemma 3, in seven layers, and pieces for tokens.
+fn gemma3() -> Draft {
+    let mut draft = llama();
+    draft.tensors.truncate(2);
+    draft.keys.retain(|(key, ..)| !key.starts_with("llama."));
+    draft
+        .keys
+        .retain(|(key, ..)| key != "tokenizer.ggml.merges");
+    draft
+        .keys
+        .retain(|(key, ..)| key != "tokenizer.chat_template");
+    draft.key("general.architecture", TEXT, text("gemma3"));
+    for (key, value) in [
+        ("block_count", 7),
+        ("context_length", 64),
+        ("embedding_length", 8),
+        ("feed_forward_length", 12),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 1),
+        ("attention.key_length", 6),
+        ("attention.value_length", 6),
+        ("attention.sliding_window", 5),
+    ] {
+        draft.whole(&format!("gemma3.{key}"), value);
+    }
+    let eps = 1e-6f32.to_le_bytes().to_vec();
+    draft.key("gemma3.attention.layer_norm_rms_epsilon", F32, eps);
+    draft.key("gemma3.rope.freq_base", F32, 1e6f32.to_le_bytes().to_vec());
+    draft.key("tokenizer.ggml.model", TEXT, text("llama"));
+    draft.key("tokenizer.ggml.add_bos_token", BOOL, vec![1]);
+    let tokens = ["<bos>", "a", "b", "ab", "<0x0A>", "aab"].map(text);
+    draft.key("tokenizer.ggml.tokens", LIST, list(TEXT, tokens.to_vec()));
+    let types = [3i32, 1, 1, 1, 6, 1].map(|kind| kind.to_le_bytes().to_vec());
+    draft.key("tokenizer.ggml.token_type", LIST, list(I32, types.to_vec()));
+    let scores = [0f32, -8.0, -9.0, -1.0, 0.0, -2.0].map(|score| score.to_le_bytes().to_vec());
+    draft.key("tokenizer.ggml.scores", LIST, list(F32, scores.to_vec()));
+    for layer in 0..7 {
+        for (name, dimensions) in [
+            ("attn_norm", vec![8]),
+            ("post_attention_norm", vec![8]),
+            ("ffn_norm", vec![8]),
+            ("post_ffw_norm", vec![8]),
+            ("attn_q_norm", vec![6]),
+            ("attn_k_norm", vec![6]),
+            ("attn_q", vec![8, 12]),
+            ("attn_k", vec![8, 6]),
+            ("attn_v", vec![8, 6]),
+            ("attn_output", vec![12, 8]),
+            ("ffn_gate", vec![8, 12]),
+            ("ffn_up", vec![8, 12]),
+            ("ffn_down", vec![12, 8]),
+        ] {
+            draft.counting(&format!("blk.{layer}.{name}"), &dimensions);
+        }
+    }
+    draft
+}
+
 /// A folder that is removed when dropped.
 struct Scratch(PathBuf);
 
@@ -146,7 +204,7 @@ impl Scratch {
     fn convert(&self, draft: &Draft, element: Element) -> Result<(), String> {
         let from = self.0.join("m.gguf");
         std::fs::write(&from, draft.bytes()).unwrap();
-        convert(&from, &self.0, element)
+        convert(&[from], &self.0, element)
     }
 
     fn read(&self, name: &str) -> Vec<u8> {
@@ -308,10 +366,10 @@ fn what_could_change_answers_and_is_not_known_is_refused() {
 #[test]
 fn another_kind_is_refused_by_name() {
     for (key, name) in [
-        ("general.architecture", "`qwen2` is not `llama`"),
+        ("general.architecture", "`qwen2` is none of llama, gemma3"),
         (
             "tokenizer.ggml.model",
-            "`qwen2` is not `gpt2`, byte-level BPE",
+            "`qwen2` is not `gpt2`, byte-level BPE, or `llama`, pieces",
         ),
         ("tokenizer.ggml.pre", "`qwen2` is none of gpt-2, smollm"),
     ] {
@@ -387,7 +445,12 @@ fn merges_and_types_fit_the_tokens() {
 #[test]
 fn what_is_missing_is_named() {
     for key in llama().keys.iter().map(|(key, _, _)| key) {
-        let optional = ["vocab_size", "add_bos_token", "unknown_token_id"];
+        let optional = [
+            "vocab_size",
+            "add_bos_token",
+            "unknown_token_id",
+            "chat_template",
+        ];
         let mut draft = llama();
         draft.keys.retain(|(known, _, _)| known != key);
         match optional.iter().any(|end| key.ends_with(end)) {
@@ -483,8 +546,8 @@ fn malformed_files_are_refused_with_the_place() {
     draft.tensors.push(draft.tensors[0].clone());
     assert!(at(&draft).ends_with("tensor `token_embd.weight`: comes twice"));
     draft.tensors.pop();
-    draft.tensors[0].2 = 14;
-    assert!(at(&draft).contains("tensor `token_embd.weight`: the type 14, not one of 0 (F32)"));
+    draft.tensors[0].2 = 99;
+    assert!(at(&draft).contains("tensor `token_embd.weight`: the type 99, not one of 0 (F32)"));
     draft.tensors[0].2 = 8;
     assert!(
         at(&draft).ends_with("tensor `token_embd.weight`: rows of 8 elements are no blocks of 32")
@@ -544,7 +607,7 @@ fn no_change_of_bytes_is_a_panic() {
         if Gguf::parse(&changed).is_ok() {
             read += 1;
             std::fs::write(&from, &changed).unwrap();
-            let _ = convert(&from, &scratch.0, Element::Bf16);
+            let _ = convert(std::slice::from_ref(&from), &scratch.0, Element::Bf16);
         }
     }
     assert!((CHANGES / 10..CHANGES).contains(&read), "{read}");
@@ -623,4 +686,136 @@ fn bf16_is_the_nearest_number_and_the_even_one_of_two() {
         Element::Bf16.push(number, &mut found);
         assert_eq!(found, bits.to_le_bytes(), "{number}");
     }
+}
+
+#[test]
+fn norms_of_gemma_lose_the_one_that_was_added_and_rows_keep_their_order() {
+    let scratch = converted("gemma", &gemma3());
+    let norm = |name: &str| scratch.tensor(&format!("{name}.weight")).1;
+    let counted: Vec<f32> = (0..8).map(|n| n as f32 - 1.0).collect();
+    assert_eq!(norm("model.norm"), counted);
+    for name in [
+        "pre_feedforward",
+        "post_feedforward",
+        "post_attention",
+        "input",
+    ] {
+        assert_eq!(norm(&format!("model.layers.6.{name}_layernorm")), counted);
+    }
+    assert_eq!(norm("model.layers.0.self_attn.k_norm"), counted[..6]);
+    let (shape, rows) = scratch.tensor("model.layers.0.self_attn.q_proj.weight");
+    assert_eq!((shape, rows[8]), (vec![12, 8], 8.0));
+}
+
+#[test]
+fn every_sixth_layer_of_gemma_sees_all_positions() {
+    let scratch = converted("gemma-config", &gemma3());
+    let config = scratch.json(CONFIG);
+    let kinds = config["layer_types"].as_array().unwrap().iter();
+    let full: Vec<_> = kinds.map(|kind| kind == "full_attention").collect();
+    assert_eq!(full, [false, false, false, false, false, true, false]);
+    assert_eq!(
+        (&config["sliding_window"], &config["head_dim"]),
+        (&5.into(), &6.into())
+    );
+    assert_eq!(
+        config["rope_parameters"]["sliding_attention"]["rope_theta"],
+        1e4
+    );
+    assert_eq!(
+        config["rope_parameters"]["full_attention"]["rope_theta"],
+        1e6
+    );
+    assert!(!scratch.0.join(TEMPLATE).exists());
+}
+
+#[test]
+fn pieces_of_the_highest_score_are_merged_first() {
+    let definition = converted("pieces", &gemma3()).json(TOKENIZER);
+    let model = &definition["model"];
+    assert_eq!(
+        model["merges"],
+        serde_json::json!([["a", "b"], ["a", "ab"]])
+    );
+    assert_eq!(model["byte_fallback"], true);
+    assert_eq!(definition["added_tokens"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        definition["post_processor"]["special_tokens"]["<bos>"]["ids"][0],
+        0
+    );
+}
+
+#[test]
+fn a_score_for_each_piece_is_needed() {
+    let mut draft = gemma3();
+    draft.key("tokenizer.ggml.scores", LIST, list(F32, vec![]));
+    let why = refused("scores", &draft);
+    assert!(
+        why.ends_with("key `tokenizer.ggml.scores`: has 0 items, of 6 tokens"),
+        "{why}"
+    );
+}
+
+/// Elements of a block that is zero but for some bytes.
+fn decoded(kind: Kind, bytes: &[(usize, u8)]) -> Vec<f32> {
+    let mut block = vec![0; kind.bytes()];
+    bytes.iter().for_each(|&(at, byte)| block[at] = byte);
+    let mut numbers = Vec::new();
+    kind.dequantise(&block, &mut numbers);
+    assert_eq!(numbers.len(), kind.elements());
+    numbers
+}
+
+/// High byte of the F16 number 1.
+const ONE: u8 = 0x3c;
+
+#[test]
+fn fifth_bits_lie_in_a_word_of_their_own() {
+    let found = decoded(
+        Kind::Q5_0,
+        &[(1, ONE), (2, 1), (5, 0x80), (6, 0x21), (21, 0xf0)],
+    );
+    assert_eq!(
+        [0, 1, 16, 31].map(|at| found[at]),
+        [1.0, -16.0, -14.0, 15.0]
+    );
+}
+
+#[test]
+fn scales_of_parts_are_six_bits() {
+    let (d, m, scales, codes) = (1, 3, 4, 16);
+    let found = decoded(
+        Kind::Q4K,
+        &[
+            (d, ONE),
+            (m, ONE),
+            (scales, 0x42),
+            (scales + 1, 1),
+            (scales + 4, 0x83),
+            (scales + 8, 0x21),
+            (codes, 0x54),
+            (codes + 64, 0x01),
+        ],
+    );
+    // 2 * 4 - 3, 1 * 5 - 0, (1 | 1 << 4) * 1 - (2 | 2 << 4).
+    assert_eq!([0, 32, 128].map(|at| found[at]), [5.0, 5.0, -17.0]);
+}
+
+#[test]
+fn upper_bits_of_six_lie_behind_the_nibbles() {
+    let (high, scales, d) = (128, 192, 209);
+    let bytes = [
+        (d, ONE),
+        (0, 0x21),
+        (high, 0x03),
+        (scales, 0xff),
+        (scales + 4, 2),
+        (scales + 8, 1),
+        (64, 0x05),
+    ];
+    let found = decoded(Kind::Q6K, &bytes);
+    assert_eq!(
+        [0, 1, 64, 128].map(|at| found[at]),
+        [-17.0, 32.0, -60.0, -27.0]
+    );
 }

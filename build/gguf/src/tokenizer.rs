@@ -1,12 +1,16 @@
-//! The tokenizer of a GGUF as Hugging Face's `tokenizer.json`: byte-level BPE.
+//! The tokenizer of a GGUF as Hugging Face's `tokenizer.json`: byte-level BPE, or the pieces of
+//! SentencePiece, whose scores say which pair is merged first.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use serde_json::{Value as Json, json};
 
 use super::GgufError;
 use super::read::{Gguf, Value};
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
+const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -26,11 +30,16 @@ const KNOWN: [&str; 11] = [
     "tokens",
 ];
 const UNKNOWN: &str = "unknown_token_id";
+/// Keys of pieces beside them.
+const OF_PIECES: [&str; 2] = ["add_sep_token", "scores"];
+/// A space inside of pieces.
+const SPACE: &str = "\u{2581}";
 
 /// Types of tokens, of `enum llama_token_type`.
 const NORMAL: u64 = 1;
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
+const BYTE: u64 = 6;
 
 /// How a text is cut before pairs are merged, by the name that llama.cpp has for it: whether each
 /// digit stands alone. GPT-2's expression cuts the rest.
@@ -44,13 +53,22 @@ pub struct Tokens {
     /// Ids and whether the token structures a prompt, ascending.
     added: Vec<(usize, bool)>,
     merges: Vec<(String, String)>,
-    single_digits: bool,
+    kind: Kind,
     pub bos: usize,
     pub eos: usize,
     pub pad: usize,
     unknown: Option<usize>,
-    /// Chat template.
-    pub template: String,
+    /// Chat template, if the model has one.
+    pub template: Option<String>,
+}
+
+/// How a text becomes tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// Pairs of bytes are merged.
+    ByteLevel { single_digits: bool },
+    /// Pairs of characters are merged; those without a token are bytes. Texts begin with a token.
+    Pieces,
 }
 
 impl Tokens {
@@ -59,28 +77,43 @@ impl Tokens {
     /// # Errors
     /// Another kind of tokenizer, or lists that do not fit each other.
     pub fn of(gguf: &Gguf<'_>) -> Result<Tokens, GgufError> {
-        gguf.only("tokenizer.ggml.", &[&KNOWN[..], &[UNKNOWN]].concat())?;
-        for flag in ["add_bos_token", "add_eos_token", "add_space_prefix"] {
+        let model = gguf.text(MODEL)?;
+        let (own, unset): (&[&str], &[&str]) = match model {
+            "gpt2" => (&[UNKNOWN], &["add_bos_token"]),
+            "llama" => (&[UNKNOWN, OF_PIECES[0], OF_PIECES[1]], &["add_sep_token"]),
+            _ => {
+                let rule = format!("`{model}` is not `gpt2`, byte-level BPE, or `llama`, pieces");
+                return gguf.wrong(MODEL, rule);
+            }
+        };
+        gguf.only("tokenizer.ggml.", &[&KNOWN[..], own].concat())?;
+        for flag in [unset, &["add_eos_token", "add_space_prefix"]].concat() {
             gguf.unset(&format!("tokenizer.ggml.{flag}"))?;
         }
-        let model = gguf.text(MODEL)?;
-        if model != "gpt2" {
-            return gguf.wrong(MODEL, format!("`{model}` is not `gpt2`, byte-level BPE"));
-        }
         let texts = texts(gguf)?;
+        let (kind, merges) = match model {
+            "gpt2" => {
+                let single_digits = single_digits(gguf)?;
+                (Kind::ByteLevel { single_digits }, merges(gguf, &texts)?)
+            }
+            _ => (Kind::Pieces, merges_of_pieces(gguf, &texts)?),
+        };
         let special = |name: &str| special(gguf, name, texts.len());
         let has_unknown = gguf
             .metadata
             .contains_key(&format!("tokenizer.ggml.{UNKNOWN}"));
         Ok(Tokens {
             added: added(gguf, texts.len())?,
-            merges: merges(gguf, &texts)?,
-            single_digits: single_digits(gguf)?,
+            merges,
+            kind,
             bos: special("bos_token_id")?,
             eos: special("eos_token_id")?,
             pad: special("padding_token_id")?,
             unknown: has_unknown.then(|| special(UNKNOWN)).transpose()?,
-            template: gguf.text(TEMPLATE)?.to_string(),
+            template: match gguf.metadata.contains_key(TEMPLATE) {
+                true => Some(gguf.text(TEMPLATE)?.to_string()),
+                false => None,
+            },
             texts,
         })
     }
@@ -96,27 +129,35 @@ impl Tokens {
             normalized: false,
             special,
         });
-        let digits = self.single_digits.then_some(Cutter::Digits {
+        let (pieces, digits) = match self.kind {
+            Kind::ByteLevel { single_digits } => (false, single_digits),
+            Kind::Pieces => (true, false),
+        };
+        let digits = digits.then_some(Cutter::Digits {
             individual_digits: true,
         });
         let pretokenizers = digits.into_iter().chain([BYTE_LEVEL]).collect();
+        let unknown = self.unknown.map(|id| self.texts[id].as_str());
         Definition {
             version: "1.0",
             truncation: None,
             padding: None,
             added_tokens: added.collect(),
-            normalizer: None,
-            pre_tokenizer: Cutter::Sequence { pretokenizers },
-            post_processor: None,
-            decoder: BYTE_LEVEL,
+            normalizer: pieces.then(|| replace(" ", SPACE)),
+            pre_tokenizer: (!pieces).then_some(Cutter::Sequence { pretokenizers }),
+            post_processor: pieces.then(|| self.beginning()),
+            decoder: match pieces {
+                true => Decoder::Pieces(joined()),
+                false => Decoder::Bytes(BYTE_LEVEL),
+            },
             model: Model {
                 kind: "BPE",
                 dropout: None,
-                unk_token: None,
+                unk_token: unknown.filter(|_| pieces),
                 continuing_subword_prefix: None,
                 end_of_word_suffix: None,
-                fuse_unk: false,
-                byte_fallback: false,
+                fuse_unk: pieces,
+                byte_fallback: pieces,
                 ignore_merges: false,
                 vocab: Vocabulary(&self.texts),
                 merges: &self.merges,
@@ -124,10 +165,23 @@ impl Tokens {
         }
     }
 
+    /// The token that texts begin with.
+    fn beginning(&self) -> Json {
+        let text = &self.texts[self.bos];
+        let first = json!({"SpecialToken": {"id": text, "type_id": 0}});
+        let of = |name: &str| json!({"Sequence": {"id": name, "type_id": 0}});
+        json!({
+            "type": "TemplateProcessing",
+            "single": [first, of("A")],
+            "pair": [first, of("A"), first, of("B")],
+            "special_tokens": {text: {"id": text, "ids": [self.bos], "tokens": [text]}},
+        })
+    }
+
     /// `tokenizer_config.json`.
     pub fn config(&self, positions: usize) -> TokenizerConfig<'_> {
         TokenizerConfig {
-            add_bos_token: false,
+            add_bos_token: self.kind == Kind::Pieces,
             add_prefix_space: false,
             bos_token: &self.texts[self.bos],
             clean_up_tokenization_spaces: false,
@@ -174,11 +228,11 @@ fn added(gguf: &Gguf<'_>, count: usize) -> Result<Vec<(usize, bool)>, GgufError>
             _ => 0,
         };
         match number {
-            NORMAL => {}
+            NORMAL | BYTE => {}
             CONTROL | USER_DEFINED => added.push((id, number == CONTROL)),
             _ => {
                 let rule = format!(
-                    "token {id} is of {kind:?}, not of {NORMAL}, {CONTROL} or {USER_DEFINED}"
+                    "token {id} is of {kind:?}, none of {NORMAL}, {CONTROL}, {USER_DEFINED}, {BYTE}"
                 );
                 return gguf.wrong(TYPES, rule);
             }
@@ -213,6 +267,50 @@ fn merges(gguf: &Gguf<'_>, texts: &[String]) -> Result<Vec<(String, String)>, Gg
     merges.collect()
 }
 
+/// Pairs of pieces that make one, those of the highest score first, where scores say the order.
+fn merges_of_pieces(gguf: &Gguf<'_>, texts: &[String]) -> Result<Vec<(String, String)>, GgufError> {
+    let (scores, types) = (gguf.list(SCORES)?, gguf.list(TYPES)?);
+    if scores.len() != texts.len() || types.len() != texts.len() {
+        let rule = format!("has {} items, of {} tokens", scores.len(), texts.len());
+        return gguf.wrong(SCORES, rule);
+    }
+    let is_piece = |kind: &Value| matches!(kind, Value::Signed(1) | Value::Unsigned(NORMAL));
+    let ids: std::collections::HashMap<&str, usize> = texts
+        .iter()
+        .zip(types)
+        .enumerate()
+        .filter(|(_, (_, kind))| is_piece(kind))
+        .map(|(id, (text, _))| (text.as_str(), id))
+        .collect();
+    let mut pairs = Vec::new();
+    for (text, &id) in &ids {
+        let Value::Single(score) = scores[id] else {
+            return gguf.wrong(SCORES, format!("{:?} is no number of F32", scores[id]));
+        };
+        for (at, _) in text.char_indices().skip(1) {
+            let (left, right) = text.split_at(at);
+            if let (Some(first), Some(second)) = (ids.get(left), ids.get(right)) {
+                pairs.push((score, [*first, *second]));
+            }
+        }
+    }
+    // Of the ways to one piece the one with the longest beginning goes first.
+    let length = |[left, _]: &[usize; 2]| texts[*left].len();
+    pairs.sort_by(|(a, of_a), (b, of_b)| b.total_cmp(a).then(length(of_b).cmp(&length(of_a))));
+    let pair = |(_, [left, right]): (f32, [usize; 2])| (texts[left].clone(), texts[right].clone());
+    Ok(pairs.into_iter().map(pair).collect())
+}
+
+fn replace(from: &str, to: &str) -> Json {
+    json!({"type": "Replace", "pattern": {"String": from}, "content": to})
+}
+
+/// What makes a text of pieces.
+fn joined() -> Json {
+    let [bytes, fuse] = ["ByteFallback", "Fuse"].map(|kind| json!({"type": kind}));
+    json!({"type": "Sequence", "decoders": [replace(SPACE, " "), bytes, fuse]})
+}
+
 fn single_digits(gguf: &Gguf<'_>) -> Result<bool, GgufError> {
     let name = gguf.text(PRE)?;
     let known = PRE_TOKENIZERS.iter().find(|(known, _)| *known == name);
@@ -240,10 +338,10 @@ pub struct Definition<'a> {
     truncation: Option<()>,
     padding: Option<()>,
     added_tokens: Vec<Added<'a>>,
-    normalizer: Option<()>,
-    pre_tokenizer: Cutter,
-    post_processor: Option<()>,
-    decoder: Cutter,
+    normalizer: Option<Json>,
+    pre_tokenizer: Option<Cutter>,
+    post_processor: Option<Json>,
+    decoder: Decoder,
     model: Model<'a>,
 }
 
@@ -256,6 +354,14 @@ struct Added<'a> {
     rstrip: bool,
     normalized: bool,
     special: bool,
+}
+
+/// What joins tokens.
+#[derive(serde::Serialize)]
+#[serde(untagged)]
+enum Decoder {
+    Bytes(Cutter),
+    Pieces(Json),
 }
 
 /// A part of the definition that cuts texts; the last one joins them as well.
@@ -286,8 +392,9 @@ struct Model<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     dropout: Option<()>,
-    /// None: bytes without a token of their own are left out, as llama.cpp leaves them out.
-    unk_token: Option<()>,
+    /// None of byte-level BPE: bytes without a token of their own are left out, as llama.cpp
+    /// leaves them out.
+    unk_token: Option<&'a str>,
     continuing_subword_prefix: Option<()>,
     end_of_word_suffix: Option<()>,
     fuse_unk: bool,

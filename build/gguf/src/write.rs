@@ -20,6 +20,8 @@ pub struct Tensor<'a> {
     /// Heads whose rows are interleaved in `data`: pairs of each are `head / 2` rows apart in what
     /// is written. `None` where rows keep their order.
     pub interleaved: Option<usize>,
+    /// One was added to what is to be written.
+    pub plus_one: bool,
 }
 
 impl Tensor<'_> {
@@ -105,8 +107,9 @@ fn data(to: &mut impl Write, tensor: &Tensor<'_>, element: Element) -> io::Resul
         numbers.clear();
         bytes.clear();
         tensor.kind.dequantise(stored, &mut numbers);
+        let added = if tensor.plus_one { 1.0 } else { 0.0 };
         for &number in &numbers {
-            element.push(number, &mut bytes);
+            element.push(number - added, &mut bytes);
         }
         to.write_all(&bytes)?;
     }

@@ -234,6 +234,10 @@ pub const VOCAB: usize = 3072;
 pub const TIED_HEAD: bool = false;
 /// Whether some matrices have biases of their results.
 pub const BIASED: bool = false;
+/// Factor of the rows of the embedding.
+pub const EMBEDDING_SCALE: f32 = 1.0;
+/// Bound that logits approach, as a hyperbolic tangent does; 0 if there is none.
+pub const LOGIT_CAP: f32 = 0.0;
 /// Epsilon of every norm.
 pub const NORM_EPS: f32 = 1e-6;
 /// Multi-token-prediction layers (0 or 1).
@@ -282,8 +286,10 @@ impl crate::shapes::Attention for Full {
     const HEAD_DIM: usize = 256;
     const ROTARY_DIM: usize = 64;
     const ROPE: crate::shapes::Rope = crate::shapes::Rope { theta: 10000000.0, scaling: None };
+    const SCALE: f32 = 0.0625;
     const GATED: bool = true;
     const NORMED: bool = true;
+    const VALUES_NORMED: bool = false;
     const WINDOW: Option<usize> = None;
     const SINKS: bool = false;
 }
@@ -304,7 +310,7 @@ impl crate::shapes::Experts for Moe {
     const INTERMEDIATE: usize = 128;
     const SHARED: usize = 128;
     const ROWS_NVFP4: bool = false;
-    const CLAMPED: bool = false;
+    const ACTIVATION: crate::shapes::Activation = crate::shapes::Activation::Silu;
 }
 /// Values of an expression for each shape of attention, which it calls `$shape`.
 macro_rules! each_attention {
@@ -478,16 +484,20 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "family", pointer: "/use_sliding_window", elsewhere: &[], right: Cow::Borrowed(r#"[false]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/attention_chunk_size", elsewhere: &[], right: Cow::Borrowed(r#"[null]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/attn_logit_softcapping", elsewhere: &[], right: Cow::Borrowed(r#"[null]"#), required: false, switch: None },
-    Fact { key: "family", pointer: "/final_logit_softcapping", elsewhere: &[], right: Cow::Borrowed(r#"[null]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/logit_scale", elsewhere: &[], right: Cow::Borrowed(r#"[1]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/logits_scaling", elsewhere: &[], right: Cow::Borrowed(r#"[1]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/embedding_multiplier", elsewhere: &[], right: Cow::Borrowed(r#"[1]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/residual_multiplier", elsewhere: &[], right: Cow::Borrowed(r#"[1]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/attention_multiplier", elsewhere: &[], right: Cow::Borrowed(r#"[null]"#), required: false, switch: None },
-    Fact { key: "family", pointer: "/query_pre_attn_scalar", elsewhere: &[], right: Cow::Borrowed(r#"[null]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/swiglu_limit", elsewhere: &[], right: Cow::Borrowed(r#"[null]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/swiglu_alpha", elsewhere: &[], right: Cow::Borrowed(r#"[null]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/is_causal", elsewhere: &[], right: Cow::Borrowed(r#"[true]"#), required: false, switch: None },
+    Fact { key: "family", pointer: "/use_bidirectional_attention", elsewhere: &[], right: Cow::Borrowed(r#"[false,null,"vision"]"#), required: false, switch: None },
+    Fact { key: "family", pointer: "/attention_k_eq_v", elsewhere: &[], right: Cow::Borrowed(r#"[false]"#), required: false, switch: None },
+    Fact { key: "family", pointer: "/hidden_size_per_layer_input", elsewhere: &[], right: Cow::Borrowed(r#"[0]"#), required: false, switch: None },
+    Fact { key: "family", pointer: "/num_kv_shared_layers", elsewhere: &[], right: Cow::Borrowed(r#"[0]"#), required: false, switch: None },
+    Fact { key: "family", pointer: "/enable_moe_block", elsewhere: &[], right: Cow::Borrowed(r#"[false]"#), required: false, switch: None },
+    Fact { key: "family", pointer: "/use_double_wide_mlp", elsewhere: &[], right: Cow::Borrowed(r#"[false]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/output_gate_type", elsewhere: &[], right: Cow::Borrowed(r#"["silu","swish"]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/mamba_ssm_dtype", elsewhere: &[], right: Cow::Borrowed(r#"["float32"]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/mtp_use_dedicated_embeddings", elsewhere: &[], right: Cow::Borrowed(r#"[false]"#), required: false, switch: None },
@@ -510,6 +520,8 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "norm_eps", pointer: "/rms_norm_eps", elsewhere: &[], right: Cow::Borrowed(r#"[1e-6]"#), required: true, switch: None },
     Fact { key: "layers.count", pointer: "/num_hidden_layers", elsewhere: &[], right: Cow::Borrowed(r#"[4]"#), required: false, switch: None },
     Fact { key: "mtp.layers", pointer: "/mtp_num_hidden_layers", elsewhere: &[], right: Cow::Borrowed(r#"[1]"#), required: false, switch: None },
+    Fact { key: "query_pre_attn_scalar", pointer: "/query_pre_attn_scalar", elsewhere: &[], right: Cow::Borrowed(r#"[null]"#), required: false, switch: None },
+    Fact { key: "logit_cap", pointer: "/final_logit_softcapping", elsewhere: &[], right: Cow::Borrowed(r#"[null]"#), required: false, switch: None },
     Fact { key: "attention.heads", pointer: "/num_attention_heads", elsewhere: &[], right: Cow::Borrowed(r#"[4]"#), required: true, switch: None },
     Fact { key: "attention.kv_heads", pointer: "/num_key_value_heads", elsewhere: &[], right: Cow::Borrowed(r#"[2]"#), required: true, switch: None },
     Fact { key: "attention.head_dim", pointer: "/head_dim", elsewhere: &[], right: Cow::Borrowed(r#"[256]"#), required: true, switch: None },

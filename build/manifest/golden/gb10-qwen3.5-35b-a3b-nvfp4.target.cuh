@@ -4,6 +4,7 @@
 namespace atlas::target {
 
 enum class KvFormat { f32, bf16, fp8 };
+enum class Activation { silu, gelu_tanh, clamped };
 enum class Format {
   bf16,
   nvfp4_compressed_tensors,
@@ -23,6 +24,10 @@ inline constexpr int VOCAB = 248320;
 inline constexpr bool TIED_HEAD = false;
 // Whether some matrices have biases of their results.
 inline constexpr bool BIASED = false;
+// Factor of the rows of the embedding.
+inline constexpr float EMBEDDING_SCALE = 1.0f;
+// Bound that logits approach, as a hyperbolic tangent does; 0 if there is none.
+inline constexpr float LOGIT_CAP = 0.0f;
 // Epsilon of every norm.
 inline constexpr float NORM_EPS = 1e-6f;
 // Ids below this are drafted by that layer.
@@ -73,8 +78,10 @@ struct Full {
   static constexpr int kKvHeads = 2;
   static constexpr int kHeadDim = 256;
   static constexpr int kRotaryDim = 64;
+  static constexpr float kScale = 0.0625f;
   static constexpr bool kGated = true;
   static constexpr bool kNormed = true;
+  static constexpr bool kValuesNormed = false;
   static constexpr int kWindow = 0;
   static constexpr bool kSinks = false;
 };
@@ -95,7 +102,7 @@ struct Moe {
   static constexpr int kIntermediate = 512;
   static constexpr int kShared = 512;
   static constexpr bool kRowsNvfp4 = false;
-  static constexpr bool kClamped = false;
+  static constexpr Activation kActivation = Activation::silu;
 };
 // The only one of its kind.
 using Delta = Gdn;
@@ -128,6 +135,11 @@ struct Attend {
 
 // Kernel `split_kv_bf16` of `attention`.
 struct Attention {
+  static constexpr int kThreads = 256;
+};
+
+// Kernel `vectors_f32` of `cap_logits`.
+struct CapLogits {
   static constexpr int kThreads = 256;
 };
 

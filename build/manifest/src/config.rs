@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use crate::error::ManifestError;
 use crate::facts::{FAMILY, Fact, contradiction};
-use crate::family::{AttentionWords, FeedForward, MLP, MOE, Mixers, SLIDING, Traits, WINDOW, Word};
+use crate::family::{
+    Activation, AttentionWords, FeedForward, MLP, MOE, Mixers, SLIDING, Traits, WINDOW, Word,
+};
 use crate::schema::model::{
     self as schema, AddedTokens, Attention, Gdn, Mixer, Model, RopeScaling, Yarn,
 };
@@ -50,9 +52,15 @@ impl Fact {
 pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     let model = &target.model;
     let mut facts = family_facts(target.traits(), &dense_layers(target));
-    let words = target.traits().mixers.attention();
-    facts.extend(rope(&model.attention, target.traits().mixers));
+    let words = target.traits().attention;
+    facts.extend(rope(&model.attention, target.traits()));
     facts.extend(dims(model));
+    facts.push(scale(model));
+    let cap = model.logit_cap.map_or(Value::Null, |cap| json!(cap));
+    facts.push(Fact {
+        required: model.logit_cap.is_some(),
+        ..fact("logit_cap", cap, "/final_logit_softcapping")
+    });
     facts.extend(attention(target, &model.attention, words));
     facts.extend(window(target));
     facts.extend(model.gdn.iter().flat_map(gdn));
@@ -77,9 +85,14 @@ pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
     let classes: Vec<_> = traits.classes.iter().map(|name| json!([name])).collect();
     let none = [Value::Null];
     let (one, no) = ([json!(1)], [json!(false)]);
-    let silu = [json!("silu"), json!("swish")];
+    let activation: Vec<_> = traits
+        .activation
+        .words()
+        .iter()
+        .map(|name| json!(name))
+        .collect();
     let clamped = |number: f64| {
-        [if traits.clamped {
+        [if traits.activation == Activation::Clamped {
             json!(number)
         } else {
             Value::Null
@@ -89,8 +102,8 @@ pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
     let mut facts = vec![
         of(&types, "/model_type"),
         of(&classes, "/architectures"),
-        of(&silu, "/hidden_act"),
-        of(&silu, "/hidden_activation"),
+        of(&activation, "/hidden_act"),
+        of(&activation, "/hidden_activation"),
         of(&[json!(traits.gated)], "/attn_output_gate"),
         of(&[json!(traits.biased)], "/attention_bias"),
         of(&no, "/qkv_bias"),
@@ -101,19 +114,18 @@ pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
         of(&no, "/use_sliding_window"),
         of(&none, "/attention_chunk_size"),
         of(&none, "/attn_logit_softcapping"),
-        of(&none, "/final_logit_softcapping"),
         of(&one, "/logit_scale"),
         of(&one, "/logits_scaling"),
         of(&one, "/embedding_multiplier"),
         of(&one, "/residual_multiplier"),
         of(&none, "/attention_multiplier"),
-        of(&none, "/query_pre_attn_scalar"),
         of(&limit, "/swiglu_limit"),
         of(&alpha, "/swiglu_alpha"),
         of(&[json!(true)], "/is_causal"),
     ];
+    facts.extend(gemma(traits));
     if traits.mixers == Mixers::Hybrid {
-        facts.push(of(&silu, "/output_gate_type"));
+        facts.push(of(&activation, "/output_gate_type"));
         facts.push(of(&[json!("float32")], "/mamba_ssm_dtype"));
         facts.push(of(&no, "/mtp_use_dedicated_embeddings"));
     }
@@ -121,6 +133,28 @@ pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
         facts.extend(routing(traits, dense));
     }
     facts
+}
+
+/// Switches of Gemma's configurations: `"vision"` is about images alone.
+fn gemma(traits: &Traits) -> Vec<Fact> {
+    let of = |right: &[Value], pointer| one_of(FAMILY, right, pointer);
+    let causal = [json!(false), Value::Null, json!("vision")];
+    let keys = of(&[json!(traits.keys_are_values)], "/attention_k_eq_v");
+    let layers = of(&[json!(0)], "/hidden_size_per_layer_input");
+    vec![
+        of(&causal, "/use_bidirectional_attention"),
+        Fact {
+            required: traits.keys_are_values,
+            ..keys
+        },
+        Fact {
+            required: traits.keys_are_values,
+            ..layers
+        },
+        of(&[json!(0)], "/num_kv_shared_layers"),
+        of(&[json!(false)], "/enable_moe_block"),
+        of(&[json!(false)], "/use_double_wide_mlp"),
+    ]
 }
 
 /// Layers with an MLP.
@@ -155,9 +189,9 @@ fn routing(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
 }
 
 /// Rotary positions, in the words of both generations of configurations.
-fn rope(attention: &Attention, mixers: Mixers) -> Vec<Fact> {
-    let words = mixers.attention();
-    let scaling = match mixers {
+fn rope(attention: &Attention, traits: &Traits) -> Vec<Fact> {
+    let words = traits.attention;
+    let scaling = match traits.mixers {
         Mixers::Windowed => YARN,
         _ => SCALING,
     };
@@ -173,7 +207,7 @@ fn rope(attention: &Attention, mixers: Mixers) -> Vec<Fact> {
 
 /// Base of the frequencies, and the part of a head that turns.
 fn turns(attention: &Attention, words: &AttentionWords) -> Vec<Fact> {
-    let share = attention.rotary_dim as f64 / attention.head_dim as f64;
+    let share = attention.turned_share();
     vec![
         stated(&words.rope_theta, attention.rope_theta, true),
         stated(&words.rotary_dim, share, share != 1.0),
@@ -404,13 +438,22 @@ fn dims(model: &Model) -> Vec<Fact> {
         fact("hidden", model.hidden, "/hidden_size"),
         fact("vocab", model.vocab, "/vocab_size"),
         Fact {
-            required: model.tied_head,
+            required: model.tied_head != model.family.traits().tied,
             ..fact("tied_head", model.tied_head, "/tie_word_embeddings")
         },
         required("norm_eps", model.norm_eps, "/rms_norm_eps"),
         fact("layers.count", model.layers.count, "/num_hidden_layers"),
         fact("mtp.layers", model.mtp.layers, "/mtp_num_hidden_layers"),
     ]
+}
+
+/// Number whose root scores are divided by, in the words of families that state it.
+fn scale(model: &Model) -> Fact {
+    let (key, pointer) = ("query_pre_attn_scalar", "/query_pre_attn_scalar");
+    match model.query_pre_attn_scalar {
+        Some(stated) => required(key, stated, pointer),
+        None => fact(key, Value::Null, pointer),
+    }
 }
 
 fn attention(target: &Target, attention: &Attention, words: &AttentionWords) -> Vec<Fact> {
@@ -442,8 +485,12 @@ fn window(target: &Target) -> Vec<Fact> {
     let mut facts = vec![stated(&WINDOW, sliding.window, true)];
     facts.extend(turns(sliding, &SLIDING));
     facts.extend(attention(target, sliding, &SLIDING));
-    let unscaled = |pointer| one_of(FAMILY, &[json!("default")], pointer);
-    facts.extend(LAYER_ROPE_TYPES.map(unscaled));
+    let shapes = [&target.model.attention, sliding];
+    let kinds = LAYER_ROPE_TYPES.into_iter().zip(shapes);
+    facts.extend(kinds.map(|(pointer, its)| match its.turned_pairs {
+        Some(_) => required("attention.turned_pairs", "proportional", pointer),
+        None => fact(FAMILY, "default", pointer),
+    }));
     facts
 }
 

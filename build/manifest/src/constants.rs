@@ -87,6 +87,16 @@ fn model_constants(target: &Target) -> Vec<Constant> {
             value: biased,
         },
         Constant {
+            name: "EMBEDDING_SCALE",
+            doc: "Factor of the rows of the embedding.",
+            value: Value::Single(target.embedding_scale()),
+        },
+        Constant {
+            name: "LOGIT_CAP",
+            doc: "Bound that logits approach, as a hyperbolic tangent does; 0 if there is none.",
+            value: Value::Single(model.logit_cap.unwrap_or(0.0)),
+        },
+        Constant {
             name: "NORM_EPS",
             doc: "Epsilon of every norm.",
             value: eps,

@@ -11,10 +11,25 @@ use crate::weights::{Part, count, elements, piece_bytes};
 const F32_BYTES: u64 = 4;
 const BF16_BYTES: u64 = 2;
 
+/// The nearest BF16 number of a positive one, the even one of two.
+fn nearest_bf16(number: f64) -> f64 {
+    let bits = (number as f32).to_bits();
+    let rounded = bits + 0x7fff + (bits >> 16 & 1);
+    f32::from_bits(rounded & 0xffff_0000).into()
+}
+
 impl Target {
     /// A hidden or inner width as it is in memory.
     pub(crate) fn padded(&self, width: u64) -> u64 {
         width.next_multiple_of(self.leaf.numbers.pad)
+    }
+
+    /// Factor of the rows of the embedding, a BF16 number as in training code.
+    pub(crate) fn embedding_scale(&self) -> f64 {
+        match self.traits().scaled_embedding {
+            true => nearest_bf16((self.model.hidden as f64).sqrt()),
+            false => 1.0,
+        }
     }
 
     /// The model with its widths as they are in memory.

@@ -9,12 +9,14 @@ use crate::shapes::camel;
 use crate::target::Target;
 
 /// Constants that device code reads, beside formats.
-const DEVICE_CONSTANTS: [&str; 13] = [
+const DEVICE_CONSTANTS: [&str; 15] = [
     "HIDDEN",
     "CHANNELS",
     "BIASED",
     "VOCAB",
     "TIED_HEAD",
+    "EMBEDDING_SCALE",
+    "LOGIT_CAP",
     "NORM_EPS",
     "PAGE",
     "MAX_CONTEXT",
@@ -34,6 +36,7 @@ impl Target {
         );
         out += "namespace atlas::target {\n\n";
         out += "enum class KvFormat { f32, bf16, fp8 };\n";
+        out += "enum class Activation { silu, gelu_tanh, clamped };\n";
         out += "enum class Format {\n  bf16,\n  nvfp4_compressed_tensors,\n";
         out += "  nvfp4_modelopt,\n  fp8_block128,\n  fp8_tensor,\n  mxfp4\n};\n\n";
         for constant in constants(self).into_iter().filter(is_of_device) {

@@ -2,6 +2,8 @@
 //! checkpoints have.
 
 mod blocks;
+mod gemma3;
+mod gemma4;
 mod gpt_oss;
 mod llama;
 mod mixtral;
@@ -26,6 +28,8 @@ pub(crate) struct Traits {
     pub classes: &'static [&'static str],
     /// Token mixers of its layers.
     pub mixers: Mixers,
+    /// Words for the attention over all positions.
+    pub attention: &'static AttentionWords,
     /// Part of a layer behind its mixer.
     pub feed_forward: FeedForward,
     /// Each query comes with a gate of the head's result.
@@ -36,8 +40,22 @@ pub(crate) struct Traits {
     pub biased: bool,
     /// Each query head's softmax counts a learned score beside those of positions.
     pub sinks: bool,
-    /// Experts clamp their gates, as `shapes::CLAMP` of the server says.
-    pub clamped: bool,
+    /// Function of gate and up of an MLP, or of experts.
+    pub activation: Activation,
+    /// What a block adds is normed first.
+    pub sandwiched: bool,
+    /// Rows of the embedding are multiplied by the root of their width.
+    pub scaled_embedding: bool,
+    /// Number whose root attention's scores are divided by.
+    pub scale: Scale,
+    /// Values have an RMS norm of each head, without weights.
+    pub values_normed: bool,
+    /// Layers over all positions take values from the projection of keys.
+    pub keys_are_values: bool,
+    /// Hidden states are multiplied by a number of each layer behind it.
+    pub layer_scalars: bool,
+    /// The head is the embedding table where configurations do not say.
+    pub tied: bool,
     /// Weights of norms are stored less one, but for those of Gated DeltaNet.
     pub plus_one: bool,
     /// Configurations need not state an attention head's width where it is the hidden width's
@@ -59,12 +77,20 @@ const USUAL: Traits = Traits {
     types: &[],
     classes: &[],
     mixers: Mixers::Attention,
+    attention: &ATTENTION,
     feed_forward: FeedForward::Mlp,
     gated: false,
     normed: false,
     biased: false,
     sinks: false,
-    clamped: false,
+    activation: Activation::Silu,
+    sandwiched: false,
+    scaled_embedding: false,
+    scale: Scale::Head,
+    values_normed: false,
+    keys_are_values: false,
+    layer_scalars: false,
+    tied: false,
     plus_one: false,
     default_head_dim: false,
     states_norm: false,
@@ -87,17 +113,47 @@ pub(crate) enum Mixers {
 }
 
 impl Mixers {
-    /// Words for the attention over all positions.
-    pub(crate) const fn attention(self) -> &'static AttentionWords {
-        match self {
-            Mixers::Attention | Mixers::Hybrid | Mixers::Windowed => &ATTENTION,
-            Mixers::Sliding => &GLOBAL,
-        }
-    }
-
     /// Whether some layers attend over a window.
     pub(crate) fn slide(self) -> bool {
         matches!(self, Mixers::Sliding | Mixers::Windowed)
+    }
+}
+
+/// Numbers whose root attention's scores are divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// Elements of a head.
+    Head,
+    /// A fact of the model.
+    Stated,
+    /// Scores are as they are.
+    One,
+}
+
+/// Functions of gate and up, as `shapes::Activation` of the server says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activation {
+    Silu,
+    GeluTanh,
+    Clamped,
+}
+
+impl Activation {
+    /// Name in device code.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Activation::Silu => "silu",
+            Activation::GeluTanh => "gelu_tanh",
+            Activation::Clamped => "clamped",
+        }
+    }
+
+    /// Names of the gate's function in configurations.
+    pub(crate) fn words(self) -> &'static [&'static str] {
+        match self {
+            Activation::Silu | Activation::Clamped => &["silu", "swish"],
+            Activation::GeluTanh => &["gelu_pytorch_tanh"],
+        }
     }
 }
 
@@ -174,13 +230,22 @@ const GLOBAL: AttentionWords = AttentionWords {
     kv_heads: word("attention.kv_heads", &["/num_global_key_value_heads"]),
     head_dim: word("attention.head_dim", &["/global_head_dim"]),
     rotary_dim: word(
-        "attention.rotary_dim",
+        "attention.turned_pairs",
         &["/rope_parameters/full_attention/partial_rotary_factor"],
     ),
     rope_theta: word(
         "attention.rope_theta",
         &["/rope_parameters/full_attention/rope_theta"],
     ),
+};
+
+/// Words for layers over all positions beside those with a window, in the same heads.
+const ALIKE: AttentionWords = AttentionWords {
+    rope_theta: word(
+        "attention.rope_theta",
+        &["/rope_parameters/full_attention/rope_theta", "/rope_theta"],
+    ),
+    ..ATTENTION
 };
 
 /// Words for layers with a window.
@@ -194,7 +259,10 @@ pub(crate) const SLIDING: AttentionWords = AttentionWords {
     ),
     rope_theta: word(
         "sliding.rope_theta",
-        &["/rope_parameters/sliding_attention/rope_theta"],
+        &[
+            "/rope_parameters/sliding_attention/rope_theta",
+            "/rope_local_base_freq",
+        ],
     ),
 };
 
@@ -219,7 +287,9 @@ pub(crate) const MOE: Words = Words {
 
 impl Family {
     /// Each of them.
-    pub(crate) const ALL: [Family; 9] = [
+    pub(crate) const ALL: [Family; 11] = [
+        Family::Gemma3,
+        Family::Gemma4,
         Family::GptOss,
         Family::Llama,
         Family::Mixtral,
@@ -233,6 +303,8 @@ impl Family {
 
     pub(crate) const fn traits(self) -> &'static Traits {
         match self {
+            Family::Gemma3 => &gemma3::TRAITS,
+            Family::Gemma4 => &gemma4::TRAITS,
             Family::GptOss => &gpt_oss::TRAITS,
             Family::Llama => &llama::TRAITS,
             Family::Mixtral => &mixtral::TRAITS,

@@ -106,6 +106,7 @@ const DENSE: &[&str] = &[
     "norm_linear",
     "concat",
     "select",
+    "cap_logits",
     "top_k",
     "lm_head",
 ];
@@ -166,6 +167,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("norm_linear", "warpgroups_f16").warpgroups(),
     Kernel::new("concat", "vectors_f32"),
     Kernel::new("select", "vectors_f32"),
+    Kernel::new("cap_logits", "vectors_f32"),
     Kernel::new("top_k", "chunks_f32"),
     Kernel::new("lm_head", "held_f16"),
     Kernel::new("lm_head", "warpgroups_f16").warpgroups(),
@@ -257,10 +259,12 @@ impl Target {
         let attended = attended.map(|each| each.facts.o_columns());
         let recurred = model.gdn.as_ref().map(Gdn::z_rows);
         let inner = model.mlp.as_ref().map(|mlp| mlp.intermediate);
-        [
-            [model.hidden].into_iter().chain(pair).collect(),
-            distinct(attended.chain(recurred).chain(inner)),
-        ]
+        let outputs = distinct(attended.chain(recurred).chain(inner));
+        let stored = [model.hidden].into_iter().chain(pair);
+        match self.traits().sandwiched {
+            true => [distinct(stored.chain(outputs)), Vec::new()],
+            false => [stored.collect(), outputs],
+        }
     }
 
     /// Formats of the matrices of `norm_linear`, and of those of `linear` and `linear_add`, which

@@ -58,7 +58,7 @@ const OPTIONAL: [(&str, Fate); 18] = [
 ];
 
 /// Keys whose values no configuration states, with the least that another one does.
-const UNSTATED: [(&str, Fate); 29] = [
+const UNSTATED: [(&str, Fate); 30] = [
     ("chat.added_tokens.first", Compiled),
     ("chat.added_tokens.texts", Compiled),
     ("chat.template", Compiled),
@@ -74,9 +74,10 @@ const UNSTATED: [(&str, Fate); 29] = [
     ("checkpoint.*.kv_scales", Shown),
     ("checkpoint.*.repository", Compiled),
     ("checkpoint.*.revision", Compiled),
-    ("checkpoint.*.source.member", Shown),
-    ("checkpoint.*.source.sha256", Shown),
-    ("checkpoint.*.source.wheel", Shown),
+    ("checkpoint.*.source.parts", Shown),
+    ("checkpoint.*.source.parts.member", Shown),
+    ("checkpoint.*.source.parts.sha256", Shown),
+    ("checkpoint.*.source.parts.wheel", Shown),
     ("checkpoint.*.stacked_experts", Refused),
     ("checkpoint.*.tensor_bytes", Refused),
     ("checkpoint.*.tensors", Refused),

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use crate::emit_rust::item;
-use crate::family::Mixers;
+use crate::family::{Activation, Mixers, Scale};
 use crate::kernels::{Kind, Launcher};
 use crate::schema::leaf::Rows;
 use crate::schema::model::{Attention, FeedForward, Mixer, RopeScaling, Yarn};
@@ -26,6 +26,8 @@ pub(crate) struct Shape {
 enum Number {
     Size(u64),
     Bool(bool),
+    Single(f32),
+    Activation(Activation),
     /// Rotary embedding, whose angles the host makes: base of the frequencies, and their scaling as
     /// an expression of the host's.
     Rope(f64, String),
@@ -85,6 +87,11 @@ impl Number {
         match self {
             Number::Size(value) => ("usize", value.to_string()),
             Number::Bool(value) => ("bool", value.to_string()),
+            Number::Single(value) => ("f32", format!("{value:?}")),
+            Number::Activation(value) => {
+                let kind = "crate::shapes::Activation";
+                (kind, format!("{kind}::{value:?}"))
+            }
             Number::Rope(theta, scaling) => {
                 let rope =
                     format!("crate::shapes::Rope {{ theta: {theta:?}, scaling: {scaling} }}");
@@ -98,6 +105,10 @@ impl Number {
         match self {
             Number::Size(value) => Some(format!("int @ = {value}")),
             Number::Bool(value) => Some(format!("bool @ = {value}")),
+            Number::Single(value) => Some(format!("float @ = {value:?}f")),
+            Number::Activation(value) => {
+                Some(format!("Activation @ = Activation::{}", value.name()))
+            }
             Number::Rope(..) => None,
             Number::Window(positions) => Some(format!("int @ = {}", positions.unwrap_or(0))),
         }
@@ -294,6 +305,12 @@ impl Target {
     fn attention_shape(&self, each: &Attends) -> Shape {
         let (attention, traits) = (&each.facts, self.traits());
         let rope = Number::Rope(attention.rope_theta, scaling(attention));
+        let divisor = match traits.scale {
+            Scale::Head => attention.head_dim,
+            Scale::Stated => self.model.query_pre_attn_scalar.unwrap_or(1),
+            Scale::One => 1,
+        };
+        let scale = 1.0 / (divisor as f64).sqrt();
         Shape {
             doc: each.doc,
             word: each.table(),
@@ -305,8 +322,10 @@ impl Target {
                 ("HEAD_DIM", Number::Size(attention.head_dim)),
                 ("ROTARY_DIM", Number::Size(attention.rotary_dim)),
                 ("ROPE", rope),
+                ("SCALE", Number::Single(scale as f32)),
                 ("GATED", Number::Bool(traits.gated)),
                 ("NORMED", Number::Bool(traits.normed)),
+                ("VALUES_NORMED", Number::Bool(traits.values_normed)),
                 ("WINDOW", Number::Window(attention.window)),
                 ("SINKS", Number::Bool(traits.sinks)),
             ],
@@ -344,7 +363,7 @@ impl Target {
                 ("INTERMEDIATE", Number::Size(self.padded(moe.intermediate))),
                 ("SHARED", Number::Size(moe.shared())),
                 ("ROWS_NVFP4", Number::Bool(rounds)),
-                ("CLAMPED", Number::Bool(self.traits().clamped)),
+                ("ACTIVATION", Number::Activation(self.traits().activation)),
             ],
         })
     }
@@ -356,7 +375,10 @@ impl Target {
             word: "mlp",
             name: "Mlp",
             kind: Kind::Mlp,
-            constants: vec![("INTERMEDIATE", Number::Size(self.padded(mlp.intermediate)))],
+            constants: vec![
+                ("INTERMEDIATE", Number::Size(self.padded(mlp.intermediate))),
+                ("ACTIVATION", Number::Activation(self.traits().activation)),
+            ],
         })
     }
 }
@@ -373,7 +395,10 @@ fn blocks_text(blocks: [Option<&str>; 2]) -> String {
 /// The scaling of rotary embedding as an expression of the host's, if there is one.
 fn scaling(attention: &Attention) -> String {
     let llama3 = attention.rope_scaling.as_ref().map(llama3);
-    let scaling = llama3.or(attention.yarn.as_ref().map(yarn));
+    let first = |pairs| format!("Some(crate::shapes::Scaling::First({pairs}))");
+    let scaling = llama3
+        .or(attention.yarn.as_ref().map(yarn))
+        .or(attention.turned_pairs.map(first));
     scaling.unwrap_or_else(|| "None".to_string())
 }
 

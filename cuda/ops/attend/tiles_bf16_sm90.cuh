@@ -290,7 +290,7 @@ struct WideConsumer : WideTile<A> {
 
   // Turns scores into weights relative to the new maximum; returns what brings sums to it.
   __device__ void weigh(Scores& scores, int block, Stats (&stats)[2], float (&rescale)[2]) const {
-    const float scale = 1.44269504088896340736f * rsqrtf(static_cast<float>(kHeadDim));
+    const float scale = 1.44269504088896340736f * A::kScale;
     const int column = block * kBlock + lane % 4 * 2;
     const bool is_last = (block + 1) * kBlock > start;  // some row does not see all of it
     // Nor here: the window of the tile's last row begins in this block or behind it.
@@ -392,7 +392,7 @@ struct WideConsumer : WideTile<A> {
       const size_t head = static_cast<size_t>(first + token(half)) * A::kHeads + kv_head * kGroup +
                           in_group;
       // Scores were relative to their own largest one.
-      const float scale = 1.44269504088896340736f * rsqrtf(static_cast<float>(kHeadDim));
+      const float scale = 1.44269504088896340736f * A::kScale;
       const Stats all{stats[half].largest * scale, sum};
       const float share = 1.0f / with_sink<A>(params, all, kv_head * kGroup + in_group);
       float2 gate[kHeadDim / 8]{};  // asked for before the first result is written

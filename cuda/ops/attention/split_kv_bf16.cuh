@@ -68,6 +68,8 @@ struct Projected {
     if (!is_value) {
       head.norm(k_gain);
       head.rotate(turn);
+    } else {
+      head.norm_value();
     }
     const int item = stage.last_item(is_value), position = stage.last % PAGE;
     unsigned char* block = constants.cache + tile::head_at<A>(page, stage.params.page_stride,

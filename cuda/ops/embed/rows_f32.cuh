@@ -25,6 +25,13 @@ __device__ inline const uint4& vector_of(const unsigned char* table, size_t toke
   return reinterpret_cast<const uint4*>(table + run * tile::kRunBytes)[vector % 4];
 }
 
+// Four numbers of an embedding.
+__device__ inline float4 scaled(const uint2& four) {
+  const auto [x, y, z, w] = tile::widened(four);
+  constexpr float kScale = target::EMBEDDING_SCALE;
+  return {x * kScale, y * kScale, z * kScale, w * kScale};
+}
+
 template <class Tile>
 __global__ __launch_bounds__(Tile::kThreads) void rows_f32(
     const unsigned char* table, const unsigned* tokens, float* out, unsigned rows) {
@@ -34,8 +41,8 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(
   const size_t row = item / kRowVectors, vector = item % kRowVectors;
   if (row >= rows) return;
   const uint4 from = vector_of(table, tokens[row], vector);
-  tile::vector_at(out, 2 * item) = tile::widened({from.x, from.y});
-  tile::vector_at(out, 2 * item + 1) = tile::widened({from.z, from.w});
+  tile::vector_at(out, 2 * item) = scaled({from.x, from.y});
+  tile::vector_at(out, 2 * item + 1) = scaled({from.z, from.w});
 }
 
 template <class Tile>

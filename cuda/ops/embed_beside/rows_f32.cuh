@@ -29,7 +29,7 @@ struct Params {
 __device__ inline void look_up(Half& half, const unsigned char* table, unsigned token) {
   Half::for_each_vector([&](int i, int vector) {
     const uint4& from = embed::vector_of(table, token, vector / 2);
-    half.part[i] = tile::widened(reinterpret_cast<const uint2*>(&from)[vector % 2]);
+    half.part[i] = embed::scaled(reinterpret_cast<const uint2*>(&from)[vector % 2]);
   });
 }
 

@@ -20,18 +20,10 @@ inline constexpr float kPartUnit = 16.0f;
 
 static_assert(target::HIDDEN % tile::kPanelRows == 0, "panels are full");
 
-// Bound of gate and up of experts that are clamped, and the factor in their sigmoid.
-inline constexpr float kClamp = 7.0f;
-inline constexpr float kAlpha = 1.702f;
-
-// SwiGLU, over `kPartUnit`. What is no number stays so where it is clamped.
+// Activation of the shape, over `kPartUnit`.
 __device__ inline float activation(float gate, float up) {
-  if constexpr (target::shapes::Experts::kClamped) {
-    gate = gate > kClamp ? kClamp : gate;
-    up = up > kClamp ? kClamp : up < -kClamp ? -kClamp : up;
-    return gate * tile::sigmoid(kAlpha * gate) * ((up + 1.0f) * (1.0f / kPartUnit));
-  }
-  return tile::silu(gate) * (up * (1.0f / kPartUnit));
+  constexpr auto kActivation = target::shapes::Experts::kActivation;
+  return tile::open<kActivation>(gate) * (tile::lift<kActivation>(up) * (1.0f / kPartUnit));
 }
 
 // Result of `down` for a sum of such activations, over `kPartUnit` too.

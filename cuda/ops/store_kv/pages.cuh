@@ -68,6 +68,8 @@ __global__ __launch_bounds__(Tile::kThreads) void pages(Params params) {
   if (!is_value) {
     head.norm(gain);
     head.rotate(turn);
+  } else {
+    head.norm_value();
   }
   unsigned char* to =
       params.cache + tile::head_at<A>(page, params.page_stride, kv_head, is_value);

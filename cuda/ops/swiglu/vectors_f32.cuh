@@ -11,14 +11,16 @@
 
 namespace atlas::swiglu {
 
-template <class Tile>
+template <class Tile, target::Activation kActivation>
 __global__ __launch_bounds__(Tile::kThreads) void vectors_f32(const float* gate, const float* up,
                                                               float* out, size_t vectors) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   const size_t at = static_cast<size_t>(blockIdx.x) * Tile::kThreads + threadIdx.x;
   if (at >= vectors) return;
-  const auto of = [](float gate, float up) { return tile::silu(gate) * up; };
+  const auto of = [](float gate, float up) {
+    return tile::open<kActivation>(gate) * tile::lift<kActivation>(up);
+  };
   tile::vector_at(out, at) = tile::zip(tile::vector_at(gate, at), tile::vector_at(up, at), of);
 }
 
@@ -30,8 +32,8 @@ struct VectorsF32 {
                             cudaStream_t stream) {
     const size_t vectors = size_t{rows} * (M::kIntermediate / 4);
     const auto blocks = static_cast<unsigned>((vectors + Tile::kThreads - 1) / Tile::kThreads);
-    return launch_chained(vectors_f32<Tile>, {blocks, Tile::kThreads, 0}, stream, gate, up, out,
-                          vectors);
+    return launch_chained(vectors_f32<Tile, M::kActivation>, {blocks, Tile::kThreads, 0}, stream,
+                          gate, up, out, vectors);
   }
 };
 

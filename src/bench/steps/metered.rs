@@ -245,10 +245,26 @@ impl<B: Dense + Timed> Dense for Metered<B> {
         self.done("embed", (0, 0), table_rows + out.bytes(), 0);
     }
 
-    fn rms_norm(&mut self, x: &Self::Tensor, w: &Self::Vector, out: &mut Self::Tensor) {
-        self.inner.rms_norm(&x.inner, w, &mut out.inner);
+    fn rms_norm(
+        &mut self,
+        x: &Self::Tensor,
+        w: &Self::Vector,
+        out: &mut Self::Tensor,
+        adds: Option<f32>,
+    ) {
+        self.inner.rms_norm(&x.inner, w, &mut out.inner, adds);
         out.shape(x.rows, x.width);
-        self.done("rms_norm", (0, 0), 2 * x.bytes(), 0);
+        self.done(
+            "rms_norm",
+            (0, 0),
+            (2 + u64::from(adds.is_some())) * x.bytes(),
+            0,
+        );
+    }
+
+    fn cap_logits(&mut self, logits: &mut Self::Tensor) {
+        self.inner.cap_logits(&mut logits.inner);
+        self.done("cap_logits", (0, 0), 2 * logits.bytes(), 0);
     }
 
     fn linear(&mut self, x: &Self::Tensor, w: &Self::Matrix, out: &mut Self::Tensor) {

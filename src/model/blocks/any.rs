@@ -1,6 +1,6 @@
 //! The blocks of the target's model as one type, made of the list that the pipeline writes.
 
-use super::{Block, Loader, Stream};
+use super::{Block, Loader, Norms, Stream};
 use crate::ops::{self, Batch, Dense, Guess};
 use crate::shapes::largest;
 use crate::target::{self, with_blocks};
@@ -81,14 +81,14 @@ macro_rules! blocks {
             pub fn run(
                 &mut self,
                 ops: &mut B,
-                norm: &B::Vector,
+                norms: &Norms<B::Vector>,
                 stream: &mut Stream<B>,
                 own: &mut Scratch<B>,
                 batch: &Batch,
             ) {
                 match self {
                     $(AnyBlock::$shape(block) => {
-                        block.run(ops, norm, stream, &mut own.$name, batch);
+                        block.run(ops, norms, stream, &mut own.$name, batch);
                     })+
                 }
             }

@@ -1,6 +1,6 @@
 //! Attention over all earlier positions of a sequence.
 
-use super::{Block, Loader, Stream};
+use super::{Block, Loader, Norms, Stream};
 use crate::ops::{Attend, Batch, Dense, Qkv};
 use crate::shapes;
 use crate::target::Role;
@@ -66,7 +66,7 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
     fn run(
         &mut self,
         ops: &mut B,
-        norm: &B::Vector,
+        norms: &Norms<B::Vector>,
         stream: &mut Stream<B>,
         own: &mut Self::Scratch,
         batch: &Batch,
@@ -74,17 +74,17 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
         let Stream { residual, x, mixed } = stream;
         let Scratch { q, k, v } = own;
         let mut projections = [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)];
-        ops.norm_linear(residual, norm, x, false, &mut projections);
-        let norms = self.norms.as_ref().map(|norms| norms.each_ref());
+        ops.norm_linear(residual, &norms.before, x, false, &mut projections);
+        let of_heads = self.norms.as_ref().map(|norms| norms.each_ref());
         let sinks = self.sinks.as_ref();
         let input = Qkv {
             q,
             k,
             v,
-            norms,
+            norms: of_heads,
             sinks,
         };
         ops.attention(input, &mut self.cache, batch, mixed);
-        ops.linear_add(mixed, &self.o, residual);
+        norms.add(ops, mixed, &self.o, x, residual);
     }
 }

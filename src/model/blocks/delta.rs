@@ -1,6 +1,6 @@
 //! Gated DeltaNet: a recurrent mixer.
 
-use super::{Block, Loader, Stream};
+use super::{Block, Loader, Norms, Stream};
 use crate::ops::{self, Batch, Delta, GatedDelta};
 use crate::shapes;
 use crate::target::Role;
@@ -66,7 +66,7 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
     fn run(
         &mut self,
         ops: &mut B,
-        norm: &B::Vector,
+        norms: &Norms<B::Vector>,
         stream: &mut Stream<B>,
         own: &mut Self::Scratch,
         batch: &Batch,
@@ -79,7 +79,7 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
         ];
         ops.norm_linear(
             &stream.residual,
-            norm,
+            &norms.before,
             &mut stream.x,
             false,
             &mut projections,

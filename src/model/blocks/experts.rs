@@ -1,6 +1,6 @@
 //! Mixture of experts.
 
-use super::{Block, Loader, Stream};
+use super::{Block, Loader, Norms, Stream};
 use crate::ops::{Batch, Dense, Route};
 use crate::shapes;
 use crate::target::Role;
@@ -53,14 +53,14 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
     fn run(
         &mut self,
         ops: &mut B,
-        norm: &B::Vector,
+        norms: &Norms<B::Vector>,
         stream: &mut Stream<B>,
         own: &mut Self::Scratch,
         _: &Batch,
     ) {
         let Stream { residual, x, .. } = stream;
         let mut router = [(&self.router, &mut own.router)];
-        ops.norm_linear(residual, norm, x, true, &mut router);
+        ops.norm_linear(residual, &norms.before, x, true, &mut router);
         let routing = &mut own.routing;
         ops.moe(x, &own.router, routing, &self.experts, residual);
     }

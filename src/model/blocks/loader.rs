@@ -53,6 +53,12 @@ impl<B: Device> Loader<'_, B> {
         self.ops.load_vector(&vector)
     }
 
+    /// The number of a role. `# Errors` as `matrix`.
+    pub fn scalar(&self, role: Role) -> Result<f32, WeightsError> {
+        let values = self.checkpoint.vector(role, self.site).read_f32()?;
+        Ok(values[0])
+    }
+
     /// The next attention layer's cache.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! A gated MLP that every row visits.
 
-use super::{Block, Loader, Stream};
+use super::{Block, Loader, Norms, Stream};
 use crate::ops::{Batch, Gate};
 use crate::shapes;
 use crate::target::Role;
@@ -47,15 +47,16 @@ impl<M: shapes::Mlp, B: Gate<M>> Block<B> for Mlp<B, M> {
     fn run(
         &mut self,
         ops: &mut B,
-        norm: &B::Vector,
+        norms: &Norms<B::Vector>,
         stream: &mut Stream<B>,
         own: &mut Self::Scratch,
         _: &Batch,
     ) {
         let Scratch { gate, up, act } = own;
         let mut products = [(&self.gate, &mut *gate), (&self.up, &mut *up)];
-        ops.norm_linear(&stream.residual, norm, &mut stream.x, false, &mut products);
+        let Stream { residual, x, .. } = stream;
+        ops.norm_linear(residual, &norms.before, x, false, &mut products);
         Gate::<M>::swiglu(ops, gate, up, act);
-        ops.linear_add(act, &self.down, &mut stream.residual);
+        norms.add(ops, act, &self.down, x, residual);
     }
 }

@@ -15,7 +15,7 @@ mod mlp;
 pub use any::{AnyBlock, Runs, Scratch, Shape};
 pub use loader::{Kept, Loader};
 
-use crate::ops::{Batch, Device};
+use crate::ops::{Batch, Dense, Device};
 use crate::shapes::largest;
 use crate::target::{HIDDEN, each_experts};
 use crate::weights::WeightsError;
@@ -59,11 +59,11 @@ pub trait Block<B: Device>: Sized {
     /// Too little memory.
     fn scratch(ops: &B, rows: usize) -> Result<Self::Scratch, DeviceError>;
 
-    /// Adds to `stream.residual` what the block makes of its rows, normed by `norm`.
+    /// Adds to `stream.residual` what the block makes of its rows, normed by `norms`.
     fn run(
         &mut self,
         ops: &mut B,
-        norm: &B::Vector,
+        norms: &Norms<B::Vector>,
         stream: &mut Stream<B>,
         own: &mut Self::Scratch,
         batch: &Batch,
@@ -72,6 +72,32 @@ pub trait Block<B: Device>: Sized {
     /// Logits of a router that the last `run` left, `[rows, ROUTER_LOGITS]`, if the block has one.
     fn router(_: &Self::Scratch) -> Option<&B::Tensor> {
         None
+    }
+}
+
+/// Weights of the norms around a block.
+pub struct Norms<V> {
+    /// Norm of the rows that the block takes.
+    pub before: V,
+    /// Norm of what it adds, if it has one, and the factor of the hidden states behind it.
+    pub after: Option<(V, f32)>,
+}
+
+impl<V> Norms<V> {
+    /// Adds a block's last product to the residual stream; `room` is as wide.
+    pub fn add<B: Dense<Vector = V>>(
+        &self,
+        ops: &mut B,
+        x: &B::Tensor,
+        w: &B::Matrix,
+        room: &mut B::Tensor,
+        residual: &mut B::Tensor,
+    ) {
+        let Some((after, factor)) = &self.after else {
+            return ops.linear_add(x, w, residual);
+        };
+        ops.linear(x, w, room);
+        ops.rms_norm(room, after, residual, Some(*factor));
     }
 }
 

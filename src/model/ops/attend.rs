@@ -28,8 +28,9 @@ pub trait Attend<A: shapes::Attention>: Device {
     /// `NORMED`, then rotary embedding of the first `ROTARY_DIM` elements, pairs
     /// `(i, i + ROTARY_DIM / 2)`, by the angle `position * ROPE.frequency(i)`. `q [R, QUERIES]` has
     /// a query per head and, where the shape is `GATED`, a gate behind it, which is left alone.
-    /// `k, v [R, KEYS]`; what is left in `k` is not specified. `norms` are of queries and of keys,
-    /// `[HEAD_DIM]` each, none where the shape has none.
+    /// `k, v [R, KEYS]`; heads of `v` are divided by their RMS where values are `VALUES_NORMED`;
+    /// what is left in `k` is not specified. `norms` are of queries and of keys, `[HEAD_DIM]` each,
+    /// none where the shape has none.
     fn store_kv(
         &mut self,
         q: &mut Self::Tensor,
@@ -40,7 +41,7 @@ pub trait Attend<A: shapes::Attention>: Device {
         batch: &Batch,
     );
 
-    /// Causal attention: `out[r, h] = sum_j softmax_j(q[r, h] . k[j, g] / sqrt(HEAD_DIM)) v[j, g]`
+    /// Causal attention: `out[r, h] = sum_j softmax_j(SCALE q[r, h] . k[j, g]) v[j, g]`
     /// over positions `j` up to the row's own, of a shape with a `WINDOW` the last so many of them;
     /// `g = h / GROUP`; the softmax of a shape with `SINKS` counts `sinks[h]`, `[HEADS]`, as the
     /// score of one more position, whose value is zero. Then, where the shape is `GATED`,

@@ -1,14 +1,22 @@
 //! Operations of any model: embedding, norms, products, the head.
 
 use super::{Batch, Device};
+use crate::target::LOGIT_CAP;
 
 /// Operations without a shape of their own.
 pub trait Dense: Device {
-    /// `out[r] = table[batch.tokens[r]]`. `table [VOCAB, H]`, `out [R, H]`.
+    /// `out[r] = table[batch.tokens[r]] * EMBEDDING_SCALE`. `table [VOCAB, H]`, `out [R, H]`.
     fn embed(&mut self, table: &Self::Matrix, batch: &Batch, out: &mut Self::Tensor);
 
-    /// `out[r] = x[r] * rsqrt(mean(x[r]^2) + NORM_EPS) * w`. `x, out [R, W]`, `w [W]`.
-    fn rms_norm(&mut self, x: &Self::Tensor, w: &Self::Vector, out: &mut Self::Tensor);
+    /// `out[r] = y[r]`, `y[r] = x[r] * rsqrt(mean(x[r]^2) + NORM_EPS) * w`, or with a factor
+    /// `out[r] = (out[r] + y[r]) * adds`. `x, out [R, W]`, `w [W]`.
+    fn rms_norm(
+        &mut self,
+        x: &Self::Tensor,
+        w: &Self::Vector,
+        out: &mut Self::Tensor,
+        adds: Option<f32>,
+    );
 
     /// `out[r, n] = sum_k x[r, k] w[n, k]`, plus `bias[n]` where the matrix has biases: they are a
     /// part of it, here and wherever it multiplies. `x [R, K]`, `w [N, K]`, `out [R, N]`.
@@ -28,7 +36,7 @@ pub trait Dense: Device {
         _keep: bool,
         parts: &mut [(&Self::Matrix, &mut Self::Tensor)],
     ) {
-        self.rms_norm(residual, norm, x);
+        self.rms_norm(residual, norm, x, None);
         for (matrix, out) in parts {
             self.linear(x, matrix, out);
         }
@@ -50,13 +58,17 @@ pub trait Dense: Device {
     ) {
         let [normed, other] = room;
         self.embed(table, batch, other);
-        self.rms_norm(other, norms.embedding, normed);
-        self.rms_norm(hidden, norms.hidden, other);
+        self.rms_norm(other, norms.embedding, normed, None);
+        self.rms_norm(hidden, norms.hidden, other, None);
         self.concat(normed, other, out);
     }
 
     /// `out[i] = x[batch.wanted[i]]`. `x [R, W]`, `out [batch.wanted.len(), W]`.
     fn select(&mut self, x: &Self::Tensor, batch: &Batch, out: &mut Self::Tensor);
+
+    /// `logits[r, i] = LOGIT_CAP * tanh(logits[r, i] / LOGIT_CAP)`, of models with a cap.
+    /// `logits [R, IDS]`.
+    fn cap_logits(&mut self, logits: &mut Self::Tensor);
 
     /// Ranks each row: `out[r]` is the ids of its `target::TOP_K` largest logits, descending, the
     /// lower id first on a tie; then these logits; then `sum_i exp(logits[r, i] - max(logits[r]))`,
@@ -64,8 +76,9 @@ pub trait Dense: Device {
     fn top_k(&mut self, logits: &Self::Tensor, out: &mut Self::Tensor);
 
     /// `rms_norm` of the rows of `residual` that `out.hidden` says; of the wanted ones `linear`
-    /// with the first `out.ids` rows of `w` or more, and `top_k` where rows are ranked; bit by bit.
-    /// What is left in the one of `out.x` and `out.last` that it does not say is not specified.
+    /// with the first `out.ids` rows of `w` or more, `cap_logits` where there is a cap, and `top_k`
+    /// where rows are ranked; bit by bit. What is left in the one of `out.x` and `out.last` that it
+    /// does not say is not specified.
     fn lm_head(
         &mut self,
         residual: &Self::Tensor,
@@ -134,18 +147,26 @@ pub fn norm_and_rank_by<B: Dense + ?Sized>(
 ) {
     match out.hidden {
         Hidden::OfRows => {
-            ops.rms_norm(residual, norm, out.x);
+            ops.rms_norm(residual, norm, out.x, None);
             ops.select(out.x, batch, out.last);
         }
         Hidden::OfWanted => {
             ops.select(residual, batch, out.x);
-            ops.rms_norm(out.x, norm, out.last);
+            ops.rms_norm(out.x, norm, out.last, None);
         }
     }
     product(ops, out.last, out.ids, out.logits);
+    cap(ops, out.logits);
     if let Some(ranked) = out.ranked
         && B::RANKS
     {
         ops.top_k(out.logits, ranked);
+    }
+}
+
+/// [`Dense::cap_logits`] in models with a cap.
+pub fn cap<B: Dense + ?Sized>(ops: &mut B, logits: &mut B::Tensor) {
+    if LOGIT_CAP > 0.0 {
+        ops.cap_logits(logits);
     }
 }

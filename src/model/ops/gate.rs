@@ -5,7 +5,7 @@ use crate::shapes;
 
 /// A gated MLP of one shape, beside its products.
 pub trait Gate<M: shapes::Mlp>: Dense {
-    /// `out[r, i] = silu(gate[r, i]) * up[r, i]`, `silu(x) = x * sigmoid(x)`.
+    /// `out[r, i]` is the shape's `ACTIVATION` of `gate[r, i]` and `up[r, i]`.
     /// `gate, up, out [R, INTERMEDIATE]`.
     fn swiglu(&mut self, gate: &Self::Tensor, up: &Self::Tensor, out: &mut Self::Tensor);
 }

@@ -28,7 +28,7 @@ pub use attend::{Attend, Qkv, store_and_attend};
 pub use batch::{Batch, Span};
 pub use cost::Cost;
 pub use delta::{Delta, DeltaNet, GatedDelta};
-pub use dense::{BesideNorms, Dense, Ends, Hidden, norm_and_rank, norm_and_rank_by};
+pub use dense::{BesideNorms, Dense, Ends, Hidden, cap, norm_and_rank, norm_and_rank_by};
 pub use device::{Copied, Device, Place, Program, Side};
 pub use footprint::{Bound, Footprint, HostMemory};
 pub use gate::Gate;

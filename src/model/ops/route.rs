@@ -29,9 +29,9 @@ pub trait Route<E: shapes::Experts>: Device {
     /// sigmoid of the last logit. `logits [R, LOGITS]`.
     fn route(&mut self, logits: &Self::Tensor, routing: &mut Self::Routing);
 
-    /// `residual[r] += sum_e weight[r, e] * down_e(silu(gate_e x[r]) * up_e x[r])`, or with the
-    /// other activation of a shape that is `CLAMPED`, over the row's experts, added in the order of
-    /// the routing, the shared one last. `x, residual [R, H]`.
+    /// `residual[r] += sum_e weight[r, e] * down_e(activation(gate_e x[r], up_e x[r]))`, by the
+    /// shape's `ACTIVATION`, over the row's experts, added in the order of the routing, the shared
+    /// one last. `x, residual [R, H]`.
     ///
     /// Where the shape's `ROWS_NVFP4` says so, experts of NVFP4 multiply rows that are rounded
     /// to it, before `gate` and `up` and again before `down`: a row is multiplied by the power of

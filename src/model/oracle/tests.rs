@@ -39,7 +39,12 @@ fn layer_from(from: usize, is: impl Fn([Option<Shape>; 2]) -> bool) -> usize {
 
 /// Weights of the norm before a layer's mixer.
 fn mixer_norm(layer: &mut Layer<Cpu>) -> &mut Vec<f32> {
-    &mut layer.mixer.as_mut().expect("the layer has a mixer").norm
+    &mut layer
+        .mixer
+        .as_mut()
+        .expect("the layer has a mixer")
+        .norms
+        .before
 }
 
 /// `down` of a layer's experts.

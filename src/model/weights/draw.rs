@@ -18,7 +18,7 @@
 use super::format::{FP8_BLOCK, e4m3};
 use super::header::Dtype;
 use super::layout::{Expected, Layout, Weight};
-use crate::shapes::largest;
+use crate::shapes::Activation;
 use crate::target::{self, Format, Kind, Purpose, Role, Site, each_experts};
 
 /// Distance of the channels that hold the same value for every token.
@@ -35,6 +35,8 @@ pub const LAYER_GROWTH: f32 = 0.09;
 const MIXER_GAIN: f32 = 0.365;
 /// Factor of the experts' matrices that add it: with it a token's experts add 0.03.
 const EXPERT_GAIN: f32 = 0.286;
+/// Weights of norms of what blocks add: with it a block adds 0.05.
+const ADDED_GAIN: f32 = 0.21;
 /// Another of experts that are clamped, whose activations are larger: to the up they add one.
 const CLAMPED_GAIN: f32 = 0.034;
 /// Standard deviation of logits, in units of `sqrt(2 ln VOCAB)`.
@@ -139,6 +141,12 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
         | Role::EmbeddingNorm
         | Role::HiddenNorm
         | Role::GdnNorm => Numbers::Bf16(stored(1.0)),
+        // Small: what is normed has unit variance.
+        Role::MixedNorm | Role::FedNorm => {
+            let Range { centre, .. } = stored(ADDED_GAIN);
+            Numbers::Bf16(Range::around(centre, NORM_SPREAD * ADDED_GAIN))
+        }
+        Role::LayerScalar => Numbers::Bf16(Range::around(0.9, 0.1)),
         // Larger, so that attention prefers some positions.
         Role::QueryNorm | Role::KeyNorm => Numbers::Bf16(stored(1.5)),
         // Half-lives of one token to some thousands.
@@ -153,8 +161,8 @@ fn gain(role: Role) -> f32 {
     match role {
         Role::Output | Role::GdnOutput => MIXER_GAIN,
         Role::ExpertDown
-            if largest(&each_experts![E => <E as crate::shapes::Experts>::CLAMPED as usize])
-                > 0 =>
+            if each_experts![E => <E as crate::shapes::Experts>::ACTIVATION]
+                .contains(&Activation::Clamped) =>
         {
             CLAMPED_GAIN
         }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::limits::PAGE;
 use super::words::{Read, Words, positive, text};
 use crate::check::largest;
-use crate::family::{AttentionWords, FeedForward, Mixers, SLIDING, Traits, WINDOW};
+use crate::family::{AttentionWords, FeedForward, Mixers, SLIDING, Scale, Traits, WINDOW};
 use crate::schema::model::{
     Attention, Family, Gdn, Layers, Mixer, Mlp, Model, Moe, Mtp, RopeScaling, Sampling, Yarn,
 };
@@ -82,11 +82,17 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
     let norm_eps = words.number(&["/rms_norm_eps"]);
     let positions = words.between(&["/max_position_embeddings"], PAGE..=largest::POSITIONS);
     let layers = layers(words, traits);
-    let full = attention(words, traits, traits.mixers.attention(), hidden);
+    let full = attention(words, traits, traits.attention, hidden);
     let sliding = sliding(words, traits, hidden);
     let gdn = gdn(words, traits);
     let (mlp, moe) = (mlp(words, traits), moe(words, traits));
     let mtp = mtp(words, traits, predicts);
+    let scale = scale(words, traits);
+    let cap = words.optional(
+        &["/final_logit_softcapping"],
+        "must be a number above 0",
+        positive,
+    );
     Ok(Model {
         title: name.to_string(),
         id: name.to_string(),
@@ -94,9 +100,11 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
         licence: LICENCE_UNKNOWN.to_string(),
         hidden: hidden?,
         vocab: vocab?,
-        tied_head: tied?.unwrap_or(false),
+        tied_head: tied?.unwrap_or(traits.tied),
         norm_eps: norm_eps?,
         max_position: positions?,
+        query_pre_attn_scalar: scale?,
+        logit_cap: cap?,
         layers: layers?,
         attention: full?,
         sliding: sliding?,
@@ -109,6 +117,13 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
         sampling: SAMPLING,
         checkpoint: BTreeMap::new(),
     })
+}
+
+/// Number whose root scores are divided by, where configurations state it.
+fn scale(words: &mut Words, traits: &Traits) -> Read<Option<u64>> {
+    let stated = traits.scale == Scale::Stated;
+    let stated = stated.then(|| words.count("/query_pre_attn_scalar", largest::WIDTH));
+    stated.transpose()
 }
 
 fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {
@@ -182,6 +197,9 @@ fn attention(
     let stated = words.whole(pointer, 1..=largest::HEAD_DIM);
     let head_dim = head_dim(words, traits, (pointer, stated), [hidden, heads]);
     let rotary_dim = rotary_dim(words, traits, its, head_dim);
+    let kind = its.rope_theta.pointers[0].replace("rope_theta", "rope_type");
+    let kind = words.optional(&[&kind], "must be a text", text)?;
+    let proportional = kind.as_deref() == Some("proportional");
     let rope_theta = words.number(its.rope_theta.pointers);
     let rope_scaling = rope_scaling(words);
     let yarn = yarn(words);
@@ -194,7 +212,11 @@ fn attention(
         heads: heads?,
         kv_heads: kv_heads?,
         head_dim: head_dim?,
-        rotary_dim: rotary_dim?,
+        rotary_dim: if proportional { head_dim? } else { rotary_dim? },
+        turned_pairs: match proportional {
+            true => Some(rotary_dim? / 2),
+            false => None,
+        },
         rope_theta: rope_theta?,
         rope_scaling: rope_scaling?,
         yarn: yarn?,

@@ -463,13 +463,13 @@ fn messages(model: &str, edit: impl Fn(&mut Value, &mut Value)) -> Vec<String> {
 #[test]
 fn an_unknown_family_is_refused_by_name() {
     let found = messages("random-qwen3_moe-2", |config, _| {
-        config["text_config"]["model_type"] = json!("gemma3_text");
+        config["text_config"]["model_type"] = json!("gemma2");
     });
-    let expected = "a/config.json: text_config.model_type = \"gemma3_text\": is no type of a known \
-                    family; known are gpt_oss, llama (llama, mistral), mixtral, qwen3, qwen3_moe \
-                    (qwen3_moe, qwen3_vl_moe_text, qwen3_vl_moe), qwen3_next, qwen3_5 \
-                    (qwen3_5_text, qwen3_5), qwen3_5_moe (qwen3_5_moe_text, qwen3_5_moe), \
-                    sliding";
+    let expected = "a/config.json: text_config.model_type = \"gemma2\": is no type of a known \
+                    family; known are gemma3 (gemma3_text), gemma4 (gemma4_text, gemma4), \
+                    gpt_oss, llama (llama, mistral), mixtral, qwen3, qwen3_moe (qwen3_moe, \
+                    qwen3_vl_moe_text, qwen3_vl_moe), qwen3_next, qwen3_5 (qwen3_5_text, \
+                    qwen3_5), qwen3_5_moe (qwen3_5_moe_text, qwen3_5_moe), sliding";
     assert_eq!(found, [expected]);
 }
 

@@ -88,6 +88,10 @@ pub(super) fn model(model: &Model, stops: &[u64]) -> String {
     lines.set("tied_head", model.tied_head);
     lines.real("norm_eps", model.norm_eps);
     lines.count("max_position", model.max_position);
+    let scale = model.query_pre_attn_scalar.iter();
+    scale.for_each(|stated| lines.count("query_pre_attn_scalar", *stated));
+    let cap = model.logit_cap.iter();
+    cap.for_each(|cap| lines.real("logit_cap", *cap));
     layers(&mut lines, &model.layers);
     attention(&mut lines, "attention", &model.attention);
     let sliding = model.sliding.iter();
@@ -138,6 +142,8 @@ fn attention(lines: &mut Lines, table: &str, attention: &Attention) {
     lines.count("kv_heads", attention.kv_heads);
     lines.count("head_dim", attention.head_dim);
     lines.count("rotary_dim", attention.rotary_dim);
+    let turned = attention.turned_pairs.iter();
+    turned.for_each(|pairs| lines.count("turned_pairs", *pairs));
     attention
         .window
         .iter()

@@ -37,6 +37,8 @@ pub(crate) const SHARED_BYTES: u64 = 1 << 24;
 pub(crate) const CAPABILITY: u32 = 999;
 /// RoPE base.
 pub(crate) const ROPE_THETA: f64 = 1e12;
+/// Bound of logits.
+pub(crate) const LOGITS: f64 = 1e6;
 /// Epsilon of norms.
 pub(crate) const NORM_EPS: f64 = 1e-2;
 /// Factors of RoPE's scaling.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{File, Rule, largest};
-use crate::family::{FeedForward, Mixers};
+use crate::family::{FeedForward, Mixers, Scale};
 use crate::kernels::{PANEL_ROWS, TOP_K};
 use crate::schema::model::{
     self as schema, AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Mixer, Model, Moe, Mtp,
@@ -37,8 +37,8 @@ impl File {
         let range = (NORM_EPS_LEAST..=largest::NORM_EPS).contains(&eps);
         let (gdn, moe) = (model.gdn.as_ref(), model.moe.as_ref());
         let (mlp, vision) = (model.mlp.as_ref(), model.vision.as_ref());
-        let sliding = model.sliding.as_ref();
-        let chat = model.chat.as_ref();
+        let (sliding, scalar) = (model.sliding.as_ref(), model.query_pre_attn_scalar);
+        let (chat, cap) = (model.chat.as_ref(), model.logit_cap.unwrap_or(1.0));
         vec![
             self.text("title", &model.title),
             self.text("id", &model.id),
@@ -47,6 +47,13 @@ impl File {
             self.count("vocab", model.vocab, largest::VOCAB),
             self.count("max_position", model.max_position, largest::POSITIONS),
             self.rule(range, "norm_eps", eps, "must be 1e-12 ..= 1e-2"),
+            self.rule(
+                (0.0..=largest::LOGITS).contains(&cap) && cap as f32 > 0.0,
+                "logit_cap",
+                cap,
+                "must be above 0 and at most 1e6",
+            ),
+            self.count("query_pre_attn_scalar", scalar.unwrap_or(1), largest::WIDTH),
             self.layer_rules(&model.layers)
                 .and_then(|()| self.form_rules(model)),
             self.family_rules(model),
@@ -107,6 +114,11 @@ impl File {
                 shared.flatten().is_some(),
                 traits.feed_forward == FeedForward::SharedExpert,
             ),
+            (
+                "query_pre_attn_scalar",
+                model.query_pre_attn_scalar.is_some(),
+                traits.scale == Scale::Stated,
+            ),
             ("sliding", model.sliding.is_some(), shaped),
             ("sliding.window", window.is_some(), shaped),
             ("sliding.rope_scaling", scaled, false),
@@ -140,7 +152,7 @@ impl File {
         } = &model.layers;
         let (traits, none) = (model.family.traits(), schema::FeedForward::None);
         let (any, usual) = (
-            traits.mixers == Mixers::Sliding,
+            traits.mixers == Mixers::Sliding && !traits.sandwiched,
             traits.feed_forward.usual(),
         );
         let dense = usual == schema::FeedForward::Moe;
@@ -211,6 +223,7 @@ impl File {
             kv_heads,
             head_dim,
             rotary_dim,
+            turned_pairs,
             window,
             rope_theta,
             ref rope_scaling,
@@ -225,6 +238,11 @@ impl File {
         let even = rotary_dim.is_multiple_of(2) && (2..=head_dim).contains(&rotary_dim);
         let rule = format!("must be even, 2 ..= {table}.head_dim = {head_dim}");
         self.rule(even, &key("rotary_dim"), rotary_dim, &rule)?;
+        let pairs = rotary_dim / 2;
+        let rule = format!("must be 1 ..= {pairs}, half of {table}.rotary_dim");
+        let turned = turned_pairs.unwrap_or(pairs);
+        let range = (1..=pairs).contains(&turned);
+        self.rule(range, &key("turned_pairs"), turned, &rule)?;
         self.count(&key("window"), window.unwrap_or(1), largest::POSITIONS)?;
         let range = rope_theta > 1.0 && rope_theta <= largest::ROPE_THETA;
         let rule = "must be above 1 and at most 1e12";

@@ -160,7 +160,7 @@ refused!(no_rope_base: MODEL_FILE, "1e7" => "0.0",
     "attention.rope_theta = 0: must be above 1 and at most 1e12");
 refused!(a_projection_is_derived: MODEL_FILE, "kv_heads = 2" => "kv_heads = 2\nq_rows = 8192",
     "line 18: `q_rows = 8192`: unknown field `q_rows`, expected one of `heads`, `kv_heads`, \
-     `head_dim`, `rotary_dim`, `window`, `rope_theta`, `rope_scaling`, `yarn`");
+     `head_dim`, `rotary_dim`, `turned_pairs`, `window`, `rope_theta`, `rope_scaling`, `yarn`");
 refused!(a_table_that_the_family_has: MODEL_FILE,
     "[moe]\nexperts = 256\nexperts_per_token = 8\nintermediate = 512\nshared_intermediate = 512\n"
     => "", "moe = absent: family = \"qwen3_5_moe\" has it");
@@ -174,7 +174,8 @@ refused!(layers_that_all_recur: MODEL_FILE, "\"gdn\", \"attention\"]" => "\"gdn\
     "layers.period = [Gdn, Gdn, Gdn, Gdn]: family = \"qwen3_5_moe\" attends in some layers");
 refused!(a_family_that_is_not_known: MODEL_FILE, "\"qwen3_5_moe\"" => "\"gpt2\"",
     "line 3: `family = \"gpt2\"`: unknown variant `gpt2`, expected one of `llama`, `mixtral`, \
-     `qwen3`, `sliding`, `gpt_oss`, `qwen3_moe`, `qwen3_next`, `qwen3_5`, `qwen3_5_moe`");
+     `qwen3`, `sliding`, `gemma3`, `gemma4`, `gpt_oss`, `qwen3_moe`, `qwen3_next`, \
+     `qwen3_5`, `qwen3_5_moe`");
 refused!(value_heads_no_multiple_of_key_heads: MODEL_FILE, "value_heads = 32" => "value_heads = 24",
     "gdn.value_heads = 24: must be a multiple of gdn.key_heads = 16");
 refused!(convolution_of_one_tap: MODEL_FILE, "conv_kernel = 4" => "conv_kernel = 1",

@@ -110,9 +110,20 @@ pub(super) fn plain(target: &Target, experts: Rows) -> Vec<Row> {
     for each in target.attentions() {
         let layers = Place::mixing(target, |mixer| mixer == each.mixer);
         rows.extend(attention(target, &layers, &each.facts));
+        if target.traits().keys_are_values && each.mixer == Mixer::Attention {
+            take_values_from_keys(&mut rows);
+        }
     }
     rows.extend(feed_forwards(target, experts));
     rows
+}
+
+/// Names the tensor of keys for the values of the layers whose rows are the last.
+fn take_values_from_keys(rows: &mut [Row]) {
+    let last = |role| rows.iter().rposition(|row| row.role == role);
+    if let (Some(key), Some(value)) = (last(Role::Key), last(Role::Value)) {
+        rows[value].name = rows[key].name.clone();
+    }
 }
 
 /// Decoders whose layers mix by `gdn` or by attention, and a layer of multi-token prediction.
@@ -170,20 +181,32 @@ fn ends(target: &Target) -> Vec<Row> {
     rows
 }
 
-/// Norms before mixers and before what follows them.
-fn layer_norms(target: &Target) -> [Row; 2] {
+/// Norms before mixers and before what follows them, and behind both where the family has some.
+fn layer_norms(target: &Target) -> Vec<Row> {
     let mixing = Place::mixing(target, |mixer| mixer != Mixer::None);
     let feeding = Place::feeding(target, |part| part != FeedForward::None);
     norms(target, [&mixing, &feeding])
 }
 
-fn norms(target: &Target, [mixing, feeding]: [&Place; 2]) -> [Row; 2] {
+fn norms(target: &Target, [mixing, feeding]: [&Place; 2]) -> Vec<Row> {
     let (width, plus_one) = ([target.model.hidden], target.traits().plus_one);
-    let norm = |place: &Place, role, name| place.vector(role, name, &width, plus_one);
-    [
-        norm(mixing, Role::InputNorm, "input_layernorm.weight"),
-        norm(feeding, Role::PostNorm, "post_attention_layernorm.weight"),
-    ]
+    let norm = |place: &Place, role, name: &str| {
+        place.vector(role, &format!("{name}_layernorm.weight"), &width, plus_one)
+    };
+    let input = norm(mixing, Role::InputNorm, "input");
+    let mut rows = match target.traits().sandwiched {
+        false => vec![input, norm(feeding, Role::PostNorm, "post_attention")],
+        true => vec![
+            input,
+            norm(mixing, Role::MixedNorm, "post_attention"),
+            norm(feeding, Role::PostNorm, "pre_feedforward"),
+            norm(feeding, Role::FedNorm, "post_feedforward"),
+        ],
+    };
+    if target.traits().layer_scalars {
+        rows.push(feeding.vector(Role::LayerScalar, "layer_scalar", &[1], false));
+    }
+    rows
 }
 
 /// Grouped-query attention, its queries with gates and with norms as the family has them.

@@ -2,7 +2,7 @@
 //! product has a bias; the gate of an expert is clamped.
 
 use super::blocks::{biased, gpt_oss_experts, plain};
-use super::{EXPERTS, FeedForward, Mixers, Traits, USUAL, Words};
+use super::{Activation, EXPERTS, FeedForward, Mixers, Traits, USUAL, Words};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "gpt_oss",
@@ -12,7 +12,7 @@ pub(super) const TRAITS: Traits = Traits {
     feed_forward: FeedForward::Experts,
     biased: true,
     sinks: true,
-    clamped: true,
+    activation: Activation::Clamped,
     words: Words {
         experts: EXPERTS,
         intermediate: "/intermediate_size",

@@ -2,13 +2,14 @@
 //! positions in others, and an MLP in every layer. No library's: it is for drawn models, which try
 //! layers of two shapes.
 
-use super::{Mixers, Traits, USUAL};
+use super::{GLOBAL, Mixers, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "sliding",
     types: &["sliding"],
     classes: &["SlidingForCausalLM"],
     mixers: Mixers::Sliding,
+    attention: &GLOBAL,
     normed: true,
     ..USUAL
 };

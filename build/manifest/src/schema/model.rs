@@ -22,6 +22,14 @@ pub enum Family {
     /// Blocks of `qwen3`, whose layers attend in two shapes.
     #[serde(rename = "sliding")]
     Sliding,
+    /// Attention with normed heads, over a window in some layers, and an MLP; results are normed
+    /// before they are added.
+    #[serde(rename = "gemma3")]
+    Gemma3,
+    /// Blocks of `gemma3`, whose layers over all positions have wider heads and values that are
+    /// keys.
+    #[serde(rename = "gemma4")]
+    Gemma4,
     /// Attention with sinks, over a window in some layers, and experts; matrices have biases.
     #[serde(rename = "gpt_oss")]
     GptOss,
@@ -110,6 +118,11 @@ pub struct Model {
     pub norm_eps: f64,
     /// Positions that the model was made for, tokens.
     pub max_position: u64,
+    /// Number whose root attention's scores are divided by, in families whose configurations state
+    /// it; absent: elements of a head.
+    pub query_pre_attn_scalar: Option<u64>,
+    /// Bound that logits approach, as a hyperbolic tangent does; absent: none.
+    pub logit_cap: Option<f64>,
     /// The decoder layers.
     pub layers: Layers,
     /// Full-attention layers.
@@ -216,6 +229,8 @@ pub struct Attention {
     pub head_dim: u64,
     /// Leading elements of a head that RoPE turns, even, 2 at least and `head_dim` at most.
     pub rotary_dim: u64,
+    /// Pairs that turn of those that RoPE may, the first ones; absent: all.
+    pub turned_pairs: Option<u64>,
     /// Positions that a query sees, its own the last, in `[sliding]`, or in `[attention]` of
     /// families whose layers differ in nothing else; absent: all up to its own.
     pub window: Option<u64>,
@@ -262,6 +277,12 @@ impl Attention {
     /// Rows of `k_proj` and of `v_proj`.
     pub(crate) fn kv_rows(&self) -> u64 {
         self.kv_heads * self.head_dim
+    }
+
+    /// Share of a head that turns.
+    pub(crate) fn turned_share(&self) -> f64 {
+        let turned = self.turned_pairs.map_or(self.rotary_dim, |pairs| 2 * pairs);
+        turned as f64 / self.head_dim as f64
     }
 
     /// Columns of `o_proj`.
@@ -448,26 +469,34 @@ pub struct Checkpoint {
     /// Nats per token that the model gives the text that a start checks it with, by an outside
     /// reference over these weights; absent while nobody has measured it.
     pub text_nll: Option<f64>,
-    /// Package that the files are made of; absent where they are published as they are.
+    /// Packages that the files are made of; absent where they are published as they are.
     pub source: Option<Source>,
     /// Every file, or `[]` while their digests are not known.
     pub files: Vec<File>,
 }
 
-/// A package that holds weights in another form.
+/// Packages that hold weights in another form.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// File of the Python package index: `<name>-<version>-<python>-<abi>-<platforms>.whl`.
-    pub wheel: String,
-    /// Lower-case hexadecimal SHA-256 of the wheel.
-    pub sha256: String,
-    /// Path of the weights inside it.
-    pub member: String,
+    /// Parts of the file with the weights, in order.
+    pub parts: Vec<Part>,
     /// Format of that file.
     pub format: SourceFormat,
     /// Type that its numbers become.
     pub elements: Elements,
+}
+
+/// Part of a file, in a package.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    /// File of the Python package index: `<name>-<version>-<python>-<abi>-<platforms>.whl`.
+    pub wheel: String,
+    /// Lower-case hexadecimal SHA-256 of the wheel.
+    pub sha256: String,
+    /// Path of the part inside it.
+    pub member: String,
 }
 
 /// A format that the pipeline can read.

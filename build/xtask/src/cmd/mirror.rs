@@ -60,7 +60,8 @@ fn wheels(site: &Site) -> Result<Vec<Pin>, Failure> {
     let pins = cuda::pins(&site.root).map_err(|why| why.to_string())?;
     let mut found: Vec<Pin> = pins.all().into_iter().cloned().collect();
     for leaf in site.leaves()? {
-        found.extend(weights::plan(&site.target(Some(&leaf))?)?.map(|plan| plan.pin));
+        let plan = weights::plan(&site.target(Some(&leaf))?)?;
+        found.extend(plan.into_iter().flat_map(|plan| plan.pins));
     }
     found.sort_by(|a, b| a.file.cmp(&b.file));
     found.dedup();

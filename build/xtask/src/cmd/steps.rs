@@ -126,8 +126,12 @@ const MIXED: &str = "cpu/mixed/bf16";
 /// Small models of each family for a GPU, by hardware.
 const RANDOM_DEVICE: [&str; 2] = ["h200/random-", "gb10/random-"];
 
-/// A model with real weights, which a package holds.
-const REAL: &str = "cpu/smollm2-";
+/// Targets with real weights, which packages hold, and the suite of each. Those of Gemma have terms
+/// of use, which are accepted by who asks for them.
+const REAL: [(&str, Tier); 2] = [
+    ("cpu/smollm2-135m/bf16", Tier::Suite),
+    ("cpu/gemma3-270m/bf16", Tier::All),
+];
 /// Script that compares its binary with golden files.
 const REAL_MODEL: &str = "scripts/real_model.py";
 
@@ -219,8 +223,8 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         kernels_step(&leaves).turn(Turn::Beside).tier(Tier::All),
     ]);
     // Their scripts leave a core idle at times, as the goldens, each of one crate, do.
-    let real = leaves.iter().filter(|leaf| leaf.starts_with(REAL));
-    steps.extend(real.map(|leaf| real_step(leaf).turn(Turn::Beside)));
+    let real = REAL.map(|(leaf, tier)| real_step(leaf).turn(Turn::Beside).tier(tier));
+    steps.extend(real);
     steps.extend(golden_steps(site, &leaves)?);
     steps.push(mixed_step(site)?);
     steps.extend(serving_steps(DEFAULT_TARGET));
@@ -237,9 +241,9 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
 /// Goldens of both forms of `tiny` and of the small random models. One stands for all of a family
 /// in some formats, which differ in dimensions: a model with real weights, or the first random one.
 fn golden_steps(site: &Site, leaves: &[String]) -> Result<Vec<Step>, Failure> {
-    let real = leaves.iter().filter(|leaf| leaf.starts_with(REAL));
+    let real = REAL.iter().filter(|(_, tier)| *tier == Tier::Suite);
     let mut seen = real
-        .map(|leaf| kind(site, leaf))
+        .map(|(leaf, _)| kind(site, leaf))
         .collect::<Result<Vec<_>, _>>()?;
     let is_golden = |leaf: &&String| leaf.starts_with(RANDOM) || TINY.contains(&leaf.as_str());
     let mut steps = Vec::new();
@@ -264,7 +268,9 @@ fn kind(site: &Site, leaf: &str) -> Result<(Family, Vec<&'static str>), Failure>
 
 fn steps_of(site: &Site, target: String) -> Result<Vec<Step>, Failure> {
     Ok(match target.starts_with("cpu/") {
-        true if target.starts_with(REAL) => vec![real_step(&target), binary_step(&target)],
+        true if REAL.iter().any(|(leaf, _)| target == *leaf) => {
+            vec![real_step(&target), binary_step(&target)]
+        }
         true => vec![golden_step(site, &target)?, binary_step(&target)],
         false => device_steps(&target),
     })

@@ -124,15 +124,16 @@ fn object(name: &str, op: &str) -> Result<[PathBuf; 2], String> {
 
 /// A program that launches no row, which needs no GPU, and prints what the launcher returned.
 const PROGRAM: &str = "
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_float, c_int, c_uint, c_void};
 use std::ptr::{null, null_mut};
 unsafe extern \"C\" {
     fn atlas_rms_norm(x: *const c_void, weight: *const c_void,
-        out: *mut c_void, rows: c_uint, stream: *mut c_void) -> c_int;
+        out: *mut c_void, adds: c_uint, factor: c_float, rows: c_uint,
+        stream: *mut c_void) -> c_int;
 }
 fn main() {
     let code = unsafe {
-        atlas_rms_norm(null(), null(), null_mut(), 0, null_mut())
+        atlas_rms_norm(null(), null(), null_mut(), 0, 1.0, 0, null_mut())
     };
     println!(\"launched {code}\");
 }

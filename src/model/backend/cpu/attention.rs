@@ -9,7 +9,7 @@ use crate::shapes;
 use crate::target::{FORMAT_KV, KvFormat, MAX_CONTEXT, PAGE};
 use step::executor::PageId;
 
-use super::elementwise::{inverse_rms, mul_sigmoid};
+use super::elementwise::{inverse_rms, mul_sigmoid, unit_rms};
 use super::lanes::{LANES, Lanes, exp};
 use super::pieces::{Part, Pieces, Starts};
 use super::share::Shared;
@@ -164,10 +164,15 @@ impl<A: shapes::Attention> Attend<A> for Cpu {
         let [of_q, of_k] = norms.map_or([None; 2], |norms| norms.map(|w| Some(&w[..])));
         self.norm_and_rotate::<A>(q, A::QUERY, of_q, batch);
         self.norm_and_rotate::<A>(k, A::HEAD_DIM, of_k, batch);
+        let mut normed = vec![0.0; A::KEYS];
         for row in 0..batch.rows() {
             let position = batch.positions()[row];
             let page = batch.pages_of(row)[position / PAGE];
-            cache.store(page, position % PAGE, k.row(row), v.row(row));
+            normed.copy_from_slice(v.row(row));
+            if A::VALUES_NORMED {
+                normed.chunks_exact_mut(A::HEAD_DIM).for_each(unit_rms);
+            }
+            cache.store(page, position % PAGE, k.row(row), &normed);
         }
     }
 
@@ -249,7 +254,7 @@ fn starts_of<A: shapes::Attention>(starts: Starts, page: PageId, kv_head: usize)
     ]
 }
 
-/// One head of one row: `out = sum_j softmax_j(query . k[j] / sqrt(HEAD_DIM)) v[j]` over positions
+/// One head of one row: `out = sum_j softmax_j(SCALE query . k[j]) v[j]` over positions
 /// `j <= position` from the first one that it sees on.
 ///
 /// Page by page with a running maximum, so the arithmetic depends on the position alone.
@@ -324,10 +329,9 @@ impl<A: shapes::Attention> Query<'_, A> {
                 *sum = sum.add(V::load(keys).mul(V::splat(q)));
             }
         }
-        let scale = 1.0 / (A::HEAD_DIM as f32).sqrt();
         let mut scores = [0.0; PAGE];
         for (scores, sum) in scores.chunks_exact_mut(LANES).zip(sums) {
-            sum.mul(V::splat(scale)).lanes().store(scores);
+            sum.mul(V::splat(A::SCALE)).lanes().store(scores);
         }
         scores
     }

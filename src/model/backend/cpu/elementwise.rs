@@ -1,6 +1,6 @@
 //! Norms and gates on one row or head.
 
-use crate::shapes::{ALPHA, CLAMP};
+use crate::shapes::{ALPHA, Activation, CLAMP, GELU_CUBIC, GELU_SLOPE};
 use crate::target::{CHANNELS, HIDDEN, NORM_EPS};
 
 use super::lanes::{LANES, Lanes, sigmoid, silu};
@@ -15,12 +15,18 @@ pub fn inverse_rms(x: &[f32]) -> f32 {
     1.0 / (sum / width as f32 + NORM_EPS).sqrt()
 }
 
-/// `out = x * inverse_rms(x) * w`.
-pub fn rms_norm(x: &[f32], w: &[f32], out: &mut [f32]) {
+/// `x = x * inverse_rms(x)`.
+pub fn unit_rms(x: &mut [f32]) {
+    let scale = inverse_rms(x);
+    x.iter_mut().for_each(|x| *x *= scale);
+}
+
+/// `out += x * inverse_rms(x) * w`.
+pub fn add_rms_norm(x: &[f32], w: &[f32], out: &mut [f32]) {
     assert!(x.len() == w.len() && x.len() == out.len());
     let scale = inverse_rms(x);
     for ((out, x), w) in out.iter_mut().zip(x).zip(w) {
-        *out = x * scale * w;
+        *out += x * scale * w;
     }
 }
 
@@ -51,36 +57,39 @@ pub fn mul_sigmoid(x: &mut [f32], gate: &[f32]) {
     }
 }
 
-/// `out[i] = silu(x[i]) * x[I + i]`.
-pub fn silu_mul(x: &[f32], out: &mut [f32]) {
-    let (gate, up) = x.split_at(out.len());
-    swiglu(gate, up, out);
+/// `out[i]` is the activation of `gate[i]` and `up[i]`.
+pub fn gated(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    let clamped = |gate: f32| {
+        let gate = gate.min(CLAMP);
+        gate * sigmoid(ALPHA * gate)
+    };
+    match activation {
+        Activation::Silu => gated_by(gate, up, out, silu, |up| up),
+        Activation::GeluTanh => gated_by(gate, up, out, gelu, |up| up),
+        Activation::Clamped => {
+            gated_by(gate, up, out, clamped, |up| up.clamp(-CLAMP, CLAMP) + 1.0);
+        }
+    }
 }
 
-/// `out[i] = min(g, CLAMP) * sigmoid(ALPHA min(g, CLAMP)) * (clamp(u) + 1)` of gate `g = x[i]` and
-/// up `u = x[I + i]`, which stays within `-CLAMP ..= CLAMP`.
-pub fn clamped_mul(x: &[f32], out: &mut [f32]) {
-    let (gate, up) = x.split_at(out.len());
+/// `out[i] = open(gate[i]) * lift(up[i])`.
+#[inline(always)]
+fn gated_by(
+    gate: &[f32],
+    up: &[f32],
+    out: &mut [f32],
+    open: impl Fn(f32) -> f32,
+    lift: impl Fn(f32) -> f32,
+) {
+    assert!(gate.len() == out.len() && up.len() == out.len());
     let parts = out.chunks_mut(LANES).zip(gate.chunks(LANES));
     for ((out, gate), up) in parts.zip(up.chunks(LANES)) {
-        let gate = Lanes::load_part(gate).map(|gate| gate.min(CLAMP));
-        let open = gate.map(|gate| gate * sigmoid(ALPHA * gate));
-        let up = Lanes::load_part(up).map(|up| up.clamp(-CLAMP, CLAMP) + 1.0);
-        open.mul(up).store(out);
+        let up = Lanes::load_part(up).map(&lift);
+        Lanes::load_part(gate).map(&open).mul(up).store(out);
     }
 }
 
-/// `out[i] = silu(gate[i]) * up[i]`.
-pub fn swiglu(gate: &[f32], up: &[f32], out: &mut [f32]) {
-    assert!(gate.len() == out.len() && up.len() == out.len());
-    let parts = out
-        .chunks_mut(LANES)
-        .zip(gate.chunks(LANES))
-        .zip(up.chunks(LANES));
-    for ((out, gate), up) in parts {
-        Lanes::load_part(gate)
-            .map(silu)
-            .mul(Lanes::load_part(up))
-            .store(out);
-    }
+#[inline(always)]
+fn gelu(x: f32) -> f32 {
+    x * sigmoid(GELU_SLOPE * (x + GELU_CUBIC * x * x * x))
 }

@@ -8,7 +8,7 @@ use crate::target::HIDDEN;
 use crate::weights::{MatrixSource, WeightsError};
 use step::executor::DeviceError;
 
-use super::elementwise::{clamped_mul, silu_mul};
+use super::elementwise::gated;
 use super::lanes::{LANES, exp, sigmoid};
 use super::matrix::{Matrix, Product, linear};
 use super::nvfp4;
@@ -207,10 +207,8 @@ impl SharedExpert {
 
 /// Activation of a row: the input of the expert's down projection.
 fn activate<E: shapes::Experts>(gate_up: &[f32], act: &mut [f32]) {
-    match E::CLAMPED {
-        true => clamped_mul(gate_up, act),
-        false => silu_mul(gate_up, act),
-    }
+    let (gate, up) = gate_up.split_at(act.len());
+    gated(E::ACTIVATION, gate, up, act);
 }
 
 /// Some panels of one expert's matrix.

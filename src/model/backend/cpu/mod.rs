@@ -34,7 +34,7 @@ use crate::ops::{
     norm_and_rank_by,
 };
 use crate::shapes;
-use crate::target::{Format, HOST_RESERVE, TOP_K};
+use crate::target::{EMBEDDING_SCALE, Format, HOST_RESERVE, LOGIT_CAP, TOP_K};
 use crate::weights::{MatrixSource, Reader, VectorSource, WeightsError};
 use host::threads;
 use step::executor::{DeviceError, Patience};
@@ -342,13 +342,20 @@ impl Dense for Cpu {
         out.shape(batch.rows(), table.k);
         for (row, &token) in out.rows_mut().zip(batch.tokens()) {
             table.row(token as usize, row);
+            row.iter_mut().for_each(|x| *x *= EMBEDDING_SCALE);
         }
     }
 
-    fn rms_norm(&mut self, x: &Tensor, w: &Vec<f32>, out: &mut Tensor) {
-        out.shape(x.rows, x.width);
+    fn rms_norm(&mut self, x: &Tensor, w: &Vec<f32>, out: &mut Tensor, adds: Option<f32>) {
+        match adds {
+            Some(_) => assert_eq!((out.rows, out.width), (x.rows, x.width)),
+            None => out.shape(x.rows, x.width).fill(0.0),
+        }
         for (row, out) in out.rows_mut().enumerate() {
-            elementwise::rms_norm(x.row(row), w, out);
+            elementwise::add_rms_norm(x.row(row), w, out);
+            if let Some(factor) = adds {
+                out.iter_mut().for_each(|out| *out *= factor);
+            }
         }
     }
 
@@ -394,6 +401,11 @@ impl Dense for Cpu {
         });
     }
 
+    fn cap_logits(&mut self, logits: &mut Tensor) {
+        let values = logits.values.iter_mut();
+        values.for_each(|logit| *logit = LOGIT_CAP * libm::tanhf(*logit / LOGIT_CAP));
+    }
+
     fn top_k(&mut self, logits: &Tensor, out: &mut Tensor) {
         out.shape(logits.rows, RANKED);
         for (row, out) in out.rows_mut().enumerate() {
@@ -407,6 +419,6 @@ impl<M: shapes::Mlp> Gate<M> for Cpu {
         assert_eq!((gate.width, up.width), (M::INTERMEDIATE, M::INTERMEDIATE));
         assert_eq!(gate.rows, up.rows);
         let out = out.shape(gate.rows, gate.width);
-        elementwise::swiglu(&gate.values, &up.values, out);
+        elementwise::gated(M::ACTIVATION, &gate.values, &up.values, out);
     }
 }

@@ -22,8 +22,10 @@ impl shapes::Attention for Full {
         theta: 1e5,
         scaling: None,
     };
+    const SCALE: f32 = 0.25;
     const GATED: bool = true;
     const NORMED: bool = true;
+    const VALUES_NORMED: bool = false;
     const WINDOW: Option<usize> = None;
     const SINKS: bool = false;
 }
@@ -48,7 +50,7 @@ impl shapes::Experts for Moe {
     const INTERMEDIATE: usize = 32;
     const SHARED: usize = 48;
     const ROWS_NVFP4: bool = true;
-    const CLAMPED: bool = false;
+    const ACTIVATION: shapes::Activation = shapes::Activation::Silu;
 }
 
 /// F32 rounding of sums of a few hundred terms near 1.
@@ -235,7 +237,7 @@ fn attention_over_scattered_pages() {
         let at = |position: usize| position * kv + kv_head * Full::HEAD_DIM;
         let scores: Vec<f64> = (0..=row)
             .map(|j| q.iter().zip(&k[at(j)..]).map(|(q, k)| q * k).sum::<f64>())
-            .map(|dot| (dot / (Full::HEAD_DIM as f64).sqrt()).exp())
+            .map(|dot| (dot * f64::from(Full::SCALE)).exp())
             .collect();
         let sum: f64 = scores.iter().sum();
         for dim in 0..Full::HEAD_DIM {

@@ -8,7 +8,7 @@ use super::storage::Storage;
 use super::{Cuda, FEW_ROWS, Matrix, NORMED_STORAGES, Tensor, Vector, count};
 use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, BesideNorms, Dense, Ends, Hidden, RANKED, norm_and_rank};
-use crate::target::{HIDDEN, VOCAB};
+use crate::target::{HIDDEN, LOGIT_CAP, VOCAB};
 
 impl Dense for Cuda {
     fn embed(&mut self, table: &Matrix, batch: &Batch, out: &mut Tensor) {
@@ -25,13 +25,22 @@ impl Dense for Cuda {
         });
     }
 
-    fn rms_norm(&mut self, x: &Tensor, w: &Vector, out: &mut Tensor) {
+    fn rms_norm(&mut self, x: &Tensor, w: &Vector, out: &mut Tensor, adds: Option<f32>) {
         assert_eq!((x.width, w.0.len()), (HIDDEN, HIDDEN));
+        assert!(adds.is_none() || (out.rows, out.width) == (x.rows, x.width));
         let out = out.shape(x.rows, HIDDEN);
-        let rows = count(x.rows);
+        let (rows, is_added, factor) = (count(x.rows), adds.is_some().into(), adds.unwrap_or(1.0));
         // SAFETY: shapes are checked.
         self.queue.launch("rms_norm", |stream| unsafe {
-            ops::atlas_rms_norm(x.as_ptr(), w.0.as_ptr(), out, rows, stream)
+            ops::atlas_rms_norm(
+                x.as_ptr(),
+                w.0.as_ptr(),
+                out,
+                is_added,
+                factor,
+                rows,
+                stream,
+            )
         });
     }
 
@@ -162,6 +171,14 @@ impl Dense for Cuda {
         });
     }
 
+    fn cap_logits(&mut self, logits: &mut Tensor) {
+        let numbers = count(logits.rows * logits.width);
+        // SAFETY: the tensor has so many numbers.
+        self.queue.launch("cap_logits", |stream| unsafe {
+            ops::atlas_cap_logits(logits.as_mut_ptr(), numbers, stream)
+        });
+    }
+
     fn top_k(&mut self, logits: &Tensor, out: &mut Tensor) {
         assert!(logits.width <= VOCAB && logits.rows <= ENDS_MAX);
         let (rows, ids) = (count(logits.rows), count(logits.width));
@@ -184,7 +201,9 @@ impl Dense for Cuda {
         let rows = batch.wanted().len();
         // Some of a prompt's rows are wanted and all are left; drafts may be more than this takes.
         let (wanted, x) = match out.hidden {
-            _ if rows > FEW_ROWS => return norm_and_rank(self, residual, norm, w, batch, out),
+            _ if rows > FEW_ROWS || LOGIT_CAP > 0.0 => {
+                return norm_and_rank(self, residual, norm, w, batch, out);
+            }
             Hidden::OfWanted => (self.step.of(batch).wanted_rows(), out.last),
             Hidden::OfRows if batch.wants_all() => (ptr::null(), out.x),
             Hidden::OfRows => return norm_and_rank(self, residual, norm, w, batch, out),

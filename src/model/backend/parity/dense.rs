@@ -4,7 +4,7 @@ use super::matrices::{Shape, blocks, name, once, stored};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{F16_STORED, FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use crate::ops::ENDS_MAX;
-use crate::ops::{BesideNorms, Ends, Hidden, RANKED};
+use crate::ops::{BesideNorms, Ends, Hidden, RANKED, cap};
 use crate::target::{DRAFT_IDS, HIDDEN, MAX_SEQUENCES, Role, TOP_K, VOCAB};
 use crate::weights::Stored;
 use step::executor::DeviceError;
@@ -19,6 +19,7 @@ pub(super) const GROUP: Group = Group {
         "norm_linear",
         "concat",
         "select",
+        "cap_logits",
         "top_k",
         "lm_head",
     ],
@@ -52,7 +53,15 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
             table: stored(random, embedding),
             norms: [random.gains(HIDDEN), random.gains(HIDDEN)],
         }),
-        Box::new(RmsNorm(random.gains(HIDDEN))),
+        Box::new(RmsNorm {
+            norm: random.gains(HIDDEN),
+            adds: None,
+        }),
+        Box::new(RmsNorm {
+            norm: random.gains(HIDDEN),
+            adds: Some(0.75),
+        }),
+        Box::new(CapLogits),
         Box::new(Concat),
         Box::new(Select),
         Box::new(TopK),
@@ -157,7 +166,32 @@ impl<B: Probe> RowOpOn<B> for EmbedBeside {
     }
 }
 
-struct RmsNorm(Vec<f32>);
+/// Norms rows into others, or adds them there.
+struct RmsNorm {
+    norm: Vec<f32>,
+    adds: Option<f32>,
+}
+
+struct CapLogits;
+
+impl RowOp for CapLogits {
+    fn op(&self) -> &'static str {
+        "cap_logits"
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        vec![VOCAB]
+    }
+}
+
+impl<B: Probe> RowOpOn<B> for CapLogits {
+    fn load(&self, _: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
+        Ok(Box::new(|b, x, _| {
+            cap(b, &mut x[0]);
+            Ok(())
+        }))
+    }
+}
 
 impl RowOp for RmsNorm {
     fn op(&self) -> &'static str {
@@ -165,17 +199,16 @@ impl RowOp for RmsNorm {
     }
 
     fn widths(&self) -> Vec<usize> {
-        vec![HIDDEN]
+        vec![HIDDEN; 2]
     }
 }
 
 impl<B: Probe> RowOpOn<B> for RmsNorm {
     fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
-        let norm = b.vector_of(&self.0)?;
-        Ok(Box::new(move |b, x, batch| {
-            let mut out = b.room(batch.rows(), HIDDEN)?;
-            b.rms_norm(&x[0], &norm, &mut out);
-            x.push(out);
+        let norm = b.vector_of(&self.norm)?;
+        Ok(Box::new(move |b, x, _| {
+            let (x, out) = x.split_at_mut(1);
+            b.rms_norm(&x[0], &norm, &mut out[0], self.adds);
             Ok(())
         }))
     }

@@ -25,7 +25,7 @@ pub(super) fn norms(report: &mut Report, random: &mut Random, rows: usize) {
     let formula = x.chunks_exact(HIDDEN).flat_map(|row| norm(row, &weight));
     let formula: Vec<f32> = formula.map(|value| value as f32).collect();
     let (mut cpu, mut out) = (Cpu::new(1), Tensor::default());
-    cpu.rms_norm(&Tensor::of(HIDDEN, x), &weight, &mut out);
+    cpu.rms_norm(&Tensor::of(HIDDEN, x), &weight, &mut out, None);
     let found = seen(&mut cpu, &out);
     let shape = format!("{rows} x {HIDDEN}");
     compare(report, "rms_norm", &shape, &found, &formula);
@@ -218,20 +218,33 @@ impl<A: shapes::Attention> Sequence<A> {
         heads.map(turn).collect()
     }
 
-    /// `sum_j softmax_j(q . k[j] / sqrt(HEAD_DIM)) v[j]` of every head over what `position` sees,
+    /// Values, normed where the shape says so, `[positions][KV_HEADS]`.
+    fn values(&self) -> Vec<Vec<f64>> {
+        let (heads, ones) = (
+            self.values.chunks_exact(A::HEAD_DIM),
+            vec![1.0; A::HEAD_DIM],
+        );
+        let normed = heads.map(|head| match A::VALUES_NORMED {
+            true => norm(head, &ones).collect(),
+            false => head.iter().map(|&x| f64::from(x)).collect(),
+        });
+        normed.collect()
+    }
+
+    /// `sum_j softmax_j(SCALE q . k[j]) v[j]` of every head over what `position` sees,
     /// times `sigmoid(gate)` where the shape has gates; sinks count where it has some.
     fn formula(&self, keys: &[Vec<f64>], position: usize) -> Vec<f32> {
         let of_q = self.norms.each().map(|norms| norms[0]);
         let seen =
             (0..=position).skip(A::WINDOW.map_or(0, |window| (position + 1).max(window) - window));
-        let mut out = Vec::new();
+        let (mut out, values) = (Vec::new(), self.values().concat());
         for (head, query) in self.query.chunks_exact(A::QUERY).enumerate() {
             let (query, gate) = query.split_at(A::HEAD_DIM);
             let query = turned::<A>(query, of_q, position);
             let at = |j: usize| j * A::KV_HEADS + head / A::GROUP;
             let weight = |j| {
                 let dot: f64 = query.iter().zip(&keys[at(j)]).map(|(q, k)| q * k).sum();
-                (dot / (A::HEAD_DIM as f64).sqrt()).exp()
+                (dot * f64::from(A::SCALE)).exp()
             };
             let weights: Vec<f64> = seen.clone().map(weight).collect();
             let sink = self
@@ -240,7 +253,7 @@ impl<A: shapes::Attention> Sequence<A> {
                 .map_or(0.0, |sinks| f64::from(sinks[head]).exp());
             let sum: f64 = weights.iter().sum::<f64>() + sink;
             for dim in 0..A::HEAD_DIM {
-                let value = |j| f64::from(self.values[at(j) * A::HEAD_DIM + dim]);
+                let value = |j| values[at(j) * A::HEAD_DIM + dim];
                 let parts = weights.iter().zip(seen.clone());
                 let mixed: f64 = parts.map(|(weight, j)| weight * value(j)).sum();
                 let gate = gate.get(dim).map_or(1.0, |&gate| sigmoid(gate));

@@ -8,7 +8,7 @@ use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use crate::backend::cpu::{Cpu, Tensor};
 use crate::ops::Gate;
-use crate::shapes;
+use crate::shapes::{self, ALPHA, Activation, CLAMP, GELU_CUBIC, GELU_SLOPE};
 use crate::target::{Mlp, Role};
 use step::executor::DeviceError;
 
@@ -46,16 +46,30 @@ fn of_formula<M: shapes::Mlp>(report: &mut Report, random: &mut Random, rows: us
         rows.flatten().collect()
     };
     let (gate, up) = (draw(), draw());
-    let of_pair = |(&gate, &up): (&f32, &f32)| {
-        (f64::from(gate) * formula::sigmoid(gate) * f64::from(up)) as f32
-    };
-    let wanted: Vec<f32> = gate.iter().zip(&up).map(of_pair).collect();
+    let wanted: Vec<f32> = gate.iter().zip(&up).map(activated::<M>).collect();
     let [gate, up] = [gate, up].map(|values| Tensor::of(M::INTERMEDIATE, values));
     let (mut cpu, mut out) = (Cpu::new(1), Tensor::default());
     Gate::<M>::swiglu(&mut cpu, &gate, &up, &mut out);
     let found = formula::seen(&mut cpu, &out);
     let shape = format!("{rows} x {}", M::INTERMEDIATE);
     formula::compare(report, "swiglu", &shape, &found, &wanted);
+}
+
+fn activated<M: shapes::Mlp>((&gate, &up): (&f32, &f32)) -> f32 {
+    let [gate, up, most] = [gate, up, CLAMP].map(f64::from);
+    let open = |gate: f64, slope: f64| gate / (1.0 + (-slope).exp());
+    let value = match M::ACTIVATION {
+        Activation::Silu => open(gate, gate) * up,
+        Activation::GeluTanh => {
+            let bent = gate + f64::from(GELU_CUBIC) * gate.powi(3);
+            open(gate, f64::from(GELU_SLOPE) * bent) * up
+        }
+        Activation::Clamped => {
+            let gate = gate.min(most);
+            open(gate, f64::from(ALPHA) * gate) * (up.clamp(-most, most) + 1.0)
+        }
+    };
+    value as f32
 }
 
 struct Swiglu<M>(PhantomData<M>);

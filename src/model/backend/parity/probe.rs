@@ -2,7 +2,7 @@
 
 use super::round_f16;
 use crate::backend::cpu::{self, Cpu};
-use crate::ops::{Batch, Dense, Device, Ends, Hidden};
+use crate::ops::{Batch, Dense, Device, Ends, Hidden, cap};
 use crate::weights::Stored;
 use step::executor::DeviceError;
 
@@ -60,7 +60,7 @@ impl Probe for Cpu {
         x: &mut cpu::Tensor,
         parts: &mut [(&Self::Matrix, &mut cpu::Tensor)],
     ) -> Result<(), DeviceError> {
-        self.rms_norm(residual, norm, x);
+        self.rms_norm(residual, norm, x, None);
         let rounded = rounded(self, x)?;
         for (matrix, out) in parts {
             self.linear(&rounded, matrix, out);
@@ -83,9 +83,10 @@ impl Probe for Cpu {
                 (&*out.x, out.last)
             }
         };
-        self.rms_norm(rows, norm, normed);
+        self.rms_norm(rows, norm, normed, None);
         let rounded = rounded(self, normed)?;
         self.linear_of_first(&rounded, w, out.ids, out.logits);
+        cap(self, out.logits);
         self.top_k(out.logits, out.ranked.expect("rows that rank"));
         Ok(())
     }

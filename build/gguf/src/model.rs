@@ -1,19 +1,16 @@
-//! A GGUF of the architecture `llama`: dimensions, names and order of rows as in Hugging Face's
-//! `LlamaForCausalLM`.
+//! Dimensions of a model, and its tensors with names and order of rows as Hugging Face's classes
+//! have them.
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-
-use super::blocks::Element;
 use super::read::{Gguf, of_tensor};
-use super::tokenizer::Tokens;
 use super::write::Tensor;
 use super::{GgufError, fail};
 
 const ARCHITECTURE: &str = "general.architecture";
-/// Keys that begin with `llama.`. Any other, such as one that scales positions, is an error.
-const KNOWN: [&str; 11] = [
+/// Keys behind an architecture's name that both have. Any other, such as one that scales positions,
+/// is an error.
+const KNOWN: [&str; 10] = [
     "attention.head_count",
     "attention.head_count_kv",
     "attention.key_length",
@@ -23,64 +20,105 @@ const KNOWN: [&str; 11] = [
     "context_length",
     "embedding_length",
     "feed_forward_length",
-    "rope.dimension_count",
     "rope.freq_base",
 ];
+const WINDOW: &str = "attention.sliding_window";
+const ROTARY: &str = "rope.dimension_count";
 /// A dimension, at most: products of two are far from overflow.
 const DIMENSION_MAX: usize = 1 << 24;
 /// Stated beside them; it follows from the tensors.
 const VOCABULARY: &str = "vocab_size";
 
-/// Dimensions of a model.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Llama {
-    layers: usize,
-    hidden: usize,
-    intermediate: usize,
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    vocabulary: usize,
-    /// Positions that the model was made for.
-    pub positions: usize,
-    norm_eps: f64,
-    rope_theta: f64,
-    tied: bool,
+/// A kind of models that a file may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Architecture {
+    Llama,
+    /// Gemma 3, whose norms are stored plus one.
+    Gemma3,
 }
 
-impl Llama {
+impl Architecture {
+    const ALL: [Architecture; 2] = [Architecture::Llama, Architecture::Gemma3];
+
+    /// Name, which its keys begin with.
+    fn name(self) -> &'static str {
+        match self {
+            Architecture::Llama => "llama",
+            Architecture::Gemma3 => "gemma3",
+        }
+    }
+
+    fn own_keys(self) -> &'static [&'static str] {
+        match self {
+            Architecture::Llama => &[ROTARY, VOCABULARY],
+            Architecture::Gemma3 => &[WINDOW],
+        }
+    }
+}
+
+/// Dimensions of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    pub architecture: Architecture,
+    pub layers: usize,
+    pub hidden: usize,
+    pub intermediate: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub vocabulary: usize,
+    /// Positions that the model was made for.
+    pub positions: usize,
+    pub norm_eps: f64,
+    pub rope_theta: f64,
+    pub tied: bool,
+    /// Positions that most layers of Gemma 3 see.
+    pub window: Option<usize>,
+}
+
+impl Model {
     /// Dimensions as the metadata states them.
     ///
     /// # Errors
     /// Another architecture, a key that is missing, unknown or impossible.
-    pub fn of(gguf: &Gguf<'_>) -> Result<Llama, GgufError> {
-        let architecture = gguf.text(ARCHITECTURE)?;
-        if architecture != "llama" {
-            return gguf.wrong(ARCHITECTURE, format!("`{architecture}` is not `llama`"));
-        }
-        gguf.only("llama.", &[&KNOWN[..], &[VOCABULARY]].concat())?;
-        let of = |key: &str| dimension(gguf, &format!("llama.{key}"));
-        let (hidden, heads) = (of("embedding_length")?, of("attention.head_count")?);
-        let model = Llama {
+    pub fn of(gguf: &Gguf<'_>) -> Result<Model, GgufError> {
+        let stated = gguf.text(ARCHITECTURE)?;
+        let known = Architecture::ALL.into_iter();
+        let Some(architecture) = known.clone().find(|known| known.name() == stated) else {
+            let known: Vec<_> = known.map(Architecture::name).collect();
+            let rule = format!("`{stated}` is none of {}", known.join(", "));
+            return gguf.wrong(ARCHITECTURE, rule);
+        };
+        let keys = [&KNOWN[..], architecture.own_keys()].concat();
+        gguf.only(&format!("{stated}."), &keys)?;
+        let of = |key: &str| dimension(gguf, &format!("{stated}.{key}"));
+        let (head_dim, window) = match architecture {
+            Architecture::Llama => (of(ROTARY)?, None),
+            Architecture::Gemma3 => (of("attention.key_length")?, Some(of(WINDOW)?)),
+        };
+        let model = Model {
+            architecture,
             layers: of("block_count")?,
-            hidden,
+            hidden: of("embedding_length")?,
             intermediate: of("feed_forward_length")?,
-            heads,
+            heads: of("attention.head_count")?,
             kv_heads: of("attention.head_count_kv")?,
-            head_dim: of("rope.dimension_count")?,
+            head_dim,
             vocabulary: gguf.list("tokenizer.ggml.tokens")?.len(),
             positions: of("context_length")?,
-            norm_eps: gguf.decimal("llama.attention.layer_norm_rms_epsilon")?,
-            rope_theta: gguf.decimal("llama.rope.freq_base")?,
+            norm_eps: gguf.decimal(&format!("{stated}.attention.layer_norm_rms_epsilon"))?,
+            rope_theta: gguf.decimal(&format!("{stated}.rope.freq_base"))?,
             tied: !gguf.tensors.contains_key("output.weight"),
+            window,
         };
         model.check(gguf)?;
         Ok(model)
     }
 
     fn check(&self, gguf: &Gguf<'_>) -> Result<(), GgufError> {
-        let same = |key: &str, right: usize| {
-            let key = format!("llama.{key}");
+        let key = |key: &str| format!("{}.{key}", self.architecture.name());
+        let same = |name: &str, right: usize| {
+            let key = key(name);
             match gguf.metadata.contains_key(&key) && gguf.whole(&key)? != right {
                 true => gguf.wrong(&key, format!("is not {right}, which other keys say")),
                 false => Ok(()),
@@ -91,16 +129,20 @@ impl Llama {
         same(VOCABULARY, self.vocabulary)?;
         if self.layers > gguf.tensors.len() {
             let rule = format!("is more than the {} tensors", gguf.tensors.len());
-            return gguf.wrong("llama.block_count", rule);
+            return gguf.wrong(&key("block_count"), rule);
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             let rule = format!("does not divide the {} query heads", self.heads);
-            return gguf.wrong("llama.attention.head_count_kv", rule);
+            return gguf.wrong(&key("attention.head_count_kv"), rule);
         }
-        if !self.head_dim.is_multiple_of(2) {
-            return gguf.wrong("llama.rope.dimension_count", "is odd");
+        let width = match self.architecture {
+            Architecture::Llama => ROTARY,
+            Architecture::Gemma3 => "attention.key_length",
+        };
+        match self.head_dim.is_multiple_of(2) {
+            true => Ok(()),
+            false => gguf.wrong(&key(width), "is odd"),
         }
-        Ok(())
     }
 
     /// All tensors by the names of Hugging Face, in alphabetical order.
@@ -112,21 +154,20 @@ impl Llama {
         let mut found = BTreeMap::new();
         for wanted in self.wanted() {
             left.retain(|name| **name != wanted.from);
-            found.insert(wanted.to.clone(), wanted.find(gguf)?);
+            found.insert(wanted.to.clone(), wanted.find(gguf, self.architecture)?);
         }
         match left.first() {
             Some(name) => fail(
                 gguf.tensors[*name].offset,
                 of_tensor(name),
-                "a llama has no such tensor",
+                format!("a {} has no such tensor", self.architecture.name()),
             ),
             None => Ok(found.into_values().collect()),
         }
     }
 
     fn wanted(&self) -> Vec<Wanted> {
-        let (hidden, inner) = (self.hidden, self.intermediate);
-        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let hidden = self.hidden;
         let mut wanted = vec![
             matrix("token_embd", "model.embed_tokens", self.vocabulary, hidden),
             vector("output_norm", "model.norm", hidden),
@@ -135,49 +176,42 @@ impl Llama {
             wanted.push(matrix("output", "lm_head", self.vocabulary, hidden));
         }
         for layer in 0..self.layers {
-            let own = [
-                vector("attn_norm", "input_layernorm", hidden),
-                vector("ffn_norm", "post_attention_layernorm", hidden),
-                matrix("attn_q", "self_attn.q_proj", q, hidden).interleaved(self.heads),
-                matrix("attn_k", "self_attn.k_proj", kv, hidden).interleaved(self.kv_heads),
-                matrix("attn_v", "self_attn.v_proj", kv, hidden),
-                matrix("attn_output", "self_attn.o_proj", hidden, q),
-                matrix("ffn_gate", "mlp.gate_proj", inner, hidden),
-                matrix("ffn_up", "mlp.up_proj", inner, hidden),
-                matrix("ffn_down", "mlp.down_proj", hidden, inner),
-            ];
+            let own = self.layer().into_iter();
             wanted.extend(own.map(|wanted| wanted.of_layer(layer)));
         }
         wanted
     }
 
-    /// `config.json`.
-    pub fn config(&self, tokens: &Tokens, element: Element) -> Config {
-        Config {
-            architectures: ["LlamaForCausalLM"],
-            attention_bias: false,
-            bos_token_id: tokens.bos,
-            dtype: element.torch(),
-            eos_token_id: tokens.eos,
-            head_dim: self.head_dim,
-            hidden_act: "silu",
-            hidden_size: self.hidden,
-            intermediate_size: self.intermediate,
-            max_position_embeddings: self.positions,
-            mlp_bias: false,
-            model_type: "llama",
-            num_attention_heads: self.heads,
-            num_hidden_layers: self.layers,
-            num_key_value_heads: self.kv_heads,
-            pad_token_id: tokens.pad,
-            rms_norm_eps: self.norm_eps,
-            rope_parameters: Rope {
-                rope_theta: self.rope_theta,
-                rope_type: "default",
-            },
-            tie_word_embeddings: self.tied,
-            vocab_size: self.vocabulary,
-        }
+    fn layer(&self) -> Vec<Wanted> {
+        let (hidden, inner) = (self.hidden, self.intermediate);
+        let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        let query = matrix("attn_q", "self_attn.q_proj", q, hidden);
+        let key = matrix("attn_k", "self_attn.k_proj", kv, hidden);
+        let mut wanted = vec![
+            vector("attn_norm", "input_layernorm", hidden),
+            matrix("attn_v", "self_attn.v_proj", kv, hidden),
+            matrix("attn_output", "self_attn.o_proj", hidden, q),
+            matrix("ffn_gate", "mlp.gate_proj", inner, hidden),
+            matrix("ffn_up", "mlp.up_proj", inner, hidden),
+            matrix("ffn_down", "mlp.down_proj", hidden, inner),
+        ];
+        wanted.extend(match self.architecture {
+            Architecture::Llama => vec![
+                query.interleaved(self.heads),
+                key.interleaved(self.kv_heads),
+                vector("ffn_norm", "post_attention_layernorm", hidden),
+            ],
+            Architecture::Gemma3 => vec![
+                query,
+                key,
+                vector("attn_q_norm", "self_attn.q_norm", self.head_dim),
+                vector("attn_k_norm", "self_attn.k_norm", self.head_dim),
+                vector("post_attention_norm", "post_attention_layernorm", hidden),
+                vector("ffn_norm", "pre_feedforward_layernorm", hidden),
+                vector("post_ffw_norm", "post_feedforward_layernorm", hidden),
+            ],
+        });
+        wanted
     }
 }
 
@@ -233,7 +267,11 @@ impl Wanted {
         }
     }
 
-    fn find<'a>(&self, gguf: &Gguf<'a>) -> Result<Tensor<'a>, GgufError> {
+    fn find<'a>(
+        &self,
+        gguf: &Gguf<'a>,
+        architecture: Architecture,
+    ) -> Result<Tensor<'a>, GgufError> {
         let Some(found) = gguf.tensors.get(&self.from) else {
             return fail(0, of_tensor(&self.from), "is missing");
         };
@@ -254,37 +292,7 @@ impl Wanted {
             kind: found.kind,
             data: found.data,
             interleaved: self.interleaved,
+            plus_one: architecture == Architecture::Gemma3 && self.rows.is_none(),
         })
     }
-}
-
-/// `config.json` of a `LlamaForCausalLM`.
-#[derive(Serialize)]
-pub struct Config {
-    architectures: [&'static str; 1],
-    attention_bias: bool,
-    bos_token_id: usize,
-    dtype: &'static str,
-    eos_token_id: usize,
-    head_dim: usize,
-    hidden_act: &'static str,
-    hidden_size: usize,
-    intermediate_size: usize,
-    max_position_embeddings: usize,
-    mlp_bias: bool,
-    model_type: &'static str,
-    num_attention_heads: usize,
-    num_hidden_layers: usize,
-    num_key_value_heads: usize,
-    pad_token_id: usize,
-    rms_norm_eps: f64,
-    rope_parameters: Rope,
-    tie_word_embeddings: bool,
-    vocab_size: usize,
-}
-
-#[derive(Serialize)]
-struct Rope {
-    rope_theta: f64,
-    rope_type: &'static str,
 }

@@ -1,0 +1,20 @@
+//! `gemma3`: attention with normed queries and keys, over a window in most layers, and an MLP in
+//! every layer. Results of both are normed before they are added.
+
+use super::{ALIKE, Activation, Mixers, Scale, Traits, USUAL};
+
+pub(super) const TRAITS: Traits = Traits {
+    name: "gemma3",
+    types: &["gemma3_text"],
+    classes: &["Gemma3ForCausalLM"],
+    mixers: Mixers::Sliding,
+    attention: &ALIKE,
+    activation: Activation::GeluTanh,
+    normed: true,
+    sandwiched: true,
+    scaled_embedding: true,
+    scale: Scale::Stated,
+    tied: true,
+    plus_one: true,
+    ..USUAL
+};
