@@ -313,19 +313,10 @@ impl Tokenizer {
         &self.control
     }
 
-    /// A number of tokens that `text` cannot stay below, known without encoding it.
-    pub fn tokens_at_least(&self, text: &str) -> usize {
-        self.tokens_of_bytes(text.len())
-    }
-
-    /// As [`Tokenizer::tokens_at_least`], for a text of `bytes` bytes.
+    /// Number of tokens that a text of `bytes` bytes cannot stay below, known without encoding
+    /// it.
     pub fn tokens_of_bytes(&self, bytes: usize) -> usize {
         bytes.div_ceil(self.longest_token_bytes)
-    }
-
-    /// Bytes of the longest token.
-    pub fn longest_token(&self) -> usize {
-        self.longest_token_bytes
     }
 
     /// The bytes of a token; none for an id that the tokenizer does not use.
@@ -673,7 +664,10 @@ mod tests {
         // A definition that never tells words apart is asked for the whole at once.
         let stops = if fresh.cuts { count / 2 } else { count + 1 };
         assert!((count / 4 + 1..stops).contains(&some), "{some} of {count}");
-        assert_eq!(encode(0), Encoded::AtLeast(fresh.tokens_at_least(&text)));
+        assert_eq!(
+            encode(0),
+            Encoded::AtLeast(fresh.tokens_of_bytes(text.len()))
+        );
         assert!(matches!(encode(count - 1), Encoded::AtLeast(all) if all == count));
         assert!(matches!(encode(count), Encoded::Whole(ids) if ids.len() == count));
     }
@@ -812,7 +806,7 @@ mod tests {
     fn the_lower_bound_never_exceeds_the_count() {
         let tokenizer = tokenizer();
         for text in ["", "a", "<|endoftext|><|endoftext|>", "plain text"] {
-            assert!(tokenizer.tokens_at_least(text) <= tokenizer.encode(text).unwrap().len());
+            assert!(tokenizer.tokens_of_bytes(text.len()) <= tokenizer.encode(text).unwrap().len());
         }
     }
 

@@ -119,11 +119,6 @@ impl Types {
         !self.unsaid() && !other.unsaid() && self.and(other).unsaid()
     }
 
-    /// Whether null is one of the values.
-    pub fn has_null(self) -> bool {
-        self.null
-    }
-
     /// Whether the value can only be null.
     pub fn is_null(self) -> bool {
         self.null && self.without_null().unsaid()
