@@ -229,7 +229,7 @@ MODELS = {
         vocab=199, hidden=40, heads=8, kv_heads=4, head_dim=128, rotary=128, theta=1e6, inner=148, scalar=168,
         period=["attention", "sliding"], sliding=dict(window=9, theta=1e4)),
     "random-gemma3-4": model(
-        "gemma3", 94, "two query heads on one, wide heads, for a GPU too", vocab=307, hidden=160, tied=True,
+        "gemma3", 94, "two query heads on one, wide heads, for a GPU too", vocab=307, hidden=128, tied=True,
         heads=2, kv_heads=1, head_dim=256, rotary=256, theta=1e6, inner=224, scalar=168, layers=3,
         period=["sliding", "sliding", "attention"], sliding=dict(window=100, theta=1e4), **GPU),
 
