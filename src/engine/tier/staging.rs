@@ -15,8 +15,9 @@ use step::transfer::Piece;
 
 /// Bytes that the engine's thread copies in a round, at most and one piece more, each way.
 const COPIED_MAX: usize = 8 << 20;
-/// Beginnings that wait to be written, at most: their places cannot go meanwhile.
-const WISHES_MAX: usize = 8;
+/// Part of the room, one in so many, that beginnings have which wait to be written, at most: their
+/// places cannot go meanwhile.
+const WISHES_PART: usize = 2;
 /// Time in which a beginning may be read, however soon it would be computed.
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
 
@@ -166,9 +167,12 @@ impl<N: Naming> Tier<N> {
     /// Has the disk take what has come to the room, whose last block is in use until then.
     pub(super) fn write_behind(&mut self, beginning: Beginning, last: NodeId) {
         let is_whole = self.index.is_beginning(last, beginning.pages());
-        let staging = self.staging.as_mut();
-        let staging = staging.filter(|of| !of.disk.is_off() && of.wishes.len() < WISHES_MAX);
-        match staging.filter(|_| is_whole) {
+        let most = self.room.pages() / WISHES_PART;
+        let takes = |of: &&mut Staging| {
+            let waiting = of.wishes.iter().map(|(beginning, _)| beginning.pages());
+            is_whole && !of.disk.is_off() && waiting.sum::<usize>() < most
+        };
+        match self.staging.as_mut().filter(takes) {
             None => self.index.release(last, true),
             Some(staging) => {
                 if beginning.kind.is_some() {
