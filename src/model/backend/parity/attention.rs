@@ -93,12 +93,9 @@ pub(super) struct Norms<V> {
 
 impl Norms<Vec<f32>> {
     pub fn draw<A: shapes::Attention>(random: &mut Random) -> Norms<Vec<f32>> {
-        // Scores are as small as those of shapes whose scale is that of their heads.
-        let small = 1.0 / (A::SCALE * (A::HEAD_DIM as f32).sqrt());
         let mut gains = || random.gains(A::HEAD_DIM);
-        let of_queries = |gains: Vec<f32>| gains.iter().map(|gain| gain * small).collect();
         Norms {
-            norms: A::NORMED.then(|| [of_queries(gains()), gains()]),
+            norms: A::NORMED.then(|| [scaled::<A>(gains()), gains()]),
             sinks: A::SINKS.then(|| random.bf16(A::HEADS, 2.0)),
         }
     }
@@ -112,6 +109,13 @@ impl Norms<Vec<f32>> {
         let sinks = sinks.transpose()?;
         Ok(Norms { norms, sinks })
     }
+}
+
+/// Gains of queries by which scores are as small as those of shapes whose scale is that of their
+/// heads.
+pub(super) fn scaled<A: shapes::Attention>(gains: Vec<f32>) -> Vec<f32> {
+    let small = 1.0 / (A::SCALE * (A::HEAD_DIM as f32).sqrt());
+    gains.into_iter().map(|gain| gain * small).collect()
 }
 
 /// Factor of queries that keeps scores as small as those of other shapes where rotary embedding

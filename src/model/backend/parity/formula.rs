@@ -65,7 +65,7 @@ pub(super) fn attention<A: shapes::Attention>(report: &mut Report, random: &mut 
     let (attended, turned) = sequence.attended(&wanted);
     let keys = sequence.keys();
     let exact: Vec<f32> = keys.iter().flatten().map(|&x| x as f32).collect();
-    compare(report, "store_kv", "keys", &turned, &exact);
+    compare(report, "attention", "keys", &turned, &exact);
     // Rounding is no continuous formula: what is between two codes by a hair is the CPU's to say.
     let keys = match FORMAT_KV {
         KvFormat::Fp8 => rounded::<A>(&turned),

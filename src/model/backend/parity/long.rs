@@ -12,7 +12,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::attention::{Calls, LIMIT, Norms, ProbeAttention, shortened};
+use super::attention::{Calls, LIMIT, Norms, ProbeAttention, scaled, shortened};
 use super::sequences::dealt;
 use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, against, same_bits};
 use crate::ROWS_MAX;
@@ -154,7 +154,7 @@ fn short_norms<A: shapes::Attention>(random: &mut Random) -> Norms<Vec<f32>> {
     let around_zero = random.bf16(A::HEAD_DIM, 0.25);
     let of_q = around_zero.into_iter().map(|w| 0.5 + w).collect();
     Norms {
-        norms: Some([of_q, of_k]),
+        norms: Some([scaled::<A>(of_q), of_k]),
         ..drawn
     }
 }
