@@ -162,7 +162,7 @@ fn probes_with_another_key_tell_nothing() {
     }
 }
 
-/// What the victim's prompts are kept in that the device has no place for, or not any more.
+/// Tier that keeps the victim's prompts when the device has no place for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tier {
     /// The host's memory, behind far more prompts than the device keeps.

@@ -3,7 +3,6 @@
 
 #include "base/types.cuh"
 #include "target.cuh"
-#include "tile/reduce.cuh"
 
 namespace atlas::tile {
 
@@ -20,9 +19,9 @@ inline constexpr int kHeadBytes = target::PAGE * (kFp8Pages ? A::kHeadDim + 1 : 
 inline constexpr int kPageColumns = 64;
 inline constexpr int kPageVectors = kPageColumns / 8;
 
-// Of an element of a head's keys or values as bf16. The 16-byte vectors of a block's position are
-// permuted by the position's last three bits, as warpgroup instructions read operands of 128-byte
-// rows: a page of bf16 is one copy.
+// Place of an element of a head's keys or values as bf16. The 16-byte vectors of a block's position
+// are permuted by the position's last three bits, as warpgroup instructions read operands of
+// 128-byte rows: a page of bf16 is one copy.
 __device__ inline int page_at(int position, int dim) {
   const int block = dim / kPageColumns, vector = dim % kPageColumns / 8;
   return (block * target::PAGE + position) * kPageColumns +

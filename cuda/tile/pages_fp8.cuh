@@ -1,6 +1,8 @@
-// Keys and values as FP8: a position of a head is codes of E4M3 times one power of two, the least
-// that keeps its largest number within them. What they stand for is exact in bf16, so that products
-// take them as they take pages of bf16.
+// A position written to pages of either format, and pages of FP8 widened.
+//
+// In FP8 a position of a head is codes of E4M3 times one power of two, the least that keeps its
+// largest number within them. What they stand for is exact in bf16, so that products take them as
+// they take pages of bf16.
 #pragma once
 
 #include "tile/head.cuh"
@@ -14,7 +16,7 @@ inline constexpr unsigned kE4m3Mantissa = 0x600000;  // of 448, the largest numb
 // behind the largest one what bits are multiplied by has no room in bf16.
 inline constexpr int kFp8ExponentMin = 127 - 117;
 inline constexpr int kFp8ExponentMax = 127 + 7;
-// Of a position with what is no number up to 448 * 2^7: codes are zeros and what they are
+// Exponent of a position with what is no number up to 448 * 2^7: codes are zeros and what they are
 // multiplied by is infinity, so that all of it is NaN.
 inline constexpr int kFp8ExponentNan = kFp8ExponentMax + 1;
 

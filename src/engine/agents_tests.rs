@@ -236,7 +236,7 @@ fn by_policy(turns: &Turns, shared: usize, worth: &Policy<'_>) -> f64 {
         } / PAGE
             * PAGE;
         let pages = pages_for(*length + TURN - shared);
-        // What a prompt that runs needs is there while it does.
+        // A running prompt's pages are there while it runs.
         let is_full = |kept: &HashMap<usize, (usize, usize)>| {
             let used: usize = kept.values().map(|(_, pages)| pages).sum();
             used + pages + pages_for(shared) > PAGES || kept.len() + 2 > STATES

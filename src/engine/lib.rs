@@ -607,7 +607,7 @@ impl<E: Executor> Engine<E> {
         self.count_running();
     }
 
-    /// What the tier has of the prompt of a waiting request.
+    /// Pieces of a waiting request's prompt that the tier has.
     fn below(&self, next: usize) -> Option<Hit> {
         let request = self.waiting[next].request();
         let tier = self.tier.as_ref()?;

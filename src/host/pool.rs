@@ -50,14 +50,14 @@ impl<T: Send + 'static> Pool<T> {
         sent.unwrap_or_else(|_| panic!("the threads are gone"));
     }
 
-    /// What a job gave that has ended.
+    /// Result of a job that has ended.
     pub fn take(&mut self) -> Option<T> {
         let done = self.done.try_recv().ok()?;
         self.under_way -= 1;
         Some(done)
     }
 
-    /// What the next job gives that ends, after some time; none if nothing is under way.
+    /// Result of the next job that ends, after some time; none if nothing is under way.
     pub fn wait(&mut self) -> Option<T> {
         if self.under_way == 0 {
             return None;

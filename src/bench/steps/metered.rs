@@ -435,7 +435,7 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
             .store_kv(queries, keys, &v.inner, norms, cache, batch);
         // Gates are left alone.
         let rotated = q.bytes();
-        // As many bytes are written of a row as are read of a position.
+        // Bytes written of a row are those read of a position.
         let kept = Cost::attend::<A>(k.rows).bytes;
         let bytes = rotated + k.bytes() + v.bytes() + kept;
         self.done("store_kv", (0, 0), bytes, 0);

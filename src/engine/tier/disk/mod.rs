@@ -498,7 +498,7 @@ impl Disk {
         self.index.note_use(&found);
     }
 
-    /// What is written of an entry is not what it should be.
+    /// An entry's bytes changed before they were written.
     fn drop_draft(&mut self, entry: u64) {
         self.draft.take_if(|draft| draft.entry == entry);
         self.keep(move |storage| storage.remove(entry));

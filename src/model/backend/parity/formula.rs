@@ -164,7 +164,7 @@ impl<A: shapes::Attention> Sequence<A> {
         self.keys.len() / A::KEYS
     }
 
-    /// What the CPU's rows at the `wanted` positions attend to, and its normed and turned keys.
+    /// Results of the CPU's rows at the `wanted` positions, and its normed and turned keys.
     fn attended(&self, wanted: &[usize]) -> (Vec<Vec<f32>>, Vec<f32>) {
         let pages = self.positions().div_ceil(PAGE);
         let mut cpu = Cpu::new(1);
