@@ -514,11 +514,11 @@ struct Warpgroups {
     ptx::griddepcontrol_launch_dependents();
   }
 
-  // Tells the blocks of the cluster that this one's segment of a tile is there.
-  __device__ void arrive(unsigned told) const {
-    Consumer<W, Out>::sync();  // all warps' sums are written
-    const int thread = Consumer<W, Out>::thread();
-    if (thread < kParts) ptx::cluster_arrive(&shared.out.there[told % Out::kTurns], thread);
+  // Waits until all warps have taken a tile, and tells the blocks of the cluster that this one's
+  // segment of it is there: a thread that has added to memory would first wait for that.
+  __device__ void hand_over(unsigned told) const {
+    ptx::mbarrier_wait(&known(told).taken, turn_of(told));
+    if (lane() < kParts) ptx::cluster_arrive(&shared.out.there[told % Out::kTurns], lane());
   }
 
   // Adds the segments' sums of a tile when the blocks of the cluster have made them, each block a
@@ -561,7 +561,11 @@ struct Warpgroups {
     unsigned told = 0;
     for (int i = blockIdx.x; there; ++told) {
       Known& to = known(told);
-      ptx::mbarrier_wait(&to.taken, turn_of(told) ^ 1);
+      if constexpr (kParts > 1) {
+        if (told >= kKnown) hand_over(told - kKnown);
+      } else {
+        ptx::mbarrier_wait(&to.taken, turn_of(told) ^ 1);
+      }
       // What the others read is read from there by this warp, too: it has few registers.
       if (lane() == 0) {
         if (!tiles(i, to.tile)) to.tile.rows = 0;
@@ -577,6 +581,7 @@ struct Warpgroups {
       if (there) ask_scales(to);
       ptx::copy_async_arrive(&to.scaled);
     }
+    if constexpr (kParts > 1) hand_over(told - kKnown);
   }
 
   // Waits until the next tile is told of; false behind the last.
@@ -627,7 +632,6 @@ struct Warpgroups {
       __syncwarp();  // all lanes have read what is known
       asm volatile("" : "+r"(told));
       if (lane() == 0) ptx::mbarrier_arrive(&known(told).taken);
-      if constexpr (kParts > 1) arrive(told);
     }
     if constexpr (kParts > 1) join(told - 1, sink);
   }
