@@ -292,7 +292,7 @@ mod tests {
     fn rounded_weights_have_fewer_bytes_in_memory_than_stored() {
         let target = repository("h200/llama-3.1-8b/fp8");
         assert_eq!(target.checkpoint_bytes(), 16_060_522_496);
-        assert_eq!(target.weight_bytes_per_token(), 7_506_115_200);
+        assert_eq!(target.weight_bytes_per_token(), 8_031_387_648);
         let source = repository("h200/qwen3.6-35b-a3b/nvfp4");
         let target = repository("h200/qwen3.6-35b-a3b/nvfp4-all");
         assert_eq!(target.checkpoint_bytes(), source.checkpoint_bytes());

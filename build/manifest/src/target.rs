@@ -224,7 +224,7 @@ impl Target {
     }
 
     /// Whether weights in memory are other numbers than the checkpoint's.
-    pub(crate) fn rounds(&self) -> bool {
+    pub fn rounds(&self) -> bool {
         let mut rules = self.leaf.format.iter();
         rules.any(|rule| rule.resident.is_some())
     }
