@@ -372,7 +372,7 @@ impl File {
             }
         }
         let rows = target.table();
-        let matrices = rows.iter().filter_map(|row| Some((row, row.format()?)));
+        let matrices = rows.iter().filter_map(|row| Some((row, row.resident()?)));
         for (row, format) in matrices {
             let (key, value) = columns_key(target, row);
             let k = row.padded(target.leaf.numbers.pad as usize)[1] as u64;

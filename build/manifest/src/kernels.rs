@@ -275,7 +275,7 @@ impl Target {
         let table = self.table();
         let of = |is: fn(Role) -> bool| {
             let rows = table.iter().filter(|row| is(row.role));
-            distinct(rows.filter_map(Row::format))
+            distinct(rows.filter_map(Row::resident))
         };
         [
             ("NORM_LINEAR_FORMATS", "norm_linear", of(follows_a_norm)),
