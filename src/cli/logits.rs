@@ -17,7 +17,7 @@ use model::backend;
 use model::ops::LOGITS_ROWS_MAX;
 use model::target::{self, MAX_CONTEXT, PAGE, PREFILL_TOKENS, VOCAB};
 use model::weights::Progress;
-use step::executor::{Executor, PageId, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, Executor, PageId, Rows, Slot, States, TokenId};
 
 /// Largest file of tokens that is read.
 const TOKENS_BYTES_MAX: u64 = 64 << 20;
@@ -86,6 +86,7 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
             start,
             tokens: chunk,
             pages: &pages,
+            window: BlockTable::whole(&pages),
             behind: &[],
             logits: 1,
         };

@@ -13,7 +13,9 @@ use super::sequence::Sequence;
 use super::speculate::{self, DEPTH_MAX, Made, Reply, Speculate};
 use super::trust::Maker;
 use super::{Engine, Limits};
-use step::executor::{Ahead, DeviceError, Draw, Executor, PageId, Rows, Slot, States, TokenId};
+use step::executor::{
+    Ahead, BlockTable, DeviceError, Draw, Executor, PageId, Rows, Slot, States, TokenId,
+};
 
 /// Token of a row that no known one follows.
 const NONE: TokenId = 0;
@@ -108,6 +110,7 @@ impl<E: Executor> Engine<E> {
             start,
             tokens: &[NONE],
             pages: &[PageId(0)],
+            window: BlockTable::whole(&[PageId(0)]),
             behind: &[],
             logits: 1,
         };
@@ -140,6 +143,7 @@ impl<E: Executor> Engine<E> {
             start: 0,
             tokens: &vec![NONE; rows],
             pages: &[PageId(0)],
+            window: BlockTable::whole(&[PageId(0)]),
             behind: &behind,
             logits: rows,
         }])

@@ -14,7 +14,7 @@ use super::speculate::{Costs, DEPTH_MAX, Reply, Scores};
 use super::trust::Maker;
 use super::turns::Source;
 use step::PAGE;
-use step::executor::{Draw, Guessed, Kept, Ranked, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, Draw, Guessed, Kept, Ranked, Rows, Slot, States, TokenId};
 use step::ranking;
 
 /// Events that a channel must have room for before its sequence takes part in a step: scores of
@@ -256,6 +256,7 @@ impl Sequence {
             start: start.min(pages.len() * PAGE - 1),
             tokens: &predicted[predicted.len() - 1..],
             pages,
+            window: BlockTable::whole(pages),
             behind: &[],
             logits: 1,
         }
@@ -276,6 +277,7 @@ impl Sequence {
             start: last.min(pages.len() * PAGE - 1),
             tokens: &[0],
             pages,
+            window: BlockTable::whole(pages),
             behind: &[],
             logits: 1,
         }
@@ -454,6 +456,7 @@ impl Sequence {
             start: self.computed,
             tokens,
             pages,
+            window: BlockTable::whole(pages),
             behind,
             logits,
         }

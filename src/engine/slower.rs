@@ -118,7 +118,7 @@ impl Slower {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use step::executor::{Slot, States};
+    use step::executor::{BlockTable, Slot, States};
 
     const STEP: Duration = Duration::from_millis(10);
 
@@ -186,6 +186,7 @@ mod tests {
             start: 10,
             tokens: &[1, 2],
             pages: &[],
+            window: BlockTable::whole(&[]),
             behind: &[],
             logits: 1,
         };

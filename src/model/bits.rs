@@ -14,7 +14,7 @@ use crate::target::{
     DRAFTS, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, TOP_K, VOCAB,
 };
 use step::executor::{
-    DeviceError, Draw, Executor, Kept, PageId, Ranked, Rows, Slot, States, TokenId,
+    BlockTable, DeviceError, Draw, Executor, Kept, PageId, Ranked, Rows, Slot, States, TokenId,
 };
 use step::ranking::{all_finite, argmax, most_likely};
 
@@ -396,6 +396,7 @@ fn replies<B: Runs>(
             start: sequence.prompt.len() + step,
             tokens: std::slice::from_ref(token),
             pages: &sequence.pages,
+            window: BlockTable::whole(&sequence.pages),
             behind: &[],
             logits: 1,
         });
@@ -429,6 +430,7 @@ fn prefill_all<B: Runs>(
             start: 0,
             tokens: &sequence.prompt,
             pages: &sequence.pages,
+            window: BlockTable::whole(&sequence.pages),
             behind: &[],
             logits: 1,
         });
@@ -455,6 +457,7 @@ fn in_chunks<B: Runs>(
             start: sequence.prompt.len() + step,
             tokens: &[trace[step].0],
             pages: &sequence.pages,
+            window: BlockTable::whole(&sequence.pages),
             behind: &[],
             logits: 1,
         };
@@ -479,6 +482,7 @@ fn prefill<B: Runs>(
             start: done,
             tokens: &sequence.prompt[done..end],
             pages: &sequence.pages,
+            window: BlockTable::whole(&sequence.pages),
             behind: &[],
             logits: usize::from(end == length),
         };

@@ -13,7 +13,7 @@ use crate::ops::LOGITS_ROWS_MAX;
 use crate::ops::{Batch, cap};
 use crate::target::{HIDDEN, LAYERS, PAGE, PREFILL_TOKENS, Role, Site, VOCAB, blocks_at};
 use crate::weights::{Checkpoint, Layout, WeightsError};
-use step::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 use step::ranking::weight_of;
 
 use super::Runs;
@@ -338,6 +338,7 @@ fn rows<'a>(slot: u32, start: usize, tokens: &'a [TokenId], pages: &'a [PageId])
         start,
         tokens,
         pages,
+        window: BlockTable::whole(pages),
         behind: &[],
         logits: 1,
     }

@@ -9,8 +9,8 @@ use crate::ops::{ENDS_MAX, LOGITS_ROWS_MAX};
 use crate::target;
 use crate::weights::{Checkpoint, Stage, WeightsError};
 use step::executor::{
-    Ahead, DEPTH_MAX, DeviceError, Executor, Guessed, PageId, Patience, Ranked, Rows, Slot, States,
-    TokenId,
+    Ahead, BlockTable, DEPTH_MAX, DeviceError, Executor, Guessed, PageId, Patience, Ranked, Rows,
+    Slot, States, TokenId,
 };
 use step::transfer::{PieceBytes, Sum, Transfer};
 
@@ -123,6 +123,7 @@ impl<B: Runs> Runner<B> {
                 start: 0,
                 tokens: &[0; ONE_BY_ONE][..count],
                 pages: &[PageId(0)],
+                window: BlockTable::whole(&[PageId(0)]),
                 behind: &[],
                 logits: count,
             }

@@ -1,7 +1,7 @@
 //! Sequences driven straight through an executor: golden replay, checks and measurements.
 
 use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE};
-use step::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 
 /// A sequence in a slot on pages of its own. Nothing but sessions may use the executor meanwhile.
 pub struct Session {
@@ -52,6 +52,7 @@ impl Session {
             start: self.len,
             tokens,
             pages: &self.pages[..held.min(self.pages.len())],
+            window: BlockTable::whole(&self.pages[..held.min(self.pages.len())]),
             behind: &[],
             logits: 1,
         }

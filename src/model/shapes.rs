@@ -25,6 +25,8 @@ pub trait Attention: Send + Sync + 'static {
     const VALUES_NORMED: bool;
     /// Positions that a query sees, its own the last; none: all up to its own.
     const WINDOW: Option<usize>;
+    /// Group of pages that hold its keys and values.
+    const PAGES: PageGroup = PageGroup::Whole;
     /// Whether each query head has a sink: a score that its softmax counts beside those of
     /// positions, and that no value belongs to.
     const SINKS: bool;
@@ -52,6 +54,15 @@ pub trait Attention: Send + Sync + 'static {
     fn first_seen(position: usize) -> usize {
         Self::WINDOW.map_or(0, |window| (position + 1).saturating_sub(window))
     }
+}
+
+/// Pages that have a block table of their own in each sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageGroup {
+    /// Those of every position.
+    Whole,
+    /// Those of a window of positions, where other layers of the model see all of them.
+    Window,
 }
 
 /// Angles of rotary embedding: `position * frequency(pair)`.

@@ -22,7 +22,9 @@ use crate::target::{
 #[cfg(has = "mlp")]
 use crate::target::{HIDDEN, Role};
 use crate::weights::{self, LAYER_GROWTH, WeightsError};
-use step::executor::{DeviceError, Draw, Executor, PageId, Rows, Slot, States, TokenId};
+use step::executor::{
+    BlockTable, DeviceError, Draw, Executor, PageId, Rows, Slot, States, TokenId,
+};
 
 /// A host whose memory the model shares refuses to take more than is free then, whatever was free
 /// when the model was planned; caches that can be given up are free.
@@ -59,6 +61,7 @@ impl Sequence {
             start: self.done,
             tokens,
             pages: &self.pages,
+            window: BlockTable::whole(&self.pages),
             behind: &[],
             logits: 1,
         }
@@ -320,6 +323,7 @@ fn rows_out_of_range_are_refused() {
         start: 0,
         tokens: &[0],
         pages,
+        window: BlockTable::whole(pages),
         behind: &[],
         logits: 1,
     };
@@ -354,6 +358,7 @@ fn rows_out_of_range_are_refused() {
     assert!(
         refuse(Rows {
             pages: &[PageId(KV_PAGES as u32)],
+            window: BlockTable::whole(&[PageId(KV_PAGES as u32)]),
             ..good
         })
         .contains("page")

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use crate::ONE_BY_ONE;
 use crate::transfer::{PieceBytes, Sum, Transfer, at_once, sum};
+use crate::{ONE_BY_ONE, PAGE};
 
 /// Index into the vocabulary.
 pub type TokenId = u32;
@@ -58,6 +58,35 @@ impl States {
     }
 }
 
+/// Block table of a page group, from the first page on that rows still read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockTable<'a> {
+    /// Pages of the sequence before those.
+    pub first: usize,
+    /// Page `i` holds positions `(first + i) * PAGE ..`.
+    pub pages: &'a [PageId],
+}
+
+impl<'a> BlockTable<'a> {
+    /// One of every page of a sequence.
+    pub fn whole(pages: &'a [PageId]) -> BlockTable<'a> {
+        BlockTable { first: 0, pages }
+    }
+
+    /// Page of a position.
+    ///
+    /// # Panics
+    /// If the table does not have it.
+    pub fn page(&self, position: usize) -> PageId {
+        self.pages[position / PAGE - self.first]
+    }
+
+    /// Pages up to its last one, those before it among them.
+    pub fn end(&self) -> usize {
+        self.first + self.pages.len()
+    }
+}
+
 /// The rows of one sequence in a step: consecutive tokens that continue it.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
@@ -66,8 +95,11 @@ pub struct Rows<'a> {
     pub start: usize,
     /// Token ids, at least one.
     pub tokens: &'a [TokenId],
-    /// Page table: page `i` holds positions `i * PAGE ..`. Covers `start + tokens.len()`.
+    /// Block table of the group of all positions. Covers `start + tokens.len()`.
     pub pages: &'a [PageId],
+    /// Block table of the windowed group, if the model has one: of what the rows see. Rows of
+    /// predictions need none.
+    pub window: BlockTable<'a>,
     /// States written behind each row but the last one, where the rows are drafts of which only the
     /// first may hold: then the sequence goes on from the state behind the last that does. Empty
     /// where all rows hold, or the model has no states. May have `states.from`.

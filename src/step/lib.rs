@@ -7,8 +7,10 @@ pub mod ranking;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod transfer;
+mod window;
 
 pub use facts::{Facts, ToolFormat, agents};
+pub use window::{SPLIT, Window};
 
 /// Tokens of a KV page in every target; also the grid on which prompts are cut.
 pub const PAGE: usize = 64;

@@ -33,6 +33,8 @@ enum Number {
     Rope(f64, String),
     /// Positions of a window, if there is one; in device code 0 if there is none.
     Window(Option<u64>),
+    /// Pages with a block table of their own; device code is given that.
+    WindowPages,
 }
 
 /// One of the ways in which layers of a model attend.
@@ -98,6 +100,10 @@ impl Number {
                 ("crate::shapes::Rope", rope)
             }
             Number::Window(positions) => ("Option<usize>", format!("{positions:?}")),
+            Number::WindowPages => {
+                let group = "crate::shapes::PageGroup";
+                (group, format!("{group}::Window"))
+            }
         }
     }
 
@@ -109,7 +115,7 @@ impl Number {
             Number::Activation(value) => {
                 Some(format!("Activation @ = Activation::{}", value.name()))
             }
-            Number::Rope(..) => None,
+            Number::Rope(..) | Number::WindowPages => None,
             Number::Window(positions) => Some(format!("int @ = {}", positions.unwrap_or(0))),
         }
     }
@@ -153,6 +159,14 @@ impl Target {
             facts,
         });
         full.into_iter().chain(sliding).collect()
+    }
+
+    /// Positions of the window whose pages are a group of their own: that of some layers, where
+    /// others attend over all positions.
+    pub fn page_window(&self) -> Option<u64> {
+        let attentions = self.attentions();
+        let mut windows = attentions.iter().filter_map(|each| each.facts.window);
+        windows.next().filter(|_| attentions.len() > 1)
     }
 
     /// Blocks of the model, each once.
@@ -311,24 +325,28 @@ impl Target {
             Scale::One => 1,
         };
         let scale = 1.0 / (divisor as f64).sqrt();
+        let window = attention.window.and(self.page_window());
+        let pages = window.map(|_| ("PAGES", Number::WindowPages));
+        let mut constants = vec![
+            ("HEADS", Number::Size(attention.heads)),
+            ("KV_HEADS", Number::Size(attention.kv_heads)),
+            ("HEAD_DIM", Number::Size(attention.head_dim)),
+            ("ROTARY_DIM", Number::Size(attention.rotary_dim)),
+            ("ROPE", rope),
+            ("SCALE", Number::Single(scale as f32)),
+            ("GATED", Number::Bool(traits.gated)),
+            ("NORMED", Number::Bool(traits.normed)),
+            ("VALUES_NORMED", Number::Bool(traits.values_normed)),
+            ("WINDOW", Number::Window(attention.window)),
+            ("SINKS", Number::Bool(traits.sinks)),
+        ];
+        constants.extend(pages);
         Shape {
             doc: each.doc,
             word: each.table(),
             name: each.name,
             kind: Kind::Attention,
-            constants: vec![
-                ("HEADS", Number::Size(attention.heads)),
-                ("KV_HEADS", Number::Size(attention.kv_heads)),
-                ("HEAD_DIM", Number::Size(attention.head_dim)),
-                ("ROTARY_DIM", Number::Size(attention.rotary_dim)),
-                ("ROPE", rope),
-                ("SCALE", Number::Single(scale as f32)),
-                ("GATED", Number::Bool(traits.gated)),
-                ("NORMED", Number::Bool(traits.normed)),
-                ("VALUES_NORMED", Number::Bool(traits.values_normed)),
-                ("WINDOW", Number::Window(attention.window)),
-                ("SINKS", Number::Bool(traits.sinks)),
-            ],
+            constants,
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::run::drawn;
 use model::ops::ENDS_MAX;
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, SNAPSHOTS, STATES};
-use step::executor::{Ahead, DeviceError, Draw, Executor, PageId, Rows, Slot, States};
+use step::executor::{Ahead, BlockTable, DeviceError, Draw, Executor, PageId, Rows, Slot, States};
 
 /// Replies that have as many drafts each, all of which hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +84,7 @@ impl Drafted {
             start: self.context,
             tokens,
             pages: &tables[index],
+            window: BlockTable::whole(&tables[index]),
             behind: &behind[index],
             logits: tokens.len(),
         });
@@ -98,6 +99,7 @@ impl Drafted {
             start: self.context + self.depth + pass,
             tokens: &tokens[index..=index],
             pages,
+            window: BlockTable::whole(pages),
             behind: &[],
             logits: 1,
         });

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
-use step::executor::{DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 
 /// Distance of one drawn token from the next, in the vocabulary; shares no factor with it.
 const STRIDE: usize = 7919;
@@ -51,6 +51,7 @@ impl Decode {
                 start: self.context + step,
                 tokens: &tokens[row..=row],
                 pages: &tables[row],
+                window: BlockTable::whole(&tables[row]),
                 behind: &[],
                 logits: 1,
             };
@@ -77,6 +78,7 @@ pub fn prefill<E: Executor>(executor: &mut E, tokens: usize) -> Result<f64, Devi
             start: first,
             tokens: chunk,
             pages: &pages,
+            window: BlockTable::whole(&pages),
             behind: &[],
             logits: usize::from(first + chunk.len() == tokens),
         };

@@ -8,7 +8,8 @@ use crate::runner::VERIFIED_MAX;
 use crate::target::{DRAFTS, MAX_SEQUENCES, PREFILL_TOKENS, SNAPSHOTS, STATES, VOCAB};
 use crate::{Runner, Runs};
 use step::executor::{
-    Ahead, DEPTH_MAX, DeviceError, Draw, Executor, Guessed, PageId, Rows, Slot, States, TokenId,
+    Ahead, BlockTable, DEPTH_MAX, DeviceError, Draw, Executor, Guessed, PageId, Rows, Slot, States,
+    TokenId,
 };
 
 /// Tokens of a reply: drafts go over the end of a cell.
@@ -78,6 +79,7 @@ fn drafted<B: Runs>(
             start: sequence.prompt.len() + known,
             tokens: &tokens,
             pages: &sequence.pages,
+            window: BlockTable::whole(&sequence.pages),
             behind: &behind,
             logits: tokens.len(),
         };
@@ -177,6 +179,7 @@ impl Reply {
             start,
             tokens,
             pages: &self.pages,
+            window: BlockTable::whole(&self.pages),
             behind: &[],
             logits: tokens.len(),
         }

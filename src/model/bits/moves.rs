@@ -7,7 +7,7 @@ use super::{Sequence, Trace, Trial, Tried, pages, prefill, prompt, seen};
 use crate::ops::CELL;
 use crate::target::{MAX_SEQUENCES, PAGE, PREFILL_TOKENS};
 use crate::{Runner, Runs};
-use step::executor::{DeviceError, Executor, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, DeviceError, Executor, Rows, Slot, States, TokenId};
 use step::transfer::{Piece, Transfer};
 
 /// Greedy tokens behind the prompt.
@@ -148,6 +148,7 @@ fn go_on<B: Runs>(
             start: PROMPT + step,
             tokens: &[token],
             pages: &sequence.pages,
+            window: BlockTable::whole(&sequence.pages),
             behind: &[],
             logits: 1,
         };

@@ -4,12 +4,18 @@ use std::ops::Range;
 
 use super::{CELL, ONE_BY_ONE};
 use crate::ops::ENDS_MAX;
-use crate::target::{MAX_CONTEXT, PAGE, SNAPSHOTS, STATES, VOCAB};
-use step::executor::{DeviceError, Draw, Kept, PageId, Rows, Slot, States, TokenId};
+use crate::shapes::{self, PageGroup, largest};
+use crate::target::{MAX_CONTEXT, PAGE, SNAPSHOTS, STATES, VOCAB, each_attention};
+use step::executor::{BlockTable, DeviceError, Draw, Kept, PageId, Rows, Slot, States, TokenId};
 
 /// Slots that sequences may have: those of their states; one more than a step has sequences where
 /// the model has no states.
 const SLOTS: usize = if SNAPSHOTS > 0 { STATES } else { STATES + 1 };
+
+/// Groups of pages that layers of the model have.
+pub const PAGE_GROUPS: usize = 1 + largest(&each_attention![A => {
+    matches!(<A as shapes::Attention>::PAGES, PageGroup::Window) as usize
+}]);
 
 /// The rows of one sequence within the step.
 #[derive(Clone, Debug)]
@@ -21,8 +27,9 @@ pub struct Span {
     pub start: usize,
     /// Rows of the step.
     pub rows: Range<usize>,
-    /// Where the sequence's page table lies in `Batch::pages`.
-    pub pages: Range<usize>,
+    /// Where the sequence's block table of each group lies in `Batch::pages`, and how many pages
+    /// are before it.
+    tables: [(usize, Range<usize>); PAGE_GROUPS],
 }
 
 impl Span {
@@ -216,9 +223,13 @@ impl Batch {
         &self.wanted
     }
 
-    /// Page table of a sequence; it has all positions of its rows.
-    pub fn pages(&self, span: &Span) -> &[PageId] {
-        &self.pages[span.pages.clone()]
+    /// Block table of a sequence in a group of pages; it has all positions that its rows see there.
+    pub fn table(&self, span: &Span, group: PageGroup) -> BlockTable<'_> {
+        let (first, pages) = span.tables[group as usize].clone();
+        BlockTable {
+            first,
+            pages: &self.pages[pages],
+        }
     }
 
     /// States written behind each row of a sequence but the last one, if its rows are drafts and
@@ -232,9 +243,9 @@ impl Batch {
         self.tokens.len()
     }
 
-    /// Page table of the sequence that `row` belongs to.
-    pub fn pages_of(&self, row: usize) -> &[PageId] {
-        self.pages(&self.spans[self.span_of[row]])
+    /// Block table of the sequence that `row` belongs to, for a shape of attention.
+    pub fn table_of<A: shapes::Attention>(&self, row: usize) -> BlockTable<'_> {
+        self.table(&self.spans[self.span_of[row]], A::PAGES)
     }
 
     fn check(&self, rows: &Rows<'_>) -> Result<(), DeviceError> {
@@ -265,14 +276,25 @@ impl Batch {
         if rows.logits > count {
             return fail(format!("logits of {} of {count} rows", rows.logits));
         }
-        let (pages, count) = (rows.pages, self.page_count);
-        if pages.len() * PAGE < end {
-            return fail(format!("{} pages do not hold {end} tokens", pages.len()));
-        }
-        if let Some(page) = pages.iter().find(|page| page.0 as usize >= count) {
-            return fail(format!("page {} of {count}", page.0));
+        let count = self.page_count;
+        for table in self.tables(rows) {
+            if table.end() * PAGE < end {
+                return fail(format!("{} pages do not hold {end} tokens", table.end()));
+            }
+            if let Some(page) = table.pages.iter().find(|page| page.0 as usize >= count) {
+                return fail(format!("page {} of {count}", page.0));
+            }
         }
         check_tokens(rows.tokens).or_else(fail)
+    }
+
+    /// Block tables of rows, of each group. Layers of prediction see all positions.
+    fn tables<'a>(&self, rows: &Rows<'a>) -> [BlockTable<'a>; PAGE_GROUPS] {
+        let mut tables = [BlockTable::whole(rows.pages); PAGE_GROUPS];
+        if let (Some(window), false) = (tables.get_mut(PageGroup::Window as usize), self.is_ahead) {
+            *window = rows.window;
+        }
+        tables
     }
 
     /// Each state that is written has one writer, and no reader but that.
@@ -308,12 +330,15 @@ impl Batch {
     fn push(&mut self, sequence: &Rows<'_>) {
         let first = self.tokens.len();
         let end = first + sequence.tokens.len();
-        let page = self.pages.len();
         self.tokens.extend_from_slice(sequence.tokens);
         self.positions
             .extend(sequence.start..sequence.start + sequence.tokens.len());
         self.span_of.resize(end, self.spans.len());
-        self.pages.extend_from_slice(sequence.pages);
+        let tables = self.tables(sequence).map(|table| {
+            let start = self.pages.len();
+            self.pages.extend_from_slice(table.pages);
+            (table.first, start..self.pages.len())
+        });
         let behind = self.behind.len();
         self.behind.extend_from_slice(sequence.behind);
         self.spans.push(Span {
@@ -321,7 +346,7 @@ impl Batch {
             behind: behind..self.behind.len(),
             start: sequence.start,
             rows: first..end,
-            pages: page..self.pages.len(),
+            tables,
         });
         self.wanted.extend(end - sequence.logits..end);
     }
@@ -356,6 +381,7 @@ mod tests {
             start: 0,
             tokens,
             pages: &[PageId(PAGES as u32 - 1)],
+            window: BlockTable::whole(&[PageId(PAGES as u32 - 1)]),
             behind: &[],
             logits: 1,
         }
@@ -404,6 +430,7 @@ mod tests {
             start,
             tokens: &tokens,
             pages: &[PageId(0), PageId(1)],
+            window: BlockTable::whole(&[PageId(0), PageId(1)]),
             behind: &[],
             logits: 0,
         };
@@ -449,6 +476,7 @@ mod tests {
         let none = VOCAB as TokenId;
         let beyond = |pages, start| Rows {
             pages,
+            window: BlockTable::whole(pages),
             start,
             ..rows(0, &[1])
         };

@@ -25,7 +25,7 @@ mod guess;
 mod route;
 
 pub use attend::{Attend, Qkv, store_and_attend};
-pub use batch::{Batch, Span};
+pub use batch::{Batch, PAGE_GROUPS, Span};
 pub use cost::Cost;
 pub use delta::{Delta, DeltaNet, GatedDelta};
 pub use dense::{BesideNorms, Dense, Ends, Hidden, cap, norm_and_rank, norm_and_rank_by};

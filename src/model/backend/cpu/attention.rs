@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use crate::ops::{Attend, Batch, Place};
 use crate::shapes;
 use crate::target::{FORMAT_KV, KvFormat, MAX_CONTEXT, PAGE};
-use step::executor::PageId;
+use step::executor::{BlockTable, PageId};
 
 use super::elementwise::{inverse_rms, mul_sigmoid, unit_rms};
 use super::lanes::{LANES, Lanes, exp};
@@ -167,7 +167,7 @@ impl<A: shapes::Attention> Attend<A> for Cpu {
         let mut normed = vec![0.0; A::KEYS];
         for row in 0..batch.rows() {
             let position = batch.positions()[row];
-            let page = batch.pages_of(row)[position / PAGE];
+            let page = batch.table_of::<A>(row).page(position);
             normed.copy_from_slice(v.row(row));
             if A::VALUES_NORMED {
                 normed.chunks_exact_mut(A::HEAD_DIM).for_each(unit_rms);
@@ -198,13 +198,13 @@ impl<A: shapes::Attention> Attend<A> for Cpu {
                 // SAFETY: each row and head belongs to one task.
                 let out = unsafe { out.range(range) };
                 let (query, gate) = q.row(row)[head * A::QUERY..][..A::QUERY].split_at(A::HEAD_DIM);
-                let (pages, position) = (batch.pages_of(row), batch.positions()[row]);
+                let (table, position) = (batch.table_of::<A>(row), batch.positions()[row]);
                 widest(Query {
                     query,
                     all,
                     starts,
                     kv_head: head / A::GROUP,
-                    pages,
+                    table,
                     position,
                     sink: sinks.map(|sinks| sinks[head]),
                     out,
@@ -264,7 +264,7 @@ struct Query<'a, A> {
     all: &'a [f32],
     starts: Starts,
     kv_head: usize,
-    pages: &'a [PageId],
+    table: BlockTable<'a>,
     position: usize,
     /// Score that no value belongs to.
     sink: Option<f32>,
@@ -280,8 +280,8 @@ impl<A: shapes::Attention> Kernel for Query<'_, A> {
         let mut mixed = [V::splat(0.0); HEAD_LANES_MAX];
         let mixed = &mut mixed[..A::HEAD_LANES];
         let first = A::first_seen(self.position);
-        let pages = self.pages[..self.position / PAGE + 1].iter().enumerate();
-        for (index, &page) in pages.skip(first / PAGE) {
+        for index in first / PAGE..=self.position / PAGE {
+            let page = self.table.page(index * PAGE);
             let live = PAGE.min(self.position + 1 - index * PAGE);
             let unseen = first.saturating_sub(index * PAGE);
             let [keys, values] = starts_of::<A>(self.starts, page, self.kv_head);

@@ -6,7 +6,7 @@ use super::*;
 use crate::ops::{Attend, Delta, Ends, GatedDelta, Hidden, Route};
 use crate::shapes::{Attention as _, Delta as _, Experts as _};
 use crate::target::*;
-use step::executor::{PageId, Rows, Slot, States};
+use step::executor::{BlockTable, PageId, Rows, Slot, States};
 
 use super::experts::{Experts, Routing};
 
@@ -97,6 +97,7 @@ fn batch(slot: u32, start: usize, rows: usize, pages: &[PageId]) -> Batch {
         start,
         tokens: &tokens,
         pages,
+        window: BlockTable::whole(pages),
         behind: &[],
         logits: 1,
     };

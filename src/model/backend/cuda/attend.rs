@@ -13,6 +13,7 @@ use super::{Cuda, FEW_ROWS, Tensor, Vector, count, largest, memory, refused};
 use crate::ops::{Attend, Batch, Place, Qkv, store_and_attend};
 use crate::shapes::{self, Attention as _};
 use crate::target::{FORMAT_KV, MAX_CONTEXT, PAGE, each_attention};
+use step::SPLIT;
 use step::executor::DeviceError;
 
 /// Launchers of the operations of an attention shape, which are those of the target's.
@@ -34,8 +35,6 @@ pub const WIDEST_ROW: usize = largest(&each_attention![A => A::QUERIES]);
 pub const KV_HEADS: usize = largest(&each_attention![A => A::KV_HEADS]);
 /// Bytes that a layer's part of a page is aligned to.
 const ALIGNMENT: usize = 128;
-/// Positions of a split of attention.
-const SPLIT: usize = 256;
 /// Results of splits, for few rows: the mix, its largest score and its sum.
 const PARTIAL: usize = largest(&each_attention![A => {
     FEW_ROWS * A::HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (A::HEAD_DIM + 2)
@@ -187,7 +186,7 @@ impl<A: Launchers> Attend<A> for Cuda {
                 of_k,
                 self.attend.angles::<A>(),
                 step.positions(),
-                step.table_starts(),
+                step.table_starts(A::PAGES),
                 step.pages(),
                 cache.bytes(),
                 cache.stride(),
@@ -218,7 +217,7 @@ impl<A: Launchers> Attend<A> for Cuda {
                 q.as_ptr(),
                 cache.bytes().cast_const(),
                 step.positions(),
-                step.table_starts(),
+                step.table_starts(A::PAGES),
                 step.pages(),
                 cells.list,
                 others.list,
@@ -272,7 +271,7 @@ impl<A: Launchers> Attend<A> for Cuda {
                 of_k,
                 self.attend.angles::<A>(),
                 step.positions(),
-                step.table_starts(),
+                step.table_starts(A::PAGES),
                 step.pages(),
                 cache.bytes(),
                 step.tiles(A::PLACE).others.list,

@@ -8,8 +8,8 @@ use super::attend::SHAPES;
 use super::{FEW_ROWS, memory};
 use crate::ROWS_MAX;
 use crate::ops::ENDS_MAX;
-use crate::ops::{Batch, CELL, Span};
-use crate::shapes::Attention as _;
+use crate::ops::{Batch, CELL, PAGE_GROUPS, Span};
+use crate::shapes::{Attention as _, PageGroup};
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, each_attention};
 use step::executor::{DeviceError, Draw, Kept, Slot, UNIFORMS};
 
@@ -78,7 +78,9 @@ struct Layout {
     kept_rows: Section,
     kept_slots: Section,
     behind: Section,
-    tables: Section,
+    /// Where the block table of each row's sequence begins, less the pages before it; of each
+    /// group of pages.
+    tables: [Section; PAGE_GROUPS],
     in_cells: Section,
     wanted: Section,
     /// One number.
@@ -106,8 +108,12 @@ impl Layout {
         let kept_rows = Section::after(slots, rows);
         let kept_slots = Section::after(kept_rows, rows);
         let behind = Section::after(kept_slots, rows);
-        let tables = Section::after(behind, rows);
-        let in_cells = Section::after(tables, rows);
+        let (mut tables, mut group) = ([Section::after(behind, rows); PAGE_GROUPS], 1);
+        while group < PAGE_GROUPS {
+            tables[group] = Section::after(tables[group - 1], rows);
+            group += 1;
+        }
+        let in_cells = Section::after(tables[PAGE_GROUPS - 1], rows);
         let wanted = Section::after(in_cells, ENDS_MAX);
         let accepts = Section::after(wanted, 1);
         let spans = Section::after(accepts, 2 * ENDS_MAX);
@@ -121,7 +127,7 @@ impl Layout {
         }
         let starts = Section::after(tiles[SHAPES - 1].others, ENDS_MAX);
         let rules = Section::after(starts, RULE * ENDS_MAX);
-        let tables_max = MAX_SEQUENCES * MAX_CONTEXT.div_ceil(PAGE);
+        let tables_max = PAGE_GROUPS * MAX_SEQUENCES * MAX_CONTEXT.div_ceil(PAGE);
         Layout {
             tokens,
             positions,
@@ -380,20 +386,33 @@ impl Step {
     fn put_pages(&mut self, batch: &Batch) -> usize {
         let mut end = 0;
         for span in batch.spans() {
-            let used = (span.start + span.rows.len()).div_ceil(PAGE);
-            let pages = &batch.pages(span)[..used];
-            let room = &mut self.host[self.layout.pages.start + end..][..used];
-            room.iter_mut()
-                .zip(pages)
-                .for_each(|(to, page)| *to = page.0);
+            end += self.put_table(batch, span, PageGroup::Whole, end);
             self.put_states(span);
             self.put_behind(span, batch.behind(span));
-            self.fill(self.layout.tables, &span.rows, end as u32);
             self.fill(self.layout.in_cells, &span.in_cells(), 1);
             self.fill(self.layout.in_cells, &span.behind_cells(), 0);
-            end += used;
+        }
+        if PAGE_GROUPS > 1 {
+            // Behind those of all positions, so that no table begins before the list, with the
+            // pages that it leaves out.
+            for span in batch.spans() {
+                end += self.put_table(batch, span, PageGroup::Window, end);
+            }
         }
         end
+    }
+
+    /// Writes the pages in use of a sequence in a group, `at` the list's place; how many they are.
+    fn put_table(&mut self, batch: &Batch, span: &Span, group: PageGroup, at: usize) -> usize {
+        let table = batch.table(span, group);
+        let used = (span.start + span.rows.len()).div_ceil(PAGE) - table.first;
+        let room = &mut self.host[self.layout.pages.start + at..][..used];
+        room.iter_mut()
+            .zip(&table.pages[..used])
+            .for_each(|(to, page)| *to = page.0);
+        let start = (at - table.first) as u32;
+        self.fill(self.layout.tables[group as usize], &span.rows, start);
+        used
     }
 
     /// Writes which states the rows of a sequence read and write. Those behind cells go on from
@@ -461,8 +480,9 @@ impl Step {
         self.at(self.layout.behind)
     }
 
-    pub fn table_starts(&self) -> *const u32 {
-        self.at(self.layout.tables)
+    /// Where the block table of each row's sequence begins in `pages`, of a group of pages.
+    pub fn table_starts(&self, group: PageGroup) -> *const u32 {
+        self.at(self.layout.tables[group as usize])
     }
 
     /// Whether a cell takes the row.

@@ -13,7 +13,7 @@ use crate::backend::cpu::Cpu;
 use crate::ops::{Batch, Qkv};
 use crate::shapes;
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE};
-use step::executor::{DeviceError, PageId, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, DeviceError, PageId, Rows, Slot, States, TokenId};
 
 /// Rows of a step that have a case, if there may be as many sequences.
 const DECODED_ROWS: [usize; 7] = [1, 2, 3, 7, 8, 9, MAX_SEQUENCES];
@@ -201,6 +201,7 @@ impl<A: shapes::Attention> Decoding<A> {
             start,
             tokens: &tokens[..rows],
             pages: &sequence.pages,
+            window: BlockTable::whole(&sequence.pages),
             behind: &[],
             logits: 1,
         });

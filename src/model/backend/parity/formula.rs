@@ -8,7 +8,7 @@ use crate::backend::cpu::{Cpu, Matrix, Tensor, kept};
 use crate::ops::{Attend, Batch, Dense, Device};
 use crate::shapes;
 use crate::target::{CHANNELS, FORMAT_KV, HIDDEN, KvFormat, MAX_CONTEXT, NORM_EPS, PAGE};
-use step::executor::{PageId, Rows, Slot, States};
+use step::executor::{BlockTable, PageId, Rows, Slot, States};
 
 /// Rows of the matrix of a product.
 const PRODUCTS: usize = 64;
@@ -278,6 +278,7 @@ fn batch(rows: std::ops::Range<usize>, pages: usize) -> Batch {
         start: rows.start,
         tokens: &tokens,
         pages: &table,
+        window: BlockTable::whole(&table),
         behind: &[],
         logits: 1,
     };

@@ -21,7 +21,7 @@ use crate::backend::cpu::Cpu;
 use crate::ops::{Batch, CELL, Qkv};
 use crate::shapes;
 use crate::target::{KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
-use step::executor::{DeviceError, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, DeviceError, Rows, Slot, States, TokenId};
 
 /// Contexts near whose ends rows attend, if a sequence may be as long.
 const ENDS: [usize; 4] = [2048, 8192, 32_768, 131_072];
@@ -202,6 +202,7 @@ fn batch(part: &Range<usize>, copies: usize) -> Result<Batch, DeviceError> {
         start: part.start,
         tokens: &tokens,
         pages,
+        window: BlockTable::whole(pages),
         behind: &[],
         logits: 1,
     });

@@ -8,7 +8,7 @@ use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::ops::{Batch, Device};
 use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
-use step::executor::{DeviceError, PageId, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, DeviceError, PageId, Rows, Slot, States, TokenId};
 
 /// Rows that have a case: single rows, and both sides of every size that a step is cut at.
 pub const ROWS: [usize; 18] = [
@@ -178,6 +178,7 @@ impl<'a> Rowwise<'a> {
             start: places[0].1,
             tokens,
             pages: &pages,
+            window: BlockTable::whole(&pages),
             behind: &[],
             logits: 1,
         });

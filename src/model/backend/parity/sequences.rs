@@ -5,7 +5,7 @@ use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::ops::{Batch, Device, ONE_BY_ONE};
 use crate::target::{KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES};
-use step::executor::{DeviceError, PageId, Rows, Slot, States};
+use step::executor::{BlockTable, DeviceError, PageId, Rows, Slot, States};
 
 /// An operation that keeps something of each sequence, with its weights.
 pub trait SequenceOp {
@@ -305,6 +305,7 @@ impl<'a> Sequences<'a> {
             start: progress.done[part.sequence],
             tokens: &tokens[..part.rows + part.drafts],
             pages: &tables[part.sequence],
+            window: BlockTable::whole(&tables[part.sequence]),
             behind,
             logits: 1,
         });

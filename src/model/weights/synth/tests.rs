@@ -10,7 +10,7 @@ use super::*;
 use crate::backend::cpu::Cpu;
 use crate::target::{LAYERS, PAGE, Site, VOCAB};
 use crate::{Plan, Runner};
-use step::executor::{Executor, PageId, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, Executor, PageId, Rows, Slot, States, TokenId};
 
 fn written(layers: usize, threads: usize) -> Folder {
     let folder = Folder::new();
@@ -143,6 +143,7 @@ fn entropies(tokens: &[TokenId]) -> Vec<f64> {
             start,
             tokens: std::slice::from_ref(token),
             pages: &pages,
+            window: BlockTable::whole(&pages),
             behind: &[],
             logits: 1,
         };

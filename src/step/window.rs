@@ -1,0 +1,91 @@
+//! Page group of layers that attend over a window: which of its pages a sequence needs. Those that
+//! lie behind the window of its next row are given back.
+
+use crate::PAGE;
+use crate::executor::DEPTH_MAX;
+
+/// Positions that device code reads together, from multiples of them on: pages go when all of
+/// those that were read with them may.
+pub const SPLIT: usize = 256;
+
+/// Pages of a windowed group beside those of the group of all positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Positions that a row sees, its own the last.
+    pub positions: usize,
+    /// Pages that there are, whatever memory is free: a step never waits for one.
+    pub pages: usize,
+}
+
+impl Window {
+    /// A window of so many positions, with pages for what there may be at once: so many sequences,
+    /// prompt tokens of a step, and snapshots.
+    pub const fn of(
+        positions: usize,
+        sequences: usize,
+        prefill: usize,
+        snapshots: usize,
+    ) -> Window {
+        let window = Window {
+            positions,
+            pages: 0,
+        };
+        // An engine has a slot more than a step has sequences.
+        let sequences = (sequences + 1) * window.sequence_pages();
+        Window {
+            positions,
+            pages: sequences + prefill / PAGE + snapshots * window.snapshot_pages(),
+        }
+    }
+
+    /// First page that rows from a position on read.
+    pub const fn first_page(&self, position: usize) -> usize {
+        (position + 1).saturating_sub(self.positions) / SPLIT * (SPLIT / PAGE)
+    }
+
+    /// Pages that a prompt reads of those before a place on the grid, at most.
+    pub const fn snapshot_pages(&self) -> usize {
+        (self.positions + SPLIT - 2) / PAGE
+    }
+
+    /// Pages that a sequence has between two steps, at most: those before its next row, and those
+    /// of drafts that did not hold.
+    pub const fn sequence_pages(&self) -> usize {
+        (self.positions + SPLIT - 2 + DEPTH_MAX + PAGE) / PAGE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOWS: [usize; 6] = [1, 63, 100, 128, 512, 1024];
+
+    #[test]
+    fn what_a_row_sees_is_there_and_no_split_more() {
+        for positions in WINDOWS {
+            let window = Window::of(positions, 1, PAGE, 1);
+            for position in 0_usize..3000 {
+                let seen = (position + 1).saturating_sub(positions);
+                let first = window.first_page(position) * PAGE;
+                assert!(
+                    first <= seen && seen < first + SPLIT,
+                    "{positions} {position}"
+                );
+                assert!(first.is_multiple_of(SPLIT));
+            }
+        }
+    }
+
+    #[test]
+    fn sequences_and_snapshots_have_as_many_pages_as_the_longest_needs() {
+        for positions in WINDOWS {
+            let window = Window::of(positions, 1, PAGE, 1);
+            let held = |place: usize, end: usize| end.div_ceil(PAGE) - window.first_page(place);
+            let kept = (0..3000).step_by(PAGE).map(|place| held(place, place));
+            assert_eq!(kept.max(), Some(window.snapshot_pages()), "{positions}");
+            let own = (0..3000).map(|next| held(next, next + DEPTH_MAX));
+            assert_eq!(own.max(), Some(window.sequence_pages()), "{positions}");
+        }
+    }
+}
