@@ -38,6 +38,11 @@ pub struct Selftest {
     #[argh(option)]
     op: Option<String>,
 
+    /// compare every row of the products of many rows, which takes the CPU minutes; by default one
+    /// of each eight, and those at the edges of tiles
+    #[argh(switch)]
+    all: bool,
+
     /// draw the inputs of this seed, to see a failure again; by default from the clock
     #[argh(option)]
     seed: Option<u64>,
@@ -68,6 +73,7 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
     let choice = Choice {
         seed: options.seed,
         op: options.op.clone(),
+        all: options.all,
     };
     let usage = |text: String| Failure::new(Exit::Usage, text);
     choice.check().map_err(usage)?;

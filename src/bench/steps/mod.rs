@@ -11,6 +11,7 @@ pub mod drafted;
 pub mod drafts;
 pub mod figures;
 pub mod metered;
+mod origin;
 pub mod reads;
 pub mod run;
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub use drafts::DraftsOptions;
 use drafted::Drafted;
 use figures::CaseFigures;
 use metered::{Metered, Sink};
+use origin::Origin;
 use reads::Reads;
 use run::Decode;
 
@@ -102,6 +104,7 @@ pub struct PrefillOptions {
 pub struct Report {
     format: u32,
     target: &'static str,
+    origin: Origin,
     /// The part of the device that figures are of, if not of the whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     partition: Option<String>,
@@ -225,6 +228,7 @@ impl Job {
         Ok(Report {
             format: FORMAT,
             target: target::BINARY,
+            origin: Origin::now(),
             partition: backend::partition(),
             weights: match &self.weights {
                 None => format!("drawn, {} layers", self.layers),

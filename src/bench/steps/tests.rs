@@ -178,6 +178,7 @@ pub(super) fn report(partition: Option<&str>, left_out: &[&str]) -> Report {
     Report {
         format: FORMAT,
         target: target::BINARY,
+        origin: Origin::default(),
         partition: partition.map(str::to_string),
         weights: String::new(),
         load_s: 0.0,

@@ -24,7 +24,10 @@ mod sequences;
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use ::host::threads::cores;
 
 use super::device;
 use crate::target::{MAX_SEQUENCES, PREFILL_TOKENS};
@@ -136,6 +139,8 @@ pub struct Choice {
     pub seed: Option<u64>,
     /// The one operation; all if there is none.
     pub op: Option<String>,
+    /// Whether every row of wide products is compared, rather than some of each tile.
+    pub all: bool,
 }
 
 impl Choice {
@@ -158,6 +163,8 @@ pub struct Report {
     pub seed: u64,
     /// The one operation that is compared; all if there is none.
     pub only: Option<String>,
+    /// Whether every row of wide products is compared.
+    pub all: bool,
     pub lines: Vec<Line>,
     /// Called with each line when it is found.
     pub tell: Option<fn(&Line)>,
@@ -171,6 +178,7 @@ impl Report {
         Report {
             seed: choice.seed.unwrap_or_else(of_clock),
             only: choice.op,
+            all: choice.all,
             tell: Some(tell),
             ..Report::default()
         }
@@ -262,9 +270,9 @@ impl fmt::Display for Report {
     }
 }
 
-/// Compares the chosen ops of this binary with their reference, which takes minutes at a large
-/// model's shapes: `tell` hears of each line when it is found. The inputs of one op alone are not
-/// those that it gets among all.
+/// Compares the chosen ops of this binary with their reference, which takes most of a minute at a
+/// large model's shapes, and many with all rows: `tell` hears of each line when it is found. The
+/// inputs of one op alone are not those that it gets among all.
 pub fn run(choice: Choice, tell: fn(&Line)) -> Report {
     fill(Report::told(choice, tell))
 }
@@ -307,8 +315,13 @@ pub mod host {
     }
 }
 
-/// Uniform numbers (SplitMix64).
+/// Uniform numbers (SplitMix64): the state is a counter, so that any of them can be drawn first.
 pub struct Random(u64);
+
+/// What the counter counts by.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Numbers below which a thread of its own takes longer than it saves.
+const DRAWN_ALONE: usize = 1 << 16;
 
 impl Random {
     pub fn seeded(seed: u64) -> Random {
@@ -316,7 +329,7 @@ impl Random {
     }
 
     fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(STEP);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
@@ -327,19 +340,58 @@ impl Random {
         (self.bits() >> 33) as usize % end
     }
 
+    /// What is made of `count` draws and their numbers, by all cores where they are many.
+    fn many<T: Send + Clone + Default>(
+        &mut self,
+        count: usize,
+        make: impl Fn(usize, u64) -> T + Sync,
+    ) -> Vec<T> {
+        let after = |count: usize| self.0.wrapping_add(STEP.wrapping_mul(count as u64));
+        let mut all = vec![T::default(); count];
+        let threads = cores().min(count / DRAWN_ALONE).max(1);
+        let length = count.div_ceil(threads).max(1);
+        thread::scope(|scope| {
+            for (index, part) in all.chunks_mut(length).enumerate() {
+                let (start, make) = (index * length, &make);
+                let mut random = Random(after(start));
+                let mut fill = move || {
+                    let numbered = part.iter_mut().zip(start..);
+                    numbered.for_each(|(to, at)| *to = make(at, random.bits()));
+                };
+                match threads {
+                    1 => fill(),
+                    _ => drop(scope.spawn(fill)),
+                }
+            }
+        });
+        self.0 = after(count);
+        all
+    }
+
     /// `count` bytes of `range`.
     pub fn bytes(&mut self, count: usize, range: RangeInclusive<u8>) -> Vec<u8> {
         let span = u64::from(range.end() - range.start()) + 1;
-        let byte = |_| range.start() + ((self.bits() >> 32) % span) as u8;
-        (0..count).map(byte).collect()
+        let byte = |_, bits: u64| range.start() + ((bits >> 32) % span) as u8;
+        self.many(count, byte)
     }
 
     /// `count` BF16 of `-scale .. scale`, as F32.
     pub fn bf16(&mut self, count: usize, scale: f32) -> Vec<f32> {
-        let unit = |bits: u64| (bits >> 40) as f32 / (1 << 23) as f32 - 1.0;
-        (0..count)
-            .map(|_| round_bf16(unit(self.bits()) * scale))
-            .collect()
+        self.scaled(count, |_| scale)
+    }
+
+    /// The same, the scale being that of a number's place.
+    pub fn scaled(&mut self, count: usize, scale: impl Fn(usize) -> f32 + Sync) -> Vec<f32> {
+        self.many(count, |at, bits| round_bf16(unit(bits) * scale(at)))
+    }
+
+    /// `count` BF16 of `-scale .. scale`, as they are stored.
+    pub fn bf16_bytes(&mut self, count: usize, scale: f32) -> Vec<u8> {
+        let bytes = |_, bits| {
+            let value = round_bf16(unit(bits) * scale);
+            ((value.to_bits() >> 16) as u16).to_le_bytes()
+        };
+        self.many(count, bytes).into_flattened()
     }
 
     /// `count` weights of a norm, `0.5 .. 1.5`.
@@ -347,6 +399,11 @@ impl Random {
         let around_zero = self.bf16(count, 0.5);
         around_zero.into_iter().map(|w| 1.0 + w).collect()
     }
+}
+
+/// A number of `-1 .. 1`.
+fn unit(bits: u64) -> f32 {
+    (bits >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
 
 /// The nearest BF16, ties to even. `x` is finite.
@@ -429,6 +486,7 @@ mod tests {
         let choice = |op: &str| Choice {
             seed: Some(7),
             op: Some(op.to_string()),
+            all: false,
         };
         choice("attention").check().unwrap();
         Choice::default().check().unwrap();
@@ -439,6 +497,16 @@ mod tests {
         assert!(report.wants_any(&["attend", "attention"]) && !report.wants_any(&["attend"]));
         assert_eq!(report.seed, 7);
         assert!(fill(report).lines.iter().all(|line| line.op == "attention"));
+    }
+
+    #[test]
+    fn many_numbers_are_those_that_one_by_one_are_drawn() {
+        let count = 3 * DRAWN_ALONE + 5;
+        let (mut many, mut single) = (Random::seeded(9), Random::seeded(9));
+        let found = many.scaled(count, |at| (at % 3) as f32);
+        let wanted = (0..count).map(|at| round_bf16(unit(single.bits()) * (at % 3) as f32));
+        assert!(found.into_iter().eq(wanted));
+        assert_eq!(many.bits(), single.bits());
     }
 
     #[test]

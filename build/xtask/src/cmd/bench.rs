@@ -8,8 +8,14 @@ use argh::FromArgs;
 use serde_json::{Map, Value};
 
 use super::build::build;
+use crate::dist::commit;
 use crate::server::Server;
 use crate::site::{Failure, Site};
+
+/// Names of what a baseline says of where its figures are from.
+const COMMIT: &str = "commit";
+pub const DIGEST: &str = "binary_sha256";
+const MACHINE: &str = "machine";
 
 /// Measure a target and compare with its baseline. Arguments after `--` go to the binary's `bench`.
 #[derive(FromArgs)]
@@ -42,12 +48,16 @@ impl Bench {
         );
         let mut figures = Map::new();
         flatten("", &found, &mut figures);
+        let origin = origin(&site.root, &found);
         let path = baseline(site, &self.target);
         let kept = read(&path)?;
         let before = kept.get(&self.what).and_then(Value::as_object);
         print!("\n{}", compare(&self.what, &figures, before));
         match self.save {
-            true => save(&path, kept, &self.what, (arguments, figures)),
+            true => {
+                figures.extend(origin);
+                save(&path, kept, &self.what, (arguments, figures))
+            }
             false => Ok(()),
         }
     }
@@ -95,7 +105,8 @@ impl Bench {
     }
 }
 
-fn baseline(site: &Site, target: &str) -> PathBuf {
+/// File of a target's figures.
+pub fn baseline(site: &Site, target: &str) -> PathBuf {
     site.root
         .join("ci/baseline")
         .join(format!("{}.json", target.replace('/', "-")))
@@ -106,6 +117,18 @@ fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
         return Ok(Map::new());
     };
     Ok(serde_json::from_str(&text).map_err(|why| format!("{}: {why}", path.display()))?)
+}
+
+/// Commit, digest of the binary, card, clock and power that figures are of.
+fn origin(root: &Path, found: &Value) -> Map<String, Value> {
+    let mut origin = Map::new();
+    origin.insert(COMMIT.to_string(), Value::String(commit(root)));
+    for name in [DIGEST, MACHINE] {
+        if let Some(Value::String(text)) = found.pointer(&format!("/origin/{name}")) {
+            origin.insert(name.to_string(), Value::String(text.clone()));
+        }
+    }
+    origin
 }
 
 fn save(
@@ -175,6 +198,19 @@ fn compare(what: &str, figures: &Map<String, Value>, kept: Option<&Map<String, V
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_baseline_says_where_its_figures_are_from() {
+        let found = serde_json::json!({"origin": {"binary_sha256": "ab", "machine": "a card"}});
+        let origin = origin(&Site::here().root, &found);
+        assert_eq!(origin[DIGEST], "ab");
+        assert_eq!(origin[MACHINE], "a card");
+        assert!(
+            origin[COMMIT]
+                .as_str()
+                .is_some_and(|commit| commit.len() >= 40)
+        );
+    }
 
     #[test]
     fn figures_are_compared_by_their_dotted_names() {

@@ -9,10 +9,10 @@ use manifest::Target;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::bench::{DIGEST, baseline};
+use crate::graph::digest::Digest;
 use crate::site::{Failure, Site};
 
-/// Folder of what `bench --save` keeps.
-const BASELINES: &str = "ci/baseline";
 /// Figures of another server beside those of this one, on one card.
 const COMPARED: &str = "ci/baseline/compared.json";
 const README: &str = "README.md";
@@ -53,7 +53,42 @@ impl Figures {
         }
         let tables = tables(site)?.map(|(_, table)| table);
         print!("{}", tables.join("\n"));
+        for leaf in site.leaves()? {
+            tell_origin(site, &leaf)?;
+        }
         Ok(())
+    }
+}
+
+/// Says of a target's baselines which ones are not known to be of the binary that this tree built.
+///
+/// # Errors
+/// A target or a baseline that cannot be read.
+fn tell_origin(site: &Site, leaf: &str) -> Result<(), Failure> {
+    let path = baseline(site, leaf);
+    if !path.exists() {
+        return Ok(());
+    }
+    let binary = site.target(Some(leaf))?.binary();
+    let built = Digest::of_file(&site.atlas().join("out").join(leaf).join(binary));
+    let built = built.ok().map(|digest| digest.to_string());
+    for (what, figures) in &read(&path)? {
+        if let Some(why) = doubt(figures, built.as_deref()) {
+            eprintln!("note: {leaf}, {what}: {why}");
+        }
+    }
+    Ok(())
+}
+
+/// Why figures may be of another binary than the one `built` is the digest of.
+fn doubt(figures: &Value, built: Option<&str>) -> Option<&'static str> {
+    match (figures.get(DIGEST).and_then(Value::as_str), built) {
+        (None, _) => Some("states no digest of the binary that was measured"),
+        (Some(_), None) => Some("this tree has not built the binary; `cargo xtask build` does"),
+        (Some(measured), Some(built)) if measured != built => {
+            Some("was measured with another binary than this tree's; measure again")
+        }
+        _ => None,
     }
 }
 
@@ -138,10 +173,7 @@ fn models(site: &Site) -> Result<String, Failure> {
         let Some(model) = leaf.strip_prefix(HARDWARE) else {
             continue;
         };
-        let path = site
-            .root
-            .join(BASELINES)
-            .join(format!("{}.json", leaf.replace('/', "-")));
+        let path = baseline(site, leaf);
         if !path.exists() {
             continue;
         }
@@ -267,6 +299,16 @@ mod tests {
     #[test]
     fn pages_have_the_tables() {
         check(&Site::here()).unwrap_or_else(|why| panic!("{why}"));
+    }
+
+    #[test]
+    fn figures_of_another_binary_are_doubted() {
+        let of = |figures: Value, built| doubt(&figures, built).unwrap_or("none");
+        let measured = || serde_json::json!({DIGEST: "ab", "cases.x.tok_s": 1});
+        assert!(of(serde_json::json!({}), Some("ab")).contains("no digest"));
+        assert!(of(measured(), None).contains("not built"));
+        assert!(of(measured(), Some("cd")).contains("another binary"));
+        assert_eq!(of(measured(), Some("ab")), "none");
     }
 
     #[test]

@@ -64,7 +64,11 @@ impl Both<'_> {
         let on_cpu = RowOpOn::<Cpu>::load(op, self.cpu)?;
         for &rows in rows.iter().filter(|&&rows| op.takes(rows)) {
             let case = Rowwise::draw(random, op, rows);
-            let wanted = case.run(self.cpu, &on_cpu)?;
+            let sample = case.sample(random).filter(|_| !report.all);
+            let wanted = match &sample {
+                Some(rows) => case.some(rows).run(self.cpu, &on_cpu)?,
+                None => case.run(self.cpu, &on_cpu)?,
+            };
             let shape = case.case();
             let found = match case.run(self.device, &on_device) {
                 Ok(found) => found,
@@ -73,7 +77,9 @@ impl Both<'_> {
                     continue;
                 }
             };
-            let both = (&found[..], &wanted[..]);
+            let of_sample = sample.map(|rows| case.of_rows(&found, &rows));
+            let both = (of_sample.as_ref().unwrap_or(&found), &wanted);
+            let both = (&both.0[..], &both.1[..]);
             nearest(report, op.op(), (&shape, DEVICE_CPU), both, op.limit());
             if op.is_by_row() {
                 let alone = |case: &Rowwise<'_>| case.run(self.device, &on_device);
@@ -170,7 +176,7 @@ fn rows_alone(
     let (rows, mut differ) = (case.with_results(), Vec::new());
     for index in [0, rows.len() / 2, rows.len() - 1] {
         let row = rows[index];
-        let same = run(&case.row(row)).is_ok_and(|alone| {
+        let same = run(&case.some(&[row])).is_ok_and(|alone| {
             let mut pairs = alone.iter().zip(batch);
             pairs.all(|(alone, batch)| {
                 let width = alone.len();

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 
 use super::attention::Norms;
+use super::rows::{gathered, sampled};
 use super::{F32_CHAIN, Random, Report, distance};
 use crate::backend::cpu::{Cpu, Matrix, Tensor, kept};
 use crate::ops::{Attend, Batch, Dense, Device};
@@ -31,7 +32,7 @@ pub(super) fn norms(report: &mut Report, random: &mut Random, rows: usize) {
     compare(report, "rms_norm", &shape, &found, &formula);
 }
 
-/// `linear` with a matrix of a few rows.
+/// `linear` with a matrix of a few rows, by rows of every tile.
 pub(super) fn products(report: &mut Report, random: &mut Random, rows: usize) {
     let (x, w) = (
         random.bf16(rows * HIDDEN, 1.0),
@@ -42,11 +43,13 @@ pub(super) fn products(report: &mut Report, random: &mut Random, rows: usize) {
         pairs.map(|(&x, &w)| f64::from(x) * f64::from(w)).sum()
     };
     let of_row = |x| w.chunks_exact(HIDDEN).map(move |w| dot(x, w) as f32);
-    let formula: Vec<f32> = x.chunks_exact(HIDDEN).flat_map(of_row).collect();
+    let sample = sampled(random, rows);
+    let wanted = gathered(&x, rows, &sample);
+    let formula: Vec<f32> = wanted.chunks_exact(HIDDEN).flat_map(of_row).collect();
     let (mut cpu, mut out) = (Cpu::new(1), Tensor::default());
     let matrix = Matrix::new(HIDDEN, std::slice::from_ref(&w));
     cpu.linear(&Tensor::of(HIDDEN, x), &matrix, &mut out);
-    let found = seen(&mut cpu, &out);
+    let found = gathered(&seen(&mut cpu, &out), rows, &sample);
     let shape = format!("{rows} x {PRODUCTS}");
     compare(report, "linear", &shape, &found, &formula);
 }

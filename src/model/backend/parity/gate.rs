@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use super::dense::{products, projections};
 use super::matrices::{blocks, name, once, stored};
-use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
+use super::rows::{Loaded, RowCase, RowOp, RowOpOn, gathered, sampled};
 use super::{F16_STORED, FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use crate::backend::cpu::{Cpu, Tensor};
 use crate::ops::Gate;
@@ -47,16 +47,16 @@ fn formulas(report: &mut Report, random: &mut Random) {
 
 /// `swiglu` of rows of different magnitude on the CPU, against its formula in F64.
 fn of_formula<M: shapes::Mlp>(report: &mut Report, random: &mut Random, rows: usize) {
-    let mut draw = || -> Vec<f32> {
-        let rows = (0..rows).map(|row| random.bf16(M::INTERMEDIATE, (1 + row % 9) as f32));
-        rows.flatten().collect()
-    };
+    let size = |at: usize| (1 + at / M::INTERMEDIATE % 9) as f32;
+    let mut draw = || random.scaled(rows * M::INTERMEDIATE, size);
     let (gate, up) = (draw(), draw());
-    let wanted: Vec<f32> = gate.iter().zip(&up).map(activated::<M>).collect();
+    let sample = sampled(random, rows);
+    let [of_gate, of_up] = [&gate, &up].map(|values| gathered(values, rows, &sample));
+    let wanted: Vec<f32> = of_gate.iter().zip(&of_up).map(activated::<M>).collect();
     let [gate, up] = [gate, up].map(|values| Tensor::of(M::INTERMEDIATE, values));
     let (mut cpu, mut out) = (Cpu::new(1), Tensor::default());
     Gate::<M>::swiglu(&mut cpu, &gate, &up, &mut out);
-    let found = formula::seen(&mut cpu, &out);
+    let found = gathered(&formula::seen(&mut cpu, &out), rows, &sample);
     let shape = format!("{rows} x {}", M::INTERMEDIATE);
     formula::compare(report, "swiglu", &shape, &found, &wanted);
 }
@@ -119,6 +119,10 @@ impl<M: shapes::Mlp> RowOp for WholeMlp<M> {
 
     fn widths(&self) -> Vec<usize> {
         vec![HIDDEN]
+    }
+
+    fn is_product(&self) -> bool {
+        true
     }
 
     /// A normed element or an activation beside the middle of two F16 may be rounded to the other

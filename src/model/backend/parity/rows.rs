@@ -3,6 +3,8 @@
 //! Inputs are BF16 values, which F16 holds too unless they are tiny, so that rounding the operands
 //! of tensor instructions loses nothing; what is left is rounding inside an op.
 
+use std::collections::BTreeSet;
+
 use super::{F32_CHAIN, Probe, Random};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
@@ -32,6 +34,34 @@ pub const ROWS: [usize; 18] = [
     PREFILL_TOKENS + 1,
 ];
 
+/// Rows of which the CPU computes all, at most.
+const WHOLE_ROWS_MAX: usize = 256;
+/// Rows of a tensor instruction's result: a sample has one of each so many.
+const TILE_ROWS: usize = 8;
+/// Rows at whose multiples a block's tile may end: a sample has both sides.
+const BLOCK_ROWS: usize = 64;
+
+/// Rows that any tile of a product has some of, whichever they are: one at random of each eight,
+/// and those at edges; of few rows all.
+pub(super) fn sampled(random: &mut Random, rows: usize) -> Vec<usize> {
+    if rows <= WHOLE_ROWS_MAX {
+        return (0..rows).collect();
+    }
+    let tiles = (0..rows).step_by(TILE_ROWS);
+    let drawn = tiles.map(|tile| tile + random.below(TILE_ROWS.min(rows - tile)));
+    let ends = (0..rows).step_by(BLOCK_ROWS);
+    let ends = ends.flat_map(|start| [start, rows.min(start + BLOCK_ROWS) - 1]);
+    let all: BTreeSet<usize> = drawn.chain(ends).collect();
+    all.into_iter().collect()
+}
+
+/// Some rows of `values`, which are those of `count`.
+pub(super) fn gathered(values: &[f32], count: usize, rows: &[usize]) -> Vec<f32> {
+    let width = values.len() / count;
+    let of_row = |row: &usize| &values[row * width..][..width];
+    rows.iter().flat_map(of_row).copied().collect()
+}
+
 /// An operation whose rows are all by themselves, with its weights.
 pub trait RowOp {
     /// Name of the operation.
@@ -53,6 +83,11 @@ pub trait RowOp {
     /// Whether a step may have as many rows for it.
     fn takes(&self, _rows: usize) -> bool {
         true
+    }
+
+    /// Whether it multiplies by matrices, which takes the CPU long for many rows.
+    fn is_product(&self) -> bool {
+        false
     }
 
     /// Whether every result is of one row.
@@ -107,10 +142,8 @@ impl<'a> Rowwise<'a> {
     /// Random rows.
     pub fn draw(random: &mut Random, op: &'a dyn RowCase, rows: usize) -> Rowwise<'a> {
         // Rows of different magnitude: the residual grows with depth.
-        let mut input = |width: &usize| {
-            let values = (0..rows).flat_map(|row| random.bf16(*width, (1 + row % 9) as f32));
-            values.collect::<Vec<f32>>()
-        };
+        let mut input =
+            |&width: &usize| random.scaled(rows * width, |at| (1 + at / width % 9) as f32);
         let widths = op.widths();
         let mut inputs: Vec<_> = widths.iter().map(&mut input).collect();
         op.alter(&mut inputs);
@@ -139,17 +172,30 @@ impl<'a> Rowwise<'a> {
         self.op.wanted(self.rows).unwrap_or_else(all)
     }
 
-    /// The case's row `row` alone.
-    pub fn row(&self, row: usize) -> Rowwise<'a> {
-        let part = |(width, values): &(usize, Vec<f32>)| {
-            (*width, values[row * width..][..*width].to_vec())
-        };
+    /// Some rows of the case alone.
+    pub fn some(&self, rows: &[usize]) -> Rowwise<'a> {
+        let inputs = self.inputs.iter();
+        let inputs = inputs.map(|(width, values)| (*width, gathered(values, self.rows, rows)));
         Rowwise {
             op: self.op,
-            rows: 1,
-            inputs: self.inputs.iter().map(part).collect(),
-            places: vec![self.places[row]],
+            rows: rows.len(),
+            inputs: inputs.collect(),
+            places: rows.iter().map(|row| self.places[*row]).collect(),
         }
+    }
+
+    /// Rows of which the CPU computes results to compare with; none if it computes all.
+    pub fn sample(&self, random: &mut Random) -> Option<Vec<usize>> {
+        let takes_long = self.op.is_product() && self.rows > WHOLE_ROWS_MAX;
+        takes_long.then(|| sampled(random, self.rows))
+    }
+
+    /// Results of some rows, of those of all.
+    pub fn of_rows(&self, results: &[Vec<f32>], rows: &[usize]) -> Vec<Vec<f32>> {
+        let results = results.iter();
+        results
+            .map(|values| gathered(values, self.rows, rows))
+            .collect()
     }
 
     /// Runs the operation that `loaded` is; what is compared of it, by row.
@@ -189,5 +235,45 @@ impl<'a> Rowwise<'a> {
             batch.want(wanted)?;
         }
         Ok(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{F16_OPERANDS, distance};
+    use super::*;
+
+    /// Eight rows of eight columns that are zeros, wherever they are.
+    #[test]
+    fn one_wrong_tile_is_further_off_than_any_limit() {
+        let (rows, width, mut random) = (1000, 256, Random::seeded(5));
+        let wanted = random.scaled(rows * width, |at| (1 + at / width % 9) as f32);
+        let sample = sampled(&mut random, rows);
+        for tile in (0..rows).step_by(TILE_ROWS) {
+            let mut found = wanted.clone();
+            let of_tile = found[tile * width..].chunks_exact_mut(width);
+            for row in of_tile.take(TILE_ROWS) {
+                row[tile / TILE_ROWS..][..8].fill(0.0);
+            }
+            let [found, wanted] = [&found, &wanted].map(|of| gathered(of, rows, &sample));
+            let error = distance(&found, &wanted).unwrap();
+            assert!(error > F16_OPERANDS, "rows from {tile} on: {error}");
+        }
+    }
+
+    #[test]
+    fn a_sample_has_rows_of_every_tile_and_both_sides_of_every_edge() {
+        for rows in [257, 1000, 8191, 8192, 8193] {
+            let sample = sampled(&mut Random::seeded(3), rows);
+            assert!(sample.is_sorted() && sample.len() < rows / 5);
+            for tile in (0..rows).step_by(TILE_ROWS) {
+                let of_tile = |row: &usize| (tile..tile + TILE_ROWS).contains(row);
+                assert!(sample.iter().any(of_tile), "{tile} of {rows}");
+            }
+            let ends = (0..rows).filter(|row| [0, BLOCK_ROWS - 1].contains(&(row % BLOCK_ROWS)));
+            assert!(ends.chain([rows - 1]).all(|row| sample.contains(&row)));
+        }
+        let [one, other] = [1, 2].map(|seed| sampled(&mut Random::seeded(seed), 1000));
+        assert_ne!(one, other, "another seed has other rows");
     }
 }

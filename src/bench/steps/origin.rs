@@ -1,0 +1,50 @@
+//! Program and machine that figures are of, so that they are not taken for those of others.
+
+use std::fs;
+use std::io;
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::cli::carry::transfer::hex;
+use crate::cli::machine;
+
+/// What measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Origin {
+    /// SHA-256 of the program's file; absent where it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    binary_sha256: Option<String>,
+    /// Card, clock of its SMs, power and heat, right behind the measurement.
+    machine: String,
+}
+
+impl Origin {
+    /// Of this process, now.
+    pub fn now() -> Origin {
+        Origin {
+            binary_sha256: own_digest().ok(),
+            machine: machine::measured_on(),
+        }
+    }
+}
+
+fn own_digest() -> io::Result<String> {
+    Ok(hex(&Sha256::digest(fs::read("/proc/self/exe")?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_knows_its_digest_and_its_machine() {
+        let origin = serde_json::to_value(Origin::now()).unwrap();
+        assert_eq!(origin["binary_sha256"].as_str().map(str::len), Some(64));
+        assert!(
+            origin["machine"]
+                .as_str()
+                .is_some_and(|text| !text.is_empty())
+        );
+    }
+}
