@@ -82,7 +82,7 @@ impl<B: Runs> Runner<B> {
             pools,
             scratch,
             batch: Batch::of_groups(plan.page_counts()),
-            ahead: Batch::ahead(plan.page_counts()),
+            ahead: Batch::ahead(plan.pages),
             asked: (0, 0),
             predicted: false,
         };

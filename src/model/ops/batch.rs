@@ -92,11 +92,12 @@ impl Batch {
     }
 
     /// One for predictions behind the first one, beside the batch of the step that they are behind:
-    /// a device has both at once, and moves this one on from prediction to prediction.
-    pub fn ahead(page_counts: [usize; 2]) -> Batch {
+    /// a device has both at once, and moves this one on from prediction to prediction. Layers of
+    /// prediction see all positions: every table is that of those.
+    pub fn ahead(page_count: usize) -> Batch {
         Batch {
             is_ahead: true,
-            ..Batch::of_groups(page_counts)
+            ..Batch::new(page_count)
         }
     }
 
@@ -291,7 +292,7 @@ impl Batch {
         check_tokens(rows.tokens).or_else(fail)
     }
 
-    /// Block tables of rows, of each group. Layers of prediction see all positions.
+    /// Block tables of rows, of each group.
     fn tables<'a>(&self, rows: &Rows<'a>) -> [BlockTable<'a>; PAGE_GROUPS] {
         let mut tables = [BlockTable::whole(rows.pages); PAGE_GROUPS];
         if let (Some(window), false) = (tables.get_mut(PageGroup::Window as usize), self.is_ahead) {
