@@ -1,4 +1,4 @@
-"""Kullback-Leibler divergence between two binaries of one model that keep keys and values in different formats.
+"""Kullback-Leibler divergence between two binaries of one model with other formats of weights or of keys and values.
 
     python scripts/kv_divergence.py BINARY OTHER WEIGHTS [--tokens 2000] [--layers 4]
 

@@ -2,6 +2,7 @@
 text, greedy replies, and conversations through each API. Standard library only.
 
     python scripts/real_model.py BINARY WEIGHTS targets/_model/smollm2-135m [--decode] [--tolerance 1e-3]
+    python scripts/real_model.py BINARY WEIGHTS targets/_model/smollm2-135m --rounded
 
 The folder holds `chats.jsonl` and the golden files that `golden.py --columns --replies` wrote.
 BINARY writes its logits of the golden text by its verb `logits`, as a prompt and, with --decode,
@@ -9,7 +10,8 @@ token by token as well: at the golden positions none of the kept columns may dif
 tolerance; of all positions the likeliest token must be the same unless two logits are that close,
 and the mean negative log-likelihood must be the same to four digits. Then BINARY serves WEIGHTS: the
 token ids of every chat and of its greedy reply must be the golden ones, and the same chats get the
-same text from the APIs of OpenAI and Anthropic; a model without a chat template has no chats. Exits
+same text from the APIs of OpenAI and Anthropic; a model without a chat template has no chats. A
+binary that rounds the weights has other logits: with --rounded it must know some capitals. Exits
 with 1 if anything differs.
 """
 
@@ -184,6 +186,18 @@ def compare_replies(judge, url, chats, golden, count, pool):
         print(f"  {chats[0][-1]['content']!r} is answered {texts[0]!r}")
 
 
+# ---- rounded weights -------------------------------------------------------------------------------------
+
+CAPITALS = {"France": "Paris", "Italy": "Rome", "Germany": "Berlin"}
+
+
+def compare_capitals(judge, url):
+    for country, capital in CAPITALS.items():
+        body = {"prompt": f"The capital of {country} is", "temperature": 0, "max_tokens": 4}
+        text = post(url, "/v1/completions", body)["choices"][0]["text"]
+        judge.says(text.split()[:1] in ([capital], [capital + "."]), f"{body['prompt']!r} goes on as {text!r}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("binary", type=pathlib.Path)
@@ -191,9 +205,14 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--decode", action="store_true", help="compare logits token by token as well")
     parser.add_argument("--tolerance", type=float, default=TOLERANCE, help="of a logit (%(default)s)")
+    parser.add_argument("--rounded", action="store_true", help="ask for capitals, and compare nothing")
     arguments = parser.parse_args()
     arguments.binary = arguments.binary.resolve()
     judge = Judge()
+    if arguments.rounded:
+        with served(arguments.binary, arguments.weights) as url:
+            compare_capitals(judge, url)
+        sys.exit(not judge.passed)
     golden = tensors(arguments.folder / "golden/logits.safetensors")
     for flags in [[], ["--decode"]][: 1 + arguments.decode]:
         compare_logits(judge, arguments, golden, flags)

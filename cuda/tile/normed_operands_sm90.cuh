@@ -53,7 +53,7 @@ __device__ inline void put(const Operands<kStorage>& to, OperandNormRow& row) {
     put(staged, threadIdx.x / kWarpLanes, vector, part);
   });
   __syncthreads();  // all rows are there
-  constexpr int kBlockVectors = kOperandBytes / 16;
+  constexpr int kBlockVectors = Operands<kStorage>::kBytes / 16;
   for (int vector = threadIdx.x; vector < kNormBytes / 16; vector += kRoundThreads) {
     const size_t block = static_cast<size_t>(vector / kBlockVectors) * to.groups + blockIdx.x;
     reinterpret_cast<uint4*>(to.base)[block * kBlockVectors + vector % kBlockVectors] =

@@ -241,13 +241,17 @@ struct Matrix {
     return base + code_bytes(n, k) + at * kBlockScaleBytes;
   }
 
+  // E2M1's scale of a lane's part of a block of columns, of row g or g + 8.
+  __device__ static Scale lane_scale(const unsigned char* of_block, int others) {
+    const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
+    return *reinterpret_cast<const Scale*>(of_block + others * 64 + g * 8 + q * 2);
+  }
+
   // A lane's part of the scales of a block of columns.
   __device__ static Scales lane_scales(const unsigned char* of_block) {
-    const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
     Scales scales;
     if constexpr (kNvfp4) {
-      scales.scale[0] = *reinterpret_cast<const Scale*>(of_block + g * 8 + q * 2);
-      scales.scale[1] = *reinterpret_cast<const Scale*>(of_block + g * 8 + q * 2 + 64);
+      scales.scale[0] = lane_scale(of_block, 0), scales.scale[1] = lane_scale(of_block, 1);
     }
     if constexpr (kFp8) scales.block = *reinterpret_cast<const float2*>(of_block);
     return scales;

@@ -4,18 +4,22 @@
 //
 // A block is warps that fetch, one that tells them and the others what the tiles are, and two
 // warpgroups that multiply. Each warp of these decodes a panel into registers; rows come from
-// shared memory, as operands (K / 128, rows / 8, 8, 2, 8 rows, 8 columns): eight rows by eight
-// columns are the 128 bytes that the tensor core reads at once, and a step of 128 columns of a
-// tile's rows is one copy. The 16 columns of an instruction are those that `Matrix::decode` gives
-// four lanes: two neighbours of each, then the next two.
+// shared memory, as operands (K / columns, rows / 8, columns / 8, 8 rows, 8 columns) of 64 columns
+// for F16 and of 128 for others: eight rows by eight columns are the 128 bytes that the tensor core
+// reads at once, and a step of a tile's rows is one copy. The 16 columns of an instruction are
+// those that `Matrix::decode` gives four lanes: two neighbours of each, then the next two.
 //
-// A warpgroup's instructions block its warps until the tensor cores have room, so the warpgroups
-// take turns: one multiplies a step while the other decodes the next and adds what it has.
+// Products of many rows run at the limit of the device's power, of which bytes on their way to an
+// SM take a part: tiles are as large as their sums have registers for. A warp decodes 32 columns
+// while the 32 before are multiplied. FP8, whose sums of 128 columns are scaled apart, has no
+// registers for that: there one warpgroup multiplies a step while the other decodes the next.
 //
 // Where tiles would leave SMs idle, or rows are so few that weights alone take time, the blocks of
 // a cluster have a segment of K each of all the cluster's tiles, and add the segments in order out
 // of each other's shared memory.
 #pragma once
+
+#include <type_traits>
 
 #include "base/launch.cuh"
 #include "tile/panels.cuh"
@@ -24,8 +28,6 @@
 namespace atlas::tile {
 
 inline constexpr int kOperandRows = 8;
-// Eight rows of a step.
-inline constexpr int kOperandBytes = kOperandRows * kBlockColumns * 2;
 
 __host__ __device__ constexpr int operand_groups(int rows) {
   return (rows + kOperandRows - 1) / kOperandRows;
@@ -33,18 +35,22 @@ __host__ __device__ constexpr int operand_groups(int rows) {
 
 // Size of rows as operands, bytes.
 __host__ __device__ constexpr size_t operand_bytes(int rows, int k) {
-  return static_cast<size_t>(operand_groups(rows)) * (k / kBlockColumns) * kOperandBytes;
+  return static_cast<size_t>(operand_groups(rows)) * kOperandRows * k * 2;
 }
 
 // Rows as operands for a matrix of `kStorage`.
 template <Storage kStorage>
 struct Operands {
   using W = Matrix<kStorage>;
+  // Columns side by side, and eight rows of them in bytes. F16 is copied in shorter steps: more of
+  // them are under way.
+  static constexpr int kColumns = kStorage == Storage::f16 ? 64 : kBlockColumns;
+  static constexpr int kBytes = kOperandRows * kColumns * 2;
 
   unsigned char* base;
   int groups;  // of eight rows
 
-  // Where an even column of a step and its neighbour lie in eight rows: of the first one.
+  // Where an even column of a block and its neighbour lie in eight rows: of the first one.
   __device__ static int offset(int column) {
     const int group = column / W::kGroup, q = column % W::kGroup / W::kLaneColumns;
     const int pair = group * W::Code::kOctets + column % W::kLaneColumns / 8;
@@ -53,9 +59,8 @@ struct Operands {
 
   // An even column of a row.
   __device__ unsigned char* at(int row, int column) const {
-    const size_t block =
-        static_cast<size_t>(column / kBlockColumns) * groups + row / kOperandRows;
-    return base + block * kOperandBytes + offset(column % kBlockColumns) + row % kOperandRows * 16;
+    const size_t block = static_cast<size_t>(column / kColumns) * groups + row / kOperandRows;
+    return base + block * kBytes + offset(column % kColumns) + row % kOperandRows * 16;
   }
 };
 
@@ -88,6 +93,7 @@ __device__ inline uint2 rounded(const uint2& part) { return part; }
 template <Storage kStorage, class Row>
 __device__ inline void round_rows(const Operands<kStorage>& to, int k, const Row& row) {
   using W = Matrix<kStorage>;
+  using To = Operands<kStorage>;
   // Four pairs of columns of eight rows are in different banks.
   __shared__ uint2 staged[kOperandRows][kRoundColumns / 4 + 2];
   const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
@@ -105,21 +111,21 @@ __device__ inline void round_rows(const Operands<kStorage>& to, int k, const Row
     if (is_there(i)) staged[warp][i * kWarpLanes + lane] = rounded(part[i]);
   }
   __syncthreads();  // the rows are staged
-  constexpr int kPieces = kBlockColumns / 8;  // 16 bytes each, of a row's block
+  constexpr int kPieces = To::kColumns / 8;  // 16 bytes each, of a row's block
   const int of_row = threadIdx.x % kOperandRows;
   const unsigned* pairs = &staged[of_row][0].x;
 #pragma unroll
   for (int i = 0; i < kRoundColumns / 8 * kOperandRows / kRoundThreads; ++i) {
     const int piece = (threadIdx.x + i * kRoundThreads) / kOperandRows;
     const int block = piece / kPieces, pair = piece % kPieces / 4;
-    const int column = block * kBlockColumns + pair / W::Code::kOctets * W::kGroup +
+    const int column = block * To::kColumns + pair / W::Code::kOctets * W::kGroup +
                        pair % W::Code::kOctets * 8 + piece % 4 * 2;
-    if (block * kBlockColumns >= columns) break;
+    if (block * To::kColumns >= columns) break;
     unsigned words[4];
 #pragma unroll
     for (int q = 0; q < 4; ++q) words[q] = pairs[(column + q * W::kLaneColumns) / 2];
-    const size_t at = static_cast<size_t>(first / kBlockColumns + block) * to.groups + blockIdx.x;
-    unsigned char* octets = to.base + at * kOperandBytes + piece % kPieces * 128;
+    const size_t at = static_cast<size_t>(first / To::kColumns + block) * to.groups + blockIdx.x;
+    unsigned char* octets = to.base + at * To::kBytes + piece % kPieces * 128;
     reinterpret_cast<uint4*>(octets)[of_row] = make_uint4(words[0], words[1], words[2], words[3]);
   }
 }
@@ -132,14 +138,16 @@ struct WarpgroupTile {
   const unsigned char* operands;  // of the tile's first row
   int groups;                     // of eight rows, of all operands
   int rows;
-  void* out;  // of the tile's first row, as its sink takes it
+  void* out;                    // of the tile's first row, as its sink takes it
+  const unsigned char* beside;  // matrix of the second half of the panels, where tiles are of two
 };
 
 // Warpgroups that multiply, and panels of a tile.
 inline constexpr int kConsumers = 2;
 inline constexpr int kTilePanels = 4 * kConsumers;
-// Rows of a tile, at most.
+// Rows of a tile, at most, and of one whose sums leave no registers for anything else.
 inline constexpr int kTileRowsMax = 128;
+inline constexpr int kWideRowsMax = 192;
 // Warps that fetch; one more tells of tiles.
 inline constexpr int kFetchers = 3;
 inline constexpr int kWarpgroupThreads = (kConsumers + 1) * 128;
@@ -199,36 +207,52 @@ struct TileOrder {
   }
 };
 
-// Rows of a tile such that `of_rows(rows)` tiles take all SMs the shortest time: a step of a tile
-// takes a time of its own, which grows with its rows by less than they do.
+// Rows of a tile, up to `most`, such that `of_rows(rows)` tiles take all SMs the shortest time: a
+// step of a tile takes a time of its own, which grows with its rows by less than they do.
 template <class Count>
-__host__ inline int tile_rows_for(Count of_rows) {
+__host__ inline int tile_rows_for(int most, Count of_rows) {
   constexpr struct {
     int rows;
     unsigned time;
-  } kChoices[] = {{128, 8}, {64, 6}, {32, 5}};
-  int best = kTileRowsMax;
+  } kChoices[] = {{kWideRowsMax, 23}, {kTileRowsMax, 16}, {64, 12}, {32, 10}};
+  int best = most;
   unsigned shortest = ~0u;
   for (const auto& choice : kChoices) {
     const unsigned waves = (of_rows(choice.rows) + target::SMS - 1) / target::SMS;
-    if (waves * choice.time < shortest) shortest = waves * choice.time, best = choice.rows;
+    if (choice.rows <= most && waves * choice.time < shortest) {
+      shortest = waves * choice.time, best = choice.rows;
+    }
   }
   return best;
 }
 
-// Launches `kernel` of `args`, rows of a tile and the tiles' order, for all of `rows` rows by
-// `across` tiles of panels. `early`: as `Launch` has it.
-template <class... Params, class... Args>
-cudaError_t launch_tiles(void (*kernel)(Params...), unsigned across, int rows, bool early,
+// Whether FP8's sums of a step wait for its scale, and those of a segment for the others: where a
+// segment has more steps than one.
+__host__ __device__ constexpr bool has_three_sums(Storage storage, int k) {
+  return storage == Storage::fp8_block128 && k / kBlockColumns > segments(k);
+}
+
+// Launches a kernel of `args`, rows of a tile and the tiles' order, for all of `rows` rows by
+// `across` tiles of panels: `kernel(constant)` is the one whose tiles have so many rows at most.
+// `early`: as `Launch` has it.
+template <Storage kStorage, int kK, class Kernel, class... Args>
+cudaError_t launch_tiles(const Kernel& kernel, unsigned across, int rows, bool early,
                          cudaStream_t stream, Args... args) {
+  constexpr int kMost = has_three_sums(kStorage, kK) ? kTileRowsMax : kWideRowsMax;
   const int tile_rows =
-      tile_rows_for([&](int each) { return across * blocks_for(rows, each); });
+      tile_rows_for(kMost, [&](int each) { return across * blocks_for(rows, each); });
   const TileOrder order(across, blocks_for(rows, tile_rows));
   const auto tiles = static_cast<unsigned>(order.tiles());
   if (tiles > Divisor::kEnd) return cudaErrorInvalidValue;
   const Launch shape{min(tiles, static_cast<unsigned>(target::SMS)), kWarpgroupThreads,
                      kWarpgroupBytes, 1, 1, early};
-  return launch_chained(kernel, shape, stream, args..., tile_rows, order);
+  const auto launch = [&](auto most) {
+    return launch_chained(kernel(most), shape, stream, args..., tile_rows, order);
+  };
+  if constexpr (kMost == kWideRowsMax) {
+    if (tile_rows == kMost) return launch(std::integral_constant<int, kMost>{});
+  }
+  return launch(std::integral_constant<int, kTileRowsMax>{});
 }
 
 // Blocks of a grid whose clusters of `parts` have `tiles`: all at once, or in turns of as many as
@@ -243,9 +267,11 @@ inline constexpr int kConsumersBarrier = 3;
 inline constexpr int kWarpgroupBarriers = 4;
 
 // Operands on their way out, of `kTilePanels` octets of columns; one is written while the other is
-// read.
+// read, but of the largest tiles, which leave room for one.
+template <int kRows>
 struct OutStorage {
-  uint4 operands[2][kTileRowsMax * kTilePanels * 8 * 2 / 16];
+  static constexpr int kTurns = kRows > kTileRowsMax ? 1 : 2;
+  uint4 operands[kTurns][kRows * kTilePanels * 8 * 2 / 16];
 };
 
 // Of sums that go to memory from registers.
@@ -271,9 +297,10 @@ struct SegmentStorage {
 template <class W, class Out>
 struct Consumer {
   Out& shared;
-  const float* row_scales;  // of this warp's panel
-  const float* biases;      // likewise
-  unsigned turn;            // which of the two
+  // Factors and biases of this warp's first eight rows of weights, and of the others.
+  const float* row_scales[2];
+  const float* biases[2];
+  unsigned turn;  // which of the two
 
   // Computed again wherever it is used: nothing is kept of it in registers.
   __device__ static int thread() {
@@ -285,9 +312,11 @@ struct Consumer {
   __device__ static int panel() { return thread() / kWarpLanes; }  // of the tile
   __device__ static int lane() { return thread() % kWarpLanes; }
 
-  // Factor and bias of a row's sums, of the panel.
-  __device__ Affine affine(int row) const {
-    return {W::kNvfp4 ? row_scales[row] : 1.0f, target::BIASED ? biases[row] : 0.0f};
+  // Factor and bias of this lane's row of the first eight, and of the others.
+  template <bool kOthers>
+  __device__ Affine affine() const {
+    const int g = lane() / 4;
+    return {W::kNvfp4 ? row_scales[kOthers][g] : 1.0f, target::BIASED ? biases[kOthers][g] : 0.0f};
   }
 
   __device__ static int warpgroup() { return thread() / 128; }
@@ -307,7 +336,7 @@ struct RowSink {
   __device__ void operator()(const Consumer<W, NoOutStorage>& self, const WarpgroupTile& tile,
                              const float (&sums)[kSums]) const {
     const int lane = self.lane(), at = (tile.panel + self.panel()) * kPanelRows + lane / 4;
-    const Affine low = self.affine(lane / 4), high = self.affine(lane / 4 + 8);
+    const Affine low = self.template affine<false>(), high = self.template affine<true>();
     const int n = tile.n, rows = tile.rows - lane % 4 * 2;
     const bool has_low = at < n, has_high = at + 8 < n;
     float* to = static_cast<float*>(tile.out) + at + static_cast<size_t>(lane % 4 * 2) * n;
@@ -343,28 +372,19 @@ struct PutsSegment {
   }
 };
 
-// Tiles whose scales a block has room for beside two steps: two, the later one's being under way,
-// or one of longer rows, or none. E2M1 has a scale for each 16 columns.
-constexpr int known_tiles(Storage storage, int k) {
-  constexpr int kScalesMax = 142 * 1024;
-  const bool has = storage == Storage::nvfp4 || storage == Storage::mxfp4;
-  const int scales = has ? kTilePanels * kPanelRows * (k / 16) : 0;
-  return 2 * scales <= kScalesMax ? 2 : scales <= kScalesMax ? 1 : 0;
-}
-
-// Whether such a product has room for its scales.
-constexpr bool has_warpgroups(Storage storage, int k) {
-  return k % kBlockColumns == 0 && known_tiles(storage, k) > 0;
-}
-
 // Products with matrices of kK columns by tiles of up to kRows rows; `Out` is what sums need of
 // shared memory on their way out. A cluster of `kParts` blocks has a tile, each of them as much of
-// K.
+// K. `kPaired`: half of a tile's panels are of one matrix, the others the same ones of another, and
+// a warp has eight rows of each: a thread has the sums of both.
 template <Storage kStorage, int kK, class Out = NoOutStorage, int kParts = 1,
-          int kRows = kTileRowsMax>
+          int kRows = kTileRowsMax, bool kPaired = false>
 struct Warpgroups {
   using W = Matrix<kStorage>;
-  static constexpr int kStep = kBlockColumns;
+  using X = Operands<kStorage>;
+  static_assert(kK % kBlockColumns == 0, "whole steps");
+  // Columns of a step. Few rows have longer ones: what a step takes beside its bytes counts there.
+  static constexpr int kStep = kParts == 1 ? X::kColumns : kBlockColumns;
+  static constexpr int kBlocks = kStep / X::kColumns;  // of operands
   static constexpr int kAllSteps = kK / kStep;
   static constexpr int kSteps = kAllSteps / kParts;  // of this block
   static constexpr int kSegmentSteps = kAllSteps / segments(kK);
@@ -372,13 +392,17 @@ struct Warpgroups {
   static constexpr int kOctets = kStep / 32;
   // Instructions of a step.
   static constexpr int kInstructions = kStep / 16;
-  static constexpr int kPanelBytes = kStepGroups * W::kGroupBytes;
+  // Panels of a matrix that a tile has.
+  static constexpr int kOfMatrix = kPaired ? kTilePanels / 2 : kTilePanels;
+  // Codes of a panel, and E2M1's scales of them.
+  static constexpr int kCodeBytes = kStepGroups * W::kGroupBytes;
+  static constexpr int kPanelBytes = kCodeBytes + (W::kNvfp4 ? W::kBlockScaleBytes : 0);
   static constexpr int kTileGroups = kRows / kOperandRows;
-  static constexpr int kStageBytes = kTilePanels * kPanelBytes + kTileGroups * kOperandBytes;
-  // Scales of a panel, of this block's steps.
-  static constexpr int kScaleBytes = kSteps * W::kBlockScaleBytes;
+  static constexpr int kStageBytes = kTilePanels * kPanelBytes + kBlocks * kTileGroups * X::kBytes;
+  // FP8's scales of a panel, of this block's steps: too few for copies of a step.
+  static constexpr int kScaleBytes = W::kFp8 ? kSteps * W::kBlockScaleBytes : 0;
   // Tiles that are there or under way.
-  static constexpr int kKnown = known_tiles(kStorage, kK / kParts);
+  static constexpr int kKnown = 2;
 
   // A tile, its scales and the barriers by which its readers hear of both.
   struct Known {
@@ -396,11 +420,10 @@ struct Warpgroups {
   static constexpr int kStagesFit =
       (kWarpgroupBytes - sizeof(Out) - kKnown * sizeof(Known) - 256) / kStageBytes;
   static constexpr int kStages = kStagesFit < kStagesMax ? kStagesFit : kStagesMax;
-  // FP8's sums of a step wait for its scale, and for those of a segment, if it has more steps.
-  static constexpr bool kThreeSums = W::kFp8 && kSegmentSteps > 1;
-  // Rows of a tile whose steps are decoded while others are multiplied: three sums leave no
-  // registers for two steps of more.
-  static constexpr int kAheadRows = kThreeSums ? 64 : kTileRowsMax;
+  static constexpr bool kThreeSums = has_three_sums(kStorage, kK);
+  // Rows of a tile whose steps are decoded whole while others are multiplied: E2M1, which takes
+  // long to decode, is faster so as long as there are registers.
+  static constexpr int kAheadRows = kThreeSums || kStorage == Storage::f16 ? 64 : kTileRowsMax;
 
   // Registers of a thread; both are all that the block was started with. Sums of few rows are few.
   static constexpr int kFetcherRegisters = kRows <= kTurnRowsMax ? 88 : 24;
@@ -408,14 +431,14 @@ struct Warpgroups {
 
   struct SharedStorage {
     unsigned char codes[kStages][kTilePanels][kPanelBytes];
-    unsigned char rows[kStages][kTileGroups][kOperandBytes];
+    unsigned char rows[kStages][kBlocks][kTileGroups][X::kBytes];
     Out out;
     Known known[kKnown];
     unsigned long long full[kStages];
     unsigned long long empty[kStages];
   };
 
-  static_assert(has_warpgroups(kStorage, kK) && kStages > 1, "whole steps, of which two have room");
+  static_assert(kStages > 1, "two steps have room");
   static_assert(sizeof(SharedStorage) <= kWarpgroupBytes, "a block has room for its steps");
 
   SharedStorage& shared;
@@ -491,11 +514,11 @@ struct Warpgroups {
     ptx::griddepcontrol_launch_dependents();
   }
 
-  // Tells the blocks of the cluster that this one's segment of a tile is there.
-  __device__ void arrive(unsigned told) const {
-    Consumer<W, Out>::sync();  // all warps' sums are written
-    const int thread = Consumer<W, Out>::thread();
-    if (thread < kParts) ptx::cluster_arrive(&shared.out.there[told % Out::kTurns], thread);
+  // Waits until all warps have taken a tile, and tells the blocks of the cluster that this one's
+  // segment of it is there: a thread that has added to memory would first wait for that.
+  __device__ void hand_over(unsigned told) const {
+    ptx::mbarrier_wait(&known(told).taken, turn_of(told));
+    if (lane() < kParts) ptx::cluster_arrive(&shared.out.there[told % Out::kTurns], lane());
   }
 
   // Adds the segments' sums of a tile when the blocks of the cluster have made them, each block a
@@ -538,7 +561,11 @@ struct Warpgroups {
     unsigned told = 0;
     for (int i = blockIdx.x; there; ++told) {
       Known& to = known(told);
-      ptx::mbarrier_wait(&to.taken, turn_of(told) ^ 1);
+      if constexpr (kParts > 1) {
+        if (told >= kKnown) hand_over(told - kKnown);
+      } else {
+        ptx::mbarrier_wait(&to.taken, turn_of(told) ^ 1);
+      }
       // What the others read is read from there by this warp, too: it has few registers.
       if (lane() == 0) {
         if (!tiles(i, to.tile)) to.tile.rows = 0;
@@ -554,6 +581,7 @@ struct Warpgroups {
       if (there) ask_scales(to);
       ptx::copy_async_arrive(&to.scaled);
     }
+    if constexpr (kParts > 1) hand_over(told - kKnown);
   }
 
   // Waits until the next tile is told of; false behind the last.
@@ -588,7 +616,9 @@ struct Warpgroups {
     for (; next(told); ++told) {
       ptx::mbarrier_wait(&known(told).scaled, turn_of(told));
       const int rows = known(told).tile.rows;
-      if (kRows > 64 && rows > 64) {
+      if constexpr (kRows > kTileRowsMax) {
+        consume<kRows>(told, sink);  // registers are few: there is no code for fewer rows
+      } else if (kRows > 64 && rows > 64) {
         consume<kRows>(told, sink);
       } else if (kRows > 32 && rows > 32) {
         consume<kRows < 64 ? kRows : 64>(told, sink);
@@ -602,54 +632,77 @@ struct Warpgroups {
       __syncwarp();  // all lanes have read what is known
       asm volatile("" : "+r"(told));
       if (lane() == 0) ptx::mbarrier_arrive(&known(told).taken);
-      if constexpr (kParts > 1) arrive(told);
     }
     if constexpr (kParts > 1) join(told - 1, sink);
+  }
+
+  // Matrix of a tile's panel.
+  __device__ static W matrix(const WarpgroupTile& tile, int panel) {
+    return {panel < kOfMatrix ? tile.weights : tile.beside, tile.n, kK};
+  }
+
+  // The panel there. One behind the last one is the last one again; its sums are dropped.
+  __device__ static int panel_of(const WarpgroupTile& tile, int panel) {
+    return min(tile.panel + panel % kOfMatrix, panels_of(tile.n) - 1);
+  }
+
+  // Where this warp's first eight rows of weights lie, and the others: the panel of the tile, and
+  // which half of it.
+  __device__ static int2 rows_at(int others) {
+    const int warp = Warpgroups::warp() - 4;
+    if constexpr (kPaired) return {warp / 2 + others * kOfMatrix, warp % 2};
+    return {warp, others};
   }
 
   // A warp's part of a tile.
   __device__ void fetch(const WarpgroupTile& tile) {
     const int groups = operand_groups(tile.rows), copy = copy_of_lane();
-    const W w{tile.weights, tile.n, kK};
-    // A panel behind the last one is the last one again; its sums are dropped.
-    const int panel = min(tile.panel + copy, panels_of(tile.n) - 1);
+    const W w = matrix(tile, copy);
+    const int panel = panel_of(tile, copy);
     const int first = first_step();
 #pragma unroll 1  // registers are few
     for (int step = first; step < first + kSteps; ++step) {
       ptx::mbarrier_wait(&shared.empty[slot], parity ^ 1);
       if (copy < kTilePanels) {
-        const unsigned char* codes = w.codes(panel, step * kStepGroups);
-        if constexpr (kParts > 1) {
-          ptx::copy_bulk(shared.codes[slot][copy], codes, kPanelBytes, &shared.full[slot]);
-        } else {
-          ptx::copy_bulk_shared(shared.codes[slot][copy], codes, kPanelBytes, &shared.full[slot]);
+        unsigned char* to = shared.codes[slot][copy];
+        ask_panel(to, w.codes(panel, step * kStepGroups), kCodeBytes);
+        if constexpr (W::kNvfp4) {
+          ask_panel(to + kCodeBytes, w.block_scales(panel, step), W::kBlockScaleBytes);
         }
       } else if (copy == kTilePanels) {
-        const unsigned bytes = groups * kOperandBytes;
-        const size_t block = static_cast<size_t>(step) * tile.groups;
-        ptx::mbarrier_expect(&shared.full[slot], kTilePanels * kPanelBytes + bytes);
-        ptx::copy_bulk_shared(shared.rows[slot], tile.operands + block * kOperandBytes, bytes,
-                              &shared.full[slot]);
+        const unsigned bytes = groups * X::kBytes;
+        ptx::mbarrier_expect(&shared.full[slot], kTilePanels * kPanelBytes + kBlocks * bytes);
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+          const size_t block = static_cast<size_t>(step * kBlocks + b) * tile.groups;
+          ptx::copy_bulk_shared(shared.rows[slot][b], tile.operands + block * X::kBytes, bytes,
+                                &shared.full[slot]);
+        }
       }
       advance();
     }
   }
 
-  // Asks for a tile's scales: a step's, asked for when they are used or a step or two before, would
-  // come too late. A panel behind the last one has the last one's.
+  // Starts a copy of a part of a panel, which a cluster alone reads or others read, too.
+  __device__ void ask_panel(unsigned char* to, const unsigned char* from, unsigned bytes) const {
+    if constexpr (kParts > 1) {
+      ptx::copy_bulk(to, from, bytes, &shared.full[slot]);
+    } else {
+      ptx::copy_bulk_shared(to, from, bytes, &shared.full[slot]);
+    }
+  }
+
+  // Asks for what a tile has of factors beside its steps.
   __device__ static void ask_scales(Known& known) {
-    const WarpgroupTile& tile = known.tile;
-    const W w{tile.weights, tile.n, kK};
     constexpr int kLanes = kWarpLanes / kTilePanels;  // of a panel
-    constexpr int kEach = W::kFp8 ? 8 : 16;
-    const int to = lane() / kLanes, panel = min(tile.panel + to, panels_of(tile.n) - 1);
-    const unsigned char* from = w.block_scales(panel, first_step());
+    const int to = lane() / kLanes, panel = panel_of(known.tile, to);
+    const W w = matrix(known.tile, to);
+    if constexpr (W::kFp8) {
+      constexpr int kEach = W::kBlockScaleBytes;
+      const unsigned char* from = w.block_scales(panel, first_step());
 #pragma unroll 1
-    for (int at = lane() % kLanes * kEach; at < kScaleBytes; at += kLanes * kEach) {
-      if constexpr (kEach == 8) {
+      for (int at = lane() % kLanes * kEach; at < kScaleBytes; at += kLanes * kEach) {
         ptx::copy_async_8(known.scales[to] + at, from + at, true);
-      } else {
-        ptx::copy_async(known.scales[to] + at, from + at, true);
       }
     }
     const int at = lane() % kLanes * 4;
@@ -666,55 +719,100 @@ struct Warpgroups {
   template <int kN, class Sink>
   __device__ void consume(unsigned told, const Sink& sink) {
     float total[kN / 2] = {};
-    const unsigned char* scales = known(told).scales[warp() - 4];
+    const Known& now = known(told);
     if constexpr (kN <= kAheadRows) {
-      sum_ahead<kN>(scales, total);
+      sum_ahead<kN>(now, total);
+    } else if constexpr (kThreeSums) {
+      sum_in_turns<kN>(now, total);
     } else {
-      sum_in_turns<kN>(scales, total);
+      sum_octets<kN>(now, total);
     }
     asm volatile("" : "+r"(told));
     if constexpr (kParts > 1) {
       if (told > 0) join(told - 1, sink);
     }
     const Known& of = known(told);
-    const int panel = warp() - 4;
-    sink(Consumer<W, Out>{shared.out, of.row_scales[panel], of.biases[panel], told % 2}, of.tile,
-         total);
+    const int2 low = rows_at(0), high = rows_at(1);
+    const auto eight = [](const auto& of_panels, int2 at) { return of_panels[at.x] + at.y * 8; };
+    sink(Consumer<W, Out>{shared.out,
+                          {eight(of.row_scales, low), eight(of.row_scales, high)},
+                          {eight(of.biases, low), eight(of.biases, high)},
+                          told % 2},
+         of.tile, total);
   }
 
-  using Scales = typename W::Scales;
-  using StepOperands = unsigned[kInstructions][4];
+  using OctetOperands = unsigned[2][4];
+  using StepOperands = OctetOperands[kOctets];
 
-  // A step's scales of the panel whose scales are at `of_panel`, in shared memory.
-  __device__ static Scales scales_at(const unsigned char* of_panel, int step) {
-    return W::lane_scales(of_panel + step * W::kBlockScaleBytes);
+  // FP8's scales of a step of this warp's rows of weights.
+  __device__ static float2 scale_at(const Known& known, int step) {
+    if constexpr (!W::kFp8) return {};
+    const auto of = [&](int2 at) {
+      const auto* scales = reinterpret_cast<const float*>(known.scales[at.x]);
+      return scales[step * 2 + at.y];
+    };
+    return {of(rows_at(0)), of(rows_at(1))};
+  }
+
+  // This warp's part of a group of columns of the step in this slot.
+  __device__ typename W::Fragment fragment(int group) const {
+    typename W::Fragment to{};
+#pragma unroll
+    for (int others = 0; others < 2; ++others) {
+      const int2 at = rows_at(others);
+      const unsigned char* codes = shared.codes[slot][at.x];
+      const auto* runs = reinterpret_cast<const uint4*>(codes + group * W::kGroupBytes);
+      to.run[others] = runs[at.y * kWarpLanes + lane()];
+      if constexpr (W::kNvfp4) to.scale[others] = W::lane_scale(codes + kCodeBytes, at.y);
+    }
+    return to;
+  }
+
+  // An octet of a fragment as operands of two instructions.
+  __device__ static void decode(const typename W::Fragment& from, int octet, OctetOperands& to) {
+    W::decode(from, octet % W::Code::kOctets, to[0], to[1]);
+    for (auto& operand : to) wgmma::keep(operand);
   }
 
   // This warp's panel of the step in this slot, when it is there.
-  __device__ void decode(const Scales& scales, StepOperands& to) {
+  __device__ void decode(StepOperands& to) const {
     ptx::mbarrier_wait(&shared.full[slot], parity);
 #pragma unroll
     for (int octet = 0; octet < kOctets; ++octet) {
-      const int group = octet / W::Code::kOctets;
-      const auto fragment =
-          W::fragment(shared.codes[slot][warp() - 4] + group * W::kGroupBytes, scales);
-      W::decode(fragment, octet % W::Code::kOctets, to[2 * octet],
-                               to[2 * octet + 1]);
+      const auto from = fragment(octet / W::Code::kOctets);
+      W::decode(from, octet % W::Code::kOctets, to[octet][0], to[octet][1]);
     }
 #pragma unroll
-    for (auto& operand : to) wgmma::keep(operand);
+    for (auto& octet : to) {
+      for (auto& operand : octet) wgmma::keep(operand);
+    }
+  }
+
+  // Starts the two instructions of an octet of the step in this slot.
+  template <int kN>
+  __device__ void start(const OctetOperands& a, int octet, float (&to)[kN / 2],
+                        bool accumulate) const {
+    constexpr int kOfBlock = X::kColumns / 32;
+    const auto rows = wgmma::describe_plain(shared.rows[slot][octet / kOfBlock][0], 128, X::kBytes);
+    const auto first = wgmma::moved(rows, octet % kOfBlock * 512);
+    wgmma::multiply<kN>(to, a[0], first, accumulate);
+    wgmma::multiply<kN>(to, a[1], wgmma::moved(first, 256), true);
   }
 
   // Starts the instructions of the step in this slot.
   template <int kN>
-  __device__ void multiply(const StepOperands& a, float (&to)[kN / 2], bool accumulate) {
-    const auto rows = wgmma::describe_plain(shared.rows[slot][0], 128, kOperandBytes);
+  __device__ void multiply(const StepOperands& a, float (&to)[kN / 2], bool accumulate) const {
     wgmma::fence();
 #pragma unroll
-    for (int i = 0; i < kInstructions; ++i) {
-      wgmma::multiply<kN>(to, a[i], wgmma::moved(rows, i * 256), i > 0 || accumulate);
+    for (int octet = 0; octet < kOctets; ++octet) {
+      start<kN>(a[octet], octet, to, octet > 0 || accumulate);
     }
     wgmma::commit();
+  }
+
+  // Frees a slot that this warpgroup's instructions have read.
+  __device__ void free(int used) const {
+    if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(&shared.empty[used]);
   }
 
   // Waits for the instructions of a slot and frees it: they end for all four warps together, and
@@ -723,7 +821,7 @@ struct Warpgroups {
   __device__ void finish(float (&sums)[kCount], int used) {
     wgmma::wait<0>();
     wgmma::keep(sums);
-    if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(&shared.empty[used]);
+    free(used);
   }
 
   // A step's sums times its scale become the first of a segment's or are added to them.
@@ -745,16 +843,16 @@ struct Warpgroups {
 
   // A step is decoded while the one before is multiplied.
   template <int kN>
-  __device__ void sum_ahead(const unsigned char* of_panel, float (&total)[kN / 2]) {
+  __device__ void sum_ahead(const Known& known, float (&total)[kN / 2]) {
     float sum[kThreeSums ? kN / 2 : 1] = {}, part[kN / 2] = {};
     StepOperands a[2];
-    decode(scales_at(of_panel, 0), a[0]);
+    decode(a[0]);
     const auto turn = [&](int step, bool first, const StepOperands& now, StepOperands& later) {
       const int used = slot;
       multiply<kN>(now, part, !W::kFp8 && !first);
       advance();
-      if (step + 1 < kSteps) decode(scales_at(of_panel, step + 1), later);
-      const float2 scale = scales_at(of_panel, step).block;
+      if (step + 1 < kSteps) decode(later);
+      const float2 scale = scale_at(known, step);
       finish(part, used);
       const bool last = (step + 1) % kSegmentSteps == 0;
       if constexpr (kThreeSums) {
@@ -781,21 +879,54 @@ struct Warpgroups {
     }
   }
 
+  // An octet is decoded while the one before is multiplied, of whatever step: the tensor cores have
+  // always something to do but at a segment's end. A step of FP8 is a segment.
+  template <int kN>
+  __device__ void sum_octets(const Known& known, float (&total)[kN / 2]) {
+    static_assert(kOctets % 2 == 0, "operands change places whole times in a step");
+    float part[kN / 2];
+    OctetOperands a[2];
+    typename W::Fragment from;
+#pragma unroll 1
+    for (int step = 0; step < kSteps; step += kSegmentSteps) {
+      int used = 0;
+#pragma unroll 1
+      for (int i = 0; i < kSegmentSteps; ++i) {
+        ptx::mbarrier_wait(&shared.full[slot], parity);
+#pragma unroll
+        for (int octet = 0; octet < kOctets; ++octet) {
+          if (octet % W::Code::kOctets == 0) from = fragment(octet / W::Code::kOctets);
+          decode(from, octet, a[octet % 2]);
+          wgmma::fence();
+          start<kN>(a[octet % 2], octet, part, i > 0 || octet > 0);
+          wgmma::commit();
+          wgmma::wait<1>();  // the operands of the octet before have been read
+          if (octet == 0 && i > 0) free(used);
+        }
+        used = slot;
+        advance();
+      }
+      finish(part, used);
+      if constexpr (W::kFp8) add_step(part, part, scale_at(known, step), true);
+      add(total, part);
+    }
+  }
+
   __device__ void take_turn() const { ptx::named_sync<kConsumers * 128>(1 + consumer()); }
   __device__ void give_turn() const { ptx::named_arrive<kConsumers * 128>(2 - consumer()); }
 
   // One warpgroup multiplies a step while the other decodes its next.
   template <int kN>
-  __device__ void sum_in_turns(const unsigned char* of_panel, float (&total)[kN / 2]) {
+  __device__ void sum_in_turns(const Known& known, float (&total)[kN / 2]) {
     static_assert(kThreeSums, "the others have registers to decode ahead");
     float sum[kN / 2], part[kN / 2] = {};
     const auto turn = [&](int step, bool first) {
       StepOperands a;
-      decode({}, a);
+      decode(a);
       take_turn();
       multiply<kN>(a, part, false);
       give_turn();
-      const float2 scale = scales_at(of_panel, step).block;
+      const float2 scale = scale_at(known, step);
       finish(part, slot);
       advance();
       add_step(sum, part, scale, first);

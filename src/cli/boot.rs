@@ -444,6 +444,12 @@ pub fn tell_doubts(checkpoint: &Checkpoint) {
         ));
     }
     let packed = checkpoint.packed();
+    if let (None, Some(rounded)) = (packed, rounded(checkpoint.layout())) {
+        log::line(format_args!(
+            "{rounded} as they are read, which takes a while; `{} pack DIR FILE` does it once",
+            target::BINARY
+        ));
+    }
     if let Some(why) = packed.and_then(|packed| packed.detour()) {
         log::line(format_args!(
             "weights are copied to memory rather than mapped: no lease that keeps the file as it \
@@ -455,6 +461,17 @@ pub fn tell_doubts(checkpoint: &Checkpoint) {
             "weights are read through the page cache; {why}"
         ));
     }
+}
+
+/// Says which weights this target has in fewer bits than its checkpoint, if there are some.
+fn rounded(layout: Layout) -> Option<String> {
+    let pairs = layout.rounds().into_iter();
+    let words = pairs.map(|[stored, resident]| {
+        let [stored, resident] = [stored, resident].map(|format| format.short().to_uppercase());
+        format!("weights in {stored} are rounded to {resident}")
+    });
+    let words: Vec<String> = words.collect();
+    (!words.is_empty()).then(|| words.join(", "))
 }
 
 /// Starts the engine, whose thread loads and checks the model, and loads the text side beside it;

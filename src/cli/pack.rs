@@ -39,6 +39,8 @@ pub struct Pack {
 
 /// Threads that repack, at most: more would wait for the one that writes.
 const THREADS_MAX: usize = 4;
+/// Threads that round weights to another format before, at most: that takes ten times as long.
+const ROUNDING_MAX: usize = 16;
 
 /// Why a file was not written.
 #[derive(Debug, thiserror::Error)]
@@ -121,7 +123,11 @@ fn in_order<T: Send, E: Send>(
     mut take: impl FnMut(usize, T) -> Result<(), E>,
 ) -> Result<(), E> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
-    let threads = threads.min(THREADS_MAX);
+    let most = match Layout::whole().rounds().is_empty() {
+        true => THREADS_MAX,
+        false => ROUNDING_MAX,
+    };
+    let threads = threads.min(most);
     thread::scope(|scope| {
         let made = (0..threads).map(|first| {
             let ((sender, receiver), make) = (mpsc::sync_channel(0), &make);

@@ -205,7 +205,7 @@ const BOUNDS: &[Bound] = &[
     ),
     Bound::new(
         "tile/warpgroups_sm90.cuh",
-        "has_warpgroups(kStorage, kK) && kStages > 1",
+        "kK % kBlockColumns == 0",
         Of::Experts(|it, _| {
             let inner = it.intermediate;
             ("intermediate", inner, inner.is_multiple_of(128))
@@ -215,7 +215,7 @@ const BOUNDS: &[Bound] = &[
     .kernel("experts", "warpgroups_f16"),
     Bound::new(
         "ops/experts/warpgroups_f16_sm90.cuh",
-        "Experts::kIntermediate % kColumns == 0",
+        "Experts::kIntermediate % tile::kActivatedColumns == 0",
         Of::Experts(|it, _| {
             let inner = it.intermediate;
             ("intermediate", inner, inner.is_multiple_of(64))
@@ -372,7 +372,7 @@ impl File {
             }
         }
         let rows = target.table();
-        let matrices = rows.iter().filter_map(|row| Some((row, row.format()?)));
+        let matrices = rows.iter().filter_map(|row| Some((row, row.resident()?)));
         for (row, format) in matrices {
             let (key, value) = columns_key(target, row);
             let k = row.padded(target.leaf.numbers.pad as usize)[1] as u64;

@@ -216,10 +216,20 @@ fn turns(attention: &Attention, words: &AttentionWords) -> Vec<Fact> {
 
 /// A fact wherever configurations state it; `required`: they must.
 fn stated(word: &Word, value: impl Into<Value>, required: bool) -> Fact {
-    let (pointer, elsewhere) = word.pointers.split_first().expect("a word has a place");
+    at(word.key, value, word.pointers, required)
+}
+
+/// A fact at the first of `places`, or elsewhere at the others.
+fn at(
+    key: &'static str,
+    value: impl Into<Value>,
+    places: &'static [&'static str],
+    required: bool,
+) -> Fact {
+    let (pointer, elsewhere) = places.split_first().expect("a fact has a place");
     Fact {
         required,
-        ..fact(word.key, value, pointer).or(elsewhere)
+        ..fact(key, value, pointer).or(elsewhere)
     }
 }
 
@@ -229,9 +239,25 @@ const YARN: &str = "attention.yarn";
 const CLAMP: f64 = 7.0;
 /// Factor in the sigmoid of such a gate: `shapes::ALPHA`.
 const ALPHA: f64 = 1.702;
-const SCALING_KIND: &str = "/rope_parameters/rope_type";
-/// A name of early configurations of today's kind, and both names of older ones.
-const SCALING_KIND_ELSEWHERE: &[&str] = &[
+
+/// Places of what a scaling states, in both generations of configurations.
+macro_rules! places {
+    ($name:literal) => {
+        &[
+            concat!("/rope_parameters/", $name),
+            concat!("/rope_scaling/", $name),
+        ]
+    };
+}
+pub(crate) const FACTOR: &[&str] = places!("factor");
+pub(crate) const LOW: &[&str] = places!("low_freq_factor");
+pub(crate) const HIGH: &[&str] = places!("high_freq_factor");
+pub(crate) const FAST: &[&str] = places!("beta_fast");
+pub(crate) const SLOW: &[&str] = places!("beta_slow");
+pub(crate) const ORIGINAL: &[&str] = places!("original_max_position_embeddings");
+/// Places of the kind of scaling; early configurations of today's kind have another name of it.
+pub(crate) const KIND: &[&str] = &[
+    "/rope_parameters/rope_type",
     "/rope_parameters/type",
     "/rope_scaling/rope_type",
     "/rope_scaling/type",
@@ -241,8 +267,8 @@ const SCALING_KIND_ELSEWHERE: &[&str] = &[
 fn unscaled(key: &'static str) -> Vec<Fact> {
     let kinds = [json!("default"), json!("mrope")];
     vec![
-        one_of(key, &kinds, SCALING_KIND).or(SCALING_KIND_ELSEWHERE),
-        fact(key, 1, "/rope_parameters/factor").or(&["/rope_scaling/factor"]),
+        one_of(key, &kinds, KIND[0]).or(&KIND[1..]),
+        at(key, 1, FACTOR, false),
     ]
 }
 
@@ -253,32 +279,17 @@ fn scaled(scaling: &RopeScaling) -> Vec<Fact> {
         high_freq_factor: high,
         original_max_position: original,
     } = *scaling;
+    let of = |key, value: Value, places| at(key, value, places, true);
     vec![
-        required(SCALING, "llama3", SCALING_KIND).or(SCALING_KIND_ELSEWHERE),
-        required(
-            "attention.rope_scaling.factor",
-            factor,
-            "/rope_parameters/factor",
-        )
-        .or(&["/rope_scaling/factor"]),
-        required(
-            "attention.rope_scaling.low_freq_factor",
-            low,
-            "/rope_parameters/low_freq_factor",
-        )
-        .or(&["/rope_scaling/low_freq_factor"]),
-        required(
-            "attention.rope_scaling.high_freq_factor",
-            high,
-            "/rope_parameters/high_freq_factor",
-        )
-        .or(&["/rope_scaling/high_freq_factor"]),
-        required(
+        of(SCALING, json!("llama3"), KIND),
+        of("attention.rope_scaling.factor", json!(factor), FACTOR),
+        of("attention.rope_scaling.low_freq_factor", json!(low), LOW),
+        of("attention.rope_scaling.high_freq_factor", json!(high), HIGH),
+        of(
             "attention.rope_scaling.original_max_position",
-            original,
-            "/rope_parameters/original_max_position_embeddings",
-        )
-        .or(&["/rope_scaling/original_max_position_embeddings"]),
+            json!(original),
+            ORIGINAL,
+        ),
     ]
 }
 
@@ -289,42 +300,20 @@ fn slowed(yarn: &Yarn) -> Vec<Fact> {
         beta_slow: slow,
         original_max_position: original,
     } = *yarn;
-    let of = |key, value: Value, pointer, elsewhere| required(key, value, pointer).or(elsewhere);
+    let of = |key, value: Value, places| at(key, value, places, true);
     vec![
-        of(YARN, json!("yarn"), SCALING_KIND, SCALING_KIND_ELSEWHERE),
-        of(
-            "attention.yarn.factor",
-            json!(factor),
-            "/rope_parameters/factor",
-            &["/rope_scaling/factor"],
-        ),
-        of(
-            "attention.yarn.beta_fast",
-            json!(fast),
-            "/rope_parameters/beta_fast",
-            &["/rope_scaling/beta_fast"],
-        ),
-        of(
-            "attention.yarn.beta_slow",
-            json!(slow),
-            "/rope_parameters/beta_slow",
-            &["/rope_scaling/beta_slow"],
-        ),
+        of(YARN, json!("yarn"), KIND),
+        of("attention.yarn.factor", json!(factor), FACTOR),
+        of("attention.yarn.beta_fast", json!(fast), FAST),
+        of("attention.yarn.beta_slow", json!(slow), SLOW),
         of(
             "attention.yarn.original_max_position",
             json!(original),
-            "/rope_parameters/original_max_position_embeddings",
-            &["/rope_scaling/original_max_position_embeddings"],
+            ORIGINAL,
         ),
-        of(
-            FAMILY,
-            json!(false),
-            "/rope_parameters/truncate",
-            &["/rope_scaling/truncate"],
-        ),
-        fact(YARN, Value::Null, "/rope_parameters/attention_factor")
-            .or(&["/rope_scaling/attention_factor"]),
-        fact(YARN, Value::Null, "/rope_parameters/mscale").or(&["/rope_scaling/mscale"]),
+        of(FAMILY, json!(false), places!("truncate")),
+        at(YARN, Value::Null, places!("attention_factor"), false),
+        at(YARN, Value::Null, places!("mscale"), false),
     ]
 }
 

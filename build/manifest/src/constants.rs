@@ -160,7 +160,7 @@ pub(crate) fn group_formats(target: &Target) -> Vec<(Constant, Vec<Format>)> {
             roles.contains(&row.role) && prediction == predicts
         };
         let rows = table.iter().filter(of_group);
-        let formats = distinct(rows.filter_map(|row| row.format()));
+        let formats = distinct(rows.filter_map(Row::resident));
         let first = formats.first().copied().unwrap_or(Format::Bf16);
         (format(name, first, doc), formats)
     });

@@ -247,7 +247,7 @@ impl Target {
     pub fn resident_bytes(&self) -> u64 {
         let state = self.state_matrix_bytes() + self.state_conv_bytes();
         let weights = match self.leaf.numbers.pad {
-            1 => self.part_bytes(Part::Text) + self.part_bytes(Part::Mtp),
+            1 => self.sum(|row| self.bytes_resident(row)),
             _ => self.table().iter().map(|row| self.padded_bytes(row)).sum(),
         };
         weights + self.kv_bytes() + state * self.states()
@@ -321,6 +321,17 @@ mod tests {
     fn weight_bytes_that_a_token_reads() {
         assert_eq!(repository(QWEN35).weight_bytes_per_token(), 3_873_052_672);
         assert_eq!(repository(QWEN36).weight_bytes_per_token(), 3_481_432_832);
+    }
+
+    #[test]
+    fn rounded_weights_have_fewer_bytes_in_memory_than_stored() {
+        let target = repository("h200/llama-3.1-8b/fp8");
+        assert_eq!(target.checkpoint_bytes(), 16_060_522_496);
+        assert_eq!(target.weight_bytes_per_token(), 8_031_387_648);
+        let source = repository("h200/qwen3.6-35b-a3b/nvfp4");
+        let target = repository("h200/qwen3.6-35b-a3b/nvfp4-all");
+        assert_eq!(target.checkpoint_bytes(), source.checkpoint_bytes());
+        assert_eq!(target.weight_bytes_per_token(), 1_694_963_920);
     }
 
     #[test]

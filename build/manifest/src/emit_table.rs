@@ -34,6 +34,9 @@ fn write_row(out: &mut String, row: &Row) {
     };
     let kind = match kind {
         Kind::Matrix(format) => format!("Kind::Matrix(Format::{format:?})"),
+        Kind::Rounded { stored, resident } => format!(
+            "Kind::Rounded {{ stored: Format::{stored:?}, resident: Format::{resident:?} }}"
+        ),
         Kind::Vector { plus_one } => format!("Kind::Vector {{ plus_one: {plus_one} }}"),
         Kind::Unused => "Kind::Unused".to_string(),
     };

@@ -83,13 +83,20 @@ impl Target {
     /// One line for one row of the table.
     fn row(&self, row: &Row) -> String {
         let (name, shape, count) = (&row.name, &row.shape, count(row));
-        let (format, key) = match row.format() {
-            Some(format) => (toml_name(&format), format!("{name}")),
-            None => ("\"vector\"".to_string(), format!("{name}")),
+        let format = match (row.format(), row.resident()) {
+            (Some(stored), Some(resident)) if stored != resident => {
+                format!(
+                    "{}, resident = {}",
+                    toml_name(&stored),
+                    toml_name(&resident)
+                )
+            }
+            (Some(stored), _) => toml_name(&stored),
+            (None, _) => "\"vector\"".to_string(),
         };
         let (stored, read) = (self.bytes_stored(row), self.bytes_read(row));
         format!(
-            "\"{key}\" = {{ count = {count}, shape = {shape:?}, format = {format}, \
+            "\"{name}\" = {{ count = {count}, shape = {shape:?}, format = {format}, \
              bytes_stored = {stored}, bytes_read_per_token = {read} }}\n"
         )
     }

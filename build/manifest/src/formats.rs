@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::error::ManifestError;
 use crate::schema::leaf::FormatRule;
-use crate::table::{Format, Kind, Row, Site, Sites};
+use crate::table::{Kind, Row, Site, Sites};
 use crate::target::Target;
 
 /// Rows in the formats that the leaf's rules give them, and what the rules leave open.
@@ -34,6 +34,14 @@ impl FormatRule {
             (None, _) => true,
             (Some(layers), Site::Layer(layer)) => layers.contains(&layer),
             (Some(_), _) => false,
+        }
+    }
+
+    /// What it makes of a matrix.
+    fn kind(&self) -> Kind {
+        match (self.r#as, self.resident) {
+            (stored, Some(resident)) => Kind::Rounded { stored, resident },
+            (stored, None) => Kind::Matrix(stored),
         }
     }
 
@@ -74,7 +82,7 @@ impl Formatted {
         let named = named.filter_map(|(at, rule)| Some((at, rule.pattern(&row.name)?)));
         let named: Vec<Decision> = named.collect();
         let (mut used, mut open) = (Vec::new(), Vec::new());
-        let mut parts: Vec<(Format, Vec<Site>)> = Vec::new();
+        let mut parts: Vec<(Kind, Vec<Site>)> = Vec::new();
         for site in row.sites.iter() {
             let mut decisions = named.iter().filter(|(rule, _)| rules[*rule].is_for(site));
             let Some(&first) = decisions.next() else {
@@ -82,15 +90,15 @@ impl Formatted {
                 continue;
             };
             used.push(first);
-            let format = rules[first.0].r#as;
-            match parts.iter_mut().find(|(other, _)| *other == format) {
+            let kind = rules[first.0].kind();
+            match parts.iter_mut().find(|(other, _)| *other == kind) {
                 Some((_, sites)) => sites.push(site),
-                None => parts.push((format, vec![site])),
+                None => parts.push((kind, vec![site])),
             }
         }
         self.unnamed.extend(words(row, &open));
-        let part = |(format, sites): (Format, Vec<Site>)| Row {
-            kind: Kind::Matrix(format),
+        let part = |(kind, sites): (Kind, Vec<Site>)| Row {
+            kind,
             sites: these(&row.sites, &sites),
             ..row.clone()
         };

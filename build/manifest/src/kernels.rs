@@ -91,7 +91,7 @@ impl Kind {
                 "delta_net",
             ],
             Kind::Experts => &["route", "experts", "moe"],
-            Kind::Mlp => &["swiglu"],
+            Kind::Mlp => &["swiglu", "mlp"],
         }
     }
 }
@@ -188,6 +188,8 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("moe", "rows_f16"),
     Kernel::new("moe", FP4_KERNEL),
     Kernel::new("swiglu", "vectors_f32"),
+    Kernel::new("mlp", "panels_f16"),
+    Kernel::new("mlp", "warpgroups_f16").warpgroups(),
     Kernel::new("accept", "spans_f32"),
     Kernel::new("guess", "rows_f32"),
     Kernel::new("pack", "vectors"),
@@ -273,7 +275,7 @@ impl Target {
         let table = self.table();
         let of = |is: fn(Role) -> bool| {
             let rows = table.iter().filter(|row| is(row.role));
-            distinct(rows.filter_map(Row::format))
+            distinct(rows.filter_map(Row::resident))
         };
         [
             ("NORM_LINEAR_FORMATS", "norm_linear", of(follows_a_norm)),

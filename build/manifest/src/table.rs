@@ -63,6 +63,20 @@ impl Format {
     pub const fn is_nvfp4(self) -> bool {
         matches!(self, Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt)
     }
+
+    /// Whether other weights can be rounded to it.
+    pub const fn is_rounded_to(self) -> bool {
+        matches!(self, Format::Nvfp4Modelopt | Format::Fp8Block128)
+    }
+
+    /// Bits of a weight, scales left out.
+    pub const fn bits(self) -> u32 {
+        match self {
+            Format::Bf16 => 16,
+            Format::Fp8Block128 | Format::Fp8Tensor => 8,
+            Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt | Format::Mxfp4 => 4,
+        }
+    }
 }
 
 /// Element type of a tensor in a safetensors file.
@@ -308,6 +322,8 @@ pub struct Run {
 pub enum Kind {
     /// A matrix in one of the formats.
     Matrix(Format),
+    /// A matrix that is rounded to another format as it is read.
+    Rounded { stored: Format, resident: Format },
     /// A vector, or a small tensor read as one; BF16 or F32, as the publisher likes.
     Vector {
         /// It is stored around zero: one is added before use.
@@ -431,14 +447,22 @@ impl Row {
 
     /// Whether the tensor holds the matrices of all copies.
     pub fn is_stacked(&self) -> bool {
-        matches!(self.kind, Kind::Matrix(_)) && self.shape.len() > 2
+        self.format().is_some() && self.shape.len() > 2
     }
 
-    /// Format of the matrix, if it is one.
+    /// Format of the matrix in the checkpoint, if it is one.
     pub fn format(&self) -> Option<Format> {
         match self.kind {
-            Kind::Matrix(format) => Some(format),
+            Kind::Matrix(stored) | Kind::Rounded { stored, .. } => Some(stored),
             Kind::Vector { .. } | Kind::Unused => None,
+        }
+    }
+
+    /// Format of the matrix in memory, if it is one.
+    pub fn resident(&self) -> Option<Format> {
+        match self.kind {
+            Kind::Rounded { resident, .. } => Some(resident),
+            _ => self.format(),
         }
     }
 
@@ -467,9 +491,11 @@ impl Row {
             Kind::Vector { .. } => whole(BF16_OR_F32),
             Kind::Unused if self.shape.is_empty() => vec![Piece::of(Purpose::Input, "", &[], F32)],
             Kind::Unused => vec![Piece::of(Purpose::Input, "", &self.shape, BF16)],
-            Kind::Matrix(Format::Mxfp4) => self.mxfp4_pieces(),
-            Kind::Matrix(_) if self.is_stacked() => whole(BF16),
-            Kind::Matrix(format) => format.pieces(self.shape[0], self.k()),
+            Kind::Matrix(stored) | Kind::Rounded { stored, .. } => match stored {
+                Format::Mxfp4 => self.mxfp4_pieces(),
+                _ if self.is_stacked() => whole(BF16),
+                _ => stored.pieces(self.shape[0], self.k()),
+            },
         }
     }
 
@@ -490,6 +516,15 @@ impl Row {
 }
 
 impl Format {
+    /// Bytes of a matrix `[n, k]` with its scales.
+    pub fn bytes(self, n: usize, k: usize) -> usize {
+        let pieces = self.pieces(n, k).into_iter();
+        let needed = pieces.filter(|piece| !piece.optional);
+        needed
+            .map(|piece| piece.elements() * piece.dtypes[0].bytes())
+            .sum()
+    }
+
     /// Tensors that hold a matrix `[n, k]`.
     fn pieces(self, n: usize, k: usize) -> Vec<Piece> {
         use Purpose::{Divisor, Elements, Factor, Input, Scales};

@@ -223,6 +223,12 @@ impl Target {
         has_them && self.leaf.numbers.experts_rows == Rows::Nvfp4
     }
 
+    /// Whether weights in memory are other numbers than the checkpoint's.
+    pub fn rounds(&self) -> bool {
+        let mut rules = self.leaf.format.iter();
+        rules.any(|rule| rule.resident.is_some())
+    }
+
     pub(crate) fn leaf_file(&self) -> String {
         format!("targets/{}.toml", self.name)
     }

@@ -86,13 +86,23 @@ impl Target {
             Kind::Vector { .. } => {
                 elements(row) * (Dtype::F32.bytes() - Dtype::Bf16.bytes()) as u64
             }
-            Kind::Matrix(_) | Kind::Unused => 0,
+            Kind::Matrix(_) | Kind::Rounded { .. } | Kind::Unused => 0,
         }
+    }
+
+    /// Bytes of a row's tensors in memory, where widths are not padded.
+    pub(crate) fn bytes_resident(&self, row: &Row) -> u64 {
+        let Kind::Rounded { resident, .. } = row.kind else {
+            return self.bytes_stored(row);
+        };
+        let k = row.k();
+        let rows = row.shape.iter().product::<usize>() / k;
+        count(row) * resident.bytes(rows, k) as u64
     }
 
     /// Bytes that one decoded token reads at batch 1.
     pub(crate) fn bytes_read(&self, row: &Row) -> u64 {
-        self.read_of(row, self.bytes_stored(row))
+        self.read_of(row, self.bytes_resident(row))
     }
 
     /// The part of `all` of a row's tensors that one decoded token reads.

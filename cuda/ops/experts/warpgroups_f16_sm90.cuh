@@ -6,10 +6,8 @@
 //             up with SwiGLU, down, weighted sum
 #pragma once
 
-#include <type_traits>
-
 #include "ops/experts/grouped_f16.cuh"
-#include "tile/warpgroups_sm90.cuh"
+#include "tile/activates_sm90.cuh"
 
 namespace atlas::experts {
 
@@ -66,7 +64,7 @@ struct ExpertTiles {
     tile = {weights + of.x * W::bytes(kN, kK),
             kN,
             panel,
-            operands + of.y / tile::kOperandRows * tile::kOperandBytes,
+            operands + of.y / tile::kOperandRows * tile::Operands<kStorage>::kBytes,
             groups(),
             static_cast<int>(of.z),
             out(static_cast<int>(of.y), panel)};
@@ -103,66 +101,17 @@ __global__ __launch_bounds__(tile::kRoundThreads) void gather(Params params, con
   });
 }
 
-// SwiGLU of a tile's gate rows g and up rows g + 8 of a panel, rounded into the operands of `down`.
-// A warp has an octet of columns, the tile eight: they meet in shared memory, so that a thread
-// writes what lies side by side.
-template <tile::Storage kStorage>
-struct Activates {
-  using W = tile::Matrix<kStorage>;
-  static constexpr int kColumns = tile::kTilePanels * 8;
-  // Of the four pairs of columns that lie side by side, those of a tile.
-  static constexpr int kPairs = kColumns / W::kLaneColumns < 4 ? kColumns / W::kLaneColumns : 4;
-  static constexpr int kPieces = kColumns / 2 / kPairs;  // of such, in a row
-  using Piece = std::conditional_t<kPairs == 4, uint4, uint2>;
-
-  static_assert(sizeof(Piece) == kPairs * 4, "a tile has two or four pairs");
-  static_assert(tile::kBlockColumns % kColumns == 0, "a tile's columns are of one block");
-  static_assert(Experts::kIntermediate % kColumns == 0, "tiles are full");
-
-  template <int kSums>
-  __device__ void operator()(const tile::Consumer<W, tile::OutStorage>& self,
-                             const tile::WarpgroupTile& tile,
-                             const float (&sums)[kSums]) const {
-    auto* staged = self.shared.operands[self.turn];
-    const int lane = self.lane(), g = lane / 4;
-    const tile::Affine gate = self.affine(g), up = self.affine(g + 8);
-    const auto activated = [&](int e) {
-      return activation(gate(sums[e]), up(sums[e + 2]));
-    };
-    // This thread's words have columns g and its neighbour; rows go to the even or the odd of both.
-    auto* words = reinterpret_cast<unsigned*>(staged) + word(self.panel() * 8 + g / 2 * 2) +
-                  (lane % 4 * 2 + g % 2) * kPairs;
-#pragma unroll
-    for (int e = 0; e < kSums; e += 4) {
-      const float even = activated(e), odd = activated(e + 1);
-      const float other = __shfl_xor_sync(tile::kAllLanes, g % 2 == 0 ? odd : even, 4);
-      words[e / 4 * kPieces * tile::kOperandRows * kPairs] =
-          g % 2 == 0 ? tile::pack(even, other) : tile::pack(other, odd);
-    }
-    self.sync();  // the tile is staged, the round before is copied
-    auto* to = static_cast<unsigned char*>(tile.out);
-    const int count = tile::operand_groups(tile.rows) * kPieces * tile::kOperandRows;
-    for (int i = self.thread(); i < count; i += tile::kConsumers * 128) {
-      const int group = i / (kPieces * tile::kOperandRows);
-      const int within = i % (kPieces * tile::kOperandRows);
-      *reinterpret_cast<Piece*>(to + group * tile::kOperandBytes + within * 16) =
-          reinterpret_cast<const Piece*>(staged)[i];
-    }
-  }
-
-  // Where the word of an even column and its neighbour is staged, of the first row.
-  __device__ static int word(int column) {
-    const int at = tile::Operands<kStorage>::offset(column);
-    return at / 128 * tile::kOperandRows * kPairs + at % 16 / 4;
-  }
+struct Activation {
+  __device__ float operator()(float gate, float up) const { return activation(gate, up); }
 };
 
 template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void gate_up(
     Params params, const unsigned char* operands) {
   using Tiles = ExpertTiles<kStorage, false>;
-  tile::Warpgroups<kStorage, Tiles::kK, tile::OutStorage>(dynamic_shared)
-      .run(Tiles(params, operands), Activates<kStorage>{});
+  static_assert(Experts::kIntermediate % tile::kActivatedColumns == 0, "tiles are full");
+  tile::Warpgroups<kStorage, Tiles::kK, tile::OutStorage<tile::kTileRowsMax>>(dynamic_shared)
+      .run(Tiles(params, operands), tile::Activates<kStorage, Activation>{});
 }
 
 // Sums of some rows on their way out: one part is written while the other is copied.
@@ -181,7 +130,7 @@ struct PutsBlocks {
     constexpr int kBlockPairs = SumBlocks::kBlockPairs, kTileRows = 2 * kSums;
     constexpr int kRows = kTileRows < SumStorage::kRows ? kTileRows : SumStorage::kRows;
     const int g = self.lane() / 4, q = self.lane() % 4;
-    const tile::Affine low = self.affine(g), high = self.affine(g + 8);
+    const auto low = self.template affine<false>(), high = self.template affine<true>();
     const auto at = SumBlocks::at(q * 2, self.panel() % 4 * 8 + g);
 #pragma unroll
     for (int first = 0; first < kTileRows; first += kRows) {

@@ -38,7 +38,7 @@ __global__ __launch_bounds__(tile::kRoundThreads) void round(const float* x,
   });
 }
 
-template <tile::Storage kStorage, int kK>
+template <tile::Storage kStorage, int kK, int kRows>
 __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
     Params params, tile::Operands<kStorage> x, int tile_rows, tile::TileOrder order) {
   const auto tiles = [&](int i, tile::WarpgroupTile& tile) {
@@ -48,13 +48,14 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
     tile = {params.weight,
             params.n,
             at.x * tile::kTilePanels,
-            x.base + first / tile::kOperandRows * tile::kOperandBytes,
+            x.base + first / tile::kOperandRows * tile::Operands<kStorage>::kBytes,
             x.groups,
             min(tile_rows, params.rows - first),
             params.out + static_cast<size_t>(first) * params.n};
     return true;
   };
-  tile::Warpgroups<kStorage, kK>(dynamic_shared).run(tiles, tile::RowSink<tile::Adds>{});
+  tile::Warpgroups<kStorage, kK, tile::NoOutStorage, 1, kRows>(dynamic_shared)
+      .run(tiles, tile::RowSink<tile::Adds>{});
 }
 
 // Sums of tiles whose K is split between the blocks of a cluster.
@@ -114,8 +115,9 @@ cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
       return multiply_split<kStorage, kK, tile::kTileRowsMax>(params, x, stream);
     }
   }
-  return tile::launch_tiles(product<kStorage, kK>, tile::panel_tiles(params.n), params.rows,
-                            tile::starts_early(params.rows), stream, params, x);
+  return tile::launch_tiles<kStorage, kK>(
+      [](auto most) { return product<kStorage, kK, most>; }, tile::panel_tiles(params.n),
+      params.rows, tile::starts_early(params.rows), stream, params, x);
 }
 
 // `body(storage)` of a matrix's format, as a constant.
@@ -167,7 +169,7 @@ struct WarpgroupsF16 {
                    cudaError_t& result, cudaStream_t stream) {
     bool has = false;
     result = for_format(format, [&](auto storage) {
-      if constexpr (tile::has_warpgroups(storage.value, kK)) {
+      if constexpr (kK % tile::kBlockColumns == 0) {
         if (params.rows <= few_rows_max<storage.value, kK>(params.n)) return cudaSuccess;
         has = true;
         const tile::Operands<storage.value> x{operands, tile::operand_groups(params.rows)};

@@ -66,7 +66,7 @@ cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStrea
 struct Many {
   template <tile::Storage kStorage>
   static constexpr bool kHas =
-      tile::segments(HIDDEN) > 1 && tile::has_warpgroups(kStorage, HIDDEN);
+      tile::segments(HIDDEN) > 1 && HIDDEN % tile::kBlockColumns == 0;
 
   template <tile::Storage kStorage>
   static cudaError_t launch(const Params& params, unsigned char* operands, unsigned* arrived,

@@ -13,15 +13,16 @@
 
 namespace atlas::norm_linear {
 
-// Rows that are held, at most: weights are read again for each block of them.
-inline constexpr int kHeldReads = 2;
+// Rows that are held, at most: weights are read again for each block of them, and E2M1, which is
+// bound by its decoding, decoded again.
+inline constexpr int kHeldReads = used(tile::Storage::nvfp4) ? 1 : 2;
 inline constexpr int kHeldRowsMax = kHeldReads * tile::held_rows(HIDDEN) < tile::kHeldRowsMax
                                         ? kHeldReads * tile::held_rows(HIDDEN)
                                         : tile::kHeldRowsMax;
 
 // All parts of one storage, whose `blocks` are their tiles of panels. A part of another storage has
 // none. `beside` the product of another storage.
-template <tile::Storage kStorage>
+template <tile::Storage kStorage, int kRows>
 __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
     const __grid_constant__ Params params, tile::Operands<kStorage> x, bool beside, int tile_rows,
     tile::TileOrder order) {
@@ -35,13 +36,13 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
     tile = {part.weight,
             part.n,
             panels * tile::kTilePanels,
-            x.base + first / tile::kOperandRows * tile::kOperandBytes,
+            x.base + first / tile::kOperandRows * tile::Operands<kStorage>::kBytes,
             x.groups,
             min(tile_rows, params.rows - first),
             part.out + static_cast<size_t>(first) * part.n};
     return true;
   };
-  tile::Warpgroups<kStorage, HIDDEN>(dynamic_shared)
+  tile::Warpgroups<kStorage, HIDDEN, tile::NoOutStorage, 1, kRows>(dynamic_shared)
       .run(tiles, tile::RowSink<tile::Stores>{}, beside);
 }
 
@@ -63,8 +64,9 @@ struct WarpgroupsF16 {
     }
     const bool is_beside = std::exchange(beside, true);
     const bool early = is_beside || tile::starts_early(params.rows);
-    return tile::launch_tiles(product<kStorage>, across, params.rows, early, stream, params,
-                              x.of<kStorage>(), is_beside);
+    return tile::launch_tiles<kStorage, HIDDEN>([](auto most) { return product<kStorage, most>; },
+                                                across, params.rows, early, stream, params,
+                                                x.of<kStorage>(), is_beside);
   }
 
   static cudaError_t many(const Params& params, bool keep, unsigned char* operands,

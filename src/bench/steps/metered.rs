@@ -410,6 +410,30 @@ impl<M: shapes::Mlp, B: Gate<M> + Timed> Gate<M> for Metered<B> {
         out.shape(gate.rows, gate.width);
         self.done("swiglu", (0, 0), 3 * out.bytes(), 0);
     }
+
+    fn mlp(
+        &mut self,
+        residual: &mut Self::Tensor,
+        norm: &Self::Vector,
+        weights: [&Self::Matrix; 3],
+        x: &mut Self::Tensor,
+        own: [&mut Self::Tensor; 3],
+    ) {
+        let (rows, inner) = (residual.rows, weights[2].k);
+        let own = own.map(|tensor| {
+            tensor.shape(rows, inner);
+            &mut tensor.inner
+        });
+        let matrices = weights.map(|w| &w.inner);
+        self.inner
+            .mlp(&mut residual.inner, norm, matrices, &mut x.inner, own);
+        x.shape(rows, residual.width);
+        let read: u64 = weights.iter().map(|w| w.bytes).sum();
+        // Rows are read, and read and written again; activations are written and read.
+        let bytes = read + 3 * residual.bytes() + 2 * (rows * inner * size_of::<f32>()) as u64;
+        let flops = (6 * rows * inner * residual.width) as u64;
+        self.done("mlp", (inner, residual.width), bytes, flops);
+    }
 }
 
 impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {

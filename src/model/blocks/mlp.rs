@@ -53,6 +53,11 @@ impl<M: shapes::Mlp, B: Gate<M>> Block<B> for Mlp<B, M> {
         _: &Batch,
     ) {
         let Scratch { gate, up, act } = own;
+        if norms.after.is_none() {
+            let weights = [&self.gate, &self.up, &self.down];
+            let Stream { residual, x, .. } = stream;
+            return Gate::<M>::mlp(ops, residual, &norms.before, weights, x, [gate, up, act]);
+        }
         let mut products = [(&self.gate, &mut *gate), (&self.up, &mut *up)];
         let Stream { residual, x, .. } = stream;
         ops.norm_linear(residual, &norms.before, x, false, &mut products);

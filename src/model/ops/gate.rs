@@ -8,4 +8,22 @@ pub trait Gate<M: shapes::Mlp>: Dense {
     /// `out[r, i]` is the shape's `ACTIVATION` of `gate[r, i]` and `up[r, i]`.
     /// `gate, up, out [R, INTERMEDIATE]`.
     fn swiglu(&mut self, gate: &Self::Tensor, up: &Self::Tensor, out: &mut Self::Tensor);
+
+    /// `norm_linear` with the first two of `weights`, gate and up, `swiglu` of both, and
+    /// `linear_add` of that with the third. `x` is storage for normed rows, `own` for gates, ups
+    /// and activations; what they hold afterwards is not said.
+    fn mlp(
+        &mut self,
+        residual: &mut Self::Tensor,
+        norm: &Self::Vector,
+        weights: [&Self::Matrix; 3],
+        x: &mut Self::Tensor,
+        own: [&mut Self::Tensor; 3],
+    ) {
+        let ([gate, up, down], [gates, ups, act]) = (weights, own);
+        let mut products = [(gate, &mut *gates), (up, &mut *ups)];
+        self.norm_linear(residual, norm, x, false, &mut products);
+        self.swiglu(gates, ups, act);
+        self.linear_add(act, down, residual);
+    }
 }

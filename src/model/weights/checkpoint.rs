@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{DerefMut, Range, RangeInclusive};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
@@ -19,7 +19,7 @@ use super::packed::{Packed, PackedStack};
 use super::progress::{Progress, Stage};
 use super::source::Source;
 use super::stored::{Bits, Global, Stored};
-use super::{config, digests, locate, origin, sniff};
+use super::{config, digests, locate, origin, rounding, sniff};
 use crate::target::{self, CheckpointFile, Format, Kind, Piece, Purpose, Role, Site};
 
 pub const INDEX: &str = "model.safetensors.index.json";
@@ -44,6 +44,8 @@ pub struct Checkpoint {
     /// File of the weights, ready for the kernels, if they are not in `files`.
     packed: Option<Arc<Packed>>,
     progress: Arc<Progress>,
+    /// Largest magnitudes of matrices that are rounded, by key, once they are known.
+    largest: Mutex<BTreeMap<String, Arc<Mutex<Option<f32>>>>>,
 }
 
 /// Opens and checks the checkpoint in `directory`: that it is whole, of the sizes, configuration
@@ -234,6 +236,7 @@ impl Checkpoint {
             unknown_maths: Vec::new(),
             packed: None,
             progress,
+            largest: Mutex::default(),
         })
     }
 
@@ -292,6 +295,7 @@ impl Checkpoint {
             unknown_maths: Vec::new(),
             packed: None,
             progress,
+            largest: Mutex::default(),
         }
     }
 
@@ -312,6 +316,7 @@ impl Checkpoint {
             unknown_maths: Vec::new(),
             packed: Some(packed),
             progress,
+            largest: Mutex::default(),
         };
         checkpoint.progress.expect(checkpoint.bytes());
         checkpoint
@@ -506,6 +511,13 @@ impl Checkpoint {
         })
     }
 
+    /// Where the largest magnitude of a matrix is kept.
+    fn largest_of(&self, key: &str) -> Arc<Mutex<Option<f32>>> {
+        let largest = self.largest.lock();
+        let mut largest = largest.unwrap_or_else(PoisonError::into_inner);
+        largest.entry(key.to_string()).or_default().clone()
+    }
+
     fn file_of(&self, tensor: &str) -> String {
         self.files[self.tensors[tensor].0].name().to_string()
     }
@@ -539,6 +551,7 @@ impl MatrixSource<'_> {
         (self.weight.n(), self.weight.k())
     }
 
+    /// Format of what is read, which may be rounded.
     pub fn format(&self) -> Format {
         self.weight.format()
     }
@@ -571,12 +584,12 @@ impl MatrixSource<'_> {
         Ok(self.read()?.values())
     }
 
-    /// The weights as they are stored, all of them finite.
+    /// The weights in their format in memory, all of them finite.
     pub fn read(&self) -> Result<Stored, WeightsError> {
         self.read_rows(0..self.weight.n())
     }
 
-    /// Some rows as they are stored, all of them finite. Rows that share scales come together: they
+    /// Some rows in that format, all of them finite. Rows that share scales come together: they
     /// begin at a multiple of `FP8_BLOCK`.
     pub fn read_rows(&self, rows: Range<usize>) -> Result<Stored, WeightsError> {
         let [codes, scales] = self.sections(rows.len());
@@ -585,8 +598,12 @@ impl MatrixSource<'_> {
 
     /// Bytes of the codes of so many rows, and of their scales.
     pub fn sections(&self, rows: usize) -> [usize; 2] {
+        self.sections_of(self.format(), rows)
+    }
+
+    fn sections_of(&self, format: Format, rows: usize) -> [usize; 2] {
         let weights = rows * self.weight.k();
-        match self.format() {
+        match format {
             Format::Bf16 => [2 * weights, 0],
             Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => {
                 [weights / 2, weights / NVFP4_GROUP]
@@ -600,18 +617,87 @@ impl MatrixSource<'_> {
     pub fn read_rows_to<Bytes: DerefMut<Target = [u8]>>(
         &self,
         rows: Range<usize>,
-        mut codes: Bytes,
-        mut scales: Bytes,
+        codes: Bytes,
+        scales: Bytes,
     ) -> Result<Stored<Bytes>, WeightsError> {
         assert!(rows.start.is_multiple_of(FP8_BLOCK) && rows.end <= self.weight.n());
         assert_eq!([codes.len(), scales.len()], self.sections(rows.len()));
         self.checkpoint.check_stored()?;
+        match self.weight.kind() {
+            Kind::Rounded { .. } => self.round_rows(rows, codes, scales),
+            _ => self.read_stored(rows, codes, scales),
+        }
+    }
+
+    /// As `read_rows_to`, rounded from what the checkpoint has.
+    fn round_rows<Bytes: DerefMut<Target = [u8]>>(
+        &self,
+        rows: Range<usize>,
+        mut codes: Bytes,
+        mut scales: Bytes,
+    ) -> Result<Stored<Bytes>, WeightsError> {
+        let stored = self.read_exact(rows.clone())?;
+        let (n, k, values) = (stored.n, stored.k, stored.values());
+        let bits = if self.format().is_nvfp4() {
+            let factor = rounding::nvfp4_factor(match rows.len() == self.weight.n() {
+                true => rounding::largest(&values),
+                false => self.largest()?,
+            });
+            rounding::to_nvfp4(&values, factor, &mut codes, &mut scales);
+            let global = Global::Multiply(factor);
+            Bits::Nvfp4 {
+                codes,
+                scales,
+                global,
+            }
+        } else {
+            let scales = rounding::to_fp8(&values, k, &mut codes);
+            Bits::Fp8 { codes, scales }
+        };
+        let bias = stored.bias;
+        Ok(Stored { n, k, bits, bias })
+    }
+
+    /// The largest magnitude of all rows. Whoever asks first reads them, the others wait.
+    fn largest(&self) -> Result<f32, WeightsError> {
+        const ROWS: usize = FP8_BLOCK;
+        let known = self.checkpoint.largest_of(&self.weight.key());
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(largest) = *known {
+            return Ok(largest);
+        }
+        let n = self.weight.n();
+        let sections = self.sections_of(self.weight.stored_format(), n);
+        let bytes: usize = sections.iter().sum();
+        self.checkpoint.progress.expect_more(bytes as u64);
+        let mut largest = 0f32;
+        for start in (0..n).step_by(ROWS) {
+            let stored = self.read_exact(start..n.min(start + ROWS))?;
+            largest = largest.max(rounding::largest(&stored.values()));
+        }
+        *known = Some(largest);
+        Ok(largest)
+    }
+
+    /// Some rows as the checkpoint has them.
+    fn read_exact(&self, rows: Range<usize>) -> Result<Stored, WeightsError> {
+        let sections = self.sections_of(self.weight.stored_format(), rows.len());
+        let [codes, scales] = sections.map(|bytes| vec![0; bytes]);
+        self.read_stored(rows, codes, scales)
+    }
+
+    fn read_stored<Bytes: DerefMut<Target = [u8]>>(
+        &self,
+        rows: Range<usize>,
+        mut codes: Bytes,
+        mut scales: Bytes,
+    ) -> Result<Stored<Bytes>, WeightsError> {
         let (n, k) = (rows.len(), self.weight.k());
         let has = self.weight.stored()[0];
         let stored = rows.start.min(has)..rows.end.min(has);
         let bias = self.bias(rows.clone())?;
         let stretches = self.weight.stretches(&stored);
-        let bits = match self.format() {
+        let bits = match self.weight.stored_format() {
             Format::Bf16 => {
                 self.read_bf16(&stretches, &mut codes)?;
                 Bits::Bf16(codes)

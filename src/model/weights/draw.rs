@@ -219,7 +219,7 @@ fn of_matrix(tensor: &Expected, gain: f32) -> Numbers {
             set: WEIGHT_CODES.0,
             drawn: WEIGHT_CODES.1,
         },
-        (Purpose::Factor, _) if tensor.weight.format() == Format::Fp8Tensor => {
+        (Purpose::Factor, _) if tensor.weight.stored_format() == Format::Fp8Tensor => {
             let size = e4m3_rms(WEIGHT_CODES) * columns.sqrt();
             Numbers::F32(Range::factor(gain / size))
         }

@@ -136,8 +136,22 @@ impl Layout {
 
     /// Every matrix once.
     pub fn matrices(self) -> impl Iterator<Item = Weight> {
-        let is_matrix = |weight: &Weight| matches!(weight.row.kind, Kind::Matrix(_));
+        let is_matrix = |weight: &Weight| weight.row.format().is_some();
         self.weights().filter(is_matrix)
+    }
+
+    /// Formats of matrices that are rounded to others as they are read, and those.
+    pub fn rounds(self) -> Vec<[Format; 2]> {
+        let kinds = self.rows().map(|row| row.kind);
+        let mut pairs: Vec<[Format; 2]> = Vec::new();
+        for kind in kinds {
+            if let Kind::Rounded { stored, resident } = kind
+                && !pairs.contains(&[stored, resident])
+            {
+                pairs.push([stored, resident]);
+            }
+        }
+        pairs
     }
 
     /// Every vector once.
@@ -198,10 +212,15 @@ impl Weight {
         self.row.padded_elements(target::PAD)
     }
 
-    /// Format of a matrix.
+    /// Format of a matrix in memory.
     pub fn format(self) -> Format {
-        let format = self.row.format();
+        let format = self.row.resident();
         format.unwrap_or_else(|| panic!("{} is no matrix", self.name()))
+    }
+
+    /// Its format in the checkpoint.
+    pub fn stored_format(self) -> Format {
+        self.row.format().unwrap_or_else(|| self.format())
     }
 
     /// Which one it is: several weights may be of one tensor, and so of one name.

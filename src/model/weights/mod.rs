@@ -17,6 +17,7 @@ mod origin;
 pub mod packed;
 pub mod pipeline;
 mod progress;
+pub mod rounding;
 mod seeded;
 mod sniff;
 mod source;

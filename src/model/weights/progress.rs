@@ -96,6 +96,10 @@ impl Progress {
         self.bytes_total.store(bytes, Ordering::Relaxed);
     }
 
+    pub(super) fn expect_more(&self, bytes: u64) {
+        self.bytes_total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     pub(super) fn advance(&self, bytes: u64) {
         self.bytes_done.fetch_add(bytes, Ordering::Relaxed);
     }

@@ -31,7 +31,9 @@ impl Drawn {
 /// inputs.
 pub fn tensors(layout: Layout, scaled: &[Format]) -> Vec<Drawn> {
     let is_wanted = |tensor: &Expected| match tensor.weight.kind() {
-        Kind::Matrix(format) => !tensor.piece.optional || scaled.contains(&format),
+        Kind::Matrix(stored) | Kind::Rounded { stored, .. } => {
+            !tensor.piece.optional || scaled.contains(&stored)
+        }
         _ => !tensor.piece.optional,
     };
     let expected = layout.tensors().into_iter();

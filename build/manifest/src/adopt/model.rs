@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::limits::PAGE;
 use super::words::{Read, Words, positive, text};
 use crate::check::largest;
+use crate::config::{FACTOR, FAST, HIGH, KIND, LOW, ORIGINAL, SLOW};
 use crate::family::{AttentionWords, FeedForward, Mixers, SLIDING, Scale, Traits, WINDOW};
 use crate::schema::model::{
     Attention, Family, Gdn, Layers, Mixer, Mlp, Model, Moe, Mtp, RopeScaling, Sampling, Yarn,
@@ -20,25 +21,6 @@ const SAMPLING: Sampling = Sampling {
     top_k: 0,
     top_p: 1.0,
 };
-/// Pointers to the kind of rotary positions, in both generations of configurations.
-const ROPE_KINDS: [&str; 4] = [
-    "/rope_parameters/rope_type",
-    "/rope_parameters/type",
-    "/rope_scaling/rope_type",
-    "/rope_scaling/type",
-];
-const LOW: [&str; 2] = [
-    "/rope_parameters/low_freq_factor",
-    "/rope_scaling/low_freq_factor",
-];
-const HIGH: [&str; 2] = [
-    "/rope_parameters/high_freq_factor",
-    "/rope_scaling/high_freq_factor",
-];
-const ORIGINAL: [&str; 2] = [
-    "/rope_parameters/original_max_position_embeddings",
-    "/rope_scaling/original_max_position_embeddings",
-];
 /// The kind of `attention.rope_scaling`.
 const LLAMA3: &str = "llama3";
 const YARN: &str = "yarn";
@@ -276,14 +258,14 @@ fn rotary_dim(
 }
 
 fn rope_scaling(words: &mut Words) -> Read<Option<RopeScaling>> {
-    let kind = words.optional(&ROPE_KINDS, "must be a text", text)?;
+    let kind = words.optional(KIND, "must be a text", text)?;
     if kind.as_deref() != Some(LLAMA3) {
         return Ok(None);
     }
-    let factor = words.number(&["/rope_parameters/factor", "/rope_scaling/factor"]);
-    let low = words.number(&LOW);
-    let high = words.number(&HIGH);
-    let original = words.required(&ORIGINAL, "must be a count of tokens", Value::as_u64);
+    let factor = words.number(FACTOR);
+    let low = words.number(LOW);
+    let high = words.number(HIGH);
+    let original = words.required(ORIGINAL, "must be a count of tokens", Value::as_u64);
     Ok(Some(RopeScaling {
         factor: factor?,
         low_freq_factor: low?,
@@ -293,14 +275,14 @@ fn rope_scaling(words: &mut Words) -> Read<Option<RopeScaling>> {
 }
 
 fn yarn(words: &mut Words) -> Read<Option<Yarn>> {
-    let kind = words.optional(&ROPE_KINDS, "must be a text", text)?;
+    let kind = words.optional(KIND, "must be a text", text)?;
     if kind.as_deref() != Some(YARN) {
         return Ok(None);
     }
-    let factor = words.number(&["/rope_parameters/factor", "/rope_scaling/factor"]);
-    let fast = words.number(&["/rope_parameters/beta_fast", "/rope_scaling/beta_fast"]);
-    let slow = words.number(&["/rope_parameters/beta_slow", "/rope_scaling/beta_slow"]);
-    let original = words.required(&ORIGINAL, "must be a count of tokens", Value::as_u64);
+    let factor = words.number(FACTOR);
+    let fast = words.number(FAST);
+    let slow = words.number(SLOW);
+    let original = words.required(ORIGINAL, "must be a count of tokens", Value::as_u64);
     Ok(Some(Yarn {
         factor: factor?,
         beta_fast: fast?,

@@ -100,7 +100,7 @@ pub(super) fn stored(
 impl Walk<'_> {
     fn row(&mut self, row: &Row) {
         match row.kind {
-            Kind::Matrix(_) => self.matrix(row),
+            Kind::Matrix(_) | Kind::Rounded { .. } => self.matrix(row),
             Kind::Vector { .. } => self.vector(row),
             Kind::Unused => self.unused(row),
         }

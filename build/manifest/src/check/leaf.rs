@@ -6,7 +6,7 @@ use crate::formats::Formatted;
 use crate::kernels::{FP4_KERNEL, FP4_OPS, distinct};
 use crate::schema::hardware::{Backend, Gpu};
 use crate::schema::leaf::{KvFormat, Rows};
-use crate::table::{FP8_BLOCK, Format, Kind, MXFP4_GROUP, NVFP4_GROUP, Role, Row, Run};
+use crate::table::{FP8_BLOCK, Format, MXFP4_GROUP, NVFP4_GROUP, Role, Row, Run};
 use crate::target::Target;
 use crate::weights::Part;
 
@@ -162,7 +162,7 @@ impl File {
             is_expert && Part::of(row) == Part::Text
         };
         let mut experts = formatted.rows.iter().filter(experts);
-        let nvfp4 = experts.all(|row| row.format().is_some_and(Format::is_nvfp4));
+        let nvfp4 = experts.all(|row| row.resident().is_some_and(Format::is_nvfp4));
         let rounds = target.leaf.numbers.experts_rows == Rows::Nvfp4;
         let rule = "is for experts of NVFP4, the shared one too";
         self.rule(!rounds || nvfp4, "numbers.experts_rows", "nvfp4", rule)
@@ -187,20 +187,37 @@ impl File {
                 name,
                 &rule,
             )?;
-            let rule = "weights are resident as they are stored; nothing rounds them yet";
-            self.rule(resident == each.r#as, &key, name, rule)?;
+            let rule = "weights are rounded to nvfp4_modelopt or fp8_block128";
+            self.rule(resident.is_rounded_to(), &key, name, rule)?;
+            let rule = format!("must have fewer bits than {}", each.r#as.name());
+            self.rule(resident.bits() < each.r#as.bits(), &key, name, &rule)?;
         }
-        Ok(())
+        self.source_rules(target)
+    }
+
+    /// Rounded weights are of a published checkpoint, and not mistaken for another one.
+    fn source_rules(&self, target: &Target) -> Rule {
+        if !target.rounds() {
+            return Ok(());
+        }
+        let named = target.leaf.checkpoint.is_some();
+        let rule = "must name the [checkpoint] that weights are rounded from";
+        self.rule(named, "checkpoint", "none", rule)?;
+        let published = target.model.checkpoint.contains_key(&target.quant);
+        let rule = "the model publishes a checkpoint of this leaf's name; name the leaf otherwise";
+        self.rule(!published, "format.resident", &target.quant, rule)
     }
 
     fn row_rules(&self, row: &Row) -> Rule {
-        let Kind::Matrix(format) = row.kind else {
+        let (Some(format), Some(resident)) = (row.format(), row.resident()) else {
             return Ok(());
         };
         let key = format!("format of {}", row.name);
-        let floats = format == Format::Bf16;
         let rule = "must be bf16: publishers leave it in floats, and kernels take it so";
-        self.rule(floats || !row.role.is_float(), &key, format.name(), rule)?;
+        for format in [format, resident] {
+            let floats = format == Format::Bf16;
+            self.rule(floats || !row.role.is_float(), &key, format.name(), rule)?;
+        }
         let stacked = match format {
             Format::Bf16 => true,
             Format::Mxfp4 => row.is_stacked(),
@@ -208,7 +225,8 @@ impl File {
         };
         let rule = "experts that share a tensor are bf16 or mxfp4, and nothing else is mxfp4";
         self.rule(stacked, &key, format.name(), rule)?;
-        let whole = !format.is_nvfp4() || row.k().is_multiple_of(NVFP4_GROUP);
+        let nvfp4 = format.is_nvfp4() || resident.is_nvfp4();
+        let whole = !nvfp4 || row.k().is_multiple_of(NVFP4_GROUP);
         let key = format!("columns of {}", row.name);
         let rule = "NVFP4 needs a multiple of 16 columns";
         self.rule(whole, &key, row.k(), rule)?;
@@ -231,7 +249,7 @@ impl File {
         let pad = target.leaf.numbers.pad;
         let rule = "must be a power of two";
         self.rule(pad.is_power_of_two(), "numbers.pad", pad, rule)?;
-        let plain = matches!(row.format(), None | Some(Format::Bf16 | Format::Mxfp4));
+        let plain = matches!(row.resident(), None | Some(Format::Bf16 | Format::Mxfp4));
         let rule = format!(
             "is for matrices of bf16 and mxfp4, and {} is another",
             row.name
@@ -272,7 +290,7 @@ impl File {
         let formats = distinct(
             experts
                 .filter(|row| Part::of(row) == Part::Text)
-                .filter_map(Row::format),
+                .filter_map(Row::resident),
         );
         let names: Vec<_> = formats.iter().map(|format| format.name()).collect();
         let rule = "kernels take one format for routed experts and the shared one";

@@ -7,7 +7,7 @@ use crate::family::{FeedForward, Mixers, Scale};
 use crate::kernels::{PANEL_ROWS, TOP_K};
 use crate::schema::model::{
     self as schema, AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Mixer, Model, Moe, Mtp,
-    RopeScaling, Sampling, StackedIn, Vision, Yarn,
+    Sampling, StackedIn, Vision,
 };
 use crate::table::Format;
 use crate::target::Target;
@@ -247,54 +247,43 @@ impl File {
         let range = rope_theta > 1.0 && rope_theta <= largest::ROPE_THETA;
         let rule = "must be above 1 and at most 1e12";
         self.rule(range, &key("rope_theta"), rope_theta, rule)?;
-        let scaling = rope_scaling.as_ref();
-        scaling.map_or(Ok(()), |scaling| self.scaling_rules(table, scaling))?;
         let rule = format!("{table}.rope_scaling is another change of the same");
         let alone = yarn.is_none() || rope_scaling.is_none();
         self.rule(alone, &key("yarn"), "stated", &rule)?;
-        let yarn = yarn.as_ref();
-        yarn.map_or(Ok(()), |yarn| self.yarn_rules(table, yarn))
+        if let Some(scaling) = rope_scaling {
+            let low = ("low_freq_factor", scaling.low_freq_factor);
+            let high = ("high_freq_factor", scaling.high_freq_factor);
+            let original = scaling.original_max_position;
+            self.scaling_rules(&key("rope_scaling"), scaling.factor, [low, high], original)?;
+        }
+        if let Some(yarn) = yarn {
+            let bounds = [("beta_slow", yarn.beta_slow), ("beta_fast", yarn.beta_fast)];
+            let original = yarn.original_max_position;
+            self.scaling_rules(&key("yarn"), yarn.factor, bounds, original)?;
+        }
+        Ok(())
     }
 
-    fn yarn_rules(&self, table: &str, yarn: &Yarn) -> Rule {
-        let Yarn {
-            factor,
-            beta_fast: fast,
-            beta_slow: slow,
-            original_max_position: original,
-        } = *yarn;
-        let key = |name: &str| format!("{table}.yarn.{name}");
-        let most = largest::SCALING;
-        let rule = format!("must be 1 ..= {most}");
-        let range = (1.0..=most).contains(&factor);
-        self.rule(range, &key("factor"), factor, &rule)?;
-        let rule = format!("must be above 0 and at most {most}");
-        self.rule(slow > 0.0 && slow <= most, &key("beta_slow"), slow, &rule)?;
-        let rule = format!("must be above beta_slow = {slow} and at most {most}");
-        self.rule(fast > slow && fast <= most, &key("beta_fast"), fast, &rule)?;
-        self.count(&key("original_max_position"), original, largest::POSITIONS)
-    }
-
-    fn scaling_rules(&self, table: &str, scaling: &RopeScaling) -> Rule {
-        let RopeScaling {
-            factor,
-            low_freq_factor: low,
-            high_freq_factor: high,
-            original_max_position: original,
-        } = *scaling;
-        let key = |name: &str| format!("{table}.rope_scaling.{name}");
+    /// Numbers of a scaling: `low` and `high` have names and bound what is scaled by degrees.
+    fn scaling_rules(
+        &self,
+        table: &str,
+        factor: f64,
+        [(low_name, low), (high_name, high)]: [(&str, f64); 2],
+        original: u64,
+    ) -> Rule {
+        let key = |name: &str| format!("{table}.{name}");
         let most = largest::SCALING;
         let rule = format!("must be 1 ..= {most}");
         let range = (1.0..=most).contains(&factor);
         self.rule(range, &key("factor"), factor, &rule)?;
         let rule = format!("must be above 0 and at most {most}");
         let range = low > 0.0 && low as f32 > 0.0 && low <= most;
-        self.rule(range, &key("low_freq_factor"), low, &rule)?;
-        let rule = format!("must be above low_freq_factor = {low} and at most {most}");
+        self.rule(range, &key(low_name), low, &rule)?;
+        let rule = format!("must be above {low_name} = {low} and at most {most}");
         let range = high > low && high <= most;
-        self.rule(range, &key("high_freq_factor"), high, &rule)?;
-        let key = key("original_max_position");
-        self.count(&key, original, largest::POSITIONS)
+        self.rule(range, &key(high_name), high, &rule)?;
+        self.count(&key("original_max_position"), original, largest::POSITIONS)
     }
 
     fn gdn_rules(&self, gdn: &Gdn) -> Rule {

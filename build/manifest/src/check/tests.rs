@@ -93,9 +93,21 @@ refused!(weights_that_are_rounded_in_silence: LEAF_FILE,
     "format.1.resident = fp8_block128: weights with other bits than the checkpoint's are a target \
      of their own; name the leaf after them, as nvfp4-fp8.toml");
 refused!(weights_that_nothing_rounds: LEAF_FILE,
+    "as = \"bf16\"" => "as = \"bf16\"\nresident = \"nvfp4_compressed_tensors\"",
+    "format.0.resident = nvfp4_compressed_tensors: weights are rounded to nvfp4_modelopt or \
+     fp8_block128");
+refused!(weights_that_are_rounded_to_as_many_bits: LEAF_FILE,
+    "as = \"nvfp4_compressed_tensors\"" =>
+    "as = \"nvfp4_compressed_tensors\"\nresident = \"nvfp4_modelopt\"",
+    "format.1.resident = nvfp4_modelopt: must have fewer bits than nvfp4_compressed_tensors");
+refused!(weights_that_are_rounded_from_nothing: LEAF_FILE,
     "as = \"bf16\"" => "as = \"bf16\"\nresident = \"nvfp4_modelopt\"",
-    "format.0.resident = nvfp4_modelopt: weights are resident as they are stored; nothing rounds \
-     them yet");
+    "checkpoint = none: must name the [checkpoint] that weights are rounded from");
+refused!(rounded_weights_under_the_name_of_others: LEAF_FILE, "\n[[format]]\nmatch = [" =>
+    "checkpoint = \"nvfp4\"\n[[format]]\nmatch = \"*.o_proj\"\nas = \"bf16\"\n\
+     resident = \"nvfp4_modelopt\"\n[[format]]\nmatch = [",
+    "format.resident = nvfp4: the model publishes a checkpoint of this leaf's name; name the leaf \
+     otherwise");
 
 refused!(an_unknown_checkpoint: LEAF_FILE, "\n[[format]]\nmatch = [" =>
     "checkpoint = \"fp16\"\n[[format]]\nmatch = [",

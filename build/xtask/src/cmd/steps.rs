@@ -128,12 +128,16 @@ const RANDOM_DEVICE: [&str; 2] = ["h200/random-", "gb10/random-"];
 
 /// Targets with real weights, which packages hold, and the suite of each. Those of Gemma have terms
 /// of use, which are accepted by who asks for them.
-const REAL: [(&str, Tier); 2] = [
+const REAL: [(&str, Tier); 4] = [
     ("cpu/smollm2-135m/bf16", Tier::Suite),
     ("cpu/gemma3-270m/bf16", Tier::All),
+    ("cpu/smollm2-135m/fp8", Tier::All),
+    ("cpu/smollm2-135m/nvfp4-all", Tier::All),
 ];
 /// Script that compares its binary with golden files.
 const REAL_MODEL: &str = "scripts/real_model.py";
+/// Script that compares weights that a binary has rounded with a reference's.
+const ROUNDING: &str = "scripts/rounding.py";
 
 /// Device file of the first NVIDIA GPU.
 const GPU: &str = "/dev/nvidia0";
@@ -223,8 +227,10 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         kernels_step(&leaves).turn(Turn::Beside).tier(Tier::All),
     ]);
     // Their scripts leave a core idle at times, as the goldens, each of one crate, do.
-    let real = REAL.map(|(leaf, tier)| real_step(leaf).turn(Turn::Beside).tier(tier));
-    steps.extend(real);
+    for (leaf, tier) in REAL {
+        let of_leaf = real_steps(site, leaf)?.into_iter();
+        steps.extend(of_leaf.map(|step| step.turn(Turn::Beside).tier(tier)));
+    }
     steps.extend(golden_steps(site, &leaves)?);
     steps.push(mixed_step(site)?);
     steps.extend(serving_steps(DEFAULT_TARGET));
@@ -269,7 +275,9 @@ fn kind(site: &Site, leaf: &str) -> Result<(Family, Vec<&'static str>), Failure>
 fn steps_of(site: &Site, target: String) -> Result<Vec<Step>, Failure> {
     Ok(match target.starts_with("cpu/") {
         true if REAL.iter().any(|(leaf, _)| target == *leaf) => {
-            vec![real_step(&target), binary_step(&target)]
+            let mut steps = real_steps(site, &target)?;
+            steps.push(binary_step(&target));
+            steps
         }
         true => vec![golden_step(site, &target)?, binary_step(&target)],
         false => device_steps(&target),
@@ -407,29 +415,60 @@ fn goldens_missing(root: &Path, target: &str) -> Option<Outcome> {
     })
 }
 
-/// A model with real weights, as it is served.
-fn real_step(leaf: &str) -> Step {
-    let target = leaf.to_string();
-    script_step(
-        format!("real model {leaf}"),
-        "logits, token ids and replies of an outside reference",
-        ["python3"],
-        move |suite, name| real(suite, name, &target),
-    )
-    .reads(
-        Reads::of(&[REAL_MODEL, "build/gguf"])
-            .leaf(leaf)
-            .binary(leaf),
-    )
+/// A model with real weights, as it is served, and how well its weights are rounded, if they are.
+fn real_steps(site: &Site, leaf: &str) -> Result<Vec<Step>, Failure> {
+    let rounds = site.target(Some(leaf))?.rounds();
+    let real = move |suite: &Suite<'_>, name: &str, target: &str| {
+        let model = suite.site.target(Some(target))?.leaf.model;
+        let mut command = of_real(suite, REAL_MODEL, target)?;
+        command.args(rounds.then_some("--rounded"));
+        run(suite, name, command.arg(format!("targets/_model/{model}")))
+    };
+    let rounding = |suite: &Suite<'_>, name: &str, target: &str| {
+        let numpy = Command::new("python3")
+            .args(["-c", "import numpy"])
+            .output();
+        if !numpy.is_ok_and(|tried| tried.status.success()) {
+            return lacks("numpy for python3", "python3-numpy");
+        }
+        run(suite, name, &mut of_real(suite, ROUNDING, target)?)
+    };
+    let replies = "logits, token ids and replies of an outside reference";
+    let mut steps = vec![script_of_real(
+        "real model",
+        leaf,
+        replies,
+        REAL_MODEL,
+        real,
+    )];
+    if rounds {
+        let errors = "rounded weights are as near as an independent search finds them";
+        steps.push(script_of_real("rounding", leaf, errors, ROUNDING, rounding));
+    }
+    Ok(steps)
 }
 
-fn real(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
+/// A step of a script over the binary and the weights of a target.
+fn script_of_real(
+    what: &str,
+    leaf: &str,
+    protects: &'static str,
+    script: &'static str,
+    run: impl Fn(&Suite<'_>, &str, &str) -> Result<(), Failure> + Send + Sync + 'static,
+) -> Step {
+    let (name, target) = (format!("{what} {leaf}"), leaf.to_string());
+    let run = move |suite: &Suite<'_>, name: &str| run(suite, name, &target);
+    let reads = Reads::of(&[script, "build/gguf"]).leaf(leaf).binary(leaf);
+    script_step(name, protects, ["python3"], run).reads(reads)
+}
+
+/// A script with the binary of a target and its real weights.
+fn of_real(suite: &Suite<'_>, script: &str, target: &str) -> Result<Command, Failure> {
     let weights = folder(suite.site, Some(target))?;
     let path = build(suite.site, Some(target), false)?;
-    let model = suite.site.target(Some(target))?.leaf.model;
-    let mut command = python(suite, REAL_MODEL);
+    let mut command = python(suite, script);
     command.arg(path).args(weights);
-    run(suite, name, command.arg(format!("targets/_model/{model}")))
+    Ok(command)
 }
 
 /// `cargo test` succeeds when its filter matches nothing; that would protect nothing.

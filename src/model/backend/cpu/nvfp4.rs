@@ -2,10 +2,8 @@
 //! E4M3 scale per 16 columns and a power of two per row.
 
 use crate::weights::format::NVFP4_GROUP;
+use crate::weights::rounding::{E2M1_MAX, round_e2m1, round_e4m3};
 
-/// Largest magnitudes of E2M1 and of E4M3.
-const E2M1_MAX: f32 = 6.0;
-pub const E4M3_MAX: f32 = 448.0;
 /// A row is multiplied by a power of two that brings its largest magnitude to `2^10 .. 2^11`.
 const EXPONENT: i32 = 10;
 /// Rows of smaller magnitudes than this power of two lose accuracy.
@@ -37,58 +35,10 @@ pub fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }
 
-/// The nearest E2M1 number, on a tie the one with an even code.
-fn round_e2m1(x: f32) -> f32 {
-    let size = x.abs();
-    let step = match size {
-        ..2.0 => 0.5,
-        ..4.0 => 1.0,
-        _ => 2.0,
-    };
-    ((size / step).round_ties_even() * step)
-        .min(E2M1_MAX)
-        .copysign(x)
-}
-
-/// The nearest E4M3 number to one that is not negative, on a tie the one with an even code.
-pub fn round_e4m3(x: f32) -> f32 {
-    const MANTISSA_BITS: i32 = 3;
-    const EXPONENT_MIN: i32 = -6;
-    let exponent = (x.to_bits() >> 23) as i32 - 127;
-    let step = power_of_two(exponent.max(EXPONENT_MIN) - MANTISSA_BITS);
-    ((x / step).round_ties_even() * step).min(E4M3_MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::backend::cpu::random::Random;
-    use crate::weights::format::{E2M1, E4M3};
-
-    /// Each of the ascending `values` and what lies between two of them is rounded to the nearer
-    /// one, and the middle to the one with the even index.
-    fn rounds(values: &[f32], round: fn(f32) -> f32) {
-        for (at, pair) in values.windows(2).enumerate() {
-            let middle = (pair[0] + pair[1]) / 2.0;
-            assert_eq!(round(pair[0]), pair[0]);
-            assert_eq!(round(middle.next_down()), pair[0], "below {middle}");
-            assert_eq!(round(middle), pair[at % 2], "{middle}");
-            assert_eq!(round(middle.next_up()), pair[1], "above {middle}");
-        }
-        let last = values[values.len() - 1];
-        assert_eq!([round(last), round(2.0 * last)], [last; 2]);
-    }
-
-    #[test]
-    fn numbers_are_rounded_to_the_nearest_e2m1() {
-        rounds(&E2M1[..8], round_e2m1);
-        assert_eq!(round_e2m1(-2.6), -3.0);
-    }
-
-    #[test]
-    fn scales_are_rounded_to_the_nearest_e4m3() {
-        rounds(&E4M3[..0x7f], round_e4m3);
-    }
 
     #[test]
     fn the_error_is_below_that_of_a_scale_and_half_a_step() {

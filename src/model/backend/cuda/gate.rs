@@ -2,10 +2,10 @@
 
 use ffi::ops;
 
-use super::{Cuda, Tensor, count};
+use super::{Cuda, Matrix, Tensor, Vector, count};
 use crate::ops::Gate;
 use crate::shapes::Mlp as _;
-use crate::target::Mlp;
+use crate::target::{HIDDEN, Mlp};
 
 impl Gate<Mlp> for Cuda {
     fn swiglu(&mut self, gate: &Tensor, up: &Tensor, out: &mut Tensor) {
@@ -17,6 +17,49 @@ impl Gate<Mlp> for Cuda {
         // SAFETY: shapes are checked.
         self.queue.launch("swiglu", |stream| unsafe {
             ops::atlas_swiglu(gate.as_ptr(), up.as_ptr(), out, rows, stream)
+        });
+    }
+
+    fn mlp(
+        &mut self,
+        residual: &mut Tensor,
+        norm: &Vector,
+        weights: [&Matrix; 3],
+        x: &mut Tensor,
+        own: [&mut Tensor; 3],
+    ) {
+        let (rows, inner) = (residual.rows, Mlp::INTERMEDIATE);
+        assert_eq!((residual.width, norm.0.len()), (HIDDEN, HIDDEN));
+        let shapes = weights.map(|matrix| (matrix.n, matrix.k));
+        assert_eq!(shapes, [(inner, HIDDEN), (inner, HIDDEN), (HIDDEN, inner)]);
+        let x = x.shape(rows, HIDDEN);
+        let [gates, ups, act] = own.map(|tensor| tensor.shape(rows, inner));
+        let [(gate, f0), (up, f1), (down, f2)] =
+            weights.map(|matrix| (matrix.bytes.as_ptr(), matrix.storage as u32));
+        let (residual, norm) = (residual.as_mut_ptr(), norm.0.as_ptr());
+        let (operands, arrived) = (self.operands.as_mut_ptr(), self.arrived.as_mut_ptr());
+        // SAFETY: shapes are checked; matrices are in panels of their storage; the operands have
+        // room as `norm_linear` and `linear_add` need it; `arrived` has numbers; rows as operands
+        // take no more room than activations in F32, padded to eight.
+        self.queue.launch("mlp", |stream| unsafe {
+            ops::atlas_mlp(
+                residual,
+                norm,
+                x,
+                operands,
+                arrived,
+                gate,
+                f0,
+                up,
+                f1,
+                down,
+                f2,
+                gates,
+                ups,
+                act,
+                count(rows),
+                stream,
+            )
         });
     }
 }

@@ -3,17 +3,18 @@
 use std::marker::PhantomData;
 
 use super::dense::{products, projections};
-use super::matrices::{blocks, once};
+use super::matrices::{blocks, name, once, stored};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
-use super::{FORMULA_ROWS, Group, Probe, Random, Report, formula};
+use super::{F16_STORED, FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use crate::backend::cpu::{Cpu, Tensor};
 use crate::ops::Gate;
 use crate::shapes::{self, ALPHA, Activation, CLAMP, GELU_CUBIC, GELU_SLOPE};
-use crate::target::{Mlp, Role};
+use crate::target::{HIDDEN, Mlp, Role};
+use crate::weights::Stored;
 use step::executor::DeviceError;
 
 pub(super) const GROUP: Group = Group {
-    by_row: &["swiglu", "norm_linear", "linear", "linear_add"],
+    by_row: &["swiglu", "mlp", "norm_linear", "linear", "linear_add"],
     by_sequence: &[],
     formulas,
     rows,
@@ -25,6 +26,11 @@ const ROLES: [Role; 3] = [Role::MlpGate, Role::MlpUp, Role::MlpDown];
 fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     let mut cases: Vec<Box<dyn RowCase>> = vec![Box::new(Swiglu::<Mlp>(PhantomData))];
     for block in blocks(&ROLES) {
+        cases.push(Box::new(WholeMlp::<Mlp> {
+            norm: random.gains(HIDDEN),
+            weights: [0, 1, 2].map(|of| stored(random, block[of])),
+            shape: PhantomData,
+        }));
         cases.push(projections(random, &block[..2]));
         cases.extend(products(random, once(block)));
     }
@@ -90,6 +96,50 @@ impl<M: shapes::Mlp, B: Probe + Gate<M>> RowOpOn<B> for Swiglu<M> {
             let mut out = b.room(batch.rows(), M::INTERMEDIATE)?;
             b.swiglu(&x[0], &x[1], &mut out);
             x.push(out);
+            Ok(())
+        }))
+    }
+}
+
+struct WholeMlp<M> {
+    norm: Vec<f32>,
+    weights: [Stored; 3],
+    shape: PhantomData<M>,
+}
+
+impl<M: shapes::Mlp> RowOp for WholeMlp<M> {
+    fn op(&self) -> &'static str {
+        "mlp"
+    }
+
+    fn case(&self, rows: usize) -> String {
+        let formats = self.weights.each_ref().map(|stored| name(&stored.bits));
+        format!("{rows} {}", formats.join(" "))
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        vec![HIDDEN]
+    }
+
+    /// A normed element or an activation beside the middle of two F16 may be rounded to the other
+    /// one.
+    fn limit(&self) -> f64 {
+        2.0 * F16_STORED
+    }
+}
+
+impl<M: shapes::Mlp, B: Probe + Gate<M>> RowOpOn<B> for WholeMlp<M> {
+    fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
+        let norm = b.vector_of(&self.norm)?;
+        let matrices = self.weights.iter().map(|stored| b.matrix_of(stored));
+        let matrices = matrices.collect::<Result<Vec<_>, _>>()?;
+        Ok(Box::new(move |b, x, batch| {
+            let mut normed = b.room(batch.rows(), HIDDEN)?;
+            let mut room = || b.room(batch.rows(), M::INTERMEDIATE);
+            let (mut gates, mut ups, mut act) = (room()?, room()?, room()?);
+            let own = [&mut gates, &mut ups, &mut act];
+            let weights = [&matrices[0], &matrices[1], &matrices[2]];
+            b.mlp(&mut x[0], &norm, weights, &mut normed, own);
             Ok(())
         }))
     }
