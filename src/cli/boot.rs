@@ -394,12 +394,24 @@ pub fn load<B: Runs>(
     checkpoint: &Checkpoint,
 ) -> Result<Runner<B>, Box<dyn Error + Send + Sync>> {
     let plan = Plan::within::<Backend>(device.room(), checkpoint.layout())?;
+    load_planned(device, checkpoint, &plan)
+}
+
+/// Says what memory a plan takes, and loads the model.
+///
+/// # Errors
+/// `WeightsError`.
+pub fn load_planned<B: Runs>(
+    device: B,
+    checkpoint: &Checkpoint,
+    plan: &Plan,
+) -> Result<Runner<B>, Box<dyn Error + Send + Sync>> {
     plan.lines().iter().for_each(log::line);
     let packed = checkpoint.packed().filter(|packed| packed.maps());
     if let Some(mapping) = packed.and_then(|packed| packed.mapped()) {
         guard(Arc::downgrade(mapping));
     }
-    Ok(Runner::load(device, checkpoint, &plan)?)
+    Ok(Runner::load(device, checkpoint, plan)?)
 }
 
 /// Ends the process soon after somebody wants to change weights that are used where they lie: who

@@ -79,6 +79,7 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
     let mut routers = options.routers.as_deref().map(Floats::create).transpose()?;
     let pages = tokens.len().div_ceil(PAGE) as u32;
     let pages: Vec<_> = (0..pages).map(PageId).collect();
+    let window = model::window_ring(0, tokens.len(), PREFILL_TOKENS);
     let (mut start, mut logits, mut of_routers) = (0, Vec::new(), Vec::new());
     for chunk in tokens.chunks(if options.decode { 1 } else { PREFILL_TOKENS }) {
         let rows = Rows {
@@ -86,7 +87,7 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
             start,
             tokens: chunk,
             pages: &pages,
-            window: BlockTable::whole(&pages),
+            window: BlockTable::whole(&window),
             behind: &[],
             logits: 1,
         };

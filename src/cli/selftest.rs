@@ -10,10 +10,11 @@ use engine::request::Sampling;
 use engine::sampler::Sampler;
 use host::log;
 use model::backend::parity::{Choice, Line, Random, Report};
-use model::backend::{self, parity};
+use model::backend::{self, Backend, parity};
+use model::ops::Device as _;
 use model::target;
 use model::weights;
-use model::{self, Chooser, Rule, Tried};
+use model::{self, Chooser, Plan, Rule, Tried};
 use step::executor::{Draw, Ranked};
 
 use super::{Exit, Failure, boot, drafts, meter};
@@ -102,8 +103,10 @@ fn bits(choice: Choice, layers: usize) -> Result<Report, Failure> {
     let internal = |error| Failure::new(Exit::Internal, error);
     let checkpoint = weights::open_seeded_layers(layers, Arc::default());
     let device = backend::open().map_err(|error| boot::start_failure(&error))?;
-    let mut runner =
-        boot::load(device, &checkpoint).map_err(|error| boot::start_failure(error.as_ref()))?;
+    let plan = Plan::whole_within::<Backend>(device.room(), checkpoint.layout())
+        .map_err(|error| boot::start_failure(&error))?;
+    let mut runner = boot::load_planned(device, &checkpoint, &plan)
+        .map_err(|error| boot::start_failure(error.as_ref()))?;
     let report = Report::told(choice, tell);
     let mut trial = Trial {
         random: Random::seeded(report.seed),

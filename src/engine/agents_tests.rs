@@ -111,7 +111,7 @@ impl Server {
             tier.note_use(hit, 1);
             if let Some(here) = begin.restored_behind {
                 let pages = &self.kv.pages(begin.slot)[here..hit.pages.len()];
-                tier.restore(begin.slot, hit, pages);
+                tier.restore(begin.slot, hit, (pages, &[]));
             }
         }
         self.kv.has_read(begin.slot);

@@ -1,8 +1,9 @@
 //! Who owns which slot, which KV page and which kept state.
 //!
 //! A sequence gets all the pages it can ever need when it is admitted, so it never has to be
-//! evicted, recomputed or moved while it runs. What its prompt shares with one before it uses
-//! together with others; what it computed of its prompt is kept for others when it is sure.
+//! evicted, recomputed or moved while it runs; of a windowed group it has what its rows see
+//! (`windows`). What its prompt shares with one before it uses together with others; what it
+//! computed of its prompt is kept for others when it is sure.
 
 use std::time::Duration;
 
@@ -11,8 +12,9 @@ use super::prefix::{
     Written,
 };
 use super::request::COMMON;
-use step::PAGE;
-use step::executor::{PageId, Slot, TokenId};
+use super::windows::Windows;
+use step::executor::{BlockTable, PageId, Slot, TokenId};
+use step::{PAGE, Window};
 
 /// Pages that hold `tokens` positions.
 pub fn pages_for(tokens: usize) -> usize {
@@ -44,6 +46,8 @@ pub struct Pin {
     pub pages: Vec<PageId>,
     /// The state behind them, if the model has one.
     pub state: Option<(Kind, Slot)>,
+    /// Windowed pages that are that state; empty if the model has none.
+    pub window: Vec<PageId>,
     node: NodeId,
 }
 
@@ -91,6 +95,8 @@ pub struct Kv<N = Keyed> {
     drafts_free: Vec<Slot>,
     drafts_total: usize,
     prefixes: Prefixes<N>,
+    /// Pages of the windowed group, if the model has one.
+    windows: Option<Windows>,
 }
 
 impl<N: Naming> Kv<N> {
@@ -119,6 +125,16 @@ impl<N: Naming> Kv<N> {
             drafts_free: states(slots + snapshots, drafts_total).collect(),
             drafts_total,
             prefixes: Prefixes::new(naming, snapshots > 0, states(slots, snapshots)),
+            windows: None,
+        }
+    }
+
+    /// The same with pages of a window, which are what is kept of prompts in place of states.
+    pub fn with_window(self, window: Option<Window>) -> Self {
+        let states = self.slots.len() + self.snapshots_total;
+        Kv {
+            windows: window.map(|window| Windows::new(window, states)),
+            ..self
         }
     }
 
@@ -203,9 +219,16 @@ impl<N: Naming> Kv<N> {
         self.take_pages(slot, wanted, &hit, owner);
         let held = &mut self.slots[slot.0 as usize];
         (held.owner, held.domain, held.reuse) = (owner, asked.domain, reuse);
+        let cached = hit.pages.len().max(restorable) * PAGE;
+        if let Some(windows) = &mut self.windows {
+            match hit.state {
+                Some(state) => windows.share(state, slot, cached),
+                None => windows.cover(slot, cached, cached),
+            }
+        }
         Some(Begin {
             slot,
-            cached: hit.pages.len().max(restorable) * PAGE,
+            cached,
             from: hit.state.unwrap_or(slot),
             known: hit.known.max(restorable) * PAGE,
             restored_behind,
@@ -263,6 +286,10 @@ impl<N: Naming> Kv<N> {
             tokens: prompt[..of.depth * PAGE].to_vec(),
             pages: held.table[..of.depth].to_vec(),
             state: of.state,
+            window: match (&self.windows, of.state) {
+                (Some(windows), Some((_, state))) => windows.pages(state).to_vec(),
+                _ => vec![],
+            },
             node: of.node,
         };
         let pins: Vec<Pin> = ends.into_iter().rev().map(pin).collect();
@@ -322,6 +349,9 @@ impl<N: Naming> Kv<N> {
             .insert(whose, behind, rest, &mut held.table[kept..]);
         (held.node, held.shared) = (last, kept + count);
         let is_whole = held.shared * PAGE == prompt.len();
+        if let (Some(windows), Some((_, state))) = (&mut self.windows, state) {
+            windows.share(slot, state, prompt.len());
+        }
         match (state, last.filter(|_| is_whole)) {
             (Some(state), Some(last)) => self.prefixes.keep(whose, last, state),
             (Some((_, state)), None) => self.prefixes.give_back(whose.1, state),
@@ -340,6 +370,9 @@ impl<N: Naming> Kv<N> {
         self.pages_free
             .extend(own.collect::<Vec<_>>().into_iter().rev());
         held.shared = 0;
+        if let Some(windows) = &mut self.windows {
+            windows.clear(slot);
+        }
         if let Some(node) = held.node.take() {
             self.prefixes.release(node, sound);
         }
@@ -370,9 +403,34 @@ impl<N: Naming> Kv<N> {
         self.drafts_free.push(state);
     }
 
-    /// The page table of a slot.
+    /// The block table of a slot.
     pub fn pages(&self, slot: Slot) -> &[PageId] {
         &self.slots[slot.0 as usize].table
+    }
+
+    /// The block table of a slot in the windowed group; empty if the model has none.
+    pub fn window(&self, slot: Slot) -> BlockTable<'_> {
+        let windows = self.windows.as_ref();
+        windows.map_or(BlockTable::default(), |windows| windows.table(slot))
+    }
+
+    /// Gives a slot the windowed pages that rows see and write from position `start` to `end`.
+    pub fn cover(&mut self, slot: Slot, start: usize, end: usize) {
+        if let Some(windows) = &mut self.windows {
+            windows.cover(slot, start, end);
+        }
+    }
+
+    /// Takes the windowed pages of a slot that rows from position `next` on do not see.
+    pub fn leave(&mut self, slot: Slot, next: usize) {
+        if let Some(windows) = &mut self.windows {
+            windows.leave(slot, next);
+        }
+    }
+
+    /// Windowed pages that sequences and snapshots have.
+    pub fn window_pages_used(&self) -> usize {
+        self.windows.as_ref().map_or(0, Windows::used)
     }
 
     /// Pages that sequences own alone.
@@ -430,7 +488,9 @@ impl<N: Naming> Kv<N> {
                 ));
             }
         }
-        Ok(())
+        self.windows
+            .as_ref()
+            .map_or(Ok(()), Windows::check_integrity)
     }
 }
 

@@ -63,6 +63,7 @@ pub mod tier;
 pub mod trials;
 mod trust;
 pub mod turns;
+mod windows;
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -316,6 +317,8 @@ impl<E: Executor> Engine<E> {
     ) -> Self {
         limits.pages = limits.pages.min(executor.pages().unwrap_or(usize::MAX));
         shared.stats.pages_total.set(limits.pages);
+        let windowed = limits.window.map_or(0, |window| window.pages);
+        shared.stats.window_pages_total.set(windowed);
         let slower = Slower::new(&shared.stats.slowdown);
         Engine {
             executor,
@@ -335,7 +338,8 @@ impl<E: Executor> Engine<E> {
                 limits.pages,
                 limits.context,
                 Keyed::default(),
-            ),
+            )
+            .with_window(limits.window),
             tier: None,
             left_out: false,
             crowded: 0,
@@ -576,7 +580,8 @@ impl<E: Executor> Engine<E> {
                 tier.note_use(hit, source.client);
                 if let Some(here) = begin.restored_behind {
                     let pages = &self.kv.pages(begin.slot)[here..hit.pages.len()];
-                    tier.restore(begin.slot, hit, pages);
+                    let window = self.kv.window(begin.slot).pages;
+                    tier.restore(begin.slot, hit, (pages, window));
                     let tokens = pages.len() * PAGE;
                     self.shared.stats.restored_tokens.add(tokens);
                 }
@@ -840,7 +845,7 @@ impl<E: Executor> Engine<E> {
 
     /// Runs the planned rows.
     fn step(&mut self) -> Result<(), DeviceError> {
-        self.lend_states();
+        self.lend_memory();
         let depth = self.depth_ahead();
         let (running, kv) = (&self.running, &self.kv);
         let mut rows = recycle(mem::take(&mut self.rows));
@@ -869,12 +874,14 @@ impl<E: Executor> Engine<E> {
         Ok(())
     }
 
-    /// Lends states to prompts that are to keep one of their planned rows, and to drafts.
-    fn lend_states(&mut self) {
+    /// Lends states to prompts that are to keep one of their planned rows, and to drafts; and
+    /// windowed pages to all rows.
+    fn lend_memory(&mut self) {
         for work in &self.plan.work {
             let sequence = &mut self.running[work.lane];
             sequence.lend(work.tokens, &mut self.kv);
             sequence.lend_drafts(&mut self.kv);
+            sequence.cover(work.tokens, &mut self.kv);
         }
     }
 
@@ -969,6 +976,7 @@ impl<E: Executor> Engine<E> {
                 pins.into_iter().for_each(|pin| tier.wish(pin, kv));
             }
             let Some(end) = sequence.end.filter(|_| !sequence.restoring) else {
+                sequence.leave(kv);
                 return true;
             };
             sequence.release(kv);
@@ -987,6 +995,8 @@ impl<E: Executor> Engine<E> {
         self.shared.stats.running.set(self.running.len());
         self.shared.stats.pages_used.set(self.kv.pages_used());
         self.shared.stats.pages_cached.set(self.kv.pages_cached());
+        let windowed = self.kv.window_pages_used();
+        self.shared.stats.window_pages_used.set(windowed);
         let gone = self.kv.gone();
         self.shared.stats.evictions.set(gone.count);
         let tokens = gone.pages * PAGE;

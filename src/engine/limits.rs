@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::request::{MAX_TOP_LOGPROBS, Request, Sampling};
 use super::speculate::Speculate;
 use super::tier::disk;
-use step::{Facts, PAGE};
+use step::{Facts, PAGE, Window};
 
 /// Bounds of one engine. Those of the target, except that an executor may have fewer pages, and one
 /// that computes no model any context.
@@ -15,6 +15,8 @@ pub struct Limits {
     pub sequences: usize,
     /// Recurrent states behind those of sequences, for prompts to come; 0 if the model has none.
     pub snapshots: usize,
+    /// Pages of the windowed group, if the model has one.
+    pub window: Option<Window>,
     /// Draft tokens of one step; a recurrent state for each, if the model has such.
     pub drafts: usize,
     /// Rule for how many of them each reply gets.
@@ -55,6 +57,7 @@ impl Limits {
         Limits {
             sequences: facts.sequences,
             snapshots: facts.snapshots,
+            window: facts.window,
             drafts: facts.drafts,
             speculate: Speculate::Auto,
             queued: facts.queued,
@@ -88,6 +91,12 @@ impl Limits {
         assert!(self.context > 0, "{self:?}");
         assert!(self.prefill_tokens >= PAGE, "{self:?}");
         assert!(self.prefill_tokens.is_multiple_of(PAGE), "{self:?}");
+        let has_pages = |Window { positions, pages }| {
+            let (sequences, prefill) = (self.sequences, self.prefill_tokens);
+            self.snapshots > 0
+                && pages >= Window::of(positions, sequences, prefill, self.snapshots).pages
+        };
+        assert!(self.window.is_none_or(has_pages), "{self:?}");
     }
 
     /// # Errors

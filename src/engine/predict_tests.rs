@@ -15,6 +15,7 @@ use step::testing::TINY;
 const LIMITS: Limits = Limits {
     sequences: 2,
     snapshots: 3,
+    window: None,
     drafts: 7,
     speculate: Speculate::Auto,
     queued: 1,

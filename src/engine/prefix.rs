@@ -5,8 +5,8 @@
 //! domain has of its own may be behind blocks of that. A block's page holds the keys and values
 //! that any prompt has there which begins so, with the same bits: rows of a prompt depend on the
 //! tokens before them alone, and a block is whole cells. A model with recurrent states goes on only
-//! where the state behind a block was kept. Blocks are found by names that are keyed, and their
-//! tokens compared.
+//! where the state behind a block was kept; one with a windowed group where the last pages of that
+//! were, which are its state. Blocks are found by names that are keyed, and their tokens compared.
 //!
 //! Blocks that sequences use stay. Of the others goes, when its place is needed, what is worth
 //! least: the time that it saves, by the tokens that would be computed again for it, and how often
@@ -546,7 +546,7 @@ impl<N: Naming> Prefixes<N> {
     pub fn lose(&mut self, from: NodeId, piece: Piece) {
         let has_it = |id: &NodeId| match piece {
             Piece::Page(page) => self.node(*id).page == page,
-            Piece::State(_) => *id == from,
+            Piece::State(_) | Piece::Window(_) => *id == from,
         };
         let mut up = std::iter::successors(Some(from), |id| self.node(*id).parent);
         let Some(first) = up.find(has_it) else { return };

@@ -14,7 +14,7 @@ use super::speculate::{Costs, DEPTH_MAX, Reply, Scores};
 use super::trust::Maker;
 use super::turns::Source;
 use step::PAGE;
-use step::executor::{BlockTable, Draw, Guessed, Kept, Ranked, Rows, Slot, States, TokenId};
+use step::executor::{Draw, Guessed, Kept, Ranked, Rows, Slot, States, TokenId};
 use step::ranking;
 
 /// Events that a channel must have room for before its sequence takes part in a step: scores of
@@ -256,7 +256,7 @@ impl Sequence {
             start: start.min(pages.len() * PAGE - 1),
             tokens: &predicted[predicted.len() - 1..],
             pages,
-            window: BlockTable::whole(pages),
+            window: kv.window(self.slot),
             behind: &[],
             logits: 1,
         }
@@ -277,7 +277,7 @@ impl Sequence {
             start: last.min(pages.len() * PAGE - 1),
             tokens: &[0],
             pages,
-            window: BlockTable::whole(pages),
+            window: kv.window(self.slot),
             behind: &[],
             logits: 1,
         }
@@ -307,6 +307,16 @@ impl Sequence {
                 .iter()
                 .for_each(|&draft| self.drafts.add_predicted(draft));
         }
+    }
+
+    /// Takes the windowed pages of its next `count` rows.
+    pub fn cover(&self, count: usize, kv: &mut Kv) {
+        kv.cover(self.slot, self.computed, self.computed + count);
+    }
+
+    /// Gives back those that its next rows do not see.
+    pub fn leave(&self, kv: &mut Kv) {
+        kv.leave(self.slot, self.computed);
     }
 
     /// Takes the states that its drafts need.
@@ -456,7 +466,7 @@ impl Sequence {
             start: self.computed,
             tokens,
             pages,
-            window: BlockTable::whole(pages),
+            window: kv.window(self.slot),
             behind,
             logits,
         }

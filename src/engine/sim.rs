@@ -28,11 +28,11 @@ use super::tier::Tier;
 use super::trials::spread;
 use super::turns::Source;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
-use step::PAGE;
 use step::executor::{Ahead, DeviceError, Executor, Guessed, PageId, Ranked, Rows, Slot, TokenId};
 use step::ranking::{self, argmax};
 use step::testing::{TINY, few_or_many};
 use step::transfer::{PIECE_ALIGN, Piece, PieceBytes, Transfer};
+use step::{PAGE, Window};
 
 pub const VOCAB: usize = 48;
 /// Sequences that begin with this token meet broken logits now and then.
@@ -88,6 +88,9 @@ pub struct HashModel<const VOCAB: usize> {
     /// Whether it goes on from states; else from what lies in pages.
     recurs: bool,
     pages: Vec<[TokenId; PAGE]>,
+    /// The windowed group, if it has one, and what lies in its pages.
+    window: Option<Window>,
+    windows: Vec<[TokenId; PAGE]>,
     /// What was known after each row of the last step, and the token that its probe read.
     rows: Vec<(Digest, TokenId)>,
     /// State of a prediction of each row that was wanted, and the tokens behind its pages.
@@ -121,6 +124,7 @@ pub struct HashModel<const VOCAB: usize> {
 pub const PIECES: PieceBytes = PieceBytes {
     page: PIECE_ALIGN,
     state: 2 * PIECE_ALIGN,
+    window: 0,
 };
 
 thread_local! {
@@ -144,8 +148,10 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
     pub fn failing_after(limits: &Limits, steps: u64) -> Self {
         HashModel {
             states: vec![Digest::default(); limits.slots() + limits.snapshots + limits.drafts],
-            recurs: limits.snapshots > 0,
+            recurs: limits.snapshots > 0 && limits.window.is_none(),
             pages: vec![[TokenId::MAX; PAGE]; limits.pages],
+            window: limits.window,
+            windows: vec![[TokenId::MAX; PAGE]; limits.window.map_or(0, |of| of.pages)],
             rows: Vec::new(),
             predicted: Vec::new(),
             predicted_rows: 0,
@@ -182,6 +188,10 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             let is_read = index < rows.start / PAGE;
             assert!(!self.is_copied(Piece::Page(*page), is_read), "{page:?}");
         }
+        for (index, page) in (rows.window.first..).zip(rows.window.pages) {
+            let is_read = index < rows.start / PAGE;
+            assert!(!self.is_copied(Piece::Window(*page), is_read), "{page:?}");
+        }
         assert!(!self.is_copied(Piece::State(rows.states.from), true));
         for state in rows.states.written().chain(rows.behind.iter().copied()) {
             assert!(!self.is_copied(Piece::State(state), false), "{state:?}");
@@ -191,13 +201,8 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
     /// A page or a state as it lies in the room.
     fn content(&self, piece: Piece) -> Vec<u8> {
         match piece {
-            Piece::Page(page) => {
-                let tokens = self.pages[page.0 as usize];
-                tokens
-                    .iter()
-                    .flat_map(|token| token.to_le_bytes())
-                    .collect()
-            }
+            Piece::Page(page) => bytes_of(&self.pages[page.0 as usize]),
+            Piece::Window(page) => bytes_of(&self.windows[page.0 as usize]),
             Piece::State(Slot(state)) => {
                 let Digest {
                     hash,
@@ -213,12 +218,8 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
     fn set_content(&mut self, piece: Piece, bytes: &[u8]) {
         let word = |at: usize| u64::from_le_bytes(bytes[8 * at..][..8].try_into().expect("8"));
         match piece {
-            Piece::Page(page) => {
-                let tokens = self.pages[page.0 as usize].iter_mut();
-                for (token, bytes) in tokens.zip(bytes.as_chunks::<4>().0) {
-                    *token = TokenId::from_le_bytes(*bytes);
-                }
-            }
+            Piece::Page(page) => set_bytes_of(&mut self.pages[page.0 as usize], bytes),
+            Piece::Window(page) => set_bytes_of(&mut self.windows[page.0 as usize], bytes),
             Piece::State(Slot(state)) => {
                 self.states[state as usize] = Digest {
                     hash: word(0),
@@ -236,9 +237,33 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
                 self.room[at..][..content.len()].copy_from_slice(&content);
             }
             false => {
-                let bytes = self.room[at..][..PIECES.of(piece)].to_vec();
+                let bytes = self.room[at..][..self.bytes().of(piece)].to_vec();
                 self.set_content(piece, &bytes);
             }
+        }
+    }
+
+    /// Bytes of pieces.
+    fn bytes(&self) -> PieceBytes {
+        match self.window {
+            Some(window) => PieceBytes {
+                state: window.snapshot_pages() * PIECE_ALIGN,
+                window: PIECE_ALIGN,
+                ..PIECES
+            },
+            None if self.recurs => PIECES,
+            None => PieceBytes { state: 0, ..PIECES },
+        }
+    }
+
+    /// Checks that the windowed pages of rows up to a position have what its row sees, and all that
+    /// device code reads with it.
+    fn check_window(&self, rows: &Rows<'_>, position: usize) {
+        let Some(window) = self.window else { return };
+        for seen in window.first_page(position) * PAGE..=position {
+            let found = self.windows[rows.window.page(seen).0 as usize][seen % PAGE];
+            let wanted = self.pages[rows.pages[seen / PAGE].0 as usize][seen % PAGE];
+            assert_eq!(found, wanted, "position {seen} seen from {position}");
         }
     }
 
@@ -301,6 +326,11 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
         for (row, &token) in rows.tokens.iter().enumerate() {
             let page = rows.pages[state.length / PAGE].0 as usize;
             self.pages[page][state.length % PAGE] = token;
+            if self.window.is_some() {
+                let page = rows.window.page(state.length).0 as usize;
+                self.windows[page][state.length % PAGE] = token;
+                self.check_window(rows, state.length);
+            }
             state.push(token);
             if let Some(kept) = states.kept
                 && state.length == rows.start + kept.rows
@@ -475,8 +505,7 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
     }
 
     fn piece_bytes(&self) -> Option<PieceBytes> {
-        let state = if self.recurs { PIECES.state } else { 0 };
-        Some(PieceBytes { state, ..PIECES })
+        Some(self.bytes())
     }
 
     fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
@@ -514,6 +543,27 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
             self.copied += 1;
         }
         Ok(self.copied)
+    }
+}
+
+fn bytes_of(tokens: &[TokenId; PAGE]) -> Vec<u8> {
+    let bytes = tokens.iter().flat_map(|token| token.to_le_bytes());
+    bytes.collect()
+}
+
+fn set_bytes_of(tokens: &mut [TokenId; PAGE], bytes: &[u8]) {
+    for (token, bytes) in tokens.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *token = TokenId::from_le_bytes(*bytes);
+    }
+}
+
+/// The same limits with a window of so many positions, where something is kept of prompts.
+pub fn windowed(limits: Limits, positions: usize) -> Limits {
+    let (sequences, prefill) = (limits.sequences, limits.prefill_tokens);
+    let window = Window::of(positions, sequences, prefill, limits.snapshots);
+    Limits {
+        window: (limits.snapshots > 0).then_some(window),
+        ..limits
     }
 }
 
@@ -875,9 +925,10 @@ impl Dice {
     }
 
     fn limits(&mut self) -> Limits {
-        Limits {
+        let limits = Limits {
             sequences: self.within(1, 8),
             snapshots: self.pick(&[0, 1, 2, 8]),
+            window: None,
             drafts: self.pick(&[0, 1, 7, 7, 14]),
             speculate: match self.below(3) {
                 0 => Speculate::Auto,
@@ -885,9 +936,13 @@ impl Dice {
             },
             queued: self.within(1, 8),
             pages: self.within(2, 40),
-            host_room: PIECE_ALIGN * self.pick(&[0, 8, 40, 200]),
+            host_room: PIECE_ALIGN * self.pick(&[0, 18, 40, 200]),
             prefill_tokens: PAGE * self.within(1, 5),
             ..Limits::of(&TINY)
+        };
+        match self.pick(&[0, 0, 1, 70, 300]) {
+            0 => limits,
+            positions => windowed(limits, positions),
         }
     }
 }
@@ -1426,6 +1481,7 @@ fn events_are_the_same_alone_and_in_any_company() {
     let limits = |sequences, pages, prefill_pages| Limits {
         sequences,
         snapshots: sequences / 2,
+        window: None,
         drafts: 2 * sequences,
         speculate: Speculate::Depth(3),
         queued: specs.len(),
@@ -1452,6 +1508,7 @@ fn a_prompt_goes_on_behind_the_head_of_the_first_that_had_it() {
     let head = 3 * PAGE + 5;
     let limits = Limits {
         snapshots: 4,
+        window: None,
         ..Dice::new(13).limits()
     };
     let cached = |told: usize| {
@@ -1473,6 +1530,45 @@ fn a_prompt_goes_on_behind_the_head_of_the_first_that_had_it() {
     assert_eq!([0, head].map(cached), [0, 3 * PAGE as u64]);
 }
 
+#[test]
+fn pages_of_a_window_stay_few_while_a_sequence_grows_and_prompts_go_on_from_the_last() {
+    const LONG: usize = 20 * PAGE;
+    let limits = Limits {
+        sequences: 1,
+        snapshots: 3,
+        drafts: 7,
+        speculate: Speculate::Depth(5),
+        queued: 1,
+        pages: 80,
+        prefill_tokens: 2 * PAGE,
+        spacing: 2 * PAGE,
+        ..Limits::of(&TINY)
+    };
+    let limits = windowed(limits, 100);
+    let window = limits.window.expect("there are snapshots");
+    let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
+    let mut spec = Dice::new(21).spec();
+    spec.prompt = (0..LONG).map(|at| (at % 40 + 1) as TokenId).collect();
+    (spec.max_tokens, spec.stop_tokens, spec.prompt_logprobs) = (6 * PAGE, vec![], None);
+    (spec.constraint, spec.sampling) = (None, Sampling::default());
+    let mut most = 0;
+    for _ in 0..2 {
+        let (request, _receiver) = spec.request(spec.max_tokens + 2);
+        handle.submit(request).expect("there is room");
+        while engine.round().expect("this device does not fail") != Round::Idle {
+            let sequences = engine.running.iter();
+            let held = sequences.map(|of| engine.kv.window(of.slot).pages.len());
+            most = most.max(held.sum());
+        }
+    }
+    assert!(
+        (1..=window.sequence_pages()).contains(&most),
+        "{most} pages"
+    );
+    assert!(engine.kv.window_pages_used() <= 3 * window.snapshot_pages());
+    assert_eq!(handle.stats().cached_tokens.get(), (LONG - PAGE) as u64);
+}
+
 /// Pages and tokens of prompts that come at once.
 const EQUAL: usize = 10;
 const EQUAL_TOKENS: usize = EQUAL * PAGE + 20;
@@ -1483,6 +1579,7 @@ fn computed_of_equals(snapshots: usize, whose: [(u64, u128); 4], leaves: usize) 
     let limits = Limits {
         sequences: 8,
         snapshots,
+        window: None,
         drafts: 0,
         speculate: Speculate::Off,
         queued: 8,
@@ -1556,6 +1653,7 @@ fn a_flood_leaves_another_client_its_working_set() {
     let limits = Limits {
         sequences: 8,
         snapshots: 16,
+        window: None,
         drafts: 0,
         speculate: Speculate::Off,
         queued: FLOOD,
@@ -1618,6 +1716,7 @@ fn predictions_hold(draws: bool, temperatures: &[f32]) {
     let limits = Limits {
         sequences: 6,
         snapshots: 2,
+        window: None,
         drafts: 42,
         speculate: Speculate::Depth(5),
         queued: 20,
@@ -1670,6 +1769,7 @@ fn predicted_rows(
     let limits = Limits {
         sequences: 1,
         snapshots: 2,
+        window: None,
         drafts: 7,
         speculate,
         queued: 1,

@@ -85,6 +85,10 @@ stats! {
     pages_cached: gauge "atlas_kv_pages_cached" / 1.0,
     /// KV pages of the engine.
     pages_total: gauge "atlas_kv_pages" / 1.0,
+    /// KV pages of layers over a window, that sequences and kept prompts have.
+    window_pages_used: gauge "atlas_kv_window_pages_used" / 1.0,
+    /// KV pages of layers over a window; 0 where the model has none of their own.
+    window_pages_total: gauge "atlas_kv_window_pages" / 1.0,
     /// Memory of the host for prompts that the device has no place for.
     host_bytes: gauge "atlas_prefix_cache_host_bytes" / 1.0,
     /// Memory of the host that has such prompts.

@@ -19,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const LIMITS: Limits = Limits {
     snapshots: 2,
+    window: None,
     drafts: 7,
     speculate: Speculate::Auto,
     sequences: 2,
@@ -639,6 +640,7 @@ fn rows_reuse_their_memory() {
 fn keeping_books_on_256_sequences_takes_little() {
     let limits = Limits {
         snapshots: 2,
+        window: None,
         drafts: 7,
         speculate: Speculate::Auto,
         sequences: 256,

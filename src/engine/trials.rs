@@ -554,7 +554,7 @@ pub fn drafted<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Drafted
     found.held[drafter] += stats.accepted_tokens.get() - before.1;
 }
 
-/// The hash model, with recurrent states and without.
+/// The hash model, with recurrent states, with a window, and with neither.
 #[cfg(test)]
 mod over_hashes {
     use std::sync::OnceLock;
@@ -568,7 +568,14 @@ mod over_hashes {
     type Hashes = Desk<HashModel<VOCAB>>;
 
     fn desk(snapshots: usize) -> Hashes {
-        let limits = Hashes::limits(&TINY, snapshots);
+        desk_of(Hashes::limits(&TINY, snapshots))
+    }
+
+    fn windowed_desk(snapshots: usize) -> Hashes {
+        desk_of(sim::windowed(Hashes::limits(&TINY, snapshots), 100))
+    }
+
+    fn desk_of(limits: Limits) -> Hashes {
         Desk::with_tiers(limits, HashModel::new(&limits))
     }
 
@@ -577,11 +584,14 @@ mod over_hashes {
 
     #[test]
     fn what_is_kept_of_a_prompt_changes_no_bit() {
-        for (snapshots, model) in [(0, "hashes without states"), (6, "hashes with states")] {
-            let count = ROUNDS * (CACHES.len() * shared_lengths().len()) as u64;
-            let found: Prefixes = spread(count, || desk(snapshots), prefix);
+        let count = ROUNDS * (CACHES.len() * shared_lengths().len()) as u64;
+        let report = |desk: fn() -> Hashes, model| {
+            let found: Prefixes = spread(count, desk, prefix);
             found.report(model);
-        }
+        };
+        report(|| desk(0), "hashes without states");
+        report(|| desk(6), "hashes with states");
+        report(|| windowed_desk(6), "hashes with a window");
     }
 
     /// Milliseconds since the start of a test.
@@ -647,14 +657,18 @@ mod over_hashes {
         let trial = |desk: &mut Hashes, number, found: &mut Chunks| {
             chunks(desk, 1 + number as usize, found);
         };
-        let found: Chunks = spread(few_or_many(300, 1500), || desk(6), trial);
-        found.report("hashes");
+        for desk in [desk, windowed_desk] {
+            let found: Chunks = spread(few_or_many(300, 1500), || desk(6), trial);
+            found.report("hashes");
+        }
     }
 
     #[test]
     fn drafts_change_no_bit() {
         let count = few_or_many(10, 2500) * DRAFT_WAYS;
-        let found: Drafted = spread(count, || desk(6), drafted);
-        found.report("hashes");
+        for desk in [desk, windowed_desk] {
+            let found: Drafted = spread(count, || desk(6), drafted);
+            found.report("hashes");
+        }
     }
 }

@@ -12,6 +12,7 @@ use std::fmt;
 use crate::ops::{CELL, ONE_BY_ONE};
 use crate::target::{
     DRAFTS, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, TOP_K, VOCAB,
+    WINDOW,
 };
 use step::executor::{
     BlockTable, DeviceError, Draw, Executor, Kept, PageId, Ranked, Rows, Slot, States, TokenId,
@@ -20,6 +21,7 @@ use step::ranking::{all_finite, argmax, most_likely};
 
 use super::Runner;
 use super::Runs;
+use super::session::window_ring;
 
 /// How much is tried.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +65,8 @@ type Trace = Vec<(TokenId, u64)>;
 struct Sequence {
     slot: Slot,
     pages: Vec<PageId>,
+    /// Pages of the windowed group that take turns; none: as many as of all positions.
+    ring: Option<Vec<PageId>>,
     prompt: Vec<TokenId>,
     /// Tokens that are computed already, and the state behind them.
     begin: Option<(usize, Slot)>,
@@ -71,6 +75,11 @@ struct Sequence {
 }
 
 impl Sequence {
+    /// Block table of the windowed group.
+    fn window(&self) -> BlockTable<'_> {
+        BlockTable::whole(self.ring.as_ref().unwrap_or(&self.pages))
+    }
+
     /// States of the rows from `start` to `end`.
     fn states(&self, start: usize, end: usize) -> States {
         let begin = self.begin.filter(|(tokens, _)| *tokens == start);
@@ -200,6 +209,7 @@ pub fn bit_rules<B: Runs>(
     batches(runner, &sequences, extent, (trial, &mut seen))?;
     cuts(runner, extent, (trial, &mut seen))?;
     resumes(runner, extent, trial)?;
+    rings(runner, extent, trial)?;
     drafts::drafts(runner, extent, trial)?;
     drafts::predictions(runner, extent, trial)?;
     moves::moves(runner, trial)?;
@@ -215,6 +225,7 @@ fn sequences(trial: &mut impl Trial, extent: Extent) -> Vec<Sequence> {
             .map(|page| PageId(page as u32))
             .collect(),
         prompt: prompt(trial, 1 + index * 37 % PROMPT_MAX),
+        ring: None,
         begin: None,
         kept: None,
     };
@@ -274,6 +285,7 @@ fn cuts<B: Runs>(
             .map(PageId)
             .collect(),
         prompt: prompt(trial, length),
+        ring: None,
         begin: None,
         kept: None,
     };
@@ -320,6 +332,7 @@ fn resumes<B: Runs>(
             slot: Slot(0),
             pages: pages(0, length + STEPS),
             prompt: prompt(trial, length.min(longest)),
+            ring: None,
             begin: None,
             kept: None,
         };
@@ -334,6 +347,40 @@ fn resumes<B: Runs>(
         prefill(runner, &donor, || chunk(PREFILL_TOKENS))?;
         let found = in_chunks(runner, &resumed, STEPS, || chunk(PREFILL_TOKENS))?;
         compared.add(&found, &wanted);
+    }
+    trial.tell(compared);
+    Ok(())
+}
+
+/// Sequences whose pages of a window are given to later positions behind it.
+fn rings<B: Runs>(
+    runner: &mut Runner<B>,
+    extent: Extent,
+    trial: &mut impl Trial,
+) -> Result<(), DeviceError> {
+    const STEPS: usize = 2 * PAGE;
+    if WINDOW.is_none() {
+        return Ok(());
+    }
+    let length = CUT_PROMPT_MAX.min(MAX_CONTEXT - STEPS);
+    let case = format!("{} rings", extent.cuts);
+    let mut compared = Tried::nothing(&case, "pages behind a window reused = kept");
+    for _ in 0..extent.cuts {
+        let whole = Sequence {
+            slot: Slot(0),
+            pages: pages(0, length + STEPS),
+            ring: None,
+            prompt: prompt(trial, length),
+            begin: None,
+            kept: None,
+        };
+        let wanted = in_chunks(runner, &whole, STEPS, || PREFILL_TOKENS)?;
+        let ring = Sequence {
+            ring: Some(window_ring(0, length + STEPS, PREFILL_TOKENS)),
+            ..whole
+        };
+        let chunk = || (1 + trial.below(PREFILL_TOKENS / CELL)) * CELL;
+        compared.add(&in_chunks(runner, &ring, STEPS, chunk)?, &wanted);
     }
     trial.tell(compared);
     Ok(())
@@ -355,6 +402,7 @@ fn resumption(whole: &Sequence, shared: usize, more: usize) -> (Sequence, Sequen
             .chain(others)
             .copied()
             .collect(),
+        ring: None,
         begin: None,
         kept,
     };
@@ -368,6 +416,7 @@ fn resumption(whole: &Sequence, shared: usize, more: usize) -> (Sequence, Sequen
             .chain(own)
             .collect(),
         prompt: whole.prompt.clone(),
+        ring: None,
         begin: Some(kept.unwrap_or((shared, Slot(2 % MAX_SEQUENCES as u32)))),
         kept: None,
     };
@@ -396,7 +445,7 @@ fn replies<B: Runs>(
             start: sequence.prompt.len() + step,
             tokens: std::slice::from_ref(token),
             pages: &sequence.pages,
-            window: BlockTable::whole(&sequence.pages),
+            window: sequence.window(),
             behind: &[],
             logits: 1,
         });
@@ -430,7 +479,7 @@ fn prefill_all<B: Runs>(
             start: 0,
             tokens: &sequence.prompt,
             pages: &sequence.pages,
-            window: BlockTable::whole(&sequence.pages),
+            window: sequence.window(),
             behind: &[],
             logits: 1,
         });
@@ -457,7 +506,7 @@ fn in_chunks<B: Runs>(
             start: sequence.prompt.len() + step,
             tokens: &[trace[step].0],
             pages: &sequence.pages,
-            window: BlockTable::whole(&sequence.pages),
+            window: sequence.window(),
             behind: &[],
             logits: 1,
         };
@@ -482,7 +531,7 @@ fn prefill<B: Runs>(
             start: done,
             tokens: &sequence.prompt[done..end],
             pages: &sequence.pages,
-            window: BlockTable::whole(&sequence.pages),
+            window: sequence.window(),
             behind: &[],
             logits: usize::from(end == length),
         };

@@ -13,13 +13,20 @@ use super::runner::VERIFIED_MAX;
 use super::{Runs, decoder, pools};
 use crate::ops::{Bound, Footprint, HostMemory, RANKED};
 use crate::ops::{ENDS_MAX, LOGITS_ROWS_MAX};
+use crate::shapes::PageGroup;
 use crate::target::{
-    self, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, Role, SNAPSHOTS, STATES, Site, VOCAB,
+    self, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, Role, SNAPSHOTS, STATES, Site, VOCAB, WINDOW,
 };
 use crate::weights::Layout;
 
 /// Pages that one sequence may fill: with fewer there is no server.
 pub const PAGES_MIN: usize = MAX_CONTEXT / PAGE;
+
+/// Pages of the windowed group.
+const WINDOW_PAGES: usize = match WINDOW {
+    Some(window) => window.pages,
+    None => 0,
+};
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
@@ -35,7 +42,9 @@ pub struct Entry {
 pub struct Plan {
     /// KV pages of `PAGE` tokens, from `PAGES_MIN` to `KV_PAGES`.
     pub pages: usize,
-    buffers: [Entry; 6],
+    /// Pages of the windowed group.
+    window_pages: usize,
+    buffers: [Entry; 7],
     /// What the device's driver takes beside buffers, at most, and the server where they lie in the
     /// same memory.
     others: [Entry; 4],
@@ -80,15 +89,34 @@ impl Plan {
         room: Option<u64>,
         model: Layout,
     ) -> Result<Plan, TooLittle> {
+        Plan::fitting::<B>(room, model, |pages| [pages, WINDOW_PAGES])
+    }
+
+    /// [`Plan::within`], with as many pages of each group: of every position of whatever sequences
+    /// there is one in each. For trials, whose sequences have no engine that frees pages.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn whole_within<B: Runs + Footprint>(
+        room: Option<u64>,
+        model: Layout,
+    ) -> Result<Plan, TooLittle> {
+        Plan::fitting::<B>(room, model, |pages| [pages; 2])
+    }
+
+    /// With the most pages that fit, which come with those of the windowed group.
+    fn fitting<B: Runs + Footprint>(
+        room: Option<u64>,
+        model: Layout,
+        of_groups: impl Fn(usize) -> [usize; 2],
+    ) -> Result<Plan, TooLittle> {
         let room = Room::of::<B>(room);
-        let least = Plan::of::<B>(model, PAGES_MIN, room);
-        let others = least.bytes() - taken::<B>([caches::<B>(model, PAGES_MIN)]);
-        let fits = |pages: &usize| {
-            let caches = taken::<B>([caches::<B>(model, *pages)]);
-            room.bytes.is_none_or(|bytes| others + caches <= bytes)
-        };
+        let bytes = |pages| taken::<B>(caches::<B>(model, of_groups(pages)));
+        let least = Plan::of::<B>(model, of_groups(PAGES_MIN), room);
+        let others = least.bytes() - bytes(PAGES_MIN);
+        let fits = |pages: &usize| room.bytes.is_none_or(|room| others + bytes(*pages) <= room);
         match (PAGES_MIN..=KV_PAGES).rev().find(fits) {
-            Some(pages) => Ok(Plan::of::<B>(model, pages, room)),
+            Some(pages) => Ok(Plan::of::<B>(model, of_groups(pages), room)),
             None => Err(TooLittle {
                 needed: least.bytes(),
                 room,
@@ -97,25 +125,34 @@ impl Plan {
         }
     }
 
-    /// With all pages of the target, whatever is free.
+    /// With all pages of the target, as many of each group, whatever is free.
     pub fn largest<B: Runs + Footprint>(model: Layout) -> Plan {
-        Plan::of::<B>(model, KV_PAGES, Room::of::<B>(None))
+        Plan::of::<B>(model, [KV_PAGES; 2], Room::of::<B>(None))
     }
 
-    fn of<B: Runs + Footprint>(model: Layout, pages: usize, room: Room) -> Plan {
+    /// Pages of each group.
+    pub fn page_counts(&self) -> [usize; 2] {
+        [self.pages, self.window_pages]
+    }
+
+    fn of<B: Runs + Footprint>(model: Layout, pages: [usize; 2], room: Room) -> Plan {
         let entry = |name, bytes| Entry { name, bytes };
         // States share a buffer, whose rounding is not a sum of its parts'.
-        let state = pools::piece_bytes::<B>(model).state;
+        let state = pools::state_bytes::<B>(model);
         let states = |first, end| {
             let upto = |states| taken::<B>([(states * state) as u64]);
             upto(end) - upto(first)
         };
         let drafts = MAX_SEQUENCES + SNAPSHOTS;
+        let [caches, windows] = caches::<B>(model, pages).map(|bytes| taken::<B>([bytes]));
+        let [pages, window_pages] = pages;
         Plan {
             pages,
+            window_pages,
             buffers: [
                 entry("weights, at most", taken::<B>(weights::<B>(model))),
-                entry("KV pages", taken::<B>([caches::<B>(model, pages)])),
+                entry("KV pages", caches),
+                entry("KV of windows", windows),
                 entry("recurrent states", states(0, MAX_SEQUENCES)),
                 entry("snapshots", states(MAX_SEQUENCES, drafts)),
                 entry("states of drafts", states(drafts, STATES)),
@@ -251,9 +288,13 @@ fn taken<B: Footprint>(buffers: impl IntoIterator<Item = u64>) -> u64 {
     buffers.into_iter().map(B::buffer_bytes).sum()
 }
 
-/// The buffer of so many KV pages.
-fn caches<B: Runs>(model: Layout, pages: usize) -> u64 {
-    (pages * pools::piece_bytes::<B>(model).page) as u64
+/// Buffers of so many KV pages of each group.
+fn caches<B: Runs>(model: Layout, [pages, windows]: [usize; 2]) -> [u64; 2] {
+    let bytes = |pages, group| (pages * pools::page_bytes::<B>(model, group)) as u64;
+    [
+        bytes(pages, PageGroup::Whole),
+        bytes(windows, PageGroup::Window),
+    ]
 }
 
 /// The first of the roles whose matrices at a site are loaded into one buffer.
@@ -339,6 +380,7 @@ mod tests {
 
     /// What a plan with so many pages takes.
     fn bytes_with(pages: usize) -> u64 {
+        let pages = [pages, WINDOW_PAGES];
         Plan::of::<Backend>(model(), pages, Room::of::<Backend>(None)).bytes()
     }
 
@@ -351,11 +393,12 @@ mod tests {
             assert_eq!(lines.contains(entry.name), entry.bytes > 0, "{lines}");
         }
         for entry in &plan.buffers {
-            let keeps = pools::piece_bytes::<Backend>(model()).state > 0;
+            let keeps = pools::state_bytes::<Backend>(model()) > 0;
             let is_none = match entry.name {
                 "snapshots" => SNAPSHOTS == 0 || !keeps,
                 "states of drafts" => target::DRAFTS == 0 || !keeps,
                 "recurrent states" => !keeps,
+                "KV of windows" => WINDOW_PAGES == 0,
                 _ => false,
             };
             assert_eq!(entry.bytes == 0, is_none, "{}", entry.name);

@@ -35,6 +35,7 @@ pub use ledger::{Plan, TooLittle};
 pub use oracle::{Fed, LayerFinding, OracleError, oracle};
 pub use runner::{ROWS_MAX, Runner};
 pub use selfcheck::{Mismatch, Report, TOLERANCE_F32, Tolerance, selfcheck};
+pub use session::{rings_fitting, window_ring};
 pub use stacks::{Stack, stacks};
 pub use text_check::{
     TEXT, TEXT_TOKENS, TextBound, TextMismatch, TextReport, check_text, draw_tokens,

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use crate::ops::LOGITS_ROWS_MAX;
 use crate::ops::{Batch, cap};
+use crate::shapes::PageGroup;
 use crate::target::{HIDDEN, LAYERS, PAGE, PREFILL_TOKENS, Role, Site, VOCAB, blocks_at};
 use crate::weights::{Checkpoint, Layout, WeightsError};
 use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
@@ -20,7 +21,7 @@ use super::Runs;
 use super::blocks::{Kept, Loader, ROUTED, ROUTER_LOGITS, Shape};
 use super::decoder::{Layer, Part, Scratch};
 use super::runner::Runner;
-use super::session::most_likely;
+use super::session::{most_likely, window_ring};
 
 /// Tokens that are compared, at most: enough for every expert of a layer of 256 to be visited by
 /// some, and for pages and cells to be crossed. A build for debugging runs a part.
@@ -320,13 +321,17 @@ fn steps(
 ) -> Result<(), DeviceError> {
     let prompt = tokens.len() - decoded(tokens);
     let pages = pages(0, tokens.len());
+    let window = window_ring(0, tokens.len(), PREFILL_TOKENS);
     let mut done = 0;
     while done < tokens.len() {
         let end = match done < prompt {
             true => prompt.min(done + PREFILL_TOKENS),
             false => done + 1,
         };
-        step(rows(0, done, &tokens[done..end], &pages))?;
+        step(Rows {
+            window: BlockTable::whole(&window),
+            ..rows(0, done, &tokens[done..end], &pages)
+        })?;
         done = end;
     }
     Ok(())
@@ -401,7 +406,10 @@ impl<R: Fed> Reference<R> {
         device: &Trace,
         far: &Far<'_>,
     ) -> Result<LayerFinding, OracleError> {
-        let pages = self.batch.page_count().max(far.tokens.len().div_ceil(PAGE));
+        let pages = self
+            .batch
+            .page_count(PageGroup::Whole)
+            .max(far.tokens.len().div_ceil(PAGE));
         let mut layer = Layer::load(&mut Loader {
             ops: &mut self.ops,
             checkpoint,

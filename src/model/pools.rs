@@ -1,27 +1,35 @@
-//! Memory of what sequences leave behind: KV pages and recurrent states. What all layers have of a
-//! page, or of a state, is a piece, which is saved and restored as one.
+//! Memory of what sequences leave behind: KV pages of each group, and recurrent states. What all
+//! layers of a group have of a page, or all layers of a state, is a piece, which is saved and
+//! restored as one.
+//!
+//! Each group has pages of its own number: memory is split when the server starts. A window's are
+//! as many as sequences, a step's prompts and snapshots can ever need at once (`step::Window`), so
+//! a step never waits for one; what is left goes to the group of all positions.
 
 use super::Runs;
-use crate::ops::{Copied, Place};
-use crate::target::STATES;
+use crate::ops::{Copied, PAGE_GROUPS, Place};
+use crate::shapes::PageGroup;
+use crate::target::{STATES, WINDOW};
 use crate::weights::Layout;
 use step::executor::DeviceError;
 use step::transfer::{PIECE_ALIGN, Piece, PieceBytes, Transfer};
 
-/// Bytes of a model's pieces.
-pub fn piece_bytes<B: Runs>(model: Layout) -> PieceBytes {
-    let sum = |of_layers: usize| of_layers.next_multiple_of(PIECE_ALIGN);
-    let blocks = || model.blocks();
-    PieceBytes {
-        page: sum(blocks().map(|block| block.page_bytes::<B>()).sum()),
-        state: sum(blocks().flat_map(|block| block.state_bytes::<B>()).sum()),
-    }
+/// Bytes of a page in each group; of one that the model does not have, none.
+pub fn page_bytes<B: Runs>(model: Layout, group: PageGroup) -> usize {
+    let of_blocks = model.blocks().map(|block| block.page_bytes::<B>(group));
+    of_blocks.sum::<usize>().next_multiple_of(PIECE_ALIGN)
 }
 
-/// Ranges of each layer's keys and values in a page, and of each matrix and each convolution's tail
-/// in a state.
+/// Bytes of a recurrent state; 0 without one.
+pub fn state_bytes<B: Runs>(model: Layout) -> usize {
+    let of_blocks = model.blocks().flat_map(|block| block.state_bytes::<B>());
+    of_blocks.sum::<usize>().next_multiple_of(PIECE_ALIGN)
+}
+
+/// Ranges of each layer's keys and values in a page of each group, and of each matrix and each
+/// convolution's tail in a state.
 #[cfg(test)]
-pub fn parts<B: Runs>(model: Layout) -> [Vec<std::ops::Range<usize>>; 2] {
+pub fn parts<B: Runs>(model: Layout) -> [Vec<std::ops::Range<usize>>; 3] {
     let ranges = |all: Vec<usize>| {
         let mut end = 0;
         let range = |bytes: &usize| {
@@ -33,73 +41,88 @@ pub fn parts<B: Runs>(model: Layout) -> [Vec<std::ops::Range<usize>>; 2] {
             .filter(|range| !range.is_empty())
             .collect()
     };
+    let page = |group| {
+        let of_blocks = model.blocks().map(|block| block.page_bytes::<B>(group));
+        ranges(of_blocks.collect())
+    };
     let states = model.blocks().flat_map(|block| block.state_bytes::<B>());
-    [
-        ranges(
-            model
-                .blocks()
-                .map(|block| block.page_bytes::<B>())
-                .collect(),
-        ),
-        ranges(states.copied().collect()),
-    ]
+    let states = ranges(states.copied().collect());
+    [page(PageGroup::Whole), page(PageGroup::Window), states]
 }
 
 /// The pieces of a model.
 pub struct Pools<P> {
-    bytes: PieceBytes,
-    /// Pieces that there are, and the memory of states if the model has some.
-    pages: (usize, P),
-    states: Option<P>,
+    pages: [Pool<P>; PAGE_GROUPS],
+    states: Pool<P>,
+}
+
+/// Pieces of one kind.
+struct Pool<P> {
+    count: usize,
+    /// Bytes of a piece.
+    bytes: usize,
+    /// None if a piece has no bytes.
+    memory: Option<P>,
     /// Parts that layers have by now, in the order of the layers.
-    of_pages: Vec<Place<P>>,
-    of_states: Vec<Place<P>>,
+    places: Vec<Place<P>>,
 }
 
 impl<P: Clone> Pools<P> {
-    /// Takes the memory of `pages` pages and of all states.
+    /// Takes the memory of so many pages of each group, and of all states.
     pub fn new<B: Runs<Pool = P>>(
         ops: &B,
         model: Layout,
-        pages: usize,
+        pages: [usize; 2],
     ) -> Result<Pools<P>, DeviceError> {
-        let bytes = piece_bytes::<B>(model);
-        let states = (bytes.state > 0).then(|| ops.pool(STATES, bytes.state));
+        let groups = [PageGroup::Whole, PageGroup::Window];
+        let mut pools = Vec::with_capacity(PAGE_GROUPS);
+        for (group, count) in groups.into_iter().zip(pages).take(PAGE_GROUPS) {
+            pools.push(Pool::new(ops, count, page_bytes::<B>(model, group))?);
+        }
+        let pages = pools.try_into().ok().expect("a pool of each group");
         Ok(Pools {
-            bytes,
-            pages: (pages, ops.pool(pages, bytes.page)?),
-            states: states.transpose()?,
-            of_pages: Vec::new(),
-            of_states: Vec::new(),
+            pages,
+            states: Pool::new(ops, STATES, state_bytes::<B>(model))?,
         })
     }
 
+    /// Bytes of pieces as a tier keeps them.
     pub fn bytes(&self) -> PieceBytes {
-        self.bytes
+        let window = self.pages.get(PageGroup::Window as usize);
+        let window = window.map_or(0, |pool| pool.bytes);
+        let snapshot = WINDOW.map_or(0, |of| of.snapshot_pages()) * window;
+        assert!(
+            snapshot == 0 || self.states.bytes == 0,
+            "a model has states or a window"
+        );
+        PieceBytes {
+            page: self.pages[0].bytes,
+            state: self.states.bytes + snapshot,
+            window,
+        }
     }
 
-    /// The next layer's part of each page.
-    pub fn page(&mut self, bytes: usize) -> Place<P> {
-        let (count, pool) = &self.pages;
-        give(&mut self.of_pages, pool, [*count, bytes, self.bytes.page])
+    /// The next layer's part of each page of a group.
+    pub fn page(&mut self, group: PageGroup, bytes: usize) -> Place<P> {
+        self.pages[group as usize].give(bytes)
     }
 
     /// The next layer's part of each state.
     #[cfg_attr(not(has = "delta"), expect(dead_code, reason = "no layer has a state"))]
     pub fn state(&mut self, bytes: usize) -> Place<P> {
-        let pool = self.states.as_ref().expect("a model with states");
-        give(&mut self.of_states, pool, [STATES, bytes, self.bytes.state])
+        self.states.give(bytes)
     }
 
     /// Transfers as a device copies them.
     pub fn copied(&self, transfers: &[Transfer]) -> Vec<Copied<'_, P>> {
         let copied = |transfer: &Transfer| {
-            let (places, piece) = match transfer.piece {
-                Piece::Page(page) => (&self.of_pages, page.0),
-                Piece::State(slot) => (&self.of_states, slot.0),
+            let (pool, piece) = match transfer.piece {
+                Piece::Page(page) => (&self.pages[0], page.0),
+                Piece::Window(page) => (&self.pages[PAGE_GROUPS - 1], page.0),
+                Piece::State(slot) => (&self.states, slot.0),
             };
             Copied {
-                places,
+                places: &pool.places,
                 piece: piece as usize,
                 at: transfer.at,
             }
@@ -108,19 +131,27 @@ impl<P: Clone> Pools<P> {
     }
 }
 
-/// The next layer's place in a pool: `bytes` of each of `count` pieces, which have `all`.
-fn give<P: Clone>(
-    given: &mut Vec<Place<P>>,
-    pool: &P,
-    [count, bytes, all]: [usize; 3],
-) -> Place<P> {
-    let before: usize = given.iter().map(|place| place.stride).sum();
-    assert!(before + bytes <= all, "a layer that no plan has");
-    let place = Place {
-        pool: pool.clone(),
-        at: before * count,
-        stride: bytes,
-    };
-    given.push(place.clone());
-    place
+impl<P: Clone> Pool<P> {
+    fn new<B: Runs<Pool = P>>(ops: &B, count: usize, bytes: usize) -> Result<Self, DeviceError> {
+        let memory = (bytes > 0).then(|| ops.pool(count, bytes));
+        Ok(Pool {
+            count,
+            bytes,
+            memory: memory.transpose()?,
+            places: Vec::new(),
+        })
+    }
+
+    /// The next layer's part of each piece.
+    fn give(&mut self, bytes: usize) -> Place<P> {
+        let before: usize = self.places.iter().map(|place| place.stride).sum();
+        assert!(before + bytes <= self.bytes, "a layer that no plan has");
+        let place = Place {
+            pool: self.memory.clone().expect("it has bytes"),
+            at: before * self.count,
+            stride: bytes,
+        };
+        self.places.push(place.clone());
+        place
+    }
 }

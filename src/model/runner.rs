@@ -6,6 +6,7 @@ use std::sync::mpsc::Receiver;
 use super::Runs;
 use crate::ops::{Batch, Hidden, ONE_BY_ONE, Program, RANKED, Side};
 use crate::ops::{ENDS_MAX, LOGITS_ROWS_MAX};
+use crate::shapes::PageGroup;
 use crate::target;
 use crate::weights::{Checkpoint, Stage, WeightsError};
 use step::executor::{
@@ -67,7 +68,7 @@ impl<B: Runs> Runner<B> {
         plan: &Plan,
     ) -> Result<Runner<B>, WeightsError> {
         checkpoint.progress().enter(Stage::Loading);
-        let mut pools = Pools::new(&ops, checkpoint.layout(), plan.pages)?;
+        let mut pools = Pools::new(&ops, checkpoint.layout(), plan.page_counts())?;
         let model = decoder::load(&mut ops, checkpoint, &mut pools)?;
         checkpoint.check_unchanged()?;
         let scratch = Scratch::new(&ops, checkpoint.layout())?;
@@ -80,7 +81,7 @@ impl<B: Runs> Runner<B> {
             model,
             pools,
             scratch,
-            batch: Batch::new(plan.pages),
+            batch: Batch::of_groups(plan.page_counts()),
             ahead: Batch::ahead(plan.pages),
             asked: (0, 0),
             predicted: false,
@@ -356,7 +357,7 @@ impl<B: Runs> Executor for Runner<B> {
     const PATIENCE: Option<Patience> = B::PATIENCE;
 
     fn pages(&self) -> Option<usize> {
-        Some(self.batch.page_count())
+        Some(self.batch.page_count(PageGroup::Whole))
     }
 
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {

@@ -1,6 +1,7 @@
 //! Sequences driven straight through an executor: golden replay, checks and measurements.
 
-use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE};
+use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, WINDOW};
+use step::Window;
 use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 
 /// A sequence in a slot on pages of its own. Nothing but sessions may use the executor meanwhile.
@@ -9,6 +10,7 @@ pub struct Session {
     from: Slot,
     slot: Slot,
     pages: Vec<PageId>,
+    window: Vec<PageId>,
     len: usize,
 }
 
@@ -26,6 +28,7 @@ impl Session {
             from: Slot(index as u32),
             slot: Slot(index as u32),
             pages: pages.map(|page| PageId(page as u32)).collect(),
+            window: window_ring(index, tokens, PREFILL_TOKENS),
             len: 0,
         }
     }
@@ -37,6 +40,7 @@ impl Session {
             from: self.slot,
             slot,
             pages: self.pages.clone(),
+            window: self.window.clone(),
             len: self.len,
         }
     }
@@ -52,7 +56,7 @@ impl Session {
             start: self.len,
             tokens,
             pages: &self.pages[..held.min(self.pages.len())],
-            window: BlockTable::whole(&self.pages[..held.min(self.pages.len())]),
+            window: BlockTable::whole(&self.window),
             behind: &[],
             logits: 1,
         }
@@ -77,7 +81,29 @@ impl Session {
 /// Sequences of so many tokens that fit side by side.
 pub fn fitting<E: Executor>(executor: &E, tokens: usize) -> usize {
     let pages = executor.pages().unwrap_or(usize::MAX);
-    MAX_SEQUENCES.min(pages / tokens.div_ceil(PAGE))
+    let fit = MAX_SEQUENCES.min(pages / tokens.div_ceil(PAGE));
+    fit.min(rings_fitting(tokens, PREFILL_TOKENS))
+}
+
+/// Block table of the windowed group for one of sequences side by side that no engine runs, each of
+/// so many tokens, and of so many rows in a step: a few pages of its own take turns. Empty if the
+/// model has no such group.
+pub fn window_ring(index: usize, tokens: usize, rows: usize) -> Vec<PageId> {
+    let Some(window) = WINDOW else { return vec![] };
+    let pages = ring_pages(&window, tokens, rows);
+    let page = |at: usize| PageId((index * pages + at % pages) as u32);
+    (0..tokens.div_ceil(PAGE)).map(page).collect()
+}
+
+/// Rings of so many tokens and rows that there are pages for.
+pub fn rings_fitting(tokens: usize, rows: usize) -> usize {
+    let rings = |window: Window| window.pages / ring_pages(&window, tokens, rows);
+    WINDOW.map_or(usize::MAX, rings)
+}
+
+fn ring_pages(window: &Window, tokens: usize, rows: usize) -> usize {
+    let most = window.sequence_pages() + rows.div_ceil(PAGE);
+    most.min(tokens.div_ceil(PAGE))
 }
 
 /// Appends a token to each session in one step; the logits are in the order of `sessions`.

@@ -7,9 +7,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use step::{Facts, ToolFormat};
+use step::{Facts, ToolFormat, Window};
 
 use crate::blocks::Shape;
+use crate::shapes::{Attention, PageGroup, largest};
 
 #[path = "../../build/manifest/src/facts.rs"]
 mod facts;
@@ -68,6 +69,23 @@ pub fn blocks_at(site: Site) -> [Option<Shape>; 2] {
 
 const _: () = assert!(PAGE == step::PAGE, "engines and kernels cut prompts alike");
 
+/// Positions of the window whose layers have pages of their own; 0 without one.
+const PAGE_WINDOW: usize = largest(&each_attention![A => match <A as Attention>::PAGES {
+    PageGroup::Whole => 0,
+    PageGroup::Window => <A as Attention>::WINDOW.expect("a window has positions"),
+}]);
+
+/// Pages of the windowed group, if the model has one.
+pub const WINDOW: Option<Window> = match PAGE_WINDOW {
+    0 => None,
+    positions => Some(Window::of(
+        positions,
+        MAX_SEQUENCES,
+        PREFILL_TOKENS,
+        SNAPSHOTS,
+    )),
+};
+
 /// Facts of this target that serving must know.
 pub static FACTS: Facts = Facts {
     hardware: HARDWARE,
@@ -80,6 +98,7 @@ pub static FACTS: Facts = Facts {
     sequences: MAX_SEQUENCES,
     states: STATES,
     snapshots: SNAPSHOTS,
+    window: WINDOW,
     drafts: DRAFTS,
     queued: MAX_QUEUED,
     prefill_tokens: PREFILL_TOKENS,

@@ -162,18 +162,20 @@ fn what_is_saved_of_a_sequence_has_every_layer() {
         moved.restored(&mut runner, &begun).unwrap() == wanted
     };
     assert!(goes_on(&[]));
-    let [of_page, of_state] = pools::parts::<Cpu>(weights::Layout::whole());
-    let pages = (0..len - bytes.state).step_by(bytes.page);
+    let [of_page, of_window, of_state] = pools::parts::<Cpu>(weights::Layout::whole());
+    let state = if of_state.is_empty() { 0 } else { bytes.state };
+    let count = (len - state) / (bytes.page + bytes.window);
     assert!(!of_page.is_empty());
-    for part in &of_page {
-        let parts: Vec<_> = pages.clone().map(|page| (page, part)).collect();
-        assert!(!goes_on(&parts), "{part:?} of pages");
-    }
-    for part in &of_state {
-        assert!(
-            !goes_on(&[(len - bytes.state, part)]),
-            "{part:?} of the state"
-        );
+    for (first, each, count, parts) in [
+        (0, bytes.page, count, of_page),
+        (count * bytes.page, bytes.window, count, of_window),
+        (len - state, state, 1, of_state),
+    ] {
+        for part in &parts {
+            let pieces = (0..count).map(|piece| (first + piece * each, part));
+            let pieces: Vec<_> = pieces.collect();
+            assert!(!goes_on(&pieces), "{part:?} from {first} on");
+        }
     }
 }
 
@@ -384,7 +386,7 @@ struct Left {
 /// States behind each part of a model's forward pass over a page of tokens.
 fn left_of_parts(checkpoint: &weights::Checkpoint) -> Vec<Left> {
     let mut ops = Cpu::new(2);
-    let mut pools = Pools::new(&ops, checkpoint.layout(), KV_PAGES).unwrap();
+    let mut pools = Pools::new(&ops, checkpoint.layout(), [KV_PAGES; 2]).unwrap();
     let mut model = decoder::load(&mut ops, checkpoint, &mut pools).unwrap();
     let mut scratch = decoder::Scratch::new(&ops, checkpoint.layout()).unwrap();
     let tokens: Vec<_> = (0..PAGE).map(|at| (at * 7919 % VOCAB) as TokenId).collect();

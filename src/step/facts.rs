@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::PAGE;
 use crate::executor::TokenId;
+use crate::{PAGE, Window};
 
 /// Syntax in which a model calls tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +38,11 @@ pub struct Facts {
     pub sequences: usize,
     /// Recurrent states: of sequences, then snapshots for prompts to come, then of drafts.
     pub states: usize,
-    /// Recurrent states kept for prompts to come.
+    /// Recurrent states kept for prompts to come; of a model with a window, beginnings whose last
+    /// pages are.
     pub snapshots: usize,
+    /// Pages of the windowed group, if the model has one.
+    pub window: Option<Window>,
     /// Draft tokens of all sequences that one step may verify.
     pub drafts: usize,
     /// Requests that may wait for a slot.
@@ -97,6 +100,16 @@ impl Facts {
             self.context.is_multiple_of(PAGE),
             "page tables have whole pages"
         );
+        if let Some(Window { positions, pages }) = self.window {
+            let needed = Window::of(
+                positions,
+                self.sequences,
+                self.prefill_tokens,
+                self.snapshots,
+            );
+            assert!(pages >= needed.pages, "a step never waits for a page");
+            assert!(self.snapshots > 0, "prompts go on from what is kept");
+        }
         assert!(
             self.kv_pages * PAGE >= self.context,
             "the longest request that is accepted must fit"

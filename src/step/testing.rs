@@ -16,6 +16,7 @@ pub static TINY: Facts = Facts {
     sequences: 16,
     states: 74,
     snapshots: 44,
+    window: None,
     drafts: 14,
     queued: 64,
     prefill_tokens: 256,

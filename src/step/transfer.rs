@@ -7,10 +7,13 @@ use crate::executor::{PageId, Slot};
 /// Part of a sequence that is copied as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Piece {
-    /// Keys and values of a page in all layers, those of the prediction layer among them.
+    /// Keys and values of a page in all layers of the group of all positions, those of the
+    /// prediction layer among them.
     Page(PageId),
     /// A recurrent state of all layers.
     State(Slot),
+    /// Keys and values of a page of the windowed group, in all layers of that.
+    Window(PageId),
 }
 
 /// Copy between a piece and the host's room, from `at` bytes behind the start of that.
@@ -24,8 +27,11 @@ pub struct Transfer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PieceBytes {
     pub page: usize,
-    /// 0 where the model has no states.
+    /// Bytes that a prompt goes on from beside its pages: a recurrent state, or as many pages of
+    /// the windowed group as a snapshot has. 0 where the model has neither.
     pub state: usize,
+    /// A page of the windowed group; 0 where the model has none.
+    pub window: usize,
 }
 
 /// Alignment of pieces in the host's room, bytes: that of a direct read of a disk.
@@ -54,6 +60,7 @@ impl PieceBytes {
         match piece {
             Piece::Page(_) => self.page,
             Piece::State(_) => self.state,
+            Piece::Window(_) => self.window,
         }
     }
 }

@@ -48,8 +48,8 @@ impl Window {
         (self.positions + SPLIT - 2) / PAGE
     }
 
-    /// Pages that a sequence has between two steps, at most: those before its next row, and those
-    /// of drafts that did not hold.
+    /// Pages that a sequence has in a step of a reply, at most, and between two steps: those before
+    /// its next row, and those of drafts.
     pub const fn sequence_pages(&self) -> usize {
         (self.positions + SPLIT - 2 + DEPTH_MAX + PAGE) / PAGE
     }

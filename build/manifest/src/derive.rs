@@ -54,12 +54,40 @@ impl Target {
         self.mixers().iter().filter(|&&each| each == mixer).count() as u64
     }
 
-    /// Bytes of keys and values of one token, decoder layers.
+    /// Bytes of keys and values of one token, decoder layers: of those that keep every position.
     pub fn kv_bytes_per_token(&self) -> u64 {
+        self.kv_bytes_of(|window| window.is_none() || self.page_window().is_none())
+    }
+
+    /// Bytes of keys and values of one token in layers whose pages are those of a window.
+    fn window_bytes_per_token(&self) -> u64 {
+        self.kv_bytes_of(|window| window.is_some() && self.page_window().is_some())
+    }
+
+    /// Bytes of keys and values of one token in layers of some windows.
+    fn kv_bytes_of(&self, window: impl Fn(Option<u64>) -> bool) -> u64 {
         let shapes = self.attentions().into_iter();
+        let of_group = shapes.filter(|each| window(each.facts.window));
         let of_layers =
-            shapes.map(|each| self.kv_bytes_in(&each.facts) * self.layers_of(each.mixer));
+            of_group.map(|each| self.kv_bytes_in(&each.facts) * self.layers_of(each.mixer));
         of_layers.sum()
+    }
+
+    /// Bytes of the windowed group's pages.
+    pub fn window_bytes(&self) -> u64 {
+        let (limits, prefill) = (&self.leaf.limits, self.leaf.steps.prefill);
+        self.window_bytes_for([limits.sequences, prefill, self.snapshots()])
+    }
+
+    /// Bytes of the windowed group's pages for so many sequences, prompt tokens of a step and
+    /// snapshots.
+    pub(crate) fn window_bytes_for(&self, limits: [u64; 3]) -> u64 {
+        let [sequences, prefill, snapshots] = limits.map(|limit| limit as usize);
+        let pages = |window| {
+            let window = step::Window::of(window as usize, sequences, prefill, snapshots);
+            (window.pages * step::PAGE) as u64
+        };
+        self.page_window().map_or(0, pages) * self.window_bytes_per_token()
     }
 
     /// Bytes of keys and values of one token, the prediction layer's included.
@@ -85,9 +113,16 @@ impl Target {
         self.leaf.limits.kv_tokens / self.leaf.limits.page
     }
 
-    /// Bytes of all KV pages, the prediction layer's included.
+    /// Bytes of all KV pages, the prediction layer's and those of a window included.
     pub fn kv_bytes(&self) -> u64 {
-        self.kv_pages() * self.leaf.limits.page * self.kv_bytes_per_token_of_all()
+        let pages = self.kv_pages() * self.leaf.limits.page;
+        pages * self.kv_bytes_per_token_of_all() + self.window_bytes()
+    }
+
+    /// Whether prompts go on only where something was kept of them beside their pages: a recurrent
+    /// state, or the last pages of a window.
+    pub(crate) fn keeps_snapshots(&self) -> bool {
+        self.layers_of(Mixer::Gdn) > 0 || self.page_window().is_some()
     }
 
     /// Recurrent states beside those of sequences.
@@ -102,9 +137,9 @@ impl Target {
 
     /// Recurrent states: of sequences, snapshots, and one for each draft.
     pub fn states(&self) -> u64 {
-        let drafts = match self.layers_of(Mixer::Gdn) {
-            0 => 0,
-            _ => self.drafts(),
+        let drafts = match self.keeps_snapshots() {
+            true => self.drafts(),
+            false => 0,
         };
         self.leaf.limits.sequences + self.snapshots() + drafts
     }

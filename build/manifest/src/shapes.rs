@@ -515,13 +515,23 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_values_of_a_token_are_those_of_each_layer_s_shape() {
+    fn tokens_take_pages_of_layers_over_all_positions_and_windows_those_of_the_others() {
         let target = repository(TWO);
         let (full, sliding) = (2 * 512 * 2, 2 * 2 * 256 * 2);
-        assert_eq!(target.kv_bytes_per_token(), full + 2 * sliding);
+        assert_eq!(target.kv_bytes_per_token(), full);
+        let limits = &target.leaf.limits;
+        let limits = [
+            limits.sequences,
+            target.leaf.steps.prefill,
+            target.snapshots(),
+        ];
+        let [sequences, prefill, snapshots] = limits.map(|limit| limit as usize);
+        let window = step::Window::of(100, sequences, prefill, snapshots);
+        let window = (window.pages * step::PAGE) as u64 * 2 * sliding;
+        assert_eq!(target.window_bytes(), window);
         assert_eq!(
             target.kv_bytes(),
-            target.leaf.limits.kv_tokens * (full + 2 * sliding)
+            target.leaf.limits.kv_tokens * full + window
         );
     }
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::run::drawn;
 use model::ops::ENDS_MAX;
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, SNAPSHOTS, STATES};
+use model::{rings_fitting, window_ring};
 use step::executor::{Ahead, BlockTable, DeviceError, Draw, Executor, PageId, Rows, Slot, States};
 
 /// Replies that have as many drafts each, all of which hold.
@@ -55,6 +56,7 @@ impl Drafted {
             && self.sequences + self.behind().concat().len() <= STATES
             && self.end() <= MAX_CONTEXT
             && self.sequences * self.end().div_ceil(PAGE) <= pages
+            && self.sequences <= rings_fitting(self.end(), self.each())
     }
 
     /// Page table of each sequence.
@@ -63,6 +65,12 @@ impl Drafted {
         let table = |index: usize| (index * each..(index + 1) * each).map(|id| PageId(id as u32));
         let sequences = 0..self.sequences;
         sequences.map(|index| table(index).collect()).collect()
+    }
+
+    /// Block table of each sequence in the windowed group, if the model has one.
+    fn windows(&self) -> Vec<Vec<PageId>> {
+        let ring = |index| window_ring(index, self.end(), self.each());
+        (0..self.sequences).map(ring).collect()
     }
 
     /// States behind the drafts of each sequence; none if the model has no states.
@@ -78,13 +86,14 @@ impl Drafted {
     /// Has `run` take the rows of a step. Each round has other tokens.
     fn with_rows<T>(&self, round: usize, run: impl FnOnce(&[Rows<'_>]) -> T) -> T {
         let (tokens, tables, behind) = (drawn(round, self.rows()), self.tables(), self.behind());
+        let windows = self.windows();
         let rows = tokens.chunks(self.each()).enumerate();
         let rows = rows.map(|(index, tokens)| Rows {
             states: States::own(Slot(index as u32)),
             start: self.context,
             tokens,
             pages: &tables[index],
-            window: BlockTable::whole(&tables[index]),
+            window: BlockTable::whole(&windows[index]),
             behind: &behind[index],
             logits: tokens.len(),
         });
@@ -99,7 +108,7 @@ impl Drafted {
             start: self.context + self.depth + pass,
             tokens: &tokens[index..=index],
             pages,
-            window: BlockTable::whole(pages),
+            window: BlockTable::default(),
             behind: &[],
             logits: 1,
         });

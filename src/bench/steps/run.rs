@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
+use model::{rings_fitting, window_ring};
 use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 
 /// Distance of one drawn token from the next, in the vocabulary; shares no factor with it.
@@ -28,6 +29,7 @@ impl Decode {
         self.rows <= MAX_SEQUENCES
             && self.context + steps <= MAX_CONTEXT
             && self.rows * each <= pages
+            && self.rows <= rings_fitting(self.context + steps, 1)
     }
 
     /// Seconds of each of `steps`. The context is not computed before: how long a step takes does
@@ -43,6 +45,8 @@ impl Decode {
             pages.map(|page| PageId(page as u32)).collect()
         };
         let tables: Vec<_> = (0..self.rows).map(table).collect();
+        let ring = |row| window_ring(row, self.context + steps, 1);
+        let windows: Vec<_> = (0..self.rows).map(ring).collect();
         let mut times = Vec::with_capacity(steps);
         for step in 0..steps {
             let tokens = drawn(step, self.rows);
@@ -51,7 +55,7 @@ impl Decode {
                 start: self.context + step,
                 tokens: &tokens[row..=row],
                 pages: &tables[row],
-                window: BlockTable::whole(&tables[row]),
+                window: BlockTable::whole(&windows[row]),
                 behind: &[],
                 logits: 1,
             };
@@ -70,6 +74,7 @@ pub fn prefill<E: Executor>(executor: &mut E, tokens: usize) -> Result<f64, Devi
     let pages: Vec<_> = (0..tokens.div_ceil(PAGE))
         .map(|page| PageId(page as u32))
         .collect();
+    let window = window_ring(0, tokens, PREFILL_TOKENS);
     let start = Instant::now();
     for (index, chunk) in prompt.chunks(PREFILL_TOKENS).enumerate() {
         let first = index * PREFILL_TOKENS;
@@ -78,7 +83,7 @@ pub fn prefill<E: Executor>(executor: &mut E, tokens: usize) -> Result<f64, Devi
             start: first,
             tokens: chunk,
             pages: &pages,
-            window: BlockTable::whole(&pages),
+            window: BlockTable::whole(&window),
             behind: &[],
             logits: usize::from(first + chunk.len() == tokens),
         };

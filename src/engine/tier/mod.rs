@@ -305,8 +305,9 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Fills the last pages of a slot's beginning, and its state, with what was found.
-    pub fn restore(&mut self, slot: Slot, hit: &Hit, pages: &[PageId]) {
+    /// Fills the last pages of a slot's beginning, and its state or its windowed pages, with what
+    /// was found.
+    pub fn restore(&mut self, slot: Slot, hit: &Hit, (pages, window): (&[PageId], &[PageId])) {
         let node = hit.node.expect("something was found");
         let from = &hit.pages[hit.pages.len() - pages.len()..];
         let (room, pairs) = (&self.room, pages.iter().zip(from));
@@ -316,8 +317,9 @@ impl<N: Naming> Tier<N> {
         };
         let pages = pairs.map(|(page, place)| transfer(Piece::Page(*page), Piece::Page(*place)));
         let state = hit.state;
-        let state = state.map(|state| transfer(Piece::State(slot), Piece::State(state)));
-        let copies = Copies::new(Way::Restore, pages.chain(state).collect());
+        let of_state = state.map(|place| self.of_state((slot, window), place));
+        let transfers = pages.chain(of_state.into_iter().flatten()).collect();
+        let copies = Copies::new(Way::Restore, transfers);
         self.index.hold(node);
         if state.is_some() {
             self.index.will_read(node);
@@ -448,14 +450,28 @@ impl<N: Naming> Tier<N> {
 
     fn saves(&self, pin: &Pin, incoming: &Incoming) -> Vec<Transfer> {
         let pages = pin.pages[incoming.known..].iter().zip(&incoming.places);
-        let pages = pages.map(|(page, place)| (Piece::Page(*page), Piece::Page(*place)));
+        let pages = pages.map(|(page, place)| Transfer {
+            piece: Piece::Page(*page),
+            at: self.room.at(Piece::Page(*place)),
+        });
         let state = pin.state.zip(incoming.state);
-        let state = state.map(|((_, from), to)| (Piece::State(from), Piece::State(to)));
-        let transfer = |(piece, place)| Transfer {
-            piece,
-            at: self.room.at(place),
-        };
-        pages.chain(state).map(transfer).collect()
+        let state = state.map(|((_, from), to)| self.of_state((from, &pin.window), to));
+        pages.chain(state.into_iter().flatten()).collect()
+    }
+
+    /// Copies between a state, or the windowed pages that are one, and its place.
+    fn of_state(&self, (state, window): (Slot, &[PageId]), place: Slot) -> Vec<Transfer> {
+        let at = self.room.at(Piece::State(place));
+        if window.is_empty() {
+            let piece = Piece::State(state);
+            return vec![Transfer { piece, at }];
+        }
+        let pages = window.iter().enumerate();
+        let pages = pages.map(|(index, page)| Transfer {
+            piece: Piece::Window(*page),
+            at: at + index * self.pieces.window,
+        });
+        pages.collect()
     }
 
     /// Takes room for what is not here of a beginning. None if all of it is, or there is no room
@@ -698,7 +714,7 @@ mod tests {
         assert_eq!((begin.cached, begin.from), (100 * PAGE, begin.slot));
         assert_eq!(begin.restored_behind, Some(0));
         let pages = kv.pages(begin.slot)[..100].to_vec();
-        tier.restore(begin.slot, &hit, &pages);
+        tier.restore(begin.slot, &hit, (&pages, &[]));
         let before = device.started.len();
         while copy(&mut kv, &mut tier, &mut device).is_empty() {}
         let first: Vec<Piece> = device.started[before..].iter().map(|of| of.piece).collect();

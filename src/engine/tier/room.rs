@@ -97,6 +97,7 @@ impl Room {
         match piece {
             Piece::Page(PageId(place)) => place as usize,
             Piece::State(Slot(slab)) => slab as usize * self.pages_each,
+            Piece::Window(_) => unreachable!("windowed pages lie in the place of a state"),
         }
     }
 
@@ -131,6 +132,7 @@ mod tests {
         let pieces = PieceBytes {
             page: 4096,
             state: 3 * 4096 - 1,
+            window: 0,
         };
         let mut room = Room::new(10 * 4096, pieces);
         assert_eq!((room.slabs(), room.pages()), (3, 9));

@@ -10,6 +10,7 @@ use step::transfer::{PieceBytes, Sum, Transfer, at_once};
 pub const PIECES: PieceBytes = PieceBytes {
     page: 1_310_720,
     state: 48 * 1_310_720,
+    window: 0,
 };
 
 /// The device. Its copies end at once, or not before they are told to.

@@ -37,6 +37,7 @@ pub(super) fn drafts<B: Runs>(
             slot: Slot(0),
             pages: pages(0, length + STEPS + ONE_BY_ONE),
             prompt: prompt(trial, length),
+            ring: None,
             begin: None,
             kept: None,
         };
@@ -79,7 +80,7 @@ fn drafted<B: Runs>(
             start: sequence.prompt.len() + known,
             tokens: &tokens,
             pages: &sequence.pages,
-            window: BlockTable::whole(&sequence.pages),
+            window: sequence.window(),
             behind: &behind,
             logits: tokens.len(),
         };

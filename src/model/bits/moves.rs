@@ -7,7 +7,7 @@ use super::{Sequence, Trace, Trial, Tried, pages, prefill, prompt, seen};
 use crate::ops::CELL;
 use crate::target::{MAX_SEQUENCES, PAGE, PREFILL_TOKENS};
 use crate::{Runner, Runs};
-use step::executor::{BlockTable, DeviceError, Executor, Rows, Slot, States, TokenId};
+use step::executor::{DeviceError, Executor, Rows, Slot, States, TokenId};
 use step::transfer::{Piece, Transfer};
 
 /// Greedy tokens behind the prompt.
@@ -44,7 +44,8 @@ pub(super) fn moves<B: Runs>(
 /// Takes the host's room for the pieces of a sequence.
 pub(crate) fn take_room<B: Runs>(runner: &mut Runner<B>) -> Result<(), DeviceError> {
     let bytes = runner.piece_bytes().expect("pieces can be copied");
-    runner.take_room(pages(0, PROMPT + STEPS).len() * bytes.page + bytes.state)
+    let pages = pages(0, PROMPT + STEPS).len();
+    runner.take_room(pages * (bytes.page + bytes.window) + bytes.state)
 }
 
 impl Moved {
@@ -54,6 +55,7 @@ impl Moved {
             slot: Slot((slot % MAX_SEQUENCES) as u32),
             pages: pages(first, PROMPT + STEPS),
             prompt,
+            ring: None,
             begin: None,
             kept: None,
         };
@@ -107,14 +109,17 @@ impl Moved {
 fn transfers<B: Runs>(runner: &Runner<B>, sequence: &Sequence) -> (Vec<Transfer>, usize) {
     let bytes = runner.piece_bytes().expect("pieces can be copied");
     let pages = sequence.pages.iter().map(|page| Piece::Page(*page));
-    let state = (bytes.state > 0).then_some(Piece::State(sequence.slot));
+    let window = sequence.pages.iter().map(|page| Piece::Window(*page));
+    let window = window.filter(|_| bytes.window > 0);
+    let recurs = bytes.state > 0 && bytes.window == 0;
+    let state = recurs.then_some(Piece::State(sequence.slot));
     let mut at = 0;
     let transfer = |piece| {
         let transfer = Transfer { piece, at };
         at += bytes.of(piece);
         transfer
     };
-    let transfers = pages.chain(state).map(transfer).collect();
+    let transfers = pages.chain(window).chain(state).map(transfer).collect();
     (transfers, at)
 }
 
@@ -148,7 +153,7 @@ fn go_on<B: Runs>(
             start: PROMPT + step,
             tokens: &[token],
             pages: &sequence.pages,
-            window: BlockTable::whole(&sequence.pages),
+            window: sequence.window(),
             behind: &[],
             logits: 1,
         };

@@ -2,7 +2,7 @@
 
 use super::{Block, Loader, Norms, Stream};
 use crate::ops::{self, Batch, Dense, Guess};
-use crate::shapes::largest;
+use crate::shapes::{PageGroup, largest};
 use crate::target::{self, with_blocks};
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
@@ -43,11 +43,14 @@ macro_rules! blocks {
                 }
             }
 
-            /// Bytes of a page of the block's cache; 0 without a cache.
-            pub fn page_bytes<B: Runs>(self) -> usize {
-                match self {
-                    $(Shape::$shape => kinds::$shape::<B>::PAGE_BYTES,)+
-                }
+            /// Bytes of the block's cache in a page of a group; 0 without a cache there.
+            pub fn page_bytes<B: Runs>(self, group: PageGroup) -> usize {
+                let (of, bytes) = match self {
+                    $(Shape::$shape => {
+                        (kinds::$shape::<B>::PAGES, kinds::$shape::<B>::PAGE_BYTES)
+                    })+
+                };
+                if of == group { bytes } else { 0 }
             }
 
             /// Bytes of a sequence in each buffer of the block's recurrent states.

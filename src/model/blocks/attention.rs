@@ -2,7 +2,7 @@
 
 use super::{Block, Loader, Norms, Stream};
 use crate::ops::{Attend, Batch, Dense, Qkv};
-use crate::shapes;
+use crate::shapes::{self, PageGroup};
 use crate::target::Role;
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
@@ -33,6 +33,7 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
     const WIDTHS: &'static [usize] = &[A::QUERIES, A::KEYS, A::KEYS];
     const MIXED: usize = A::MIXED;
     const PAGE_BYTES: usize = <B as Attend<A>>::PAGE_BYTES;
+    const PAGES: PageGroup = A::PAGES;
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
         Ok(Attention {

@@ -68,7 +68,7 @@ impl<B: Device> Loader<'_, B> {
         B: Attend<A>,
     {
         match &mut self.kept {
-            Kept::Together(pools) => Ok(self.ops.cache_at(pools.page(B::PAGE_BYTES))),
+            Kept::Together(pools) => Ok(self.ops.cache_at(pools.page(A::PAGES, B::PAGE_BYTES))),
             Kept::Alone(pages) => self.ops.kv_cache(*pages),
         }
     }

@@ -16,7 +16,7 @@ pub use any::{AnyBlock, Runs, Scratch, Shape};
 pub use loader::{Kept, Loader};
 
 use crate::ops::{Batch, Dense, Device};
-use crate::shapes::largest;
+use crate::shapes::{PageGroup, largest};
 use crate::target::{HIDDEN, each_experts};
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
@@ -44,6 +44,8 @@ pub trait Block<B: Device>: Sized {
     const MIXED: usize = 0;
     /// Bytes of a page of its cache; 0 without a cache.
     const PAGE_BYTES: usize = 0;
+    /// Group of those pages.
+    const PAGES: PageGroup = PageGroup::Whole;
     /// Bytes of a sequence in each buffer of its recurrent states.
     const STATE_BYTES: &'static [usize] = &[];
 

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::{CELL, ONE_BY_ONE};
 use crate::ops::ENDS_MAX;
-use crate::shapes::{self, PageGroup, largest};
-use crate::target::{MAX_CONTEXT, PAGE, SNAPSHOTS, STATES, VOCAB, each_attention};
+use crate::shapes::{self, PageGroup};
+use crate::target::{MAX_CONTEXT, PAGE, SNAPSHOTS, STATES, VOCAB, WINDOW};
 use step::executor::{BlockTable, DeviceError, Draw, Kept, PageId, Rows, Slot, States, TokenId};
 
 /// Slots that sequences may have: those of their states; one more than a step has sequences where
@@ -13,9 +13,7 @@ use step::executor::{BlockTable, DeviceError, Draw, Kept, PageId, Rows, Slot, St
 const SLOTS: usize = if SNAPSHOTS > 0 { STATES } else { STATES + 1 };
 
 /// Groups of pages that layers of the model have.
-pub const PAGE_GROUPS: usize = 1 + largest(&each_attention![A => {
-    matches!(<A as shapes::Attention>::PAGES, PageGroup::Window) as usize
-}]);
+pub const PAGE_GROUPS: usize = if WINDOW.is_some() { 2 } else { 1 };
 
 /// The rows of one sequence within the step.
 #[derive(Clone, Debug)]
@@ -54,7 +52,8 @@ impl Span {
 /// is reused from step to step.
 #[derive(Debug)]
 pub struct Batch {
-    page_count: usize,
+    /// Pages of each group.
+    page_counts: [usize; 2],
     tokens: Vec<TokenId>,
     positions: Vec<usize>,
     /// Index into `spans` of each row.
@@ -70,10 +69,15 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// No rows; those to come have pages below `page_count`.
+    /// No rows; those to come have pages below `page_count`, of each group.
     pub fn new(page_count: usize) -> Batch {
+        Batch::of_groups([page_count; 2])
+    }
+
+    /// No rows; those to come have pages below the count of their group.
+    pub fn of_groups(page_counts: [usize; 2]) -> Batch {
         Batch {
-            page_count,
+            page_counts,
             tokens: Vec::new(),
             positions: Vec::new(),
             span_of: Vec::new(),
@@ -88,7 +92,8 @@ impl Batch {
     }
 
     /// One for predictions behind the first one, beside the batch of the step that they are behind:
-    /// a device has both at once, and moves this one on from prediction to prediction.
+    /// a device has both at once, and moves this one on from prediction to prediction. Layers of
+    /// prediction see all positions: every table is that of those.
     pub fn ahead(page_count: usize) -> Batch {
         Batch {
             is_ahead: true,
@@ -198,9 +203,9 @@ impl Batch {
         self.wanted.len() == self.rows()
     }
 
-    /// Pages of the caches.
-    pub fn page_count(&self) -> usize {
-        self.page_count
+    /// Pages of the caches of a group.
+    pub fn page_count(&self, group: PageGroup) -> usize {
+        self.page_counts[group as usize]
     }
 
     /// Token of each row.
@@ -276,8 +281,7 @@ impl Batch {
         if rows.logits > count {
             return fail(format!("logits of {} of {count} rows", rows.logits));
         }
-        let count = self.page_count;
-        for table in self.tables(rows) {
+        for (table, count) in self.tables(rows).iter().zip(self.page_counts) {
             if table.end() * PAGE < end {
                 return fail(format!("{} pages do not hold {end} tokens", table.end()));
             }
@@ -288,7 +292,7 @@ impl Batch {
         check_tokens(rows.tokens).or_else(fail)
     }
 
-    /// Block tables of rows, of each group. Layers of prediction see all positions.
+    /// Block tables of rows, of each group.
     fn tables<'a>(&self, rows: &Rows<'a>) -> [BlockTable<'a>; PAGE_GROUPS] {
         let mut tables = [BlockTable::whole(rows.pages); PAGE_GROUPS];
         if let (Some(window), false) = (tables.get_mut(PageGroup::Window as usize), self.is_ahead) {

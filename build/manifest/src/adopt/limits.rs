@@ -50,7 +50,7 @@ impl Usual {
             sequences: self.sequences,
             context,
             kv_tokens,
-            snapshots: recurs(model).then_some(self.sequences),
+            snapshots: keeps_snapshots(model).then_some(self.sequences),
             drafts: Some(self.drafts),
             queued: self.queued,
             page: PAGE,
@@ -62,9 +62,10 @@ impl Usual {
     }
 }
 
-/// Whether the model has recurrent states, of which some are kept.
-fn recurs(model: &Model) -> bool {
-    model.layers.period.contains(&Mixer::Gdn)
+/// Whether the model has recurrent states, of which some are kept, or windowed pages.
+fn keeps_snapshots(model: &Model) -> bool {
+    let has = |mixer| model.layers.period.contains(&mixer);
+    has(Mixer::Gdn) || has(Mixer::Sliding) && has(Mixer::Attention)
 }
 
 /// Tokens of whole pages.
@@ -82,7 +83,8 @@ pub(super) fn gpu(target: &Target, memory: u64) -> Option<(Limits, Steps)> {
     let weights = target.part_bytes(Part::Text) + target.part_bytes(Part::Mtp);
     let state = target.state_matrix_bytes() + target.state_conv_bytes();
     let reserve = target.hardware.host_reserve_bytes.unwrap_or(0);
-    let taken = weights + 2 * state * GPU.sequences + reserve;
+    let window = target.window_bytes_for([GPU.sequences, GPU.prefill, GPU.sequences]);
+    let taken = weights + 2 * state * GPU.sequences + window + reserve;
     let rest = memory.saturating_sub(taken) / 4 * PAGES_QUARTERS;
     let token = target.kv_bytes_per_token_of_all();
     let tokens = rest.checked_div(token)?;

@@ -6,7 +6,6 @@ use crate::formats::Formatted;
 use crate::kernels::{FP4_KERNEL, FP4_OPS, distinct};
 use crate::schema::hardware::{Backend, Gpu};
 use crate::schema::leaf::{KvFormat, Rows};
-use crate::schema::model::Mixer;
 use crate::table::{FP8_BLOCK, Format, MXFP4_GROUP, NVFP4_GROUP, Role, Row, Run};
 use crate::target::Target;
 use crate::weights::Part;
@@ -76,18 +75,18 @@ impl File {
     }
 
     fn snapshot_rules(&self, target: &Target) -> Rule {
-        let recurs = target.layers_of(Mixer::Gdn) > 0;
+        let keeps = target.keeps_snapshots();
         match target.leaf.limits.snapshots {
-            Some(snapshots) if recurs => {
+            Some(snapshots) if keeps => {
                 self.count("limits.snapshots", snapshots, largest::REQUESTS)
             }
             Some(snapshots) => {
-                let rule = "the model has no recurrent states to keep";
+                let rule = "the model has no recurrent states to keep, and no windowed pages";
                 self.rule(false, "limits.snapshots", snapshots, rule)
             }
             None => {
-                let rule = "must be stated, as the model has recurrent states";
-                self.rule(!recurs, "limits.snapshots", "none", rule)
+                let rule = "must be stated, as the model has recurrent states or windowed pages";
+                self.rule(!keeps, "limits.snapshots", "none", rule)
             }
         }
     }

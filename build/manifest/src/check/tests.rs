@@ -324,7 +324,8 @@ refused!(context_above_the_models: LEAF_FILE, "context = 131_072" => "context = 
 refused!(no_sequences: LEAF_FILE, "sequences = 64" => "sequences = 0",
     "limits.sequences = 0: must be 1 ..= 65536");
 refused!(recurrent_states_that_none_are_kept_of: LEAF_FILE, "snapshots = 64\n" => "",
-    "limits.snapshots = none: must be stated, as the model has recurrent states");
+    "limits.snapshots = none: must be stated, as the model has recurrent states or \
+     windowed pages");
 refused!(no_snapshots: LEAF_FILE, "snapshots = 64" => "snapshots = 0",
     "limits.snapshots = 0: must be 1 ..= 65536");
 refused!(no_drafts: LEAF_FILE, "drafts = 7" => "drafts = 0",

@@ -135,7 +135,7 @@ fn sizing(site: &Site) -> Result<String, Failure> {
             continue;
         }
         let memory = target.resident_bytes() as f64 / GB;
-        let tokens = target.kv_bytes() / target.kv_bytes_per_token_of_all();
+        let tokens = target.leaf.limits.kv_tokens;
         let kept = (target.kv_bytes_per_token_of_all() << 10) as f64 / MB;
         let _ = write!(
             table,

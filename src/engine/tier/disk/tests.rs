@@ -15,6 +15,7 @@ use step::executor::TokenId;
 const PIECES: PieceBytes = PieceBytes {
     page: PIECE_ALIGN,
     state: 2 * PIECE_ALIGN,
+    window: 0,
 };
 /// Pages of a beginning.
 const PAGES: usize = 5;

@@ -173,7 +173,7 @@ impl<A: Launchers> Attend<A> for Cuda {
         batch: &Batch,
     ) {
         check_projected::<A>([q, k, v], batch.rows());
-        assert!(batch.page_count() <= cache.pages());
+        assert!(batch.page_count(A::PAGES) <= cache.pages());
         let (step, [of_q, of_k]) = (self.step.of(batch), head_norms::<A>(norms));
         // SAFETY: shapes are checked; `Batch` has checked pages, and that positions are below
         // MAX_CONTEXT.
@@ -205,7 +205,7 @@ impl<A: Launchers> Attend<A> for Cuda {
         out: &mut Tensor,
     ) {
         assert_eq!((q.rows, q.width), (batch.rows(), A::QUERIES));
-        assert!(batch.page_count() <= cache.pages());
+        assert!(batch.page_count(A::PAGES) <= cache.pages());
         let out = out.shape(q.rows, A::MIXED);
         let step = self.step.of(batch);
         let Tiles { cells, others } = step.tiles(A::PLACE);
@@ -257,7 +257,7 @@ impl<A: Launchers> Attend<A> for Cuda {
         let (rows, sinks) = (batch.rows(), sinks_of::<A>(sinks));
         check_projected::<A>([q, k, v], rows);
         let out = out.shape(rows, A::MIXED);
-        assert!(batch.page_count() <= cache.pages());
+        assert!(batch.page_count(A::PAGES) <= cache.pages());
         let (step, [of_q, of_k]) = (self.step.of(batch), head_norms::<A>(norms));
         // SAFETY: shapes are checked; `Batch` has checked pages, and that positions are below
         // MAX_CONTEXT; of decoding no cell takes a row, and each has a tile of its own; `partial`

@@ -1,0 +1,228 @@
+//! Pages of the windowed group: who has which.
+//!
+//! A sequence has those that its next rows see. Those behind go back in the round that left them
+//! behind, but where a snapshot of a prompt has them, too: the last pages before a place, which a
+//! prompt needs to go on from there beside the pages of all positions.
+//!
+//! There are as many as everybody can need at once, so nobody waits for one. What is left of a
+//! snapshot that was driven out goes back when its state is lent again.
+
+use step::executor::{BlockTable, PageId, Slot};
+use step::{PAGE, Window};
+
+/// Block table of a sequence or a snapshot, from its first page on that it still has.
+#[derive(Clone, Debug, Default)]
+struct Table {
+    first: usize,
+    pages: Vec<PageId>,
+}
+
+impl Table {
+    fn end(&self) -> usize {
+        self.first + self.pages.len()
+    }
+}
+
+/// The pages, and the tables of slots and snapshots.
+#[derive(Debug)]
+pub struct Windows {
+    window: Window,
+    free: Vec<PageId>,
+    /// Tables that have each page.
+    holders: Vec<u32>,
+    /// Tables by their states: of sequences, then of snapshots.
+    tables: Vec<Table>,
+}
+
+impl Windows {
+    /// All free, for so many sequences and snapshots.
+    pub fn new(window: Window, states: usize) -> Windows {
+        Windows {
+            window,
+            free: (0..window.pages as u32).rev().map(PageId).collect(),
+            holders: vec![0; window.pages],
+            tables: vec![Table::default(); states],
+        }
+    }
+
+    /// The block table of a sequence.
+    pub fn table(&self, Slot(slot): Slot) -> BlockTable<'_> {
+        let Table { first, pages } = &self.tables[slot as usize];
+        BlockTable {
+            first: *first,
+            pages,
+        }
+    }
+
+    /// Pages of a sequence or a snapshot.
+    pub fn pages(&self, slot: Slot) -> &[PageId] {
+        self.table(slot).pages
+    }
+
+    /// Gives a sequence the pages that rows see and write from position `start` to `end`, beside
+    /// those that it has.
+    ///
+    /// # Panics
+    /// If none is free: sequences and snapshots have more than they can need.
+    pub fn cover(&mut self, slot: Slot, start: usize, end: usize) {
+        self.leave(slot, start);
+        let table = &mut self.tables[slot.0 as usize];
+        if table.pages.is_empty() {
+            table.first = self.window.first_page(start);
+        }
+        while table.end() < end.div_ceil(PAGE) {
+            let page = self.free.pop().expect("a windowed page is free");
+            self.holders[page.0 as usize] = 1;
+            table.pages.push(page);
+        }
+    }
+
+    /// Takes the pages of a sequence that rows from position `next` on do not see.
+    pub fn leave(&mut self, slot: Slot, next: usize) {
+        let table = &mut self.tables[slot.0 as usize];
+        let first = self.window.first_page(next).clamp(table.first, table.end());
+        let left: Vec<PageId> = table.pages.drain(..first - table.first).collect();
+        table.first = first;
+        self.give_back(left);
+    }
+
+    /// Has a sequence or a snapshot have what another one has of the pages that rows from `place`
+    /// on see before it, and nothing else.
+    pub fn share(&mut self, from: Slot, to: Slot, place: usize) {
+        self.clear(to);
+        let first = self.window.first_page(place);
+        let table = &self.tables[from.0 as usize];
+        let pages = table.pages[first - table.first..place / PAGE - table.first].to_vec();
+        for page in &pages {
+            self.holders[page.0 as usize] += 1;
+        }
+        self.tables[to.0 as usize] = Table { first, pages };
+    }
+
+    /// Takes all pages of a sequence or a snapshot.
+    pub fn clear(&mut self, slot: Slot) {
+        let table = std::mem::take(&mut self.tables[slot.0 as usize]);
+        self.give_back(table.pages);
+    }
+
+    fn give_back(&mut self, pages: Vec<PageId>) {
+        for page in pages {
+            let holders = &mut self.holders[page.0 as usize];
+            *holders -= 1;
+            if *holders == 0 {
+                self.free.push(page);
+            }
+        }
+    }
+
+    /// Pages that somebody has.
+    pub fn used(&self) -> usize {
+        self.window.pages - self.free.len()
+    }
+
+    /// Counts the holders of each page.
+    ///
+    /// # Errors
+    /// Names the first page whose count is wrong.
+    pub fn check_integrity(&self) -> Result<(), String> {
+        let mut found = vec![0; self.holders.len()];
+        let held = self.tables.iter().flat_map(|table| &table.pages);
+        held.for_each(|page| found[page.0 as usize] += 1);
+        for (page, (found, told)) in found.iter().zip(&self.holders).enumerate() {
+            let free = self.free.iter().filter(|free| free.0 as usize == page);
+            if found != told || free.count() != usize::from(*found == 0) {
+                return Err(format!(
+                    "windowed page {page} has {found} holders, not {told}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use step::executor::DEPTH_MAX;
+
+    use super::*;
+
+    const POSITIONS: usize = 100;
+    const PREFILL: usize = 8 * PAGE;
+
+    fn windows(sequences: usize, snapshots: usize) -> Windows {
+        let window = Window::of(POSITIONS, sequences, PREFILL, snapshots);
+        Windows::new(window, sequences + 1 + snapshots)
+    }
+
+    /// Runs a prompt from `start` to `end` in the largest steps.
+    fn prefill(windows: &mut Windows, slot: Slot, start: usize, end: usize) {
+        for start in (start..end).step_by(PREFILL) {
+            let next = end.min(start + PREFILL);
+            windows.cover(slot, start, next);
+            windows.leave(slot, next);
+        }
+    }
+
+    #[test]
+    fn a_sequence_has_a_few_pages_however_long_it_grows() {
+        let mut windows = windows(1, 1);
+        let most = windows.window.sequence_pages();
+        prefill(&mut windows, Slot(0), 0, 20 * PREFILL);
+        for next in 20 * PREFILL..21 * PREFILL {
+            windows.cover(Slot(0), next, next + 1 + DEPTH_MAX);
+            let table = windows.table(Slot(0));
+            assert!(table.pages.len() <= most);
+            assert!(table.first * PAGE <= next - (POSITIONS - 1));
+            windows.leave(Slot(0), next + 1);
+            assert!(windows.used() <= most);
+        }
+        windows.clear(Slot(0));
+        assert_eq!((windows.used(), windows.check_integrity()), (0, Ok(())));
+    }
+
+    #[test]
+    fn a_snapshot_keeps_the_last_pages_that_its_sequence_leaves() {
+        let mut windows = windows(1, 1);
+        let (own, other, kept, place) = (Slot(0), Slot(1), Slot(2), 10 * PAGE);
+        windows.cover(own, 0, place + PAGE);
+        windows.share(own, kept, place);
+        let pages = windows.pages(kept).to_vec();
+        assert_eq!(pages.len(), 10 - windows.window.first_page(place));
+        prefill(&mut windows, own, place + PAGE, 40 * PAGE);
+        windows.clear(own);
+        assert_eq!(
+            (windows.used(), windows.pages(kept)),
+            (pages.len(), &pages[..])
+        );
+        windows.share(kept, other, place);
+        windows.clear(kept);
+        windows.cover(other, place, place + 1);
+        assert_eq!(windows.pages(other)[..pages.len()], pages);
+        windows.leave(other, 40 * PAGE);
+        assert_eq!((windows.used(), windows.check_integrity()), (0, Ok(())));
+    }
+
+    #[test]
+    fn everybody_at_once_has_enough() {
+        let (sequences, snapshots) = (3, 2);
+        let mut windows = windows(sequences, snapshots);
+        for slot in 0..sequences as u32 + 1 {
+            let end = PREFILL - PAGE + 1;
+            prefill(&mut windows, Slot(slot), 0, end);
+            windows.cover(Slot(slot), end, end + 1 + DEPTH_MAX);
+            let kept = Slot(sequences as u32 + 1 + slot % snapshots as u32);
+            windows.share(Slot(slot), kept, PREFILL - PAGE);
+        }
+        windows.leave(Slot(0), PREFILL);
+        windows.cover(Slot(0), PREFILL, 2 * PREFILL);
+        assert_eq!(windows.check_integrity(), Ok(()));
+    }
+
+    #[test]
+    fn integrity_sees_a_page_with_a_holder_too_many() {
+        let mut windows = windows(1, 1);
+        windows.cover(Slot(0), 0, 1);
+        windows.holders[0] += 1;
+        assert!(windows.check_integrity().is_err());
+    }
+}
