@@ -80,7 +80,7 @@ fn long_text() -> Value {
 
 #[test]
 fn a_small_request_passes_large_ones() {
-    let server = Server::start();
+    let server = Server::lent();
     let (body, small) = (long_text(), question("Hi", 1));
     thread::scope(|scope| {
         let flood: Vec<_> = (0..4)

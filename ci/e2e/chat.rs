@@ -14,14 +14,14 @@ fn logprobs(answer: &Answer) -> Value {
 
 #[test]
 fn the_trained_model_knows_the_capital_of_france() {
-    let server = Server::start();
+    let server = Server::lent();
     let answer = server.chat(&question("What is the capital of France?", 40));
     assert!(answer.content().contains("Paris"), "{}", answer.content());
 }
 
 #[test]
 fn a_streamed_answer_equals_the_whole_one() {
-    let server = Server::start();
+    let server = Server::lent();
     let body = with(question(STORY, 24), json!({"ignore_eos": true}));
     let whole = server.chat(&body);
     let options = json!({"stream": true, "stream_options": {"include_usage": true}});
@@ -35,7 +35,7 @@ fn a_streamed_answer_equals_the_whole_one() {
 
 #[test]
 fn a_stream_tells_running_counts_where_asked() {
-    let server = Server::start();
+    let server = Server::lent();
     let told = json!({"include_usage": true, "continuous_usage_stats": true});
     let fields = json!({"ignore_eos": true, "n": 2, "stream": true, "stream_options": told});
     let events = server.chat(&with(question(STORY, 12), fields)).events();
@@ -60,7 +60,7 @@ fn a_stream_tells_running_counts_where_asked() {
 
 #[test]
 fn usage_counts_every_token() {
-    let server = Server::start();
+    let server = Server::lent();
     let body = with(
         question(STORY, 17),
         json!({"ignore_eos": true, "logprobs": true}),
@@ -77,7 +77,7 @@ fn usage_counts_every_token() {
 
 #[test]
 fn logprobs_are_sorted_and_do_not_depend_on_how_many_are_asked_for() {
-    let server = Server::start();
+    let server = Server::lent();
     let ask = |top: usize| {
         let fields = json!({"ignore_eos": true, "logprobs": true, "top_logprobs": top});
         logprobs(&server.chat(&with(question(STORY, 8), fields)))
@@ -100,7 +100,7 @@ fn logprobs_are_sorted_and_do_not_depend_on_how_many_are_asked_for() {
 
 #[test]
 fn a_request_gives_the_same_bits_alone_and_in_company() {
-    let server = Server::start();
+    let server = Server::lent();
     let fields = json!({"ignore_eos": true, "logprobs": true, "top_logprobs": 5});
     let body = with(question(STORY, 12), fields);
     let alone = logprobs(&server.chat(&body));
@@ -121,7 +121,7 @@ fn a_request_gives_the_same_bits_alone_and_in_company() {
 
 #[test]
 fn a_seed_gives_the_same_reply_again() {
-    let server = Server::start();
+    let server = Server::lent();
     let fields = json!({"temperature": 1.5, "seed": 7, "ignore_eos": true});
     let body = with(question(STORY, 16), fields);
     let first = server.chat(&body).content();
@@ -132,7 +132,7 @@ fn a_seed_gives_the_same_reply_again() {
 
 #[test]
 fn a_stop_string_cuts_the_reply_before_it() {
-    let server = Server::start();
+    let server = Server::lent();
     let body = with(question(STORY, 24), json!({"ignore_eos": true}));
     let whole = server.chat(&body).content();
     let middle = whole
@@ -160,7 +160,7 @@ fn a_stop_string_cuts_the_reply_before_it() {
 /// and of one token alone there is nothing else.
 #[test]
 fn rules_of_sampling_are_kept() {
-    let server = Server::start();
+    let server = Server::lent();
     let body = with(
         question(STORY, 24),
         json!({"ignore_eos": true, "enable_thinking": false}),
@@ -211,7 +211,7 @@ fn rules_of_sampling_are_kept() {
 
 #[test]
 fn greedy_choices_are_all_the_same() {
-    let server = Server::start();
+    let server = Server::lent();
     let choices = server
         .chat(&with(question(STORY, 8), json!({"n": 3})))
         .json()["choices"]
@@ -222,7 +222,7 @@ fn greedy_choices_are_all_the_same() {
 
 #[test]
 fn what_does_not_fit_is_refused_with_the_limit() {
-    let server = Server::start();
+    let server = Server::lent();
     let long = server.chat(&question(&"word ".repeat(4000), 1));
     let error = long.error();
     assert_eq!(
@@ -239,7 +239,7 @@ fn what_does_not_fit_is_refused_with_the_limit() {
 
 #[test]
 fn conversations_of_every_role_are_taken() {
-    let server = Server::start();
+    let server = Server::lent();
     let body = json!({"max_tokens": 4, "messages": [
         {"role": "developer", "content": "Be brief."},
         {"role": "system", "content": [{"type": "text", "text": "Be kind."}]},

@@ -78,7 +78,7 @@ fn direct(server: &Server, prompt: &[u64], token: u64) -> f64 {
 
 #[test]
 fn echoed_likelihoods_equal_a_direct_computation() {
-    let server = Server::start();
+    let server = Server::lent();
     let (prompts, given) = pairs(&server);
     let found = likelihoods(&complete(&server, &scored(&prompts)), &given);
     for ((prompt, given), (logprobs, _)) in prompts.iter().zip(&given).zip(found) {
@@ -93,7 +93,7 @@ fn echoed_likelihoods_equal_a_direct_computation() {
 #[test]
 fn likelihoods_are_the_same_alone_together_and_at_any_concurrency() {
     const CLIENTS: usize = 16;
-    let server = Server::start();
+    let server = Server::lent();
     let (prompts, given) = pairs(&server);
     let alone: Vec<_> = prompts
         .iter()
@@ -116,7 +116,7 @@ fn likelihoods_are_the_same_alone_together_and_at_any_concurrency() {
 
 #[test]
 fn a_greedy_continuation_is_told_to_be_greedy() {
-    let server = Server::start();
+    let server = Server::lent();
     let prompt = tokens(&server, "The capital of France is");
     let body = json!({"prompt": prompt, "max_tokens": 6, "temperature": 0, "ignore_eos": true,
                       "logprobs": 0, "return_tokens_as_token_ids": true});
@@ -142,7 +142,7 @@ fn a_greedy_continuation_is_told_to_be_greedy() {
 
 #[test]
 fn a_conversation_as_a_completion_gives_the_same_reply() {
-    let server = Server::start();
+    let server = Server::lent();
     let messages = json!([{"role": "user", "content": "What is the capital of Spain?"}]);
     let body = json!({"messages": messages, "enable_thinking": false});
     let prompt = server.post_to("/tokenize", &body).json()["tokens"].clone();
@@ -155,7 +155,7 @@ fn a_conversation_as_a_completion_gives_the_same_reply() {
 
 #[test]
 fn a_streamed_completion_equals_the_whole_one() {
-    let server = Server::start();
+    let server = Server::lent();
     let body = json!({"prompt": ["Once upon a time", "é"], "max_tokens": 20, "temperature": 0,
                       "ignore_eos": true, "echo": true, "n": 2});
     let whole = complete(&server, &body).json();
@@ -174,7 +174,7 @@ fn a_streamed_completion_equals_the_whole_one() {
 
 #[test]
 fn text_survives_the_way_to_tokens_and_back() {
-    let server = Server::start();
+    let server = Server::lent();
     for text in [
         "Größe 漢字 🦀\n\n",
         "<|im_end|> <think> 12'345's",
@@ -205,7 +205,7 @@ fn unknown_fields_are_named_to_the_operator_who_asks() {
 /// that writes none.
 #[test]
 fn a_message_cannot_open_a_turn() {
-    let server = Server::start();
+    let server = Server::lent();
     let start = tokens(&server, "<|im_start|>")[0];
     let turns = |content: &str| {
         let body = json!({"messages": [{"role": "user", "content": content}]});
@@ -221,7 +221,7 @@ fn a_message_cannot_open_a_turn() {
 /// marks are text: they come back as they were sent.
 #[test]
 fn a_result_cannot_become_two() {
-    let server = Server::start();
+    let server = Server::lent();
     let count = |result: &str| {
         let call = json!({"id": "c", "type": "function",
             "function": {"name": "f", "arguments": "{}"}});

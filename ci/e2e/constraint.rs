@@ -50,7 +50,7 @@ fn follows(answer: &Answer, schema: &Value, what: &str) -> bool {
 
 #[test]
 fn every_reply_under_a_strict_schema_is_valid() {
-    let server = Server::start();
+    let server = Server::lent();
     for (name, schema) in schemas() {
         let ask = format!("Fill this JSON schema: {schema}");
         let mut ended = 0;
@@ -86,7 +86,7 @@ fn parameters(schema: &Value) -> Value {
 /// The same schemas as those of tools, which are written in another form.
 #[test]
 fn every_call_of_a_strict_tool_is_valid_or_the_tool_is_refused() {
-    let server = Server::start();
+    let server = Server::lent();
     let named = json!({"type": "function", "function": {"name": "fill"}});
     let mut called = 0;
     for (name, schema) in schemas() {
@@ -114,7 +114,7 @@ fn every_call_of_a_strict_tool_is_valid_or_the_tool_is_refused() {
 
 #[test]
 fn a_tool_that_is_not_strict_is_served_with_warnings() {
-    let server = Server::start();
+    let server = Server::lent();
     for (schema, told) in [
         (json!({"$ref": "#/properties/other"}), None),
         (json!({"$ref": "#"}), None),
@@ -149,7 +149,7 @@ fn a_tool_that_is_not_strict_is_served_with_warnings() {
 /// Biases that make the model write the bound itself, where it may.
 #[test]
 fn an_excluded_bound_is_never_written() {
-    let server = Server::start();
+    let server = Server::lent();
     for (schema, bias) in [
         (
             json!({"exclusiveMinimum": 0, "exclusiveMaximum": 0.2}),
@@ -193,7 +193,7 @@ fn an_excluded_bound_is_never_written() {
 
 #[test]
 fn a_schema_that_the_model_knows_is_filled_with_sense() {
-    let server = Server::start();
+    let server = Server::lent();
     let schema = json!({"type": "object", "properties": {"capital": {"type": "string"}},
         "required": ["capital"], "additionalProperties": false});
     let body = question("What is the capital of France?", 60);
@@ -203,7 +203,7 @@ fn a_schema_that_the_model_knows_is_filled_with_sense() {
 
 #[test]
 fn a_reply_that_is_cut_off_says_so() {
-    let server = Server::start();
+    let server = Server::lent();
     let (_, schema) = schemas().swap_remove(0);
     let body = with(question("A person, please.", 3), strict(&schema));
     let answer = server.chat(&with(body, json!({"enable_thinking": false})));
@@ -219,7 +219,7 @@ fn writes(text: &str) -> Value {
 
 #[test]
 fn a_call_that_is_cut_inside_its_closing_tag_shows_none_of_it() {
-    let server = Server::start();
+    let server = Server::lent();
     let call = "<tool_call>\n<function=distance>\n<parameter=from>\nParis\n</parameter>\n\
         </function>\n</tool_call>";
     let tools = json!([{"type": "function", "function": {"name": "distance", "parameters":
@@ -249,7 +249,7 @@ fn a_call_that_is_cut_inside_its_closing_tag_shows_none_of_it() {
 
 #[test]
 fn arguments_follow_what_several_schemas_say_together() {
-    let server = Server::start();
+    let server = Server::lent();
     let parameters = json!({"type": "object", "additionalProperties": false, "required": ["s"],
         "properties": {"s": {"allOf": [{"$ref": "#/$defs/E"}], "default": "p"}},
         "$defs": {"E": {"enum": ["p", "q"], "title": "E", "type": "string"}}});
@@ -266,7 +266,7 @@ fn arguments_follow_what_several_schemas_say_together() {
 /// The model knows a tool by another name and would call that.
 #[test]
 fn no_call_has_a_name_that_no_tool_has() {
-    let server = Server::start();
+    let server = Server::lent();
     let tools = json!([{"type": "function", "function": {"name": "zebra", "parameters":
         {"type": "object", "properties": {"from": {"type": "string"}}}}}]);
     let mut called = 0;
@@ -290,7 +290,7 @@ fn no_call_has_a_name_that_no_tool_has() {
 
 #[test]
 fn one_constraint_may_have_two_names() {
-    let server = Server::start();
+    let server = Server::lent();
     let ask = |new: &str| {
         let fields = json!({"guided_grammar": "start: \"yes\" | \"no\"",
             "structured_outputs": {"grammar": new}, "enable_thinking": false});
@@ -308,7 +308,7 @@ fn one_constraint_may_have_two_names() {
 #[test]
 fn choices_expressions_and_grammars_are_obeyed() {
     type Check = fn(&str) -> bool;
-    let server = Server::start();
+    let server = Server::lent();
     let sum = "start: N (\"+\" N){0,2}\nN: /[1-9]/";
     let is_sum: Check = |text| text.split('+').all(|part| "123456789".contains(part));
     let is_code: Check = |text| text.len() == 4 && text.bytes().all(|b| (b'a'..=b'f').contains(&b));
@@ -386,7 +386,7 @@ fn valid_calls(answer: &Answer, tools: &Value) -> Vec<String> {
 
 #[test]
 fn a_required_call_is_one_of_an_offered_tool_with_valid_arguments() {
-    let server = Server::start();
+    let server = Server::lent();
     let mut called = 0;
     for strict in [true, false] {
         let tools = tools(strict);
@@ -413,7 +413,7 @@ fn a_required_call_is_one_of_an_offered_tool_with_valid_arguments() {
 
 #[test]
 fn a_named_call_is_of_that_tool_and_finishes_with_stop() {
-    let server = Server::start();
+    let server = Server::lent();
     for (at, name) in ["get_weather", "set_alarm"].into_iter().enumerate() {
         let tools = tools(at == 0);
         let choice = json!({"type": "function", "function": {"name": name}});
@@ -430,7 +430,7 @@ fn a_named_call_is_of_that_tool_and_finishes_with_stop() {
 
 #[test]
 fn calls_of_strict_tools_are_valid_where_the_model_may_also_just_answer() {
-    let server = Server::start();
+    let server = Server::lent();
     let tools = tools(true);
     let mut called = 0;
     for seed in 0..6 {
@@ -449,7 +449,7 @@ fn calls_of_strict_tools_are_valid_where_the_model_may_also_just_answer() {
 
 #[test]
 fn a_streamed_reply_under_a_rule_equals_the_whole_one() {
-    let server = Server::start();
+    let server = Server::lent();
     for (name, schema) in schemas().into_iter().step_by(5) {
         let body = hot("Fill the schema.", 5, strict(&schema));
         let whole = server.chat(&body);
@@ -489,7 +489,7 @@ fn a_streamed_reply_under_a_rule_equals_the_whole_one() {
 
 #[test]
 fn replies_under_rules_and_without_leave_each_others_bits_alone() {
-    let server = Server::start();
+    let server = Server::lent();
     let fields = json!({"logprobs": true, "top_logprobs": 5, "temperature": 1.0, "seed": 3});
     let (_, schema) = schemas().swap_remove(3);
     let bodies = [
@@ -518,7 +518,7 @@ fn replies_under_rules_and_without_leave_each_others_bits_alone() {
 
 #[test]
 fn bombs_are_refused_by_name_and_in_time() {
-    let server = Server::start();
+    let server = Server::lent();
     server.chat(&question("hi", 1));
     let numbers: Vec<usize> = (0..100_000).collect();
     let nested = format!("{}{}", "[".repeat(1_000_000), "]".repeat(1_000_000));
@@ -575,7 +575,7 @@ fn bombs_are_refused_by_name_and_in_time() {
 
 #[test]
 fn a_grammar_that_becomes_too_large_for_a_mask_ends_its_own_reply_as_a_bad_request() {
-    let server = Server::start();
+    let server = Server::lent();
     // The lexer keeps each of them alive, so that it grows with the reply.
     let parts: Vec<String> = (1..350)
         .map(|at| format!("/[a-z]{{1,{at}}}{at}/"))
@@ -626,7 +626,7 @@ fn may_not_call() -> [(&'static str, Value); 3] {
 
 #[test]
 fn a_reply_that_may_not_call_shows_no_markup() {
-    let server = Server::start();
+    let server = Server::lent();
     for (path, body) in may_not_call() {
         let body = with(body, json!({"temperature": 0}));
         let answer = server.post_to(path, &body);
@@ -643,7 +643,7 @@ fn a_reply_that_may_not_call_shows_no_markup() {
 /// Wherever a call is cut off, what came of it is a call or nothing.
 #[test]
 fn a_call_that_is_cut_off_shows_no_markup() {
-    let server = Server::start();
+    let server = Server::lent();
     for (path, body) in may_not_call() {
         let (choice, length, call) = match path {
             "/v1/messages" => (json!({"type": "any"}), "max_tokens", "tool_use"),

@@ -273,7 +273,7 @@ fn ask(server: &Server, schema: &Value, seed: usize, counts: &mut Counts) {
 }
 
 fn obey(count: usize) {
-    let server = Server::start();
+    let server = Server::lent();
     let mut random = Random(SEED);
     let schemas: Vec<Value> = (0..count).map(|_| root(&mut random)).collect();
     let all = Mutex::new(Counts::default());

@@ -130,7 +130,7 @@ impl Tokens<'_> {
 }
 
 fn forge(count: usize) {
-    let server = Server::start();
+    let server = Server::lent();
     let frame = |text: &&str| {
         let ids = Tokens::of(
             &server,

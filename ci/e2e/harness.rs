@@ -5,6 +5,7 @@ use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{LazyLock, Mutex, mpsc};
@@ -108,7 +109,46 @@ pub fn kill(child: &Child, signal: &str) {
     assert!(sent.unwrap().success());
 }
 
+/// A server without flags that one test asks at a time, and the process that ends it once this one
+/// has ended. Each start checks the model, which takes longer than most tests, so the next test has
+/// the same server.
+pub struct Lent(Option<(Server, Child)>);
+
+/// Servers that no test has now. Nothing that is in a static is ever dropped.
+static IDLE: Mutex<Vec<(Server, Child)>> = Mutex::new(Vec::new());
+
+impl Deref for Lent {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        let (server, _) = self.0.as_ref().expect("it is there until it is dropped");
+        server
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // A test that failed may leave its server as it should not be.
+        let lent = self.0.take().filter(|_| !thread::panicking());
+        IDLE.lock().unwrap().extend(lent);
+    }
+}
+
 impl Server {
+    /// A server for a test that leaves it as it was, but for prompts that it keeps and its figures.
+    pub fn lent() -> Lent {
+        let idle = IDLE.lock().unwrap().pop();
+        let (server, guard) = idle.unwrap_or_else(|| {
+            let server = Server::start();
+            let mut guard = Command::new("sh");
+            guard.args(["-c", "read line; kill -9 \"$0\"", &server.id().to_string()]);
+            let guard = guard.stdin(Stdio::piped()).spawn().unwrap();
+            (server, guard)
+        });
+        server.lines_so_far();
+        Lent(Some((server, guard)))
+    }
+
     /// Starts a server and waits until it answers.
     pub fn start() -> Server {
         let server = Server::start_loading();

@@ -142,7 +142,7 @@ fn a_second_signal_cuts_open_replies_and_says_so() {
 
 #[test]
 fn a_client_that_ends_its_side_behind_a_request_gets_its_answer() {
-    let server = Server::start();
+    let server = Server::lent();
     for stream in [false, true] {
         let body = with(endless(200), json!({"stream": stream}));
         let open = server.open_chat(&body);

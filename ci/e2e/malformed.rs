@@ -517,7 +517,7 @@ fn at(gaps: &[Duration], share: f64) -> Duration {
 
 #[test]
 fn a_thousand_malformed_requests_are_told_what_is_wrong() {
-    let server = Server::start();
+    let server = Server::lent();
     let mut random = Random(SEED);
     let cases: Vec<Case> = (0..REQUESTS).map(|_| case(&mut random)).collect();
     thread::scope(|scope| {
@@ -623,7 +623,7 @@ fn wrong_tokens(random: &mut Random) -> (&'static str, Value, String) {
 
 #[test]
 fn malformed_requests_of_other_routes_are_told_what_is_wrong() {
-    let server = Server::start();
+    let server = Server::lent();
     let mut random = Random(SEED + 2);
     for number in 0..300 {
         let (path, body, at) = match random.below(3) {
@@ -651,7 +651,7 @@ fn malformed_requests_of_other_routes_are_told_what_is_wrong() {
 /// request of a million brackets, or for a lock, would miss them.
 #[test]
 fn a_stream_beside_malformed_requests_is_not_slowed() {
-    let server = Server::start();
+    let server = Server::lent();
     let alone = gaps(&server);
     let done = AtomicBool::new(false);
     let beside = thread::scope(|scope| {

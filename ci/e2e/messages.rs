@@ -103,7 +103,7 @@ fn text(answer: &Answer) -> String {
 
 #[test]
 fn a_streamed_message_equals_the_whole_one() {
-    let server = Server::start();
+    let server = Server::lent();
     let think = json!({"thinking": {"type": "enabled", "budget_tokens": 1024}});
     let sum = question("What is 347 + 285?");
     for body in [sum.clone(), with(sum, think), distance()] {
@@ -128,7 +128,7 @@ fn told_twice(server: &Server, body: &Value) -> [Value; 2] {
 
 #[test]
 fn a_call_that_a_stop_string_cuts_is_streamed_as_it_is_told_whole() {
-    let server = Server::start();
+    let server = Server::lent();
     for stop in [
         "start", "Osa", "ka", "Osaka", "to", "Nia", "mey", "\"}", ">",
     ] {
@@ -140,7 +140,7 @@ fn a_call_that_a_stop_string_cuts_is_streamed_as_it_is_told_whole() {
 
 #[test]
 fn a_call_that_the_length_cuts_is_streamed_as_it_is_told_whole() {
-    let server = Server::start();
+    let server = Server::lent();
     for length in 1..48 {
         let body = with(distance(), json!({"max_tokens": length}));
         let [whole, streamed] = told_twice(&server, &body);
@@ -150,7 +150,7 @@ fn a_call_that_the_length_cuts_is_streamed_as_it_is_told_whole() {
 
 #[test]
 fn the_trained_model_calls_a_tool_and_reads_its_result() {
-    let server = Server::start();
+    let server = Server::lent();
     let body = distance();
     let first = server.post_to(PATH, &body).json();
     assert_eq!(first["stop_reason"], "tool_use", "{first}");
@@ -171,7 +171,7 @@ fn the_trained_model_calls_a_tool_and_reads_its_result() {
 
 #[test]
 fn thinking_comes_back_signed_and_may_be_sent_again() {
-    let server = Server::start();
+    let server = Server::lent();
     let think = json!({"thinking": {"type": "adaptive"}});
     let mut body = with(question("What is 347 + 285?"), think);
     let first = server.post_to(PATH, &body).json();
@@ -196,7 +196,7 @@ fn thinking_comes_back_signed_and_may_be_sent_again() {
 
 #[test]
 fn a_thinking_budget_is_kept_and_the_answer_still_comes() {
-    let server = Server::start();
+    let server = Server::lent();
     let think = json!({"thinking": {"type": "enabled", "budget_tokens": 10}});
     let answer = server.post_to(PATH, &with(question("What is 347 + 285?"), think));
     let thought = answer.json()["content"][0]["thinking"]
@@ -212,7 +212,7 @@ fn a_thinking_budget_is_kept_and_the_answer_still_comes() {
 
 #[test]
 fn a_call_can_be_forced() {
-    let server = Server::start();
+    let server = Server::lent();
     let body = with(distance(), question("What is the capital of France?"));
     for choice in [
         json!({"type": "any", "disable_parallel_tool_use": true}),
@@ -229,7 +229,7 @@ fn a_call_can_be_forced() {
 
 #[test]
 fn an_answer_obeys_its_schema_behind_its_thinking() {
-    let server = Server::start();
+    let server = Server::lent();
     let schema = json!({"type": "object", "properties": {"sum": {"type": "integer"}},
         "required": ["sum"], "additionalProperties": false});
     let format = json!({"format": {"type": "json_schema", "schema": schema}});
@@ -291,7 +291,7 @@ fn a_coding_agents_request_is_answered() {
 
 #[test]
 fn what_does_not_fit_is_refused_in_the_words_that_clients_parse() {
-    let server = Server::start();
+    let server = Server::lent();
     let long = server.post_to(PATH, &question(&"word ".repeat(4000)));
     assert_eq!(long.status, 400);
     let error = long.json()["error"].clone();
@@ -438,7 +438,7 @@ fn assert_refused(answer: &Answer, at: &str, context: &str) {
 #[test]
 fn malformed_requests_are_told_what_is_wrong() {
     const COUNT: &str = "/v1/messages/count_tokens";
-    let server = Server::start();
+    let server = Server::lent();
     let mut random = Random(0x6d65_7373);
     for number in 0..300 {
         let (fields, at) = wrong(&mut random);

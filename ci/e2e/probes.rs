@@ -132,7 +132,7 @@ fn probes() -> Vec<(String, u16)> {
 
 #[test]
 fn every_probe_has_one_answer() {
-    let server = Server::start();
+    let server = Server::lent();
     for (bytes, expected) in probes() {
         let rest = server.send(bytes.as_bytes()).rest();
         let status = rest
@@ -155,7 +155,7 @@ fn every_probe_has_one_answer() {
 
 #[test]
 fn http_2_without_asking_is_refused_by_its_version() {
-    let server = Server::start();
+    let server = Server::lent();
     let rest = server.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").rest();
     assert!(rest.starts_with("HTTP/1.1 505 "), "{rest:?}");
     assert_eq!(rest.matches("HTTP/1.1 505 ").count(), 1, "{rest:?}");
@@ -163,7 +163,7 @@ fn http_2_without_asking_is_refused_by_its_version() {
 
 #[test]
 fn a_million_tiny_chunks_are_one_body() {
-    let server = Server::start();
+    let server = Server::lent();
     let head = format!("{CHAT}connection: close\r\ntransfer-encoding: chunked\r\n\r\n");
     let mut bytes = head.into_bytes();
     bytes.extend_from_slice(b"1\r\n \r\n".repeat(1_000_000).as_slice());
@@ -177,7 +177,7 @@ fn a_million_tiny_chunks_are_one_body() {
 
 #[test]
 fn pipelined_requests_are_answered_in_order() {
-    let server = Server::start();
+    let server = Server::lent();
     let one = "GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n";
     let last = "GET /nothing HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let rest = server.send(format!("{one}{one}{last}").as_bytes()).rest();
@@ -191,7 +191,7 @@ fn pipelined_requests_are_answered_in_order() {
 
 #[test]
 fn errors_are_json_with_the_right_methods_named() {
-    let server = Server::start();
+    let server = Server::lent();
     let missing = server.get("/v2/nothing");
     assert_eq!(
         (missing.status, missing.error()["type"].clone()),

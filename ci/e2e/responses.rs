@@ -92,7 +92,7 @@ fn text(answer: &Answer) -> String {
 
 #[test]
 fn a_streamed_response_adds_up_to_the_whole_one() {
-    let server = Server::start();
+    let server = Server::lent();
     let sum = question("What is 347 + 285?");
     let think = json!({"reasoning": {"effort": "high", "summary": "auto"},
         "include": ["reasoning.encrypted_content"]});
@@ -115,7 +115,7 @@ fn a_streamed_response_adds_up_to_the_whole_one() {
 
 #[test]
 fn the_trained_model_calls_a_tool_and_reads_its_result() {
-    let server = Server::start();
+    let server = Server::lent();
     let body = with(distance(), json!({"store": false}));
     let first = server.post_to(PATH, &body).json();
     let call = first["output"].as_array().unwrap().last().unwrap().clone();
@@ -139,7 +139,7 @@ fn the_trained_model_calls_a_tool_and_reads_its_result() {
 
 #[test]
 fn a_stored_response_carries_its_conversation() {
-    let server = Server::start();
+    let server = Server::lent();
     let body = distance();
     let first = server.post_to(PATH, &body).json();
     let call = first["output"].as_array().unwrap().last().unwrap().clone();
@@ -183,7 +183,7 @@ fn a_running_response_is_cancelled_by_its_id() {
 
 #[test]
 fn a_call_can_be_forced() {
-    let server = Server::start();
+    let server = Server::lent();
     let patch = json!({"type": "custom", "name": "patch", "description": "Takes text."});
     let mut body = with(distance(), question("What is the capital of France?"));
     body["tools"].as_array_mut().unwrap().push(patch);
@@ -209,7 +209,7 @@ fn a_call_can_be_forced() {
 
 #[test]
 fn an_answer_obeys_its_schema() {
-    let server = Server::start();
+    let server = Server::lent();
     let schema = json!({"type": "object", "properties": {"sum": {"type": "integer"}},
         "required": ["sum"], "additionalProperties": false});
     let format = json!({"type": "json_schema", "name": "s", "schema": schema, "strict": true});
@@ -226,7 +226,7 @@ fn an_answer_obeys_its_schema() {
 /// What a coding agent sends with every request, in miniature.
 #[test]
 fn a_coding_agents_request_is_answered() {
-    let server = Server::start();
+    let server = Server::lent();
     let message = |role: &str, text: &str| {
         json!({"type": "message", "role": role,
                "content": [{"type": "input_text", "text": text}]})
@@ -271,7 +271,7 @@ fn a_coding_agents_request_is_answered() {
 
 #[test]
 fn what_does_not_fit_is_refused_with_the_code_that_clients_know() {
-    let server = Server::start();
+    let server = Server::lent();
     let error = server
         .post_to(PATH, &question(&"word ".repeat(4000)))
         .error();
@@ -361,7 +361,7 @@ fn wrong(random: &mut Random) -> (Value, &'static str) {
 #[test]
 fn malformed_requests_are_told_what_is_wrong() {
     const COUNT: &str = "/v1/responses/input_tokens";
-    let server = Server::start();
+    let server = Server::lent();
     let mut random = Random(0x7265_7370);
     for number in 0..300 {
         let (fields, at) = wrong(&mut random);
@@ -387,7 +387,7 @@ fn malformed_requests_are_told_what_is_wrong() {
 
 #[test]
 fn a_custom_tools_text_stays_where_it_is_cut() {
-    let server = Server::start();
+    let server = Server::lent();
     let call = "#<tool_call>\n<function=apply_patch>\n<parameter=input>\n*** Begin Patch\n\
         +line one\n+line two\n*** End Patch\n</parameter>\n</function>\n</tool_call>";
     let body = json!({"input": "hi", "temperature": 0, "reasoning": {"effort": "none"},

@@ -60,7 +60,7 @@ fn text(properties: &[&str]) -> Value {
 
 #[test]
 fn an_argument_may_have_any_name() {
-    let server = Server::start();
+    let server = Server::lent();
     for name in ["起点", "$top", "@type", "two words", "a>b"] {
         let mut parameters = text(&[name]);
         parameters["required"] = json!([name]);
@@ -76,7 +76,7 @@ fn an_argument_may_have_any_name() {
 
 #[test]
 fn a_member_that_no_property_names_has_its_type() {
-    let server = Server::start();
+    let server = Server::lent();
     let integer = json!({"type": "integer"});
     for parameters in [
         json!({"type": "object", "required": ["n"], "additionalProperties": integer}),
@@ -96,7 +96,7 @@ fn a_member_that_no_property_names_has_its_type() {
 
 #[test]
 fn an_argument_of_a_union_is_read_as_the_type_that_its_text_is() {
-    let server = Server::start();
+    let server = Server::lent();
     let list = json!({"type": "array", "items": {"type": "string"}});
     for (schema, written, read) in [
         (
@@ -135,7 +135,7 @@ fn an_argument_of_a_union_is_read_as_the_type_that_its_text_is() {
 
 #[test]
 fn small_slips_lose_no_call() {
-    let server = Server::start();
+    let server = Server::lent();
     for reply in [
         "#\n<function=f>\n<parameter=b>\nx\n</parameter>\n</function>\n</tool_call>",
         "#<tool_call>\n<function=f>\n<parameter=b>\nx\n</function>\n</tool_call>",
@@ -155,7 +155,7 @@ fn small_slips_lose_no_call() {
 
 #[test]
 fn a_call_in_the_reasoning_ends_it() {
-    let server = Server::start();
+    let server = Server::lent();
     let reply = "<think>\nI act.\n<tool_call>\n<function=f>\n<parameter=b>\nx\n</parameter>\n\
         </function>\n</tool_call>\n</think>\n\n";
     let answer = chat(&server, writing(THINK, reply, &text(&["b"])));
@@ -167,7 +167,7 @@ fn a_call_in_the_reasoning_ends_it() {
 
 #[test]
 fn what_is_half_a_call_is_not_told_as_a_whole_one() {
-    let server = Server::start();
+    let server = Server::lent();
     let reply = "#<tool_call>\n<function=f>\n<parameter=b>\nx";
     let answer = chat(&server, writing(SIGN, reply, &text(&["b"])));
     assert_eq!(answer.json()["choices"][0]["finish_reason"], "length");
@@ -195,7 +195,7 @@ fn distance(fields: Value) -> Value {
 
 #[test]
 fn a_stop_string_meets_no_markup() {
-    let server = Server::start();
+    let server = Server::lent();
     let call = |fields: Value| message(&server.post_to("/v1/chat/completions", &distance(fields)));
     let whole = call(json!({}))["tool_calls"][0]["function"].clone();
     for stop in ["\n", ">", "<", "tool_call", "</", "function", "}", "\""] {
@@ -206,7 +206,7 @@ fn a_stop_string_meets_no_markup() {
 
 #[test]
 fn a_stop_string_in_an_argument_says_that_the_call_broke_off() {
-    let server = Server::start();
+    let server = Server::lent();
     let answer = server.post_to("/v1/chat/completions", &distance(json!({"stop": ["Rome"]})));
     assert_eq!(answer.json()["choices"][0]["finish_reason"], "length");
     let question = DISTANCE;
@@ -233,7 +233,7 @@ fn a_stop_string_in_an_argument_says_that_the_call_broke_off() {
 
 #[test]
 fn reasoning_is_not_ended_by_a_stop_string() {
-    let server = Server::start();
+    let server = Server::lent();
     let body = json!({"messages": [{"role": "user", "content": "What is the capital of Italy?"}],
         "temperature": 0, "stop": ["fact", "know", "Italy: "]});
     let whole = with(body.clone(), json!({"stop": []}));
@@ -244,7 +244,7 @@ fn reasoning_is_not_ended_by_a_stop_string() {
 
 #[test]
 fn log_probabilities_are_of_the_content() {
-    let server = Server::start();
+    let server = Server::lent();
     let body = json!({"messages": [{"role": "user", "content": "What is the capital of Italy?"}],
         "temperature": 0, "logprobs": true, "reasoning_logprobs": true, "max_tokens": 200});
     for stream in [false, true] {
@@ -293,7 +293,7 @@ fn format(schema: &Value) -> Value {
 
 #[test]
 fn days_that_do_not_exist_are_no_dates() {
-    let server = Server::start();
+    let server = Server::lent();
     for (format_name, pattern, status) in [
         ("date", "^2023-02-29$", 400),
         ("date", "^2024-02-29$", 200),
@@ -309,7 +309,7 @@ fn days_that_do_not_exist_are_no_dates() {
 
 #[test]
 fn a_strict_argument_may_have_a_format() {
-    let server = Server::start();
+    let server = Server::lent();
     for name in ["date", "date-time", "email", "uuid", "ipv4"] {
         let parameters = json!({"type": "object", "required": ["day"],
             "properties": {"day": {"type": "string", "format": name}},
@@ -331,7 +331,7 @@ fn a_strict_argument_may_have_a_format() {
 
 #[test]
 fn what_a_schema_only_notes_refuses_nothing() {
-    let server = Server::start();
+    let server = Server::lent();
     for note in [
         json!({"default": 9_007_199_254_740_993_i64}),
         json!({"examples": [{"pattern": "("}, 1e300]}),
@@ -344,7 +344,7 @@ fn what_a_schema_only_notes_refuses_nothing() {
 
 #[test]
 fn what_is_wrong_in_a_schema_is_told_with_its_place() {
-    let server = Server::start();
+    let server = Server::lent();
     for (schema, told) in [
         (json!({"enum": []}), "enum"),
         (json!({"type": "integer", "minimum": "3"}), "minimum"),
@@ -369,7 +369,7 @@ fn what_is_wrong_in_a_schema_is_told_with_its_place() {
 
 #[test]
 fn numbers_come_back_as_they_were_sent() {
-    let server = Server::start();
+    let server = Server::lent();
     let body = json!({"input": "Hi", "temperature": 0.7, "top_p": 0.9, "max_output_tokens": 16});
     let answer = server.post_to("/v1/responses", &body);
     let body = &answer.body;
@@ -381,7 +381,7 @@ fn numbers_come_back_as_they_were_sent() {
 
 #[test]
 fn a_share_of_nothing_leaves_the_likeliest_token() {
-    let server = Server::start();
+    let server = Server::lent();
     let reply = |fields: Value| message(&chat(&server, with(json!({"max_tokens": 5}), fields)));
     let greedy = reply(json!({"temperature": 0}));
     assert_eq!(reply(json!({"temperature": 2, "top_p": 0})), greedy);
@@ -395,7 +395,7 @@ fn a_share_of_nothing_leaves_the_likeliest_token() {
 
 #[test]
 fn what_is_left_out_is_told_once() {
-    let server = Server::start();
+    let server = Server::lent();
     let names: Vec<String> = (0..100).map(|at| format!("field_{at}")).collect();
     let field = |name: &String| (name.clone(), json!({"type": "string", "format": "color"}));
     let properties: Value = names.iter().map(field).collect();
@@ -426,7 +426,7 @@ fn what_is_left_out_is_told_once() {
 
 #[test]
 fn equal_prompts_and_neighbouring_seeds_have_replies_of_their_own() {
-    let server = Server::start();
+    let server = Server::lent();
     let texts = |fields: Value| -> Vec<String> {
         let body = with(
             json!({"max_tokens": 12, "temperature": 1.5, "ignore_eos": true}),
@@ -451,7 +451,7 @@ fn equal_prompts_and_neighbouring_seeds_have_replies_of_their_own() {
 
 #[test]
 fn grammars_of_other_servers_are_obeyed() {
-    let server = Server::start();
+    let server = Server::lent();
     let gbnf = "root ::= \"(\" [a-c]+ root? \")\"";
     for name in ["grammar", "ebnf", "guided_grammar"] {
         let answer = chat(
@@ -475,7 +475,7 @@ fn grammars_of_other_servers_are_obeyed() {
 
 #[test]
 fn a_path_that_leads_nowhere_says_what_was_meant() {
-    let server = Server::start();
+    let server = Server::lent();
     for (path, told) in [
         ("/chat/completions", "add /v1"),
         ("/v1/v1/chat/completions", "drop the second /v1"),

@@ -262,7 +262,7 @@ fn probes() -> Vec<(String, Understood)> {
 
 #[test]
 fn each_raw_request_is_understood_in_one_way() {
-    let server = Server::start();
+    let server = Server::lent();
     let probes = probes();
     assert!(probes.len() >= 150, "{}", probes.len());
     for (bytes, expected) in probes {

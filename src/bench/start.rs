@@ -70,7 +70,7 @@ struct Report {
 struct StageFigures {
     name: String,
     s: f64,
-    /// Those of the weights, in the stage that reads them.
+    /// Bytes of the weights, in the stage of a start that reads them.
     bytes: Option<u64>,
     gb_s: Option<f64>,
 }

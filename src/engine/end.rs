@@ -179,8 +179,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Whether the call that is under way now has been seen at `times` `LOOKS` looks after the
-    /// first.
+    /// Whether `call`, which is under way where its number is odd, was seen by `times * LOOKS`
+    /// looks in a row behind the first that saw it.
     fn too_often(&mut self, call: u64, times: u32) -> bool {
         let same = call % 2 == 1 && call == self.call;
         self.again = if same { self.again + 1 } else { 0 };

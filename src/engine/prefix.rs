@@ -343,7 +343,7 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// See `new`.
+    /// Whether the model has recurrent states.
     pub fn recurs(&self) -> bool {
         self.recurs
     }

@@ -177,7 +177,7 @@ pub struct Request {
 /// infinity. (vLLM's `raw_logprobs` are the same: it masks the logits before it reads them.)
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
-    /// Of the chosen token.
+    /// Log-probability of the chosen token.
     pub logprob: f32,
     /// The most likely tokens, descending; lower id first on a tie.
     pub top: Vec<(TokenId, f32)>,

@@ -340,7 +340,7 @@ impl Sequence {
         scores
     }
 
-    /// States that are lent to it, and of drafts.
+    /// Slots of states that the sequence has beside its own: lent ones, and those of its drafts.
     pub fn lent(&self) -> (usize, usize) {
         (usize::from(self.lent.is_some()), self.drafts.held())
     }

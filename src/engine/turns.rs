@@ -205,7 +205,7 @@ pub struct Waiting {
 #[derive(Clone, Copy, Debug, Default)]
 struct Queued {
     replies: usize,
-    /// Calls that have some of those.
+    /// Calls of the API that the waiting replies belong to.
     calls: usize,
     /// Tokens of their prompts.
     tokens: usize,

@@ -69,7 +69,7 @@ impl Copies {
 struct Beginning {
     whose: (u128, Owner),
     reuse: Reuse,
-    /// Whole pages of them.
+    /// Tokens of the beginning, in whole pages.
     tokens: Vec<TokenId>,
     /// Kind of the state behind them, if the model has one.
     kind: Option<Kind>,

@@ -52,7 +52,7 @@ impl Finish {
         }
     }
 
-    /// In the words of the chat completions API, which has one for all that is incomplete.
+    /// Word of the chat completions API for the end of a reply; all incomplete ones have the same.
     pub fn name(self) -> &'static str {
         match self {
             Finish::Stop | Finish::StopString(_) => "stop",

@@ -32,7 +32,7 @@ pub struct Calls {
     pub tools: Presented,
     /// Tools that another server would run itself.
     pub left_out: Vec<String>,
-    /// Whether there may be more than one.
+    /// Whether a reply may hold more than one call.
     pub parallel: bool,
 }
 

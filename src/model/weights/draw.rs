@@ -90,7 +90,7 @@ struct Range {
 }
 
 impl Range {
-    /// Of a matrix with `columns` that keeps the variance of what it is multiplied with.
+    /// Range of the weights of a matrix with `columns` that keeps the variance of its input.
     fn matrix(columns: usize) -> Range {
         let (centre, spread) = (0.0, (3.0 / columns as f32).sqrt());
         Range { centre, spread }

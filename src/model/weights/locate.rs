@@ -34,7 +34,7 @@ const UNFINISHED: [&str; 6] = [
 #[derive(Debug, PartialEq)]
 pub struct Located {
     pub directory: PathBuf,
-    /// Which one was taken, if another was given.
+    /// Sentence that tells which directory was taken, where another one was given.
     pub choice: Option<String>,
 }
 

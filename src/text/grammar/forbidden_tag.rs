@@ -12,7 +12,7 @@ use super::vocabulary::Vocabulary;
 pub struct ForbiddenTag {
     vocabulary: Arc<Vocabulary>,
     tag: &'static str,
-    /// By how many bytes of the tag end the text so far.
+    /// Tokens that complete the tag behind a text that ends with so many of its first bytes.
     completing: Vec<Vec<TokenId>>,
 }
 

@@ -28,11 +28,11 @@ pub const UNKNOWN_NAME_BYTES_MAX: usize = 512;
 
 /// The tags of one syntax.
 pub trait Tags: Default + std::fmt::Debug + Send + 'static {
-    /// Around all.
+    /// Texts around a call.
     const CALL: (&'static str, &'static str);
-    /// Before the name of a function, behind it, and behind its arguments.
+    /// Texts before the name of a function, behind it, and behind its arguments.
     const FUNCTION: (&'static str, &'static str, &'static str);
-    /// Before the name of an argument, behind it, and behind the value.
+    /// Texts before the name of an argument, behind it, and behind its value.
     const ARGUMENT: (&'static str, &'static str, &'static str);
     /// What opens a value behind all that.
     const VALUE_OPEN: &'static str = "";

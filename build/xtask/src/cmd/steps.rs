@@ -108,10 +108,11 @@ impl Step {
     }
 }
 
-/// The targets with device code that are cross-built without a GPU, and the suite of each.
+/// The targets with device code that are built without a GPU, and the suite of each. What is for
+/// another host than this one compiles every crate again.
 const DEVICE_TARGETS: [(&str, Tier); 2] = [
-    ("gb10/tiny/nvfp4", Tier::Suite),
-    ("h200/tiny/nvfp4", Tier::All),
+    ("h200/tiny/nvfp4", Tier::Suite),
+    ("gb10/tiny/nvfp4", Tier::All),
 ];
 
 /// Both forms of the small model with trained weights.
@@ -499,7 +500,9 @@ fn serving_steps(target: &'static str) -> Vec<Step> {
             ["python3", BROWSER],
             move |suite, name| chat_page(suite, name, target),
         )
-        .reads(Reads::of(&["scripts"]).binary(target)),
+        .reads(Reads::of(&["scripts"]).binary(target))
+        // It waits for the browser most of the time.
+        .turn(Turn::Beside),
         script_step(
             "sweep",
             "measured figures are those of the server, and failures are told",

@@ -34,7 +34,7 @@ pub use self::index::Found;
 pub const THREADS: usize = 4;
 /// Bytes that threads have in their hands, at most, and one piece more.
 pub const IN_HANDS_MAX: usize = 64 << 20;
-/// Time without any end of what was begun after which the disk does not answer.
+/// A disk that ends none of the reads and writes under way for so long does not answer.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Prompts in a row that were sooner computed than read.
 const SLOW_MAX: usize = 3;

@@ -49,7 +49,7 @@ pub trait Storage: Send + Sync {
     /// As `write`.
     fn touch(&self, entry: u64) -> io::Result<()>;
 
-    /// Removes it, whole or not, if it is there.
+    /// Removes an entry if it is there, whether it is whole or not.
     ///
     /// # Errors
     /// As `write`.

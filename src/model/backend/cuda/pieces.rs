@@ -89,7 +89,7 @@ impl Summing {
 }
 
 impl Drop for Summing {
-    /// Nothing reads the room any more when that goes.
+    /// Waits for all sums under way: the host memory that they read may be freed behind this.
     fn drop(&mut self) {
         while self.0.wait().is_some() {}
     }
