@@ -1,6 +1,6 @@
 //! The gate of an MLP.
 
-use super::Dense;
+use super::{Dense, Route};
 use crate::shapes;
 
 /// A gated MLP of one shape, beside its products.
@@ -9,3 +9,8 @@ pub trait Gate<M: shapes::Mlp>: Dense {
     /// `gate, up, out [R, INTERMEDIATE]`.
     fn swiglu(&mut self, gate: &Self::Tensor, up: &Self::Tensor, out: &mut Self::Tensor);
 }
+
+/// Operations of an MLP and of experts beside each other.
+pub trait Both<S: shapes::Both>: Gate<S::Mlp> + Route<S::Experts> {}
+
+impl<S: shapes::Both, B: Gate<S::Mlp> + Route<S::Experts>> Both<S> for B {}
