@@ -103,10 +103,10 @@ def stack_experts(weights):
     stacked, parts = {}, {}
     for name in list(weights):
         w = weights.pop(name)
-        head, found, tail = name.partition(".mlp.experts.")
+        head, found, tail = name.partition(".experts.")
         if found and tail[0].isdigit():
             expert, kind, _ = tail.split(".")
-            parts.setdefault(f"{head}.mlp.experts", {})[int(expert), kind] = w
+            parts.setdefault(f"{head.removesuffix('.moe')}.experts", {})[int(expert), kind] = w
         else:
             stacked[name] = w
     for prefix in list(parts):

@@ -82,8 +82,9 @@ class Checkpoint:
             self.tensors[f"{name}.weight"] = w.bfloat16()
         elif kind == "nvfp4_modelopt":
             code, scale, total = nvfp4(w)
-            self.tensors |= {f"{name}.weight": code, f"{name}.weight_scale": scale, f"{name}.weight_scale_2": total,
-                             f"{name}.input_scale": torch.tensor(1.0)}
+            self.tensors |= {f"{name}.weight": code, f"{name}.weight_scale": scale, f"{name}.weight_scale_2": total}
+            if not self.m["weights_alone"]:
+                self.tensors[f"{name}.input_scale"] = torch.tensor(1.0)
         elif kind == "nvfp4_compressed_tensors":
             code, scale, total = nvfp4(w)
             self.tensors |= {f"{name}.weight_packed": code, f"{name}.weight_scale": scale,
@@ -102,13 +103,13 @@ class Checkpoint:
             self.matrix(f"{name}.{part}", inner, self.m["hidden"], group, gain)
         self.matrix(f"{name}.{parts[-1]}", self.m["hidden"], inner, group, 1.5)
 
-    def experts(self, name, group):
-        m = self.m
-        if not m["stacked"]:
+    def experts(self, name, group, m):
+        """As many and as wide as `m` states."""
+        if not self.m["stacked"]:
             for e in range(m["experts"]):
                 self.swiglu(f"{name}.{e}", m["inner"], group, self.family.expert)
             return
-        h, i, e = m["hidden"], m["inner"], m["experts"]
+        h, i, e = self.m["hidden"], m["inner"], m["experts"]
         self.tensors[f"{name}.gate_up_proj"] = self.normal(e, 2 * i, h, scale=2 / math.sqrt(h)).bfloat16()
         self.tensors[f"{name}.down_proj"] = self.normal(e, h, i, scale=1.5 / math.sqrt(i)).bfloat16()
 
@@ -170,6 +171,17 @@ class Checkpoint:
             self.mixture(f"{name}.{self.family.router}", groups)
         else:
             self.swiglu(f"{name}.mlp", m["inner"], "mlp")
+        if m["beside"]:
+            self.beside(name, groups[1], m["beside"])
+
+    def beside(self, name, group, experts):
+        """Router and experts beside an MLP, and the norms around both."""
+        self.matrix(f"{name}.router.proj", experts["experts"], self.m["hidden"], gain=2 * math.sqrt(self.m["hidden"]))
+        self.vector(f"{name}.router.scale", 1 + self.normal(self.m["hidden"], scale=0.3))
+        self.vector(f"{name}.router.per_expert_scale", 1 + self.normal(experts["experts"], scale=0.3))
+        for norm in ("post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2"):
+            self.norm(f"{name}.{norm}.weight", self.m["hidden"])
+        self.experts(f"{name}.experts" if self.m["stacked"] else f"{name}.moe.experts", group, experts)
 
     def stacked_mxfp4(self, name):
         """Experts of gpt-oss: gate and up rows in turn, gates so large that the clamp counts."""
@@ -186,7 +198,7 @@ class Checkpoint:
             self.vector(f"{name}.router.bias", self.normal(m["experts"], scale=0.5))
             return self.stacked_mxfp4(f"{name}.experts")
         self.matrix(f"{name}.gate", m["experts"], m["hidden"], gain=2.0)
-        self.experts(f"{name}.experts", groups[1])
+        self.experts(f"{name}.experts", groups[1], m)
         if self.family.shared:
             self.swiglu(f"{name}.shared_expert", m["shared"], groups[2])
             self.matrix(f"{name}.shared_expert_gate", 1, m["hidden"], gain=1.5)
@@ -241,6 +253,9 @@ def feed_forward(m):
         words |= {"shared_expert_intermediate_size": m["shared"]}
     if family.router:
         words |= {"num_experts_per_tok": m["top"], family.counts: m["experts"]}
+    if m["beside"]:
+        words |= {"enable_moe_block": True, "top_k_experts": m["beside"]["top"],
+                  family.counts: m["beside"]["experts"], "moe_intermediate_size": m["beside"]["inner"]}
     return words
 
 
@@ -305,6 +320,9 @@ def format_rules(m):
         return [{"match": "*", "as": "bf16"}]
     if formats == {"mxfp4"}:
         return [{"match": "*.mlp.experts.*", "as": "mxfp4"}, {"match": "*", "as": "bf16"}]
+    if m["beside"]:
+        router = {"match": ["model.embed_tokens", "*.router.proj"], "as": "bf16"}
+        return [router, {"match": "*", "as": formats.pop()}]
     names = ["model.embed_tokens", "lm_head"]
     names += ["*.in_proj_b", "*.in_proj_a"] if "gdn" in m["formats"] else ["*.linear_attn.*"]
     names += ["*.mlp.gate", "*.mlp.shared_expert_gate", "mtp.fc"]
@@ -325,6 +343,7 @@ def blocks(m):
         rope_theta=float(its["theta"]))
     slides = family.slides or family.windowed
     layers = dict(count=m["layers"]) | (dict(period=m["period"]) if family.gdn or slides else {})
+    layers |= dict(feed_forward=["both"]) if m["beside"] else {}
     window = {"window": m["window"]} if family.windowed else {}
     tables = [("layers", layers), ("attention", attention(m, **window))]
     if family.slides:
@@ -342,13 +361,17 @@ def blocks(m):
     shared = dict(shared_intermediate=m["shared"]) if family.shared else {}
     experts = dict(experts=m.get("experts"), experts_per_token=m.get("top"), intermediate=m["inner"]) | shared
     tables += [("moe", experts) if family.router else ("mlp", dict(intermediate=m["inner"]))]
+    if m["beside"]:
+        tables += [("moe", dict(experts=m["beside"]["experts"], experts_per_token=m["beside"]["top"],
+                                intermediate=m["beside"]["inner"]))]
     return tables + ([("mtp", dict(layers=m["mtp"]))] if m["mtp"] else [])
 
 
 def manifest(name, m, folder, tensors):
     files = [{"name": path.name, "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
              for path in sorted(folder.glob("*.safetensors"))]
-    lists = dict(input_scales=[kind for kind in INPUT_SCALED if kind in m["formats"].values()],
+    scaled = [] if m["weights_alone"] else INPUT_SCALED
+    lists = dict(input_scales=[kind for kind in scaled if kind in m["formats"].values()],
                  stacked_experts=["layers", "mtp"][: 1 + m["mtp"]] if m["stacked"] else [])
     stored = dict(tied_head_stored=True) if m["head_stored"] else {}
     parts = [

@@ -56,9 +56,9 @@ FAMILIES = {
 # What a model need not say. `formats` name the groups that are not BF16; `ops` are a hardware's kernels for its leaf;
 # `keys` scales the taps of recurrent queries and keys.
 DEFAULTS = dict(quant="bf16", layers=2, period=["attention"], tied=False, head_stored=False, mtp=0, prefix="model.",
-                stacked=False, shards=1, formats={}, eps=1e-6, keys=1.0, rope={}, words={}, around={}, hardware=["cpu"],
+                stacked=False, weights_alone=False, shards=1, formats={}, eps=1e-6, keys=1.0, rope={}, words={}, around={}, hardware=["cpu"],
                 ops={}, pad=1, scalar=None, turned=None,
-                cap=None)
+                cap=None, beside=None)
 # Dimensions that kernels take: rows of whole runs of 32 columns, of 256 beside experts, recurrent heads of 128. An
 # epsilon of norms that counts beside the squares of heads and rows.
 GPU = dict(hardware=["cpu", "h200", "gb10"], eps=1e-2)
@@ -252,6 +252,23 @@ MODELS = {
         tied=True, heads=2, kv_heads=1, head_dim=512, rotary=512, turned=64, theta=1e6, inner=160, cap=30.0, layers=3,
         period=["sliding", "sliding", "attention"], ops={"h200": WIDE},
         sliding=dict(heads=2, kv_heads=2, head_dim=256, rotary=256, window=100, theta=1e4), **GPU),
+    "random-gemma4-5": model(
+        "gemma4", 105, "two of five experts beside the MLP, stacked, for a GPU too", vocab=293, hidden=256, tied=True,
+        heads=2, kv_heads=1, head_dim=512, rotary=512, turned=64, theta=1e6, inner=160, cap=30.0, layers=2,
+        period=["sliding", "attention"], ops={"h200": WIDE}, beside=dict(experts=5, top=2, inner=128), stacked=True,
+        sliding=dict(heads=2, kv_heads=2, head_dim=256, rotary=256, window=100, theta=1e4), **GPU),
+    "random-gemma4-6": model(
+        "gemma4", 106, "three of seven experts beside the MLP", vocab=151, hidden=52, tied=True, heads=4, kv_heads=1,
+        head_dim=32, rotary=32, turned=4, theta=1e6, inner=60, cap=20.0, layers=4, period=["sliding", "attention"],
+        beside=dict(experts=7, top=3, inner=36),
+        sliding=dict(heads=4, kv_heads=2, head_dim=16, rotary=16, window=70, theta=1e4)),
+    "random-gemma4-7": model(
+        "gemma4", 107, "one of three experts beside the MLP, NVFP4 of weights alone, far positions", quant="nvfp4a16",
+        vocab=157, hidden=96, tied=True, heads=2, kv_heads=2, head_dim=16, rotary=16, turned=4, inner=80, cap=8.0,
+        layers=3, period=["sliding", "attention", "attention"], beside=dict(experts=3, top=1, inner=48),
+        weights_alone=True,
+        sliding=dict(heads=2, kv_heads=1, head_dim=24, rotary=24, window=128, theta=9.0),
+        formats={group: "nvfp4_modelopt" for group in ["attention", "mlp", "experts"]}, **FAR),
 
     "random-gpt_oss-1": model(
         "gpt_oss", 81, "eight query heads on one, three of five experts, a window of 70", quant="mxfp4", vocab=149,

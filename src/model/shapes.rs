@@ -234,6 +234,8 @@ pub trait Experts: Send + Sync + 'static {
     const SHARED: usize;
     /// Whether experts stored as NVFP4 multiply rows that are rounded to it.
     const ROWS_NVFP4: bool;
+    /// Whether the weight of a chosen expert is multiplied by a number of that expert.
+    const SCALED: bool;
     const ACTIVATION: Activation;
 
     /// Experts of a layer, the shared one last.
@@ -251,6 +253,12 @@ pub trait Mlp: Send + Sync + 'static {
     /// Inner width.
     const INTERMEDIATE: usize;
     const ACTIVATION: Activation;
+}
+
+/// An MLP and experts beside each other.
+pub trait Both: Send + Sync + 'static {
+    type Mlp: Mlp;
+    type Experts: Experts;
 }
 
 /// The largest of some numbers, 0 of none: of one for each shape of a kind.

@@ -19,7 +19,7 @@ use crate::ops::{Batch, Device};
 use crate::target::{
     self, KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, Site, VOCAB, blocks_at,
 };
-#[cfg(has = "mlp")]
+#[cfg(all(has = "mlp", not(has = "both")))]
 use crate::target::{HIDDEN, Role};
 use crate::weights::{self, LAYER_GROWTH, WeightsError};
 use step::executor::{
@@ -431,7 +431,7 @@ fn a_layer_adds_by_the_blocks_that_it_has_alone() {
 }
 
 /// An MLP among layers of other forms, by its formula in F64.
-#[cfg(has = "mlp")]
+#[cfg(all(has = "mlp", not(has = "both")))]
 #[test]
 fn a_layer_with_an_mlp_adds_what_the_formula_gives() {
     let checkpoint = weights::open_seeded(Arc::default());
@@ -457,7 +457,7 @@ fn a_layer_with_an_mlp_adds_what_the_formula_gives() {
 }
 
 /// `x + down(silu(gate(n)) * up(n))`, `n` being `x` normed.
-#[cfg(has = "mlp")]
+#[cfg(all(has = "mlp", not(has = "both")))]
 fn mlp(x: &[f32], norm: &[f32], [gate, up, down]: [&[f32]; 3]) -> Vec<f64> {
     let product = |matrix: &[f32], row: &[f64]| -> Vec<f64> {
         let rows = matrix.chunks(row.len());

@@ -10,13 +10,13 @@ use engine::thinking::ThinkingBudget;
 use step::executor::TokenId;
 use step::{Facts, ToolFormat};
 
-use super::framing;
 use super::grammar::Grammars;
 use super::template::{CallIds, Conversation, Template, TemplateError};
 use super::tokenizer::{Encoded, Tokenizer, TokenizerError};
 use super::tools::Tags;
 use super::tools::harmony::reader::Begin;
 use super::tools::harmony::{self, Marks};
+use super::{framing, identity};
 
 /// Tokens around calls of tools, of models that have such.
 const CALL_MARKS: [&str; 2] = ["<tool_call>", "</tool_call>"];
@@ -119,7 +119,7 @@ impl ChatModel {
             None => (facts.think_open, facts.think_close),
         };
         if harmony.is_none() {
-            tokenizer.show(&[tags.0, tags.1]);
+            tokenizer.show(&identity::tags(facts));
         }
         if let Some(format) = facts.tool_format {
             tokenizer.show(Tags::of(format).marks);

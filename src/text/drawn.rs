@@ -42,11 +42,17 @@ fn named(files: [Named; 3]) -> Vec<Named> {
         .collect()
 }
 
-/// The template with a token behind each turn that ends it.
+/// The template with a token behind each turn that ends it, and the tags of the model's thoughts.
 fn template(facts: &Facts) -> String {
     let mut added = facts.added_tokens.iter();
     let stop = added.find(|(id, _)| facts.stop_tokens.first() == Some(id));
-    TEMPLATE.replace(END_OF_TURN, stop.map_or(END_OF_TURN, |(_, text)| text))
+    let text = TEMPLATE.replace(END_OF_TURN, stop.map_or(END_OF_TURN, |(_, text)| text));
+    match facts.think_open {
+        "" => text,
+        open => text
+            .replace("<think>", open)
+            .replace("</think>", facts.think_close),
+    }
 }
 
 fn generation(facts: &Facts) -> Value {

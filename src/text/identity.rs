@@ -7,12 +7,21 @@ use super::template::{Conversation, Template, TemplateError};
 use super::tokenizer::Tokenizer;
 use step::Facts;
 
+/// Texts of the tokens that the tags around thoughts begin with.
+pub fn tags(facts: &Facts) -> Vec<&'static str> {
+    let tags = [facts.think_open, facts.think_close];
+    let texts = facts.added_tokens.iter().map(|(_, text)| *text);
+    texts
+        .filter(|text| tags.iter().any(|tag| tag.starts_with(text)))
+        .collect()
+}
+
 /// Tokens of a conversation that must be those of the manifest: what ends a turn, and what is
 /// around thoughts. Each is its id and its text.
 fn framing(facts: &Facts) -> impl Iterator<Item = (u32, &'static str)> {
-    let counts = |(id, text): &(u32, &str)| {
-        facts.stop_tokens.contains(id) || [facts.think_open, facts.think_close].contains(text)
-    };
+    let tags = tags(facts);
+    let counts =
+        move |(id, text): &(u32, &str)| facts.stop_tokens.contains(id) || tags.contains(text);
     facts.added_tokens.iter().copied().filter(counts)
 }
 

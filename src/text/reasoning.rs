@@ -339,6 +339,24 @@ mod tests {
         (reasoning.to_string(), content.to_string())
     }
 
+    /// The name of a channel is a part of the tag, and calls are of the other form.
+    #[test]
+    fn thoughts_of_a_channel_are_split_from_a_call_behind_them() {
+        let call = "<|tool_call>call:edit{path:<|\"|>x<|\"|>}<tool_call|>";
+        let thoughts = "<|channel>thought\nI see.\n<channel|>";
+        let splitter = || ReasoningSplitter::new("<|channel>thought", "<channel|>", false);
+        for content in ["Done.", call] {
+            let text = format!("{thoughts}{content}");
+            for at in text.char_indices().map(|(at, _)| at) {
+                let (first, second) = text.split_at(at);
+                let found = streamed_by(splitter(), &[first, second]);
+                assert_eq!(found, pair("I see.", content), "{at}");
+            }
+        }
+        let empty = format!("<|channel>thought\n<channel|>{call}");
+        assert_eq!(streamed_by(splitter(), &[&empty]), pair("", call));
+    }
+
     const CALL: &str = "<tool_call>\n<function=edit>\n<parameter=path>\nx\n</parameter>\n\
         </function>\n</tool_call>";
 

@@ -224,8 +224,10 @@ sha256 = "beb89b99c6fcf88eeafb05a6f8b773f6b9fe414780dc8891a4f9d428d85ebcb1"
 pub const HIDDEN: usize = 256;
 /// Channels of the residual stream, over which norms are.
 pub const CHANNELS: usize = 256;
-/// Hidden and inner widths in memory are multiples of it.
+/// Hidden widths in memory are multiples of it.
 pub const PAD: usize = 1;
+/// Inner widths in memory are multiples of it.
+pub const PAD_INNER: usize = 1;
 /// Decoder layers.
 pub const LAYERS: usize = 4;
 /// Rows of the embedding table.
@@ -310,6 +312,7 @@ impl crate::shapes::Experts for Moe {
     const INTERMEDIATE: usize = 128;
     const SHARED: usize = 128;
     const ROWS_NVFP4: bool = false;
+    const SCALED: bool = false;
     const ACTIVATION: crate::shapes::Activation = crate::shapes::Activation::Silu;
 }
 /// Values of an expression for each shape of attention, which it calls `$shape`.
@@ -496,7 +499,6 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "family", pointer: "/attention_k_eq_v", elsewhere: &[], right: Cow::Borrowed(r#"[false]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/hidden_size_per_layer_input", elsewhere: &[], right: Cow::Borrowed(r#"[0]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/num_kv_shared_layers", elsewhere: &[], right: Cow::Borrowed(r#"[0]"#), required: false, switch: None },
-    Fact { key: "family", pointer: "/enable_moe_block", elsewhere: &[], right: Cow::Borrowed(r#"[false]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/use_double_wide_mlp", elsewhere: &[], right: Cow::Borrowed(r#"[false]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/output_gate_type", elsewhere: &[], right: Cow::Borrowed(r#"["silu","swish"]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/mamba_ssm_dtype", elsewhere: &[], right: Cow::Borrowed(r#"["float32"]"#), required: false, switch: None },

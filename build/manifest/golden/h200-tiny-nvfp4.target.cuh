@@ -102,6 +102,7 @@ struct Moe {
   static constexpr int kIntermediate = 128;
   static constexpr int kShared = 128;
   static constexpr bool kRowsNvfp4 = false;
+  static constexpr bool kScaled = false;
   static constexpr Activation kActivation = Activation::silu;
 };
 // The only one of its kind.

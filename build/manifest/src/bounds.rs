@@ -375,7 +375,7 @@ impl File {
         let matrices = rows.iter().filter_map(|row| Some((row, row.resident()?)));
         for (row, format) in matrices {
             let (key, value) = columns_key(target, row);
-            let k = row.padded(target.leaf.numbers.pad as usize)[1] as u64;
+            let k = row.padded(target.pads().map(|pad| pad as usize))[1] as u64;
             let step = columns_of(format);
             let rule = format!(
                 "makes {k} columns of {}; kernels take multiples of {step} in {}",

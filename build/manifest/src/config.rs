@@ -52,6 +52,7 @@ impl Fact {
 pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     let model = &target.model;
     let mut facts = family_facts(target.traits(), &dense_layers(target));
+    facts.extend(both(target));
     let words = target.traits().attention;
     facts.extend(rope(&model.attention, target.traits()));
     facts.extend(dims(model));
@@ -152,9 +153,19 @@ fn gemma(traits: &Traits) -> Vec<Fact> {
             ..layers
         },
         of(&[json!(0)], "/num_kv_shared_layers"),
-        of(&[json!(false)], "/enable_moe_block"),
         of(&[json!(false)], "/use_double_wide_mlp"),
     ]
+}
+
+/// Whether experts stand beside every layer's MLP.
+fn both(target: &Target) -> Option<Fact> {
+    let parts = target.model.feed_forward();
+    let both = parts.contains(&schema::FeedForward::Both);
+    let switch = fact("layers.feed_forward", both, "/enable_moe_block");
+    target.traits().both.then_some(Fact {
+        required: both,
+        ..switch
+    })
 }
 
 /// Layers with an MLP.
@@ -526,7 +537,7 @@ fn feed_forward(target: &Target) -> Vec<Fact> {
         required(
             "moe.experts_per_token",
             moe.experts_per_token,
-            "/num_experts_per_tok",
+            target.traits().chosen,
         ),
         fact("moe.intermediate", moe.intermediate, inner),
     ]);

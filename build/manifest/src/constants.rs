@@ -71,8 +71,13 @@ fn model_constants(target: &Target) -> Vec<Constant> {
         ),
         size(
             "PAD",
-            target.leaf.numbers.pad,
-            "Hidden and inner widths in memory are multiples of it.",
+            target.pads()[0],
+            "Hidden widths in memory are multiples of it.",
+        ),
+        size(
+            "PAD_INNER",
+            target.pads()[1],
+            "Inner widths in memory are multiples of it.",
         ),
         size("LAYERS", model.layers.count as u64, "Decoder layers."),
         size("VOCAB", model.vocab, "Rows of the embedding table."),

@@ -19,9 +19,20 @@ fn nearest_bf16(number: f64) -> f64 {
 }
 
 impl Target {
-    /// A hidden or inner width as it is in memory.
+    /// Numbers that hidden and inner widths are multiples of in memory.
+    pub(crate) fn pads(&self) -> [u64; 2] {
+        let numbers = &self.leaf.numbers;
+        [numbers.pad, numbers.pad_inner.unwrap_or(numbers.pad)]
+    }
+
+    /// A hidden width as it is in memory.
     pub(crate) fn padded(&self, width: u64) -> u64 {
-        width.next_multiple_of(self.leaf.numbers.pad)
+        width.next_multiple_of(self.pads()[0])
+    }
+
+    /// An inner width as it is in memory.
+    pub(crate) fn padded_inner(&self, width: u64) -> u64 {
+        width.next_multiple_of(self.pads()[1])
     }
 
     /// Factor of the rows of the embedding, a BF16 number as in training code.
@@ -39,7 +50,7 @@ impl Target {
         let inner = model.moe.as_mut().map(|moe| &mut moe.intermediate);
         let of_mlp = model.mlp.as_mut().map(|mlp| &mut mlp.intermediate);
         for width in inner.into_iter().chain(of_mlp) {
-            *width = self.padded(*width);
+            *width = self.padded_inner(*width);
         }
         model
     }
@@ -246,19 +257,21 @@ impl Target {
     /// Bytes that must be resident to serve: text and prediction weights, KV pages, states.
     pub fn resident_bytes(&self) -> u64 {
         let state = self.state_matrix_bytes() + self.state_conv_bytes();
-        let weights = match self.leaf.numbers.pad {
-            1 => self.sum(|row| self.bytes_resident(row)),
+        let weights = match self.pads() {
+            [1, 1] => self.sum(|row| self.bytes_resident(row)),
             _ => self.table().iter().map(|row| self.padded_bytes(row)).sum(),
         };
         weights + self.kv_bytes() + state * self.states()
     }
 
-    /// Bytes of a row's matrices in memory where widths are padded: MXFP4 has a scale for each 16
+    /// Bytes of a row's matrices in memory where widths are padded: E2M1 has a scale for each 16
     /// columns and a factor a row there.
     fn padded_bytes(&self, row: &Row) -> u64 {
-        let [n, k] = row.padded(self.leaf.numbers.pad as usize);
-        let bytes = match row.format() {
-            Some(Format::Mxfp4) => n * (k / 2 + k / NVFP4_GROUP + size_of::<f32>()),
+        let [n, k] = row.padded(self.pads().map(|pad| pad as usize));
+        let bytes = match row.resident() {
+            Some(format) if format == Format::Mxfp4 || format.is_nvfp4() => {
+                n * (k / 2 + k / NVFP4_GROUP + size_of::<f32>())
+            }
             Some(_) => n * k * 2,
             None => return self.bytes_stored(row),
         };

@@ -54,6 +54,12 @@ pub(crate) struct Traits {
     pub keys_are_values: bool,
     /// Hidden states are multiplied by a number of each layer behind it.
     pub layer_scalars: bool,
+    /// Layers may have experts beside their MLP.
+    pub both: bool,
+    /// The weight of a chosen expert is multiplied by a learned number of its own.
+    pub experts_scaled: bool,
+    /// Words for the experts that a row visits.
+    pub chosen: &'static str,
     /// The head is the embedding table where configurations do not say.
     pub tied: bool,
     /// Weights of norms are stored less one, but for those of Gated DeltaNet.
@@ -90,6 +96,9 @@ const USUAL: Traits = Traits {
     values_normed: false,
     keys_are_values: false,
     layer_scalars: false,
+    both: false,
+    experts_scaled: false,
+    chosen: "/num_experts_per_tok",
     tied: false,
     plus_one: false,
     default_head_dim: false,

@@ -54,11 +54,19 @@ pub(crate) enum Kind {
     Delta,
     Experts,
     Mlp,
+    /// The last two beside each other, whose operations are theirs.
+    Both,
 }
 
 impl Kind {
     /// Every kind.
-    pub(crate) const ALL: [Kind; 4] = [Kind::Attention, Kind::Delta, Kind::Experts, Kind::Mlp];
+    pub(crate) const ALL: [Kind; 5] = [
+        Kind::Attention,
+        Kind::Delta,
+        Kind::Experts,
+        Kind::Mlp,
+        Kind::Both,
+    ];
 
     /// Name in `over` of `ffi/ops.toml`.
     pub fn name(self) -> &'static str {
@@ -67,6 +75,7 @@ impl Kind {
             Kind::Delta => "delta",
             Kind::Experts => "experts",
             Kind::Mlp => "mlp",
+            Kind::Both => "both",
         }
     }
 
@@ -77,6 +86,7 @@ impl Kind {
             Kind::Delta => ["DeltaNet", "Delta"],
             Kind::Experts => ["Experts", "Route"],
             Kind::Mlp => ["Mlp", "Gate"],
+            Kind::Both => ["Both", "Both"],
         }
     }
 
@@ -92,6 +102,7 @@ impl Kind {
             ],
             Kind::Experts => &["route", "experts", "moe"],
             Kind::Mlp => &["swiglu", "mlp"],
+            Kind::Both => &[],
         }
     }
 }

@@ -58,12 +58,12 @@ const OPTIONAL: [(&str, Fate); 18] = [
 ];
 
 /// Keys whose values no configuration states, with the least that another one does.
-const UNSTATED: [(&str, Fate); 30] = [
+const UNSTATED: [(&str, Fate); 31] = [
     ("chat.added_tokens.first", Compiled),
     ("chat.added_tokens.texts", Compiled),
     ("chat.template", Compiled),
     ("chat.think_close", Refused),
-    ("chat.think_open", Refused),
+    ("chat.think_open", Compiled),
     ("chat.thinking", Compiled),
     ("chat.tokenizer", Compiled),
     ("checkpoint.*.files", Compiled),
@@ -85,6 +85,7 @@ const UNSTATED: [(&str, Fate); 30] = [
     ("checkpoint.*.tied_head_stored", Refused),
     ("checkpoint.*.without_mtp", Refused),
     ("id", Compiled),
+    ("layers.feed_forward", Refused),
     ("licence", Shown),
     ("title", Shown),
     ("vision.bytes", Compiled),

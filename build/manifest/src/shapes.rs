@@ -35,6 +35,8 @@ enum Number {
     Window(Option<u64>),
     /// Pages with a block table of their own; device code is given that.
     WindowPages,
+    /// Another shape, which device code takes by itself.
+    Shape(&'static str),
 }
 
 /// One of the ways in which layers of a model attend.
@@ -79,14 +81,16 @@ impl FeedForward {
         match self {
             FeedForward::Mlp => Some("Mlp"),
             FeedForward::Moe => Some("Moe"),
+            FeedForward::Both => Some("Both"),
             FeedForward::None => None,
         }
     }
 }
 
 impl Number {
-    fn rust(&self) -> (&'static str, String) {
-        match self {
+    /// Item of the trait.
+    fn rust(&self, name: &str) -> String {
+        let (kind, value) = match self {
             Number::Size(value) => ("usize", value.to_string()),
             Number::Bool(value) => ("bool", value.to_string()),
             Number::Single(value) => ("f32", format!("{value:?}")),
@@ -104,7 +108,9 @@ impl Number {
                 let group = "crate::shapes::PageGroup";
                 (group, format!("{group}::Window"))
             }
-        }
+            Number::Shape(shape) => return format!("type {name} = {shape};"),
+        };
+        format!("const {name}: {kind} = {value};")
     }
 
     fn cuda(&self) -> Option<String> {
@@ -115,7 +121,7 @@ impl Number {
             Number::Activation(value) => {
                 Some(format!("Activation @ = Activation::{}", value.name()))
             }
-            Number::Rope(..) | Number::WindowPages => None,
+            Number::Rope(..) | Number::WindowPages | Number::Shape(_) => None,
             Number::Window(positions) => Some(format!("int @ = {}", positions.unwrap_or(0))),
         }
     }
@@ -172,7 +178,12 @@ impl Target {
     /// Blocks of the model, each once.
     pub(crate) fn shapes(&self) -> Vec<Shape> {
         let attentions = self.attentions().into_iter();
-        let others = [self.delta_shape(), self.experts_shape(), self.mlp_shape()];
+        let others = [
+            self.delta_shape(),
+            self.experts_shape(),
+            self.mlp_shape(),
+            self.both_shape(),
+        ];
         let attentions = attentions.map(|each| self.attention_shape(&each));
         attentions.chain(others.into_iter().flatten()).collect()
     }
@@ -183,8 +194,7 @@ impl Target {
             let _ = writeln!(out, "/// {}\npub struct {name};", shape.doc);
             let _ = writeln!(out, "impl crate::shapes::{kind} for {name} {{");
             for (name, number) in &shape.constants {
-                let (kind, value) = number.rust();
-                let _ = writeln!(out, "    const {name}: {kind} = {value};");
+                let _ = writeln!(out, "    {}", number.rust(name));
             }
             out.push_str("}\n");
         }
@@ -217,9 +227,13 @@ impl Target {
                    operations that it takes.";
         let _ = writeln!(out, "/// {doc}\nmacro_rules! with_blocks {{");
         out.push_str("    ($macro:ident) => {\n        $macro! {\n");
+        let (layers, prediction) = (self.layer_blocks(), self.prediction_blocks());
+        let used = layers.iter().chain([&prediction]).flatten().flatten();
+        let mut blocks = self.shapes();
+        blocks.retain(|shape| used.clone().any(|name| *name == shape.name));
         for Shape {
             kind, word, name, ..
-        } in self.shapes()
+        } in blocks
         {
             let (module, [block, ops]) = (kind.name(), kind.block());
             let _ = writeln!(
@@ -263,7 +277,7 @@ impl Target {
     }
 
     /// Kinds of blocks, and whether the model has one of them.
-    pub fn block_kinds(&self) -> [(&'static str, bool); 4] {
+    pub fn block_kinds(&self) -> [(&'static str, bool); 5] {
         let shapes = self.shapes();
         Kind::ALL.map(|kind| (kind.name(), shapes.iter().any(|shape| shape.kind == kind)))
     }
@@ -291,7 +305,8 @@ impl Target {
     /// The same for device code, `HEAD_DIM` being `kHeadDim`.
     pub(crate) fn write_cuda_shapes(&self, out: &mut String) {
         out.push_str("\n// Blocks of the model.\nnamespace shapes {\n");
-        let shapes = self.shapes();
+        let mut shapes = self.shapes();
+        shapes.retain(|shape| shape.kind != Kind::Both);
         for shape in &shapes {
             let _ = writeln!(out, "\n// {}\nstruct {} {{", shape.doc, shape.name);
             for (name, number) in &shape.constants {
@@ -378,9 +393,13 @@ impl Target {
             constants: vec![
                 ("COUNT", Number::Size(moe.experts)),
                 ("PER_TOKEN", Number::Size(moe.experts_per_token)),
-                ("INTERMEDIATE", Number::Size(self.padded(moe.intermediate))),
+                (
+                    "INTERMEDIATE",
+                    Number::Size(self.padded_inner(moe.intermediate)),
+                ),
                 ("SHARED", Number::Size(moe.shared())),
                 ("ROWS_NVFP4", Number::Bool(rounds)),
+                ("SCALED", Number::Bool(self.traits().experts_scaled)),
                 ("ACTIVATION", Number::Activation(self.traits().activation)),
             ],
         })
@@ -394,8 +413,25 @@ impl Target {
             name: "Mlp",
             kind: Kind::Mlp,
             constants: vec![
-                ("INTERMEDIATE", Number::Size(self.padded(mlp.intermediate))),
+                (
+                    "INTERMEDIATE",
+                    Number::Size(self.padded_inner(mlp.intermediate)),
+                ),
                 ("ACTIVATION", Number::Activation(self.traits().activation)),
+            ],
+        })
+    }
+
+    fn both_shape(&self) -> Option<Shape> {
+        let parts = self.model.feed_forward();
+        parts.contains(&FeedForward::Both).then(|| Shape {
+            doc: "An MLP and experts beside each other.",
+            word: "both",
+            name: "Both",
+            kind: Kind::Both,
+            constants: vec![
+                ("Mlp", Number::Shape("Mlp")),
+                ("Experts", Number::Shape("Moe")),
             ],
         })
     }

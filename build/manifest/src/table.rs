@@ -133,8 +133,15 @@ pub enum Role {
     PostNorm,
     /// Norm of what a layer's mixer adds, in models that have one.
     MixedNorm,
-    /// Norm of what a layer's MLP adds.
+    /// Norm of what a layer's MLP adds, or an MLP and experts together.
     FedNorm,
+    /// Norm of what an MLP beside experts gives.
+    MlpNorm,
+    /// Norm before experts beside an MLP, and of what they give.
+    ExpertsInputNorm,
+    ExpertsNorm,
+    /// Norm before a router that has one of its own; stored times the root of the hidden width.
+    RouterNorm,
     /// Factor of the hidden states behind a layer.
     LayerScalar,
     /// Attention's query projection; with an output gate, a head's query and its gate in turn.
@@ -181,6 +188,8 @@ pub enum Role {
     ExpertUp,
     ExpertDown,
     RouterBias,
+    /// Factors of the weights of chosen experts, one of each.
+    ExpertScales,
     /// Biases of gate and up, as the rows of their tensor lie, `[experts, 2 I]`.
     ExpertInBias,
     /// Biases of down, `[experts, HIDDEN]`.
@@ -243,8 +252,26 @@ impl Role {
                 | PostNorm
                 | MixedNorm
                 | FedNorm
+                | MlpNorm
+                | ExpertsInputNorm
+                | ExpertsNorm
+                | RouterNorm
                 | OutputBias
         )
+    }
+
+    /// Matrices whose rows are inner channels.
+    const fn has_inner_rows(self) -> bool {
+        use Role::{ExpertGate, ExpertUp, MlpGate, MlpUp, SharedGate, SharedUp};
+        matches!(
+            self,
+            ExpertGate | ExpertUp | MlpGate | MlpUp | SharedGate | SharedUp
+        )
+    }
+
+    /// Matrices whose columns are inner channels.
+    const fn has_inner_columns(self) -> bool {
+        matches!(self, Role::ExpertDown | Role::MlpDown | Role::SharedDown)
     }
 
     /// Matrices whose columns are no hidden or inner channels.
@@ -417,25 +444,27 @@ impl Row {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// Rows and columns of a matrix in memory, where hidden and inner widths are multiples of
-    /// `pad`.
-    pub fn padded(&self, pad: usize) -> [usize; 2] {
-        let (n, k) = (self.n(), self.k());
+    /// Rows and columns of a matrix in memory, where hidden and inner widths are multiples of the
+    /// numbers in `pads`.
+    pub fn padded(&self, pads: [usize; 2]) -> [usize; 2] {
+        let ([hidden, inner], role) = (pads, self.role);
+        let rows = match role.has_wide_rows() {
+            true if role.has_inner_rows() => inner,
+            true => hidden,
+            false => 1,
+        };
+        let columns = match role.has_own_columns() {
+            true => 1,
+            false if role.has_inner_columns() => inner,
+            false => hidden,
+        };
         [
-            if self.role.has_wide_rows() {
-                n.next_multiple_of(pad)
-            } else {
-                n
-            },
-            if self.role.has_own_columns() {
-                k
-            } else {
-                k.next_multiple_of(pad)
-            },
+            self.n().next_multiple_of(rows),
+            self.k().next_multiple_of(columns),
         ]
     }
 
-    /// Elements of a vector in memory, likewise.
+    /// Elements of a vector in memory, whose hidden width is a multiple of `pad`.
     pub fn padded_elements(&self, pad: usize) -> usize {
         let elements = self.shape.iter().product::<usize>();
         if self.role.has_wide_rows() {

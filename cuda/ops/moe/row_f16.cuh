@@ -32,6 +32,7 @@ inline constexpr int kInner = 2 * Experts::kIntermediate;
 struct Params {
   const float* x;                // (rows, HIDDEN)
   const float* logits;           // (rows, kCount + 1)
+  const float* scales;           // (kCount), where experts have some
   const unsigned char* gate_up;  // (kCount + 1) matrices of (kInner, HIDDEN)
   const unsigned char* down;     // (kCount + 1) matrices of (HIDDEN, kIntermediate)
   f16* act;                      // (rows, kTurns, kIntermediate)
@@ -42,6 +43,7 @@ struct Params {
     const size_t row = blockIdx.y;
     return {x + row * HIDDEN,
             logits + row * route::kLogits,
+            scales,
             gate_up,
             down,
             act + row * kTurns * Experts::kIntermediate,
@@ -57,14 +59,14 @@ struct Chosen {
 
   // The first warp chooses; a barrier must follow.
   template <bool kWeights>
-  __device__ void choose(const float* logits) {
+  __device__ void choose(const float* logits, const float* scales) {
     if (threadIdx.x >= tile::kWarpLanes) return;
     const int lane = threadIdx.x;
     int chosen[1];
     route::best<1>(logits, 0, chosen);
     if (lane < kTurns) expert[lane] = chosen[0];
     if constexpr (kWeights) {
-      const float of_expert = route::weight_of(logits, chosen[0]);
+      const float of_expert = route::weight_of(logits, scales, chosen[0]);
       if (lane < kTurns) weight[lane] = of_expert;
     }
   }
@@ -131,7 +133,7 @@ gate_up(Params all) {
   ptx::griddepcontrol_wait();  // the shared expert's weights depend on nothing
   // Here, so that the next kernel may read what the one before this has written.
   ptx::griddepcontrol_launch_dependents();
-  shared.chosen.choose<false>(params.logits);
+  shared.chosen.choose<false>(params.logits, params.scales);
   staged.round<HIDDEN>(params.x);
   __syncthreads();  // the choice is complete, the row staged
   stage.ask_first(slot);
@@ -264,7 +266,7 @@ __global__ __launch_bounds__(kThreads, kDownBlocks) void down(Params all) {
   using Stage = Down<kStorage>;
   __shared__ typename Stage::SharedStorage shared;
   ptx::griddepcontrol_launch_dependents();
-  shared.chosen.choose<true>(params.logits);
+  shared.chosen.choose<true>(params.logits, params.scales);
   __syncthreads();  // the choice is complete
   Stage stage{params, shared};
   stage.ask();

@@ -56,6 +56,7 @@ inline constexpr int kChoiceWords = Experts::kPerToken / 2;
 struct RowsParams {
   const float* x;                // (rows, HIDDEN)
   const float* logits;           // (rows, kCount + 1)
+  const float* scales;           // (kCount), where experts have some
   const unsigned char* gate_up;  // (kCount + 1) matrices of (kInner, HIDDEN)
   const unsigned char* down;     // (kCount + 1) matrices of (HIDDEN, kIntermediate)
   float* relay;                  // (kRowsMax + 1, kTurns, kIntermediate), choices in the last
@@ -633,7 +634,7 @@ __global__ __launch_bounds__(kSumThreads) void weighted_sum(RowsParams params) {
   __shared__ Chosen chosen;
   ptx::griddepcontrol_launch_dependents();
   const size_t row = blockIdx.y;
-  chosen.choose<true>(params.logits + row * route::kLogits);
+  chosen.choose<true>(params.logits + row * route::kLogits, params.scales);
   __syncthreads();  // the choice is complete
   ptx::griddepcontrol_wait();  // for `y`, and until `relay` is read
   constexpr int kRelayVectors = kTurns * Experts::kIntermediate / 4;
@@ -680,9 +681,10 @@ struct RowsF16 {
     return launch_chained(weighted_sum, sums, stream, params);
   }
 
-  static cudaError_t launch(const float* x, const float* logits, const unsigned char* gate_up,
-                            const unsigned char* down, unsigned* chosen, float* weights,
-                            unsigned char* plan, unsigned char* operands, float* act,
+  static cudaError_t launch(const float* x, const float* logits, const float* scales,
+                            const unsigned char* gate_up, const unsigned char* down,
+                            unsigned* chosen, float* weights, unsigned char* plan,
+                            unsigned char* operands, float* act,
                             float* relay, unsigned* y, float* residual, unsigned rows,
                             unsigned format, cudaStream_t stream) {
     using tile::Storage;
@@ -695,14 +697,16 @@ struct RowsF16 {
       if (format != static_cast<unsigned>(kStorage)) return false;
       if constexpr (kRowFits<kStorage>) {
         if (rows <= kApartMax) {
-          const Params apart{x, logits, gate_up, down, reinterpret_cast<f16*>(act), residual};
+          const Params apart{x,    logits, scales, gate_up, down, reinterpret_cast<f16*>(act),
+                             residual};
           result = launch_apart<kStorage>(apart, rows, stream);
           return true;
         }
       }
       if constexpr (kRowsFit) {
-        const RowsParams params{x, logits, gate_up, down, relay, reinterpret_cast<f16x2*>(y),
-                                residual, static_cast<int>(rows)};
+        const RowsParams params{x,     logits,   scales,
+                                gate_up, down, relay,
+                                reinterpret_cast<f16x2*>(y), residual, static_cast<int>(rows)};
         result = of<kStorage>(params, stream);
         return true;
       }
@@ -713,7 +717,7 @@ struct RowsF16 {
     if constexpr (kMtp != kMain) {
       if (together(std::integral_constant<Storage, kMtp>{}, result)) return result;
     }
-    const int failed = atlas_route(logits, chosen, weights, rows, stream);
+    const int failed = atlas_route(logits, scales, chosen, weights, rows, stream);
     if (failed != cudaSuccess) return static_cast<cudaError_t>(failed);
     return static_cast<cudaError_t>(atlas_experts(x, chosen, weights, gate_up, down, plan, operands,
                                                   act, y, residual, rows, format, stream));

@@ -83,8 +83,9 @@ __device__ inline void best(const float* logits, size_t stride, int (&chosen)[kR
   }
 }
 
-// The weight of the expert that `best` gave this lane.
-__device__ inline float weight_of(const float* logits, int chosen) {
+// The weight of the expert that `best` gave this lane; `scales` are factors of weights, one of each
+// expert, where the shape has them.
+__device__ inline float weight_of(const float* logits, const float* scales, int chosen) {
   const int lane = threadIdx.x % tile::kWarpLanes;
   const float logit = __ldcg(logits + chosen);
   const float routed = logit == logit ? logit : -INFINITY;
@@ -94,12 +95,15 @@ __device__ inline float weight_of(const float* logits, int chosen) {
   for (int turn = 0; turn < Experts::kPerToken; ++turn) {
     total += __shfl_sync(tile::kAllLanes, raised, turn);
   }
-  return chosen < Experts::kCount ? raised / total : tile::sigmoid(logit);
+  if (chosen >= Experts::kCount) return tile::sigmoid(logit);
+  if constexpr (Experts::kScaled) return raised / total * __ldg(scales + chosen);
+  return raised / total;
 }
 
 template <class Tile>
-__global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits, unsigned* chosen,
-                                                           float* weights, unsigned rows) {
+__global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits, const float* scales,
+                                                           unsigned* chosen, float* weights,
+                                                           unsigned rows) {
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   constexpr unsigned kRows = Tile::kThreads / tile::kWarpLanes;
@@ -109,7 +113,7 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits, 
   const float* of_row = logits + size_t{row} * kLogits;
   int expert[1];
   best<1>(of_row, 0, expert);
-  const float weight = weight_of(of_row, expert[0]);
+  const float weight = weight_of(of_row, scales, expert[0]);
   if (lane < kTurns) {
     chosen[row * kTurns + lane] = expert[0];
     weights[row * kTurns + lane] = weight;
@@ -118,11 +122,11 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits, 
 
 template <class Tile, class E>
 struct RowsF32 {
-  static cudaError_t launch(const float* logits, unsigned* chosen, float* weights, unsigned rows,
-                            cudaStream_t stream) {
+  static cudaError_t launch(const float* logits, const float* scales, unsigned* chosen,
+                            float* weights, unsigned rows, cudaStream_t stream) {
     const unsigned blocks = blocks_for(rows, Tile::kThreads / tile::kWarpLanes);
-    return launch_chained(rows_f32<Tile>, {blocks, Tile::kThreads, 0}, stream, logits, chosen,
-                          weights, rows);
+    return launch_chained(rows_f32<Tile>, {blocks, Tile::kThreads, 0}, stream, logits, scales,
+                          chosen, weights, rows);
   }
 };
 

@@ -178,6 +178,10 @@ impl<B: Device + Timed> Device for Metered<B> {
         })
     }
 
+    fn zeros(&mut self, elements: usize) -> Result<Self::Vector, DeviceError> {
+        self.inner.zeros(elements)
+    }
+
     fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Self::Vector, WeightsError> {
         self.inner.load_vector(part)
     }
@@ -653,8 +657,13 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
         self.inner.routing()
     }
 
-    fn route(&mut self, logits: &Self::Tensor, routing: &mut Self::Routing) {
-        self.inner.route(&logits.inner, routing);
+    fn route(
+        &mut self,
+        logits: &Self::Tensor,
+        scales: Option<&Self::Vector>,
+        routing: &mut Self::Routing,
+    ) {
+        self.inner.route(&logits.inner, scales, routing);
         self.done("route", (0, 0), logits.bytes(), 0);
     }
 
@@ -674,12 +683,12 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
     fn moe(
         &mut self,
         x: &Self::Tensor,
-        logits: &Self::Tensor,
+        (logits, scales): (&Self::Tensor, Option<&Self::Vector>),
         routing: &mut Self::Routing,
         experts: &Self::Experts,
         residual: &mut Self::Tensor,
     ) {
-        let (choice, inner) = (&logits.inner, &mut residual.inner);
+        let (choice, inner) = ((&logits.inner, scales), &mut residual.inner);
         self.inner
             .moe(&x.inner, choice, routing, &experts.inner, inner);
         let cost = experts_cost::<E, _, _>(x, experts);

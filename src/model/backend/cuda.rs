@@ -430,6 +430,10 @@ impl Device for Cuda {
         Ok(Vector(self.filled(&part.read_f32()?)?))
     }
 
+    fn zeros(&mut self, elements: usize) -> Result<Vector, DeviceError> {
+        Ok(Vector(self.zeroed(elements)?))
+    }
+
     fn pool(&self, pieces: usize, bytes: usize) -> Result<Pieces, DeviceError> {
         Ok(Pieces::new(self.zeroed(pieces * bytes)?, bytes))
     }

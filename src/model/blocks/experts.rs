@@ -11,6 +11,8 @@ use step::executor::DeviceError;
 pub struct Experts<B: Route<E>, E: shapes::Experts> {
     /// A row per expert, the shared one's last.
     router: B::Matrix,
+    /// Factors of the weights of chosen experts.
+    scales: Option<B::Vector>,
     pub(crate) experts: B::Experts,
 }
 
@@ -39,6 +41,10 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
         }
         Ok(Experts {
             router: loader.ops.load_matrix(&router)?,
+            scales: match E::SCALED {
+                true => Some(loader.vector(Role::ExpertScales)?),
+                false => None,
+            },
             experts: loader.ops.load_experts(&experts)?,
         })
     }
@@ -59,13 +65,38 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
         _: &Batch,
     ) {
         let Stream { residual, x, .. } = stream;
-        let mut router = [(&self.router, &mut own.router)];
-        ops.norm_linear(residual, &norms.before, x, true, &mut router);
-        let routing = &mut own.routing;
-        ops.moe(x, &own.router, routing, &self.experts, residual);
+        self.choose(ops, residual, &norms.before, x, own);
+        self.visit(ops, x, own, residual);
     }
 
     fn router(own: &Self::Scratch) -> Option<&B::Tensor> {
         Some(&own.router)
+    }
+}
+
+impl<E: shapes::Experts, B: Dense + Route<E>> Experts<B, E> {
+    /// Leaves logits of normed rows, and these in `x`.
+    pub(super) fn choose(
+        &self,
+        ops: &mut B,
+        residual: &B::Tensor,
+        norm: &B::Vector,
+        x: &mut B::Tensor,
+        own: &mut Scratch<B, E>,
+    ) {
+        let mut router = [(&self.router, &mut own.router)];
+        ops.norm_linear(residual, norm, x, true, &mut router);
+    }
+
+    /// Adds what the experts that `choose` prefers make of `x`.
+    pub(super) fn visit(
+        &self,
+        ops: &mut B,
+        x: &B::Tensor,
+        own: &mut Scratch<B, E>,
+        to: &mut B::Tensor,
+    ) {
+        let choice = (&own.router, self.scales.as_ref());
+        ops.moe(x, choice, &mut own.routing, &self.experts, to);
     }
 }

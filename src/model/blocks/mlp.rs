@@ -52,16 +52,43 @@ impl<M: shapes::Mlp, B: Gate<M>> Block<B> for Mlp<B, M> {
         own: &mut Self::Scratch,
         _: &Batch,
     ) {
-        let Scratch { gate, up, act } = own;
+        let Stream { residual, x, .. } = stream;
         if norms.after.is_none() {
             let weights = [&self.gate, &self.up, &self.down];
-            let Stream { residual, x, .. } = stream;
+            let Scratch { gate, up, act } = own;
             return Gate::<M>::mlp(ops, residual, &norms.before, weights, x, [gate, up, act]);
         }
+        self.open(ops, residual, &norms.before, x, own);
+        norms.add(ops, &own.act, &self.down, x, residual);
+    }
+}
+
+impl<M: shapes::Mlp, B: Gate<M>> Mlp<B, M> {
+    /// Leaves activations of normed rows; `x` is room for these.
+    fn open(
+        &self,
+        ops: &mut B,
+        residual: &B::Tensor,
+        norm: &B::Vector,
+        x: &mut B::Tensor,
+        own: &mut Scratch<B::Tensor>,
+    ) {
+        let Scratch { gate, up, act } = own;
         let mut products = [(&self.gate, &mut *gate), (&self.up, &mut *up)];
-        let Stream { residual, x, .. } = stream;
-        ops.norm_linear(residual, &norms.before, x, false, &mut products);
+        ops.norm_linear(residual, norm, x, false, &mut products);
         Gate::<M>::swiglu(ops, gate, up, act);
-        norms.add(ops, act, &self.down, x, residual);
+    }
+
+    /// Leaves in `out` what it makes of normed rows.
+    pub(super) fn visit(
+        &self,
+        ops: &mut B,
+        residual: &B::Tensor,
+        norm: &B::Vector,
+        own: &mut Scratch<B::Tensor>,
+        out: &mut B::Tensor,
+    ) {
+        self.open(ops, residual, norm, out, own);
+        ops.linear(&own.act, &self.down, out);
     }
 }

@@ -4,6 +4,8 @@
 mod any;
 #[cfg(has = "attention")]
 mod attention;
+#[cfg(has = "both")]
+mod both;
 #[cfg(has = "delta")]
 mod delta;
 #[cfg(has = "experts")]

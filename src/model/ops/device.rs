@@ -107,6 +107,11 @@ pub trait Device {
     fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Self::Matrix, WeightsError>;
     /// Loads a vector. `# Errors` as `load_matrix`.
     fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Self::Vector, WeightsError>;
+    /// A vector of zeros.
+    ///
+    /// # Errors
+    /// Too little memory.
+    fn zeros(&mut self, elements: usize) -> Result<Self::Vector, DeviceError>;
 
     /// Memory of `pieces` pieces of `bytes` each, all bits zero.
     fn pool(&self, pieces: usize, bytes: usize) -> Result<Self::Pool, DeviceError>;

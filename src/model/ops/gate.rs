@@ -1,6 +1,6 @@
 //! The gate of an MLP.
 
-use super::Dense;
+use super::{Dense, Route};
 use crate::shapes;
 
 /// A gated MLP of one shape, beside its products.
@@ -27,3 +27,8 @@ pub trait Gate<M: shapes::Mlp>: Dense {
         self.linear_add(act, down, residual);
     }
 }
+
+/// Operations of an MLP and of experts beside each other.
+pub trait Both<S: shapes::Both>: Gate<S::Mlp> + Route<S::Experts> {}
+
+impl<S: shapes::Both, B: Gate<S::Mlp> + Route<S::Experts>> Both<S> for B {}

@@ -31,7 +31,7 @@ pub use delta::{Delta, DeltaNet, GatedDelta};
 pub use dense::{BesideNorms, Dense, Ends, Hidden, cap, norm_and_rank, norm_and_rank_by};
 pub use device::{Copied, Device, Place, Program, Side};
 pub use footprint::{Bound, Footprint, HostMemory};
-pub use gate::Gate;
+pub use gate::{Both, Gate};
 pub use guess::Guess;
 pub use route::Route;
 

@@ -25,9 +25,15 @@ pub trait Route<E: shapes::Experts>: Device {
     fn routing(&self) -> Result<Self::Routing, DeviceError>;
 
     /// Softmax over the `COUNT` routed experts, the `PER_TOKEN` most likely (lower index on a tie),
-    /// their weights scaled to sum 1; then the shared expert if there is one, its weight the
-    /// sigmoid of the last logit. `logits [R, LOGITS]`.
-    fn route(&mut self, logits: &Self::Tensor, routing: &mut Self::Routing);
+    /// their weights scaled to sum 1 and then multiplied by their `scales`, if the shape is
+    /// `SCALED`; then the shared expert if there is one, its weight the sigmoid of the last logit.
+    /// `logits [R, LOGITS]`, `scales [COUNT]`.
+    fn route(
+        &mut self,
+        logits: &Self::Tensor,
+        scales: Option<&Self::Vector>,
+        routing: &mut Self::Routing,
+    );
 
     /// `residual[r] += sum_e weight[r, e] * down_e(activation(gate_e x[r], up_e x[r]))`, by the
     /// shape's `ACTIVATION`, over the row's experts, added in the order of the routing, the shared
@@ -45,16 +51,17 @@ pub trait Route<E: shapes::Experts>: Device {
         residual: &mut Self::Tensor,
     );
 
-    /// `route` into `routing`, then `experts`; what is left in `routing` is not specified.
+    /// `route` by `(logits, scales)` into `routing`, then `experts`; what is left in `routing` is
+    /// not specified.
     fn moe(
         &mut self,
         x: &Self::Tensor,
-        logits: &Self::Tensor,
+        (logits, scales): (&Self::Tensor, Option<&Self::Vector>),
         routing: &mut Self::Routing,
         experts: &Self::Experts,
         residual: &mut Self::Tensor,
     ) {
-        self.route(logits, routing);
+        self.route(logits, scales, routing);
         self.experts(x, routing, experts, residual);
     }
 }

@@ -3,9 +3,9 @@ use std::sync::Arc;
 use super::*;
 use crate::Plan;
 use crate::backend::cpu::Cpu;
-#[cfg(has = "experts")]
+#[cfg(all(has = "experts", not(has = "both")))]
 use crate::backend::cpu::Matrix;
-#[cfg(has = "experts")]
+#[cfg(all(has = "experts", not(has = "both")))]
 use crate::blocks::AnyBlock;
 use crate::decoder::Layer;
 use crate::weights;
@@ -48,7 +48,7 @@ fn mixer_norm(layer: &mut Layer<Cpu>) -> &mut Vec<f32> {
 }
 
 /// `down` of a layer's experts.
-#[cfg(has = "experts")]
+#[cfg(all(has = "experts", not(has = "both")))]
 fn experts_down(layer: &mut Layer<Cpu>) -> &mut [Matrix] {
     match layer.feed_forward.as_mut().map(|normed| &mut normed.block) {
         Some(AnyBlock::Moe(moe)) => &mut moe.experts.down,
@@ -105,7 +105,7 @@ fn a_mixer_that_is_off_by_a_percent_is_named() {
     }
 }
 
-#[cfg(has = "experts")]
+#[cfg(all(has = "experts", not(has = "both")))]
 #[test]
 fn experts_that_are_off_by_a_percent_are_named() {
     if is_small() {
@@ -120,7 +120,7 @@ fn experts_that_are_off_by_a_percent_are_named() {
     }
 }
 
-#[cfg(has = "experts")]
+#[cfg(all(has = "experts", not(has = "both")))]
 fn scaled(matrix: &Matrix) -> Matrix {
     let mut row = vec![0.0; matrix.k];
     let rows = (0..matrix.n).flat_map(|n| {
@@ -130,7 +130,7 @@ fn scaled(matrix: &Matrix) -> Matrix {
     Matrix::new(matrix.k, &[rows.collect()])
 }
 
-#[cfg(has = "experts")]
+#[cfg(all(has = "experts", not(has = "both")))]
 #[test]
 fn experts_that_changed_places_are_found() {
     if is_small() {

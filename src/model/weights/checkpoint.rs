@@ -779,9 +779,16 @@ impl MatrixSource<'_> {
         codes: &mut [u8],
         scales: &mut [u8],
     ) -> Result<(), WeightsError> {
-        let k = self.weight.k();
-        self.read_stretches(Purpose::Elements, stretches, k / 2, codes)?;
-        self.read_stretches(Purpose::Scales, stretches, k / NVFP4_GROUP, scales)
+        let columns = [self.weight.stored()[1], self.weight.k()];
+        let unchecked = |_: usize, _: &[u8]| Ok(());
+        for (purpose, of, out) in [
+            (Purpose::Elements, 2, codes),
+            (Purpose::Scales, NVFP4_GROUP, scales),
+        ] {
+            let widths = columns.map(|columns| columns / of);
+            self.read_widened(purpose, stretches, widths, out, unchecked)?;
+        }
+        Ok(())
     }
 
     /// Factors of the rows.
@@ -949,6 +956,10 @@ impl VectorSource<'_> {
         let mut values = self.checkpoint.read_all_floats(&self.weight.name())?;
         if matches!(self.weight.kind(), Kind::Vector { plus_one: true }) {
             values.iter_mut().for_each(|value| *value += 1.0);
+        }
+        if self.weight.role() == Role::RouterNorm {
+            let root = (target::CHANNELS as f32).sqrt();
+            values.iter_mut().for_each(|value| *value /= root);
         }
         values.resize(self.weight.elements(), 0.0);
         Ok(values)

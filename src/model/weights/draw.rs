@@ -138,6 +138,10 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
         Role::FinalNorm
         | Role::InputNorm
         | Role::PostNorm
+        | Role::ExpertsInputNorm
+        | Role::MlpNorm
+        | Role::ExpertsNorm
+        | Role::ExpertScales
         | Role::EmbeddingNorm
         | Role::HiddenNorm
         | Role::GdnNorm => Numbers::Bf16(stored(1.0)),
@@ -145,6 +149,12 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
         Role::MixedNorm | Role::FedNorm => {
             let Range { centre, .. } = stored(ADDED_GAIN);
             Numbers::Bf16(Range::around(centre, NORM_SPREAD * ADDED_GAIN))
+        }
+        // Stored times the root of the hidden width.
+        Role::RouterNorm => {
+            let Range { centre, spread } = stored(1.0);
+            let root = (columns as f32).sqrt();
+            Numbers::Bf16(Range::around(centre, spread).times(root))
         }
         Role::LayerScalar => Numbers::Bf16(Range::around(0.9, 0.1)),
         // Larger, so that attention prefers some positions.

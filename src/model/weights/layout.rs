@@ -9,6 +9,9 @@ use std::ops::Range;
 use crate::blocks::Shape;
 use crate::target::{self, Format, Kind, Piece, Purpose, Role, Row, Site, TENSORS_TABLE};
 
+/// Numbers that hidden and inner widths are multiples of in memory.
+const PADS: [usize; 2] = [target::PAD, target::PAD_INNER];
+
 /// The tensors of the target's model, or of its first layers and what surrounds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -194,12 +197,12 @@ impl Weight {
 
     /// Rows of a matrix in memory.
     pub fn n(self) -> usize {
-        self.row.padded(target::PAD)[0]
+        self.row.padded(PADS)[0]
     }
 
     /// Columns of a matrix in memory.
     pub fn k(self) -> usize {
-        self.row.padded(target::PAD)[1]
+        self.row.padded(PADS)[1]
     }
 
     /// Rows and columns that the checkpoint has of a matrix; the others are zeros.

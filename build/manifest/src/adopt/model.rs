@@ -8,9 +8,10 @@ use super::limits::PAGE;
 use super::words::{Read, Words, positive, text};
 use crate::check::largest;
 use crate::config::{FACTOR, FAST, HIGH, KIND, LOW, ORIGINAL, SLOW};
-use crate::family::{AttentionWords, FeedForward, Mixers, SLIDING, Scale, Traits, WINDOW};
+use crate::family::{AttentionWords, FeedForward, MLP, Mixers, SLIDING, Scale, Traits, WINDOW};
 use crate::schema::model::{
-    Attention, Family, Gdn, Layers, Mixer, Mlp, Model, Moe, Mtp, RopeScaling, Sampling, Yarn,
+    self as schema, Attention, Family, Gdn, Layers, Mixer, Mlp, Model, Moe, Mtp, RopeScaling,
+    Sampling, Yarn,
 };
 
 /// Licence of weights that nobody has looked at yet, as an identifier of SPDX.
@@ -67,7 +68,8 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
     let full = attention(words, traits, traits.attention, hidden);
     let sliding = sliding(words, traits, hidden);
     let gdn = gdn(words, traits);
-    let (mlp, moe) = (mlp(words, traits), moe(words, traits));
+    let both = both(words, traits);
+    let (mlp, moe) = (mlp(words, traits), moe(words, traits, both));
     let mtp = mtp(words, traits, predicts);
     let scale = scale(words, traits);
     let cap = words.optional(
@@ -87,7 +89,10 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
         max_position: positions?,
         query_pre_attn_scalar: scale?,
         logit_cap: cap?,
-        layers: layers?,
+        layers: Layers {
+            feed_forward: Vec::from_iter(both?.then_some(schema::FeedForward::Both)),
+            ..layers?
+        },
         attention: full?,
         sliding: sliding?,
         gdn: gdn?,
@@ -313,16 +318,23 @@ fn mlp(words: &mut Words, traits: &Traits) -> Read<Option<Mlp>> {
     if traits.feed_forward != FeedForward::Mlp {
         return Ok(None);
     }
-    let intermediate = words.count(traits.words.intermediate, largest::WIDTH)?;
+    let intermediate = words.count(MLP.intermediate, largest::WIDTH)?;
     Ok(Some(Mlp { intermediate }))
 }
 
-fn moe(words: &mut Words, traits: &Traits) -> Read<Option<Moe>> {
-    if traits.feed_forward == FeedForward::Mlp {
+/// Whether experts stand beside the MLP of every layer.
+fn both(words: &mut Words, traits: &Traits) -> Read<bool> {
+    let rule = "must be true or false";
+    let stated = words.optional(&["/enable_moe_block"], rule, Value::as_bool)?;
+    Ok(traits.both && stated == Some(true))
+}
+
+fn moe(words: &mut Words, traits: &Traits, both: Read<bool>) -> Read<Option<Moe>> {
+    if traits.feed_forward == FeedForward::Mlp && !both? {
         return Ok(None);
     }
     let experts = words.count_at(traits.words.experts.pointers, largest::EXPERTS);
-    let chosen = words.count("/num_experts_per_tok", largest::EXPERTS);
+    let chosen = words.count(traits.chosen, largest::EXPERTS);
     let intermediate = words.count(traits.words.intermediate, largest::WIDTH);
     let shared = shared(words, traits);
     Ok(Some(Moe {

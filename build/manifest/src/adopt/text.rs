@@ -134,6 +134,10 @@ fn layers(lines: &mut Lines, layers: &Layers) {
         let names: Vec<&str> = names.collect();
         lines.set("period", format!("[{}]", names.join(", ")));
     }
+    let both: Vec<_> = layers.feed_forward.iter().map(|_| "both").collect();
+    if !both.is_empty() {
+        lines.set("feed_forward", format!("{both:?}"));
+    }
 }
 
 fn attention(lines: &mut Lines, table: &str, attention: &Attention) {

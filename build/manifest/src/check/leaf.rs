@@ -244,18 +244,19 @@ impl File {
         self.rule(whole, &key, row.n(), rule)
     }
 
-    /// Codes with scales of several rows, or of the whole matrix, are not padded.
+    /// Codes with scales of several rows are not padded.
     fn pad_rules(&self, target: &Target, row: &Row) -> Rule {
-        let pad = target.leaf.numbers.pad;
         let rule = "must be a power of two";
-        self.rule(pad.is_power_of_two(), "numbers.pad", pad, rule)?;
-        let plain = matches!(row.resident(), None | Some(Format::Bf16 | Format::Mxfp4));
-        let rule = format!(
-            "is for matrices of bf16 and mxfp4, and {} is another",
-            row.name
-        );
+        let pads = ["numbers.pad", "numbers.pad_inner"].into_iter();
+        for (key, pad) in pads.clone().zip(target.pads()) {
+            self.rule(pad.is_power_of_two(), key, pad, rule)?;
+        }
+        let blocks = [Format::Fp8Block128, Format::Fp8Tensor];
+        let plain = row.resident().is_none_or(|format| !blocks.contains(&format));
+        let rule = format!("is for matrices of no fp8, and {} is one", row.name);
         let whole = plain && row.role != Role::Fusion;
-        self.rule(pad == 1 || whole, "numbers.pad", pad, &rule)
+        pads.zip(target.pads())
+            .try_for_each(|(key, pad)| self.rule(pad == 1 || whole, key, pad, &rule))
     }
 
     fn gpu_rules(&self, target: &Target, gpu: &Gpu) -> Rule {

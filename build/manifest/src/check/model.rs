@@ -89,6 +89,7 @@ impl File {
         let shaped = traits.mixers == Mixers::Sliding;
         let windowed = model.attention.window.is_some();
         let parts = model.feed_forward();
+        let both = parts.contains(&schema::FeedForward::Both);
         let shared = model.moe.as_ref().map(|moe| moe.shared_intermediate);
         let attends = model.layers.period.contains(&Mixer::Attention);
         let recurs = model.layers.period.contains(&Mixer::Gdn);
@@ -102,12 +103,12 @@ impl File {
             (
                 "moe",
                 model.moe.is_some(),
-                parts.contains(&schema::FeedForward::Moe),
+                parts.contains(&schema::FeedForward::Moe) || both,
             ),
             (
                 "mlp",
                 model.mlp.is_some(),
-                parts.contains(&schema::FeedForward::Mlp),
+                parts.contains(&schema::FeedForward::Mlp) || both,
             ),
             (
                 "moe.shared_intermediate",
@@ -157,7 +158,8 @@ impl File {
         );
         let dense = usual == schema::FeedForward::Moe;
         let is_known = |part: &schema::FeedForward| {
-            any || *part == usual || (dense && *part == schema::FeedForward::Mlp)
+            let beside = traits.both && *part == schema::FeedForward::Both;
+            any || beside || *part == usual || (dense && *part == schema::FeedForward::Mlp)
         };
         let rule = format!("family = {:?} has no such layers", traits.name);
         let mixes = any || !period.contains(&Mixer::None);
@@ -395,9 +397,12 @@ impl File {
         for (key, id, text) in tags {
             let stated = id.and_then(|id| added_text(&chat.added_tokens, id));
             let wanted = Some(text.as_str()).filter(|text| !text.is_empty());
-            let rule = format!("must be the token {wanted:?}; chat.added_tokens states {stated:?}");
+            let rule =
+                format!("must begin the text {wanted:?}; chat.added_tokens states {stated:?}");
             let shown = id.map_or("none".to_string(), |id| id.to_string());
-            let right = stated == wanted && id.is_some() == wanted.is_some();
+            let named = stated.zip(wanted).filter(|_| key == "chat.think_open_id");
+            let begins = named.map(|(token, tag)| tag.starts_with(token));
+            let right = begins.unwrap_or(stated == wanted) && id.is_some() == wanted.is_some();
             self.rule(right, key, shown, &rule)?;
         }
         Ok(())

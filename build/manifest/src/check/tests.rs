@@ -209,12 +209,12 @@ refused!(stop_token_outside_the_vocabulary: MODEL_FILE, "248_046," => "248_320,"
 refused!(reasoning_token_outside_the_vocabulary: MODEL_FILE, "248_068" => "248_320",
     "chat.think_open_id = 248320: must be below vocab = 248320");
 refused!(reasoning_without_a_token: MODEL_FILE, "think_open_id = 248_068\n" => "",
-    "chat.think_open_id = none: must be the token Some(\"<think>\"); chat.added_tokens states \
+    "chat.think_open_id = none: must begin the text Some(\"<think>\"); chat.added_tokens states \
      None");
 refused!(a_token_without_reasoning: MODEL_FILE,
     "think_open = \"<think>\"\nthink_open_id = 248_068\nthink_close = \"</think>\"\n"
     => "think_open_id = 248_068\n",
-    "chat.think_open_id = 248068: must be the token None; chat.added_tokens states \
+    "chat.think_open_id = 248068: must begin the text None; chat.added_tokens states \
      Some(\"<think>\")");
 refused!(checkpoint_with_other_tensors: MODEL_FILE, "125_091" => "125_090",
     "checkpoint.nvfp4.tensors = 125090: must be 125091, the sum over the tensors that dims, \

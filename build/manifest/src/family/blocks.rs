@@ -142,14 +142,14 @@ pub(super) fn hybrid(target: &Target, gdn: Rows, experts: Rows) -> Vec<Row> {
     rows.extend(attention(target, &layer, shape));
     rows.extend(match target.traits().feed_forward.usual() {
         FeedForward::Moe => experts(target, &layer),
-        FeedForward::Mlp | FeedForward::None => mlp(target, &layer),
+        FeedForward::Mlp | FeedForward::Both | FeedForward::None => mlp(target, &layer),
     });
     rows
 }
 
 /// Tensors of the feed-forward of every layer.
 fn feed_forwards(target: &Target, experts: Rows) -> Vec<Row> {
-    let layers = |part| Place::feeding(target, |each| each == part);
+    let layers = |part| Place::feeding(target, |each| each == part || each == FeedForward::Both);
     let mut rows = mlp(target, &layers(FeedForward::Mlp));
     rows.extend(experts(target, &layers(FeedForward::Moe)));
     rows
@@ -327,9 +327,36 @@ pub(super) fn experts(target: &Target, place: &Place) -> Vec<Row> {
     };
     let checkpoint = target.checkpoint();
     match checkpoint.is_some_and(|checkpoint| checkpoint.stacked_experts.contains(&part)) {
-        true => stacked_experts(target, place),
-        false => named_experts(target, place, "mlp", ["gate_proj", "up_proj", "down_proj"]),
+        true => stacked_experts(target, place, "mlp.experts"),
+        false => named_experts(target, place, "mlp", GATED),
     }
+}
+
+/// Names of gate, up and down.
+const GATED: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
+
+/// Router and experts of Gemma 4, and the norms around them and behind the MLP beside them.
+pub(super) fn gemma4_experts(target: &Target, place: &Place) -> Vec<Row> {
+    let checkpoint = target.checkpoint();
+    let mut rows = match checkpoint.is_some_and(|checkpoint| !checkpoint.stacked_experts.is_empty())
+    {
+        true => stacked_experts(target, place, "experts"),
+        false => named_experts(target, place, "moe", GATED),
+    };
+    let router = rows.iter_mut().find(|row| row.role == Role::Router);
+    router.expect("experts have a router").name =
+        Cow::Owned(format!("{}.router.proj", place.prefix));
+    let (hidden, experts) = ([target.model.hidden], [target.model.moe().experts]);
+    let vector = |role, name, shape: &[u64]| place.vector(role, name, shape, false);
+    let norm = |role, name| vector(role, name, &hidden);
+    rows.extend([
+        norm(Role::RouterNorm, "router.scale"),
+        vector(Role::ExpertScales, "router.per_expert_scale", &experts),
+        norm(Role::MlpNorm, "post_feedforward_layernorm_1.weight"),
+        norm(Role::ExpertsInputNorm, "pre_feedforward_layernorm_2.weight"),
+        norm(Role::ExpertsNorm, "post_feedforward_layernorm_2.weight"),
+    ]);
+    rows
 }
 
 /// The same under the names of Mixtral.
@@ -361,14 +388,14 @@ fn named_experts(target: &Target, place: &Place, block: &str, names: [&str; 3]) 
 }
 
 /// Two tensors for all experts: gate rows come before those of up.
-fn stacked_experts(target: &Target, place: &Place) -> Vec<Row> {
+fn stacked_experts(target: &Target, place: &Place, block: &str) -> Vec<Row> {
     let (moe, hidden) = (target.model.moe(), target.model.hidden);
     let (inner, copies) = (moe.intermediate, moe.experts);
     let part = |role, name: &str, [n, k]: [u64; 2], [first, count]: [u64; 2]| Row {
         copies: copies as usize,
         shape: sizes(&[copies, n, k]),
         runs: Cow::Owned(vec![run(n, first, count)]),
-        ..place.matrix(role, &format!("mlp.experts.{name}"), n, k)
+        ..place.matrix(role, &format!("{block}.{name}"), n, k)
     };
     let (both, down) = ([2 * inner, hidden], [hidden, inner]);
     vec![
@@ -381,7 +408,7 @@ fn stacked_experts(target: &Target, place: &Place) -> Vec<Row> {
 
 /// Router and experts of gpt-oss: gate and up rows take turns in one tensor.
 pub(super) fn gpt_oss_experts(target: &Target, place: &Place) -> Vec<Row> {
-    let mut rows = stacked_experts(target, place);
+    let mut rows = stacked_experts(target, place, "mlp.experts");
     for row in &mut rows {
         let inner = row.n();
         let turn = |first| Run {

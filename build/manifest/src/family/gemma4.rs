@@ -1,7 +1,9 @@
 //! `gemma4`: blocks of `gemma3`. Layers over all positions have heads of their own, whose values
-//! are keys before these are normed; values are normed; each layer scales the hidden states.
+//! are keys before these are normed; values are normed; each layer scales the hidden states. Some
+//! models have experts beside the MLP of each layer.
 
-use super::{Activation, GLOBAL, Mixers, Scale, Traits, USUAL};
+use super::blocks::{gemma4_experts, plain};
+use super::{Activation, GLOBAL, MOE, Mixers, Scale, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "gemma4",
@@ -15,8 +17,13 @@ pub(super) const TRAITS: Traits = Traits {
     keys_are_values: true,
     sandwiched: true,
     layer_scalars: true,
+    both: true,
+    experts_scaled: true,
+    chosen: "/top_k_experts",
+    words: MOE,
     scaled_embedding: true,
     scale: Scale::One,
     tied: true,
+    rows: |target| plain(target, gemma4_experts),
     ..USUAL
 };

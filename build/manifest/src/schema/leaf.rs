@@ -151,9 +151,12 @@ pub struct Numbers {
     #[serde(default, skip_serializing_if = "Rows::are_exact")]
     pub experts_rows: Rows,
     /// Hidden and inner widths become multiples of this by channels of zeros, where kernels take no
-    /// others; absent: 1. For matrices of bf16 and mxfp4.
+    /// others; absent: 1. For matrices of no fp8.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub pad: u64,
+    /// Inner widths become multiples of this one in place of `pad`; absent: of `pad`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pad_inner: Option<u64>,
 }
 
 fn one() -> u64 {

@@ -69,6 +69,8 @@ pub enum FeedForward {
     Mlp,
     /// Mixture of experts.
     Moe,
+    /// Both beside each other: their results are added.
+    Both,
     /// None: the layer is its mixer.
     None,
 }
@@ -379,10 +381,11 @@ pub struct Chat {
     pub tool_format: Option<ToolFormat>,
     /// Whether the model reasons before it answers when a request does not say.
     pub thinking: bool,
-    /// Text that opens reasoning; absent, as the next three, in a model that does not reason.
+    /// Text that opens reasoning, a token and what may follow it; absent, as the next three, in a
+    /// model that does not reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub think_open: String,
-    /// Token of `think_open`, below `vocab`.
+    /// Token that begins `think_open`, below `vocab`.
     pub think_open_id: Option<u64>,
     /// Text that closes reasoning.
     #[serde(default, skip_serializing_if = "String::is_empty")]

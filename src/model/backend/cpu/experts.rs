@@ -67,15 +67,15 @@ impl<E> Default for Routing<E> {
 }
 
 impl<E: shapes::Experts> Routing<E> {
-    /// Chooses for each row of `logits [rows, LOGITS]`.
-    pub fn fill(&mut self, logits: &[f32]) {
+    /// Chooses for each row of `logits [rows, LOGITS]`; weights are times `scales`, if there are.
+    pub fn fill(&mut self, logits: &[f32], scales: Option<&Vec<f32>>) {
         self.experts.clear();
         self.weights.clear();
         let rows = logits.chunks_exact(E::LOGITS);
-        rows.for_each(|row| self.push(row));
+        rows.for_each(|row| self.push(row, scales));
     }
 
-    fn push(&mut self, logits: &[f32]) {
+    fn push(&mut self, logits: &[f32], scales: Option<&Vec<f32>>) {
         self.probabilities.resize(E::COUNT, 0.0);
         let probabilities = &mut self.probabilities[..];
         softmax(&logits[..E::COUNT], probabilities);
@@ -91,6 +91,13 @@ impl<E: shapes::Experts> Routing<E> {
         self.weights[first..]
             .iter_mut()
             .for_each(|weight| *weight /= total);
+        if let Some(scales) = scales {
+            let chosen = self.experts[self.experts.len() - E::PER_TOKEN..].iter();
+            let weights = self.weights[first..].iter_mut();
+            weights
+                .zip(chosen)
+                .for_each(|(weight, &expert)| *weight *= scales[expert as usize]);
+        }
         let shared = logits[E::COUNT..].iter();
         self.weights.extend(shared.map(|&logit| sigmoid(logit)));
     }
@@ -118,8 +125,8 @@ impl<E: shapes::Experts> Route<E> for Cpu {
         Ok(Routing::default())
     }
 
-    fn route(&mut self, logits: &Tensor, routing: &mut Routing<E>) {
-        routing.fill(&logits.values);
+    fn route(&mut self, logits: &Tensor, scales: Option<&Vec<f32>>, routing: &mut Routing<E>) {
+        routing.fill(&logits.values, scales);
     }
 
     fn experts(

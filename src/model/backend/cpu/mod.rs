@@ -246,6 +246,10 @@ impl Device for Cpu {
         Ok(values)
     }
 
+    fn zeros(&mut self, elements: usize) -> Result<Vec<f32>, DeviceError> {
+        Ok(vec![0.0; elements])
+    }
+
     fn pool(&self, pieces: usize, bytes: usize) -> Result<Pieces, DeviceError> {
         self.pieces(pieces, bytes)
     }

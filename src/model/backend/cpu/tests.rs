@@ -50,6 +50,7 @@ impl shapes::Experts for Moe {
     const INTERMEDIATE: usize = 32;
     const SHARED: usize = 48;
     const ROWS_NVFP4: bool = true;
+    const SCALED: bool = false;
     const ACTIVATION: shapes::Activation = shapes::Activation::Silu;
 }
 
@@ -402,7 +403,7 @@ fn experts_of_rows(rounds: bool) {
     );
     let pairs = expected.iter().zip(wide(&residual.values));
     let expected: Vec<f64> = pairs.map(|(sum, residual)| sum + residual).collect();
-    cpu.moe(&x, &logits, &mut routing, &experts, &mut residual);
+    cpu.moe(&x, (&logits, None), &mut routing, &experts, &mut residual);
     assert_close(&residual.values, &expected);
 }
 
@@ -425,7 +426,7 @@ fn swiglu([gate, up, down]: &[Vec<f32>; 3], x: &[f32], rounds: bool) -> Vec<f64>
 #[test]
 fn the_most_likely_experts_come_first_and_the_lower_one_on_a_tie() {
     let mut routing = Routing::<Moe>::default();
-    routing.fill(&[1.0; Moe::LOGITS]);
+    routing.fill(&[1.0; Moe::LOGITS], None);
     let first: Vec<u32> = (0..Moe::PER_TOKEN as u32).collect();
     assert_eq!(routing.experts, first);
     let (shared, weights) = routing.weights.split_last().unwrap();

@@ -1,10 +1,12 @@
 //! Experts on the GPU.
 
+use std::ptr;
+
 use ffi::{Device, DeviceBuf, Stream, ops};
 
 use super::jobs::Wanted;
 use super::storage::{Order, Storage};
-use super::{Cuda, OPERAND_ROWS, Tensor, count, least, memory, most, refused};
+use super::{Cuda, OPERAND_ROWS, Tensor, Vector, count, least, memory, most, refused};
 use crate::ROWS_MAX;
 use crate::ops::Route;
 use crate::shapes::Experts as _;
@@ -104,6 +106,13 @@ pub struct Routing {
     weights: DeviceBuf<f32>,
 }
 
+/// Factors of weights, one of each routed expert, or nothing where the shape has none.
+fn of_scales(scales: Option<&Vector>) -> *const f32 {
+    let elements = scales.map_or(0, |scales| scales.0.len());
+    assert_eq!(elements, if Moe::SCALED { Moe::COUNT } else { 0 });
+    scales.map_or(ptr::null(), |scales| scales.0.as_ptr())
+}
+
 impl Cuda {
     /// Room for the experts of a layer, each `gate_up` and `down` bytes.
     pub(super) fn experts_room(
@@ -161,15 +170,15 @@ impl Route<Moe> for Cuda {
         })
     }
 
-    fn route(&mut self, logits: &Tensor, routing: &mut Routing) {
+    fn route(&mut self, logits: &Tensor, scales: Option<&Vector>, routing: &mut Routing) {
         assert_eq!(logits.width, Moe::LOGITS);
         assert!(logits.rows <= ROWS_MAX);
         routing.rows = logits.rows;
-        let rows = count(logits.rows);
+        let (rows, scales) = (count(logits.rows), of_scales(scales));
         let (chosen, weights) = (routing.chosen.as_mut_ptr(), routing.weights.as_mut_ptr());
         // SAFETY: shapes are checked; a routing has room for ROWS_MAX rows.
         self.queue.launch("route", |stream| unsafe {
-            ops::atlas_route(logits.as_ptr(), chosen, weights, rows, stream)
+            ops::atlas_route(logits.as_ptr(), scales, chosen, weights, rows, stream)
         });
     }
 
@@ -200,25 +209,27 @@ impl Route<Moe> for Cuda {
     fn moe(
         &mut self,
         x: &Tensor,
-        logits: &Tensor,
+        (logits, scales): (&Tensor, Option<&Vector>),
         routing: &mut Routing,
         experts: &Experts,
         residual: &mut Tensor,
     ) {
         let rows = x.rows;
         if rows > MOE_ROWS {
-            self.route(logits, routing);
+            self.route(logits, scales, routing);
             return self.experts(x, routing, experts, residual);
         }
         assert_eq!((logits.rows, logits.width), (rows, Moe::LOGITS));
         assert_eq!(x.width, HIDDEN);
         assert_eq!((residual.rows, residual.width), (rows, HIDDEN));
+        let scales = of_scales(scales);
         // SAFETY: shapes are checked; the scratch has room for the turns of the rows; both arrays
         // hold all experts' matrices in panels of their storage.
         self.queue.launch("moe", |stream| unsafe {
             ops::atlas_moe(
                 x.as_ptr(),
                 logits.as_ptr(),
+                scales,
                 experts.gate_up.as_ptr(),
                 experts.down.as_ptr(),
                 routing.chosen.as_mut_ptr(),

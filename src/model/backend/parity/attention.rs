@@ -111,9 +111,23 @@ impl Norms<Vec<f32>> {
     }
 }
 
+/// Norms that make queries short, where the shape has some.
+pub(super) fn short_norms<A: shapes::Attention>(random: &mut Random) -> Norms<Vec<f32>> {
+    let drawn = Norms::draw::<A>(random);
+    let Some([_, of_k]) = drawn.norms else {
+        return drawn;
+    };
+    let around_zero = random.bf16(A::HEAD_DIM, 0.25);
+    let of_q = around_zero.into_iter().map(|w| 0.5 + w).collect();
+    Norms {
+        norms: Some([scaled::<A>(of_q), of_k]),
+        ..drawn
+    }
+}
+
 /// Gains of queries by which scores are as small as those of shapes whose scale is that of their
 /// heads.
-pub(super) fn scaled<A: shapes::Attention>(gains: Vec<f32>) -> Vec<f32> {
+fn scaled<A: shapes::Attention>(gains: Vec<f32>) -> Vec<f32> {
     let small = 1.0 / (A::SCALE * (A::HEAD_DIM as f32).sqrt());
     gains.into_iter().map(|gain| gain * small).collect()
 }

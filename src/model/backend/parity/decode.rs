@@ -5,7 +5,7 @@
 
 use std::marker::PhantomData;
 
-use super::attention::{Calls, LIMIT, Norms, ProbeAttention, shortened};
+use super::attention::{Calls, LIMIT, Norms, ProbeAttention, short_norms, shortened};
 use super::long::{STORED_ROWS, cut};
 use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, against, same_bits};
 use crate::backend::Backend;
@@ -91,7 +91,7 @@ impl<A: shapes::Attention> Decoding<A> {
         let sequences = contexts.iter().zip(tables).map(&mut sequence).collect();
         Decoding {
             sequences,
-            norms: Norms::draw::<A>(random),
+            norms: short_norms::<A>(random),
             pages,
             shape: PhantomData,
         }

@@ -73,6 +73,8 @@ impl<E: shapes::Experts> ProbeExperts<E> for Cpu {
 struct Experts<E> {
     /// Gate, up and down of each expert, the shared one last.
     all: Vec<[Stored; 3]>,
+    /// Factors of the weights of routed ones.
+    scales: Vec<f32>,
     shape: PhantomData<E>,
 }
 
@@ -84,6 +86,7 @@ impl<E: shapes::Experts> Experts<E> {
         let of_expert = |shapes: &[Shape; 3]| shapes.map(|shape| stored(random, shape));
         Experts {
             all: routed.chain(shared).map(of_expert).collect(),
+            scales: random.gains(E::COUNT),
             shape: PhantomData,
         }
     }
@@ -120,10 +123,17 @@ impl<E: shapes::Experts> RowOp for Experts<E> {
 impl<E: shapes::Experts, B: ProbeExperts<E>> RowOpOn<B> for Experts<E> {
     fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
         let experts = b.experts_of(&self.all)?;
+        let scales = E::SCALED.then(|| b.vector_of(&self.scales)).transpose()?;
         Ok(Box::new(move |b, x, _| {
             let mut routing = b.routing()?;
             let (x, residual) = x.split_at_mut(2);
-            b.moe(&x[1], &x[0], &mut routing, &experts, &mut residual[0]);
+            b.moe(
+                &x[1],
+                (&x[0], scales.as_ref()),
+                &mut routing,
+                &experts,
+                &mut residual[0],
+            );
             Ok(())
         }))
     }

@@ -12,7 +12,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::attention::{Calls, LIMIT, Norms, ProbeAttention, scaled, shortened};
+use super::attention::{Calls, LIMIT, Norms, ProbeAttention, short_norms, shortened};
 use super::sequences::dealt;
 use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, against, same_bits};
 use crate::ROWS_MAX;
@@ -142,20 +142,6 @@ impl<A: shapes::Attention> LongContext<A> {
             b.given(A::KEYS, &of(&self.keys))?,
             b.given(A::KEYS, &of(&self.values))?,
         ))
-    }
-}
-
-/// Norms that make queries short, where the shape has some.
-fn short_norms<A: shapes::Attention>(random: &mut Random) -> Norms<Vec<f32>> {
-    let drawn = Norms::draw::<A>(random);
-    let Some([_, of_k]) = drawn.norms else {
-        return drawn;
-    };
-    let around_zero = random.bf16(A::HEAD_DIM, 0.25);
-    let of_q = around_zero.into_iter().map(|w| 0.5 + w).collect();
-    Norms {
-        norms: Some([scaled::<A>(of_q), of_k]),
-        ..drawn
     }
 }
 
