@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use model::backend::clock::{Clock, Timed};
 use model::ops::{
-    Attend, Batch, BesideNorms, Copied, Cost, Delta, DeltaNet, Dense, Device, Ends, Gate,
-    GatedDelta, Guess, Hidden, Place, Qkv, RANKED, Route, Side, Span, norm_and_rank,
-    store_and_attend,
+    Attend, Batch, BesideNorms, Copied, Cost, Delta, DeltaNet, Dense, Device, Ends, ExpertSource,
+    Gate, GatedDelta, Guess, Hidden, Logits, Place, Qkv, RANKED, Route, Side, Span, Taps,
+    norm_and_rank, store_and_attend,
 };
 use model::shapes;
 use model::target::Format;
@@ -262,6 +262,11 @@ impl<B: Dense + Timed> Dense for Metered<B> {
         );
     }
 
+    fn relu2(&mut self, x: &mut Self::Tensor) {
+        self.inner.relu2(&mut x.inner);
+        self.done("relu2", (0, 0), 2 * x.bytes(), 0);
+    }
+
     fn cap_logits(&mut self, logits: &mut Self::Tensor) {
         self.inner.cap_logits(&mut logits.inner);
         self.done("cap_logits", (0, 0), 2 * logits.bytes(), 0);
@@ -510,13 +515,13 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
     fn conv_silu(
         &mut self,
         x: &Self::Tensor,
-        w: &Self::Vector,
+        taps: Taps<'_, Self>,
         state: &mut Self::State,
         batch: &Batch,
         out: &mut Self::Tensor,
     ) {
         self.inner
-            .conv_silu(&x.inner, w, state, batch, &mut out.inner);
+            .conv_silu(&x.inner, taps, state, batch, &mut out.inner);
         out.shape_with_cells(batch, x.width, <B as Delta<D>>::CELL_BYTES);
         let bytes = x.bytes() + out.bytes() + conv_bytes::<D>(batch);
         self.done("conv_silu", (0, 0), bytes, 0);
@@ -536,6 +541,7 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
             a: &input.a.inner,
             a_log: input.a_log,
             dt_bias: input.dt_bias,
+            skip: input.skip,
         };
         self.inner.gated_delta(inner, state, batch, &mut out.inner);
         out.shape_with_cells(batch, D::VALUES, <B as Delta<D>>::CELL_BYTES);
@@ -593,6 +599,7 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
             conv: input.conv,
             a_log: input.a_log,
             dt_bias: input.dt_bias,
+            skip: input.skip,
             norm: input.norm,
         };
         let room = &mut conv.inner;
@@ -610,13 +617,10 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
     type Experts = Weighed<B::Experts>;
     type Routing = B::Routing;
 
-    fn load_experts(
-        &mut self,
-        parts: &[[MatrixSource<'_>; 3]],
-    ) -> Result<Self::Experts, WeightsError> {
+    fn load_experts(&mut self, parts: &[ExpertSource<'_>]) -> Result<Self::Experts, WeightsError> {
         let before = self.inner.matrix_bytes();
         let inner = self.inner.load_experts(parts)?;
-        let (n, k) = parts[0][0].shape();
+        let (n, k) = parts[0].inputs[0].shape();
         Ok(Weighed {
             inner,
             n,
@@ -629,8 +633,13 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
         self.inner.routing()
     }
 
-    fn route(&mut self, logits: &Self::Tensor, routing: &mut Self::Routing) {
-        self.inner.route(&logits.inner, routing);
+    fn route(
+        &mut self,
+        logits: &Self::Tensor,
+        correction: Option<&Self::Vector>,
+        routing: &mut Self::Routing,
+    ) {
+        self.inner.route(&logits.inner, correction, routing);
         self.done("route", (0, 0), logits.bytes(), 0);
     }
 
@@ -650,12 +659,12 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
     fn moe(
         &mut self,
         x: &Self::Tensor,
-        logits: &Self::Tensor,
+        (logits, correction): Logits<'_, Self>,
         routing: &mut Self::Routing,
         experts: &Self::Experts,
         residual: &mut Self::Tensor,
     ) {
-        let (choice, inner) = (&logits.inner, &mut residual.inner);
+        let (choice, inner) = ((&logits.inner, correction), &mut residual.inner);
         self.inner
             .moe(&x.inner, choice, routing, &experts.inner, inner);
         let cost = experts_cost::<E, _, _>(x, experts);
@@ -673,7 +682,7 @@ fn experts_cost<E: shapes::Experts, T, M>(x: &Shaped<T>, experts: &Weighed<M>) -
     let turns = x.rows * E::TURNS;
     Cost {
         bytes: read + 3 * x.bytes(),
-        flops: (6 * turns * experts.n * experts.k) as u64,
+        flops: (2 * (E::INPUTS + 1) * turns * experts.n * experts.k) as u64,
     }
 }
 

@@ -7,7 +7,7 @@ mod attention;
 #[cfg(has = "delta")]
 mod delta;
 #[cfg(has = "experts")]
-mod experts;
+pub(crate) mod experts;
 mod loader;
 #[cfg(has = "mlp")]
 mod mlp;

@@ -7,27 +7,32 @@ use step::executor::DeviceError;
 
 /// Experts of one shape.
 pub trait Route<E: shapes::Experts>: Device {
-    /// The experts of one layer, the shared one last: gate, up `[I, H]` and down `[H, I]` of each.
+    /// The experts of one layer, the shared one last: gate where there is one, up `[I, H]` and down
+    /// `[H, I]` of each.
     type Experts;
     /// Chosen experts and their weights for each row.
     type Routing;
 
-    /// Loads `(gate, up, down)` of each of the `ALL` experts, the shared one last.
+    /// Loads each of the `ALL` experts, the shared one last.
     ///
     /// # Errors
     /// `WeightsError` when the checkpoint cannot be read or holds a value that is not finite.
-    fn load_experts(
-        &mut self,
-        parts: &[[MatrixSource<'_>; 3]],
-    ) -> Result<Self::Experts, WeightsError>;
+    fn load_experts(&mut self, parts: &[ExpertSource<'_>]) -> Result<Self::Experts, WeightsError>;
 
     /// Storage for the routing of a step.
     fn routing(&self) -> Result<Self::Routing, DeviceError>;
 
-    /// Softmax over the `COUNT` routed experts, the `PER_TOKEN` most likely (lower index on a tie),
-    /// their weights scaled to sum 1; then the shared expert if there is one, its weight the
-    /// sigmoid of the last logit. `logits [R, LOGITS]`.
-    fn route(&mut self, logits: &Self::Tensor, routing: &mut Self::Routing);
+    /// Softmax over the `COUNT` routed experts, or with `SIGMOID` a sigmoid of each; the
+    /// `PER_TOKEN` with the largest sums of that and `correction`, if there is one (lower index on
+    /// a tie), their weights, without it, scaled to sum `WEIGHT_SCALE`; then the shared expert if
+    /// there is one, its weight the sigmoid of the last logit. `logits [R, LOGITS]`,
+    /// `correction [COUNT]`.
+    fn route(
+        &mut self,
+        logits: &Self::Tensor,
+        correction: Option<&Self::Vector>,
+        routing: &mut Self::Routing,
+    );
 
     /// `residual[r] += sum_e weight[r, e] * down_e(activation(gate_e x[r], up_e x[r]))`, by the
     /// shape's `ACTIVATION`, over the row's experts, added in the order of the routing, the shared
@@ -49,12 +54,23 @@ pub trait Route<E: shapes::Experts>: Device {
     fn moe(
         &mut self,
         x: &Self::Tensor,
-        logits: &Self::Tensor,
+        (logits, correction): Logits<'_, Self>,
         routing: &mut Self::Routing,
         experts: &Self::Experts,
         residual: &mut Self::Tensor,
     ) {
-        self.route(logits, routing);
+        self.route(logits, correction, routing);
         self.experts(x, routing, experts, residual);
     }
+}
+
+/// A router's logits, and their correction if there is one.
+pub type Logits<'a, B> = (&'a <B as Device>::Tensor, Option<&'a <B as Device>::Vector>);
+
+/// Matrices of an expert, to be read.
+#[derive(Clone)]
+pub struct ExpertSource<'a> {
+    /// Gate and up, or up alone.
+    pub inputs: Vec<MatrixSource<'a>>,
+    pub down: MatrixSource<'a>,
 }

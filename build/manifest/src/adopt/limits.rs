@@ -1,7 +1,7 @@
 //! Capacities of a new leaf: usual ones, cut to what the model and the memory have.
 
 use crate::schema::leaf::{Limits, Steps};
-use crate::schema::model::{Mixer, Model};
+use crate::schema::model::Model;
 use crate::target::Target;
 use crate::weights::Part;
 
@@ -64,7 +64,7 @@ impl Usual {
 
 /// Whether the model has recurrent states, of which some are kept.
 fn recurs(model: &Model) -> bool {
-    model.layers.period.contains(&Mixer::Gdn)
+    model.recurrence().is_some()
 }
 
 /// Tokens of whole pages.

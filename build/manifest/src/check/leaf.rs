@@ -6,7 +6,6 @@ use crate::formats::Formatted;
 use crate::kernels::{FP4_KERNEL, FP4_OPS, distinct};
 use crate::schema::hardware::{Backend, Gpu};
 use crate::schema::leaf::{KvFormat, Rows};
-use crate::schema::model::Mixer;
 use crate::table::{FP8_BLOCK, Format, Kind, MXFP4_GROUP, NVFP4_GROUP, Role, Row, Run};
 use crate::target::Target;
 use crate::weights::Part;
@@ -76,7 +75,7 @@ impl File {
     }
 
     fn snapshot_rules(&self, target: &Target) -> Rule {
-        let recurs = target.layers_of(Mixer::Gdn) > 0;
+        let recurs = target.recurrent_layers() > 0;
         match target.leaf.limits.snapshots {
             Some(snapshots) if recurs => {
                 self.count("limits.snapshots", snapshots, largest::REQUESTS)

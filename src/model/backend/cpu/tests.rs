@@ -34,6 +34,8 @@ impl shapes::Attention for Full {
 struct Gdn;
 
 impl shapes::Delta for Gdn {
+    const MAMBA: bool = false;
+    const NORM: usize = Self::VALUE_DIM;
     const KEY_HEADS: usize = 2;
     const VALUE_HEADS: usize = 6;
     const KEY_DIM: usize = 20;
@@ -49,6 +51,9 @@ impl shapes::Experts for Moe {
     const PER_TOKEN: usize = 3;
     const INTERMEDIATE: usize = 32;
     const SHARED: usize = 48;
+    const BESIDE: usize = 0;
+    const SIGMOID: bool = false;
+    const WEIGHT_SCALE: f32 = 1.0;
     const ROWS_NVFP4: bool = true;
     const ACTIVATION: shapes::Activation = shapes::Activation::Silu;
 }
@@ -56,7 +61,7 @@ impl shapes::Experts for Moe {
 /// F32 rounding of sums of a few hundred terms near 1.
 const TOLERANCE: f64 = 2e-5;
 
-fn tensor(random: &mut Random, rows: usize, width: usize) -> Tensor {
+pub(super) fn tensor(random: &mut Random, rows: usize, width: usize) -> Tensor {
     Tensor {
         rows,
         width,
@@ -64,7 +69,7 @@ fn tensor(random: &mut Random, rows: usize, width: usize) -> Tensor {
     }
 }
 
-fn assert_close(found: &[f32], expected: &[f64]) {
+pub(super) fn assert_close(found: &[f32], expected: &[f64]) {
     assert_eq!(found.len(), expected.len());
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
         let error = (f64::from(*found) - expected).abs();
@@ -75,11 +80,11 @@ fn assert_close(found: &[f32], expected: &[f64]) {
     }
 }
 
-fn wide(values: &[f32]) -> Vec<f64> {
+pub(super) fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&value| f64::from(value)).collect()
 }
 
-fn sigmoid(x: f64) -> f64 {
+pub(super) fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
@@ -89,7 +94,7 @@ fn rms_scale(x: &[f64]) -> f64 {
 }
 
 /// One sequence of `rows` rows from `start`, on the pages and slot given.
-fn batch(slot: u32, start: usize, rows: usize, pages: &[PageId]) -> Batch {
+pub(super) fn batch(slot: u32, start: usize, rows: usize, pages: &[PageId]) -> Batch {
     let tokens = vec![0; rows];
     let mut batch = Batch::new(KV_PAGES);
     let rows = Rows {
@@ -273,7 +278,7 @@ fn convolution_across_steps() {
         let values = x.values[start * Gdn::QKV..(start + rows) * Gdn::QKV].to_vec();
         let (part, mut out) = (Tensor::of(Gdn::QKV, values), Tensor::default());
         let batch = batch(1, start, rows, &[PageId(0)]);
-        cpu.conv_silu(&part, &w, &mut state, &batch, &mut out);
+        cpu.conv_silu(&part, (&w, None), &mut state, &batch, &mut out);
         found.extend(out.values);
         start += rows;
     }
@@ -332,6 +337,7 @@ fn delta_rule() {
         a: &a,
         a_log: &a_log,
         dt_bias: &dt_bias,
+        skip: None,
     };
     cpu.gated_delta(
         input,
@@ -401,7 +407,7 @@ fn experts_of_rows(rounds: bool) {
     );
     let pairs = expected.iter().zip(wide(&residual.values));
     let expected: Vec<f64> = pairs.map(|(sum, residual)| sum + residual).collect();
-    cpu.moe(&x, &logits, &mut routing, &experts, &mut residual);
+    cpu.moe(&x, (&logits, None), &mut routing, &experts, &mut residual);
     assert_close(&residual.values, &expected);
 }
 
@@ -424,7 +430,7 @@ fn swiglu([gate, up, down]: &[Vec<f32>; 3], x: &[f32], rounds: bool) -> Vec<f64>
 #[test]
 fn the_most_likely_experts_come_first_and_the_lower_one_on_a_tie() {
     let mut routing = Routing::<Moe>::default();
-    routing.fill(&[1.0; Moe::LOGITS]);
+    routing.fill(&[1.0; Moe::LOGITS], None);
     let first: Vec<u32> = (0..Moe::PER_TOKEN as u32).collect();
     assert_eq!(routing.experts, first);
     let (shared, weights) = routing.weights.split_last().unwrap();
