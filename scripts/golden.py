@@ -234,7 +234,8 @@ def load(folder):
 
 def steps(model, prompt, count):
     """The logits behind the prompt and behind each greedy token, one row after the other."""
-    caches = not getattr(model.get_decoder().config, "linear_num_value_heads", None)
+    config = model.get_decoder().config
+    caches = not any(hasattr(config, word) for word in ("linear_num_value_heads", "mamba_num_heads"))
     cache, tokens = None, list(prompt)
     for _ in range(count):
         rows = tokens if cache is None else tokens[-1:]

@@ -153,6 +153,45 @@ class Checkpoint:
         self.vector(f"{name}.dt_bias", self.normal(m["value_heads"], scale=1.5) - 2)
         self.vector(f"{name}.norm.weight", 1 + self.normal(m["value_dim"], scale=0.3))
 
+    def mamba(self, name):
+        m = self.m
+        values = m["value_heads"] * m["value_dim"]
+        channels = values + 2 * m["key_heads"] * m["key_dim"]
+        self.matrix(f"{name}.in_proj", values + channels + m["value_heads"], m["hidden"], "mamba", 1.5)
+        self.matrix(f"{name}.out_proj", m["hidden"], values, "mamba", 1.5)
+        self.vector(f"{name}.conv1d.weight", self.normal(channels, 1, 4, scale=0.6))
+        self.vector(f"{name}.conv1d.bias", self.normal(channels, scale=0.3))
+        rates = torch.rand(m["value_heads"], generator=self.random) * 4 + 0.05
+        self.vector(f"{name}.A_log", rates.log())
+        self.vector(f"{name}.dt_bias", self.normal(m["value_heads"], scale=1.5) - 2)
+        self.vector(f"{name}.D", 1 + self.normal(m["value_heads"], scale=0.5))
+        self.vector(f"{name}.norm.weight", 1 + self.normal(values, scale=0.3))
+
+    def relu2(self, name, inner):
+        self.matrix(f"{name}.up_proj", inner, self.m["hidden"], "experts", 2.0)
+        self.matrix(f"{name}.down_proj", self.m["hidden"], inner, "experts", 1.5)
+
+    def nemotron(self):
+        """Layers of one norm and one block each."""
+        m = self.m
+        self.tensors["backbone.embeddings.weight"] = self.normal(m["vocab"], m["hidden"], scale=0.15).bfloat16()
+        for i, block in enumerate(m["pattern"]):
+            layer = f"backbone.layers.{i}"
+            self.norm(f"{layer}.norm.weight", m["hidden"])
+            if block == "M":
+                self.mamba(f"{layer}.mixer")
+            elif block == "*":
+                self.attention(f"{layer}.mixer", "attention", m)
+            else:
+                self.matrix(f"{layer}.mixer.gate", m["experts"], m["hidden"], gain=2.0)
+                self.vector(f"{layer}.mixer.gate.e_score_correction_bias", self.normal(m["experts"], scale=0.3))
+                for e in range(m["experts"]):
+                    self.relu2(f"{layer}.mixer.experts.{e}", m["inner"])
+                self.relu2(f"{layer}.mixer.shared_experts", m["shared"])
+        self.norm("backbone.norm_f.weight", m["hidden"])
+        self.matrix("lm_head", m["vocab"], m["hidden"], gain=1.2)
+        return self.tensors
+
     def layer(self, name, kind, groups=("attention", "experts", "shared_expert")):
         m = self.m
         self.norm(f"{name}.input_layernorm.weight", m["hidden"])
@@ -205,6 +244,8 @@ class Checkpoint:
 
     def model(self):
         m = self.m
+        if self.family.mamba:
+            return self.nemotron()
         prefix = m["prefix"]
         self.tensors[f"{prefix}embed_tokens.weight"] = self.normal(m["vocab"], m["hidden"], scale=0.15).bfloat16()
         for i in range(m["layers"]):
@@ -237,6 +278,20 @@ def rope(m):
     if FAMILIES[m["family"]].gdn == "split":
         parameters |= {"mrope_section": [0, 0, 0]}
     return parameters | m["rope"]
+
+
+def nemotron(m):
+    """config.json of layers that are one block each."""
+    family = FAMILIES[m["family"]]
+    return {
+        "architectures": [family.architecture], "model_type": family.model_type,
+        "vocab_size": m["vocab"], "hidden_size": m["hidden"], "hybrid_override_pattern": m["pattern"],
+        "num_attention_heads": m["heads"], **heads(m), "layer_norm_epsilon": m["eps"], "max_position_embeddings": 4096,
+        "tie_word_embeddings": False, "mamba_num_heads": m["value_heads"], "mamba_head_dim": m["value_dim"],
+        "n_groups": m["key_heads"], "ssm_state_size": m["key_dim"], "conv_kernel": 4, "use_conv_bias": True,
+        **feed_forward(m), "moe_shared_expert_intermediate_size": m["shared"], "routed_scaling_factor": m["scale"],
+        **dict(family.words),
+    }
 
 
 def recurrence(m):
@@ -280,6 +335,8 @@ def heads(m):
 def config(m):
     """config.json; a multimodal one describes the text model inside."""
     family = FAMILIES[m["family"]]
+    if family.mamba:
+        return nemotron(m)
     text = {
         "architectures": [family.architecture], "model_type": family.model_type,
         "vocab_size": m["vocab"], "hidden_size": m["hidden"], "num_hidden_layers": m["layers"],
@@ -323,6 +380,9 @@ def format_rules(m):
     if m["beside"]:
         router = {"match": ["model.embed_tokens", "*.router.proj"], "as": "bf16"}
         return [router, {"match": "*", "as": formats.pop()}]
+    if "mamba" in m["formats"]:
+        names = ["backbone.embeddings", "lm_head", "*.q_proj", "*.k_proj", "*.v_proj", "*.o_proj", "*.mixer.gate"]
+        return [{"match": names, "as": "bf16"}, {"match": "*", "as": formats.pop()}]
     names = ["model.embed_tokens", "lm_head"]
     names += ["*.in_proj_b", "*.in_proj_a"] if "gdn" in m["formats"] else ["*.linear_attn.*"]
     names += ["*.mlp.gate", "*.mlp.shared_expert_gate", "mtp.fc"]
@@ -338,11 +398,12 @@ def blocks(m):
     """The manifest's tables of what the model's family has."""
     family = FAMILIES[m["family"]]
     attention = lambda its, **own: dict(
-        heads=its["heads"], kv_heads=its["kv_heads"], head_dim=its["head_dim"], rotary_dim=its["rotary"],
-        **({"turned_pairs": its["turned"]} if its.get("turned") else {}), **own,
-        rope_theta=float(its["theta"]))
+        heads=its["heads"], kv_heads=its["kv_heads"], head_dim=its["head_dim"], **own,
+        **({"rotary_dim": its["rotary"], "rope_theta": float(its["theta"])} if "theta" in its else {}),
+        **({"turned_pairs": its["turned"]} if its.get("turned") else {}))
     slides = family.slides or family.windowed
-    layers = dict(count=m["layers"]) | (dict(period=m["period"]) if family.gdn or slides else {})
+    layers = dict(count=m["layers"]) | (dict(period=m["period"]) if family.gdn or slides or family.mamba else {})
+    layers |= dict(feed_forward=m["parts"]) if family.mamba else {}
     layers |= dict(feed_forward=["both"]) if m["beside"] else {}
     window = {"window": m["window"]} if family.windowed else {}
     tables = [("layers", layers), ("attention", attention(m, **window))]
@@ -358,7 +419,11 @@ def blocks(m):
     if family.gdn:
         tables += [("gdn", dict(key_heads=m["key_heads"], value_heads=m["value_heads"], key_dim=m["key_dim"],
                                 value_dim=m["value_dim"], conv_kernel=4))]
-    shared = dict(shared_intermediate=m["shared"]) if family.shared else {}
+    if family.mamba:
+        tables += [("mamba", dict(heads=m["value_heads"], head_dim=m["value_dim"], groups=m["key_heads"],
+                                  state_dim=m["key_dim"], conv_kernel=4))]
+    shared = dict(shared_intermediate=m["shared"]) if family.shared or family.mamba else {}
+    shared |= dict(scale=m["scale"]) if family.mamba else {}
     experts = dict(experts=m.get("experts"), experts_per_token=m.get("top"), intermediate=m["inner"]) | shared
     tables += [("moe", experts) if family.router else ("mlp", dict(intermediate=m["inner"]))]
     if m["beside"]:
@@ -391,7 +456,7 @@ def manifest(name, m, folder, tensors):
 
 
 def leaf(hardware, name, m):
-    states = dict(snapshots=16 if hardware == "cpu" else 8) if FAMILIES[m["family"]].gdn else {}
+    states = dict(snapshots=16 if hardware == "cpu" else 8) if FAMILIES[m["family"]].gdn or FAMILIES[m["family"]].mamba else {}
     tables = [
         ("", dict(hw=hardware, model=name, embed=False)),
         *[("[format]", rule) for rule in format_rules(m)],

@@ -22,6 +22,7 @@ class Family:
     router: str = ""  # the layer's mixture of experts; without one it has an MLP
     expert: tuple = ("gate_proj", "up_proj", "down_proj")
     shared: bool = False  # and a shared expert with a gate
+    mamba: bool = False  # layers are Mamba-2, attention or experts of two matrices, with Nemotron's names
     counts: str = "num_experts"
     inner: str = "moe_intermediate_size"
     words: tuple = ()  # further facts of config.json
@@ -41,6 +42,8 @@ FAMILIES = {
                       counts="num_local_experts", inner="intermediate_size",
                       words=(("attention_bias", True), ("swiglu_limit", 7.0),
                              ("quantization_config", {"quant_method": "mxfp4"}))),
+    "nemotron_h": Family("NemotronHForCausalLM", "nemotron_h", mamba=True, router="mixer", counts="n_routed_experts",
+                         words=(("mlp_hidden_act", "relu2"), ("norm_topk_prob", True), ("time_step_min", 0.0))),
     "qwen3_moe": Family("Qwen3MoeForCausalLM", "qwen3_moe", qk_norm=True, router="mlp",
                         words=(("norm_topk_prob", True),)),
     "mixtral": Family("MixtralForCausalLM", "mixtral", router="block_sparse_moe", expert=("w1", "w3", "w2"),
@@ -100,9 +103,20 @@ def recurrent(period, heads, ratio, key_dim, value_dim):
                 value_dim=value_dim)
 
 
+def alone(pattern, heads, groups, head_dim, state_dim):
+    """Layers of one block each, as Nemotron's configurations write them, and dimensions of Mamba-2."""
+    mixers, parts = {"M": "mamba", "*": "attention", "E": "none"}, {"M": "none", "*": "none", "E": "moe"}
+    return dict(pattern=pattern, period=[mixers[block] for block in pattern], layers=len(pattern),
+                parts=[parts[block] for block in pattern], eps=1e-5, key_heads=groups, value_heads=heads,
+                key_dim=state_dim, value_dim=head_dim)
+
+
 # Prompts of heads that are wider than a warpgroup's sums.
 WIDE = {"attend.full": dict(kernel="split_kv_bf16", threads=256,
                             why="heads of 512: a warpgroup's sums are up to 256 columns")}
+
+# Prompts of experts without gates.
+GATELESS = {"experts": dict(kernel="grouped_f16", threads=256, why="a tile of warpgroups has gates and ups")}
 
 MODELS = {
     "random-ratio1": model(
@@ -287,6 +301,21 @@ MODELS = {
         "gpt_oss", 84, "eight query heads on each of two, two of five experts, for a GPU too", quant="mxfp4", vocab=271,
         hidden=160, heads=16, kv_heads=2, head_dim=64, rotary=64, theta=150000.0, inner=96, experts=5, top=2,
         period=["sliding", "attention"], window=70, rope=yarn(32.0, 64), formats={"experts": "mxfp4"}, pad=256, **GPU),
+
+    "random-nemotron-1": model(
+        "nemotron_h", 111, "four heads in a group, three of seven experts", vocab=151, hidden=48, heads=4, kv_heads=2,
+        head_dim=16, experts=7, top=3, inner=20, shared=44, scale=2.5, **alone("MEM*EME", 8, 2, 12, 20)),
+    "random-nemotron-2": model(
+        "nemotron_h", 112, "one head in a group, all of four experts, far positions", vocab=119, hidden=36, heads=3,
+        kv_heads=1, head_dim=24, experts=4, top=4, inner=28, shared=12, scale=1.0, **alone("*EMM", 3, 3, 20, 16)),
+    "random-nemotron-3": model(
+        "nemotron_h", 113, "all heads in one group, five of six experts, NVFP4", quant="nvfp4", vocab=173, hidden=64,
+        heads=5, kv_heads=5, head_dim=32, experts=6, top=5, inner=48, shared=80, scale=5.0,
+        **alone("ME*EM", 6, 1, 16, 32), formats={g: "nvfp4_modelopt" for g in ["mamba", "experts"]}),
+    "random-nemotron-4": model(
+        "nemotron_h", 114, "eight heads in each of two groups, two of five experts, for a GPU too", vocab=281,
+        hidden=256, heads=8, kv_heads=1, head_dim=128, experts=5, top=2, inner=128, shared=256, scale=2.5,
+        ops={"h200": GATELESS}, **alone("MEM*E", 16, 2, 64, 128) | GPU),
 
     "random-llama-4": model(
         "llama", 14, "four query heads on each of two, for a GPU too", vocab=331, hidden=128,

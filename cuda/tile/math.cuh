@@ -32,6 +32,8 @@ __device__ inline float open(float gate) {
     return gate * sigmoid(kAlpha * gate);
   } else if constexpr (kActivation == target::Activation::gelu_tanh) {
     return gate * sigmoid(1.5957691f * (gate + 0.044715f * gate * gate * gate));
+  } else if constexpr (kActivation == target::Activation::relu2) {
+    return gate < 0.0f ? 0.0f : gate;  // what is no number stays that
   } else {
     return silu(gate);
   }

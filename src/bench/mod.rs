@@ -14,7 +14,7 @@ mod sse;
 mod start;
 mod steps;
 #[cfg(test)]
-pub(crate) mod stub;
+pub(crate) mod testing;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -63,7 +63,7 @@ fn options_that_make_no_sense_are_refused() {
 #[test]
 fn a_run_measures_prompts_of_the_length_asked_for() {
     for tokens_per_word in [1, 3] {
-        let (url, counts) = stub::start(tokens_per_word, 0);
+        let (url, counts) = testing::start(tokens_per_word, 0);
         let asked = [
             "--url",
             &url,
@@ -95,7 +95,7 @@ fn a_run_measures_prompts_of_the_length_asked_for() {
 
 #[test]
 fn refused_requests_are_counted_and_make_the_run_fail() {
-    let (url, _) = stub::start(1, 5);
+    let (url, _) = testing::start(1, 5);
     let asked = [
         "--url",
         &url,
@@ -135,7 +135,7 @@ fn refused_requests_are_counted_and_make_the_run_fail() {
 
 #[test]
 fn the_memory_of_the_process_that_was_named_is_told() {
-    let (url, _) = stub::start(1, 0);
+    let (url, _) = testing::start(1, 0);
     let pid = std::process::id().to_string();
     let asked = [
         "--url",

@@ -19,6 +19,7 @@ use model::target;
 use model::weights::{Layout, Progress};
 
 use super::boot::{self, Drafting, Files};
+use super::machine::Finding;
 use super::size::gigabytes;
 use super::{Exit, Failure, about, machine, serve};
 
@@ -37,9 +38,6 @@ pub struct Doctor {
     #[argh(option, default = "8000")]
     port: u16,
 }
-
-/// What one check found: something in order, or what to do.
-pub type Finding = Result<String, String>;
 
 /// Prints `ok` and `fix` lines.
 ///
@@ -167,7 +165,7 @@ fn opened(directory: Option<&Path>) -> Result<(String, Layout), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::stub::{canned, whole};
+    use crate::bench::testing::{canned, whole};
 
     fn held_by(answer: fn(&str) -> String) -> Option<String> {
         let url = canned(answer);

@@ -11,10 +11,12 @@ use std::time::Instant;
 use rustix::fs::OFlags;
 use rustix::param::page_size;
 
-use super::doctor::Finding;
 use http::files;
 use http::limits::CONNECTIONS_MAX;
 use model::target;
+
+/// Result of one check: something in order, or what to do.
+pub type Finding = Result<String, String>;
 
 /// Device files of the driver that a process holds which uses a GPU.
 const DEVICES: &str = "/dev/nvidia";

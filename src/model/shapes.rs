@@ -172,8 +172,13 @@ impl Llama3 {
     }
 }
 
-/// Gated DeltaNet: a causal convolution and a recurrent matrix state per value head.
+/// A causal convolution and a recurrent matrix state per value head: Gated DeltaNet, or Mamba-2,
+/// whose `C` are queries, whose `B` are keys and whose `x` are values here.
 pub trait Delta: Send + Sync + 'static {
+    /// Whether the rule is that of Mamba-2.
+    const MAMBA: bool;
+    /// Elements of the result that a norm is over: a head, or heads of one key.
+    const NORM: usize;
     /// Heads of queries and keys.
     const KEY_HEADS: usize;
     /// Heads of values, each with a state `[KEY_DIM, VALUE_DIM]`.
@@ -193,11 +198,18 @@ pub trait Delta: Send + Sync + 'static {
     const VALUES: usize = Self::VALUE_HEADS * Self::VALUE_DIM;
     /// Width of queries, keys and values together, which the convolution mixes.
     const QKV: usize = 2 * Self::KEYS + Self::VALUES;
+    /// Weights of norms: of a head, one for all heads, or of all.
+    const GAINS: usize = if Self::MAMBA {
+        Self::VALUES
+    } else {
+        Self::VALUE_DIM
+    };
     /// Elements of a sequence's matrix state.
     const STATE: usize = Self::VALUE_HEADS * Self::KEY_DIM * Self::VALUE_DIM;
     /// Fails to compile where the numbers do not fit each other.
     const CHECK: () = {
         assert!(Self::VALUE_HEADS.is_multiple_of(Self::KEY_HEADS) && Self::CONV >= 2);
+        assert!(Self::VALUES.is_multiple_of(Self::NORM));
     };
 }
 
@@ -212,6 +224,18 @@ pub enum Activation {
     /// `min(g, CLAMP) * sigmoid(ALPHA min(g, CLAMP)) * (clamp(u) + 1)`, `u` within
     /// `-CLAMP ..= CLAMP`.
     Clamped,
+    /// `max(g, 0) * u`, where `g` is `u`: there is no gate.
+    Relu2,
+}
+
+impl Activation {
+    /// Matrices that make its inputs: gate and up, or up alone.
+    pub const fn inputs(self) -> usize {
+        match self {
+            Activation::Relu2 => 1,
+            Activation::Silu | Activation::GeluTanh | Activation::Clamped => 2,
+        }
+    }
 }
 
 /// Bound of gate and up that are clamped, and the factor in their sigmoid.
@@ -232,12 +256,22 @@ pub trait Experts: Send + Sync + 'static {
     /// Inner width of the shared expert, 0 if there is none. Its weight is the sigmoid of a logit
     /// of its own.
     const SHARED: usize;
+    /// Inner width of an expert beside these, an MLP of its own without a gate, which every row
+    /// visits with weight 1; 0 if there is none.
+    const BESIDE: usize;
+    /// Whether scores are sigmoids, which a correction of each is added to in the choice alone;
+    /// else they are a softmax.
+    const SIGMOID: bool;
+    /// Factor of the weights of routed experts.
+    const WEIGHT_SCALE: f32;
     /// Whether experts stored as NVFP4 multiply rows that are rounded to it.
     const ROWS_NVFP4: bool;
     /// Whether the weight of a chosen expert is multiplied by a number of that expert.
     const SCALED: bool;
     const ACTIVATION: Activation;
 
+    /// Matrices of an expert beside `down`: gate and up, or up alone.
+    const INPUTS: usize = Self::ACTIVATION.inputs();
     /// Experts of a layer, the shared one last.
     const ALL: usize = Self::COUNT + Self::HAS_SHARED;
     /// Experts that a row visits, the shared one last.

@@ -43,8 +43,9 @@ fn of_site(roles: &mut BTreeMap<Role, Vec<Weight>>) -> Vec<Stack> {
     );
     found.extend((!routers.is_empty()).then(|| stack(&routers.concat(), false)));
     for [gates, ups, downs] in experts {
-        for ((gate, up), down) in gates.into_iter().zip(ups).zip(downs) {
-            found.extend([stack(&[gate, up], true), stack(&[down], true)]);
+        for (at, (up, down)) in ups.into_iter().zip(downs).enumerate() {
+            let inputs: Vec<_> = gates.get(at).copied().into_iter().chain([up]).collect();
+            found.extend([stack(&inputs, true), stack(&[down], true)]);
         }
     }
     found

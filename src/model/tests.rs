@@ -11,7 +11,7 @@ use super::pools::{self, Pools};
 use super::testing::runner;
 use super::*;
 use crate::backend::cpu::Cpu;
-use crate::backend::cpu::random::Random;
+use crate::backend::cpu::testing::Random;
 use crate::backend::simulated::Host;
 use crate::blocks::Shape;
 use crate::ops::LOGITS_ROWS_MAX;

@@ -303,6 +303,8 @@ impl crate::shapes::Delta for Gdn {
     const KEY_DIM: usize = 128;
     const VALUE_DIM: usize = 128;
     const CONV: usize = 4;
+    const MAMBA: bool = false;
+    const NORM: usize = 128;
 }
 /// Mixture of experts.
 pub struct Moe;
@@ -311,10 +313,15 @@ impl crate::shapes::Experts for Moe {
     const PER_TOKEN: usize = 2;
     const INTERMEDIATE: usize = 128;
     const SHARED: usize = 128;
+    const BESIDE: usize = 0;
+    const SIGMOID: bool = false;
+    const WEIGHT_SCALE: f32 = 1.0;
     const ROWS_NVFP4: bool = false;
     const SCALED: bool = false;
     const ACTIVATION: crate::shapes::Activation = crate::shapes::Activation::Silu;
 }
+/// Recurrent mixer of the model, whatever its rule.
+pub type Recurrent = Gdn;
 /// Values of an expression for each shape of attention, which it calls `$shape`.
 macro_rules! each_attention {
     ($shape:ident => $value:expr) => {
@@ -504,13 +511,13 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "family", pointer: "/mamba_ssm_dtype", elsewhere: &[], right: Cow::Borrowed(r#"["float32"]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/mtp_use_dedicated_embeddings", elsewhere: &[], right: Cow::Borrowed(r#"[false]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/norm_topk_prob", elsewhere: &[], right: Cow::Borrowed(r#"[true]"#), required: false, switch: None },
-    Fact { key: "family", pointer: "/routed_scaling_factor", elsewhere: &[], right: Cow::Borrowed(r#"[1]"#), required: false, switch: None },
-    Fact { key: "family", pointer: "/scoring_func", elsewhere: &[], right: Cow::Borrowed(r#"["softmax"]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/n_group", elsewhere: &[], right: Cow::Borrowed(r#"[1]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/topk_group", elsewhere: &[], right: Cow::Borrowed(r#"[1]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/mlp_only_layers", elsewhere: &[], right: Cow::Borrowed(r#"[[]]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/decoder_sparse_step", elsewhere: &[], right: Cow::Borrowed(r#"[1]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/first_k_dense_replace", elsewhere: &[], right: Cow::Borrowed(r#"[0]"#), required: false, switch: None },
+    Fact { key: "family", pointer: "/routed_scaling_factor", elsewhere: &[], right: Cow::Borrowed(r#"[1]"#), required: false, switch: None },
+    Fact { key: "family", pointer: "/scoring_func", elsewhere: &[], right: Cow::Borrowed(r#"["softmax"]"#), required: false, switch: None },
     Fact { key: "attention.rope_theta", pointer: "/rope_parameters/rope_theta", elsewhere: &["/rope_theta"], right: Cow::Borrowed(r#"[10000000.0]"#), required: true, switch: None },
     Fact { key: "attention.rotary_dim", pointer: "/rope_parameters/partial_rotary_factor", elsewhere: &["/partial_rotary_factor"], right: Cow::Borrowed(r#"[0.25]"#), required: true, switch: None },
     Fact { key: "family", pointer: "/rope_interleave", elsewhere: &[], right: Cow::Borrowed(r#"[false]"#), required: false, switch: None },
@@ -519,7 +526,7 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "hidden", pointer: "/hidden_size", elsewhere: &[], right: Cow::Borrowed(r#"[256]"#), required: false, switch: None },
     Fact { key: "vocab", pointer: "/vocab_size", elsewhere: &[], right: Cow::Borrowed(r#"[3072]"#), required: false, switch: None },
     Fact { key: "tied_head", pointer: "/tie_word_embeddings", elsewhere: &[], right: Cow::Borrowed(r#"[false]"#), required: false, switch: None },
-    Fact { key: "norm_eps", pointer: "/rms_norm_eps", elsewhere: &[], right: Cow::Borrowed(r#"[1e-6]"#), required: true, switch: None },
+    Fact { key: "norm_eps", pointer: "/rms_norm_eps", elsewhere: &["/layer_norm_epsilon"], right: Cow::Borrowed(r#"[1e-6]"#), required: true, switch: None },
     Fact { key: "layers.count", pointer: "/num_hidden_layers", elsewhere: &[], right: Cow::Borrowed(r#"[4]"#), required: false, switch: None },
     Fact { key: "mtp.layers", pointer: "/mtp_num_hidden_layers", elsewhere: &[], right: Cow::Borrowed(r#"[1]"#), required: false, switch: None },
     Fact { key: "query_pre_attn_scalar", pointer: "/query_pre_attn_scalar", elsewhere: &[], right: Cow::Borrowed(r#"[null]"#), required: false, switch: None },

@@ -4,7 +4,7 @@
 namespace atlas::target {
 
 enum class KvFormat { f32, bf16, fp8 };
-enum class Activation { silu, gelu_tanh, clamped };
+enum class Activation { silu, gelu_tanh, clamped, relu2 };
 enum class Format {
   bf16,
   nvfp4_compressed_tensors,
@@ -93,6 +93,8 @@ struct Gdn {
   static constexpr int kKeyDim = 128;
   static constexpr int kValueDim = 128;
   static constexpr int kConv = 4;
+  static constexpr bool kMamba = false;
+  static constexpr int kNorm = 128;
 };
 
 // Mixture of experts.
@@ -101,6 +103,9 @@ struct Moe {
   static constexpr int kPerToken = 2;
   static constexpr int kIntermediate = 128;
   static constexpr int kShared = 128;
+  static constexpr int kBeside = 0;
+  static constexpr bool kSigmoid = false;
+  static constexpr float kWeightScale = 1.0f;
   static constexpr bool kRowsNvfp4 = false;
   static constexpr bool kScaled = false;
   static constexpr Activation kActivation = Activation::silu;
@@ -227,6 +232,11 @@ struct Pack {
 // Kernel `ring` of `read_bytes`.
 struct ReadBytes {
   static constexpr int kThreads = 128;
+};
+
+// Kernel `vectors_f32` of `relu2`.
+struct Relu2 {
+  static constexpr int kThreads = 256;
 };
 
 // Kernel `rows_f32` of `rms_norm`.

@@ -15,7 +15,8 @@ type Fact = (&'static str, u64, bool);
 enum Of {
     /// Each of the ways in which layers attend.
     Attention(fn(&Attention) -> Fact),
-    Gdn(fn(&Gdn) -> Fact),
+    /// A recurrent mixer, and whether it is Mamba-2.
+    Gdn(fn(&Gdn, bool) -> Fact),
     /// Experts, and the width of the rows that they take.
     Experts(fn(&Moe, u64) -> Fact),
     Model(fn(&Model) -> Option<Fact>),
@@ -68,9 +69,17 @@ fn segments(k: u64) -> u64 {
     }
 }
 
-/// The shared expert is a turn and an expert more.
+/// The shared expert is a turn and an expert more, unless it is an MLP beside the others.
 fn shared(moe: &Moe) -> u64 {
-    u64::from(moe.shared() > 0)
+    u64::from(moe.shared() > 0 && moe.scale.is_none())
+}
+
+/// Activations that a panel's rows make: half as many where half of these are gates.
+fn of_panel(moe: &Moe) -> u64 {
+    match moe.scale {
+        None => 8,
+        Some(_) => 16,
+    }
 }
 
 const BOUNDS: &[Bound] = &[
@@ -123,37 +132,45 @@ const BOUNDS: &[Bound] = &[
     Bound::new(
         "ops/conv_silu/channels_f32.cuh",
         "Delta::kConv == 4",
-        Of::Gdn(|it| ("conv_kernel", it.conv_kernel, it.conv_kernel == 4)),
+        Of::Gdn(|it, _| ("conv_kernel", it.conv_kernel, it.conv_kernel == 4)),
         "must be 4: a channel's taps are one vector",
     ),
     Bound::new(
         "ops/gated_delta/columns_f32.cuh",
         "Delta::kKeyDim == 4 * tile::kWarpLanes",
-        Of::Gdn(|it| ("key_dim", it.key_dim, it.key_dim == 128)),
+        Of::Gdn(|it, _| ("key_dim", it.key_dim, it.key_dim == 128)),
         "must be 128: a warp has a key, a vector a lane",
     ),
     Bound::new(
         "ops/gated_delta/columns_f32.cuh",
         "Delta::kValueDim % kColumns == 0",
-        Of::Gdn(|it| ("value_dim", it.value_dim, it.value_dim.is_multiple_of(32))),
+        Of::Gdn(|it, _| ("value_dim", it.value_dim, it.value_dim.is_multiple_of(32))),
         "must be a multiple of 32: blocks have whole columns",
     ),
     Bound::new(
         "ops/gated_rms_norm/heads_f32.cuh",
-        "Delta::kValueDim == 4 * tile::kWarpLanes",
-        Of::Gdn(|it| ("value_dim", it.value_dim, it.value_dim == 128)),
-        "must be 128: a lane has one vector of a head",
+        "Delta::kNorm % (4 * tile::kWarpLanes) == 0 && (Delta::kMamba || Delta::kNorm == 4 * \
+         tile::kWarpLanes)",
+        Of::Gdn(|it, mamba| {
+            let group = it.value_heads / it.key_heads * it.value_dim;
+            let holds = match mamba {
+                true => group.is_multiple_of(128),
+                false => it.value_dim == 128,
+            };
+            ("value_dim", it.value_dim, holds)
+        }),
+        "must be 128, or a group's heads a multiple of it: a lane has whole vectors of a norm",
     ),
     Bound::new(
         "ops/conv_silu/channels_f32.cuh",
-        "Delta::kKeyDim == Delta::kValueDim",
-        Of::Gdn(|it| ("value_dim", it.value_dim, it.value_dim == it.key_dim)),
-        "must be gdn.key_dim: all heads are as wide",
+        "Delta::kKeyDim % 4 == 0 && Delta::kValueDim % 4 == 0",
+        Of::Gdn(|it, _| ("value_dim", it.value_dim, it.value_dim.is_multiple_of(4))),
+        "must be a multiple of 4: heads are whole vectors",
     ),
     Bound::new(
         "ops/gated_linear_add/warpgroups_f16_sm90.cuh",
         "tile::kRoundColumns % Delta::kValueDim == 0",
-        Of::Gdn(|it| {
+        Of::Gdn(|it, _| {
             (
                 "value_dim",
                 it.value_dim,
@@ -165,15 +182,14 @@ const BOUNDS: &[Bound] = &[
     .kernel("gated_linear_add", "warpgroups_f16"),
     Bound::new(
         "ops/gated_delta/cells_f16.cuh",
-        "kHeadGroup <= 4",
-        Of::Gdn(|it| {
-            (
-                "value_heads",
-                it.value_heads,
-                it.value_heads / it.key_heads <= 4,
-            )
+        "kBlockHeads <= 3",
+        Of::Gdn(|it, _| {
+            let group = it.value_heads / it.key_heads;
+            let holds = group.is_multiple_of(2) || group <= 3;
+            ("value_heads", it.value_heads, holds)
         }),
-        "must be at most four times gdn.key_heads: a block has the memory of so many heads",
+        "must be one, three or an even number for each of the heads of keys: a block has the \
+         memory of three",
     ),
     Bound::new(
         "ops/experts/plan.cuh",
@@ -186,23 +202,27 @@ const BOUNDS: &[Bound] = &[
         "Experts::kShared == 0 || (Experts::kShared == Experts::kIntermediate && \
          target::FORMAT_SHARED_EXPERT == target::FORMAT_EXPERTS)",
         Of::Experts(|it, _| {
-            let holds = it.shared() == 0 || it.shared() == it.intermediate;
+            let holds = shared(it) == 0 || it.shared() == it.intermediate;
             ("shared_intermediate", it.shared(), holds)
         }),
         "must be moe.intermediate: the shared expert is one more expert",
     ),
     Bound::new(
         "ops/experts/plan.cuh",
-        "Experts::kIntermediate % 8 == 0",
+        "Experts::kIntermediate % kPanelActivations == 0",
         Of::Experts(|it, _| {
-            (
-                "intermediate",
-                it.intermediate,
-                it.intermediate.is_multiple_of(8),
-            )
+            let inner = it.intermediate;
+            ("intermediate", inner, inner.is_multiple_of(of_panel(it)))
         }),
-        "must be a multiple of 8: gate and up interleave by 8 rows",
+        "must be a multiple of 8, or of 16 without gates: panels of gate and up are full",
     ),
+    Bound::new(
+        "ops/experts/warpgroups_f16_sm90.cuh",
+        "kInputs == 2",
+        Of::Experts(|it, _| ("experts", it.experts, of_panel(it) == 8)),
+        "without gates are no tiles of warpgroups",
+    )
+    .kernel("experts", "warpgroups_f16"),
     Bound::new(
         "tile/warpgroups_sm90.cuh",
         "kK % kBlockColumns == 0",
@@ -229,7 +249,7 @@ const BOUNDS: &[Bound] = &[
         Of::Experts(|it, hidden| {
             // Warps of the smaller of both kinds of blocks.
             let at_once = 8 / segments(hidden);
-            let holds = (it.intermediate / 8).is_multiple_of(at_once);
+            let holds = (it.intermediate / of_panel(it)).is_multiple_of(at_once);
             ("intermediate", it.intermediate, holds)
         }),
         "must be a multiple of 64 where hidden is narrow: a round's panels are of one tile",
@@ -335,7 +355,16 @@ impl Of {
                 });
                 each.collect()
             }
-            Of::Gdn(bound) => model.gdn.iter().map(|gdn| of("gdn", bound(gdn))).collect(),
+            Of::Gdn(bound) => {
+                let recurrence = model.recurrence().into_iter();
+                let each = recurrence.map(|gdn| {
+                    match (model.mamba.is_some(), bound(&gdn, model.mamba.is_some())) {
+                        (false, fact) => of("gdn", fact),
+                        (true, (key, value, holds)) => of("mamba", (of_mamba(key), value, holds)),
+                    }
+                });
+                each.collect()
+            }
             Of::Experts(bound) => {
                 let moe = model.moe.iter();
                 moe.map(|moe| of("moe", bound(moe, model.hidden))).collect()
@@ -388,10 +417,21 @@ impl File {
     }
 }
 
+/// Key of Mamba-2 for one of Gated DeltaNet.
+fn of_mamba(key: &'static str) -> &'static str {
+    match key {
+        "key_heads" => "groups",
+        "value_heads" => "heads",
+        "key_dim" => "state_dim",
+        "value_dim" => "head_dim",
+        other => other,
+    }
+}
+
 /// The fact that the columns of a matrix follow from: its key and value.
 fn columns_key(target: &Target, row: &Row) -> (String, u64) {
     let model = &target.model;
-    let (gdn, moe) = (model.gdn.as_ref(), model.moe.as_ref());
+    let (gdn, moe) = (model.recurrence(), model.moe.as_ref());
     let (key, value) = match row.role {
         Role::Output => {
             let attentions = target.attentions().into_iter();
@@ -404,7 +444,14 @@ fn columns_key(target: &Target, row: &Row) -> (String, u64) {
                 .unwrap_or(("attention", model.attention.heads));
             return (format!("{table}.heads"), heads);
         }
-        Role::GdnOutput => ("gdn.value_heads", gdn.map(|gdn| gdn.value_heads)),
+        Role::GdnOutput => {
+            let key = match model.mamba {
+                None => "gdn.value_heads",
+                Some(_) => "mamba.heads",
+            };
+            (key, gdn.map(|gdn| gdn.value_heads))
+        }
+        Role::MlpDown if target.beside() => ("moe.shared_intermediate", moe.map(Moe::shared)),
         Role::MlpDown => {
             let mlp = model.mlp.as_ref();
             ("mlp.intermediate", mlp.map(|mlp| mlp.intermediate))

@@ -10,7 +10,7 @@ use crate::family::{
     Activation, AttentionWords, FeedForward, MLP, MOE, Mixers, SLIDING, Traits, WINDOW, Word,
 };
 use crate::schema::model::{
-    self as schema, AddedTokens, Attention, Gdn, Mixer, Model, RopeScaling, Yarn,
+    self as schema, AddedTokens, Attention, Gdn, Mamba, Mixer, Model, RopeScaling, Yarn,
 };
 use crate::table::Format;
 use crate::target::Target;
@@ -54,7 +54,9 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     let mut facts = family_facts(target.traits(), &dense_layers(target));
     facts.extend(both(target));
     let words = target.traits().attention;
-    facts.extend(rope(&model.attention, target.traits()));
+    if target.traits().rotary {
+        facts.extend(rope(&model.attention, target.traits()));
+    }
     facts.extend(dims(model));
     facts.push(scale(model));
     let cap = model.logit_cap.map_or(Value::Null, |cap| json!(cap));
@@ -65,6 +67,7 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     facts.extend(attention(target, &model.attention, words));
     facts.extend(window(target));
     facts.extend(model.gdn.iter().flat_map(gdn));
+    facts.extend(model.mamba.iter().flat_map(mamba));
     facts.extend(feed_forward(target));
     facts.extend(layers(target));
     facts.extend(quantisation(target));
@@ -130,10 +133,27 @@ pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
         facts.push(of(&[json!("float32")], "/mamba_ssm_dtype"));
         facts.push(of(&no, "/mtp_use_dedicated_embeddings"));
     }
+    if traits.mixers == Mixers::Mamba {
+        facts.extend(nemotron());
+    }
     if traits.feed_forward != FeedForward::Mlp {
         facts.extend(routing(traits, dense));
     }
     facts
+}
+
+/// Switches of Nemotron's configurations.
+fn nemotron() -> Vec<Fact> {
+    let of = |right: Value, pointer| one_of(FAMILY, &[right], pointer);
+    vec![
+        of(json!("relu2"), "/mlp_hidden_act"),
+        of(json!("silu"), "/mamba_hidden_act"),
+        of(json!(true), "/use_conv_bias"),
+        of(json!(false), "/mamba_proj_bias"),
+        of(Value::Null, "/moe_latent_size"),
+        of(json!(1), "/n_shared_experts"),
+        of(json!(0), "/num_nextn_predict_layers"),
+    ]
 }
 
 /// Switches of Gemma's configurations: `"vision"` is about images alone.
@@ -184,14 +204,16 @@ fn routing(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
             required: traits.states_norm,
             ..renormed
         },
-        of(json!(1), "/routed_scaling_factor"),
-        of(json!("softmax"), "/scoring_func"),
         of(json!(1), "/n_group"),
         of(json!(1), "/topk_group"),
         of(json!(dense), "/mlp_only_layers"),
         of(json!(1), "/decoder_sparse_step"),
         of(json!(0), "/first_k_dense_replace"),
     ];
+    if traits.feed_forward != FeedForward::ExpertBeside {
+        facts.push(of(json!(1), "/routed_scaling_factor"));
+        facts.push(of(json!("softmax"), "/scoring_func"));
+    }
     if traits.feed_forward == FeedForward::Experts {
         facts.push(of(json!(0), "/shared_expert_intermediate_size"));
         facts.push(of(json!(0), "/n_shared_experts"));
@@ -331,12 +353,15 @@ fn slowed(yarn: &Yarn) -> Vec<Fact> {
 /// The order of layers.
 fn layers(target: &Target) -> Vec<Fact> {
     let names = target.mixers().into_iter().map(|mixer| match mixer {
-        Mixer::Gdn => "linear_attention",
+        Mixer::Gdn | Mixer::Mamba => "linear_attention",
         Mixer::Attention => "full_attention",
         Mixer::Sliding => "sliding_attention",
         Mixer::None => "none",
     });
     let names = Value::from_iter(names);
+    if target.traits().mixers == Mixers::Mamba {
+        return vec![pattern(target)];
+    }
     let period = &target.model.layers.period;
     let mut facts = vec![fact("layers.period", names, "/layer_types")];
     let (last, others) = period.split_last().expect("a checked period is not empty");
@@ -351,6 +376,22 @@ fn layers(target: &Target) -> Vec<Fact> {
         ));
     }
     facts
+}
+
+/// The block of each layer, as a text of letters or a list of words.
+fn pattern(target: &Target) -> Fact {
+    let word = |[letter, word]: [&'static str; 2]| (letter, word);
+    let blocks = target.mixers().into_iter().map(|mixer| match mixer {
+        Mixer::Mamba => ["M", "linear_attention"],
+        Mixer::Attention => ["*", "full_attention"],
+        Mixer::Gdn | Mixer::Sliding | Mixer::None => ["E", "moe"],
+    });
+    let (letters, words): (String, Vec<_>) = blocks.map(word).unzip();
+    let right = [json!(letters), json!(words)];
+    Fact {
+        required: true,
+        ..one_of("layers.period", &right, "/hybrid_override_pattern").or(&["/layers_block_type"])
+    }
 }
 
 /// How `quantization_config` describes the formats of the leaf. One that derives its weights reads
@@ -441,7 +482,7 @@ fn dims(model: &Model) -> Vec<Fact> {
             required: model.tied_head != model.family.traits().tied,
             ..fact("tied_head", model.tied_head, "/tie_word_embeddings")
         },
-        required("norm_eps", model.norm_eps, "/rms_norm_eps"),
+        required("norm_eps", model.norm_eps, "/rms_norm_eps").or(&["/layer_norm_epsilon"]),
         fact("layers.count", model.layers.count, "/num_hidden_layers"),
         fact("mtp.layers", model.mtp.layers, "/mtp_num_hidden_layers"),
     ]
@@ -518,6 +559,16 @@ fn gdn(gdn: &Gdn) -> Vec<Fact> {
     ]
 }
 
+fn mamba(mamba: &Mamba) -> Vec<Fact> {
+    vec![
+        required("mamba.heads", mamba.heads, "/mamba_num_heads"),
+        required("mamba.head_dim", mamba.head_dim, "/mamba_head_dim"),
+        required("mamba.groups", mamba.groups, "/n_groups"),
+        required("mamba.state_dim", mamba.state_dim, "/ssm_state_size"),
+        fact("mamba.conv_kernel", mamba.conv_kernel, "/conv_kernel"),
+    ]
+}
+
 fn feed_forward(target: &Target) -> Vec<Fact> {
     let (model, words) = (&target.model, &target.traits().words);
     let mlp = model.mlp.as_ref();
@@ -545,9 +596,14 @@ fn feed_forward(target: &Target) -> Vec<Fact> {
         fact(
             "moe.shared_intermediate",
             shared,
-            "/shared_expert_intermediate_size",
+            match target.beside() {
+                false => "/shared_expert_intermediate_size",
+                true => "/moe_shared_expert_intermediate_size",
+            },
         )
     }));
+    let scale = moe.scale.into_iter();
+    facts.extend(scale.map(|scale| required("moe.scale", scale, "/routed_scaling_factor")));
     facts
 }
 

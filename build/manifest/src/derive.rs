@@ -47,9 +47,13 @@ impl Target {
     pub(crate) fn padded_model(&self) -> Model {
         let mut model = self.model.clone();
         model.hidden = self.padded(model.hidden);
-        let inner = model.moe.as_mut().map(|moe| &mut moe.intermediate);
+        let experts = model.moe.as_mut().into_iter();
+        let experts = experts.flat_map(|moe| {
+            let shared = moe.shared_intermediate.as_mut();
+            [Some(&mut moe.intermediate), shared]
+        });
         let of_mlp = model.mlp.as_mut().map(|mlp| &mut mlp.intermediate);
-        for width in inner.into_iter().chain(of_mlp) {
+        for width in experts.flatten().chain(of_mlp) {
             *width = self.padded_inner(*width);
         }
         model
@@ -63,6 +67,11 @@ impl Target {
     /// Layers with the given mixer.
     pub(crate) fn layers_of(&self, mixer: Mixer) -> u64 {
         self.mixers().iter().filter(|&&each| each == mixer).count() as u64
+    }
+
+    /// Layers with a recurrent mixer.
+    pub(crate) fn recurrent_layers(&self) -> u64 {
+        self.layers_of(Mixer::Gdn) + self.layers_of(Mixer::Mamba)
     }
 
     /// Bytes of keys and values of one token, decoder layers: of those that keep every position.
@@ -133,7 +142,7 @@ impl Target {
     /// Whether prompts go on only where something was kept of them beside their pages: a recurrent
     /// state, or the last pages of a window.
     pub(crate) fn keeps_snapshots(&self) -> bool {
-        self.layers_of(Mixer::Gdn) > 0 || self.page_window().is_some()
+        self.recurrent_layers() > 0 || self.page_window().is_some()
     }
 
     /// Recurrent states beside those of sequences.
@@ -159,13 +168,13 @@ impl Target {
     pub fn state_matrix_bytes(&self) -> u64 {
         let gdn = self.model.gdn();
         let state = gdn.value_heads * gdn.key_dim * gdn.value_dim * F32_BYTES;
-        state * self.layers_of(Mixer::Gdn)
+        state * self.recurrent_layers()
     }
 
     /// Bytes of the convolution tails of one sequence: a row of F32 for each tap of a layer.
     pub fn state_conv_bytes(&self) -> u64 {
         let gdn = self.model.gdn();
-        gdn.conv_kernel * gdn.qkv_rows() * F32_BYTES * self.layers_of(Mixer::Gdn)
+        gdn.conv_kernel * gdn.qkv_rows() * F32_BYTES * self.recurrent_layers()
     }
 
     /// Bytes of a part of the checkpoint, text or multi-token prediction.

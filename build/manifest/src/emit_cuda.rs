@@ -36,7 +36,7 @@ impl Target {
         );
         out += "namespace atlas::target {\n\n";
         out += "enum class KvFormat { f32, bf16, fp8 };\n";
-        out += "enum class Activation { silu, gelu_tanh, clamped };\n";
+        out += "enum class Activation { silu, gelu_tanh, clamped, relu2 };\n";
         out += "enum class Format {\n  bf16,\n  nvfp4_compressed_tensors,\n";
         out += "  nvfp4_modelopt,\n  fp8_block128,\n  fp8_tensor,\n  mxfp4\n};\n\n";
         for constant in constants(self).into_iter().filter(is_of_device) {

@@ -7,6 +7,7 @@ mod gemma4;
 mod gpt_oss;
 mod llama;
 mod mixtral;
+mod nemotron_h;
 mod qwen3;
 mod qwen3_5;
 mod qwen3_5_moe;
@@ -32,6 +33,8 @@ pub(crate) struct Traits {
     pub attention: &'static AttentionWords,
     /// Part of a layer behind its mixer.
     pub feed_forward: FeedForward,
+    /// Attention knows where tokens are.
+    pub rotary: bool,
     /// Each query comes with a gate of the head's result.
     pub gated: bool,
     /// Queries and keys have an RMS norm of each head.
@@ -85,6 +88,7 @@ const USUAL: Traits = Traits {
     mixers: Mixers::Attention,
     attention: &ATTENTION,
     feed_forward: FeedForward::Mlp,
+    rotary: true,
     gated: false,
     normed: false,
     biased: false,
@@ -119,6 +123,8 @@ pub(crate) enum Mixers {
     Sliding,
     /// The same, in one shape but for the window.
     Windowed,
+    /// Mamba-2, attention over all positions or nothing; what follows is nothing, or alone.
+    Mamba,
 }
 
 impl Mixers {
@@ -145,6 +151,8 @@ pub(crate) enum Activation {
     Silu,
     GeluTanh,
     Clamped,
+    /// Of up alone: there is no gate.
+    Relu2,
 }
 
 impl Activation {
@@ -154,6 +162,7 @@ impl Activation {
             Activation::Silu => "silu",
             Activation::GeluTanh => "gelu_tanh",
             Activation::Clamped => "clamped",
+            Activation::Relu2 => "relu2",
         }
     }
 
@@ -162,6 +171,7 @@ impl Activation {
         match self {
             Activation::Silu | Activation::Clamped => &["silu", "swish"],
             Activation::GeluTanh => &["gelu_pytorch_tanh"],
+            Activation::Relu2 => &["relu2"],
         }
     }
 }
@@ -175,6 +185,8 @@ pub(crate) enum FeedForward {
     Experts,
     /// Routed experts, and one that every row visits, times a gate.
     SharedExpert,
+    /// Routed experts, which a sigmoid chooses, and one beside them that every row visits.
+    ExpertBeside,
 }
 
 impl FeedForward {
@@ -182,7 +194,9 @@ impl FeedForward {
     pub(crate) fn usual(self) -> schema::FeedForward {
         match self {
             FeedForward::Mlp => schema::FeedForward::Mlp,
-            FeedForward::Experts | FeedForward::SharedExpert => schema::FeedForward::Moe,
+            FeedForward::Experts | FeedForward::SharedExpert | FeedForward::ExpertBeside => {
+                schema::FeedForward::Moe
+            }
         }
     }
 }
@@ -296,12 +310,13 @@ pub(crate) const MOE: Words = Words {
 
 impl Family {
     /// Each of them.
-    pub(crate) const ALL: [Family; 11] = [
+    pub(crate) const ALL: [Family; 12] = [
         Family::Gemma3,
         Family::Gemma4,
         Family::GptOss,
         Family::Llama,
         Family::Mixtral,
+        Family::NemotronH,
         Family::Qwen3,
         Family::Qwen3Moe,
         Family::Qwen3Next,
@@ -317,6 +332,7 @@ impl Family {
             Family::GptOss => &gpt_oss::TRAITS,
             Family::Llama => &llama::TRAITS,
             Family::Mixtral => &mixtral::TRAITS,
+            Family::NemotronH => &nemotron_h::TRAITS,
             Family::Qwen3 => &qwen3::TRAITS,
             Family::Qwen3Moe => &qwen3_moe::TRAITS,
             Family::Qwen3Next => &qwen3_next::TRAITS,

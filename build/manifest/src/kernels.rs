@@ -4,7 +4,7 @@
 //! `bounds` has what it takes of a model's facts.
 
 use crate::schema::leaf::Op;
-use crate::schema::model::{Gdn, Model};
+use crate::schema::model::Model;
 use crate::shapes::Shape;
 use crate::table::{Format, Role, Row};
 use crate::target::Target;
@@ -118,6 +118,7 @@ const DENSE: &[&str] = &[
     "concat",
     "select",
     "cap_logits",
+    "relu2",
     "top_k",
     "lm_head",
 ];
@@ -179,6 +180,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("concat", "vectors_f32"),
     Kernel::new("select", "vectors_f32"),
     Kernel::new("cap_logits", "vectors_f32"),
+    Kernel::new("relu2", "vectors_f32"),
     Kernel::new("top_k", "chunks_f32"),
     Kernel::new("lm_head", "held_f16"),
     Kernel::new("lm_head", "warpgroups_f16").warpgroups(),
@@ -270,8 +272,10 @@ impl Target {
         let pair = (model.mtp.layers > 0).then_some(2 * model.hidden);
         let attended = self.attentions().into_iter();
         let attended = attended.map(|each| each.facts.o_columns());
-        let recurred = model.gdn.as_ref().map(Gdn::z_rows);
+        let recurred = model.recurrence().map(|gdn| gdn.z_rows());
         let inner = model.mlp.as_ref().map(|mlp| mlp.intermediate);
+        let beside = self.beside().then(|| model.moe().shared());
+        let inner = inner.into_iter().chain(beside);
         let outputs = distinct(attended.chain(recurred).chain(inner));
         let stored = [model.hidden].into_iter().chain(pair);
         match self.traits().sandwiched {

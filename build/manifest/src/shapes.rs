@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use crate::emit_rust::item;
-use crate::family::{Activation, Mixers, Scale};
+use crate::family::{Activation, FeedForward as Beside, Mixers, Scale};
 use crate::kernels::{Kind, Launcher};
 use crate::schema::leaf::Rows;
 use crate::schema::model::{Attention, FeedForward, Mixer, RopeScaling, Yarn};
@@ -54,7 +54,7 @@ impl Attends {
     pub fn table(&self) -> &'static str {
         match self.mixer {
             Mixer::Sliding => "sliding",
-            Mixer::Attention | Mixer::Gdn | Mixer::None => "attention",
+            Mixer::Attention | Mixer::Gdn | Mixer::Mamba | Mixer::None => "attention",
         }
     }
 
@@ -69,6 +69,7 @@ impl Mixer {
     fn shape(self) -> Option<&'static str> {
         match self {
             Mixer::Gdn => Some("Gdn"),
+            Mixer::Mamba => Some("Mamba"),
             Mixer::Attention => Some("Full"),
             Mixer::Sliding => Some("Sliding"),
             Mixer::None => None,
@@ -141,6 +142,11 @@ impl Shape {
 }
 
 impl Target {
+    /// Whether experts have one beside them that is an MLP of its own.
+    pub(crate) fn beside(&self) -> bool {
+        self.traits().feed_forward == Beside::ExpertBeside
+    }
+
     /// Ways in which layers of the model attend, each once.
     pub(crate) fn attentions(&self) -> Vec<Attends> {
         let predicts = self.model.mtp.layers > 0;
@@ -197,6 +203,14 @@ impl Target {
                 let _ = writeln!(out, "    {}", number.rust(name));
             }
             out.push_str("}\n");
+        }
+        for shape in self
+            .shapes()
+            .iter()
+            .filter(|shape| shape.kind == Kind::Delta)
+        {
+            let doc = "Recurrent mixer of the model, whatever its rule.";
+            let _ = writeln!(out, "/// {doc}\npub type Recurrent = {};", shape.name);
         }
         self.write_each(out, Kind::Attention);
         self.write_each(out, Kind::Experts);
@@ -333,7 +347,14 @@ impl Target {
 
     fn attention_shape(&self, each: &Attends) -> Shape {
         let (attention, traits) = (&each.facts, self.traits());
-        let rope = Number::Rope(attention.rope_theta, scaling(attention));
+        let (rotary_dim, rope) = match traits.rotary {
+            true => (
+                attention.rotary_dim,
+                (attention.rope_theta, scaling(attention)),
+            ),
+            // Pairs of which none turns.
+            false => (attention.head_dim, (1.0, first(0))),
+        };
         let divisor = match traits.scale {
             Scale::Head => attention.head_dim,
             Scale::Stated => self.model.query_pre_attn_scalar.unwrap_or(1),
@@ -346,8 +367,8 @@ impl Target {
             ("HEADS", Number::Size(attention.heads)),
             ("KV_HEADS", Number::Size(attention.kv_heads)),
             ("HEAD_DIM", Number::Size(attention.head_dim)),
-            ("ROTARY_DIM", Number::Size(attention.rotary_dim)),
-            ("ROPE", rope),
+            ("ROTARY_DIM", Number::Size(rotary_dim)),
+            ("ROPE", Number::Rope(rope.0, rope.1)),
             ("SCALE", Number::Single(scale as f32)),
             ("GATED", Number::Bool(traits.gated)),
             ("NORMED", Number::Bool(traits.normed)),
@@ -366,11 +387,16 @@ impl Target {
     }
 
     fn delta_shape(&self) -> Option<Shape> {
-        let gdn = self.model.gdn.as_ref()?;
+        let gdn = self.model.recurrence()?;
+        let mamba = self.model.mamba.is_some();
+        let (doc, word, name, normed) = match mamba {
+            false => ("Gated DeltaNet.", "gdn", "Gdn", gdn.value_dim),
+            true => ("Mamba-2.", "mamba", "Mamba", gdn.z_rows() / gdn.key_heads),
+        };
         Some(Shape {
-            doc: "Gated DeltaNet.",
-            word: "gdn",
-            name: "Gdn",
+            doc,
+            word,
+            name,
             kind: Kind::Delta,
             constants: vec![
                 ("KEY_HEADS", Number::Size(gdn.key_heads)),
@@ -378,6 +404,8 @@ impl Target {
                 ("KEY_DIM", Number::Size(gdn.key_dim)),
                 ("VALUE_DIM", Number::Size(gdn.value_dim)),
                 ("CONV", Number::Size(gdn.conv_kernel)),
+                ("MAMBA", Number::Bool(mamba)),
+                ("NORM", Number::Size(normed)),
             ],
         })
     }
@@ -385,6 +413,11 @@ impl Target {
     fn experts_shape(&self) -> Option<Shape> {
         let moe = self.model.moe.as_ref()?;
         let rounds = self.leaf.numbers.experts_rows == Rows::Nvfp4;
+        let (shared, none) = (Number::Size(self.padded(moe.shared())), Number::Size(0));
+        let (shared, beside) = match self.beside() {
+            false => (shared, none),
+            true => (none, shared),
+        };
         Some(Shape {
             doc: "Mixture of experts.",
             word: "moe",
@@ -397,7 +430,13 @@ impl Target {
                     "INTERMEDIATE",
                     Number::Size(self.padded_inner(moe.intermediate)),
                 ),
-                ("SHARED", Number::Size(moe.shared())),
+                ("SHARED", shared),
+                ("BESIDE", beside),
+                ("SIGMOID", Number::Bool(self.beside())),
+                (
+                    "WEIGHT_SCALE",
+                    Number::Single(moe.scale.unwrap_or(1.0) as f32),
+                ),
                 ("ROWS_NVFP4", Number::Bool(rounds)),
                 ("SCALED", Number::Bool(self.traits().experts_scaled)),
                 ("ACTIVATION", Number::Activation(self.traits().activation)),
@@ -449,11 +488,15 @@ fn blocks_text(blocks: [Option<&str>; 2]) -> String {
 /// The scaling of rotary embedding as an expression of the host's, if there is one.
 fn scaling(attention: &Attention) -> String {
     let llama3 = attention.rope_scaling.as_ref().map(llama3);
-    let first = |pairs| format!("Some(crate::shapes::Scaling::First({pairs}))");
     let scaling = llama3
         .or(attention.yarn.as_ref().map(yarn))
         .or(attention.turned_pairs.map(first));
     scaling.unwrap_or_else(|| "None".to_string())
+}
+
+/// The first pairs alone turn.
+fn first(pairs: u64) -> String {
+    format!("Some(crate::shapes::Scaling::First({pairs}))")
 }
 
 /// The scaling of Llama 3.1.

@@ -163,7 +163,8 @@ pub enum Role {
     /// Scale of stored keys, which no target uses.
     KeyScale,
     ValueScale,
-    /// Gated DeltaNet's queries, keys and values, all heads of each together.
+    /// Gated DeltaNet's queries, keys and values, all heads of each together; Mamba-2's `C`, `B`
+    /// and `x`.
     GdnQkv,
     /// Gate of its output, `z`.
     GdnGate,
@@ -172,12 +173,19 @@ pub enum Role {
     /// Decay of the state, `a`.
     GdnDecay,
     GdnOutput,
+    /// Mamba-2's step, `dt`: decay and strength.
+    TimeStep,
+    /// Factor of what a head of Mamba-2 adds to its result of its values.
+    Skip,
     /// Taps of the causal convolution, `[channels, 1, taps]`.
     GdnConv,
+    /// Biases of the convolution's channels.
+    ConvBias,
     /// Logarithm of a head's rate of decay.
     GdnDecayRate,
     GdnDecayBias,
-    /// Norm of each head's output, one for all heads.
+    /// Norm of each head's output, one for all heads; in Mamba-2 over groups of heads, of each its
+    /// own.
     GdnNorm,
     /// A row of logits for each expert.
     Router,
@@ -190,6 +198,8 @@ pub enum Role {
     RouterBias,
     /// Factors of the weights of chosen experts, one of each.
     ExpertScales,
+    /// Numbers that the scores of experts are compared with, and that their weights are without.
+    Correction,
     /// Biases of gate and up, as the rows of their tensor lie, `[experts, 2 I]`.
     ExpertInBias,
     /// Biases of down, `[experts, HIDDEN]`.
@@ -372,7 +382,8 @@ pub struct Row {
     pub copies: usize,
     /// Shape of the tensor: `[N, K]` of a matrix, `[copies, N, K]` of a stack of all copies.
     pub shape: Cow<'static, [usize]>,
-    /// Rows of the tensor, or of a copy's part of the stack, that make the matrix, in its order.
+    /// Rows of the tensor, or of a copy's part of the stack, that make the matrix, in its order; of
+    /// a vector where its parts lie in another order in the tensor.
     pub runs: Cow<'static, [Run]>,
     pub kind: Kind,
 }

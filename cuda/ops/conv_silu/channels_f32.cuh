@@ -25,14 +25,21 @@ inline constexpr int kAhead = 16;
 
 static_assert(Delta::kConv == 4, "a channel's taps are one vector");
 static_assert(kChannels % 4 == 0, "a thread has four channels");
-static_assert(Delta::kKeyDim == Delta::kValueDim, "all heads are as wide");
+static_assert(Delta::kKeyDim % 4 == 0 && Delta::kValueDim % 4 == 0, "heads are whole vectors");
 
-// Vectors of a head.
-inline constexpr int kHeadVectors = Delta::kKeyDim / 4;
+// Vectors of all queries and keys, which come before the values.
+inline constexpr int kKeyVectors = 2 * Delta::kKeyHeads * Delta::kKeyDim / 4;
+
+// Place of a row's vector in its head: queries and keys may be of another width than values.
+__device__ inline int within_head(int vector) {
+  constexpr int kOfKey = Delta::kKeyDim / 4, kOfValue = Delta::kValueDim / 4;
+  return vector < kKeyVectors ? vector % kOfKey : (vector - kKeyVectors) % kOfValue;
+}
 
 struct Params {
   const float* x;             // (rows, kChannels)
   const float* weight;        // (kChannels, kConv)
+  const float* bias;          // (kChannels), null without
   float* tail;  // (states: state_stride apart; kRing, kChannels): input of position p at p % kRing
   unsigned state_stride;      // elements
   const uint4* chunks;        // (chunks): first row, rows, first row and rows of its sequence
@@ -46,17 +53,21 @@ struct Params {
   float* out;                 // (rows, kChannels)
 };
 
+// A channel's inputs, the oldest first, through its taps.
+__device__ inline float mixed(const float4& taps, float bias, float a, float b, float c, float d) {
+  const float first = Delta::kMamba ? fmaf(taps.x, a, bias) : taps.x * a;
+  return tile::silu(fmaf(taps.w, d, fmaf(taps.z, c, fmaf(taps.y, b, first))));
+}
+
 struct Taps {
   float4 of_channel[4];
+  float4 bias;  // of Mamba-2
 
   __device__ float4 apply(const float4 (&x)[4]) const {
-    const auto dot = [](const float4& w, float a, float b, float c, float d) {
-      return tile::silu(fmaf(w.w, d, fmaf(w.z, c, fmaf(w.y, b, w.x * a))));
-    };
-    return {dot(of_channel[0], x[0].x, x[1].x, x[2].x, x[3].x),
-            dot(of_channel[1], x[0].y, x[1].y, x[2].y, x[3].y),
-            dot(of_channel[2], x[0].z, x[1].z, x[2].z, x[3].z),
-            dot(of_channel[3], x[0].w, x[1].w, x[2].w, x[3].w)};
+    return {mixed(of_channel[0], bias.x, x[0].x, x[1].x, x[2].x, x[3].x),
+            mixed(of_channel[1], bias.y, x[0].y, x[1].y, x[2].y, x[3].y),
+            mixed(of_channel[2], bias.z, x[0].z, x[1].z, x[2].z, x[3].z),
+            mixed(of_channel[3], bias.w, x[0].w, x[1].w, x[2].w, x[3].w)};
   }
 };
 
@@ -112,6 +123,7 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
     for (int c = 0; c < 4; ++c) {
       taps.of_channel[c] = tile::vector_at(params.weight, size_t{4} * vector + c);
     }
+    if constexpr (Delta::kMamba) taps.bias = tile::vector_at(params.bias, vector);
   }
   const uint4 chunk = params.chunks[blockIdx.y];
   const bool in_cell = params.in_cells[chunk.x] != 0;  // and so are the chunk's other rows
@@ -130,7 +142,8 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
 #pragma unroll
   for (int i = 0; i < kTail; ++i) window[i] = sequence.input(first - kTail + i);
   const size_t start = size_t{chunk.x} * kVectors + vector;
-  float* head = params.out + size_t{chunk.x} * kChannels + vector / kHeadVectors * kHeadVectors * 4;
+  const int within = within_head(vector);
+  float* head = params.out + size_t{chunk.x} * kChannels + (vector - within) * 4;
   for (int done = 0; done < rows; done += kAhead) {
     float4 ahead[kAhead];
 #pragma unroll
@@ -143,9 +156,9 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
       window[3] = ahead[i];
       const float4 value = taps.apply(window);
       if (in_cell) {
-        tile::put_vector_f16(head, vector % kHeadVectors, value);
+        tile::put_vector_f16(head, within, value);
       } else {
-        tile::vector_at(head, vector % kHeadVectors) = value;
+        tile::vector_at(head, within) = value;
       }
       head += kChannels;
       window[0] = window[1], window[1] = window[2], window[2] = window[3];
@@ -164,15 +177,16 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
 
 template <class Tile, class D>
 struct ChannelsF32 {
-  static cudaError_t launch(const float* x, const float* weight, float* tail,
+  static cudaError_t launch(const float* x, const float* weight, const float* bias, float* tail,
                             const unsigned* chunks, const unsigned* positions,
                             const unsigned* from_slots, const unsigned* slots,
                             const unsigned* kept_rows, const unsigned* kept_slots,
                             const unsigned* behind, const unsigned* in_cells, float* out,
                             unsigned state_stride, unsigned, unsigned count, cudaStream_t stream) {
     const auto* list = reinterpret_cast<const uint4*>(chunks);
-    const Params params{x,     weight,    tail,       state_stride, list,     positions, from_slots,
-                        slots, kept_rows, kept_slots, behind,       in_cells, out};
+    const Params params{x,         weight,     bias,       tail,   state_stride,
+                        list,      positions,  from_slots, slots,  kept_rows,
+                        kept_slots, behind,    in_cells,   out};
     const unsigned blocks = blocks_for(kVectors, Tile::kThreads);
     return launch_chained(channels_f32<Tile>, {blocks, Tile::kThreads, 0, count}, stream, params);
   }

@@ -26,9 +26,11 @@ struct Params {
   const float* b;             // (rows, kValueHeads)
   const float* a;             // (rows, kValueHeads)
   const float* conv;          // (kWidth, kConv)
+  const float* conv_bias;     // (kWidth), null without
   const float* a_log;         // (kValueHeads)
   const float* dt_bias;       // (kValueHeads)
-  const float* norm;          // (kValueDim)
+  const float* skip;          // (kValueHeads), null but with Mamba-2
+  const float* norm;          // (kValueDim), or with Mamba-2 of all heads
   float* tail;                // (states: state_stride apart; kRing, kWidth)
   float* state;               // (states: as far; kValueHeads, kValueDim, kKeyDim)
   unsigned state_stride;      // elements
@@ -44,18 +46,20 @@ struct Channel {
   int at;
   bool own;  // several heads read the channels of a key
   float4 taps;
+  float bias;
   float before[conv_silu::kTail];  // inputs; of a ring they are kWidth apart
 
   __device__ void load(const Params& params, int of, int head, size_t row, int position) {
     index = of;
     const int here = min(index, kChannels - 1);
-    const int part = here / Delta::kKeyDim, key_head = head / kHeadGroup;
+    const int part = min(here / Delta::kKeyDim, 2), key_head = head / kHeadGroup;
     at = part == 0   ? key_head * Delta::kKeyDim + here
          : part == 1 ? kKeys + key_head * Delta::kKeyDim + here - Delta::kKeyDim
                      : 2 * kKeys + head * Delta::kValueDim + here - 2 * Delta::kKeyDim;
-    own = part >= 2;
+    own = part == 2;
     const float* ring = ring_of(params, params.from_slots[row]);
     taps = tile::vector_at(params.conv, at);
+    bias = Delta::kMamba ? params.conv_bias[at] : 0.0f;
 #pragma unroll
     for (int i = 0; i < conv_silu::kTail; ++i) {
       const int from = position - conv_silu::kTail + i;
@@ -68,8 +72,7 @@ struct Channel {
   }
 
   __device__ float mixed(float x) const {
-    return tile::silu(
-        fmaf(taps.w, x, fmaf(taps.z, before[2], fmaf(taps.y, before[1], taps.x * before[0]))));
+    return conv_silu::mixed(taps, bias, before[0], before[1], before[2], x);
   }
 
   // Brings the inputs before a position to a ring.

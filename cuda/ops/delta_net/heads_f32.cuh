@@ -16,6 +16,8 @@ namespace atlas::delta_net {
 
 using gated_delta::kThreads;
 
+// Whether a block norms its head: else a norm is over several, and another launch's.
+inline constexpr bool kNorms = Delta::kNorm == Delta::kValueDim;
 // Channels of a thread.
 inline constexpr int kMine = (kChannels + kThreads - 1) / kThreads;
 // Blocks that an SM has room for.
@@ -64,7 +66,9 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
     channel[i].load(params, threadIdx.x + i * kThreads, head, row, position);
   }
   const float rate = expf(params.a_log[head]), bias = params.dt_bias[head];
-  const float4 gain = tile::vector_at(params.norm, lane);
+  const float skip = gated_delta::skip_of(params.skip, head);
+  float4 gain{};
+  if constexpr (kNorms) gain = tile::vector_at(params.norm, lane);
   ptx::griddepcontrol_wait();
   // One of the heads that read the channels of a key keeps the new input: it takes the place of one
   // that no other needs.
@@ -79,10 +83,10 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   for (int i = 0; i < kMine; ++i) x[i] = params.qkv[row * kWidth + channel[i].at];
   const size_t gates = row * Delta::kValueHeads + head;
   float4 gate{};
-  if (warp == 0) gate = tile::vector_at(params.z + gates * Delta::kValueDim, lane);
+  if (kNorms && warp == 0) gate = tile::vector_at(params.z + gates * Delta::kValueDim, lane);
   if (threadIdx.x == kThreads - 1) {
     shared.decay = gated_delta::decay(rate, params.a[gates], bias);
-    shared.weight = tile::sigmoid(params.b[gates]);
+    shared.weight = gated_delta::strength(params.a[gates], params.b[gates], bias);
   }
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
@@ -100,7 +104,7 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   }
   __syncthreads();  // query and key have unit length
   const gated_delta::Step step{shared.query, shared.key, shared.decay, shared.weight,
-                               shared.overlap};
+                               shared.overlap, skip};
 #pragma unroll 1  // larger code is read from memory longer than this waits
   for (int split = 0; split < kSplits; ++split) {
     const int at = split * kColumns + column;
@@ -121,8 +125,13 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   }
   __syncthreads();  // the head is complete
   if (warp != 0) return;
-  float4& out = tile::vector_at(params.out + gates * Delta::kValueDim, lane);
-  out = gated_rms_norm::normed(tile::vector_at(shared.out, lane), gain, gate);
+  if constexpr (kNorms) {
+    float4& out = tile::vector_at(params.out + gates * Delta::kValueDim, lane);
+    out = gated_rms_norm::normed(tile::vector_at(shared.out, lane), gain, gate);
+  } else if (lane < Delta::kValueDim / 4) {
+    float* out = params.out + gates * Delta::kValueDim;
+    tile::vector_at(out, lane) = tile::vector_at(shared.out, lane);
+  }
 }
 
 // What a block asks for, so that no SM has more than its part of few blocks: those that end first
@@ -137,22 +146,26 @@ inline unsigned shared_bytes(unsigned blocks) {
 template <class Tile, class D>
 struct HeadsF32 {
   static cudaError_t launch(const float* qkv, const float* z, const float* b, const float* a,
-                            const float* conv, const float* a_log, const float* dt_bias,
-                            const float* norm, float* tail, float* state,
+                            const float* conv, const float* conv_bias, const float* a_log,
+                            const float* dt_bias, const float* skip, const float* norm,
+                            float* tail, float* state,
                             const unsigned* positions, const unsigned* from_slots,
                             const unsigned* slots, const unsigned* behind,
                             const unsigned* spans, unsigned* arrived, float* out,
                             unsigned state_stride, unsigned rows, unsigned span_count,
                             cudaStream_t stream) {
-    const Params params{qkv,  z,     b,            a,         conv,       a_log, dt_bias, norm,
-                        tail, state, state_stride, positions, from_slots, slots, out};
+    const Params params{qkv,     z,    b,    a,    conv,  conv_bias,    a_log,
+                        dt_bias, skip, norm, tail, state, state_stride, positions,
+                        from_slots, slots, out};
     if (spans != nullptr) {
       const auto* list = reinterpret_cast<const uint2*>(spans);
       return launch_spans(params, {list, behind, arrived}, rows, span_count, stream);
     }
     const unsigned blocks = rows * Delta::kValueHeads;
     const Launch shape{Delta::kValueHeads, kThreads, shared_bytes(blocks), rows};
-    return launch_chained(heads_f32<Tile>, shape, stream, params);
+    const cudaError_t failed = launch_chained(heads_f32<Tile>, shape, stream, params);
+    if (kNorms || failed != cudaSuccess) return failed;
+    return launch_norm(params, rows, stream);
   }
 };
 

@@ -50,10 +50,11 @@ __device__ inline void load_gates(const Params& params, SpanStorage& shared, siz
   const size_t gates = (first + at) * Delta::kValueHeads + head;
   const float rate = expf(params.a_log[head]);
   shared.decay[at] = gated_delta::decay(rate, params.a[gates], params.dt_bias[head]);
-  shared.weight[at] = tile::sigmoid(params.b[gates]);
+  shared.weight[at] = gated_delta::strength(params.a[gates], params.b[gates],
+                                            params.dt_bias[head]);
 }
 
-// Brings a mixed row to unit length; one warp.
+// Makes query and key of a mixed row; one warp.
 __device__ inline void unite(SpanStorage& shared, int at) {
   const int lane = threadIdx.x % tile::kWarpLanes;
   const float* mixed = shared.mixed[at];
@@ -70,6 +71,7 @@ __device__ inline void carry(const Params& params, SpanStorage& shared, size_t f
   const int column = threadIdx.x / kColumnLanes, part = threadIdx.x % kColumnLanes;
   if (column >= kColumns) return;
   const size_t at = split * kColumns + column;
+  const float skip = gated_delta::skip_of(params.skip, head);
   float4 s[kParts] = {};
   if (begun) {
     ptx::mbarrier_wait(&shared.full, 0);
@@ -79,7 +81,7 @@ __device__ inline void carry(const Params& params, SpanStorage& shared, size_t f
 #pragma unroll 1
   for (int r = 0; r < rows; ++r) {
     const gated_delta::Step step{shared.query[r], shared.key[r], shared.decay[r],
-                                 shared.weight[r], shared.overlap[r]};
+                                 shared.weight[r], shared.overlap[r], skip};
     const float result = step.take(s, shared.mixed[r][2 * Delta::kKeyDim + column], part);
     const size_t of_row = (first + r) * Delta::kValueHeads + head;
     if (part == 0) params.out[of_row * Delta::kValueDim + at] = result;
@@ -157,13 +159,17 @@ struct NormTile {
   static constexpr int kThreads = 128;
 };
 
+inline cudaError_t launch_norm(const Params& params, unsigned rows, cudaStream_t stream) {
+  using Norm = gated_rms_norm::HeadsF32<NormTile, Delta>;
+  return Norm::launch(params.out, params.norm, params.z, nullptr, rows, stream);
+}
+
 inline cudaError_t launch_spans(const Params& params, const Spans& spans, unsigned rows,
                                 unsigned count, cudaStream_t stream) {
   const Launch shape{Delta::kValueHeads * kSplits, kSpanThreads, sizeof(SpanStorage), count};
   const cudaError_t failed = launch_chained(spans_f32, shape, stream, params, spans);
   if (failed != cudaSuccess) return failed;
-  using Norm = gated_rms_norm::HeadsF32<NormTile, Delta>;
-  return Norm::launch(params.out, params.norm, params.z, nullptr, rows, stream);
+  return launch_norm(params, rows, stream);
 }
 
 }  // namespace atlas::delta_net

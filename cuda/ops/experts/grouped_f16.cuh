@@ -1,6 +1,6 @@
 // Implements: Ops::experts
 // Match:      experts of one weight format and shape, the shared one last; gate and up rows
-//             interleaved by 8; operands F16
+//             interleaved by 8, or up alone; operands F16
 // Bound by:   tensor instructions
 // Sync:       four chained launches: plan, gate and up with SwiGLU, down, weighted sum
 #pragma once
@@ -30,8 +30,9 @@ struct SwiGlu {
 
   __device__ void operator()(int panel, int g, int at, float gate, float up) const {
     const int row = panel * tile::kPanelRows + g;
-    act[static_cast<size_t>(at) * Experts::kIntermediate + panel * 8 + g] =
-        activation(w.result(row, gate), w.result(row + 8, up));
+    float* to = act + static_cast<size_t>(at) * Experts::kIntermediate + panel * kPanelActivations;
+    activate(g, w.result(row, gate), w.result(row + 8, up),
+             [&](int column, float value) { to[column] = value; });
   }
 };
 
@@ -52,7 +53,7 @@ __global__ __launch_bounds__(tile::kPanelThreads) void product(Params params) {
   using Part = Stage<kStorage, kSize>;
   using W = tile::Matrix<kStorage>;
   __shared__ typename Part::SharedStorage shared;
-  constexpr int kN = kDown ? HIDDEN : 2 * Experts::kIntermediate;
+  constexpr int kN = kDown ? HIDDEN : kInputs * Experts::kIntermediate;
   constexpr int kK = kDown ? Experts::kIntermediate : HIDDEN;
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
@@ -124,7 +125,7 @@ struct GroupedProducts {
   static cudaError_t launch(const Params& params, cudaStream_t stream) {
     using W = tile::Matrix<kStorage>;
     constexpr int kThreads = tile::kPanelThreads;
-    constexpr int kInner = 2 * Experts::kIntermediate;
+    constexpr int kInner = kInputs * Experts::kIntermediate;
     constexpr int kPanels = W::kFp8 ? 1 : 2;
     using Stage = tile::Tiled<kStorage, kPanels>;
     const unsigned count = tiles_max(params.rows, kTileRows);

@@ -26,6 +26,26 @@ __device__ inline float activation(float gate, float up) {
   return tile::open<kActivation>(gate) * (tile::lift<kActivation>(up) * (1.0f / kPartUnit));
 }
 
+// Matrices of an expert beside `down`: gate and up, or up alone.
+inline constexpr int kInputs =
+    target::shapes::Experts::kActivation == target::Activation::relu2 ? 1 : 2;
+// Rows of an expert's first product that become activations one by one, so that a panel has as many
+// as rows; else a panel's first rows are gates of the others.
+inline constexpr bool kUpAlone = kInputs == 1;
+// Activations of a panel.
+inline constexpr int kPanelActivations = kUpAlone ? tile::kPanelRows : tile::kPanelRows / 2;
+
+// Activations of the rows g and g + 8 of a panel: `put(column of the panel's, activation)`.
+template <class Put>
+__device__ inline void activate(int g, float low, float high, Put put) {
+  if constexpr (kUpAlone) {
+    put(g, activation(low, low));
+    put(g + tile::kPanelRows / 2, activation(high, high));
+  } else {
+    put(g, activation(low, high));
+  }
+}
+
 // Result of `down` for a sum of such activations, over `kPartUnit` too.
 __device__ inline float result(const tile::Affine& down, float sum) {
   return tile::Affine{down.scale, down.bias * (1.0f / kPartUnit)}(sum);

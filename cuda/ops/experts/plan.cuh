@@ -42,7 +42,7 @@ static_assert(Experts::kShared == 0 ||
                   (Experts::kShared == Experts::kIntermediate &&
                    target::FORMAT_SHARED_EXPERT == target::FORMAT_EXPERTS),
               "the shared expert is one more expert");
-static_assert(Experts::kIntermediate % 8 == 0, "gate and up interleave by 8 rows");
+static_assert(Experts::kIntermediate % kPanelActivations == 0, "panels of gate and up are full");
 
 // A place is a row's turn at one of its experts.
 struct Plan {
@@ -58,7 +58,7 @@ struct Params {
   const float* x;                // (rows, HIDDEN)
   const unsigned* chosen;        // (rows, kTurns)
   const float* weights;          // (rows, kTurns)
-  const unsigned char* gate_up;  // (kExperts) matrices of (2 * kIntermediate, HIDDEN)
+  const unsigned char* gate_up;  // (kExperts) matrices of (kInputs * kIntermediate, HIDDEN)
   const unsigned char* down;     // (kExperts) matrices of (HIDDEN, kIntermediate)
   Plan* plan;
   float* act;       // (places, kIntermediate)

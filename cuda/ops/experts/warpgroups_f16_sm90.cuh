@@ -189,6 +189,7 @@ struct WarpgroupProducts {
 template <class Tile, class E>
 struct WarpgroupsF16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
+  static_assert(kInputs == 2, "a panel has gates and ups");
   static_assert(kFits<tile::kWarpgroupBytes>);
   static_assert(kPlaceGroup == tile::kOperandRows, "a tile's operands are whole groups");
   static_assert(tile::operand_bytes(kPlacesMax, Experts::kIntermediate) <=

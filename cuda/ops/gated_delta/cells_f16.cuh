@@ -1,4 +1,4 @@
-// The part of the delta rule that needs no state: one cell of 64 positions at a time.
+// The part of a rule that needs no state: one cell of 64 positions at a time.
 //
 // With `G` the running sum of a cell's log decays, `w` the weights of its updates and unit keys and
 // queries, the updates `D` (a row each) of a cell that starts at state `S` are
@@ -7,7 +7,12 @@
 //     O = e^G (Q S) + M D,         M[r, s] = e^(G[r] - G[s]) q[r] . k[s],   s <= r
 // and the state behind it is `e^G[last] S + K^T (e^(G[last] - G) D)`. Only differences of `G` that
 // are not positive are raised. No element of T or M is larger than 1, so that F16 holds them.
+//
+// Mamba-2 takes nothing off, so that `D = w V` with steps times lengths of keys as weights, and its
+// results are times lengths of queries, beside which those of keys and queries are 1 here too.
 #pragma once
+
+#include <type_traits>
 
 #include "base/types.cuh"
 #include "ops/gated_delta/columns_f32.cuh"
@@ -33,7 +38,7 @@ inline constexpr int kCellThreads = kRowThreads > kHeadThreads ? kRowThreads : k
 inline constexpr int kCellBlocks =
     target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 4 * kRowThreads / kCellThreads : 1;
 
-static_assert(kHeadGroup <= 4, "a block has the threads and the memory of three value heads");
+static_assert(kBlockHeads <= 3, "a block has the threads and the memory of three value heads");
 
 // A cell's unit keys and queries of one key head; rows behind its last are zeros.
 struct alignas(128) KeyRecord {
@@ -41,9 +46,16 @@ struct alignas(128) KeyRecord {
   tile::TileF16 query[kRowTiles][kKeyTiles];
 };
 
-// A cell's numbers of one value head, as above.
-struct alignas(128) ValueRecord {
+struct Solution {
   tile::TileF16 solve[tile::kTriangle<kRowTiles>];  // T
+};
+
+struct Lengths {
+  alignas(128) float of_query[kCell];
+};
+
+// A cell's numbers of one value head, as above.
+struct alignas(128) ValueRecord : std::conditional_t<Delta::kMamba, Lengths, Solution> {
   tile::TileF16 mix[tile::kTriangle<kRowTiles>];    // M
   float decayed[kCell];                             // e^G
   float weight[kCell];                              // w
@@ -77,6 +89,8 @@ struct CellStorage {
   };
   ValueRecord values[kBlockHeads];  // `left` is G / ln 2 until A is written
   float total[kBlockHeads];         // of the first 32 rows
+  float key_length[Delta::kMamba ? kCell : 1];
+  float query_length[Delta::kMamba ? kCell : 1];
 };
 
 template <class Record>
@@ -98,8 +112,8 @@ struct UnitRow {
     }
   }
 
-  // Brings it to unit length and rounds it.
-  __device__ void store(tile::TileF16 (&to)[kKeyTiles], int row) const {
+  // Brings it to unit length and rounds it; returns its length.
+  __device__ float store(tile::TileF16 (&to)[kKeyTiles], int row) const {
     float squares = 0.0f;
 #pragma unroll
     for (int t = 0; t < kKeyTiles; ++t) {
@@ -116,6 +130,7 @@ struct UnitRow {
       at[0] = to_f16x2(unit.x, unit.y);
       at[1] = to_f16x2(unit.z, unit.w);
     }
+    return sqrtf(squares + kUnitEps);
   }
 };
 
@@ -158,8 +173,12 @@ struct Cell {
       UnitRow query, key;
       query.load(from);
       key.load(from == nullptr ? from : from + kKeys);
-      query.store(shared.keys.query[warp], in_tile);
-      key.store(shared.keys.key[warp], in_tile);
+      const float of_query = query.store(shared.keys.query[warp], in_tile);
+      const float of_key = key.store(shared.keys.key[warp], in_tile);
+      if (Delta::kMamba && lane % 4 == 0) {
+        shared.query_length[row] = of_query;
+        shared.key_length[row] = of_key;
+      }
     }
   }
 
@@ -179,6 +198,12 @@ struct Cell {
     to.a = params.a[at], to.b = params.b[at];
   }
 
+  // Length of a row's query, where records have it.
+  template <class Record>
+  __device__ void keep_length(Record& to, int row) const {
+    if constexpr (Delta::kMamba) to.of_query[row] = shared.query_length[row];
+  }
+
   // Behind the last row nothing decays and nothing is added. Returns the row's `left`.
   __device__ float make_gates(const GateInputs& from) {
     const int group = threadIdx.x / kCell, row = gate_row();
@@ -186,7 +211,7 @@ struct Cell {
     if (row < rows && has_head()) {
       const float rate = expf(from.a_log);
       log = -rate * tile::softplus(from.a + from.dt_bias) * 1.44269504088896340736f;
-      weight = tile::sigmoid(from.b);
+      weight = strength(from.a, from.b, from.dt_bias);
     }
 #pragma unroll
     for (int lanes = 1; lanes < tile::kWarpLanes; lanes *= 2) {
@@ -196,6 +221,8 @@ struct Cell {
     if (row == tile::kWarpLanes - 1 && has_head()) shared.total[group] = log;
     __syncthreads();  // the first half's sum is written
     ValueRecord& to = shared.values[has_head() ? group : 0];
+    if (Delta::kMamba) weight *= shared.key_length[row];
+    if (has_head()) keep_length(to, row);
     if (has_head()) {
       if (row >= tile::kWarpLanes) log += shared.total[group];
       to.left[row] = log;
@@ -226,7 +253,9 @@ struct Cell {
         tile::load_b_transposed(b, shared.keys.key[other][t]);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          ptx::mma_f16(to.of_key[2 * other + half], key, b[2 * half], b[2 * half + 1]);
+          if constexpr (!Delta::kMamba) {
+            ptx::mma_f16(to.of_key[2 * other + half], key, b[2 * half], b[2 * half + 1]);
+          }
           ptx::mma_f16(to.of_query[2 * other + half], query, b[2 * half], b[2 * half + 1]);
         }
       }
@@ -258,7 +287,9 @@ struct Cell {
             (e == 0 ? below.x : below.y) = column + e < row ? of_key : 0.0f;
             mixed[half][2 * low + e] = column + e <= row ? of_query : 0.0f;
           }
-          *reinterpret_cast<float2*>(&shared.below[group][row][column]) = below;
+          if constexpr (!Delta::kMamba) {
+            *reinterpret_cast<float2*>(&shared.below[group][row][column]) = below;
+          }
         }
       }
       tile::store_sums(to.mix[tile::triangle(warp, other)], mixed[0], mixed[1]);
@@ -309,13 +340,14 @@ struct Cell {
   // A thread has a column of a value head's T, tile by tile from its warp's first one on: each row
   // takes off what A makes of the rows above it. Those lie right of A's diagonal, in the row of the
   // column's number. Loops over tiles stay loops: a block runs this once, most of it from memory.
-  __device__ void solve() {
+  template <class Record>
+  __device__ void solve(Record (&records)[kBlockHeads]) {
     if (!has_head()) return;
     const int group = threadIdx.x / kCell, column = threadIdx.x % kCell;
     const int own = column / tile::kTileRows, begin = own / 2 * 2;
     Square& below = shared.below[group];
     float* kept = below[column];
-    auto& to = shared.values[group].solve;
+    auto& to = records[group].solve;
 #pragma unroll 1
     for (int tile = begin; tile < kRowTiles; ++tile) {
       const int first = tile * tile::kTileRows;
@@ -370,7 +402,7 @@ __global__ __launch_bounds__(kCellThreads, kCellBlocks) void cells_f16(CellParam
   for (int group = 0; group < kBlockHeads; ++group) cell.weigh(group, products);
   __syncthreads();  // A is written
   if (Cell::has_head()) shared.values[threadIdx.x / kCell].left[threadIdx.x % kCell] = left;
-  cell.solve();
+  if constexpr (!Delta::kMamba) cell.solve(shared.values);
   __syncthreads();  // T is written
   // Not before: what waits beside the last cells costs more than its early start saves.
   ptx::griddepcontrol_launch_dependents();

@@ -39,6 +39,7 @@ struct CarryParams {
   const float* qkv;           // (rows, kWidth), heads F16
   float* state;               // (states: state_stride apart; kValueHeads, kValueDim, kKeyDim)
   unsigned state_stride;      // elements
+  const float* skip;          // (kValueHeads), null but with Mamba-2
   const uint2* cells;         // (cells): first row, rows
   const uint2* runs;          // (runs): first cell, cells of one sequence
   const unsigned* positions;  // (rows)
@@ -315,7 +316,18 @@ struct Carry {
       const float largest = largest_of_warp<kKeyTiles>(s) * scale.back;
       auto& brought = shared.values[pair][cell % kAhead];
       ptx::mbarrier_wait(&brought.there, cell / kAhead % 2);
-      const Scale next(fmaxf(largest, brought.largest));
+      Sums<kRowTiles> values;
+#pragma unroll
+      for (int t = 0; t < 2 * kRowTiles; ++t) {
+        const float4 v = brought.value[t][lane];
+        values[t][0] = v.x, values[t][1] = v.y, values[t][2] = v.z, values[t][3] = v.w;
+      }
+      float of_values = brought.largest;
+      if constexpr (Delta::kMamba) {  // weights may be above 1
+        scale_rows(values, Factors(wait_for(cell).values.weight));
+        of_values = largest_of_warp<kRowTiles>(values);
+      }
+      const Scale next(fmaxf(largest, of_values));
       if (next.to != scale.to) change(s, scale, next);
       Operands<kKeyTiles> state;
       round(state, s);
@@ -324,12 +336,6 @@ struct Carry {
       put(handed.state, state);
       if (lane == 0) handed.back = scale.back;
       ptx::mbarrier_arrive(&handed.states);
-      Sums<kRowTiles> values;
-#pragma unroll
-      for (int t = 0; t < 2 * kRowTiles; ++t) {
-        const float4 v = brought.value[t][lane];
-        values[t][0] = v.x, values[t][1] = v.y, values[t][2] = v.z, values[t][3] = v.w;
-      }
       update(wait_for(cell), s, state, values, scale.to, handed);
       ptx::mbarrier_arrive(&brought.taken);
       give_back(cell);
@@ -354,24 +360,47 @@ struct Carry {
     scale = next;
   }
 
+  // What a cell's rows write, times the scale: `w (V - e^G (K S))` through T, or the values alone.
+  template <class Record>
+  __device__ static void write(const Record& record, const KeyRecord& keys,
+                               Sums<kRowTiles>& updates, const Operands<kKeyTiles>& state,
+                               const Sums<kRowTiles>& values, float scale) {
+    if constexpr (Delta::kMamba) {
+#pragma unroll
+      for (int t = 0; t < 2 * kRowTiles; ++t) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) updates[t][e] = values[t][e] * scale;
+      }
+    } else {
+      Operands<kRowTiles> rows;
+      Sums<kRowTiles> sums{};
+      const Factors decayed(record.decayed), weight(record.weight);
+      recall(sums, state, keys.key);
+#pragma unroll
+      for (int t = 0; t < 2 * kRowTiles; ++t) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          sums[t][e] = weight(t, e) * fmaf(-decayed(t, e), sums[t][e], values[t][e] * scale);
+        }
+      }
+      round(rows, sums);
+      mix(updates, rows, record.solve);
+    }
+  }
+
+  // Results times lengths of queries, where records have them.
+  template <class Record>
+  __device__ static void lengthen(Sums<kRowTiles>& sums, const Record& record) {
+    if constexpr (Delta::kMamba) scale_rows(sums, Factors(record.of_query));
+  }
+
   // The updates of a cell, and the state behind it.
   __device__ static void update(const CarryStorage::Stage& stage, Sums<kKeyTiles>& s,
                                 const Operands<kKeyTiles>& state, const Sums<kRowTiles>& values,
                                 float scale, CarryStorage::Handed& handed) {
     Operands<kRowTiles> rows;
-    Sums<kRowTiles> sums{}, updates{};
-    const Factors decayed(stage.values.decayed), weight(stage.values.weight);
-    recall(sums, state, stage.keys.key);
-    // w (V - e^G (K S))
-#pragma unroll
-    for (int t = 0; t < 2 * kRowTiles; ++t) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        sums[t][e] = weight(t, e) * fmaf(-decayed(t, e), sums[t][e], values[t][e] * scale);
-      }
-    }
-    round(rows, sums);
-    mix(updates, rows, stage.values.solve);
+    Sums<kRowTiles> updates{};
+    write(stage.values, stage.keys, updates, state, values, scale);
     round(rows, updates);
     put(handed.update, rows);
     ptx::mbarrier_arrive(&handed.updates);
@@ -403,7 +432,8 @@ struct Carry {
       Operands<kKeyTiles> state;
       ptx::mbarrier_wait(&handed.states, parity);
       take(state, handed.state);
-      const float unscale = handed.back * rsqrtf(float{Delta::kKeyDim});
+      const float unscale =
+          Delta::kMamba ? handed.back : handed.back * rsqrtf(float{Delta::kKeyDim});
       const auto& stage = wait_for(cell);
       Sums<kRowTiles> sums{};
       recall(sums, state, stage.keys.query);
@@ -412,6 +442,7 @@ struct Carry {
       ptx::mbarrier_wait(&handed.updates, parity);
       take(updates, handed.update);
       mix(sums, updates, stage.values.mix);
+      lengthen(sums, stage.values);
       ptx::mbarrier_arrive(&handed.taken);
       give_back(cell);
       store_rows(sums, unscale, cell);
@@ -422,15 +453,22 @@ struct Carry {
     constexpr int kOutWidth = Delta::kValueHeads * Delta::kValueDim;
     const unsigned row = cell * kCell + 2 * q;
     float* to = params.out + size_t{first + row} * kOutWidth + head * Delta::kValueDim;
+    const float* values =
+        params.qkv + size_t{first + row} * kWidth + 2 * kKeys + head * Delta::kValueDim;
+    const float skip = skip_of(params.skip, head);
 #pragma unroll
     for (int t = 0; t < 2 * kRowTiles; ++t) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int at = t * 8 + e % 2;
-        if (row + at < rows) {
-          tile::number_of_f16(to + at * kOutWidth, column + g + e / 2 * 8) =
-              to_f16(sums[t][e] * unscale);
+        if (row + at >= rows) continue;
+        const int of_head = column + g + e / 2 * 8;
+        float result = sums[t][e] * unscale;
+        if constexpr (Delta::kMamba) {
+          const f16 value = tile::number_of_f16(values + at * kWidth, of_head);
+          result = fmaf(skip, to_float(value), result);
         }
+        tile::number_of_f16(to + at * kOutWidth, of_head) = to_f16(result);
       }
     }
   }
@@ -485,7 +523,8 @@ struct ChunksF16 {
       sizeof(CellStorage) > kMoreThanHalf ? sizeof(CellStorage) : kMoreThanHalf;
 
   static cudaError_t launch(const float* qkv, const float* b, const float* a, const float* a_log,
-                            const float* dt_bias, float* state, const unsigned* spans,
+                            const float* dt_bias, const float* skip, float* state,
+                            const unsigned* spans,
                             const unsigned* cells, const unsigned* runs,
                             const unsigned* positions, const unsigned* from_slots,
                             const unsigned* slots, const unsigned* kept_rows,
@@ -505,12 +544,13 @@ struct ChunksF16 {
     const cudaError_t not_prepared = launch_chained(cells_f16<Tile>, all, stream, prepared);
     if (not_prepared != cudaSuccess) return not_prepared;
     const auto* run_list = reinterpret_cast<const uint2*>(runs);
-    const CarryParams carried{qkv,       state,      state_stride, cell_list, run_list,  positions,
-                              from_slots, slots,     kept_rows,    kept_slots, cell_records, out};
+    const CarryParams carried{qkv,       state,      state_stride, skip,      cell_list,
+                              run_list,  positions,  from_slots,   slots,     kept_rows,
+                              kept_slots, cell_records, out};
     const Launch shape{run_count, kCarryThreads, sizeof(CarryStorage), Delta::kValueHeads, kSplits};
     const cudaError_t not_carried = launch_chained(carry_f16<Tile>, shape, stream, carried);
     if (not_carried != cudaSuccess) return not_carried;
-    return ColumnsF32<Tile>::launch(qkv, b, a, a_log, dt_bias, state, state_stride, spans,
+    return ColumnsF32<Tile>::launch(qkv, b, a, a_log, dt_bias, skip, state, state_stride, spans,
                                     positions, from_slots, slots, behind, out, span_count, stream);
   }
 };

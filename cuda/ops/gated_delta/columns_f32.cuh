@@ -5,6 +5,8 @@
 //
 // Rows go one after the other whatever their number, so decode and verification give the same bits.
 // The state behind a draft, which may not hold, is written beside the last one.
+// Mamba-2 takes nothing off the value, part of which is in the result, and queries and keys as they
+// are.
 // With S' the decayed state, `S^T q = S'^T q + (k . q) d`: both products with the state are summed
 // together, before the update is known.
 #pragma once
@@ -40,6 +42,7 @@ struct Params {
   const float* a;             // (rows, kValueHeads)
   const float* a_log;         // (kValueHeads)
   const float* dt_bias;       // (kValueHeads)
+  const float* skip;          // (kValueHeads), null but with Mamba-2
   float* state;               // (states: state_stride apart; kValueHeads, kValueDim, kKeyDim)
   unsigned state_stride;      // elements
   const uint2* spans;         // (spans): first row, rows
@@ -51,8 +54,8 @@ struct Params {
 };
 
 struct SharedStorage {
-  float4 query[kStage][tile::kWarpLanes];  // unit length, / sqrt(kKeyDim)
-  float4 key[kStage][tile::kWarpLanes];    // unit length
+  float4 query[kStage][tile::kWarpLanes];  // as `Unit`
+  float4 key[kStage][tile::kWarpLanes];
   float value[kStage][kColumns];
   float decay[kStage];
   float weight[kStage];
@@ -68,13 +71,15 @@ __device__ inline float4 times(const float4& x, float factor) {
   return {x.x * factor, x.y * factor, x.z * factor, x.w * factor};
 }
 
-// Query and key of a head at unit length; a lane has a vector of each, the head being a warp's.
+// Query and key of a head at unit length, or with Mamba-2 as they are; a lane has a vector of each,
+// the head being a warp's.
 struct Unit {
-  float4 query;  // / sqrt(kKeyDim)
+  float4 query;  // / sqrt(kKeyDim) at unit length
   float4 key;
   float overlap;  // key . query
 
   __device__ static Unit of(const float4& query, const float4& key) {
+    if constexpr (Delta::kMamba) return {query, key, tile::warp_sum(dot(key, query))};
     const float of_query = rsqrtf(tile::warp_sum(dot(query, query)) + kUnitEps);
     const float of_key = rsqrtf(tile::warp_sum(dot(key, key)) + kUnitEps);
     const float4 q = times(query, of_query * rsqrtf(static_cast<float>(Delta::kKeyDim)));
@@ -85,6 +90,16 @@ struct Unit {
 
 __device__ inline float decay(float rate, float a, float bias) {
   return expf(-rate * tile::softplus(a + bias));
+}
+
+// Weight of a row's update.
+__device__ inline float strength(float a, float b, float bias) {
+  return Delta::kMamba ? tile::softplus(a + bias) : tile::sigmoid(b);
+}
+
+// Factor of the values in a head's results.
+__device__ inline float skip_of(const float* skip, int head) {
+  return Delta::kMamba ? skip[head] : 0.0f;
 }
 
 __device__ inline float column_sum(float value) {
@@ -102,6 +117,7 @@ struct Step {
   float decay;
   float weight;
   float overlap;
+  float skip;
 
   // Updates this lane's `part` of the column; returns the column's result, to all its lanes.
   __device__ float take(float4 (&s)[kParts], float value, int part) const {
@@ -111,10 +127,10 @@ struct Step {
     for (int i = 0; i < kParts; ++i) {
       k[i] = key[i * kColumnLanes + part];
       s[i] = times(s[i], decay);
-      recalled += dot(s[i], k[i]);
+      if constexpr (!Delta::kMamba) recalled += dot(s[i], k[i]);
       answer += dot(s[i], query[i * kColumnLanes + part]);
     }
-    recalled = column_sum(recalled);
+    if constexpr (!Delta::kMamba) recalled = column_sum(recalled);
     answer = column_sum(answer);
     const float update = (value - recalled) * weight;
 #pragma unroll
@@ -122,7 +138,8 @@ struct Step {
       s[i] = {fmaf(k[i].x, update, s[i].x), fmaf(k[i].y, update, s[i].y),
               fmaf(k[i].z, update, s[i].z), fmaf(k[i].w, update, s[i].w)};
     }
-    return fmaf(overlap, update, answer);
+    const float result = fmaf(overlap, update, answer);
+    return Delta::kMamba ? fmaf(skip, value, result) : result;
   }
 };
 
@@ -152,7 +169,7 @@ struct Raw {
     shared.value[at][lane] = value;
     if (lane != 0) return;
     shared.decay[at] = decay(rate, a, bias);
-    shared.weight[at] = tile::sigmoid(b);
+    shared.weight[at] = strength(a, b, bias);
     shared.overlap[at] = unit.overlap;
     shared.behind[at] = behind;
   }
@@ -169,6 +186,7 @@ __global__ __launch_bounds__(kThreads) void columns_f32(Params params) {
   const int head = blockIdx.y, split = blockIdx.z, warp = threadIdx.x / tile::kWarpLanes;
   const int column = threadIdx.x / kColumnLanes, part = threadIdx.x % kColumnLanes;
   const float rate = expf(params.a_log[head]), bias = params.dt_bias[head];
+  const float skip = skip_of(params.skip, head);
   ptx::griddepcontrol_wait();
   const uint2 span = params.spans[blockIdx.x];
   const int rows = span.y;
@@ -209,7 +227,7 @@ __global__ __launch_bounds__(kThreads) void columns_f32(Params params) {
     const int live = min(kStage, rows - first);
     for (int at = 0; at < live; ++at) {
       const Step step{shared.query[at], shared.key[at], shared.decay[at], shared.weight[at],
-                      shared.overlap[at]};
+                      shared.overlap[at], skip};
       const float result = step.take(s, shared.value[at][column], part);
       if (part == 0) {
         const size_t row = size_t{span.x} + first + at;
@@ -226,13 +244,14 @@ __global__ __launch_bounds__(kThreads) void columns_f32(Params params) {
 template <class Tile>
 struct ColumnsF32 {
   static cudaError_t launch(const float* qkv, const float* b, const float* a, const float* a_log,
-                            const float* dt_bias, float* state, unsigned state_stride,
+                            const float* dt_bias, const float* skip, float* state,
+                            unsigned state_stride,
                             const unsigned* spans, const unsigned* positions,
                             const unsigned* from_slots, const unsigned* slots,
                             const unsigned* behind, float* out,
                             unsigned count, cudaStream_t stream) {
     const auto* list = reinterpret_cast<const uint2*>(spans);
-    const Params params{qkv,  b,         a,          a_log, dt_bias, state, state_stride,
+    const Params params{qkv,  b,         a,          a_log, dt_bias, skip, state, state_stride,
                         list, positions, from_slots, slots, behind,  out};
     const Launch shape{count, kThreads, 0, Delta::kValueHeads, kSplits};
     return launch_chained(columns_f32<Tile>, shape, stream, params);

@@ -1,7 +1,7 @@
 // Implements: Ops::gated_rms_norm
-// Match:      F32 heads of 128 elements
+// Match:      F32 heads of 128 elements, or groups of heads, with Mamba-2, of a multiple of that
 // Bound by:   HBM (12 bytes per element)
-// Sync:       a warp per head, no barrier; chained launch
+// Sync:       a warp per head or group, no barrier; chained launch
 #pragma once
 
 #include "base/launch.cuh"
@@ -15,16 +15,28 @@ namespace atlas::gated_rms_norm {
 
 using target::shapes::Delta;
 
-static_assert(Delta::kValueDim == 4 * tile::kWarpLanes, "a lane has one vector of a head");
+static_assert(Delta::kNorm % (4 * tile::kWarpLanes) == 0 &&
+                  (Delta::kMamba || Delta::kNorm == 4 * tile::kWarpLanes),
+              "a lane has one vector of a head, or some of a group");
 
-// A lane's vector of a head, the head being a warp's.
-__device__ inline float4 normed(float4 part, const float4& gain, const float4& gate) {
+// Vectors of a lane.
+inline constexpr int kVectors = Delta::kNorm / (4 * tile::kWarpLanes);
+
+__device__ inline float squares_of(const float4& part) {
   float squares = part.x * part.x;
   squares = fmaf(part.y, part.y, squares);
   squares = fmaf(part.z, part.z, squares);
-  squares = fmaf(part.w, part.w, squares);
-  const float mean = tile::warp_sum(squares) * (1.0f / Delta::kValueDim);
-  const float scale = rsqrtf(mean + target::NORM_EPS);
+  return fmaf(part.w, part.w, squares);
+}
+
+__device__ inline float scale_of(float squares) {
+  const float mean = tile::warp_sum(squares) * (1.0f / Delta::kNorm);
+  return rsqrtf(mean + target::NORM_EPS);
+}
+
+// A lane's vector of a head, the head being a warp's.
+__device__ inline float4 normed(float4 part, const float4& gain, const float4& gate) {
+  const float scale = scale_of(squares_of(part));
   part = tile::zip(part, gain, [&](float value, float w) { return value * scale * w; });
   return tile::zip(part, gate, [](float value, float g) { return value * tile::silu(g); });
 }
@@ -50,14 +62,59 @@ __global__ __launch_bounds__(Tile::kThreads) void heads_f32(float* x, const floa
   tile::vector_at(x, at) = normed(part.value(), gain, tile::vector_at(z, at));
 }
 
+inline constexpr int kWidth = Delta::kValueHeads * Delta::kValueDim;
+// Norms of a row.
+inline constexpr int kGroups = kWidth / Delta::kNorm;
+
+// Of Mamba-2, which gates first: a warp has the heads of a group.
+template <class Tile>
+__global__ __launch_bounds__(Tile::kThreads) void groups_f32(float* x, const float* weight,
+                                                             const float* z,
+                                                             const unsigned* in_cells,
+                                                             unsigned groups) {
+  ptx::griddepcontrol_launch_dependents();
+  const int lane = threadIdx.x % tile::kWarpLanes;
+  constexpr unsigned kWarps = Tile::kThreads / tile::kWarpLanes;
+  ptx::griddepcontrol_wait();
+  const unsigned group = blockIdx.x * kWarps + threadIdx.x / tile::kWarpLanes;
+  if (group >= groups) return;
+  const unsigned row = group / kGroups;
+  const int first = group % kGroups * Delta::kNorm;
+  const bool in_cell = in_cells != nullptr && in_cells[row] != 0;
+  float* of_row = x + size_t{row} * kWidth;
+  constexpr int kHeadVectors = Delta::kValueDim / 4;
+  float4 part[kVectors];
+  float squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int vector = first / 4 + i * tile::kWarpLanes + lane, within = vector % kHeadVectors;
+    const auto before = tile::EitherVector::of(of_row + (vector - within) * 4, within, in_cell);
+    const float4 gate = tile::vector_at(z + size_t{row} * kWidth, vector);
+    part[i] = tile::zip(before.value(), gate, [](float y, float g) { return y * tile::silu(g); });
+    squares += squares_of(part[i]);
+  }
+  const float scale = scale_of(squares);  // all lanes have read before one writes
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int vector = first / 4 + i * tile::kWarpLanes + lane;
+    tile::vector_at(of_row, vector) =
+        tile::zip(part[i], tile::vector_at(weight, vector),
+                  [&](float y, float w) { return y * scale * w; });
+  }
+}
+
 template <class Tile, class D>
 struct HeadsF32 {
   static cudaError_t launch(float* x, const float* weight, const float* z,
                             const unsigned* in_cells, unsigned rows, cudaStream_t stream) {
-    const unsigned heads = rows * Delta::kValueHeads;
-    const unsigned blocks = blocks_for(heads, Tile::kThreads / tile::kWarpLanes);
-    return launch_chained(heads_f32<Tile>, {blocks, Tile::kThreads, 0}, stream, x, weight, z,
-                          in_cells, heads);
+    const unsigned norms = rows * kGroups;
+    const unsigned blocks = blocks_for(norms, Tile::kThreads / tile::kWarpLanes);
+    const Launch shape{blocks, Tile::kThreads, 0};
+    if constexpr (Delta::kMamba) {
+      return launch_chained(groups_f32<Tile>, shape, stream, x, weight, z, in_cells, norms);
+    } else {
+      return launch_chained(heads_f32<Tile>, shape, stream, x, weight, z, in_cells, norms);
+    }
   }
 };
 

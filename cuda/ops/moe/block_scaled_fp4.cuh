@@ -11,16 +11,16 @@ namespace atlas::moe {
 
 template <class Tile, class E>
 struct BlockScaledFp4 {
-  static cudaError_t launch(const float* x, const float* logits, const float* scales,
+  static cudaError_t launch(const float* x, const float* logits, const float* per_expert,
                             const unsigned char* gate_up, const unsigned char* down,
                             unsigned* chosen, float* weights, unsigned char* plan,
-                            unsigned char* operands, float* act,
-                            float* /* relay */, unsigned* y, float* residual, unsigned rows,
-                            unsigned format, cudaStream_t stream) {
+                            unsigned char* operands, float* act, float* /* relay */, unsigned* y,
+                            float* residual, unsigned rows, unsigned format, cudaStream_t stream) {
     if (rows == 0) return cudaSuccess;
     if (rows > target::MOE_ROWS) return cudaErrorInvalidValue;
     const cudaError_t failed =
-        route::RowsF32<target::Route, E>::launch(logits, scales, chosen, weights, rows, stream);
+        route::RowsF32<target::Route, E>::launch(logits, per_expert, chosen, weights, rows,
+                                                     stream);
     if (failed != cudaSuccess) return failed;
     return experts::BlockScaledFp4<target::Experts, E>::launch(x, chosen, weights, gate_up, down,
                                                             plan, operands, act, y, residual, rows,

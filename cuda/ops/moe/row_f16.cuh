@@ -27,12 +27,12 @@ using RowShape = std::conditional_t<tile::kLargeSm, tile::Wide, tile::Narrow>;
 // Blocks of `down` on an SM that registers are left for. 0 is the compiler's choice, which for a
 // GB10 spills.
 inline constexpr int kDownBlocks = tile::kLargeSm ? 0 : 1;
-inline constexpr int kInner = 2 * Experts::kIntermediate;
+inline constexpr int kInner = experts::kInputs * Experts::kIntermediate;
 
 struct Params {
   const float* x;                // (rows, HIDDEN)
   const float* logits;           // (rows, kCount + 1)
-  const float* scales;           // (kCount), where experts have some
+  const float* per_expert;       // (kCount), null without such numbers
   const unsigned char* gate_up;  // (kCount + 1) matrices of (kInner, HIDDEN)
   const unsigned char* down;     // (kCount + 1) matrices of (HIDDEN, kIntermediate)
   f16* act;                      // (rows, kTurns, kIntermediate)
@@ -43,7 +43,7 @@ struct Params {
     const size_t row = blockIdx.y;
     return {x + row * HIDDEN,
             logits + row * route::kLogits,
-            scales,
+            per_expert,
             gate_up,
             down,
             act + row * kTurns * Experts::kIntermediate,
@@ -59,11 +59,11 @@ struct Chosen {
 
   // The first warp chooses; a barrier must follow.
   template <bool kWeights>
-  __device__ void choose(const float* logits, const float* scales) {
+  __device__ void choose(const float* logits, const float* per_expert) {
     if (threadIdx.x >= tile::kWarpLanes) return;
     const int lane = threadIdx.x;
     int chosen[1];
-    route::best<1>(logits, 0, chosen);
+    route::best<1>(logits, 0, per_expert, chosen);
     if (lane < kTurns) expert[lane] = chosen[0];
     if constexpr (kWeights) {
       const float of_expert = route::weight_of(logits, scales, chosen[0]);
@@ -133,13 +133,14 @@ gate_up(Params all) {
   ptx::griddepcontrol_wait();  // the shared expert's weights depend on nothing
   // Here, so that the next kernel may read what the one before this has written.
   ptx::griddepcontrol_launch_dependents();
-  shared.chosen.choose<false>(params.logits, params.scales);
+  shared.chosen.choose<false>(params.logits, params.per_expert);
   staged.round<HIDDEN>(params.x);
   __syncthreads();  // the choice is complete, the row staged
   stage.ask_first(slot);
   const auto sink = [&](int unit, int g, int, float gate, float up) {
-    // A turn's panels are those of its activations, eight each.
-    params.act[units.panel(unit) * 8 + g] = to_f16(experts::activation(gate, up));
+    // A turn's panels are those of its activations.
+    f16* to = params.act + units.panel(unit) * experts::kPanelActivations;
+    experts::activate(g, gate, up, [&](int column, float value) { to[column] = to_f16(value); });
   };
   stage.run(staged, sink);
 }
@@ -266,7 +267,7 @@ __global__ __launch_bounds__(kThreads, kDownBlocks) void down(Params all) {
   using Stage = Down<kStorage>;
   __shared__ typename Stage::SharedStorage shared;
   ptx::griddepcontrol_launch_dependents();
-  shared.chosen.choose<true>(params.logits, params.scales);
+  shared.chosen.choose<true>(params.logits, params.per_expert);
   __syncthreads();  // the choice is complete
   Stage stage{params, shared};
   stage.ask();
@@ -281,7 +282,7 @@ __global__ __launch_bounds__(kThreads, kDownBlocks) void down(Params all) {
 // Weights of a layer's experts that the second-level cache keeps.
 inline constexpr size_t kCachedWeights = size_t{4} << 20;
 inline constexpr size_t kWeights =
-    size_t{Experts::kCount + kHasShared} * 3 * Experts::kIntermediate * HIDDEN;
+    size_t{Experts::kCount + kHasShared} * (kInner + Experts::kIntermediate) * HIDDEN;
 // Rows that are computed apart, at most: an expert that several of them choose is read as often,
 // which takes less than to plan for all of them if it comes from the second-level cache.
 inline constexpr unsigned kApartMax = kWeights <= kCachedWeights ? 8 : 1;

@@ -56,7 +56,7 @@ inline constexpr int kChoiceWords = Experts::kPerToken / 2;
 struct RowsParams {
   const float* x;                // (rows, HIDDEN)
   const float* logits;           // (rows, kCount + 1)
-  const float* scales;           // (kCount), where experts have some
+  const float* per_expert;       // (kCount), null without such numbers
   const unsigned char* gate_up;  // (kCount + 1) matrices of (kInner, HIDDEN)
   const unsigned char* down;     // (kCount + 1) matrices of (HIDDEN, kIntermediate)
   float* relay;                  // (kRowsMax + 1, kTurns, kIntermediate), choices in the last
@@ -109,12 +109,13 @@ struct Plan {
 
   // Adds `kRows` rows, from `row` on `apart` rows apart, as far as there are so many; one warp.
   template <int kRows>
-  __device__ void add(int row, int apart, int rows, const float* logits) {
+  __device__ void add(int row, int apart, int rows, const float* logits, const float* per_expert) {
     const int lane = threadIdx.x % tile::kWarpLanes;
     int chosen[kRows];
     // What is read behind the last row is the first one again.
     const size_t stride = row + (kRows - 1) * apart < rows ? apart : 0;
-    route::best<kRows>(logits + size_t{route::kLogits} * row, stride * route::kLogits, chosen);
+    route::best<kRows>(logits + size_t{route::kLogits} * row, stride * route::kLogits, per_expert,
+                       chosen);
 #pragma unroll
     for (int i = 0; i < kRows; ++i, row += apart) {
       if (row >= rows || lane >= kTurns) break;
@@ -127,7 +128,7 @@ struct Plan {
   __device__ static void tell(const RowsParams& params, int row) {
     const unsigned lane = threadIdx.x % tile::kWarpLanes;
     int chosen[1];
-    route::best<1>(params.logits + size_t{route::kLogits} * row, 0, chosen);
+    route::best<1>(params.logits + size_t{route::kLogits} * row, 0, params.per_expert, chosen);
     const unsigned low = __shfl_sync(tile::kAllLanes, chosen[0], 2 * lane);
     const unsigned high = __shfl_sync(tile::kAllLanes, chosen[0], 2 * lane + 1);
     if (lane >= kChoiceWords) return;
@@ -512,10 +513,12 @@ struct Products {
       gate += part[item.row][item.column];
       up += part[item.row + 8][item.column];
     }
-    const int column = gate_up.at.panel_of(round.first + item.panel) * 8 + item.row;
+    const int panel = gate_up.at.panel_of(round.first + item.panel);
     const size_t turn = shared.plan.turn_of[round.tile.first + item.column];
-    ptx::store_relaxed(params.relay + turn * Experts::kIntermediate + column,
-                       experts::activation(of[0](gate), of[1](up)));
+    float* to = params.relay + turn * Experts::kIntermediate + panel * experts::kPanelActivations;
+    experts::activate(item.row, of[0](gate), of[1](up), [&](int column, float value) {
+      ptx::store_relaxed(to + column, value);
+    });
   }
 
   __device__ static bool is_there(const float4& v) {
@@ -609,10 +612,10 @@ __global__ __launch_bounds__(tile::Wide::kThreads, 1) void products(RowsParams p
     shared.plan.add_told(params);
   } else if (rows > kWarps) {
     for (int row = warp; row < rows; row += 2 * kWarps) {
-      shared.plan.add<2>(row, kWarps, rows, params.logits);
+      shared.plan.add<2>(row, kWarps, rows, params.logits, params.per_expert);
     }
   } else if (warp < rows) {
-    shared.plan.add<1>(warp, kWarps, rows, params.logits);
+    shared.plan.add<1>(warp, kWarps, rows, params.logits, params.per_expert);
   }
   if (all && thread >= kIdleFrom) {
     Stage::stage_all(params, shared, thread - kIdleFrom, kThreads - kIdleFrom);
@@ -634,7 +637,7 @@ __global__ __launch_bounds__(kSumThreads) void weighted_sum(RowsParams params) {
   __shared__ Chosen chosen;
   ptx::griddepcontrol_launch_dependents();
   const size_t row = blockIdx.y;
-  chosen.choose<true>(params.logits + row * route::kLogits, params.scales);
+  chosen.choose<true>(params.logits + row * route::kLogits, params.per_expert);
   __syncthreads();  // the choice is complete
   ptx::griddepcontrol_wait();  // for `y`, and until `relay` is read
   constexpr int kRelayVectors = kTurns * Experts::kIntermediate / 4;
@@ -681,12 +684,11 @@ struct RowsF16 {
     return launch_chained(weighted_sum, sums, stream, params);
   }
 
-  static cudaError_t launch(const float* x, const float* logits, const float* scales,
+  static cudaError_t launch(const float* x, const float* logits, const float* per_expert,
                             const unsigned char* gate_up, const unsigned char* down,
                             unsigned* chosen, float* weights, unsigned char* plan,
-                            unsigned char* operands, float* act,
-                            float* relay, unsigned* y, float* residual, unsigned rows,
-                            unsigned format, cudaStream_t stream) {
+                            unsigned char* operands, float* act, float* relay, unsigned* y,
+                            float* residual, unsigned rows, unsigned format, cudaStream_t stream) {
     using tile::Storage;
     constexpr Storage kMain = tile::storage_of(target::FORMAT_EXPERTS);
     constexpr Storage kMtp = tile::storage_of(target::FORMAT_MTP_EXPERTS);
@@ -697,15 +699,15 @@ struct RowsF16 {
       if (format != static_cast<unsigned>(kStorage)) return false;
       if constexpr (kRowFits<kStorage>) {
         if (rows <= kApartMax) {
-          const Params apart{x,    logits, scales, gate_up, down, reinterpret_cast<f16*>(act),
-                             residual};
+          const Params apart{x,    logits, per_expert, gate_up,
+                             down, reinterpret_cast<f16*>(act), residual};
           result = launch_apart<kStorage>(apart, rows, stream);
           return true;
         }
       }
       if constexpr (kRowsFit) {
-        const RowsParams params{x,     logits,   scales,
-                                gate_up, down, relay,
+        const RowsParams params{x,        logits, per_expert,
+                                gate_up,  down,   relay,
                                 reinterpret_cast<f16x2*>(y), residual, static_cast<int>(rows)};
         result = of<kStorage>(params, stream);
         return true;
@@ -717,7 +719,7 @@ struct RowsF16 {
     if constexpr (kMtp != kMain) {
       if (together(std::integral_constant<Storage, kMtp>{}, result)) return result;
     }
-    const int failed = atlas_route(logits, scales, chosen, weights, rows, stream);
+    const int failed = atlas_route(logits, per_expert, chosen, weights, rows, stream);
     if (failed != cudaSuccess) return static_cast<cudaError_t>(failed);
     return static_cast<cudaError_t>(atlas_experts(x, chosen, weights, gate_up, down, plan, operands,
                                                   act, y, residual, rows, format, stream));

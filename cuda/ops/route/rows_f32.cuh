@@ -4,7 +4,8 @@
 // Sync:       a warp per row, no barrier; chained launch
 //
 // The order of the probabilities is that of the logits, and the sum over all experts cancels when
-// the chosen weights are scaled to sum 1, so only the chosen ones are raised to powers.
+// the chosen weights are scaled to sum 1, so only the chosen ones are raised to powers. Sigmoids
+// are compared themselves, with their corrections, which weights are without.
 #pragma once
 
 #include "base/launch.cuh"
@@ -23,9 +24,22 @@ inline constexpr int kTurns = Experts::kPerToken + kHasShared;
 // Logits of a row: of every expert, then of the shared one's gate.
 inline constexpr int kLogits = Experts::kCount + kHasShared;
 
+// Numbers of experts, `per_expert`: factors of their weights, or corrections of their sigmoids. No
+// model has both.
+
+// Added to the sum of sigmoids that weights are divided by.
+inline constexpr float kTotalEps = 1e-20f;
+
 inline constexpr int kParts = (Experts::kCount + tile::kWarpLanes - 1) / tile::kWarpLanes;
 
 static_assert(kTurns <= tile::kWarpLanes, "a lane writes a chosen expert");
+
+// What experts are compared by: logits, or corrected sigmoids of them.
+__device__ inline float choice_of(const float* logits, const float* per_expert, int expert) {
+  const float logit = __ldcg(logits + expert);
+  if constexpr (!Experts::kSigmoid) return logit;
+  return logit == logit ? tile::sigmoid(logit) + __ldg(per_expert + expert) : logit;
+}
 
 // The order of logits as an order of numbers above 0; what is no number is never the best, and
 // both zeros are one.
@@ -61,7 +75,8 @@ __device__ inline int best_of_warp(unsigned (&rank)[kParts]) {
 // Of `kRows` rows together, whose logits lie `stride` apart: lane i of a warp has a row's i-th best
 // expert, those behind have the shared one, or any.
 template <int kRows>
-__device__ inline void best(const float* logits, size_t stride, int (&chosen)[kRows]) {
+__device__ inline void best(const float* logits, size_t stride, const float* per_expert,
+                            int (&chosen)[kRows]) {
   const int lane = threadIdx.x % tile::kWarpLanes;
   unsigned rank[kRows][kParts];
 #pragma unroll
@@ -70,7 +85,9 @@ __device__ inline void best(const float* logits, size_t stride, int (&chosen)[kR
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
       const int of = i * tile::kWarpLanes + lane;
-      rank[row][i] = of < Experts::kCount ? rank_of(__ldcg(logits + row * stride + of)) : 0;
+      rank[row][i] = of < Experts::kCount
+                         ? rank_of(choice_of(logits + row * stride, per_expert, of))
+                         : 0;
     }
   }
 #pragma unroll 1
@@ -83,25 +100,31 @@ __device__ inline void best(const float* logits, size_t stride, int (&chosen)[kR
   }
 }
 
-// The weight of the expert that `best` gave this lane; `scales` are factors of weights, one of each
-// expert, where the shape has them.
-__device__ inline float weight_of(const float* logits, const float* scales, int chosen) {
+// The weight of the expert that `best` gave this lane.
+__device__ inline float weight_of(const float* logits, const float* per_expert, int chosen) {
   const int lane = threadIdx.x % tile::kWarpLanes;
   const float logit = __ldcg(logits + chosen);
   const float routed = logit == logit ? logit : -INFINITY;
-  const float raised = expf(routed - __shfl_sync(tile::kAllLanes, routed, 0));
-  float total = 0.0f;
+  float raised;
+  if constexpr (Experts::kSigmoid) {
+    raised = tile::sigmoid(logit);
+  } else {
+    raised = expf(routed - __shfl_sync(tile::kAllLanes, routed, 0));
+  }
+  float total = Experts::kSigmoid ? kTotalEps : 0.0f;
 #pragma unroll
   for (int turn = 0; turn < Experts::kPerToken; ++turn) {
     total += __shfl_sync(tile::kAllLanes, raised, turn);
   }
   if (chosen >= Experts::kCount) return tile::sigmoid(logit);
-  if constexpr (Experts::kScaled) return raised / total * __ldg(scales + chosen);
-  return raised / total;
+  const float weight = raised / total * Experts::kWeightScale;
+  if constexpr (Experts::kScaled) return weight * __ldg(per_expert + chosen);
+  return weight;
 }
 
 template <class Tile>
-__global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits, const float* scales,
+__global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits,
+                                                           const float* per_expert,
                                                            unsigned* chosen, float* weights,
                                                            unsigned rows) {
   ptx::griddepcontrol_launch_dependents();
@@ -112,8 +135,8 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits, 
   const int lane = threadIdx.x % tile::kWarpLanes;
   const float* of_row = logits + size_t{row} * kLogits;
   int expert[1];
-  best<1>(of_row, 0, expert);
-  const float weight = weight_of(of_row, scales, expert[0]);
+  best<1>(of_row, 0, per_expert, expert);
+  const float weight = weight_of(of_row, per_expert, expert[0]);
   if (lane < kTurns) {
     chosen[row * kTurns + lane] = expert[0];
     weights[row * kTurns + lane] = weight;
@@ -122,11 +145,11 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits, 
 
 template <class Tile, class E>
 struct RowsF32 {
-  static cudaError_t launch(const float* logits, const float* scales, unsigned* chosen,
+  static cudaError_t launch(const float* logits, const float* per_expert, unsigned* chosen,
                             float* weights, unsigned rows, cudaStream_t stream) {
     const unsigned blocks = blocks_for(rows, Tile::kThreads / tile::kWarpLanes);
-    return launch_chained(rows_f32<Tile>, {blocks, Tile::kThreads, 0}, stream, logits, scales,
-                          chosen, weights, rows);
+    return launch_chained(rows_f32<Tile>, {blocks, Tile::kThreads, 0}, stream, logits,
+                          per_expert, chosen, weights, rows);
   }
 };
 

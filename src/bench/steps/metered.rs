@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use model::backend::clock::{Clock, Timed};
 use model::ops::{
-    Attend, Batch, BesideNorms, Copied, Cost, Delta, DeltaNet, Dense, Device, Ends, Gate,
-    GatedDelta, Guess, Hidden, Place, Qkv, RANKED, Route, Side, Span, norm_and_rank,
-    store_and_attend,
+    Attend, Batch, BesideNorms, Copied, Cost, Delta, DeltaNet, Dense, Device, Ends, ExpertSource,
+    Gate, GatedDelta, Guess, Hidden, Logits, Place, Qkv, RANKED, Route, Side, Span, Taps,
+    norm_and_rank, store_and_attend,
 };
 use model::shapes;
 use model::target::Format;
@@ -264,6 +264,11 @@ impl<B: Dense + Timed> Dense for Metered<B> {
             (2 + u64::from(adds.is_some())) * x.bytes(),
             0,
         );
+    }
+
+    fn relu2(&mut self, x: &mut Self::Tensor) {
+        self.inner.relu2(&mut x.inner);
+        self.done("relu2", (0, 0), 2 * x.bytes(), 0);
     }
 
     fn cap_logits(&mut self, logits: &mut Self::Tensor) {
@@ -538,13 +543,13 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
     fn conv_silu(
         &mut self,
         x: &Self::Tensor,
-        w: &Self::Vector,
+        taps: Taps<'_, Self>,
         state: &mut Self::State,
         batch: &Batch,
         out: &mut Self::Tensor,
     ) {
         self.inner
-            .conv_silu(&x.inner, w, state, batch, &mut out.inner);
+            .conv_silu(&x.inner, taps, state, batch, &mut out.inner);
         out.shape_with_cells(batch, x.width, <B as Delta<D>>::CELL_BYTES);
         let bytes = x.bytes() + out.bytes() + conv_bytes::<D>(batch);
         self.done("conv_silu", (0, 0), bytes, 0);
@@ -564,6 +569,7 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
             a: &input.a.inner,
             a_log: input.a_log,
             dt_bias: input.dt_bias,
+            skip: input.skip,
         };
         self.inner.gated_delta(inner, state, batch, &mut out.inner);
         out.shape_with_cells(batch, D::VALUES, <B as Delta<D>>::CELL_BYTES);
@@ -621,6 +627,7 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
             conv: input.conv,
             a_log: input.a_log,
             dt_bias: input.dt_bias,
+            skip: input.skip,
             norm: input.norm,
         };
         let room = &mut conv.inner;
@@ -638,13 +645,10 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
     type Experts = Weighed<B::Experts>;
     type Routing = B::Routing;
 
-    fn load_experts(
-        &mut self,
-        parts: &[[MatrixSource<'_>; 3]],
-    ) -> Result<Self::Experts, WeightsError> {
+    fn load_experts(&mut self, parts: &[ExpertSource<'_>]) -> Result<Self::Experts, WeightsError> {
         let before = self.inner.matrix_bytes();
         let inner = self.inner.load_experts(parts)?;
-        let (n, k) = parts[0][0].shape();
+        let (n, k) = parts[0].inputs[0].shape();
         Ok(Weighed {
             inner,
             n,
@@ -660,10 +664,10 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
     fn route(
         &mut self,
         logits: &Self::Tensor,
-        scales: Option<&Self::Vector>,
+        per_expert: Option<&Self::Vector>,
         routing: &mut Self::Routing,
     ) {
-        self.inner.route(&logits.inner, scales, routing);
+        self.inner.route(&logits.inner, per_expert, routing);
         self.done("route", (0, 0), logits.bytes(), 0);
     }
 
@@ -683,12 +687,12 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
     fn moe(
         &mut self,
         x: &Self::Tensor,
-        (logits, scales): (&Self::Tensor, Option<&Self::Vector>),
+        (logits, per_expert): Logits<'_, Self>,
         routing: &mut Self::Routing,
         experts: &Self::Experts,
         residual: &mut Self::Tensor,
     ) {
-        let (choice, inner) = ((&logits.inner, scales), &mut residual.inner);
+        let (choice, inner) = ((&logits.inner, per_expert), &mut residual.inner);
         self.inner
             .moe(&x.inner, choice, routing, &experts.inner, inner);
         let cost = experts_cost::<E, _, _>(x, experts);
@@ -706,7 +710,7 @@ fn experts_cost<E: shapes::Experts, T, M>(x: &Shaped<T>, experts: &Weighed<M>) -
     let turns = x.rows * E::TURNS;
     Cost {
         bytes: read + 3 * x.bytes(),
-        flops: (6 * turns * experts.n * experts.k) as u64,
+        flops: (2 * (E::INPUTS + 1) * turns * experts.n * experts.k) as u64,
     }
 }
 

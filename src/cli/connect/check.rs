@@ -151,7 +151,7 @@ fn least(options: &Connect) -> (String, Outgoing) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::stub::{canned, whole};
+    use crate::bench::testing::{canned, whole};
 
     fn of(client: Client, url: String) -> Connect {
         Connect {

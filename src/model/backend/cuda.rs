@@ -42,7 +42,7 @@ use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, Copied, Device, Program, Side};
 use crate::shapes::largest;
 use crate::target::{
-    self, Format, HIDDEN, MAX_SEQUENCES, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB, each_mlp,
+    self, Format, HIDDEN, MAX_SEQUENCES, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB, each_experts, each_mlp,
 };
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 use crate::{ROWS_MAX, Tolerance};
@@ -113,8 +113,11 @@ const FEW_ROWS: usize = 64;
 const OPERAND_ROWS: usize = 8;
 /// Longest sum of a product but those of experts.
 const WIDEST: usize = largest(&[2 * HIDDEN, attend::WIDEST, delta::WIDEST, WIDEST_MLP]);
-/// Inner width of the widest MLP, 0 without one.
-const WIDEST_MLP: usize = largest(&each_mlp![M => <M as crate::shapes::Mlp>::INTERMEDIATE]);
+/// Inner width of the widest MLP, or of that beside experts, 0 without one.
+const WIDEST_MLP: usize = most(
+    largest(&each_mlp![M => <M as crate::shapes::Mlp>::INTERMEDIATE]),
+    largest(&each_experts![E => <E as crate::shapes::Experts>::BESIDE]),
+);
 /// Elements of the widest row of a step: of those that operations take, and of its turns.
 const WIDEST_ROW: usize = largest(&[
     2 * HIDDEN,

@@ -1,4 +1,4 @@
-//! Gated DeltaNet: a recurrent mixer.
+//! Recurrent mixers: Gated DeltaNet and Mamba-2.
 
 use super::{Block, Loader, Norms, Stream};
 use crate::ops::{self, Batch, Delta, GatedDelta};
@@ -11,10 +11,14 @@ use step::executor::DeviceError;
 pub struct DeltaNet<B: Delta<D>, D: shapes::Delta> {
     qkv: B::Matrix,
     z: B::Matrix,
-    b: B::Matrix,
+    /// Strength of updates, but in Mamba-2.
+    b: Option<B::Matrix>,
     a: B::Matrix,
     out: B::Matrix,
     conv: B::Vector,
+    /// Of Mamba-2.
+    conv_bias: Option<B::Vector>,
+    skip: Option<B::Vector>,
     a_log: B::Vector,
     dt_bias: B::Vector,
     pub(crate) norm: B::Vector,
@@ -39,11 +43,23 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
     const STATE_BYTES: &'static [usize] = &<B as Delta<D>>::STATE_BYTES;
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
+        let mut of_mamba = |role| D::MAMBA.then(|| loader.vector(role)).transpose();
+        let (conv_bias, skip) = (of_mamba(Role::ConvBias)?, of_mamba(Role::Skip)?);
+        let decay = if D::MAMBA {
+            Role::TimeStep
+        } else {
+            Role::GdnDecay
+        };
         Ok(DeltaNet {
+            conv_bias,
+            skip,
             qkv: loader.matrix(Role::GdnQkv)?,
             z: loader.matrix(Role::GdnGate)?,
-            b: loader.matrix(Role::GdnBeta)?,
-            a: loader.matrix(Role::GdnDecay)?,
+            b: match D::MAMBA {
+                true => None,
+                false => Some(loader.matrix(Role::GdnBeta)?),
+            },
+            a: loader.matrix(decay)?,
             out: loader.matrix(Role::GdnOutput)?,
             conv: loader.vector(Role::GdnConv)?,
             a_log: loader.vector(Role::GdnDecayRate)?,
@@ -71,12 +87,13 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
         own: &mut Self::Scratch,
         batch: &Batch,
     ) {
-        let mut projections = [
+        let mut projections = vec![
             (&self.qkv, &mut own.qkv),
             (&self.z, &mut own.z),
-            (&self.b, &mut own.b),
             (&self.a, &mut own.a),
         ];
+        let strengths = self.b.as_ref();
+        projections.extend(strengths.map(|strengths| (strengths, &mut own.b)));
         ops.norm_linear(
             &stream.residual,
             &norms.before,
@@ -103,11 +120,12 @@ impl<D: shapes::Delta, B: Delta<D>> DeltaNet<B, D> {
         let input = ops::DeltaNet {
             qkv: &own.qkv,
             z: &own.z,
-            b: &own.b,
+            b: if D::MAMBA { &own.a } else { &own.b },
             a: &own.a,
-            conv: &self.conv,
+            conv: (&self.conv, self.conv_bias.as_ref()),
             a_log: &self.a_log,
             dt_bias: &self.dt_bias,
+            skip: self.skip.as_ref(),
             norm: &self.norm,
         };
         let (conv, mixed) = (&mut own.conv, &mut stream.mixed);
@@ -123,13 +141,15 @@ impl<D: shapes::Delta, B: Delta<D>> DeltaNet<B, D> {
         own: &mut Scratch<B::Tensor>,
         batch: &Batch,
     ) {
-        ops.conv_silu(&own.qkv, &self.conv, &mut self.state, batch, &mut own.conv);
+        let taps = (&self.conv, self.conv_bias.as_ref());
+        ops.conv_silu(&own.qkv, taps, &mut self.state, batch, &mut own.conv);
         let input = GatedDelta {
             qkv: &own.conv,
-            b: &own.b,
+            b: if D::MAMBA { &own.a } else { &own.b },
             a: &own.a,
             a_log: &self.a_log,
             dt_bias: &self.dt_bias,
+            skip: self.skip.as_ref(),
         };
         let (mixed, residual) = (&mut stream.mixed, &mut stream.residual);
         ops.gated_delta(input, &mut self.state, batch, mixed);

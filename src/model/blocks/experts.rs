@@ -1,19 +1,21 @@
 //! Mixture of experts.
 
 use super::{Block, Loader, Norms, Stream};
-use crate::ops::{Batch, Dense, Route};
+use crate::ops::{Batch, Dense, ExpertSource, Route};
 use crate::shapes;
-use crate::target::Role;
-use crate::weights::WeightsError;
+use crate::target::{Role, Site};
+use crate::weights::{Checkpoint, WeightsError};
 use step::executor::DeviceError;
 
 /// The router and the experts of one layer.
 pub struct Experts<B: Route<E>, E: shapes::Experts> {
     /// A row per expert, the shared one's last.
     router: B::Matrix,
-    /// Factors of the weights of chosen experts.
-    scales: Option<B::Vector>,
+    /// Numbers of experts that `Route::route` takes beside logits, if the model has some.
+    per_expert: Option<B::Vector>,
     pub(crate) experts: B::Experts,
+    /// Up and down of the expert beside these.
+    beside: Option<[B::Matrix; 2]>,
 }
 
 /// Storage of a step.
@@ -21,31 +23,53 @@ pub struct Scratch<B: Route<E>, E: shapes::Experts> {
     /// Logits of the router.
     router: B::Tensor,
     routing: B::Routing,
+    /// What the expert beside the routed ones makes of rows, before `down`.
+    beside: Option<B::Tensor>,
+}
+
+/// Experts of a site, the shared one last.
+pub fn sources<E: shapes::Experts>(checkpoint: &Checkpoint, site: Site) -> Vec<ExpertSource<'_>> {
+    let expert = |[gate, up, down]: [Role; 3], at| {
+        let of = |role: &Role| checkpoint.expert(*role, site, at);
+        ExpertSource {
+            inputs: [gate, up][2 - E::INPUTS..].iter().map(of).collect(),
+            down: of(&down),
+        }
+    };
+    let routed = [Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
+    let shared = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
+    let routed = (0..E::COUNT).map(|at| expert(routed, at));
+    routed
+        .chain((E::HAS_SHARED > 0).then(|| expert(shared, 0)))
+        .collect()
 }
 
 impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
     type Scratch = Scratch<B, E>;
 
-    const WIDTHS: &'static [usize] = &[E::LOGITS];
+    const WIDTHS: &'static [usize] = match E::BESIDE {
+        0 => &[E::LOGITS],
+        _ => &[E::LOGITS, E::BESIDE],
+    };
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
         let (checkpoint, site) = (loader.checkpoint, loader.site);
-        let routed = [Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
-        let expert = |e| routed.map(|role| checkpoint.expert(role, site, e));
-        let mut experts: Vec<_> = (0..E::COUNT).map(expert).collect();
         let mut router = vec![checkpoint.matrix(Role::Router, site)];
         if E::HAS_SHARED > 0 {
-            let shared = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
-            experts.push(shared.map(|role| checkpoint.matrix(role, site)));
             router.push(checkpoint.matrix(Role::SharedRouter, site));
         }
         Ok(Experts {
             router: loader.ops.load_matrix(&router)?,
-            scales: match E::SCALED {
-                true => Some(loader.vector(Role::ExpertScales)?),
-                false => None,
+            per_expert: match (E::SCALED, E::SIGMOID) {
+                (true, _) => Some(loader.vector(Role::ExpertScales)?),
+                (_, true) => Some(loader.vector(Role::Correction)?),
+                _ => None,
             },
-            experts: loader.ops.load_experts(&experts)?,
+            experts: loader.ops.load_experts(&sources::<E>(checkpoint, site))?,
+            beside: match E::BESIDE {
+                0 => None,
+                _ => Some([loader.matrix(Role::MlpUp)?, loader.matrix(Role::MlpDown)?]),
+            },
         })
     }
 
@@ -53,6 +77,10 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
         Ok(Scratch {
             router: ops.tensor(rows, E::LOGITS)?,
             routing: ops.routing()?,
+            beside: match E::BESIDE {
+                0 => None,
+                width => Some(ops.tensor(rows, width)?),
+            },
         })
     }
 
@@ -67,6 +95,10 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
         let Stream { residual, x, .. } = stream;
         self.choose(ops, residual, &norms.before, x, own);
         self.visit(ops, x, own, residual);
+        if let Some(([_, down], inner)) = self.beside.as_ref().zip(own.beside.as_mut()) {
+            ops.relu2(inner);
+            ops.linear_add(inner, down, residual);
+        }
     }
 
     fn router(own: &Self::Scratch) -> Option<&B::Tensor> {
@@ -75,7 +107,7 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
 }
 
 impl<E: shapes::Experts, B: Dense + Route<E>> Experts<B, E> {
-    /// Leaves logits of normed rows, and these in `x`.
+    /// Leaves logits of normed rows, what the expert beside makes of them, and these in `x`.
     pub(super) fn choose(
         &self,
         ops: &mut B,
@@ -84,8 +116,10 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Experts<B, E> {
         x: &mut B::Tensor,
         own: &mut Scratch<B, E>,
     ) {
-        let mut router = [(&self.router, &mut own.router)];
-        ops.norm_linear(residual, norm, x, true, &mut router);
+        let mut products = vec![(&self.router, &mut own.router)];
+        let beside = self.beside.as_ref().zip(own.beside.as_mut());
+        products.extend(beside.map(|([up, _], inner)| (up, inner)));
+        ops.norm_linear(residual, norm, x, true, &mut products);
     }
 
     /// Adds what the experts that `choose` prefers make of `x`.
@@ -96,7 +130,7 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Experts<B, E> {
         own: &mut Scratch<B, E>,
         to: &mut B::Tensor,
     ) {
-        let choice = (&own.router, self.scales.as_ref());
-        ops.moe(x, choice, &mut own.routing, &self.experts, to);
+        let logits = (&own.router, self.per_expert.as_ref());
+        ops.moe(x, logits, &mut own.routing, &self.experts, to);
     }
 }

@@ -9,7 +9,7 @@ mod both;
 #[cfg(has = "delta")]
 mod delta;
 #[cfg(has = "experts")]
-mod experts;
+pub(crate) mod experts;
 mod loader;
 #[cfg(has = "mlp")]
 mod mlp;

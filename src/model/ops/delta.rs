@@ -1,4 +1,5 @@
-//! Gated DeltaNet: a causal convolution, then the gated delta rule on a state per value head.
+//! Recurrent mixers: a causal convolution, then the gated delta rule on a state per value head, or
+//! Mamba-2's.
 
 use super::{Batch, Dense, Device, Place};
 use crate::shapes;
@@ -6,7 +7,7 @@ use crate::target::STATES;
 use step::executor::DeviceError;
 use step::transfer::PIECE_ALIGN;
 
-/// Gated DeltaNet of one shape.
+/// Gated DeltaNet or Mamba-2 of one shape.
 pub trait Delta<D: shapes::Delta>: Dense {
     /// Convolution tail and matrix state of one layer for every slot.
     type State;
@@ -28,14 +29,14 @@ pub trait Delta<D: shapes::Delta>: Dense {
         Ok(self.state_at(Place { pool, at, stride }))
     }
 
-    /// Causal depthwise convolution and SiLU over each sequence's rows:
-    /// `out[t, c] = silu(sum_j w[c, j] x[t - (CONV - 1) + j, c])`. Inputs before the step's
-    /// first row come from the slot's convolution tail (zero at position 0), which is replaced by
-    /// the last `CONV - 1` inputs. `x, out [R, QKV]`, `w [QKV * CONV]`.
+    /// Causal depthwise convolution and SiLU over each sequence's rows, `w, bias` being the taps:
+    /// `out[t, c] = silu(bias[c] + sum_j w[c, j] x[t - (CONV - 1) + j, c])`. Inputs before the
+    /// step's first row come from the slot's convolution tail (zero at position 0), which is
+    /// replaced by the last `CONV - 1` inputs. `x, out [R, QKV]`, `w [QKV * CONV]`, `bias [QKV]`.
     fn conv_silu(
         &mut self,
         x: &Self::Tensor,
-        w: &Self::Vector,
+        taps: Taps<'_, Self>,
         state: &mut Self::State,
         batch: &Batch,
         out: &mut Self::Tensor,
@@ -46,7 +47,9 @@ pub trait Delta<D: shapes::Delta>: Dense {
     /// `q, k` scaled to unit length (`x * rsqrt(sum x^2 + 1e-6)`), `q /= sqrt(KEY_DIM)`,
     /// `S *= exp(-exp(a_log[h]) * softplus(a[r, h] + dt_bias[h]))`,
     /// `d = (v - S^T k) * sigmoid(b[r, h])`, `S += k d^T`, `out[r, h] = S^T q`.
-    /// `qkv [R, q | k | v]`, `b, a [R, VALUE_HEADS]`, `out [R, VALUES]`.
+    /// With `MAMBA` queries and keys are as they are, the decay is that, and with
+    /// `d = softplus(a[r, h] + dt_bias[h])`: `S += k (d v)^T`, `out[r, h] = S^T q + skip[h] v`.
+    /// `qkv [R, q | k | v]`, `b, a [R, VALUE_HEADS]`, `skip [VALUE_HEADS]`, `out [R, VALUES]`.
     /// The state of a row at position 0 starts at zero. Rows are taken one by one, or in cells as
     /// [`super::ONE_BY_ONE`] states.
     fn gated_delta(
@@ -57,8 +60,9 @@ pub trait Delta<D: shapes::Delta>: Dense {
         out: &mut Self::Tensor,
     );
 
-    /// Per head of `VALUE_DIM`, in place: `x = x * rsqrt(mean(x^2) + NORM_EPS) * w * silu(z)`.
-    /// `x, z [R, VALUES]`, `w [VALUE_DIM]`.
+    /// Per head of `VALUE_DIM`, in place: `x = x * rsqrt(mean(x^2) + NORM_EPS) * w * silu(z)`. With
+    /// `MAMBA` per `NORM` elements, gated first: `y = x * silu(z)`,
+    /// `x = y * rsqrt(mean(y^2) + NORM_EPS) * w`. `x, z [R, VALUES]`, `w [GAINS]`.
     fn gated_rms_norm(&mut self, x: &mut Self::Tensor, w: &Self::Vector, z: &Self::Tensor);
 
     /// `gated_rms_norm` of `x`, then `linear_add` of that. What is left in `x` is not specified.
@@ -93,19 +97,26 @@ pub trait Delta<D: shapes::Delta>: Dense {
             a,
             a_log: input.a_log,
             dt_bias: input.dt_bias,
+            skip: input.skip,
         };
         self.gated_delta(delta, state, batch, out);
         self.gated_rms_norm(out, input.norm, z);
     }
 }
 
+/// Weights of a convolution by channel, and its biases if it has some.
+pub type Taps<'a, B> = (&'a <B as Device>::Vector, Option<&'a <B as Device>::Vector>);
+
 /// Inputs of [`Delta::gated_delta`].
 pub struct GatedDelta<'a, B: Device + ?Sized> {
     pub qkv: &'a B::Tensor,
+    /// Of no meaning with `MAMBA`.
     pub b: &'a B::Tensor,
     pub a: &'a B::Tensor,
     pub a_log: &'a B::Vector,
     pub dt_bias: &'a B::Vector,
+    /// With `MAMBA` alone.
+    pub skip: Option<&'a B::Vector>,
 }
 
 /// Inputs of [`Delta::delta_net`].
@@ -114,8 +125,9 @@ pub struct DeltaNet<'a, B: Device + ?Sized> {
     pub z: &'a B::Tensor,
     pub b: &'a B::Tensor,
     pub a: &'a B::Tensor,
-    pub conv: &'a B::Vector,
+    pub conv: Taps<'a, B>,
     pub a_log: &'a B::Vector,
     pub dt_bias: &'a B::Vector,
+    pub skip: Option<&'a B::Vector>,
     pub norm: &'a B::Vector,
 }

@@ -70,6 +70,9 @@ pub trait Dense: Device {
     /// `logits [R, IDS]`.
     fn cap_logits(&mut self, logits: &mut Self::Tensor);
 
+    /// `x[i] = max(x[i], 0)^2`.
+    fn relu2(&mut self, x: &mut Self::Tensor);
+
     /// Ranks each row: `out[r]` is the ids of its `target::TOP_K` largest logits, descending, the
     /// lower id first on a tie; then these logits; then `sum_i exp(logits[r, i] - max(logits[r]))`,
     /// not a number if a logit is not finite. `logits [R, IDS]`, `out [R, RANKED]`.

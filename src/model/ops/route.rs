@@ -7,31 +7,30 @@ use step::executor::DeviceError;
 
 /// Experts of one shape.
 pub trait Route<E: shapes::Experts>: Device {
-    /// The experts of one layer, the shared one last: gate, up `[I, H]` and down `[H, I]` of each.
+    /// The experts of one layer, the shared one last: gate where there is one, up `[I, H]` and down
+    /// `[H, I]` of each.
     type Experts;
     /// Chosen experts and their weights for each row.
     type Routing;
 
-    /// Loads `(gate, up, down)` of each of the `ALL` experts, the shared one last.
+    /// Loads each of the `ALL` experts, the shared one last.
     ///
     /// # Errors
     /// `WeightsError` when the checkpoint cannot be read or holds a value that is not finite.
-    fn load_experts(
-        &mut self,
-        parts: &[[MatrixSource<'_>; 3]],
-    ) -> Result<Self::Experts, WeightsError>;
+    fn load_experts(&mut self, parts: &[ExpertSource<'_>]) -> Result<Self::Experts, WeightsError>;
 
     /// Storage for the routing of a step.
     fn routing(&self) -> Result<Self::Routing, DeviceError>;
 
-    /// Softmax over the `COUNT` routed experts, the `PER_TOKEN` most likely (lower index on a tie),
-    /// their weights scaled to sum 1 and then multiplied by their `scales`, if the shape is
-    /// `SCALED`; then the shared expert if there is one, its weight the sigmoid of the last logit.
-    /// `logits [R, LOGITS]`, `scales [COUNT]`.
+    /// Softmax over the `COUNT` routed experts, or with `SIGMOID` a sigmoid of each; the
+    /// `PER_TOKEN` with the largest of these, or with `SIGMOID` of their sums with `per_expert`
+    /// (lower index on a tie), their weights, without it, scaled to sum `WEIGHT_SCALE`, and with
+    /// `SCALED` multiplied by `per_expert`; then the shared expert if there is one, its weight the
+    /// sigmoid of the last logit. `logits [R, LOGITS]`, `per_expert [COUNT]`.
     fn route(
         &mut self,
         logits: &Self::Tensor,
-        scales: Option<&Self::Vector>,
+        per_expert: Option<&Self::Vector>,
         routing: &mut Self::Routing,
     );
 
@@ -51,17 +50,28 @@ pub trait Route<E: shapes::Experts>: Device {
         residual: &mut Self::Tensor,
     );
 
-    /// `route` by `(logits, scales)` into `routing`, then `experts`; what is left in `routing` is
+    /// `route` by `(logits, per_expert)` into `routing`, then `experts`; what is left in `routing` is
     /// not specified.
     fn moe(
         &mut self,
         x: &Self::Tensor,
-        (logits, scales): (&Self::Tensor, Option<&Self::Vector>),
+        (logits, per_expert): Logits<'_, Self>,
         routing: &mut Self::Routing,
         experts: &Self::Experts,
         residual: &mut Self::Tensor,
     ) {
-        self.route(logits, scales, routing);
+        self.route(logits, per_expert, routing);
         self.experts(x, routing, experts, residual);
     }
+}
+
+/// A router's logits, and their per_expert if there is one.
+pub type Logits<'a, B> = (&'a <B as Device>::Tensor, Option<&'a <B as Device>::Vector>);
+
+/// Matrices of an expert, to be read.
+#[derive(Clone)]
+pub struct ExpertSource<'a> {
+    /// Gate and up, or up alone.
+    pub inputs: Vec<MatrixSource<'a>>,
+    pub down: MatrixSource<'a>,
 }

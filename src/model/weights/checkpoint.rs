@@ -954,6 +954,10 @@ impl VectorSource<'_> {
             return self.unpacked(packed);
         }
         let mut values = self.checkpoint.read_all_floats(&self.weight.name())?;
+        let runs = self.weight.stretches(&(0..self.weight.stored()[0]));
+        if !runs.is_empty() {
+            values = in_order(&values, &runs);
+        }
         if matches!(self.weight.kind(), Kind::Vector { plus_one: true }) {
             values.iter_mut().for_each(|value| *value += 1.0);
         }
@@ -986,6 +990,14 @@ impl VectorSource<'_> {
         format::f32_values(&bytes, &mut values);
         Ok(values)
     }
+}
+
+/// Rows of a tensor in the order of the stretches, which are all of it.
+fn in_order(values: &[f32], stretches: &[Range<usize>]) -> Vec<f32> {
+    let rows: usize = stretches.iter().map(|stretch| stretch.len()).sum();
+    let width = values.len() / rows;
+    let part = |stretch: &Range<usize>| &values[stretch.start * width..stretch.end * width];
+    stretches.iter().flat_map(part).copied().collect()
 }
 
 fn read_header(file: &Source) -> Result<BTreeMap<String, TensorInfo>, WeightsError> {

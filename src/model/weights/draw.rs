@@ -33,12 +33,18 @@ const POPULARITY: f32 = 0.2;
 pub const LAYER_GROWTH: f32 = 0.09;
 /// Factor of the mixers' matrices that add it: with it a Gated DeltaNet adds 0.06.
 const MIXER_GAIN: f32 = 0.365;
+/// Another of Mamba-2, whose results are normed last.
+const MAMBA_GAIN: f32 = 0.25;
 /// Factor of the experts' matrices that add it: with it a token's experts add 0.03.
 const EXPERT_GAIN: f32 = 0.286;
 /// Weights of norms of what blocks add: with it a block adds 0.05.
 const ADDED_GAIN: f32 = 0.21;
 /// Another of experts that are clamped, whose activations are larger: to the up they add one.
 const CLAMPED_GAIN: f32 = 0.034;
+/// Another of experts without a gate, whose weights have a sum above 1.
+const RELU2_GAIN: f32 = 0.115;
+/// Largest correction of the scores of experts.
+const CORRECTION_SPREAD: f32 = 0.02;
 /// Standard deviation of logits, in units of `sqrt(2 ln VOCAB)`.
 const HEAD_SPREAD: f32 = 1.05;
 /// Norm weights are `-NORM_SPREAD .. NORM_SPREAD` around their centre.
@@ -161,6 +167,7 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
         Role::QueryNorm | Role::KeyNorm => Numbers::Bf16(stored(1.5)),
         // Half-lives of one token to some thousands.
         Role::GdnDecayRate => Numbers::Bf16(Range::around(1.4, 1.4)),
+        Role::Correction => Numbers::Bf16(Range::around(0.0, CORRECTION_SPREAD)),
         Role::GdnDecayBias => Numbers::Bf16(Range::around(-4.6, 2.3)),
         _ => return None,
     })
@@ -168,14 +175,13 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
 
 /// Factor of the matrices that add to the hidden state.
 fn gain(role: Role) -> f32 {
+    let activations = each_experts![E => <E as crate::shapes::Experts>::ACTIVATION];
+    let activation = activations.first().copied();
     match role {
+        Role::GdnOutput if Layout::whole().sites(Role::TimeStep).next().is_some() => MAMBA_GAIN,
         Role::Output | Role::GdnOutput => MIXER_GAIN,
-        Role::ExpertDown
-            if each_experts![E => <E as crate::shapes::Experts>::ACTIVATION]
-                .contains(&Activation::Clamped) =>
-        {
-            CLAMPED_GAIN
-        }
+        Role::ExpertDown if activation == Some(Activation::Clamped) => CLAMPED_GAIN,
+        Role::ExpertDown | Role::MlpDown if activation == Some(Activation::Relu2) => RELU2_GAIN,
         Role::ExpertDown | Role::SharedDown | Role::MlpDown => EXPERT_GAIN,
         _ => 1.0,
     }

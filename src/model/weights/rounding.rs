@@ -191,7 +191,7 @@ fn fp8_scale<'a>(block: impl Iterator<Item = &'a [f32]> + Clone) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cpu::random::Random;
+    use crate::backend::cpu::testing::Random;
     use crate::weights::format::E2M1;
     use crate::weights::{Bits, Global, Stored};
 

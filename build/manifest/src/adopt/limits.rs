@@ -65,7 +65,7 @@ impl Usual {
 /// Whether the model has recurrent states, of which some are kept, or windowed pages.
 fn keeps_snapshots(model: &Model) -> bool {
     let has = |mixer| model.layers.period.contains(&mixer);
-    has(Mixer::Gdn) || has(Mixer::Sliding) && has(Mixer::Attention)
+    model.recurrence().is_some() || has(Mixer::Sliding) && has(Mixer::Attention)
 }
 
 /// Tokens of whole pages.

@@ -10,8 +10,8 @@ use crate::check::largest;
 use crate::config::{FACTOR, FAST, HIGH, KIND, LOW, ORIGINAL, SLOW};
 use crate::family::{AttentionWords, FeedForward, MLP, Mixers, SLIDING, Scale, Traits, WINDOW};
 use crate::schema::model::{
-    self as schema, Attention, Family, Gdn, Layers, Mixer, Mlp, Model, Moe, Mtp, RopeScaling,
-    Sampling, Yarn,
+    Attention, Family, FeedForward as Part, Gdn, Layers, Mamba, Mixer, Mlp, Model, Moe, Mtp,
+    RopeScaling, Sampling, Yarn,
 };
 
 /// Licence of weights that nobody has looked at yet, as an identifier of SPDX.
@@ -62,12 +62,12 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
         "must be true or false",
         Value::as_bool,
     );
-    let norm_eps = words.number(&["/rms_norm_eps"]);
+    let norm_eps = words.number(&["/rms_norm_eps", "/layer_norm_epsilon"]);
     let positions = words.between(&["/max_position_embeddings"], PAGE..=largest::POSITIONS);
     let layers = layers(words, traits);
     let full = attention(words, traits, traits.attention, hidden);
     let sliding = sliding(words, traits, hidden);
-    let gdn = gdn(words, traits);
+    let (gdn, mamba) = (gdn(words, traits), mamba(words, traits));
     let both = both(words, traits);
     let (mlp, moe) = (mlp(words, traits), moe(words, traits, both));
     let mtp = mtp(words, traits, predicts);
@@ -90,12 +90,13 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
         query_pre_attn_scalar: scale?,
         logit_cap: cap?,
         layers: Layers {
-            feed_forward: Vec::from_iter(both?.then_some(schema::FeedForward::Both)),
+            feed_forward: Vec::from_iter(both?.then_some(Part::Both)),
             ..layers?
         },
         attention: full?,
         sliding: sliding?,
         gdn: gdn?,
+        mamba: mamba?,
         moe: moe?,
         mlp: mlp?,
         mtp: mtp?,
@@ -114,10 +115,13 @@ fn scale(words: &mut Words, traits: &Traits) -> Read<Option<u64>> {
 }
 
 fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {
+    if traits.mixers == Mixers::Mamba {
+        return blocks(words);
+    }
     let count = words.count("/num_hidden_layers", largest::LAYERS);
     let mixers = match traits.mixers {
         Mixers::Attention => Ok(vec![Mixer::Attention]),
-        Mixers::Hybrid | Mixers::Sliding | Mixers::Windowed => mixers(words, count),
+        Mixers::Hybrid | Mixers::Sliding | Mixers::Windowed | Mixers::Mamba => mixers(words, count),
     };
     let (count, mixers) = (count? as usize, mixers?);
     Ok(Layers {
@@ -125,6 +129,32 @@ fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {
         period: shortest(&mixers, count),
         feed_forward: Vec::new(),
     })
+}
+
+/// Layers of one block each, a letter of a text.
+fn blocks(words: &mut Words) -> Read<Layers> {
+    let rule = "must have an M (Mamba-2), * (attention) or E (experts) for each layer";
+    let blocks = words.required(&["/hybrid_override_pattern"], rule, |value| {
+        let letters = value.as_str()?.chars();
+        let blocks: Option<Vec<_>> = letters.map(block).collect();
+        blocks.filter(|blocks| (1..=largest::LAYERS as usize).contains(&blocks.len()))
+    })?;
+    let count = blocks.len();
+    let (period, feed_forward) = blocks.into_iter().unzip();
+    Ok(Layers {
+        count,
+        period,
+        feed_forward,
+    })
+}
+
+fn block(letter: char) -> Option<(Mixer, Part)> {
+    match letter {
+        'M' => Some((Mixer::Mamba, Part::None)),
+        '*' => Some((Mixer::Attention, Part::None)),
+        'E' => Some((Mixer::None, Part::Moe)),
+        _ => None,
+    }
 }
 
 /// The mixer of each layer: listed, or attention behind every so many.
@@ -183,6 +213,19 @@ fn attention(
     let pointer = its.head_dim.pointers[0];
     let stated = words.whole(pointer, 1..=largest::HEAD_DIM);
     let head_dim = head_dim(words, traits, (pointer, stated), [hidden, heads]);
+    if !traits.rotary {
+        return Ok(Attention {
+            heads: heads?,
+            kv_heads: kv_heads?,
+            head_dim: head_dim?,
+            rotary_dim: 0,
+            turned_pairs: None,
+            window: None,
+            rope_theta: 0.0,
+            rope_scaling: None,
+            yarn: None,
+        });
+    }
     let rotary_dim = rotary_dim(words, traits, its, head_dim);
     let kind = its.rope_theta.pointers[0].replace("rope_theta", "rope_type");
     let kind = words.optional(&[&kind], "must be a text", text)?;
@@ -255,7 +298,7 @@ fn rotary_dim(
     let share = |value: &Value| positive(value).filter(|share| *share <= 1.0);
     let share = match traits.mixers {
         Mixers::Hybrid => words.required(pointers, rule, share)?,
-        Mixers::Attention | Mixers::Sliding | Mixers::Windowed => {
+        Mixers::Attention | Mixers::Sliding | Mixers::Windowed | Mixers::Mamba => {
             words.optional(pointers, rule, share)?.unwrap_or(1.0)
         }
     };
@@ -314,6 +357,24 @@ fn gdn(words: &mut Words, traits: &Traits) -> Read<Option<Gdn>> {
     }))
 }
 
+fn mamba(words: &mut Words, traits: &Traits) -> Read<Option<Mamba>> {
+    if traits.mixers != Mixers::Mamba {
+        return Ok(None);
+    }
+    let heads = words.count("/mamba_num_heads", largest::HEADS);
+    let head_dim = words.count("/mamba_head_dim", largest::HEAD_DIM);
+    let groups = words.count("/n_groups", largest::HEADS);
+    let state_dim = words.count("/ssm_state_size", largest::HEAD_DIM);
+    let conv_kernel = words.count("/conv_kernel", largest::TAPS);
+    Ok(Some(Mamba {
+        heads: heads?,
+        head_dim: head_dim?,
+        groups: groups?,
+        state_dim: state_dim?,
+        conv_kernel: conv_kernel?,
+    }))
+}
+
 fn mlp(words: &mut Words, traits: &Traits) -> Read<Option<Mlp>> {
     if traits.feed_forward != FeedForward::Mlp {
         return Ok(None);
@@ -337,11 +398,16 @@ fn moe(words: &mut Words, traits: &Traits, both: Read<bool>) -> Read<Option<Moe>
     let chosen = words.count(traits.chosen, largest::EXPERTS);
     let intermediate = words.count(traits.words.intermediate, largest::WIDTH);
     let shared = shared(words, traits);
+    let scale = match traits.feed_forward {
+        FeedForward::ExpertBeside => Some(words.number(&["/routed_scaling_factor"])?),
+        _ => None,
+    };
     Ok(Some(Moe {
         experts: experts?,
         experts_per_token: chosen?,
         intermediate: intermediate?,
         shared_intermediate: shared?,
+        scale,
     }))
 }
 
@@ -350,6 +416,10 @@ fn shared(words: &mut Words, traits: &Traits) -> Read<Option<u64>> {
         FeedForward::SharedExpert => {
             let width = words.count("/shared_expert_intermediate_size", largest::WIDTH)?;
             Ok(Some(width))
+        }
+        FeedForward::ExpertBeside => {
+            let pointer = "/moe_shared_expert_intermediate_size";
+            Ok(Some(words.count(pointer, largest::WIDTH)?))
         }
         FeedForward::Mlp | FeedForward::Experts => Ok(None),
     }

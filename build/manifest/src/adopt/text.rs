@@ -4,7 +4,9 @@ use std::fmt::{Display, Write};
 
 use super::rules::Rule;
 use crate::schema::leaf::{Limits, Steps};
-use crate::schema::model::{Attention, Checkpoint, Gdn, Layers, Mixer, Mlp, Model, Moe};
+use crate::schema::model::{
+    Attention, Checkpoint, FeedForward, Gdn, Layers, Mamba, Mixer, Mlp, Model, Moe,
+};
 
 /// Digits from which on they are grouped.
 const GROUPED: usize = 5;
@@ -97,6 +99,7 @@ pub(super) fn model(model: &Model, stops: &[u64]) -> String {
     let sliding = model.sliding.iter();
     sliding.for_each(|each| attention(&mut lines, "sliding", each));
     model.gdn.iter().for_each(|each| gdn(&mut lines, each));
+    model.mamba.iter().for_each(|each| mamba(&mut lines, each));
     model.moe.iter().for_each(|each| moe(&mut lines, each));
     model.mlp.iter().for_each(|each| mlp(&mut lines, each));
     if model.mtp.layers > 0 {
@@ -127,6 +130,7 @@ fn layers(lines: &mut Lines, layers: &Layers) {
     if layers.period != [Mixer::Attention] {
         let names = layers.period.iter().map(|mixer| match mixer {
             Mixer::Gdn => "\"gdn\"",
+            Mixer::Mamba => "\"mamba\"",
             Mixer::Attention => "\"attention\"",
             Mixer::Sliding => "\"sliding\"",
             Mixer::None => "\"none\"",
@@ -134,9 +138,15 @@ fn layers(lines: &mut Lines, layers: &Layers) {
         let names: Vec<&str> = names.collect();
         lines.set("period", format!("[{}]", names.join(", ")));
     }
-    let both: Vec<_> = layers.feed_forward.iter().map(|_| "both").collect();
-    if !both.is_empty() {
-        lines.set("feed_forward", format!("{both:?}"));
+    if !layers.feed_forward.is_empty() {
+        let names = layers.feed_forward.iter().map(|part| match part {
+            FeedForward::Mlp => "\"mlp\"",
+            FeedForward::Moe => "\"moe\"",
+            FeedForward::Both => "\"both\"",
+            FeedForward::None => "\"none\"",
+        });
+        let names: Vec<&str> = names.collect();
+        lines.set("feed_forward", format!("[{}]", names.join(", ")));
     }
 }
 
@@ -145,14 +155,18 @@ fn attention(lines: &mut Lines, table: &str, attention: &Attention) {
     lines.count("heads", attention.heads);
     lines.count("kv_heads", attention.kv_heads);
     lines.count("head_dim", attention.head_dim);
-    lines.count("rotary_dim", attention.rotary_dim);
+    if attention.rotary_dim > 0 {
+        lines.count("rotary_dim", attention.rotary_dim);
+    }
     let turned = attention.turned_pairs.iter();
     turned.for_each(|pairs| lines.count("turned_pairs", *pairs));
     attention
         .window
         .iter()
         .for_each(|window| lines.count("window", *window));
-    lines.real("rope_theta", attention.rope_theta);
+    if attention.rope_theta > 0.0 {
+        lines.real("rope_theta", attention.rope_theta);
+    }
     if let Some(scaling) = &attention.rope_scaling {
         lines.table(&format!("{table}.rope_scaling"));
         lines.real("factor", scaling.factor);
@@ -178,6 +192,15 @@ fn gdn(lines: &mut Lines, gdn: &Gdn) {
     lines.count("conv_kernel", gdn.conv_kernel);
 }
 
+fn mamba(lines: &mut Lines, mamba: &Mamba) {
+    lines.table("mamba");
+    lines.count("heads", mamba.heads);
+    lines.count("head_dim", mamba.head_dim);
+    lines.count("groups", mamba.groups);
+    lines.count("state_dim", mamba.state_dim);
+    lines.count("conv_kernel", mamba.conv_kernel);
+}
+
 fn moe(lines: &mut Lines, moe: &Moe) {
     lines.table("moe");
     lines.count("experts", moe.experts);
@@ -186,6 +209,9 @@ fn moe(lines: &mut Lines, moe: &Moe) {
     if let Some(shared) = moe.shared_intermediate {
         lines.count("shared_intermediate", shared);
     }
+    moe.scale
+        .iter()
+        .for_each(|scale| lines.real("scale", *scale));
 }
 
 fn mlp(lines: &mut Lines, mlp: &Mlp) {

@@ -357,7 +357,7 @@ const REFUSED: [(&str, &str, &str, &str); 18] = [
         "qwen3_5-4",
         "value_heads = 3",
         "value_heads = 5",
-        "gdn.value_heads = 5: must be at most four times gdn.key_heads",
+        "gdn.value_heads = 5: must be one, three or an even number",
     ),
     (
         "qwen3_5-4",

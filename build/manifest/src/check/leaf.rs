@@ -252,7 +252,9 @@ impl File {
             self.rule(pad.is_power_of_two(), key, pad, rule)?;
         }
         let blocks = [Format::Fp8Block128, Format::Fp8Tensor];
-        let plain = row.resident().is_none_or(|format| !blocks.contains(&format));
+        let plain = row
+            .resident()
+            .is_none_or(|format| !blocks.contains(&format));
         let rule = format!("is for matrices of no fp8, and {} is one", row.name);
         let whole = plain && row.role != Role::Fusion;
         pads.zip(target.pads())

@@ -6,8 +6,8 @@ use super::{File, Rule, largest};
 use crate::family::{FeedForward, Mixers, Scale};
 use crate::kernels::{PANEL_ROWS, TOP_K};
 use crate::schema::model::{
-    self as schema, AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Mixer, Model, Moe, Mtp,
-    Sampling, StackedIn, Vision,
+    self as schema, AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Mamba, Mixer, Model,
+    Moe, Mtp, Sampling, StackedIn, Vision,
 };
 use crate::table::Format;
 use crate::target::Target;
@@ -36,6 +36,7 @@ impl File {
         let eps = model.norm_eps;
         let range = (NORM_EPS_LEAST..=largest::NORM_EPS).contains(&eps);
         let (gdn, moe) = (model.gdn.as_ref(), model.moe.as_ref());
+        let mamba = model.mamba.as_ref();
         let (mlp, vision) = (model.mlp.as_ref(), model.vision.as_ref());
         let (sliding, scalar) = (model.sliding.as_ref(), model.query_pre_attn_scalar);
         let (chat, cap) = (model.chat.as_ref(), model.logit_cap.unwrap_or(1.0));
@@ -61,6 +62,7 @@ impl File {
             sliding.map_or(Ok(()), |sliding| self.attention_rules("sliding", sliding)),
             self.rotary_rules(model),
             gdn.map_or(Ok(()), |gdn| self.gdn_rules(gdn)),
+            mamba.map_or(Ok(()), |mamba| self.mamba_rules(mamba)),
             moe.map_or(Ok(()), |moe| self.moe_rules(moe)),
             mlp.map_or(Ok(()), |mlp| {
                 self.count("mlp.intermediate", mlp.intermediate, largest::WIDTH)
@@ -85,14 +87,18 @@ impl File {
     fn family_rules(&self, model: &Model) -> Rule {
         let traits = model.family.traits();
         let hybrid = traits.mixers == Mixers::Hybrid;
+        let mamba = traits.mixers == Mixers::Mamba;
+        let beside = traits.feed_forward == FeedForward::ExpertBeside;
         let sliding = traits.mixers.slide();
         let shaped = traits.mixers == Mixers::Sliding;
         let windowed = model.attention.window.is_some();
         let parts = model.feed_forward();
         let both = parts.contains(&schema::FeedForward::Both);
         let shared = model.moe.as_ref().map(|moe| moe.shared_intermediate);
+        let scale = model.moe.as_ref().and_then(|moe| moe.scale);
         let attends = model.layers.period.contains(&Mixer::Attention);
         let recurs = model.layers.period.contains(&Mixer::Gdn);
+        let mixes = model.layers.period.contains(&Mixer::Mamba);
         let slides = model.layers.period.contains(&Mixer::Sliding);
         let window = model.sliding.as_ref().and_then(|sliding| sliding.window);
         let scaling = |attention: &Attention| attention.rope_scaling.is_some();
@@ -100,6 +106,17 @@ impl File {
         let prediction = (model.mtp.layers > 0).then_some(());
         for (key, stated, has) in [
             ("gdn", model.gdn.is_some(), hybrid),
+            ("mamba", model.mamba.is_some(), mamba),
+            (
+                "attention.rotary_dim",
+                model.attention.rotary_dim > 0,
+                traits.rotary,
+            ),
+            (
+                "attention.rope_theta",
+                model.attention.rope_theta != 0.0,
+                model.attention.rope_theta != 0.0 && traits.rotary,
+            ),
             (
                 "moe",
                 model.moe.is_some(),
@@ -113,8 +130,9 @@ impl File {
             (
                 "moe.shared_intermediate",
                 shared.flatten().is_some(),
-                traits.feed_forward == FeedForward::SharedExpert,
+                beside || traits.feed_forward == FeedForward::SharedExpert,
             ),
+            ("moe.scale", scale.is_some(), beside),
             (
                 "query_pre_attn_scalar",
                 model.query_pre_attn_scalar.is_some(),
@@ -130,6 +148,7 @@ impl File {
                 scaling(&model.attention) && !sliding,
             ),
             ("layers.period", recurs, hybrid && recurs),
+            ("layers.period", mixes, mamba && mixes),
             ("layers.period", slides, sliding),
             ("mtp", prediction.is_some(), hybrid && prediction.is_some()),
         ] {
@@ -156,13 +175,18 @@ impl File {
             traits.mixers == Mixers::Sliding && !traits.sandwiched,
             traits.feed_forward.usual(),
         );
-        let dense = usual == schema::FeedForward::Moe;
+        let alone = traits.mixers == Mixers::Mamba;
+        let other = match (alone, usual) {
+            (true, _) => none,
+            (false, schema::FeedForward::Moe) => schema::FeedForward::Mlp,
+            (false, usual) => usual,
+        };
         let is_known = |part: &schema::FeedForward| {
             let beside = traits.both && *part == schema::FeedForward::Both;
-            any || beside || *part == usual || (dense && *part == schema::FeedForward::Mlp)
+            any || beside || *part == usual || *part == other
         };
         let rule = format!("family = {:?} has no such layers", traits.name);
-        let mixes = any || !period.contains(&Mixer::None);
+        let mixes = any || alone || !period.contains(&Mixer::None);
         self.rule(mixes, "layers.period", format!("{period:?}"), &rule)?;
         let (key, parts) = ("layers.feed_forward", format!("{feed_forward:?}"));
         self.rule(feed_forward.iter().all(is_known), key, &parts, &rule)?;
@@ -177,7 +201,7 @@ impl File {
     /// The part of a head that turns, which some families choose.
     fn rotary_rules(&self, model: &Model) -> Rule {
         let traits = model.family.traits();
-        if traits.mixers == Mixers::Hybrid {
+        if traits.mixers == Mixers::Hybrid || !traits.rotary {
             return Ok(());
         }
         let whole = |table: &str, attention: &Attention| {
@@ -237,6 +261,10 @@ impl File {
         let groups = kv_heads > 0 && heads.is_multiple_of(kv_heads);
         let rule = format!("must divide {table}.heads = {heads}");
         self.rule(groups, &key("kv_heads"), kv_heads, &rule)?;
+        self.count(&key("window"), window.unwrap_or(1), largest::POSITIONS)?;
+        if (rotary_dim, rope_theta) == (0, 0.0) {
+            return Ok(());
+        }
         let even = rotary_dim.is_multiple_of(2) && (2..=head_dim).contains(&rotary_dim);
         let rule = format!("must be even, 2 ..= {table}.head_dim = {head_dim}");
         self.rule(even, &key("rotary_dim"), rotary_dim, &rule)?;
@@ -245,7 +273,6 @@ impl File {
         let turned = turned_pairs.unwrap_or(pairs);
         let range = (1..=pairs).contains(&turned);
         self.rule(range, &key("turned_pairs"), turned, &rule)?;
-        self.count(&key("window"), window.unwrap_or(1), largest::POSITIONS)?;
         let range = rope_theta > 1.0 && rope_theta <= largest::ROPE_THETA;
         let rule = "must be above 1 and at most 1e12";
         self.rule(range, &key("rope_theta"), rope_theta, rule)?;
@@ -306,7 +333,29 @@ impl File {
         self.within("gdn.conv_kernel", conv_kernel, 2..=largest::TAPS)
     }
 
+    fn mamba_rules(&self, mamba: &Mamba) -> Rule {
+        let Mamba {
+            heads,
+            head_dim,
+            groups,
+            state_dim,
+            conv_kernel,
+        } = *mamba;
+        self.count("mamba.heads", heads, largest::HEADS)?;
+        self.count("mamba.head_dim", head_dim, largest::HEAD_DIM)?;
+        self.count("mamba.groups", groups, largest::HEADS)?;
+        self.count("mamba.state_dim", state_dim, largest::HEAD_DIM)?;
+        let whole = heads.is_multiple_of(groups);
+        let rule = format!("must be a multiple of mamba.groups = {groups}");
+        self.rule(whole, "mamba.heads", heads, &rule)?;
+        self.within("mamba.conv_kernel", conv_kernel, 2..=largest::TAPS)
+    }
+
     fn moe_rules(&self, moe: &Moe) -> Rule {
+        let scale = moe.scale.unwrap_or(1.0);
+        let range = scale as f32 > 0.0 && scale <= largest::SCALING;
+        let rule = format!("must be above 0 and at most {}", largest::SCALING);
+        self.rule(range, "moe.scale", scale, &rule)?;
         self.count("moe.experts", moe.experts, largest::EXPERTS)?;
         let (chosen, experts) = (moe.experts_per_token, moe.experts);
         let rule = format!("must be 1 ..= moe.experts = {experts}");

@@ -33,6 +33,9 @@ pub enum Family {
     /// Attention with sinks, over a window in some layers, and experts; matrices have biases.
     #[serde(rename = "gpt_oss")]
     GptOss,
+    /// Mamba-2, attention or experts alone in each layer.
+    #[serde(rename = "nemotron_h")]
+    NemotronH,
     /// Attention with normed heads and experts.
     #[serde(rename = "qwen3_moe")]
     Qwen3Moe,
@@ -53,6 +56,8 @@ pub enum Family {
 pub enum Mixer {
     /// Gated DeltaNet.
     Gdn,
+    /// Mamba-2.
+    Mamba,
     /// Attention over all positions.
     Attention,
     /// Attention over a window of positions.
@@ -133,6 +138,8 @@ pub struct Model {
     pub sliding: Option<Attention>,
     /// Gated DeltaNet layers, in families that have them.
     pub gdn: Option<Gdn>,
+    /// Mamba-2 layers, in families that have them.
+    pub mamba: Option<Mamba>,
     /// Mixture of experts, in models with layers that have one.
     pub moe: Option<Moe>,
     /// MLP, in models with layers that have one.
@@ -170,9 +177,15 @@ impl Model {
         self.layers.repeated(&self.feed_forward())
     }
 
-    /// The dimensions of Gated DeltaNet; zeros in a model without it.
+    /// The dimensions of the recurrent mixer; zeros in a model without one.
     pub(crate) fn gdn(&self) -> Gdn {
-        self.gdn.clone().unwrap_or_default()
+        self.recurrence().unwrap_or_default()
+    }
+
+    /// The dimensions of the recurrent mixer, those of Mamba-2 in the words of Gated DeltaNet.
+    pub(crate) fn recurrence(&self) -> Option<Gdn> {
+        let mamba = || self.mamba.as_ref().map(Mamba::recurrence);
+        self.gdn.clone().or_else(mamba)
     }
 
     /// The dimensions of the mixture of experts; zeros in a model without one.
@@ -219,6 +232,14 @@ fn is_attention_alone(period: &[Mixer]) -> bool {
     period == [Mixer::Attention]
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+fn is_nothing(number: &f64) -> bool {
+    *number == 0.0
+}
+
 /// Grouped-query attention of one shape.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -229,14 +250,17 @@ pub struct Attention {
     pub kv_heads: u64,
     /// Elements of a head.
     pub head_dim: u64,
-    /// Leading elements of a head that RoPE turns, even, 2 at least and `head_dim` at most.
+    /// Leading elements of a head that RoPE turns, even, 2 at least and `head_dim` at most; absent
+    /// in families whose attention knows no positions.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub rotary_dim: u64,
     /// Pairs that turn of those that RoPE may, the first ones; absent: all.
     pub turned_pairs: Option<u64>,
     /// Positions that a query sees, its own the last, in `[sliding]`, or in `[attention]` of
     /// families whose layers differ in nothing else; absent: all up to its own.
     pub window: Option<u64>,
-    /// RoPE base, above 1.
+    /// RoPE base, above 1; absent as `rotary_dim` is.
+    #[serde(default, skip_serializing_if = "is_nothing")]
     pub rope_theta: f64,
     /// Change of frequencies for long contexts; absent: none.
     pub rope_scaling: Option<RopeScaling>,
@@ -321,6 +345,35 @@ impl Gdn {
     }
 }
 
+/// Mamba-2 dimensions.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mamba {
+    /// Heads, a multiple of `groups`.
+    pub heads: u64,
+    /// Elements of a head.
+    pub head_dim: u64,
+    /// Groups of heads that read and write their states by the same `B` and `C`, at least 1.
+    pub groups: u64,
+    /// Elements of `B` and of `C`.
+    pub state_dim: u64,
+    /// Taps of the causal convolution, at least 2.
+    pub conv_kernel: u64,
+}
+
+impl Mamba {
+    /// As Gated DeltaNet would say it: `B` are keys, `C` queries.
+    pub(crate) fn recurrence(&self) -> Gdn {
+        Gdn {
+            key_heads: self.groups,
+            value_heads: self.heads,
+            key_dim: self.state_dim,
+            value_dim: self.head_dim,
+            conv_kernel: self.conv_kernel,
+        }
+    }
+}
+
 /// A gated MLP.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -341,6 +394,8 @@ pub struct Moe {
     pub intermediate: u64,
     /// Inner width of the shared expert, in families that have one.
     pub shared_intermediate: Option<u64>,
+    /// Factor of the weights of routed experts, in families whose routers are sigmoids.
+    pub scale: Option<f64>,
 }
 
 impl Moe {

@@ -1,13 +1,13 @@
-//! Gated DeltaNet: convolution tail and recurrent state, row by row.
+//! Recurrent mixers: convolution tail and recurrent state, row by row.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::ops::{Batch, Delta, GatedDelta, Place, Span};
+use crate::ops::{Batch, Delta, GatedDelta, Place, Span, Taps};
 use crate::shapes;
 use step::executor::Slot;
 
-use super::elementwise::gated_rms_norm;
+use super::elementwise::{gate, gated_rms_norm, norm};
 use super::lanes::{LANES, Lanes, exp, sigmoid, silu};
 use super::pieces::{Part, Pieces, Starts};
 use super::pool::Pool;
@@ -87,13 +87,13 @@ impl<D: shapes::Delta> Delta<D> for Cpu {
     fn conv_silu(
         &mut self,
         x: &Tensor,
-        w: &Vec<f32>,
+        taps: Taps<'_, Cpu>,
         state: &mut State<D>,
         batch: &Batch,
         out: &mut Tensor,
     ) {
         out.shape(x.rows, x.width).copy_from_slice(&x.values);
-        conv_silu(&mut self.pool, out, w, state, batch);
+        conv_silu(&mut self.pool, out, taps, state, batch);
     }
 
     fn gated_delta(
@@ -108,6 +108,12 @@ impl<D: shapes::Delta> Delta<D> for Cpu {
 
     fn gated_rms_norm(&mut self, x: &mut Tensor, w: &Vec<f32>, z: &Tensor) {
         for (row, x) in x.rows_mut().enumerate() {
+            if D::MAMBA {
+                gate(x, z.row(row));
+                let groups = x.chunks_exact_mut(D::NORM).zip(w.chunks_exact(D::NORM));
+                groups.for_each(|(x, w)| norm(x, w));
+                continue;
+            }
             let heads = x.chunks_exact_mut(D::VALUE_DIM);
             for (x, z) in heads.zip(z.row(row).chunks_exact(D::VALUE_DIM)) {
                 gated_rms_norm(x, w, z);
@@ -119,9 +125,9 @@ impl<D: shapes::Delta> Delta<D> for Cpu {
 /// Queries, keys and gates of a step, ready for the recurrence.
 #[derive(Default)]
 pub struct Scratch {
-    /// `[row][KEYS]`, unit length times `1 / sqrt(KEY_DIM)`.
+    /// `[row][KEYS]`, of unit length times `1 / sqrt(KEY_DIM)`, or as they are.
     queries: Vec<f32>,
-    /// `[row][KEYS]`, unit length.
+    /// `[row][KEYS]`, of unit length, or as they are.
     keys: Vec<f32>,
     /// `[row][VALUE_HEADS]` of (factor on the state, weight of the update).
     gates: Vec<(f32, f32)>,
@@ -131,7 +137,7 @@ pub struct Scratch {
 fn conv_silu<D: shapes::Delta>(
     pool: &mut Pool,
     x: &mut Tensor,
-    w: &[f32],
+    (w, bias): Taps<'_, Cpu>,
     state: &mut State<D>,
     batch: &Batch,
 ) {
@@ -148,11 +154,14 @@ fn conv_silu<D: shapes::Delta>(
         for group in groups {
             let channels = group * LANES..D::QKV.min((group + 1) * LANES);
             let taps = taps::<D>(w, channels.start, channels.len());
+            let bias = bias.map_or(Lanes::ZERO, |bias| {
+                Lanes::load_part(&bias[channels.clone()])
+            });
             for span in batch.spans() {
                 let channels = channels.clone();
                 // SAFETY: each group of channels belongs to one task.
                 let column = unsafe { Column::<D>::new(&values, &states, batch, span, channels) };
-                column.convolve(&taps);
+                column.convolve(&taps, bias);
             }
         }
     });
@@ -200,7 +209,7 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
         }
     }
 
-    fn convolve(&self, taps: &[Lanes; CONV_MAX]) {
+    fn convolve(&self, taps: &[Lanes; CONV_MAX], bias: Lanes) {
         let rows = self.span.rows.len();
         let states = self.span.states;
         let tail: [Lanes; TAIL_MAX] = std::array::from_fn(|index| match self.span.start {
@@ -222,7 +231,7 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
         }
         // Backwards, because a row's output takes the place of its input.
         for row in (0..rows).rev() {
-            let mut sum = Lanes::ZERO;
+            let mut sum = bias;
             for (tap, weights) in taps[..D::CONV].iter().enumerate() {
                 sum = sum.add(weights.mul(input(row + tap)));
             }
@@ -265,6 +274,7 @@ fn gated_delta<D: shapes::Delta>(
     let spans = batch.spans();
     let longest = spans.iter().map(|span| span.rows.len()).max().unwrap_or(0);
     let (scratch, values) = (&*scratch, &input.qkv.values);
+    let skip = input.skip.map_or(&[][..], |skip| skip);
     let out = Shared::new(&mut out.values);
     let mut elements = state.part.write();
     let all = States {
@@ -283,6 +293,7 @@ fn gated_delta<D: shapes::Delta>(
                     scratch,
                     values,
                     state,
+                    skip: skip.get(head).copied().unwrap_or(0.0),
                     rows,
                     head,
                     out: &out,
@@ -346,6 +357,11 @@ impl Scratch {
         self.keys.clear();
         self.gates.clear();
         for row in input.qkv.values.chunks_exact(D::QKV) {
+            if D::MAMBA {
+                self.queries.extend(&row[..D::KEYS]);
+                self.keys.extend(&row[D::KEYS..2 * D::KEYS]);
+                continue;
+            }
             let scale = 1.0 / (D::KEY_DIM as f32).sqrt();
             append_unit(&row[..D::KEYS], D::KEY_DIM, scale, &mut self.queries);
             let keys = &row[D::KEYS..2 * D::KEYS];
@@ -353,8 +369,10 @@ impl Scratch {
         }
         for (index, (&a, &b)) in input.a.values.iter().zip(&input.b.values).enumerate() {
             let head = index % D::VALUE_HEADS;
-            let rate = exp(input.a_log[head]) * softplus(a + input.dt_bias[head]);
-            self.gates.push((exp(-rate), sigmoid(b)));
+            let step = softplus(a + input.dt_bias[head]);
+            let weight = if D::MAMBA { step } else { sigmoid(b) };
+            self.gates
+                .push((exp(-exp(input.a_log[head]) * step), weight));
         }
     }
 }
@@ -382,6 +400,8 @@ struct Recurrence<'a, D> {
     values: &'a [f32],
     /// `[column group][key dim][16 columns]`.
     state: &'a mut [f32],
+    /// Factor of the values in the result; 0 with Gated DeltaNet.
+    skip: f32,
     /// Rows of the step.
     rows: Range<usize>,
     head: usize,
@@ -427,7 +447,11 @@ impl<D: shapes::Delta> Recurrence<'_, D> {
             // SAFETY: the rows and this head belong to this task.
             let out = unsafe { self.out.range(out..out + D::VALUE_DIM) };
             let parts = out.chunks_mut(LANES).skip(first);
-            for (out, result) in parts.zip(step.apply::<V, G>(state.as_chunks_mut().0, value)) {
+            let results = match D::MAMBA {
+                false => step.apply::<V, G>(state.as_chunks_mut().0, value),
+                true => step.apply_whole::<V, G>(state.as_chunks_mut().0, value, self.skip),
+            };
+            for (out, result) in parts.zip(results) {
                 result.lanes().store(out);
             }
         }
@@ -443,6 +467,30 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
+    /// The rule of Mamba-2: as `apply`, but that nothing is taken off the value.
+    #[inline(always)]
+    fn apply_whole<V: Vector, const G: usize>(
+        &self,
+        state: &mut [[f32; LANES]],
+        value: [Lanes; G],
+        skip: f32,
+    ) -> [V; G] {
+        let (key_dim, decay) = (self.key.len(), V::splat(self.gates.0));
+        let scaled = |value: Lanes, factor| V::load(&value.map(|value| value * factor).0);
+        let update: [V; G] = std::array::from_fn(|g| scaled(value[g], self.gates.1));
+        let mut out = [V::splat(0.0); G];
+        for (dim, (&key, &query)) in self.key.iter().zip(self.query).enumerate() {
+            for (g, out) in out.iter_mut().enumerate() {
+                let state = &mut state[g * key_dim + dim];
+                let decayed = V::load(state).mul(decay);
+                let updated = decayed.add(update[g].mul(V::splat(key)));
+                *state = updated.lanes().0;
+                *out = out.add(updated.mul(V::splat(query)));
+            }
+        }
+        std::array::from_fn(|g| out[g].add(scaled(value[g], skip)))
+    }
+
     /// Updates `G` column groups; returns their outputs.
     #[inline(always)]
     fn apply<V: Vector, const G: usize>(

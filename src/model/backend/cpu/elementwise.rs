@@ -47,6 +47,21 @@ pub fn gated_rms_norm(x: &mut [f32], w: &[f32], z: &[f32]) {
     }
 }
 
+/// `x = x * inverse_rms(x) * w`.
+pub fn norm(x: &mut [f32], w: &[f32]) {
+    let scale = inverse_rms(x);
+    x.iter_mut().zip(w).for_each(|(x, w)| *x *= scale * w);
+}
+
+/// `x *= silu(z)`.
+pub fn gate(x: &mut [f32], z: &[f32]) {
+    assert_eq!(x.len(), z.len());
+    for (x, z) in x.chunks_mut(LANES).zip(z.chunks(LANES)) {
+        let gate = Lanes::load_part(z).map(silu);
+        Lanes::load_part(x).mul(gate).store(x);
+    }
+}
+
 /// `x *= sigmoid(gate)`.
 pub fn mul_sigmoid(x: &mut [f32], gate: &[f32]) {
     assert_eq!(x.len(), gate.len());
@@ -66,6 +81,7 @@ pub fn gated(activation: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) 
     match activation {
         Activation::Silu => gated_by(gate, up, out, silu, |up| up),
         Activation::GeluTanh => gated_by(gate, up, out, gelu, |up| up),
+        Activation::Relu2 => gated_by(gate, up, out, positive, |up| up),
         Activation::Clamped => {
             gated_by(gate, up, out, clamped, |up| up.clamp(-CLAMP, CLAMP) + 1.0);
         }
@@ -87,6 +103,12 @@ fn gated_by(
         let up = Lanes::load_part(up).map(&lift);
         Lanes::load_part(gate).map(&open).mul(up).store(out);
     }
+}
+
+/// `max(x, 0)`; what is no number stays that.
+#[inline(always)]
+pub fn positive(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
 }
 
 #[inline(always)]

@@ -2,10 +2,10 @@
 
 use std::marker::PhantomData;
 
-use crate::ops::Route;
+use crate::ops::{ExpertSource, Route};
 use crate::shapes;
 use crate::target::HIDDEN;
-use crate::weights::{MatrixSource, WeightsError};
+use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
 use super::elementwise::gated;
@@ -18,7 +18,7 @@ use super::{Cpu, TASK_WORK, TASKS_PER_THREAD, Tensor, bytes_of, split};
 
 /// The experts of one layer, the shared one last.
 pub struct Experts<E> {
-    /// Gate rows, then up rows, `[2 I, H]` of each expert.
+    /// Gate rows if there are some, then up rows, `[INPUTS I, H]` of each expert.
     pub gate_up: Vec<Matrix>,
     /// `[H, I]` of each expert.
     pub down: Vec<Matrix>,
@@ -50,6 +50,8 @@ impl<E: shapes::Experts> Experts<E> {
 pub struct Routing<E> {
     /// Of the row that is chosen for.
     probabilities: Vec<f32>,
+    /// What is compared of them.
+    choices: Vec<f32>,
     pub(super) experts: Vec<u32>,
     pub(super) weights: Vec<f32>,
     shape: PhantomData<E>,
@@ -59,6 +61,7 @@ impl<E> Default for Routing<E> {
     fn default() -> Routing<E> {
         Routing {
             probabilities: Vec::new(),
+            choices: Vec::new(),
             experts: Vec::new(),
             weights: Vec::new(),
             shape: PhantomData,
@@ -67,31 +70,39 @@ impl<E> Default for Routing<E> {
 }
 
 impl<E: shapes::Experts> Routing<E> {
-    /// Chooses for each row of `logits [rows, LOGITS]`; weights are times `scales`, if there are.
-    pub fn fill(&mut self, logits: &[f32], scales: Option<&Vec<f32>>) {
+    /// Chooses for each row of `logits [rows, LOGITS]`; `per_expert` as `Route::route` has it.
+    pub fn fill(&mut self, logits: &[f32], per_expert: Option<&[f32]>) {
         self.experts.clear();
         self.weights.clear();
         let rows = logits.chunks_exact(E::LOGITS);
-        rows.for_each(|row| self.push(row, scales));
+        rows.for_each(|row| self.push(row, per_expert));
     }
 
-    fn push(&mut self, logits: &[f32], scales: Option<&Vec<f32>>) {
+    fn push(&mut self, logits: &[f32], per_expert: Option<&[f32]>) {
         self.probabilities.resize(E::COUNT, 0.0);
         let probabilities = &mut self.probabilities[..];
-        softmax(&logits[..E::COUNT], probabilities);
-        let mut total = 0.0;
+        match E::SIGMOID {
+            true => sigmoids(&logits[..E::COUNT], probabilities),
+            false => softmax(&logits[..E::COUNT], probabilities),
+        }
+        self.choices.clone_from(&self.probabilities);
+        if let Some(corrections) = per_expert.filter(|_| E::SIGMOID) {
+            let choices = self.choices.iter_mut().zip(corrections);
+            choices.for_each(|(choice, correction)| *choice += correction);
+        }
+        let mut total = if E::SIGMOID { TOTAL_EPS } else { 0.0 };
         let first = self.weights.len();
         for _ in 0..E::PER_TOKEN {
-            let best = most_likely(probabilities);
-            total += probabilities[best];
+            let best = most_likely(&self.choices);
+            let probability = self.probabilities[best];
+            total += probability;
             self.experts.push(best as u32);
-            self.weights.push(probabilities[best]);
-            probabilities[best] = -1.0;
+            self.weights.push(probability);
+            self.choices[best] = f32::NEG_INFINITY;
         }
-        self.weights[first..]
-            .iter_mut()
-            .for_each(|weight| *weight /= total);
-        if let Some(scales) = scales {
+        let weights = self.weights[first..].iter_mut();
+        weights.for_each(|weight| *weight = *weight / total * E::WEIGHT_SCALE);
+        if let Some(scales) = per_expert.filter(|_| E::SCALED) {
             let chosen = self.experts[self.experts.len() - E::PER_TOKEN..].iter();
             let weights = self.weights[first..].iter_mut();
             weights
@@ -107,15 +118,15 @@ impl<E: shapes::Experts> Route<E> for Cpu {
     type Experts = Experts<E>;
     type Routing = Routing<E>;
 
-    fn load_experts(
-        &mut self,
-        parts: &[[MatrixSource<'_>; 3]],
-    ) -> Result<Experts<E>, WeightsError> {
+    fn load_experts(&mut self, parts: &[ExpertSource<'_>]) -> Result<Experts<E>, WeightsError> {
         assert_eq!(parts.len(), E::ALL);
-        self.budget.check(bytes_of(parts.as_flattened()))?;
-        let mut experts = Experts::stored_as(parts[0][0].format().is_nvfp4());
-        for [gate, up, down] in parts {
-            experts.gate_up.push(self.matrix(&[*gate, *up])?);
+        let all = parts
+            .iter()
+            .flat_map(|part| part.inputs.iter().chain([&part.down]));
+        self.budget.check(bytes_of(all))?;
+        let mut experts = Experts::stored_as(parts[0].down.format().is_nvfp4());
+        for ExpertSource { inputs, down } in parts {
+            experts.gate_up.push(self.matrix(inputs)?);
             experts.down.push(self.matrix(&[*down])?);
         }
         Ok(experts)
@@ -125,8 +136,8 @@ impl<E: shapes::Experts> Route<E> for Cpu {
         Ok(Routing::default())
     }
 
-    fn route(&mut self, logits: &Tensor, scales: Option<&Vec<f32>>, routing: &mut Routing<E>) {
-        routing.fill(&logits.values, scales);
+    fn route(&mut self, logits: &Tensor, per_expert: Option<&Vec<f32>>, routing: &mut Routing<E>) {
+        routing.fill(&logits.values, per_expert.map(|per_expert| &per_expert[..]));
     }
 
     fn experts(
@@ -138,6 +149,15 @@ impl<E: shapes::Experts> Route<E> for Cpu {
     ) {
         let (pool, scratch) = (&mut self.pool, &mut self.experts);
         experts(pool, scratch, x, routing, weights, residual);
+    }
+}
+
+/// Added to the sum of sigmoids that weights are divided by.
+const TOTAL_EPS: f32 = 1e-20;
+
+fn sigmoids(logits: &[f32], out: &mut [f32]) {
+    for (out, logit) in out.iter_mut().zip(logits) {
+        *out = sigmoid(*logit);
     }
 }
 
@@ -171,7 +191,7 @@ pub struct Scratch {
     place_of: Vec<usize>,
     /// `[place][HIDDEN]`.
     x: Vec<f32>,
-    /// `[place][2 I]`.
+    /// `[place][INPUTS I]`.
     gate_up: Vec<f32>,
     /// `[place][I]`.
     act: Vec<f32>,
@@ -212,9 +232,9 @@ impl SharedExpert {
     }
 }
 
-/// Activation of a row: the input of the expert's down projection.
+/// Activation of a row, the input of the expert's down projection; without a gate, up is its own.
 fn activate<E: shapes::Experts>(gate_up: &[f32], act: &mut [f32]) {
-    let (gate, up) = gate_up.split_at(act.len());
+    let (gate, up) = (&gate_up[..act.len()], &gate_up[gate_up.len() - act.len()..]);
     gated(E::ACTIVATION, gate, up, act);
 }
 
@@ -236,7 +256,7 @@ fn experts<E: shapes::Experts>(
     s.group(x, routing);
     experts.round(&mut s.x, HIDDEN);
     let places = routing.experts.len();
-    s.gate_up.resize(places * 2 * E::INTERMEDIATE, 0.0);
+    s.gate_up.resize(places * E::INPUTS * E::INTERMEDIATE, 0.0);
     s.act.resize(places * E::INTERMEDIATE, 0.0);
     s.y.resize(places * HIDDEN, 0.0);
     products(
@@ -248,7 +268,7 @@ fn experts<E: shapes::Experts>(
         &mut s.gate_up,
     );
     let parts = s.act.chunks_exact_mut(E::INTERMEDIATE);
-    for (act, gate_up) in parts.zip(s.gate_up.chunks_exact(2 * E::INTERMEDIATE)) {
+    for (act, gate_up) in parts.zip(s.gate_up.chunks_exact(E::INPUTS * E::INTERMEDIATE)) {
         activate::<E>(gate_up, act);
     }
     experts.round(&mut s.act, E::INTERMEDIATE);

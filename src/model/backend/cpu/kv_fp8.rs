@@ -29,7 +29,7 @@ pub fn round(head: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cpu::random::Random;
+    use crate::backend::cpu::testing::Random;
     use crate::weights::format::E4M3;
 
     #[test]

@@ -389,7 +389,7 @@ impl<E: Element> Panels<'_, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cpu::random::Random;
+    use crate::backend::cpu::testing::Random;
 
     fn naive(x: &[f32], w: &[f32], k: usize) -> Vec<u32> {
         let dot = |x: &[f32], w: &[f32]| {

@@ -14,11 +14,13 @@ mod matrix;
 mod nvfp4;
 mod pieces;
 mod pool;
-#[cfg(test)]
-pub(crate) mod random;
 mod share;
+#[cfg(test)]
+pub(crate) mod testing;
 // A target of every group of operations.
 #[cfg(all(test, has = "delta", has = "experts"))]
+mod mamba_tests;
+#[cfg(test)]
 mod tests;
 mod wide;
 
@@ -190,12 +192,12 @@ pub fn pack(parts: &[MatrixSource<'_>], _: bool) -> Result<(&'static str, Vec<u8
 }
 
 /// Bytes that matrices of such parts take, at most: none where they are mapped.
-fn bytes_of(parts: &[MatrixSource<'_>]) -> u64 {
+fn bytes_of<'a>(parts: impl IntoIterator<Item = &'a MatrixSource<'a>>) -> u64 {
     let bytes = |part: &MatrixSource<'_>| {
         let (n, k) = part.shape();
         Cpu::matrix_bytes_max(n, k, part.format())
     };
-    let own = parts.iter().filter(|part| !part.is_mapped());
+    let own = parts.into_iter().filter(|part| !part.is_mapped());
     own.map(bytes).sum()
 }
 
@@ -408,6 +410,11 @@ impl Dense for Cpu {
     fn cap_logits(&mut self, logits: &mut Tensor) {
         let values = logits.values.iter_mut();
         values.for_each(|logit| *logit = LOGIT_CAP * libm::tanhf(*logit / LOGIT_CAP));
+    }
+
+    fn relu2(&mut self, x: &mut Tensor) {
+        let squared = |x: &mut f32| *x = elementwise::positive(*x).powi(2);
+        x.values.iter_mut().for_each(squared);
     }
 
     fn top_k(&mut self, logits: &Tensor, out: &mut Tensor) {

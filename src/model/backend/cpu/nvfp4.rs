@@ -38,7 +38,7 @@ pub fn power_of_two(exponent: i32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cpu::random::Random;
+    use crate::backend::cpu::testing::Random;
 
     #[test]
     fn the_error_is_below_that_of_a_scale_and_half_a_step() {

@@ -1,7 +1,7 @@
 //! Each operation against its formula in F64, over shapes of the tests' own: every target tests
 //! every operation.
 
-use super::random::Random;
+use super::testing::Random;
 use super::*;
 use crate::ops::{Attend, Delta, Ends, GatedDelta, Hidden, Route};
 use crate::shapes::{Attention as _, Delta as _, Experts as _};
@@ -34,6 +34,8 @@ impl shapes::Attention for Full {
 struct Gdn;
 
 impl shapes::Delta for Gdn {
+    const MAMBA: bool = false;
+    const NORM: usize = Self::VALUE_DIM;
     const KEY_HEADS: usize = 2;
     const VALUE_HEADS: usize = 6;
     const KEY_DIM: usize = 20;
@@ -49,6 +51,9 @@ impl shapes::Experts for Moe {
     const PER_TOKEN: usize = 3;
     const INTERMEDIATE: usize = 32;
     const SHARED: usize = 48;
+    const BESIDE: usize = 0;
+    const SIGMOID: bool = false;
+    const WEIGHT_SCALE: f32 = 1.0;
     const ROWS_NVFP4: bool = true;
     const SCALED: bool = false;
     const ACTIVATION: shapes::Activation = shapes::Activation::Silu;
@@ -57,7 +62,7 @@ impl shapes::Experts for Moe {
 /// F32 rounding of sums of a few hundred terms near 1.
 const TOLERANCE: f64 = 2e-5;
 
-fn tensor(random: &mut Random, rows: usize, width: usize) -> Tensor {
+pub(super) fn tensor(random: &mut Random, rows: usize, width: usize) -> Tensor {
     Tensor {
         rows,
         width,
@@ -65,7 +70,7 @@ fn tensor(random: &mut Random, rows: usize, width: usize) -> Tensor {
     }
 }
 
-fn assert_close(found: &[f32], expected: &[f64]) {
+pub(super) fn assert_close(found: &[f32], expected: &[f64]) {
     assert_eq!(found.len(), expected.len());
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
         let error = (f64::from(*found) - expected).abs();
@@ -76,11 +81,11 @@ fn assert_close(found: &[f32], expected: &[f64]) {
     }
 }
 
-fn wide(values: &[f32]) -> Vec<f64> {
+pub(super) fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&value| f64::from(value)).collect()
 }
 
-fn sigmoid(x: f64) -> f64 {
+pub(super) fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
@@ -90,7 +95,7 @@ fn rms_scale(x: &[f64]) -> f64 {
 }
 
 /// One sequence of `rows` rows from `start`, on the pages and slot given.
-fn batch(slot: u32, start: usize, rows: usize, pages: &[PageId]) -> Batch {
+pub(super) fn batch(slot: u32, start: usize, rows: usize, pages: &[PageId]) -> Batch {
     let tokens = vec![0; rows];
     let mut batch = Batch::new(KV_PAGES);
     let rows = Rows {
@@ -275,7 +280,7 @@ fn convolution_across_steps() {
         let values = x.values[start * Gdn::QKV..(start + rows) * Gdn::QKV].to_vec();
         let (part, mut out) = (Tensor::of(Gdn::QKV, values), Tensor::default());
         let batch = batch(1, start, rows, &[PageId(0)]);
-        cpu.conv_silu(&part, &w, &mut state, &batch, &mut out);
+        cpu.conv_silu(&part, (&w, None), &mut state, &batch, &mut out);
         found.extend(out.values);
         start += rows;
     }
@@ -334,6 +339,7 @@ fn delta_rule() {
         a: &a,
         a_log: &a_log,
         dt_bias: &dt_bias,
+        skip: None,
     };
     cpu.gated_delta(
         input,

@@ -1,4 +1,4 @@
-//! Gated DeltaNet on the GPU.
+//! Recurrent mixers on the GPU.
 
 use std::ptr;
 
@@ -9,26 +9,29 @@ use super::steps::cells_of;
 use super::{Cuda, Matrix, Tensor, Vector, count};
 use crate::ROWS_MAX;
 use crate::ops::ENDS_MAX;
-use crate::ops::{Batch, CELL, Delta, DeltaNet, GatedDelta, Place};
+use crate::ops::{Batch, CELL, Delta, DeltaNet, GatedDelta, Place, Taps};
 use crate::shapes::Delta as _;
-use crate::target::{Gdn, HIDDEN};
+use crate::target::{HIDDEN, Recurrent};
 
 /// Longest sum of its products beside the hidden size.
-pub const WIDEST: usize = Gdn::VALUES;
+pub const WIDEST: usize = Recurrent::VALUES;
 /// Elements of its widest row.
-pub const WIDEST_ROW: usize = Gdn::QKV;
+pub const WIDEST_ROW: usize = Recurrent::QKV;
 /// What is prepared of a cell, bytes: for a key head its keys and queries, for a value head the
-/// 16 x 16 tiles of two lower triangles, all F16, and three F32 a row.
-const CELL_RECORD: usize = Gdn::KEY_HEADS * 2 * CELL * Gdn::KEY_DIM * 2
-    + Gdn::VALUE_HEADS * (2 * CELL_TRIANGLE * 16 * 16 * 2 + 3 * CELL * 4);
+/// 16 x 16 tiles of two lower triangles, all F16, and three F32 a row; with Mamba-2 of one
+/// triangle, and four.
+const CELL_RECORD: usize = Recurrent::KEY_HEADS * 2 * CELL * Recurrent::KEY_DIM * 2
+    + Recurrent::VALUE_HEADS
+        * (TRIANGLES * CELL_TRIANGLE * 16 * 16 * 2 + (5 - TRIANGLES) * CELL * 4);
+const TRIANGLES: usize = if Recurrent::MAMBA { 1 } else { 2 };
 const CELL_TRIANGLE: usize = (CELL / 16) * (CELL / 16 + 1) / 2;
 /// What is prepared of a step's cells, bytes.
 pub const RECORDS: usize = cells_of(ROWS_MAX) * CELL_RECORD;
 
 /// Numbers of blocks that have read the channels of a key head, of each of its spans.
-pub const ARRIVED: usize = ENDS_MAX * Gdn::KEY_HEADS;
+pub const ARRIVED: usize = ENDS_MAX * Recurrent::KEY_HEADS;
 
-/// States of one Gated DeltaNet layer. In its part of each lie matrices,
+/// States of one recurrent layer. In its part of each lie matrices,
 /// `[VALUE_HEADS][VALUE_DIM][KEY_DIM]`, then the tail, `[CONV][QKV]`: the input of position `p` is
 /// at `p % CONV`.
 pub struct State {
@@ -41,7 +44,7 @@ impl State {
     }
 
     fn tails(&self) -> *mut f32 {
-        self.matrices().wrapping_add(Gdn::STATE)
+        self.matrices().wrapping_add(Recurrent::STATE)
     }
 
     fn stride(&self) -> u32 {
@@ -49,33 +52,42 @@ impl State {
     }
 }
 
-impl Delta<Gdn> for Cuda {
+/// A vector that Mamba-2 alone has.
+fn of_mamba(vector: Option<&Vector>, elements: usize) -> *const f32 {
+    assert_eq!(
+        vector.map(|vector| vector.0.len()),
+        Recurrent::MAMBA.then_some(elements)
+    );
+    vector.map_or(ptr::null(), |vector| vector.0.as_ptr())
+}
+
+impl Delta<Recurrent> for Cuda {
     type State = State;
 
     const CELL_BYTES: usize = 2;
 
     const STATE_BYTES: [usize; 2] = [
-        Gdn::STATE * size_of::<f32>(),
-        Gdn::CONV * Gdn::QKV * size_of::<f32>(),
+        Recurrent::STATE * size_of::<f32>(),
+        Recurrent::CONV * Recurrent::QKV * size_of::<f32>(),
     ];
 
     fn state_at(&self, place: Place<Pieces>) -> State {
         // Copies of vectors of 16 bytes.
-        assert!(place.at % 16 == 0 && place.stride::<u8>() % 16 == 0 && Gdn::STATE % 4 == 0);
+        assert!(place.at % 16 == 0 && place.stride::<u8>() % 16 == 0 && Recurrent::STATE % 4 == 0);
         State { place }
     }
 
     fn conv_silu(
         &mut self,
         x: &Tensor,
-        w: &Vector,
+        (w, bias): Taps<'_, Cuda>,
         state: &mut State,
         batch: &Batch,
         out: &mut Tensor,
     ) {
-        assert_eq!((x.rows, x.width), (batch.rows(), Gdn::QKV));
-        assert_eq!(w.0.len(), Gdn::QKV * Gdn::CONV);
-        let to = out.shape(x.rows, Gdn::QKV);
+        assert_eq!((x.rows, x.width), (batch.rows(), Recurrent::QKV));
+        assert_eq!(w.0.len(), Recurrent::QKV * Recurrent::CONV);
+        let to = out.shape(x.rows, Recurrent::QKV);
         out.cells_f16 = true;
         let step = self.step.of(batch);
         // SAFETY: shapes are checked; `Batch` has checked that slots are slots and that none is
@@ -84,6 +96,7 @@ impl Delta<Gdn> for Cuda {
             ops::atlas_conv_silu(
                 x.as_ptr(),
                 w.0.as_ptr(),
+                of_mamba(bias, Recurrent::QKV),
                 state.tails(),
                 step.chunk_list(),
                 step.positions(),
@@ -115,15 +128,16 @@ impl Delta<Gdn> for Cuda {
             a,
             a_log,
             dt_bias,
+            skip,
         } = input;
         let rows = batch.rows();
-        assert_eq!((qkv.rows, qkv.width), (rows, Gdn::QKV));
+        assert_eq!((qkv.rows, qkv.width), (rows, Recurrent::QKV));
         assert!(qkv.cells_f16);
-        assert_eq!((b.rows, b.width), (rows, Gdn::VALUE_HEADS));
-        assert_eq!((a.rows, a.width), (rows, Gdn::VALUE_HEADS));
+        assert_eq!((b.rows, b.width), (rows, Recurrent::VALUE_HEADS));
+        assert_eq!((a.rows, a.width), (rows, Recurrent::VALUE_HEADS));
         let heads = (a_log.0.len(), dt_bias.0.len());
-        assert_eq!(heads, (Gdn::VALUE_HEADS, Gdn::VALUE_HEADS));
-        let to = out.shape(rows, Gdn::VALUES);
+        assert_eq!(heads, (Recurrent::VALUE_HEADS, Recurrent::VALUE_HEADS));
+        let to = out.shape(rows, Recurrent::VALUES);
         out.cells_f16 = true;
         let step = self.step.of(batch);
         // SAFETY: shapes are checked; `Batch` has checked that slots are slots and that none is
@@ -136,6 +150,7 @@ impl Delta<Gdn> for Cuda {
                 a.as_ptr(),
                 a_log.0.as_ptr(),
                 dt_bias.0.as_ptr(),
+                of_mamba(skip, Recurrent::VALUE_HEADS),
                 state.matrices(),
                 step.span_list(),
                 step.cell_list(),
@@ -160,8 +175,8 @@ impl Delta<Gdn> for Cuda {
     }
 
     fn gated_rms_norm(&mut self, x: &mut Tensor, w: &Vector, z: &Tensor) {
-        assert_eq!((x.rows, x.width), (z.rows, Gdn::VALUES));
-        assert_eq!((z.width, w.0.len()), (Gdn::VALUES, Gdn::VALUE_DIM));
+        assert_eq!((x.rows, x.width), (z.rows, Recurrent::VALUES));
+        assert_eq!((z.width, w.0.len()), (Recurrent::VALUES, Recurrent::GAINS));
         let (rows, in_cells) = (count(x.rows), self.in_cells(x));
         let (w, z) = (w.0.as_ptr(), z.as_ptr());
         x.cells_f16 = false;
@@ -179,9 +194,12 @@ impl Delta<Gdn> for Cuda {
         w: &Matrix,
         residual: &mut Tensor,
     ) {
-        assert_eq!((x.rows, x.width), (z.rows, Gdn::VALUES));
-        assert_eq!((z.width, norm.0.len()), (Gdn::VALUES, Gdn::VALUE_DIM));
-        assert_eq!((w.n, w.k), (HIDDEN, Gdn::VALUES));
+        assert_eq!((x.rows, x.width), (z.rows, Recurrent::VALUES));
+        assert_eq!(
+            (z.width, norm.0.len()),
+            (Recurrent::VALUES, Recurrent::GAINS)
+        );
+        assert_eq!((w.n, w.k), (HIDDEN, Recurrent::VALUES));
         assert_eq!((residual.rows, residual.width), (x.rows, HIDDEN));
         let (rows, format, in_cells) = (count(x.rows), w.storage as u32, self.in_cells(x));
         let (norm, z, w) = (norm.0.as_ptr(), z.as_ptr(), w.bytes.as_ptr());
@@ -216,20 +234,21 @@ impl Delta<Gdn> for Cuda {
                 a,
                 a_log,
                 dt_bias,
+                skip: input.skip,
             };
             self.gated_delta(delta, state, batch, out);
             return self.gated_rms_norm(out, input.norm, z);
         }
         let rows = batch.rows();
-        assert_eq!((qkv.rows, qkv.width), (rows, Gdn::QKV));
-        assert_eq!((z.rows, z.width), (rows, Gdn::VALUES));
-        assert_eq!((b.rows, b.width), (rows, Gdn::VALUE_HEADS));
-        assert_eq!((a.rows, a.width), (rows, Gdn::VALUE_HEADS));
-        assert_eq!(input.conv.0.len(), Gdn::QKV * Gdn::CONV);
+        assert_eq!((qkv.rows, qkv.width), (rows, Recurrent::QKV));
+        assert_eq!((z.rows, z.width), (rows, Recurrent::VALUES));
+        assert_eq!((b.rows, b.width), (rows, Recurrent::VALUE_HEADS));
+        assert_eq!((a.rows, a.width), (rows, Recurrent::VALUE_HEADS));
+        assert_eq!(input.conv.0.0.len(), Recurrent::QKV * Recurrent::CONV);
         let heads = (a_log.0.len(), dt_bias.0.len());
-        assert_eq!(heads, (Gdn::VALUE_HEADS, Gdn::VALUE_HEADS));
-        assert_eq!(input.norm.0.len(), Gdn::VALUE_DIM);
-        let out = out.shape(rows, Gdn::VALUES);
+        assert_eq!(heads, (Recurrent::VALUE_HEADS, Recurrent::VALUE_HEADS));
+        assert_eq!(input.norm.0.len(), Recurrent::GAINS);
+        let out = out.shape(rows, Recurrent::VALUES);
         let step = self.step.of(batch);
         let (spans, span_count) = match batch.is_decode() {
             true => (ptr::null(), rows),
@@ -245,9 +264,11 @@ impl Delta<Gdn> for Cuda {
                 z.as_ptr(),
                 b.as_ptr(),
                 a.as_ptr(),
-                input.conv.0.as_ptr(),
+                input.conv.0.0.as_ptr(),
+                of_mamba(input.conv.1, Recurrent::QKV),
                 a_log.0.as_ptr(),
                 dt_bias.0.as_ptr(),
+                of_mamba(input.skip, Recurrent::VALUE_HEADS),
                 input.norm.0.as_ptr(),
                 state.tails(),
                 state.matrices(),

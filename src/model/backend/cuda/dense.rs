@@ -179,6 +179,14 @@ impl Dense for Cuda {
         });
     }
 
+    fn relu2(&mut self, x: &mut Tensor) {
+        let numbers = count(x.rows * x.width);
+        // SAFETY: the tensor has so many numbers.
+        self.queue.launch("relu2", |stream| unsafe {
+            ops::atlas_relu2(x.as_mut_ptr(), numbers, stream)
+        });
+    }
+
     fn top_k(&mut self, logits: &Tensor, out: &mut Tensor) {
         assert!(logits.width <= VOCAB && logits.rows <= ENDS_MAX);
         let (rows, ids) = (count(logits.rows), count(logits.width));

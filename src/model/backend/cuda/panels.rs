@@ -29,12 +29,12 @@ impl Panels {
     }
 
     /// Gate and up, eight rows of each in turn, so that one lane gets both of a pair; and down.
-    pub fn of_expert([gate, up, down]: &[Stored; 3]) -> [Panels; 2] {
+    pub fn of_expert(matrices: &[Stored]) -> [Panels; 2] {
         let storage = |part: &Stored| Storage::of(&part.bits).of_experts();
-        let gate_up = [gate.clone(), up.clone()];
+        let (inputs, down) = matrices.split_at(matrices.len() - 1);
         [
-            Panels::new(&gate_up, Order::Interleaved, storage(gate)),
-            Panels::new(std::slice::from_ref(down), Order::Stacked, storage(down)),
+            Panels::new(inputs, Order::of_inputs(inputs.len()), storage(&inputs[0])),
+            Panels::new(down, Order::Stacked, storage(&down[0])),
         ]
     }
 

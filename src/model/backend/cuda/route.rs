@@ -8,10 +8,10 @@ use super::jobs::Wanted;
 use super::storage::{Order, Storage};
 use super::{Cuda, OPERAND_ROWS, Tensor, Vector, count, least, memory, most, refused};
 use crate::ROWS_MAX;
-use crate::ops::Route;
+use crate::ops::{ExpertSource, Logits, Route};
 use crate::shapes::Experts as _;
 use crate::target::{self, HIDDEN, MOE_ROWS, Moe};
-use crate::weights::{MatrixSource, WeightsError};
+use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
 /// Elements of its widest row: of all turns.
@@ -129,18 +129,26 @@ impl Cuda {
     }
 }
 
+/// Corrections of scores, of routers whose scores are sigmoids alone.
+fn corrections(correction: Option<&Vector>) -> *const f32 {
+    assert_eq!(
+        correction.map(|of| of.0.len()),
+        Moe::SIGMOID.then_some(Moe::COUNT)
+    );
+    correction.map_or(std::ptr::null(), |of| of.0.as_ptr())
+}
+
 impl Route<Moe> for Cuda {
     type Experts = Experts;
     type Routing = Routing;
 
-    fn load_experts(&mut self, parts: &[[MatrixSource<'_>; 3]]) -> Result<Experts, WeightsError> {
+    fn load_experts(&mut self, parts: &[ExpertSource<'_>]) -> Result<Experts, WeightsError> {
         assert_eq!(parts.len(), Moe::ALL);
-        let storage = Storage::of_format(parts[0][0].format()).of_experts();
+        let storage = Storage::of_format(parts[0].down.format()).of_experts();
         let wanted = parts.iter().enumerate().flat_map(|(index, expert)| {
-            let [gate, up, down] = *expert;
             let both = [
-                (vec![gate, up], Order::Interleaved),
-                (vec![down], Order::Stacked),
+                (expert.inputs.clone(), Order::of_inputs(Moe::INPUTS)),
+                (vec![expert.down], Order::Stacked),
             ];
             let place = move |(buffer, (parts, order))| {
                 let mut wanted = Wanted {
@@ -170,15 +178,16 @@ impl Route<Moe> for Cuda {
         })
     }
 
-    fn route(&mut self, logits: &Tensor, scales: Option<&Vector>, routing: &mut Routing) {
+    fn route(&mut self, logits: &Tensor, correction: Option<&Vector>, routing: &mut Routing) {
         assert_eq!(logits.width, Moe::LOGITS);
         assert!(logits.rows <= ROWS_MAX);
         routing.rows = logits.rows;
         let (rows, scales) = (count(logits.rows), of_scales(scales));
         let (chosen, weights) = (routing.chosen.as_mut_ptr(), routing.weights.as_mut_ptr());
+        let correction = corrections(correction);
         // SAFETY: shapes are checked; a routing has room for ROWS_MAX rows.
         self.queue.launch("route", |stream| unsafe {
-            ops::atlas_route(logits.as_ptr(), scales, chosen, weights, rows, stream)
+            ops::atlas_route(logits.as_ptr(), correction, chosen, weights, rows, stream)
         });
     }
 
@@ -209,14 +218,14 @@ impl Route<Moe> for Cuda {
     fn moe(
         &mut self,
         x: &Tensor,
-        (logits, scales): (&Tensor, Option<&Vector>),
+        (logits, correction): Logits<'_, Cuda>,
         routing: &mut Routing,
         experts: &Experts,
         residual: &mut Tensor,
     ) {
         let rows = x.rows;
         if rows > MOE_ROWS {
-            self.route(logits, scales, routing);
+            self.route(logits, correction, routing);
             return self.experts(x, routing, experts, residual);
         }
         assert_eq!((logits.rows, logits.width), (rows, Moe::LOGITS));
@@ -229,7 +238,7 @@ impl Route<Moe> for Cuda {
             ops::atlas_moe(
                 x.as_ptr(),
                 logits.as_ptr(),
-                scales,
+                corrections(correction),
                 experts.gate_up.as_ptr(),
                 experts.down.as_ptr(),
                 routing.chosen.as_mut_ptr(),

@@ -131,3 +131,13 @@ pub enum Order {
     /// Eight rows of each of two in turn.
     Interleaved,
 }
+
+impl Order {
+    /// Of so many matrices that make the activations of an expert.
+    pub const fn of_inputs(inputs: usize) -> Order {
+        match inputs {
+            1 => Order::Stacked,
+            _ => Order::Interleaved,
+        }
+    }
+}

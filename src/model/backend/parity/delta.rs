@@ -1,4 +1,4 @@
-//! Cases of Gated DeltaNet.
+//! Cases of recurrent mixers.
 
 use std::marker::PhantomData;
 
@@ -11,7 +11,7 @@ use super::{F16_OPERANDS, F16_STORED, F32_CHAIN, Group, Probe, Random};
 use crate::backend::cpu::{self, Cpu};
 use crate::ops::{self, Batch, Delta, Dense};
 use crate::shapes::{self, Delta as _};
-use crate::target::{Gdn, HIDDEN, Role};
+use crate::target::{HIDDEN, Recurrent, Role};
 use crate::weights::Stored;
 use step::executor::DeviceError;
 
@@ -28,42 +28,44 @@ pub(super) const GROUP: Group = Group {
     rows,
     sequences: |random| {
         vec![
-            Box::new(ConvSilu(Layer::<Gdn>::draw(random))),
-            Box::new(GatedDelta(Layer::<Gdn>::draw(random))),
-            Box::new(DeltaNet(Layer::<Gdn>::draw(random))),
+            Box::new(ConvSilu(Layer::<Recurrent>::draw(random))),
+            Box::new(GatedDelta(Layer::<Recurrent>::draw(random))),
+            Box::new(DeltaNet(Layer::<Recurrent>::draw(random))),
             Box::new(DeltaNetAdd {
-                layer: Layer::<Gdn>::draw(random),
+                layer: Layer::<Recurrent>::draw(random),
                 matrix: stored(random, blocks(&[Role::GdnOutput])[0][0]),
             }),
         ]
     },
 };
 
+/// Matrices that follow a norm.
 const ROLES: [Role; 5] = [
     Role::GdnQkv,
     Role::GdnGate,
-    Role::GdnBeta,
     Role::GdnDecay,
-    Role::GdnOutput,
+    Role::TimeStep,
+    Role::GdnBeta,
 ];
 
 /// Row-wise operations, and products with the matrices of each kind of block.
 fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
-    let mut cases: Vec<Box<dyn RowCase>> = vec![Box::new(GatedRmsNorm::<Gdn> {
-        norm: random.bf16(Gdn::VALUE_DIM, 0.5),
+    let mut cases: Vec<Box<dyn RowCase>> = vec![Box::new(GatedRmsNorm::<Recurrent> {
+        norm: random.bf16(Recurrent::GAINS, 0.5),
         shape: PhantomData,
     })];
     for output in blocks(&[Role::GdnOutput]).concat() {
-        cases.push(Box::new(GatedLinearAdd::<Gdn> {
-            norm: random.bf16(Gdn::VALUE_DIM, 0.5),
+        cases.push(Box::new(GatedLinearAdd::<Recurrent> {
+            norm: random.bf16(Recurrent::GAINS, 0.5),
             matrix: stored(random, output),
             shape: PhantomData,
         }));
     }
     for block in blocks(&ROLES) {
-        cases.push(projections(random, &block[..4]));
+        cases.push(projections(random, &block));
         cases.extend(products(random, once(block)));
     }
+    cases.extend(products(random, once(blocks(&[Role::GdnOutput]).concat())));
     cases
 }
 
@@ -163,6 +165,8 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> RowOpOn<B> for GatedLinearAdd<D> {
 /// Weights of a layer, and what decays in it.
 struct Layer<D> {
     conv: Vec<f32>,
+    /// Biases of the convolution and factors of values, of Mamba-2.
+    of_mamba: Option<[Vec<f32>; 2]>,
     a_log: Vec<f32>,
     dt_bias: Vec<f32>,
     norm: Vec<f32>,
@@ -173,9 +177,10 @@ impl<D: shapes::Delta> Layer<D> {
     fn draw(random: &mut Random) -> Layer<D> {
         Layer {
             conv: random.bf16(D::QKV * D::CONV, 0.5),
+            of_mamba: D::MAMBA.then(|| [D::QKV, D::VALUE_HEADS].map(|n| random.bf16(n, 0.5))),
             a_log: random.bf16(D::VALUE_HEADS, 1.0),
             dt_bias: random.bf16(D::VALUE_HEADS, 1.0),
-            norm: random.bf16(D::VALUE_DIM, 0.5),
+            norm: random.bf16(D::GAINS, 0.5),
             shape: PhantomData,
         }
     }
@@ -183,6 +188,10 @@ impl<D: shapes::Delta> Layer<D> {
     fn open<B: ProbeDelta<D>>(&self, b: &mut B) -> Result<OpenLayer<D, B>, DeviceError> {
         Ok(OpenLayer {
             conv: b.vector_of(&self.conv)?,
+            of_mamba: match &self.of_mamba {
+                None => None,
+                Some([bias, skip]) => Some([b.vector_of(bias)?, b.vector_of(skip)?]),
+            },
             a_log: b.vector_of(&self.a_log)?,
             dt_bias: b.vector_of(&self.dt_bias)?,
             norm: b.vector_of(&self.norm)?,
@@ -194,6 +203,7 @@ impl<D: shapes::Delta> Layer<D> {
 /// A layer on a backend, with its state.
 struct OpenLayer<D: shapes::Delta, B: Delta<D>> {
     conv: B::Vector,
+    of_mamba: Option<[B::Vector; 2]>,
     a_log: B::Vector,
     dt_bias: B::Vector,
     norm: B::Vector,
@@ -210,13 +220,15 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> OpenLayer<D, B> {
     ) -> Result<B::Tensor, DeviceError> {
         let mut conv = b.room(batch.rows(), D::QKV)?;
         let mut out = b.room(batch.rows(), D::VALUES)?;
-        b.conv_silu(qkv, &self.conv, &mut self.state, batch, &mut conv);
+        let taps = (&self.conv, self.of_mamba.as_ref().map(|of| &of[0]));
+        b.conv_silu(qkv, taps, &mut self.state, batch, &mut conv);
         let input = ops::GatedDelta {
             qkv: &conv,
             b: beta,
             a: decay,
             a_log: &self.a_log,
             dt_bias: &self.dt_bias,
+            skip: self.of_mamba.as_ref().map(|of| &of[1]),
         };
         b.gated_delta(input, &mut self.state, batch, &mut out);
         Ok(out)
@@ -257,7 +269,8 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> SequenceOpOn<B> for ConvSilu<D> {
         let mut layer = self.0.open(b)?;
         Ok(Box::new(move |b, x, batch| {
             let mut out = b.room(batch.rows(), D::QKV)?;
-            b.conv_silu(&x[0], &layer.conv, &mut layer.state, batch, &mut out);
+            let taps = (&layer.conv, layer.of_mamba.as_ref().map(|of| &of[0]));
+            b.conv_silu(&x[0], taps, &mut layer.state, batch, &mut out);
             Ok(out)
         }))
     }
@@ -314,9 +327,10 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> SequenceOpOn<B> for DeltaNet<D> {
                 z: &x[1],
                 b: &x[2],
                 a: &x[3],
-                conv: &layer.conv,
+                conv: (&layer.conv, layer.of_mamba.as_ref().map(|of| &of[0])),
                 a_log: &layer.a_log,
                 dt_bias: &layer.dt_bias,
+                skip: layer.of_mamba.as_ref().map(|of| &of[1]),
                 norm: &layer.norm,
             };
             let mut conv = b.room(batch.rows(), D::QKV)?;

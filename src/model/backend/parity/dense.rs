@@ -20,6 +20,7 @@ pub(super) const GROUP: Group = Group {
         "concat",
         "select",
         "cap_logits",
+        "relu2",
         "top_k",
         "lm_head",
     ],
@@ -62,6 +63,7 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
             adds: Some(0.75),
         }),
         Box::new(CapLogits),
+        Box::new(Relu2),
         Box::new(Concat),
         Box::new(Select),
         Box::new(TopK),
@@ -188,6 +190,27 @@ impl<B: Probe> RowOpOn<B> for CapLogits {
     fn load(&self, _: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
         Ok(Box::new(|b, x, _| {
             cap(b, &mut x[0]);
+            Ok(())
+        }))
+    }
+}
+
+struct Relu2;
+
+impl RowOp for Relu2 {
+    fn op(&self) -> &'static str {
+        "relu2"
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        vec![HIDDEN]
+    }
+}
+
+impl<B: Probe> RowOpOn<B> for Relu2 {
+    fn load(&self, _: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
+        Ok(Box::new(|b, x, _| {
+            b.relu2(&mut x[0]);
             Ok(())
         }))
     }

@@ -21,6 +21,7 @@ pub(super) const GROUP: Group = Group {
     sequences: |_| Vec::new(),
 };
 
+/// Of a routed expert, those that it has.
 const ROUTED: [Role; 3] = [Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
 const SHARED: [Role; 3] = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
 
@@ -44,25 +45,36 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
         cases.push(projections(random, &[router]));
         cases.extend(products(random, [router]));
     }
+    for beside in blocks(&[Role::Router, Role::MlpUp]) {
+        if beside.len() > 1 {
+            cases.push(projections(random, &beside));
+            cases.extend(products(
+                random,
+                once(blocks(&[Role::MlpUp, Role::MlpDown]).concat()),
+            ));
+        }
+    }
     cases
 }
 
 /// What experts of one shape need beside what any case does.
 pub trait ProbeExperts<E: shapes::Experts>: Probe + Route<E> {
-    /// Gate, up and down of each expert, the shared one last.
-    fn experts_of(&mut self, stored: &[[Stored; 3]]) -> Result<Self::Experts, DeviceError>;
+    /// Gate if there is one, up and down of each expert, the shared one last.
+    fn experts_of(&mut self, stored: &[Vec<Stored>]) -> Result<Self::Experts, DeviceError>;
 }
 
 impl<E: shapes::Experts> ProbeExperts<E> for Cpu {
     fn experts_of(
         &mut self,
-        stored: &[[Stored; 3]],
+        stored: &[Vec<Stored>],
     ) -> Result<<Cpu as Route<E>>::Experts, DeviceError> {
         let is_nvfp4 = matches!(stored[0][0].bits, Bits::Nvfp4 { .. });
         let mut experts = <Cpu as Route<E>>::Experts::stored_as(is_nvfp4);
-        for [gate, up, down] in stored {
-            let both = cpu::Matrix::new(gate.k, &[gate.values(), up.values()]);
-            let bias = [&gate.bias[..], &up.bias].concat();
+        for expert in stored {
+            let (down, inputs) = expert.split_last().expect("an expert has matrices");
+            let values: Vec<_> = inputs.iter().map(Stored::values).collect();
+            let both = cpu::Matrix::new(inputs[0].k, &values);
+            let bias: Vec<f32> = inputs.iter().flat_map(|part| &part.bias).copied().collect();
             experts.gate_up.push(both.biased(&bias));
             experts.down.push(self.matrix_of(down)?);
         }
@@ -71,22 +83,30 @@ impl<E: shapes::Experts> ProbeExperts<E> for Cpu {
 }
 
 struct Experts<E> {
-    /// Gate, up and down of each expert, the shared one last.
-    all: Vec<[Stored; 3]>,
-    /// Factors of the weights of routed ones.
-    scales: Vec<f32>,
+    /// Gate if there is one, up and down of each expert, the shared one last.
+    all: Vec<Vec<Stored>>,
+    /// Factors of weights, or corrections of sigmoids.
+    per_expert: Option<Vec<f32>>,
     shape: PhantomData<E>,
 }
 
 impl<E: shapes::Experts> Experts<E> {
-    /// Experts like those of a layer: three matrices of routed ones, then those of the shared one.
+    /// Experts like those of a layer: matrices of routed ones, then those of the shared one.
     fn draw(random: &mut Random, layer: &[Shape]) -> Experts<E> {
-        let (routed, shared) = layer.as_chunks().0.split_at(1);
-        let routed = std::iter::repeat_n(&routed[0], E::COUNT);
-        let of_expert = |shapes: &[Shape; 3]| shapes.map(|shape| stored(random, shape));
+        let (routed, shared) = layer.split_at(E::INPUTS + 1);
+        let routed = std::iter::repeat_n(routed, E::COUNT);
+        let all = routed.chain((!shared.is_empty()).then_some(shared));
+        let mut of_expert = |shapes: &[Shape]| {
+            let stored = shapes.iter().map(|shape| stored(random, *shape));
+            stored.collect()
+        };
         Experts {
-            all: routed.chain(shared).map(of_expert).collect(),
-            scales: random.gains(E::COUNT),
+            all: all.map(&mut of_expert).collect(),
+            per_expert: match (E::SCALED, E::SIGMOID) {
+                (true, _) => Some(random.gains(E::COUNT)),
+                (_, true) => Some(random.bf16(E::COUNT, 0.2)),
+                _ => None,
+            },
             shape: PhantomData,
         }
     }
@@ -123,17 +143,13 @@ impl<E: shapes::Experts> RowOp for Experts<E> {
 impl<E: shapes::Experts, B: ProbeExperts<E>> RowOpOn<B> for Experts<E> {
     fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
         let experts = b.experts_of(&self.all)?;
-        let scales = E::SCALED.then(|| b.vector_of(&self.scales)).transpose()?;
+        let per_expert = self.per_expert.as_ref();
+        let per_expert = per_expert.map(|of| b.vector_of(of)).transpose()?;
         Ok(Box::new(move |b, x, _| {
             let mut routing = b.routing()?;
             let (x, residual) = x.split_at_mut(2);
-            b.moe(
-                &x[1],
-                (&x[0], scales.as_ref()),
-                &mut routing,
-                &experts,
-                &mut residual[0],
-            );
+            let logits = (&x[0], per_expert.as_ref());
+            b.moe(&x[1], logits, &mut routing, &experts, &mut residual[0]);
             Ok(())
         }))
     }

@@ -18,7 +18,9 @@ pub fn blocks(roles: &[Role]) -> Vec<Vec<Shape>> {
         let shapes = weights.map(|weight| (weight.n(), weight.k(), weight.format()));
         (site == Site::Prediction, shapes.collect())
     };
-    let ways: Vec<(bool, Vec<Shape>)> = once(layout.sites(roles[0]).map(of_site));
+    let mut sites = roles.iter().map(|role| layout.sites(*role).collect());
+    let sites = sites.find(|sites: &Vec<Site>| !sites.is_empty());
+    let ways: Vec<(bool, Vec<Shape>)> = once(sites.unwrap_or_default().into_iter().map(of_site));
     ways.into_iter().map(|way| way.1).collect()
 }
 

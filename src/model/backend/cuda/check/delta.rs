@@ -1,13 +1,13 @@
-//! Gated DeltaNet's cases on the GPU.
+//! Cases of recurrent mixers on the GPU.
 
 use crate::backend::cuda::{Cuda, Matrix, Tensor, Vector};
 use crate::backend::parity::ProbeDelta;
 use crate::ops::Delta;
 use crate::shapes::Delta as _;
-use crate::target::Gdn;
+use crate::target::Recurrent;
 use step::executor::DeviceError;
 
-impl ProbeDelta<Gdn> for Cuda {
+impl ProbeDelta<Recurrent> for Cuda {
     fn gated_linear_add_rounded(
         &mut self,
         x: &mut Tensor,
@@ -25,8 +25,12 @@ impl ProbeDelta<Gdn> for Cuda {
 pub fn widened(cuda: &Cuda, tensor: &Tensor, mut values: Vec<f32>) -> Vec<f32> {
     let rows = values.chunks_exact_mut(tensor.width).enumerate();
     for (_, row) in rows.filter(|&(row, _)| tensor.cells_f16 && cuda.step.now.is_in_cell(row)) {
-        for head in row.chunks_exact_mut(Gdn::VALUE_DIM) {
-            let pairs = head[..Gdn::VALUE_DIM / 2].iter().map(|pair| pair.to_bits());
+        // Queries and keys come before values; results are values alone.
+        let keys = row.len() - Recurrent::VALUES;
+        let (keys, values) = row.split_at_mut(keys);
+        let keys = keys.chunks_exact_mut(Recurrent::KEY_DIM);
+        for head in keys.chain(values.chunks_exact_mut(Recurrent::VALUE_DIM)) {
+            let pairs = head[..head.len() / 2].iter().map(|pair| pair.to_bits());
             let halves = pairs.flat_map(|pair| [pair as u16, (pair >> 16) as u16]);
             let wide: Vec<_> = halves.map(f32_of_f16).collect();
             head.copy_from_slice(&wide);

@@ -1,10 +1,11 @@
 //! Cases of experts on the GPU.
 
-use super::pack::{LAYER, contents, loaded, tell};
+use super::pack::{contents, loaded, routed, tell};
 use crate::backend::cuda::panels::Panels;
 use crate::backend::cuda::route::Experts;
 use crate::backend::cuda::{Cuda, refused};
 use crate::backend::parity::{ProbeExperts, Report};
+use crate::blocks::experts;
 use crate::ops::Route;
 use crate::shapes::Experts as _;
 use crate::target::{Moe, Role};
@@ -12,8 +13,9 @@ use crate::weights::{Checkpoint, Stored, WeightsError};
 use step::executor::DeviceError;
 
 impl ProbeExperts<Moe> for Cuda {
-    fn experts_of(&mut self, stored: &[[Stored; 3]]) -> Result<Experts, DeviceError> {
-        let packed: Vec<[Panels; 2]> = stored.iter().map(Panels::of_expert).collect();
+    fn experts_of(&mut self, stored: &[Vec<Stored>]) -> Result<Experts, DeviceError> {
+        let packed = stored.iter().map(|expert| Panels::of_expert(expert));
+        let packed: Vec<[Panels; 2]> = packed.collect();
         let bytes = packed[0].each_ref().map(|panels| panels.bytes.len());
         let mut experts = self.experts_room(packed[0][0].storage, bytes)?;
         for (index, both) in packed.iter().enumerate() {
@@ -34,20 +36,21 @@ pub fn pack(
     cuda: &mut Cuda,
     checkpoint: &Checkpoint,
 ) -> Result<(), WeightsError> {
-    let mut router = vec![checkpoint.matrix(Role::Router, LAYER)];
-    let routed = [Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
-    let expert = |e| routed.map(|role| checkpoint.expert(role, LAYER, e));
-    let mut all: Vec<_> = (0..Moe::COUNT).map(expert).collect();
+    let Some(site) = routed() else {
+        return Ok(());
+    };
+    let mut router = vec![checkpoint.matrix(Role::Router, site)];
+    let all = experts::sources::<Moe>(checkpoint, site);
     if Moe::HAS_SHARED > 0 {
-        router.push(checkpoint.matrix(Role::SharedRouter, LAYER));
-        let shared = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
-        all.push(shared.map(|role| checkpoint.matrix(role, LAYER)));
+        router.push(checkpoint.matrix(Role::SharedRouter, site));
     }
     loaded(report, cuda, &router, Role::Router)?;
     let found = cuda.load_experts(&all)?;
     let [mut gate_up, mut down] = [Vec::new(), Vec::new()];
-    for [gate, up, below] in all {
-        let packed = Panels::of_expert(&[gate.read()?, up.read()?, below.read()?]);
+    for expert in all {
+        let matrices = expert.inputs.iter().chain([&expert.down]);
+        let matrices = matrices.map(|matrix| matrix.read());
+        let packed = Panels::of_expert(&matrices.collect::<Result<Vec<_>, _>>()?);
         gate_up.extend_from_slice(&packed[0].bytes);
         down.extend_from_slice(&packed[1].bytes);
     }

@@ -12,7 +12,7 @@ use crate::backend::cuda::{Cuda, load, refused};
 use crate::backend::parity::{Random, Report, stored};
 use crate::ops::Device;
 use crate::target::{BIASED, Format, Role, Site};
-use crate::weights::{self, Bits, MatrixSource, Stored, WeightsError};
+use crate::weights::{self, Bits, Layout, MatrixSource, Stored, WeightsError};
 use step::executor::DeviceError;
 
 /// Rows of the matrices that make one: whole panels, the edges of a panel and of an FP8 block, and
@@ -181,24 +181,27 @@ fn as_read(part: &Stored, start: usize, count: usize) -> Vec<u8> {
     [codes, scales, factors].concat()
 }
 
-/// A drawn layer's matrices, read and repacked as those of any checkpoint.
+/// Matrices of drawn layers, up to the first with experts, read and repacked as those of any
+/// checkpoint.
 fn layer(report: &mut Report, cuda: &mut Cuda) -> Result<(), WeightsError> {
-    let checkpoint = weights::open_seeded_layers(1, Arc::default());
-    let of_layer = checkpoint.layout().matrices();
-    let of_layer = of_layer.filter(|matrix| matrix.site() == LAYER);
-    for matrix in of_layer.filter(|matrix| !is_of_experts(matrix.role())) {
-        loaded(
-            report,
-            cuda,
-            &[checkpoint.matrix(matrix.role(), LAYER)],
-            matrix.role(),
-        )?;
+    let layers = match routed() {
+        Some(Site::Layer(layer)) => layer + 1,
+        _ => 1,
+    };
+    let checkpoint = weights::open_seeded_layers(layers, Arc::default());
+    let of_layers = checkpoint.layout().matrices();
+    let of_layers = of_layers.filter(|matrix| matches!(matrix.site(), Site::Layer(_)));
+    for matrix in of_layers.filter(|matrix| !is_of_experts(matrix.role())) {
+        let source = checkpoint.matrix(matrix.role(), matrix.site());
+        loaded(report, cuda, &[source], matrix.role())?;
     }
     experts::pack(report, cuda, &checkpoint)
 }
 
-/// The layer that is drawn.
-pub(super) const LAYER: Site = Site::Layer(0);
+/// The first layer with experts.
+pub(super) fn routed() -> Option<Site> {
+    Layout::whole().sites(Role::Router).next()
+}
 
 /// Whether a matrix lies with others, of a router or of experts.
 fn is_of_experts(role: Role) -> bool {
