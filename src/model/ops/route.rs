@@ -50,8 +50,8 @@ pub trait Route<E: shapes::Experts>: Device {
         residual: &mut Self::Tensor,
     );
 
-    /// `route` by `(logits, per_expert)` into `routing`, then `experts`; what is left in `routing` is
-    /// not specified.
+    /// `route` by `(logits, per_expert)` into `routing`, then `experts`; what is left in `routing`
+    /// is not specified.
     fn moe(
         &mut self,
         x: &Self::Tensor,
