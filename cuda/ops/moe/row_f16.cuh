@@ -66,7 +66,7 @@ struct Chosen {
     route::best<1>(logits, 0, per_expert, chosen);
     if (lane < kTurns) expert[lane] = chosen[0];
     if constexpr (kWeights) {
-      const float of_expert = route::weight_of(logits, scales, chosen[0]);
+      const float of_expert = route::weight_of(logits, per_expert, chosen[0]);
       if (lane < kTurns) weight[lane] = of_expert;
     }
   }

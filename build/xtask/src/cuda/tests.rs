@@ -346,18 +346,18 @@ fn the_report_of_ptxas_is_read() {
 
 #[test]
 fn a_spill_is_an_error_that_names_the_kernel() {
-    let why = compile::refuse_spills(&compile::report(PTXAS)).unwrap_err();
+    let why = compile::refuse_spills("rms_norm", &compile::report(PTXAS)).unwrap_err();
     assert!(
         why.contains("_Z1kv") && why.contains("spill_stores=8"),
         "{why}"
     );
     let clean = PTXAS.replace("8 bytes spill stores, 12", "0 bytes spill stores, 0");
-    assert!(compile::refuse_spills(&compile::report(&clean)).is_ok());
+    assert!(compile::refuse_spills("rms_norm", &compile::report(&clean)).is_ok());
 }
 
 #[test]
 fn a_unit_that_compiles_to_nothing_is_an_error() {
-    assert!(compile::refuse_spills(&compile::report("")).is_err());
+    assert!(compile::refuse_spills("rms_norm", &compile::report("")).is_err());
 }
 
 #[test]

@@ -106,13 +106,6 @@ pub struct Routing {
     weights: DeviceBuf<f32>,
 }
 
-/// Factors of weights, one of each routed expert, or nothing where the shape has none.
-fn of_scales(scales: Option<&Vector>) -> *const f32 {
-    let elements = scales.map_or(0, |scales| scales.0.len());
-    assert_eq!(elements, if Moe::SCALED { Moe::COUNT } else { 0 });
-    scales.map_or(ptr::null(), |scales| scales.0.as_ptr())
-}
-
 impl Cuda {
     /// Room for the experts of a layer, each `gate_up` and `down` bytes.
     pub(super) fn experts_room(
@@ -129,13 +122,12 @@ impl Cuda {
     }
 }
 
-/// Corrections of scores, of routers whose scores are sigmoids alone.
-fn corrections(correction: Option<&Vector>) -> *const f32 {
-    assert_eq!(
-        correction.map(|of| of.0.len()),
-        Moe::SIGMOID.then_some(Moe::COUNT)
-    );
-    correction.map_or(std::ptr::null(), |of| of.0.as_ptr())
+/// Numbers of experts beside logits; null where the shape has none.
+fn numbers_of(per_expert: Option<&Vector>) -> *const f32 {
+    let has_some = Moe::SCALED || Moe::SIGMOID;
+    let elements = per_expert.map(|of| of.0.len());
+    assert_eq!(elements, has_some.then_some(Moe::COUNT));
+    per_expert.map_or(ptr::null(), |of| of.0.as_ptr())
 }
 
 impl Route<Moe> for Cuda {
@@ -178,16 +170,15 @@ impl Route<Moe> for Cuda {
         })
     }
 
-    fn route(&mut self, logits: &Tensor, correction: Option<&Vector>, routing: &mut Routing) {
+    fn route(&mut self, logits: &Tensor, per_expert: Option<&Vector>, routing: &mut Routing) {
         assert_eq!(logits.width, Moe::LOGITS);
         assert!(logits.rows <= ROWS_MAX);
         routing.rows = logits.rows;
-        let (rows, scales) = (count(logits.rows), of_scales(scales));
+        let (rows, per_expert) = (count(logits.rows), numbers_of(per_expert));
         let (chosen, weights) = (routing.chosen.as_mut_ptr(), routing.weights.as_mut_ptr());
-        let correction = corrections(correction);
         // SAFETY: shapes are checked; a routing has room for ROWS_MAX rows.
         self.queue.launch("route", |stream| unsafe {
-            ops::atlas_route(logits.as_ptr(), correction, chosen, weights, rows, stream)
+            ops::atlas_route(logits.as_ptr(), per_expert, chosen, weights, rows, stream)
         });
     }
 
@@ -218,27 +209,26 @@ impl Route<Moe> for Cuda {
     fn moe(
         &mut self,
         x: &Tensor,
-        (logits, correction): Logits<'_, Cuda>,
+        (logits, per_expert): Logits<'_, Cuda>,
         routing: &mut Routing,
         experts: &Experts,
         residual: &mut Tensor,
     ) {
         let rows = x.rows;
         if rows > MOE_ROWS {
-            self.route(logits, correction, routing);
+            self.route(logits, per_expert, routing);
             return self.experts(x, routing, experts, residual);
         }
         assert_eq!((logits.rows, logits.width), (rows, Moe::LOGITS));
         assert_eq!(x.width, HIDDEN);
         assert_eq!((residual.rows, residual.width), (rows, HIDDEN));
-        let scales = of_scales(scales);
         // SAFETY: shapes are checked; the scratch has room for the turns of the rows; both arrays
         // hold all experts' matrices in panels of their storage.
         self.queue.launch("moe", |stream| unsafe {
             ops::atlas_moe(
                 x.as_ptr(),
                 logits.as_ptr(),
-                corrections(correction),
+                numbers_of(per_expert),
                 experts.gate_up.as_ptr(),
                 experts.down.as_ptr(),
                 routing.chosen.as_mut_ptr(),
