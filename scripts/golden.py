@@ -47,6 +47,7 @@ CHATS = 10
 REPLY = 16
 TOP = 20
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+TOWERS = ("model.visual.", "model.vision_tower.", "model.embed_vision.")  # of images
 SCALES = ("weight_scale", "weight_scale_2", "weight_scale_inv", "weight_global_scale", "input_scale",
           "input_global_scale")
 
@@ -165,7 +166,7 @@ def build(config, weights, **options):
     kind, config = class_of(config)
     model, loaded = kind.from_pretrained(None, config=config, state_dict=weights, dtype=torch.float32,
                                          attn_implementation="eager", output_loading_info=True, **options)
-    missing = [name for name in loaded["missing_keys"] if not name.startswith("model.visual.")]
+    missing = [name for name in loaded["missing_keys"] if not name.startswith(TOWERS)]
     if missing or loaded["unexpected_keys"] or loaded["mismatched_keys"]:
         sys.exit(f"{kind.__name__} and the checkpoint differ: {loaded}")
     return model.eval()

@@ -75,6 +75,18 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
         let ids = chat.stop_ids.iter().map(|&id| json!(id));
         let mut right: Vec<Value> = ids.collect();
         right.extend(orders(&chat.stop_ids));
+        // The configuration of generation may have one more.
+        for id in &chat.stop_ids {
+            let fewer: Vec<u64> = chat
+                .stop_ids
+                .iter()
+                .copied()
+                .filter(|other| other != id)
+                .collect();
+            if !fewer.is_empty() {
+                right.extend(orders(&fewer));
+            }
+        }
         one_of("chat.stop_ids", &right, "/eos_token_id")
     }));
     facts
@@ -960,6 +972,23 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    #[test]
+    fn tokens_that_end_a_reply_may_lack_one_and_have_no_others() {
+        let target = repository("h200/gemma-4-26b-a4b/nvfp4a16");
+        for (ids, right) in [
+            (json!([1, 106]), true),
+            (json!([1, 106, 50]), true),
+            (json!(1), true),
+            (json!([1, 2]), false),
+            (json!([]), false),
+        ] {
+            let mut config = usual(&config_facts(&target));
+            config["eos_token_id"] = ids;
+            let found = check_config(&target, "a.json", config.to_string().as_bytes());
+            assert_eq!(found.is_ok(), right, "{found:?}");
         }
     }
 

@@ -29,7 +29,12 @@ const INDEX_BYTES_MAX: u64 = 200_000_000;
 /// Most shards that an index may name.
 const SHARDS_MAX: usize = 1000;
 /// Prefixes of the tensors of a vision tower, which text generation does not use.
-const VISION: [&str; 2] = ["model.visual.", "visual."];
+const VISION: [&str; 4] = [
+    "model.visual.",
+    "visual.",
+    "model.vision_tower.",
+    "model.embed_vision.",
+];
 
 /// An open checkpoint of the target.
 pub struct Checkpoint {

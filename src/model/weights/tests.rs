@@ -95,7 +95,13 @@ fn names_of_multimodal_releases_and_their_vision_tower_are_accepted() {
                 tensors.insert(format!("model.language_model.{rest}"), expected);
             }
         }
-        tensors.insert("model.visual.patch_embed.proj.weight".into(), patch);
+        for tower in [
+            "visual.patch_embed.proj",
+            "vision_tower.a.linear",
+            "embed_vision.b",
+        ] {
+            tensors.insert(format!("model.{tower}.weight"), patch.clone());
+        }
     });
     assert!(open_any(&Folder::with("model.safetensors", &content).0).is_ok());
 }

@@ -13,7 +13,12 @@ use crate::schema::model::StackedIn;
 /// End of the name of a file that holds tensors itself.
 pub(super) const TENSORS_FILE: &str = ".safetensors";
 /// Beginnings of the names of a vision tower's tensors.
-const VISION: [&str; 2] = ["model.visual.", "visual."];
+const VISION: [&str; 4] = [
+    "model.visual.",
+    "visual.",
+    "model.vision_tower.",
+    "model.embed_vision.",
+];
 /// Beginning of names in multimodal releases, `model.` in others.
 const MULTIMODAL: &str = "model.language_model.";
 /// Beginning of the names of multi-token prediction.
