@@ -221,10 +221,6 @@ impl RowOp for Linear {
         "linear"
     }
 
-    fn is_product(&self) -> bool {
-        true
-    }
-
     fn case(&self, rows: usize) -> String {
         product(rows, &self.0)
     }
@@ -251,10 +247,6 @@ struct LinearAdd(Stored);
 impl RowOp for LinearAdd {
     fn op(&self) -> &'static str {
         "linear_add"
-    }
-
-    fn is_product(&self) -> bool {
-        true
     }
 
     fn case(&self, rows: usize) -> String {
@@ -285,10 +277,6 @@ struct NormLinear {
 impl RowOp for NormLinear {
     fn op(&self) -> &'static str {
         "norm_linear"
-    }
-
-    fn is_product(&self) -> bool {
-        true
     }
 
     fn case(&self, rows: usize) -> String {
