@@ -39,8 +39,8 @@ pub struct Selftest {
     #[argh(option)]
     op: Option<String>,
 
-    /// compare every row of the products of many rows, which takes the CPU minutes; by default one
-    /// of each eight, and those at the edges of tiles
+    /// compare every row of operations on many rows, which takes the CPU minutes; by default one of
+    /// each eight, and those at the edges of tiles
     #[argh(switch)]
     all: bool,
 

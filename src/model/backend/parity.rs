@@ -139,7 +139,7 @@ pub struct Choice {
     pub seed: Option<u64>,
     /// The one operation; all if there is none.
     pub op: Option<String>,
-    /// Whether every row of wide products is compared, rather than some of each tile.
+    /// Whether every row of many is compared, rather than some of each tile.
     pub all: bool,
 }
 
@@ -163,7 +163,7 @@ pub struct Report {
     pub seed: u64,
     /// The one operation that is compared; all if there is none.
     pub only: Option<String>,
-    /// Whether every row of wide products is compared.
+    /// Whether every row of many is compared.
     pub all: bool,
     pub lines: Vec<Line>,
     /// Called with each line when it is found.

@@ -561,6 +561,11 @@ impl MatrixSource<'_> {
         self.weight.format()
     }
 
+    /// Whether what is read is rounded from what the checkpoint has.
+    pub fn is_rounded(&self) -> bool {
+        matches!(self.weight.kind(), Kind::Rounded { .. })
+    }
+
     /// Whether it is used where its file is mapped.
     pub fn is_mapped(&self) -> bool {
         let packed = self.checkpoint.packed.as_ref();
@@ -628,9 +633,9 @@ impl MatrixSource<'_> {
         assert!(rows.start.is_multiple_of(FP8_BLOCK) && rows.end <= self.weight.n());
         assert_eq!([codes.len(), scales.len()], self.sections(rows.len()));
         self.checkpoint.check_stored()?;
-        match self.weight.kind() {
-            Kind::Rounded { .. } => self.round_rows(rows, codes, scales),
-            _ => self.read_stored(rows, codes, scales),
+        match self.is_rounded() {
+            true => self.round_rows(rows, codes, scales),
+            false => self.read_stored(rows, codes, scales),
         }
     }
 

@@ -9,7 +9,7 @@ use host::testing::Folder;
 
 use super::layout::Expected;
 use super::*;
-use crate::target::{Role, Site};
+use crate::target::{FP8_BLOCK, Role, Site};
 use crate::weights::header::Dtype;
 
 /// Opens whatever lies in the folder, without the sizes that the target states.
@@ -67,6 +67,26 @@ fn a_complete_checkpoint_is_accepted() {
     let norm = norm.read_f32().unwrap();
     assert_eq!(norm, vec![1.0; crate::target::HIDDEN]);
     assert!(checkpoint.progress().bytes().0 > 0);
+}
+
+/// A factor of the whole matrix is known to each part of it.
+#[test]
+fn rows_in_parts_are_those_of_the_whole() {
+    let checkpoint = open_seeded(Default::default());
+    let small = |matrix: &Weight| matrix.n() <= 4096;
+    for matrix in checkpoint.layout().matrices().filter(small).take(20) {
+        let (source, n) = (checkpoint.source(matrix), matrix.n());
+        let parts = (0..n).step_by(FP8_BLOCK).map(|start| {
+            let part = source.read_rows(start..n.min(start + FP8_BLOCK));
+            part.unwrap().values()
+        });
+        let parts: Vec<Vec<f32>> = parts.collect();
+        assert!(
+            parts.concat() == source.read_f32().unwrap(),
+            "{}",
+            matrix.name()
+        );
+    }
 }
 
 #[cfg(has = "delta")]

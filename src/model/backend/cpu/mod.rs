@@ -170,9 +170,8 @@ impl Cpu {
 
 /// A matrix of the parts of a checkpoint.
 fn repacked(parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
-    let values = parts.iter().map(MatrixSource::read_f32);
-    let values = values.collect::<Result<Vec<_>, _>>()?;
-    Ok(Matrix::new(parts[0].shape().1, &values))
+    let stored = parts.iter().map(MatrixSource::read);
+    Ok(Matrix::of_stored(&stored.collect::<Result<Vec<_>, _>>()?))
 }
 
 /// The way in which this device reads weights: a change of what `pack` gives is another layout.

@@ -74,7 +74,12 @@ impl<'a> Wanted<'a> {
         let rows: Vec<usize> = self.parts.iter().map(|part| part.shape().0).collect();
         let mut jobs = Vec::new();
         for (index, &source) in self.parts.iter().enumerate() {
-            let step = JOB_ROWS * (most / bytes(&source, self.storage, JOB_ROWS)).max(1);
+            // Rounding takes longer than reading, and all readers take part in it.
+            let blocks = match source.is_rounded() {
+                true => 1,
+                false => (most / bytes(&source, self.storage, JOB_ROWS)).max(1),
+            };
+            let step = JOB_ROWS * blocks;
             for start in (0..rows[index]).step_by(step) {
                 let (first, turn) = self.order.place(&rows, index, start);
                 jobs.push(Job {

@@ -244,10 +244,6 @@ impl RowOp for Linear {
         "linear"
     }
 
-    fn is_product(&self) -> bool {
-        true
-    }
-
     fn case(&self, rows: usize) -> String {
         product(rows, &self.0)
     }
@@ -274,10 +270,6 @@ struct LinearAdd(Stored);
 impl RowOp for LinearAdd {
     fn op(&self) -> &'static str {
         "linear_add"
-    }
-
-    fn is_product(&self) -> bool {
-        true
     }
 
     fn case(&self, rows: usize) -> String {
@@ -308,10 +300,6 @@ struct NormLinear {
 impl RowOp for NormLinear {
     fn op(&self) -> &'static str {
         "norm_linear"
-    }
-
-    fn is_product(&self) -> bool {
-        true
     }
 
     fn case(&self, rows: usize) -> String {

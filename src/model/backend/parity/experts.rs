@@ -117,10 +117,6 @@ impl<E: shapes::Experts> RowOp for Experts<E> {
         "moe"
     }
 
-    fn is_product(&self) -> bool {
-        true
-    }
-
     fn case(&self, rows: usize) -> String {
         format!("{rows} {}", name(&self.all[0][0].bits))
     }

@@ -46,7 +46,8 @@ impl Probe for Cpu {
     }
 
     fn matrix_of(&mut self, stored: &Stored) -> Result<Self::Matrix, DeviceError> {
-        Ok(cpu::Matrix::new(stored.k, &[stored.values()]).biased(&stored.bias))
+        let matrix = cpu::Matrix::of_stored(std::slice::from_ref(stored));
+        Ok(matrix.biased(&stored.bias))
     }
 
     fn vector_of(&mut self, values: &[f32]) -> Result<Vec<f32>, DeviceError> {

@@ -41,7 +41,7 @@ const TILE_ROWS: usize = 8;
 /// Rows at whose multiples a block's tile may end: a sample has both sides.
 const BLOCK_ROWS: usize = 64;
 
-/// Rows that any tile of a product has some of, whichever they are: one at random of each eight,
+/// Rows that any tile of results has some of, whichever they are: one at random of each eight,
 /// and those at edges; of few rows all.
 pub(super) fn sampled(random: &mut Random, rows: usize) -> Vec<usize> {
     if rows <= WHOLE_ROWS_MAX {
@@ -83,11 +83,6 @@ pub trait RowOp {
     /// Whether a step may have as many rows for it.
     fn takes(&self, _rows: usize) -> bool {
         true
-    }
-
-    /// Whether it multiplies by matrices, which takes the CPU long for many rows.
-    fn is_product(&self) -> bool {
-        false
     }
 
     /// Whether every result is of one row.
@@ -186,7 +181,8 @@ impl<'a> Rowwise<'a> {
 
     /// Rows of which the CPU computes results to compare with; none if it computes all.
     pub fn sample(&self, random: &mut Random) -> Option<Vec<usize>> {
-        let takes_long = self.op.is_product() && self.rows > WHOLE_ROWS_MAX;
+        let each_alone = self.op.is_by_row() && self.op.wanted(self.rows).is_none();
+        let takes_long = each_alone && self.rows > WHOLE_ROWS_MAX;
         takes_long.then(|| sampled(random, self.rows))
     }
 
