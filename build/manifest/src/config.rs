@@ -77,16 +77,19 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
         right.extend(orders(&chat.stop_ids));
         // The configuration of generation may have one more.
         for id in &chat.stop_ids {
-            let fewer: Vec<u64> = chat
-                .stop_ids
-                .iter()
-                .copied()
-                .filter(|other| other != id)
-                .collect();
+            let others = chat.stop_ids.iter().copied().filter(|other| other != id);
+            let fewer: Vec<u64> = others.collect();
             if !fewer.is_empty() {
                 right.extend(orders(&fewer));
             }
         }
+        let mut found: Vec<Value> = Vec::new();
+        for value in right {
+            if !found.contains(&value) {
+                found.push(value);
+            }
+        }
+        let right = found;
         one_of("chat.stop_ids", &right, "/eos_token_id")
     }));
     facts
