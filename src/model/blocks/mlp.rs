@@ -80,6 +80,7 @@ impl<M: shapes::Mlp, B: Gate<M>> Mlp<B, M> {
     }
 
     /// Leaves in `out` what it makes of normed rows.
+    #[cfg(has = "both")]
     pub(super) fn visit(
         &self,
         ops: &mut B,

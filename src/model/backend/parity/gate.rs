@@ -74,6 +74,7 @@ fn activated<M: shapes::Mlp>((&gate, &up): (&f32, &f32)) -> f32 {
             let gate = gate.min(most);
             open(gate, f64::from(ALPHA) * gate) * (up.clamp(-most, most) + 1.0)
         }
+        Activation::Relu2 => gate.max(0.0) * up,
     };
     value as f32
 }
@@ -119,10 +120,6 @@ impl<M: shapes::Mlp> RowOp for WholeMlp<M> {
 
     fn widths(&self) -> Vec<usize> {
         vec![HIDDEN]
-    }
-
-    fn is_product(&self) -> bool {
-        true
     }
 
     /// A normed element or an activation beside the middle of two F16 may be rounded to the other
