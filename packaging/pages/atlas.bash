@@ -104,7 +104,7 @@ _@NAME@() {
         'bundle') offers='--help --weights --parts' ;;
         'install') offers='--help --public-key --root' ;;
         'uninstall') offers='--help --root' ;;
-        'selftest') offers='--help --bits --layers --op --seed --drafts --weights' ;;
+        'selftest') offers='--help --bits --layers --op --all --seed --drafts --weights' ;;
         'synth') offers='--help --layers' ;;
         'logits') offers='--help --tokens --out --routers --layers --decode' ;;
         'bench') offers='serve decode prefill drafts start --help' ;;

@@ -82,6 +82,7 @@ complete -c @NAME@ -n '__fish_seen_subcommand_from selftest' -l help -d 'display
 complete -c @NAME@ -n '__fish_seen_subcommand_from selftest' -l bits -d 'run the whole model with drawn weights instead, and count the rows of logits that differ between a sequence alone and in every batch, recorded and eager steps, a prompt whole and in chunks; ends with a digest of them all, by which two builds can be compared'
 complete -c @NAME@ -n '__fish_seen_subcommand_from selftest' -l layers -x -d 'layers of the model for --bits; by default all'
 complete -c @NAME@ -n '__fish_seen_subcommand_from selftest' -l op -x -d 'compare this operation alone'
+complete -c @NAME@ -n '__fish_seen_subcommand_from selftest' -l all -d 'compare every row of operations on many rows, which takes the CPU minutes; by default one of each eight, and those at the edges of tiles'
 complete -c @NAME@ -n '__fish_seen_subcommand_from selftest' -l seed -x -d 'draw the inputs of this seed, to see a failure again; by default from the clock'
 complete -c @NAME@ -n '__fish_seen_subcommand_from selftest' -l drafts -x -d 'count instead how many first drafts of the drafting layer equal the token that a server served, over the replies of this file: a JSON object per line, with the token ids prompt_tokens and reply_tokens (scripts/tiny_eval.py --served writes one)'
 complete -c @NAME@ -n '__fish_seen_subcommand_from selftest' -l weights -r -F -d 'directory that holds the weights, for --drafts; none for a model inside the binary'
