@@ -1,4 +1,4 @@
-// What a tile of gate rows and up rows leaves for the next product.
+// Activations of a tile's gates and ups, as operands of the next product.
 #pragma once
 
 #include <type_traits>
@@ -17,7 +17,7 @@ template <Storage kStorage, class Act>
 struct Activates {
   using W = Matrix<kStorage>;
   using To = Operands<kStorage>;
-  // Of the four pairs of columns that lie side by side, those of a tile.
+  // Pairs of columns of a tile that lie side by side, of four.
   static constexpr int kPairs =
       kActivatedColumns / W::kLaneColumns < 4 ? kActivatedColumns / W::kLaneColumns : 4;
   static constexpr int kPieces = kActivatedColumns / 2 / kPairs;  // of such, in a row

@@ -129,7 +129,7 @@ impl<N: Naming> Kv<N> {
         }
     }
 
-    /// The same with pages of a window, which are what is kept of prompts in place of states.
+    /// Adds pages of a window, which are kept of prompts in place of states.
     pub fn with_window(self, window: Option<Window>) -> Self {
         let states = self.slots.len() + self.snapshots_total;
         Kv {

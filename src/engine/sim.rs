@@ -557,7 +557,7 @@ fn set_bytes_of(tokens: &mut [TokenId; PAGE], bytes: &[u8]) {
     }
 }
 
-/// The same limits with a window of so many positions, where something is kept of prompts.
+/// Limits with a window of so many positions, where something is kept of prompts.
 pub fn windowed(limits: Limits, positions: usize) -> Limits {
     let (sequences, prefill) = (limits.sequences, limits.prefill_tokens);
     let window = Window::of(positions, sequences, prefill, limits.snapshots);

@@ -59,9 +59,9 @@ pub trait Attention: Send + Sync + 'static {
 /// Pages that have a block table of their own in each sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageGroup {
-    /// Those of every position.
+    /// Pages of every position.
     Whole,
-    /// Those of a window of positions, where other layers of the model see all of them.
+    /// Pages of a window of positions, where other layers of the model see all of them.
     Window,
 }
 

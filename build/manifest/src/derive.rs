@@ -400,7 +400,7 @@ mod tests {
         }
     }
 
-    /// The same of a checkpoint that no CPU has a leaf of, by the headers of its files.
+    /// Tensors and bytes as the headers of the published files have them.
     #[test]
     fn a_checkpoint_of_gemma_4() {
         let target = repository("h200/gemma-4-26b-a4b/nvfp4a16");

@@ -103,7 +103,7 @@ impl Target {
 }
 
 /// A unit variant as manifests write it.
-fn toml_name(variant: &impl Serialize) -> String {
+pub(crate) fn toml_name(variant: &impl Serialize) -> String {
     let value = toml::Value::try_from(variant).expect("a unit variant is a string");
     value.to_string()
 }

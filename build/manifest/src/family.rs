@@ -151,7 +151,7 @@ pub(crate) enum Activation {
     Silu,
     GeluTanh,
     Clamped,
-    /// Of up alone: there is no gate.
+    /// Squares of positive ups; there is no gate.
     Relu2,
 }
 

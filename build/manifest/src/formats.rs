@@ -37,7 +37,7 @@ impl FormatRule {
         }
     }
 
-    /// What it makes of a matrix.
+    /// Kind of a matrix under this rule: as it is stored, or rounded.
     fn kind(&self) -> Kind {
         match (self.r#as, self.resident) {
             (stored, Some(resident)) => Kind::Rounded { stored, resident },

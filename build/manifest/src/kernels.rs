@@ -201,7 +201,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("moe", "rows_f16"),
     Kernel::new("moe", FP4_KERNEL),
     Kernel::new("swiglu", "vectors_f32"),
-    Kernel::new("mlp", "panels_f16"),
+    Kernel::new("mlp", "apart_f16"),
     Kernel::new("mlp", "warpgroups_f16").warpgroups(),
     Kernel::new("accept", "spans_f32"),
     Kernel::new("guess", "rows_f32"),

@@ -360,7 +360,7 @@ struct Carry {
     scale = next;
   }
 
-  // What a cell's rows write, times the scale: `w (V - e^G (K S))` through T, or the values alone.
+  // Updates of a cell's rows, times the scale: `w (V - e^G (K S))` through T, or the values alone.
   template <class Record>
   __device__ static void write(const Record& record, const KeyRecord& keys,
                                Sums<kRowTiles>& updates, const Operands<kKeyTiles>& state,

@@ -66,7 +66,7 @@ inline constexpr int kWidth = Delta::kValueHeads * Delta::kValueDim;
 // Norms of a row.
 inline constexpr int kGroups = kWidth / Delta::kNorm;
 
-// Of Mamba-2, which gates first: a warp has the heads of a group.
+// Mamba-2's norm of groups of heads, which are gated first: a warp has a group.
 template <class Tile>
 __global__ __launch_bounds__(Tile::kThreads) void groups_f32(float* x, const float* weight,
                                                              const float* z,

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "ops/linear_add/warpgroups_f16_sm90.cuh"
-#include "ops/mlp/panels_f16.cuh"
+#include "ops/mlp/apart_f16.cuh"
 #include "tile/activates_sm90.cuh"
 #include "tile/math.cuh"
 #include "tile/normed_operands_sm90.cuh"
@@ -102,7 +102,7 @@ struct WarpgroupsF16 {
         });
       }
     }
-    return PanelsF16<Tile, M>::launch(residual, gain, x, operands, arrived, gate, gate_format, up,
+    return ApartF16<Tile, M>::launch(residual, gain, x, operands, arrived, gate, gate_format, up,
                                       up_format, down, down_format, gates, ups, act, rows, stream);
   }
 };

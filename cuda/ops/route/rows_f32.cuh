@@ -34,7 +34,7 @@ inline constexpr int kParts = (Experts::kCount + tile::kWarpLanes - 1) / tile::k
 
 static_assert(kTurns <= tile::kWarpLanes, "a lane writes a chosen expert");
 
-// What experts are compared by: logits, or corrected sigmoids of them.
+// Number that an expert is compared by: its logit, or the corrected sigmoid of it.
 __device__ inline float choice_of(const float* logits, const float* per_expert, int expert) {
   const float logit = __ldcg(logits + expert);
   if constexpr (!Experts::kSigmoid) return logit;

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::cli::carry::transfer::hex;
 use crate::cli::machine;
 
-/// What measured.
+/// Program and machine that a figure was measured with.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Origin {
     /// SHA-256 of the program's file; absent where it cannot be read.
@@ -20,7 +20,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Of this process, now.
+    /// Origin of this process's figures, with clock and power as they are now.
     pub fn now() -> Origin {
         Origin {
             binary_sha256: own_digest().ok(),

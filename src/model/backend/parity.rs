@@ -318,7 +318,7 @@ pub mod host {
 /// Uniform numbers (SplitMix64): the state is a counter, so that any of them can be drawn first.
 pub struct Random(u64);
 
-/// What the counter counts by.
+/// Step of the counter, odd: it comes by all numbers.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Numbers below which a thread of its own takes longer than it saves.
 const DRAWN_ALONE: usize = 1 << 16;
@@ -340,7 +340,7 @@ impl Random {
         (self.bits() >> 33) as usize % end
     }
 
-    /// What is made of `count` draws and their numbers, by all cores where they are many.
+    /// Makes a value of each of `count` draws and its number, by all cores where they are many.
     fn many<T: Send + Clone + Default>(
         &mut self,
         count: usize,

@@ -16,7 +16,7 @@ pub struct DeltaNet<B: Delta<D>, D: shapes::Delta> {
     a: B::Matrix,
     out: B::Matrix,
     conv: B::Vector,
-    /// Of Mamba-2.
+    /// Bias of the convolution, and factors of the inputs beside the state: Mamba-2 alone has them.
     conv_bias: Option<B::Vector>,
     skip: Option<B::Vector>,
     a_log: B::Vector,

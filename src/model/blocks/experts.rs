@@ -23,7 +23,7 @@ pub struct Scratch<B: Route<E>, E: shapes::Experts> {
     /// Logits of the router.
     router: B::Tensor,
     routing: B::Routing,
-    /// What the expert beside the routed ones makes of rows, before `down`.
+    /// Activations of the expert beside the routed ones.
     beside: Option<B::Tensor>,
 }
 

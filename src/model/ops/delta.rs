@@ -110,7 +110,7 @@ pub type Taps<'a, B> = (&'a <B as Device>::Vector, Option<&'a <B as Device>::Vec
 /// Inputs of [`Delta::gated_delta`].
 pub struct GatedDelta<'a, B: Device + ?Sized> {
     pub qkv: &'a B::Tensor,
-    /// Of no meaning with `MAMBA`.
+    /// Gates of what is written; with `MAMBA` nobody reads them.
     pub b: &'a B::Tensor,
     pub a: &'a B::Tensor,
     pub a_log: &'a B::Vector,

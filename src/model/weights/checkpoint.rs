@@ -639,7 +639,7 @@ impl MatrixSource<'_> {
         }
     }
 
-    /// As `read_rows_to`, rounded from what the checkpoint has.
+    /// Reads rows as `read_rows_to` does, rounded from the checkpoint's.
     fn round_rows<Bytes: DerefMut<Target = [u8]>>(
         &self,
         rows: Range<usize>,

@@ -113,8 +113,8 @@ fn least(scales: impl Iterator<Item = f32>, error: impl Fn(f32) -> f32) -> f32 {
     least.map_or(1.0, |(_, scale)| scale)
 }
 
-/// What all weights of an NVFP4 matrix whose largest magnitude is `largest` are multiplied by: the
-/// least power of two under which no group asks for a scale above `SCALE_MAX`.
+/// Factor of all weights of an NVFP4 matrix whose largest magnitude is `largest`: the least power
+/// of two under which no group asks for a scale above `SCALE_MAX`.
 pub fn nvfp4_factor(largest: f32) -> f32 {
     let wanted = largest.max(LEAST) / (E2M1_MAX * SCALE_MAX);
     let below = f32::from_bits(wanted.to_bits() & f32::INFINITY.to_bits());

@@ -111,7 +111,7 @@ fn the_cut_of_arguments_never_changes_what_is_told() {
     }
 }
 
-/// The same JSON with what is not ASCII by its number.
+/// JSON whose characters beyond ASCII are written by their numbers.
 fn escape_all(json: &str) -> String {
     let escape = |char: char| match char.is_ascii() {
         true => char.to_string(),

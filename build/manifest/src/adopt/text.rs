@@ -2,11 +2,12 @@
 
 use std::fmt::{Display, Write};
 
+use serde::Serialize;
+
 use super::rules::Rule;
+use crate::expand::toml_name;
 use crate::schema::leaf::{Limits, Steps};
-use crate::schema::model::{
-    Attention, Checkpoint, FeedForward, Gdn, Layers, Mamba, Mixer, Mlp, Model, Moe,
-};
+use crate::schema::model::{Attention, Checkpoint, Gdn, Layers, Mamba, Mixer, Mlp, Model, Moe};
 
 /// Digits from which on they are grouped.
 const GROUPED: usize = 5;
@@ -128,26 +129,17 @@ fn layers(lines: &mut Lines, layers: &Layers) {
     lines.table("layers");
     lines.count("count", layers.count as u64);
     if layers.period != [Mixer::Attention] {
-        let names = layers.period.iter().map(|mixer| match mixer {
-            Mixer::Gdn => "\"gdn\"",
-            Mixer::Mamba => "\"mamba\"",
-            Mixer::Attention => "\"attention\"",
-            Mixer::Sliding => "\"sliding\"",
-            Mixer::None => "\"none\"",
-        });
-        let names: Vec<&str> = names.collect();
-        lines.set("period", format!("[{}]", names.join(", ")));
+        lines.set("period", list(&layers.period));
     }
     if !layers.feed_forward.is_empty() {
-        let names = layers.feed_forward.iter().map(|part| match part {
-            FeedForward::Mlp => "\"mlp\"",
-            FeedForward::Moe => "\"moe\"",
-            FeedForward::Both => "\"both\"",
-            FeedForward::None => "\"none\"",
-        });
-        let names: Vec<&str> = names.collect();
-        lines.set("feed_forward", format!("[{}]", names.join(", ")));
+        lines.set("feed_forward", list(&layers.feed_forward));
     }
+}
+
+/// A list of words, as TOML has it.
+fn list(words: &[impl Serialize]) -> String {
+    let words: Vec<String> = words.iter().map(toml_name).collect();
+    format!("[{}]", words.join(", "))
 }
 
 fn attention(lines: &mut Lines, table: &str, attention: &Attention) {

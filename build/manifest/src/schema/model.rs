@@ -362,7 +362,7 @@ pub struct Mamba {
 }
 
 impl Mamba {
-    /// As Gated DeltaNet would say it: `B` are keys, `C` queries.
+    /// Shape in Gated DeltaNet's words: keys are `B`, queries `C`, values the inputs.
     pub(crate) fn recurrence(&self) -> Gdn {
         Gdn {
             key_heads: self.groups,

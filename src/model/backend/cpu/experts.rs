@@ -50,7 +50,7 @@ impl<E: shapes::Experts> Experts<E> {
 pub struct Routing<E> {
     /// Of the row that is chosen for.
     probabilities: Vec<f32>,
-    /// What is compared of them.
+    /// Probabilities as they are compared: corrected, and without those chosen.
     choices: Vec<f32>,
     pub(super) experts: Vec<u32>,
     pub(super) weights: Vec<f32>,

@@ -201,7 +201,7 @@ impl Matrix {
         }
     }
 
-    /// As `new`, of little-endian BF16, which takes no other memory.
+    /// Matrix of rows of `k` numbers in little-endian BF16, without a copy of them in F32.
     fn of_halves(k: usize, parts: &[&[[u8; 2]]]) -> Matrix {
         let rows = parts.iter().flat_map(|part| part.chunks_exact(k));
         let rows: Vec<_> = rows.collect();

@@ -133,7 +133,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// Of so many matrices that make the activations of an expert.
+    /// Order of the rows of `inputs` matrices that make the activations of an expert.
     pub const fn of_inputs(inputs: usize) -> Order {
         match inputs {
             1 => Order::Stacked,

@@ -21,7 +21,7 @@ pub(super) const GROUP: Group = Group {
     sequences: |_| Vec::new(),
 };
 
-/// Of a routed expert, those that it has.
+/// Matrices of a routed expert; one without a gate lacks the first.
 const ROUTED: [Role; 3] = [Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
 const SHARED: [Role; 3] = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
 

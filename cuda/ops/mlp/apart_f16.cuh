@@ -9,7 +9,7 @@
 namespace atlas::mlp {
 
 template <class Tile, class M>
-struct PanelsF16 {
+struct ApartF16 {
   static int launch(float* residual, const float* gain, float* x, unsigned char* operands,
                     unsigned* arrived, const unsigned char* gate, unsigned gate_format,
                     const unsigned char* up, unsigned up_format, const unsigned char* down,

@@ -1,6 +1,6 @@
 """Kullback-Leibler divergence between two binaries of one model with other formats of weights or of keys and values.
 
-    python scripts/kv_divergence.py BINARY OTHER WEIGHTS [--tokens 2000] [--layers 4]
+    python scripts/divergence.py BINARY OTHER WEIGHTS [--tokens 2000] [--layers 4]
 
 Both write the logits of one text by their verb `logits`, a token at a time, so that each position reads what earlier
 ones left in the cache. The text is that of the start's check where WEIGHTS has a tokenizer, and seeded random tokens
