@@ -1,6 +1,7 @@
 //! Folders for tests.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,11 +17,19 @@ impl Folder {
     /// If it cannot be made.
     #[expect(clippy::new_without_default, reason = "it makes a directory")]
     pub fn new() -> Folder {
-        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("atlas-folder-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        Folder(path)
+        // A folder of an earlier process with this one's number may have been left, by a kill.
+        loop {
+            let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+            let name = format!("atlas-folder-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => {
+                    made.unwrap();
+                    return Folder(path);
+                }
+            }
+        }
     }
 
     /// One with a file.
