@@ -6,6 +6,7 @@
 pub mod bench;
 pub mod cli;
 pub mod embed;
+pub mod start;
 #[cfg(test)]
 mod trials;
 

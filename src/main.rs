@@ -7,6 +7,7 @@
 use std::process::ExitCode;
 
 use atlas::cli::{self, Exit, Failure, Parsed, Verb};
+use atlas::start;
 use host::allocator::{self, Allocator};
 use host::log::{self, Level};
 use model::target;
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
     };
     let outcome = match cli::parse(target::BINARY, &arguments) {
         Parsed::Run(verb) => run(*verb),
-        Parsed::Say(text) => cli::boot::print(&text),
+        Parsed::Say(text) => start::boot::print(&text),
         Parsed::Wrong(failure) => Err(failure),
     };
     match outcome {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use atlas::cli::boot::{self, Files};
+use atlas::start::boot::{self, Files};
 use engine::speculate::Speculate;
 use engine::{self, Limits};
 use http::files;

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use atlas::cli::boot::{self, Files};
+use atlas::start::boot::{self, Files};
 use engine::{self, Limits};
 use http::files;
 use http::limits::IO_THREADS;

@@ -1,6 +1,6 @@
 //! The GPU, its streams and its events.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::panic::Location;
 use std::ptr;
 use std::rc::Rc;
@@ -8,6 +8,7 @@ use std::rc::Rc;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 
 use crate::account::Account;
+use crate::check::{check, static_text};
 use crate::error::{CudaError, Error};
 use crate::ops::atlas_stream;
 use crate::partition::Partition;
@@ -16,44 +17,6 @@ use crate::partition::Partition;
 const CUDA_NEEDED: (i32, i32) = (13, 0);
 /// Longest GPU name that is read, with its closing zero.
 const NAME_BYTES: usize = 256;
-
-/// Turns a driver result into a `Result` that knows its call and place.
-#[track_caller]
-pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), CudaError> {
-    match result {
-        CUresult::CUDA_SUCCESS => Ok(()),
-        failed => Err(describe(call, failed, Location::caller())),
-    }
-}
-
-fn describe(call: &'static str, result: CUresult, at: &'static Location<'static>) -> CudaError {
-    let (mut name, mut text) = (ptr::null(), ptr::null());
-    // SAFETY: both functions write a pointer to a static string, or leave it null for an unknown
-    // code.
-    let (name, text) = unsafe {
-        let _ = sys::cuGetErrorName(result, &mut name);
-        let _ = sys::cuGetErrorString(result, &mut text);
-        (static_text(name), static_text(text))
-    };
-    CudaError {
-        call,
-        code: result as i32,
-        text: format!("{name}, {text}"),
-        at,
-    }
-}
-
-/// # Safety
-/// `text` is null or a string that lives as long as the driver.
-unsafe fn static_text(text: *const c_char) -> String {
-    if text.is_null() {
-        return "unknown".to_string();
-    }
-    // SAFETY: not null, so a string of the driver.
-    unsafe { CStr::from_ptr(text) }
-        .to_string_lossy()
-        .into_owned()
-}
 
 /// What `doctor` says about one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use cudarc::driver::sys;
 
-use crate::device::{Context, Device, Stream, check};
+use crate::check::check;
+use crate::device::{Context, Device, Stream};
 use crate::error::CudaError;
 
 /// Launches that were recorded once and can be replayed as one.

@@ -5,6 +5,7 @@
 //! driver's own. Every failing call comes back with its name, code, text and place.
 
 mod account;
+mod check;
 mod device;
 mod error;
 mod graph;

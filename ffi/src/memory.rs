@@ -9,7 +9,8 @@ use std::rc::Rc;
 
 use cudarc::driver::sys;
 
-use crate::device::{Context, Device, Stream, check};
+use crate::check::check;
+use crate::device::{Context, Device, Stream};
 use crate::error::CudaError;
 
 /// A type that any bits are a value of.

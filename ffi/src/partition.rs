@@ -5,7 +5,7 @@ use std::ptr;
 
 use cudarc::driver::sys::{self, CUdevResourceType::CU_DEV_RESOURCE_TYPE_SM as SM};
 
-use crate::device::check;
+use crate::check::check;
 use crate::error::{CudaError, Error};
 
 /// A green context: kernels in its streams run on its multiprocessors and on no others, whether

@@ -12,7 +12,7 @@ use super::figures::Figures;
 use super::process;
 use super::report::Report;
 use super::scenario::{self, Scenario};
-use crate::cli::machine;
+use crate::start::machine;
 
 /// After this a reply counts as failed.
 const REPLY_TIME_MAX: Duration = Duration::from_secs(600);

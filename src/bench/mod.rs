@@ -24,7 +24,7 @@ use argh::{ArgsInfo, FromArgs};
 use self::client::Endpoint;
 use self::report::Report;
 use self::scenario::Scenario;
-use crate::cli::Failure;
+use crate::start::exit::Failure;
 use host::operator_file;
 use host::output;
 use model::target;

@@ -17,8 +17,8 @@ use argh::{ArgsInfo, FromArgs};
 use serde::{Deserialize, Serialize};
 
 use super::{BenchError, STANDARD_OUTPUT, write};
-use crate::cli::boot::{self, Engine, Files};
-use crate::cli::{Exit, Failure};
+use crate::start::boot::{self, Engine, Files};
+use crate::start::exit::{Exit, Failure};
 use engine::{Limits, Phase};
 use model::target;
 use model::weights::{Progress, Stage};

@@ -11,6 +11,8 @@ use model::target;
 
 use super::pages::Page;
 use super::{Exit, Failure};
+use crate::start::boot::{self, version_line};
+use crate::start::files::needs_weights;
 
 /// print the target, its limits and its manifest
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -43,27 +45,22 @@ const PUBLIC_KEY: &str = include_str!("../../packaging/atlas.pub");
 pub fn run(options: &About) -> Result<(), Failure> {
     if options.licences {
         let own = std::env::current_exe().and_then(|path| licences(&path));
-        return super::boot::print(
+        return boot::print(
             &own.map_err(|why| Failure::new(Exit::Io, format!("--licences: {why}")))?,
         );
     }
     if options.public_key {
-        return super::boot::print(public_key(PUBLIC_KEY)?);
+        return boot::print(public_key(PUBLIC_KEY)?);
     }
     if let Some(page) = options.page {
-        return super::boot::print(&page.own());
+        return boot::print(&page.own());
     }
     let text = if options.json {
         format!("{:#}\n", facts())
     } else {
         plain()
     };
-    super::boot::print(&text)
-}
-
-/// Name and version on one line.
-pub fn version_line() -> String {
-    format!("{} {}", target::BINARY, env!("CARGO_PKG_VERSION"))
+    boot::print(&text)
 }
 
 /// Last bytes of a program with licences, behind the length of their text.
@@ -130,11 +127,6 @@ fn facts() -> Value {
         },
         "manifest": target::MANIFEST,
     })
-}
-
-/// Whether the weights come from a directory rather than from the binary.
-pub fn needs_weights() -> bool {
-    target::EMBEDDED.is_empty()
 }
 
 fn plain() -> String {

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use argh::{ArgsInfo, FromArgs};
 use tokio::runtime::Builder;
 
-use super::boot;
 use super::connect::URL_DEFAULT;
 use super::{Exit, Failure};
 use crate::bench::client::Endpoint;
+use crate::start::boot;
 use host::operator_file;
 use http::keys;
 

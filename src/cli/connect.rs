@@ -12,8 +12,8 @@ use serde_json::json;
 
 use model::target;
 
-use super::boot;
 use super::{Exit, Failure};
+use crate::start::boot;
 
 /// print the settings of a client for this server, or start it with them
 #[derive(FromArgs, ArgsInfo, Debug)]

@@ -13,15 +13,15 @@ use crate::bench::client::Endpoint;
 use engine::Limits;
 use host::threads;
 use model::Plan;
-use model::backend::{self, Backend, parity};
+use model::backend::{self, Backend};
 use model::ops::Footprint;
 use model::target;
 use model::weights::{Layout, Progress};
 
-use super::boot::{self, Drafting, Files};
-use super::machine::Finding;
 use super::size::gigabytes;
-use super::{Exit, Failure, about, machine, serve};
+use super::{Exit, Failure, serve};
+use crate::start::boot::{self, Drafting, Files};
+use crate::start::machine::{self, Finding};
 
 /// Time for who has the port to say who that is.
 const HOLDER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -44,7 +44,7 @@ pub struct Doctor {
 /// # Errors
 /// When anything has to be fixed.
 pub fn run(options: &Doctor) -> Result<(), Failure> {
-    let device = parity::describe();
+    let device = backend::describe();
     let (weights, layout) = weights(options.weights.as_deref());
     // That of a device that is not there is not asked.
     let memory = device.is_ok().then(|| memory(layout));
@@ -75,7 +75,7 @@ pub fn run(options: &Doctor) -> Result<(), Failure> {
 
 fn serving() -> Finding {
     boot::require_serving()
-        .map(|()| about::version_line())
+        .map(|()| boot::version_line())
         .map_err(|failure| failure.message)
 }
 

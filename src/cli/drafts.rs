@@ -6,14 +6,14 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use host::operator_file;
+use model::check::{Acceptance, Exchange, acceptance};
 use model::target;
 use model::weights::Progress;
-use model::{Acceptance, Exchange, acceptance};
 use step::executor::TokenId;
 
-use super::boot::{self, Drafting, Files};
-use super::check::Checks;
 use super::{Exit, Failure};
+use crate::start::boot::{self, Drafting, Files};
+use crate::start::check::Checks;
 
 /// Largest file of served replies that is read.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -31,7 +31,7 @@ struct Line {
 /// # Errors
 /// Names the line that cannot be used, or what the model lacks.
 pub fn run(file: &Path, weights: Option<&Path>) -> Result<(), Failure> {
-    require_prediction()?;
+    boot::require_prediction()?;
     boot::require_serving()?;
     let exchanges = exchanges(file)?;
     let files = Files::locate(weights)?;
@@ -42,16 +42,6 @@ pub fn run(file: &Path, weights: Option<&Path>) -> Result<(), Failure> {
     let found =
         acceptance(&mut runner, &exchanges).map_err(|error| Failure::new(Exit::Internal, error))?;
     boot::print(&line(exchanges.len(), found))
-}
-
-/// # Errors
-/// Says that the target's model has no layer that drafts.
-pub fn require_prediction() -> Result<(), Failure> {
-    if target::MTP_LAYERS == 0 {
-        let message = format!("{} has no multi-token-prediction layer", target::MODEL_ID);
-        return Err(Failure::new(Exit::Config, message));
-    }
-    Ok(())
 }
 
 fn line(replies: usize, found: Acceptance) -> String {

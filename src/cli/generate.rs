@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use argh::{ArgsInfo, FromArgs};
 
-use super::boot;
 use super::{Exit, Failure};
 use crate::embed::{Engine, Error, Piece, Request, Stream};
+use crate::start::boot;
 
 /// answer one prompt on standard output; what the model thinks before goes to standard error
 #[derive(FromArgs, ArgsInfo, Debug)]

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use model::target;
 use model::weights::{Folder, WeightsError, listed};
 
-use super::boot::Files;
+use crate::start::boot::Files;
 
 /// Bytes of a file of weights between the starts of two samples, and those of a sample: no large
 /// matrix lies between two. A checkpoint is not read as a whole, which takes longer than to load

@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use argh::{ArgsInfo, FromArgs};
 
-use super::boot::Files;
 use super::carry::transfer::unwritable;
-use super::meter::Meter;
-use super::{Exit, Failure, boot};
+use super::{Exit, Failure};
+use crate::start::boot;
+use crate::start::boot::Files;
+use crate::start::meter::Meter;
 use host::operator_file;
 use host::output::Output;
 use model::ROUTER_LOGITS;
 use model::backend;
+use model::check::window_ring;
 use model::ops::LOGITS_ROWS_MAX;
 use model::target::{self, MAX_CONTEXT, PAGE, PREFILL_TOKENS, VOCAB};
 use model::weights::Progress;
@@ -79,7 +81,7 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
     let mut routers = options.routers.as_deref().map(Floats::create).transpose()?;
     let pages = tokens.len().div_ceil(PAGE) as u32;
     let pages: Vec<_> = (0..pages).map(PageId).collect();
-    let window = model::window_ring(0, tokens.len(), PREFILL_TOKENS);
+    let window = window_ring(0, tokens.len(), PREFILL_TOKENS);
     let (mut start, mut logits, mut of_routers) = (0, Vec::new(), Vec::new());
     for chunk in tokens.chunks(if options.decode { 1 } else { PREFILL_TOKENS }) {
         let rows = Rows {

@@ -3,9 +3,7 @@
 pub mod about;
 pub mod ask;
 pub mod batch;
-pub mod boot;
 pub mod carry;
-pub mod check;
 pub mod config;
 pub mod connect;
 pub mod doctor;
@@ -14,8 +12,6 @@ pub mod generate;
 mod identity;
 pub mod lines;
 pub mod logits;
-pub mod machine;
-pub mod meter;
 pub mod notify;
 pub mod pack;
 pub mod pages;
@@ -27,16 +23,13 @@ pub mod usage;
 pub mod verify;
 pub mod warm;
 
-use std::fmt;
-use std::process::ExitCode;
-use std::thread;
-use std::time::Duration;
-
 use argh::{ArgsInfo, EarlyExit, FromArgs};
 
 use self::config::Reading;
 use crate::bench::{self, BenchError};
-use host::{log, threads};
+use crate::start::boot;
+pub use crate::start::exit::{Exit, Failure};
+use host::threads;
 use model::backend;
 
 /// Thread that resolves the name of a server.
@@ -103,65 +96,6 @@ impl Verb {
     }
 }
 
-/// How the process ends; the numbers follow sysexits.h but for the usual 2.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    Ok = 0,
-    Usage = 2,
-    Unavailable = 69,
-    Internal = 70,
-    /// There is no GPU that this binary can use.
-    NoDevice = 71,
-    Io = 74,
-    /// It was told to stop, and ended replies before their time.
-    Cut = 75,
-    Config = 78,
-}
-
-impl Exit {
-    /// The failure that another process of this program ended with.
-    pub fn of_code(code: i32) -> Option<Exit> {
-        use Exit::{Config, Cut, Internal, Io, NoDevice, Unavailable, Usage};
-        let failures = [Usage, Unavailable, Internal, NoDevice, Io, Cut, Config];
-        failures.into_iter().find(|exit| *exit as i32 == code)
-    }
-
-    /// Says `why` and ends the process after `grace`, whatever its threads wait for by then.
-    pub fn within(self, grace: Duration, why: impl fmt::Display) {
-        let leave = move || {
-            thread::sleep(grace);
-            host::leave(self as i32)
-        };
-        let timer = thread::Builder::new().spawn(leave);
-        log::line(why);
-        if timer.is_err() {
-            leave();
-        }
-    }
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> ExitCode {
-        ExitCode::from(exit as u8)
-    }
-}
-
-/// Why a verb failed: what to say, and how to end.
-#[derive(Debug, PartialEq)]
-pub struct Failure {
-    pub exit: Exit,
-    pub message: String,
-}
-
-impl Failure {
-    pub fn new(exit: Exit, message: impl fmt::Display) -> Failure {
-        Failure {
-            exit,
-            message: message.to_string(),
-        }
-    }
-}
-
 /// Runs `bench`.
 ///
 /// # Errors
@@ -192,7 +126,7 @@ pub enum Parsed {
 /// Reads the arguments behind the program's name. `--key=value` and `-h` are understood too.
 pub fn parse(program: &str, arguments: &[String]) -> Parsed {
     if matches!(arguments, [only] if only == "--version" || only == "-V") {
-        return Parsed::Say(format!("{}\n", about::version_line()));
+        return Parsed::Say(format!("{}\n", boot::version_line()));
     }
     let plain = plain_arguments(arguments);
     let mut plain: Vec<&str> = plain.iter().map(String::as_str).collect();

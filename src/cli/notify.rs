@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{Exit, Failure, boot};
+use super::{Exit, Failure};
+use crate::start::boot;
 use engine::{Handle, Phase};
 use model::weights::Progress;
 

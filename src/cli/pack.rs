@@ -9,10 +9,10 @@ use std::thread;
 
 use argh::{ArgsInfo, FromArgs};
 
-use super::boot::{self, Files};
 use super::carry::transfer::{enough, unwritable};
-use super::meter::Meter;
 use super::{Exit, Failure};
+use crate::start::boot::{self, Files};
+use crate::start::meter::Meter;
 use host::output::Output;
 use model;
 use model::backend::{self, Backend, READER};

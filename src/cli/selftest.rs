@@ -9,15 +9,17 @@ use argh::{ArgsInfo, FromArgs};
 use engine::request::Sampling;
 use engine::sampler::Sampler;
 use host::log;
-use model::backend::parity::{Choice, Line, Random, Report};
-use model::backend::{self, Backend, parity};
+use model::Plan;
+use model::backend::{self, Backend};
+use model::check::parity::{Choice, Line, Random, Report};
+use model::check::{self, Chooser, Rule, Tried};
 use model::ops::Device as _;
 use model::target;
 use model::weights;
-use model::{self, Chooser, Plan, Rule, Tried};
 use step::executor::{Draw, Ranked};
 
-use super::{Exit, Failure, boot, drafts, meter};
+use super::{Exit, Failure, drafts};
+use crate::start::{boot, meter};
 
 /// compare operations with their reference: norms, products and attention of the CPU, far into a
 /// context, with their formulas, and every operation of the GPU, if this binary has one, with the
@@ -83,7 +85,7 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
             return Err(usage(format!("--layers: 1 to {}", target::LAYERS)));
         }
         true => bits(choice, options.layers)?,
-        false => parity::run(choice, tell),
+        false => check::compare_ops(choice, tell),
     };
     boot::print(&format!("{}\n", report.total()))?;
     if cfg!(not(feature = "cuda")) && !options.bits {
@@ -113,7 +115,7 @@ fn bits(choice: Choice, layers: usize) -> Result<Report, Failure> {
         report,
         told: Instant::now(),
     };
-    let seen = model::bit_rules(&mut runner, model::WHOLE, &mut trial).map_err(internal)?;
+    let seen = check::bit_rules(&mut runner, check::WHOLE, &mut trial).map_err(internal)?;
     boot::print(&format!("{seen}\n"))?;
     Ok(trial.report)
 }
@@ -126,7 +128,7 @@ struct Trial {
     told: Instant,
 }
 
-impl model::Trial for Trial {
+impl check::Trial for Trial {
     fn below(&mut self, end: usize) -> usize {
         self.random.below(end)
     }

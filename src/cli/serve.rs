@@ -40,11 +40,11 @@ use model::target;
 use model::weights::Progress;
 use text::chat::ChatModel;
 
-use super::boot::{self, Files, TextSide};
 use super::notify::Notifier;
 use super::size::{Size, gigabytes};
 use super::warm::Warm;
 use super::{Exit, Failure, identity};
+use crate::start::boot::{self, Files, TextSide};
 
 /// Where the server listens unless it is told.
 const HOST_DEFAULT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

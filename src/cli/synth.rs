@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use argh::{ArgsInfo, FromArgs};
 
-use super::meter::Meter;
-use super::{Exit, Failure, boot};
+use super::{Exit, Failure};
+use crate::start::boot;
+use crate::start::meter::Meter;
 use model::target;
 use model::weights::{self, Progress, SynthError};
 use text::drawn;

@@ -7,19 +7,20 @@ use std::sync::Arc;
 use argh::{ArgsInfo, FromArgs};
 
 use host::output;
+use model::Runner;
 use model::backend::Backend;
 use model::backend::cpu::Cpu;
+use model::check::LayerFinding;
 use model::target;
 use model::weights::{self, FileDigest, Packed, Progress, Verdict, WeightsError, Witness};
-use model::{self, LayerFinding, Runner};
 use step::executor::TokenId;
 use text::chat::ChatModel;
 
-use super::boot::{self, Drafting, Files};
 use super::carry::transfer::unwritable;
-use super::check::{self, Checks};
-use super::meter::Meter;
 use super::{Exit, Failure};
+use crate::start::boot::{self, Drafting, Files};
+use crate::start::check::{self, Checks};
+use crate::start::meter::Meter;
 
 /// check the weights against the manifest in this binary
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -241,7 +242,7 @@ fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Re
         let _ = boot::print(&format!("{layer} ({seconds:.1} s)\n"));
     };
     let cpu = Cpu::new(std::thread::available_parallelism().map_or(1, usize::from));
-    let report = model::oracle(runner, cpu, &checkpoint, tokens, tell);
+    let report = model::check::oracle(runner, cpu, &checkpoint, tokens, tell);
     let report = report.map_err(|error| boot::start_failure(&error))?;
     boot::print(&format!("{report}\n"))?;
     match report.passed() {
@@ -256,7 +257,7 @@ fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Re
 
 /// Keeps what the model says now.
 fn keep(runner: &mut Runner<Backend>, tokens: &[TokenId], file: &Path) -> Result<(), Failure> {
-    let golden = model::keep_golden(runner, tokens);
+    let golden = model::check::keep_golden(runner, tokens);
     let golden = golden.map_err(|error| Failure::new(Exit::Internal, error))?;
     output::write(file, golden).map_err(|error| unwritable(file, &error))?;
     let name = file.display();

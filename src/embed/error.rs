@@ -2,7 +2,7 @@
 
 use hyper::StatusCode;
 
-use crate::cli::Failure;
+use crate::start::exit::Failure;
 use http::error::ApiError;
 
 /// Why there is no model or no reply.

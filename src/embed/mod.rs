@@ -63,8 +63,8 @@ pub use http::call::Usage;
 pub use http::generate::generation::Finish;
 pub use text::reply::Delta as Piece;
 
-use crate::cli::boot::{self, Files, Started};
-use crate::cli::{Exit, Failure};
+use crate::start::boot::{self, Files, Started};
+use crate::start::exit::{Exit, Failure};
 use engine::{DEVICE_FAILED, Limits, Outcome, Phase};
 use http::error::internal;
 use http::settings::Settings;

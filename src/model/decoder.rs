@@ -1,11 +1,9 @@
 //! A decoder of the target's family: its weights and caches, and the forward pass.
 
-use super::blocks::{self, AnyBlock, Kept, Loader, Norms, Runs, Shape, Stream};
+use super::blocks::{self, AnyBlock, Kept, Loader, Norms, Runs, Stream};
 use super::pools::Pools;
-use super::runner::{ROWS_MAX, VERIFIED_MAX};
-use crate::ops::ENDS_MAX;
-use crate::ops::{Batch, BesideNorms, Ends, Hidden, RANKED, cap};
-use crate::target::{DRAFT_IDS, HIDDEN, MAX_SEQUENCES, Role, Site, VOCAB, blocks_at};
+use crate::ops::{Batch, BesideNorms, ENDS_MAX, Ends, Hidden, RANKED, ROWS_MAX, VERIFIED_MAX, cap};
+use crate::target::{DRAFT_IDS, HIDDEN, MAX_SEQUENCES, Role, Shape, Site, VOCAB, blocks_at};
 use crate::weights::{Checkpoint, Layout, WeightsError};
 use step::executor::DeviceError;
 

@@ -9,10 +9,9 @@ use std::iter;
 
 use step::agents;
 
-use super::runner::VERIFIED_MAX;
 use super::{Runs, decoder, pools};
 use crate::ops::{Bound, Footprint, HostMemory, RANKED};
-use crate::ops::{ENDS_MAX, LOGITS_ROWS_MAX};
+use crate::ops::{ENDS_MAX, LOGITS_ROWS_MAX, VERIFIED_MAX};
 use crate::shapes::PageGroup;
 use crate::target::{
     self, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, Role, SNAPSHOTS, STATES, Site, VOCAB, WINDOW,

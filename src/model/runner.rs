@@ -3,9 +3,11 @@
 use std::ops::Range;
 use std::sync::mpsc::Receiver;
 
-use super::Runs;
-use crate::ops::{Batch, Hidden, ONE_BY_ONE, Program, RANKED, Side};
-use crate::ops::{ENDS_MAX, LOGITS_ROWS_MAX};
+use super::blocks::{ROUTER_LOGITS, Runs};
+use crate::ops::{
+    Batch, ENDS_MAX, Hidden, LOGITS_ROWS_MAX, ONE_BY_ONE, Program, RANKED, ROWS_MAX, Side,
+    VERIFIED_MAX,
+};
 use crate::shapes::PageGroup;
 use crate::target;
 use crate::weights::{Checkpoint, Stage, WeightsError};
@@ -15,17 +17,9 @@ use step::executor::{
 };
 use step::transfer::{PieceBytes, Sum, Transfer};
 
-use super::blocks::ROUTER_LOGITS;
 use super::decoder::{self, Model, Part, Scratch};
 use super::ledger::Plan;
 use super::pools::Pools;
-
-/// Most rows of one step: a full prefill, one token of every sequence, and drafts.
-pub const ROWS_MAX: usize = target::PREFILL_TOKENS + ENDS_MAX;
-
-/// Most rows of a recorded step of drafts: more of them are steps of many sequences, where there is
-/// little to gain.
-pub const VERIFIED_MAX: usize = if ENDS_MAX < 16 { ENDS_MAX } else { 16 };
 
 /// Elements that the host takes at once.
 const TAKEN: usize = LOGITS_ROWS_MAX * target::VOCAB;

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use step::{Facts, ToolFormat, Window};
 
-use crate::blocks::Shape;
 use crate::shapes::{Attention, PageGroup, largest};
 
 #[path = "../../build/manifest/src/facts.rs"]
@@ -57,6 +56,27 @@ pub struct CheckpointFile {
 }
 
 include!(concat!(env!("OUT_DIR"), "/target.rs"));
+
+macro_rules! block_shapes {
+    ($($name:ident: $module:ident::$block:ident<$shape:ident> by $ops:ident,)+) => {
+        /// Shape of a block, which says what block it is.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Shape {
+            $($shape,)+
+        }
+
+        impl Shape {
+            /// For people.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Shape::$shape => stringify!($name),)+
+                }
+            }
+        }
+    };
+}
+
+with_blocks!(block_shapes);
 
 /// Mixer of the layer at a site, and what follows it.
 pub fn blocks_at(site: Site) -> [Option<Shape>; 2] {

@@ -5,7 +5,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::bits::moves::{self, Moved};
 use super::decoder::{self, Part};
 use super::pools::{self, Pools};
 use super::testing::runner;
@@ -13,11 +12,12 @@ use super::*;
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::testing::Random;
 use crate::backend::simulated::Host;
-use crate::blocks::Shape;
+use crate::check::bits::moves::{self, Moved};
+use crate::check::{Chooser, Extent, Rule, Trial, Tried, bit_rules};
 use crate::ops::LOGITS_ROWS_MAX;
 use crate::ops::{Batch, Device};
 use crate::target::{
-    self, KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, Site, VOCAB, blocks_at,
+    self, KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, Shape, Site, VOCAB, blocks_at,
 };
 #[cfg(all(has = "mlp", not(has = "both")))]
 use crate::target::{HIDDEN, Role};
@@ -46,15 +46,15 @@ fn a_host_that_has_filled_up_meanwhile_is_refused() {
 }
 
 /// A sequence by hand: any slot, any pages.
-pub(super) struct Sequence {
+pub(crate) struct Sequence {
     slot: Slot,
     pages: Vec<PageId>,
     tokens: Vec<TokenId>,
-    pub(super) done: usize,
+    pub(crate) done: usize,
 }
 
 impl Sequence {
-    pub(super) fn rows(&self, count: usize) -> Rows<'_> {
+    pub(crate) fn rows(&self, count: usize) -> Rows<'_> {
         let tokens = &self.tokens[self.done..self.done + count];
         Rows {
             states: States::own(self.slot),
@@ -68,7 +68,7 @@ impl Sequence {
     }
 }
 
-pub(super) fn alone(tokens: &[TokenId]) -> Sequence {
+pub(crate) fn alone(tokens: &[TokenId]) -> Sequence {
     let pages = (0..tokens.len().div_ceil(PAGE) as u32)
         .map(PageId)
         .collect();
@@ -81,7 +81,7 @@ pub(super) fn alone(tokens: &[TokenId]) -> Sequence {
 }
 
 /// Logits after every position, token by token.
-pub(super) fn decode(runner: &mut Runner<Cpu>, tokens: &[TokenId]) -> Vec<Vec<f32>> {
+pub(crate) fn decode(runner: &mut Runner<Cpu>, tokens: &[TokenId]) -> Vec<Vec<f32>> {
     let mut sequence = alone(tokens);
     let mut all = Vec::new();
     for _ in tokens {

@@ -5,20 +5,12 @@ use std::ops::Range;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+pub use crate::ids::{PageId, Slot};
 use crate::transfer::{PieceBytes, Sum, Transfer, at_once, sum};
 use crate::{ONE_BY_ONE, PAGE};
 
 /// Index into the vocabulary.
 pub type TokenId = u32;
-
-/// Index of a recurrent state, below `Facts::states`. Sequences own those below
-/// `Facts::sequences`; behind them come snapshots of prompts, then those of drafts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Slot(pub u32);
-
-/// Index of a KV page of `PAGE` tokens, below `Executor::pages`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PageId(pub u32);
 
 /// Recurrent states that a sequence's rows read and write. A state that nobody writes any more is a
 /// snapshot: any number of sequences may go on from it.

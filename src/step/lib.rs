@@ -3,6 +3,7 @@
 
 pub mod executor;
 mod facts;
+mod ids;
 pub mod ranking;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{self, Receiver};
 
-use crate::executor::{PageId, Slot};
+use crate::ids::{PageId, Slot};
 
 /// Part of a sequence that is copied as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

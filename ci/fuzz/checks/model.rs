@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use atlas::cli::boot::{self, Files};
+use atlas::start::boot::{self, Files};
 use model::target;
 use text::chat::ChatModel;
 use text::tokenizer::Tokenizer;

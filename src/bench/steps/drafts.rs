@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::drafted::Drafted;
 use super::figures::CaseFigures;
 use super::{BenchError, Case, Job, Report, write_json};
-use crate::cli;
+use crate::start::boot;
 use model::target::{self, DRAFTS, KV_PAGES, MAX_CONTEXT};
 use step::executor::DEPTH_MAX;
 
@@ -91,7 +91,7 @@ struct Gain {
 /// # Errors
 /// Failure to measure or to write.
 pub fn drafts(options: DraftsOptions) -> Result<(), BenchError> {
-    cli::drafts::require_prediction().map_err(BenchError::Start)?;
+    boot::require_prediction().map_err(BenchError::Start)?;
     let acceptances = options.acceptances()?;
     let all = options.cases()?;
     let cases = all.iter().flat_map(|drafted| {

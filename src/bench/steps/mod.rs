@@ -29,7 +29,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde::Serialize;
 
 use super::{BenchError, write};
-use crate::cli::boot;
+use crate::start::boot;
 use model::Runs;
 use model::backend::clock::Timed;
 use model::backend::{self, Backend};

@@ -6,8 +6,8 @@ use std::io;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::cli::carry::transfer::hex;
-use crate::cli::machine;
+use crate::start::machine;
+use model::weights::hex::hex;
 
 /// Program and machine that a figure was measured with.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use model::check::{rings_fitting, window_ring};
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
-use model::{rings_fitting, window_ring};
 use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 
 /// Distance of one drawn token from the next, in the vocabulary; shares no factor with it.

@@ -17,9 +17,9 @@ use tokio::time::{interval, sleep};
 
 use self::answers::Answers;
 use self::requests::{Line, Requests, Wanted, key};
-use super::boot::{self, Files};
 use super::serve::signalled;
 use super::{Exit, Failure};
+use crate::start::boot::{self, Files};
 use engine::{Limits, Phase};
 use host::log;
 use http::limits::DRAIN_TIMEOUT;

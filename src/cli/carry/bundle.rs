@@ -15,11 +15,12 @@ use super::sums::Sums;
 use super::transfer::{self, Piece, unreadable, unwritable};
 use super::{INSTALLER, SUMS, WEIGHTS};
 use crate::cli::Failure;
-use crate::cli::boot::{self, Files};
+use crate::start::boot::{self, Files};
 use host::beneath::{Beneath, Dir, is_own};
 use host::log;
 use model::target;
 use model::weights::Progress;
+use model::weights::hex::hex;
 
 /// write a folder that installs this model on a machine without a network
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -145,7 +146,7 @@ impl Writer<'_> {
         self.write(name, mode, |to, shown| {
             let written = to.write_all(text.as_bytes());
             written.map_err(|why| unwritable(shown, &why))?;
-            Ok(transfer::hex(&Sha256::digest(text)))
+            Ok(hex(&Sha256::digest(text)))
         })
     }
 

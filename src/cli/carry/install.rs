@@ -17,8 +17,9 @@ use super::record::{self, Record};
 use super::stage::{self, Stage};
 use super::sums::Sums;
 use super::transfer::{self, Copy, Piece, unwritable};
-use crate::cli::boot;
-use crate::cli::{Exit, Failure, about};
+use crate::cli::{Exit, Failure};
+use crate::start::boot;
+use crate::start::files::needs_weights;
 use host::beneath::{Beneath, Dir};
 use host::output::{self, Output};
 use model::backend::READER;
@@ -207,7 +208,7 @@ fn chosen(bundle: &Path, key: Option<&Path>) -> Result<(Piece, Weights), Failure
     let digest = sums.0.get(&program);
     let digest = digest.ok_or_else(|| refused(format!("is no bundle of {program}")))?;
     let brought = of_bundle(&opened, &sums)?;
-    if brought.is_empty() && about::needs_weights() {
+    if brought.is_empty() && needs_weights() {
         return Err(refused("has no weights in its list".to_string()));
     }
     Ok((Piece::inside(&opened, &program, digest)?, brought))

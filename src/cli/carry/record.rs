@@ -12,6 +12,7 @@ use super::transfer::{self, unreadable, unwritable};
 use crate::cli::{Exit, Failure};
 use host::beneath::{Beneath, Dir, trusted};
 use model::target;
+use model::weights::hex::hex;
 
 /// Digests and paths below the root. Between an older and a newer run a path may have two digests.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +26,7 @@ pub fn place() -> Beneath {
 
 /// Digest of a text as the record states it.
 pub fn digest_of(text: &str) -> String {
-    transfer::hex(&Sha256::digest(text))
+    hex(&Sha256::digest(text))
 }
 
 impl Record {

@@ -10,10 +10,11 @@ use std::time::Instant;
 use rustix::fs::fstatvfs;
 use sha2::{Digest, Sha256};
 
-use crate::cli::meter;
 use crate::cli::{Exit, Failure};
+use crate::start::meter;
 use host::beneath::{Beneath, Dir};
 use host::log;
+use model::weights::hex::hex;
 
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -291,10 +292,6 @@ pub fn digest(file: &File, at: u64, most: u64) -> io::Result<String> {
         },
     )?;
     Ok(hex(&digest.finalize()))
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Report of a file that cannot be read.

@@ -8,8 +8,8 @@ use tokio::time::timeout;
 
 use super::{CLIENTS, Client, Connect};
 use crate::bench::client::{Connection, Endpoint, Outgoing};
-use crate::cli::boot;
 use crate::cli::{Exit, Failure};
+use crate::start::boot;
 
 /// How long the first token may take: a prompt of an agent waits for its turn and is computed.
 const FIRST_TOKEN_TIMEOUT: Duration = Duration::from_secs(300);

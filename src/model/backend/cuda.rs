@@ -6,26 +6,27 @@
 //! A call that fails is remembered and reported by the next `read`, as `ops::Device` asks for;
 //! until then nothing more is launched. All memory is taken before the first step.
 
-mod attend;
-pub mod check;
+pub mod about;
+pub(crate) mod attend;
 mod clock;
 #[cfg(has = "delta")]
 mod delta;
 mod dense;
 mod failures;
+mod footprint;
 #[cfg(has = "mlp")]
 mod gate;
 mod guess;
-mod jobs;
-mod load;
+pub(crate) mod jobs;
+pub(crate) mod load;
 pub mod memory;
 pub mod packed;
-mod panels;
+pub(crate) mod panels;
 mod pieces;
 #[cfg(has = "experts")]
-mod route;
+pub(crate) mod route;
 mod steps;
-mod storage;
+pub(crate) mod storage;
 
 use std::ffi::c_int;
 use std::ops::{Deref, Range};
@@ -38,14 +39,12 @@ use ffi::{
     CudaError, Device as Gpu, DeviceBuf, Element, Graph, Needed, PinnedBuf, Stream, launched,
 };
 
-use crate::ops::ENDS_MAX;
-use crate::ops::{Batch, Copied, Device, Program, Side};
+use crate::ops::{Batch, Copied, Device, ENDS_MAX, Program, ROWS_MAX, Side};
 use crate::shapes::largest;
 use crate::target::{
     self, Format, HIDDEN, MAX_SEQUENCES, TOP_K_CHUNKS, TOP_K_PARTS, VOCAB, each_experts, each_mlp,
 };
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
-use crate::{ROWS_MAX, Tolerance};
 use step::executor::{DeviceError, Patience};
 use step::transfer::Sum;
 
@@ -160,25 +159,15 @@ const fn least(a: usize, b: usize) -> usize {
     if a < b { a } else { b }
 }
 
-/// How near the self-check before serving must come to golden log-probabilities, which are of F32
-/// arithmetic. Here operands of products are rounded to F16, a relative 2^-12 each, in every layer,
-/// and a router beside a near tie may choose another expert: a logit moves by some thousandths of
-/// the largest one then. Logits of tokens that are hardly ever taken are large sums with the other
-/// sign and move by more, which changes no distribution.
-pub const GOLDEN_TOLERANCE: Tolerance = Tolerance {
-    relative: 5e-3,
-    floor: -7.0,
-};
-
 /// GPU 0 with one stream, bound to the thread that opened it.
 pub struct Cuda {
-    device: Gpu,
+    pub(crate) device: Gpu,
     /// What could be taken when it was opened, bytes.
     room: Option<u64>,
-    queue: Queue,
+    pub(crate) queue: Queue,
     /// Recorded steps: program, rows.
     graphs: Vec<(Program, usize, Graph)>,
-    step: Steps,
+    pub(crate) step: Steps,
     guesses: Guesses,
     copies: Copies,
     /// Until the first step is recorded.
@@ -218,8 +207,8 @@ enum Mode {
 }
 
 /// Where launches go.
-struct Queue {
-    stream: Stream,
+pub(crate) struct Queue {
+    pub(crate) stream: Stream,
     mode: Mode,
     failures: Failures<CudaError>,
 }
@@ -253,25 +242,25 @@ impl Queue {
 
 /// Activations `[rows, width]` in F32.
 pub struct Tensor {
-    rows: usize,
-    width: usize,
-    values: DeviceBuf<f32>,
+    pub(crate) rows: usize,
+    pub(crate) width: usize,
+    pub(crate) values: DeviceBuf<f32>,
     /// Whether rows that a cell of the step takes are F16, as `cuda/tile/head_f16.cuh` has them.
-    cells_f16: bool,
+    pub(crate) cells_f16: bool,
     /// Elements before and after the tensor's own.
-    guard: usize,
+    pub(crate) guard: usize,
 }
 
 /// Weights `[n, k]` in panels.
 pub struct Matrix {
-    n: usize,
-    k: usize,
-    storage: Storage,
-    bytes: DeviceBuf<u8>,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) storage: Storage,
+    pub(crate) bytes: DeviceBuf<u8>,
 }
 
 /// A vector of weights in F32.
-pub struct Vector(DeviceBuf<f32>);
+pub struct Vector(pub(crate) DeviceBuf<f32>);
 
 /// What was read last, in page-locked memory: the device writes it at the full rate of the link.
 pub struct Host {
@@ -360,7 +349,7 @@ impl Cuda {
         Ok(buffer)
     }
 
-    fn filled<T: Element>(&self, values: &[T]) -> Result<DeviceBuf<T>, DeviceError> {
+    pub(crate) fn filled<T: Element>(&self, values: &[T]) -> Result<DeviceBuf<T>, DeviceError> {
         let mut buffer = memory::buffer(&self.device, values.len())?;
         buffer
             .upload(0, values, &self.queue.stream)
@@ -567,7 +556,7 @@ impl Drop for Cuda {
 }
 
 /// What the engine is told of a failure at the boundary.
-fn refused(error: impl Into<ffi::Error>) -> DeviceError {
+pub(crate) fn refused(error: impl Into<ffi::Error>) -> DeviceError {
     let error = error.into();
     let text = error.to_string();
     match error {

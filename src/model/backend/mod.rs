@@ -7,7 +7,6 @@ pub mod cpu;
 pub mod cuda;
 mod host_memory;
 pub mod mapping;
-pub mod parity;
 
 /// How the GPU's weights lie and come there, and what is told of failures, which is tested without
 /// one.
@@ -27,17 +26,13 @@ mod weights {
 mod device {
     use super::cpu::{Cpu, THREADS_MAX};
     use crate::ops::LOGITS_ROWS_MAX;
-    use crate::{TOLERANCE_F32, Tolerance};
     use host::threads;
     use step::executor::DeviceError;
 
     pub use super::cpu::{READER, pack};
-    pub use super::parity::host::{describe, parity, partition};
 
     /// What runs the model.
     pub type Backend = Cpu;
-    /// How near the self-check before serving must come to golden log-probabilities.
-    pub const GOLDEN_TOLERANCE: Tolerance = TOLERANCE_F32;
 
     /// What may be taken of the device's memory, bytes, if the system tells it.
     pub fn room() -> Result<Option<u64>, DeviceError> {
@@ -49,6 +44,19 @@ mod device {
     pub fn threads() -> usize {
         let cores = threads::cores();
         cores.min(THREADS_MAX) - 1 + cores.min(LOGITS_ROWS_MAX)
+    }
+
+    /// None: the processor is used whole.
+    pub fn partition() -> Option<String> {
+        None
+    }
+
+    /// The processors in use.
+    pub fn describe() -> Result<String, String> {
+        Ok(format!(
+            "the host's processor, {} threads; this binary uses no GPU",
+            threads::cores()
+        ))
     }
 
     /// The host's processor.
@@ -64,8 +72,7 @@ mod device {
     use host::threads;
     use step::executor::DeviceError;
 
-    pub use super::cuda::GOLDEN_TOLERANCE;
-    pub use super::cuda::check::{describe, parity, partition};
+    pub use super::cuda::about::{describe, partition};
     pub use super::cuda::memory::room;
     pub use super::cuda::packed::{READER, pack};
 
@@ -92,4 +99,4 @@ mod device {
 
 #[cfg(test)]
 pub use budget::simulated;
-pub use device::{Backend, GOLDEN_TOLERANCE, READER, open, pack, partition, room, threads};
+pub use device::{Backend, READER, describe, open, pack, partition, room, threads};

@@ -3,7 +3,7 @@
 use super::{Block, Loader, Norms, Stream};
 use crate::ops::{self, Batch, Dense, Guess};
 use crate::shapes::{PageGroup, largest};
-use crate::target::{self, with_blocks};
+use crate::target::{self, Shape, with_blocks};
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
@@ -19,12 +19,6 @@ macro_rules! blocks {
 
         impl<B: Dense + Guess $(+ ops::$ops<target::$shape>)+> Runs for B {}
 
-        /// Shape of a block, which says what block it is.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Shape {
-            $($shape,)+
-        }
-
         /// A block of the model.
         pub enum AnyBlock<B: Runs> {
             $($shape(kinds::$shape<B>),)+
@@ -36,13 +30,6 @@ macro_rules! blocks {
         }
 
         impl Shape {
-            /// For people.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Shape::$shape => stringify!($name),)+
-                }
-            }
-
             /// Bytes of the block's cache in a page of a group; 0 without a cache there.
             pub fn page_bytes<B: Runs>(self, group: PageGroup) -> usize {
                 let (of, bytes) = match self {

@@ -14,7 +14,7 @@ mod loader;
 #[cfg(has = "mlp")]
 mod mlp;
 
-pub use any::{AnyBlock, Runs, Scratch, Shape};
+pub use any::{AnyBlock, Runs, Scratch};
 pub use loader::{Kept, Loader};
 
 use crate::ops::{Batch, Dense, Device};

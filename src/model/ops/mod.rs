@@ -37,7 +37,7 @@ pub use route::{ExpertSource, Logits, Route};
 
 pub use step::ONE_BY_ONE;
 
-use crate::target::{DRAFTS, MAX_SEQUENCES, TOP_K, VOCAB};
+use crate::target::{DRAFTS, MAX_SEQUENCES, PREFILL_TOKENS, TOP_K, VOCAB};
 
 /// Positions of a cell of a sequence, counted from its start. What a prompt has of a cell is in one
 /// step.
@@ -48,6 +48,13 @@ pub const CELL: usize = 64;
 pub const LOGITS_ROWS_MAX: usize = MAX_SEQUENCES;
 /// Rows of a step whose logits are wanted, at most: one of each sequence, and drafts.
 pub const ENDS_MAX: usize = MAX_SEQUENCES + DRAFTS;
+
+/// Most rows of one step: a full prefill, one token of every sequence, and drafts.
+pub const ROWS_MAX: usize = PREFILL_TOKENS + ENDS_MAX;
+
+/// Most rows of a recorded step of drafts: more of them are steps of many sequences, where there is
+/// little to gain.
+pub const VERIFIED_MAX: usize = if ENDS_MAX < 16 { ENDS_MAX } else { 16 };
 
 /// Elements of a row that [`Dense::top_k`] leaves.
 pub const RANKED: usize = 2 * TOP_K + 1;

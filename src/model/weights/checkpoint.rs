@@ -1,31 +1,25 @@
 //! A checkpoint whose every tensor has been checked against the target, ready to be read.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::ops::{DerefMut, Range, RangeInclusive};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-
-use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use super::error::WeightsError;
 use super::folder::Folder;
 use super::format::{self, FP8_BLOCK, MXFP4_GROUP, NVFP4_GROUP};
 use super::header::{self, Dtype, TensorInfo};
 use super::layout::{Expected, Layout, Weight};
+use super::names::{CONFIG, INDEX, SINGLE};
 use super::packed::table::VECTOR;
 use super::packed::{Packed, PackedStack};
 use super::progress::{Progress, Stage};
+use super::seeded::{self, Seeded};
 use super::source::Source;
 use super::stored::{Bits, Global, Stored};
-use super::{config, digests, locate, origin, rounding, sniff};
+use super::{config, digests, index, locate, origin, rounding};
 use crate::target::{self, CheckpointFile, Format, Kind, Piece, Purpose, Role, Site};
 
-pub const INDEX: &str = "model.safetensors.index.json";
-pub(super) const SINGLE: &str = "model.safetensors";
-/// Largest index, in bytes; ten times the largest known.
-const INDEX_BYTES_MAX: u64 = 200_000_000;
 /// Most shards that an index may name.
 const SHARDS_MAX: usize = 1000;
 /// Prefixes of the tensors of a vision tower, which text generation does not use.
@@ -103,7 +97,7 @@ fn open_folder(
 pub fn check_whole(folder: &Folder) -> Result<(), WeightsError> {
     let weights = if folder.has(INDEX) { INDEX } else { SINGLE };
     match target::CHECKPOINT {
-        [] => check_there(folder, &[config::FILE, weights]),
+        [] => check_there(folder, &[CONFIG, weights]),
         files => {
             let names: Vec<&str> = files.iter().map(|file| file.name).collect();
             check_there(folder, &names)
@@ -156,12 +150,43 @@ fn check_size(source: &Source, file: &CheckpointFile) -> Result<(), WeightsError
     })
 }
 
+/// Opens the drawn checkpoint; the same for every run of a target.
+pub fn open_seeded(progress: Arc<Progress>) -> Checkpoint {
+    open_seeded_layers(target::LAYERS, progress)
+}
+
+/// The same, cut behind the first `layers`.
+pub fn open_seeded_layers(layers: usize, progress: Arc<Progress>) -> Checkpoint {
+    let layout = Layout::cut(layers);
+    let (mut seeded, mut tensors) = (Seeded::default(), BTreeMap::new());
+    for tensor in seeded::tensors(layout, &[]) {
+        let start = seeded.push(&tensor);
+        let info = TensorInfo {
+            dtype: tensor.dtype,
+            bytes: start..seeded.bytes(),
+            shape: tensor.shape,
+        };
+        tensors.insert(tensor.name, (0, info));
+    }
+    progress.expect(seeded.bytes());
+    Checkpoint {
+        files: vec![Source::Seeded(seeded)],
+        tensors,
+        layout,
+        vision: [0; 2],
+        unknown_maths: Vec::new(),
+        packed: None,
+        progress,
+        largest: Mutex::default(),
+    }
+}
+
 fn open_sharded(
     folder: &Folder,
     layers: usize,
     progress: Arc<Progress>,
 ) -> Result<Checkpoint, WeightsError> {
-    let index = read_index(folder)?;
+    let index = index::read(folder)?;
     let shards: BTreeSet<&str> = index.values().map(String::as_str).collect();
     if shards.len() > SHARDS_MAX {
         return Err(WeightsError::Index {
@@ -183,21 +208,6 @@ fn open_sharded(
         [] => Checkpoint::check(files, Some(&index), layers, progress),
         _ => Err(locate::incomplete(folder, &missing)),
     }
-}
-
-/// Shard of each tensor.
-pub(super) fn read_index(folder: &Folder) -> Result<BTreeMap<String, String>, WeightsError> {
-    let text = folder.read(INDEX, INDEX_BYTES_MAX)?;
-    let file = INDEX.to_string();
-    if let Some(problem) = sniff::foreign(&text) {
-        return Err(WeightsError::Foreign { file, problem });
-    }
-    let index: Result<Index, _> = serde_json::from_slice(&text);
-    let index = index.map_err(|error| WeightsError::Index {
-        file,
-        problem: error.to_string(),
-    })?;
-    Ok(index.weight_map.0)
 }
 
 impl Checkpoint {
@@ -282,26 +292,6 @@ impl Checkpoint {
             }
         }
         Ok(())
-    }
-
-    /// Tensors that were made from the target's layout.
-    pub(super) fn of_seeded(
-        source: Source,
-        tensors: BTreeMap<String, (usize, TensorInfo)>,
-        layout: Layout,
-        progress: Arc<Progress>,
-    ) -> Checkpoint {
-        progress.expect(source.bytes());
-        Checkpoint {
-            files: vec![source],
-            tensors,
-            layout,
-            vision: [0; 2],
-            unknown_maths: Vec::new(),
-            packed: None,
-            progress,
-            largest: Mutex::default(),
-        }
     }
 
     /// The first `layers` layers, and what surrounds them, of a packed file.
@@ -1176,45 +1166,4 @@ fn check_tensor(
         });
     }
     Ok(())
-}
-
-/// The shard index; keys beside `weight_map` are informative.
-#[derive(Deserialize)]
-struct Index {
-    weight_map: WeightMap,
-}
-
-/// Tensor -> shard; a duplicate key is an error.
-struct WeightMap(BTreeMap<String, String>);
-
-impl<'de> Deserialize<'de> for WeightMap {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<WeightMap, D::Error> {
-        deserializer.deserialize_map(WeightMapVisitor)
-    }
-}
-
-struct WeightMapVisitor;
-
-impl<'de> Visitor<'de> for WeightMapVisitor {
-    type Value = WeightMap;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object from tensor to file name")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap, A::Error> {
-        let mut names = BTreeMap::new();
-        while let Some((tensor, file)) = map.next_entry::<String, String>()? {
-            if names.len() == header::TENSORS_MAX {
-                return Err(A::Error::custom(format!(
-                    "more than {} tensors",
-                    header::TENSORS_MAX
-                )));
-            }
-            if names.insert(tensor.clone(), file).is_some() {
-                return Err(A::Error::custom(format!("tensor {tensor} is given twice")));
-            }
-        }
-        Ok(WeightMap(names))
-    }
 }

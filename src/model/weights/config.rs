@@ -3,12 +3,12 @@
 
 use serde_json::Value;
 
-use super::error::WeightsError;
+use super::error::{WeightsError, download};
 use super::folder::Folder;
-use super::{locate, sniff};
+use super::names::CONFIG;
+use super::sniff;
 use crate::target::{self, Fact, contradiction, unknown_maths};
 
-pub(super) const FILE: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
 /// Largest configuration that is read.
 const BYTES_MAX: u64 = 16 << 20;
@@ -19,7 +19,7 @@ const BYTES_MAX: u64 = 16 << 20;
 /// # Errors
 /// `Config` with the first fact that is stated differently, or a file that cannot be read.
 pub(super) fn check(folder: &Folder) -> Result<Vec<String>, WeightsError> {
-    let config = check_file(folder, FILE, target::CONFIG)?;
+    let config = check_file(folder, CONFIG, target::CONFIG)?;
     if folder.has(GENERATION) {
         check_file(folder, GENERATION, target::GENERATION)?;
     }
@@ -38,7 +38,7 @@ fn compare(name: &str, content: &[u8], facts: &[Fact]) -> Result<Value, String> 
     if let Some(problem) = sniff::foreign(content) {
         return Err(problem.to_string());
     }
-    let again = locate::download();
+    let again = download();
     let config: Value =
         serde_json::from_slice(content).map_err(|error| format!("is no JSON: {error}; {again}"))?;
     match contradiction(&config, facts) {

@@ -18,13 +18,13 @@ fn stated() -> Value {
 }
 
 fn refusal(config: &Value) -> String {
-    compare(FILE, config.to_string().as_bytes(), target::CONFIG).unwrap_err()
+    compare(CONFIG, config.to_string().as_bytes(), target::CONFIG).unwrap_err()
 }
 
 #[test]
 fn what_is_stated_as_compiled_is_accepted() {
     let content = stated().to_string();
-    compare(FILE, content.as_bytes(), target::CONFIG).unwrap();
+    compare(CONFIG, content.as_bytes(), target::CONFIG).unwrap();
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn what_nobody_knows_of_the_maths_is_told_by_key_and_value() {
         let names = pointer.split('/').skip(1);
         names.fold(&mut config, |place, name| &mut place[name])[key] = value.clone();
         let content = config.to_string();
-        let config = compare(FILE, content.as_bytes(), target::CONFIG).unwrap();
+        let config = compare(CONFIG, content.as_bytes(), target::CONFIG).unwrap();
         let found = unknown_maths(&config, target::CONFIG);
         assert_eq!(found, [format!("{pointer}/{key} = {value}")]);
     }
@@ -80,7 +80,7 @@ fn a_configuration_that_is_none_is_refused_with_the_fix() {
             "git lfs pull",
         ),
     ] {
-        let said = compare(FILE, content, target::CONFIG).unwrap_err();
+        let said = compare(CONFIG, content, target::CONFIG).unwrap_err();
         assert!(said.contains(words), "{said}");
     }
 }

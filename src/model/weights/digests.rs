@@ -10,14 +10,14 @@ use std::thread;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-use super::checkpoint::{self, INDEX, SINGLE};
-use super::config;
 use super::error::WeightsError;
 use super::folder::Folder;
+use super::hex::hex;
+use super::index;
+use super::names::{CONFIG, INDEX, MARK, SINGLE};
 use super::origin::{Expected, Records, Revision, Witness, revisions};
 use super::progress::{Progress, Stage};
 use super::source::Source;
-use super::synth;
 use crate::target;
 
 /// Bytes hashed per read.
@@ -25,11 +25,7 @@ const HASH_BYTES: usize = 1 << 20;
 /// Most files that are hashed at once.
 const THREADS_MAX: usize = 8;
 /// Files beside the weights that a checkpoint may have, but for those of the text side.
-pub const SMALL: [&str; 3] = [
-    config::FILE,
-    "generation_config.json",
-    "tokenizer_config.json",
-];
+pub const SMALL: [&str; 3] = [CONFIG, "generation_config.json", "tokenizer_config.json"];
 
 /// A file of the checkpoint with its digest.
 #[derive(Debug)]
@@ -53,14 +49,6 @@ pub enum Verdict {
     Unknown,
 }
 
-/// Lower-case hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 /// Names of the files of the checkpoint in `folder`: those that the target names, or those that a
 /// server reads.
 pub(super) fn names(folder: &Folder) -> Result<Vec<String>, WeightsError> {
@@ -78,7 +66,7 @@ fn of_index(folder: &Folder) -> Result<BTreeSet<String>, WeightsError> {
     if !folder.has(INDEX) {
         return Ok(BTreeSet::from([SINGLE.to_string()]));
     }
-    let mut names: BTreeSet<String> = checkpoint::read_index(folder)?.into_values().collect();
+    let mut names: BTreeSet<String> = index::read(folder)?.into_values().collect();
     names.insert(INDEX.to_string());
     Ok(names)
 }
@@ -105,7 +93,7 @@ pub fn may_be_listed(name: &str) -> bool {
 /// Names of files that every checkpoint of the target may have.
 fn fixed() -> impl Iterator<Item = String> {
     let release = target::CHECKPOINT.iter().map(|file| file.name.to_string());
-    of_text().chain(release).chain([synth::MARK.to_string()])
+    of_text().chain(release).chain([MARK.to_string()])
 }
 
 /// What the directory says of the revision that it holds.

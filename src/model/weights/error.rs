@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use thiserror::Error;
 
-use super::checkpoint::INDEX;
-use super::folder::Distrust;
-use super::locate;
+use super::names::INDEX;
 use crate::target;
 use step::executor::DeviceError;
 
@@ -22,7 +20,7 @@ pub enum WeightsError {
     #[error("{path}: {problem}")]
     Packed { path: PathBuf, problem: String },
     /// A file is not there.
-    #[error("{path}: is not there; {}", locate::download())]
+    #[error("{path}: is not there; {}", download())]
     Absent { path: PathBuf },
     /// Files that the directory must hold are not there; `names` in their shortest form.
     #[error("{directory}: {names} missing; {hint}")]
@@ -32,10 +30,7 @@ pub enum WeightsError {
         hint: String,
     },
     /// A link leads to something that is not there.
-    #[error(
-        "{path}: is a link to {target}, which is not there; {}",
-        locate::download()
-    )]
+    #[error("{path}: is a link to {target}, which is not there; {}", download())]
     Dangling { path: PathBuf, target: PathBuf },
     /// The user of this process may not read a file or look into a directory.
     #[error(
@@ -45,7 +40,7 @@ pub enum WeightsError {
     /// The path leads to something that is not a regular file.
     #[error(
         "{path}: is no regular file; put the file itself in its place: {}",
-        locate::download()
+        download()
     )]
     NotRegular { path: PathBuf },
     /// A link that another user may have placed.
@@ -61,14 +56,11 @@ pub enum WeightsError {
     /// A small file that is not small.
     #[error(
         "{path}: is larger than {bytes_max} bytes, which such a file never is; {}",
-        locate::download()
+        download()
     )]
     LargeFile { path: PathBuf, bytes_max: u64 },
     /// A file name of the index that leaves the weights directory.
-    #[error(
-        "{INDEX}: names {file}, which is no plain file name; {}",
-        locate::download()
-    )]
+    #[error("{INDEX}: names {file}, which is no plain file name; {}", download())]
     Escapes { file: String },
     /// The content is of another kind than the name says; the problem ends with the fix.
     #[error("{file}: {problem}")]
@@ -79,7 +71,7 @@ pub enum WeightsError {
     /// All tensors together are other than the manifest states.
     #[error(
         "the checkpoint has {found} {what}, the manifest of this binary states {expected}; {}",
-        locate::download()
+        download()
     )]
     Sum {
         what: &'static str,
@@ -90,7 +82,7 @@ pub enum WeightsError {
     #[error(
         "{by} says revision {found}, this binary was built for {}; {}",
         target::REVISION.unwrap_or("none"),
-        locate::download()
+        download()
     )]
     Revision { by: String, found: String },
     /// The operating system refused.
@@ -230,6 +222,21 @@ impl WeightsError {
     }
 }
 
+/// Why a link is not followed; users by their number.
+#[derive(Debug)]
+pub enum Distrust {
+    /// Another user placed the link.
+    LinkOf(u32, PathBuf),
+    /// The way leads through another user's directory.
+    DirectoryOf(u32, PathBuf),
+    /// The way leads through a directory in which any user can place links.
+    OpenToAll(PathBuf),
+    /// The file lies where any user can place one, and is another user's.
+    FileOf(u32, PathBuf),
+    /// A user placed the link or name, and the file to be copied is another user's, the last.
+    ChosenBy(u32, PathBuf, u32),
+}
+
 /// In words, with the fix.
 fn distrust(why: &Distrust, directory: &Path) -> String {
     let directory = directory.display();
@@ -258,5 +265,22 @@ fn distrust(why: &Distrust, directory: &Path) -> String {
              the file itself in the link's place",
             file.display()
         ),
+    }
+}
+
+/// How the files come onto this machine.
+pub fn download() -> String {
+    match (target::REPOSITORY, target::REVISION) {
+        _ if !target::EMBEDDED.is_empty() => {
+            format!(
+                "or give none: the binary holds the files of {}",
+                target::MODEL
+            )
+        }
+        (None, _) => format!("take it from where the files of {} are", target::MODEL),
+        (Some(repository), None) => format!("`hf download {repository}` brings it"),
+        (Some(repository), Some(revision)) => {
+            format!("`hf download {repository} --revision {revision}` brings it")
+        }
     }
 }

@@ -16,7 +16,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open, openat, readlinkat};
 use rustix::io::Errno;
 
-use super::error::WeightsError;
+use super::error::{Distrust, WeightsError};
 use host::beneath::{self, LOOK, kind};
 
 /// Links on the way to one file; as many as the kernel follows.
@@ -331,21 +331,6 @@ impl<'a> Walk<'a> {
             why,
         }
     }
-}
-
-/// Why a link is not followed; users by their number.
-#[derive(Debug)]
-pub enum Distrust {
-    /// Another user placed the link.
-    LinkOf(u32, PathBuf),
-    /// The way leads through another user's directory.
-    DirectoryOf(u32, PathBuf),
-    /// The way leads through a directory in which any user can place links.
-    OpenToAll(PathBuf),
-    /// The file lies where any user can place one, and is another user's.
-    FileOf(u32, PathBuf),
-    /// A user placed the link or name, and the file to be copied is another user's, the last.
-    ChosenBy(u32, PathBuf, u32),
 }
 
 /// The directory above; of a path that ends in no name, the real one.

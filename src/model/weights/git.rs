@@ -1,7 +1,7 @@
 //! The commit of a git checkout, as `gitrepository-layout(5)` says where it stands.
 
 use super::folder::Folder;
-use super::origin::is_commit;
+use super::hex::is_commit;
 
 /// Largest file of a few lines, or of all references.
 const TEXT_BYTES_MAX: u64 = 16 << 20;

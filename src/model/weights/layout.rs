@@ -6,8 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::blocks::Shape;
-use crate::target::{self, Format, Kind, Piece, Purpose, Role, Row, Site, TENSORS_TABLE};
+use crate::target::{self, Format, Kind, Piece, Purpose, Role, Row, Shape, Site, TENSORS_TABLE};
 
 /// Numbers that hidden and inner widths are multiples of in memory.
 const PADS: [usize; 2] = [target::PAD, target::PAD_INNER];

@@ -5,12 +5,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::checkpoint::{INDEX, SINGLE};
-use super::config;
-use super::error::WeightsError;
+use super::error::{WeightsError, download};
 use super::folder::{BLOBS, Folder};
-use super::names::shortest;
-use super::origin::is_commit;
+use super::hex::is_commit;
+use super::names::{CONFIG, INDEX, SINGLE, shortest};
 use crate::target;
 use host::operator_file;
 
@@ -36,23 +34,6 @@ pub struct Located {
     pub directory: PathBuf,
     /// Sentence that tells which directory was taken, where another one was given.
     pub choice: Option<String>,
-}
-
-/// How the files come onto this machine.
-pub fn download() -> String {
-    match (target::REPOSITORY, target::REVISION) {
-        _ if !target::EMBEDDED.is_empty() => {
-            format!(
-                "or give none: the binary holds the files of {}",
-                target::MODEL
-            )
-        }
-        (None, _) => format!("take it from where the files of {} are", target::MODEL),
-        (Some(repository), None) => format!("`hf download {repository}` brings it"),
-        (Some(repository), Some(revision)) => {
-            format!("`hf download {repository} --revision {revision}` brings it")
-        }
-    }
 }
 
 /// Finds the directory.
@@ -147,7 +128,7 @@ fn settle(directory: &Path) -> Result<Located, WeightsError> {
             problem,
         })
     };
-    if [INDEX, SINGLE, config::FILE].iter().any(|name| holds(name)) {
+    if [INDEX, SINGLE, CONFIG].iter().any(|name| holds(name)) {
         return Ok(as_given(directory));
     }
     if inside.is_dir() {

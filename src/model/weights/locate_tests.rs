@@ -17,7 +17,7 @@ fn model_folder(snapshots: &[&str]) -> Scratch {
     for name in snapshots {
         let snapshot = scratch.0.join("models--a--b/snapshots").join(name);
         fs::create_dir_all(&snapshot).unwrap();
-        fs::write(snapshot.join(config::FILE), "{}").unwrap();
+        fs::write(snapshot.join(CONFIG), "{}").unwrap();
     }
     let refs = scratch.0.join("models--a--b/refs");
     fs::create_dir_all(&refs).unwrap();

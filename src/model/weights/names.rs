@@ -1,7 +1,16 @@
-//! File names in their shortest form.
+//! Names of a checkpoint's files, and several in their shortest form.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+
+/// Shard of each tensor.
+pub const INDEX: &str = "model.safetensors.index.json";
+/// All tensors, where there is no index.
+pub const SINGLE: &str = "model.safetensors";
+/// The model's dimensions in the words of the transformers library.
+pub const CONFIG: &str = "config.json";
+/// Mark of a directory whose weights are drawn.
+pub const MARK: &str = "atlas-drawn.json";
 
 /// Names apart from each other by one number are told as one, as in
 /// `model-[00003-00007,00012]-of-00042.safetensors`; `names` has at least one.

@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use super::error::WeightsError;
 use super::folder::Folder;
+use super::hex::{SHA1_DIGITS, is_commit, is_lower_hex};
 use super::{git, locate};
 use crate::target;
 
@@ -20,8 +21,7 @@ use crate::target;
 const CLIENT_FOLDERS: [&str; 2] = [".cache/huggingface", ".huggingface"];
 /// Largest file that is read here: a list of a revision.
 const BYTES_MAX: u64 = 64 << 20;
-/// Digits of git's SHA-1 and of a SHA-256.
-const SHA1_DIGITS: usize = 40;
+/// Digits of a SHA-256.
 const SHA256_DIGITS: usize = 64;
 
 /// Who states a digest, the best first.
@@ -62,16 +62,6 @@ impl Expected {
             _ => None,
         }
     }
-}
-
-fn is_lower_hex(text: &str) -> bool {
-    let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    text.bytes().all(digit)
-}
-
-/// Whether a text is a commit's name.
-pub(super) fn is_commit(text: &str) -> bool {
-    text.len() == SHA1_DIGITS && is_lower_hex(text)
 }
 
 /// A revision, and what says so.

@@ -188,6 +188,14 @@ fn fp8_scale<'a>(block: impl Iterator<Item = &'a [f32]> + Clone) -> f32 {
     })
 }
 
+/// The nearest F16, ties to even. `x` is one of at most 65,504 in magnitude.
+pub fn round_f16(x: f32) -> f32 {
+    const SMALLEST_NORMAL: f32 = 1.0 / (1 << 14) as f32;
+    let binade = f32::from_bits(x.to_bits() & 0x7f80_0000);
+    let unit = binade.max(SMALLEST_NORMAL) / 1024.0;
+    (x / unit).round_ties_even() * unit
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -322,5 +330,17 @@ mod tests {
                 );
             }
         }
+    }
+    #[test]
+    fn f16_is_rounded_to_nearest_even() {
+        assert_eq!(round_f16(1.0 + 1.0 / 2048.0), 1.0);
+        assert_eq!(round_f16(1.0 + 3.0 / 2048.0), 1.0 + 4.0 / 2048.0);
+        assert_eq!(round_f16(-1.0 - 1.0 / 1600.0), -1.0 - 2.0 / 2048.0);
+        assert_eq!(round_f16(2047.9), 2048.0);
+        let quantum = 1.0 / (1 << 24) as f32;
+        assert_eq!(
+            [1.4, 0.5, -1.5, 0.0].map(|n| round_f16(n * quantum) / quantum),
+            [1.0, 0.0, -2.0, 0.0]
+        );
     }
 }

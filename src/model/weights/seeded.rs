@@ -1,15 +1,9 @@
 //! A checkpoint of the target's exact tensors with drawn numbers: `draw` says which.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use super::checkpoint::Checkpoint;
 use super::draw::Draw;
-use super::header::{Dtype, TensorInfo};
+use super::header::Dtype;
 use super::layout::{Expected, Layout};
-use super::progress::Progress;
-use super::source::Source;
-use crate::target::{Format, Kind, LAYERS, Site};
+use crate::target::{Format, Kind, Site};
 
 /// A tensor and what it holds.
 pub struct Drawn {
@@ -82,25 +76,4 @@ impl Seeded {
             (out, offset) = (rest, end);
         }
     }
-}
-
-/// Opens the drawn checkpoint; the same for every run of a target.
-pub fn open_seeded(progress: Arc<Progress>) -> Checkpoint {
-    open_seeded_layers(LAYERS, progress)
-}
-
-/// The same, cut behind the first `layers`.
-pub fn open_seeded_layers(layers: usize, progress: Arc<Progress>) -> Checkpoint {
-    let layout = Layout::cut(layers);
-    let (mut seeded, mut infos) = (Seeded::default(), BTreeMap::new());
-    for tensor in tensors(layout, &[]) {
-        let start = seeded.push(&tensor);
-        let info = TensorInfo {
-            dtype: tensor.dtype,
-            bytes: start..seeded.bytes(),
-            shape: tensor.shape,
-        };
-        infos.insert(tensor.name, (0, info));
-    }
-    Checkpoint::of_seeded(Source::Seeded(seeded), infos, layout, progress)
 }

@@ -14,9 +14,9 @@ use std::thread;
 
 use serde_json::{Map, Value, json};
 
-use super::checkpoint::{INDEX, SINGLE};
 use super::header::LENGTH_BYTES;
 use super::layout::Layout;
+use super::names::{CONFIG, INDEX, MARK, SINGLE};
 use super::progress::{Progress, Stage};
 use super::seeded::{self, Drawn, Seeded};
 use crate::target::{self, FAMILY, Fact, Site};
@@ -28,10 +28,6 @@ const SHARD_BYTES: u64 = 1 << 30;
 const WRITE_BYTES: usize = 8 << 20;
 /// Headers are filled up with spaces to a multiple of this, as writers of the format do.
 const HEADER_ALIGN: usize = 8;
-/// The model's dimensions in the words of the transformers library.
-const CONFIG: &str = "config.json";
-/// Mark of a directory whose weights are drawn.
-pub(super) const MARK: &str = "atlas-drawn.json";
 
 /// Why a checkpoint was not written; what had been is removed.
 #[derive(Debug, thiserror::Error)]

@@ -27,7 +27,6 @@ mod wide;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::Fed;
 use crate::backend::budget::Budget;
 use crate::backend::host_memory;
 use crate::backend::mapping::Mapping;
@@ -325,17 +324,11 @@ impl Footprint for Cpu {
     }
 }
 
-impl Fed for Cpu {
-    fn fed(width: usize, values: Vec<f32>) -> Tensor {
-        Tensor::of(width, values)
-    }
-}
-
 impl Guess for Cpu {}
 
 impl Cpu {
     /// `linear` with the first `n` rows of a matrix.
-    pub(super) fn linear_of_first(&mut self, x: &Tensor, w: &Matrix, n: usize, out: &mut Tensor) {
+    pub(crate) fn linear_of_first(&mut self, x: &Tensor, w: &Matrix, n: usize, out: &mut Tensor) {
         assert_eq!(x.width, w.k);
         let out = out.shape(x.rows, n);
         matrix::linear_of_first(&mut self.pool, &x.values, w, n, out);

@@ -8,7 +8,7 @@ use ffi::ops::{self, Launcher};
 use ffi::{Device, DeviceBuf, Stream};
 
 use super::pieces::Pieces;
-use super::steps::Tiles;
+use super::steps::{SHAPES, Tiles};
 use super::{Cuda, FEW_ROWS, Tensor, Vector, count, largest, memory, refused};
 use crate::ops::{Attend, Batch, Place, Qkv, store_and_attend};
 use crate::shapes::{self, Attention as _};
@@ -25,8 +25,6 @@ pub trait Launchers: shapes::Attention {
     const ATTENTION: Launcher<ops::atlas_attention_launcher>;
 }
 
-/// Attention shapes.
-pub const SHAPES: usize = each_attention![A => A::PLACE].len();
 /// Longest sum of its products beside the hidden size.
 pub const WIDEST: usize = largest(&each_attention![A => A::MIXED]);
 /// Elements of its widest row.
@@ -71,7 +69,7 @@ impl Room {
 /// Keys and values of one layer: in its part of each page `[KV_HEADS][keys, values]` as
 /// `cuda/tile/pages.cuh` has them.
 pub struct KvCache<A> {
-    pub(super) place: Place<Pieces>,
+    pub(crate) place: Place<Pieces>,
     shape: PhantomData<A>,
 }
 

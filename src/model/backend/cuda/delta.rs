@@ -7,9 +7,7 @@ use ffi::ops;
 use super::pieces::Pieces;
 use super::steps::cells_of;
 use super::{Cuda, Matrix, Tensor, Vector, count};
-use crate::ROWS_MAX;
-use crate::ops::ENDS_MAX;
-use crate::ops::{Batch, CELL, Delta, DeltaNet, GatedDelta, Place, Taps};
+use crate::ops::{Batch, CELL, Delta, DeltaNet, ENDS_MAX, GatedDelta, Place, ROWS_MAX, Taps};
 use crate::shapes::Delta as _;
 use crate::target::{HIDDEN, Recurrent};
 

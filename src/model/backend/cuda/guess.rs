@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ffi::{CudaError, Device, Event, PinnedBuf, Stream, ops};
 
-use super::attend::SHAPES;
+use super::steps::SHAPES;
 use super::{Cuda, Host, Tensor, count, memory, refused};
 use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, Guess, RANKED};

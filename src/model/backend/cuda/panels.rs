@@ -281,8 +281,8 @@ fn block_scales(parts: &[Stored], rows: &[Place], out: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::parity::round_f16;
     use crate::weights::Global;
+    use crate::weights::rounding::round_f16;
 
     #[test]
     fn a_panel_has_runs_of_its_rows_side_by_side() {

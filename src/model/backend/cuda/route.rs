@@ -7,8 +7,7 @@ use ffi::{Device, DeviceBuf, Stream, ops};
 use super::jobs::Wanted;
 use super::storage::{Order, Storage};
 use super::{Cuda, OPERAND_ROWS, Tensor, Vector, count, least, memory, most, refused};
-use crate::ROWS_MAX;
-use crate::ops::{ExpertSource, Logits, Route};
+use crate::ops::{ExpertSource, Logits, ROWS_MAX, Route};
 use crate::shapes::Experts as _;
 use crate::target::{self, HIDDEN, MOE_ROWS, Moe};
 use crate::weights::WeightsError;
@@ -95,8 +94,8 @@ impl Room {
 /// The experts of one layer, the shared one last, each a matrix of its own behind the one before.
 pub struct Experts {
     storage: Storage,
-    pub(super) gate_up: DeviceBuf<u8>,
-    pub(super) down: DeviceBuf<u8>,
+    pub(crate) gate_up: DeviceBuf<u8>,
+    pub(crate) down: DeviceBuf<u8>,
 }
 
 /// Chosen experts, the shared one last, and their weights: `[TURNS]` each.
@@ -108,7 +107,7 @@ pub struct Routing {
 
 impl Cuda {
     /// Room for the experts of a layer, each `gate_up` and `down` bytes.
-    pub(super) fn experts_room(
+    pub(crate) fn experts_room(
         &self,
         storage: Storage,
         [gate_up, down]: [usize; 2],

@@ -4,11 +4,8 @@ use std::ops::Range;
 
 use ffi::{CudaError, Device, DeviceBuf, PinnedBuf, Stream};
 
-use super::attend::SHAPES;
 use super::{FEW_ROWS, memory};
-use crate::ROWS_MAX;
-use crate::ops::ENDS_MAX;
-use crate::ops::{Batch, CELL, PAGE_GROUPS, Span};
+use crate::ops::{Batch, CELL, ENDS_MAX, PAGE_GROUPS, ROWS_MAX, Span};
 use crate::shapes::{Attention as _, PageGroup};
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, each_attention};
 use step::executor::{DeviceError, Draw, Kept, Slot, UNIFORMS};
@@ -25,6 +22,8 @@ pub const fn cells_of(rows: usize) -> usize {
 const TILE_ROWS: [usize; 2] = [16, 32];
 /// Query rows of a tile of cells.
 const CELL_TILE_ROWS: usize = 128;
+/// Attention shapes.
+pub const SHAPES: usize = each_attention![A => A::GROUP].len();
 /// Query heads of a KV head, of each attention shape.
 const GROUPS: [usize; SHAPES] = each_attention![A => A::GROUP];
 /// Tokens of a full tile of cells, of each attention shape.

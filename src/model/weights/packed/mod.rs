@@ -18,7 +18,7 @@ pub use write::Writer;
 
 use sha2::{Digest, Sha256};
 
-use super::digests::hex;
+use super::hex::hex;
 use crate::target;
 
 /// Name of the packed weights of this target where a directory or a bundle has them.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::weights::digests::hex;
+use crate::weights::hex::hex;
 
 /// First bytes of a packed file.
 pub const MAGIC: [u8; 8] = *b"ATLASPKD";

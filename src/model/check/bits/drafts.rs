@@ -3,8 +3,7 @@
 use super::{
     Chooser, Extent, Rule, Sequence, Trace, Trial, Tried, in_chunks, pages, prefill, prompt, seen,
 };
-use crate::ops::{CELL, ONE_BY_ONE};
-use crate::runner::VERIFIED_MAX;
+use crate::ops::{CELL, ONE_BY_ONE, VERIFIED_MAX};
 use crate::target::{DRAFTS, MAX_SEQUENCES, PREFILL_TOKENS, SNAPSHOTS, STATES, VOCAB};
 use crate::{Runner, Runs};
 use step::executor::{

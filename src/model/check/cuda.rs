@@ -1,18 +1,23 @@
 //! The GPU's ops against the CPU's.
 
 #[cfg(has = "delta")]
+#[path = "cuda/delta.rs"]
 mod delta;
 #[cfg(has = "experts")]
+#[path = "cuda/experts.rs"]
 mod experts;
+#[path = "cuda/pack.rs"]
 mod pack;
 
-use super::attend::{KvCache, Launchers};
-use super::panels::Panels;
-use super::{Cuda, Matrix, NEEDED, Tensor, Vector, memory, refused};
-use crate::backend::parity::{self, Probe, ProbeAttention, Random, Report};
+use super::parity::{self, Probe, ProbeAttention, Random, Report};
+use super::selfcheck::Tolerance;
+use crate::backend::cuda::attend::{KvCache, Launchers};
+use crate::backend::cuda::panels::Panels;
+use crate::backend::cuda::{Cuda, Matrix, Tensor, Vector, memory, refused};
 use crate::ops::{Batch, Dense, Device, Ends};
-use crate::target;
-use crate::weights::Stored;
+use crate::target::{Role, Site};
+use crate::weights::{Layout, MatrixSource, Stored, WeightsError};
+use ffi::DeviceBuf;
 use step::executor::DeviceError;
 
 /// What Gated DeltaNet's checks take of a model that has none.
@@ -37,6 +42,16 @@ mod experts {
         Ok(())
     }
 }
+
+/// How near the self-check before serving must come to golden log-probabilities, which are of F32
+/// arithmetic. Here operands of products are rounded to F16, a relative 2^-12 each, in every layer,
+/// and a router beside a near tie may choose another expert: a logit moves by some thousandths of
+/// the largest one then. Logits of tokens that are hardly ever taken are large sums with the other
+/// sign and move by more, which changes no distribution.
+pub const GOLDEN_TOLERANCE: Tolerance = Tolerance {
+    relative: 5e-3,
+    floor: -7.0,
+};
 
 /// Elements before and after every array, which no kernel may touch.
 const GUARD: usize = 4096;
@@ -150,36 +165,39 @@ pub fn parity(report: &mut Report, random: &mut Random) {
     parity::compare(report, random, &mut cuda);
 }
 
-/// Of the GPU's SMs those that this binary runs on, if not on all.
-pub fn partition() -> Option<String> {
-    let sms = target::PARTITION?;
-    Some(match ffi::probe() {
-        Ok(info) => format!("{sms} of {} SMs", info.multiprocessors),
-        Err(_) => format!("{sms} SMs"),
-    })
+/// Reports the first byte that differs.
+fn tell(report: &mut Report, case: &str, found: &[u8], wanted: &[u8]) {
+    assert_eq!(found.len(), wanted.len());
+    let first = found.iter().zip(wanted).position(|(a, b)| a != b);
+    let differing = format!("bytes from {} on", first.unwrap_or(0));
+    let about = ("pack", case, "cuda = host");
+    report.same(about, &differing, first.is_none());
 }
 
-/// What `doctor` says about the GPU.
-///
-/// # Errors
-/// Why it cannot be used, and what to do about it.
-pub fn describe() -> Result<String, String> {
-    let info = ffi::probe().map_err(|why| why.to_string())?;
-    let ((major, minor), driver) = (info.compute_capability, info.driver_cuda);
-    let used = match target::PARTITION {
-        Some(sms) => format!(" of which it uses {sms}"),
-        None => String::new(),
-    };
-    let text = format!(
-        "{}, compute capability {major}.{minor}, {} SMs{used}, {:.1} GiB, driver for CUDA {}.{}",
-        info.name,
-        info.multiprocessors,
-        info.memory_bytes as f64 / f64::from(1 << 30),
-        driver.0,
-        driver.1
-    );
-    match info.check(&NEEDED) {
-        Ok(()) => Ok(text),
-        Err(why) => Err(format!("{text}; {why}")),
-    }
+/// The first layer with experts.
+fn routed() -> Option<Site> {
+    Layout::whole().sites(Role::Router).next()
+}
+
+/// Loads matrices that make one, and reports it as that of a role.
+fn loaded(
+    report: &mut Report,
+    cuda: &mut Cuda,
+    sources: &[MatrixSource<'_>],
+    role: Role,
+) -> Result<(), WeightsError> {
+    let found = cuda.load_matrix(sources)?;
+    let parts = sources.iter().map(MatrixSource::read);
+    let wanted = Panels::stacked(&parts.collect::<Result<Vec<_>, _>>()?);
+    let found = contents(cuda, &found.bytes)?;
+    tell(report, &format!("{role:?}"), &found, &wanted.bytes);
+    Ok(())
+}
+
+fn contents(cuda: &Cuda, buffer: &DeviceBuf<u8>) -> Result<Vec<u8>, DeviceError> {
+    let mut bytes = vec![0; buffer.len()];
+    buffer
+        .download(0, &mut bytes, &cuda.queue.stream)
+        .map_err(refused)?;
+    Ok(bytes)
 }

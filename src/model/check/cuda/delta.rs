@@ -1,7 +1,7 @@
 //! Cases of recurrent mixers on the GPU.
 
 use crate::backend::cuda::{Cuda, Matrix, Tensor, Vector};
-use crate::backend::parity::ProbeDelta;
+use crate::check::parity::ProbeDelta;
 use crate::ops::Delta;
 use crate::shapes::Delta as _;
 use crate::target::Recurrent;

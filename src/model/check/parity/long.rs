@@ -12,13 +12,13 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::attention::{Calls, LIMIT, Norms, ProbeAttention, short_norms, shortened};
+use super::attention::{Calls, LIMIT, ProbeAttention, shortened};
+use super::head_norms::{Norms, short_norms};
 use super::sequences::dealt;
-use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, against, same_bits};
-use crate::ROWS_MAX;
+use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, nearest, same_bits};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
-use crate::ops::{Batch, CELL, Qkv};
+use crate::ops::{Batch, CELL, Qkv, ROWS_MAX};
 use crate::shapes;
 use crate::target::{KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
 use step::executor::{BlockTable, DeviceError, Rows, Slot, States, TokenId};
@@ -218,7 +218,7 @@ pub(super) fn compare<A: shapes::Attention>(
     for (step, both) in case.steps.iter().zip(found.iter().zip(&wanted)) {
         let shape = format!("{}..{}", step.start, step.end);
         let both = (&both.0[..], &both.1[..]);
-        against::nearest(report, op, (&shape, DEVICE_CPU), both, LIMIT);
+        nearest(report, op, (&shape, DEVICE_CPU), both, LIMIT);
     }
     for (copies, most, calls, check) in [
         (2, MAX_CONTEXT, Calls::Together, ALONE),

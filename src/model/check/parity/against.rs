@@ -3,7 +3,7 @@
 use super::rows::{ROWS, RowCase, RowOpOn, Rowwise};
 use super::sequences::{CAN_DRAFT, SequenceCase, Sequences, schedules};
 use super::{
-    ALONE, DEVICE_CPU, DRAFTED, GROUPS, Group, RUNS, Random, Report, decode, distance, long,
+    ALONE, DEVICE_CPU, DRAFTED, GROUPS, Group, RUNS, Random, Report, decode, long, nearest,
     same_bits,
 };
 use crate::backend::Backend;
@@ -190,28 +190,6 @@ fn rows_alone(
     let check = "a row alone = the row in the batch";
     let differing = format!("{differ:?}");
     report.same((op, &case.case(), check), &differing, differ.is_empty());
-}
-
-/// Reports the result that is furthest from what is wanted.
-pub(super) fn nearest(
-    report: &mut Report,
-    op: &'static str,
-    (shape, check): (&str, &'static str),
-    (found, wanted): (&[Vec<f32>], &[Vec<f32>]),
-    limit: f64,
-) {
-    assert_eq!(found.len(), wanted.len());
-    let distances = found
-        .iter()
-        .zip(wanted)
-        .map(|(found, wanted)| distance(found, wanted));
-    let furthest = distances.reduce(|a, b| match (&a, &b) {
-        (Ok(x), Ok(y)) if x >= y => a,
-        (Err(_), _) => a,
-        _ => b,
-    });
-    let furthest = furthest.unwrap_or_else(|| Err("no result".into()));
-    report.within(op, shape, check, furthest, limit);
 }
 
 #[cfg(test)]

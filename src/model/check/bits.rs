@@ -19,9 +19,8 @@ use step::executor::{
 };
 use step::ranking::{all_finite, argmax, most_likely};
 
-use super::Runner;
-use super::Runs;
 use super::session::window_ring;
+use crate::{Runner, Runs};
 
 /// How much is tried.
 #[derive(Clone, Copy, Debug)]

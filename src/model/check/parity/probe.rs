@@ -1,9 +1,9 @@
 //! What backends give to cases, beside operations.
 
-use super::round_f16;
 use crate::backend::cpu::{self, Cpu};
 use crate::ops::{Batch, Dense, Device, Ends, Hidden, cap};
 use crate::weights::Stored;
+use crate::weights::rounding::round_f16;
 use step::executor::DeviceError;
 
 /// A backend that cases can be run on.

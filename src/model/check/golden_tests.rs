@@ -4,12 +4,13 @@
 
 use std::sync::Arc;
 
-use super::testing::{folder, runner};
-use super::tests::alone;
 use super::*;
 use crate::backend::cpu::Cpu;
 use crate::target::{self, Role, Site, VOCAB};
+use crate::testing::{folder, runner};
+use crate::tests::alone;
 use crate::weights::{self, Layout, WeightsError};
+use crate::{Plan, Runner};
 use step::executor::{Executor, TokenId};
 
 /// Share of first drafts of `tiny` that must be right, over its golden replies.

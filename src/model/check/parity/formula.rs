@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::attention::Norms;
+use super::head_norms::Norms;
 use super::rows::{gathered, sampled};
 use super::{F32_CHAIN, Random, Report, distance};
 use crate::backend::cpu::{Cpu, Matrix, Tensor, kept};

@@ -5,13 +5,23 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::boot;
 use host::log;
+use http::state::Loading;
 use model::weights::Progress;
 
 /// Between two lines; what takes less says nothing.
 pub const EVERY: Duration = Duration::from_secs(1);
 const GB: f64 = 1e9;
+
+/// Loading progress in the server's terms.
+pub fn loading(progress: &Progress) -> Loading {
+    let (bytes_done, bytes_total) = progress.bytes();
+    Loading {
+        stage: progress.stage().words(),
+        bytes_done,
+        bytes_total,
+    }
+}
 
 /// Says a line a second until it is dropped.
 pub struct Meter {
@@ -28,7 +38,7 @@ impl Meter {
             while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 let (done, total) = progress.bytes();
                 if done != before {
-                    let what = boot::loading(&progress).stage;
+                    let what = loading(&progress).stage;
                     log::line(line(what, done, total, start.elapsed()));
                     before = done;
                 }

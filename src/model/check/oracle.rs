@@ -9,19 +9,18 @@
 use std::fmt;
 use std::time::Instant;
 
-use crate::ops::LOGITS_ROWS_MAX;
-use crate::ops::{Batch, cap};
+use crate::ops::{Batch, Dense, Device, LOGITS_ROWS_MAX, cap};
 use crate::shapes::PageGroup;
-use crate::target::{HIDDEN, LAYERS, PAGE, PREFILL_TOKENS, Role, Site, VOCAB, blocks_at};
+use crate::target::{HIDDEN, LAYERS, PAGE, PREFILL_TOKENS, Role, Shape, Site, VOCAB, blocks_at};
 use crate::weights::{Checkpoint, Layout, WeightsError};
 use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 use step::ranking::weight_of;
 
-use super::Runs;
-use super::blocks::{Kept, Loader, ROUTED, ROUTER_LOGITS, Shape};
-use super::decoder::{Layer, Part, Scratch};
-use super::runner::Runner;
 use super::session::{most_likely, window_ring};
+use crate::backend::cpu::{Cpu, Tensor};
+use crate::blocks::{Kept, Loader, ROUTED, ROUTER_LOGITS, Runs};
+use crate::decoder::{Layer, Part, Scratch};
+use crate::runner::Runner;
 
 /// Tokens that are compared, at most: enough for every expert of a layer of 256 to be visited by
 /// some, and for pages and cells to be crossed. A build for debugging runs a part.
@@ -197,9 +196,9 @@ pub enum OracleError {
 /// Compares the idle model of `runner` with that of `reference`, which is right, over the weights
 /// of `checkpoint` and the first [`ORACLE_TOKENS`] of `tokens`. `tell` hears of each layer when it
 /// is compared, and how long it took.
-pub fn oracle<B: Runs, R: Fed>(
+pub fn oracle<B: Runs>(
     runner: &mut Runner<B>,
-    reference: R,
+    reference: Cpu,
     checkpoint: &Checkpoint,
     tokens: &[TokenId],
     mut tell: impl FnMut(&LayerFinding, f64),
@@ -355,25 +354,19 @@ fn pages(index: usize, tokens: usize) -> Vec<PageId> {
     pages.map(|page| PageId(page as u32)).collect()
 }
 
-/// A reference whose hidden states can be given.
-pub trait Fed: Runs {
-    /// A tensor of rows of `width` elements.
-    fn fed(width: usize, values: Vec<f32>) -> Self::Tensor;
-}
-
 /// The reference's computation: its own chain in the first rows of each step, and behind them rows
 /// that are fed what the device had.
-struct Reference<R: Fed> {
-    ops: R,
-    s: Scratch<R>,
+struct Reference {
+    ops: Cpu,
+    s: Scratch<Cpu>,
     batch: Batch,
     /// Hidden states of its own chain, `[tokens, HIDDEN]`.
     own: Vec<f32>,
-    host: R::Host,
+    host: Vec<f32>,
 }
 
-impl<R: Fed> Reference<R> {
-    fn new(ops: R, tokens: &[TokenId]) -> Result<Reference<R>, OracleError> {
+impl Reference {
+    fn new(ops: Cpu, tokens: &[TokenId]) -> Result<Reference, OracleError> {
         let [own, fed] = [0, 1].map(|index| pages(index, tokens.len()));
         let mut batch = Batch::new(own.len() + fed.len());
         batch.fill(&[rows(0, 0, tokens, &own), rows(1, 0, tokens, &fed)])?;
@@ -445,7 +438,7 @@ impl<R: Fed> Reference<R> {
     /// Compares the mixer of an attention layer over the longer text; nothing of another layer.
     fn far_mixer(
         &mut self,
-        layer: &mut Layer<R>,
+        layer: &mut Layer<Cpu>,
         far: &Far<'_>,
         index: usize,
     ) -> Result<Vec<f64>, OracleError> {
@@ -456,7 +449,7 @@ impl<R: Fed> Reference<R> {
         let table = pages(0, far.tokens.len());
         let mut batch = Batch::new(table.len());
         batch.fill(&[rows(0, 0, far.tokens, &table)])?;
-        self.s.stream.residual = R::fed(HIDDEN, before.clone());
+        self.s.stream.residual = Tensor::of(HIDDEN, before.clone());
         layer.mix(&mut self.ops, &mut self.s, &batch);
         self.ops
             .read(&self.s.stream.residual, 0..batch.rows(), &mut self.host)?;
@@ -466,7 +459,7 @@ impl<R: Fed> Reference<R> {
     /// Puts its own chain's hidden states and the device's into the step.
     fn feed(&mut self, device: &[f32]) {
         let states = [&self.own[..], device].concat();
-        self.s.stream.residual = R::fed(HIDDEN, states);
+        self.s.stream.residual = Tensor::of(HIDDEN, states);
     }
 
     /// Takes its own chain on, and compares by row what the fed rows and the device's have become

@@ -5,9 +5,10 @@
 
 use std::marker::PhantomData;
 
-use super::attention::{Calls, LIMIT, Norms, ProbeAttention, short_norms, shortened};
+use super::attention::{Calls, LIMIT, ProbeAttention, shortened};
+use super::head_norms::{Norms, short_norms};
 use super::long::{STORED_ROWS, cut};
-use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, against, same_bits};
+use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, nearest, same_bits};
 use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::ops::{Batch, Qkv};
@@ -235,7 +236,7 @@ pub(super) fn compare<A: shapes::Attention>(
             }
         };
         let both = (&found.results[..], &wanted[..]);
-        against::nearest(report, op, (&shape, DEVICE_CPU), both, LIMIT);
+        nearest(report, op, (&shape, DEVICE_CPU), both, LIMIT);
         for (calls, check) in [(Calls::Apart, APART), (Calls::Together, "again = at first")] {
             match case.run(device, rows, calls) {
                 Ok(other) => same_decoded(report, (op, &shape, check), &other, &found),

@@ -6,14 +6,15 @@ use std::path::Path;
 
 use host::log;
 use host::operator_file;
-use model::backend::GOLDEN_TOLERANCE;
+use model::check::{
+    GOLDEN_TOLERANCE, Report, TEXT, TEXT_TOKENS, TextBound, check_text, draw_tokens, selfcheck,
+};
 use model::target;
-use model::{self, Report, TEXT, TEXT_TOKENS, TextBound, check_text, selfcheck};
 use step::executor::{Executor, TokenId};
 use text::chat::ChatModel;
 
-use super::boot::Files;
-use super::{Exit, Failure};
+use super::exit::{Exit, Failure};
+use super::files::Files;
 
 /// Largest file of kept golden tokens that is read.
 const GOLDEN_BYTES_MAX: u64 = 64 << 20;
@@ -41,7 +42,7 @@ impl Checks {
         let encode = |chat: &ChatModel| chat.tokenizer.encode(TEXT);
         let text = chat.map(encode).transpose();
         let text = text.map_err(|error| Failure::new(Exit::Config, error))?;
-        let mut text = text.unwrap_or_else(|| model::draw_tokens(TEXT_TOKENS));
+        let mut text = text.unwrap_or_else(|| draw_tokens(TEXT_TOKENS));
         text.truncate(TEXT_TOKENS);
         let bound = match target::TEXT_NLL {
             _ if chat.is_none() || files.are_drawn() => TextBound::None,

@@ -1,11 +1,11 @@
 //! Cases of experts on the GPU.
 
-use super::pack::{contents, loaded, routed, tell};
+use super::{contents, loaded, routed, tell};
 use crate::backend::cuda::panels::Panels;
 use crate::backend::cuda::route::Experts;
 use crate::backend::cuda::{Cuda, refused};
-use crate::backend::parity::{ProbeExperts, Report};
 use crate::blocks::experts;
+use crate::check::parity::{ProbeExperts, Report};
 use crate::ops::Route;
 use crate::shapes::Experts as _;
 use crate::target::{Moe, Role};

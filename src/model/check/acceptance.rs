@@ -1,10 +1,9 @@
 //! How often the multi-token-prediction layer guesses the token that was served next.
 
-use super::Runs;
 use crate::target::PREFILL_TOKENS;
+use crate::{Runner, Runs};
 use step::executor::{DeviceError, Executor, TokenId};
 
-use super::runner::Runner;
 use super::session::{Session, most_likely};
 
 /// A prompt and the reply that a server gave to it.

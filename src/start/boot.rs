@@ -1,9 +1,7 @@
 //! What several verbs need: files of the checkpoint, the model's text side, the engine.
 
 use std::error::Error;
-use std::fmt;
-use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Weak, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -14,17 +12,13 @@ use engine::speculate::Speculate;
 use engine::{self, EngineError, Handle, Limits, Phase, Setup};
 use host::log;
 use host::threads;
-use http::state::Loading;
 use model::Runs;
 use model::backend::mapping::Mapping;
-use model::backend::{self, Backend, READER};
+use model::backend::{self, Backend};
 use model::target::{self, FACTS};
-use model::weights::{
-    self, Checkpoint, Folder, Layout, Packed, Progress, Stage, WeightsError, packed,
-};
-use model::{Plan, Runner, TooLittle, ledger};
+use model::weights::{self, Checkpoint, Layout, Progress, Stage};
+use model::{Plan, Runner, ledger};
 use step::ToolFormat;
-use step::executor::DeviceError;
 use text::chat::ChatModel;
 use text::grammar;
 use text::identity;
@@ -34,186 +28,17 @@ use text::template::stated;
 use text::tokenizer::Tokenizer;
 
 use super::check::{self, Checks};
+use super::exit::device_exit;
+pub use super::exit::{Exit, Failure, print, start_failure};
+pub use super::files::Files;
 use super::meter::Meter;
-use super::{Exit, Failure, about};
+pub use super::meter::loading;
 
-/// Largest tokenizer or template file that is read.
-const TEXT_FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Between two looks at weights that somebody may want to change, a small part of what a writer is
 /// kept waiting by default.
 const GUARD_EVERY: Duration = Duration::from_millis(100);
 /// Time for the last words to clients and operator once the device has failed.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-
-/// Where the checkpoint is.
-#[derive(Clone, Debug)]
-pub enum Files {
-    Embedded,
-    Directory(PathBuf),
-    Packed(Arc<Packed>),
-}
-
-impl Files {
-    /// Settles where the weights come from.
-    ///
-    /// # Errors
-    /// When this target needs a directory and none is given, or what is given is none.
-    pub fn locate(directory: Option<&Path>) -> Result<Files, Failure> {
-        match directory {
-            None if about::needs_weights() => Err(Failure::new(
-                Exit::Usage,
-                format!(
-                    "{} needs the weights of {}: give the directory that holds them, as in \
-                     `{} serve WEIGHTS_DIR`; {}",
-                    target::BINARY,
-                    target::MODEL_ID,
-                    target::BINARY,
-                    weights::download()
-                ),
-            )),
-            None => Ok(Files::Embedded),
-            Some(path) => Files::at(path).map_err(|error| start_failure(&error)),
-        }
-    }
-
-    /// The packed file at `path` or in that directory, or the directory of a checkpoint; where
-    /// `install` keeps a folder for each build of the binary, those in that of this one.
-    ///
-    /// # Errors
-    /// When there is neither.
-    pub fn at(path: &Path) -> Result<Files, WeightsError> {
-        let own = path.join(packed::folder_name(READER.layout));
-        let path = if own.is_dir() { &own } else { path };
-        let inside = path.join(packed::file_name());
-        let found = [path, &inside]
-            .into_iter()
-            .find(|path| weights::is_packed(path));
-        if let Some(file) = found {
-            return Ok(Files::Packed(Arc::new(Packed::open(file, READER)?)));
-        }
-        let located = weights::locate(path)?;
-        located.choice.iter().for_each(log::line);
-        Ok(Files::Directory(located.directory))
-    }
-
-    /// The content of a small file of the checkpoint.
-    ///
-    /// # Errors
-    /// Names the file that cannot be read.
-    pub fn read(&self, name: &str) -> Result<Vec<u8>, Failure> {
-        match self {
-            Files::Embedded => target::EMBEDDED
-                .iter()
-                .find(|(known, _)| *known == name)
-                .map(|(_, content)| content.to_vec())
-                .ok_or_else(|| Failure::new(Exit::Config, format!("{name}: is not in the binary"))),
-            Files::Directory(directory) => {
-                read_file(directory, name).map_err(|error| start_failure(&error))
-            }
-            Files::Packed(packed) => {
-                let found = packed.file(name).map_err(|error| start_failure(&error))?;
-                found.ok_or_else(|| {
-                    let message = format!(
-                        "{}: has no {name}; pack the weights again",
-                        packed.path().display()
-                    );
-                    Failure::new(Exit::Config, message)
-                })
-            }
-        }
-    }
-
-    /// Whether there is a file of this name.
-    pub fn has(&self, name: &str) -> bool {
-        match self {
-            Files::Embedded => target::EMBEDDED.iter().any(|(known, _)| *known == name),
-            Files::Directory(directory) => {
-                Folder::open(directory).is_ok_and(|folder| folder.has(name))
-            }
-            Files::Packed(packed) => packed.table().files.iter().any(|file| file.name == name),
-        }
-    }
-
-    /// Whether `synth` has written them.
-    pub fn are_drawn(&self) -> bool {
-        match self {
-            Files::Embedded => false,
-            Files::Directory(directory) => weights::is_drawn(directory),
-            Files::Packed(packed) => packed.table().drawn,
-        }
-    }
-
-    /// Names all files of a release that a directory lacks, before parts of them are loaded by
-    /// several threads, each of which would find another one missing.
-    fn require_whole(&self) -> Result<(), WeightsError> {
-        match self {
-            Files::Directory(directory) if !self.are_drawn() => {
-                weights::check_whole(&Folder::open(directory)?)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Opens and checks the weights; reads headers only.
-    ///
-    /// # Errors
-    /// Parts that differ from the target.
-    pub fn open(&self, progress: Arc<Progress>) -> Result<Checkpoint, WeightsError> {
-        match self {
-            Files::Embedded => weights::open_embedded(progress),
-            // Its files are of other sizes than the release's.
-            Files::Directory(directory) if self.are_drawn() => {
-                weights::open_layers(directory, target::LAYERS, progress)
-            }
-            Files::Directory(directory) => weights::open(directory, progress),
-            Files::Packed(_) => self.open_layers(target::LAYERS, progress),
-        }
-    }
-
-    /// As `open`, of the first layers of a checkpoint that need not be the release.
-    ///
-    /// # Errors
-    /// Parts that differ from the target.
-    pub fn open_layers(
-        &self,
-        layers: usize,
-        progress: Arc<Progress>,
-    ) -> Result<Checkpoint, WeightsError> {
-        match self {
-            Files::Embedded => weights::open_embedded(progress),
-            Files::Directory(directory) => weights::open_layers(directory, layers, progress),
-            Files::Packed(packed) => {
-                progress.enter(Stage::Checking);
-                Ok(Checkpoint::of_packed(packed.clone(), layers, progress))
-            }
-        }
-    }
-}
-
-impl fmt::Display for Files {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Files::Embedded => f.write_str("inside the binary"),
-            Files::Directory(directory) => write!(f, "in {}", directory.display()),
-            Files::Packed(packed) => write!(f, "packed in {}", packed.path().display()),
-        }
-    }
-}
-
-fn read_file(directory: &Path, name: &str) -> Result<Vec<u8>, WeightsError> {
-    let folder = Folder::open(directory)?;
-    if !folder.has(name) {
-        return Err(weights::incomplete(&folder, &[name.to_string()]));
-    }
-    let content = folder.read(name, TEXT_FILE_BYTES_MAX)?;
-    match weights::foreign(&content) {
-        None => Ok(content),
-        Some(problem) => Err(WeightsError::Foreign {
-            file: name.to_string(),
-            problem,
-        }),
-    }
-}
 
 /// How a file of the checkpoint that cannot be used is reported.
 fn config(name: &str, problem: &dyn Error) -> Failure {
@@ -279,6 +104,11 @@ pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
         .map_err(|error| config(target::TOKENIZER_FILE, &*error))
 }
 
+/// Name and version on one line.
+pub fn version_line() -> String {
+    format!("{} {}", target::BINARY, env!("CARGO_PKG_VERSION"))
+}
+
 /// Threads of a started model, beside those that work for its device: the text side's and its
 /// grammars', the engine and who waits for its end and guards its weights; then the engine's for
 /// masks.
@@ -293,7 +123,7 @@ pub fn preflight(files: &Files, threads: usize) -> Result<(), Failure> {
     files
         .require_whole()
         .map_err(|error| start_failure(&error))?;
-    log::line(about::version_line());
+    log::line(version_line());
     let needed = threads + backend::threads();
     threads::require(needed).map_err(|why| Failure::new(Exit::Unavailable, why))?;
     ledger::preflight::<Backend>().map_err(|error| start_failure(&error))?;
@@ -582,27 +412,6 @@ pub fn ended(thread: JoinHandle<engine::Outcome>) -> Result<(), Failure> {
     }
 }
 
-/// How a model that cannot be used is reported.
-pub fn start_failure(cause: &(dyn Error + Send + Sync + 'static)) -> Failure {
-    let exit = match cause.downcast_ref::<WeightsError>() {
-        Some(WeightsError::Io { .. } | WeightsError::Truncated { .. }) => Exit::Io,
-        Some(WeightsError::Device(error)) => device_exit(error),
-        Some(_) => Exit::Config,
-        None if cause.is::<TooLittle>() => Exit::Unavailable,
-        None => cause.downcast_ref().map_or(Exit::Internal, device_exit),
-    };
-    Failure::new(exit, cause)
-}
-
-fn device_exit(error: &DeviceError) -> Exit {
-    match error {
-        DeviceError::Memory(_) => Exit::Unavailable,
-        DeviceError::Absent(_) => Exit::NoDevice,
-        DeviceError::Failed(_) => Exit::Internal,
-        DeviceError::Weights(_) => Exit::Io,
-    }
-}
-
 fn engine_exit(error: &EngineError) -> Exit {
     match error {
         EngineError::Device(error) => device_exit(error),
@@ -620,16 +429,6 @@ pub fn engine_failure(error: &EngineError) -> Failure {
     }
 }
 
-/// Loading progress in the server's terms.
-pub fn loading(progress: &Progress) -> Loading {
-    let (bytes_done, bytes_total) = progress.bytes();
-    Loading {
-        stage: progress.stage().words(),
-        bytes_done,
-        bytes_total,
-    }
-}
-
 /// Refuses targets that cannot answer requests.
 ///
 /// # Errors
@@ -642,6 +441,18 @@ pub fn require_serving() -> Result<(), Failure> {
         Exit::Config,
         unfinished(target::TOKENIZER_FILE),
     ))
+}
+
+/// Refuses targets whose model does not draft.
+///
+/// # Errors
+/// Says that the target's model has no layer that drafts.
+pub fn require_prediction() -> Result<(), Failure> {
+    if target::MTP_LAYERS == 0 {
+        let message = format!("{} has no multi-token-prediction layer", target::MODEL_ID);
+        return Err(Failure::new(Exit::Config, message));
+    }
+    Ok(())
 }
 
 /// Why this binary answers nothing, by the name of its model's tokenizer.
@@ -658,20 +469,6 @@ fn unfinished(tokenizer: &str) -> String {
              on. Its operations can be tested and timed; see `{binary} selftest --help`"
         ),
     }
-}
-
-/// Writes to standard output.
-///
-/// # Errors
-/// When it is closed.
-pub fn print(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|error| match error.kind() {
-        // Who reads has enough, as `head` does.
-        ErrorKind::BrokenPipe => Failure::new(Exit::Io, ""),
-        _ => Failure::new(Exit::Io, format!("standard output: {error}")),
-    })
 }
 
 #[cfg(test)]

@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use ffi::DeviceBuf;
 
-use super::{GUARD, POISON, experts};
+use super::{GUARD, POISON, experts, loaded, routed, tell};
 use crate::backend::cuda::jobs::{Place, factors};
 use crate::backend::cuda::panels::Panels;
 use crate::backend::cuda::storage::{BLOCK_ROWS, Order, Storage};
 use crate::backend::cuda::{Cuda, load, refused};
-use crate::backend::parity::{Random, Report, stored};
-use crate::ops::Device;
+use crate::check::parity::{Random, Report, stored};
 use crate::target::{BIASED, Format, Role, Site};
-use crate::weights::{self, Bits, Layout, MatrixSource, Stored, WeightsError};
+use crate::weights::{self, Bits, Stored, WeightsError};
 use step::executor::DeviceError;
 
 /// Rows of the matrices that make one: whole panels, the edges of a panel and of an FP8 block, and
@@ -96,15 +95,6 @@ fn compare(
         Ok(found) => tell(report, case, &found, &wanted.bytes),
         Err(why) => report.push("pack", case, "cuda runs", why.to_string(), false),
     }
-}
-
-/// Reports the first byte that differs.
-pub(super) fn tell(report: &mut Report, case: &str, found: &[u8], wanted: &[u8]) {
-    assert_eq!(found.len(), wanted.len());
-    let first = found.iter().zip(wanted).position(|(a, b)| a != b);
-    let differing = format!("bytes from {} on", first.unwrap_or(0));
-    let about = ("pack", case, "cuda = host");
-    report.same(about, &differing, first.is_none());
 }
 
 /// The panels that the device makes of `parts`, in launches of few rows.
@@ -198,36 +188,8 @@ fn layer(report: &mut Report, cuda: &mut Cuda) -> Result<(), WeightsError> {
     experts::pack(report, cuda, &checkpoint)
 }
 
-/// The first layer with experts.
-pub(super) fn routed() -> Option<Site> {
-    Layout::whole().sites(Role::Router).next()
-}
-
 /// Whether a matrix lies with others, of a router or of experts.
 fn is_of_experts(role: Role) -> bool {
     let is_router = matches!(role, Role::Router | Role::SharedRouter);
     is_router || role.is_expert() || role.is_shared_expert()
-}
-
-/// Loads matrices that make one, and reports it as that of a role.
-pub(super) fn loaded(
-    report: &mut Report,
-    cuda: &mut Cuda,
-    sources: &[MatrixSource<'_>],
-    role: Role,
-) -> Result<(), WeightsError> {
-    let found = cuda.load_matrix(sources)?;
-    let parts = sources.iter().map(MatrixSource::read);
-    let wanted = Panels::stacked(&parts.collect::<Result<Vec<_>, _>>()?);
-    let found = contents(cuda, &found.bytes)?;
-    tell(report, &format!("{role:?}"), &found, &wanted.bytes);
-    Ok(())
-}
-
-pub(super) fn contents(cuda: &Cuda, buffer: &DeviceBuf<u8>) -> Result<Vec<u8>, DeviceError> {
-    let mut bytes = vec![0; buffer.len()];
-    buffer
-        .download(0, &mut bytes, &cuda.queue.stream)
-        .map_err(refused)?;
-    Ok(bytes)
 }

@@ -13,6 +13,7 @@ use engine::request::{Admitted, Event, Request, Sampling};
 use engine::turns::Source;
 use host::testing::Folder;
 use model::backend::cpu::Cpu;
+use model::weights::WeightsError;
 use step::executor::{DeviceError, Executor, Patience, Rows};
 
 /// Begins the argument that makes a test the process that ends: the milliseconds of its step. For
@@ -89,7 +90,7 @@ fn start(name: &str, step: Duration) -> Child {
         .args([
             "--exact",
             "--nocapture",
-            &format!("cli::boot::tests::{name}"),
+            &format!("start::boot::tests::{name}"),
         ])
         .arg(format!("{STEP_MS}{}", step.as_millis()))
         .stdout(Stdio::piped())

@@ -16,6 +16,7 @@ mod experts;
 mod formula;
 #[cfg(has = "mlp")]
 mod gate;
+mod head_norms;
 mod long;
 mod matrices;
 mod probe;
@@ -29,7 +30,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ::host::threads::cores;
 
-use super::device;
 use crate::target::{MAX_SEQUENCES, PREFILL_TOKENS};
 
 pub use against::compare;
@@ -270,48 +270,10 @@ impl fmt::Display for Report {
     }
 }
 
-/// Compares the chosen ops of this binary with their reference, which takes most of a minute at a
-/// large model's shapes, and many with all rows: `tell` hears of each line when it is found. The
-/// inputs of one op alone are not those that it gets among all.
-pub fn run(choice: Choice, tell: fn(&Line)) -> Report {
-    fill(Report::told(choice, tell))
-}
-
-fn fill(mut report: Report) -> Report {
-    let mut random = Random(report.seed);
+/// Compares the CPU's ops with formulas in F64.
+pub fn formulas(report: &mut Report, random: &mut Random) {
     for group in GROUPS {
-        (group.formulas)(&mut report, &mut random);
-    }
-    device::parity(&mut report, &mut random);
-    report
-}
-
-/// What the device of this binary is, for people.
-///
-/// # Errors
-/// Why it cannot be used, and what to do about it.
-pub fn describe() -> Result<String, String> {
-    device::describe()
-}
-
-/// A binary whose device is the host.
-pub mod host {
-    use super::{Random, Report};
-
-    /// Nothing: the CPU's ops are the reference.
-    pub fn parity(_: &mut Report, _: &mut Random) {}
-
-    /// None: the processor is used whole.
-    pub fn partition() -> Option<String> {
-        None
-    }
-
-    /// The processors in use.
-    pub fn describe() -> Result<String, String> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(format!(
-            "the host's processor, {cores} threads; this binary uses no GPU"
-        ))
+        (group.formulas)(report, random);
     }
 }
 
@@ -412,14 +374,6 @@ pub fn round_bf16(x: f32) -> f32 {
     f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
-/// The nearest F16, ties to even. `x` is one of at most 65,504 in magnitude.
-pub fn round_f16(x: f32) -> f32 {
-    const SMALLEST_NORMAL: f32 = 1.0 / (1 << 14) as f32;
-    let binade = f32::from_bits(x.to_bits() & 0x7f80_0000);
-    let unit = binade.max(SMALLEST_NORMAL) / 1024.0;
-    (x / unit).round_ties_even() * unit
-}
-
 /// `|found - wanted| / |wanted|`, at least 0.
 ///
 /// # Errors
@@ -448,6 +402,28 @@ pub fn distance(found: &[f32], wanted: &[f32]) -> Result<f64, String> {
     })
 }
 
+/// Reports the result that is furthest from what is wanted.
+fn nearest(
+    report: &mut Report,
+    op: &'static str,
+    (shape, check): (&str, &'static str),
+    (found, wanted): (&[Vec<f32>], &[Vec<f32>]),
+    limit: f64,
+) {
+    assert_eq!(found.len(), wanted.len());
+    let distances = found
+        .iter()
+        .zip(wanted)
+        .map(|(found, wanted)| distance(found, wanted));
+    let furthest = distances.reduce(|a, b| match (&a, &b) {
+        (Ok(x), Ok(y)) if x >= y => a,
+        (Err(_), _) => a,
+        _ => b,
+    });
+    let furthest = furthest.unwrap_or_else(|| Err("no result".into()));
+    report.within(op, shape, check, furthest, limit);
+}
+
 /// Whether two results are the same, bit by bit.
 fn same_bits(a: &[f32], b: &[f32]) -> bool {
     let mut pairs = a.iter().zip(b);
@@ -460,10 +436,8 @@ mod tests {
 
     #[test]
     fn the_cpu_agrees_with_the_formula() {
-        let report = fill(Report {
-            seed: 1,
-            ..Report::default()
-        });
+        let mut report = Report::default();
+        formulas(&mut report, &mut Random::seeded(1));
         assert!(report.passed() && !report.lines.is_empty(), "{report}");
     }
 
@@ -492,11 +466,12 @@ mod tests {
         Choice::default().check().unwrap();
         let refused = choice("attentoin").check().unwrap_err();
         assert!(refused.contains("attention"), "{refused}");
-        let report = Report::told(choice("attention"), |_| {});
+        let mut report = Report::told(choice("attention"), |_| {});
         assert!(report.wants("attention") && !report.wants("linear"));
         assert!(report.wants_any(&["attend", "attention"]) && !report.wants_any(&["attend"]));
         assert_eq!(report.seed, 7);
-        assert!(fill(report).lines.iter().all(|line| line.op == "attention"));
+        formulas(&mut report, &mut Random::seeded(7));
+        assert!(report.lines.iter().all(|line| line.op == "attention"));
     }
 
     #[test]
@@ -535,18 +510,5 @@ mod tests {
         assert_eq!(round_bf16(1.0 + 1.0 / 256.0), 1.0);
         assert_eq!(round_bf16(1.0 + 3.0 / 256.0), 1.0 + 4.0 / 256.0);
         assert_eq!(round_bf16(-1.0 - 1.0 / 200.0), -1.0 - 2.0 / 256.0);
-    }
-
-    #[test]
-    fn f16_is_rounded_to_nearest_even() {
-        assert_eq!(round_f16(1.0 + 1.0 / 2048.0), 1.0);
-        assert_eq!(round_f16(1.0 + 3.0 / 2048.0), 1.0 + 4.0 / 2048.0);
-        assert_eq!(round_f16(-1.0 - 1.0 / 1600.0), -1.0 - 2.0 / 2048.0);
-        assert_eq!(round_f16(2047.9), 2048.0);
-        let quantum = 1.0 / (1 << 24) as f32;
-        assert_eq!(
-            [1.4, 0.5, -1.5, 0.0].map(|n| round_f16(n * quantum) / quantum),
-            [1.0, 0.0, -2.0, 0.0]
-        );
     }
 }
