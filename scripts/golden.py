@@ -98,6 +98,10 @@ def dequantise(tensors):
     return stack_experts(weights)
 
 
+# Matrices of experts under the names of Mixtral.
+MIXTRAL = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
+
+
 def stack_experts(weights):
     """Matrices of single experts become `experts.gate_up_proj` and `experts.down_proj`, as modules hold them. Empties
     `weights`: those of a wide model fit once."""
@@ -107,6 +111,7 @@ def stack_experts(weights):
         head, found, tail = name.partition(".experts.")
         if found and tail[0].isdigit():
             expert, kind, _ = tail.split(".")
+            kind = MIXTRAL.get(kind, kind)
             parts.setdefault(f"{head.removesuffix('.moe')}.experts", {})[int(expert), kind] = w
         else:
             stacked[name] = w

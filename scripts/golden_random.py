@@ -128,6 +128,9 @@ class Checkpoint:
         if self.family.qk_norm:
             self.norm(f"{name}.q_norm.weight", m["head_dim"])
             self.norm(f"{name}.k_norm.weight", m["head_dim"])
+        if self.family.rows_norm:
+            self.norm(f"{name}.q_norm.weight", q)
+            self.norm(f"{name}.k_norm.weight", kv)
 
     def gdn_inputs(self, name, channels, values):
         hidden, heads = self.m["hidden"], self.m["value_heads"]
@@ -237,6 +240,8 @@ class Checkpoint:
             self.vector(f"{name}.router.bias", self.normal(m["experts"], scale=0.5))
             return self.stacked_mxfp4(f"{name}.experts")
         self.matrix(f"{name}.gate", m["experts"], m["hidden"], gain=2.0)
+        if self.family.corrected:
+            self.vector(f"{name}.e_score_correction_bias", self.normal(m["experts"], scale=0.3))
         self.experts(f"{name}.experts", groups[1], m)
         if self.family.shared:
             self.swiglu(f"{name}.shared_expert", m["shared"], groups[2])
@@ -342,7 +347,7 @@ def config(m):
         "vocab_size": m["vocab"], "hidden_size": m["hidden"], "num_hidden_layers": m["layers"],
         "num_attention_heads": m["heads"], **heads(m),
         "rms_norm_eps": m["eps"], "max_position_embeddings": 4096, "tie_word_embeddings": m["tied"],
-        "rope_parameters": rope(m),
+        "rope_parameters": rope(m), **({"rotary_dim": m["rotary"]} if family.rows_norm else {}),
         **(recurrence(m) if family.gdn else {}), **feed_forward(m),
         **({"mtp_num_hidden_layers": m["mtp"]} | order(m) if family.gdn else {}),
         **dict(family.words), **m["words"], **({"final_logit_softcapping": m["cap"]} if m["cap"] else {}),
@@ -375,6 +380,9 @@ def format_rules(m):
     formats = set(m["formats"].values())
     if not formats:
         return [{"match": "*", "as": "bf16"}]
+    if FAMILIES[m["family"]].corrected:
+        experts = {"match": "*.block_sparse_moe.experts.*", "as": formats.pop()}
+        return [experts, {"match": "*", "as": "bf16"}]
     if formats == {"mxfp4"}:
         return [{"match": "*.mlp.experts.*", "as": "mxfp4"}, {"match": "*", "as": "bf16"}]
     if m["beside"]:

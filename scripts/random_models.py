@@ -12,6 +12,8 @@ class Family:
     norm: float = 1.0  # weights of norms lie around it: 0 where a norm multiplies by 1 + w
     gated: bool = False  # q_proj has a gate behind each query head
     qk_norm: bool = False  # a norm of each query and key head
+    rows_norm: bool = False  # a norm over all query heads of a row, one over all key heads, which turn in part
+    corrected: bool = False  # a sigmoid chooses experts, whose scores are corrected in the choice
     slides: bool = False  # some layers attend to a window, in a shape of their own
     alike: bool = False  # in the same heads, though: only window and frequencies are of their own
     windowed: bool = False  # some layers attend to a window, in the shape of the others
@@ -48,6 +50,9 @@ FAMILIES = {
                         words=(("norm_topk_prob", True),)),
     "mixtral": Family("MixtralForCausalLM", "mixtral", router="block_sparse_moe", expert=("w1", "w3", "w2"),
                       counts="num_local_experts", inner="intermediate_size"),
+    "minimax_m2": Family("MiniMaxM2ForCausalLM", "minimax_m2", rows_norm=True, corrected=True, router="block_sparse_moe",
+                         expert=("w1", "w3", "w2"), counts="num_local_experts", inner="intermediate_size",
+                         words=(("scoring_func", "sigmoid"), ("use_qk_norm", True), ("use_routing_bias", True))),
     "qwen3_5": Family("Qwen3_5ForCausalLM", "qwen3_5_text", norm=0.0, gated=True, qk_norm=True, gdn="split",
                       inner="intermediate_size"),
     "qwen3_5_moe": Family("Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", norm=0.0, gated=True, qk_norm=True, gdn="split",
@@ -194,6 +199,17 @@ MODELS = {
         "mixtral", 43, "five of seven experts, nine query heads on three", vocab=103, hidden=44, eps=1e-5,
         heads=9, kv_heads=3, head_dim=64, rotary=64, theta=1e6, experts=7, top=5, inner=20),
 
+    "random-minimax_m2-1": model(
+        "minimax_m2", 121, "three query heads on each of two, three of seven experts", vocab=149, hidden=48,
+        heads=6, kv_heads=2, head_dim=32, rotary=16, theta=5e6, experts=7, top=3, inner=20),
+    "random-minimax_m2-2": model(
+        "minimax_m2", 122, "a key head for each query head, all of four experts, far positions", vocab=113, hidden=36,
+        heads=3, kv_heads=3, head_dim=16, rotary=8, experts=4, top=4, inner=28, **FAR),
+    "random-minimax_m2-3": model(
+        "minimax_m2", 123, "ten query heads on one, five of six experts, NVFP4", quant="nvfp4", vocab=167, hidden=64,
+        heads=10, kv_heads=1, head_dim=64, rotary=32, theta=1e4, experts=6, top=5, inner=48,
+        formats={"experts": "nvfp4_modelopt"}),
+
     "random-qwen3_5-1": model(
         "qwen3_5", 51, "three value heads per key head", vocab=173, hidden=40,
         heads=2, kv_heads=1, head_dim=256, rotary=64, theta=1e7, inner=76,
@@ -329,6 +345,9 @@ MODELS = {
     "random-mixtral-4": model(
         "mixtral", 44, "two of three experts, a key head for each query head, for a GPU too", vocab=301, hidden=256,
         heads=2, kv_heads=2, head_dim=128, rotary=128, theta=1e6, experts=3, top=2, inner=128, **GPU),
+    "random-minimax_m2-4": model(
+        "minimax_m2", 124, "four query heads on each of two, two of five experts, for a GPU too", vocab=293, hidden=256,
+        heads=8, kv_heads=2, head_dim=128, rotary=64, theta=5e6, experts=5, top=2, inner=128, **GPU),
     "random-qwen3_5-4": model(
         "qwen3_5", 54, "three value heads per key head, for a GPU too", vocab=317, hidden=128,
         heads=2, kv_heads=1, head_dim=256, rotary=64, theta=1e7, inner=256,

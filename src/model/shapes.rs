@@ -21,6 +21,8 @@ pub trait Attention: Send + Sync + 'static {
     const GATED: bool;
     /// Whether queries and keys have an RMS norm of each head.
     const NORMED: bool;
+    /// Whether queries and keys have one RMS norm over all heads of a row.
+    const ROWS_NORMED: bool;
     /// Whether values have an RMS norm of each head, without weights.
     const VALUES_NORMED: bool;
     /// Positions that a query sees, its own the last; none: all up to its own.
@@ -48,6 +50,7 @@ pub trait Attention: Send + Sync + 'static {
         assert!(Self::HEADS.is_multiple_of(Self::KV_HEADS));
         assert!(Self::ROTARY_DIM.is_multiple_of(2) && Self::ROTARY_DIM <= Self::HEAD_DIM);
         assert!(!matches!(Self::WINDOW, Some(0)));
+        assert!(!Self::ROWS_NORMED || !(Self::NORMED || Self::GATED));
     };
 
     /// First position that a query at `position` sees.
@@ -325,6 +328,7 @@ mod tests {
         const SCALE: f32 = 1.0;
         const GATED: bool = false;
         const NORMED: bool = false;
+        const ROWS_NORMED: bool = false;
         const VALUES_NORMED: bool = false;
         const WINDOW: Option<usize> = Some(3);
         const SINKS: bool = false;

@@ -291,6 +291,7 @@ impl crate::shapes::Attention for Full {
     const SCALE: f32 = 0.0625;
     const GATED: bool = true;
     const NORMED: bool = true;
+    const ROWS_NORMED: bool = false;
     const VALUES_NORMED: bool = false;
     const WINDOW: Option<usize> = None;
     const SINKS: bool = false;

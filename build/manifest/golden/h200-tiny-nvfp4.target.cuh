@@ -81,6 +81,7 @@ struct Full {
   static constexpr float kScale = 0.0625f;
   static constexpr bool kGated = true;
   static constexpr bool kNormed = true;
+  static constexpr bool kRowsNormed = false;
   static constexpr bool kValuesNormed = false;
   static constexpr int kWindow = 0;
   static constexpr bool kSinks = false;

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use crate::error::ManifestError;
 use crate::facts::{FAMILY, Fact, contradiction};
 use crate::family::{
-    Activation, AttentionWords, FeedForward, MLP, MOE, Mixers, SLIDING, Traits, WINDOW, Word,
+    Activation, AttentionWords, FeedForward, MLP, MOE, Mixers, ROTARY_DIM, SLIDING, Traits, WINDOW,
+    Word,
 };
 use crate::schema::model::{
     self as schema, AddedTokens, Attention, Gdn, Mamba, Mixer, Model, RopeScaling, Yarn,
@@ -128,7 +129,10 @@ pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
         of(&no, "/qkv_bias"),
         of(&no, "/use_bias"),
         of(&no, "/mlp_bias"),
-        of(&[json!(traits.normed)], "/use_qk_norm"),
+        of(
+            &[json!(traits.normed || traits.rows_normed)],
+            "/use_qk_norm",
+        ),
         of(&[json!(traits.normed)], "/qk_norm"),
         of(&no, "/use_sliding_window"),
         of(&none, "/attention_chunk_size"),
@@ -227,7 +231,8 @@ fn routing(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
     ];
     if traits.feed_forward != FeedForward::ExpertBeside {
         facts.push(of(json!(1), "/routed_scaling_factor"));
-        facts.push(of(json!("softmax"), "/scoring_func"));
+        let scores = if traits.sigmoid { "sigmoid" } else { "softmax" };
+        facts.push(of(json!(scores), "/scoring_func"));
     }
     if traits.feed_forward == FeedForward::Experts {
         facts.push(of(json!(0), "/shared_expert_intermediate_size"));
@@ -256,9 +261,18 @@ fn rope(attention: &Attention, traits: &Traits) -> Vec<Fact> {
 /// Base of the frequencies, and the part of a head that turns.
 fn turns(attention: &Attention, words: &AttentionWords) -> Vec<Fact> {
     let share = attention.turned_share();
+    let turned = stated(&words.rotary_dim, share, share != 1.0);
+    let turned = match words.rotary_dim.pointers.contains(&ROTARY_DIM) {
+        // Elements, which no share looks like.
+        true => Fact {
+            right: Cow::Owned(json!([attention.rotary_dim, share]).to_string()),
+            ..turned
+        },
+        false => turned,
+    };
     vec![
         stated(&words.rope_theta, attention.rope_theta, true),
-        stated(&words.rotary_dim, share, share != 1.0),
+        turned,
     ]
 }
 

@@ -412,6 +412,20 @@ mod tests {
         assert_eq!(target.weight_bytes_per_token(), 3_227_887_280);
     }
 
+    /// Tensors and bytes as the headers of the published files have them, where 18 scales of inputs
+    /// are missing.
+    #[test]
+    fn a_checkpoint_of_minimax() {
+        let target = repository("h200/minimax-m2.7/nvfp4");
+        let (tensors, bytes) = (191_069 + 18, 134_401_534_976 + 190_392 + 18 * 4);
+        let found = (target.checkpoint_tensors(), target.checkpoint_bytes());
+        assert_eq!(found, (tensors, bytes));
+        // Scales of whole matrices of the experts that a token visits, besides.
+        let scales = 62 * 8 * 3 * 4;
+        assert_eq!(target.weight_bytes_per_token(), 10_738_856_768 + scales);
+        assert_eq!(target.kv_bytes_per_token(), 253_952);
+    }
+
     #[test]
     fn bytes_of_a_sequence() {
         let target = repository(QWEN35);

@@ -6,6 +6,7 @@ mod gemma3;
 mod gemma4;
 mod gpt_oss;
 mod llama;
+mod minimax_m2;
 mod mixtral;
 mod nemotron_h;
 mod qwen3;
@@ -39,6 +40,8 @@ pub(crate) struct Traits {
     pub gated: bool,
     /// Queries and keys have an RMS norm of each head.
     pub normed: bool,
+    /// Queries and keys have one norm over all heads of a row.
+    pub rows_normed: bool,
     /// Products of attention, router and experts have biases.
     pub biased: bool,
     /// Each query head's softmax counts a learned score beside those of positions.
@@ -59,6 +62,8 @@ pub(crate) struct Traits {
     pub layer_scalars: bool,
     /// Layers may have experts beside their MLP.
     pub both: bool,
+    /// Routers' scores are sigmoids, which learned numbers correct in the choice alone.
+    pub sigmoid: bool,
     /// The weight of a chosen expert is multiplied by a learned number of its own.
     pub experts_scaled: bool,
     /// Words for the experts that a row visits.
@@ -91,6 +96,7 @@ const USUAL: Traits = Traits {
     rotary: true,
     gated: false,
     normed: false,
+    rows_normed: false,
     biased: false,
     sinks: false,
     activation: Activation::Silu,
@@ -101,6 +107,7 @@ const USUAL: Traits = Traits {
     keys_are_values: false,
     layer_scalars: false,
     both: false,
+    sigmoid: false,
     experts_scaled: false,
     chosen: "/num_experts_per_tok",
     tied: false,
@@ -185,7 +192,7 @@ pub(crate) enum FeedForward {
     Experts,
     /// Routed experts, and one that every row visits, times a gate.
     SharedExpert,
-    /// Routed experts, which a sigmoid chooses, and one beside them that every row visits.
+    /// Routed experts, and one beside them that every row visits with weight 1.
     ExpertBeside,
 }
 
@@ -228,6 +235,9 @@ pub(crate) struct AttentionWords {
 const fn word(key: &'static str, pointers: &'static [&'static str]) -> Word {
     Word { key, pointers }
 }
+
+/// Elements of a head that turn, where configurations state them in place of their share.
+pub(crate) const ROTARY_DIM: &str = "/rotary_dim";
 
 /// Words of models whose layers attend in one shape.
 const ATTENTION: AttentionWords = AttentionWords {
@@ -310,11 +320,12 @@ pub(crate) const MOE: Words = Words {
 
 impl Family {
     /// Each of them.
-    pub(crate) const ALL: [Family; 12] = [
+    pub(crate) const ALL: [Family; 13] = [
         Family::Gemma3,
         Family::Gemma4,
         Family::GptOss,
         Family::Llama,
+        Family::MinimaxM2,
         Family::Mixtral,
         Family::NemotronH,
         Family::Qwen3,
@@ -331,6 +342,7 @@ impl Family {
             Family::Gemma4 => &gemma4::TRAITS,
             Family::GptOss => &gpt_oss::TRAITS,
             Family::Llama => &llama::TRAITS,
+            Family::MinimaxM2 => &minimax_m2::TRAITS,
             Family::Mixtral => &mixtral::TRAITS,
             Family::NemotronH => &nemotron_h::TRAITS,
             Family::Qwen3 => &qwen3::TRAITS,

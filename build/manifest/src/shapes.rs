@@ -372,6 +372,7 @@ impl Target {
             ("SCALE", Number::Single(scale as f32)),
             ("GATED", Number::Bool(traits.gated)),
             ("NORMED", Number::Bool(traits.normed)),
+            ("ROWS_NORMED", Number::Bool(traits.rows_normed)),
             ("VALUES_NORMED", Number::Bool(traits.values_normed)),
             ("WINDOW", Number::Window(attention.window)),
             ("SINKS", Number::Bool(traits.sinks)),
@@ -432,7 +433,7 @@ impl Target {
                 ),
                 ("SHARED", shared),
                 ("BESIDE", beside),
-                ("SIGMOID", Number::Bool(self.beside())),
+                ("SIGMOID", Number::Bool(self.traits().sigmoid)),
                 (
                     "WEIGHT_SCALE",
                     Number::Single(moe.scale.unwrap_or(1.0) as f32),

@@ -86,7 +86,8 @@ struct HeldF16 {
   // One op after the other, as many rows want it.
   static int many(const Params& params, cudaStream_t stream) {
     const auto rows = static_cast<unsigned>(params.rows);
-    int failed = atlas_rms_norm(params.residual, params.gain, params.x, 0, 1.0f, rows, stream);
+    int failed = atlas_rms_norm(params.residual, params.gain, params.x, 0, 1.0f, rows,
+                                HIDDEN, stream);
     for (const Part& part : params.part) {
       if (failed != 0 || part.n == 0) break;
       failed = atlas_linear(params.x, part.weight, part.out, rows, static_cast<unsigned>(part.n),

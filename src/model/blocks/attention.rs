@@ -3,7 +3,7 @@
 use super::{Block, Loader, Norms, Stream};
 use crate::ops::{Attend, Batch, Dense, Qkv};
 use crate::shapes::{self, PageGroup};
-use crate::target::Role;
+use crate::target::{CHANNELS, HIDDEN, Role};
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
@@ -13,7 +13,7 @@ pub struct Attention<B: Attend<A>, A: shapes::Attention> {
     k: B::Matrix,
     v: B::Matrix,
     o: B::Matrix,
-    /// Weights of the norms of queries and of keys.
+    /// Weights of the norms of queries and of keys, of a head or of a whole row.
     pub(crate) norms: Option<[B::Vector; 2]>,
     /// Scores of the shape's sinks.
     sinks: Option<B::Vector>,
@@ -25,23 +25,34 @@ pub struct Scratch<T> {
     q: T,
     k: T,
     v: T,
+    /// Queries and keys that are normed by row.
+    normed: Option<[T; 2]>,
 }
 
 impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
     type Scratch = Scratch<B::Tensor>;
 
-    const WIDTHS: &'static [usize] = &[A::QUERIES, A::KEYS, A::KEYS];
+    const WIDTHS: &'static [usize] = match A::ROWS_NORMED {
+        false => &[A::QUERIES, A::KEYS, A::KEYS],
+        true => &[A::QUERIES, A::KEYS, A::KEYS, A::QUERIES, A::KEYS],
+    };
     const MIXED: usize = A::MIXED;
     const PAGE_BYTES: usize = <B as Attend<A>>::PAGE_BYTES;
     const PAGES: PageGroup = A::PAGES;
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
+        const {
+            // A norm of the hidden width leaves out what pads hidden states.
+            let is_padded = CHANNELS != HIDDEN;
+            let is_hidden = A::QUERIES == HIDDEN || A::KEYS == HIDDEN;
+            assert!(!(A::ROWS_NORMED && is_padded && is_hidden));
+        }
         Ok(Attention {
             q: loader.matrix(Role::Query)?,
             k: loader.matrix(Role::Key)?,
             v: loader.matrix(Role::Value)?,
             o: loader.matrix(Role::Output)?,
-            norms: match A::NORMED {
+            norms: match A::NORMED || A::ROWS_NORMED {
                 true => Some([
                     loader.vector(Role::QueryNorm)?,
                     loader.vector(Role::KeyNorm)?,
@@ -61,6 +72,10 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
             q: ops.tensor(rows, A::QUERIES)?,
             k: ops.tensor(rows, A::KEYS)?,
             v: ops.tensor(rows, A::KEYS)?,
+            normed: match A::ROWS_NORMED {
+                true => Some([ops.tensor(rows, A::QUERIES)?, ops.tensor(rows, A::KEYS)?]),
+                false => None,
+            },
         })
     }
 
@@ -73,16 +88,24 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
         batch: &Batch,
     ) {
         let Stream { residual, x, mixed } = stream;
-        let Scratch { q, k, v } = own;
+        let Scratch { q, k, v, normed } = own;
         let mut projections = [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)];
         ops.norm_linear(residual, &norms.before, x, false, &mut projections);
-        let of_heads = self.norms.as_ref().map(|norms| norms.each_ref());
+        let gains = self.norms.as_ref().map(|norms| norms.each_ref());
+        let (q, k, norms_of_heads) = match (gains, normed) {
+            (Some([of_q, of_k]), Some([normed_q, normed_k])) => {
+                ops.rms_norm(q, of_q, normed_q, None);
+                ops.rms_norm(k, of_k, normed_k, None);
+                (normed_q, normed_k, None)
+            }
+            (gains, _) => (q, k, gains),
+        };
         let sinks = self.sinks.as_ref();
         let input = Qkv {
             q,
             k,
             v,
-            norms: of_heads,
+            norms: norms_of_heads,
             sinks,
         };
         ops.attention(input, &mut self.cache, batch, mixed);

@@ -9,7 +9,7 @@ pub trait Dense: Device {
     fn embed(&mut self, table: &Self::Matrix, batch: &Batch, out: &mut Self::Tensor);
 
     /// `out[r] = y[r]`, `y[r] = x[r] * rsqrt(mean(x[r]^2) + NORM_EPS) * w`, or with a factor
-    /// `out[r] = (out[r] + y[r]) * adds`. `x, out [R, W]`, `w [W]`.
+    /// `out[r] = (out[r] + y[r]) * adds`. `x, out [R, W]`, `w [W]`; with a factor `W` is `HIDDEN`.
     fn rms_norm(
         &mut self,
         x: &Self::Tensor,

@@ -8,7 +8,9 @@ use super::limits::PAGE;
 use super::words::{Read, Words, positive, text};
 use crate::check::largest;
 use crate::config::{FACTOR, FAST, HIGH, KIND, LOW, ORIGINAL, SLOW};
-use crate::family::{AttentionWords, FeedForward, MLP, Mixers, SLIDING, Scale, Traits, WINDOW};
+use crate::family::{
+    AttentionWords, FeedForward, MLP, Mixers, ROTARY_DIM, SLIDING, Scale, Traits, WINDOW,
+};
 use crate::schema::model::{
     Attention, Family, FeedForward as Part, Gdn, Layers, Mamba, Mixer, Mlp, Model, Moe, Mtp,
     RopeScaling, Sampling, Yarn,
@@ -294,6 +296,12 @@ fn rotary_dim(
     head_dim: Read<u64>,
 ) -> Read<u64> {
     let pointers = its.rotary_dim.pointers;
+    let head_dim = head_dim?;
+    if pointers.contains(&ROTARY_DIM)
+        && let Some(elements) = words.whole(ROTARY_DIM, 1..=head_dim)?
+    {
+        return Ok(elements);
+    }
     let rule = "must be above 0 and at most 1";
     let share = |value: &Value| positive(value).filter(|share| *share <= 1.0);
     let share = match traits.mixers {
@@ -302,7 +310,7 @@ fn rotary_dim(
             words.optional(pointers, rule, share)?.unwrap_or(1.0)
         }
     };
-    Ok((share * head_dim? as f64).round() as u64)
+    Ok((share * head_dim as f64).round() as u64)
 }
 
 fn rope_scaling(words: &mut Words) -> Read<Option<RopeScaling>> {

@@ -201,7 +201,8 @@ impl File {
     /// The part of a head that turns, which some families choose.
     fn rotary_rules(&self, model: &Model) -> Rule {
         let traits = model.family.traits();
-        if traits.mixers == Mixers::Hybrid || !traits.rotary {
+        let in_part = traits.mixers == Mixers::Hybrid || traits.rows_normed;
+        if in_part || !traits.rotary {
             return Ok(());
         }
         let whole = |table: &str, attention: &Attention| {

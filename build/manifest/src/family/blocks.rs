@@ -228,6 +228,11 @@ fn attention(target: &Target, place: &Place, attention: &Attention) -> Vec<Row> 
         rows.push(norm(Role::QueryNorm, "self_attn.q_norm.weight"));
         rows.push(norm(Role::KeyNorm, "self_attn.k_norm.weight"));
     }
+    if traits.rows_normed {
+        let norm = |role, name, width| place.vector(role, name, &[width], traits.plus_one);
+        rows.push(norm(Role::QueryNorm, "self_attn.q_norm.weight", o));
+        rows.push(norm(Role::KeyNorm, "self_attn.k_norm.weight", kv));
+    }
     rows
 }
 
@@ -362,6 +367,17 @@ pub(super) fn gemma4_experts(target: &Target, place: &Place) -> Vec<Row> {
 /// The same under the names of Mixtral.
 pub(super) fn mixtral_experts(target: &Target, place: &Place) -> Vec<Row> {
     named_experts(target, place, "block_sparse_moe", ["w1", "w3", "w2"])
+}
+
+/// Experts of Mixtral, and what corrects the choice of them.
+pub(super) fn minimax_experts(target: &Target, place: &Place) -> Vec<Row> {
+    let (experts, name) = (
+        target.model.moe().experts,
+        "block_sparse_moe.e_score_correction_bias",
+    );
+    let mut rows = mixtral_experts(target, place);
+    rows.push(place.vector(Role::Correction, name, &[experts], false));
+    rows
 }
 
 fn router(target: &Target, place: &Place, block: &str) -> Row {

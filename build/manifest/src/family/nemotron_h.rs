@@ -9,6 +9,7 @@ pub(super) const TRAITS: Traits = Traits {
     classes: &["NemotronHForCausalLM"],
     mixers: Mixers::Mamba,
     feed_forward: FeedForward::ExpertBeside,
+    sigmoid: true,
     rotary: false,
     activation: Activation::Relu2,
     words: Words {

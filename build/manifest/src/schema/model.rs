@@ -16,6 +16,9 @@ pub enum Family {
     /// Attention and experts.
     #[serde(rename = "mixtral")]
     Mixtral,
+    /// Attention with queries and keys that are normed by row, and experts that sigmoids choose.
+    #[serde(rename = "minimax_m2")]
+    MinimaxM2,
     /// Attention with normed heads and an MLP.
     #[serde(rename = "qwen3")]
     Qwen3,

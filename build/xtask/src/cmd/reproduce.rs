@@ -88,7 +88,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
 #[test]
 fn a_copy_of_the_inputs_has_the_same_plan() {
     let site = Site::here();
-    for target in ["cpu/tiny/nvfp4", "gb10/tiny/nvfp4"] {
+    for target in ["cpu/tiny/nvfp4", "h200/tiny/nvfp4"] {
         let name = format!("atlas-copy-{}", std::process::id());
         let elsewhere = Elsewhere(std::env::temp_dir().join(name));
         copy_inputs(&site, target, &elsewhere.0).unwrap();

@@ -129,11 +129,11 @@ use std::ptr::{null, null_mut};
 unsafe extern \"C\" {
     fn atlas_rms_norm(x: *const c_void, weight: *const c_void,
         out: *mut c_void, adds: c_uint, factor: c_float, rows: c_uint,
-        stream: *mut c_void) -> c_int;
+        width: c_uint, stream: *mut c_void) -> c_int;
 }
 fn main() {
     let code = unsafe {
-        atlas_rms_norm(null(), null(), null_mut(), 0, 1.0, 0, null_mut())
+        atlas_rms_norm(null(), null(), null_mut(), 0, 1.0, 0, 0, null_mut())
     };
     println!(\"launched {code}\");
 }

@@ -26,10 +26,11 @@ impl Dense for Cuda {
     }
 
     fn rms_norm(&mut self, x: &Tensor, w: &Vector, out: &mut Tensor, adds: Option<f32>) {
-        assert_eq!((x.width, w.0.len()), (HIDDEN, HIDDEN));
-        assert!(adds.is_none() || (out.rows, out.width) == (x.rows, x.width));
-        let out = out.shape(x.rows, HIDDEN);
-        let (rows, is_added, factor) = (count(x.rows), adds.is_some().into(), adds.unwrap_or(1.0));
+        assert_eq!(x.width, w.0.len());
+        assert!(adds.is_none() || (x.width == HIDDEN && out.width == HIDDEN && out.rows == x.rows));
+        let out = out.shape(x.rows, x.width);
+        let (rows, width) = (count(x.rows), count(x.width));
+        let (is_added, factor) = (adds.is_some().into(), adds.unwrap_or(1.0));
         // SAFETY: shapes are checked.
         self.queue.launch("rms_norm", |stream| unsafe {
             ops::atlas_rms_norm(
@@ -39,6 +40,7 @@ impl Dense for Cuda {
                 is_added,
                 factor,
                 rows,
+                width,
                 stream,
             )
         });

@@ -5,7 +5,8 @@ use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{F16_STORED, FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use crate::ops::ENDS_MAX;
 use crate::ops::{BesideNorms, Ends, Hidden, RANKED, cap};
-use crate::target::{DRAFT_IDS, HIDDEN, MAX_SEQUENCES, Role, TOP_K, VOCAB};
+use crate::shapes::Attention as _;
+use crate::target::{DRAFT_IDS, HIDDEN, MAX_SEQUENCES, Role, TOP_K, VOCAB, each_attention};
 use crate::weights::Stored;
 use step::executor::DeviceError;
 
@@ -68,6 +69,12 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
         Box::new(Select),
         Box::new(TopK),
     ];
+    for width in normed_rows() {
+        cases.push(Box::new(RmsNorm {
+            norm: random.gains(width),
+            adds: None,
+        }));
+    }
     for hidden in [Hidden::OfRows, Hidden::OfWanted] {
         cases.push(Box::new(LmHead {
             norm: random.gains(HIDDEN),
@@ -168,8 +175,18 @@ impl<B: Probe> RowOpOn<B> for EmbedBeside {
     }
 }
 
+/// Widths of queries and keys that attention norms by row.
+fn normed_rows() -> Vec<usize> {
+    let widths = each_attention![A => match A::ROWS_NORMED {
+        true => vec![A::QUERIES, A::KEYS],
+        false => Vec::new(),
+    }];
+    widths.concat()
+}
+
 /// Norms rows into others, or adds them there.
 struct RmsNorm {
+    /// Weights, as many as a row has elements.
     norm: Vec<f32>,
     adds: Option<f32>,
 }
@@ -222,7 +239,7 @@ impl RowOp for RmsNorm {
     }
 
     fn widths(&self) -> Vec<usize> {
-        vec![HIDDEN; 2]
+        vec![self.norm.len(); 2]
     }
 }
 
