@@ -6,7 +6,6 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use super::handle::{Phase, Shared};
@@ -17,32 +16,6 @@ use step::transfer::{PieceBytes, Transfer};
 /// Looks that a call may last, behind the first one that sees it: each waits for its part of the
 /// executor's patience.
 pub(super) const LOOKS: u32 = 16;
-
-/// The call of the executor that is under way, if one is.
-#[derive(Debug, Default)]
-pub(super) struct Calls {
-    /// Beginnings and ends of calls: odd while one is under way.
-    count: AtomicU64,
-    /// How many times as long that one may take as a call that is no step with a prompt.
-    times: AtomicU32,
-}
-
-impl Calls {
-    /// Runs a call. One that panics stays under way; the engine ends then.
-    fn around<T>(&self, times: u32, call: impl FnOnce() -> T) -> T {
-        self.times.store(times, Ordering::Relaxed);
-        // Who sees the count sees `times`, or that of a later call, whose count the next look sees.
-        self.count.fetch_add(1, Ordering::Release);
-        let out = call();
-        self.count.fetch_add(1, Ordering::Relaxed);
-        out
-    }
-
-    fn under_way(&self) -> (u64, u32) {
-        let count = self.count.load(Ordering::Acquire);
-        (count, self.times.load(Ordering::Relaxed))
-    }
-}
 
 /// An executor whose calls are counted, but for its making, which may take any time: to read
 /// weights from a slow disk is no fault.

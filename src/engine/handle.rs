@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, watch};
 
-use super::end::Calls;
+use super::calls::Calls;
 use super::events::{self, Backlog, EventReceiver, EventSender};
 use super::limits::Limits;
 use super::request::Request;

@@ -23,6 +23,7 @@
 pub mod adaptive;
 #[cfg(test)]
 mod agents_tests;
+mod calls;
 pub mod constraint;
 mod drafts;
 mod dry;

@@ -13,3 +13,8 @@ pub fn bits() -> u64 {
 pub fn hex() -> String {
     format!("{:016x}{:016x}", bits(), bits())
 }
+
+/// A name of one of some kind: `prefix`, and 32 digits behind it.
+pub fn new_id(prefix: &str) -> String {
+    format!("{prefix}_{}", hex())
+}

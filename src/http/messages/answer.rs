@@ -14,11 +14,9 @@ use crate::seal::Seal;
 use text::chat::ChatModel;
 use text::reply::Delta;
 
+use super::content::UNSEALED;
 use super::partial::{Input, complete_part};
 use super::request::MessagesRequest;
-
-/// Stands in each thinking block that comes with its text, where others vouch for it.
-pub const UNSEALED: &str = "atlas";
 
 /// What is known of a message before its reply.
 #[derive(Clone, Debug)]

@@ -12,10 +12,11 @@ use crate::generate::transcript::{Read, Transcript};
 use crate::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX};
 use crate::seal::Seal;
 
-use super::answer::UNSEALED;
 use super::documents;
 use super::tools;
 
+/// Stands in each thinking block that comes with its text, where others vouch for it.
+pub const UNSEALED: &str = "atlas";
 /// How the block begins in which a coding agent reports itself for billing. It changes from
 /// request to request, at the very head of the prompt, and is not meant for the model.
 const BILLING_MARK: &str = "x-anthropic-billing-header";

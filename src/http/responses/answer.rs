@@ -16,7 +16,7 @@ use crate::generate::generation::{Finish, Settled};
 use crate::generate::stream::Writer;
 use crate::generate::tools::CUSTOM_ARGUMENT;
 use crate::keys::KeyId;
-use crate::random;
+use crate::random::{self, new_id};
 use crate::seal::Seal;
 use crate::state::{Abort, State};
 use text::chat::ChatModel;
@@ -29,10 +29,6 @@ use super::request::{Kept, ResponsesRequest};
 use super::running::{CANCELLED, Place};
 use super::store::{Store, Stored};
 use super::tools::{Kind, Tool, ToolNames};
-
-pub fn new_id(prefix: &str) -> String {
-    format!("{prefix}_{}", random::hex())
-}
 
 fn usage_json(usage: Usage) -> Value {
     json!({

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::limits::INPUT_ITEMS_MAX;
+use crate::random::new_id;
 
-use super::answer::new_id;
 use super::store::{Item, Store};
 
 /// Items of a page where a client does not say how many.
