@@ -21,7 +21,7 @@ use super::request::MessagesRequest;
 pub const UNSEALED: &str = "atlas";
 
 /// What is known of a message before its reply.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Identity {
     id: String,
     model: String,
@@ -151,7 +151,6 @@ enum Block {
 }
 
 /// Writes the events of a streamed message.
-#[derive(Debug)]
 pub struct MessageWriter {
     identity: Identity,
     begun: bool,
