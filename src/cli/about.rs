@@ -158,10 +158,12 @@ fn plain() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use host::testing::Folder;
 
     #[test]
     fn licences_are_the_end_of_a_program() {
-        let path = std::env::temp_dir().join(format!("atlas-licences-{}", std::process::id()));
+        let folder = Folder::new();
+        let path = folder.join("program");
         let found = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
             licences(&path).map_err(|why| why.to_string())
@@ -178,7 +180,6 @@ mod tests {
                 .unwrap_err()
                 .contains("has none")
         );
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]

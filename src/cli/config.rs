@@ -195,24 +195,15 @@ impl Merged {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::PathBuf;
-
     use super::*;
-
-    /// A file of its own with `text`.
-    fn file(name: &str, text: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("atlas-config-{}-{name}", std::process::id()));
-        fs::write(&path, text).unwrap();
-        path
-    }
+    use host::testing::Folder;
 
     /// What `serve` reads with a file of `text` and more arguments.
-    fn merged(name: &str, text: &str, arguments: &[&str]) -> Result<Merged, String> {
-        let path = file(name, text);
+    fn merged(text: &str, arguments: &[&str]) -> Result<Merged, String> {
+        let folder = Folder::with("config.toml", text.as_bytes());
+        let path = folder.join("config.toml");
         let arguments = [&["--config", path.to_str().unwrap()], arguments].concat();
         let read = read(&["atlas", "serve"], &arguments);
-        fs::remove_file(&path).unwrap();
         read.map_err(|why| match why {
             Reading::Arguments(early) => early.output,
             Reading::File(failure) => {
@@ -231,20 +222,20 @@ mod tests {
     fn a_flag_counts_before_the_file_and_the_file_before_the_default() {
         let text =
             "weights = \"dir\"\nport = 9\nallow-host = [\"a\", \"b\"]\nlog-level = \"debug\"";
-        let found = merged("order", text, &["--port", "7"]).unwrap();
+        let found = merged(text, &["--port", "7"]).unwrap();
         assert_eq!(found.serve.port, Some(7));
         assert_eq!(found.serve.weights.as_deref(), Some(Path::new("dir")));
         assert_eq!(found.serve.allow_host.len(), 2);
         assert_eq!(found.serve.model_name, model::target::MODEL_ID);
-        let found = merged("place", "weights = \"dir\"", &["other"]).unwrap();
+        let found = merged("weights = \"dir\"", &["other"]).unwrap();
         assert_eq!(found.serve.weights.as_deref(), Some(Path::new("other")));
     }
 
     #[test]
     fn a_socket_on_the_command_line_replaces_the_address_of_the_file() {
-        let found = merged("socket", "port = 9\nhost = \"::1\"", &["--socket", "s"]).unwrap();
+        let found = merged("port = 9\nhost = \"::1\"", &["--socket", "s"]).unwrap();
         assert!(found.serve.port.is_none() && found.serve.host.is_none());
-        let found = merged("port", "socket = \"s\"", &["--port", "9"]).unwrap();
+        let found = merged("socket = \"s\"", &["--port", "9"]).unwrap();
         assert!(found.serve.socket.is_none());
     }
 
@@ -253,23 +244,23 @@ mod tests {
         let text = include_str!("../../packaging/config.toml");
         let lines = text.lines().filter(|line| line.contains(" = "));
         let lines: Vec<&str> = lines.map(|line| line.trim_start_matches('#')).collect();
-        let serve = merged("packaged", &lines.join("\n"), &[]).unwrap().serve;
+        let serve = merged(&lines.join("\n"), &[]).unwrap().serve;
         let keys = serve.api_keys_file.unwrap();
         assert!(keys.ends_with("@NAME@.service/api-keys") && serve.host.is_some());
     }
 
     #[test]
     fn what_is_wrong_in_the_file_is_named() {
-        for (name, text, word) in [
-            ("key", "prot = 9", "`prot`"),
-            ("toml", "port = = 9", "port = = 9"),
-            ("value", "port = 99999", "--port"),
-            ("type", "port = [9]", "`port`"),
-            ("twice", "port = 9\nport = 8", "port"),
-            ("itself", "config = \"x\"", "`config`"),
+        for (text, word) in [
+            ("prot = 9", "`prot`"),
+            ("port = = 9", "port = = 9"),
+            ("port = 99999", "--port"),
+            ("port = [9]", "`port`"),
+            ("port = 9\nport = 8", "port"),
+            ("config = \"x\"", "`config`"),
         ] {
-            let why = merged(name, text, &[]).unwrap_err();
-            assert!(why.contains(word), "{name}: {why}");
+            let why = merged(text, &[]).unwrap_err();
+            assert!(why.contains(word), "{text}: {why}");
         }
         let missing = read(&["atlas", "serve"], &["--config", "/nowhere/atlas.toml"]);
         let Err(Reading::File(failure)) = missing else {
@@ -281,9 +272,7 @@ mod tests {
     #[test]
     fn the_printed_settings_are_a_file_of_the_same() {
         let text = "port = 9\nallow-origin = [\"https://a.example\"]\nweights = \"a \\\" b\"";
-        let first = merged("print", text, &["--model-name", "m"])
-            .unwrap()
-            .text();
+        let first = merged(text, &["--model-name", "m"]).unwrap().text();
         assert!(first.contains("port = 9  # from the file"), "{first}");
         assert!(
             first.contains("model-name = \"m\"  # from the command line"),
@@ -293,7 +282,7 @@ mod tests {
             first.contains("# log-level = \"info\"  # default"),
             "{first}"
         );
-        let again = merged("again", &first, &[]).unwrap();
+        let again = merged(&first, &[]).unwrap();
         assert_eq!(again.serve.model_name, "m");
         assert_eq!(again.serve.weights.as_deref(), Some(Path::new("a \" b")));
     }

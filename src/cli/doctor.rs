@@ -60,17 +60,7 @@ pub fn run(options: &Doctor) -> Result<(), Failure> {
     findings.extend([threads(), machine::open_files(), port(options.port)]);
     findings.push(weights);
     findings.extend(directory.map(machine::disk));
-    for finding in &findings {
-        let line = match finding {
-            Ok(fine) => format!("ok   {fine}\n"),
-            Err(fix) => format!("fix  {fix}\n"),
-        };
-        boot::print(&line)?;
-    }
-    match findings.iter().filter(|finding| finding.is_err()).count() {
-        0 => Ok(()),
-        count => Err(Failure::new(Exit::Unavailable, format!("{count} to fix"))),
-    }
+    machine::report(&findings)
 }
 
 fn serving() -> Finding {

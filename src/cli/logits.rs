@@ -188,6 +188,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use host::testing::Folder;
     use model::weights;
 
     #[test]
@@ -220,7 +221,7 @@ mod tests {
 
     #[test]
     fn logits_of_a_prompt_are_those_of_its_tokens_one_by_one() {
-        let folder = std::env::temp_dir().join(format!("atlas-logits-{}", std::process::id()));
+        let folder = Folder::new();
         let weights = folder.join("weights");
         weights::write_synthetic(&weights, 1, &[], 2, &Progress::default()).unwrap();
         let [tokens, out, routers] = ["tokens", "out", "routers"].map(|name| folder.join(name));
@@ -242,7 +243,6 @@ mod tests {
             let told = fs::read(&routers).unwrap_or_default();
             (fs::read(&out).unwrap(), told)
         });
-        fs::remove_dir_all(&folder).unwrap();
         assert_eq!(found[0].0.len(), 4 * VOCAB * (PAGE + 3));
         assert!(found.iter().all(|(logits, _)| *logits == found[0].0));
         assert!(found[..2].iter().all(|(_, told)| told.is_empty()));

@@ -194,7 +194,8 @@ impl Serve {
     pub fn settings(&self) -> Vec<(&'static str, Option<Value>)> {
         let text = |value: &dyn fmt::Display| Value::from(value.to_string());
         let path = |value: &Option<PathBuf>| value.as_ref().map(|path| text(&path.display()));
-        let list = |values: Vec<Value>| Some(Value::from(values));
+        let size = |size: Option<&Size>| size.map(|size| text(size));
+        let disk_daily = self.cache_disk_daily.as_ref().or(self.cache_disk.as_ref());
         let port = self.port.or(self.socket.is_none().then_some(PORT_DEFAULT));
         let host = self.host.or(self.socket.is_none().then_some(HOST_DEFAULT));
         vec![
@@ -207,40 +208,27 @@ impl Serve {
             ("tls-cert", path(&self.tls_cert)),
             ("tls-key", path(&self.tls_key)),
             ("golden", path(&self.golden)),
-            (
-                "allow-host",
-                list(self.allow_host.iter().map(|name| text(name)).collect()),
-            ),
-            (
-                "allow-origin",
-                list(self.allow_origin.iter().map(|name| text(name)).collect()),
-            ),
+            ("allow-host", Some(texts(&self.allow_host))),
+            ("allow-origin", Some(texts(&self.allow_origin))),
             ("access-log", path(&self.access_log)),
             ("dump", path(&self.dump)),
             ("metrics-compat", self.metrics_compat.map(|of| text(&of))),
             ("speculate", Some(text(&self.speculate))),
-            (
-                "cache-host",
-                self.cache_host.as_ref().map(|size| text(size)),
-            ),
+            ("cache-host", size(self.cache_host.as_ref())),
             ("cache-dir", path(&self.cache_dir)),
-            (
-                "cache-disk",
-                self.cache_disk.as_ref().map(|size| text(size)),
-            ),
-            (
-                "cache-disk-daily",
-                self.cache_disk_daily
-                    .as_ref()
-                    .or(self.cache_disk.as_ref())
-                    .map(|size| text(size)),
-            ),
+            ("cache-disk", size(self.cache_disk.as_ref())),
+            ("cache-disk-daily", size(disk_daily)),
             ("warm", path(&self.warm)),
             ("model-name", Some(text(&self.model_name))),
             ("notify-socket", path(&self.notify_socket)),
             ("log-level", Some(text(&self.log_level))),
         ]
     }
+}
+
+/// A list of texts.
+fn texts(values: &[impl fmt::Display]) -> Value {
+    Value::from(values.iter().map(ToString::to_string).collect::<Vec<_>>())
 }
 
 /// Serves until a signal or a failure of the engine.
@@ -295,11 +283,15 @@ fn require_drafts(speculate: Speculate) -> Result<(), Failure> {
     }
 }
 
+/// Host memory that may be taken for prompts, where that is known.
+fn room_most() -> Option<u64> {
+    let host = Backend::host_memory();
+    host.bytes.map(|bytes| bytes.saturating_sub(host.server))
+}
+
 /// Refuses a room of the host's memory that cannot be taken.
 fn require_room(size: Option<&Size>) -> Result<(), Failure> {
-    let host = Backend::host_memory();
-    let most = host.bytes.map(|bytes| bytes.saturating_sub(host.server));
-    match (size, most) {
+    match (size, room_most()) {
         (Some(size), Some(most)) if size.bytes > most => {
             let most = gigabytes(most);
             let message = format!("--cache-host {size}: {most} of the host's memory may be taken");
@@ -327,11 +319,7 @@ fn require_disk(options: &Serve) -> Result<(), Failure> {
 
 /// Room of the host's memory for prompts: what is asked for, or what a disk is read through.
 fn host_room(options: &Serve) -> usize {
-    let most = || {
-        let host = Backend::host_memory();
-        let most = host.bytes.map(|bytes| bytes.saturating_sub(host.server));
-        most.map_or(STAGING_MAX, |most| (most / STAGING_PART).min(STAGING_MAX))
-    };
+    let most = || room_most().map_or(STAGING_MAX, |most| (most / STAGING_PART).min(STAGING_MAX));
     let asked = options.cache_host.as_ref().map(|size| size.bytes);
     let staging = options.cache_dir.as_ref().map(|_| most());
     asked.or(staging).unwrap_or(0) as usize
@@ -391,6 +379,13 @@ fn tls(options: &Serve) -> Result<Option<Tls>, Failure> {
     }
 }
 
+/// Says what is doubtful about the file of keys.
+fn warn_of(keys: &Keys) {
+    if let Some(warning) = keys.warning() {
+        log::line(format_args!("warning: --api-keys-file {warning}"));
+    }
+}
+
 /// The file of lines that `flag` names.
 fn journal(
     flag: &str,
@@ -428,9 +423,7 @@ fn settings(options: &Serve, place: &Place) -> Result<Settings, Failure> {
         keys.map_err(|problem| Failure::new(Exit::Config, format!("--api-keys-file: {problem}")))?;
     if let Some(keys) = &keys {
         log::line(format_args!("{} API keys", keys.count()));
-        if let Some(warning) = keys.warning() {
-            log::line(format_args!("warning: --api-keys-file {warning}"));
-        }
+        warn_of(keys);
     }
     let access_log = journal(
         "--access-log",
@@ -614,9 +607,7 @@ fn reload(state: &State, tls: Option<&Tls>) {
         None => {}
         Some(Ok(count)) => {
             log::line(format_args!("SIGHUP: {count} API keys"));
-            if let Some(warning) = state.settings.keys.as_ref().and_then(Keys::warning) {
-                log::line(format_args!("warning: --api-keys-file {warning}"));
-            }
+            state.settings.keys.as_ref().map(warn_of);
         }
         Some(Err(why)) => {
             log::line(format_args!("SIGHUP: the keys stay as they were: {why}"));

@@ -89,7 +89,7 @@ pub enum Next {
 /// A state machine over the tokens of one reply.
 ///
 /// Errors are texts fit for the client; they end this reply and no other.
-pub trait Constraint: fmt::Debug + Send {
+pub trait Constraint: Send {
     /// What may follow now.
     fn next(&self) -> Next;
 
@@ -110,6 +110,12 @@ pub trait Constraint: fmt::Debug + Send {
     /// # Errors
     /// When the token may not follow.
     fn advance(&mut self, id: TokenId) -> Result<(), String>;
+}
+
+impl fmt::Debug for dyn Constraint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Constraint")
+    }
 }
 
 /// Which tokens may be sampled at one position.

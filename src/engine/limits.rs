@@ -38,7 +38,6 @@ pub struct Limits {
 }
 
 /// Bounds of one engine, and the disk that it has.
-#[derive(Debug)]
 pub struct Setup {
     pub limits: Limits,
     /// Disk for prompts that the room on the host has no place for; needs such a room.

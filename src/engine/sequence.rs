@@ -250,16 +250,7 @@ impl Sequence {
     pub fn predicted_row<'a>(&'a self, kv: &'a Kv) -> Rows<'a> {
         let predicted = self.drafts.predicted();
         let start = self.tokens.len() + predicted.len() - 2;
-        let pages = kv.pages(self.slot);
-        Rows {
-            states: States::own(self.slot),
-            start: start.min(pages.len() * PAGE - 1),
-            tokens: &predicted[predicted.len() - 1..],
-            pages,
-            window: kv.window(self.slot),
-            behind: &[],
-            logits: 1,
-        }
+        self.row_at(start, &predicted[predicted.len() - 1..], kv)
     }
 
     /// Tokens of it that are known.
@@ -270,12 +261,16 @@ impl Sequence {
     /// Row at the last position of `depth` predictions behind `rows` of the next step; none beyond
     /// its pages, which are as many as the reply may have.
     pub fn row_ahead<'a>(&'a self, (rows, depth): (usize, usize), kv: &'a Kv) -> Rows<'a> {
+        self.row_at(self.computed + rows - 1 + depth - 1, &[0], kv)
+    }
+
+    /// The row of one token at a position, or in the last place of its pages.
+    fn row_at<'a>(&'a self, position: usize, token: &'a [TokenId], kv: &'a Kv) -> Rows<'a> {
         let pages = kv.pages(self.slot);
-        let last = self.computed + rows - 1 + depth - 1;
         Rows {
             states: States::own(self.slot),
-            start: last.min(pages.len() * PAGE - 1),
-            tokens: &[0],
+            start: position.min(pages.len() * PAGE - 1),
+            tokens: token,
             pages,
             window: kv.window(self.slot),
             behind: &[],

@@ -492,28 +492,21 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, symlink};
 
     use super::*;
+    use crate::testing::Folder;
 
-    struct Place(PathBuf);
+    struct Place(Folder);
 
     impl Place {
-        fn new(name: &str) -> Place {
-            let name = format!("atlas-beneath-{}-{name}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            let _ = fs::remove_dir_all(&path);
-            fs::create_dir_all(path.join("in/a")).unwrap();
-            fs::write(path.join("in/a/b"), "inside").unwrap();
-            fs::write(path.join("out"), "outside").unwrap();
-            Place(path)
+        fn new() -> Place {
+            let folder = Folder::new();
+            fs::create_dir_all(folder.join("in/a")).unwrap();
+            fs::write(folder.join("in/a/b"), "inside").unwrap();
+            fs::write(folder.join("out"), "outside").unwrap();
+            Place(folder)
         }
 
         fn dir(&self) -> Dir {
             Dir::open(&self.0.join("in")).unwrap()
-        }
-    }
-
-    impl Drop for Place {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
         }
     }
 
@@ -539,7 +532,7 @@ mod tests {
 
     #[test]
     fn what_is_below_is_opened_and_no_link_is_followed_with_or_without_the_call() {
-        let place = Place::new("links");
+        let place = Place::new();
         let dir = place.dir();
         symlink(place.0.join("out"), place.0.join("in/file")).unwrap();
         symlink(&place.0, place.0.join("in/folder")).unwrap();
@@ -560,7 +553,7 @@ mod tests {
 
     #[test]
     fn a_folder_is_emptied_and_what_its_links_lead_to_stays() {
-        let place = Place::new("empty");
+        let place = Place::new();
         let dir = place.dir();
         symlink(place.0.join("out"), place.0.join("in/a/file")).unwrap();
         symlink(&place.0, place.0.join("in/folder")).unwrap();
@@ -571,7 +564,7 @@ mod tests {
 
     #[test]
     fn a_linked_file_is_not_gone_on_with() {
-        let place = Place::new("resume");
+        let place = Place::new();
         let dir = place.dir();
         assert!(dir.resume(&path("a/b")).unwrap().is_some());
         let file = dir.read(&path("a/b")).unwrap();
@@ -583,7 +576,7 @@ mod tests {
 
     #[test]
     fn folders_are_made_on_the_way_and_own_links_are_followed() {
-        let place = Place::new("make");
+        let place = Place::new();
         symlink("in", place.0.join("near")).unwrap();
         Dir::make(&place.0.join("near/x/../y")).unwrap();
         assert!(place.0.join("in/y").is_dir());

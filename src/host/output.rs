@@ -223,16 +223,13 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::testing::Folder;
 
-    struct Place(PathBuf);
+    struct Place(Folder);
 
     impl Place {
-        fn new(name: &str) -> Place {
-            let name = format!("atlas-output-{}-{name}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            let _ = fs::remove_dir_all(&path);
-            fs::create_dir_all(&path).unwrap();
-            Place(path)
+        fn new() -> Place {
+            Place(Folder::new())
         }
 
         fn path(&self, name: &str) -> PathBuf {
@@ -244,15 +241,9 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     #[test]
     fn a_file_is_whole_or_as_it_was_and_keeps_its_mode() {
-        let place = Place::new("whole");
+        let place = Place::new();
         let file = place.path("file");
         write(&file, "one").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
@@ -275,7 +266,7 @@ mod tests {
 
     #[test]
     fn leavings_of_a_killed_run_are_removed_and_files_of_others_are_not() {
-        let place = Place::new("sweep");
+        let place = Place::new();
         let left = [
             ".file.0123456789abcdef.partial",
             ".file.partial",
@@ -296,7 +287,7 @@ mod tests {
 
     #[test]
     fn what_is_no_file_stays_and_is_named() {
-        let place = Place::new("obstacles");
+        let place = Place::new();
         fs::write(place.path("target"), "kept").unwrap();
         fs::create_dir(place.path("folder")).unwrap();
         symlink(place.path("target"), place.path("link")).unwrap();
@@ -322,7 +313,7 @@ mod tests {
 
     #[test]
     fn devices_and_files_of_others_are_obstacles() {
-        let place = Place::new("devices");
+        let place = Place::new();
         write(&place.path("file"), "").unwrap();
         let (folder, name) = (
             Dir::open(&place.0).unwrap(),
@@ -342,7 +333,7 @@ mod tests {
 
     #[test]
     fn what_comes_under_the_name_meanwhile_is_not_replaced() {
-        let place = Place::new("meanwhile");
+        let place = Place::new();
         let output = Output::create(&place.path("file")).unwrap();
         symlink("elsewhere", place.path("file")).unwrap();
         assert_eq!(output.finish().unwrap_err().kind(), ErrorKind::InvalidInput);

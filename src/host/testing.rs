@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static FOLDERS: AtomicUsize = AtomicUsize::new(0);
@@ -40,6 +41,20 @@ impl Folder {
         let folder = Folder::new();
         fs::write(folder.0.join(name), content).unwrap();
         folder
+    }
+}
+
+impl Deref for Folder {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl AsRef<Path> for Folder {
+    fn as_ref(&self) -> &Path {
+        &self.0
     }
 }
 

@@ -87,18 +87,12 @@ impl ApiError {
     /// it when they read this code.
     pub fn thread(param: &str) -> ApiError {
         let problem = "conversations are not kept here; send the whole of one without it";
-        ApiError {
-            code: Some(THREAD_UNSUPPORTED),
-            ..ApiError::field(param, problem)
-        }
+        ApiError::field(param, problem).coded(THREAD_UNSUPPORTED)
     }
 
     /// No key that the server knows came with the request.
     pub fn unauthorized(message: &str) -> ApiError {
-        ApiError {
-            code: Some("invalid_api_key"),
-            ..ApiError::new(StatusCode::UNAUTHORIZED, message)
-        }
+        ApiError::new(StatusCode::UNAUTHORIZED, message).coded("invalid_api_key")
     }
 
     /// All places in the queue are taken.
@@ -125,6 +119,12 @@ impl ApiError {
     /// The server was told to stop.
     pub fn draining() -> ApiError {
         ApiError::unavailable("draining", "the server is shutting down")
+    }
+
+    /// The same error, with a code for programs.
+    pub fn coded(mut self, code: &'static str) -> ApiError {
+        self.code = Some(code);
+        self
     }
 
     /// The same error, after which the connection is closed.

@@ -220,6 +220,21 @@ impl<'v> Field<'v> {
         items.iter().enumerate().map(field).collect()
     }
 
+    /// A text of at least one byte and of `bytes` at most.
+    pub fn text(&self, bytes: usize) -> Result<String, ApiError> {
+        let text = self.string()?;
+        match (1..=bytes).contains(&text.len()) {
+            true => Ok(text.to_string()),
+            false => Err(self.error(format!("must have 1 to {bytes} bytes"))),
+        }
+    }
+
+    /// A list of at most `most` such texts.
+    pub fn texts(&self, most: usize, bytes: usize) -> Result<Vec<String>, ApiError> {
+        let items = self.list(most)?;
+        items.iter().map(|item| item.text(bytes)).collect()
+    }
+
     /// A step of reading the field is done.
     ///
     /// # Errors

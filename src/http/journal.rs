@@ -220,6 +220,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use host::testing::Folder;
 
     /// Takes what it is given, but fails at every call that `fails` names.
     #[derive(Clone, Default)]
@@ -299,24 +300,6 @@ mod tests {
         assert_eq!(found, ("a\n\nc\n".to_string(), 1));
     }
 
-    /// A folder of its own, removed with it.
-    struct Folder(std::path::PathBuf);
-
-    impl Folder {
-        fn new() -> Folder {
-            let name = format!("atlas-journal-{:016x}", crate::random::bits());
-            let folder = std::env::temp_dir().join(name);
-            fs::create_dir(&folder).unwrap();
-            Folder(folder)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     fn refused(path: &Path) -> String {
         Journal::open(path, 0o600, u64::MAX)
             .unwrap_err()
@@ -368,16 +351,14 @@ mod tests {
 
     #[test]
     fn a_file_is_appended_to_and_closed_to_others() {
-        let name = format!("atlas-journal-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::write(&path, "old\n").unwrap();
+        let folder = Folder::with("log", b"old\n");
+        let path = folder.join("log");
         std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         Journal::open(&path, 0o600, u64::MAX)
             .unwrap()
             .push(b"new".to_vec());
         let text = std::fs::read_to_string(&path).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
-        std::fs::remove_file(&path).unwrap();
         assert_eq!((text.as_str(), mode & 0o777), ("old\nnew\n", 0o600));
         assert!(Journal::open(Path::new("/nowhere/a"), 0o600, 1).is_err());
     }

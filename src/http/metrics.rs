@@ -6,10 +6,10 @@ mod process;
 mod reference;
 mod vllm;
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
 
-use engine::{Stats, Told};
+use engine::Stats;
 use step::Facts;
 
 use super::settings::Compatibility;
@@ -23,7 +23,13 @@ struct Page {
 
 impl Page {
     /// One figure, or several that labels tell apart.
-    fn series(&mut self, kind: &str, name: &str, help: &str, values: &[(&str, f64)]) {
+    fn series(
+        &mut self,
+        kind: &str,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (impl Display, f64)>,
+    ) {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in values {
             let _ = writeln!(self.text, "{name}{labels} {value}");
@@ -31,11 +37,11 @@ impl Page {
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: u64) {
-        self.series("gauge", name, help, &[("", value as f64)]);
+        self.series("gauge", name, help, [("", value as f64)]);
     }
 
     fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.series("counter", name, help, &[("", value as f64)]);
+        self.series("counter", name, help, [("", value as f64)]);
     }
 }
 
@@ -75,7 +81,7 @@ fn build(page: &mut Page, facts: &Facts) {
         facts.quant
     );
     let help = "1, with what this binary is in its labels.";
-    page.series("gauge", "atlas_build_info", help, &[(labels.as_str(), 1.0)]);
+    page.series("gauge", "atlas_build_info", help, [(labels, 1.0)]);
 }
 
 fn server(page: &mut Page, state: &State) {
@@ -89,12 +95,13 @@ fn server(page: &mut Page, state: &State) {
         "Connections refused because too many were open.",
         figures.connections_refused.load(Ordering::Relaxed),
     );
-    let classes = figures.by_class();
-    let classes = classes.map(|(class, count)| (format!("{{class=\"{class}\"}}"), count as f64));
-    let responses = classes.each_ref();
-    let responses = responses.map(|(label, count)| (label.as_str(), *count));
     let name = "atlas_http_responses_total";
-    page.series("counter", name, "Responses by class.", &responses);
+    page.series(
+        "counter",
+        name,
+        "Responses by class.",
+        responses(state, "class"),
+    );
     let settings = &state.settings;
     for (journal, name, help) in [
         (
@@ -115,25 +122,31 @@ fn server(page: &mut Page, state: &State) {
 }
 
 fn engine(page: &mut Page, stats: &Stats) {
-    for Told {
-        name,
-        kind,
-        help,
-        value,
-    } in stats.told()
-    {
-        page.series(kind, name, help, &[("", value)]);
+    for told in stats.told() {
+        page.series(told.kind, told.name, told.help, [("", told.value)]);
     }
-    let finished = [
-        ("{reason=\"stop\"}", stats.finished_stop.get() as f64),
-        ("{reason=\"length\"}", stats.finished_length.get() as f64),
-        ("{reason=\"failed\"}", stats.failed.get() as f64),
-        ("{reason=\"cancelled\"}", stats.cancelled.get() as f64),
+    let finished = finished(stats, ["stop", "length", "failed", "cancelled"]);
+    let finished = finished.map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), count));
+    let name = "atlas_requests_finished_total";
+    page.series("counter", name, FINISHED, finished);
+}
+
+const FINISHED: &str = "Sequences by how they ended.";
+
+/// Sequences that ended on a stop token, at their length, by a failure and without a reader, by
+/// the words for these.
+fn finished(stats: &Stats, words: [&'static str; 4]) -> [(&'static str, f64); 4] {
+    let counts = [
+        &stats.finished_stop,
+        &stats.finished_length,
+        &stats.failed,
+        &stats.cancelled,
     ];
-    page.series(
-        "counter",
-        "atlas_requests_finished_total",
-        "Sequences by how they ended.",
-        &finished,
-    );
+    std::array::from_fn(|at| (words[at], counts[at].get() as f64))
+}
+
+/// Responses by the class of their status, which is the value of `label`.
+fn responses(state: &State, label: &str) -> [(String, f64); 5] {
+    let classes = state.figures.by_class();
+    classes.map(|(class, count)| (format!("{{{label}=\"{class}\"}}"), count as f64))
 }

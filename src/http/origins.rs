@@ -81,10 +81,7 @@ pub fn check(listed: &[Origin], headers: &HeaderMap) -> Result<(), ApiError> {
          proxy in front gave it that name, let it pass the client's on (nginx: proxy_set_header \
          Host $http_host;), or else start the server with --allow-origin {shown}"
     );
-    Err(ApiError {
-        code: Some("origin_not_allowed"),
-        ..ApiError::new(StatusCode::FORBIDDEN, message)
-    })
+    Err(ApiError::new(StatusCode::FORBIDDEN, message).coded("origin_not_allowed"))
 }
 
 /// Whether a page of another server asks, listed or not.

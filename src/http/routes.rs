@@ -78,30 +78,37 @@ pub(super) enum Route<'p> {
     OpenApi,
 }
 
+/// Paths without a name in them.
+const ROUTES: &[(&str, Route<'static>)] = {
+    use Direction::{Detokenize, Tokenize};
+    use Question::{Chat, Completions, CountTokens, InputTokens, Messages, Responses, Tokens};
+    &[
+        ("/v1/chat/completions", Route::Body(Chat)),
+        ("/v1/completions", Route::Body(Completions)),
+        ("/v1/messages", Route::Body(Messages)),
+        ("/v1/messages/count_tokens", Route::Body(CountTokens)),
+        ("/v1/responses", Route::Body(Responses)),
+        ("/v1/responses/input_tokens", Route::Body(InputTokens)),
+        ("/tokenize", Route::Body(Tokens(Tokenize))),
+        ("/detokenize", Route::Body(Tokens(Detokenize))),
+        ("/tokenizer_info", Route::TokenizerInfo),
+        ("/", Route::Page),
+        ("/v1/models", Route::Models),
+        ("/health", Route::Health),
+        ("/api/hello", Route::Hello),
+        ("/metrics", Route::Metrics),
+        ("/version", Route::Version),
+        ("/openapi.json", Route::OpenApi),
+    ]
+};
+
 impl Route<'_> {
     pub(super) fn find(path: &str) -> Option<Route<'_>> {
         if not_offered(path).is_some() {
             return None;
         }
-        Some(match path {
-            "/v1/chat/completions" => Route::Body(Question::Chat),
-            "/v1/completions" => Route::Body(Question::Completions),
-            "/v1/messages" => Route::Body(Question::Messages),
-            "/v1/messages/count_tokens" => Route::Body(Question::CountTokens),
-            "/v1/responses" => Route::Body(Question::Responses),
-            "/v1/responses/input_tokens" => Route::Body(Question::InputTokens),
-            "/tokenize" => Route::Body(Question::Tokens(Direction::Tokenize)),
-            "/detokenize" => Route::Body(Question::Tokens(Direction::Detokenize)),
-            "/tokenizer_info" => Route::TokenizerInfo,
-            "/" => Route::Page,
-            "/v1/models" => Route::Models,
-            "/health" => Route::Health,
-            "/api/hello" => Route::Hello,
-            "/metrics" => Route::Metrics,
-            "/version" => Route::Version,
-            "/openapi.json" => Route::OpenApi,
-            _ => return Route::find_named(path),
-        })
+        let route = ROUTES.iter().find(|(known, _)| *known == path);
+        route.map_or_else(|| Route::find_named(path), |(_, route)| Some(*route))
     }
 
     /// Paths that end with the name of something.
@@ -133,26 +140,14 @@ impl Route<'_> {
     /// What the log calls it: the path without the names in it.
     fn pattern(self) -> &'static str {
         match self {
-            Route::Body(Question::Chat) => "/v1/chat/completions",
-            Route::Body(Question::Completions) => "/v1/completions",
-            Route::Body(Question::Messages) => "/v1/messages",
-            Route::Body(Question::CountTokens) => "/v1/messages/count_tokens",
-            Route::Body(Question::Responses) => "/v1/responses",
-            Route::Body(Question::InputTokens) => "/v1/responses/input_tokens",
-            Route::Body(Question::Tokens(Direction::Tokenize)) => "/tokenize",
-            Route::Body(Question::Tokens(Direction::Detokenize)) => "/detokenize",
             Route::Response(_) => "/v1/responses/{id}",
             Route::CancelResponse(_) => "/v1/responses/{id}/cancel",
             Route::InputItems(_) => "/v1/responses/{id}/input_items",
-            Route::TokenizerInfo => "/tokenizer_info",
-            Route::Page => "/",
-            Route::Models => "/v1/models",
             Route::Model(_) => "/v1/models/{id}",
-            Route::Health => "/health",
-            Route::Hello => "/api/hello",
-            Route::Metrics => "/metrics",
-            Route::OpenApi => "/openapi.json",
-            Route::Version => "/version",
+            route => {
+                let known = ROUTES.iter().find(|(_, known)| *known == route);
+                known.map_or("", |(path, _)| path)
+            }
         }
     }
 
@@ -182,6 +177,11 @@ impl Route<'_> {
 const STREAM_CACHE_CONTROL: HeaderValue = HeaderValue::from_static("no-cache, no-transform");
 /// Tells nginx, and proxies that heed it too, not to collect a stream before they pass it on.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// Prometheus' text format.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Whether clients are to send a request again that failed.
+const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// What a client of the Messages API asks for beside the published version.
 const ANTHROPIC_BETA: &str = "anthropic-beta";
@@ -258,45 +258,36 @@ async fn answer(
         let dialect = Route::dialect(&path);
         return Ok(method_not_allowed(route, dialect, call));
     }
-    match route {
-        // Its state is large, and a connection has room for it as long as it lives.
-        Route::Body(question) => Box::pin(body_answer(state, question, request, call)).await,
+    let (key, query) = (call.key(), request.uri().query());
+    let value = match route {
+        Route::Body(question) => {
+            // Its state is large, and a connection has room for it as long as it lives.
+            return Box::pin(body_answer(state, question, request, call)).await;
+        }
+        Route::Page => return Ok(page()),
+        Route::Health => return Ok(health(state)),
+        Route::Metrics => {
+            let page = metrics::page(state);
+            return Ok(whole(StatusCode::OK, METRICS_TYPE, page));
+        }
+        Route::OpenApi => return Ok(json_text_response(StatusCode::OK, openapi::DOCUMENT)),
         Route::Response(id) if request.method() == Method::DELETE => {
-            let deleted = responses::delete(state, call.key(), id)?;
-            Ok(json_response(StatusCode::OK, &deleted))
+            responses::delete(state, key, id)?
         }
         Route::Response(id) => {
-            let known = responses::known(state, call.key(), id, request.uri().query())?;
-            Ok(json_text_response(StatusCode::OK, known))
+            let known = responses::known(state, key, id, query)?;
+            return Ok(json_text_response(StatusCode::OK, known));
         }
-        Route::CancelResponse(id) => {
-            let cancelled = responses::cancel(state, call.key(), id)?;
-            Ok(json_response(StatusCode::OK, &cancelled))
-        }
-        Route::InputItems(id) => {
-            let query = request.uri().query();
-            let items = responses::input_items(state, call.key(), id, query)?;
-            Ok(json_response(StatusCode::OK, &items))
-        }
-        Route::TokenizerInfo => {
-            let info = tokenize::info(state, ready(state)?);
-            Ok(json_response(StatusCode::OK, &info))
-        }
-        Route::Page => Ok(page()),
-        Route::Models => Ok(json_response(StatusCode::OK, &models(state))),
-        Route::Model(id) if id == state.model_id => {
-            Ok(json_response(StatusCode::OK, &model(state)))
-        }
-        Route::Model(id) => Err(no_model(state, id)),
-        Route::Health => Ok(health(state)),
-        Route::Hello => Ok(json_response(StatusCode::OK, &json!({"message": "hello"}))),
-        Route::Metrics => Ok(text_response(metrics::page(state))),
-        Route::OpenApi => Ok(json_text_response(
-            StatusCode::OK,
-            openapi::DOCUMENT.to_string(),
-        )),
-        Route::Version => Ok(json_response(StatusCode::OK, &version(state.facts))),
-    }
+        Route::CancelResponse(id) => responses::cancel(state, key, id)?,
+        Route::InputItems(id) => responses::input_items(state, key, id, query)?,
+        Route::TokenizerInfo => tokenize::info(state, ready(state)?),
+        Route::Models => models(state),
+        Route::Model(id) if id == state.model_id => model(state),
+        Route::Model(id) => return Err(no_model(state, id)),
+        Route::Hello => json!({"message": "hello"}),
+        Route::Version => version(state.facts),
+    };
+    Ok(json_response(StatusCode::OK, &value))
 }
 
 /// What no route may be reached with.
@@ -342,11 +333,8 @@ fn check_host(hosts: &Hosts, headers: &HeaderMap) -> Result<(), ApiError> {
          name that clients use; if a proxy in front gave it this one, let it pass the client's on \
          (nginx: proxy_set_header Host $http_host;)"
     );
-    let error = ApiError {
-        code: Some("host_not_allowed"),
-        ..ApiError::new(StatusCode::FORBIDDEN, message)
-    };
-    Err(error.closing())
+    let error = ApiError::new(StatusCode::FORBIDDEN, message);
+    Err(error.coded("host_not_allowed").closing())
 }
 
 /// The answer to a browser that asks if a page may send a request; no key comes with it.
@@ -545,10 +533,7 @@ fn not_offered(path: &str) -> Option<&'static str> {
 fn not_found(path: &str) -> ApiError {
     if let Some(what) = not_offered(path) {
         let message = format!("{what} not offered here; this server has {OFFERED}");
-        return ApiError {
-            code: Some("not_implemented"),
-            ..ApiError::new(StatusCode::NOT_IMPLEMENTED, message)
-        };
+        return ApiError::new(StatusCode::NOT_IMPLEMENTED, message).coded("not_implemented");
     }
     let shown: String = path.chars().take(64).collect();
     let message = match Route::dialect(path) {
@@ -613,34 +598,31 @@ fn error_response(error: &ApiError, dialect: Dialect, call: &Call) -> Response<R
         body["request_id"] = Value::from(call.id_text());
     }
     let mut response = told(call, error.status, body.to_string());
-    if let Some(seconds) = error.retry_after_s {
-        response
-            .headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    if error.status == StatusCode::NOT_IMPLEMENTED {
+    let headers = response.headers_mut();
+    let mut insert = |name, value| headers.insert(name, HeaderValue::from_static(value));
+    match error.status {
         // Clients that try again after any 5xx heed this.
-        response
-            .headers_mut()
-            .insert("x-should-retry", HeaderValue::from_static("false"));
-    }
-    if error.status == StatusCode::METHOD_NOT_ALLOWED {
+        StatusCode::NOT_IMPLEMENTED => {
+            insert(X_SHOULD_RETRY, "false");
+        }
         // Where a route is known, its own methods take the place of these.
-        let methods = HeaderValue::from_static(METHODS);
-        response.headers_mut().insert(ALLOW, methods);
-    }
-    if error.status == StatusCode::UNAUTHORIZED {
-        let scheme = match error.asks_password {
-            true => "Basic realm=\"Atlas: any name, and an API key as the password\"",
-            false => "Bearer realm=\"Atlas\"",
-        };
-        let scheme = HeaderValue::from_static(scheme);
-        response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+        StatusCode::METHOD_NOT_ALLOWED => {
+            insert(ALLOW, METHODS);
+        }
+        StatusCode::UNAUTHORIZED => {
+            let scheme = match error.asks_password {
+                true => "Basic realm=\"Atlas: any name, and an API key as the password\"",
+                false => "Bearer realm=\"Atlas\"",
+            };
+            insert(WWW_AUTHENTICATE, scheme);
+        }
+        _ => {}
     }
     if error.close {
-        response
-            .headers_mut()
-            .insert(CONNECTION, HeaderValue::from_static("close"));
+        insert(CONNECTION, "close");
+    }
+    if let Some(seconds) = error.retry_after_s {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     response
 }
@@ -655,18 +637,14 @@ fn json_response(status: StatusCode, value: &Value) -> Response<ResponseBody> {
     json_text_response(status, value.to_string())
 }
 
-fn json_text_response(status: StatusCode, text: String) -> Response<ResponseBody> {
-    let mut response = Response::new(Either::Left(Full::new(Bytes::from(text))));
-    *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+fn json_text_response(status: StatusCode, text: impl Into<Bytes>) -> Response<ResponseBody> {
+    whole(status, "application/json", text)
 }
 
-fn text_response(text: String) -> Response<ResponseBody> {
-    let mut response = Response::new(Either::Left(Full::new(Bytes::from(text))));
-    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+fn whole(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<ResponseBody> {
+    let mut response = Response::new(Either::Left(Full::new(text.into())));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static(kind);
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }

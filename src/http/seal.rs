@@ -2,7 +2,6 @@
 //! back in a later turn. A seal opens for the owner that it was made for, on servers that have its
 //! key: those that were started with the same API keys, or this one until it ends.
 
-use std::fmt;
 use std::sync::Arc;
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
@@ -23,12 +22,6 @@ const NONCE_BYTES: usize = 24;
 pub struct Seal {
     secret: Arc<[u8; 32]>,
     owner: Option<KeyId>,
-}
-
-impl fmt::Debug for Seal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Seal")
-    }
 }
 
 impl Seal {

@@ -1,16 +1,15 @@
 //! What all connections share.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 
 use engine::Handle;
+use host::calendar::seconds;
 use step::Facts;
 use text::chat::ChatModel;
 
@@ -96,12 +95,6 @@ pub struct Service {
     pub times: Times,
 }
 
-impl fmt::Debug for Service {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Service")
-    }
-}
-
 /// The server's life: loading until the service is there, then serving, then draining.
 pub struct State {
     pub facts: &'static Facts,
@@ -134,13 +127,12 @@ impl State {
         settings: Settings,
         loading: impl Fn() -> Loading + Send + Sync + 'static,
     ) -> Arc<State> {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Arc::new(State {
             facts,
             model_id: model_id.to_string(),
             seal: Seal::new(settings.keys.as_ref()),
             settings,
-            created: since.map_or(0, |since| since.as_secs()),
+            created: seconds(),
             figures: ServerFigures::default(),
             bodies: body::Memory::default(),
             parsing: Parsing::default(),

@@ -134,9 +134,8 @@ fn the_template_knows_the_special_tokens_of_the_checkpoint() {
 
 #[test]
 fn a_checkpoint_need_not_name_special_tokens() {
-    let directory = std::env::temp_dir().join(format!("special_tokens_{}", std::process::id()));
-    fs::create_dir_all(&directory).unwrap();
-    let files = Files::Directory(directory.clone());
+    let directory = Folder::new();
+    let files = Files::Directory(directory.to_path_buf());
     assert_eq!(special_tokens(&files).unwrap(), SpecialTokens::default());
     fs::write(directory.join(special::FILE), r#"{"bos_token": "<s>"}"#).unwrap();
     assert_eq!(
@@ -145,7 +144,6 @@ fn a_checkpoint_need_not_name_special_tokens() {
     );
     fs::write(directory.join(special::FILE), r#"{"bos_token": 1}"#).unwrap();
     let failure = special_tokens(&files).unwrap_err();
-    fs::remove_dir_all(&directory).unwrap();
     assert!(failure.message.contains("tokenizer_config.json: bos_token"));
 }
 
@@ -155,9 +153,8 @@ fn a_template_without_a_file_is_where_the_special_tokens_are() {
     if file.is_empty() {
         return;
     }
-    let directory = std::env::temp_dir().join(format!("stated_template_{}", std::process::id()));
-    fs::create_dir_all(&directory).unwrap();
-    let files = Files::Directory(directory.clone());
+    let directory = Folder::new();
+    let files = Files::Directory(directory.to_path_buf());
     let put = |name: &str, content: &str| fs::write(directory.join(name), content).unwrap();
     put(stated::FILE, r#"{"eos_token": "</s>"}"#);
     let missing = template_source(&files).unwrap_err();
@@ -168,7 +165,6 @@ fn a_template_without_a_file_is_where_the_special_tokens_are() {
     put(file, "own");
     let own = (file, "own".to_string());
     assert_eq!(template_source(&files).unwrap(), own);
-    fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]

@@ -15,6 +15,9 @@ use http::files;
 use http::limits::CONNECTIONS_MAX;
 use model::target;
 
+use super::boot;
+use super::exit::{Exit, Failure};
+
 /// Result of one check: something in order, or what to do.
 pub type Finding = Result<String, String>;
 
@@ -29,6 +32,23 @@ const ALIGNMENT: usize = 4096;
 /// A disk that is slower makes a start take minutes.
 const SLOW_BYTES_PER_S: f64 = 0.3e9;
 const GB: f64 = 1e9;
+
+/// Prints a line for each finding.
+///
+/// # Errors
+/// When anything has to be fixed.
+pub fn report(findings: &[Finding]) -> Result<(), Failure> {
+    for finding in findings {
+        boot::print(&match finding {
+            Ok(fine) => format!("ok   {fine}\n"),
+            Err(fix) => format!("fix  {fix}\n"),
+        })?;
+    }
+    match findings.iter().filter(|finding| finding.is_err()).count() {
+        0 => Ok(()),
+        count => Err(Failure::new(Exit::Unavailable, format!("{count} to fix"))),
+    }
+}
 
 /// Programs that have the GPU open, which take memory and time of it.
 pub fn holders() -> Finding {
@@ -208,6 +228,7 @@ pub fn kernel() -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use host::testing::Folder;
 
     #[test]
     fn a_gpu_that_is_held_back_is_to_be_fixed() {
@@ -224,13 +245,13 @@ mod tests {
 
     #[test]
     fn a_file_that_this_process_has_open_is_seen() {
-        let path = std::env::temp_dir().join(format!("atlas-held-{}", std::process::id()));
+        let folder = Folder::new();
+        let path = folder.join("held");
         let held = fs::File::create(&path).unwrap();
         let own = std::process::id().to_string();
         assert!(processes().any(|process| process == own));
         assert!(holds(&own, path.to_str().unwrap()));
         drop(held);
-        fs::remove_file(&path).unwrap();
         assert!(!holds(&own, "/nowhere/"));
     }
 

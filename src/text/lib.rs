@@ -28,6 +28,21 @@ pub mod tokenizer;
 pub mod tools;
 pub mod work;
 
+/// Length up to the first character behind the head of `text` that `ends` accepts, with that one;
+/// a backslash takes the next character out of account.
+fn past_unescaped(text: &str, ends: impl Fn(usize, char) -> bool) -> Option<usize> {
+    let mut escaped = false;
+    for (at, char) in text.char_indices().skip(1) {
+        match char {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            _ if ends(at, char) => return Some(at + char.len_utf8()),
+            _ => {}
+        }
+    }
+    None
+}
+
 /// Length of the longest end of `text` that is a proper start of `tag`.
 fn held_prefix(text: &str, tag: &str) -> usize {
     (1..tag.len().min(text.len() + 1))

@@ -10,10 +10,8 @@ use step::ToolFormat;
 
 use super::held_prefix;
 use super::reply::Delta;
-use super::tools::{Tags, ToolParser, ToolSchemas};
+use super::tools::{Tags, ToolParser, ToolSchemas, newlines_at_end};
 
-/// Newlines between reasoning and a tag that belong to the format rather than to the text.
-const NEWLINES_DROPPED_MAX: usize = 8;
 /// Blank text that may precede an opening tag.
 const LEADING_BLANK_BYTES_MAX: usize = 64;
 
@@ -305,14 +303,6 @@ impl Trial {
         self.read = self.read.saturating_sub(length);
         self.settled = self.settled.saturating_sub(length);
     }
-}
-
-fn newlines_at_end(text: &str) -> usize {
-    text.bytes()
-        .rev()
-        .take(NEWLINES_DROPPED_MAX)
-        .take_while(|byte| *byte == b'\n')
-        .count()
 }
 
 #[cfg(test)]

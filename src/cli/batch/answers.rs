@@ -298,33 +298,20 @@ fn new_id() -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::PathBuf;
 
     use hyper::StatusCode;
     use hyper::body::Bytes;
 
     use super::*;
+    use host::testing::Folder;
 
-    /// A folder of its own, removed with it.
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new() -> Folder {
-            let folder = std::env::temp_dir().join(format!("atlas-batch-{}", random::hex()));
-            fs::create_dir(&folder).unwrap();
-            fs::write(folder.join("in"), "").unwrap();
-            Folder(folder)
-        }
-
-        fn open(&self) -> Result<Answers, Failure> {
-            Answers::open(&self.0.join("out"), &self.0.join("in"))
-        }
+    /// A folder with a file of requests.
+    fn folder() -> Folder {
+        Folder::with("in", b"")
     }
 
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+    fn open(folder: &Folder) -> Result<Answers, Failure> {
+        Answers::open(&folder.join("out"), &folder.join("in"))
     }
 
     fn answered(status: StatusCode, body: Option<&'static str>) -> Answered {
@@ -350,30 +337,30 @@ mod tests {
 
     #[test]
     fn what_was_written_is_known_again_wherever_the_file_is_cut() {
-        let folder = Folder::new();
-        let mut answers = folder.open().unwrap();
+        let folder = folder();
+        let mut answers = open(&folder).unwrap();
         let fine = answered(StatusCode::OK, Some(r#"{"a": "b\nc"}"#));
         answers.add("one".to_string(), &fine).unwrap();
         answers.refuse(&nameless()).unwrap();
         drop(answers);
-        let path = folder.0.join("out");
+        let path = folder.join("out");
         let text = fs::read(&path).unwrap();
         let first = text.iter().position(|&byte| byte == b'\n').unwrap() + 1;
         for length in 0..=text.len() {
             fs::write(&path, &text[..length]).unwrap();
-            let answers = folder.open().unwrap();
+            let answers = open(&folder).unwrap();
             assert_eq!(answers.has(&id("one")), length >= first, "{length}");
             assert_eq!(answers.has(&Key::Line(3)), length == text.len(), "{length}");
             let whole = [0, first, text.len()];
             assert!(whole.contains(&(fs::metadata(&path).unwrap().len() as usize)));
         }
-        assert_eq!(folder.open().unwrap().failed(), 1);
+        assert_eq!(open(&folder).unwrap().failed(), 1);
     }
 
     #[test]
     fn an_answer_is_told_as_the_format_says() {
-        let folder = Folder::new();
-        let mut answers = folder.open().unwrap();
+        let folder = folder();
+        let mut answers = open(&folder).unwrap();
         let fine = answered(StatusCode::OK, Some(r#"{"a":1}"#));
         answers.add("one".to_string(), &fine).unwrap();
         answers
@@ -381,7 +368,7 @@ mod tests {
             .unwrap();
         answers.refuse(&nameless()).unwrap();
         assert_eq!(answers.failed(), 2);
-        let text = fs::read_to_string(folder.0.join("out")).unwrap();
+        let text = fs::read_to_string(folder.join("out")).unwrap();
         let lines = text
             .lines()
             .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
@@ -405,13 +392,13 @@ mod tests {
 
     #[test]
     fn a_file_of_something_else_stays_as_it_is() {
-        let folder = Folder::new();
-        let path = folder.0.join("out");
+        let folder = folder();
+        let path = folder.join("out");
         let known = r#"{"id":"x","custom_id":"a","response":null,"error":null}"#;
         let twice = format!("{known}\n{known}\n");
         for text in ["my notes", "my notes\n", "{}\n", twice.as_str()] {
             fs::write(&path, text).unwrap();
-            let failure = folder.open().unwrap_err();
+            let failure = open(&folder).unwrap_err();
             assert_eq!(failure.exit, Exit::Config, "{text}");
             assert!(failure.message.contains("line "), "{}", failure.message);
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
@@ -420,10 +407,10 @@ mod tests {
 
     #[test]
     fn two_runs_do_not_write_one_file() {
-        let folder = Folder::new();
-        let _first = folder.open().unwrap();
-        assert_eq!(folder.open().unwrap_err().exit, Exit::Unavailable);
-        let own = Answers::open(&folder.0.join("in"), &folder.0.join("in"));
+        let folder = folder();
+        let _first = open(&folder).unwrap();
+        assert_eq!(open(&folder).unwrap_err().exit, Exit::Unavailable);
+        let own = Answers::open(&folder.join("in"), &folder.join("in"));
         assert_eq!(own.unwrap_err().exit, Exit::Usage);
     }
 }

@@ -180,11 +180,11 @@ mod tests {
 
     use super::super::import::of_bundle;
     use super::*;
+    use host::testing::Folder;
 
     #[test]
     fn parts_of_a_bundle_are_the_file() {
-        let place = std::env::temp_dir().join(format!("atlas-bundle-{}", std::process::id()));
-        fs::create_dir_all(&place).unwrap();
+        let place = Folder::new();
         fs::write(place.join("from"), "abcdefghij").unwrap();
         let from = File::open(place.join("from")).unwrap();
         let from = Piece::of(from, "from".into(), None).unwrap();
@@ -210,6 +210,5 @@ mod tests {
         // A finished folder has no mark, and is not begun anew.
         fs::remove_file(place.join("dest").join(UNFINISHED)).unwrap();
         assert!(empty_folder(&place.join("dest")).is_err());
-        fs::remove_dir_all(&place).unwrap();
     }
 }

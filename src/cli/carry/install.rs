@@ -411,16 +411,13 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use host::testing::Folder;
 
-    struct Root(PathBuf);
+    struct Root(Folder);
 
     impl Root {
-        fn new(name: &str) -> Root {
-            let name = format!("atlas-install-{}-{name}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            let _ = fs::remove_dir_all(&path);
-            fs::create_dir_all(&path).unwrap();
-            Root(path)
+        fn new() -> Root {
+            Root(Folder::new())
         }
 
         fn places(&self) -> Places {
@@ -429,18 +426,12 @@ mod tests {
 
         fn uninstall(&self) -> Result<(), Failure> {
             remove(&Uninstall {
-                root: self.0.clone(),
+                root: self.0.to_path_buf(),
             })
         }
 
         fn has(&self, path: &Beneath) -> bool {
             self.0.join(path.as_str()).exists()
-        }
-    }
-
-    impl Drop for Root {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
         }
     }
 
@@ -471,7 +462,7 @@ mod tests {
 
     #[test]
     fn what_is_installed_is_removed_and_the_rest_stays() {
-        let root = Root::new("rest");
+        let root = Root::new();
         install(&root);
         let others = [
             "etc/atlas/other.toml",
@@ -493,7 +484,7 @@ mod tests {
 
     #[test]
     fn what_was_changed_since_stays() {
-        let root = Root::new("changed");
+        let root = Root::new();
         install(&root);
         write(&root.places(), &settings(), "port = 1\n").unwrap();
         root.uninstall().unwrap();
@@ -502,7 +493,7 @@ mod tests {
 
     #[test]
     fn what_is_not_recorded_or_of_a_package_is_refused_by_name() {
-        let root = Root::new("package");
+        let root = Root::new();
         write(&root.places(), &binary(), "by hand").unwrap();
         let why = root.uninstall().unwrap_err();
         assert!(why.message.contains("usr/local/bin"), "{why:?}");

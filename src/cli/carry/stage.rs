@@ -185,16 +185,13 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+    use host::testing::Folder;
 
-    struct Place(PathBuf);
+    struct Place(Folder);
 
     impl Place {
-        fn new(name: &str) -> Place {
-            let name = format!("atlas-stage-{}-{name}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            let _ = fs::remove_dir_all(&path);
-            fs::create_dir_all(&path).unwrap();
-            Place(path)
+        fn new() -> Place {
+            Place(Folder::new())
         }
 
         fn stage(&self) -> io::Result<Stage> {
@@ -207,15 +204,9 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     #[test]
     fn a_folder_takes_the_place_of_an_older_one_that_goes() {
-        let place = Place::new("exchange");
+        let place = Place::new();
         for name in ["one", "two"] {
             let stage = place.stage().unwrap();
             fs::write(stage.path().join(name), "").unwrap();
@@ -228,7 +219,7 @@ mod tests {
 
     #[test]
     fn one_run_fills_it_and_the_next_goes_on() {
-        let place = Place::new("resume");
+        let place = Place::new();
         let stage = place.stage().unwrap();
         let beside = stage.beside.clone();
         fs::write(stage.path().join("file"), "").unwrap();
@@ -252,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_was_exchanged_while_it_was_filled_takes_no_place() {
-        let place = Place::new("exchanged");
+        let place = Place::new();
         let stage = place.stage().unwrap();
         let path = stage.path();
         fs::rename(&path, place.0.join("away")).unwrap();
@@ -264,7 +255,7 @@ mod tests {
 
     #[test]
     fn planted_names_are_not_gone_on_with() {
-        let place = Place::new("planted");
+        let place = Place::new();
         let names = [1, 2, 3].map(|number| format!(".dest.{number:016x}.partial"));
         fs::create_dir(place.0.join("elsewhere")).unwrap();
         symlink(place.0.join("elsewhere"), place.0.join(&names[0])).unwrap();

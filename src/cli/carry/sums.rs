@@ -115,6 +115,7 @@ fn check_signature(folder: &Dir, key: &Path, list: &str) -> Result<(), Failure> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use host::testing::Folder;
 
     const DIGEST: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     const KEY: &str = "untrusted comment: minisign public key 167648226517246D\n\
@@ -151,8 +152,7 @@ mod tests {
 
     #[test]
     fn a_signature_that_is_missing_or_of_another_key_is_named() {
-        let folder = std::env::temp_dir().join(format!("atlas-sums-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = Folder::new();
         let key = folder.join("key.pub");
         fs::write(&key, KEY).unwrap();
         fs::write(folder.join(SUMS), "").unwrap();
@@ -172,6 +172,5 @@ mod tests {
             why.exit == Exit::Config && why.message.contains(SIGNATURE),
             "{why:?}"
         );
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

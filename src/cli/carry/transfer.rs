@@ -360,16 +360,13 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use host::testing::Folder;
 
-    struct Place(PathBuf);
+    struct Place(Folder);
 
     impl Place {
-        fn new(name: &str) -> Place {
-            let path =
-                std::env::temp_dir().join(format!("atlas-transfer-{}-{name}", std::process::id()));
-            let _ = fs::remove_dir_all(&path);
-            fs::create_dir_all(&path).unwrap();
-            Place(path)
+        fn new() -> Place {
+            Place(Folder::new())
         }
 
         fn dir(&self) -> Dir {
@@ -408,19 +405,13 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     fn whole() -> String {
         ["one", "two"].map(|name| name.repeat(1_000_000)).concat()
     }
 
     #[test]
     fn pieces_become_one_file_and_a_second_run_changes_nothing() {
-        let place = Place::new("twice");
+        let place = Place::new();
         let pieces = place.pieces();
         for _ in 0..2 {
             place.run(&pieces).unwrap();
@@ -434,7 +425,7 @@ mod tests {
 
     #[test]
     fn an_interrupted_copy_goes_on_wherever_it_stopped_and_whatever_is_there() {
-        let place = Place::new("resume");
+        let place = Place::new();
         let (pieces, text) = (place.pieces(), whole());
         for kept in [0, 1, 2_999_999, 3_000_000, 3_000_001, 6_000_000] {
             for damaged in [false, true] {
@@ -452,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_or_a_part_cut_short_is_named() {
-        let place = Place::new("damage");
+        let place = Place::new();
         let mut pieces = place.pieces();
         let two = place.0.join("two");
         let fine = fs::read(&two).unwrap();
@@ -478,7 +469,7 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_refused_before_it_begins() {
-        let place = Place::new("room");
+        let place = Place::new();
         let mut pieces = place.pieces();
         pieces[0].bytes = u64::MAX / 4;
         let why = place.run(&pieces).unwrap_err();
@@ -491,7 +482,7 @@ mod tests {
 
     #[test]
     fn without_a_digest_what_was_there_is_written_anew() {
-        let place = Place::new("unknown");
+        let place = Place::new();
         let mut pieces = place.pieces();
         pieces.iter_mut().for_each(|piece| piece.sha256 = None);
         place.dir();
@@ -502,7 +493,7 @@ mod tests {
 
     #[test]
     fn what_has_another_name_is_not_written_to() {
-        let place = Place::new("linked");
+        let place = Place::new();
         let pieces = place.pieces();
         place.dir();
         fs::write(place.0.join("other"), "other").unwrap();

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use super::{CLIENTS, Client, Connect};
 use crate::bench::client::{Connection, Endpoint, Outgoing};
 use crate::cli::{Exit, Failure};
-use crate::start::boot;
+use crate::start::machine::{self, Finding};
 
 /// How long the first token may take: a prompt of an agent waits for its turn and is computed.
 const FIRST_TOKEN_TIMEOUT: Duration = Duration::from_secs(300);
@@ -29,9 +29,6 @@ macro_rules! recording {
     };
 }
 
-/// One step of a check: what was sent, and what came or why not.
-type Step = (String, Result<String, String>);
-
 /// Prints a line for each step.
 ///
 /// # Errors
@@ -41,23 +38,14 @@ pub(super) fn run(options: &Connect) -> Result<(), Failure> {
         .map_err(|why| Failure::new(Exit::Usage, why))?;
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|why| Failure::new(Exit::Internal, why))?;
-    let steps = runtime.block_on(steps(options, &endpoint));
-    for (sent, came) in &steps {
-        boot::print(&match came {
-            Ok(came) => format!("ok   {sent}: {came}\n"),
-            Err(why) => format!("fix  {sent}: {why}\n"),
-        })?;
-    }
-    match steps.iter().filter(|(_, came)| came.is_err()).count() {
-        0 => Ok(()),
-        count => Err(Failure::new(Exit::Unavailable, format!("{count} to fix"))),
-    }
+    machine::report(&runtime.block_on(steps(options, &endpoint)))
 }
 
-async fn steps(options: &Connect, endpoint: &Endpoint) -> Vec<Step> {
+/// The steps of a check: each with what was sent, and what came or why not.
+async fn steps(options: &Connect, endpoint: &Endpoint) -> Vec<Finding> {
     let mut connection = match endpoint.connect().await {
         Ok(connection) => connection,
-        Err(why) => return vec![("connection".to_string(), Err(why))],
+        Err(why) => return vec![step("connection", Err(why))],
     };
     let listed = listed(&mut connection, &options.model).await;
     let (sender, outgoing) = first(options);
@@ -75,7 +63,12 @@ async fn steps(options: &Connect, endpoint: &Endpoint) -> Vec<Step> {
         let shown: String = text.chars().take(SHOWN_CHARS_MAX).collect();
         format!("200 OK, {shown:?} after {} ms", after.as_millis())
     });
-    vec![("GET /v1/models".to_string(), listed), (sent, came)]
+    vec![step("GET /v1/models", listed), step(&sent, came)]
+}
+
+fn step(sent: &str, came: Result<String, String>) -> Finding {
+    let named = |text| format!("{sent}: {text}");
+    came.map(named).map_err(named)
 }
 
 /// List of the server, where the model that the client asks for is among it.
@@ -202,9 +195,9 @@ mod tests {
         let endpoint = Endpoint::parse(&options.url, None).unwrap();
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let lines = runtime.block_on(steps(options, &endpoint)).into_iter();
-        let line = |(sent, came): Step| match came {
-            Ok(came) => format!("ok {sent}: {came}"),
-            Err(why) => format!("fix {sent}: {why}"),
+        let line = |finding: Finding| match finding {
+            Ok(fine) => format!("ok {fine}"),
+            Err(fix) => format!("fix {fix}"),
         };
         lines.map(line).collect()
     }

@@ -141,7 +141,6 @@ pub struct Traffic {
 }
 
 /// The tier in the host's room.
-#[derive(Debug)]
 pub struct Tier<N = Keyed> {
     index: Prefixes<N>,
     room: Room,

@@ -36,7 +36,6 @@ pub struct Ahead<'a> {
     pub takes: Option<Duration>,
 }
 
-#[derive(Debug)]
 struct Read {
     ticket: u64,
     beginning: Option<Beginning>,
@@ -60,7 +59,6 @@ struct Write {
 }
 
 /// Ways to and from a disk.
-#[derive(Debug)]
 pub struct Staging {
     pub disk: Disk,
     wishes: VecDeque<(Beginning, NodeId)>,

@@ -1,11 +1,11 @@
 //! What the client reads: the JSON of a whole reply and of its chunks.
 
 use std::io::Write;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
 use engine::request::TokenLogprobs;
+use host::calendar::seconds;
 use step::executor::TokenId;
 use text::chat::ChatModel;
 use text::reply::Delta;
@@ -37,10 +37,9 @@ pub struct Identity {
 impl Identity {
     /// `prefix` of the id tells what kind of answer it is.
     pub fn new(prefix: &str, model: &str) -> Identity {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
         Identity {
             id: format!("{prefix}-{}", random::hex()),
-            created: since.map_or(0, |since| since.as_secs()),
+            created: seconds(),
             model: model.to_string(),
             calls: Finish::ToolCalls,
             warnings: Vec::new(),

@@ -19,17 +19,7 @@ pub fn policy(object: &Object<'_>) -> Result<ToolPolicy, ApiError> {
         .map(|tools| messages::tools(&tools))
         .transpose()?;
     let tools = tools.unwrap_or_default();
-    let Some(choice) = object.get("tool_choice") else {
-        return Ok(ToolPolicy::of(tools, ToolChoice::Auto));
-    };
-    match choice.value.as_str() {
-        Some("auto") => Ok(ToolPolicy::of(tools, ToolChoice::Auto)),
-        Some("none") => Ok(ToolPolicy::withheld(&tools)),
-        Some("required") if tools.is_empty() => Err(choice.error("needs tools")),
-        Some("required") => Ok(ToolPolicy::of(tools, ToolChoice::Required)),
-        Some(_) => Err(choice.error("must be auto, none, required or a function by its name")),
-        None => chosen(&choice.object()?, tools),
-    }
+    ToolPolicy::read(object, (tools, &[]), "a function by its name", chosen)
 }
 
 /// What `{"type": "function", "function": {"name": …}}` or `{"type": "allowed_tools",

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::fields::{Field, Object};
 use crate::generate::tools::{
-    CUSTOM_ARGUMENT, arguments_object, check_name, check_parameters, left_out,
+    CUSTOM_ARGUMENT, arguments_in, check_name, check_parameters, left_out,
 };
 use crate::generate::transcript::Transcript;
 use crate::limits::{CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX, TOOLS_MAX};
@@ -184,10 +184,7 @@ fn calls(object: &Object<'_>) -> Result<Vec<Value>, ApiError> {
 /// The function that a call names, with its arguments.
 fn called(function: &Object<'_>) -> Result<Value, ApiError> {
     let name = function.require("name")?.string()?;
-    let arguments = match function.get("arguments") {
-        Some(arguments) => arguments_object(&arguments)?,
-        None => Map::new(),
-    };
+    let arguments = arguments_in(function, "arguments")?;
     Ok(json!({"name": name, "arguments": arguments}))
 }
 

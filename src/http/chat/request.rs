@@ -1,6 +1,6 @@
 //! `POST /v1/chat/completions`: from JSON to what the engine and the reply need.
 //!
-//! What becomes of each field is in the table of `generate::known`.
+//! What becomes of each field is in the table of `generate::field_support`.
 
 use serde_json::Value;
 
@@ -10,12 +10,11 @@ use crate::generate::Ask;
 use crate::generate::field_support::{Api, check};
 use crate::generate::generation::ScoredPart;
 use crate::generate::parameters::{
-    Length, check_model, choices, prompt_logprobs, salt, sampling, stop_tokens, stops,
+    Length, check_model, choices, prompt_logprobs, stop_tokens, stops,
 };
 use crate::generate::start::Start;
 use crate::generate::template_variables;
 use crate::generate::tool_policy::ToolChoice;
-use crate::generate::wordings::Wordings;
 use crate::thinking;
 use engine::request::MAX_TOP_LOGPROBS;
 use step::Facts;
@@ -51,23 +50,17 @@ impl ChatRequest {
         let start = Start::read(&object)?;
         // What goes on with an answer has thought before it, if at all.
         let thinking = thinking::read(&object, facts.thinking && !start.is_amid())?;
-        let sampling = sampling(&object, facts)?;
         let ask = Ask {
-            left_out: Vec::new(),
             slips: policy.forgives_slips(),
             messages,
             messages_field: "messages",
             start,
             variables: template_variables::read(&object)?,
             tools: policy.tools,
-            loaded_tools: Vec::new(),
             parallel_tool_calls,
             rule,
             thinking: thinking.on,
             thinking_budget: thinking.budget,
-            wordings: Wordings::read(&object, &sampling.dry)?,
-            salt: salt(&object),
-            sampling,
             max_tokens: Length::read(&object, LENGTHS, 1)?.most(),
             stops: stops(&object)?,
             stop_tokens: stop_tokens(&object, facts.vocab)?,
@@ -79,7 +72,7 @@ impl ChatRequest {
             },
             prompt_logprobs: prompt_logprobs(&object, stream)?,
             choices: choices(&object)?,
-            raw: false,
+            ..Ask::read(&object, facts)?
         };
         let usage = UsageTold::read(&object, stream)?;
         object.report_unknown();

@@ -8,13 +8,10 @@ use crate::fields::{Field, Object};
 use crate::generate::Ask;
 use crate::generate::constraint::Rule;
 use crate::generate::field_support::{Api, check};
-use crate::generate::generation::ScoredPart;
 use crate::generate::parameters::{
-    Length, check_model, choices, prompt_logprobs, salt, sampling, stop_tokens, stops, token,
+    Length, check_model, choices, prompt_logprobs, stop_tokens, stops, token,
 };
 use crate::generate::response_format;
-use crate::generate::start::Start;
-use crate::generate::wordings::Wordings;
 use crate::keys::{self, KeyId};
 use crate::limits::COMPLETION_TOKENS_DEFAULT;
 use engine::request::MAX_TOP_LOGPROBS;
@@ -57,33 +54,19 @@ impl CompletionRequest {
         let wanted = if echo { logprobs } else { None };
         // A request without a reply is answered by the scores' end, whether they are told or not.
         let scored = matches!(length, Length::Tokens(0, _)).then_some(0);
-        let sampling = sampling(&object, facts)?;
         let ask = Ask {
-            left_out: Vec::new(),
-            slips: false,
-            messages: Vec::new(),
             messages_field: "prompt",
-            start: Start::default(),
-            variables: Vec::new(),
-            tools: Vec::new(),
-            loaded_tools: Vec::new(),
-            parallel_tool_calls: true,
-            thinking: false,
-            thinking_budget: None,
-            wordings: Wordings::read(&object, &sampling.dry)?,
-            salt: salt(&object),
-            sampling,
             max_tokens: length.most(),
             stops: stops(&object)?,
             stop_tokens: stop_tokens(&object, facts.vocab)?,
             ignore_eos: object.boolean("ignore_eos", false)?,
             logprobs,
-            scored: ScoredPart::All,
             prompt_logprobs: wanted.max(prompt_logprobs).max(scored),
             choices: choices(&object)?,
             raw: true,
             rule: response_format::asked(&object)?
                 .map(|(field, grammar)| Rule::whole(field, grammar)),
+            ..Ask::read(&object, facts)?
         };
         let tokens_as_ids = object.boolean("return_tokens_as_token_ids", false)?;
         let usage = UsageTold::read(&object, stream)?;

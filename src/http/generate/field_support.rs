@@ -419,10 +419,10 @@ fn check_in(
         record::note(&object.path_of(name), &[("enum", taken)]);
     }
     match object.get(name) {
-        Some(field) if !is_neutral(&field, neutral) => Err(ApiError {
-            code: Some("unsupported_parameter"),
-            ..field.error(format!("is not served; {words}"))
-        }),
+        Some(field) if !is_neutral(&field, neutral) => {
+            let error = field.error(format!("is not served; {words}"));
+            Err(error.coded("unsupported_parameter"))
+        }
         _ => Ok(()),
     }
 }

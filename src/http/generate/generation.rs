@@ -205,10 +205,9 @@ impl Choice {
                 Ok(())
             }
             Event::Failed(problem) => Err(internal(problem)),
-            Event::Refused(problem) => Err(ApiError {
-                code: Some("constraint_failed"),
-                ..ApiError::new(StatusCode::BAD_REQUEST, problem)
-            }),
+            Event::Refused(problem) => {
+                Err(ApiError::new(StatusCode::BAD_REQUEST, problem).coded("constraint_failed"))
+            }
         }
     }
 
@@ -320,7 +319,6 @@ impl Admissions {
 }
 
 /// All replies to one request.
-#[derive(Debug)]
 pub struct Generation {
     service: Arc<Service>,
     call: Arc<Call>,

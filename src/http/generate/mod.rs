@@ -27,6 +27,7 @@ use engine::rng;
 use engine::thinking::ThinkingBudget;
 use engine::turns::Source;
 use engine::{Phase, Rejected};
+use step::Facts;
 use step::executor::TokenId;
 use text::chat::{ChatModel, ENCODED_TOKENS_MAX, Prompt, PromptError};
 use text::reply::{Delta, Reply, ReplyFormat, append};
@@ -35,18 +36,20 @@ use text::tools::ToolSchemas;
 
 use self::constraint::Rule;
 use self::generation::{Choice, Finish, Generation, ScoredPart, Settled};
+use self::parameters::{salt, sampling};
 use self::start::Start;
 use self::stream::{ReplyStream, Writer};
 use self::template_variables::Variable;
 use self::wordings::Wordings;
 use super::call::{Call, Usage};
 use super::error::ApiError;
+use super::fields::Object;
 use super::keys::{self, KeyId};
 use super::limits::PROMPT_LOGPROBS_MAX;
 use super::state::{Abort, Service};
 
 /// A checked request for replies to a conversation, whatever dialect it came in.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ask {
     /// In the form that templates read.
     pub messages: Vec<Value>,
@@ -94,6 +97,23 @@ pub struct Ask {
 }
 
 impl Ask {
+    /// What every dialect reads alike: sampling, with the texts that its rules name, and the salt.
+    /// Of the rest it holds what a request has that says nothing.
+    ///
+    /// # Errors
+    /// Names the field that is out of range.
+    pub fn read(object: &Object<'_>, facts: &Facts) -> Result<Ask, ApiError> {
+        let sampling = sampling(object, facts)?;
+        Ok(Ask {
+            parallel_tool_calls: true,
+            wordings: Wordings::read(object, &sampling.dry)?,
+            sampling,
+            choices: 1,
+            salt: salt(object),
+            ..Ask::default()
+        })
+    }
+
     fn calls_tools(&self) -> bool {
         !self.tools.is_empty() || !self.loaded_tools.is_empty()
     }

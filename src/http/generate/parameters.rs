@@ -210,19 +210,11 @@ pub fn stops(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
     let Some(field) = object.get("stop") else {
         return Ok(Vec::new());
     };
-    let fields = match field.value {
-        Value::String(_) => vec![field],
-        Value::Array(_) => field.list(STOPS_MAX)?,
-        _ => return Err(field.error("must be a string or a list of strings")),
-    };
-    let stop = |field: &Field<'_>| {
-        let text = field.string()?;
-        if text.is_empty() || text.len() > STOP_BYTES_MAX {
-            return Err(field.error(format!("must have 1 to {STOP_BYTES_MAX} bytes")));
-        }
-        Ok(text.to_string())
-    };
-    fields.iter().map(stop).collect()
+    match field.value {
+        Value::String(_) => Ok(vec![field.text(STOP_BYTES_MAX)?]),
+        Value::Array(_) => field.texts(STOPS_MAX, STOP_BYTES_MAX),
+        _ => Err(field.error("must be a string or a list of strings")),
+    }
 }
 
 /// `stop_token_ids`.

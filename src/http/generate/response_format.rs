@@ -35,12 +35,9 @@ pub fn asked(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, Api
         let grammar = match name {
             "response_format" => response_format(&field)?,
             "structured_outputs" => structured_outputs(&field)?,
-            "guided_json" | "json_schema" => Some(json_of(&field, true)?),
-            "guided_regex" | "regex" => Some(Grammar::Regex(field.string()?.to_string())),
-            "guided_choice" => Some(choice(&field)?),
-            // By these names clients send GBNF; an empty one is none.
+            // By this name clients send GBNF; an empty one is none.
             "grammar" if field.value == "" => None,
-            _ => Some(grammar(&field)?),
+            name => Some(named(name.trim_start_matches("guided_"), &field)?),
         };
         found = joined(found, grammar.map(|grammar| (name, grammar)))?;
     }
@@ -126,15 +123,8 @@ fn structured_outputs(field: &Field<'_>) -> Result<Option<Grammar>, ApiError> {
     let compact = object.boolean("disable_any_whitespace", false)?;
     let mut found = Vec::new();
     for name in ["json", "regex", "choice", "grammar"] {
-        let Some(field) = object.get(name) else {
-            continue;
-        };
-        found.push(match name {
-            "json" => json_of(&field, true)?,
-            "regex" => Grammar::Regex(field.string()?.to_string()),
-            "choice" => choice(&field)?,
-            _ => grammar(&field)?,
-        });
+        let field = object.get(name);
+        found.extend(field.map(|field| named(name, &field)).transpose()?);
     }
     if object.boolean("json_object", false)? {
         found.push(any_object());
@@ -149,6 +139,16 @@ fn structured_outputs(field: &Field<'_>) -> Result<Option<Grammar>, ApiError> {
             other => other,
         })),
         _ => Err(field.error("takes one of json, regex, choice, grammar and json_object")),
+    }
+}
+
+/// The grammar in a field by the kind that its name tells.
+fn named(kind: &str, field: &Field<'_>) -> Result<Grammar, ApiError> {
+    match kind {
+        "json" | "json_schema" => json_of(field, true),
+        "regex" => Ok(Grammar::Regex(field.string()?.to_string())),
+        "choice" => choice(field),
+        _ => grammar(field),
     }
 }
 

@@ -10,6 +10,7 @@ use text::grammar::Grammar;
 use text::grammar::calls::{self, Calls};
 
 use super::constraint::Rule;
+use super::tools::needs_tools;
 
 /// Tools that the model is told of, which of them the replies may call, and whether they must.
 #[derive(Debug, Default)]
@@ -27,6 +28,30 @@ impl ToolPolicy {
             tools,
             choice,
             allowed: None,
+        }
+    }
+
+    /// Reads the `tool_choice` of OpenAI's APIs among `tools`; with these come warnings of those that
+    /// are left out. `chosen` reads one that is an object, which `otherwise` describes.
+    ///
+    /// # Errors
+    /// Names the field that is no such choice.
+    pub fn read(
+        object: &Object<'_>,
+        (tools, left_out): (Vec<Value>, &[String]),
+        otherwise: &str,
+        chosen: impl FnOnce(&Object<'_>, Vec<Value>) -> Result<ToolPolicy, ApiError>,
+    ) -> Result<ToolPolicy, ApiError> {
+        let Some(choice) = object.get("tool_choice") else {
+            return Ok(ToolPolicy::of(tools, ToolChoice::Auto));
+        };
+        match choice.value.as_str() {
+            Some("auto") => Ok(ToolPolicy::of(tools, ToolChoice::Auto)),
+            Some("none") => Ok(ToolPolicy::withheld(&tools)),
+            Some("required") if tools.is_empty() => Err(choice.error(needs_tools(left_out))),
+            Some("required") => Ok(ToolPolicy::of(tools, ToolChoice::Required)),
+            Some(_) => Err(choice.error(format!("must be auto, none, required or {otherwise}"))),
+            None => chosen(&choice.object()?, tools),
         }
     }
 

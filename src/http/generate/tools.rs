@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
-use crate::fields::Field;
+use crate::fields::{Field, Object};
 use crate::json;
 use text::template::digits;
 use text::tools::NAME_BYTES_MAX;
@@ -77,6 +77,15 @@ pub fn arguments_object(field: &Field<'_>) -> Result<Map<String, Value>, ApiErro
             Value::from(text.as_str()),
         )])),
     }
+}
+
+/// Arguments of a call in the field `name` of `object`; none where it is absent.
+///
+/// # Errors
+/// As [`arguments_object`].
+pub fn arguments_in(object: &Object<'_>, name: &str) -> Result<Map<String, Value>, ApiError> {
+    let arguments = object.get(name).map(|field| arguments_object(&field));
+    Ok(arguments.transpose()?.unwrap_or_default())
 }
 
 /// Characters of a type that are compared.

@@ -1,7 +1,7 @@
 //! Texts that rules of sampling name, as tokens of the model.
 
 use crate::error::ApiError;
-use crate::fields::{Field, Object};
+use crate::fields::Object;
 use crate::limits::{BAD_WORDS_MAX, BREAKERS_MAX, WORD_BYTES_MAX};
 use engine::request::Dry;
 use step::executor::TokenId;
@@ -32,16 +32,18 @@ impl Wordings {
     /// # Errors
     /// Names what is no such text.
     pub fn read(object: &Object<'_>, dry: &Dry) -> Result<Wordings, ApiError> {
-        let bad_words = texts(object, "bad_words", BAD_WORDS_MAX)?.unwrap_or_default();
-        let named = texts(object, "dry_sequence_breakers", BREAKERS_MAX)?;
+        let texts = |name: &str, most: usize| {
+            let texts = object.get(name);
+            let texts = texts.map(|field| field.texts(most, WORD_BYTES_MAX));
+            texts.transpose()
+        };
+        let bad_words = texts("bad_words", BAD_WORDS_MAX)?.unwrap_or_default();
+        let named = texts("dry_sequence_breakers", BREAKERS_MAX)?;
         let named = named.unwrap_or_else(|| BREAKERS.map(str::to_string).to_vec());
+        let is_used = dry.multiplier > 0.0;
         Ok(Wordings {
             bad_words,
-            breakers: if dry.multiplier > 0.0 {
-                named
-            } else {
-                Vec::new()
-            },
+            breakers: if is_used { named } else { Vec::new() },
         })
     }
 
@@ -75,24 +77,4 @@ impl Wordings {
         };
         Ok(WordTokens { bad, breakers })
     }
-}
-
-/// A bounded list of texts that are not empty; none if the field is absent.
-fn texts(object: &Object<'_>, name: &str, most: usize) -> Result<Option<Vec<String>>, ApiError> {
-    let Some(field) = object.get(name) else {
-        return Ok(None);
-    };
-    let text = |field: &Field<'_>| {
-        let text = field.string()?;
-        if text.is_empty() || text.len() > WORD_BYTES_MAX {
-            return Err(field.error(format!("must have 1 to {WORD_BYTES_MAX} bytes")));
-        }
-        Ok(text.to_string())
-    };
-    field
-        .list(most)?
-        .iter()
-        .map(text)
-        .collect::<Result<_, _>>()
-        .map(Some)
 }

@@ -19,7 +19,7 @@ use super::partial::{Input, complete_part};
 use super::request::MessagesRequest;
 
 /// What is known of a message before its reply.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Identity {
     id: String,
     model: String,
@@ -149,7 +149,6 @@ enum Block {
 }
 
 /// Writes the events of a streamed message.
-#[derive(Debug)]
 pub struct MessageWriter {
     identity: Identity,
     begun: bool,

@@ -1,6 +1,6 @@
 //! `POST /v1/messages`: from JSON to what the engine and the reply need.
 //!
-//! What becomes of each field is in the table of `generate::known`.
+//! What becomes of each field is in the table of `generate::field_support`.
 
 use serde_json::{Value, json};
 
@@ -8,13 +8,11 @@ use crate::error::ApiError;
 use crate::fields::{Field, Object};
 use crate::generate::Ask;
 use crate::generate::field_support::{Api, check};
-use crate::generate::generation::ScoredPart;
-use crate::generate::parameters::{check_model, salt, sampling};
+use crate::generate::parameters::check_model;
 use crate::generate::response_format::{joined, json_of};
 use crate::generate::start::Start;
 use crate::generate::template_variables;
 use crate::generate::tool_policy;
-use crate::generate::wordings::Wordings;
 use crate::limits::{STOP_BYTES_MAX, STOPS_MAX};
 use crate::seal::Seal;
 use crate::thinking;
@@ -91,7 +89,6 @@ fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, 
     let slips = calls.tools.policy.forgives_slips();
     // As in the published API, a reply thinks where it is told to.
     let thinking = thinking::read(object, false)?;
-    let sampling = sampling(object, facts)?;
     Ok(Ask {
         start: start(object, &read.messages),
         variables: template_variables::read(object)?,
@@ -104,19 +101,9 @@ fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, 
         left_out: [calls.left_out, read.left_out].concat(),
         thinking: thinking.on,
         thinking_budget: thinking.budget,
-        wordings: Wordings::read(object, &sampling.dry)?,
-        salt: salt(object),
-        sampling,
-        max_tokens: None,
         stops: stops(object)?,
-        stop_tokens: Vec::new(),
-        ignore_eos: false,
-        logprobs: None,
-        scored: ScoredPart::All,
-        prompt_logprobs: None,
-        choices: 1,
         rule,
-        raw: false,
+        ..Ask::read(object, facts)?
     })
 }
 
@@ -187,17 +174,9 @@ fn show_thinking(object: &Object<'_>) -> Result<bool, ApiError> {
 }
 
 fn stops(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
-    let Some(field) = object.get("stop_sequences") else {
-        return Ok(Vec::new());
-    };
-    let stop = |field: &Field<'_>| {
-        let text = field.string()?;
-        if text.is_empty() || text.len() > STOP_BYTES_MAX {
-            return Err(field.error(format!("must have 1 to {STOP_BYTES_MAX} bytes")));
-        }
-        Ok(text.to_string())
-    };
-    field.list(STOPS_MAX)?.iter().map(stop).collect()
+    let field = object.get("stop_sequences");
+    let stops = field.map(|field| field.texts(STOPS_MAX, STOP_BYTES_MAX));
+    Ok(stops.transpose()?.unwrap_or_default())
 }
 
 #[cfg(test)]

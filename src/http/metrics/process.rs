@@ -16,7 +16,7 @@ pub fn write(page: &mut Page, started: u64) {
         "counter",
         "process_cpu_seconds_total",
         "Time of all cores that the process took.",
-        &[("", seconds)],
+        [("", seconds)],
     );
     for (name, help, value) in [
         (

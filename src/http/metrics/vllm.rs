@@ -3,10 +3,9 @@
 //! Names and labels are those of vLLM's own `/metrics`. What this server has no figure for is left
 //! out rather than told as zero.
 
-use engine::Stats;
 use step::PAGE;
 
-use super::Page;
+use super::{FINISHED, Page, finished, responses};
 use crate::state::{Service, State};
 
 /// Name of that server for a figure of the engine.
@@ -39,7 +38,7 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
     let config = format!("{{{labels},block_size=\"{PAGE}\",num_gpu_blocks=\"{pages}\"}}");
     for told in stats.told() {
         if let Some(name) = alias(told.name) {
-            page.series(told.kind, name, told.help, &[(&braced, told.value)]);
+            page.series(told.kind, name, told.help, [(&braced, told.value)]);
         }
     }
     for (kind, name, help, labels, value) in [
@@ -65,9 +64,14 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
             0.0,
         ),
     ] {
-        page.series(kind, name, help, &[(labels, value)]);
+        page.series(kind, name, help, [(labels, value)]);
     }
-    finished(page, stats, &labels);
+    let finished = finished(stats, ["stop", "length", "error", "abort"]);
+    let finished = finished.map(|(reason, count)| {
+        let labels = format!("{{{labels},finished_reason=\"{reason}\"}}");
+        (labels, count)
+    });
+    page.series("counter", "vllm:request_success_total", FINISHED, finished);
     for told in service.times.told() {
         let (name, help) = (told.alias, told.help);
         told.histogram.write(&mut page.text, name, &labels, help);
@@ -78,38 +82,13 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
     );
     let steps = &stats.step_tokens.0;
     steps.write(&mut page.text, name, &labels, help);
-    requests(page, state);
-}
-
-fn finished(page: &mut Page, stats: &Stats, labels: &str) {
-    let finished = [
-        ("stop", &stats.finished_stop),
-        ("length", &stats.finished_length),
-        ("error", &stats.failed),
-        ("abort", &stats.cancelled),
-    ]
-    .map(|(reason, count)| {
-        let labels = format!("{{{labels},finished_reason=\"{reason}\"}}");
-        (labels, count.get() as f64)
-    });
-    let finished = finished
-        .each_ref()
-        .map(|(labels, count)| (labels.as_str(), *count));
-    let help = "Sequences by how they ended.";
-    page.series("counter", "vllm:request_success_total", help, &finished);
-}
-
-/// Responses by class, as vLLM's page has them of its routes.
-fn requests(page: &mut Page, state: &State) {
-    let counts = state.figures.by_class();
-    let counts = counts.map(|(class, count)| (format!("{{status=\"{class}\"}}"), count as f64));
-    let counts = counts.each_ref();
-    let counts = counts.map(|(labels, count)| (labels.as_str(), *count));
+    // As vLLM's page has them of its routes.
+    let help = "Requests by the class of their status.";
     page.series(
         "counter",
         "http_requests_total",
-        "Requests by the class of their status.",
-        &counts,
+        help,
+        responses(state, "status"),
     );
 }
 

@@ -3,7 +3,6 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -19,6 +18,7 @@ use crate::keys::KeyId;
 use crate::random::{self, new_id};
 use crate::seal::Seal;
 use crate::state::{Abort, State};
+use host::calendar::seconds;
 use text::chat::ChatModel;
 use text::reply::Delta;
 
@@ -191,12 +191,11 @@ impl Composer {
     /// Composer of a response that belongs to `owner`.
     pub fn new(state: &Arc<State>, owner: Option<KeyId>, request: ResponsesRequest) -> Composer {
         let warnings = [request.ask.warnings(), request.names.warnings.clone()].concat();
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let store = state.responses.of(owner);
         let kept = request.kept.map(|kept| (kept, store));
         let head = Arc::new(Head {
             id: new_id("resp"),
-            created: since.map_or(0, |since| since.as_secs()),
+            created: seconds(),
             model: state.model_id.clone(),
             repeated: request.repeated,
         });

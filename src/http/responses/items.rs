@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::fields::{Field, Object};
-use crate::generate::tools::{CUSTOM_ARGUMENT, arguments_object, left_out};
+use crate::generate::tools::{CUSTOM_ARGUMENT, arguments_in, left_out};
 use crate::generate::transcript::{Read, Transcript};
 use crate::json;
 use crate::limits::{BODY_BYTES_MAX, CONTENT_PARTS_MAX, MESSAGES_MAX, TOOL_CALLS_MAX};
@@ -75,7 +75,6 @@ struct Turn {
     calls: Vec<Value>,
 }
 
-#[derive(Debug)]
 struct Turns<'s> {
     store: &'s Store,
     seal: &'s Seal,
@@ -108,10 +107,7 @@ impl Turns<'_> {
             "message" => self.message(&object),
             "reasoning" => self.reasoning(&object),
             "function_call" => {
-                let arguments = match object.get("arguments") {
-                    Some(arguments) => arguments_object(&arguments)?,
-                    None => serde_json::Map::new(),
-                };
+                let arguments = arguments_in(&object, "arguments")?;
                 self.call(&object, Value::Object(arguments))
             }
             "custom_tool_call" => {
@@ -252,19 +248,13 @@ impl Turns<'_> {
         arguments: &str,
     ) -> Result<(), ApiError> {
         let id = call_id(object)?;
-        let arguments = match object.get(arguments) {
-            Some(arguments) => arguments_object(&arguments)?,
-            None => serde_json::Map::new(),
-        };
+        let arguments = arguments_in(object, arguments)?;
         self.add_call(id.string()?, &id, name, Value::Object(arguments))
     }
 
     fn search(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
         let id = object.require("call_id")?;
-        let arguments = match object.get("arguments") {
-            Some(arguments) => arguments_object(&arguments)?,
-            None => serde_json::Map::new(),
-        };
+        let arguments = arguments_in(object, "arguments")?;
         self.add_call(id.string()?, &id, TOOL_SEARCH, Value::Object(arguments))
     }
 

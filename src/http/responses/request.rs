@@ -1,6 +1,6 @@
 //! `POST /v1/responses`: from JSON to what the engine and the reply need.
 //!
-//! What becomes of each field is in the table of `generate::known`.
+//! What becomes of each field is in the table of `generate::field_support`.
 
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
@@ -10,13 +10,12 @@ use crate::fields::{Field, Object};
 use crate::generate::Ask;
 use crate::generate::field_support::{Api, check};
 use crate::generate::generation::ScoredPart;
-use crate::generate::parameters::{Length, check_model, salt, sampling, stop_tokens, stops};
+use crate::generate::parameters::{Length, check_model, stop_tokens, stops};
 use crate::generate::response_format::{self, any_object, json_of};
 use crate::generate::start::Start;
 use crate::generate::template_variables;
 use crate::generate::tool_policy;
 use crate::generate::transcript::Read;
-use crate::generate::wordings::Wordings;
 use crate::limits::{METADATA_BYTES_MAX, METADATA_PAIRS_MAX, TOOLS_MAX};
 use crate::seal::Seal;
 use crate::thinking;
@@ -83,7 +82,6 @@ impl ResponsesRequest {
             tool_policy::combined(&tools.policy, form(&object)?, parallel_tool_calls, facts)?;
         let included = included(&object)?;
         let stored = object.boolean("store", true)?;
-        let sampling = sampling(&object, facts)?;
         let ask = Ask {
             left_out,
             slips: tools.policy.forgives_slips(),
@@ -96,19 +94,14 @@ impl ResponsesRequest {
             parallel_tool_calls,
             thinking: thinking.on,
             thinking_budget: thinking.budget,
-            wordings: Wordings::read(&object, &sampling.dry)?,
-            salt: salt(&object),
-            sampling,
             max_tokens: Length::read(&object, &["max_output_tokens"], 1)?.most(),
             stops: stops(&object)?,
             stop_tokens: stop_tokens(&object, facts.vocab)?,
             ignore_eos: object.boolean("ignore_eos", false)?,
             logprobs: logprobs(&object, &included)?,
             scored: ScoredPart::Text,
-            prompt_logprobs: None,
-            choices: 1,
-            raw: false,
             rule,
+            ..Ask::read(&object, facts)?
         };
         let input = object.get("input");
         let request = ResponsesRequest {

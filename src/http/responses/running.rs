@@ -37,11 +37,8 @@ impl Entry {
 
     /// Tells the reply to end.
     fn end(&self) {
-        let error = ApiError {
-            code: Some(CANCELLED),
-            ..ApiError::new(StatusCode::CONFLICT, "the response was cancelled")
-        };
-        self.cancelled.send_replace(Some(error));
+        let error = ApiError::new(StatusCode::CONFLICT, "the response was cancelled");
+        self.cancelled.send_replace(Some(error.coded(CANCELLED)));
     }
 
     fn response(&self) -> Value {

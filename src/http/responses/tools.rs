@@ -9,7 +9,7 @@ use crate::fields::{Field, Object};
 use crate::generate::conversation_tools::{ConversationTools, Presented, functions};
 use crate::generate::tool_policy::{ToolChoice, ToolPolicy, allowed, place_of};
 use crate::generate::tools::{
-    CUSTOM_ARGUMENT, check_name, check_parameters, misspelt, needs_tools, not_run_here,
+    CUSTOM_ARGUMENT, check_name, check_parameters, misspelt, not_run_here,
 };
 use crate::limits::{MESSAGES_MAX, TOOLS_MAX};
 
@@ -127,7 +127,8 @@ pub fn offered(object: &Object<'_>, history: &[Value]) -> Result<Offered, ApiErr
     for message in history {
         names.add_found(message, &mut told)?;
     }
-    let policy = policy(object, told.callable(), &names.left_out)?;
+    let tools = (told.callable(), &names.left_out[..]);
+    let policy = ToolPolicy::read(object, tools, "a tool by its name", chosen)?;
     match policy.choice {
         ToolChoice::Never => names.warnings.clear(),
         _ => names.warnings.extend(names.left_out.iter().cloned()),
@@ -159,25 +160,7 @@ fn brought<'v>(object: &Object<'v>) -> Result<Vec<Field<'v>>, ApiError> {
     Ok(found)
 }
 
-/// What `tool_choice` makes of the tools.
-fn policy(
-    object: &Object<'_>,
-    tools: Vec<Value>,
-    left_out: &[String],
-) -> Result<ToolPolicy, ApiError> {
-    let Some(choice) = object.get("tool_choice") else {
-        return Ok(ToolPolicy::of(tools, ToolChoice::Auto));
-    };
-    match choice.value.as_str() {
-        Some("auto") => Ok(ToolPolicy::of(tools, ToolChoice::Auto)),
-        Some("none") => Ok(ToolPolicy::withheld(&tools)),
-        Some("required") if tools.is_empty() => Err(choice.error(needs_tools(left_out))),
-        Some("required") => Ok(ToolPolicy::of(tools, ToolChoice::Required)),
-        Some(_) => Err(choice.error("must be auto, none, required or a tool by its name")),
-        None => chosen(&choice.object()?, tools),
-    }
-}
-
+/// What a `tool_choice` that is an object makes of the tools.
 fn chosen(choice: &Object<'_>, tools: Vec<Value>) -> Result<ToolPolicy, ApiError> {
     if choice.require("type")?.string()? == "allowed_tools" {
         return allowed(choice, tools, named);

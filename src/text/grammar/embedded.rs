@@ -10,6 +10,7 @@ use serde_json::{Deserializer, Value};
 
 use super::JsonGrammar;
 use super::keywords::standard;
+use crate::past_unescaped;
 
 const MARK: &str = "%json";
 
@@ -65,28 +66,13 @@ fn skipped(text: &str) -> Option<usize> {
     let to_line_end = || text.find('\n').unwrap_or(text.len());
     match text.as_bytes() {
         [b'#', ..] | [b'/', b'/', ..] => Some(to_line_end()),
-        [b'"', ..] => closed(text, '"'),
-        [b'/', ..] => closed(text, '/'),
+        [quote @ (b'"' | b'/'), ..] => past_unescaped(text, |_, char| char == char::from(*quote)),
         [b'<', ..] => {
             let end = text[1..].find(|c: char| c.is_whitespace() || "<>".contains(c))?;
             text[1 + end..].starts_with('>').then_some(end + 2)
         }
         _ => None,
     }
-}
-
-/// Length up to the next `quote` that no backslash stands before.
-fn closed(text: &str, quote: char) -> Option<usize> {
-    let mut escaped = false;
-    for (at, char) in text.char_indices().skip(1) {
-        match char {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            char if char == quote => return Some(at + char.len_utf8()),
-            _ => {}
-        }
-    }
-    None
 }
 
 #[cfg(test)]

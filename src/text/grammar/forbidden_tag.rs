@@ -55,12 +55,6 @@ struct WithoutTag {
     matched: usize,
 }
 
-impl std::fmt::Debug for WithoutTag {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("WithoutTag")
-    }
-}
-
 impl Constraint for WithoutTag {
     fn next(&self) -> Next {
         Next::Free { stop: true }

@@ -47,12 +47,6 @@ pub struct Guide {
     stage: Stage,
 }
 
-impl std::fmt::Debug for Guide {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Guide")
-    }
-}
-
 impl Guide {
     pub fn new(compiled: Arc<Compiled>, scope: Scope) -> Guide {
         let stage = match scope.reasoning_close {

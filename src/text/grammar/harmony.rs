@@ -5,7 +5,6 @@
 //! behind `to=` in a header, and nowhere else: nobody but functions that there are is written to.
 //! Tokens hold a full stop and the start of a name, so that the names' space is the grammar's.
 
-use std::fmt;
 use std::sync::Arc;
 
 use engine::constraint::{Constraint, Mask, Next};
@@ -48,12 +47,6 @@ struct HarmonyGuide {
     marks: Marks,
     plan: Plan,
     stage: Stage,
-}
-
-impl fmt::Debug for HarmonyGuide {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HarmonyGuide")
-    }
 }
 
 impl Grammars {

@@ -4,36 +4,22 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use crate::tools::{REFERENCES_MAX, Root};
+use crate::tools::{REFERENCES_MAX, Root, Types};
 
 use super::OVERLAPPING;
 
-/// Keywords that say nothing of a value, or whose place is elsewhere.
+/// Keywords that say nothing of a value, or whose place is elsewhere, beside [`ANNOTATIONS`].
 const SILENT: &[&str] = &[
     "$anchor",
-    "$comment",
     "$defs",
     "$schema",
     "$vocabulary",
     "contentEncoding",
     "contentMediaType",
     "contentSchema",
-    "default",
     "definitions",
-    "deprecated",
-    "description",
     "discriminator",
-    "example",
-    "examples",
-    "externalDocs",
     "id",
-    "markdownDescription",
-    "readOnly",
-    "title",
-    "writeOnly",
-];
-const TYPES: &[&str] = &[
-    "array", "boolean", "integer", "null", "number", "object", "string",
 ];
 /// What names of extensions begin with.
 const EXTENSION: &str = "x-";
@@ -41,11 +27,7 @@ const EXTENSION: &str = "x-";
 /// Alternatives of `oneOf` that are compared with all others.
 const COMPARED_MAX: usize = 100;
 
-pub fn is_type(name: &str) -> bool {
-    TYPES.contains(&name)
-}
-
-/// Keywords of [`SILENT`] whose values are no schemas and lead nowhere.
+/// Keywords that say nothing of a value, and whose own values are no schemas and lead nowhere.
 const ANNOTATIONS: &[&str] = &[
     "$comment",
     "default",
@@ -128,10 +110,27 @@ fn allow_null(schema: &mut Map<String, Value>) {
     }
 }
 
+/// The items of a list, or what is none.
+pub fn each(value: &Value) -> &[Value] {
+    let items = value.as_array().map(Vec::as_slice);
+    items.unwrap_or(std::slice::from_ref(value))
+}
+
+/// A whole number that a keyword of a schema states; None where it is absent.
+///
+/// # Errors
+/// When it is another value.
+pub fn whole(schema: &Value, keyword: &str) -> Result<Option<u64>, String> {
+    match schema.get(keyword).map(|value| (value, value.as_u64())) {
+        Some((value, None)) => Err(format!("{keyword} must be a whole number, not {value}")),
+        Some((_, whole)) => Ok(whole),
+        None => Ok(None),
+    }
+}
+
 /// What is wrong with a `type` that names no types.
 pub fn unknown_type(names: &Value) -> Option<String> {
-    let listed = names.as_array().map(Vec::as_slice);
-    let names = listed.unwrap_or(std::slice::from_ref(names));
+    let names = each(names);
     let known = |name: &Value| name.as_str().is_some_and(is_type);
     match names.iter().find(|name| !known(name)) {
         Some(name) => Some(format!("the type {name} is not known")),
@@ -158,7 +157,8 @@ pub fn object_problem(schema: &Value, root: &Root<'_>) -> Option<String> {
 
 /// Whether a keyword says nothing of a value.
 pub fn is_silent(name: &str, value: &Value) -> bool {
-    SILENT.contains(&name) || name.starts_with(EXTENSION) || allows_all(name, value)
+    let silent = SILENT.contains(&name) || ANNOTATIONS.contains(&name);
+    silent || name.starts_with(EXTENSION) || allows_all(name, value)
 }
 
 /// Whether a keyword that would say something leaves every value.
@@ -250,29 +250,20 @@ pub fn fixed(schema: &Value) -> Result<Option<Vec<&Value>>, String> {
     };
     check_alone(schema, keyword)?;
     let fits = |value: &&Value| match &schema["type"] {
-        Value::String(name) => is_of(value, name),
-        Value::Array(names) => names
-            .iter()
-            .filter_map(Value::as_str)
-            .any(|name| is_of(value, name)),
+        names @ (Value::String(_) | Value::Array(_)) => is_of(value, names),
         _ => true,
     };
     Ok(Some(values.iter().filter(fits).collect()))
 }
 
-/// Whether a value is of the type `name`.
-pub fn is_of(value: &Value, name: &str) -> bool {
-    match value {
-        Value::Null => name == "null",
-        Value::Bool(_) => name == "boolean",
-        Value::Number(number) => {
-            let whole = || number.as_f64().is_some_and(|number| number.fract() == 0.0);
-            name == "number" || (name == "integer" && whole())
-        }
-        Value::String(_) => name == "string",
-        Value::Array(_) => name == "array",
-        Value::Object(_) => name == "object",
-    }
+/// Whether `name` is that of a type.
+pub fn is_type(name: &str) -> bool {
+    Types::of_name(name).is_some()
+}
+
+/// Whether a value is of a type that `names`, the value of a `type`, has.
+pub fn is_of(value: &Value, names: &Value) -> bool {
+    Types::named(names).is_some_and(|types| types.has(Types::of(value)))
 }
 
 /// The schemas of `anyOf`, or of a `oneOf` of which no value fits two; None where there is neither.

@@ -6,6 +6,7 @@ use llguidance::api::ParserLimits;
 use serde_json::Value;
 
 use super::{Grammar, GrammarError, reference_cost};
+use crate::past_unescaped;
 use step::DEEP_STACKS_BYTES;
 
 /// What compiling takes at most on one core of today; the other limits are set so that it holds.
@@ -296,16 +297,8 @@ fn repetitions(pattern: &str) -> Repetitions {
 fn class(text: &str) -> usize {
     // A bracket at its head is one of the characters.
     let head = 1 + usize::from(text[1..].starts_with('^'));
-    let mut escaped = false;
-    for (at, char) in text.char_indices().skip(1) {
-        match char {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            ']' if at > head => return at + 1,
-            _ => {}
-        }
-    }
-    text.len()
+    let end = past_unescaped(text, |at, char| at > head && char == ']');
+    end.unwrap_or(text.len())
 }
 
 /// Length of what opens a group, with its flags or its name.
@@ -365,16 +358,8 @@ fn lark_repetitions(text: &str) -> Repetitions {
 /// Length of a string or an expression, with what closes it.
 fn literal(text: &str) -> usize {
     let quote = text.chars().next();
-    let mut escaped = false;
-    for (at, char) in text.char_indices().skip(1) {
-        match char {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            _ if Some(char) == quote || char == '\n' => return at + char.len_utf8(),
-            _ => {}
-        }
-    }
-    text.len()
+    let end = past_unescaped(text, |_, char| Some(char) == quote || char == '\n');
+    end.unwrap_or(text.len())
 }
 
 /// The upper bound of `~ m` or `~ m..n`, behind the tilde; 1 where it is a complement.

@@ -47,7 +47,7 @@ use self::calls::CallSchema;
 use self::forbidden_tag::ForbiddenTag;
 use self::guide::Guide;
 pub use self::guide::Scope;
-pub use self::keywords::standard;
+pub use self::keywords::{each, standard};
 use self::plain::Part;
 use self::vocabulary::Vocabulary;
 use self::watch::Watch;
@@ -176,12 +176,6 @@ pub struct Grammars {
     cache: Mutex<VecDeque<(Key, Arc<Compiled>)>>,
     /// What keeps replies from opening calls; made when the first one asks.
     forbidden: OnceLock<Arc<ForbiddenTag>>,
-}
-
-impl fmt::Debug for Grammars {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Grammars")
-    }
 }
 
 impl Grammars {

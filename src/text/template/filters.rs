@@ -37,7 +37,7 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     environment.add_filter("length", length);
     environment.add_filter("count", length);
     environment.add_filter("title", |value: &Value| {
-        Ok::<_, Error>(title(&text(value)?))
+        Ok::<_, Error>(python::title(&text(value)?, begins_word))
     });
     environment.add_test("iterable", |value: &Value| {
         !value.is_none() && value.try_iter().is_ok()
@@ -89,18 +89,9 @@ fn length(value: &Value) -> Result<usize, Error> {
     }
 }
 
-/// Upper case where a word begins, lower case behind it.
-fn title(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut begins = true;
-    for c in text.chars() {
-        match begins {
-            true => out.extend(c.to_uppercase()),
-            false => out.extend(c.to_lowercase()),
-        }
-        begins = python::is_blank(c) || "-({[<".contains(c);
-    }
-    out
+/// Whether a word begins behind `c`.
+fn begins_word(c: char) -> bool {
+    python::is_blank(c) || "-({[<".contains(c)
 }
 
 /// `soft_str(value).strip(chars)`.

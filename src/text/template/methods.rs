@@ -5,7 +5,7 @@ use minijinja::value::{Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::python::{is_blank, lines};
+use super::python::{is_blank, lines, title};
 use super::{refused, too_large};
 
 /// Calls `name` of `value`; those that are not here are the library's.
@@ -71,7 +71,7 @@ fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Erro
                 .ok_or_else(|| refused("substring not found"))?;
             Value::from(text[..at].chars().count())
         }
-        "title" => Value::from(title(text)),
+        "title" => Value::from(title(text, |c| !c.is_alphabetic())),
         "casefold" => Value::from(text.to_lowercase()),
         "swapcase" => text
             .chars()
@@ -181,20 +181,6 @@ fn partition(text: &str, args: &[Value], at: Option<usize>, last: bool) -> Resul
         None => [text, "", ""],
     };
     Ok(Value::from(Tuple::from(parts.map(Value::from))))
-}
-
-/// Upper case behind what is no letter, lower case behind a letter.
-fn title(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut inside = false;
-    for c in text.chars() {
-        match inside {
-            true => out.extend(c.to_lowercase()),
-            false => out.extend(c.to_uppercase()),
-        }
-        inside = c.is_alphabetic();
-    }
-    out
 }
 
 /// What `text` lacks of the width that is asked for.

@@ -312,6 +312,21 @@ pub(super) fn is_blank(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
+/// Upper case where a word begins, lower case behind it; `begins` tells of a character whether a
+/// word begins behind it.
+pub(super) fn title(text: &str, begins: impl Fn(char) -> bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut upper = true;
+    for c in text.chars() {
+        match upper {
+            true => out.extend(c.to_uppercase()),
+            false => out.extend(c.to_lowercase()),
+        }
+        upper = begins(c);
+    }
+    out
+}
+
 /// Python's `str.splitlines`; `keep` keeps the ends of lines.
 pub(super) fn lines(text: &str, keep: bool) -> Vec<&str> {
     const ENDS: [char; 10] = [

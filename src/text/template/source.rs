@@ -10,6 +10,7 @@
 //! - loops know how long a text is that they run over.
 
 use super::filters::{SIZED, STRING};
+use crate::past_unescaped;
 
 /// The source to compile. What is no template is left for the compiler to refuse.
 pub(super) fn rewritten(source: &str) -> String {
@@ -142,16 +143,7 @@ fn tokens<'a>(text: &'a str, end: &str) -> Option<(Vec<Token<'a>>, usize)> {
 /// Bytes of the string literal that `text` begins with.
 fn string_length(text: &str) -> Option<usize> {
     let quote = text.chars().next()?;
-    let mut escaped = false;
-    for (at, c) in text.char_indices().skip(1) {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            c if c == quote => return Some(at + 1),
-            _ => {}
-        }
-    }
-    None
+    past_unescaped(text, |_, c| c == quote)
 }
 
 /// A change of a tag: `text` in place of the bytes of a range.

@@ -582,7 +582,8 @@ fn close(held: &mut String, tag: &str) -> Step {
     Step::Closed
 }
 
-fn newlines_at_end(text: &str) -> usize {
+/// Newlines at the end of a text that belong to the tag behind it rather than to the text.
+pub fn newlines_at_end(text: &str) -> usize {
     text.bytes()
         .rev()
         .take(BLANK_BYTES_MAX)

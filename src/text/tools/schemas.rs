@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use serde_json::{Number, Value};
 
 use crate::grammar::calls::without_annotations;
+use crate::grammar::each;
 
 use super::members::Members;
 use super::{is_json, quoted};
@@ -68,165 +69,130 @@ impl ToolSchemas {
 
 /// JSON types that an argument may have; none set means that the schema does not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Types {
-    string: bool,
-    /// Numbers that are not whole.
-    fraction: bool,
-    integer: bool,
-    boolean: bool,
-    null: bool,
-    array: bool,
-    object: bool,
-}
+pub struct Types(u8);
 
 impl Types {
+    const STRING: Types = Types(1);
+    /// Numbers that are not whole.
+    const FRACTION: Types = Types(1 << 1);
+    const INTEGER: Types = Types(1 << 2);
+    const BOOLEAN: Types = Types(1 << 3);
+    const NULL: Types = Types(1 << 4);
+    const ARRAY: Types = Types(1 << 5);
+    const OBJECT: Types = Types(1 << 6);
+    const NUMBER: Types = Types::FRACTION.or(Types::INTEGER);
+    /// What is read as text and as nothing else.
+    pub const TEXT: Types = Types::STRING;
+    /// Lists and objects.
+    pub const CONTAINERS: Types = Types::ARRAY.or(Types::OBJECT);
+
+    /// By their names in `type`.
+    const NAMED: [(&str, Types); 7] = [
+        ("string", Types::STRING),
+        ("boolean", Types::BOOLEAN),
+        ("null", Types::NULL),
+        ("array", Types::ARRAY),
+        ("object", Types::OBJECT),
+        ("number", Types::NUMBER),
+        ("integer", Types::INTEGER),
+    ];
+
     /// Whether a value is read as text rather than as JSON.
     pub fn is_text(self) -> bool {
-        self.string || self.unsaid()
+        self.has_text() || self.unsaid()
     }
-
-    /// What is read as text and as nothing else.
-    pub const TEXT: Types = Types {
-        string: true,
-        fraction: false,
-        integer: false,
-        boolean: false,
-        null: false,
-        array: false,
-        object: false,
-    };
-
-    /// Lists and objects.
-    pub const CONTAINERS: Types = Types {
-        string: false,
-        fraction: false,
-        integer: false,
-        boolean: false,
-        null: false,
-        array: true,
-        object: true,
-    };
 
     /// The type of a value.
     pub fn of(value: &Value) -> Types {
-        let mut types = Types::default();
-        types.add_type_of(value);
-        types
+        match value {
+            Value::Null => Types::NULL,
+            Value::Bool(_) => Types::BOOLEAN,
+            Value::Number(number) if is_whole(number) => Types::INTEGER,
+            Value::Number(_) => Types::FRACTION,
+            Value::String(_) => Types::STRING,
+            Value::Array(_) => Types::ARRAY,
+            Value::Object(_) => Types::OBJECT,
+        }
+    }
+
+    /// Whether one of `others` is among them.
+    pub fn has(self, others: Types) -> bool {
+        !self.and(others).unsaid()
     }
 
     /// Whether no value is of both; one that is not said may be of any.
     pub fn excludes(self, other: Types) -> bool {
-        !self.unsaid() && !other.unsaid() && self.and(other).unsaid()
+        !self.unsaid() && !other.unsaid() && !self.has(other)
     }
 
     /// Whether the value can only be null.
     pub fn is_null(self) -> bool {
-        self.null && self.without_null().unsaid()
-    }
-
-    fn without_null(self) -> Types {
-        Types {
-            null: false,
-            ..self
-        }
+        self == Types::NULL
     }
 
     /// The types but that of text.
     pub fn without_text(self) -> Types {
-        Types {
-            string: false,
-            ..self
-        }
+        self.without(Types::STRING)
     }
 
     /// The types that `self` has and `other` has not.
     pub fn without(self, other: Types) -> Types {
-        Types {
-            string: self.string && !other.string,
-            fraction: self.fraction && !other.fraction,
-            integer: self.integer && !other.integer,
-            boolean: self.boolean && !other.boolean,
-            null: self.null && !other.null,
-            array: self.array && !other.array,
-            object: self.object && !other.object,
-        }
+        Types(self.0 & !other.0)
     }
 
     /// Whether text is among the types by name.
     pub fn has_text(self) -> bool {
-        self.string
+        self.has(Types::STRING)
     }
 
     /// Numbers, booleans and null.
     pub fn scalars(self) -> Types {
-        Types {
-            string: false,
-            array: false,
-            object: false,
-            ..self
-        }
+        self.without(Types::STRING).without(Types::CONTAINERS)
     }
 
     /// The types as `type` lists them.
     pub fn names(self) -> Vec<&'static str> {
-        let numbers = match (self.fraction, self.integer) {
-            (true, _) => Some("number"),
-            (false, true) => Some("integer"),
-            (false, false) => None,
+        let has = |types| match types {
+            Types::NUMBER => self.has(Types::FRACTION),
+            Types::INTEGER => self.and(Types::NUMBER) == Types::INTEGER,
+            types => self.has(types),
         };
-        let others = [
-            (self.string, "string"),
-            (self.boolean, "boolean"),
-            (self.null, "null"),
-            (self.array, "array"),
-            (self.object, "object"),
-        ];
-        let others = others.into_iter().filter(|(is, _)| *is);
-        others.map(|(_, name)| name).chain(numbers).collect()
+        let names = Types::NAMED.iter().filter(|(_, types)| has(*types));
+        names.map(|(name, _)| *name).collect()
     }
 
     /// An expression of the texts that a reader of text and of these types does not read as text,
     /// or that begin like those; None where it reads all as text.
     pub fn lookalikes(self) -> Option<String> {
-        let begins = [
-            (self.array, r"\["),
-            (self.object, r"\{"),
-            (self.fraction || self.integer, "[0-9-]"),
+        let texts = [
+            (Types::ARRAY, r"\[(?s:.*)"),
+            (Types::OBJECT, r"\{(?s:.*)"),
+            (Types::NUMBER, "[0-9-](?s:.*)"),
+            (Types::BOOLEAN, r"(?:true|false)\s*"),
+            (Types::NULL, r"(?i:null|none)\s*"),
         ];
-        let begins = begins.into_iter().filter(|(is, _)| *is);
-        let mut texts: Vec<String> = begins.map(|(_, sign)| format!("{sign}(?s:.*)")).collect();
-        if self.boolean {
-            texts.push(r"(?:true|false)\s*".to_string());
-        }
-        if self.null {
-            texts.push(r"(?i:null|none)\s*".to_string());
-        }
+        let texts = texts.iter().filter(|(types, _)| self.has(*types));
+        let texts: Vec<&str> = texts.map(|(_, text)| *text).collect();
         (!texts.is_empty()).then(|| format!(r"\s*(?:{})", texts.join("|")))
     }
 
     /// The types that `type` names; None where it does not say.
-    fn named(names: &Value) -> Option<Types> {
-        let mut types = Types::default();
-        match names {
-            Value::String(name) => types.add_name(name),
-            Value::Array(names) => names
-                .iter()
-                .filter_map(Value::as_str)
-                .for_each(|name| types.add_name(name)),
-            _ => {}
-        }
-        types.said()
+    pub fn named(names: &Value) -> Option<Types> {
+        let names = each(names).iter().filter_map(Value::as_str);
+        names.filter_map(Types::of_name).reduce(Types::or)
+    }
+
+    /// The types of one name; None where there is no such.
+    pub fn of_name(name: &str) -> Option<Types> {
+        let named = Types::NAMED.iter().find(|(known, _)| *known == name);
+        named.map(|(_, types)| *types)
     }
 
     /// The types of the values that `const` and `enum` list; None where they do not.
     fn listed(schema: &Value) -> Option<Types> {
-        let mut types = Types::default();
         let fixed = schema.get("const").into_iter();
         let listed = schema["enum"].as_array().into_iter().flatten();
-        fixed
-            .chain(listed)
-            .for_each(|value| types.add_type_of(value));
-        types.said()
+        fixed.chain(listed).map(Types::of).reduce(Types::or)
     }
 
     pub(super) fn said(self) -> Option<Types> {
@@ -234,54 +200,13 @@ impl Types {
     }
 
     /// The types of either.
-    pub fn or(self, other: Types) -> Types {
-        Types {
-            string: self.string || other.string,
-            fraction: self.fraction || other.fraction,
-            integer: self.integer || other.integer,
-            boolean: self.boolean || other.boolean,
-            null: self.null || other.null,
-            array: self.array || other.array,
-            object: self.object || other.object,
-        }
+    pub const fn or(self, other: Types) -> Types {
+        Types(self.0 | other.0)
     }
 
     /// The types of both.
     pub fn and(self, other: Types) -> Types {
-        Types {
-            string: self.string && other.string,
-            fraction: self.fraction && other.fraction,
-            integer: self.integer && other.integer,
-            boolean: self.boolean && other.boolean,
-            null: self.null && other.null,
-            array: self.array && other.array,
-            object: self.object && other.object,
-        }
-    }
-
-    fn add_name(&mut self, name: &str) {
-        match name {
-            "string" => self.string = true,
-            "number" => (self.fraction, self.integer) = (true, true),
-            "integer" => self.integer = true,
-            "boolean" => self.boolean = true,
-            "null" => self.null = true,
-            "array" => self.array = true,
-            "object" => self.object = true,
-            _ => {}
-        }
-    }
-
-    fn add_type_of(&mut self, value: &Value) {
-        match value {
-            Value::Null => self.null = true,
-            Value::Bool(_) => self.boolean = true,
-            Value::Number(number) if is_whole(number) => self.integer = true,
-            Value::Number(_) => self.fraction = true,
-            Value::String(_) => self.string = true,
-            Value::Array(_) => self.array = true,
-            Value::Object(_) => self.object = true,
-        }
+        Types(self.0 & other.0)
     }
 
     /// Whether the schema does not say.
@@ -291,7 +216,7 @@ impl Types {
 
     /// Whether a value that begins with `start` is a string whatever follows.
     pub fn surely_string(self, start: &str) -> bool {
-        if !self.string {
+        if !self.has(Types::STRING) {
             return false;
         }
         let text = start.trim_start();
@@ -299,13 +224,13 @@ impl Types {
         let begins = |name: &str, text: &str| name.starts_with(text.trim_end());
         let other = match text.chars().next() {
             None => !self.without_text().unsaid(),
-            Some('[') => self.array,
-            Some('{') => self.object,
-            Some('-' | '0'..='9') => self.fraction || self.integer,
+            Some('[') => self.has(Types::ARRAY),
+            Some('{') => self.has(Types::OBJECT),
+            Some('-' | '0'..='9') => self.has(Types::NUMBER),
             Some(_) => false,
         };
-        let null = self.null && (begins("null", &lower) || begins("none", &lower));
-        let boolean = self.boolean && (begins("true", text) || begins("false", text));
+        let null = self.has(Types::NULL) && (begins("null", &lower) || begins("none", &lower));
+        let boolean = self.has(Types::BOOLEAN) && (begins("true", text) || begins("false", text));
         !(other || null || boolean)
     }
 
@@ -314,16 +239,18 @@ impl Types {
     pub fn to_json(self, text: &str) -> String {
         let trimmed = text.trim();
         let lower = trimmed.to_ascii_lowercase();
-        if self.null && (lower == "null" || lower == "none") {
+        if self.has(Types::NULL) && (lower == "null" || lower == "none") {
             return "null".to_string();
         }
         let is_boolean = |text: &str| text == "true" || text == "false";
-        if self.boolean && (is_boolean(trimmed) || (!self.string && is_boolean(&lower))) {
+        if self.has(Types::BOOLEAN)
+            && (is_boolean(trimmed) || (!self.has(Types::STRING) && is_boolean(&lower)))
+        {
             return lower;
         }
         let wanted = match trimmed.as_bytes().first() {
-            Some(b'[') => self.array || self.unsaid(),
-            Some(b'{') => self.object || self.unsaid(),
+            Some(b'[') => self.has(Types::ARRAY) || self.unsaid(),
+            Some(b'{') => self.has(Types::OBJECT) || self.unsaid(),
             Some(b'-' | b'0'..=b'9') => self.takes_number(trimmed),
             _ => false,
         };
@@ -337,10 +264,10 @@ impl Types {
     /// told as it is where there is no text to take it for.
     fn takes_number(self, text: &str) -> bool {
         let whole = || serde_json::from_str(text).is_ok_and(|number| is_whole(&number));
-        match (self.fraction, self.integer) {
-            (true, true) => true,
-            (false, false) => false,
-            (fraction, _) => !self.string || fraction != whole(),
+        match [Types::FRACTION, Types::INTEGER].map(|of| self.has(of)) {
+            [true, true] => true,
+            [false, false] => false,
+            [fraction, _] => !self.has(Types::STRING) || fraction != whole(),
         }
     }
 }
@@ -429,9 +356,9 @@ impl<'v> Root<'v> {
         let first = said.next()?;
         // Where nothing fits all, the first of them is as good as any.
         let types = said.fold(first, |types, more| types.and(more).said().unwrap_or(types));
-        Some(Types {
-            null: types.null || schema["nullable"] == true,
-            ..types
+        Some(match schema["nullable"] == true {
+            true => types.or(Types::NULL),
+            false => types,
         })
     }
 }

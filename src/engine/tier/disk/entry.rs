@@ -6,8 +6,6 @@
 //! can neither find nor read nor make any of them. What was cut, exchanged or changed by a bit does
 //! not open, wherever the change is: the tags depend on the rest of the header.
 
-use std::fmt;
-
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use sha2::{Digest, Sha256};
@@ -38,12 +36,6 @@ pub const PAGES_MAX: usize = 1 << 20;
 /// Secret of a domain.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret")
-    }
-}
 
 impl Secret {
     pub fn of(domain: u128) -> Secret {

@@ -17,12 +17,13 @@ use std::io;
 use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use self::entry::{Bond, Header, Identity, Name, Secret, Tag};
 use self::index::{DAY, Index, Place};
 use self::store::{Folder, Storage};
 use crate::prefix::{Gone, Kind, Owner};
+use host::calendar::seconds;
 use host::log;
 use host::pool::Pool;
 use step::transfer::{PIECE_ALIGN, PieceBytes, Sum, sum};
@@ -75,12 +76,6 @@ impl Options {
             bytes,
             bytes_a_day,
         }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Options({})", self.name)
     }
 }
 
@@ -179,12 +174,6 @@ pub struct Disk {
     answered: Duration,
     slow: usize,
     traffic: Traffic,
-}
-
-impl fmt::Debug for Disk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Disk({})", self.name)
-    }
 }
 
 impl Disk {
@@ -530,12 +519,6 @@ impl Disk {
         self.index = Index::new(0, self.pieces);
         Some(Event::Off)
     }
-}
-
-/// Seconds since 1970.
-fn seconds() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }
 
 /// A piece, opened.

@@ -147,14 +147,8 @@ fn obeys(value: &Value, name: &str, said: &Value, expressions: &mut Expressions)
     let container = value.is_array() || value.is_object();
     Some(match (name, value) {
         ("type", _) => {
-            let names = said
-                .as_array()
-                .map_or(std::slice::from_ref(said), Vec::as_slice);
             unknown_type(said).is_none().then_some(())?;
-            names
-                .iter()
-                .filter_map(Value::as_str)
-                .any(|name| is_of(value, name))
+            is_of(value, said)
         }
         ("const", _) => spelt(said) == spelt(value),
         ("enum", _) => said

@@ -247,11 +247,7 @@ impl<'v> Values<'_, 'v> {
     fn list(&mut self, place: &str, schema: &'v Value, depth: usize) -> Result<String, Stop> {
         let items = schema.get("items").unwrap_or(&ANY);
         let item = self.value(&inside(place, "items"), items, depth + 1)?;
-        let bound = |name: &str| match schema.get(name).map(|value| (value, value.as_u64())) {
-            Some((value, None)) => Err(format!("{name} must be a whole number, not {value}")),
-            Some((_, bound)) => Ok(bound),
-            None => Ok(None),
-        };
+        let bound = |name| keywords::whole(schema, name);
         let (least, most) = (bound("minItems")?.unwrap_or(0), bound("maxItems")?);
         if least.max(most.unwrap_or(0)) > ITEMS_MAX {
             return Err(format!("more than {ITEMS_MAX} items are not enforced").into());

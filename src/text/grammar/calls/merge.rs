@@ -185,10 +185,8 @@ fn lifted(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
 /// Schema whose keywords bind values of its types alone: an alternative for each of several types,
 /// of which one is bound.
 fn by_types(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
-    let names = schema.get("type")?;
-    let listed = names.as_array().map(Vec::as_slice);
-    let names = listed.unwrap_or(std::slice::from_ref(names));
-    let names: Option<Vec<&str>> = names.iter().map(Value::as_str).collect();
+    let names = keywords::each(schema.get("type")?).iter();
+    let names: Option<Vec<&str>> = names.map(Value::as_str).collect();
     let bound = told(schema).any(|(name, _)| name != "type");
     let listed = ["const", "enum"]
         .iter()
@@ -285,11 +283,11 @@ fn add_values(one: &mut Map<String, Value>, keyword: &str, value: &Value) -> Opt
 }
 
 fn types_of_both(one: &Value, other: &Value) -> Option<Value> {
-    let [one, other] = [one, other].map(|names| match names {
-        Value::Array(names) => names.iter().map(Value::as_str).collect(),
-        name => name.as_str().map(|name| vec![name]),
-    });
-    let (one, other) = (one?, other?);
+    let names = |names| {
+        let names = keywords::each(names).iter().map(Value::as_str);
+        names.collect::<Option<Vec<&str>>>()
+    };
+    let (one, other) = (names(one)?, names(other)?);
     let fits =
         |name: &&str| other.contains(name) || (*name == "integer" && other.contains(&"number"));
     let mut both: Vec<&str> = one.iter().copied().filter(fits).collect();

@@ -318,11 +318,7 @@ fn searched(pattern: &str) -> Result<String, String> {
 
 /// Texts of the length that a schema asks for, if it does.
 fn length(schema: &Value) -> Result<Option<String>, String> {
-    let bound = |name: &str| match schema.get(name).map(|value| (value, value.as_u64())) {
-        Some((value, None)) => Err(format!("{name} must be a whole number, not {value}")),
-        Some((_, bound)) => Ok(bound),
-        None => Ok(None),
-    };
+    let bound = |name| keywords::whole(schema, name);
     let (least, most) = (bound("minLength")?.unwrap_or(0), bound("maxLength")?);
     if least == 0 && most.is_none() {
         return Ok(None);
