@@ -30,7 +30,7 @@ pub struct Scratch<T> {
 impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
     type Scratch = Scratch<B::Tensor>;
 
-    const WIDTHS: &'static [usize] = &[A::QUERIES, A::KEYS, A::KEYS];
+    const WIDTHS: &'static [usize] = &[A::QUERIES, A::KEYS, A::VALUES];
     const MIXED: usize = A::MIXED;
     const PAGE_BYTES: usize = <B as Attend<A>>::PAGE_BYTES;
     const PAGES: PageGroup = A::PAGES;
@@ -60,7 +60,7 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
         Ok(Scratch {
             q: ops.tensor(rows, A::QUERIES)?,
             k: ops.tensor(rows, A::KEYS)?,
-            v: ops.tensor(rows, A::KEYS)?,
+            v: ops.tensor(rows, A::VALUES)?,
         })
     }
 
@@ -76,12 +76,13 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
         let Scratch { q, k, v } = own;
         let mut projections = [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)];
         ops.norm_linear(residual, &norms.before, x, false, &mut projections);
-        let of_heads = self.norms.as_ref().map(|norms| norms.each_ref());
+        let norms_of_heads = self.norms.as_ref();
+        let of_heads = [0, 1].map(|at| norms_of_heads.map(|norms| &norms[at]));
         let sinks = self.sinks.as_ref();
         let input = Qkv {
             q,
             k,
-            v,
+            v: Some(v),
             norms: of_heads,
             sinks,
         };
