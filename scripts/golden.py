@@ -58,7 +58,25 @@ def read(folder):
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
             tensors |= {name: file.get_tensor(name) for name in file.keys()}
-    return tensors
+    return renamed(tensors)
+
+
+# Names of Mistral's own code, and those of modules of transformers, each replaced in turn.
+OWN = (("tok_embeddings", "model.embed_tokens"), ("output", "lm_head"), ("layers", "model.layers"),
+       ("attention_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm"), ("attention", "self_attn"),
+       ("wq_a", "q_a_proj"), ("q_a_norm", "q_a_layernorm"), ("wq_b", "q_b_proj"), ("wkv_b", "kv_b_proj"),
+       ("wkv_a_with_mqa", "kv_a_proj_with_mqa"), ("kv_a_norm", "kv_a_layernorm"), ("wo", "o_proj"),
+       ("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj"), ("feed_forward", "mlp"), ("gate", "mlp.gate"),
+       ("experts", "mlp.experts"), ("shared_experts", "mlp.shared_experts"))
+
+
+def renamed(tensors):
+    """Tensors by names of modules, where they have those of Mistral's own code."""
+    if "tok_embeddings.weight" not in tensors:
+        return tensors
+    names = dict(OWN)
+    named = lambda name: ".".join(names.get(part, part) for part in name.split("."))
+    return {"model.norm.weight" if name == "norm.weight" else named(name): t for name, t in tensors.items()}
 
 
 def unpack(codes):
@@ -192,7 +210,10 @@ def frequencies(rotary, facts, rounded):
     if facts["rope_type"] == "yarn":
         wavelength = lambda turns: facts["original_max_position_embeddings"] / (turns * 2 * math.pi)
         pair = lambda turns: pairs * math.log(wavelength(turns)) / math.log(facts["rope_theta"])
-        low, high = max(pair(facts["beta_fast"]), 0), min(pair(facts["beta_slow"]), 2 * pairs - 1)
+        low, high = pair(facts["beta_fast"]), pair(facts["beta_slow"])
+        if facts.get("truncate", True):
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * pairs - 1)
         slowed = ((torch.arange(pairs, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
         exact = exact * (slowed / facts["factor"] + 1 - slowed)
     if facts["rope_type"] == "proportional":

@@ -113,6 +113,37 @@ class Checkpoint:
         self.tensors[f"{name}.gate_up_proj"] = self.normal(e, 2 * i, h, scale=2 / math.sqrt(h)).bfloat16()
         self.tensors[f"{name}.down_proj"] = self.normal(e, h, i, scale=1.5 / math.sqrt(i)).bfloat16()
 
+    def latent(self, name):
+        m, turned = self.m, self.m["rotary"]
+        self.matrix(f"{name}.wq_a", m["query_rank"], m["hidden"], gain=1.5)
+        self.norm(f"{name}.q_a_norm.weight", m["query_rank"])
+        self.matrix(f"{name}.wq_b", m["heads"] * (m["nope"] + turned), m["query_rank"], gain=1.5)
+        self.matrix(f"{name}.wkv_a_with_mqa", m["rank"] + turned, m["hidden"], gain=1.5)
+        self.norm(f"{name}.kv_a_norm.weight", m["rank"])
+        self.matrix(f"{name}.wkv_b", m["heads"] * (m["nope"] + m["value"]), m["rank"], gain=1.5)
+        self.matrix(f"{name}.wo", m["hidden"], m["heads"] * m["value"], gain=1.5)
+
+    def latent_layer(self, name, dense):
+        m, own = self.m, ("w1", "w3", "w2")
+        self.norm(f"{name}.attention_norm.weight", m["hidden"])
+        self.norm(f"{name}.ffn_norm.weight", m["hidden"])
+        self.latent(f"{name}.attention")
+        if dense:
+            return self.swiglu(f"{name}.feed_forward", m["dense_inner"], "mlp", own)
+        self.matrix(f"{name}.gate", m["experts"], m["hidden"], gain=2.0)
+        for e in range(m["experts"]):
+            self.swiglu(f"{name}.experts.{e}", m["inner"], "experts", own)
+        self.swiglu(f"{name}.shared_experts", m["inner"], "shared_expert", own)
+
+    def latent_model(self):
+        m = self.m
+        self.tensors["tok_embeddings.weight"] = self.normal(m["vocab"], m["hidden"], scale=0.15).bfloat16()
+        for i in range(m["layers"]):
+            self.latent_layer(f"layers.{i}", i < m["dense"])
+        self.norm("norm.weight", m["hidden"])
+        self.matrix("output", m["vocab"], m["hidden"], gain=1.2)
+        return self.tensors
+
     def attention(self, name, group, m):
         """Of the heads that `m` states."""
         q, kv, hidden = m["heads"] * m["head_dim"], m["kv_heads"] * m["head_dim"], self.m["hidden"]
@@ -251,6 +282,8 @@ class Checkpoint:
         m = self.m
         if self.family.mamba:
             return self.nemotron()
+        if self.family.latent:
+            return self.latent_model()
         prefix = m["prefix"]
         self.tensors[f"{prefix}embed_tokens.weight"] = self.normal(m["vocab"], m["hidden"], scale=0.15).bfloat16()
         for i in range(m["layers"]):
@@ -309,6 +342,8 @@ def recurrence(m):
 def feed_forward(m):
     family = FAMILIES[m["family"]]
     words = {family.inner: m["inner"]}
+    if family.latent:
+        words |= {"first_k_dense_replace": m["dense"], "intermediate_size": m["dense_inner"] if m["dense"] else m["inner"]}
     if family.shared:
         words |= {"shared_expert_intermediate_size": m["shared"]}
     if family.router:
@@ -326,6 +361,9 @@ def order(m):
 
 def heads(m):
     """Heads of each kind of layer, in the words of Gemma 4 where there are two."""
+    if FAMILIES[m["family"]].latent:
+        return {"num_key_value_heads": m["heads"], "q_lora_rank": m["query_rank"], "kv_lora_rank": m["rank"],
+                "qk_rope_head_dim": m["rotary"], "qk_nope_head_dim": m["nope"], "v_head_dim": m["value"]}
     words = lambda its: {"num_key_value_heads": its["kv_heads"], "head_dim": its["head_dim"]}
     if FAMILIES[m["family"]].windowed:
         return words(m) | {"sliding_window": m["window"], **order(m)}
@@ -362,6 +400,18 @@ YARN = dict(factor="factor", beta_fast="beta_fast", beta_slow="beta_slow",
             original_max_position="original_max_position_embeddings")
 
 
+def latents(m):
+    """The manifest's tables of attention over latents."""
+    kept = dict(heads=m["heads"], kv_heads=1, head_dim=m["rank"] + m["rotary"], rotary_dim=m["rotary"],
+                rope_theta=float(m["theta"]))
+    rope = m["rope"]
+    scores = {"mscale_all_dim": rope["mscale_all_dim"]} if "mscale_all_dim" in rope else {}
+    yarn = {key: rope[word] for key, word in YARN.items()} | dict(truncate=True, attention_factor=1.0) | scores
+    latent = dict(query_rank=m["query_rank"], nope_dim=m["nope"], value_dim=m["value"],
+                  temperature_beta=rope["llama_4_scaling_beta"])
+    return [("attention", kept), ("attention.yarn", yarn), ("latent", latent)]
+
+
 def toml(value):
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{k} = {toml(v)}" for k, v in value.items()) + " }"
@@ -388,6 +438,9 @@ def format_rules(m):
     if m["beside"]:
         router = {"match": ["model.embed_tokens", "*.router.proj"], "as": "bf16"}
         return [router, {"match": "*", "as": formats.pop()}]
+    if FAMILIES[m["family"]].latent:
+        names = ["tok_embeddings", "output", "*.attention.*", "*.gate"]
+        return [{"match": names, "as": "bf16"}, {"match": "*", "as": formats.pop()}]
     if "mamba" in m["formats"]:
         names = ["backbone.embeddings", "lm_head", "*.q_proj", "*.k_proj", "*.v_proj", "*.o_proj", "*.mixer.gate"]
         return [{"match": names, "as": "bf16"}, {"match": "*", "as": formats.pop()}]
@@ -413,6 +466,12 @@ def blocks(m):
     layers = dict(count=m["layers"]) | (dict(period=m["period"]) if family.gdn or slides or family.mamba else {})
     layers |= dict(feed_forward=m["parts"]) if family.mamba else {}
     layers |= dict(feed_forward=["both"]) if m["beside"] else {}
+    if family.latent:
+        parts = dict(feed_forward=["mlp"] * m["dense"] + ["moe"] * (m["layers"] - m["dense"])) if m["dense"] else {}
+        mlp = [("mlp", dict(intermediate=m["dense_inner"]))] if m["dense"] else []
+        return [("layers", layers | parts), *latents(m), *mlp,
+                ("moe", dict(experts=m["experts"], experts_per_token=m["top"], intermediate=m["inner"],
+                             shared_intermediate=m["inner"]))]
     window = {"window": m["window"]} if family.windowed else {}
     tables = [("layers", layers), ("attention", attention(m, **window))]
     if family.slides:

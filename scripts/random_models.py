@@ -24,6 +24,7 @@ class Family:
     router: str = ""  # the layer's mixture of experts; without one it has an MLP
     expert: tuple = ("gate_proj", "up_proj", "down_proj")
     shared: bool = False  # and a shared expert with a gate
+    latent: bool = False  # attention is over latents; tensors have names of the publisher's own code
     mamba: bool = False  # layers are Mamba-2, attention or experts of two matrices, with Nemotron's names
     counts: str = "num_experts"
     inner: str = "moe_intermediate_size"
@@ -46,6 +47,9 @@ FAMILIES = {
                              ("quantization_config", {"quant_method": "mxfp4"}))),
     "nemotron_h": Family("NemotronHForCausalLM", "nemotron_h", mamba=True, router="mixer", counts="n_routed_experts",
                          words=(("mlp_hidden_act", "relu2"), ("norm_topk_prob", True), ("time_step_min", 0.0))),
+    "mistral4": Family("Mistral4ForCausalLM", "mistral4", latent=True, router="mlp", counts="n_routed_experts",
+                       words=(("n_shared_experts", 1), ("norm_topk_prob", True), ("routed_scaling_factor", 1.0),
+                              ("n_group", 1), ("topk_group", 1), ("rope_interleave", True))),
     "qwen3_moe": Family("Qwen3MoeForCausalLM", "qwen3_moe", qk_norm=True, router="mlp",
                         words=(("norm_topk_prob", True),)),
     "mixtral": Family("MixtralForCausalLM", "mixtral", router="block_sparse_moe", expert=("w1", "w3", "w2"),
@@ -66,7 +70,7 @@ FAMILIES = {
 DEFAULTS = dict(quant="bf16", layers=2, period=["attention"], tied=False, head_stored=False, mtp=0, prefix="model.",
                 stacked=False, weights_alone=False, shards=1, formats={}, eps=1e-6, keys=1.0, rope={}, words={}, around={}, hardware=["cpu"],
                 ops={}, pad=1, scalar=None, turned=None,
-                cap=None, beside=None)
+                cap=None, beside=None, dense=0)
 # Dimensions that kernels take: rows of whole runs of 32 columns, of 256 beside experts, recurrent heads of 128. An
 # epsilon of norms that counts beside the squares of heads and rows.
 GPU = dict(hardware=["cpu", "h200", "gb10"], eps=1e-2)
@@ -77,6 +81,12 @@ SHORT = dict(keys=1e-3)
 FAR = dict(theta=16.0)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=64)
+
+
+def latent_yarn(factor, original, growth, **words):
+    """YaRN with bounds at whole pairs, and the growth of queries with their positions."""
+    return dict(rope_type="yarn", factor=factor, beta_fast=32.0, beta_slow=1.0, llama_4_scaling_beta=growth,
+                original_max_position_embeddings=original, **words)
 
 
 def yarn(factor, original):
@@ -332,6 +342,20 @@ MODELS = {
         "nemotron_h", 114, "eight heads in each of two groups, two of five experts, for a GPU too", vocab=281,
         hidden=256, heads=8, kv_heads=1, head_dim=128, experts=5, top=2, inner=128, shared=256, scale=2.5,
         ops={"h200": GATELESS}, **alone("MEM*E", 16, 2, 64, 128) | GPU),
+
+    "random-mistral4-1": model(
+        "mistral4", 121, "five query heads, two of seven experts, frequencies of all kinds", vocab=141, hidden=56,
+        heads=5, rank=36, rotary=24, nope=20, value=28, query_rank=44, theta=1e4, experts=7, top=2, inner=28, layers=3,
+        rope=latent_yarn(16.0, 64, 0.1, mscale=1.0, mscale_all_dim=1.0)),
+    "random-mistral4-2": model(
+        "mistral4", 122, "two query heads, values narrower than keys, four of four experts, NVFP4, far positions",
+        quant="nvfp4", vocab=179, hidden=64, heads=2, rank=16, rotary=8, nope=12, value=8, query_rank=24, experts=4,
+        top=4, inner=48, rope=latent_yarn(128.0, 128, 0.3, attention_factor=1.0),
+        formats={group: "nvfp4_compressed_tensors" for group in ["experts", "shared_expert"]}, **FAR),
+    "random-mistral4-3": model(
+        "mistral4", 123, "latents of 512 beside 64, a dense layer first, as DeepSeek has them", vocab=127, hidden=48,
+        heads=2, rank=512, rotary=64, nope=32, value=48, query_rank=40, theta=1e4, experts=5, top=3, inner=20,
+        dense=1, dense_inner=76, rope=latent_yarn(40.0, 100, 0.1, mscale=0.7, mscale_all_dim=0.7)),
 
     "random-llama-4": model(
         "llama", 14, "four query heads on each of two, for a GPU too", vocab=331, hidden=128,

@@ -11,6 +11,9 @@ pub trait Attention: Send + Sync + 'static {
     const KV_HEADS: usize;
     /// Elements of a head.
     const HEAD_DIM: usize;
+    /// Elements of a value; where a head has more, keys are turned elements and a latent of so many
+    /// behind them, and the latents are the values.
+    const VALUE_DIM: usize;
     /// Leading elements of a head that rotary embedding turns, in pairs `(i, i + ROTARY_DIM / 2)`.
     const ROTARY_DIM: usize;
     /// Angles of rotary embedding.
@@ -39,10 +42,20 @@ pub trait Attention: Send + Sync + 'static {
     const QUERY: usize = Self::HEAD_DIM * if Self::GATED { 2 } else { 1 };
     /// Width of queries, gates included.
     const QUERIES: usize = Self::HEADS * Self::QUERY;
-    /// Width of keys, and of values.
+    /// Whether values are latents of keys.
+    const LATENT: bool = Self::VALUE_DIM < Self::HEAD_DIM;
+    /// Width of keys.
     const KEYS: usize = Self::KV_HEADS * Self::HEAD_DIM;
+    /// Width of values beside keys; 0 where they are latents of these.
+    const VALUES: usize = if Self::LATENT { 0 } else { Self::KEYS };
+    /// Elements of a query, and of a key, that a norm is over, the last ones; 0 without a norm.
+    const NORMS: [usize; 2] = match (Self::NORMED, Self::LATENT) {
+        (true, _) => [Self::HEAD_DIM; 2],
+        (false, true) => [0, Self::VALUE_DIM],
+        (false, false) => [0; 2],
+    };
     /// Width of the result.
-    const MIXED: usize = Self::HEADS * Self::HEAD_DIM;
+    const MIXED: usize = Self::HEADS * Self::VALUE_DIM;
     /// Turned pairs of a head.
     const PAIRS: usize = Self::ROTARY_DIM / 2;
     /// Fails to compile where the numbers do not fit each other.
@@ -51,6 +64,11 @@ pub trait Attention: Send + Sync + 'static {
         assert!(Self::ROTARY_DIM.is_multiple_of(2) && Self::ROTARY_DIM <= Self::HEAD_DIM);
         assert!(!matches!(Self::WINDOW, Some(0)));
         assert!(!Self::ROWS_NORMED || !(Self::NORMED || Self::GATED));
+        assert!(
+            !Self::LATENT
+                || Self::HEAD_DIM == Self::ROTARY_DIM + Self::VALUE_DIM
+                    && !(Self::GATED || Self::NORMED || Self::VALUES_NORMED)
+        );
     };
 
     /// First position that a query at `position` sees.
@@ -66,6 +84,46 @@ pub enum PageGroup {
     Whole,
     /// Pages of a window of positions, where other layers of the model see all of them.
     Window,
+}
+
+/// Attention over one latent of each position (MLA): what makes keys and values of it is a part of
+/// queries and of results, so that all query heads ask one key head whose values are the latents.
+pub trait Latent: Send + Sync + 'static {
+    /// Attention over the latents.
+    type Attention: Attention;
+    /// Width between both products that make queries.
+    const QUERY_RANK: usize;
+    /// Elements of a query that a latent is asked by.
+    const NOPE_DIM: usize;
+    /// Elements of a head's result.
+    const RESULT_DIM: usize;
+    /// Growth of queries with their positions.
+    const TEMPERATURE: Option<Temperature>;
+
+    /// Elements of a query: those for a latent, then those that turn, pairs `(2i, 2i + 1)`.
+    const QUERY: usize = Self::NOPE_DIM + Self::Attention::ROTARY_DIM;
+    /// Width of queries.
+    const QUERIES: usize = Self::Attention::HEADS * Self::QUERY;
+    /// Width of results.
+    const RESULTS: usize = Self::Attention::HEADS * Self::RESULT_DIM;
+    /// Fails to compile where the numbers do not fit each other.
+    const CHECK: () = assert!(Self::Attention::LATENT && Self::Attention::KV_HEADS == 1);
+}
+
+/// Factor of queries behind positions of the first training: `1 + BETA ln(1 + position /
+/// ORIGINAL)`, the quotient rounded down.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Temperature {
+    pub beta: f32,
+    pub original: usize,
+}
+
+impl Temperature {
+    /// The factor of a query at a position.
+    pub fn of(self, position: usize) -> f32 {
+        let times = 1 + position / self.original;
+        (1.0 + f64::from(self.beta) * libm::log(times as f64)) as f32
+    }
 }
 
 /// Angles of rotary embedding: `position * frequency(pair)`.
@@ -86,9 +144,9 @@ pub enum Scaling {
     First(usize),
 }
 
-/// The scaling YaRN (`rope_type` "yarn" of HF transformers, `truncate` off; arXiv 2309.00071): a
-/// pair that turns less than `slow` times in `original` positions is slowed by `factor`, one that
-/// turns more than `fast` times is kept, and between them, by pair, part of both is taken.
+/// The scaling YaRN (`rope_type` "yarn" of HF transformers; arXiv 2309.00071): a pair that turns
+/// less than `slow` times in `original` positions is slowed by `factor`, one that turns more than
+/// `fast` times is kept, and between them, by pair, part of both is taken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Yarn {
     pub factor: f64,
@@ -96,6 +154,10 @@ pub struct Yarn {
     pub slow: f64,
     /// Positions of the first training.
     pub original: f64,
+    /// Whether the bounds between kept and slowed pairs are whole pairs.
+    pub truncate: bool,
+    /// Factor of queries and of keys; absent: `0.1 ln(factor) + 1`.
+    pub growth: Option<f64>,
 }
 
 /// The scaling of Llama 3.1: low frequencies are divided by `factor`, high ones kept, those between
@@ -126,7 +188,10 @@ impl Rope {
     /// Factor of queries and of keys.
     pub fn growth(&self) -> f64 {
         match self.scaling {
-            Some(Scaling::Yarn(scaling)) => 0.1 * libm::log(scaling.factor) + 1.0,
+            Some(Scaling::Yarn(scaling)) => {
+                let usual = || 0.1 * libm::log(scaling.factor) + 1.0;
+                scaling.growth.unwrap_or_else(usual)
+            }
             _ => 1.0,
         }
     }
@@ -150,8 +215,11 @@ impl Yarn {
             let wavelength = self.original / (turns * 2.0 * std::f64::consts::PI);
             pairs * libm::log(wavelength) / libm::log(theta)
         };
-        let low = of(self.fast).max(0.0);
-        let high = of(self.slow).min(rotary_dim as f64 - 1.0);
+        let (low, high) = match self.truncate {
+            false => (of(self.fast), of(self.slow)),
+            true => (of(self.fast).floor(), of(self.slow).ceil()),
+        };
+        let (low, high) = (low.max(0.0), high.min(rotary_dim as f64 - 1.0));
         // Width that the library takes where both are one.
         let width = if high == low { 0.001 } else { high - low };
         let slowed = ((pair as f64 - low) / width).clamp(0.0, 1.0);
@@ -256,9 +324,10 @@ pub trait Experts: Send + Sync + 'static {
     const PER_TOKEN: usize;
     /// Inner width of a routed expert.
     const INTERMEDIATE: usize;
-    /// Inner width of the shared expert, 0 if there is none. Its weight is the sigmoid of a logit
-    /// of its own.
+    /// Inner width of the shared expert, 0 if there is none.
     const SHARED: usize;
+    /// Whether its weight is the sigmoid of a logit of its own; else it is 1.
+    const SHARED_GATED: bool;
     /// Inner width of an expert beside these, an MLP of its own without a gate, which every row
     /// visits with weight 1; 0 if there is none.
     const BESIDE: usize;
@@ -281,8 +350,11 @@ pub trait Experts: Send + Sync + 'static {
     const TURNS: usize = Self::PER_TOKEN + Self::HAS_SHARED;
     /// 1 if there is a shared expert, else 0.
     const HAS_SHARED: usize = if Self::SHARED > 0 { 1 } else { 0 };
-    /// Width of the router's logits: of every expert.
-    const LOGITS: usize = Self::ALL;
+    /// Width of the router's logits: of every expert whose weight they decide.
+    const LOGITS: usize = match Self::SHARED_GATED {
+        true => Self::ALL,
+        false => Self::COUNT,
+    };
 }
 
 /// A gated MLP: `down` of the activation of `gate x` and `up x`.
@@ -320,6 +392,7 @@ mod tests {
         const HEADS: usize = 1;
         const KV_HEADS: usize = 1;
         const HEAD_DIM: usize = 2;
+        const VALUE_DIM: usize = 2;
         const ROTARY_DIM: usize = 2;
         const ROPE: Rope = Rope {
             theta: 1e4,
@@ -383,6 +456,8 @@ mod tests {
             fast: 32.0,
             slow: 1.0,
             original: 4096.0,
+            truncate: false,
+            growth: None,
         };
         let share = |pair| scaling.share(150_000.0, pair, 64);
         assert_eq!([share(0), share(8)], [1.0; 2]);
@@ -395,5 +470,28 @@ mod tests {
             scaling: Some(Scaling::Yarn(scaling)),
         };
         assert_eq!(rope.turn(0, 3, 64), (1.346_573_6, 0.0));
+        let whole = Yarn {
+            truncate: true,
+            growth: Some(1.0),
+            ..scaling
+        };
+        let between = 1.0 - (12.0 - 8.0) / (18.0 - 8.0) * (31.0 / 32.0);
+        assert!((whole.share(150_000.0, 12, 64) - between).abs() < 1e-6);
+        let scaling = Some(Scaling::Yarn(whole));
+        assert_eq!(Rope { scaling, ..rope }.turn(0, 3, 64), (1.0, 0.0));
+    }
+
+    #[test]
+    fn queries_grow_behind_the_first_positions() {
+        let growth = Temperature {
+            beta: 0.1,
+            original: 8,
+        };
+        assert_eq!([0, 7].map(|position| growth.of(position)), [1.0; 2]);
+        assert_eq!(
+            [8, 15].map(|position| growth.of(position)),
+            [1.069_314_7; 2]
+        );
+        assert_eq!(growth.of(16), 1.109_861_2);
     }
 }

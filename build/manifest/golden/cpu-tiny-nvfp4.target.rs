@@ -286,6 +286,7 @@ impl crate::shapes::Attention for Full {
     const HEADS: usize = 4;
     const KV_HEADS: usize = 2;
     const HEAD_DIM: usize = 256;
+    const VALUE_DIM: usize = 256;
     const ROTARY_DIM: usize = 64;
     const ROPE: crate::shapes::Rope = crate::shapes::Rope { theta: 10000000.0, scaling: None };
     const SCALE: f32 = 0.0625;
@@ -314,6 +315,7 @@ impl crate::shapes::Experts for Moe {
     const PER_TOKEN: usize = 2;
     const INTERMEDIATE: usize = 128;
     const SHARED: usize = 128;
+    const SHARED_GATED: bool = true;
     const BESIDE: usize = 0;
     const SIGMOID: bool = false;
     const WEIGHT_SCALE: f32 = 1.0;

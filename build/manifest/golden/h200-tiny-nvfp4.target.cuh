@@ -77,6 +77,7 @@ struct Full {
   static constexpr int kHeads = 4;
   static constexpr int kKvHeads = 2;
   static constexpr int kHeadDim = 256;
+  static constexpr int kValueDim = 256;
   static constexpr int kRotaryDim = 64;
   static constexpr float kScale = 0.0625f;
   static constexpr bool kGated = true;
@@ -104,6 +105,7 @@ struct Moe {
   static constexpr int kPerToken = 2;
   static constexpr int kIntermediate = 128;
   static constexpr int kShared = 128;
+  static constexpr bool kSharedGated = true;
   static constexpr int kBeside = 0;
   static constexpr bool kSigmoid = false;
   static constexpr float kWeightScale = 1.0f;

@@ -11,7 +11,8 @@ use crate::family::{
     Word,
 };
 use crate::schema::model::{
-    self as schema, AddedTokens, Attention, Gdn, Mamba, Mixer, Model, RopeScaling, Yarn,
+    self as schema, AddedTokens, Attention, Gdn, Latent, Mamba, Mixer, Model, Moe, RopeScaling,
+    Yarn,
 };
 use crate::table::Format;
 use crate::target::Target;
@@ -65,7 +66,10 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
         required: model.logit_cap.is_some(),
         ..fact("logit_cap", cap, "/final_logit_softcapping")
     });
-    facts.extend(attention(target, &model.attention, words));
+    match &model.latent {
+        None => facts.extend(attention(target, &model.attention, words)),
+        Some(of) => facts.extend(latent(model, of)),
+    }
     facts.extend(window(target));
     facts.extend(model.gdn.iter().flat_map(gdn));
     facts.extend(model.mamba.iter().flat_map(mamba));
@@ -214,6 +218,12 @@ fn dense_layers(target: &Target) -> Vec<usize> {
     dense.map(|(layer, _)| layer).collect()
 }
 
+/// Layers before the first one that is none of these.
+fn leading(layers: &[usize]) -> usize {
+    let layers = layers.iter().enumerate();
+    layers.take_while(|(at, layer)| at == *layer).count()
+}
+
 /// The sum over experts.
 fn routing(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
     let of = |right: Value, pointer| one_of(FAMILY, &[right], pointer);
@@ -227,7 +237,7 @@ fn routing(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
         of(json!(1), "/topk_group"),
         of(json!(dense), "/mlp_only_layers"),
         of(json!(1), "/decoder_sparse_step"),
-        of(json!(0), "/first_k_dense_replace"),
+        of(json!(leading(dense)), "/first_k_dense_replace"),
     ];
     if traits.feed_forward != FeedForward::ExpertBeside {
         facts.push(of(json!(1), "/routed_scaling_factor"));
@@ -248,8 +258,11 @@ fn rope(attention: &Attention, traits: &Traits) -> Vec<Fact> {
         Mixers::Windowed => YARN,
         _ => SCALING,
     };
-    let mut facts = turns(attention, words);
-    facts.push(fact(FAMILY, false, "/rope_interleave"));
+    let mut facts = match traits.latent {
+        false => turns(attention, words),
+        true => vec![stated(&words.rope_theta, attention.rope_theta, true)],
+    };
+    facts.push(fact(FAMILY, traits.latent, "/rope_interleave"));
     facts.extend(match (&attention.rope_scaling, &attention.yarn) {
         (None, None) => unscaled(scaling),
         (Some(scaling), _) => scaled(scaling),
@@ -316,6 +329,10 @@ pub(crate) const LOW: &[&str] = places!("low_freq_factor");
 pub(crate) const HIGH: &[&str] = places!("high_freq_factor");
 pub(crate) const FAST: &[&str] = places!("beta_fast");
 pub(crate) const SLOW: &[&str] = places!("beta_slow");
+pub(crate) const TRUNCATE: &[&str] = places!("truncate");
+pub(crate) const GROWN: &[&str] = places!("attention_factor");
+pub(crate) const MSCALE: &[&str] = places!("mscale_all_dim");
+pub(crate) const GROWTH: &[&str] = places!("llama_4_scaling_beta");
 pub(crate) const ORIGINAL: &[&str] = places!("original_max_position_embeddings");
 /// Places of the kind of scaling; early configurations of today's kind have another name of it.
 pub(crate) const KIND: &[&str] = &[
@@ -361,7 +378,19 @@ fn slowed(yarn: &Yarn) -> Vec<Fact> {
         beta_fast: fast,
         beta_slow: slow,
         original_max_position: original,
+        truncate,
+        attention_factor: growth,
+        mscale_all_dim: number,
     } = *yarn;
+    let mscale = |name| {
+        let right = number.map_or(Value::Null, |number| json!(number));
+        at(
+            "attention.yarn.mscale_all_dim",
+            right,
+            name,
+            number.is_some(),
+        )
+    };
     let of = |key, value: Value, places| at(key, value, places, true);
     vec![
         of(YARN, json!("yarn"), KIND),
@@ -373,9 +402,15 @@ fn slowed(yarn: &Yarn) -> Vec<Fact> {
             json!(original),
             ORIGINAL,
         ),
-        of(FAMILY, json!(false), places!("truncate")),
-        at(YARN, Value::Null, places!("attention_factor"), false),
-        at(YARN, Value::Null, places!("mscale"), false),
+        at("attention.yarn.truncate", truncate, TRUNCATE, !truncate),
+        at(
+            "attention.yarn.attention_factor",
+            growth,
+            GROWN,
+            growth.is_some() && number.is_none(),
+        ),
+        mscale(places!("mscale")),
+        mscale(MSCALE),
     ]
 }
 
@@ -536,6 +571,34 @@ fn attention(target: &Target, attention: &Attention, words: &AttentionWords) -> 
     ]
 }
 
+/// Widths of latents and of the heads that are made of them.
+fn latent(model: &Model, latent: &Latent) -> Vec<Fact> {
+    let Attention {
+        heads, rotary_dim, ..
+    } = model.attention;
+    let head = latent.nope_dim + rotary_dim;
+    let share = rotary_dim as f64 / head as f64;
+    let beta = latent.temperature_beta;
+    vec![
+        required("attention.heads", heads, "/num_attention_heads"),
+        fact(FAMILY, heads, "/num_key_value_heads"),
+        required("attention.rotary_dim", rotary_dim, "/qk_rope_head_dim"),
+        required("attention.head_dim", model.latent_rank(), "/kv_lora_rank"),
+        required("latent.query_rank", latent.query_rank, "/q_lora_rank"),
+        required("latent.nope_dim", latent.nope_dim, "/qk_nope_head_dim"),
+        required("latent.value_dim", latent.value_dim, "/v_head_dim"),
+        fact("latent.nope_dim", head, "/head_dim"),
+        fact("latent.nope_dim", head, "/qk_head_dim"),
+        at(
+            "attention.rotary_dim",
+            share,
+            places!("partial_rotary_factor"),
+            false,
+        ),
+        at("latent.temperature_beta", beta, GROWTH, beta.is_some()),
+    ]
+}
+
 /// Layers that see a window of positions, or that there are none.
 fn window(target: &Target) -> Vec<Fact> {
     if target.traits().mixers == Mixers::Windowed {
@@ -621,19 +684,29 @@ fn feed_forward(target: &Target) -> Vec<Fact> {
         ),
         fact("moe.intermediate", moe.intermediate, inner),
     ]);
-    facts.extend(moe.shared_intermediate.map(|shared| {
-        fact(
-            "moe.shared_intermediate",
-            shared,
-            match target.beside() {
-                false => "/shared_expert_intermediate_size",
-                true => "/moe_shared_expert_intermediate_size",
-            },
-        )
-    }));
+    facts.extend(
+        moe.shared_intermediate
+            .map(|shared| shared_fact(target, moe, shared)),
+    );
     let scale = moe.scale.into_iter();
     facts.extend(scale.map(|scale| required("moe.scale", scale, "/routed_scaling_factor")));
     facts
+}
+
+/// Inner width of what all rows visit, which some configurations state as a number of experts.
+fn shared_fact(target: &Target, moe: &Moe, shared: u64) -> Fact {
+    let key = "moe.shared_intermediate";
+    match target.traits().feed_forward {
+        FeedForward::UngatedShared => {
+            let experts = match shared.is_multiple_of(moe.intermediate) {
+                true => json!(shared / moe.intermediate),
+                false => json!(shared as f64 / moe.intermediate as f64),
+            };
+            required(key, experts, "/n_shared_experts")
+        }
+        FeedForward::ExpertBeside => fact(key, shared, "/moe_shared_expert_intermediate_size"),
+        _ => fact(key, shared, "/shared_expert_intermediate_size"),
+    }
 }
 
 /// Facts of `generation_config.json`: tokens that end a reply, which answers depend on.

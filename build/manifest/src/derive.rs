@@ -118,14 +118,20 @@ impl Target {
 
     /// Bytes of keys and values of one token in one layer.
     fn kv_bytes_in(&self, attention: &Attention) -> u64 {
-        let dim = attention.head_dim;
-        let of_head = match (&self.hardware.gpu, self.leaf.numbers.kv) {
+        let gpu = &self.hardware.gpu;
+        let of_head = |dim| match (gpu, self.leaf.numbers.kv) {
             // A CPU keeps the numbers of any format as F32.
             (None, _) | (_, KvFormat::F32) => F32_BYTES * dim,
             (_, KvFormat::Bf16) => BF16_BYTES * dim,
             (_, KvFormat::Fp8) => dim + 1,
         };
-        2 * attention.kv_heads * of_head
+        let values = match (self.traits().latent, gpu) {
+            (false, _) => of_head(attention.head_dim),
+            // A CPU keeps latents beside keys, too.
+            (true, None) => of_head(self.model.latent_rank()),
+            (true, Some(_)) => 0,
+        };
+        attention.kv_heads * (of_head(attention.head_dim) + values)
     }
 
     /// KV pages of the whole server.

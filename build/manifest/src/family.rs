@@ -7,6 +7,7 @@ mod gemma4;
 mod gpt_oss;
 mod llama;
 mod minimax_m2;
+mod mistral4;
 mod mixtral;
 mod nemotron_h;
 mod qwen3;
@@ -36,6 +37,8 @@ pub(crate) struct Traits {
     pub feed_forward: FeedForward,
     /// Attention knows where tokens are.
     pub rotary: bool,
+    /// Attention is over latents, whose heads are made of them.
+    pub latent: bool,
     /// Each query comes with a gate of the head's result.
     pub gated: bool,
     /// Queries and keys have an RMS norm of each head.
@@ -94,6 +97,7 @@ const USUAL: Traits = Traits {
     attention: &ATTENTION,
     feed_forward: FeedForward::Mlp,
     rotary: true,
+    latent: false,
     gated: false,
     normed: false,
     rows_normed: false,
@@ -192,6 +196,8 @@ pub(crate) enum FeedForward {
     Experts,
     /// Routed experts, and one that every row visits, times a gate.
     SharedExpert,
+    /// Routed experts, and one that every row visits, without a gate.
+    UngatedShared,
     /// Routed experts, and one beside them that every row visits with weight 1.
     ExpertBeside,
 }
@@ -201,9 +207,10 @@ impl FeedForward {
     pub(crate) fn usual(self) -> schema::FeedForward {
         match self {
             FeedForward::Mlp => schema::FeedForward::Mlp,
-            FeedForward::Experts | FeedForward::SharedExpert | FeedForward::ExpertBeside => {
-                schema::FeedForward::Moe
-            }
+            FeedForward::Experts
+            | FeedForward::SharedExpert
+            | FeedForward::UngatedShared
+            | FeedForward::ExpertBeside => schema::FeedForward::Moe,
         }
     }
 }
@@ -304,6 +311,8 @@ pub(crate) const WINDOW: Word = word("sliding.window", &["/sliding_window"]);
 
 /// Routed experts of a layer.
 const EXPERTS: Word = word("moe.experts", &["/num_experts", "/num_local_experts"]);
+/// The same where one is shared.
+const ROUTED: Word = word("moe.experts", &["/n_routed_experts", "/num_local_experts"]);
 
 /// Switch of the window in Qwen's configurations.
 const QWEN_WINDOW: Option<&str> = Some("/use_sliding_window");
@@ -320,12 +329,13 @@ pub(crate) const MOE: Words = Words {
 
 impl Family {
     /// Each of them.
-    pub(crate) const ALL: [Family; 13] = [
+    pub(crate) const ALL: [Family; 14] = [
         Family::Gemma3,
         Family::Gemma4,
         Family::GptOss,
         Family::Llama,
         Family::MinimaxM2,
+        Family::Mistral4,
         Family::Mixtral,
         Family::NemotronH,
         Family::Qwen3,
@@ -343,6 +353,7 @@ impl Family {
             Family::GptOss => &gpt_oss::TRAITS,
             Family::Llama => &llama::TRAITS,
             Family::MinimaxM2 => &minimax_m2::TRAITS,
+            Family::Mistral4 => &mistral4::TRAITS,
             Family::Mixtral => &mixtral::TRAITS,
             Family::NemotronH => &nemotron_h::TRAITS,
             Family::Qwen3 => &qwen3::TRAITS,

@@ -56,16 +56,19 @@ pub(crate) enum Kind {
     Mlp,
     /// The last two beside each other, whose operations are theirs.
     Both,
+    /// What makes queries of latents and results of them, around attention; no device has it.
+    Latent,
 }
 
 impl Kind {
     /// Every kind.
-    pub(crate) const ALL: [Kind; 5] = [
+    pub(crate) const ALL: [Kind; 6] = [
         Kind::Attention,
         Kind::Delta,
         Kind::Experts,
         Kind::Mlp,
         Kind::Both,
+        Kind::Latent,
     ];
 
     /// Name in `over` of `ffi/ops.toml`.
@@ -76,6 +79,7 @@ impl Kind {
             Kind::Experts => "experts",
             Kind::Mlp => "mlp",
             Kind::Both => "both",
+            Kind::Latent => "latent",
         }
     }
 
@@ -87,6 +91,7 @@ impl Kind {
             Kind::Experts => ["Experts", "Route"],
             Kind::Mlp => ["Mlp", "Gate"],
             Kind::Both => ["Both", "Both"],
+            Kind::Latent => ["Latent", "Latent"],
         }
     }
 
@@ -102,7 +107,7 @@ impl Kind {
             ],
             Kind::Experts => &["route", "experts", "moe"],
             Kind::Mlp => &["swiglu", "mlp"],
-            Kind::Both => &[],
+            Kind::Both | Kind::Latent => &[],
         }
     }
 }
@@ -271,13 +276,14 @@ impl Target {
         let model = &self.padded_model();
         let pair = (model.mtp.layers > 0).then_some(2 * model.hidden);
         let attended = self.attentions().into_iter();
-        let attended = attended.map(|each| each.facts.o_columns());
+        let attended = attended.map(|each| self.o_columns(&each));
+        let rank = model.latent.as_ref().map(|latent| latent.query_rank);
         let recurred = model.recurrence().map(|gdn| gdn.z_rows());
         let inner = model.mlp.as_ref().map(|mlp| mlp.intermediate);
         let beside = self.beside().then(|| model.moe().shared());
         let inner = inner.into_iter().chain(beside);
         let outputs = distinct(attended.chain(recurred).chain(inner));
-        let stored = [model.hidden].into_iter().chain(pair);
+        let stored = [model.hidden].into_iter().chain(pair).chain(rank);
         match self.traits().sandwiched {
             true => [distinct(stored.chain(outputs)), Vec::new()],
             false => [stored.collect(), outputs],
@@ -381,17 +387,18 @@ fn kernel_of(choice: &KernelChoice<'_>) -> Option<&'static Kernel> {
     KERNELS.iter().find(is)
 }
 
-/// Matrices of `linear`: all but the experts'.
+/// Matrices of `linear`: all but the experts', and those between latents and heads.
 fn is_of_linear(role: Role) -> bool {
-    !role.is_expert() && !role.is_shared_expert()
+    let of_heads = matches!(role, Role::LatentKeys | Role::LatentValues);
+    !role.is_expert() && !role.is_shared_expert() && !of_heads
 }
 
 /// Matrices of `norm_linear`.
 fn follows_a_norm(role: Role) -> bool {
-    use Role::{Embedding, Fusion, GdnOutput, Head, MlpDown, Output};
+    use Role::{Embedding, Fusion, GdnOutput, Head, MlpDown, Output, QueryUp};
     let others = matches!(
         role,
-        Embedding | Fusion | GdnOutput | Head | MlpDown | Output
+        Embedding | Fusion | GdnOutput | Head | MlpDown | Output | QueryUp
     );
     is_of_linear(role) && !others
 }

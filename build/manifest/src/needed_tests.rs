@@ -48,7 +48,7 @@ const OPTIONAL: [(&str, Fate); 18] = [
     ("checkpoint.*.source", Shown),
     ("checkpoint.*.stacked_experts", Refused),
     ("checkpoint.*.tensor_bytes", Compiled),
-    ("checkpoint.*.tensors", Compiled),
+    ("checkpoint.*.tensors", Shown),
     ("checkpoint.*.text_nll", Compiled),
     ("checkpoint.*.tied_head_stored", Refused),
     ("checkpoint.*.without_mtp", Refused),

@@ -27,6 +27,9 @@ enum Number {
     Size(u64),
     Bool(bool),
     Single(f32),
+    /// Growth of queries, if there is one, and the positions of the first training; device code has
+    /// a factor of 0 if there is none.
+    Temperature(Option<(f64, u64)>),
     Activation(Activation),
     /// Rotary embedding, whose angles the host makes: base of the frequencies, and their scaling as
     /// an expression of the host's.
@@ -105,6 +108,14 @@ impl Number {
                 ("crate::shapes::Rope", rope)
             }
             Number::Window(positions) => ("Option<usize>", format!("{positions:?}")),
+            Number::Temperature(growth) => {
+                let kind = "crate::shapes::Temperature";
+                let value = growth.map_or("None".to_string(), |(beta, original)| {
+                    format!("Some({kind} {{ beta: {beta:?}, original: {original} }})")
+                });
+                let text = format!("const {name}: Option<{kind}> = {value};");
+                return text;
+            }
             Number::WindowPages => {
                 let group = "crate::shapes::PageGroup";
                 (group, format!("{group}::Window"))
@@ -124,6 +135,12 @@ impl Number {
             }
             Number::Rope(..) | Number::WindowPages | Number::Shape(_) => None,
             Number::Window(positions) => Some(format!("int @ = {}", positions.unwrap_or(0))),
+            Number::Temperature(growth) => {
+                let (beta, original) = growth.unwrap_or((0.0, 1));
+                Some(format!(
+                    "float @Beta = {beta:?}f;\n  static constexpr int @Original = {original}"
+                ))
+            }
         }
     }
 }
@@ -189,6 +206,7 @@ impl Target {
             self.experts_shape(),
             self.mlp_shape(),
             self.both_shape(),
+            self.latent_shape(),
         ];
         let attentions = attentions.map(|each| self.attention_shape(&each));
         attentions.chain(others.into_iter().flatten()).collect()
@@ -276,7 +294,10 @@ impl Target {
     /// Names of the shapes of each layer's mixer and of what follows it.
     fn layer_blocks(&self) -> Vec<[Option<&'static str>; 2]> {
         let layers = self.mixers().into_iter().zip(self.model.feed_forwards());
-        let blocks = layers.map(|(mixer, part)| [mixer.shape(), part.shape()]);
+        let blocks = layers.map(|(mixer, part)| match (mixer, self.traits().latent) {
+            (Mixer::Attention, true) => [Some("Latent"), part.shape()],
+            _ => [mixer.shape(), part.shape()],
+        });
         blocks.collect()
     }
 
@@ -291,9 +312,14 @@ impl Target {
     }
 
     /// Kinds of blocks, and whether the model has one of them.
-    pub fn block_kinds(&self) -> [(&'static str, bool); 5] {
+    pub fn block_kinds(&self) -> [(&'static str, bool); 6] {
         let shapes = self.shapes();
-        Kind::ALL.map(|kind| (kind.name(), shapes.iter().any(|shape| shape.kind == kind)))
+        let has = |kind| shapes.iter().any(|shape| shape.kind == kind);
+        Kind::ALL.map(|kind| {
+            // Attention over latents is a part of their block.
+            let within = kind == Kind::Attention && has(Kind::Latent);
+            (kind.name(), has(kind) && !within)
+        })
     }
 
     /// Launchers of the operations of each attention shape: the linker finds them, or fails.
@@ -360,13 +386,22 @@ impl Target {
             Scale::Stated => self.model.query_pre_attn_scalar.unwrap_or(1),
             Scale::One => 1,
         };
-        let scale = 1.0 / (divisor as f64).sqrt();
+        let divisor = match &self.model.latent {
+            Some(latent) => latent.nope_dim + rotary_dim,
+            None => divisor,
+        };
+        let value_dim = match traits.latent {
+            true => self.model.latent_rank(),
+            false => attention.head_dim,
+        };
+        let scale = score_growth(attention) / (divisor as f64).sqrt();
         let window = attention.window.and(self.page_window());
         let pages = window.map(|_| ("PAGES", Number::WindowPages));
         let mut constants = vec![
             ("HEADS", Number::Size(attention.heads)),
             ("KV_HEADS", Number::Size(attention.kv_heads)),
             ("HEAD_DIM", Number::Size(attention.head_dim)),
+            ("VALUE_DIM", Number::Size(value_dim)),
             ("ROTARY_DIM", Number::Size(rotary_dim)),
             ("ROPE", Number::Rope(rope.0, rope.1)),
             ("SCALE", Number::Single(scale as f32)),
@@ -384,6 +419,36 @@ impl Target {
             name: each.name,
             kind: Kind::Attention,
             constants,
+        }
+    }
+
+    fn latent_shape(&self) -> Option<Shape> {
+        let latent = self.model.latent.as_ref()?;
+        let original = self.model.attention.yarn.as_ref();
+        let original = original.map(|yarn| yarn.original_max_position);
+        Some(Shape {
+            doc: "Attention over latents.",
+            word: "latent",
+            name: "Latent",
+            kind: Kind::Latent,
+            constants: vec![
+                ("Attention", Number::Shape("Full")),
+                ("QUERY_RANK", Number::Size(latent.query_rank)),
+                ("NOPE_DIM", Number::Size(latent.nope_dim)),
+                ("RESULT_DIM", Number::Size(latent.value_dim)),
+                (
+                    "TEMPERATURE",
+                    Number::Temperature(latent.temperature_beta.zip(original)),
+                ),
+            ],
+        })
+    }
+
+    /// Columns of the output projection behind an attention.
+    pub(crate) fn o_columns(&self, each: &Attends) -> u64 {
+        match &self.model.latent {
+            Some(latent) => each.facts.heads * latent.value_dim,
+            None => each.facts.o_columns(),
         }
     }
 
@@ -432,6 +497,10 @@ impl Target {
                     Number::Size(self.padded_inner(moe.intermediate)),
                 ),
                 ("SHARED", shared),
+                (
+                    "SHARED_GATED",
+                    Number::Bool(self.traits().feed_forward == Beside::SharedExpert),
+                ),
                 ("BESIDE", beside),
                 ("SIGMOID", Number::Bool(self.traits().sigmoid)),
                 (
@@ -521,11 +590,24 @@ fn yarn(scaling: &Yarn) -> String {
         beta_fast: fast,
         beta_slow: slow,
         original_max_position: original,
+        truncate,
+        attention_factor: growth,
+        mscale_all_dim: _,
     } = scaling;
     format!(
         "Some(crate::shapes::Scaling::Yarn(crate::shapes::Yarn {{ factor: {factor:?}, fast: \
-         {fast:?}, slow: {slow:?}, original: {original}.0 }}))"
+         {fast:?}, slow: {slow:?}, original: {original}.0, truncate: {truncate}, growth: \
+         {growth:?} }}))"
     )
+}
+
+/// Factor of scores that YaRN brings.
+fn score_growth(attention: &Attention) -> f64 {
+    let growth = |yarn: &Yarn| {
+        let number = yarn.mscale_all_dim.unwrap_or(0.0);
+        (0.1 * number * yarn.factor.ln() + 1.0).powi(2)
+    };
+    attention.yarn.as_ref().map_or(1.0, growth)
 }
 
 /// `rms_norm` to `RmsNorm`.

@@ -150,6 +150,17 @@ pub enum Role {
     Value,
     /// Attention's output projection.
     Output,
+    /// Both products that make queries of latents, and the norm between them.
+    QueryDown,
+    QueryDownNorm,
+    QueryUp,
+    /// Product that makes what a position keeps: elements that turn, those of even places first,
+    /// and a latent.
+    LatentDown,
+    LatentNorm,
+    /// Rows that make a head's key, and its value, of a latent: `[heads, dim]` of them.
+    LatentKeys,
+    LatentValues,
     /// Biases of these projections.
     QueryBias,
     KeyBias,
@@ -286,7 +297,11 @@ impl Role {
 
     /// Matrices whose columns are no hidden or inner channels.
     const fn has_own_columns(self) -> bool {
-        matches!(self, Role::Output | Role::GdnOutput)
+        use Role::{GdnOutput, LatentKeys, LatentValues, Output, QueryUp};
+        matches!(
+            self,
+            Output | GdnOutput | QueryUp | LatentKeys | LatentValues
+        )
     }
 
     /// Matrices of the shared expert.

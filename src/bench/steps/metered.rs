@@ -7,10 +7,10 @@ use std::rc::Rc;
 use model::backend::clock::{Clock, Timed};
 use model::ops::{
     Attend, Batch, BesideNorms, Copied, Cost, Delta, DeltaNet, Dense, Device, Ends, ExpertSource,
-    Gate, GatedDelta, Guess, Hidden, Logits, Place, Qkv, RANKED, Route, Side, Span, Taps,
+    Gate, GatedDelta, Guess, Hidden, Latent, Logits, Place, Qkv, RANKED, Route, Side, Span, Taps,
     norm_and_rank, store_and_attend,
 };
-use model::shapes;
+use model::shapes::{self, Attention as _};
 use model::target::Format;
 use model::weights::{MatrixSource, VectorSource, WeightsError};
 use step::executor::{DeviceError, Patience};
@@ -458,19 +458,19 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         &mut self,
         q: &mut Self::Tensor,
         k: &mut Self::Tensor,
-        v: &Self::Tensor,
-        norms: Option<[&Self::Vector; 2]>,
+        v: Option<&Self::Tensor>,
+        norms: [Option<&Self::Vector>; 2],
         cache: &mut Self::KvCache,
         batch: &Batch,
     ) {
         let (queries, keys) = (&mut q.inner, &mut k.inner);
         self.inner
-            .store_kv(queries, keys, &v.inner, norms, cache, batch);
+            .store_kv(queries, keys, v.map(|v| &v.inner), norms, cache, batch);
         // Gates are left alone.
         let rotated = q.bytes();
         // Bytes written of a row are those read of a position.
         let kept = Cost::attend::<A>(k.rows).bytes;
-        let bytes = rotated + k.bytes() + v.bytes() + kept;
+        let bytes = rotated + k.bytes() + v.map_or(0, Shaped::bytes) + kept;
         self.done("store_kv", (0, 0), bytes, 0);
     }
 
@@ -511,11 +511,11 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
             norms,
             sinks,
         } = input;
-        let given = q.bytes() + k.bytes() + v.bytes();
+        let given = q.bytes() + k.bytes() + v.map_or(0, Shaped::bytes);
         let inner = Qkv {
             q: &mut q.inner,
             k: &mut k.inner,
-            v: &v.inner,
+            v: v.map(|v| &v.inner),
             norms,
             sinks,
         };
@@ -526,6 +526,33 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         let cost = attend_cost::<A>(batch);
         let bytes = given + cost.bytes + out.bytes();
         self.done("attention", (0, 0), bytes, cost.flops);
+    }
+}
+
+impl<L: shapes::Latent, B: Latent<L> + Timed> Latent<L> for Metered<B> {
+    fn latent_queries(
+        &mut self,
+        x: &Self::Tensor,
+        w: &Self::Matrix,
+        batch: &Batch,
+        q: &mut Self::Tensor,
+    ) {
+        self.inner
+            .latent_queries(&x.inner, &w.inner, batch, &mut q.inner);
+        q.shape(x.rows, L::Attention::QUERIES);
+        let (bytes, flops) = (w.bytes + x.bytes() + q.bytes(), 2 * x.rows * w.n * w.k);
+        self.done("latent_queries", (w.n, w.k), bytes, flops as u64);
+    }
+
+    fn latent_results(&mut self, mixed: &Self::Tensor, w: &Self::Matrix, out: &mut Self::Tensor) {
+        self.inner
+            .latent_results(&mixed.inner, &w.inner, &mut out.inner);
+        out.shape(mixed.rows, L::RESULTS);
+        let (bytes, flops) = (
+            w.bytes + mixed.bytes() + out.bytes(),
+            2 * mixed.rows * w.n * w.k,
+        );
+        self.done("latent_results", (w.n, w.k), bytes, flops as u64);
     }
 }
 

@@ -33,8 +33,8 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
     type Scratch = Scratch<B::Tensor>;
 
     const WIDTHS: &'static [usize] = match A::ROWS_NORMED {
-        false => &[A::QUERIES, A::KEYS, A::KEYS],
-        true => &[A::QUERIES, A::KEYS, A::KEYS, A::QUERIES, A::KEYS],
+        false => &[A::QUERIES, A::KEYS, A::VALUES],
+        true => &[A::QUERIES, A::KEYS, A::VALUES, A::QUERIES, A::KEYS],
     };
     const MIXED: usize = A::MIXED;
     const PAGE_BYTES: usize = <B as Attend<A>>::PAGE_BYTES;
@@ -71,7 +71,7 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
         Ok(Scratch {
             q: ops.tensor(rows, A::QUERIES)?,
             k: ops.tensor(rows, A::KEYS)?,
-            v: ops.tensor(rows, A::KEYS)?,
+            v: ops.tensor(rows, A::VALUES)?,
             normed: match A::ROWS_NORMED {
                 true => Some([ops.tensor(rows, A::QUERIES)?, ops.tensor(rows, A::KEYS)?]),
                 false => None,
@@ -92,7 +92,7 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
         let mut projections = [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)];
         ops.norm_linear(residual, &norms.before, x, false, &mut projections);
         let gains = self.norms.as_ref().map(|norms| norms.each_ref());
-        let (q, k, norms_of_heads) = match (gains, normed) {
+        let (q, k, of_heads) = match (gains, normed) {
             (Some([of_q, of_k]), Some([normed_q, normed_k])) => {
                 ops.rms_norm(q, of_q, normed_q, None);
                 ops.rms_norm(k, of_k, normed_k, None);
@@ -104,8 +104,8 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
         let input = Qkv {
             q,
             k,
-            v,
-            norms: norms_of_heads,
+            v: Some(v),
+            norms: of_heads.map_or([None; 2], |norms| norms.map(Some)),
             sinks,
         };
         ops.attention(input, &mut self.cache, batch, mixed);

@@ -55,7 +55,7 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
         let (checkpoint, site) = (loader.checkpoint, loader.site);
         let mut router = vec![checkpoint.matrix(Role::Router, site)];
-        if E::HAS_SHARED > 0 {
+        if E::SHARED_GATED {
             router.push(checkpoint.matrix(Role::SharedRouter, site));
         }
         Ok(Experts {

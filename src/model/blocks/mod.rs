@@ -10,6 +10,8 @@ mod both;
 mod delta;
 #[cfg(has = "experts")]
 pub(crate) mod experts;
+#[cfg(has = "latent")]
+mod latent;
 mod loader;
 #[cfg(has = "mlp")]
 mod mlp;

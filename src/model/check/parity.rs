@@ -17,6 +17,8 @@ mod formula;
 #[cfg(has = "mlp")]
 mod gate;
 mod head_norms;
+#[cfg(has = "latent")]
+mod latent;
 mod long;
 mod matrices;
 mod probe;
@@ -107,6 +109,8 @@ const GROUPS: &[Group] = &[
     experts::GROUP,
     #[cfg(has = "mlp")]
     gate::GROUP,
+    #[cfg(has = "latent")]
+    latent::GROUP,
 ];
 /// What a device does beside operations of the model: it makes panels of the checkpoint's rows.
 const PACK: &str = "pack";

@@ -24,25 +24,26 @@ pub trait Attend<A: shapes::Attention>: Device {
     }
 
     /// Norms and rotates queries and keys, in place, and writes each row's keys and values at its
-    /// position of its sequence. Per head of `HEAD_DIM`: RMS norm times `w` where the shape is
-    /// `NORMED`, then rotary embedding of the first `ROTARY_DIM` elements, pairs
+    /// position of its sequence. Per head of `HEAD_DIM`: RMS norm times `w` of its last elements,
+    /// as many as `NORMS` says, then rotary embedding of the first `ROTARY_DIM` elements, pairs
     /// `(i, i + ROTARY_DIM / 2)`, by the angle `position * ROPE.frequency(i)`. `q [R, QUERIES]` has
     /// a query per head and, where the shape is `GATED`, a gate behind it, which is left alone.
-    /// `k, v [R, KEYS]`; heads of `v` are divided by their RMS where values are `VALUES_NORMED`;
-    /// what is left in `k` is not specified. `norms` are of queries and of keys, `[HEAD_DIM]` each,
-    /// none where the shape has none.
+    /// `k [R, KEYS]`, `v [R, VALUES]`, none where values are latents of keys; heads of `v` are
+    /// divided by their RMS where values are `VALUES_NORMED`; what is left in `k` is not specified.
+    /// `norms` are of queries and of keys, none where the shape has none.
     fn store_kv(
         &mut self,
         q: &mut Self::Tensor,
         k: &mut Self::Tensor,
-        v: &Self::Tensor,
-        norms: Option<[&Self::Vector; 2]>,
+        v: Option<&Self::Tensor>,
+        norms: [Option<&Self::Vector>; 2],
         cache: &mut Self::KvCache,
         batch: &Batch,
     );
 
     /// Causal attention: `out[r, h] = sum_j softmax_j(SCALE q[r, h] . k[j, g]) v[j, g]`
-    /// over positions `j` up to the row's own, of a shape with a `WINDOW` the last so many of them;
+    /// over positions `j` up to the row's own, `v` being the last `VALUE_DIM` elements of `k` where
+    /// values are its latents, of a shape with a `WINDOW` the last so many of them;
     /// `g = h / GROUP`; the softmax of a shape with `SINKS` counts `sinks[h]`, `[HEADS]`, as the
     /// score of one more position, whose value is zero. Then, where the shape is `GATED`,
     /// `out[r, h] *= sigmoid(gate[r, h])`, element by element. `q [R, QUERIES]` as `store_kv`
@@ -74,8 +75,8 @@ pub trait Attend<A: shapes::Attention>: Device {
 pub struct Qkv<'a, B: Device + ?Sized> {
     pub q: &'a mut B::Tensor,
     pub k: &'a mut B::Tensor,
-    pub v: &'a B::Tensor,
-    pub norms: Option<[&'a B::Vector; 2]>,
+    pub v: Option<&'a B::Tensor>,
+    pub norms: [Option<&'a B::Vector>; 2],
     pub sinks: Option<&'a B::Vector>,
 }
 

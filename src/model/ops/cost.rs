@@ -3,6 +3,13 @@
 use crate::shapes;
 use crate::target::FORMAT_KV;
 
+/// Bytes of a position in the cache of one layer: keys, and values where they are not latents of
+/// these.
+pub const fn position_bytes<A: shapes::Attention>() -> usize {
+    let heads = A::KV_HEADS * if A::LATENT { 1 } else { 2 };
+    heads * FORMAT_KV.head_bytes(A::HEAD_DIM)
+}
+
 /// Bytes and arithmetic of one call, at least: the numerator of a roofline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
@@ -31,10 +38,9 @@ impl Cost {
 
     /// One query row of every head over the `context` positions that it sees.
     pub const fn attend<A: shapes::Attention>(context: usize) -> Cost {
-        let macs = 2 * context * A::MIXED;
-        let position = 2 * A::KV_HEADS * FORMAT_KV.head_bytes(A::HEAD_DIM);
+        let macs = context * A::HEADS * (A::HEAD_DIM + A::VALUE_DIM);
         Cost {
-            bytes: (context * position) as u64,
+            bytes: (context * position_bytes::<A>()) as u64,
             flops: (2 * macs) as u64,
         }
     }

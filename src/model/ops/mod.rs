@@ -22,17 +22,19 @@ mod device;
 mod footprint;
 mod gate;
 mod guess;
+mod latent;
 mod route;
 
 pub use attend::{Attend, Qkv, store_and_attend};
 pub use batch::{Batch, PAGE_GROUPS, Span};
-pub use cost::Cost;
+pub use cost::{Cost, position_bytes};
 pub use delta::{Delta, DeltaNet, GatedDelta, Taps};
 pub use dense::{BesideNorms, Dense, Ends, Hidden, cap, norm_and_rank, norm_and_rank_by};
 pub use device::{Copied, Device, Place, Program, Side};
 pub use footprint::{Bound, Footprint, HostMemory};
 pub use gate::{Both, Gate};
 pub use guess::Guess;
+pub use latent::Latent;
 pub use route::{ExpertSource, Logits, Route};
 
 pub use step::ONE_BY_ONE;

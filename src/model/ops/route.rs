@@ -26,7 +26,8 @@ pub trait Route<E: shapes::Experts>: Device {
     /// `PER_TOKEN` with the largest of these, or with `SIGMOID` of their sums with `per_expert`
     /// (lower index on a tie), their weights, without it, scaled to sum `WEIGHT_SCALE`, and with
     /// `SCALED` multiplied by `per_expert`; then the shared expert if there is one, its weight the
-    /// sigmoid of the last logit. `logits [R, LOGITS]`, `per_expert [COUNT]`.
+    /// sigmoid of the last logit, or 1 without `SHARED_GATED`. `logits [R, LOGITS]`,
+    /// `per_expert [COUNT]`.
     fn route(
         &mut self,
         logits: &Self::Tensor,

@@ -148,6 +148,7 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
         | Role::MlpNorm
         | Role::ExpertsNorm
         | Role::ExpertScales
+        | Role::LatentNorm
         | Role::EmbeddingNorm
         | Role::HiddenNorm
         | Role::GdnNorm => Numbers::Bf16(stored(1.0)),
@@ -164,7 +165,7 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
         }
         Role::LayerScalar => Numbers::Bf16(Range::around(0.9, 0.1)),
         // Larger, so that attention prefers some positions.
-        Role::QueryNorm | Role::KeyNorm => Numbers::Bf16(stored(1.5)),
+        Role::QueryNorm | Role::QueryDownNorm | Role::KeyNorm => Numbers::Bf16(stored(1.5)),
         // Half-lives of one token to some thousands.
         Role::GdnDecayRate => Numbers::Bf16(Range::around(1.4, 1.4)),
         Role::Correction => Numbers::Bf16(Range::around(0.0, CORRECTION_SPREAD)),

@@ -7,13 +7,15 @@ use serde_json::Value;
 use super::limits::PAGE;
 use super::words::{Read, Words, positive, text};
 use crate::check::largest;
-use crate::config::{FACTOR, FAST, HIGH, KIND, LOW, ORIGINAL, SLOW};
+use crate::config::{
+    FACTOR, FAST, GROWN, GROWTH, HIGH, KIND, LOW, MSCALE, ORIGINAL, SLOW, TRUNCATE,
+};
 use crate::family::{
     AttentionWords, FeedForward, MLP, Mixers, ROTARY_DIM, SLIDING, Scale, Traits, WINDOW,
 };
 use crate::schema::model::{
-    Attention, Family, FeedForward as Part, Gdn, Layers, Mamba, Mixer, Mlp, Model, Moe, Mtp,
-    RopeScaling, Sampling, Yarn,
+    Attention, Family, FeedForward as Part, Gdn, Latent, Layers, Mamba, Mixer, Mlp, Model, Moe,
+    Mtp, RopeScaling, Sampling, Yarn,
 };
 
 /// Licence of weights that nobody has looked at yet, as an identifier of SPDX.
@@ -67,7 +69,11 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
     let norm_eps = words.number(&["/rms_norm_eps", "/layer_norm_epsilon"]);
     let positions = words.between(&["/max_position_embeddings"], PAGE..=largest::POSITIONS);
     let layers = layers(words, traits);
-    let full = attention(words, traits, traits.attention, hidden);
+    let full = match traits.latent {
+        false => attention(words, traits, traits.attention, hidden),
+        true => over_latents(words, traits.attention),
+    };
+    let latent = latent(words, traits);
     let sliding = sliding(words, traits, hidden);
     let (gdn, mamba) = (gdn(words, traits), mamba(words, traits));
     let both = both(words, traits);
@@ -97,6 +103,7 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
         },
         attention: full?,
         sliding: sliding?,
+        latent: latent?,
         gdn: gdn?,
         mamba: mamba?,
         moe: moe?,
@@ -255,6 +262,43 @@ fn attention(
     })
 }
 
+/// The attention over latents, of one head that is as wide as what a position keeps.
+fn over_latents(words: &mut Words, its: &AttentionWords) -> Read<Attention> {
+    let heads = words.count(its.heads.pointers[0], largest::HEADS);
+    let rank = words.count("/kv_lora_rank", largest::HEAD_DIM);
+    let turned = words.count("/qk_rope_head_dim", largest::HEAD_DIM);
+    let rope_theta = words.number(its.rope_theta.pointers);
+    let yarn = yarn(words);
+    Ok(Attention {
+        heads: heads?,
+        kv_heads: 1,
+        head_dim: rank? + turned?,
+        rotary_dim: turned?,
+        turned_pairs: None,
+        window: None,
+        rope_theta: rope_theta?,
+        rope_scaling: None,
+        yarn: yarn?,
+    })
+}
+
+fn latent(words: &mut Words, traits: &Traits) -> Read<Option<Latent>> {
+    if !traits.latent {
+        return Ok(None);
+    }
+    let query_rank = words.count("/q_lora_rank", largest::WIDTH);
+    let nope_dim = words.count("/qk_nope_head_dim", largest::HEAD_DIM);
+    let value_dim = words.count("/v_head_dim", largest::HEAD_DIM);
+    let rule = "must be a number above 0";
+    let temperature_beta = words.optional(GROWTH, rule, positive);
+    Ok(Some(Latent {
+        query_rank: query_rank?,
+        nope_dim: nope_dim?,
+        value_dim: value_dim?,
+        temperature_beta: temperature_beta?,
+    }))
+}
+
 /// The attention over a window, in families that have one.
 fn sliding(words: &mut Words, traits: &Traits, hidden: Read<u64>) -> Read<Option<Attention>> {
     if traits.mixers != Mixers::Sliding {
@@ -339,11 +383,20 @@ fn yarn(words: &mut Words) -> Read<Option<Yarn>> {
     let fast = words.number(FAST);
     let slow = words.number(SLOW);
     let original = words.required(ORIGINAL, "must be a count of tokens", Value::as_u64);
+    let truncate = words.optional(TRUNCATE, "must be true or false", Value::as_bool);
+    let rule = "must be a number above 0";
+    let growth = words.optional(GROWN, rule, positive);
+    let number = words.optional(MSCALE, rule, positive);
+    let (growth, number) = (growth?, number?);
     Ok(Some(Yarn {
         factor: factor?,
         beta_fast: fast?,
         beta_slow: slow?,
         original_max_position: original?,
+        truncate: truncate?.unwrap_or(true),
+        // Queries and keys grow by the quotient of both numbers, which a fact says are one.
+        attention_factor: growth.or(number.map(|_| 1.0)),
+        mscale_all_dim: number,
     }))
 }
 
@@ -421,6 +474,11 @@ fn moe(words: &mut Words, traits: &Traits, both: Read<bool>) -> Read<Option<Moe>
 
 fn shared(words: &mut Words, traits: &Traits) -> Read<Option<u64>> {
     match traits.feed_forward {
+        FeedForward::UngatedShared => {
+            let count = words.count("/n_shared_experts", largest::EXPERTS)?;
+            let width = words.count(traits.words.intermediate, largest::WIDTH)?;
+            Ok(Some(count * width))
+        }
         FeedForward::SharedExpert => {
             let width = words.count("/shared_expert_intermediate_size", largest::WIDTH)?;
             Ok(Some(width))

@@ -7,7 +7,9 @@ use serde::Serialize;
 use super::rules::Rule;
 use crate::expand::toml_name;
 use crate::schema::leaf::{Limits, Steps};
-use crate::schema::model::{Attention, Checkpoint, Gdn, Layers, Mamba, Mixer, Mlp, Model, Moe};
+use crate::schema::model::{
+    Attention, Checkpoint, Gdn, Latent, Layers, Mamba, Mixer, Mlp, Model, Moe,
+};
 
 /// Digits from which on they are grouped.
 const GROUPED: usize = 5;
@@ -99,6 +101,8 @@ pub(super) fn model(model: &Model, stops: &[u64]) -> String {
     attention(&mut lines, "attention", &model.attention);
     let sliding = model.sliding.iter();
     sliding.for_each(|each| attention(&mut lines, "sliding", each));
+    let latents = model.latent.iter();
+    latents.for_each(|each| latent(&mut lines, each));
     model.gdn.iter().for_each(|each| gdn(&mut lines, each));
     model.mamba.iter().for_each(|each| mamba(&mut lines, each));
     model.moe.iter().for_each(|each| moe(&mut lines, each));
@@ -172,7 +176,23 @@ fn attention(lines: &mut Lines, table: &str, attention: &Attention) {
         lines.real("beta_fast", yarn.beta_fast);
         lines.real("beta_slow", yarn.beta_slow);
         lines.count("original_max_position", yarn.original_max_position);
+        if yarn.truncate {
+            lines.set("truncate", true);
+        }
+        let growth = yarn.attention_factor.iter();
+        growth.for_each(|growth| lines.real("attention_factor", *growth));
+        let number = yarn.mscale_all_dim.iter();
+        number.for_each(|number| lines.real("mscale_all_dim", *number));
     }
+}
+
+fn latent(lines: &mut Lines, latent: &Latent) {
+    lines.table("latent");
+    lines.count("query_rank", latent.query_rank);
+    lines.count("nope_dim", latent.nope_dim);
+    lines.count("value_dim", latent.value_dim);
+    let beta = latent.temperature_beta.iter();
+    beta.for_each(|beta| lines.real("temperature_beta", *beta));
 }
 
 fn gdn(lines: &mut Lines, gdn: &Gdn) {

@@ -19,10 +19,29 @@ impl File {
         self.limit_rules(target)?;
         self.step_rules(target)?;
         self.weight_rules(target)?;
+        self.kept_latent_rules(target)?;
         match &target.hardware.gpu {
             None => self.cpu_rules(target),
             Some(gpu) => self.gpu_rules(target, gpu),
         }
+    }
+
+    /// Latents are kept in pages and multiplied by heads as no kernel does yet, and are too short
+    /// of bits where they are rounded to FP8.
+    fn kept_latent_rules(&self, target: &Target) -> Rule {
+        if !target.traits().latent {
+            return Ok(());
+        }
+        let rule = "attention over latents runs on a cpu alone: there are no kernels for a GPU";
+        let on_cpu = target.hardware.gpu.is_none();
+        self.rule(on_cpu, "hw", &target.leaf.hw, rule)?;
+        let whole = target.leaf.numbers.kv != KvFormat::Fp8;
+        self.rule(
+            whole,
+            "numbers.kv",
+            "fp8",
+            "latents are kept in f32 or bf16",
+        )
     }
 
     fn cpu_rules(&self, target: &Target) -> Rule {

@@ -6,8 +6,8 @@ use super::{File, Rule, largest};
 use crate::family::{FeedForward, Mixers, Scale};
 use crate::kernels::{PANEL_ROWS, TOP_K};
 use crate::schema::model::{
-    self as schema, AddedTokens, Attention, Chat, Checkpoint, Gdn, Layers, Mamba, Mixer, Model,
-    Moe, Mtp, Sampling, StackedIn, Vision,
+    self as schema, AddedTokens, Attention, Chat, Checkpoint, Gdn, Latent, Layers, Mamba, Mixer,
+    Model, Moe, Mtp, Sampling, StackedIn, Vision,
 };
 use crate::table::Format;
 use crate::target::Target;
@@ -36,7 +36,7 @@ impl File {
         let eps = model.norm_eps;
         let range = (NORM_EPS_LEAST..=largest::NORM_EPS).contains(&eps);
         let (gdn, moe) = (model.gdn.as_ref(), model.moe.as_ref());
-        let mamba = model.mamba.as_ref();
+        let (mamba, latent) = (model.mamba.as_ref(), model.latent.as_ref());
         let (mlp, vision) = (model.mlp.as_ref(), model.vision.as_ref());
         let (sliding, scalar) = (model.sliding.as_ref(), model.query_pre_attn_scalar);
         let (chat, cap) = (model.chat.as_ref(), model.logit_cap.unwrap_or(1.0));
@@ -63,6 +63,7 @@ impl File {
             self.rotary_rules(model),
             gdn.map_or(Ok(()), |gdn| self.gdn_rules(gdn)),
             mamba.map_or(Ok(()), |mamba| self.mamba_rules(mamba)),
+            latent.map_or(Ok(()), |latent| self.latent_rules(model, latent)),
             moe.map_or(Ok(()), |moe| self.moe_rules(moe)),
             mlp.map_or(Ok(()), |mlp| {
                 self.count("mlp.intermediate", mlp.intermediate, largest::WIDTH)
@@ -107,6 +108,7 @@ impl File {
         for (key, stated, has) in [
             ("gdn", model.gdn.is_some(), hybrid),
             ("mamba", model.mamba.is_some(), mamba),
+            ("latent", model.latent.is_some(), traits.latent),
             (
                 "attention.rotary_dim",
                 model.attention.rotary_dim > 0,
@@ -130,7 +132,12 @@ impl File {
             (
                 "moe.shared_intermediate",
                 shared.flatten().is_some(),
-                beside || traits.feed_forward == FeedForward::SharedExpert,
+                matches!(
+                    traits.feed_forward,
+                    FeedForward::SharedExpert
+                        | FeedForward::UngatedShared
+                        | FeedForward::ExpertBeside
+                ),
             ),
             ("moe.scale", scale.is_some(), beside),
             (
@@ -201,7 +208,7 @@ impl File {
     /// The part of a head that turns, which some families choose.
     fn rotary_rules(&self, model: &Model) -> Rule {
         let traits = model.family.traits();
-        let in_part = traits.mixers == Mixers::Hybrid || traits.rows_normed;
+        let in_part = traits.mixers == Mixers::Hybrid || traits.rows_normed || traits.latent;
         if in_part || !traits.rotary {
             return Ok(());
         }
@@ -290,8 +297,39 @@ impl File {
             let bounds = [("beta_slow", yarn.beta_slow), ("beta_fast", yarn.beta_fast)];
             let original = yarn.original_max_position;
             self.scaling_rules(&key("yarn"), yarn.factor, bounds, original)?;
+            for (name, number) in [
+                ("yarn.attention_factor", yarn.attention_factor),
+                ("yarn.mscale_all_dim", yarn.mscale_all_dim),
+            ] {
+                self.positive(&key(name), number)?;
+            }
         }
         Ok(())
+    }
+
+    /// A factor, if it is stated.
+    fn positive(&self, key: &str, number: Option<f64>) -> Rule {
+        let number = number.unwrap_or(1.0);
+        let range = number as f32 > 0.0 && number <= largest::SCALING;
+        let rule = format!("must be above 0 and at most {}", largest::SCALING);
+        self.rule(range, key, number, &rule)
+    }
+
+    /// Widths of latents, which are kept beside turned elements.
+    fn latent_rules(&self, model: &Model, latent: &Latent) -> Rule {
+        self.count("latent.query_rank", latent.query_rank, largest::WIDTH)?;
+        self.count("latent.nope_dim", latent.nope_dim, largest::HEAD_DIM)?;
+        self.count("latent.value_dim", latent.value_dim, largest::HEAD_DIM)?;
+        self.positive("latent.temperature_beta", latent.temperature_beta)?;
+        let attention = &model.attention;
+        let scaled = latent.temperature_beta.is_none() || attention.yarn.is_some();
+        let rule = "needs attention.yarn, whose original_max_position it is of";
+        self.rule(scaled, "latent.temperature_beta", "stated", rule)?;
+        let (one, key) = (attention.kv_heads == 1, "attention.kv_heads");
+        self.rule(one, key, attention.kv_heads, "must be 1 over latents")?;
+        let (turned, kept) = (attention.rotary_dim, attention.head_dim);
+        let rule = format!("must be below attention.head_dim = {kept}, which has a latent beside");
+        self.rule(turned < kept, "attention.rotary_dim", turned, &rule)
     }
 
     /// Numbers of a scaling: `low` and `high` have names and bound what is scaled by degrees.
@@ -353,10 +391,7 @@ impl File {
     }
 
     fn moe_rules(&self, moe: &Moe) -> Rule {
-        let scale = moe.scale.unwrap_or(1.0);
-        let range = scale as f32 > 0.0 && scale <= largest::SCALING;
-        let rule = format!("must be above 0 and at most {}", largest::SCALING);
-        self.rule(range, "moe.scale", scale, &rule)?;
+        self.positive("moe.scale", moe.scale)?;
         self.count("moe.experts", moe.experts, largest::EXPERTS)?;
         let (chosen, experts) = (moe.experts_per_token, moe.experts);
         let rule = format!("must be 1 ..= moe.experts = {experts}");

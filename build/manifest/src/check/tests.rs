@@ -186,8 +186,8 @@ refused!(layers_that_all_recur: MODEL_FILE, "\"gdn\", \"attention\"]" => "\"gdn\
     "layers.period = [Gdn, Gdn, Gdn, Gdn]: family = \"qwen3_5_moe\" attends in some layers");
 refused!(a_family_that_is_not_known: MODEL_FILE, "\"qwen3_5_moe\"" => "\"gpt2\"",
     "line 3: `family = \"gpt2\"`: unknown variant `gpt2`, expected one of `llama`, `mixtral`, \
-     `minimax_m2`, `qwen3`, `sliding`, `gemma3`, `gemma4`, `gpt_oss`, `nemotron_h`, `qwen3_moe`, \
-     `qwen3_next`, `qwen3_5`, `qwen3_5_moe`");
+     `minimax_m2`, `qwen3`, `sliding`, `gemma3`, `gemma4`, `gpt_oss`, `nemotron_h`, `mistral4`, \
+     `qwen3_moe`, `qwen3_next`, `qwen3_5`, `qwen3_5_moe`");
 refused!(value_heads_no_multiple_of_key_heads: MODEL_FILE, "value_heads = 32" => "value_heads = 24",
     "gdn.value_heads = 24: must be a multiple of gdn.key_heads = 16");
 refused!(convolution_of_one_tap: MODEL_FILE, "conv_kernel = 4" => "conv_kernel = 1",
@@ -716,4 +716,27 @@ fn no_figure_of_the_largest_target_overflows() {
             assert!(value < 1 << 31, "{}", constant.name);
         }
     }
+}
+
+#[test]
+fn latents_are_kept_in_no_fewer_bits() {
+    let leaf = "cpu/random-mistral4-1/bf16";
+    let (file, scratch) = (format!("targets/{leaf}.toml"), Scratch::of(leaf));
+    scratch.edit(&file, "kv = \"f32\"", "kv = \"fp8\"");
+    let error = scratch.load(leaf).expect_err("no leaf rounds latents");
+    let message = "numbers.kv = fp8: latents are kept in f32 or bf16";
+    assert_eq!(error.to_string(), format!("{file}: {message}"));
+}
+
+#[test]
+fn heads_over_latents_share_one_key() {
+    let leaf = "cpu/random-mistral4-1/bf16";
+    let (file, scratch) = (
+        "targets/_model/random-mistral4-1/model.toml",
+        Scratch::of(leaf),
+    );
+    scratch.edit(file, "kv_heads = 1", "kv_heads = 5");
+    let error = scratch.load(leaf).expect_err("there is one latent");
+    let message = "attention.kv_heads = 5: must be 1 over latents";
+    assert_eq!(error.to_string(), format!("{file}: {message}"));
 }

@@ -109,7 +109,10 @@ pub(super) fn plain(target: &Target, experts: Rows) -> Vec<Row> {
     rows.extend(layer_norms(target));
     for each in target.attentions() {
         let layers = Place::mixing(target, |mixer| mixer == each.mixer);
-        rows.extend(attention(target, &layers, &each.facts));
+        rows.extend(match target.traits().latent {
+            false => attention(target, &layers, &each.facts),
+            true => latent(target, &layers),
+        });
         if target.traits().keys_are_values && each.mixer == Mixer::Attention {
             take_values_from_keys(&mut rows);
         }
@@ -236,6 +239,52 @@ fn attention(target: &Target, place: &Place, attention: &Attention) -> Vec<Row> 
     rows
 }
 
+/// Attention over latents: what makes keys and values of them are parts of each head's rows of one
+/// tensor. Turned elements of keys lie by pairs, of which the first ones come first here.
+fn latent(target: &Target, place: &Place) -> Vec<Row> {
+    let (model, latent) = (&target.model, target.model.latent());
+    let (heads, turned) = (model.attention.heads, model.attention.rotary_dim);
+    let (hidden, rank, inner) = (model.hidden, model.latent_rank(), latent.query_rank);
+    let matrix = |role, name: &str, n, k| place.matrix(role, &format!("self_attn.{name}"), n, k);
+    let norm = |role, name: &str, width| {
+        place.vector(role, &format!("self_attn.{name}.weight"), &[width], false)
+    };
+    let each_second = |first: u64| Run {
+        groups: turned as usize / 2,
+        stride: 2,
+        first: first as usize,
+        rows: 1,
+    };
+    let kept = rank + turned;
+    let of_keys = vec![each_second(rank), each_second(rank + 1), run(kept, 0, rank)];
+    let head = latent.nope_dim + latent.value_dim;
+    let of_heads = |role, first: u64, rows: u64| Row {
+        runs: Cow::Owned(vec![Run {
+            groups: heads as usize,
+            ..run(head, first, rows)
+        }]),
+        ..matrix(role, "kv_b_proj", heads * head, rank)
+    };
+    vec![
+        matrix(Role::QueryDown, "q_a_proj", inner, hidden),
+        norm(Role::QueryDownNorm, "q_a_layernorm", inner),
+        matrix(
+            Role::QueryUp,
+            "q_b_proj",
+            heads * (latent.nope_dim + turned),
+            inner,
+        ),
+        Row {
+            runs: Cow::Owned(of_keys),
+            ..matrix(Role::LatentDown, "kv_a_proj_with_mqa", kept, hidden)
+        },
+        norm(Role::LatentNorm, "kv_a_layernorm", rank),
+        of_heads(Role::LatentKeys, 0, latent.nope_dim),
+        of_heads(Role::LatentValues, latent.nope_dim, latent.value_dim),
+        matrix(Role::Output, "o_proj", hidden, heads * latent.value_dim),
+    ]
+}
+
 /// Gated DeltaNet with a projection for each of its inputs.
 pub(super) fn gdn(target: &Target, place: &Place) -> Vec<Row> {
     let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
@@ -320,6 +369,20 @@ pub(super) fn shared_expert(target: &Target, place: &Place) -> Vec<Row> {
         named(Role::SharedUp, "shared_expert.up_proj", shared, hidden),
         named(Role::SharedDown, "shared_expert.down_proj", hidden, shared),
         named(Role::SharedRouter, "shared_expert_gate", 1, hidden),
+    ]);
+    rows
+}
+
+/// Router, routed experts, and one that every row visits, under the names of DeepSeek.
+pub(super) fn ungated_shared(target: &Target, place: &Place) -> Vec<Row> {
+    let (shared, hidden) = (target.model.moe().shared(), target.model.hidden);
+    let named =
+        |role, name: &str, n, k| place.matrix(role, &format!("mlp.shared_experts.{name}"), n, k);
+    let mut rows = experts(target, place);
+    rows.extend([
+        named(Role::SharedGate, "gate_proj", shared, hidden),
+        named(Role::SharedUp, "up_proj", shared, hidden),
+        named(Role::SharedDown, "down_proj", hidden, shared),
     ]);
     rows
 }

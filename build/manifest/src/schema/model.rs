@@ -39,6 +39,9 @@ pub enum Family {
     /// Mamba-2, attention or experts alone in each layer.
     #[serde(rename = "nemotron_h")]
     NemotronH,
+    /// Attention over latents and experts, one of which every token visits.
+    #[serde(rename = "mistral4")]
+    Mistral4,
     /// Attention with normed heads and experts.
     #[serde(rename = "qwen3_moe")]
     Qwen3Moe,
@@ -139,6 +142,8 @@ pub struct Model {
     pub attention: Attention,
     /// Sliding-window attention layers, in families that have them.
     pub sliding: Option<Attention>,
+    /// Latents of attention, in families whose layers attend over them.
+    pub latent: Option<Latent>,
     /// Gated DeltaNet layers, in families that have them.
     pub gdn: Option<Gdn>,
     /// Mamba-2 layers, in families that have them.
@@ -196,6 +201,16 @@ impl Model {
         self.moe.clone().unwrap_or_default()
     }
 
+    /// The dimensions of latents; zeros in a model without them.
+    pub(crate) fn latent(&self) -> Latent {
+        self.latent.clone().unwrap_or_default()
+    }
+
+    /// Elements of a latent.
+    pub(crate) fn latent_rank(&self) -> u64 {
+        self.attention.head_dim - self.attention.rotary_dim
+    }
+
     /// The dimensions of the MLP; zeros in a model without one.
     pub(crate) fn mlp(&self) -> Mlp {
         self.mlp.clone().unwrap_or_default()
@@ -249,9 +264,9 @@ fn is_nothing(number: &f64) -> bool {
 pub struct Attention {
     /// Query heads, a multiple of `kv_heads`.
     pub heads: u64,
-    /// Key and value heads, at least 1.
+    /// Key and value heads, at least 1; 1 over latents.
     pub kv_heads: u64,
-    /// Elements of a head.
+    /// Elements of a head; over latents, of what a position keeps: those that turn, and a latent.
     pub head_dim: u64,
     /// Leading elements of a head that RoPE turns, even, 2 at least and `head_dim` at most; absent
     /// in families whose attention knows no positions.
@@ -271,10 +286,9 @@ pub struct Attention {
     pub yarn: Option<Yarn>,
 }
 
-/// The scaling YaRN (`rope_type` "yarn" of the transformers library, `truncate` off): pairs that
-/// turn less than `beta_slow` times in `original_max_position` positions are slowed by `factor`,
-/// those that turn more than `beta_fast` times are kept, and queries and keys grow by
-/// `0.1 ln(factor) + 1`. Source: arXiv 2309.00071.
+/// The scaling YaRN (`rope_type` "yarn" of the transformers library): pairs that turn less than
+/// `beta_slow` times in `original_max_position` positions are slowed by `factor`, those that turn
+/// more than `beta_fast` times are kept. Source: arXiv 2309.00071.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Yarn {
@@ -286,6 +300,13 @@ pub struct Yarn {
     pub beta_slow: f64,
     /// Positions of the first training, tokens.
     pub original_max_position: u64,
+    /// Whether the bounds of what is kept and slowed are whole pairs.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub truncate: bool,
+    /// Factor of queries and of keys; absent: `0.1 ln(factor) + 1`.
+    pub attention_factor: Option<f64>,
+    /// Number whose `(0.1 n ln(factor) + 1)^2` scores are multiplied by; absent: they are not.
+    pub mscale_all_dim: Option<f64>,
 }
 
 /// The scaling of Llama 3.1 (`rope_type` "llama3" of the transformers library).
@@ -318,6 +339,21 @@ impl Attention {
     pub(crate) fn o_columns(&self) -> u64 {
         self.heads * self.head_dim
     }
+}
+
+/// Latents that layers attend over, with the table of the attention that they are for.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Latent {
+    /// Width between both products that make queries.
+    pub query_rank: u64,
+    /// Elements of a head's query and key that do not turn.
+    pub nope_dim: u64,
+    /// Elements of a head's value.
+    pub value_dim: u64,
+    /// Growth of queries: they are multiplied by `1 + b ln(1 + position / original)`, the quotient
+    /// rounded down, where `original` is YaRN's; absent: they are not.
+    pub temperature_beta: Option<f64>,
 }
 
 /// Gated DeltaNet dimensions.

@@ -26,7 +26,7 @@ const _: () = assert!(PAGE.is_multiple_of(LANES));
 /// How values of a shape lie.
 trait Lay: shapes::Attention {
     /// Groups of dimensions of a value; the last may be partly used.
-    const HEAD_LANES: usize = Self::HEAD_DIM.div_ceil(LANES);
+    const HEAD_LANES: usize = Self::VALUE_DIM.div_ceil(LANES);
     /// Elements that a value takes in the cache.
     const VALUE_STRIDE: usize = Self::HEAD_LANES * LANES;
     /// Elements of a page's keys, which its values follow.
@@ -76,7 +76,8 @@ impl Rope {
         }
     }
 
-    /// `head = rotate(head * inverse_rms(head) * w)`; without the norm where there is no `w`.
+    /// `head = rotate(head * inverse_rms(head) * w)`; without the norm where there is no `w`, which
+    /// is of the last elements where it is shorter.
     pub fn norm_and_rotate<A: shapes::Attention>(
         &self,
         head: &mut [f32],
@@ -84,8 +85,9 @@ impl Rope {
         position: usize,
     ) {
         if let Some(w) = w {
-            let scale = inverse_rms(head);
-            for (x, w) in head.iter_mut().zip(w) {
+            let normed = &mut head[A::HEAD_DIM - w.len()..];
+            let scale = inverse_rms(normed);
+            for (x, w) in normed.iter_mut().zip(w) {
                 *x = *x * scale * w;
             }
         }
@@ -99,7 +101,7 @@ impl Rope {
 
 /// Keys and values of one layer. In its part of a page first lie keys, `[kv head][dim][position]`:
 /// positions side by side, for scores of many at once. Then values,
-/// `[kv head][position][VALUE_STRIDE]`.
+/// `[kv head][position][VALUE_STRIDE]`, those that are latents of keys too.
 pub struct KvCache<A> {
     part: Part,
     shape: PhantomData<A>,
@@ -111,7 +113,7 @@ impl<A: shapes::Attention> KvCache<A> {
         self.part.read().clone()
     }
 
-    /// Writes one position, `k, v [KEYS]`.
+    /// Writes one position, `k [KEYS]`, and `v` as wide, or `k` where values are latents of keys.
     pub fn store(&mut self, page: PageId, offset: usize, k: &[f32], v: &[f32]) {
         let (mut all, k, v) = (self.part.write(), kept::<A>(k), kept::<A>(v));
         for (head, (k, v)) in k
@@ -120,7 +122,8 @@ impl<A: shapes::Attention> KvCache<A> {
             .enumerate()
         {
             let [keys, values] = starts_of::<A>(self.part.starts, page, head);
-            all[values + offset * A::VALUE_STRIDE..][..A::HEAD_DIM].copy_from_slice(v);
+            let v = &v[A::HEAD_DIM - A::VALUE_DIM..];
+            all[values + offset * A::VALUE_STRIDE..][..A::VALUE_DIM].copy_from_slice(v);
             for (dim, &k) in k.iter().enumerate() {
                 all[keys + dim * PAGE + offset] = k;
             }
@@ -155,20 +158,21 @@ impl<A: shapes::Attention> Attend<A> for Cpu {
         &mut self,
         q: &mut Tensor,
         k: &mut Tensor,
-        v: &Tensor,
-        norms: Option<[&Vec<f32>; 2]>,
+        v: Option<&Tensor>,
+        norms: [Option<&Vec<f32>>; 2],
         cache: &mut KvCache<A>,
         batch: &Batch,
     ) {
-        assert_eq!(norms.is_some(), A::NORMED);
-        let [of_q, of_k] = norms.map_or([None; 2], |norms| norms.map(|w| Some(&w[..])));
+        assert_eq!(norms.map(|w| w.map_or(0, Vec::len)), A::NORMS);
+        assert_eq!(v.is_none(), A::LATENT);
+        let [of_q, of_k] = norms.map(|w| w.map(|w| &w[..]));
         self.norm_and_rotate::<A>(q, A::QUERY, of_q, batch);
         self.norm_and_rotate::<A>(k, A::HEAD_DIM, of_k, batch);
         let mut normed = vec![0.0; A::KEYS];
         for row in 0..batch.rows() {
             let position = batch.positions()[row];
             let page = batch.table_of::<A>(row).page(position);
-            normed.copy_from_slice(v.row(row));
+            normed.copy_from_slice(v.unwrap_or(k).row(row));
             if A::VALUES_NORMED {
                 normed.chunks_exact_mut(A::HEAD_DIM).for_each(unit_rms);
             }
@@ -194,7 +198,7 @@ impl<A: shapes::Attention> Attend<A> for Cpu {
         split(&mut self.pool, q.rows * A::HEADS, work, |items| {
             for item in items {
                 let (row, head) = (item / A::HEADS, item % A::HEADS);
-                let range = item * A::HEAD_DIM..(item + 1) * A::HEAD_DIM;
+                let range = item * A::VALUE_DIM..(item + 1) * A::VALUE_DIM;
                 // SAFETY: each row and head belongs to one task.
                 let out = unsafe { out.range(range) };
                 let (query, gate) = q.row(row)[head * A::QUERY..][..A::QUERY].split_at(A::HEAD_DIM);

@@ -111,6 +111,7 @@ impl<E: shapes::Experts> Routing<E> {
         }
         let shared = logits[E::COUNT..].iter();
         self.weights.extend(shared.map(|&logit| sigmoid(logit)));
+        self.weights.resize(first + E::TURNS, 1.0);
     }
 }
 

@@ -136,6 +136,7 @@ impl shapes::Experts for Moe {
     const PER_TOKEN: usize = 2;
     const INTERMEDIATE: usize = 8;
     const SHARED: usize = 0;
+    const SHARED_GATED: bool = false;
     const BESIDE: usize = 8;
     const SIGMOID: bool = true;
     const WEIGHT_SCALE: f32 = 2.5;

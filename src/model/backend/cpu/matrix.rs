@@ -84,6 +84,9 @@ trait Element: Copy {
     const ZERO: Self;
 
     fn load<V: Vector>(&self) -> V;
+
+    /// One number of the sixteen.
+    fn lane(&self, at: usize) -> f32;
 }
 
 impl Element for Lanes {
@@ -93,6 +96,10 @@ impl Element for Lanes {
     fn load<V: Vector>(&self) -> V {
         V::load(&self.0)
     }
+
+    fn lane(&self, at: usize) -> f32 {
+        self.0[at]
+    }
 }
 
 impl Element for Halves {
@@ -101,6 +108,10 @@ impl Element for Halves {
     #[inline(always)]
     fn load<V: Vector>(&self) -> V {
         V::load_halves(&self.0)
+    }
+
+    fn lane(&self, at: usize) -> f32 {
+        f32::from_bits(u32::from(self.0[at]) << 16)
     }
 }
 
@@ -232,7 +243,7 @@ impl Matrix {
     fn copy_row<E: Element>(&self, panels: &[E], n: usize, out: &mut [f32]) {
         let panel = &panels[n / LANES * self.k..][..self.k];
         for (value, element) in out.iter_mut().zip(panel) {
-            *value = element.load::<Lanes>().0[n % LANES];
+            *value = element.lane(n % LANES);
         }
     }
 

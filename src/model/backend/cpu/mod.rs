@@ -10,6 +10,7 @@ mod elementwise;
 mod experts;
 mod kv_fp8;
 mod lanes;
+mod latent;
 mod matrix;
 mod nvfp4;
 mod pieces;

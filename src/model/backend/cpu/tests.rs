@@ -17,6 +17,7 @@ impl shapes::Attention for Full {
     const HEADS: usize = 6;
     const KV_HEADS: usize = 3;
     const HEAD_DIM: usize = 40;
+    const VALUE_DIM: usize = 40;
     const ROTARY_DIM: usize = 20;
     const ROPE: shapes::Rope = shapes::Rope {
         theta: 1e5,
@@ -52,6 +53,7 @@ impl shapes::Experts for Moe {
     const PER_TOKEN: usize = 3;
     const INTERMEDIATE: usize = 32;
     const SHARED: usize = 48;
+    const SHARED_GATED: bool = true;
     const BESIDE: usize = 0;
     const SIGMOID: bool = false;
     const WEIGHT_SCALE: f32 = 1.0;
@@ -232,8 +234,8 @@ fn attention_over_scattered_pages() {
         Attend::<Full>::kv_cache(&cpu, KV_PAGES).unwrap(),
         Tensor::default(),
     );
-    let norms = [&norms[0], &norms[1]];
-    cpu.store_kv(&mut q, &mut k, &v, Some(norms), &mut cache, &batch);
+    let norms = [Some(&norms[0]), Some(&norms[1])];
+    cpu.store_kv(&mut q, &mut k, Some(&v), norms, &mut cache, &batch);
     cpu.attend(&q, &cache, None, &batch, &mut out);
     // Queries and keys as `rotation_of_normed_heads` has proved them.
     let (q, k, v) = (wide(&q.values), wide(&k.values), wide(&v.values));

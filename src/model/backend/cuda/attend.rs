@@ -10,9 +10,9 @@ use ffi::{Device, DeviceBuf, Stream};
 use super::pieces::Pieces;
 use super::steps::{SHAPES, Tiles};
 use super::{Cuda, FEW_ROWS, Tensor, Vector, count, largest, memory, refused};
-use crate::ops::{Attend, Batch, Place, Qkv, store_and_attend};
+use crate::ops::{Attend, Batch, Place, Qkv, position_bytes, store_and_attend};
 use crate::shapes::{self, Attention as _};
-use crate::target::{FORMAT_KV, MAX_CONTEXT, PAGE, each_attention};
+use crate::target::{MAX_CONTEXT, PAGE, each_attention};
 use step::SPLIT;
 use step::executor::DeviceError;
 
@@ -35,7 +35,7 @@ pub const KV_HEADS: usize = largest(&each_attention![A => A::KV_HEADS]);
 const ALIGNMENT: usize = 128;
 /// Results of splits, for few rows: the mix, its largest score and its sum.
 const PARTIAL: usize = largest(&each_attention![A => {
-    FEW_ROWS * A::HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (A::HEAD_DIM + 2)
+    FEW_ROWS * A::HEADS * MAX_CONTEXT.div_ceil(SPLIT) * (A::VALUE_DIM + 2)
 }]);
 
 /// Memory that attention works in.
@@ -117,14 +117,12 @@ fn angles<A: shapes::Attention>(
 }
 
 /// The norms of queries and of keys.
-fn head_norms<A: shapes::Attention>(norms: Option<[&Vector; 2]>) -> [*const f32; 2] {
-    assert_eq!(norms.is_some(), A::NORMED);
-    norms.map_or([ptr::null(); 2], |norms| {
-        norms.map(|norm| {
-            assert_eq!(norm.0.len(), A::HEAD_DIM);
-            norm.0.as_ptr()
-        })
-    })
+fn head_norms<A: shapes::Attention>(norms: [Option<&Vector>; 2]) -> [*const f32; 2] {
+    assert_eq!(
+        norms.map(|norm| norm.map_or(0, |norm| norm.0.len())),
+        A::NORMS
+    );
+    norms.map(|norm| norm.map_or(ptr::null(), |norm| norm.0.as_ptr()))
 }
 
 /// The sinks of query heads, if the shape has some.
@@ -136,18 +134,25 @@ fn sinks_of<A: shapes::Attention>(sinks: Option<&Vector>) -> *const f32 {
     sinks.map_or(ptr::null(), |sinks| sinks.0.as_ptr())
 }
 
-/// Checks the shapes of queries with their gates, of keys and of values.
-fn check_projected<A: shapes::Attention>([q, k, v]: [&Tensor; 3], rows: usize) {
-    let (of_kv, of_q) = (A::KEYS, A::QUERIES);
-    for (tensor, width) in [(q, of_q), (k, of_kv), (v, of_kv)] {
+/// Checks the shapes of queries with their gates, of keys and of values, if there are some beside
+/// keys; where these begin.
+fn check_projected<A: shapes::Attention>(
+    [q, k]: [&Tensor; 2],
+    v: Option<&Tensor>,
+    rows: usize,
+) -> *const f32 {
+    for (tensor, width) in [(q, A::QUERIES), (k, A::KEYS)] {
         assert_eq!((tensor.rows, tensor.width), (rows, width));
     }
+    let values = v.map(|v| (v.rows, v.width));
+    assert_eq!(values, (!A::LATENT).then_some((rows, A::VALUES)));
+    v.map_or(ptr::null(), |v| v.as_ptr())
 }
 
 impl<A: Launchers> Attend<A> for Cuda {
     type KvCache = KvCache<A>;
 
-    const PAGE_BYTES: usize = 2 * PAGE * A::KV_HEADS * FORMAT_KV.head_bytes(A::HEAD_DIM);
+    const PAGE_BYTES: usize = PAGE * position_bytes::<A>();
 
     fn cache_at(&self, place: Place<Pieces>) -> KvCache<A> {
         let () = A::CHECK;
@@ -165,12 +170,12 @@ impl<A: Launchers> Attend<A> for Cuda {
         &mut self,
         q: &mut Tensor,
         k: &mut Tensor,
-        v: &Tensor,
-        norms: Option<[&Vector; 2]>,
+        v: Option<&Tensor>,
+        norms: [Option<&Vector>; 2],
         cache: &mut KvCache<A>,
         batch: &Batch,
     ) {
-        check_projected::<A>([q, k, v], batch.rows());
+        let v = check_projected::<A>([q, k], v, batch.rows());
         assert!(batch.page_count(A::PAGES) <= cache.pages());
         let (step, [of_q, of_k]) = (self.step.of(batch), head_norms::<A>(norms));
         // SAFETY: shapes are checked; `Batch` has checked pages, and that positions are below
@@ -179,7 +184,7 @@ impl<A: Launchers> Attend<A> for Cuda {
             (A::STORE_KV)(
                 q.as_mut_ptr(),
                 k.as_ptr(),
-                v.as_ptr(),
+                v,
                 of_q,
                 of_k,
                 self.attend.angles::<A>(),
@@ -253,7 +258,7 @@ impl<A: Launchers> Attend<A> for Cuda {
             sinks,
         } = input;
         let (rows, sinks) = (batch.rows(), sinks_of::<A>(sinks));
-        check_projected::<A>([q, k, v], rows);
+        let v = check_projected::<A>([q, k], v, rows);
         let out = out.shape(rows, A::MIXED);
         assert!(batch.page_count(A::PAGES) <= cache.pages());
         let (step, [of_q, of_k]) = (self.step.of(batch), head_norms::<A>(norms));
@@ -264,7 +269,7 @@ impl<A: Launchers> Attend<A> for Cuda {
             (A::ATTENTION)(
                 q.as_ptr(),
                 k.as_ptr(),
-                v.as_ptr(),
+                v,
                 of_q,
                 of_k,
                 self.attend.angles::<A>(),

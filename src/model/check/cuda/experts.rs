@@ -41,7 +41,7 @@ pub fn pack(
     };
     let mut router = vec![checkpoint.matrix(Role::Router, site)];
     let all = experts::sources::<Moe>(checkpoint, site);
-    if Moe::HAS_SHARED > 0 {
+    if Moe::SHARED_GATED {
         router.push(checkpoint.matrix(Role::SharedRouter, site));
     }
     loaded(report, cuda, &router, Role::Router)?;

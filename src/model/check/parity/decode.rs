@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 
 use super::attention::{Calls, LIMIT, ProbeAttention, shortened};
-use super::head_norms::{Norms, short_norms};
+use super::head_norms::{Norms, beside, short_norms};
 use super::long::{STORED_ROWS, cut};
 use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, nearest, same_bits};
 use crate::backend::Backend;
@@ -151,7 +151,8 @@ impl<A: shapes::Attention> Decoding<A> {
             let mut q = b.room(part.len(), A::QUERIES)?;
             let batch = self.batch([(sequence, part.start, part.len())])?;
             b.begin(&batch);
-            b.store_kv(&mut q, &mut k, &v, norms.each(), cache, &batch);
+            let v = beside::<A, _>(&v);
+            b.store_kv(&mut q, &mut k, v, norms.each(), cache, &batch);
         }
         Ok(())
     }
@@ -182,7 +183,7 @@ impl<A: shapes::Attention> Decoding<A> {
         let input = Qkv {
             q: &mut q,
             k: &mut k,
-            v: &v,
+            v: beside::<A, _>(&v),
             norms: norms.each(),
             sinks: norms.sinks(),
         };

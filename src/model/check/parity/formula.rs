@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::head_norms::Norms;
+use super::head_norms::{Norms, beside};
 use super::rows::{gathered, sampled};
 use super::{F32_CHAIN, Random, Report, distance};
 use crate::backend::cpu::{Cpu, Matrix, Tensor, kept};
@@ -118,10 +118,10 @@ fn turned<A: shapes::Attention>(
     weight: Option<&Vec<f32>>,
     position: usize,
 ) -> Vec<f64> {
-    let mut head: Vec<f64> = match weight {
-        Some(weight) => norm(head, weight).collect(),
-        None => head.iter().map(|&x| f64::from(x)).collect(),
-    };
+    let weight = weight.map_or(&[][..], Vec::as_slice);
+    let (plain, normed) = head.split_at(head.len() - weight.len());
+    let plain = plain.iter().map(|&x| f64::from(x));
+    let mut head: Vec<f64> = plain.chain(norm(normed, weight)).collect();
     for pair in 0..A::PAIRS {
         let (cos, sin) = A::ROPE.turn(position, pair, A::ROTARY_DIM);
         let (cos, sin) = (f64::from(cos), f64::from(sin));
@@ -209,20 +209,26 @@ impl<A: shapes::Attention> Sequence<A> {
         let pages = self.positions().div_ceil(PAGE);
         let batch = batch(rows, pages);
         let (q, k) = (&mut queries, &mut keys);
-        Attend::<A>::store_kv(cpu, q, k, &values, norms, cache, &batch);
+        let values = beside::<A, _>(&values);
+        Attend::<A>::store_kv(cpu, q, k, values, norms, cache, &batch);
         (queries, keys)
     }
 
     /// Normed and turned keys, `[positions][KV_HEADS]`.
     fn keys(&self) -> Vec<Vec<f64>> {
         let heads = self.keys.chunks_exact(A::HEAD_DIM).enumerate();
-        let weight = self.norms.each().map(|norms| norms[1]);
+        let [_, weight] = self.norms.each();
         let turn = |(at, head)| turned::<A>(head, weight, at / A::KV_HEADS);
         heads.map(turn).collect()
     }
 
-    /// Values, normed where the shape says so, `[positions][KV_HEADS]`.
-    fn values(&self) -> Vec<Vec<f64>> {
+    /// Values, normed where the shape says so, `[positions][KV_HEADS]`; latents of `keys` where
+    /// these are values.
+    fn values(&self, keys: &[Vec<f64>]) -> Vec<Vec<f64>> {
+        if A::LATENT {
+            let latent = |key: &Vec<f64>| key[A::ROTARY_DIM..].to_vec();
+            return keys.iter().map(latent).collect();
+        }
         let (heads, ones) = (
             self.values.chunks_exact(A::HEAD_DIM),
             vec![1.0; A::HEAD_DIM],
@@ -237,10 +243,10 @@ impl<A: shapes::Attention> Sequence<A> {
     /// `sum_j softmax_j(SCALE q . k[j]) v[j]` of every head over what `position` sees,
     /// times `sigmoid(gate)` where the shape has gates; sinks count where it has some.
     fn formula(&self, keys: &[Vec<f64>], position: usize) -> Vec<f32> {
-        let of_q = self.norms.each().map(|norms| norms[0]);
+        let [of_q, _] = self.norms.each();
         let seen =
             (0..=position).skip(A::WINDOW.map_or(0, |window| (position + 1).max(window) - window));
-        let (mut out, values) = (Vec::new(), self.values().concat());
+        let (mut out, values) = (Vec::new(), self.values(keys).concat());
         for (head, query) in self.query.chunks_exact(A::QUERY).enumerate() {
             let (query, gate) = query.split_at(A::HEAD_DIM);
             let query = turned::<A>(query, of_q, position);
@@ -255,8 +261,8 @@ impl<A: shapes::Attention> Sequence<A> {
                 .sinks()
                 .map_or(0.0, |sinks| f64::from(sinks[head]).exp());
             let sum: f64 = weights.iter().sum::<f64>() + sink;
-            for dim in 0..A::HEAD_DIM {
-                let value = |j| values[at(j) * A::HEAD_DIM + dim];
+            for dim in 0..A::VALUE_DIM {
+                let value = |j| values[at(j) * A::VALUE_DIM + dim];
                 let parts = weights.iter().zip(seen.clone());
                 let mixed: f64 = parts.map(|(weight, j)| weight * value(j)).sum();
                 let gate = gate.get(dim).map_or(1.0, |&gate| sigmoid(gate));
@@ -272,7 +278,7 @@ pub(super) fn sigmoid(x: f32) -> f64 {
 }
 
 /// Rows of one sequence in pages that ascend.
-fn batch(rows: std::ops::Range<usize>, pages: usize) -> Batch {
+pub(super) fn batch(rows: std::ops::Range<usize>, pages: usize) -> Batch {
     let tokens = vec![0; rows.len()];
     let table: Vec<PageId> = (0..pages as u32).map(PageId).collect();
     let mut batch = Batch::new(pages);

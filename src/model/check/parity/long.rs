@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::attention::{Calls, LIMIT, ProbeAttention, shortened};
-use super::head_norms::{Norms, short_norms};
+use super::head_norms::{Norms, beside, short_norms};
 use super::sequences::dealt;
 use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, nearest, same_bits};
 use crate::backend::Backend;
@@ -96,7 +96,8 @@ impl<A: shapes::Attention> LongContext<A> {
                 let mut q = b.room(batch.rows(), A::QUERIES)?;
                 let (mut k, v) = self.keys_and_values(b, &batch)?;
                 b.begin(&batch);
-                b.store_kv(&mut q, &mut k, &v, norms.each(), &mut cache, &batch);
+                let v = beside::<A, _>(&v);
+                b.store_kv(&mut q, &mut k, v, norms.each(), &mut cache, &batch);
                 b.seen(&q)?;
             }
             for part in cut(step.clone(), most.min(most_of_copy(copies))) {
@@ -110,7 +111,7 @@ impl<A: shapes::Attention> LongContext<A> {
                 let input = Qkv {
                     q: &mut q,
                     k: &mut k,
-                    v: &v,
+                    v: beside::<A, _>(&v),
                     norms: norms.each(),
                     sinks: norms.sinks(),
                 };

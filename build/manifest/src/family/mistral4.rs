@@ -1,0 +1,55 @@
+//! `mistral4`: attention over latents, routed experts and one that every token visits. Tensors have
+//! the names of the publisher's own code.
+
+use std::borrow::Cow;
+
+use super::blocks::{plain, ungated_shared};
+use super::{FeedForward, MOE, ROUTED, Traits, USUAL, Words};
+
+pub(super) const TRAITS: Traits = Traits {
+    name: "mistral4",
+    types: &["mistral4"],
+    classes: &["Mistral4ForCausalLM"],
+    latent: true,
+    feed_forward: FeedForward::UngatedShared,
+    words: Words {
+        experts: ROUTED,
+        intermediate: MOE.intermediate,
+    },
+    rows: |target| {
+        let mut rows = plain(target, ungated_shared);
+        for row in &mut rows {
+            let name = row.name.to_string();
+            let renamed = NAMES
+                .iter()
+                .fold(name, |name, [usual, own]| name.replace(usual, own));
+            row.name = Cow::Owned(renamed);
+        }
+        rows
+    },
+    ..USUAL
+};
+
+/// Parts of usual names and what they are here, each replaced in turn.
+const NAMES: &[[&str; 2]] = &[
+    ["model.embed_tokens", "tok_embeddings"],
+    ["model.norm", "norm"],
+    ["lm_head", "output"],
+    ["model.layers", "layers"],
+    ["input_layernorm", "attention_norm"],
+    ["post_attention_layernorm", "ffn_norm"],
+    ["self_attn.q_a_proj", "attention.wq_a"],
+    ["self_attn.q_a_layernorm", "attention.q_a_norm"],
+    ["self_attn.q_b_proj", "attention.wq_b"],
+    ["self_attn.kv_a_proj_with_mqa", "attention.wkv_a_with_mqa"],
+    ["self_attn.kv_a_layernorm", "attention.kv_a_norm"],
+    ["self_attn.kv_b_proj", "attention.wkv_b"],
+    ["self_attn.o_proj", "attention.wo"],
+    ["mlp.shared_experts", "shared_experts"],
+    ["mlp.experts", "experts"],
+    ["gate_proj", "w1"],
+    ["down_proj", "w2"],
+    ["up_proj", "w3"],
+    ["mlp.gate", "gate"],
+    ["mlp", "feed_forward"],
+];

@@ -1,0 +1,105 @@
+//! Attention over latents of earlier positions (MLA).
+
+use super::{Block, Loader, Norms, Stream};
+use crate::ops::{self, Attend, Batch, Qkv};
+use crate::shapes::{self, Attention as _, PageGroup};
+use crate::target::Role;
+use crate::weights::WeightsError;
+use step::executor::DeviceError;
+
+/// Projections, what is between latents and heads, and the cache of one layer.
+pub struct Latent<B: ops::Latent<L>, L: shapes::Latent> {
+    /// Both products that make queries, and the norm between them.
+    query_down: B::Matrix,
+    query_norm: B::Vector,
+    query_up: B::Matrix,
+    /// Product that makes turned elements and a latent, and the norm of that.
+    down: B::Matrix,
+    norm: B::Vector,
+    /// Rows of keys and of values that a latent stands for.
+    keys: B::Matrix,
+    values: B::Matrix,
+    o: B::Matrix,
+    cache: <B as Attend<L::Attention>>::KvCache,
+}
+
+/// Storage of a step.
+pub struct Scratch<T> {
+    /// Rows between both products that make queries, and normed ones.
+    down: [T; 2],
+    queries: T,
+    /// Queries of latents.
+    q: T,
+    k: T,
+    /// Mixed latents.
+    latents: T,
+}
+
+impl<L: shapes::Latent, B: ops::Latent<L>> Block<B> for Latent<B, L> {
+    type Scratch = Scratch<B::Tensor>;
+
+    const WIDTHS: &'static [usize] = &[
+        L::QUERY_RANK,
+        L::QUERY_RANK,
+        L::QUERIES,
+        L::Attention::QUERIES,
+        L::Attention::KEYS,
+        L::Attention::MIXED,
+    ];
+    const MIXED: usize = L::RESULTS;
+    const PAGE_BYTES: usize = <B as Attend<L::Attention>>::PAGE_BYTES;
+    const PAGES: PageGroup = L::Attention::PAGES;
+
+    fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
+        let () = L::CHECK;
+        Ok(Latent {
+            query_down: loader.matrix(Role::QueryDown)?,
+            query_norm: loader.vector(Role::QueryDownNorm)?,
+            query_up: loader.matrix(Role::QueryUp)?,
+            down: loader.matrix(Role::LatentDown)?,
+            norm: loader.vector(Role::LatentNorm)?,
+            keys: loader.matrix(Role::LatentKeys)?,
+            values: loader.matrix(Role::LatentValues)?,
+            o: loader.matrix(Role::Output)?,
+            cache: loader.cache::<L::Attention>()?,
+        })
+    }
+
+    fn scratch(ops: &B, rows: usize) -> Result<Self::Scratch, DeviceError> {
+        let tensor = |width| ops.tensor(rows, width);
+        Ok(Scratch {
+            down: [tensor(L::QUERY_RANK)?, tensor(L::QUERY_RANK)?],
+            queries: tensor(L::QUERIES)?,
+            q: tensor(L::Attention::QUERIES)?,
+            k: tensor(L::Attention::KEYS)?,
+            latents: tensor(L::Attention::MIXED)?,
+        })
+    }
+
+    fn run(
+        &mut self,
+        ops: &mut B,
+        norms: &Norms<B::Vector>,
+        stream: &mut Stream<B>,
+        own: &mut Self::Scratch,
+        batch: &Batch,
+    ) {
+        let Stream { residual, x, mixed } = stream;
+        let [down, normed] = &mut own.down;
+        let mut projections = [(&self.query_down, &mut *down), (&self.down, &mut own.k)];
+        ops.norm_linear(residual, &norms.before, x, false, &mut projections);
+        ops.rms_norm(down, &self.query_norm, normed, None);
+        ops.linear(normed, &self.query_up, &mut own.queries);
+        ops.latent_queries(&own.queries, &self.keys, batch, &mut own.q);
+        let input = Qkv {
+            q: &mut own.q,
+            k: &mut own.k,
+            v: None,
+            norms: [None, Some(&self.norm)],
+            sinks: None,
+        };
+        ops.attention(input, &mut self.cache, batch, &mut own.latents);
+        ops.latent_results(&own.latents, &self.values, mixed);
+        norms.add(ops, mixed, &self.o, x, residual);
+    }
+}
