@@ -109,6 +109,7 @@ pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
     let classes: Vec<_> = traits.classes.iter().map(|name| json!([name])).collect();
     let none = [Value::Null];
     let (one, no) = ([json!(1)], [json!(false)]);
+    let normed = traits.normed || traits.rows_normed;
     let activation: Vec<_> = traits
         .activation
         .words()
@@ -133,11 +134,8 @@ pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
         of(&no, "/qkv_bias"),
         of(&no, "/use_bias"),
         of(&no, "/mlp_bias"),
-        of(
-            &[json!(traits.normed || traits.rows_normed)],
-            "/use_qk_norm",
-        ),
-        of(&[json!(traits.normed)], "/qk_norm"),
+        of(&[json!(normed)], "/use_qk_norm"),
+        of(&[json!(normed)], "/qk_norm"),
         of(&no, "/use_sliding_window"),
         of(&none, "/attention_chunk_size"),
         of(&none, "/attn_logit_softcapping"),
@@ -151,6 +149,9 @@ pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
         of(&[json!(true)], "/is_causal"),
     ];
     facts.extend(gemma(traits));
+    if traits.rows_normed {
+        facts.push(of(&[json!("per_layer")], "/qk_norm_type"));
+    }
     if traits.mixers == Mixers::Hybrid {
         facts.push(of(&activation, "/output_gate_type"));
         facts.push(of(&[json!("float32")], "/mamba_ssm_dtype"));
@@ -245,6 +246,8 @@ fn routing(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
         facts.push(of(json!(scores), "/scoring_func"));
     }
     if traits.feed_forward == FeedForward::Experts {
+        facts.push(of(json!(traits.sigmoid), "/use_routing_bias"));
+        facts.push(of(json!(0), "/shared_intermediate_size"));
         facts.push(of(json!(0), "/shared_expert_intermediate_size"));
         facts.push(of(json!(0), "/n_shared_experts"));
     }
