@@ -12,8 +12,7 @@ use crate::shapes::PageGroup;
 use crate::target;
 use crate::weights::{Checkpoint, Stage, WeightsError};
 use step::executor::{
-    Ahead, BlockTable, DEPTH_MAX, DeviceError, Executor, Guessed, PageId, Patience, Ranked, Rows,
-    Slot, States, TokenId,
+    Ahead, DEPTH_MAX, DeviceError, Executor, Guessed, PageId, Patience, Ranked, Rows, Slot, TokenId,
 };
 use step::transfer::{PieceBytes, Sum, Transfer};
 
@@ -114,13 +113,13 @@ impl<B: Runs> Runner<B> {
         let sequence = |index: usize| {
             let count = each.min(rows - index * each);
             Rows {
-                states: States::own(Slot(index as u32)),
-                start: 0,
-                tokens: &[0; ONE_BY_ONE][..count],
-                pages: &[PageId(0)],
-                window: BlockTable::whole(&[PageId(0)]),
-                behind: &[],
                 logits: count,
+                ..Rows::of(
+                    Slot(index as u32),
+                    0,
+                    &[0; ONE_BY_ONE][..count],
+                    &[PageId(0)],
+                )
             }
         };
         let sequences = (0..rows.div_ceil(each)).map(sequence);

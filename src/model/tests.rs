@@ -56,15 +56,7 @@ pub(crate) struct Sequence {
 impl Sequence {
     pub(crate) fn rows(&self, count: usize) -> Rows<'_> {
         let tokens = &self.tokens[self.done..self.done + count];
-        Rows {
-            states: States::own(self.slot),
-            start: self.done,
-            tokens,
-            pages: &self.pages,
-            window: BlockTable::whole(&self.pages),
-            behind: &[],
-            logits: 1,
-        }
+        Rows::of(self.slot, self.done, tokens, &self.pages)
     }
 }
 
@@ -320,15 +312,7 @@ fn rows_out_of_range_are_refused() {
     let Some(mut runner) = runner(1) else { return };
     let mut refuse = |rows: Rows<'_>| runner.step(&[rows]).unwrap_err().to_string();
     let pages = &[PageId(0)][..];
-    let good = Rows {
-        states: States::own(Slot(0)),
-        start: 0,
-        tokens: &[0],
-        pages,
-        window: BlockTable::whole(pages),
-        behind: &[],
-        logits: 1,
-    };
+    let good = Rows::of(Slot(0), 0, &[0], pages);
     assert!(
         refuse(Rows {
             tokens: &[VOCAB as u32],

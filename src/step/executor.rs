@@ -100,6 +100,22 @@ pub struct Rows<'a> {
     pub logits: usize,
 }
 
+impl<'a> Rows<'a> {
+    /// Rows of a sequence whose state is in a slot of its own: none is a draft, the last one's
+    /// logits are wanted, and the windowed group has the same block table.
+    pub fn of(slot: Slot, start: usize, tokens: &'a [TokenId], pages: &'a [PageId]) -> Rows<'a> {
+        Rows {
+            states: States::own(slot),
+            start,
+            tokens,
+            pages,
+            window: BlockTable::whole(pages),
+            behind: &[],
+            logits: 1,
+        }
+    }
+}
+
 /// Drafts of a sequence in one step, at most: rows of a cell are taken one by one up to
 /// [`ONE_BY_ONE`], and the first is of a token that is known.
 pub const DEPTH_MAX: usize = ONE_BY_ONE - 1;

@@ -74,9 +74,12 @@ struct Sequence {
 }
 
 impl Sequence {
-    /// Block table of the windowed group.
-    fn window(&self) -> BlockTable<'_> {
-        BlockTable::whole(self.ring.as_ref().unwrap_or(&self.pages))
+    /// Rows from `start` on; the last one's logits are wanted.
+    fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> Rows<'a> {
+        Rows {
+            window: BlockTable::whole(self.ring.as_ref().unwrap_or(&self.pages)),
+            ..Rows::of(self.slot, start, tokens, &self.pages)
+        }
     }
 
     /// States of the rows from `start` to `end`.
@@ -439,14 +442,8 @@ fn replies<B: Runs>(
     let mut traces = prefill_all(runner, batch)?;
     for step in 0..steps {
         let tokens: Vec<_> = traces.iter().map(|trace| trace[step].0).collect();
-        let rows = batch.iter().zip(&tokens).map(|(sequence, token)| Rows {
-            states: States::own(sequence.slot),
-            start: sequence.prompt.len() + step,
-            tokens: std::slice::from_ref(token),
-            pages: &sequence.pages,
-            window: sequence.window(),
-            behind: &[],
-            logits: 1,
+        let rows = batch.iter().zip(&tokens).map(|(sequence, token)| {
+            sequence.rows(sequence.prompt.len() + step, std::slice::from_ref(token))
         });
         let rows: Vec<_> = rows.collect();
         match way {
@@ -473,15 +470,7 @@ fn prefill_all<B: Runs>(
             left.is_some()
         };
         let some = batch[traces.len()..].iter().take_while(fits);
-        let rows = some.map(|sequence| Rows {
-            states: States::own(sequence.slot),
-            start: 0,
-            tokens: &sequence.prompt,
-            pages: &sequence.pages,
-            window: sequence.window(),
-            behind: &[],
-            logits: 1,
-        });
+        let rows = some.map(|sequence| sequence.rows(0, &sequence.prompt));
         let rows: Vec<_> = rows.collect();
         runner.step(&rows)?;
         for row in 0..rows.len() {
@@ -500,16 +489,7 @@ fn in_chunks<B: Runs>(
 ) -> Result<Trace, DeviceError> {
     let mut trace = vec![prefill(runner, sequence, chunk)?];
     for step in 0..steps {
-        let rows = Rows {
-            states: States::own(sequence.slot),
-            start: sequence.prompt.len() + step,
-            tokens: &[trace[step].0],
-            pages: &sequence.pages,
-            window: sequence.window(),
-            behind: &[],
-            logits: 1,
-        };
-        runner.step(&[rows])?;
+        runner.step(&[sequence.rows(sequence.prompt.len() + step, &[trace[step].0])])?;
         trace.push(seen(runner, 0)?);
     }
     Ok(trace)
@@ -527,12 +507,8 @@ fn prefill<B: Runs>(
         let end = (done + chunk().min(PREFILL_TOKENS)).min(length);
         let rows = Rows {
             states: sequence.states(done, end),
-            start: done,
-            tokens: &sequence.prompt[done..end],
-            pages: &sequence.pages,
-            window: sequence.window(),
-            behind: &[],
             logits: usize::from(end == length),
+            ..sequence.rows(done, &sequence.prompt[done..end])
         };
         runner.step(&[rows])?;
         done = end;

@@ -13,7 +13,7 @@ use crate::ops::{Batch, Dense, Device, LOGITS_ROWS_MAX, cap};
 use crate::shapes::PageGroup;
 use crate::target::{HIDDEN, LAYERS, PAGE, PREFILL_TOKENS, Role, Shape, Site, VOCAB, blocks_at};
 use crate::weights::{Checkpoint, Layout, WeightsError};
-use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, TokenId};
 use step::ranking::weight_of;
 
 use super::session::{most_likely, window_ring};
@@ -329,23 +329,11 @@ fn steps(
         };
         step(Rows {
             window: BlockTable::whole(&window),
-            ..rows(0, done, &tokens[done..end], &pages)
+            ..Rows::of(Slot(0), done, &tokens[done..end], &pages)
         })?;
         done = end;
     }
     Ok(())
-}
-
-fn rows<'a>(slot: u32, start: usize, tokens: &'a [TokenId], pages: &'a [PageId]) -> Rows<'a> {
-    Rows {
-        states: States::own(Slot(slot)),
-        start,
-        tokens,
-        pages,
-        window: BlockTable::whole(pages),
-        behind: &[],
-        logits: 1,
-    }
 }
 
 fn pages(index: usize, tokens: usize) -> Vec<PageId> {
@@ -369,7 +357,8 @@ impl Reference {
     fn new(ops: Cpu, tokens: &[TokenId]) -> Result<Reference, OracleError> {
         let [own, fed] = [0, 1].map(|index| pages(index, tokens.len()));
         let mut batch = Batch::new(own.len() + fed.len());
-        batch.fill(&[rows(0, 0, tokens, &own), rows(1, 0, tokens, &fed)])?;
+        let rows = |slot, pages| Rows::of(Slot(slot), 0, tokens, pages);
+        batch.fill(&[rows(0, &own), rows(1, &fed)])?;
         Ok(Reference {
             s: Scratch::new(&ops, Layout::whole().without_prediction())?,
             host: ops.host(0)?,
@@ -448,7 +437,7 @@ impl Reference {
         }
         let table = pages(0, far.tokens.len());
         let mut batch = Batch::new(table.len());
-        batch.fill(&[rows(0, 0, far.tokens, &table)])?;
+        batch.fill(&[Rows::of(Slot(0), 0, far.tokens, &table)])?;
         self.s.stream.residual = Tensor::of(HIDDEN, before.clone());
         layer.mix(&mut self.ops, &mut self.s, &batch);
         self.ops

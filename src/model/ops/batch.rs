@@ -380,15 +380,7 @@ mod tests {
     const PAGES: usize = 2;
 
     fn rows(slot: u32, tokens: &[TokenId]) -> Rows<'_> {
-        Rows {
-            states: States::own(Slot(slot)),
-            start: 0,
-            tokens,
-            pages: &[PageId(PAGES as u32 - 1)],
-            window: BlockTable::whole(&[PageId(PAGES as u32 - 1)]),
-            behind: &[],
-            logits: 1,
-        }
+        Rows::of(Slot(slot), 0, tokens, &[PageId(PAGES as u32 - 1)])
     }
 
     fn filled(rows: &[Rows<'_>]) -> Result<Batch, String> {

@@ -20,22 +20,6 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// `out[r, n] = sum_k x[r, k] w[n, k]` with `weight_bits` per stored weight and F32 rows.
-    pub const fn linear(rows: usize, n: usize, k: usize, weight_bits: usize) -> Cost {
-        Cost {
-            bytes: (n * k * weight_bits / 8 + 4 * rows * (n + k)) as u64,
-            flops: (2 * rows * n * k) as u64,
-        }
-    }
-
-    /// Reads a row, writes one; a multiply-add for the mean and two more per element.
-    pub const fn rms_norm(rows: usize, width: usize, element_bytes: usize) -> Cost {
-        Cost {
-            bytes: (rows * width * 2 * element_bytes) as u64,
-            flops: (rows * width * 4) as u64,
-        }
-    }
-
     /// One query row of every head over the `context` positions that it sees.
     pub const fn attend<A: shapes::Attention>(context: usize) -> Cost {
         let macs = context * A::HEADS * (A::HEAD_DIM + A::VALUE_DIM);
@@ -50,14 +34,6 @@ impl Cost {
         Cost {
             bytes: (8 * D::STATE) as u64,
             flops: (7 * D::STATE) as u64,
-        }
-    }
-
-    /// Sum of two costs.
-    pub const fn and(self, other: Cost) -> Cost {
-        Cost {
-            bytes: self.bytes + other.bytes,
-            flops: self.flops + other.flops,
         }
     }
 

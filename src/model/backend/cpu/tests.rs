@@ -6,7 +6,7 @@ use super::*;
 use crate::ops::{Attend, Delta, Ends, GatedDelta, Hidden, Route};
 use crate::shapes::{Attention as _, Delta as _, Experts as _};
 use crate::target::*;
-use step::executor::{BlockTable, PageId, Rows, Slot, States};
+use step::executor::{PageId, Rows, Slot};
 
 use super::experts::{Experts, Routing};
 
@@ -101,15 +101,7 @@ fn rms_scale(x: &[f64]) -> f64 {
 pub(super) fn batch(slot: u32, start: usize, rows: usize, pages: &[PageId]) -> Batch {
     let tokens = vec![0; rows];
     let mut batch = Batch::new(KV_PAGES);
-    let rows = Rows {
-        states: States::own(Slot(slot)),
-        start,
-        tokens: &tokens,
-        pages,
-        window: BlockTable::whole(pages),
-        behind: &[],
-        logits: 1,
-    };
+    let rows = Rows::of(Slot(slot), start, &tokens, pages);
     batch.fill(&[rows]).unwrap();
     batch
 }

@@ -7,8 +7,7 @@ use crate::ops::{CELL, ONE_BY_ONE, VERIFIED_MAX};
 use crate::target::{DRAFTS, MAX_SEQUENCES, PREFILL_TOKENS, SNAPSHOTS, STATES, VOCAB};
 use crate::{Runner, Runs};
 use step::executor::{
-    Ahead, BlockTable, DEPTH_MAX, DeviceError, Draw, Executor, Guessed, PageId, Rows, Slot, States,
-    TokenId,
+    Ahead, DEPTH_MAX, DeviceError, Draw, Executor, Guessed, PageId, Rows, Slot, States, TokenId,
 };
 
 /// Tokens of a reply: drafts go over the end of a cell.
@@ -76,12 +75,9 @@ fn drafted<B: Runs>(
                 from,
                 ..States::own(sequence.slot)
             },
-            start: sequence.prompt.len() + known,
-            tokens: &tokens,
-            pages: &sequence.pages,
-            window: sequence.window(),
             behind: &behind,
             logits: tokens.len(),
+            ..sequence.rows(sequence.prompt.len() + known, &tokens)
         };
         runner.step(&[rows])?;
         for row in 0..=right.min(depth) {
@@ -175,13 +171,8 @@ impl Reply {
 
     fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> Rows<'a> {
         Rows {
-            states: States::own(self.slot),
-            start,
-            tokens,
-            pages: &self.pages,
-            window: BlockTable::whole(&self.pages),
-            behind: &[],
             logits: tokens.len(),
+            ..Rows::of(self.slot, start, tokens, &self.pages)
         }
     }
 

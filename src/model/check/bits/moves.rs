@@ -7,7 +7,7 @@ use super::{Sequence, Trace, Trial, Tried, pages, prefill, prompt, seen};
 use crate::ops::CELL;
 use crate::target::{MAX_SEQUENCES, PAGE, PREFILL_TOKENS};
 use crate::{Runner, Runs};
-use step::executor::{DeviceError, Executor, Rows, Slot, States, TokenId};
+use step::executor::{DeviceError, Executor, Slot, TokenId};
 use step::transfer::{Piece, Transfer};
 
 /// Greedy tokens behind the prompt.
@@ -148,16 +148,7 @@ fn go_on<B: Runs>(
 ) -> Result<(), DeviceError> {
     let mut token = trace[0].0;
     for step in 0..STEPS {
-        let rows = Rows {
-            states: States::own(sequence.slot),
-            start: PROMPT + step,
-            tokens: &[token],
-            pages: &sequence.pages,
-            window: sequence.window(),
-            behind: &[],
-            logits: 1,
-        };
-        runner.step(&[rows])?;
+        runner.step(&[sequence.rows(PROMPT + step, &[token])])?;
         let found = seen(runner, 0)?;
         token = found.0;
         trace.push(found);

@@ -14,7 +14,7 @@ use crate::backend::cpu::Cpu;
 use crate::ops::{Batch, Qkv};
 use crate::shapes;
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE};
-use step::executor::{BlockTable, DeviceError, PageId, Rows, Slot, States, TokenId};
+use step::executor::{DeviceError, PageId, Rows, Slot, TokenId};
 
 /// Rows of a step that have a case, if there may be as many sequences.
 const DECODED_ROWS: [usize; 7] = [1, 2, 3, 7, 8, 9, MAX_SEQUENCES];
@@ -198,14 +198,8 @@ impl<A: shapes::Attention> Decoding<A> {
     ) -> Result<Batch, DeviceError> {
         let tokens = [TokenId::default(); STORED_ROWS];
         let rows = parts.into_iter().enumerate();
-        let rows = rows.map(|(slot, (sequence, start, rows))| Rows {
-            states: States::own(Slot(slot as u32)),
-            start,
-            tokens: &tokens[..rows],
-            pages: &sequence.pages,
-            window: BlockTable::whole(&sequence.pages),
-            behind: &[],
-            logits: 1,
+        let rows = rows.map(|(slot, (sequence, start, rows))| {
+            Rows::of(Slot(slot as u32), start, &tokens[..rows], &sequence.pages)
         });
         let mut batch = Batch::new(self.pages);
         batch.fill(&rows.collect::<Vec<_>>())?;

@@ -9,7 +9,7 @@ use crate::backend::cpu::{Cpu, Matrix, Tensor, kept};
 use crate::ops::{Attend, Batch, Dense, Device};
 use crate::shapes;
 use crate::target::{CHANNELS, FORMAT_KV, HIDDEN, KvFormat, MAX_CONTEXT, NORM_EPS, PAGE};
-use step::executor::{BlockTable, PageId, Rows, Slot, States};
+use step::executor::{PageId, Rows, Slot};
 
 /// Rows of the matrix of a product.
 const PRODUCTS: usize = 64;
@@ -282,15 +282,7 @@ pub(super) fn batch(rows: std::ops::Range<usize>, pages: usize) -> Batch {
     let tokens = vec![0; rows.len()];
     let table: Vec<PageId> = (0..pages as u32).map(PageId).collect();
     let mut batch = Batch::new(pages);
-    let rows = Rows {
-        states: States::own(Slot(0)),
-        start: rows.start,
-        tokens: &tokens,
-        pages: &table,
-        window: BlockTable::whole(&table),
-        behind: &[],
-        logits: 1,
-    };
+    let rows = Rows::of(Slot(0), rows.start, &tokens, &table);
     batch.fill(&[rows]).expect("the rows fit");
     batch
 }

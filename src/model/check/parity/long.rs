@@ -21,7 +21,7 @@ use crate::backend::cpu::Cpu;
 use crate::ops::{Batch, CELL, Qkv, ROWS_MAX};
 use crate::shapes;
 use crate::target::{KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
-use step::executor::{BlockTable, DeviceError, Rows, Slot, States, TokenId};
+use step::executor::{DeviceError, Rows, Slot, TokenId};
 
 /// Contexts near whose ends rows attend, if a sequence may be as long.
 const ENDS: [usize; 4] = [2048, 8192, 32_768, 131_072];
@@ -184,15 +184,10 @@ fn batch(part: &Range<usize>, copies: usize) -> Result<Batch, DeviceError> {
         .map(|copy| dealt(copy, copies, part.end))
         .collect();
     let tokens = vec![TokenId::default(); part.len()];
-    let rows = tables.iter().enumerate().map(|(copy, pages)| Rows {
-        states: States::own(Slot(copy as u32)),
-        start: part.start,
-        tokens: &tokens,
-        pages,
-        window: BlockTable::whole(pages),
-        behind: &[],
-        logits: 1,
-    });
+    let rows = tables
+        .iter()
+        .enumerate()
+        .map(|(copy, pages)| Rows::of(Slot(copy as u32), part.start, &tokens, pages));
     let mut batch = Batch::new(KV_PAGES);
     batch.fill(&rows.collect::<Vec<_>>())?;
     Ok(batch)

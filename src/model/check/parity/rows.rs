@@ -10,7 +10,7 @@ use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
 use crate::ops::{Batch, Device};
 use crate::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
-use step::executor::{BlockTable, DeviceError, PageId, Rows, Slot, States, TokenId};
+use step::executor::{DeviceError, PageId, Rows, Slot, TokenId};
 
 /// Rows that have a case: single rows, and both sides of every size that a step is cut at.
 pub const ROWS: [usize; 18] = [
@@ -215,14 +215,8 @@ impl<'a> Rowwise<'a> {
         let tokens: Vec<TokenId> = self.places.iter().map(|place| place.0).collect();
         let length = self.rows.div_ceil(MAX_SEQUENCES);
         let sequences = self.places.chunks(length).zip(tokens.chunks(length));
-        let rows = sequences.enumerate().map(|(slot, (places, tokens))| Rows {
-            states: States::own(Slot(slot as u32)),
-            start: places[0].1,
-            tokens,
-            pages: &pages,
-            window: BlockTable::whole(&pages),
-            behind: &[],
-            logits: 1,
+        let rows = sequences.enumerate().map(|(slot, (places, tokens))| {
+            Rows::of(Slot(slot as u32), places[0].1, tokens, &pages)
         });
         let rows: Vec<_> = rows.collect();
         let mut batch = Batch::new(KV_PAGES);

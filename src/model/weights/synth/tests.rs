@@ -10,7 +10,7 @@ use super::*;
 use crate::backend::cpu::Cpu;
 use crate::target::{LAYERS, PAGE, Site, VOCAB};
 use crate::{Plan, Runner};
-use step::executor::{BlockTable, Executor, PageId, Rows, Slot, States, TokenId};
+use step::executor::{Executor, PageId, Rows, Slot, TokenId};
 
 fn written(layers: usize, threads: usize) -> Folder {
     let folder = Folder::new();
@@ -138,15 +138,7 @@ fn entropies(tokens: &[TokenId]) -> Vec<f64> {
         .collect();
     let mut found = Vec::new();
     for (start, token) in tokens.iter().enumerate() {
-        let rows = Rows {
-            states: States::own(Slot(0)),
-            start,
-            tokens: std::slice::from_ref(token),
-            pages: &pages,
-            window: BlockTable::whole(&pages),
-            behind: &[],
-            logits: 1,
-        };
+        let rows = Rows::of(Slot(0), start, std::slice::from_ref(token), &pages);
         runner.step(&[rows]).unwrap();
         let logits = runner.logits(0).unwrap();
         assert!(logits.iter().all(|logit| logit.is_finite()));
