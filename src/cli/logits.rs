@@ -19,7 +19,7 @@ use model::check::window_ring;
 use model::ops::LOGITS_ROWS_MAX;
 use model::target::{self, MAX_CONTEXT, PAGE, PREFILL_TOKENS, VOCAB};
 use model::weights::Progress;
-use step::executor::{BlockTable, Executor, PageId, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, Executor, PageId, Rows, Slot, TokenId};
 
 /// Largest file of tokens that is read.
 const TOKENS_BYTES_MAX: u64 = 64 << 20;
@@ -85,13 +85,8 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
     let (mut start, mut logits, mut of_routers) = (0, Vec::new(), Vec::new());
     for chunk in tokens.chunks(if options.decode { 1 } else { PREFILL_TOKENS }) {
         let rows = Rows {
-            states: States::own(Slot(0)),
-            start,
-            tokens: chunk,
-            pages: &pages,
             window: BlockTable::whole(&window),
-            behind: &[],
-            logits: 1,
+            ..Rows::of(Slot(0), start, chunk, &pages)
         };
         match &mut routers {
             None => runner.step(&[rows]).map_err(internal)?,

@@ -104,13 +104,13 @@ impl Drafted {
     fn with_row_behind<T>(&self, pass: usize, run: impl FnOnce(&[Rows<'_>]) -> T) -> T {
         let (tokens, tables) = (drawn(pass, self.sequences), self.tables());
         let rows = tables.iter().enumerate().map(|(index, pages)| Rows {
-            states: States::own(Slot(index as u32)),
-            start: self.context + self.depth + pass,
-            tokens: &tokens[index..=index],
-            pages,
             window: BlockTable::default(),
-            behind: &[],
-            logits: 1,
+            ..Rows::of(
+                Slot(index as u32),
+                self.context + self.depth + pass,
+                &tokens[index..=index],
+                pages,
+            )
         });
         run(&rows.collect::<Vec<_>>())
     }

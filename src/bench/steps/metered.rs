@@ -62,10 +62,6 @@ pub struct Weighed<M> {
 }
 
 impl<T> Shaped<T> {
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     fn shape(&mut self, rows: usize, width: usize) {
         (self.rows, self.width) = (rows, width);
         self.bytes = (rows * width * size_of::<f32>()) as u64;
@@ -76,6 +72,13 @@ impl<T> Shaped<T> {
         self.shape(batch.rows(), width);
         let in_cells: usize = batch.spans().iter().map(|span| span.in_cells().len()).sum();
         self.bytes -= (in_cells * width * (size_of::<f32>() - cell_bytes)) as u64;
+    }
+}
+
+impl<M> Weighed<M> {
+    /// Bytes of so many of its rows.
+    fn bytes_of(&self, rows: usize) -> u64 {
+        self.bytes * rows as u64 / self.n as u64
     }
 }
 
@@ -131,12 +134,105 @@ impl<B: Device + Timed> Metered<B> {
         }
     }
 
-    fn done(&mut self, op: &'static str, (n, k): (usize, usize), bytes: u64, flops: u64) {
+    fn done(&mut self, op: &'static str, work: Work) {
+        let Work {
+            matrix: (n, k),
+            bytes,
+            flops,
+        } = work;
         let (label, cost) = (Label { op, n, k }, Cost { bytes, flops });
         if let Some(mark) = self.mark() {
             self.ends.push((label, cost, mark));
         }
     }
+}
+
+/// Matrix that a call is told by, if it is by one, and what the call moves and computes.
+#[derive(Default)]
+struct Work {
+    matrix: (usize, usize),
+    bytes: u64,
+    flops: u64,
+}
+
+/// Work of an operation that only moves.
+fn moves(bytes: u64) -> Work {
+    Work {
+        bytes,
+        ..Work::default()
+    }
+}
+
+/// Work of `rows` rows times a matrix `[n, k]`.
+fn multiplies(rows: usize, (n, k): (usize, usize), bytes: u64) -> Work {
+    Work {
+        matrix: (n, k),
+        bytes,
+        flops: (2 * rows * n * k) as u64,
+    }
+}
+
+/// Type of an argument: a kind of what `Metered` wraps, or a type that it passes on.
+macro_rules! argument {
+    (tensor) => {
+        &Self::Tensor
+    };
+    (room) => {
+        &mut Self::Tensor
+    };
+    (matrix) => {
+        &Self::Matrix
+    };
+    (experts) => {
+        &Self::Experts
+    };
+    ($type:ty) => {
+        $type
+    };
+}
+
+/// The argument as the inner device takes it.
+macro_rules! unwrapped {
+    ($name:ident tensor) => {
+        &$name.inner
+    };
+    ($name:ident room) => {
+        &mut $name.inner
+    };
+    ($name:ident matrix) => {
+        &$name.inner
+    };
+    ($name:ident experts) => {
+        &$name.inner
+    };
+    ($name:ident $type:ty) => {
+        $name
+    };
+}
+
+/// Operations that are the inner device's, each a row: its arguments, and the work of a call, whose
+/// block gives results their shapes.
+macro_rules! metered {
+    ($group:path: $($op:ident($($name:ident[$($kind:tt)+])+) $work:block)+) => {$(
+        fn $op(&mut self, $($name: argument!($($kind)+)),+) {
+            <B as $group>::$op(&mut self.inner, $(unwrapped!($name $($kind)+)),+);
+            self.done(stringify!($op), $work);
+        }
+    )+};
+}
+
+/// Functions that are the inner device's.
+macro_rules! forwarded {
+    ($(fn $name:ident(&$this:ident $(, $argument:ident: $type:ty)*) $(-> $out:ty)?;)+) => {$(
+        fn $name(&$this $(, $argument: $type)*) $(-> $out)? {
+            $this.inner.$name($($argument),*)
+        }
+    )+};
+    ($(fn $name:ident(&mut $this:ident $(, $argument:ident: $type:ty)*) $(-> $out:ty)?;)+) => {$(
+        fn $name(&mut $this $(, $argument: $type)*) $(-> $out)? {
+            $this.inner.$name($($argument),*)
+        }
+    )+};
 }
 
 impl<B: Device + Timed> Device for Metered<B> {
@@ -153,8 +249,19 @@ impl<B: Device + Timed> Device for Metered<B> {
         B::matrix_bytes_max(n, k, format)
     }
 
-    fn matrix_bytes(&self) -> u64 {
-        self.inner.matrix_bytes()
+    forwarded! {
+        fn matrix_bytes(&self) -> u64;
+        fn pool(&self, pieces: usize, bytes: usize) -> Result<Self::Pool, DeviceError>;
+        fn host(&self, len: usize) -> Result<Self::Host, DeviceError>;
+    }
+
+    forwarded! {
+        fn zeros(&mut self, elements: usize) -> Result<Self::Vector, DeviceError>;
+        fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Self::Vector, WeightsError>;
+        fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError>;
+        fn host_room(&mut self, range: Range<usize>) -> &mut [u8];
+        fn copy(&mut self, copies: &[Copied<'_, Self::Pool>], to: Side) -> Result<(), DeviceError>;
+        fn copied(&mut self) -> Result<u64, DeviceError>;
     }
 
     fn room(&self) -> Option<u64> {
@@ -178,34 +285,6 @@ impl<B: Device + Timed> Device for Metered<B> {
         })
     }
 
-    fn zeros(&mut self, elements: usize) -> Result<Self::Vector, DeviceError> {
-        self.inner.zeros(elements)
-    }
-
-    fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Self::Vector, WeightsError> {
-        self.inner.load_vector(part)
-    }
-
-    fn pool(&self, pieces: usize, bytes: usize) -> Result<Self::Pool, DeviceError> {
-        self.inner.pool(pieces, bytes)
-    }
-
-    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
-        self.inner.take_room(bytes)
-    }
-
-    fn host_room(&mut self, range: Range<usize>) -> &mut [u8] {
-        self.inner.host_room(range)
-    }
-
-    fn copy(&mut self, copies: &[Copied<'_, Self::Pool>], to: Side) -> Result<(), DeviceError> {
-        self.inner.copy(copies, to)
-    }
-
-    fn copied(&mut self) -> Result<u64, DeviceError> {
-        self.inner.copied()
-    }
-
     fn tensor(&self, rows: usize, width: usize) -> Result<Self::Tensor, DeviceError> {
         Ok(Shaped {
             inner: self.inner.tensor(rows, width)?,
@@ -213,10 +292,6 @@ impl<B: Device + Timed> Device for Metered<B> {
             width,
             bytes: 0,
         })
-    }
-
-    fn host(&self, len: usize) -> Result<Self::Host, DeviceError> {
-        self.inner.host(len)
     }
 
     fn begin(&mut self, batch: &Batch) {
@@ -242,56 +317,42 @@ impl<B: Device + Timed> Device for Metered<B> {
 impl<B: Device + Timed> Guess for Metered<B> {}
 
 impl<B: Dense + Timed> Dense for Metered<B> {
-    fn embed(&mut self, table: &Self::Matrix, batch: &Batch, out: &mut Self::Tensor) {
-        self.inner.embed(&table.inner, batch, &mut out.inner);
-        out.shape(batch.rows(), table.k);
-        let table_rows = table.bytes / table.n as u64 * batch.rows() as u64;
-        self.done("embed", (0, 0), table_rows + out.bytes(), 0);
-    }
-
-    fn rms_norm(
-        &mut self,
-        x: &Self::Tensor,
-        w: &Self::Vector,
-        out: &mut Self::Tensor,
-        adds: Option<f32>,
-    ) {
-        self.inner.rms_norm(&x.inner, w, &mut out.inner, adds);
-        out.shape(x.rows, x.width);
-        self.done(
-            "rms_norm",
-            (0, 0),
-            (2 + u64::from(adds.is_some())) * x.bytes(),
-            0,
-        );
-    }
-
-    fn relu2(&mut self, x: &mut Self::Tensor) {
-        self.inner.relu2(&mut x.inner);
-        self.done("relu2", (0, 0), 2 * x.bytes(), 0);
-    }
-
-    fn cap_logits(&mut self, logits: &mut Self::Tensor) {
-        self.inner.cap_logits(&mut logits.inner);
-        self.done("cap_logits", (0, 0), 2 * logits.bytes(), 0);
-    }
-
-    fn linear(&mut self, x: &Self::Tensor, w: &Self::Matrix, out: &mut Self::Tensor) {
-        self.inner.linear(&x.inner, &w.inner, &mut out.inner);
-        out.shape(x.rows, w.n);
-        let flops = (2 * x.rows * w.n * w.k) as u64;
-        // The head has no row in a step that ends within a prompt.
-        let read = if x.rows == 0 { 0 } else { w.bytes };
-        let bytes = read + x.bytes() + out.bytes();
-        self.done("linear", (w.n, w.k), bytes, flops);
-    }
-
-    fn linear_add(&mut self, x: &Self::Tensor, w: &Self::Matrix, residual: &mut Self::Tensor) {
-        let inner = &mut residual.inner;
-        self.inner.linear_add(&x.inner, &w.inner, inner);
-        let flops = (2 * x.rows * w.n * w.k) as u64;
-        let bytes = w.bytes + x.bytes() + 2 * residual.bytes();
-        self.done("linear_add", (w.n, w.k), bytes, flops);
+    metered! { Dense:
+        embed(table[matrix] batch[&Batch] out[room]) {
+            out.shape(batch.rows(), table.k);
+            moves(table.bytes_of(batch.rows()) + out.bytes)
+        }
+        rms_norm(x[tensor] w[&Self::Vector] out[room] adds[Option<f32>]) {
+            out.shape(x.rows, x.width);
+            moves((2 + u64::from(adds.is_some())) * x.bytes)
+        }
+        relu2(x[room]) {
+            moves(2 * x.bytes)
+        }
+        cap_logits(logits[room]) {
+            moves(2 * logits.bytes)
+        }
+        linear(x[tensor] w[matrix] out[room]) {
+            out.shape(x.rows, w.n);
+            // The head has no row in a step that ends within a prompt.
+            let read = if x.rows == 0 { 0 } else { w.bytes };
+            multiplies(x.rows, (w.n, w.k), read + x.bytes + out.bytes)
+        }
+        linear_add(x[tensor] w[matrix] residual[room]) {
+            multiplies(x.rows, (w.n, w.k), w.bytes + x.bytes + 2 * residual.bytes)
+        }
+        concat(a[tensor] b[tensor] out[room]) {
+            out.shape(a.rows, a.width + b.width);
+            moves(2 * out.bytes)
+        }
+        select(x[tensor] batch[&Batch] out[room]) {
+            out.shape(batch.wanted().len(), x.width);
+            moves(2 * out.bytes)
+        }
+        top_k(logits[tensor] out[room]) {
+            out.shape(logits.rows, RANKED);
+            moves(logits.bytes + out.bytes)
+        }
     }
 
     fn norm_linear(
@@ -307,20 +368,13 @@ impl<B: Dense + Timed> Dense for Metered<B> {
         self.inner
             .norm_linear(&residual.inner, norm, &mut x.inner, keep, &mut inner);
         x.shape(residual.rows, residual.width);
-        let (mut bytes, mut n) = (x.bytes() * (1 + u64::from(keep)), 0);
+        let (mut bytes, mut n) = (x.bytes * (1 + u64::from(keep)), 0);
         for (w, out) in parts {
             out.shape(x.rows, w.n);
-            bytes += w.bytes + out.bytes();
+            bytes += w.bytes + out.bytes;
             n += w.n;
         }
-        let flops = (2 * x.rows * n * x.width) as u64;
-        self.done("norm_linear", (n, x.width), bytes, flops);
-    }
-
-    fn concat(&mut self, a: &Self::Tensor, b: &Self::Tensor, out: &mut Self::Tensor) {
-        self.inner.concat(&a.inner, &b.inner, &mut out.inner);
-        out.shape(a.rows, a.width + b.width);
-        self.done("concat", (0, 0), 2 * out.bytes(), 0);
+        self.done("norm_linear", multiplies(x.rows, (n, x.width), bytes));
     }
 
     fn embed_beside(
@@ -341,21 +395,8 @@ impl<B: Dense + Timed> Dense for Metered<B> {
         self.inner
             .embed_beside(table_of, hidden_of, norms, batch, room, to);
         out.shape(batch.rows(), 2 * table.k);
-        let table_rows = table.bytes / table.n as u64 * batch.rows() as u64;
-        let bytes = table_rows + hidden.bytes() + out.bytes();
-        self.done("embed_beside", (0, 0), bytes, 0);
-    }
-
-    fn select(&mut self, x: &Self::Tensor, batch: &Batch, out: &mut Self::Tensor) {
-        self.inner.select(&x.inner, batch, &mut out.inner);
-        out.shape(batch.wanted().len(), x.width);
-        self.done("select", (0, 0), 2 * out.bytes(), 0);
-    }
-
-    fn top_k(&mut self, logits: &Self::Tensor, out: &mut Self::Tensor) {
-        self.inner.top_k(&logits.inner, &mut out.inner);
-        out.shape(logits.rows, RANKED);
-        self.done("top_k", (0, 0), logits.bytes() + out.bytes(), 0);
+        let bytes = table.bytes_of(batch.rows()) + hidden.bytes + out.bytes;
+        self.done("embed_beside", moves(bytes));
     }
 
     fn lm_head(
@@ -395,29 +436,24 @@ impl<B: Dense + Timed> Dense for Metered<B> {
         };
         normed.shape(rows, residual.width);
         logits.shape(rows, ids);
-        let read = if rows == 0 { 0 } else { part_of(w, ids) };
-        let mut bytes = read + 2 * normed.bytes() + logits.bytes();
+        let read = if rows == 0 { 0 } else { w.bytes_of(ids) };
+        let mut bytes = read + 2 * normed.bytes + logits.bytes;
         if let Some(ranked) = ranked
             && B::RANKS
         {
             ranked.shape(rows, RANKED);
-            bytes += ranked.bytes();
+            bytes += ranked.bytes;
         }
-        let flops = (2 * rows * ids * w.k) as u64;
-        self.done("lm_head", (ids, w.k), bytes, flops);
+        self.done("lm_head", multiplies(rows, (ids, w.k), bytes));
     }
 }
 
-/// Bytes of the first `ids` rows of a matrix.
-fn part_of<M>(w: &Weighed<M>, ids: usize) -> u64 {
-    w.bytes * ids as u64 / w.n as u64
-}
-
 impl<M: shapes::Mlp, B: Gate<M> + Timed> Gate<M> for Metered<B> {
-    fn swiglu(&mut self, gate: &Self::Tensor, up: &Self::Tensor, out: &mut Self::Tensor) {
-        self.inner.swiglu(&gate.inner, &up.inner, &mut out.inner);
-        out.shape(gate.rows, gate.width);
-        self.done("swiglu", (0, 0), 3 * out.bytes(), 0);
+    metered! { Gate<M>:
+        swiglu(gate[tensor] up[tensor] out[room]) {
+            out.shape(gate.rows, gate.width);
+            moves(3 * out.bytes)
+        }
     }
 
     fn mlp(
@@ -439,9 +475,9 @@ impl<M: shapes::Mlp, B: Gate<M> + Timed> Gate<M> for Metered<B> {
         x.shape(rows, residual.width);
         let read: u64 = weights.iter().map(|w| w.bytes).sum();
         // Rows are read, and read and written again; activations are written and read.
-        let bytes = read + 3 * residual.bytes() + 2 * (rows * inner * size_of::<f32>()) as u64;
-        let flops = (6 * rows * inner * residual.width) as u64;
-        self.done("mlp", (inner, residual.width), bytes, flops);
+        let bytes = read + 3 * residual.bytes + 2 * (rows * inner * size_of::<f32>()) as u64;
+        let work = multiplies(3 * rows, (inner, residual.width), bytes);
+        self.done("mlp", work);
     }
 }
 
@@ -463,35 +499,22 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         cache: &mut Self::KvCache,
         batch: &Batch,
     ) {
-        let (queries, keys) = (&mut q.inner, &mut k.inner);
+        let (queries, keys, values) = (&mut q.inner, &mut k.inner, v.map(|v| &v.inner));
         self.inner
-            .store_kv(queries, keys, v.map(|v| &v.inner), norms, cache, batch);
-        // Gates are left alone.
-        let rotated = q.bytes();
-        // Bytes written of a row are those read of a position.
+            .store_kv(queries, keys, values, norms, cache, batch);
+        // Gates are left alone. Bytes written of a row are those read of a position.
         let kept = Cost::attend::<A>(k.rows).bytes;
-        let bytes = rotated + k.bytes() + v.map_or(0, Shaped::bytes) + kept;
-        self.done("store_kv", (0, 0), bytes, 0);
+        let bytes = q.bytes + k.bytes + v.map_or(0, |v| v.bytes) + kept;
+        self.done("store_kv", moves(bytes));
     }
 
-    fn attend(
-        &mut self,
-        q: &Self::Tensor,
-        cache: &Self::KvCache,
-        sinks: Option<&Self::Vector>,
-        batch: &Batch,
-        out: &mut Self::Tensor,
-    ) {
-        let to = &mut out.inner;
-        self.inner.attend(&q.inner, cache, sinks, batch, to);
-        out.shape(q.rows, A::MIXED);
-        let cost = attend_cost::<A>(batch);
-        self.done(
-            "attend",
-            (0, 0),
-            cost.bytes + q.bytes() + out.bytes(),
-            cost.flops,
-        );
+    metered! { Attend<A>:
+        attend(
+            q[tensor] cache[&Self::KvCache] sinks[Option<&Self::Vector>] batch[&Batch] out[room]
+        ) {
+            out.shape(q.rows, A::MIXED);
+            attend_work::<A>(batch, q.bytes + out.bytes)
+        }
     }
 
     fn attention(
@@ -511,7 +534,7 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
             norms,
             sinks,
         } = input;
-        let given = q.bytes() + k.bytes() + v.map_or(0, Shaped::bytes);
+        let given = q.bytes + k.bytes + v.map_or(0, |v| v.bytes);
         let inner = Qkv {
             q: &mut q.inner,
             k: &mut k.inner,
@@ -523,36 +546,20 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         out.shape(batch.rows(), A::MIXED);
         // What a row stores is written and need not be read again: of the cache each position
         // moves once.
-        let cost = attend_cost::<A>(batch);
-        let bytes = given + cost.bytes + out.bytes();
-        self.done("attention", (0, 0), bytes, cost.flops);
+        self.done("attention", attend_work::<A>(batch, given + out.bytes));
     }
 }
 
 impl<L: shapes::Latent, B: Latent<L> + Timed> Latent<L> for Metered<B> {
-    fn latent_queries(
-        &mut self,
-        x: &Self::Tensor,
-        w: &Self::Matrix,
-        batch: &Batch,
-        q: &mut Self::Tensor,
-    ) {
-        self.inner
-            .latent_queries(&x.inner, &w.inner, batch, &mut q.inner);
-        q.shape(x.rows, L::Attention::QUERIES);
-        let (bytes, flops) = (w.bytes + x.bytes() + q.bytes(), 2 * x.rows * w.n * w.k);
-        self.done("latent_queries", (w.n, w.k), bytes, flops as u64);
-    }
-
-    fn latent_results(&mut self, mixed: &Self::Tensor, w: &Self::Matrix, out: &mut Self::Tensor) {
-        self.inner
-            .latent_results(&mixed.inner, &w.inner, &mut out.inner);
-        out.shape(mixed.rows, L::RESULTS);
-        let (bytes, flops) = (
-            w.bytes + mixed.bytes() + out.bytes(),
-            2 * mixed.rows * w.n * w.k,
-        );
-        self.done("latent_results", (w.n, w.k), bytes, flops as u64);
+    metered! { Latent<L>:
+        latent_queries(x[tensor] w[matrix] batch[&Batch] q[room]) {
+            q.shape(x.rows, L::Attention::QUERIES);
+            multiplies(x.rows, (w.n, w.k), w.bytes + x.bytes + q.bytes)
+        }
+        latent_results(mixed[tensor] w[matrix] out[room]) {
+            out.shape(mixed.rows, L::RESULTS);
+            multiplies(mixed.rows, (w.n, w.k), w.bytes + mixed.bytes + out.bytes)
+        }
     }
 }
 
@@ -567,19 +574,24 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
         self.inner.state_at(place)
     }
 
-    fn conv_silu(
-        &mut self,
-        x: &Self::Tensor,
-        taps: Taps<'_, Self>,
-        state: &mut Self::State,
-        batch: &Batch,
-        out: &mut Self::Tensor,
-    ) {
-        self.inner
-            .conv_silu(&x.inner, taps, state, batch, &mut out.inner);
-        out.shape_with_cells(batch, x.width, <B as Delta<D>>::CELL_BYTES);
-        let bytes = x.bytes() + out.bytes() + conv_bytes::<D>(batch);
-        self.done("conv_silu", (0, 0), bytes, 0);
+    metered! { Delta<D>:
+        conv_silu(
+            x[tensor] taps[Taps<'_, Self>] state[&mut Self::State] batch[&Batch] out[room]
+        ) {
+            out.shape_with_cells(batch, x.width, <B as Delta<D>>::CELL_BYTES);
+            moves(x.bytes + out.bytes + conv_bytes::<D>(batch))
+        }
+        gated_rms_norm(x[room] w[&Self::Vector] z[tensor]) {
+            let before = x.bytes;
+            x.shape(z.rows, z.width);
+            moves(before + z.bytes + x.bytes)
+        }
+        gated_linear_add(
+            x[room] norm[&Self::Vector] z[tensor] w[matrix] residual[room]
+        ) {
+            let bytes = w.bytes + x.bytes + z.bytes + 2 * residual.bytes;
+            multiplies(x.rows, (w.n, w.k), bytes)
+        }
     }
 
     fn gated_delta(
@@ -589,7 +601,7 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
         batch: &Batch,
         out: &mut Self::Tensor,
     ) {
-        let given = input.qkv.bytes() + input.b.bytes() + input.a.bytes();
+        let given = input.qkv.bytes + input.b.bytes + input.a.bytes;
         let inner = GatedDelta {
             qkv: &input.qkv.inner,
             b: &input.b.inner,
@@ -600,41 +612,7 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
         };
         self.inner.gated_delta(inner, state, batch, &mut out.inner);
         out.shape_with_cells(batch, D::VALUES, <B as Delta<D>>::CELL_BYTES);
-        let (states, flops) = (
-            Cost::gated_delta::<D>().times(batch.spans().len()).bytes,
-            Cost::gated_delta::<D>().times(batch.rows()).flops,
-        );
-        self.done("gated_delta", (0, 0), states + given + out.bytes(), flops);
-    }
-
-    fn gated_rms_norm(&mut self, x: &mut Self::Tensor, w: &Self::Vector, z: &Self::Tensor) {
-        Delta::<D>::gated_rms_norm(&mut self.inner, &mut x.inner, w, &z.inner);
-        let before = x.bytes();
-        x.shape(z.rows, z.width);
-        let bytes = before + z.bytes() + x.bytes();
-        self.done("gated_rms_norm", (0, 0), bytes, 0);
-    }
-
-    fn gated_linear_add(
-        &mut self,
-        x: &mut Self::Tensor,
-        norm: &Self::Vector,
-        z: &Self::Tensor,
-        w: &Self::Matrix,
-        residual: &mut Self::Tensor,
-    ) {
-        let inner = &mut residual.inner;
-        Delta::<D>::gated_linear_add(
-            &mut self.inner,
-            &mut x.inner,
-            norm,
-            &z.inner,
-            &w.inner,
-            inner,
-        );
-        let flops = (2 * x.rows * w.n * w.k) as u64;
-        let bytes = w.bytes + x.bytes() + z.bytes() + 2 * residual.bytes();
-        self.done("gated_linear_add", (w.n, w.k), bytes, flops);
+        self.done("gated_delta", states_work::<D>(batch, given + out.bytes));
     }
 
     fn delta_net(
@@ -645,7 +623,7 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
         batch: &Batch,
         out: &mut Self::Tensor,
     ) {
-        let given = [input.qkv, input.z, input.b, input.a].map(Shaped::bytes);
+        let given = [input.qkv, input.z, input.b, input.a].map(|rows| rows.bytes);
         let inner = DeltaNet {
             qkv: &input.qkv.inner,
             z: &input.z.inner,
@@ -661,10 +639,8 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
         self.inner
             .delta_net(inner, room, state, batch, &mut out.inner);
         out.shape(batch.rows(), D::VALUES);
-        let states = Cost::gated_delta::<D>().times(batch.spans().len()).bytes;
-        let flops = Cost::gated_delta::<D>().times(batch.rows()).flops;
-        let bytes = states + conv_bytes::<D>(batch) + given.iter().sum::<u64>() + out.bytes();
-        self.done("delta_net", (0, 0), bytes, flops);
+        let rows = conv_bytes::<D>(batch) + given.iter().sum::<u64>() + out.bytes;
+        self.done("delta_net", states_work::<D>(batch, rows));
     }
 }
 
@@ -684,31 +660,17 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
         })
     }
 
-    fn routing(&self) -> Result<Self::Routing, DeviceError> {
-        self.inner.routing()
+    forwarded! {
+        fn routing(&self) -> Result<Self::Routing, DeviceError>;
     }
 
-    fn route(
-        &mut self,
-        logits: &Self::Tensor,
-        per_expert: Option<&Self::Vector>,
-        routing: &mut Self::Routing,
-    ) {
-        self.inner.route(&logits.inner, per_expert, routing);
-        self.done("route", (0, 0), logits.bytes(), 0);
-    }
-
-    fn experts(
-        &mut self,
-        x: &Self::Tensor,
-        routing: &Self::Routing,
-        experts: &Self::Experts,
-        residual: &mut Self::Tensor,
-    ) {
-        let inner = &mut residual.inner;
-        self.inner.experts(&x.inner, routing, &experts.inner, inner);
-        let cost = experts_cost::<E, _, _>(x, experts);
-        self.done("experts", (experts.n, experts.k), cost.bytes, cost.flops);
+    metered! { Route<E>:
+        route(logits[tensor] bias[Option<&Self::Vector>] routing[&mut Self::Routing]) {
+            moves(logits.bytes)
+        }
+        experts(x[tensor] routing[&Self::Routing] experts[experts] residual[room]) {
+            experts_work::<E, _, _>(x, experts, 0)
+        }
     }
 
     fn moe(
@@ -722,22 +684,36 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
         let (choice, inner) = ((&logits.inner, per_expert), &mut residual.inner);
         self.inner
             .moe(&x.inner, choice, routing, &experts.inner, inner);
-        let cost = experts_cost::<E, _, _>(x, experts);
-        let bytes = cost.bytes + logits.bytes();
-        self.done("moe", (experts.n, experts.k), bytes, cost.flops);
+        let work = experts_work::<E, _, _>(x, experts, logits.bytes);
+        self.done("moe", work);
     }
 }
 
 /// The weights of the experts that rows visit, if all are as likely, and the shared one's; rows in,
-/// the residual in and out.
-fn experts_cost<E: shapes::Experts, T, M>(x: &Shaped<T>, experts: &Weighed<M>) -> Cost {
+/// the residual in and out; and `logits` bytes of a router's.
+fn experts_work<E: shapes::Experts, T, M>(
+    x: &Shaped<T>,
+    experts: &Weighed<M>,
+    logits: u64,
+) -> Work {
     let visited = distinct_experts::<E>(x.rows) + E::HAS_SHARED as f64;
     let share = visited / E::ALL as f64;
     let read = (experts.bytes as f64 * share) as u64;
-    let turns = x.rows * E::TURNS;
-    Cost {
-        bytes: read + 3 * x.bytes(),
-        flops: (2 * (E::INPUTS + 1) * turns * experts.n * experts.k) as u64,
+    let products = (E::INPUTS + 1) * x.rows * E::TURNS;
+    multiplies(
+        products,
+        (experts.n, experts.k),
+        read + 3 * x.bytes + logits,
+    )
+}
+
+/// States of every sequence once beside `rows` bytes of rows, the rule of every row.
+fn states_work<D: shapes::Delta>(batch: &Batch, rows: u64) -> Work {
+    let each = Cost::gated_delta::<D>();
+    Work {
+        bytes: rows + each.times(batch.spans().len()).bytes,
+        flops: each.times(batch.rows()).flops,
+        ..Work::default()
     }
 }
 
@@ -749,8 +725,8 @@ fn conv_bytes<D: shapes::Delta>(batch: &Batch) -> u64 {
     ((D::CONV + tails) * tap) as u64
 }
 
-/// Keys and values of every sequence once, products of every row.
-fn attend_cost<A: shapes::Attention>(batch: &Batch) -> Cost {
+/// Keys and values of every sequence once beside `rows` bytes of rows, products of every row.
+fn attend_work<A: shapes::Attention>(batch: &Batch, rows: u64) -> Work {
     let of_span = |span: &Span| {
         let end = span.start + span.rows.len();
         Cost::attend::<A>(end - A::first_seen(span.start)).bytes
@@ -759,8 +735,9 @@ fn attend_cost<A: shapes::Attention>(batch: &Batch) -> Cost {
         let seen = position + 1 - A::first_seen(position);
         Cost::attend::<A>(seen).flops
     };
-    Cost {
-        bytes: batch.spans().iter().map(of_span).sum(),
+    Work {
+        bytes: rows + batch.spans().iter().map(of_span).sum::<u64>(),
         flops: batch.positions().iter().map(of_row).sum(),
+        ..Work::default()
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use model::check::{rings_fitting, window_ring};
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
-use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, TokenId};
 
 /// Distance of one drawn token from the next, in the vocabulary; shares no factor with it.
 const STRIDE: usize = 7919;
@@ -51,13 +51,13 @@ impl Decode {
         for step in 0..steps {
             let tokens = drawn(step, self.rows);
             let row = |row: usize| Rows {
-                states: States::own(Slot(row as u32)),
-                start: self.context + step,
-                tokens: &tokens[row..=row],
-                pages: &tables[row],
                 window: BlockTable::whole(&windows[row]),
-                behind: &[],
-                logits: 1,
+                ..Rows::of(
+                    Slot(row as u32),
+                    self.context + step,
+                    &tokens[row..=row],
+                    &tables[row],
+                )
             };
             let rows: Vec<_> = (0..self.rows).map(row).collect();
             let start = Instant::now();
@@ -79,13 +79,9 @@ pub fn prefill<E: Executor>(executor: &mut E, tokens: usize) -> Result<f64, Devi
     for (index, chunk) in prompt.chunks(PREFILL_TOKENS).enumerate() {
         let first = index * PREFILL_TOKENS;
         let rows = Rows {
-            states: States::own(Slot(0)),
-            start: first,
-            tokens: chunk,
-            pages: &pages,
             window: BlockTable::whole(&window),
-            behind: &[],
             logits: usize::from(first + chunk.len() == tokens),
+            ..Rows::of(Slot(0), first, chunk, &pages)
         };
         executor.step(&[rows])?;
     }
