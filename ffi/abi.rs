@@ -33,7 +33,7 @@ pub struct Arg {
     pub name: String,
     #[serde(rename = "type")]
     pub kind: Type,
-    /// What the op does with an array; absent for a scalar.
+    /// Direction of an array; absent for a scalar.
     pub io: Option<Io>,
     /// Extents of an array, outermost first; absent for a scalar.
     pub shape: Option<Vec<String>>,
@@ -135,7 +135,7 @@ const HEAD: &str = "\
 // Generated from ffi/ops.toml: the launchers of device ops.
 #pragma once
 
-// What CUDA calls CUstream_st, behind cudaStream_t and CUstream.
+// CUDA's CUstream_st, behind cudaStream_t and CUstream.
 typedef struct CUstream_st atlas_stream;
 
 #ifdef __cplusplus

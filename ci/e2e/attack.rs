@@ -19,7 +19,8 @@ fn far_too_long() -> Value {
     question(&"the quick brown fox ".repeat(395_000), 1)
 }
 
-/// What sixteen such chats may take at once, and may leave behind: bodies and what is made of them.
+/// Memory that sixteen such chats may take at once, and may leave behind: bodies and what is made
+/// of them.
 const TAKEN_MAX: usize = 200 << 20;
 const LEFT_MAX: usize = 48 << 20;
 
@@ -223,7 +224,7 @@ fn threads_that_cannot_be_had_end_the_start_with_their_number() {
 fn no_thread_is_made_after_the_start() {
     let keys = KeyFile::new("threads", "key-0123456789abcdef");
     let server = Server::start_with(&["--api-keys-file", keys.path()]);
-    // What loaded the model is about to end.
+    // The thread that loaded the model is about to end.
     let mut ready = server.threads();
     loop {
         thread::sleep(Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! What real clients sent, sent again: each request gets an answer of the form that its client
+//! Requests that real clients sent, sent again: each gets an answer of the form that its client
 //! read then. `scripts/clients/record.py` makes the recordings.
 //!
 //! Libraries were recorded over the trained model and meet the binary. Agents were recorded over a
@@ -66,7 +66,7 @@ struct Response {
     headers: Vec<(String, String)>,
     #[serde(default)]
     body: Value,
-    /// Of a stream.
+    /// Events of a stream; None of a whole answer.
     events: Option<Vec<Event>>,
 }
 
@@ -103,7 +103,7 @@ fn agents() -> Vec<String> {
     agents
 }
 
-/// What the server calls now what it called otherwise when it was recorded.
+/// Names that the server uses now, by those that it used when the traffic was recorded.
 #[derive(Default)]
 struct Names {
     known: HashMap<String, String>,
@@ -231,7 +231,7 @@ fn compare_events(recorded: &[Event], answered: &[Event], exactly: bool) {
     assert_eq!(shapes(answered), shapes(recorded));
 }
 
-/// What events are, in their order. Equal neighbours count once: into how many pieces a text is cut
+/// Kinds of events in their order. Equal neighbours count once: into how many pieces a text is cut
 /// is a matter of time, and so is which of them tell log-probabilities.
 fn kinds(events: &[Event]) -> Vec<String> {
     let mut kinds: Vec<String> = events.iter().flat_map(kinds_of).collect();

@@ -31,7 +31,7 @@ fn scored(prompts: &[Vec<u64>]) -> Value {
            "logprobs": 1, "seed": 1234, "echo": true})
 }
 
-/// What an evaluation reads: by choice, the log-probabilities behind `given` tokens, and whether
+/// An evaluation's reading: by choice, the log-probabilities behind `given` tokens, and whether
 /// each of them is the most likely one.
 fn likelihoods(answer: &Answer, given: &[usize]) -> Vec<(Vec<f64>, bool)> {
     assert_eq!(answer.status, 200, "{answer:?}");

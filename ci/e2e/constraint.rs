@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::{Answer, Server, question, with};
 use crate::schemas::{is_valid, schemas};
 
-/// How long a grammar may be looked at before it is refused. The binary under test may be
+/// Longest time that a grammar may be looked at before it is refused. The binary under test may be
 /// unoptimised, and the machine busy with other tests.
 const REFUSAL_TIME: Duration = Duration::from_millis(500);
 
@@ -83,7 +83,7 @@ fn parameters(schema: &Value) -> Value {
     parameters
 }
 
-/// The same schemas as those of tools, which are written in another form.
+/// Schemas of formats that are those of tools, which are written in another form.
 #[test]
 fn every_call_of_a_strict_tool_is_valid_or_the_tool_is_refused() {
     let server = Server::lent();

@@ -265,7 +265,7 @@ fn make_pipe(path: &Path) {
     assert!(made.unwrap().success());
 }
 
-/// What `verify` said and how it ended; `None` if it took longer than `limit`.
+/// Output and exit code of `verify`; `None` if it took longer than `limit`.
 fn verify(directory: &Path, limit: Duration) -> (Option<i32>, String) {
     let mut child = Command::new(&*BINARY)
         .arg("verify")

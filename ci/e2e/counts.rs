@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use crate::harness::{Server, question, with};
 
-/// How long a refusal may take at most. The binary under test may be unoptimised, and the machine
+/// Longest time that a refusal may take. The binary under test may be unoptimised, and the machine
 /// busy with other tests.
 const REFUSAL_TIME: Duration = Duration::from_millis(100);
-/// How much larger the process may be behind all of them.
+/// Growth of the process that all of them together may leave.
 const GROWTH_BYTES: usize = 1024 * 1024;
 /// Each thread, and the allocator for it, keeps some memory for good, at one time or another: what
 /// grows with the requests grows in every round.

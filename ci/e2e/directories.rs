@@ -16,7 +16,7 @@ const TOKENIZER: &str = "tokenizer.json";
 const CONFIG: &str = "config.json";
 const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n";
 
-/// What the command says of `path`: its code, and what it prints.
+/// Exit code and output of `verify` for `path`.
 fn verify(arguments: &[&str], path: &Path) -> (Option<i32>, String, String) {
     let line = [&["verify"], arguments, &[path.to_str().unwrap()]].concat();
     let output = run(&line);

@@ -19,7 +19,7 @@ pub static BINARY: LazyLock<String> = LazyLock::new(|| {
     let built = || env!("CARGO_BIN_EXE_atlas").to_string();
     env::var("ATLAS_BINARY").unwrap_or_else(|_| built())
 });
-/// How much a test draws: `few` in the suite, `many` where the tests are compiled for that.
+/// Amount of a test: `few` in the suite, `many` where the tests are compiled for that.
 pub const fn few_or_many(few: usize, many: usize) -> usize {
     match option_env!("ATLAS_AT_LENGTH") {
         Some(_) => many,
@@ -27,7 +27,7 @@ pub const fn few_or_many(few: usize, many: usize) -> usize {
     }
 }
 
-/// How long a test waits for what must happen; with much to do on a busy machine that is long.
+/// Longest wait of a test for an event that must come; on a busy machine that is long.
 pub const PATIENCE: Duration = Duration::from_secs(few_or_many(60, 600) as u64);
 
 /// Runs the binary to its end.
@@ -187,7 +187,7 @@ impl Server {
         Server::launch(&[&["--port", "0"], flags].concat()).at_port()
     }
 
-    /// The same, once it tells its address.
+    /// The server, once it tells its address.
     fn at_port(mut self) -> Server {
         let line = self.line_with("listening on http://");
         let address = line
@@ -480,7 +480,7 @@ impl Connection {
         }
     }
 
-    /// What follows `mark` up to the next quote, in what was read.
+    /// Text behind `mark` up to the next quote, in what was read.
     pub fn after(&self, mark: &str) -> String {
         let text = String::from_utf8_lossy(&self.received);
         let (_, found) = text.split_once(mark).expect("it was read");

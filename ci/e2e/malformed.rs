@@ -63,7 +63,7 @@ enum Kind {
     Choice,
 }
 
-/// What must come back.
+/// Answer that must come back.
 #[derive(Debug)]
 enum Expected {
     /// A 4xx whose `param` begins with this.
@@ -469,7 +469,7 @@ fn case(random: &mut Random) -> Case {
     }
 }
 
-/// What tells of the machine and not of the request: addresses, lines of source, folders.
+/// Marks of the machine that no answer may hold: addresses, lines of source, folders.
 const LEAKS: [&str; 4] = ["0x", ".rs:", "panicked", env!("CARGO_MANIFEST_DIR")];
 
 fn check(number: usize, case: &Case, answer: &Answer) {
@@ -585,7 +585,7 @@ fn wrong_completion(random: &mut Random) -> (Value, String) {
     )
 }
 
-/// The same for the tokenizer's routes.
+/// Wrong requests to the tokenizer's routes.
 fn wrong_tokens(random: &mut Random) -> (&'static str, Value, String) {
     let cases = [
         ("/tokenize", json!({}), "prompt"),

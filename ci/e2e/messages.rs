@@ -245,7 +245,7 @@ fn an_answer_obeys_its_schema_behind_its_thinking() {
     }
 }
 
-/// What a coding agent sends with every request, in miniature.
+/// A coding agent's usual request, in miniature.
 #[test]
 fn a_coding_agents_request_is_answered() {
     let server = Server::start();

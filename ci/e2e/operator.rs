@@ -1,4 +1,4 @@
-//! What the operator's flags record and open.
+//! Records and sockets that the operator's flags open.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -225,7 +225,7 @@ fn what_is_recorded_can_be_replayed() {
         same.status.success() && said.contains("4 requests, 0 differ"),
         "{same:?}"
     );
-    // The same requests with other answers recorded.
+    // Equal requests, recorded with other answers.
     let other = Scratch::new("dump-other");
     fs::write(other.path(), text.replace("Paris", "Berlin")).unwrap();
     let other = replay(other.path()).unwrap();

@@ -223,7 +223,7 @@ fn an_answer_obeys_its_schema() {
     assert_eq!(answer.json()["text"]["format"], format);
 }
 
-/// What a coding agent sends with every request, in miniature.
+/// A coding agent's usual request, in miniature.
 #[test]
 fn a_coding_agents_request_is_answered() {
     let server = Server::lent();

@@ -220,7 +220,7 @@ const HEADERS_READ: &[&str] = &[
     "x: \t",
 ];
 
-/// How a request was understood.
+/// Reading of a raw request by the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Understood {
     /// The answer has this status.

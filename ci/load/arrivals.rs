@@ -14,7 +14,7 @@ use super::server::nanos;
 
 /// Room for what comes to one client in a few steps.
 const READ_BYTES: usize = 16 * 1024;
-/// Of a step: how long to wait for the first event.
+/// Steps that may pass before the first event.
 const FIRST_WAIT: u32 = 8;
 
 struct Client {

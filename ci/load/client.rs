@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use super::server::{WORD, nanos};
 
-/// What a client saw of one reply.
+/// One reply as its client saw it.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub prompt_tokens: usize,
@@ -39,7 +39,7 @@ impl Outcome {
     }
 }
 
-/// What follows the first `mark`.
+/// Data behind the first `mark`.
 fn behind<'d>(data: &'d [u8], mark: &[u8]) -> Option<&'d [u8]> {
     let at = data.windows(mark.len()).position(|window| window == mark)?;
     Some(&data[at + mark.len()..])

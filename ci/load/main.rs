@@ -1,5 +1,5 @@
-//! What the server bears by itself: `cargo bench --bench load`, or only what is named behind `--`
-//! of `idle`, `streams`, `throughput` and `latency`.
+//! Limits of the server by itself: `cargo bench --bench load`, or only those that are named behind
+//! `--` of `idle`, `streams`, `throughput` and `latency`.
 //!
 //! A process of its own serves a model that computes nothing, through the engine, the texts and the
 //! sockets that any model has; this one is its clients. The two of them share the machine's cores,
@@ -35,7 +35,7 @@ const PACED_STREAMS: usize = 256;
 const PACE: Duration = Duration::from_millis(20);
 /// Tokens of a stream before it is measured: others are still beginning.
 const SETTLING: usize = 100;
-/// How often latency is measured, with a server and without.
+/// Rounds in which latency is measured, with a server and without.
 const LATENCY_ROUNDS: usize = 5;
 
 fn main() {
@@ -213,9 +213,9 @@ async fn throughput() {
     server.stop();
 }
 
-/// How long after it was computed the bytes of a token are in the kernel of its client, and how
-/// long that takes without a server: the rest is what the server adds. Both are measured in turns,
-/// and what is in the middle of the rounds counts: what else a shared machine does lasts seconds.
+/// Time from a token's computation until its bytes are in the kernel of its client, and how long
+/// that takes without a server: the rest is what the server adds. Both are measured in turns, and
+/// what is in the middle of the rounds counts: what else a shared machine does lasts seconds.
 async fn latency() {
     let mut added = Vec::with_capacity(LATENCY_ROUNDS);
     println!(
@@ -238,11 +238,11 @@ async fn latency() {
     );
 }
 
-/// How long tokens of many streams took to their clients: milliseconds, ascending.
+/// Delays of many streams' tokens on the way to their clients: milliseconds, ascending.
 struct Delays(Vec<f64>);
 
 impl Delays {
-    /// Of as many streams as are paced; the server ends.
+    /// Delays of as many streams as are paced; the server ends.
     fn of(server: Null) -> Delays {
         let outcomes = watch(server.address, PACED_STREAMS, 3 * SETTLING, PACE);
         let outcomes = outcomes.expect("whole streams");

@@ -23,9 +23,9 @@ use step::executor::{DeviceError, Executor, Ranked, Rows};
 
 /// Sequences at once, far more than a real model of this size has.
 const SEQUENCES: usize = 1024;
-/// What an event of one token has beside the token.
+/// Bytes of a token's event beside the token.
 const EVENT_BYTES: usize = 200;
-/// What the model says, of one token.
+/// Text of every token of the model.
 pub const WORD: &str = "a";
 
 /// When each token was computed, by the length of its prompt.
@@ -42,7 +42,7 @@ struct Null {
     /// Whether `sent` is kept.
     times: bool,
     next: Instant,
-    /// Of every row, and what they are ranked by.
+    /// Logits of every row, and the ranking of each.
     logits: Vec<f32>,
     ranked: Vec<f32>,
     /// Length of the prompt in each slot.
@@ -148,8 +148,8 @@ pub fn serve(step: Duration, times: bool) {
     println!("{}", serde_json::to_string(&sorted).expect("numbers"));
 }
 
-/// What a stream is without a server: as many sockets, to each of which every `step` an event of
-/// the usual length is written, by as many threads as the server has. What tokens take here is the
+/// Streams without a server: as many sockets, to each of which at every `step` an event of the
+/// usual length is written, by as many threads as the server has. What tokens take here is the
 /// system's and the clients' share of what they take through the server.
 pub fn serve_plain(step: Duration, streams: usize, tokens: usize) {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));

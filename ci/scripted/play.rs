@@ -15,9 +15,9 @@ use text::tokenizer::Tokenizer;
 pub const STEP: Duration = Duration::from_micros(200);
 /// Logit of the token that comes next; all others have 0.
 const CERTAIN: f32 = 40.0;
-/// What follows the reasoning of a reply.
+/// Text behind the reasoning of a reply.
 const REASONING_END: &str = "</think>\n\n";
-/// How the assistant's turns begin in a prompt.
+/// Beginning of the assistant's turns in a prompt.
 const TURN: &str = "<|im_start|>assistant";
 
 /// Replies to the prompts of one conversation.
@@ -31,7 +31,7 @@ pub struct Scene {
     pub replies: Vec<String>,
 }
 
-/// What one slot holds.
+/// Contents of one slot.
 #[derive(Clone, Default)]
 struct Part {
     prompt: Vec<TokenId>,
@@ -50,7 +50,7 @@ pub struct Play {
     parts: Vec<Part>,
     /// Tokens of the rows of the last step.
     rows: Vec<TokenId>,
-    /// Of the last step.
+    /// Logits of the last step.
     logits: Vec<f32>,
 }
 

@@ -22,7 +22,7 @@ use super::play::{Play, Scene};
 /// Tokens of a prompt and its reply: the requests of coding agents are far longer than what `tiny`
 /// was made for, and this executor remembers tokens alone.
 const CONTEXT: usize = 256 * 1024;
-/// What clients name as their model.
+/// Name of the model for clients.
 pub const MODEL: &str = "scripted";
 
 const LIMITS: Limits = Limits {

@@ -1,5 +1,5 @@
-// What a probe build does otherwise: it shows whether kernels wait for each other where they must,
-// and whether a tool sees what they must not do. The product is no probe.
+// Differences of a probe build: it shows whether kernels wait for each other where they must, and
+// whether a tool sees what they must not do. The product is no probe.
 #pragma once
 
 namespace atlas {

@@ -5,8 +5,8 @@
 
 namespace atlas {
 
-// What kernels do with two bytes a number is to store it, hand it to tensor instructions and
-// convert it. CUDA's own headers do much more, and every kernel would read them to compile.
+// Numbers of two bytes, which kernels store, hand to tensor instructions and convert. CUDA's own
+// headers do much more, and every kernel would read them to compile.
 struct bf16 {
   unsigned short bits;
 };

@@ -74,7 +74,7 @@ struct Fp4Rows {
   __device__ unsigned char* scales(int row) const {
     return base + size_t{kRows} * (kWidth / 2) + size_t(row) * kGroups;
   }
-  // What a row's sums are multiplied by.
+  // Factor of a row's sums.
   __device__ float& factor(int row) const {
     unsigned char* factors = base + size_t{kRows} * (kWidth / 2 + kGroups);
     return reinterpret_cast<float*>(factors)[row];
@@ -149,7 +149,7 @@ struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
   // Vectors of a row's scales of a step, padded: rows g of a warp differ in their banks.
   static constexpr int kScales = kStepRuns * 8 / kVectorBytes;
   static constexpr int kScaleStride = kScales | 1;
-  // Of a place that is no row.
+  // A place that is no row.
   static constexpr int kNoRow = -1;
 
   static_assert(kRuns % kStepRuns == 0, "a row is whole steps");
@@ -162,7 +162,7 @@ struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
     int row[kRows];
   };
 
-  // What a lane reads of a run of a panel: rows g and g + 8, and the scales of one of them.
+  // A lane's part of a run of a panel: rows g and g + 8, and the scales of one of them.
   struct Fragment {
     uint4 low, high;
     uint2 scales;

@@ -13,7 +13,7 @@ struct Fp4Software {
     return code & 8u ? -size : size;
   }
 
-  // Of a code without a sign; 0x7f is no number.
+  // Value of a code without a sign; 0x7f is no number.
   __device__ static float e4m3(unsigned code) {
     const unsigned bits = code & 0x7fu;
     return bits == 0x7fu ? NAN : __uint_as_float(bits << 20) * 0x1p120f;

@@ -56,8 +56,8 @@ struct HeldStorage {
   HeldSums<kRows> sums;
 };
 
-// As `Stream`, of matrices with kK columns, for 8 * kTiles rows. `sink(unit, quad, row, sums)` gets
-// the sums of the panel's rows 4 quad .. 4 quad + 3, before their row scale.
+// `Stream` for matrices with kK columns and 8 * kTiles rows. `sink(unit, quad, row, sums)` gets the
+// sums of the panel's rows 4 quad .. 4 quad + 3, before their row scale.
 template <Storage kStorage, int kK, int kTiles, class At>
 struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
   using Base = Stream<kStorage, kK, kTiles, HeldShape, At>;

@@ -26,8 +26,8 @@ struct Meeting {
     if (waits) __syncthreads();  // everybody's is
   }
 
-  // Of a block that has waited, when it has nothing else to do: what the counter was takes a while
-  // to come. The last one leaves a zero.
+  // A block's leave, when it has nothing else to do: what the counter was takes a while to come.
+  // The last one leaves a zero.
   __device__ void leave() const {
     if (threadIdx.x == 0 && before == writing + waiting - 1) ptx::store_relaxed(arrived, 0);
   }

@@ -40,7 +40,7 @@ struct NormRow {
 
   float4 part[kVectors];  // vectors thread() + i * kThreads of the row
 
-  // Of the kThreads that have a row; a block may have several times as many.
+  // Thread among the kThreads that have a row; a block may have several times as many.
   __device__ static int thread() { return threadIdx.x % kThreads; }
 
   template <class Body>

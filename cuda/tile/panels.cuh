@@ -27,9 +27,9 @@
 
 namespace atlas::tile {
 
-// How weights lie on the device; the numbers are those of `format` in ops.toml.
+// Storage of weights on the device; the numbers are those of `format` in ops.toml.
 enum class Storage : unsigned { f16 = 0, nvfp4 = 1, fp8_block128 = 2, mxfp4 = 4 };
-// Of `format` in ops.toml: NVFP4 as `fp4.cuh` has it.
+// Number of `format` in ops.toml: NVFP4 as `fp4.cuh` has it.
 inline constexpr unsigned kBlockScaled = 3;
 
 __host__ __device__ constexpr Storage storage_of(target::Format format) {
@@ -204,7 +204,7 @@ struct Matrix {
     float2 block;    // of rows g and g + 8
   };
 
-  // What a lane reads of a group of columns: its part of rows g and g + 8.
+  // A lane's part of a group of columns: its part of rows g and g + 8.
   struct Fragment : Scales {
     uint4 run[2];
   };
@@ -330,7 +330,7 @@ __device__ inline void load_octet(const float* from, float (&to)[8]) {
   to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
 }
 
-// What becomes of a result, or of four side by side.
+// Destinations of a result, or of four side by side.
 struct Stores {
   template <class T>
   __device__ static void put(T& to, const T& value) {

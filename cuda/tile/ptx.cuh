@@ -27,7 +27,7 @@ __device__ inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], unsigned 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// As `mma_bf16`, of F16 operands.
+// `mma_bf16` with F16 operands.
 __device__ inline void mma_f16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
@@ -69,7 +69,7 @@ __device__ inline void ldmatrix(unsigned (&to)[4], const void* row) {
                : "memory");
 }
 
-// As `ldmatrix`, each matrix transposed.
+// `ldmatrix` with each matrix transposed.
 __device__ inline void ldmatrix_transposed(unsigned (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -84,7 +84,7 @@ __device__ inline void copy_async(void* to, const void* from, bool live) {
                : "memory");
 }
 
-// As `copy_async`, of 8 bytes.
+// `copy_async` of 8 bytes.
 __device__ inline void copy_async_8(void* to, const void* from, bool live) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)),
                "l"(from), "r"(live ? 8 : 0)
@@ -181,7 +181,7 @@ __device__ inline void copy_async_arrive(unsigned long long* barrier) {
                : "memory");
 }
 
-// As `copy_bulk`, of bytes that other blocks read, too.
+// `copy_bulk` of bytes that other blocks read, too.
 __device__ inline void copy_bulk_shared(void* to, const void* from, unsigned bytes,
                                         unsigned long long* barrier) {
   asm volatile(
@@ -280,7 +280,7 @@ template <int kId, int kThreads>
 __device__ inline void barrier_sync() {
   asm volatile("barrier.sync %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
 }
-// The same; whether one of them says so.
+// Barrier that also tells whether one of the threads says so.
 template <int kId, int kThreads>
 __device__ inline bool barrier_or(bool says) {
   unsigned any;
@@ -311,7 +311,7 @@ __device__ inline unsigned cluster_load(const unsigned* mine, unsigned rank) {
   return value;
 }
 
-// As `cluster_load`, of four numbers.
+// `cluster_load` of four numbers.
 __device__ inline float4 cluster_load(const float* mine, unsigned rank) {
   unsigned at;
   float4 value;

@@ -1,4 +1,4 @@
-// What each block of a grid takes of some work.
+// Shares of some work for the blocks of a grid.
 #pragma once
 
 namespace atlas::tile {

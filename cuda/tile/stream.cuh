@@ -418,7 +418,7 @@ struct Stream {
     }
   }
 
-  // As `run`, a whole panel a warp: no warp waits for others, and none has a part of a sum to hand
+  // `run` with a whole panel a warp: no warp waits for others, and none has a part of a sum to hand
   // over. For so many panels that each warp has some.
   template <class Sink>
   __device__ void run_whole(const Rows& rows, Sink sink) {

@@ -79,7 +79,7 @@ __device__ inline float4 part_of(const float* row, int vector) {
 
 __device__ inline uint2 rounded(const float4& part) { return pack_vector(part); }
 
-// Of a row that is so already.
+// Operand part of a row that is F16 already.
 __device__ inline uint2 part_of(const f16* row, int vector) {
   return reinterpret_cast<const uint2*>(row)[vector];
 }
@@ -274,7 +274,7 @@ struct OutStorage {
   uint4 operands[kTurns][kRows * kTilePanels * 8 * 2 / 16];
 };
 
-// Of sums that go to memory from registers.
+// Stands for storage of sums that go to memory from registers.
 struct NoOutStorage {};
 
 // Rows of tiles that a cluster has more than one of, at most: sums of two have room. Half of them
@@ -450,7 +450,7 @@ struct Warpgroups {
 
   __device__ static int warp() { return threadIdx.x / kWarpLanes; }
   __device__ static int lane() { return threadIdx.x % kWarpLanes; }
-  // Of those that multiply.
+  // Number among the warpgroups that multiply.
   __device__ static int consumer() { return warp() / 4 - 1; }
 
   // This block's first step of a tile.
@@ -548,7 +548,7 @@ struct Warpgroups {
     }
   }
 
-  // What is known of the tile that was told after `told` others.
+  // Facts of the tile that was told after `told` others.
   __device__ Known& known(unsigned told) const { return shared.known[told % kKnown]; }
   // Parity of its barriers.
   __device__ static unsigned turn_of(unsigned told) { return told / kKnown % 2; }
@@ -566,7 +566,7 @@ struct Warpgroups {
       } else {
         ptx::mbarrier_wait(&to.taken, turn_of(told) ^ 1);
       }
-      // What the others read is read from there by this warp, too: it has few registers.
+      // Words for the other warps are read by this one, too, which has few registers.
       if (lane() == 0) {
         if (!tiles(i, to.tile)) to.tile.rows = 0;
         ptx::mbarrier_arrive(&to.told);

@@ -183,7 +183,7 @@ __device__ inline unsigned long long describe_plain(const void* first, unsigned 
          static_cast<unsigned long long>(along_n >> 4) << 32;
 }
 
-// The same operand, `bytes` further on.
+// The operand `bytes` further on.
 __device__ inline unsigned long long moved(unsigned long long operand, int bytes) {
   return operand + (bytes >> 4);
 }

@@ -1,4 +1,4 @@
-//! How much memory of a device its buffers take, and the promise to take no more.
+//! Memory that buffers take of a device, and the promise to take no more.
 
 use std::cell::Cell;
 
@@ -9,8 +9,8 @@ const BLOCK: usize = 2 << 20;
 /// A buffer in a shared block starts at a multiple of so many bytes.
 const ALIGNMENT: usize = 512;
 
-/// What a buffer of `bytes` takes of a device, at most, beside one block that is not yet full: a
-/// block holds as many buffers of one size as fit.
+/// Bytes that a buffer of `bytes` takes of a device, at most, beside one block that is not yet
+/// full: a block holds as many buffers of one size as fit.
 pub const fn buffer_bytes(bytes: usize) -> u64 {
     let taken = match bytes {
         0 => 0,
@@ -48,7 +48,7 @@ impl Account {
         self.taken.set(self.taken.get() - buffer_bytes(bytes));
     }
 
-    /// What all buffers take; from here on no memory may be asked for.
+    /// Bytes of all buffers; from here on no memory may be asked for.
     pub fn seal(&self) -> u64 {
         self.sealed.set(true);
         self.taken.get()

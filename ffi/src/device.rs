@@ -18,7 +18,7 @@ const CUDA_NEEDED: (i32, i32) = (13, 0);
 /// Longest GPU name that is read, with its closing zero.
 const NAME_BYTES: usize = 256;
 
-/// What `doctor` says about one GPU.
+/// Facts of one GPU that `doctor` tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     pub name: String,
@@ -34,7 +34,7 @@ pub struct DeviceInfo {
     pub shared: bool,
 }
 
-/// What kernels were compiled for.
+/// Architecture that kernels were compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needed {
     /// The one compute capability (major, minor).
@@ -246,8 +246,8 @@ impl Device {
         Ok(free as u64)
     }
 
-    /// What the buffers take, bytes; from here on to ask for memory, of the device or page-locked,
-    /// or to record a graph is a programming error and panics.
+    /// Bytes of all buffers; from here on to ask for memory, of the device or page-locked, or to
+    /// record a graph is a programming error and panics.
     pub fn seal(&self) -> u64 {
         self.context.account.seal()
     }
@@ -297,7 +297,7 @@ impl Stream {
         })
     }
 
-    /// What launchers take.
+    /// Stream that launchers take.
     pub fn launcher(&self) -> *mut atlas_stream {
         self.raw().cast()
     }

@@ -1,4 +1,4 @@
-//! What can go wrong at the boundary.
+//! Failures at the boundary to CUDA.
 
 use std::fmt;
 use std::panic::Location;

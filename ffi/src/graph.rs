@@ -59,7 +59,7 @@ impl Graph {
         }
     }
 
-    /// How many kernels and copies were recorded.
+    /// Number of kernels and copies that were recorded.
     pub fn launches(&self) -> usize {
         self.launches
     }

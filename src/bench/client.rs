@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use super::sse::Reader;
 
-/// Of bodies that are read whole: errors and the list of models.
+/// Largest body that is read whole: errors and the list of models.
 const BODY_BYTES_MAX: usize = 1 << 20;
 /// Characters of a refusal that are shown.
 const REFUSAL_CHARS_MAX: usize = 300;
@@ -25,7 +25,7 @@ const OUR_REALM: &str = "realm=\"Atlas";
 /// Where the server is.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// As given, for reports.
+    /// URL as given, for reports.
     pub url: String,
     authority: String,
     host: String,
@@ -82,7 +82,7 @@ impl Endpoint {
     }
 }
 
-/// What to ask for.
+/// Request to a server that is measured.
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
     pub model: &'a str,
@@ -115,7 +115,7 @@ pub struct Outgoing {
     pub body: String,
 }
 
-/// What came back, and when, counted from the moment the request was sent.
+/// Answer to a request, and when its parts came, counted from the moment the request was sent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reply {
     pub prompt_tokens: usize,

@@ -31,7 +31,7 @@ impl Percentiles {
     }
 }
 
-/// What one scenario measured.
+/// Measurements of one scenario.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Figures {
     #[serde(skip)]

@@ -29,7 +29,7 @@ use host::operator_file;
 use host::output;
 use model::target;
 
-/// As a file name.
+/// File name that stands for standard output.
 const STANDARD_OUTPUT: &str = "-";
 /// Largest file of a key.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -166,7 +166,7 @@ fn serve(options: &Options) -> Result<(), BenchError> {
     }
 }
 
-/// How a peer is measured by the same client.
+/// Measuring a peer by the same client.
 fn peer() -> String {
     let model = target::REPOSITORY.unwrap_or("WEIGHTS_DIR");
     format!(

@@ -1,4 +1,4 @@
-//! What to measure, as data.
+//! Scenarios that are measured, as data.
 
 /// One closed loop: `streams` clients, each of which asks again as soon as its reply is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -57,7 +57,7 @@ struct Report {
     slowest_s: f64,
     /// One after the other: those of one start add up to its total.
     stages: Vec<StageFigures>,
-    /// Of tokenizer and template, which load beside the stages.
+    /// Time of tokenizer and template, which load beside the stages, seconds.
     text_s: f64,
     /// Bytes of weights that were read, and those of them that came past the page cache.
     bytes: u64,
@@ -164,7 +164,7 @@ fn here(
     }
 }
 
-/// What came before the first stage, and the stages up to the end.
+/// Time before the first stage, and the stages up to the end.
 fn stages(begun: Instant, total_s: f64, progress: &Progress) -> Vec<StageFigures> {
     let entered = progress.stages();
     let since = |at: Instant| at.duration_since(begun).as_secs_f64();
@@ -210,7 +210,7 @@ fn process(weights: Option<&Path>) -> Result<Report, BenchError> {
 }
 
 impl Report {
-    /// The same start, with what came before: it took `wall_s` from outside.
+    /// The report with the time before the process told its own: it took `wall_s` from outside.
     fn behind(mut self, wall_s: f64) -> Report {
         let before = StageFigures::new("starting the process", wall_s - self.total_s, None);
         self.stages.insert(0, before);

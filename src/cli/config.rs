@@ -125,7 +125,7 @@ fn added(
     Ok((arguments, used))
 }
 
-/// What stands on a command line for `key = value`.
+/// Words on a command line that stand for `key = value`.
 fn words(info: &CommandInfoWithArgs, key: &str, value: &Value) -> Result<Vec<String>, String> {
     if key == WEIGHTS {
         return Ok(vec![word(key, value)?]);
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
     use host::testing::Folder;
 
-    /// What `serve` reads with a file of `text` and more arguments.
+    /// Arguments that `serve` reads with a file of `text` and more of them.
     fn merged(text: &str, arguments: &[&str]) -> Result<Merged, String> {
         let folder = Folder::with("config.toml", text.as_bytes());
         let path = folder.join("config.toml");

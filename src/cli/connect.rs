@@ -51,7 +51,7 @@ pub struct Connect {
 
 /// Where a server listens that is told nothing.
 pub const URL_DEFAULT: &str = "http://127.0.0.1:8000";
-/// What stands for a key where none is asked for: clients insist on one.
+/// Stand-in for a key where none is asked for: clients insist on one.
 const NO_KEY: &str = "none";
 /// Part of the context that clients are told to leave to a reply.
 const OUTPUT_TOKENS: usize = target::MAX_CONTEXT / 4;
@@ -230,7 +230,7 @@ struct Start {
     arguments: Vec<String>,
 }
 
-/// How a client is started; none for what is not started by a command.
+/// Command that starts a client; none for what is not started by a command.
 fn start(options: &Connect) -> Option<Start> {
     let (program, variables, arguments) = match options.client {
         Client::Claude => {

@@ -80,8 +80,7 @@ fn memory(layout: Layout) -> Finding {
     Ok(plan.lines().join("\n     "))
 }
 
-/// How much prompts may have of the host's memory where that lies beside the device's, and that
-/// they may have a disk.
+/// Memory that prompts may have of the host, where that lies beside the device's, and of a disk.
 fn tiers() -> Vec<String> {
     let host = Backend::host_memory();
     let most = host.bytes.filter(|_| target::HOST_RESERVE.is_none());

@@ -1,4 +1,4 @@
-//! How often the multi-token-prediction layer guesses the next token of replies that were served.
+//! Share of replies that were served whose next token the multi-token-prediction layer guesses.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -113,7 +113,7 @@ pub fn bench(options: bench::Command) -> Result<(), Failure> {
     })
 }
 
-/// What a command line asks for.
+/// Verb and flags of a command line.
 #[derive(Debug)]
 pub enum Parsed {
     Run(Box<Verb>),
@@ -142,7 +142,7 @@ pub fn parse(program: &str, arguments: &[String]) -> Parsed {
     }
 }
 
-/// As `parse`, for the verb with a file of settings.
+/// `parse` for the verb with a file of settings.
 fn parse_serve(program: &str, arguments: &[&str]) -> Parsed {
     match config::read(&[program, "serve"], arguments) {
         Ok(merged) if merged.serve.print_config => Parsed::Say(merged.text()),

@@ -1,4 +1,4 @@
-//! What a service manager is told: the messages of `sd_notify(3)`, as datagrams to a socket.
+//! Messages to a service manager: those of `sd_notify(3)`, as datagrams to a socket.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -21,7 +21,7 @@ use model::weights::Progress;
 const EVERY: Duration = Duration::from_secs(1);
 /// Each time that loading comes further it may take so much longer: no limit fits every disk.
 const MORE_TIME: Duration = Duration::from_secs(120);
-/// Of weights that are smaller no bytes are told.
+/// Weights that are smaller have no bytes told.
 const TOLD_BYTES_MIN: u64 = 1_000_000_000;
 const GB: f64 = 1e9;
 

@@ -61,7 +61,7 @@ pub struct Selftest {
     weights: Option<PathBuf>,
 }
 
-/// What a binary without a device does not compare.
+/// Reason why a binary without a device compares nothing.
 const REFERENCE: &str = "the CPU's other operations are the reference that devices are compared \
                          with; `verify` compares all of them together with golden tokens\n";
 

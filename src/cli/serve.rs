@@ -361,7 +361,7 @@ fn require_keys(options: &Serve) -> Result<(), Failure> {
     Err(Failure::new(Exit::Usage, message))
 }
 
-/// What encrypts the connections to the port.
+/// Encryption of the connections to the port.
 fn tls(options: &Serve) -> Result<Option<Tls>, Failure> {
     match (&options.tls_cert, &options.tls_key) {
         (None, None) => Ok(None),
@@ -404,7 +404,7 @@ fn journal(
     Ok(Some(Arc::new(journal)))
 }
 
-/// How many connections are served at once; says so if the system allows fewer than it might.
+/// Number of connections that are served at once; says so if the system allows fewer than it might.
 fn connections() -> usize {
     let connections = files::connections();
     if connections < CONNECTIONS_MAX {
@@ -416,7 +416,7 @@ fn connections() -> usize {
     connections
 }
 
-/// What the flags choose.
+/// Settings that the flags choose.
 fn settings(options: &Serve, place: &Place) -> Result<Settings, Failure> {
     let keys = options.api_keys_file.as_deref().map(Keys::load).transpose();
     let keys =
@@ -553,7 +553,7 @@ async fn live(
     match thread.join() {
         Ok(Err(error)) => {
             if error.is_of_device() {
-                // Of those whose events the engine cannot end any more.
+                // Replies whose events the engine cannot end any more are ended here.
                 state.abort_replies(internal(DEVICE_FAILED));
             }
             Err(boot::engine_failure(&error))

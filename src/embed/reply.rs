@@ -72,7 +72,7 @@ impl Stream {
         poll_fn(|cx| self.poll_piece(cx)).await
     }
 
-    /// As [`Stream::piece`], for who writes futures by hand.
+    /// [`Stream::piece`] for who writes futures by hand.
     pub fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, Error>>> {
         loop {
             if let Some(piece) = self.ready.pop_front() {

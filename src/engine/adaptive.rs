@@ -11,7 +11,7 @@ use step::executor::TokenId;
 /// Tokens that begin and end a part of a reply.
 pub type Marks = [TokenId; 2];
 
-/// How the parts of a reply are told.
+/// Parts of a reply, and how each is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     /// Around reasoning; none if the model has no such tokens.

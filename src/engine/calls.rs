@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub struct Calls {
     /// Beginnings and ends of calls: odd while one is under way.
     count: AtomicU64,
-    /// How many times as long that one may take as a call that is no step with a prompt.
+    /// Factor by which that one may take longer than a call that is no step with a prompt.
     times: AtomicU32,
 }
 

@@ -1,4 +1,4 @@
-//! What a reply must obey: the engine asks which tokens may follow and says which one was taken.
+//! Constraints on replies: the engine asks which tokens may follow and says which one was taken.
 //!
 //! A constraint is a state machine over tokens. Its masks may take longer than a step can wait, so
 //! they are computed on threads beside the engine while the model runs: the constraint travels
@@ -15,10 +15,10 @@ use step::executor::{Slot, TokenId};
 
 /// Threads that compute masks. Sequences share them by their slot, so no queue has two readers.
 pub const THREADS: usize = 4;
-/// How long a step's sampling waits for masks that are not there yet, all of them together. A
+/// Longest wait of a step's sampling for masks that are not there yet, all of them together. A
 /// sequence whose mask is later still is left out of steps until it comes.
 pub(super) const GRACE: Duration = Duration::from_millis(1);
-/// How long the engine waits for a mask when it has nothing else to do.
+/// Longest wait of the engine for a mask when it has nothing else to do.
 pub(super) const PATIENCE: Duration = Duration::from_millis(20);
 const BITS: usize = u32::BITS as usize;
 
@@ -75,7 +75,7 @@ impl Mask {
     }
 }
 
-/// What may follow the tokens so far.
+/// Tokens that may follow those so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Any token but `Constraint::barred`; one that ends the reply only if `stop`.
@@ -90,7 +90,7 @@ pub enum Next {
 ///
 /// Errors are texts fit for the client; they end this reply and no other.
 pub trait Constraint: Send {
-    /// What may follow now.
+    /// Tokens that may follow now.
     fn next(&self) -> Next;
 
     /// The few tokens that may not follow. Asked only when `next` is `Free`.
@@ -133,7 +133,7 @@ pub enum Allowed<'a> {
 struct Answer {
     constraint: Box<dyn Constraint>,
     mask: Mask,
-    /// What `Constraint::mask` returned.
+    /// Result of `Constraint::mask`.
     may_stop: Result<bool, String>,
 }
 
@@ -212,7 +212,7 @@ pub(super) struct Guide {
     slot: Slot,
     state: State,
     mask: Mask,
-    /// What may not follow where anything else may.
+    /// Tokens that may not follow where any other may.
     except: Vec<TokenId>,
 }
 

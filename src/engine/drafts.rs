@@ -10,7 +10,7 @@ use step::executor::{Slot, TokenId};
 pub enum Drafter {
     /// Earlier tokens of the sequence.
     Grams,
-    /// Those or the model's prediction layer, whichever holds more often.
+    /// Tokens of earlier text or of the model's prediction layer, whichever holds more often.
     Prediction,
     /// A function of the sequence, which appends to it.
     #[cfg(any(test, feature = "testing"))]

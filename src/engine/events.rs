@@ -1,4 +1,4 @@
-//! What a reply tells its reader: a channel that holds all of it, if need be.
+//! Events of a reply for its reader: a channel that holds all of it, if need be.
 //!
 //! A reply has a length, so what a slow reader leaves lying is bounded, and its slot is free as
 //! soon as the reply is complete. All that lies together has a bound too: beyond it a reply may be
@@ -19,10 +19,10 @@ use step::executor::TokenId;
 pub const BACKLOG_BYTES_MAX: usize = 24 * 1024 * 1024;
 /// Events that a reply may be ahead of its reader whatever others left lying.
 pub const AHEAD_MAX: usize = 64;
-/// What the system's allocator adds to a block.
+/// Bytes that the system's allocator adds to a block.
 const BLOCK_BYTES: usize = 16;
 
-/// What readers have left lying.
+/// Events that readers have left lying.
 #[derive(Debug, Default)]
 pub struct Backlog {
     bytes: AtomicUsize,
@@ -148,7 +148,7 @@ impl EventReceiver {
         event
     }
 
-    /// As [`EventReceiver::poll_recv`], on a thread that may wait.
+    /// [`EventReceiver::poll_recv`] on a thread that may wait.
     pub fn blocking_recv(&mut self) -> Option<Event> {
         let event = self.receiver.blocking_recv();
         self.took(event.as_ref());

@@ -28,7 +28,7 @@ pub enum Phase {
 /// A request that the engine did not take.
 #[derive(Debug, thiserror::Error)]
 pub enum Rejected {
-    /// As many requests of this source are waiting as may, or of all: try again later.
+    /// The queue of this source, or of all, is full: try again later.
     #[error("the queue is full; try again later")]
     Full(Request),
     /// The engine is draining or has stopped.
@@ -36,12 +36,12 @@ pub enum Rejected {
     Stopped(Request),
 }
 
-/// What the handles and the engine thread share.
+/// State that the handles and the engine thread share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub stats: Stats,
     pub phase: watch::Sender<Phase>,
-    /// Of the executor.
+    /// Calls of the executor that takes the steps.
     pub calls: Calls,
     /// Rounds of the engine that began or ended: even while it waits for something to do.
     pub rounds: AtomicU64,

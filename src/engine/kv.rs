@@ -62,7 +62,7 @@ struct Held {
     shared: usize,
     /// The last of those blocks.
     node: Option<NodeId>,
-    /// How often what it computes of its prompt will be asked for.
+    /// Expected number of times that what it computes of its prompt will be asked for.
     reuse: Reuse,
     /// The block whose state is still to be read.
     reading: Option<NodeId>,
@@ -941,7 +941,7 @@ mod tests {
             // A share is 5 pages of 20.
             ([4, 5, 6], [4, 5, 5]),
             ([4, 5, 5], [3, 5, 5]),
-            // What came last, where all are worth the same.
+            // The last one to come goes, where all are worth the same.
             ([7, 5, 6], [7, 5, 5]),
         ] {
             let mut kv = Kv::new((2, 0, 0), 20, TINY.context, Keyed::default());

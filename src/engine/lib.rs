@@ -105,13 +105,13 @@ use self::turns::{Held, Turns};
 use step::PAGE;
 use step::executor::{DeviceError, Executor, Guessed, Rows, TokenId};
 
-/// What clients are told whose replies a failure of the device ends.
+/// Words for clients whose replies a failure of the device ends.
 pub const DEVICE_FAILED: &str = "the device failed; the server is stopping";
 const START_FAILED: &str = "the model could not be started";
-/// What a client is told whose reply could not be kept for it.
+/// Words for a client whose reply could not be kept for it.
 const TOO_SLOW: &str = "the reply is read too slowly, and others wait for its place";
-/// How long a reply may hold a slot for a reader that does not take what is there, while others
-/// wait and what lies for all readers has no more room.
+/// Longest time that a reply may hold a slot for a reader that does not take what is there, while
+/// others wait and what lies for all readers has no more room.
 const BEHIND_MAX: Duration = Duration::from_secs(10);
 /// Time between two looks at what is copied, where there is nothing else to do.
 const COPIED_LOOK: Duration = Duration::from_micros(100);
@@ -145,7 +145,7 @@ impl EngineError {
     }
 }
 
-/// How the engine ended.
+/// End of the engine.
 pub type Outcome = Result<(), EngineError>;
 
 /// Starts the engine thread: it builds the executor, serves until drained, and tells why it
@@ -217,7 +217,7 @@ fn runtime() -> Result<Runtime, Box<dyn Error + Send + Sync>> {
     Ok(builder.enable_time().build()?)
 }
 
-/// What one round of the engine did.
+/// Work of one round of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Round {
     /// Ran a step, or waited for masks.
@@ -278,7 +278,7 @@ struct Engine<E> {
     left_out: bool,
     /// Steps so far that had a sequence too many.
     crowded: usize,
-    /// Of this round, kept for their memory.
+    /// Lanes of this round, kept for their memory.
     lanes: Vec<Lane>,
     plan: Plan,
     pace: Pace,

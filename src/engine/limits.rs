@@ -1,4 +1,4 @@
-//! What the engine may hold at once.
+//! Limits of what the engine holds at once.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl From<Limits> for Setup {
 }
 
 impl Limits {
-    /// What the target states.
+    /// Limits that the target states.
     pub const fn of(facts: &Facts) -> Limits {
         Limits {
             sequences: facts.sequences,

@@ -133,7 +133,7 @@ impl Naming for Keyed {
     }
 }
 
-/// How often a beginning is asked for. Times are in milliseconds.
+/// Frequency with which a beginning is asked for. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reuse {
     /// When it was last in use.
@@ -984,7 +984,7 @@ impl<N: Naming> Prefixes<N> {
                 }
                 self.drive_out(id, goes);
                 if self.recurs {
-                    // What is left of a prompt that lost its end goes before the ends of others.
+                    // The rest of a prompt that lost its end goes before the ends of others.
                     break;
                 }
             }

@@ -13,7 +13,7 @@ use step::executor::TokenId;
 /// Largest `top_logprobs` that a request may ask for.
 pub const MAX_TOP_LOGPROBS: usize = 20;
 
-/// How the next token is chosen. Greedy when `temperature` is 0.
+/// Choice of the next token. Greedy when `temperature` is 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// 0 ..= 2; 0 takes the most likely token (lowest id on a tie).
@@ -163,7 +163,7 @@ pub struct Request {
     /// `Some(n)`: report the log-probability of each token of the prompt but the first, and of the
     /// `n` most likely ones in its place.
     pub prompt_logprobs: Option<usize>,
-    /// What the reply must obey.
+    /// Constraint that the reply must obey.
     pub constraint: Option<Box<dyn Constraint>>,
     /// Set by the engine, for figures of whoever asks.
     pub admitted: Admitted,
@@ -186,7 +186,7 @@ pub struct TokenLogprobs {
 /// A token of the prompt as the model saw it coming.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scored {
-    /// Of the token that the prompt has.
+    /// Log-probabilities of the token that the prompt has.
     pub logprobs: TokenLogprobs,
     /// Its place among all tokens by probability, from 1; those of the same probability share one.
     pub rank: u32,
@@ -201,7 +201,7 @@ pub enum FinishReason {
     Length,
 }
 
-/// What the engine reports of a request.
+/// Report of the engine on a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// Scores of the next tokens of the prompt, the first of which is its second token. All of them

@@ -67,7 +67,7 @@ impl Candidate {
 #[derive(Debug)]
 pub struct Sampler {
     sampling: Sampling,
-    /// How often the reply holds each token of prompt and reply; empty when no penalty asks.
+    /// Count of each token in prompt and reply; empty when no penalty asks.
     seen: HashMap<TokenId, u32>,
     repetitions: Option<Repetitions>,
     forbidden: Forbidden,
@@ -117,8 +117,8 @@ impl Sampler {
         Some(chosen)
     }
 
-    /// What [`Sampler::next`] chooses from the row that `ranked` is of, or `None` if the rest of
-    /// the row has a say; remembers nothing.
+    /// Choice of [`Sampler::next`] from the row that `ranked` is of, or `None` if the rest of the
+    /// row has a say; remembers nothing.
     ///
     /// The sum of a row is a device's, so that of [`Sampler::next`] may round otherwise. Which of
     /// the two a row meets depends on the row, the rule, the sequence so far and the position
@@ -282,7 +282,7 @@ impl Sampler {
         adjusted
     }
 
-    /// What [`Sampler::adjust`] makes of one logit.
+    /// One logit after [`Sampler::adjust`].
     fn adjusted(&self, id: TokenId, logit: f32) -> f32 {
         let bias = self.sampling.logit_bias.iter();
         let biased = bias.filter(|&&(biased, _)| biased == id);
@@ -299,7 +299,7 @@ impl Sampler {
     }
 
     fn penalised(&self, logit: f32, in_reply: u32) -> f32 {
-        // What is forbidden stays so: no penalty may lift it to a finite value.
+        // A forbidden token stays so: no penalty may lift it to a finite value.
         if logit == f32::NEG_INFINITY {
             return logit;
         }

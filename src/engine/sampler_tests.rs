@@ -221,7 +221,7 @@ fn what_only_lowers_logits_is_applied_to_what_is_ranked() {
     let mut told = 0;
     for seed in 0..2000 {
         let (mut logits, _) = row(seed, 1);
-        // Of either sign, for a repetition penalty divides one and multiplies the other.
+        // Logits of either sign, for a repetition penalty divides one and multiplies the other.
         logits.iter_mut().for_each(|logit| *logit -= 7.0);
         let likely = most_likely(&logits, 60);
         let (one, other) = (likely[0].0, likely[seed as usize % 30].0);

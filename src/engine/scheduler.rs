@@ -16,7 +16,7 @@ use step::PAGE;
 /// Prompt tokens of one step that are scored: one page, the least that a prompt can be cut to.
 pub const SCORED_TOKENS: usize = PAGE;
 
-/// What the scheduler sees of one sequence.
+/// One sequence as the scheduler sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lane {
     /// Tokens of the prompt.
@@ -124,10 +124,10 @@ fn plan_prompts(state: &State<'_>, plan: &mut Plan) {
     }
 }
 
-/// What is left of a step for prompts.
+/// Rest of a step that prompts may have.
 struct Budget {
     tokens: usize,
-    /// Of those, tokens that may be scored.
+    /// Tokens among those that may be scored.
     scored: usize,
 }
 
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(planned(&lanes, 8 * PAGE), [(0, PAGE), (2, 7 * PAGE)]);
         let lanes = [prompt(1000, 0), scored(30), scored(30), scored(30)];
         assert_eq!(planned(&lanes, 8 * PAGE), [(1, 30), (2, 30), (0, 7 * PAGE)]);
-        // Those that are scored and replying are replies.
+        // Sequences that are scored and reply are replies.
         let replying = Lane {
             computed: 31,
             ..scored(30)

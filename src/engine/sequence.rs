@@ -71,11 +71,11 @@ pub(super) struct Sequence {
     kept: Option<Vec<f32>>,
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
-    /// Of the prompt's rows of this step.
+    /// Scores of the prompt's rows of this step.
     scores: Vec<Scored>,
     events: EventSender,
     pub source: Source,
-    /// How long its reader has kept it from steps while others waited for its slot.
+    /// Time for which its reader has kept it from steps while others waited for its slot.
     pub behind: Duration,
     pub end: Option<End>,
 }
@@ -414,8 +414,8 @@ impl Sequence {
         end == self.tokens.len() && end < self.length_max
     }
 
-    /// How many of the next `count` rows score the token behind them: those of the prompt but its
-    /// last one.
+    /// Number of the next `count` rows that score the token behind them: those of the prompt but
+    /// its last one.
     pub fn scored(&self, count: usize) -> usize {
         let last = self.prompt - 1;
         match self.prompt_logprobs {
@@ -430,7 +430,7 @@ impl Sequence {
             return;
         };
         if !ranking::all_finite(logits) {
-            // What was scored before it goes out first, so that the cut into steps does not show.
+            // Earlier scores go out first, so that the cut into steps does not show.
             self.send_scores();
             self.fail(NOT_FINITE);
             return;

@@ -39,7 +39,7 @@ pub const VOCAB: usize = 48;
 pub const POISON: TokenId = 0;
 const STOP: TokenId = 7;
 
-/// What the hash model knows after some tokens of a sequence.
+/// Knowledge of the hash model after some tokens of a sequence.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Digest {
     hash: u64,
@@ -91,7 +91,7 @@ pub struct HashModel<const VOCAB: usize> {
     /// The windowed group, if it has one, and what lies in its pages.
     window: Option<Window>,
     windows: Vec<[TokenId; PAGE]>,
-    /// What was known after each row of the last step, and the token that its probe read.
+    /// Knowledge after each row of the last step, and the token that its probe read.
     rows: Vec<(Digest, TokenId)>,
     /// State of a prediction of each row that was wanted, and the tokens behind its pages.
     predicted: Vec<(Digest, Vec<TokenId>)>,
@@ -99,11 +99,11 @@ pub struct HashModel<const VOCAB: usize> {
     predicted_rows: usize,
     /// Page table of each row of the last step.
     tables: Vec<Vec<PageId>>,
-    /// Of the last step.
+    /// Logits of the last step.
     logits: Vec<f32>,
-    /// What each of its rows is ranked by.
+    /// Ranking of each row.
     ranked: Vec<Vec<f32>>,
-    /// How many logits of a row the device ranks; 0 if none.
+    /// Number of logits of a row that the device ranks; 0 if none.
     pub ranks: usize,
     /// Flag for a device that draws drafts itself: those of the last `step_ahead` are in `guessed`.
     pub draws: bool,
@@ -610,7 +610,8 @@ impl Toy {
         self.taken < self.free || self.rule(u64::from(id)).is_multiple_of(3)
     }
 
-    /// What a plain loop over the model may take here, stop tokens as the engine treats them.
+    /// Tokens that a plain loop over the model may take here, stop tokens as the engine treats
+    /// them.
     fn allowed(&self, stop_tokens: &[TokenId]) -> Option<Vec<TokenId>> {
         if self.breaks && self.taken == self.most / 2 && self.taken >= self.free {
             return None;
@@ -1334,7 +1335,7 @@ impl Simulation {
     }
 }
 
-/// What happened in some simulations, to show that they reach what they shall test.
+/// Counts of what happened in some simulations, to show that they reach what they shall test.
 #[derive(Debug, Default)]
 struct Coverage {
     simulations: u64,

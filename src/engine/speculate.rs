@@ -21,7 +21,7 @@ pub use step::executor::DEPTH_MAX;
 pub enum Speculate {
     /// None.
     Off,
-    /// As many as pay, by what was measured.
+    /// Number that pays, by what was measured.
     Auto,
     /// So many in every step, if there are any: for measuring.
     Depth(usize),

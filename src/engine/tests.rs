@@ -713,13 +713,13 @@ fn a_late_mask_holds_its_own_sequence_and_no_other() {
 /// A model whose calls take some time, which it takes for long at some point.
 struct Slow {
     model: HashModel<VOCAB>,
-    /// Of the first step, of others, and of each call for logits.
+    /// Length of the first step, of others, and of each call for logits.
     first: Duration,
     others: Duration,
     logits: Duration,
 }
 
-/// What calls of `Slow` may take; a step with a prompt twice as long.
+/// Longest time of a call of `Slow`; a step with a prompt may take twice as long.
 const SLOW_PATIENCE: Duration = Duration::from_millis(800);
 /// Longer than that.
 const LOST: Duration = Duration::from_secs(5);

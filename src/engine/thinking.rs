@@ -3,8 +3,8 @@
 
 use step::executor::TokenId;
 
-/// How long a reply that begins inside its reasoning may reason. Its end is written whatever a
-/// constraint says, so one must leave reasoning free.
+/// Longest reasoning of a reply that begins inside of it. Its end is written whatever a constraint
+/// says, so one must leave reasoning free.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThinkingBudget {
     /// Tokens of reasoning.
@@ -12,7 +12,7 @@ pub struct ThinkingBudget {
     /// The tag that ends reasoning, as the tokenizer writes it; not empty. A model that spelled it
     /// in other tokens would be interrupted behind it.
     pub close: Vec<TokenId>,
-    /// What is written once the budget is used up; not empty.
+    /// Tokens that are written once the budget is used up; not empty.
     pub ending: Vec<TokenId>,
 }
 

@@ -25,9 +25,9 @@ pub struct Source {
     pub client: u64,
     /// Whether its connection has brought a request before.
     pub returns: bool,
-    /// Of the client.
+    /// Connection of the client.
     pub connection: u64,
-    /// Of the connection.
+    /// Call of the connection.
     pub call: u64,
 }
 
@@ -114,7 +114,7 @@ impl Held {
         })
     }
 
-    /// How much `source` holds beside one slot: whether each of its owners has others, the widest
+    /// Holdings of `source` beside one slot: whether each of its owners has others, the widest
     /// first. The least comes first.
     pub fn standing(&self, source: Source) -> [bool; LEVELS - 1] {
         let [_, owners @ ..] = self.by(source);
@@ -125,7 +125,7 @@ impl Held {
 /// Turns that are remembered to tell whose last one is longest ago, and who had one.
 const REMEMBERED_MAX: usize = 256;
 
-/// What is known of turns that were taken.
+/// Record of turns that were taken.
 #[derive(Debug, Default)]
 pub struct Turns {
     /// The last one last.
@@ -211,7 +211,7 @@ struct Queued {
     tokens: usize,
 }
 
-/// How many connections may have all the places that one may.
+/// Number of connections that may have all the places that one may.
 pub const CONNECTIONS: usize = 4;
 
 impl Waiting {
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(turns.next([].into_iter(), &held, false), None);
     }
 
-    /// How many replies of `source` are taken, each of a new call if `apart`.
+    /// Number of replies of `source` that are taken, each of a new call if `apart`.
     fn fill(waiting: &mut Waiting, mut source: Source, apart: bool) -> usize {
         let mut taken = 0;
         while waiting.has_room(source, 1) {
@@ -511,7 +511,7 @@ mod tests {
     fn prompts_that_wait_have_a_bound_together_and_leave_room_to_others() {
         let mut waiting = Waiting::new(4, 10);
         let source = from(1, 1, 1);
-        // As many as all calls of a connection may have, at once or one after the other.
+        // All calls of a connection may have this many, at once or one after the other.
         (0..4).for_each(|_| {
             assert!(waiting.has_room(source, 10));
             waiting.add(source, 10);

@@ -17,7 +17,7 @@ pub const POOL_BYTES: u64 = 128 * 1024 * 1024;
 const LARGE_BLOCK_BYTES: i32 = 1024 * 1024;
 /// Bytes below a frame that calls from there may be using.
 const STACK_KEPT_BYTES: usize = 128 * 1024;
-/// What the process ends with, as `cli::Exit::Unavailable`.
+/// Exit code of the process, as `cli::Exit::Unavailable`.
 const EXIT: i32 = 69;
 
 /// The system's allocator, of which a refusal ends the process.
@@ -60,7 +60,7 @@ fn exhausted(bytes: usize) -> ! {
     let mut line = [0_u8; 160];
     let room = line.len();
     let mut rest = &mut line[..];
-    // What does not fit is cut off.
+    // The rest of a line that does not fit is cut off.
     let _ = writeln!(
         rest,
         "memory: the system refuses {bytes} bytes; raise its limit (`ulimit -v`, MemoryMax=) or \

@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(strftime("%Y-%m-%d %A", UNIX_EPOCH), "1970-01-01 Thursday");
     }
 
-    /// As Python's `datetime.strftime` shows them.
+    /// Texts are those of Python's `datetime.strftime`.
     #[test]
     fn conversions_are_those_of_c() {
         let shown = |seconds: u64, format: &str| {

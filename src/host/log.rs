@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// A library says nothing unless it is told to.
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Silent as u8);
 
-/// How much is told.
+/// Amount of lines for the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     Silent,

@@ -4,7 +4,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What a thread does.
+/// Job of a thread.
 type Job<T> = Box<dyn FnOnce() -> T + Send>;
 
 /// The threads. Those that never end what they do are left to it in the end.

@@ -30,7 +30,7 @@ impl Default for Memory {
     }
 }
 
-/// What a body takes of the memory.
+/// Memory that a body takes.
 #[derive(Debug)]
 pub struct Share {
     beginning: OwnedSemaphorePermit,

@@ -25,7 +25,7 @@ use super::settings::Settings;
 
 /// Carries the request's name in both directions.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The same for the clients of Anthropic's API.
+/// Name of the request's id for the clients of Anthropic's API.
 pub const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 /// W3C Trace Context, level 1.
 const TRACEPARENT: &str = "traceparent";
@@ -40,7 +40,7 @@ pub struct Call {
     number: u64,
     /// The key that came with it.
     key: OnceLock<KeyId>,
-    /// As the client named it, or a new name. It is told and logged, and means nothing here.
+    /// Name by the client, or a new one. It is told and logged, and means nothing here.
     pub id: HeaderValue,
     trace: Option<Trace>,
     method: Method,
@@ -65,7 +65,7 @@ pub struct Usage {
     pub reasoning: usize,
 }
 
-/// How the replies to one request went.
+/// Outcome of the replies to one request.
 #[derive(Debug)]
 pub struct Replies {
     pub usage: Usage,

@@ -1,4 +1,4 @@
-//! What a client is told when its request is not answered, in the shape of its route's API.
+//! Errors for a client whose request is not answered, in the shape of its route's API.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ pub enum Dialect {
 /// The code by which libraries of the Anthropic API know that no thread is kept.
 const THREAD_UNSUPPORTED: &str = "thread_unsupported_request";
 
-/// What a client is told when its request is not answered.
+/// Error for a client whose request is not answered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiError {
     pub status: StatusCode,
@@ -121,13 +121,13 @@ impl ApiError {
         ApiError::unavailable("draining", "the server is shutting down")
     }
 
-    /// The same error, with a code for programs.
+    /// The error with a code for programs.
     pub fn coded(mut self, code: &'static str) -> ApiError {
         self.code = Some(code);
         self
     }
 
-    /// The same error, after which the connection is closed.
+    /// The error, after which the connection is closed.
     pub fn closing(mut self) -> ApiError {
         self.close = true;
         self

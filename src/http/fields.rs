@@ -258,7 +258,7 @@ impl<'v> Field<'v> {
     }
 }
 
-/// What parsers ask of bodies: the description of the API is made of it.
+/// Record of what parsers ask of bodies: the description of the API is made of it.
 #[cfg(test)]
 pub mod record {
     use std::cell::RefCell;
@@ -272,7 +272,7 @@ pub mod record {
         static NOTES: RefCell<Vec<Note>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// What was asked on this thread since the last call.
+    /// Notes of this thread since the last call.
     pub fn take() -> Vec<Note> {
         NOTES.take()
     }

@@ -1,4 +1,4 @@
-//! How many files the process may have open, of which each connection is one.
+//! Number of files that the process may have open, of which each connection is one.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

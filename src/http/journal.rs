@@ -17,7 +17,7 @@ use host::operator_file::{self, NotWritten};
 
 use super::limits::{JOURNAL_BYTES_MAX, JOURNAL_FLUSH_TIMEOUT, JOURNAL_LINES_MAX};
 
-/// As a file name: standard output.
+/// File name that stands for standard output.
 pub const STANDARD_OUTPUT: &str = "-";
 
 /// Takes lines; dropping it writes what it has taken.

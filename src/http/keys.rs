@@ -27,7 +27,7 @@ pub const KEYS_MAX: usize = 4096;
 pub const KEY_BYTES_MIN: usize = 16;
 /// Longest key.
 pub const KEY_BYTES_MAX: usize = 512;
-/// What others than the file's user and group may do.
+/// Permissions of others than the file's user and group.
 const OTHERS_MODE: u32 = 0o007;
 /// The schemes of `Authorization` that carry a key, the second as a browser's password.
 const BEARER: &str = "bearer";
@@ -185,7 +185,7 @@ fn are_equal<'d>(pairs: impl Iterator<Item = (&'d u8, &'d u8)>) -> bool {
     std::hint::black_box(differs) == 0
 }
 
-/// What `Authorization` has behind a scheme.
+/// Credentials of `Authorization` behind a scheme.
 fn credentials<'v>(value: &'v HeaderValue, wanted: &str) -> Option<&'v [u8]> {
     let value = value.as_bytes();
     let (scheme, key) = value.split_at_checked(wanted.len())?;

@@ -14,8 +14,8 @@ pub const HEADERS_MAX: usize = 100;
 pub const URI_BYTES_MAX: usize = 8 * 1024;
 /// Time for a head to arrive, and for the first byte of a new connection's first one.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection is kept behind an answer, as its client is told: longer than the pools of
-/// common clients keep theirs. Less where connections are scarce.
+/// Time for which a connection is kept behind an answer, as its client is told: longer than the
+/// pools of common clients keep theirs. Less where connections are scarce.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 pub const IDLE_TIMEOUT_SCARCE: Duration = HEAD_TIMEOUT;
 /// Time beyond that, for a request that is on its way.
@@ -45,7 +45,7 @@ pub const BODIES_BYTES_MAX: usize = 48 * 1024 * 1024;
 pub const SMALL_BODY_BYTES: usize = 32 * 1024;
 /// Small bodies and beginnings of others, together.
 pub const SMALL_BODIES_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// What is made of large bodies on their way to prompts, together.
+/// Memory for large bodies on their way to prompts, together.
 pub const PARSING_BYTES_MAX: usize = 96 * 1024 * 1024;
 /// Reasoning that is sealed: what one reply thought fits many times.
 pub const SEALED_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -76,7 +76,7 @@ pub const CONNECTIONS_MAX: usize = 4096;
 pub const FILES_BESIDE_CONNECTIONS: usize = 64;
 /// A file of recorded requests and answers.
 pub const DUMP_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-/// What is recorded of one answer; the rest is cut off.
+/// Bytes of one answer that are recorded; the rest is cut off.
 pub const DUMP_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Threads for connections.
@@ -91,9 +91,8 @@ pub const PARSERS_KEPT: usize = 1;
 pub const PARSING_STEP: Duration = Duration::from_millis(10);
 /// Time of a processor that a body may take in all.
 pub const PARSING_TIME_MAX: Duration = Duration::from_secs(2);
-/// How much less urgent than the engine those are, in the system's steps: of a core that both
-/// want, ten of them leave the engine nine tenths. More would let a busy machine keep requests
-/// waiting.
+/// Niceness of those beside the engine, in the system's steps: of a core that both want, ten of
+/// them leave the engine nine tenths. More would let a busy machine keep requests waiting.
 pub const PARSER_NICE: i32 = 10;
 /// Time for which a client may take nothing of what is written to it.
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -107,9 +106,9 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 pub const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause after the system refuses a connection for want of resources.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// What clients are told to wait when the queue is full, in seconds.
+/// Wait that clients are told when the queue is full, in seconds.
 pub const RETRY_AFTER_FULL_S: u64 = 1;
-/// What clients are told to wait while the server starts or stops, in seconds.
+/// Wait that clients are told while the server starts or stops, in seconds.
 pub const RETRY_AFTER_UNAVAILABLE_S: u64 = 5;
 
 /// Events of a reply that are written at once.
@@ -124,7 +123,7 @@ pub const JSON_VALUES_MAX: usize = 600_000;
 pub const STORED_RESPONSES_MAX: usize = 1024;
 pub const STORED_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const STORED_TIME: Duration = Duration::from_secs(60 * 60);
-/// Of those, what one key may have.
+/// Stored responses that one key may have.
 pub const STORED_RESPONSES_OF_KEY_MAX: usize = STORED_RESPONSES_MAX / 4;
 pub const STORED_BYTES_OF_KEY_MAX: usize = STORED_BYTES_MAX / 4;
 
@@ -158,7 +157,7 @@ pub const PROMPT_LOGPROBS_MAX: usize = 1 << 20;
 
 /// The program, its threads, the texts of its model and the grammars that were compiled.
 const PROGRAM_BYTES: usize = 80 * 1024 * 1024;
-/// What is made of small bodies on their way to prompts.
+/// Memory for small bodies on their way to prompts.
 const SMALL_PARSING_BYTES: usize = 4 * 1024 * 1024 * PARSERS_MAX;
 
 const _: () = assert!(

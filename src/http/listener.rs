@@ -14,7 +14,7 @@ const SOCKET_MODE: u32 = 0o660;
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// What accepts connections.
+/// Acceptor of connections.
 #[derive(Debug)]
 pub enum Listener {
     Tcp(TcpListener),

@@ -16,7 +16,7 @@ use hyper::{Method, StatusCode};
 use super::error::ApiError;
 use super::hosts;
 
-/// What of a header's value is repeated to the client.
+/// Characters of a header's value that are repeated to the client.
 const SHOWN_CHARS: usize = 64;
 /// Stands for all origins.
 const ANY: &str = "*";
@@ -27,7 +27,7 @@ const EXPOSED: HeaderValue = HeaderValue::from_static("x-request-id, request-id,
 /// sent to origins alone whose name nobody can point elsewhere: over TLS, and to this machine.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SAME_ORIGIN: &str = "same-origin";
-/// How long a browser may remember an answer to a preflight, in seconds.
+/// Time for which a browser may remember an answer to a preflight, in seconds.
 const PREFLIGHT_AGE_S: u64 = 600;
 
 /// An origin that the operator lists: `scheme://host[:port]` in lower case, or `*`.
@@ -137,7 +137,8 @@ pub fn grant(listed: &[Origin], origin: Option<&HeaderValue>, answer: &mut Heade
     }
 }
 
-/// What the answer to a preflight adds: any header may be sent, for none of them is trusted.
+/// Headers that the answer to a preflight adds: any header may be sent, for none of them is
+/// trusted.
 pub fn grant_preflight(asked: &HeaderMap, answer: &mut HeaderMap) {
     answer.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
     if let Some(headers) = asked.get(ACCESS_CONTROL_REQUEST_HEADERS) {

@@ -35,7 +35,7 @@ const COPIES: usize = 6;
 /// and its key.
 const VALUE_BYTES: usize = 160;
 
-/// What was made of a body is given back to the system at once if it may have been as large.
+/// Bytes of a body from which on what was made of it is given back to the system at once.
 const TRIMMED_BYTES_MIN: usize = 8 * 1024 * 1024;
 
 /// The places of a server.
@@ -263,7 +263,7 @@ struct Queue {
     /// In the order of their arrival.
     works: Vec<Work>,
     turns: Turns,
-    /// Of what is equal the longest wait ends next, whatever its size.
+    /// The longest wait ends next among equals, whatever its size.
     oldest_next: bool,
     /// Names for works.
     last: u64,

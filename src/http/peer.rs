@@ -75,7 +75,7 @@ impl Peer {
         self.kept_ms.store(millis, Ordering::Relaxed);
     }
 
-    /// How long it was told.
+    /// Time for which the peer was told that its connection is kept.
     pub fn kept(&self) -> Duration {
         Duration::from_millis(self.kept_ms.load(Ordering::Relaxed))
     }

@@ -34,7 +34,7 @@ use self::completions::Continued;
 /// Replies that are cut anew, over all syntaxes; `ci/README.md` says when there are as many.
 const RECHUNKINGS: usize = if cfg!(debug_assertions) { 360 } else { 100_000 };
 const SYNTAXES: usize = 6;
-/// Of so many replies one tells its log-probabilities: their JSON takes much of the time.
+/// One reply in so many tells its log-probabilities: their JSON takes much of the time.
 const TOLD_OF: usize = 4;
 const STOP: &str = "STOP";
 const USAGE: Usage = Usage {
@@ -134,7 +134,7 @@ fn logprobs(place: usize, id: TokenId) -> TokenLogprobs {
     }
 }
 
-/// What groups of tokens settle, with log-probabilities if they are `told`; a group ends where
+/// Settled parts of groups of tokens, with log-probabilities if they are `told`; a group ends where
 /// `cut` says so. One reply in four is cut at its length.
 fn settled(
     model: &ChatModel,
@@ -246,7 +246,7 @@ fn chat_choice(events: Vec<Value>) -> Value {
     choice
 }
 
-/// The same of a whole answer.
+/// A choice of a whole answer, to be compared.
 fn whole_choice(choice: &Value) -> Value {
     let message = &choice["message"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
@@ -381,7 +381,7 @@ fn copied(pieces: &[Settled]) -> Vec<Settled> {
     copies
 }
 
-/// The same without log-probabilities.
+/// Settled parts without log-probabilities.
 fn plain(pieces: &[Settled]) -> Vec<Settled> {
     let copy = |piece: &Settled| Settled {
         index: piece.index,

@@ -1,5 +1,5 @@
-//! What a client sent and what it was told, for a replay: only where the operator asks for it,
-//! since this is what is in no log.
+//! Records of what a client sent and was told, for a replay: only where the operator asks for them,
+//! since no log has that.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 

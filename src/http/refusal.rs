@@ -5,7 +5,7 @@
 
 use serde_json::json;
 
-/// What starts such an answer, up to the class of its status.
+/// Start of such an answer, up to the class of its status.
 const START: &[u8] = b"HTTP/1.1 4";
 const NO_CONTENT: &str = "content-length: 0\r\n";
 const END: &str = "\r\n\r\n";
@@ -13,12 +13,12 @@ const END: &str = "\r\n\r\n";
 /// Told in the place of that to a client that speaks HTTP/2 without having asked.
 const HTTP_2_STATUS: &str = "505 HTTP Version Not Supported";
 
-/// The same answer with an error object; none when `bytes` is anything else.
+/// The answer with an error object; none when `bytes` is anything else.
 pub fn with_body(bytes: &[u8]) -> Option<Vec<u8>> {
     refused(bytes, None)
 }
 
-/// As [`with_body`], to a client that has begun HTTP/2: the status says so.
+/// [`with_body`] for a client that has begun HTTP/2: the status says so.
 pub fn of_http_2(bytes: &[u8]) -> Option<Vec<u8>> {
     refused(bytes, Some(HTTP_2_STATUS))
 }

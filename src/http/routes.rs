@@ -40,7 +40,7 @@ use super::ui;
 /// The body of every response.
 pub type ResponseBody = Either<Full<Bytes>, ReplyStream>;
 
-/// What a body asks for.
+/// Request in a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
     Chat,
@@ -60,7 +60,7 @@ impl Question {
     }
 }
 
-/// What this server has an answer for.
+/// Places that this server has an answer for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route<'p> {
     Body(Question),
@@ -137,7 +137,7 @@ impl Route<'_> {
         }
     }
 
-    /// What the log calls it: the path without the names in it.
+    /// Name for the log: the path without the names in it.
     fn pattern(self) -> &'static str {
         match self {
             Route::Response(_) => "/v1/responses/{id}",
@@ -183,7 +183,7 @@ const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Whether clients are to send a request again that failed.
 const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// What a client of the Messages API asks for beside the published version.
+/// Header in which a client of the Messages API asks for more than the published version.
 const ANTHROPIC_BETA: &str = "anthropic-beta";
 
 /// Whether a client of the Messages API sends these; where its path is none, they tell its dialect.
@@ -290,7 +290,7 @@ async fn answer(
     Ok(json_response(StatusCode::OK, &value))
 }
 
-/// What no route may be reached with.
+/// Refusal of heads that no route may be reached with.
 fn check_head<B>(request: &Request<B>) -> Result<(), ApiError> {
     let uri = request.uri();
     let uri_bytes = uri.path_and_query().map_or(0, |path| path.as_str().len());
@@ -487,8 +487,8 @@ fn version(facts: &Facts) -> Value {
 /// The methods that some route takes.
 const METHODS: &str = "GET, HEAD, POST, DELETE, OPTIONS";
 
-/// What clients of these APIs may look for and is not here; nothing under these paths is the name
-/// of something.
+/// Paths that clients of these APIs may look for and are not here; nothing under these paths is the
+/// name of something.
 const NOT_OFFERED: &[(&str, &str)] = &[
     ("/v1/embeddings", "embeddings are"),
     ("/v1/messages/batches", "batches are"),
@@ -515,12 +515,12 @@ const NOT_OFFERED: &[(&str, &str)] = &[
     ("/classify", "classification is"),
 ];
 
-/// What there is, for those who look for something else.
+/// Paths that are here, for those who look for something else.
 const OFFERED: &str = "/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, \
      /v1/models, /tokenize, /detokenize, /tokenizer_info, /health, /metrics, /version, \
      /openapi.json and a chat page at /";
 
-/// What of [`NOT_OFFERED`] a path belongs to.
+/// Entry of [`NOT_OFFERED`] that a path belongs to.
 fn not_offered(path: &str) -> Option<&'static str> {
     let under = |prefix: &str| {
         let rest = path.strip_prefix(prefix);
@@ -551,8 +551,8 @@ fn not_found(path: &str) -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, message)
 }
 
-/// What a path that leads nowhere was meant to be: base URLs are given with `/v1` or without, or
-/// end with a slash.
+/// Path that was meant by one that leads nowhere: base URLs are given with `/v1` or without, or end
+/// with a slash.
 fn meant(path: &str) -> Option<(&'static str, String)> {
     let plain = path.trim_end_matches('/');
     let mut once = plain;

@@ -37,7 +37,7 @@ impl Seal {
         }
     }
 
-    /// The same for requests of `owner`.
+    /// The seal for requests of `owner`.
     pub fn of(&self, owner: Option<KeyId>) -> Seal {
         Seal {
             secret: self.secret.clone(),

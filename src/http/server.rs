@@ -42,7 +42,7 @@ const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     {\"error\":{\"message\":\"too many connections are open; try again\",\
     \"type\":\"service_unavailable_error\",\"param\":null,\"code\":\"connections\"}}";
 
-/// What serves the connections of one listener.
+/// Service of the connections of one listener.
 pub struct Server {
     listener: Listener,
     state: Arc<State>,
@@ -64,12 +64,12 @@ impl Server {
         }
     }
 
-    /// The same, with its connections in `homes`.
+    /// The server with its connections in `homes`.
     pub fn in_homes(self, homes: Vec<Home>) -> Server {
         Server { homes, ..self }
     }
 
-    /// The same, where connections to an address are encrypted if `tls` is given.
+    /// The server whose connections to an address are encrypted if `tls` is given.
     pub fn with_tls(self, tls: Option<Tls>) -> Server {
         Server { tls, ..self }
     }
@@ -121,7 +121,7 @@ struct Place {
 }
 
 impl Place {
-    /// How long the connection may be idle: less where half of all places are taken.
+    /// Longest idle time of the connection: less where half of all places are taken.
     fn idle(&self) -> Duration {
         match self.places.available_permits() < self.connections_max / 2 {
             true => IDLE_TIMEOUT_SCARCE,
@@ -130,7 +130,8 @@ impl Place {
     }
 }
 
-/// What a client may rely on before it sends a further request.
+/// Header that tells how long a client may rely on the connection before it sends a further
+/// request.
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
 /// Takes connections for ever.

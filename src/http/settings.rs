@@ -1,4 +1,4 @@
-//! What the operator chooses about connections and requests.
+//! Choices of the operator about connections and requests.
 
 use std::fmt;
 use std::str::FromStr;

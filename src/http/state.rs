@@ -1,4 +1,4 @@
-//! What all connections share.
+//! State that all connections share.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -39,7 +39,7 @@ impl Abort {
         }
     }
 
-    /// The same, also when it is `told` to.
+    /// The abort that also comes when it is `told` to.
     pub fn or_when(mut self, told: Told) -> Abort {
         self.told.push(told.clone());
         Abort {
@@ -61,7 +61,7 @@ impl Abort {
     }
 }
 
-/// What is said; never where those who could are gone.
+/// Error that is told; never where those who could tell are gone.
 async fn said(mut told: Told) -> ApiError {
     let error = told.wait_for(Option::is_some).await;
     let error = error.ok().and_then(|error| error.clone());
@@ -79,16 +79,16 @@ impl Future for Abort {
     }
 }
 
-/// How far loading has come.
+/// Progress of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loading {
-    /// What is being done, in plain words.
+    /// Stage of loading, in plain words.
     pub stage: &'static str,
     pub bytes_done: u64,
     pub bytes_total: u64,
 }
 
-/// What answers requests once the model is loaded.
+/// Service of requests once the model is loaded.
 pub struct Service {
     pub chat: ChatModel,
     pub engine: Handle,
@@ -109,7 +109,7 @@ pub struct State {
     pub parsing: Parsing,
     /// Responses that clients may ask for again.
     pub responses: Store,
-    /// Of reasoning that clients keep without reading it.
+    /// Seal of reasoning that clients keep without reading it.
     pub seal: Seal,
     /// Responses that are being written.
     pub running: Arc<Running>,

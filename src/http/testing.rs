@@ -26,7 +26,7 @@ use super::state::{Loading, State};
 
 /// Connections that a server takes at once, few enough for both their ends in one process.
 pub const CONNECTIONS: usize = 300;
-/// How long a test waits for what must happen.
+/// Longest wait of a test for an event that must come.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The script counts what was said, so there are no drafts.
@@ -35,7 +35,7 @@ const LIMITS: Limits = Limits {
     ..Limits::of(&TINY)
 };
 
-/// What an executor does: each reply is the script's tokens, then the end of the turn.
+/// Script of an executor: each reply is the script's tokens, then the end of the turn.
 #[derive(Clone)]
 pub struct Script {
     pub tokens: Vec<TokenId>,
@@ -103,7 +103,7 @@ struct Scripted {
     begun: usize,
     /// Tokens of the rows of the last step.
     rows: Vec<TokenId>,
-    /// Of the last step.
+    /// Logits of the last step.
     logits: Vec<f32>,
     steps: usize,
 }
@@ -369,7 +369,7 @@ impl Connection {
         self.read_until(text);
     }
 
-    /// What was read so far.
+    /// Text that was read so far.
     pub fn so_far(&self) -> String {
         String::from_utf8_lossy(&self.received).into_owned()
     }

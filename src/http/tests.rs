@@ -50,7 +50,7 @@ fn a_whole_answer_has_content_finish_and_usage() {
     );
 }
 
-/// What the client sees of a reply that breaks off in a call says so, in every dialect.
+/// A reply that breaks off in a call says so to the client, in every dialect.
 #[test]
 fn a_stop_string_in_a_call_says_that_it_broke_off() {
     let server = TestServer::start(Script::text(CALLS));

@@ -28,7 +28,7 @@ pub const EFFORTS: &[(&str, Option<usize>)] = &[
     ("max", None),
 ];
 
-/// How a reply thinks.
+/// Thinking of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thinking {
     pub on: bool,

@@ -110,7 +110,7 @@ pub struct Home {
     shares: Share,
 }
 
-/// What each connection of a thread holds.
+/// Hold of a connection on its thread.
 pub type Share = Arc<()>;
 
 impl Home {
@@ -203,7 +203,7 @@ mod tests {
         let first = [settle(&early), settle(&late), settle(&early), settle(&late)];
         assert_eq!(first[..2], first[2..]);
         assert_ne!(first[0], first[1]);
-        // Those of one thread end.
+        // Connections of one thread end.
         early.send_replace(true);
         while Arc::strong_count(&Home::emptiest(&homes).shares) > 1 {
             thread::yield_now();

@@ -27,7 +27,7 @@ const SPOILT: u8 = 0;
 /// The line that begins HTTP/2 where a client does not ask first (RFC 9113, 3.4).
 const HTTP_2: &[u8] = b"PRI * HTTP/2.0";
 
-/// What every answer begins with, whichever version it is of.
+/// Beginning of every answer, whichever version it is of.
 const BEGINNING: &[u8] = b"HTTP/1.";
 
 /// A stream under watch.
@@ -43,7 +43,7 @@ pub struct Wire<S> {
     early: usize,
     /// Runs while a write waits.
     stall: Option<Pin<Box<Sleep>>>,
-    /// What is written instead of the library's bytes, and how much of it has been.
+    /// Bytes that are written instead of the library's, and how many of them have been.
     instead: Option<(Vec<u8>, usize)>,
 }
 
@@ -56,7 +56,7 @@ struct HeadClock {
     begun: bool,
 }
 
-/// What is known of a client that has ended its side.
+/// State of a client that has ended its side.
 struct Ended {
     rings: Pin<Box<Sleep>>,
     /// Time between two pairs of bytes that are written early.
@@ -329,7 +329,7 @@ struct Line {
     bytes: Vec<u8>,
 }
 
-/// What a byte does to a line.
+/// Effect of a byte on a line.
 enum LineStep {
     Within,
     /// The line is complete, without its end.
@@ -388,7 +388,7 @@ impl Head {
         }
     }
 
-    /// What follows the head; None if its length is told in two ways, or a coding is named that
+    /// Place behind the head; None if its length is told in two ways, or a coding is named that
     /// nobody here undoes.
     fn body(&self) -> Option<Place> {
         match (&self.lengths[..], self.chunked) {

@@ -36,7 +36,7 @@ pub struct Entry {
     pub bytes: u64,
 }
 
-/// What a model takes from the start to the end.
+/// Memory that a model takes from the start to the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// KV pages of `PAGE` tokens, from `PAGES_MIN` to `KV_PAGES`.
@@ -44,8 +44,8 @@ pub struct Plan {
     /// Pages of the windowed group.
     window_pages: usize,
     buffers: [Entry; 7],
-    /// What the device's driver takes beside buffers, at most, and the server where they lie in the
-    /// same memory.
+    /// Bytes that the device's driver takes beside buffers, at most, and the server where they lie
+    /// in the same memory.
     others: [Entry; 4],
     room: Room,
 }
@@ -66,7 +66,7 @@ pub struct TooLittle {
     /// With `PAGES_MIN` pages, bytes.
     needed: u64,
     room: Room,
-    /// What the server takes of the host's memory does not fit; the model lies elsewhere.
+    /// The server's part of the host's memory does not fit; the model lies elsewhere.
     of_server: bool,
 }
 
@@ -80,7 +80,7 @@ const STOP_ON_GPU: &str =
     "Stop other programs that use the GPU (`nvidia-smi` lists them), or take a smaller binary";
 
 impl Plan {
-    /// Of a model on a kind of device within `room`, which is what may be taken in all, bytes.
+    /// Plan of a model on a kind of device within `room`, which is what may be taken in all, bytes.
     ///
     /// # Errors
     /// When there is too little for the model and its longest sequence.
@@ -177,7 +177,7 @@ impl Plan {
         self.entries().map(|entry| entry.bytes).sum()
     }
 
-    /// What the model's buffers take of it.
+    /// Bytes of the model's buffers.
     pub fn buffer_bytes(&self) -> u64 {
         self.buffers.iter().map(|entry| entry.bytes).sum()
     }
@@ -194,7 +194,7 @@ impl Plan {
         lines
     }
 
-    /// How many agents find their prompts again; none where none has so much context.
+    /// Number of agents that find their prompts again; none where none has so much context.
     fn agents_words(&self) -> Option<String> {
         let fit = |tokens: &usize| agents(self.pages, SNAPSHOTS, *tokens);
         let lengths = AGENTS.iter().filter(|tokens| **tokens <= MAX_CONTEXT);
@@ -204,7 +204,7 @@ impl Plan {
         (!words.is_empty()).then(told)
     }
 
-    /// What may be taken, and how many KV pages there are by that.
+    /// Memory that may be taken, and the number of KV pages by that.
     fn room_words(&self) -> String {
         let fewer = match self.pages {
             KV_PAGES => "",
@@ -282,7 +282,7 @@ pub fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / MEBIBYTE as f64)
 }
 
-/// What buffers of these sizes take of the device.
+/// Bytes that buffers of these sizes take of the device.
 fn taken<B: Footprint>(buffers: impl IntoIterator<Item = u64>) -> u64 {
     buffers.into_iter().map(B::buffer_bytes).sum()
 }
@@ -306,8 +306,8 @@ fn buffer_of(role: Role) -> Role {
     }
 }
 
-/// As the device holds them, at most: a device may hold values in fewer bytes when that loses
-/// nothing.
+/// Bytes as the device holds weights, at most: a device may hold values in fewer bytes when that
+/// loses nothing.
 fn weights<B: Footprint>(model: Layout) -> impl Iterator<Item = u64> {
     let mut buffers: BTreeMap<(Site, Role), u64> = BTreeMap::new();
     for matrix in model.matrices() {
@@ -377,7 +377,7 @@ mod tests {
         Layout::whole()
     }
 
-    /// What a plan with so many pages takes.
+    /// Bytes of a plan with so many pages.
     fn bytes_with(pages: usize) -> u64 {
         let pages = [pages, WINDOW_PAGES];
         Plan::of::<Backend>(model(), pages, Room::of::<Backend>(None)).bytes()

@@ -37,7 +37,7 @@ pub struct Runner<B: Runs> {
     asked: (usize, usize),
     /// Whether a prediction was run last, whose logits are beside those of steps.
     predicted: bool,
-    /// Of the last step, if the backend ranks rows.
+    /// Ranking of the last step, if the backend ranks rows.
     ranked: B::Host,
     /// The row that was asked for last.
     logits: B::Host,
@@ -310,11 +310,11 @@ impl<B: Runs> Runner<B> {
     }
 }
 
-/// What a look behind a part of a step takes rows with.
+/// Tool by which a look behind a part of a step takes rows.
 pub struct Taker<'a, B: Runs> {
     ops: &'a mut B,
     s: &'a Scratch<B>,
-    /// Of the step.
+    /// Rows of the step.
     rows: usize,
     host: &'a mut B::Host,
 }

@@ -22,7 +22,7 @@ pub use table::{
     Sites,
 };
 
-/// How keys and values are stored.
+/// Storage of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvFormat {
     /// 4 bytes an element.

@@ -1,4 +1,4 @@
-//! What several verbs need: files of the checkpoint, the model's text side, the engine.
+//! Needs of several verbs: files of the checkpoint, the model's text side, the engine.
 
 use std::error::Error;
 use std::path::Path;
@@ -40,7 +40,7 @@ const GUARD_EVERY: Duration = Duration::from_millis(100);
 /// Time for the last words to clients and operator once the device has failed.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// How a file of the checkpoint that cannot be used is reported.
+/// Report of a file of the checkpoint that cannot be used.
 fn config(name: &str, problem: &dyn Error) -> Failure {
     Failure::new(
         Exit::Config,
@@ -48,7 +48,7 @@ fn config(name: &str, problem: &dyn Error) -> Failure {
     )
 }
 
-/// How a file of another model is reported.
+/// Report of a file of another model.
 fn foreign(name: &str, problem: &str) -> Failure {
     let message = format!("{name} {problem}; {}", weights::download());
     Failure::new(Exit::Config, message)
@@ -143,7 +143,7 @@ pub struct Engine {
 /// Result of loading the text side.
 pub type TextSide = oneshot::Receiver<Result<ChatModel, Failure>>;
 
-/// The same, whose end nobody waits for yet.
+/// A model that was started, whose end nobody waits for yet.
 pub struct Started {
     pub handle: Handle,
     pub thread: engine::Thread,
@@ -341,7 +341,7 @@ pub fn start(
     }
 }
 
-/// As [`start`]; the process ends soon after a failure of the device.
+/// [`start`] whose process ends soon after a failure of the device.
 pub fn engine(
     files: &Files,
     progress: &Arc<Progress>,
@@ -419,7 +419,7 @@ fn engine_exit(error: &EngineError) -> Exit {
     }
 }
 
-/// How an engine's end is reported.
+/// Report of an engine's end.
 pub fn engine_failure(error: &EngineError) -> Failure {
     match error {
         EngineError::Start(cause) => start_failure(cause.as_ref()),

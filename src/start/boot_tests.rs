@@ -19,7 +19,7 @@ use step::executor::{DeviceError, Executor, Patience, Rows};
 /// Begins the argument that makes a test the process that ends: the milliseconds of its step. For
 /// the harness of the tests it is one more filter, which finds nothing.
 const STEP_MS: &str = "step_ms=";
-/// What tells that the step has begun.
+/// Line that tells that the step has begun.
 const BEGUN: &str = "the step has begun";
 const PATIENCE: Duration = Duration::from_millis(800);
 
@@ -77,7 +77,7 @@ fn live(step: Duration) {
     assert!(matches!(told.blocking_recv(), Some(Event::Token { .. })));
 }
 
-/// How long the step of this process is, if it is one that ends.
+/// Length of this process's step, if it is one that ends.
 fn step_of_this() -> Option<Duration> {
     let mut arguments = std::env::args();
     let step_ms = arguments.find_map(|argument| argument.strip_prefix(STEP_MS)?.parse().ok());

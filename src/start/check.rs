@@ -19,7 +19,7 @@ use super::files::Files;
 /// Largest file of kept golden tokens that is read.
 const GOLDEN_BYTES_MAX: u64 = 64 << 20;
 
-/// What a model is checked with.
+/// Everything that a model is checked with.
 pub struct Checks {
     /// Tokens of the text.
     text: Vec<TokenId>,
@@ -29,7 +29,7 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// Those for the weights of `files`, whose text side is `chat`, if the model has one, and for
+    /// Checks for the weights of `files`, whose text side is `chat`, if the model has one, and for
     /// the golden tokens in the file `kept`.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl Checks {
             Some(_) if cfg!(debug_assertions) => TextBound::None,
             Some(known) => TextBound::Known(known),
         };
-        // Those of the binary are of the true weights.
+        // Golden tokens of the binary are of the true weights.
         let own = (!files.are_drawn()).then_some(("of the binary", target::GOLDEN.into()));
         let kept = kept.map(read).transpose()?;
         let kept = kept.map(|text| ("that are kept", text.into()));
@@ -82,7 +82,7 @@ impl Checks {
     }
 }
 
-/// What a replay of golden tokens found, for people.
+/// Findings of a replay of golden tokens, for people.
 fn agreed(whose: &str, report: &Report) -> String {
     format!(
         "{} golden tokens {whose}, of {} sequences, agree (log-probabilities within {:.1e})",

@@ -1,4 +1,4 @@
-//! How a process ends, and what it says then.
+//! End of a process, and what it says then.
 
 use std::error::Error;
 use std::fmt;
@@ -12,7 +12,7 @@ use model::TooLittle;
 use model::weights::WeightsError;
 use step::executor::DeviceError;
 
-/// How the process ends; the numbers follow sysexits.h but for the usual 2.
+/// End of the process; the numbers follow sysexits.h but for the usual 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     Ok = 0,
@@ -71,7 +71,7 @@ impl Failure {
     }
 }
 
-/// How a model that cannot be used is reported.
+/// Report of a model that cannot be used.
 pub fn start_failure(cause: &(dyn Error + Send + Sync + 'static)) -> Failure {
     let exit = match cause.downcast_ref::<WeightsError>() {
         Some(WeightsError::Io { .. } | WeightsError::Truncated { .. }) => Exit::Io,

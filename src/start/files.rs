@@ -137,7 +137,7 @@ impl Files {
         }
     }
 
-    /// As `open`, of the first layers of a checkpoint that need not be the release.
+    /// `open` for the first layers of a checkpoint that need not be the release.
     ///
     /// # Errors
     /// Parts that differ from the target.

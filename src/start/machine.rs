@@ -104,7 +104,7 @@ pub fn measured_on() -> String {
     }
 }
 
-/// What the driver's own tool says of clocks and power. A GPU that is held back computes right, but
+/// Report of the driver's own tool on clocks and power. A GPU that is held back computes right, but
 /// slowly.
 pub fn power() -> Finding {
     const FIELDS: &str = "name,pstate,clocks.sm,clocks.max.sm,power.draw,temperature.gpu,\
@@ -144,8 +144,8 @@ fn power_of(line: &str) -> Finding {
     }
 }
 
-/// How fast the disk under a directory of weights reads, past the page cache, and what that means
-/// for a start.
+/// Rate at which the disk under a directory of weights reads, past the page cache, and what that
+/// means for a start.
 pub fn disk(directory: &Path) -> Finding {
     let size = |path: &Path| fs::metadata(path).map_or(0, |found| found.len());
     let files = fs::read_dir(directory)

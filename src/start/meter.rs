@@ -1,4 +1,4 @@
-//! How far reading or writing of weights has come, for the operator: bytes, rate, time left.
+//! Progress of reading or writing weights, for the operator: bytes, rate, time left.
 
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};

@@ -1,4 +1,4 @@
-//! What the engine asks of a model on a device: one step over rows of several sequences.
+//! The engine's view of a model on a device: one step over rows of several sequences.
 
 use std::fmt;
 use std::ops::Range;
@@ -176,7 +176,8 @@ pub struct Ranked<'a> {
 }
 
 impl<'a> Ranked<'a> {
-    /// Of a row of `ops::Dense::top_k`: ids, which are whole numbers, logits, and the sum.
+    /// Ranking from a row of `ops::Dense::top_k`: ids, which are whole numbers, logits, and the
+    /// sum.
     pub fn new(row: &'a [f32]) -> Ranked<'a> {
         let (&sum, ranked) = row.split_last().expect("a sum is there");
         let (ids, logits) = ranked.split_at(ranked.len() / 2);
@@ -216,12 +217,12 @@ impl fmt::Display for DeviceError {
 
 impl std::error::Error for DeviceError {}
 
-/// How long a call of a device may take, if more can only mean that the device is lost.
+/// Longest time of a device's call, if more can only mean that the device is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// Any call but the next.
     pub call: Duration,
-    /// How many times as long a step may take in which a sequence has several rows.
+    /// Factor by which a step may take longer in which a sequence has several rows.
     pub prompt: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What a row of logits is ranked by: the largest of them, and what all weigh.
+//! Ranking of a row of logits: the largest of them, and what all weigh.
 
 use crate::executor::TokenId;
 
@@ -56,7 +56,7 @@ pub fn most_likely(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     top
 }
 
-/// What `ops::Dense::top_k` leaves of a row, for its `count` largest logits.
+/// Ranking that `ops::Dense::top_k` leaves of a row, for its `count` largest logits.
 pub fn ranked(logits: &[f32], count: usize) -> Vec<f32> {
     let top = most_likely(logits, count);
     let sum = match all_finite(logits) {

@@ -20,8 +20,8 @@ use super::{framing, identity};
 
 /// Tokens around calls of tools, of models that have such.
 const CALL_MARKS: [&str; 2] = ["<tool_call>", "</tool_call>"];
-/// What a reply says when its thinking budget is used up, for its reader and for the model, before
-/// the closing tag.
+/// Words of a reply whose thinking budget is used up, for its reader and for the model, before the
+/// closing tag.
 const BUDGET_USED_UP: &str = "\n\n[The thinking budget is used up.]\n";
 
 /// Stands behind the words with which a reply goes on, to find them in what the template writes: a
@@ -42,7 +42,7 @@ pub fn counted(limit: usize) -> usize {
 /// Tags around reasoning, opening and closing.
 pub type ThinkTags = (&'static str, &'static str);
 
-/// What turns conversations into prompts and tokens into replies.
+/// Text side of a model: turns conversations into prompts and tokens into replies.
 pub struct ChatModel {
     pub tokenizer: Arc<Tokenizer>,
     pub template: Template,
@@ -55,7 +55,7 @@ pub struct ChatModel {
     pub tool_format: Option<ToolFormat>,
     /// Tokens that end a turn.
     pub stop_tokens: Vec<TokenId>,
-    /// What replies can be made to obey.
+    /// Grammars that replies can be made to obey.
     pub grammars: Grammars,
 }
 
@@ -67,7 +67,7 @@ pub struct Prompt {
     pub reasoning_opened: bool,
     /// The prompt ends inside words of the assistant's.
     pub amid: bool,
-    /// How many of the tokens are of the system message and the tools, with which other
+    /// Number of the tokens that are of the system message and the tools, with which other
     /// conversations begin too.
     pub head: usize,
 }
@@ -225,8 +225,7 @@ impl ChatModel {
         }
     }
 
-    /// What ends the reasoning of a reply after `tokens`; none for a model that does not reason in
-    /// tags.
+    /// End of a reply's reasoning after `tokens`; none for a model that does not reason in tags.
     ///
     /// # Errors
     /// When the tokenizer refuses the texts.
@@ -244,7 +243,7 @@ impl ChatModel {
         }))
     }
 
-    /// How adaptive sampling tells the parts of a reply, of which a grammar may constrain the text.
+    /// Parts of a reply as adaptive sampling tells them, of which a grammar may constrain the text.
     pub fn parts(&self, constrained: bool) -> Parts {
         let marks = |open: &str, close: &str| {
             let [open, close] = [open, close].map(|mark| self.tokenizer.id_of(mark));
@@ -490,7 +489,7 @@ mod tests {
     #[test]
     fn one_more_turn_costs_little_behind_a_long_history() {
         const HISTORY_TOKENS: usize = 100_000;
-        /// What the texts encoded before promise of a turn.
+        /// Gain of a turn by the texts encoded before.
         #[cfg(not(debug_assertions))]
         const TURN_MAX: std::time::Duration = std::time::Duration::from_millis(5);
         let Some(model) = models().pop() else { return };
@@ -514,7 +513,7 @@ mod tests {
         let (first, next) = (ask("And now?"), ask("And then?"));
         println!("{HISTORY_TOKENS} tokens of history: {first:?} at first, then {next:?} a turn");
         assert!(next * 2 < first, "{next:?} after {first:?}");
-        // Of a few turns the fastest: this machine may do other things as well.
+        // The fastest of a few turns counts: this machine may do other things as well.
         #[cfg(not(debug_assertions))]
         {
             let turn = (0..5)

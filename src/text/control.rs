@@ -30,7 +30,7 @@ pub struct ControlTokens {
     /// Their texts, the longest first.
     texts: Vec<String>,
     ids: Vec<TokenId>,
-    /// Those that the template looks for in what the assistant has said.
+    /// Control tokens that the template looks for in what the assistant has said.
     looked_for: Vec<TokenId>,
     /// Bytes that a control token begins with, and those that one ends with.
     begins: [bool; 256],

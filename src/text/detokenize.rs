@@ -8,7 +8,7 @@ use super::spelling::TextStart;
 pub struct Detokenizer {
     /// The start of a character, at most three bytes.
     pending: Vec<u8>,
-    /// What is still to be taken away from the start of the text.
+    /// Characters still to be taken away from the start of the text.
     start: TextStart,
 }
 

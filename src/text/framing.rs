@@ -33,8 +33,8 @@ fn is_markup(text: &str) -> bool {
         .any(|c| !c.is_alphanumeric() && !c.is_whitespace())
 }
 
-/// Those of `texts` whose presence in an assistant's turn changes what is rendered of it, alone or
-/// together with one that does so alone.
+/// Texts among `texts` whose presence in an assistant's turn changes what is rendered of it, alone
+/// or together with one that does so alone.
 fn looked_for<'a>(template: &Template, texts: &[&'a str]) -> Vec<&'a str> {
     let alone = texts
         .iter()

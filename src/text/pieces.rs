@@ -16,7 +16,7 @@ const AROUND_BYTES: usize = 160;
 /// asking costs stays below what encoding costs, also in a text that has no place to cut.
 const ASKED_EVERY_BYTES: usize = 8 * AROUND_BYTES;
 
-/// What a character may be a part of.
+/// Things that a character may be a part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Letter,

@@ -78,7 +78,7 @@ impl ReasoningSplitter {
         }
     }
 
-    /// The same, where a call of one of these tools, in this form, ends the reasoning.
+    /// The reasoning that a call of one of these tools, in this form, ends too.
     pub fn ended_by_calls_of(
         mut self,
         tools: Option<(ToolFormat, Arc<ToolSchemas>)>,
@@ -243,7 +243,7 @@ struct Trial {
     /// Bytes of the held reasoning that the parser has read, and those of them that are no call.
     read: usize,
     settled: usize,
-    /// What may be a call begins behind those that are settled.
+    /// Whether a possible call begins behind those that are settled.
     called: bool,
 }
 
@@ -269,7 +269,7 @@ impl Trial {
         self.judge(deltas)
     }
 
-    /// The same where the reasoning ends; the next one is another one.
+    /// `settled` where the reasoning ends; the next one is another one.
     fn ended(&mut self, held: &str, cut: bool) -> Option<usize> {
         let mut deltas = Vec::new();
         self.parser.push(&held[self.read..], &mut deltas);

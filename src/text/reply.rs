@@ -49,7 +49,7 @@ pub fn append(out: &mut Vec<Delta>, delta: Delta) {
     }
 }
 
-/// What shapes the text of one reply.
+/// Settings that shape the text of one reply.
 #[derive(Debug, Default)]
 pub struct ReplyFormat {
     /// The prompt ends inside the reasoning tag.
@@ -73,14 +73,14 @@ pub struct ReplyFormat {
     pub slips: bool,
 }
 
-/// What the end of a reply so far is part of.
+/// Part of a reply that its end so far belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Reasoning,
     /// Blank between reasoning and what follows, which is told as neither.
     Between,
     Text,
-    /// What may be the beginning of a call, or text.
+    /// Text, or the beginning of a call.
     Opening,
     Call,
 }
@@ -130,7 +130,7 @@ impl Reply {
         Reply {
             stop_tokens: format.stop_tokens,
             raw: format.raw,
-            // What is told raw goes on with the prompt.
+            // Text that is told raw goes on with the prompt.
             detokenizer: match format.raw {
                 true => Detokenizer::default(),
                 false => Detokenizer::of_text(model.tokenizer.text_start()),
@@ -208,7 +208,7 @@ impl Reply {
         self.stopped_by
     }
 
-    /// What the text so far ends in.
+    /// Part that the text so far ends in.
     pub fn part(&self) -> Part {
         if let Some(harmony) = &self.harmony {
             return harmony.part();
@@ -465,12 +465,12 @@ mod tests {
             ..format(&[])
         };
         let (deltas, used) = run(wanted, &tokens);
-        // What follows the first call shows that it has ended.
+        // Text behind the first call shows that it has ended.
         assert!(used < ids(REPLY).len() + ids("\n<tool_call>\n<function=f>\n").len());
         assert_eq!(deltas.len(), 4);
     }
 
-    /// The same bytes in other tokens: the sequence of deltas stays the same.
+    /// Equal bytes in other tokens: the sequence of deltas stays the same.
     #[test]
     fn the_cut_into_tokens_never_changes_the_reply() {
         let mut random = Random::new(5);

@@ -25,7 +25,7 @@ pub struct Segments {
     younger: Generation,
     older: Generation,
     younger_bytes: usize,
-    /// Of one generation.
+    /// Largest size of one generation, bytes.
     bytes_max: usize,
 }
 

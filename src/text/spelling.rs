@@ -1,13 +1,13 @@
-//! How tokens spell text, from the decoder of a tokenizer's definition: byte by byte in printable
-//! symbols (`ByteLevel`), or as pieces of text with a sign for the blank and tokens for single
-//! bytes (SentencePiece's vocabularies: Gemma, Llama 2, Mistral's first).
+//! Spelling of text by tokens, from the decoder of a tokenizer's definition: byte by byte in
+//! printable symbols (`ByteLevel`), or as pieces of text with a sign for the blank and tokens for
+//! single bytes (SentencePiece's vocabularies: Gemma, Llama 2, Mistral's first).
 
 use serde_json::Value;
 
 /// A symbol that stands for a byte in SentencePiece's vocabularies is spelt `<0xE9>`.
 const BYTE_TOKEN_LENGTH: usize = 6;
 
-/// What a decoder makes of tokens.
+/// Decoding of tokens.
 #[derive(Debug, PartialEq)]
 pub enum Spelling {
     /// Printable symbols for bytes.
@@ -18,7 +18,7 @@ pub enum Spelling {
 /// Text, after some replacements.
 #[derive(Debug, Default, PartialEq)]
 pub struct Pieces {
-    /// What is replaced in each token, in this order.
+    /// Replacements in each token, in this order.
     replaced: Vec<(String, String)>,
     /// Whether tokens as `<0xE9>` are bytes.
     byte_tokens: bool,
@@ -27,7 +27,8 @@ pub struct Pieces {
     start: TextStart,
 }
 
-/// What a text loses at its start: the blank that its first word was given when it was encoded.
+/// Characters that a text loses at its start: the blank that its first word was given when it was
+/// encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TextStart {
     #[default]
@@ -72,7 +73,7 @@ impl Spelling {
         }
     }
 
-    /// What a text loses at its start.
+    /// Characters that a text loses at its start.
     pub fn start(&self) -> TextStart {
         match self {
             Spelling::Bytes => TextStart::Whole,

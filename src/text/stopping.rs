@@ -108,7 +108,7 @@ impl StopFilter {
     }
 }
 
-/// What the last character of an object's JSON belongs to.
+/// Part of an object's JSON that its last character belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
     #[default]
@@ -125,7 +125,7 @@ struct Arguments {
     place: Place,
     /// Objects (true) and lists (false) that the place is in, the innermost last.
     inside: Vec<bool>,
-    /// What begins next is the name of a member.
+    /// Whether the name of a member begins next.
     name_next: bool,
     complete: bool,
     /// An escape that is not complete.

@@ -62,7 +62,7 @@ pub enum TemplateError {
     Stopped(Stopped),
 }
 
-/// What a template sees. Messages and tools are in the form of the chat completions API, with
+/// Input of a template. Messages and tools are in the form of the chat completions API, with
 /// `arguments` of tool calls as objects.
 #[derive(Clone, Debug, Default)]
 pub struct Conversation {
@@ -88,7 +88,7 @@ pub struct Template {
     abilities: Abilities,
     /// Names of the variables that it reads.
     variables: HashSet<String>,
-    /// What the conversations of the trial became.
+    /// Text that the conversations of the trial became.
     tried: String,
 }
 
@@ -149,7 +149,7 @@ impl Template {
         })
     }
 
-    /// What the template can do.
+    /// Abilities of the template.
     pub fn abilities(&self) -> &Abilities {
         &self.abilities
     }
@@ -259,7 +259,7 @@ fn step() -> Result<(), Error> {
     work::step().map_err(|why| refused(&why.to_string()))
 }
 
-/// What the limits say, in the words of [`TemplateError::TooLarge`].
+/// Error of the limits, in the words of [`TemplateError::TooLarge`].
 fn too_large() -> Error {
     Error::from(ErrorKind::OutOfFuel)
 }

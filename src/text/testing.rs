@@ -1,4 +1,4 @@
-//! What the tests of text stages share: a seeded generator, random cuts, a slope check, and a
+//! Tools that the tests of text stages share: a seeded generator, random cuts, a slope check, and a
 //! byte-level tokenizer that needs no file.
 
 use std::sync::Arc;
@@ -105,7 +105,7 @@ pub fn byte_tokenizer() -> Vec<u8> {
     byte_tokenizer_with(&added)
 }
 
-/// The same with other tokens behind those of bytes, and whether each is special.
+/// A byte-level tokenizer with other tokens behind those of bytes, and whether each is special.
 fn byte_tokenizer_with(added: &[(&str, bool)]) -> Vec<u8> {
     let mut vocabulary = serde_json::Map::new();
     for byte in 0..=255u8 {

@@ -36,7 +36,7 @@ pub enum TokenizerError {
 /// A tokenizer with the bytes of every token at hand.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// The same, for text that does not begin the document, where that makes a difference.
+    /// Tokenizer for text that does not begin the document, where that makes a difference.
     further: Option<tokenizers::Tokenizer>,
     text_start: TextStart,
     /// Bytes of all tokens, one after the other.
@@ -45,7 +45,7 @@ pub struct Tokenizer {
     ends: Vec<u32>,
     /// Tokens that structure the prompt and never show in a reply's text.
     special: Vec<bool>,
-    /// Those of `special` that have a text, and the framing of the template; `inner` takes their
+    /// Tokens of `special` that have a text, and the framing of the template; `inner` takes their
     /// texts for any other text.
     control: ControlTokens,
     /// Tokens that the definition puts before and behind a document.
@@ -157,7 +157,7 @@ impl Tokenizer {
         self.encode_rendered(text, None)
     }
 
-    /// As [`Tokenizer::encode`], for a text that is a whole document: with the tokens that the
+    /// [`Tokenizer::encode`] for a text that is a whole document: with the tokens that the
     /// definition puts around one, if any.
     ///
     /// # Errors
@@ -167,7 +167,7 @@ impl Tokenizer {
         Ok([before.as_slice(), &self.encode(text)?, behind].concat())
     }
 
-    /// As [`Tokenizer::encode_document`] if the text is to be `framed` and [`Tokenizer::encode`]
+    /// [`Tokenizer::encode_document`] if the text is to be `framed` and [`Tokenizer::encode`]
     /// otherwise, of a text that may have `most` tokens.
     ///
     /// # Errors
@@ -189,8 +189,8 @@ impl Tokenizer {
         })
     }
 
-    /// As [`Tokenizer::encode`], for a rendered conversation in which `mark` breaks what is no
-    /// control token (see [`super::control`]). The marks are not encoded.
+    /// [`Tokenizer::encode`] for a rendered conversation in which `mark` breaks what is no control
+    /// token (see [`super::control`]). The marks are not encoded.
     ///
     /// # Errors
     /// When the library refuses the text.
@@ -205,9 +205,9 @@ impl Tokenizer {
         }
     }
 
-    /// As [`Tokenizer::encode_rendered`], of a text that may have `most` tokens. What is beyond
-    /// that costs no more than a look at its length. What `domain` had encoded before is looked up
-    /// and the rest remembered for it, if there is one.
+    /// [`Tokenizer::encode_rendered`] for a text that may have `most` tokens. What is beyond that
+    /// costs no more than a look at its length. What `domain` had encoded before is looked up and
+    /// the rest remembered for it, if there is one.
     ///
     /// # Errors
     /// When the library refuses the text.
@@ -303,7 +303,7 @@ impl Tokenizer {
 
     /// Texts that were encoded before. Held for one look-up, never while encoding.
     fn remembered(&self) -> MutexGuard<'_, Segments> {
-        // What a panic may leave behind is a text less, which does no harm.
+        // A panic may leave a text less behind, which does no harm.
         let segments = self.segments.lock();
         segments.unwrap_or_else(PoisonError::into_inner)
     }
@@ -329,7 +329,7 @@ impl Tokenizer {
         &self.bytes[start as usize..end as usize]
     }
 
-    /// What a text of its own loses at its start.
+    /// Characters that a text of its own loses at its start.
     pub fn text_start(&self) -> TextStart {
         self.text_start
     }
@@ -718,7 +718,7 @@ mod tests {
             for at in 0..1000 {
                 let ids = match at % 2 {
                     0 => tokenizer.encode(&random_text(&mut random)).unwrap(),
-                    // Of pieces in any order, which no text becomes.
+                    // Pieces in any order, which no text becomes.
                     _ => (0..random.below(8))
                         .map(|_| 259 + random.below(32) as TokenId)
                         .collect(),

@@ -41,8 +41,8 @@ const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 const BYTE: u64 = 6;
 
-/// How a text is cut before pairs are merged, by the name that llama.cpp has for it: whether each
-/// digit stands alone. GPT-2's expression cuts the rest.
+/// Ways to cut a text before pairs are merged, by llama.cpp's name for each: whether each digit
+/// stands alone. GPT-2's expression cuts the rest.
 const PRE_TOKENIZERS: [(&str, bool); 2] = [("gpt-2", false), ("smollm", true)];
 
 /// Everything that is known of the tokens.

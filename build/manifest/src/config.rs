@@ -461,8 +461,8 @@ fn pattern(target: &Target) -> Fact {
     }
 }
 
-/// How `quantization_config` describes the formats of the leaf. One that derives its weights reads
-/// the configuration of others.
+/// Description of the leaf's formats as `quantization_config`. A leaf that derives its weights
+/// reads the configuration of others.
 fn quantisation(target: &Target) -> Vec<Fact> {
     if target.leaf.derive.is_some() {
         return Vec::new();

@@ -15,9 +15,9 @@ pub(crate) enum Value {
     Single(f64),
     /// `bool` in both.
     Bool(bool),
-    /// How a group of matrices is stored.
+    /// Storage of a group of matrices.
     Format(Format),
-    /// How keys and values are stored.
+    /// Storage of keys and values.
     Kv(KvFormat),
 }
 

@@ -11,7 +11,7 @@ pub struct ManifestError {
     pub key: String,
     /// The offending value as written or as computed.
     pub value: String,
-    /// What was expected, in words.
+    /// Rule that the value breaks, in words.
     pub rule: String,
 }
 

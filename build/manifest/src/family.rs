@@ -132,7 +132,7 @@ pub(crate) enum Mixers {
     Hybrid,
     /// Attention over a window in some layers, over all positions in others.
     Sliding,
-    /// The same, in one shape but for the window.
+    /// Attention in every layer, in one shape but for the window.
     Windowed,
     /// Mamba-2, attention over all positions or nothing; what follows is nothing, or alone.
     Mamba,
@@ -311,7 +311,7 @@ pub(crate) const WINDOW: Word = word("sliding.window", &["/sliding_window"]);
 
 /// Routed experts of a layer.
 const EXPERTS: Word = word("moe.experts", &["/num_experts", "/num_local_experts"]);
-/// The same where one is shared.
+/// Routed experts of a layer, where one more is shared.
 const ROUTED: Word = word("moe.experts", &["/n_routed_experts", "/num_local_experts"]);
 
 /// Switch of the window in Qwen's configurations.

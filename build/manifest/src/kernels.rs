@@ -56,7 +56,7 @@ pub(crate) enum Kind {
     Mlp,
     /// The last two beside each other, whose operations are theirs.
     Both,
-    /// What makes queries of latents and results of them, around attention; no device has it.
+    /// Queries of latents and results of them, around attention; no device has it.
     Latent,
 }
 

@@ -14,7 +14,7 @@ const METADATA: &str = "__metadata__";
 pub struct CheckpointError {
     /// Tensor, or empty for the file.
     pub tensor: String,
-    /// What is wrong.
+    /// Fault, in words.
     pub problem: String,
 }
 

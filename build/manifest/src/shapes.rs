@@ -342,7 +342,7 @@ impl Target {
         }
     }
 
-    /// The same for device code, `HEAD_DIM` being `kHeadDim`.
+    /// Shapes for device code, `HEAD_DIM` being `kHeadDim`.
     pub(crate) fn write_cuda_shapes(&self, out: &mut String) {
         out.push_str("\n// Blocks of the model.\nnamespace shapes {\n");
         let mut shapes = self.shapes();

@@ -1,4 +1,4 @@
-//! What several tests of this crate share.
+//! Helpers that several tests of this crate share.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What can be told from the bytes of a binary: ELF sections, libraries it needs, paths, PTX.
+//! Facts told from the bytes of a binary: ELF sections, libraries it needs, paths, PTX.
 
 use object::elf;
 use object::read::elf::ElfFile64;

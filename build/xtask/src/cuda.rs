@@ -66,7 +66,7 @@ impl From<Error> for GraphError {
     }
 }
 
-/// What of a target the device code depends on.
+/// Facts of a target that the device code depends on.
 #[derive(Clone, Debug)]
 pub struct DeviceTarget {
     /// `<hw>/<model>/<quant>`.
@@ -141,7 +141,7 @@ pub fn labelled(label: String, probe: Option<Probe>) -> String {
     }
 }
 
-/// What the plan made: the input of the cargo action, and what the checks read.
+/// Device side of a plan: the input of the cargo action, and what the checks read.
 pub struct Device {
     pub cargo: CargoAdditions,
     /// Action that compiles each launcher, and the name of its resource report.

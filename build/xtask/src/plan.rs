@@ -81,7 +81,8 @@ pub struct Plan {
     pub triple: String,
 }
 
-/// Of what is not the product: more features of the binary's crate, and a probe of the kernels.
+/// Additions for builds that are not the product: more features of the binary's crate, and a probe
+/// of the kernels.
 #[derive(Clone, Debug, Default)]
 pub struct Variant {
     pub features: Vec<String>,

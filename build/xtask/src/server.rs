@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a server may take until it says `READY`.
+/// Longest time that a server may take until it says `READY`.
 const READY_WAIT: Duration = Duration::from_secs(600);
-/// How often its output is looked at meanwhile.
+/// Time between two looks at the output of a server that starts.
 const READY_POLL: Duration = Duration::from_millis(50);
 /// Starts the line it prints once it accepts requests; the next word is its URL.
 const READY: &str = "READY ";

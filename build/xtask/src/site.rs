@@ -21,7 +21,7 @@ const EXIT_USAGE: u8 = 2;
 pub enum Failure {
     /// The command line: unknown verb, flag or target.
     Usage(String),
-    /// What the verb was to do.
+    /// The verb's own work failed.
     Failed(String),
     /// The machine lacks programs; says how to get them.
     Missing(String),

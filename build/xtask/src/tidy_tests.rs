@@ -1,6 +1,7 @@
 //! Rules of the repository that a compiler does not know.
 
 use std::fs;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use crate::site::Site;
@@ -23,10 +24,14 @@ const NAMES_BANNED: [&str; 11] = [
     "misc",
 ];
 
+/// Words that no comment opens with: a noun stands there, so that it is understood without the code
+/// beside it.
+const OPENINGS_BANNED: [&str; 6] = ["What", "Of", "As", "Those", "The same", "How"];
+
 /// Folders that hold what builds make; `golden` holds generated text that tests compare.
 const FOLDERS_SKIPPED: [&str; 3] = ["target", "golden", "__pycache__"];
 
-/// What the workspace's top level holds, beside what begins with a dot.
+/// Entries of the workspace's top level, beside those that begin with a dot.
 const TOP_LEVEL: [&str; 13] = [
     "Cargo.lock",
     "Cargo.toml",
@@ -191,6 +196,26 @@ fn broken(path: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
+/// `path:line: rule` for each comment that opens with one of [`OPENINGS_BANNED`].
+fn without_a_noun(path: &str, text: &str) -> Vec<String> {
+    let opens = |line: &str| {
+        let words = line
+            .trim_start()
+            .trim_start_matches(['/', '!'])
+            .trim_start();
+        OPENINGS_BANNED.iter().any(|word| {
+            let rest = words.strip_prefix(word);
+            rest.is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+        })
+    };
+    let before = iter::once("").chain(text.lines());
+    let lines = text.lines().zip(before).enumerate();
+    let first = lines.filter(|(_, (line, before))| is_comment(line) && !is_comment(before));
+    let opening = first.filter(|(_, (line, _))| opens(line));
+    let told = opening.map(|(ix, _)| format!("{path}:{}: a comment begins with a noun", ix + 1));
+    told.collect()
+}
+
 fn has_banned_name(path: &str) -> bool {
     let name = Path::new(path)
         .file_stem()
@@ -234,10 +259,9 @@ fn every_file_keeps_the_rules() {
             found.push(format!("{path}: the name says nothing"));
         }
         if is_code(&path) {
-            found.extend(broken(
-                &path,
-                &fs::read_to_string(root.join(&path)).expect("code is UTF-8"),
-            ));
+            let text = fs::read_to_string(root.join(&path)).expect("code is UTF-8");
+            found.extend(broken(&path, &text));
+            found.extend(without_a_noun(&path, &text));
         }
     }
     assert!(
@@ -286,6 +310,9 @@ fn each_rule_finds_what_it_forbids() {
             "{line}: {hits:?}"
         );
     }
+    let comments = "/// Of a row.\nlet a = 1;\n// Office hours.\n//\n// As above.\n";
+    let hits = without_a_noun("src/a.rs", comments);
+    assert_eq!(hits, ["src/a.rs:1: a comment begins with a noun"]);
     assert!(has_banned_name("src/string_utils.rs") && !has_banned_name("src/newton.rs"));
 }
 

@@ -22,7 +22,7 @@ pub struct Toolchain {
     pub cargo_home: PathBuf,
 }
 
-/// What a hardware adds to the action that runs cargo.
+/// Additions of a hardware to the action that runs cargo.
 #[derive(Default)]
 pub struct CargoAdditions {
     /// Objects and headers to place beside the sources.

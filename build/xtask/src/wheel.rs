@@ -236,9 +236,9 @@ fn verify(pin: &Pin, file: &Path) -> Result<(), String> {
     ))
 }
 
-/// What pip prints when a digest differs.
+/// Words that pip prints when a digest differs.
 const HASH_MARK: &str = "DO NOT MATCH THE HASHES";
-/// What pip and the system print when the disk is full.
+/// Words that pip and the system print when the disk is full.
 const DISK_MARK: &str = "No space left on device";
 
 fn download(pin: &Pin, folder: &Path) -> Result<(), String> {
@@ -285,7 +285,7 @@ fn download(pin: &Pin, folder: &Path) -> Result<(), String> {
     ))
 }
 
-/// What to do about a failure, told by its text.
+/// Fix of a failure, told by its text.
 fn fix_of(pin: &Pin, text: &str) -> String {
     if text.contains(HASH_MARK) {
         return "This is not the pinned file: get it from a source you trust; change the pin \

@@ -23,7 +23,7 @@ const RELEASE: &str = "release.yml";
 const SETUP: &str = include_str!("workflow/setup.yml");
 const STORE: &str = include_str!("workflow/store.yml");
 
-/// What others wrote, by digests: a tag or a name may come to mean something else.
+/// Actions that others wrote, by digests: a tag or a name may come to mean something else.
 const PINS: [(&str, &str); 6] = [
     (
         "@CHECKOUT@",
@@ -52,9 +52,9 @@ const PINS: [(&str, &str); 6] = [
 ];
 /// Debian packages of every job.
 const PACKAGES: &str = "ca-certificates curl git gcc g++ python3 python3-pip xz-utils zstd";
-/// Those that device code for GB10's host needs besides.
+/// Packages that device code for GB10's host needs besides.
 const CROSS: &str = "g++-aarch64-linux-gnu binutils-aarch64-linux-gnu qemu-user-static";
-/// Those that the suite skips steps without.
+/// Packages that the suite skips steps without.
 const SUITE: &str =
     "chromium nginx caddy haproxy openssl minisign zsh fish lintian strace prometheus";
 /// Targets that are built twice, in different folders, and must be the same to the bit.

@@ -1,5 +1,5 @@
-//! What the head of an input chooses, so that one input is tried in one way and is soon done: over
-//! many inputs each way has its turn.
+//! Choices of an input's head, so that one input is tried in one way and is soon done: over many
+//! inputs each way has its turn.
 
 /// Bytes at the head of an input that a [`Cut`] is chosen by.
 pub const CUT_BYTES: usize = 3;
@@ -40,7 +40,7 @@ impl<'a> Choices<'a> {
         }
     }
 
-    /// What is tried.
+    /// Rest of the input, which is tried.
     pub fn rest(self) -> &'a [u8] {
         self.0
     }

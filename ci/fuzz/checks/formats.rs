@@ -10,8 +10,7 @@ use super::choice::Choices;
 /// Bytes of tensors behind the header.
 const DATA_BYTES: u64 = 4096;
 
-/// What is refused does not depend on how the bytes of a connection arrive. The head chooses how
-/// they do.
+/// A refusal does not depend on how the bytes of a connection arrive. The head chooses how they do.
 pub fn http_head(input: &[u8]) {
     let mut choices = Choices::of(input);
     let cut = choices.cut();

@@ -1,4 +1,4 @@
-//! What a reply must obey.
+//! Grammars that replies must obey.
 
 use std::time::Duration;
 
@@ -25,10 +25,10 @@ use super::model;
 const COMPILE_PATIENCE: Duration = Duration::from_secs(2);
 /// Tokens of a reply under a grammar, most.
 const TOKENS_MAX: usize = 12;
-/// What the tokens of a reply are picked by.
+/// Factor by which the tokens of a reply are picked.
 const PICK_FACTOR: usize = 31;
 
-/// What makes a grammar of a text.
+/// Maker of a grammar of a text.
 type Make = fn(text: &str, syntax: usize) -> Option<Grammar>;
 
 const MAKES: [Make; 5] = [

@@ -1,4 +1,4 @@
-//! What must hold for any bytes: each check takes an input and panics when a promise breaks.
+//! Promises that hold for any bytes: each check takes an input and panics when one breaks.
 //!
 //! A parser that reads a stream is fed the same bytes whole and in pieces; both must agree. An
 //! input is tried in one way, which its own head chooses ([`choice`]), and all that does not depend

@@ -1,4 +1,4 @@
-//! What checks share of the model inside the binary. It takes long to build, so each part is built
+//! Parts of the binary's model that checks share. It takes long to build, so each part is built
 //! once, and none that a check does not use is linked to it.
 
 use std::sync::LazyLock;

@@ -24,7 +24,7 @@ use text::tools::{Syntax, ToolParser, ToolSchemas};
 use super::choice::{Choices, Cut};
 use super::model;
 
-/// What checks a text's calls when it is cut so; with or without an end behind the first call.
+/// Check of a text's calls when it is cut so; with or without an end behind the first call.
 type Calls = fn(text: &str, cut: Cut, one_call: bool);
 
 /// By syntax.

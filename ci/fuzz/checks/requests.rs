@@ -20,12 +20,12 @@ use super::model;
 /// Nothing comes back that it closed.
 static SEAL: LazyLock<Seal> = LazyLock::new(|| Seal::new(None));
 
-/// Of the chat completions API.
+/// Requests to the chat completions API.
 pub fn chat_request(bytes: &[u8]) {
     request(bytes, |value| ChatRequest::parse(value, &FACTS).map(drop));
 }
 
-/// Of the Messages API: to be answered, or to be counted.
+/// Requests to the Messages API: to be answered, or to be counted.
 pub fn messages_request(input: &[u8]) {
     let mut choices = Choices::of(input);
     match choices.flag() {
@@ -38,7 +38,7 @@ pub fn messages_request(input: &[u8]) {
     }
 }
 
-/// Of the Responses API.
+/// Requests to the Responses API.
 pub fn responses_request(bytes: &[u8]) {
     /// Nothing is ever put in.
     static STORE: LazyLock<Store> = LazyLock::new(Store::default);
@@ -63,7 +63,7 @@ fn is_told(error: &ApiError) {
     assert!(!error.message.is_empty());
 }
 
-/// Of the completions API, whose prompts leave room for their replies.
+/// Requests to the completions API, whose prompts leave room for their replies.
 pub fn completion_request(bytes: &[u8]) {
     let Ok(value) = body::parse(bytes) else {
         return;

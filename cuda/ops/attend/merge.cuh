@@ -15,7 +15,7 @@ inline constexpr int kMergeDims = tile::kWarpLanes;
 // Splits whose factors are made together: one a lane.
 inline constexpr int kChunk = tile::kWarpLanes;
 
-// What the splits of a step have left.
+// Results of a step's splits, before they are merged.
 template <class A>
 struct Partial {
   float* mixes;  // (places, kHeads, kSplits, kHeadDim)

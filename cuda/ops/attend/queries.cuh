@@ -1,5 +1,5 @@
-// What the kernels of Ops::attend share: arguments, how splits are merged, and the query heads of a
-// tile by keys and values in shared memory.
+// Parts that the kernels of Ops::attend share: arguments, how splits are merged, and the query
+// heads of a tile by keys and values in shared memory.
 #pragma once
 
 #include "base/launch.cuh"
@@ -142,7 +142,7 @@ struct Stats {
   float sum;
 };
 
-// What scores are relative to; if nothing is seen, their largest one is no number.
+// Score that the others are relative to; if nothing is seen, the largest one is no number.
 __device__ inline float base_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
 
 // Sum of a head's weights relative to `largest`, a power of two, its sink's included.

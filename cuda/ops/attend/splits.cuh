@@ -256,7 +256,7 @@ struct Splits : Queries<A, 1> {
     return reinterpret_cast<bf16*>(await(item));
   }
 
-  // Of the split that has just run, in the block of the first ones.
+  // Statistics of the split that has just run, in the block of the first ones.
   __device__ Stats stats(int row) const { return shared.stats[row]; }
 
   // Split `of`, whose first item is `items`; `put(row, stats)` gets its rows' statistics, `part` is
@@ -453,7 +453,7 @@ __global__ __launch_bounds__(kThreads, 1) void splits(Params params,
 template <class Tile, class A, class Source>
 cudaError_t launch_splits(const Params& params, const typename Source::Constants& constants,
                           unsigned tiles, cudaStream_t stream) {
-  // The same blocks whatever the context, so that a recorded step can be replayed.
+  // The number of blocks is the same whatever the context, so that a recorded step can be replayed.
   const unsigned most = kSplitsSeen<A>;
   const unsigned turns = max(1u, min(most, target::SMS / (tiles * A::kKvHeads)));
   const Launch shape{tiles, kThreads, sizeof(RingStorage<A, kSlots<A>>), A::kKvHeads, turns};

@@ -134,8 +134,9 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   }
 }
 
-// What a block asks for, so that no SM has more than its part of few blocks: those that end first
-// in the kernel before would take as many as they have room for, and everybody wait for them.
+// Shared memory that a block asks for, so that no SM has more than its part of few blocks: those
+// that end first in the kernel before would take as many as they have room for, and everybody wait
+// for them.
 inline unsigned shared_bytes(unsigned blocks) {
   constexpr unsigned kOnSm = target::SHARED_BYTES_PER_BLOCK;
   const unsigned each = blocks_for(blocks, target::SMS);

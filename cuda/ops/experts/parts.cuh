@@ -1,4 +1,4 @@
-// What an expert makes of a row: activations between its two products, and its part of the row's
+// An expert's results of a row: activations between its two products, and its part of the row's
 // sum, in pairs of F16.
 //
 // Many rows read and write more of the parts than of anything else. They are rounded as operands
@@ -12,7 +12,7 @@
 
 namespace atlas::experts {
 
-// Of a place.
+// Pairs of one place.
 inline constexpr int kPairs = target::HIDDEN / 2;
 // Activations and parts are stored over this: they may be 2^20, and below 2^-10 they are off by
 // 2^-21 at most. What is larger becomes infinite, and so does the row.

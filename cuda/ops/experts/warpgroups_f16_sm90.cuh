@@ -43,7 +43,7 @@ struct ExpertTiles {
         params(params),
         plan(params.plan) {}
 
-  // Of all places. Like all below, behind the wait for the plan's kernel.
+  // Groups of all places. Like all below, behind the wait for the plan's kernel.
   __device__ int groups() const { return static_cast<int>(plan->places) / tile::kOperandRows; }
 
   // Tiles take different times, so a block takes the next one that is left. Of `gate_up` alone: an
@@ -71,7 +71,7 @@ struct ExpertTiles {
     return true;
   }
 
-  // Of a tile of the panels from `panel` on whose first place is `first`.
+  // Place of the results of a tile of the panels from `panel` on whose first place is `first`.
   __device__ void* out(int first, int panel) const {
     if constexpr (kDown) {
       return params.y + SumBlocks::at(first, panel * 8);

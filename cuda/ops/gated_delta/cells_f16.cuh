@@ -134,7 +134,7 @@ struct UnitRow {
   }
 };
 
-// What a row of a value head makes its gates of.
+// Inputs of the gates of a row of a value head.
 struct GateInputs {
   float a_log;
   float dt_bias;
@@ -310,7 +310,7 @@ struct Cell {
     }
   }
 
-  // The same of four columns of a row of A.
+  // `take_off` of four columns of a row of A.
   __device__ static void take_off(float& x, const float* a, const float* above) {
     const float4 of = *reinterpret_cast<const float4*>(a);
     x = fmaf(-of.x, above[0], x);
@@ -319,7 +319,7 @@ struct Cell {
     x = fmaf(-of.w, above[3], x);
   }
 
-  // The same of the rows of the tile itself, whose tile of A lies on the diagonal.
+  // `take_off` of the rows of the tile itself, whose tile of A lies on the diagonal.
   __device__ static void take_off_own(Part& x, const float* a) {
 #pragma unroll
     for (int at = 0; at < tile::kTileRows; at += 4) {

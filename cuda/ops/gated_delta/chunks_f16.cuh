@@ -62,7 +62,7 @@ struct CarryStorage {
     KeyRecord keys;
     ValueRecord values;
   } stage[kCellStages];
-  // What a carrier hands over of a cell, as its lanes have it.
+  // Values that a carrier hands over of a cell, as its lanes have them.
   struct Handed {
     uint4 state[kKeyTiles][tile::kWarpLanes];
     uint4 update[kRowTiles][tile::kWarpLanes];
@@ -158,7 +158,7 @@ struct Factors {
     }
   }
 
-  // Of sum `e` of a tile.
+  // Value for sum `e` of a tile.
   __device__ float operator()(int tile, int e) const {
     return e % 2 == 0 ? two[tile].x : two[tile].y;
   }
@@ -186,7 +186,7 @@ struct Scale {
   }
 };
 
-// Of the lanes' largest magnitudes.
+// The largest of the lanes' magnitudes.
 __device__ inline float largest_of_warp(const float (&of_lane)[4]) {
   const float most = fmaxf(fmaxf(of_lane[0], of_lane[1]), fmaxf(of_lane[2], of_lane[3]));
   return __uint_as_float(__reduce_max_sync(tile::kAllLanes, __float_as_uint(most)));
@@ -500,7 +500,7 @@ __global__ __launch_bounds__(kCarryThreads, 1) void carry_f16(CarryParams params
   ptx::griddepcontrol_wait();  // lists depend on nothing; everything below does
   __syncthreads();  // the barriers are initialised
   const int warp = threadIdx.x / tile::kWarpLanes;
-  // Those that bring values share their part of the SM with those that answer.
+  // Warps that bring values share their part of the SM with those that answer.
   if (warp < kPairs) {
     block.answer();
   } else if (warp < 2 * kPairs) {

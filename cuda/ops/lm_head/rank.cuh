@@ -1,5 +1,5 @@
-// What follows a product of the head in the same launch: each block ranks the parts of what it has
-// made, a few chunks of `top_k`; when all have, a block a row ranks the row.
+// Ranking behind a product of the head in the same launch: each block ranks the parts of what it
+// has made, a few chunks of `top_k`; when all have, a block a row ranks the row.
 #pragma once
 
 #include "base/launch.cuh"

@@ -22,7 +22,7 @@ using target::HIDDEN;
 using target::shapes::Experts;
 
 inline constexpr int kThreads = tile::kPanelThreads;  // of `down`
-// Of `gate_up`, which has more panels than SMs.
+// Shape of `gate_up`, which has more panels than SMs.
 using RowShape = std::conditional_t<tile::kLargeSm, tile::Wide, tile::Narrow>;
 // Blocks of `down` on an SM that registers are left for. 0 is the compiler's choice, which for a
 // GB10 spills.
@@ -96,7 +96,7 @@ struct GateUpUnits {
 
   __device__ int count() const { return shared.count + chosen.count; }
 
-  // Of a unit, among the panels of all turns.
+  // Panel of a unit, among those of all turns.
   __device__ int panel(int unit) const {
     return unit < shared.count ? Experts::kPerToken * kPanels + shared.first + unit
                                : chosen.first + unit - shared.count;

@@ -35,7 +35,7 @@ inline constexpr int kBlocks = target::SMS;
 inline constexpr int kHeldRows =
     ((kTilesMax + kBlocks - 1) / kBlocks + 1) * tile::kTileRows;
 inline constexpr int kSumThreads = 256;
-// Of a row: some have no part of the sum, and make `relay` ready with the others.
+// Blocks that sum a row: some have no part of the sum, and make `relay` ready with the others.
 inline constexpr int kSumBlocks = 2;
 // So many rows choose more than half of the experts.
 inline constexpr int kManyRows = 32;
@@ -112,7 +112,7 @@ struct Plan {
   __device__ void add(int row, int apart, int rows, const float* logits, const float* per_expert) {
     const int lane = threadIdx.x % tile::kWarpLanes;
     int chosen[kRows];
-    // What is read behind the last row is the first one again.
+    // A read behind the last row is of the first one again.
     const size_t stride = row + (kRows - 1) * apart < rows ? apart : 0;
     route::best<kRows>(logits + size_t{route::kLogits} * row, stride * route::kLogits, per_expert,
                        chosen);
@@ -434,7 +434,7 @@ struct Products {
       const bool brings = slice < slices;
       float4 mine[kMine];
       if (brings) fetch(next, slice, mine);
-      // Of one tile.
+      // Panels of one tile.
       panels = min(kRoundPanels * kAtOnce, gate_up.count - first);
       panels = min(panels, kGatePanels - gate_up.at.panel_of(first));
       for (int part = 0; part * kAtOnce < panels; ++part) {

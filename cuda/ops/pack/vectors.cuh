@@ -47,7 +47,7 @@ __device__ inline unsigned of_both(unsigned word, unsigned bits) {
   return word & (bits | bits << 16);
 }
 
-// What becomes of a lane's vector of a run.
+// Forms that a lane's vector of a run is stored in.
 struct F16 {
   static constexpr Storage kStorage = Storage::f16;
 
@@ -144,7 +144,7 @@ struct Rows {
     return params.stored + static_cast<size_t>(params.rows) * vectors(params.k) * kVectorBytes;
   }
 
-  // Of a row's block of columns, in NVFP4.
+  // Scales of a row's block of columns, in NVFP4.
   __device__ uint2 block_scales(unsigned row, unsigned block) const {
     const auto* from = reinterpret_cast<const uint2*>(scales());
     return from[static_cast<size_t>(row) * (params.k / kBlock) + block];
@@ -202,7 +202,7 @@ struct PanelRow {
     return reinterpret_cast<uint2*>(scales(block))[at()];
   }
 
-  // Of the row, or of its half of the panel.
+  // Factor of the row, or of its half of the panel.
   __device__ float& factor(unsigned block) const {
     if constexpr (W::kFp8) return reinterpret_cast<float*>(scales(block))[at() / kTurnRows];
     return of_rows(W::bytes(params.n, params.k) - W::bias_bytes(params.n));
@@ -230,7 +230,7 @@ struct Stage {
   using W = tile::Matrix<Codes::kStorage>;
   static constexpr bool kScales = W::kNvfp4;
   static constexpr bool kFactor = W::kNvfp4 || W::kFp8;
-  // Of a row's block of columns.
+  // Vectors of a row's block of columns.
   static constexpr unsigned kBlockVectors = kBlock / W::kGroup * kRunVectors;
 
   const Params& params;

@@ -22,10 +22,10 @@ struct Params {
 };
 
 inline constexpr unsigned kLineBytes = 1024;
-// Of a bulk copy.
+// Lines of one bulk copy.
 inline constexpr unsigned kPieceLines = 4;
 inline constexpr unsigned kPieceBytes = kPieceLines * kLineBytes;
-// Of a launch: what is counted goes beyond by less than as much again.
+// Lines of a launch: what is counted goes beyond by less than as much again.
 inline constexpr unsigned kLinesMax = 1u << 30;
 
 template <class Tile>
@@ -57,7 +57,7 @@ __global__ __launch_bounds__(Tile::kThreads) void ring(Params params) {
   }
   __syncwarp();  // the barriers can be waited for
   ptx::griddepcontrol_wait();
-  // What is side by side comes to different SMs.
+  // Neighbouring pieces come to different SMs.
   const unsigned begin = (warp * gridDim.x + blockIdx.x) * kPieceLines;
   const unsigned stride = gridDim.x * kWarps<Tile> * kPieceLines;
   unsigned ahead = begin, line = (params.first + begin) % params.room;

@@ -72,8 +72,8 @@ __device__ inline int best_of_warp(unsigned (&rank)[kParts]) {
   return expert;
 }
 
-// Of `kRows` rows together, whose logits lie `stride` apart: lane i of a warp has a row's i-th best
-// expert, those behind have the shared one, or any.
+// Ranks of `kRows` rows together, whose logits lie `stride` apart: lane i of a warp has a row's
+// i-th best expert, those behind have the shared one, or any.
 template <int kRows>
 __device__ inline void best(const float* logits, size_t stride, const float* per_expert,
                             int (&chosen)[kRows]) {

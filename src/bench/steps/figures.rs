@@ -24,9 +24,9 @@ pub struct OpFigures {
     pub us: f64,
     pub bytes: u64,
     pub gb_s: f64,
-    /// Of the limit: the time of the bytes at the rate of a large read, of the time it took.
+    /// Share of the limit: the time of the bytes at the rate of a large read, of the time it took.
     pub share: f64,
-    /// What plain reads of as many bytes take, each as large as a call's.
+    /// Time of plain reads of as many bytes, each as large as a call's, us.
     pub read_us: f64,
 }
 
@@ -45,7 +45,7 @@ pub struct CaseFigures {
     /// The operations one by one, without a recorded step.
     pub ops_us: f64,
     pub ops: Vec<OpFigures>,
-    /// What a GB10 would take, computed: no measurement.
+    /// Projection to a GB10, computed: no measurement.
     pub projected_gb10: Projection,
 }
 

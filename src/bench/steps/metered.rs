@@ -49,7 +49,7 @@ pub struct Shaped<T> {
     inner: T,
     rows: usize,
     width: usize,
-    /// Of one pass over it.
+    /// Bytes of one pass over the cache.
     bytes: u64,
 }
 
@@ -67,7 +67,7 @@ impl<T> Shaped<T> {
         self.bytes = (rows * width * size_of::<f32>()) as u64;
     }
 
-    /// Of a step's rows, a number of those in cells being of `cell_bytes`.
+    /// Shape of a step's rows, a number of those in cells being of `cell_bytes`.
     fn shape_with_cells(&mut self, batch: &Batch, width: usize, cell_bytes: usize) {
         self.shape(batch.rows(), width);
         let in_cells: usize = batch.spans().iter().map(|span| span.in_cells().len()).sum();
@@ -544,8 +544,8 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         };
         self.inner.attention(inner, cache, batch, &mut out.inner);
         out.shape(batch.rows(), A::MIXED);
-        // What a row stores is written and need not be read again: of the cache each position
-        // moves once.
+        // Cells that a row stores are written and need not be read again: of the cache each
+        // position moves once.
         self.done("attention", attend_work::<A>(batch, given + out.bytes));
     }
 }
@@ -717,8 +717,8 @@ fn states_work<D: shapes::Delta>(batch: &Batch, rows: u64) -> Work {
     }
 }
 
-/// Of a convolution beside its rows: its weights, and the inputs of earlier steps that it reads and
-/// those that it leaves.
+/// Bytes of a convolution beside its rows: its weights, and the inputs of earlier steps that it
+/// reads and those that it leaves.
 fn conv_bytes<D: shapes::Delta>(batch: &Batch) -> u64 {
     let tap = D::QKV * size_of::<f32>();
     let tails = 2 * batch.spans().len() * (D::CONV - 1);

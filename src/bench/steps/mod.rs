@@ -58,7 +58,7 @@ const CONTEXTS: [usize; 3] = [128, 8192, 127 << 10];
 const PROMPTS: [usize; 4] = [128, 1024, 8192, 32_768];
 /// Timed steps, after a quarter as many to warm up; the median counts.
 const STEPS: usize = 32;
-/// Those that warm up included.
+/// Steps, those that warm up included.
 const STEPS_ALL: usize = STEPS + STEPS / 4;
 /// Timed prompts of each length, after one to warm up; the median counts.
 const REPEATS: usize = 3;
@@ -99,7 +99,7 @@ pub struct PrefillOptions {
     json: Option<PathBuf>,
 }
 
-/// What was measured.
+/// Measurements of one kind of step.
 #[derive(Debug, Serialize)]
 pub struct Report {
     format: u32,
@@ -110,7 +110,7 @@ pub struct Report {
     partition: Option<String>,
     weights: String,
     load_s: f64,
-    /// Of a large plain read.
+    /// Rate of a large plain read.
     read_gb_s: f64,
     pub cases: Vec<CaseFigures>,
     /// Cases that need more KV pages than there is memory for.
@@ -118,7 +118,7 @@ pub struct Report {
     left_out: Vec<String>,
 }
 
-/// What is timed.
+/// Kind of step that is timed.
 #[derive(Clone, Copy, Debug)]
 enum Case {
     Decode(Decode),
@@ -213,7 +213,7 @@ impl Job {
             Ok((sink.take(), repeats))
         });
         let metered = metered.collect::<Result<Vec<_>, DeviceError>>()?;
-        // As warm as the operations were.
+        // The memory is as warm as the operations found it.
         let rate = reads.rate()?;
         let mut all = Vec::new();
         let steps = times.into_iter().zip(launches);

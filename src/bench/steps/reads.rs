@@ -1,4 +1,4 @@
-//! What plain reads of memory take, to compare operations with.
+//! Times of plain reads of memory, to compare operations with.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ impl<C: Clock> Reads<C> {
         Ok(LARGE as f64 / self.seconds(LARGE)?)
     }
 
-    /// Of a read of that many bytes.
+    /// Time of a read of that many bytes, seconds.
     pub fn seconds(&mut self, bytes: u64) -> Result<f64, DeviceError> {
         if let Some(&seconds) = self.seconds.get(&bytes) {
             return Ok(seconds);

@@ -94,8 +94,8 @@ pub struct Answers {
     failed: usize,
 }
 
-/// How long the lock of the file is asked for, and how often: a program that was started just now
-/// holds what its parent held until it runs.
+/// Longest wait for the lock of the file, and how often it is asked for: a program that was started
+/// just now holds what its parent held until it runs.
 const LOCK_PATIENCE: Duration = Duration::from_millis(200);
 const LOCK_EVERY: Duration = Duration::from_millis(10);
 

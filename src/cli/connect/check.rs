@@ -11,7 +11,7 @@ use crate::bench::client::{Connection, Endpoint, Outgoing};
 use crate::cli::{Exit, Failure};
 use crate::start::machine::{self, Finding};
 
-/// How long the first token may take: a prompt of an agent waits for its turn and is computed.
+/// Longest wait for the first token: a prompt of an agent waits for its turn and is computed.
 const FIRST_TOKEN_TIMEOUT: Duration = Duration::from_secs(300);
 /// Characters of it that are shown.
 const SHOWN_CHARS_MAX: usize = 40;

@@ -152,7 +152,7 @@ pub struct Tier<N = Keyed> {
     tickets: u64,
     /// Beginnings of which bytes had changed.
     broken: usize,
-    /// What goes on between the room and a disk, if there is one.
+    /// Transfers between the room and a disk, if there is one.
     staging: Option<Staging>,
     /// Copies that were started, and the last number and bytes of those under way.
     started: u64,

@@ -77,7 +77,7 @@ impl Staging {
         !self.reads.is_empty() || self.disk.is_busy() || self.disk.is_on() && writes
     }
 
-    /// What is read now.
+    /// Entry that is being read.
     pub(super) fn incoming(&self) -> Option<&Incoming> {
         self.reads.front()?.incoming.as_ref()
     }

@@ -1,4 +1,4 @@
-//! What the client reads: the JSON of a whole reply and of its chunks.
+//! JSON of a whole chat completion and of its chunks.
 
 use std::io::Write;
 
@@ -21,16 +21,16 @@ use super::usage::{Tally, usage_json};
 /// Stands for the log-probability of a token that cannot be chosen; JSON has no infinity.
 pub const LOGPROB_LEAST: f32 = -9999.0;
 
-/// What all JSON of one answer repeats.
+/// Members that all JSON of one answer repeats.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub id: String,
     /// Seconds since 1970.
     pub created: u64,
     pub model: String,
-    /// How a reply that ends with calls has finished.
+    /// Finish of a reply that ends with calls.
     calls: Finish,
-    /// What of the request is not enforced.
+    /// Parts of the request that are not enforced.
     warnings: Vec<String>,
 }
 
@@ -46,14 +46,15 @@ impl Identity {
         }
     }
 
-    /// The same, where the request names the function to call: the reply that calls it finishes
-    /// with "stop", as it does in OpenAI's API and in vLLM. Other calls finish with "tool_calls".
+    /// The identity of an answer whose request names the function to call: the reply that calls it
+    /// finishes with "stop", as it does in OpenAI's API and in vLLM. Other calls finish with
+    /// "tool_calls".
     pub fn with_named_call(mut self) -> Identity {
         self.calls = Finish::Stop;
         self
     }
 
-    /// The same, with what of the request is not enforced.
+    /// The identity with the parts of the request that are not enforced.
     pub fn with_warnings(mut self, warnings: &[String]) -> Identity {
         self.warnings = warnings.to_vec();
         self
@@ -84,8 +85,8 @@ impl Identity {
         )
     }
 
-    /// What of the request is not enforced, as a member of JSON with a comma behind it; empty where
-    /// all of it is.
+    /// Parts of the request that are not enforced, as a member of JSON with a comma behind it;
+    /// empty where all of it is.
     pub fn warnings_member(&self) -> String {
         match self.warnings.is_empty() {
             true => String::new(),
@@ -235,7 +236,7 @@ pub fn write_head(head: &str, warnings: &mut String, out: &mut Vec<u8>) {
     }
 }
 
-/// What the head of a chunk ends with.
+/// End of a chunk's head.
 const CHOICES: &str = "\"choices\":[";
 
 /// Writes the events of a streamed answer.
@@ -244,7 +245,7 @@ pub struct ChunkWriter {
     identity: Identity,
     /// From `data: {` to the opening of `choices`.
     head: String,
-    /// What the first chunk says beside that, if it is still to come.
+    /// Warnings of the first chunk, if it is still to come.
     warnings: String,
     replies: usize,
     /// Per reply: positions that wait for the next chunk; None when they are not wanted.

@@ -22,7 +22,7 @@ pub fn policy(object: &Object<'_>) -> Result<ToolPolicy, ApiError> {
     ToolPolicy::read(object, (tools, &[]), "a function by its name", chosen)
 }
 
-/// What `{"type": "function", "function": {"name": …}}` or `{"type": "allowed_tools",
+/// Choice that `{"type": "function", "function": {"name": …}}` or `{"type": "allowed_tools",
 /// "allowed_tools": {"mode": …, "tools": […]}}` chooses.
 fn chosen(choice: &Object<'_>, tools: Vec<Value>) -> Result<ToolPolicy, ApiError> {
     let kind = choice.require("type")?;
@@ -45,8 +45,8 @@ fn named(tool: &Object<'_>, tools: &[Value]) -> Result<usize, ApiError> {
     place_of(&name, name.string()?, tools)
 }
 
-/// What the fields together make of a reply. A reply that must call has no answer to be formed;
-/// one that may call is calls or the formed answer.
+/// Rule that the fields together make for a reply. A reply that must call has no answer to be
+/// formed; one that may call is calls or the formed answer.
 ///
 /// # Errors
 /// Names the first field that is not served, or two that exclude each other.

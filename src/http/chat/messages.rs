@@ -82,7 +82,7 @@ fn assistant(object: &Object<'_>) -> Result<Value, ApiError> {
     Ok(message)
 }
 
-/// What an assistant said, and what it thought in parts of the same content.
+/// Text of an assistant, and its thoughts in parts of the same content.
 fn said(field: &Field<'_>) -> Result<(String, String), ApiError> {
     if !field.value.is_array() {
         return Ok((content(field)?, String::new()));
@@ -113,8 +113,8 @@ fn reasoning(object: &Object<'_>) -> Result<Option<String>, ApiError> {
     Ok(None)
 }
 
-/// What was thought: a string, a part that holds it under one of some names, or a list of either.
-/// What another server encrypted cannot be read.
+/// Thoughts: a string, a part that holds it under one of some names, or a list of either. What
+/// another server encrypted cannot be read.
 fn thought(field: &Field<'_>) -> Result<String, ApiError> {
     match field.value {
         Value::String(text) => Ok(text.clone()),

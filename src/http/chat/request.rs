@@ -48,7 +48,7 @@ impl ChatRequest {
         let rule = constraint::rule(&object, &policy, parallel_tool_calls, facts)?;
         let stream = object.boolean("stream", false)?;
         let start = Start::read(&object)?;
-        // What goes on with an answer has thought before it, if at all.
+        // A reply that goes on with an answer has thought before it, if at all.
         let thinking = thinking::read(&object, facts.thinking && !start.is_amid())?;
         let ask = Ask {
             slips: policy.forgives_slips(),

@@ -49,7 +49,7 @@ impl UsageTold {
     }
 }
 
-/// What the replies of a stream have used so far, all of them together as in the last chunk.
+/// Usage of a stream's replies so far, all of them together as in the last chunk.
 #[derive(Debug)]
 pub struct Tally {
     told: UsageTold,

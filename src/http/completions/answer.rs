@@ -1,4 +1,4 @@
-//! What the client reads: the JSON of whole completions and of their chunks.
+//! JSON of whole completions and of their chunks.
 
 use std::io::Write;
 
@@ -18,7 +18,7 @@ use text::reply::Delta;
 
 use super::positions::{Positions, prompt_logprobs};
 
-/// What shapes an answer.
+/// Settings that shape an answer.
 #[derive(Debug)]
 pub struct Shape {
     pub identity: Identity,
@@ -69,7 +69,7 @@ impl Shape {
     }
 }
 
-/// What has been told of one text.
+/// Position up to which one text has been told.
 #[derive(Debug, Default)]
 struct Told {
     /// Tokens of the prompt that have a position.
@@ -145,7 +145,7 @@ pub struct ChunkWriter {
     shape: Shape,
     /// From `data: {` to the opening of `choices`.
     head: String,
-    /// What the first chunk says beside that, if it is still to come.
+    /// Warnings of the first chunk, if it is still to come.
     warnings: String,
     tally: Tally,
     texts: Vec<Told>,

@@ -8,7 +8,7 @@ use step::executor::TokenId;
 use text::chat::ChatModel;
 use text::detokenize::Detokenizer;
 
-/// How a token is written. Its bytes where they are no text, so that no two tokens of a place look
+/// Written form of a token. Its bytes where they are no text, so that no two tokens of a place look
 /// alike.
 pub fn token_text(model: &ChatModel, id: TokenId, as_id: bool) -> String {
     let bytes = model.tokenizer.token_bytes(id);
@@ -189,7 +189,7 @@ mod tests {
         for id in [0xf0, 97, 0xe2, 0x82] {
             positions.push_prompt(&model, id, None, (0, false));
         }
-        // What ends the prompt is no beginning of the reply.
+        // The end of the prompt is no beginning of the reply.
         positions.end_prompt();
         for id in [0xac, 0xf0, 0x9f, 98] {
             positions.push_reply(&model, id, &any, (0, false));

@@ -26,7 +26,7 @@ pub struct CompletionRequest {
     pub ask: Ask,
     /// The text begins with the prompt.
     pub echo: bool,
-    /// As the field of this name; `ask.prompt_logprobs` serves `echo` too.
+    /// Number from the field of this name; `ask.prompt_logprobs` serves `echo` too.
     pub prompt_logprobs: Option<usize>,
     /// Tokens are told as `token_id:` and their number.
     pub tokens_as_ids: bool,
@@ -124,7 +124,7 @@ fn too_long(tokens: usize, least: &str, context: usize) -> ApiError {
     )
 }
 
-/// How long a reply may be; 0 where the prompt is what the answer tells.
+/// Largest length of a reply; 0 where the prompt is what the answer tells.
 fn length(object: &Object<'_>, prompt_told: bool) -> Result<Length, ApiError> {
     let length = Length::read(object, &["n_predict", "max_tokens"], 0)?;
     match length {

@@ -65,7 +65,7 @@ fn a_completion_is_short_unless_it_is_told_otherwise() {
     assert_eq!(answer.json()["usage"]["completion_tokens"], 16);
 }
 
-/// What an evaluation sends: the last entry is the generated token, the end of the turn here.
+/// An evaluation's request: the last entry is the generated token, the end of the turn here.
 #[test]
 fn an_echoed_prompt_is_scored_with_its_reply() {
     let server = TestServer::start(Script::text(""));
@@ -189,7 +189,7 @@ fn a_stop_string_cuts_the_text_before_it() {
     assert_eq!((&choice["text"], &choice["finish_reason"]), expected);
 }
 
-/// What ends the text, a stop string that begins inside itself or a token, and what is before it.
+/// The end of a text, a stop string that begins inside itself or a token, and what is before it.
 #[test]
 fn positions_are_of_what_is_visible() {
     for (script, stop, visible) in [

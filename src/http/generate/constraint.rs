@@ -1,4 +1,4 @@
-//! What replies must obey, from a checked request to the engine's constraint.
+//! Constraints of replies, from a checked request to the engine's constraint.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use text::tools::Tags;
 use text::tools::harmony::Marks;
 use text::tools::harmony::reader::Begin;
 
-/// What the replies to a request must obey.
+/// Constraint of the replies to a request.
 #[derive(Debug)]
 pub enum Rule {
     /// Each reply is text, and opens no call.
@@ -103,7 +103,7 @@ impl Rule {
         Ok(())
     }
 
-    /// What of the request is not enforced; the answer tells it.
+    /// Parts of the request that are not enforced; the answer tells them.
     pub fn warnings(&self) -> &[String] {
         match self {
             Rule::NoCalls => &[],

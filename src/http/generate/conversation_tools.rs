@@ -37,7 +37,7 @@ enum State {
     Removed,
 }
 
-/// How the prompt tells of the tools, and which of them the reply may call.
+/// Tools as the prompt tells of them, and which of them the reply may call.
 #[derive(Debug)]
 pub struct Presented {
     pub policy: ToolPolicy,
@@ -48,7 +48,7 @@ pub struct Presented {
     pub loaded: Vec<Value>,
 }
 
-/// What the model reads of tools within a conversation: the form that agents announce to it in the
+/// Text of tools within a conversation for the model: the form that agents announce to it in the
 /// description of their search.
 pub fn functions<'v>(tools: impl IntoIterator<Item = &'v Value>) -> String {
     let line = |tool: &Value| format!("<function>{}</function>\n", tool["function"]);
@@ -57,7 +57,7 @@ pub fn functions<'v>(tools: impl IntoIterator<Item = &'v Value>) -> String {
 }
 
 impl ConversationTools {
-    /// Of the tools that the head tells of and those that wait, whose names differ.
+    /// Tools of the head and those that wait, whose names differ.
     pub fn new(head: Vec<Value>, waiting: Vec<Value>) -> ConversationTools {
         let mut told = ConversationTools::default();
         for tool in head {
@@ -92,9 +92,9 @@ impl ConversationTools {
         new
     }
 
-    /// What the model reads in the place of a reference to a tool, which it may call from there
-    /// on. A definition is told once, however many references there are to it: they are short,
-    /// and it may be long.
+    /// Text in the place of a reference to a tool, which the model may call from there on. A
+    /// definition is told once, however many references there are to it: they are short, and it may
+    /// be long.
     ///
     /// # Errors
     /// When there is no such tool.
@@ -109,8 +109,8 @@ impl ConversationTools {
         })
     }
 
-    /// The same of a tool that stands in the conversation itself, in the form of the chat
-    /// completions API; `name` is its name's field.
+    /// [`ConversationTools::load`] of a tool that stands in the conversation itself, in the form of
+    /// the chat completions API; `name` is its name's field.
     ///
     /// # Errors
     /// When another tool has the name, or there are too many.
@@ -125,8 +125,8 @@ impl ConversationTools {
         }
     }
 
-    /// What the model reads where a tool is removed, which it may call no more. What has told of
-    /// it still does.
+    /// Text where a tool is removed, which the model may call no more. What has told of it still
+    /// does.
     ///
     /// # Errors
     /// When there is no such tool.
@@ -165,7 +165,7 @@ impl ConversationTools {
         }
     }
 
-    /// What `policy`, which is made of the callable tools, leaves of them.
+    /// Tools that `policy`, which is made of the callable ones, leaves.
     pub fn present(self, policy: ToolPolicy) -> Presented {
         let (mut head, mut loaded) = (Vec::new(), Vec::new());
         if policy.choice != ToolChoice::Never {

@@ -21,12 +21,13 @@ pub enum Api {
     Messages,
 }
 
-/// What a dialect does with a field: [`HONOURED`], [`PASSED_OVER`], or refused by any other mark.
+/// Treatment of a field by each dialect: [`HONOURED`], [`PASSED_OVER`], or refused by any other
+/// mark.
 type Marks = &'static [u8; 4];
 const HONOURED: u8 = b'+';
 const PASSED_OVER: u8 = b'.';
 
-/// What to do instead where the field is refused, or why it is passed over.
+/// Advice where the field is refused, or the reason why it is passed over.
 type Words = [&'static str; 4];
 
 /// A field by its path, what the dialects do with it, the values beside null (as JSON) that change
@@ -138,7 +139,7 @@ const SUMMARY: Words = all("the reasoning itself is told");
 const FIELDS: &[Known] = &[
     ("model",                             b"++++", "", NONE),
 
-    // What is said.
+    // Conversation.
     ("messages",                          b"+--+", "", TURNS),
     ("prompt",                            b"-+--", "", TURNS),
     ("input",                             b"--+-", "", TURNS),
@@ -214,7 +215,7 @@ const FIELDS: &[Known] = &[
     ("text.verbosity",                    b"--.-", "", HINT),
     ("verbosity",                         b"....", "", HINT),
 
-    // How the next token is chosen.
+    // Choice of the next token.
     ("temperature",                       b"++++", "", NONE),
     ("top_p",                             b"++++", "", NONE),
     ("top_k",                             b"++++", "", NONE),
@@ -256,7 +257,7 @@ const FIELDS: &[Known] = &[
     ("lora",                              b"----", "[]", all("the model is served as it is")),
     ("lora_path",                         b"----", "", all("the model is served as it is")),
 
-    // How long a reply is and where it stops.
+    // Length of a reply, and where it stops.
     ("max_tokens",                        b"++-+", "", LENGTH),
     ("max_completion_tokens",             b"+---", "", LENGTH),
     ("max_output_tokens",                 b"--+-", "", LENGTH),
@@ -276,7 +277,7 @@ const FIELDS: &[Known] = &[
     ("repetition_detection",              b"----", "", all("replies are never watched")),
     ("timeout",                           b"....", "", all("a reply ends when its client is gone")),
 
-    // What is told of a reply, and how.
+    // Parts of a reply that are told, and how.
     ("n",                                 b"++--", "1", ONE_REPLY),
     ("best_of",                           b"----", "1", all("replies are not ranked")),
     ("stream",                            b"++++", "", NONE),
@@ -322,7 +323,7 @@ const FIELDS: &[Known] = &[
     ("stream_reasoning",                  b"----", "true", all("reasoning is told as it comes")),
     ("reasoning_format",                  b"----", r#""auto", "deepseek", "parsed""#, REPORTED),
 
-    // How the request is served.
+    // Service of the request.
     ("prediction",                        b"....", "", all("it changes how fast, not what")),
     ("moderation",                        b"----", "", all("nothing is moderated here")),
     ("priority",                          b"----", "0", all("requests are served in their order")),
@@ -368,7 +369,7 @@ pub fn check(object: &Object<'_>, api: Api) -> Result<(), ApiError> {
         .try_for_each(|known| check_one(object, api, known))
 }
 
-/// The same of the fields `names` alone.
+/// The check for the fields `names` alone.
 pub fn check_some(object: &Object<'_>, api: Api, names: &[&str]) -> Result<(), ApiError> {
     let mut some = FIELDS.iter().filter(|(name, ..)| names.contains(name));
     some.try_for_each(|known| check_one(object, api, known))

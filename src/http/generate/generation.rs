@@ -20,7 +20,7 @@ pub enum Finish {
     Stop,
     /// By the request's stop string of this number.
     StopString(usize),
-    /// The same in a value of a call, which is cut there.
+    /// A stop string inside a value of a call, which is cut there.
     StopInCall(usize),
     /// By itself, though a call is not complete.
     HalfCall,
@@ -32,7 +32,7 @@ pub enum Finish {
 }
 
 impl Finish {
-    /// Of a reply that the engine ended for `reason`.
+    /// Finish of a reply that the engine ended for `reason`.
     pub fn of(reason: FinishReason, fills_context: bool, reply: &Reply) -> Finish {
         match (reason, reply.stopped_by()) {
             (FinishReason::Length, _) if fills_context => Finish::ContextFull,
@@ -64,7 +64,7 @@ impl Finish {
     }
 }
 
-/// What some events of one reply settled.
+/// Parts of one reply that some events settled.
 #[derive(Debug, Default)]
 pub struct Settled {
     /// Which reply.
@@ -75,10 +75,10 @@ pub struct Settled {
     /// Tokens of the reply that the events brought, and those of them that are reasoning.
     pub tokens: usize,
     pub reasoning_tokens: usize,
-    /// Those tokens, where they are wanted.
+    /// Ids of the tokens, where they are wanted.
     pub ids: Vec<TokenId>,
     pub logprobs: Vec<(TokenId, TokenLogprobs)>,
-    /// The same of tokens of the reasoning, where they are wanted by themselves.
+    /// Log-probabilities of the reasoning's tokens, where they are wanted by themselves.
     pub reasoning_logprobs: Vec<(TokenId, TokenLogprobs)>,
     /// Set with the last piece.
     pub finish: Option<Finish>,
@@ -99,7 +99,7 @@ impl Settled {
 pub enum ScoredPart {
     #[default]
     All,
-    /// Those of the answer's text; each comes with what its token settles.
+    /// Log-probabilities of the answer's text; each comes with what its token settles.
     Text,
     /// Also those of the reasoning, by themselves.
     TextAndReasoning,
@@ -115,7 +115,7 @@ pub struct Choice {
     /// The context ends the reply before the wanted length does.
     fills_context: bool,
     tokens: usize,
-    /// Those of them that are reasoning, tags included.
+    /// Tokens of the reply that are reasoning, tags included.
     reasoning_tokens: usize,
     tells_ids: bool,
     finish: Option<Finish>,
@@ -149,7 +149,7 @@ impl Choice {
         }
     }
 
-    /// The same, with log-probabilities of that part.
+    /// The choice with log-probabilities of that part.
     pub fn scoring(mut self, scored: ScoredPart) -> Choice {
         self.scored = scored;
         self
@@ -305,7 +305,7 @@ pub struct Admissions {
 }
 
 impl Admissions {
-    /// What was used before the first token; None until each reply has its slot.
+    /// Usage before the first token; None until each reply has its slot.
     pub fn usage(&self) -> Option<Usage> {
         let cached = |slot: &Admitted| Some(slot.get()?.cached);
         let cached: Vec<usize> = self.all.iter().map(cached).collect::<Option<_>>()?;
@@ -330,7 +330,7 @@ pub struct Generation {
     first_token: Option<Instant>,
     last_token: Option<Instant>,
     failed: bool,
-    /// What a token settles is handed out by itself.
+    /// Each token's settled part is handed out by itself.
     apart: bool,
 }
 
@@ -356,13 +356,13 @@ impl Generation {
         }
     }
 
-    /// The same, where what a token settles is handed out by itself, however many there are.
+    /// The generation that hands out each token's settled part by itself, however many there are.
     pub fn token_by_token(mut self) -> Generation {
         self.apart = true;
         self
     }
 
-    /// The same, where tokens are handed out too.
+    /// The generation that hands out tokens too.
     pub fn telling_ids(mut self) -> Generation {
         let choices = self.choices.iter_mut();
         choices.for_each(|choice| choice.tells_ids = true);
@@ -386,7 +386,7 @@ impl Generation {
         &self.call
     }
 
-    /// How many replies there are.
+    /// Number of replies.
     pub fn count(&self) -> usize {
         self.choices.len()
     }
@@ -498,12 +498,12 @@ impl Generation {
         admitted.map(|admission| admission.at).min()
     }
 
-    /// How long the first of the replies waited for its slot; None while all of them do.
+    /// Wait of the first reply for its slot; None while all of them wait.
     pub fn queued(&self) -> Option<Duration> {
         self.admitted().map(|admitted| admitted - self.submitted)
     }
 
-    /// What the log is told.
+    /// Facts of the replies for the log.
     fn replies(&self) -> Replies {
         let unfinished = if self.failed { "failed" } else { "cancelled" };
         let finish = |choice: &Choice| choice.finish.map_or(unfinished, Finish::name);

@@ -1,5 +1,5 @@
-//! What every dialect shares: a checked [`Ask`] becomes a prompt, one engine request per reply, and
-//! the pieces of those replies.
+//! Stages that every dialect shares: a checked [`Ask`] becomes a prompt, one engine request per
+//! reply, and the pieces of those replies.
 
 pub mod constraint;
 pub mod conversation_tools;
@@ -82,7 +82,7 @@ pub struct Ask {
     pub logprobs: Option<usize>,
     /// Which tokens `logprobs` are of.
     pub scored: ScoredPart,
-    /// As `logprobs`, of the prompt's tokens.
+    /// `logprobs` of the prompt's tokens.
     pub prompt_logprobs: Option<usize>,
     /// Replies to each prompt.
     pub choices: usize,
@@ -90,14 +90,14 @@ pub struct Ask {
     pub salt: String,
     /// The reply's text is told as it is: no reasoning, no tool calls, no turn of a conversation.
     pub raw: bool,
-    /// What the replies must obey.
+    /// Rule that the replies must obey.
     pub rule: Option<Rule>,
-    /// What of the request is left out, for the answer to tell.
+    /// Parts of the request that are left out, for the answer to tell.
     pub left_out: Vec<String>,
 }
 
 impl Ask {
-    /// What every dialect reads alike: sampling, with the texts that its rules name, and the salt.
+    /// Fields that all dialects read alike: sampling, with texts that its rules name, and the salt.
     /// Of the rest it holds what a request has that says nothing.
     ///
     /// # Errors
@@ -118,14 +118,14 @@ impl Ask {
         !self.tools.is_empty() || !self.loaded_tools.is_empty()
     }
 
-    /// What of the request is left out or not enforced; known once its prompt is.
+    /// Parts of the request that are left out or not enforced; known once its prompt is.
     pub fn warnings(&self) -> Vec<String> {
         let rule = self.rule.as_ref().map_or(&[][..], Rule::warnings);
         [&self.left_out, rule].concat()
     }
 }
 
-/// What a request is answered with.
+/// Answer to a request.
 pub enum Answer {
     Whole(Value),
     /// Its JSON.
@@ -155,7 +155,7 @@ pub fn prompt(ask: &mut Ask, service: &Service, key: Option<KeyId>) -> Result<Pr
     Ok(prompt)
 }
 
-/// How many tokens the prompt of `ask` has, whether or not it fits; the conversation is taken out
+/// Number of tokens of the prompt of `ask`, whether or not it fits; the conversation is taken out
 /// of `ask`.
 pub fn count_tokens(
     ask: &mut Ask,
@@ -271,8 +271,8 @@ pub fn submit(
     submit_all(service, call, ask, &[prompt])
 }
 
-/// As [`submit`], for several prompts: reply `i` is choice `i % ask.choices` of prompt
-/// `i / ask.choices`.
+/// [`submit`] for several prompts: reply `i` is choice `i % ask.choices` of prompt `i /
+/// ask.choices`.
 ///
 /// # Errors
 /// As [`submit`]; also when the answer would hold too many log-probabilities.
@@ -309,7 +309,7 @@ pub fn submit_all(
             }
             wanted.sampling.thinking_budget = thinking_budget(service, ask, prompt)?;
             let (admitted, max_tokens) = (wanted.admitted.clone(), wanted.max_tokens);
-            // Those submitted before end when their receivers are dropped.
+            // Replies submitted before end when their receivers are dropped.
             service
                 .engine
                 .submit(wanted)
@@ -445,7 +445,7 @@ pub struct Gathered {
     /// No two neighbours are of one kind and place: pieces are joined.
     pub deltas: Vec<Delta>,
     pub logprobs: Vec<(TokenId, TokenLogprobs)>,
-    /// The same of its reasoning, where they are wanted.
+    /// Log-probabilities of the reasoning, where they are wanted.
     pub reasoning_logprobs: Vec<(TokenId, TokenLogprobs)>,
     /// Scores of the prompt's tokens from the second on, where they are wanted.
     pub prompt: Vec<Scored>,

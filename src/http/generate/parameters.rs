@@ -34,14 +34,14 @@ pub fn salt(object: &Object<'_>) -> String {
     }
 }
 
-/// How the next token is chosen, with the defaults of the target.
+/// Sampling of the next token, with the defaults of the target.
 ///
 /// # Errors
 /// Names the field that is out of range.
 pub fn sampling(object: &Object<'_>, facts: &Facts) -> Result<Sampling, ApiError> {
     let temperature = f64::from(facts.temperature);
     let top_k = object.integer("top_k", -1..=i64::from(i32::MAX))?;
-    // Of nothing the most likely token is left, as of the smallest share.
+    // A share of nothing leaves the most likely token, as the smallest share does.
     let top_p = object.number("top_p", 0.0..=1.0, f64::from(facts.top_p))?;
     let repetition = object.number("repetition_penalty", 0.01..=100.0, 1.0)?;
     Ok(Sampling {
@@ -132,11 +132,11 @@ fn logit_bias(object: &Object<'_>, vocab: usize) -> Result<Vec<(TokenId, f32)>, 
     Ok(found)
 }
 
-/// How long a reply may be, as a request says it.
+/// Length of a reply, as a request says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     Unstated,
-    /// As long as there is room.
+    /// The room there is.
     Unlimited,
     /// So many tokens, and the field that said so.
     Tokens(usize, &'static str),

@@ -22,7 +22,7 @@ const FIELDS: &[&str] = &[
     "regex",
 ];
 
-/// What the answer must be, and the field that says so.
+/// Format that the answer must have, and the field that says so.
 ///
 /// # Errors
 /// Names the first field that is not served, or two that exclude each other.

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::error::ApiError;
 use crate::fields::Object;
 
-/// What a reply goes on behind.
+/// Text that a reply goes on behind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Start {
     /// The beginning of a turn of the assistant.

@@ -22,15 +22,15 @@ const FRAME_BYTES: usize = 320;
 /// Stands ahead of the first event of a stream whose replies wait for a slot.
 const WAITING_COMMENT: &[u8] = b": waiting for a slot\n\n";
 
-/// What a stream carries where its dialect has no event of its own for "nothing yet".
+/// Bytes that a stream carries where its dialect has no event of its own for "nothing yet".
 pub const KEEP_ALIVE_COMMENT: &[u8] = b": keep-alive\n\n";
 
 /// A dialect's events. Each method appends whole events to `out`.
 pub trait Writer: Send {
-    /// What the prompts took, once and before any of the replies: known when all of these have
+    /// Usage of the prompts, once and before any of the replies: known when all of these have
     /// slots, which may be after the start.
     fn write_admitted(&mut self, _usage: Usage, _out: &mut Vec<u8>) {}
-    /// What begins the stream, before the model has said anything.
+    /// Beginning of the stream, before the model has said anything.
     fn write_start(&mut self, _out: &mut Vec<u8>) {}
     /// The events that tell `settled`; none when all of it is held back.
     fn write(&mut self, model: &ChatModel, settled: Settled, out: &mut Vec<u8>);
@@ -41,7 +41,7 @@ pub trait Writer: Send {
         let event = format!("data: {}\n\n", error.body(Dialect::OpenAi));
         out.extend_from_slice(event.as_bytes());
     }
-    /// What tells the client that the server is there.
+    /// Bytes that tell the client that the server is there.
     fn write_keep_alive(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(KEEP_ALIVE_COMMENT);
     }

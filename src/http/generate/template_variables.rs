@@ -106,8 +106,8 @@ fn variable(name: &str, field: &Field<'_>) -> Result<Variable, ApiError> {
     }
 }
 
-/// What the template of `chat` reads of `variables`, where a reply thinks or does not, and the
-/// warnings of the rest.
+/// Members of `variables` that the template of `chat` reads, where a reply thinks or does not, and
+/// the warnings of the rest.
 ///
 /// # Errors
 /// Names the field that would frame the conversation.

@@ -31,8 +31,8 @@ impl ToolPolicy {
         }
     }
 
-    /// Reads the `tool_choice` of OpenAI's APIs among `tools`; with these come warnings of those that
-    /// are left out. `chosen` reads one that is an object, which `otherwise` describes.
+    /// Reads the `tool_choice` of OpenAI's APIs among `tools`; with these come warnings of those
+    /// that are left out. `chosen` reads one that is an object, which `otherwise` describes.
     ///
     /// # Errors
     /// Names the field that is no such choice.

@@ -103,7 +103,7 @@ pub fn misspelt(kind: &str, known: &[&'static str]) -> Option<&'static str> {
     known.iter().find(near).copied()
 }
 
-/// What the answer says of a tool that another server would run itself.
+/// Words on a tool that another server would run itself.
 pub fn not_run_here(kind: &str) -> String {
     let shown: String = kind.chars().take(TYPE_CHARS_MAX).collect();
     format!("tools of the type {shown:?} are not run here: it is left out")
@@ -117,8 +117,8 @@ pub fn needs_tools(left_out: &[String]) -> String {
     }
 }
 
-/// What stands in a tool's result for what this server cannot read. The user's agent put it there,
-/// and sends it again with every turn: refused, it would end the conversation.
+/// Stand-in in a tool's result for a part that this server cannot read. The user's agent put it
+/// there, and sends it again with every turn: refused, it would end the conversation.
 pub fn left_out(kind: &str) -> String {
     format!("[{kind} left out: this model reads text only]")
 }

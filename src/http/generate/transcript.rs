@@ -25,7 +25,7 @@ pub struct Transcript {
 pub struct Read {
     /// Results stand behind the message of their calls, in the order of these.
     pub messages: Vec<Value>,
-    /// What of it is left out, for the answer to tell.
+    /// Parts of the conversation that are left out, for the answer to tell.
     pub left_out: Vec<String>,
 }
 

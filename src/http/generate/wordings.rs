@@ -18,7 +18,7 @@ pub struct Wordings {
     breakers: Vec<String>,
 }
 
-/// The same as tokens.
+/// Wordings as tokens.
 #[derive(Debug, Default)]
 pub struct WordTokens {
     pub bad: Vec<Vec<TokenId>>,

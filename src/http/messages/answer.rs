@@ -1,4 +1,4 @@
-//! What the client of the Messages API reads: the JSON of a whole message and of its events.
+//! JSON of a whole message of the Messages API and of its events.
 
 use std::io::Write;
 
@@ -18,7 +18,7 @@ use super::content::UNSEALED;
 use super::partial::{Input, complete_part};
 use super::request::MessagesRequest;
 
-/// What is known of a message before its reply.
+/// Facts of a message that are known before its reply.
 #[derive(Clone)]
 pub struct Identity {
     id: String,
@@ -27,7 +27,7 @@ pub struct Identity {
     stops: Vec<String>,
     /// Where thinking blocks come without their text, their signatures hold it.
     seal: Option<Seal>,
-    /// What of the request is not enforced.
+    /// Parts of the request that are not enforced.
     warnings: Vec<String>,
 }
 
@@ -129,8 +129,8 @@ fn content(identity: &Identity, deltas: Vec<Delta>) -> Vec<Value> {
     blocks
 }
 
-/// Of a call that the reply's end cut off the input is what is complete of it, and no more: the
-/// stop reason says that the reply broke off.
+/// A call that the reply's end cut off has the complete part of its input, and no more: the stop
+/// reason says that the reply broke off.
 fn tool_use(name: &str, arguments: Option<Delta>) -> Value {
     let json = match arguments {
         Some(Delta::Arguments { json, .. }) => json,

@@ -17,7 +17,7 @@ use super::tools;
 
 /// Stands in each thinking block that comes with its text, where others vouch for it.
 pub const UNSEALED: &str = "atlas";
-/// How the block begins in which a coding agent reports itself for billing. It changes from
+/// Beginning of the block in which a coding agent reports itself for billing. It changes from
 /// request to request, at the very head of the prompt, and is not meant for the model.
 const BILLING_MARK: &str = "x-anthropic-billing-header";
 /// Between the blocks of one text.
@@ -25,9 +25,9 @@ const BLOCK_GAP: &str = "\n\n";
 /// Precedes the result of a tool that failed.
 const ERROR_MARK: &str = "Error: ";
 
-/// How the types of blocks end that hold what a tool of another server put out.
+/// End of the types of blocks that hold what a tool of another server put out.
 const SERVED_RESULT: &str = "_tool_result";
-/// How the fields begin that only the server can read which wrote them.
+/// Beginning of the fields that only the server can read which wrote them.
 const ENCRYPTED: &str = "encrypted_";
 
 /// The whole conversation, system text first; no messages where the field is absent. Tools that
@@ -98,7 +98,7 @@ fn system_message(field: &Field<'_>, told: &mut ConversationTools) -> Result<Str
     Ok(texts.join(BLOCK_GAP))
 }
 
-/// What the model reads of a tool that a system message adds; None if another server would run it.
+/// Text of a tool that a system message adds; None if another server would run it.
 fn added(block: &Object<'_>, told: &mut ConversationTools) -> Result<Option<String>, ApiError> {
     let tool = block.require("tool")?.object()?;
     let kind = tool.require("type")?;
@@ -240,7 +240,7 @@ fn text_block<'v>(field: &Field<'v>) -> Result<&'v str, ApiError> {
     }
 }
 
-/// What an assistant said without waiting for a tool.
+/// Words of an assistant that did not wait for a tool.
 #[derive(Default)]
 struct Turn<'v> {
     thoughts: Vec<Cow<'v, str>>,
@@ -253,7 +253,7 @@ impl<'v> Turn<'v> {
         let object = block.object()?;
         match kind {
             "tool_use" | "server_tool_use" | "mcp_tool_use" => self.calls.push(tool_use(&object)?),
-            // What the conversation was summed up to.
+            // Summary of a conversation.
             "compaction" => {
                 let summary = object.get("content").map(|text| text.string());
                 self.texts.extend(summary.transpose()?);
@@ -311,8 +311,8 @@ fn assistant(content: &Field<'_>, seal: &Seal, out: &mut Transcript) -> Result<(
     Ok(())
 }
 
-/// What was thought: the text, or what the signature holds in its place. None where another server
-/// signed it.
+/// Thoughts: the text, or what the signature holds in its place. None where another server signed
+/// it.
 fn thought<'v>(block: &Object<'v>, seal: &Seal) -> Result<Option<Cow<'v, str>>, ApiError> {
     let text = block.require("thinking")?.string()?;
     let signature = block.get("signature").map(|signature| signature.string());
@@ -324,7 +324,7 @@ fn thought<'v>(block: &Object<'v>, seal: &Seal) -> Result<Option<Cow<'v, str>>, 
     }
 }
 
-/// What a tool of another server put out.
+/// Output of another server's tool.
 fn served_result(object: &Object<'_>, out: &mut Transcript) -> Result<(), ApiError> {
     let id = object.require("tool_use_id")?;
     let shown = |value: &Value| match (value.as_str(), value["text"].as_str()) {

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-/// What a JSON object that breaks off tells of itself for sure: the members and items that are
-/// complete, as the clients' libraries read it from a stream. Anything else is the empty object.
+/// Certain part of a JSON object that breaks off: the members and items that are complete, as the
+/// clients' libraries read it from a stream. Anything else is the empty object.
 pub fn complete_part(json: &str) -> Value {
     let mut input = Input::default();
     let mut whole = input.push(json);
@@ -24,16 +24,17 @@ pub struct Input {
     escaped: bool,
     /// A string that ends here is a member's name.
     in_name: bool,
-    /// What closes the objects and lists that are open, here as behind the last complete value.
+    /// Brackets that close the objects and lists that are open, here as behind the last complete
+    /// value.
     open: Vec<u8>,
     /// Where the last value that is complete ends, or one begins that may be empty.
     complete: usize,
-    /// The same, with the comma behind it.
+    /// Length up to the comma behind the last complete value.
     separated: usize,
 }
 
 impl Input {
-    /// What is complete with `json` and was not told yet, and a comma behind it.
+    /// Text that is complete with `json` and was not told yet, and a comma behind it.
     pub fn push(&mut self, json: &str) -> String {
         self.held.push_str(json);
         json.bytes().for_each(|byte| self.take(byte));

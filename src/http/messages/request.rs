@@ -30,7 +30,7 @@ pub struct MessagesRequest {
     pub show_thinking: bool,
 }
 
-/// How the edit of a conversation begins that leaves out what was thought.
+/// Beginning of the name of the edit that leaves out what was thought.
 const CLEARS_THINKING: &str = "clear_thinking_";
 /// Edits that a request may ask for.
 const EDITS_MAX: usize = 16;
@@ -87,7 +87,7 @@ fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, 
     let (policy, parallel) = (&calls.tools.policy, calls.parallel);
     let rule = tool_policy::combined(policy, format(object)?, parallel, facts)?;
     let slips = calls.tools.policy.forgives_slips();
-    // As in the published API, a reply thinks where it is told to.
+    // A reply thinks where it is told to, in the published API too.
     let thinking = thinking::read(object, false)?;
     Ok(Ask {
         start: start(object, &read.messages),

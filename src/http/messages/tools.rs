@@ -26,7 +26,7 @@ const SERVER_TOOLS: &[&str] = &[
     "advisor_",
 ];
 
-/// What a request says of its calls.
+/// Calls as a request wants them.
 #[derive(Debug)]
 pub struct Calls {
     pub tools: Presented,
@@ -60,7 +60,7 @@ pub fn calls(object: &Object<'_>, told: ConversationTools) -> Result<Calls, ApiE
     })
 }
 
-/// What the answer says of the tools that another server would run.
+/// Words on the tools that another server would run.
 fn left_out(object: &Object<'_>) -> Result<Vec<String>, ApiError> {
     let Some(field) = object.get("tools") else {
         return Ok(Vec::new());
@@ -133,7 +133,7 @@ pub fn tools(object: &Object<'_>) -> Result<ConversationTools, ApiError> {
         let deferred = object.boolean("defer_loading", false)?;
         tools.push((tool, deferred));
     }
-    // What only a search of another server would find, or none at all, is told at once.
+    // Tools that only a search of another server would find, or none at all, are told at once.
     let found = !searched_elsewhere && tools.iter().any(|(_, deferred)| !deferred);
     let (waiting, told): (Vec<_>, Vec<_>) = tools
         .into_iter()
@@ -172,7 +172,7 @@ pub fn defined<'v>(object: &Object<'v>) -> Result<Option<(Field<'v>, Value)>, Ap
     )))
 }
 
-/// What a client says of its tool beside the name.
+/// Description of a client's tool beside the name.
 fn described(object: &Object<'_>) -> Result<Map<String, Value>, ApiError> {
     let schema = object.require("input_schema")?;
     check_parameters(&schema)?;

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// How the types begin, and what describes their tools.
+/// Beginning of the types, and the description of their tools.
 type Typed = (&'static str, fn() -> Value);
 const TYPED: [Typed; 3] = [
     ("bash_", bash),
@@ -11,7 +11,7 @@ const TYPED: [Typed; 3] = [
     ("memory_", memory),
 ];
 
-/// What a tool of the type `kind` does and takes; None if the type describes none.
+/// Description of a tool of the type `kind`; None if the type describes none.
 pub fn function(kind: &str) -> Option<Map<String, Value>> {
     let (_, describe) = TYPED.iter().find(|(start, _)| kind.starts_with(start))?;
     match describe() {

@@ -82,7 +82,7 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
     );
     let steps = &stats.step_tokens.0;
     steps.write(&mut page.text, name, &labels, help);
-    // As vLLM's page has them of its routes.
+    // The form that vLLM's page has for its routes.
     let help = "Requests by the class of their status.";
     page.series(
         "counter",
@@ -92,7 +92,7 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
     );
 }
 
-/// As the text format wants it between quotes.
+/// Text between the quotes of the text format.
 fn label_value(text: &str) -> String {
     let mut out = String::new();
     for char in text.chars() {

@@ -9,7 +9,7 @@ use crate::fields::record::Note;
 /// Objects whose keys clients choose.
 const FREE: [&str; 2] = ["metadata", "logit_bias"];
 
-/// What is known of a value.
+/// Facts known of a value.
 #[derive(Debug, Default)]
 pub struct Schema {
     types: BTreeSet<&'static str>,

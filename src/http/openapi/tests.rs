@@ -63,7 +63,7 @@ struct Exchange {
     answer: Value,
 }
 
-/// What was recorded and answered well.
+/// Exchanges that were recorded and answered well.
 fn recorded() -> Vec<Exchange> {
     let mut found = Vec::new();
     for file in fs::read_dir(RECORDINGS).unwrap() {

@@ -56,7 +56,7 @@ impl Continued<'_> {
         }
     }
 
-    /// What groups of scores and tokens settle; a group ends where `cut` says so.
+    /// Settled parts of groups of scores and tokens; a group ends where `cut` says so.
     fn settled(&self, model: &ChatModel, cut: &mut dyn FnMut() -> bool) -> Vec<Settled> {
         let format = ReplyFormat {
             raw: true,

@@ -1,5 +1,5 @@
-//! What the client of the Responses API reads: items, their events, and the response they add up
-//! to. A whole answer is the response of the last event, so the two never differ.
+//! JSON of the Responses API: items, their events, and the response they add up to. A whole answer
+//! is the response of the last event, so the two never differ.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -174,7 +174,7 @@ pub struct Composer {
     encrypted_reasoning: bool,
     /// Reasoning is told as its own summary, which clients show.
     summarized: bool,
-    /// What of the request is not enforced; the last event tells it.
+    /// Parts of the request that are not enforced; the last event tells them.
     warnings: Vec<String>,
     /// Items that are stored with the response, and where.
     kept: Option<(Kept, Store)>,
@@ -216,7 +216,7 @@ impl Composer {
         }
     }
 
-    /// The same, ended when `abort` says so or when the response is cancelled.
+    /// The abort of a response, which ends when `abort` says so or when the response is cancelled.
     pub fn abort(&self, abort: Abort) -> Abort {
         match &self.place {
             Some(place) => abort.or_when(place.told()),
@@ -485,7 +485,7 @@ impl Composer {
         self.finally(kind, response, out)
     }
 
-    /// As `end`, of a response that was cancelled.
+    /// `end` of a response that was cancelled.
     fn cancel(&mut self, out: &mut Vec<u8>) -> Value {
         self.close("incomplete", out);
         let response = self.response("cancelled");
@@ -510,7 +510,7 @@ impl Composer {
         response
     }
 
-    /// What is to be stored of the response, and where.
+    /// Record of the response that is to be stored, and where.
     fn stored(&mut self, response: &Value) -> Option<(Stored, Store)> {
         let (kept, store) = self.kept.take()?;
         let output = Value::from(self.output.as_slice());

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// What a response says from its beginning on.
+/// Members that a response has from its beginning on.
 #[derive(Debug)]
 pub struct Head {
     pub id: String,

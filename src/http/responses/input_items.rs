@@ -1,4 +1,4 @@
-//! What a stored response was asked with, item by item.
+//! Items that a stored response was asked with.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};

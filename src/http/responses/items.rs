@@ -40,7 +40,7 @@ const CLIENT_ITEMS: &[&str] = &["ghost_snapshot"];
 /// Longest type of an item that an error repeats.
 const QUOTED_TYPE_CHARS_MAX: usize = 64;
 
-/// What stands for a part of the conversation that only the server which wrote it can read.
+/// Stand-in for a part of the conversation that only the server which wrote it can read.
 const COMPACTED: &str = "[an earlier part of this conversation left out: another server kept it]";
 
 /// Reads `input`, which goes on behind `messages`: a string, or a list of items. Reasoning, text
@@ -67,7 +67,7 @@ pub fn read(
     Ok(turns.messages.end())
 }
 
-/// What the assistant said without being interrupted.
+/// Words of the assistant up to an interruption.
 #[derive(Debug, Default)]
 struct Turn {
     reasoning: Vec<String>,
@@ -288,8 +288,8 @@ impl Turns<'_> {
         self.messages.push_result(Some(&id), result)
     }
 
-    /// What a search found is kept beside its text: it may be called from here on, in answers to
-    /// later requests that continue this one too.
+    /// Tools that a search found are kept beside its text: they may be called from here on, in
+    /// answers to later requests that continue this one too.
     fn found(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
         let id = object.require("call_id")?;
         let tools = object.require("tools")?;
@@ -325,7 +325,7 @@ fn unknown_item(kind: &Field<'_>, name: &str) -> ApiError {
     ))
 }
 
-/// What a call and its output know each other by: with some tools it is their own id.
+/// Id by which a call and its output know each other: with some tools it is their own id.
 fn call_id<'v>(object: &Object<'v>) -> Result<Field<'v>, ApiError> {
     let id = object.get("call_id").or_else(|| object.get("id"));
     id.map_or_else(|| object.require("call_id"), Ok)
@@ -344,7 +344,7 @@ fn text(field: &Field<'_>) -> Result<String, ApiError> {
     Ok(texts?.join(PART_GAP))
 }
 
-/// What a tool put out, as [`text`], with a word in the place of what is no text.
+/// Output of a tool, as [`text`], with a word in the place of what is no text.
 fn output_text(field: &Field<'_>) -> Result<String, ApiError> {
     match field.value {
         Value::Array(_) => {

@@ -49,7 +49,7 @@ pub struct ResponsesRequest {
     pub repeated: Map<String, Value>,
 }
 
-/// What of a request is stored with its response.
+/// Parts of a request that are stored with its response.
 #[derive(Debug)]
 pub struct Kept {
     pub input: Vec<Item>,
@@ -70,7 +70,7 @@ impl ResponsesRequest {
         check(&object, Api::Responses)?;
         check_model(&object)?;
         let start = start(&object);
-        // What goes on with an answer has thought before it, if at all.
+        // A reply that goes on with an answer has thought before it, if at all.
         let thinking = thinking::read(&object, facts.thinking && !start.is_amid())?;
         let Read {
             messages: history,
@@ -179,7 +179,7 @@ fn form(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError
     response_format::joined(text_format(object)?, response_format::asked(object)?)
 }
 
-/// What `text` says of the output.
+/// Format of the output, from `text`.
 fn text_format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiError> {
     let Some(text) = object.optional_object("text")? else {
         return Ok(None);
@@ -199,7 +199,7 @@ fn text_format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, A
     }
 }
 
-/// What a request asks for beyond the plain items.
+/// Wishes of a request beyond the plain items.
 #[derive(Debug, Default)]
 struct Included {
     encrypted_reasoning: bool,
@@ -222,7 +222,7 @@ fn included(object: &Object<'_>) -> Result<Included, ApiError> {
     Ok(found)
 }
 
-/// How many of the most likely tokens are told at each position; None for no positions.
+/// Number of the most likely tokens that are told at each position; None for no positions.
 fn logprobs(object: &Object<'_>, included: &Included) -> Result<Option<usize>, ApiError> {
     let top = object.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS as i64)?;
     match (included.logprobs, top.unwrap_or(0)) {
@@ -253,7 +253,7 @@ fn summary(object: &Object<'_>) -> Result<Option<String>, ApiError> {
     }
 }
 
-/// What each form of the response says of its request.
+/// Members of the request that each form of the response repeats.
 fn repeated(object: &Object<'_>, ask: &Ask, stored: bool) -> Result<Map<String, Value>, ApiError> {
     let given = |name: &str, absent: Value| {
         let field = object.get(name);

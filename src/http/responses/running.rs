@@ -16,7 +16,7 @@ use super::head::Head;
 /// By this code a reply knows that it ends because it was cancelled.
 pub const CANCELLED: &str = "response_cancelled";
 
-/// What a cancelled reply is ended with.
+/// Error that a cancelled reply is ended with.
 type Cancelled = Option<ApiError>;
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Entry {
     }
 }
 
-/// What became of a wish to cancel.
+/// Outcome of a wish to cancel.
 #[derive(Debug, PartialEq)]
 pub enum Outcome {
     /// The response, which ends now.

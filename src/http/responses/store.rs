@@ -54,7 +54,7 @@ struct Entries {
 }
 
 impl Entries {
-    /// How many responses `owner` has, and their bytes.
+    /// Number of responses of `owner`, and their bytes.
     fn of(&self, owner: Option<KeyId>) -> (usize, usize) {
         let own = self.list.iter().filter(|entry| entry.owner == owner);
         own.fold((0, 0), |(count, bytes), entry| {
@@ -108,7 +108,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// The same store as `owner` sees it.
+    /// The store as `owner` sees it.
     pub fn of(&self, owner: Option<KeyId>) -> Store {
         Store {
             entries: self.entries.clone(),

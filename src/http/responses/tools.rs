@@ -24,10 +24,10 @@ pub const FOUND_TOOLS: &str = "found_tools";
 /// The types of tools that are served.
 const SERVED: &[&str] = &["function", "custom", "namespace", TOOL_SEARCH];
 
-/// What the answer says of the tools that take text of a grammar.
+/// Words on the tools that take text of a grammar.
 const UNENFORCED: &str = "the grammar of a custom tool's input is told to the model, not enforced";
 
-/// What a call of a tool looks like to its client.
+/// Form of a tool's call for its client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     #[default]
@@ -50,7 +50,7 @@ pub struct Tool {
 #[derive(Debug, Default)]
 pub struct ToolNames {
     tools: HashMap<String, Tool>,
-    /// What of the tools that may be called is not enforced.
+    /// Parts of the callable tools that are not enforced.
     pub warnings: Vec<String>,
     /// Tools that another server would run itself.
     pub left_out: Vec<String>,
@@ -137,8 +137,8 @@ pub fn offered(object: &Object<'_>, history: &[Value]) -> Result<Offered, ApiErr
     Ok(Offered { tools, names })
 }
 
-/// What the model reads of the `tools` that a search found. They stand where they were found, so
-/// that the head of the prompt stays as it was.
+/// Text of the `tools` that a search found. They stand where they were found, so that the head of
+/// the prompt stays as it was.
 pub fn found(tools: &Field<'_>) -> Result<String, ApiError> {
     let mut list = List::default();
     list.add_all(tools, None)?;
@@ -160,7 +160,7 @@ fn brought<'v>(object: &Object<'v>) -> Result<Vec<Field<'v>>, ApiError> {
     Ok(found)
 }
 
-/// What a `tool_choice` that is an object makes of the tools.
+/// Tools that a `tool_choice` which is an object leaves.
 fn chosen(choice: &Object<'_>, tools: Vec<Value>) -> Result<ToolPolicy, ApiError> {
     if choice.require("type")?.string()? == "allowed_tools" {
         return allowed(choice, tools, named);
@@ -312,8 +312,8 @@ fn parameters(object: &Object<'_>, kind: Kind) -> Result<Option<Value>, ApiError
     Ok(Some(parameters.value.clone()))
 }
 
-/// What the model is told of a tool. The grammar of a custom tool's input is part of it: the model
-/// reads it, nothing holds it to it, and the tool checks what it gets.
+/// Description of a tool for the model. The grammar of a custom tool's input is part of it: the
+/// model reads it, nothing holds it to it, and the tool checks what it gets.
 fn description(object: &Object<'_>, grammar: Option<String>) -> Result<Option<String>, ApiError> {
     let described = object.get("description");
     let described = described.map(|text| text.string()).transpose()?;
@@ -322,7 +322,7 @@ fn description(object: &Object<'_>, grammar: Option<String>) -> Result<Option<St
     Ok((!texts.is_empty()).then(|| texts.join("\n\n")))
 }
 
-/// What is said of the form of a custom tool's input.
+/// Words on the form of a custom tool's input.
 fn grammar(object: &Object<'_>) -> Result<Option<String>, ApiError> {
     let Some(format) = object.optional_object("format")? else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What stands for TLS in a binary without it: nothing can be made of it.
+//! Stand-in for TLS in a binary without it: nothing can be made of it.
 
 use std::io;
 use std::path::Path;
@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 #[derive(Clone, Debug)]
 pub enum Tls {}
 
-/// As if it were encrypted.
+/// Stream without encryption, under the name of one with it.
 pub type TlsStream = TcpStream;
 
 impl Tls {

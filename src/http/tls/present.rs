@@ -77,7 +77,7 @@ impl Tls {
     }
 }
 
-/// What accepts connections with the certificates and the key of these files.
+/// Acceptor of connections with the certificates and the key of these files.
 fn read(certificates: &Path, key: &Path) -> Result<TlsAcceptor, String> {
     let fail = |path: &Path, problem: &dyn fmt::Display| {
         format!("{}: {problem}; it must be PEM", path.display())

@@ -168,7 +168,7 @@ fn detokenize(service: &Service, object: &Object<'_>) -> Result<String, ApiError
     Ok(json!({"prompt": text}).to_string())
 }
 
-/// What a client needs to know of the tokenizer and the template to build prompts itself.
+/// Facts of the tokenizer and the template that a client needs to build prompts itself.
 pub fn info(state: &State, service: &Service) -> Value {
     let chat = &service.chat;
     let special = chat.template.special();

@@ -1,4 +1,4 @@
-//! What may be taken of the host's memory at each growth, while a model is loaded.
+//! Bytes that may be taken of the host's memory at each growth, while a model is loaded.
 //!
 //! A host whose memory a GPU shares does not fail when it runs out: it freezes. Others take memory
 //! while a model loads, so what is free is asked anew before each part is taken.
@@ -14,12 +14,12 @@ const MEBIBYTE: u64 = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct Budget {
     files: Files,
-    /// What is left to others, bytes; none where the model does not lie in the host's memory.
+    /// Bytes left to others; none where the model does not lie in the host's memory.
     reserve: Option<u64>,
 }
 
 impl Default for Budget {
-    /// Of this target on this host.
+    /// Budget of this target on this host.
     fn default() -> Budget {
         Budget {
             files: Files::default(),
@@ -29,13 +29,13 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// What [`Budget::check`] allows.
+    /// Bytes that [`Budget::check`] allows.
     #[cfg(test)]
     pub fn room(&self) -> Option<u64> {
         self.least().map(|(bytes, _)| bytes)
     }
 
-    /// What may be taken now: what is free beside what is left to others, or what the limit of a
+    /// Bytes that may be taken now: free ones beside what is left to others, or what the limit of a
     /// control group leaves, where that is less; caches that can be given up are free. None where
     /// the model does not lie there, or the system does not tell.
     fn least(&self) -> Option<Room> {
@@ -172,7 +172,7 @@ mod tests {
         for part in [" 7 MiB may", "has a limit of 512 MiB", "Raise that limit"] {
             assert!(told.contains(part), "{told}");
         }
-        // What is free bounds it where that is less.
+        // Free memory bounds it where that is less.
         host.caches(3 * MEBIBYTE);
         host.budget.check(4 * MEBIBYTE).unwrap_err();
     }

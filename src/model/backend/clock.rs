@@ -14,7 +14,7 @@ pub trait Timed {
 pub trait Clock {
     type Mark;
 
-    /// What the clock takes of the device's memory, which no plan of a model has.
+    /// Bytes that the clock takes of the device's memory, which no plan of a model has.
     fn bytes(&self) -> u64;
     /// Gives the device something to do, so that what is queued next waits for nothing but what is
     /// queued before it.

@@ -97,10 +97,10 @@ const NEEDED: Needed = Needed {
     partition: target::PARTITION.is_some(),
 };
 
-/// How long a call may take, but for a step with a prompt: a step of decoding reads all memory at
+/// Longest time of a call, but for a step with a prompt: a step of decoding reads all memory at
 /// most once, which takes a GB10 half a second.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// How many times as long a step with a prompt may take. The longest is a whole prefill at the end
+/// Factor by which a step with a prompt may take longer. The longest is a whole prefill at the end
 /// of the longest context: of a 35B-A3B with 8192 rows behind 122,880 positions, 2.2e14
 /// multiplications and additions. At the rates measured on an H200 that is 0.4 s; on a GB10, which
 /// shares the host's memory, 3 s if that comes as near to its peak, and a healthy one must not be
@@ -140,8 +140,8 @@ const WARPGROUP_BYTES: usize = match target::OPERANDS {
 const HELD_BYTES: usize = 2 * FEW_ROWS * HIDDEN;
 /// One kernel at a time has operands.
 const OPERAND_BYTES: usize = largest(&[HELD_BYTES, WARPGROUP_BYTES, route::OPERAND_BYTES]);
-/// What `gated_delta` prepares of a step's cells, or what weights lie in on their way to their
-/// place, bytes.
+/// Bytes that `gated_delta` prepares of a step's cells, or that weights lie in on their way to
+/// their place, bytes.
 const RECORDS: usize = most(delta::RECORDS, load::RECORDS_MIN);
 /// Numbers of blocks that have stored theirs, a tile of few rows having one of each KV head, or of
 /// those that have read.
@@ -162,7 +162,7 @@ const fn least(a: usize, b: usize) -> usize {
 /// GPU 0 with one stream, bound to the thread that opened it.
 pub struct Cuda {
     pub(crate) device: Gpu,
-    /// What could be taken when it was opened, bytes.
+    /// Bytes that could be taken when it was opened.
     room: Option<u64>,
     pub(crate) queue: Queue,
     /// Recorded steps: program, rows.
@@ -181,11 +181,12 @@ pub struct Cuda {
     /// the first one, have normed a row or ranked their logits, or of each span and key head, have
     /// read their channels; zeros between launches.
     arrived: DeviceBuf<u32>,
-    /// What `gated_delta` prepares of a step's cells; before the first step, rows to be repacked.
+    /// Records that `gated_delta` prepares of a step's cells; before the first step, rows to be
+    /// repacked.
     records: DeviceBuf<u8>,
     /// Rows of a step as tensor instructions read them.
     operands: DeviceBuf<u8>,
-    /// What rows of logits are ranked by: orders and sums of `PARTS`.
+    /// Ranking of rows of logits: orders and sums of `PARTS`.
     orders: DeviceBuf<u32>,
     sums: DeviceBuf<f32>,
 }
@@ -262,7 +263,8 @@ pub struct Matrix {
 /// A vector of weights in F32.
 pub struct Vector(pub(crate) DeviceBuf<f32>);
 
-/// What was read last, in page-locked memory: the device writes it at the full rate of the link.
+/// Rows that were read last, in page-locked memory: the device writes it at the full rate of the
+/// link.
 pub struct Host {
     memory: PinnedBuf<f32>,
     len: usize,
@@ -555,7 +557,7 @@ impl Drop for Cuda {
     }
 }
 
-/// What the engine is told of a failure at the boundary.
+/// Report of a failure at the boundary to the engine.
 pub(crate) fn refused(error: impl Into<ffi::Error>) -> DeviceError {
     let error = error.into();
     let text = error.to_string();

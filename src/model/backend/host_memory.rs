@@ -1,6 +1,6 @@
-//! What may be taken of the host's memory: what is free of it, within the limits of the house that
-//! the process runs in. Those are the memory of its control groups, versions 1 and 2, and the
-//! address space and data that it may have (`ulimit -v`, `-d`).
+//! Memory that may be taken of the host: its free part, within the limits of the house that the
+//! process runs in. Those are the memory of its control groups, versions 1 and 2, and the address
+//! space and data that it may have (`ulimit -v`, `-d`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const POOLS_BYTES: u64 = allocator::POOLS as u64 * allocator::POOL_BYTES;
 const NO_LIMIT: u64 = 1 << 62;
 const MEBIBYTE: u64 = 1024 * 1024;
 
-/// What may be taken, bytes, and what bounds it.
+/// Bytes that may be taken, and what bounds them.
 pub type Room = (u64, Bound);
 
 /// Where the system tells what is free, and in which control groups this process is.
@@ -36,7 +36,7 @@ pub struct Files {
 }
 
 impl Default for Files {
-    /// Those of Linux (proc(5)).
+    /// Files of Linux (proc(5)).
     fn default() -> Files {
         Files {
             meminfo: "/proc/meminfo".into(),
@@ -47,13 +47,13 @@ impl Default for Files {
 }
 
 impl Files {
-    /// What is free now beside a reserve of so many bytes.
+    /// Memory that is free now beside a reserve of so many bytes.
     fn free(&self, reserve: u64) -> Option<Room> {
         let available = available_bytes(&fs::read_to_string(&self.meminfo).ok()?)?;
         Some((available.saturating_sub(reserve), Bound::Free))
     }
 
-    /// What the control groups have left now.
+    /// Memory that the control groups have left now.
     fn group(&self) -> Option<Room> {
         let groups = fs::read_to_string(&self.groups).ok()?;
         let mounts = fs::read_to_string(&self.mounts).ok()?;
@@ -195,8 +195,8 @@ impl Version {
         lines.next()
     }
 
-    /// What the group at `level` has left of its limit; none if it has none. What caches of files
-    /// take is given up when it is wanted.
+    /// Rest of the limit of the group at `level`; none if it has none. What caches of files take is
+    /// given up when it is wanted.
     fn room(self, level: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Option<Room> {
         let [limit, usage, prefix] = match self {
             Version::One => ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_"],

@@ -8,8 +8,7 @@ pub mod cuda;
 mod host_memory;
 pub mod mapping;
 
-/// How the GPU's weights lie and come there, and what is told of failures, which is tested without
-/// one.
+/// Storage and loading of the GPU's weights, and reports of failures, which are tested without one.
 #[cfg(all(test, not(feature = "cuda"), has = "experts"))]
 #[path = "cuda"]
 #[allow(dead_code, reason = "the GPU's backend is not there to use all of it")]
@@ -31,10 +30,10 @@ mod device {
 
     pub use super::cpu::{READER, pack};
 
-    /// What runs the model.
+    /// Device that runs the model.
     pub type Backend = Cpu;
 
-    /// What may be taken of the device's memory, bytes, if the system tells it.
+    /// Bytes that may be taken of the device's memory, if the system tells it.
     pub fn room() -> Result<Option<u64>, DeviceError> {
         Ok(super::host_memory::room())
     }
@@ -76,7 +75,7 @@ mod device {
     pub use super::cuda::memory::room;
     pub use super::cuda::packed::{READER, pack};
 
-    /// What runs the model.
+    /// Device that runs the model.
     pub type Backend = Cuda;
 
     /// Threads that are left to the driver.

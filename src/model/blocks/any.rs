@@ -67,7 +67,7 @@ macro_rules! blocks {
                 })
             }
 
-            /// As `Block::run`.
+            /// [`Block::run`] of whichever block it is.
             pub fn run(
                 &mut self,
                 ops: &mut B,

@@ -26,7 +26,7 @@ pub struct Loader<'a, B: Device> {
 }
 
 impl<B: Device> Loader<'_, B> {
-    /// The same at another site.
+    /// The loader at another site.
     pub fn at(&mut self, site: Site) -> &mut Self {
         self.site = site;
         self

@@ -1,4 +1,4 @@
-//! How often the multi-token-prediction layer guesses the token that was served next.
+//! Share of served tokens that the multi-token-prediction layer guesses.
 
 use crate::target::PREFILL_TOKENS;
 use crate::{Runner, Runs};

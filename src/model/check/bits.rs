@@ -22,7 +22,7 @@ use step::ranking::{all_finite, argmax, most_likely};
 use super::session::window_ring;
 use crate::{Runner, Runs};
 
-/// How much is tried.
+/// Amount that is tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
     /// Largest batch; every smaller one is tried too.
@@ -42,7 +42,7 @@ impl Extent {
     }
 }
 
-/// What `selftest --bits` tries.
+/// Extent of `selftest --bits`.
 pub const WHOLE: Extent = Extent {
     sequences: MAX_SEQUENCES,
     steps: 4,
@@ -57,7 +57,7 @@ const PROMPT_MAX: usize = match 2 * CELL + 3 {
 /// Length of the prompt that is cut.
 const CUT_PROMPT_MAX: usize = 16 * CELL + CELL / 3;
 
-/// What a sequence gave: its greedy tokens, and a digest of the bits of the logits before each.
+/// Trace of a sequence: its greedy tokens, and a digest of the bits of the logits before each.
 type Trace = Vec<(TokenId, u64)>;
 
 /// A prompt at a place of its own.
@@ -108,7 +108,7 @@ pub struct Tried {
     pub rule: &'static str,
     /// Rows of logits that were compared.
     pub rows: usize,
-    /// Those of other bits.
+    /// Rows of other bits.
     pub different: usize,
 }
 
@@ -159,7 +159,7 @@ pub struct Rule {
     pub seed: u64,
 }
 
-/// How the steps behind the prompts are run.
+/// Way in which the steps behind the prompts are run.
 #[derive(Clone, Copy)]
 enum Way {
     Recorded,
@@ -516,8 +516,8 @@ fn prefill<B: Runs>(
     seen(runner, 0)
 }
 
-/// What `digest` is of a row of logits of the last step; if the device ranks rows, it has ranked
-/// this one as it is.
+/// Greedy token and digest of a row of logits of the last step; if the device ranks rows, it has
+/// ranked this one as it is.
 fn seen<B: Runs>(runner: &mut Runner<B>, row: usize) -> Result<(TokenId, u64), DeviceError> {
     let ranked: Option<Vec<_>> = runner.ranked(row).map(|ranked| ranked.top().collect());
     let logits = runner.logits(row)?;

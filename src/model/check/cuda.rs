@@ -20,7 +20,7 @@ use crate::weights::{Layout, MatrixSource, Stored, WeightsError};
 use ffi::DeviceBuf;
 use step::executor::DeviceError;
 
-/// What Gated DeltaNet's checks take of a model that has none.
+/// Stand-in for Gated DeltaNet in the checks of a model that has none.
 #[cfg(not(has = "delta"))]
 mod delta {
     use super::{Cuda, Tensor};
@@ -31,7 +31,7 @@ mod delta {
     }
 }
 
-/// What experts' checks take of a model that has none.
+/// Stand-in for experts in the checks of a model that has none.
 #[cfg(not(has = "experts"))]
 mod experts {
     use super::{Cuda, Report};
@@ -43,11 +43,11 @@ mod experts {
     }
 }
 
-/// How near the self-check before serving must come to golden log-probabilities, which are of F32
-/// arithmetic. Here operands of products are rounded to F16, a relative 2^-12 each, in every layer,
-/// and a router beside a near tie may choose another expert: a logit moves by some thousandths of
-/// the largest one then. Logits of tokens that are hardly ever taken are large sums with the other
-/// sign and move by more, which changes no distribution.
+/// Distance that the self-check before serving allows from golden log-probabilities, which are of
+/// F32 arithmetic. Here operands of products are rounded to F16, a relative 2^-12 each, in every
+/// layer, and a router beside a near tie may choose another expert: a logit moves by some
+/// thousandths of the largest one then. Logits of tokens that are hardly ever taken are large sums
+/// with the other sign and move by more, which changes no distribution.
 pub const GOLDEN_TOLERANCE: Tolerance = Tolerance {
     relative: 5e-3,
     floor: -7.0,

@@ -70,7 +70,7 @@ impl Golden {
         largest
     }
 
-    /// The same for the model, `count` tokens a step at most; the last step before a golden
+    /// Difference of the model, `count` tokens a step at most; the last step before a golden
     /// position takes fewer.
     fn difference_of_model(&self, runner: &mut Runner<Cpu>, count: usize) -> f32 {
         let mut sequence = alone(&self.tokens);
@@ -145,7 +145,7 @@ fn drafts_agree_with_the_reference() {
     println!("{}: drafts differ by {largest:.1e}", target::MODEL);
 }
 
-/// As transformers, which takes a stored head that differs from the embedding that it is tied to;
+/// A stored head that differs from the embedding that it is tied to is taken, as by transformers;
 /// one that does not differ is loaded by the tests above.
 #[test]
 fn a_stored_head_of_other_numbers_is_refused() {

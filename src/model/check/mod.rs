@@ -22,7 +22,7 @@ mod device {
     use super::parity::{Random, Report};
     use super::selfcheck::{TOLERANCE_F32, Tolerance};
 
-    /// How near the self-check before serving must come to golden log-probabilities.
+    /// Distance that the self-check before serving allows from golden log-probabilities.
     pub const GOLDEN_TOLERANCE: Tolerance = TOLERANCE_F32;
 
     /// Nothing: the CPU's ops are the reference.

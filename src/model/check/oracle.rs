@@ -49,7 +49,7 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// Of rows in the order of their positions.
+    /// Errors of rows in the order of their positions.
     fn of(rows: &[f64]) -> Errors {
         let mean = |rows: &[f64]| rows.iter().sum::<f64>() / rows.len() as f64;
         Errors {
@@ -86,11 +86,11 @@ impl fmt::Display for Errors {
     }
 }
 
-/// What was found of a layer.
+/// Errors of a layer.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerFinding {
     pub layer: usize,
-    /// Of what the mixer adds, of the router's logits, and of what the experts add.
+    /// Errors of what the mixer adds, of the router's logits, and of what the experts add.
     pub mixer: Errors,
     pub router: Errors,
     pub experts: Errors,
@@ -99,7 +99,7 @@ pub struct LayerFinding {
     pub ties: usize,
     /// Experts that some row visits.
     pub visited: usize,
-    /// Of the hidden states behind the layer, against the CPU's own chain.
+    /// Errors of the hidden states behind the layer, against the CPU's own chain.
     pub chain: Errors,
 }
 
@@ -136,13 +136,13 @@ impl fmt::Display for LayerFinding {
     }
 }
 
-/// What was found of all.
+/// Errors of all parts.
 #[derive(Clone, Copy, Debug)]
 pub struct OracleReport {
     pub tokens: usize,
     /// Tokens that the device took one by one.
     pub decoded: usize,
-    /// Of the embedding, and of the head's logits over the device's last hidden states.
+    /// Errors of the embedding, and of the head's logits over the device's last hidden states.
     pub embedding: Errors,
     pub head: Errors,
     pub layers_failed: usize,
@@ -233,7 +233,7 @@ fn decoded(tokens: &[TokenId]) -> usize {
     DECODED.min(tokens.len() / 2)
 }
 
-/// What the device computed.
+/// Results of the device.
 #[derive(Default)]
 struct Trace {
     /// Hidden states `[tokens, HIDDEN]` behind the embedding, then behind each mixer and its
@@ -280,7 +280,7 @@ impl Trace {
     }
 }
 
-/// What the device made of the longer text.
+/// Results of the device for the longer text.
 struct Far<'a> {
     tokens: &'a [TokenId],
     /// Hidden states in front of each layer's mixer and behind it, `[tokens, HIDDEN]`; none of a
@@ -534,7 +534,7 @@ impl Reference {
     }
 }
 
-/// What was found of a layer's routing.
+/// Findings about a layer's routing.
 #[derive(Default)]
 struct Routing {
     errors: Vec<f64>,
@@ -552,7 +552,7 @@ fn chosen(logits: &[f32]) -> Vec<usize> {
     chosen
 }
 
-/// What was found behind the last layer.
+/// Errors behind the last layer.
 #[derive(Default)]
 struct Ends {
     head: Errors,

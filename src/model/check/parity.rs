@@ -64,9 +64,9 @@ pub struct Line {
     pub op: &'static str,
     /// Shape, as `16 x 2048`.
     pub case: String,
-    /// What was compared with what.
+    /// Things that were compared.
     pub check: &'static str,
-    /// What was found, in words or as a figure with its limit.
+    /// Result in words, or as a figure with its limit.
     pub found: String,
     pub passed: bool,
 }
@@ -112,7 +112,7 @@ const GROUPS: &[Group] = &[
     #[cfg(has = "latent")]
     latent::GROUP,
 ];
-/// What a device does beside operations of the model: it makes panels of the checkpoint's rows.
+/// Work of a device beside operations of the model: it makes panels of the checkpoint's rows.
 const PACK: &str = "pack";
 
 /// Rows of the CPU's cases of formulas.
@@ -126,7 +126,7 @@ const RUNS: &str = "cuda runs";
 const ALONE: &str = "a sequence alone = in the batch";
 /// A sequence's results beside those of drafts that do not hold.
 const DRAFTED: &str = "with wrong drafts = without";
-/// What `attention` promises.
+/// Promise of `attention`.
 const APART: &str = "store_kv and attend = attention";
 
 /// Names of what can be compared, each once.
@@ -136,10 +136,10 @@ fn names() -> Vec<&'static str> {
     matrices::once(names.chain([PACK]))
 }
 
-/// What is compared, and on which inputs.
+/// Selection of comparisons, and of their inputs.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// Of the inputs; from the clock if there is none.
+    /// Seed of the inputs; from the clock if there is none.
     pub seed: Option<u64>,
     /// The one operation; all if there is none.
     pub op: Option<String>,
@@ -161,7 +161,7 @@ impl Choice {
     }
 }
 
-/// What a self-test found.
+/// Results of a self-test.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub seed: u64,
@@ -198,7 +198,7 @@ impl Report {
         ops.iter().any(|op| self.wants(op))
     }
 
-    /// How many comparisons there were, and how many failed.
+    /// Number of comparisons, and of those that failed.
     pub fn total(&self) -> String {
         let failed = self.lines.iter().filter(|line| !line.passed).count();
         let (count, seed) = (self.lines.len(), self.seed);
@@ -346,7 +346,7 @@ impl Random {
         self.scaled(count, |_| scale)
     }
 
-    /// The same, the scale being that of a number's place.
+    /// Numbers whose scale depends on their place.
     pub fn scaled(&mut self, count: usize, scale: impl Fn(usize) -> f32 + Sync) -> Vec<f32> {
         self.many(count, |at, bits| round_bf16(unit(bits) * scale(at)))
     }

@@ -26,7 +26,7 @@ pub(super) const FORMAT: u32 = 1;
 /// Least scale of a row of logits: golden log-probabilities have five decimals.
 const SCALE_LEAST: f32 = 1.0;
 
-/// How near a device must come to golden log-probabilities.
+/// Distance that a device may have from golden log-probabilities.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerance {
     /// Largest difference of a log-probability, relative to the scale of the row's logits.
@@ -49,12 +49,12 @@ pub(super) fn scale(logits: &[f32]) -> f32 {
     largest.fold(SCALE_LEAST, f32::max)
 }
 
-/// What a row of logits allows.
+/// Judgement of a row of logits.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowed {
     /// Largest difference of a log-probability.
     pub difference: f32,
-    /// Of the row's logits.
+    /// Scale of the row's logits.
     pub scale: f32,
 }
 
@@ -110,14 +110,14 @@ pub enum Mismatch {
     Device(#[from] DeviceError),
 }
 
-/// What a mismatch means.
+/// Meaning of a mismatch.
 const OTHER: &str = "the device or the weights compute something else than the model";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Golden {
     format: u32,
-    /// Of the implementation that wrote the file, for people.
+    /// Versions of the implementation that wrote the file, for people.
     #[serde(rename = "versions")]
     _versions: BTreeMap<String, String>,
     sequences: Vec<Sequence>,

@@ -48,7 +48,7 @@ const CUT: usize = match 3 * PAGE {
 /// Nats per token above which a text of this kind is noise to a model: noise has above ten, a
 /// language model below 3.5.
 const PLAUSIBLE_NATS: f64 = 5.0;
-/// How near a model whose figure is known must come to it, nats per token.
+/// Distance that a model whose figure is known may have from it, nats per token.
 const KNOWN_NATS_WITHIN: f64 = 0.02;
 /// Root of the mean square of what a token's log-probability may differ by between the prompt and
 /// token by token, nats: both round, a wrong kernel is off by far more.
@@ -61,7 +61,7 @@ pub fn draw_tokens(count: usize) -> Vec<TokenId> {
         .collect()
 }
 
-/// What the mean negative log-likelihood must be.
+/// Bound of the mean negative log-likelihood.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TextBound {
     /// An outside reference's figure over the same weights, nats per token.
@@ -285,11 +285,11 @@ pub(super) fn log_probability(logits: &[f32], token: TokenId) -> f64 {
     f64::from(logits[token as usize]) - max - weight_of(logits, max).ln()
 }
 
-/// What a sequence gave token by token.
+/// Trace of a sequence, token by token.
 struct Trace {
     /// Bits of the logits behind the prompt, and behind each token of the rest.
     digests: Vec<u64>,
-    /// Of the tokens behind scored positions of the rest.
+    /// Log-likelihoods of the tokens behind scored positions of the rest.
     log_likelihoods: Vec<f64>,
 }
 

@@ -139,7 +139,8 @@ pub fn norm_and_rank<B: Dense + ?Sized>(
     });
 }
 
-/// The same: `product(ops, x, ids, logits)` leaves logits of rows, of so many ids or more.
+/// Norm and ranking by another product: `product(ops, x, ids, logits)` leaves logits of rows, of so
+/// many ids or more.
 pub fn norm_and_rank_by<B: Dense + ?Sized>(
     ops: &mut B,
     residual: &B::Tensor,

@@ -87,7 +87,7 @@ pub trait Device {
     /// Whether rows of logits are ranked where they are, because to take them to the host costs
     /// more.
     const RANKS: bool;
-    /// How long a step or a `read` behind it may take.
+    /// Longest time of a step or a `read` behind it.
     const PATIENCE: Option<Patience>;
 
     /// Bytes that a matrix `[n, k]` stored as `format` takes once it is loaded, at most.
@@ -96,8 +96,8 @@ pub trait Device {
         Self: Sized;
     /// Bytes of all matrices loaded so far.
     fn matrix_bytes(&self) -> u64;
-    /// What may be taken of the device's memory in all, bytes, by what is known since it was
-    /// opened; none if the system does not tell.
+    /// Bytes that may be taken of the device's memory in all, by what is known since it was opened;
+    /// none if the system does not tell.
     fn room(&self) -> Option<u64>;
 
     /// Loads matrices with the same `K`, stacked along `N` in the order given.

@@ -52,7 +52,7 @@ impl HostMemory {
 /// Bound of the memory of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// What is free, less a reserve.
+    /// Free memory, less a reserve.
     Free,
     /// A control group with a limit of so many bytes.
     Group(PathBuf, u64),

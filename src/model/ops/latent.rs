@@ -1,4 +1,4 @@
-//! What makes queries of latents, and results of what is mixed of them.
+//! Queries of latents, and results of what is mixed of them.
 
 use super::{Attend, Batch, Dense};
 use crate::shapes;

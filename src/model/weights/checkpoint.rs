@@ -155,7 +155,7 @@ pub fn open_seeded(progress: Arc<Progress>) -> Checkpoint {
     open_seeded_layers(target::LAYERS, progress)
 }
 
-/// The same, cut behind the first `layers`.
+/// A seeded checkpoint, cut behind the first `layers`.
 pub fn open_seeded_layers(layers: usize, progress: Arc<Progress>) -> Checkpoint {
     let layout = Layout::cut(layers);
     let (mut seeded, mut tensors) = (Seeded::default(), BTreeMap::new());
@@ -346,7 +346,7 @@ impl Checkpoint {
         self.layout
     }
 
-    /// The same, to be loaded without the layer of multi-token prediction.
+    /// The checkpoint, to be loaded without the layer of multi-token prediction.
     pub fn without_prediction(mut self) -> Checkpoint {
         self.layout = self.layout.without_prediction();
         self.progress.expect(self.bytes());
@@ -613,7 +613,7 @@ impl MatrixSource<'_> {
         }
     }
 
-    /// As `read_rows`, into memory that has just the room of the `sections`.
+    /// `read_rows` into memory that has just the room of the `sections`.
     pub fn read_rows_to<Bytes: DerefMut<Target = [u8]>>(
         &self,
         rows: Range<usize>,

@@ -36,7 +36,7 @@ pub struct FileDigest {
     pub verdict: Verdict,
 }
 
-/// What came of the comparison.
+/// Outcome of the comparison.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     Agrees(Witness),
@@ -96,7 +96,7 @@ fn fixed() -> impl Iterator<Item = String> {
     of_text().chain(release).chain([MARK.to_string()])
 }
 
-/// What the directory says of the revision that it holds.
+/// Revisions that the directory says it holds.
 pub fn revisions_of(directory: &Path) -> Result<Vec<Revision>, WeightsError> {
     let folder = Folder::open(directory)?;
     Ok(revisions(&folder, &names(&folder)?))
@@ -124,7 +124,7 @@ pub fn of_directory(
     hash(jobs.collect::<Result<_, WeightsError>>()?, progress)
 }
 
-/// The same of the files inside the binary.
+/// Digests of the files inside the binary.
 pub fn of_embedded(progress: &Progress) -> Result<Vec<FileDigest>, WeightsError> {
     let jobs = target::EMBEDDED.iter().map(|&(name, content)| Job {
         source: Source::Embedded {

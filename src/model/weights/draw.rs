@@ -1,4 +1,4 @@
-//! What the tensors of a drawn checkpoint hold: seeded numbers of a trained model's magnitudes.
+//! Tensors of a drawn checkpoint: seeded numbers of a trained model's magnitudes.
 //!
 //! - Matrices have a standard deviation of `1 / sqrt(K)`, so that a row of unit variance keeps it,
 //!   but for those that add to the hidden state. The embedding has unit variance; each layer adds
@@ -110,7 +110,7 @@ impl Range {
         Range::around(factor * self.centre, factor * self.spread)
     }
 
-    /// Of numbers that others are multiplied with.
+    /// Range of numbers that others are multiplied with.
     fn factor(centre: f32) -> Range {
         Range::around(centre, FACTOR_SPREAD * centre)
     }
@@ -130,13 +130,13 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
         common: common.iter().map(|value| scale * value).collect(),
     };
     let embedding = |scale| rows(scale, Range::around(0.0, 3f32.sqrt()), vec![COMMON]);
-    // What is stored around zero is drawn around zero.
+    // Values that are stored around zero are drawn around zero.
     let stored = |centre: f32| match weight.kind() {
         Kind::Vector { plus_one: true } => Range::around(centre - 1.0, NORM_SPREAD),
         _ => Range::around(centre, NORM_SPREAD),
     };
     Some(match weight.role() {
-        // What serves as the head too has the magnitude of a head; norms undo that.
+        // An embedding that serves as the head too has the magnitude of a head; norms undo that.
         Role::Embedding if tied => embedding(head_scale()),
         Role::Embedding => embedding(1.0),
         Role::Head => Numbers::Bf16(Range::around(0.0, head_scale() * 3f32.sqrt())),
@@ -195,7 +195,7 @@ fn head_scale() -> f32 {
     logits / hidden.sqrt()
 }
 
-/// What a router's rows hold on the common channels: ranks are dealt anew in each layer.
+/// Values of a router's rows on the common channels: ranks are dealt anew in each layer.
 fn popularity(router: Weight) -> Vec<f32> {
     let place = match router.site() {
         Site::Layer(layer) => layer,

@@ -203,7 +203,7 @@ pub enum WeightsError {
 }
 
 impl WeightsError {
-    /// What the operating system says of a path. What stays as it is until a person changes it is
+    /// Error of the operating system about a path. What stays as it is until a person changes it is
     /// told apart from what a disk or a network may do at any time.
     pub(super) fn of_path(path: &Path, error: io::Error) -> WeightsError {
         let path = path.to_path_buf();
@@ -268,7 +268,7 @@ fn distrust(why: &Distrust, directory: &Path) -> String {
     }
 }
 
-/// How the files come onto this machine.
+/// Command that brings the files onto this machine.
 pub fn download() -> String {
     match (target::REPOSITORY, target::REVISION) {
         _ if !target::EMBEDDED.is_empty() => {

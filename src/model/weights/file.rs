@@ -32,14 +32,14 @@ const DIRECT_BYTES: usize = 2 << 20;
 
 pub struct WeightsFile {
     file: File,
-    /// The same file, past the page cache.
+    /// The file, past the page cache.
     direct: Result<File, &'static str>,
     /// Reads until the page cache is asked again, after it lacked something.
     asked_in: AtomicU32,
     stamp: Stamp,
 }
 
-/// What changes when a file is written to.
+/// Marks of a file that change when it is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     bytes: u64,

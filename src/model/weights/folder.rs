@@ -39,7 +39,7 @@ pub struct Folder {
 /// A regular file that was opened.
 pub(super) struct Opened {
     pub file: File,
-    /// The same file, read past the page cache; None where its file system has no such reads.
+    /// The file, read past the page cache; None where its file system has no such reads.
     pub direct: Option<File>,
     /// Name behind `blobs/` in the first link that has one: the content's digest in a hub cache.
     pub blob: Option<String>,

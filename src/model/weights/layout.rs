@@ -48,7 +48,7 @@ impl Layout {
         }
     }
 
-    /// The same without the layer of multi-token prediction: what is needed where nothing drafts.
+    /// The layout without the layer of multi-token prediction: what is needed where nothing drafts.
     pub fn without_prediction(self) -> Layout {
         Layout {
             predicts: false,

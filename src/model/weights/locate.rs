@@ -153,7 +153,7 @@ fn as_given(directory: &Path) -> Located {
     }
 }
 
-/// What to give in place of a whole cache.
+/// Advice for who gives a whole cache.
 fn of_cache(cache: &Path, models: &[String]) -> String {
     let repository = target::REPOSITORY.map(|name| name.replace('/', "--"));
     let folder = repository.map(|name| format!("{MODEL_FOLDER}{name}"));

@@ -1,4 +1,4 @@
-//! What people give in place of the directory that holds the weights.
+//! Mistakes of people about the directory that holds the weights.
 
 use std::os::unix::fs::symlink;
 
@@ -97,7 +97,7 @@ fn a_file_is_no_directory() {
     }
 }
 
-/// What is said when `missing` is not in a directory that holds `present`.
+/// Hint when `missing` is not in a directory that holds `present`.
 fn hint_of(present: &[&str], missing: &str) -> String {
     let scratch = Scratch::new();
     for name in present {

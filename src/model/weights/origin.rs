@@ -1,4 +1,5 @@
-//! What a download leaves beside the files: the revision that they are of, and their digests.
+//! Records that a download leaves beside the files: the revision that they are of, and their
+//! digests.
 //!
 //! - The hub's cache: `snapshots/<commit>/<file>` is a link into `blobs/`, whose name is the
 //!   SHA-256 of a large file and git's SHA-1 of a small one; `trees/<commit>.json` lists them too.
@@ -53,7 +54,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// As the hub writes one: its length says which it is.
+    /// Digest of an etag of the hub: its length says which it is.
     fn of_etag(etag: &str) -> Option<Expected> {
         match etag.len() {
             _ if !is_lower_hex(etag) => None,
@@ -118,7 +119,7 @@ pub(super) fn check_revision(folder: &Folder, names: &[String]) -> Result<(), We
     }
 }
 
-/// What a directory's own records say of the digests of its files.
+/// Digests that a directory's own records state of its files.
 pub(super) struct Records<'a> {
     folder: &'a Folder,
     tree: BTreeMap<String, TreeEntry>,

@@ -24,7 +24,7 @@ fn names() -> Vec<String> {
     vec![NAME.to_string()]
 }
 
-/// What the directory states of `NAME`.
+/// Digest that the directory states of `NAME`.
 fn best(folder: &Folder) -> Option<(Witness, Expected)> {
     let blob = folder.file(NAME).unwrap().blob;
     Records::of(folder, &names()).best(NAME, blob.as_deref())
@@ -36,7 +36,7 @@ fn the_name_of_the_first_blob_counts() {
     let snapshot = scratch.0.join("snapshots").join(COMMIT);
     fs::create_dir_all(&snapshot).unwrap();
     for digest in [sha256(), SHA1.to_string(), "etag".to_string()] {
-        // As in the store that all models share, where the last name is of another kind.
+        // A store that all models share has last names of another kind.
         let stored = scratch.0.join("store").join("f".repeat(64));
         put(stored, "x");
         let blobs = scratch.0.join("blobs");

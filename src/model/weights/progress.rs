@@ -1,10 +1,10 @@
-//! How far loading has come, for `/health` and the console, and how long each part of it took.
+//! Progress of loading, for `/health` and the console, and how long each part of it took.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-/// What the loader is doing.
+/// Stage of the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Reading headers, checking names, shapes and sizes.
@@ -47,7 +47,7 @@ impl Stage {
 /// Shared by the loader and whoever reports.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// What was entered so far, and when.
+    /// Stages that were entered so far, and when.
     stages: Mutex<Vec<(Stage, Instant)>>,
     bytes_total: AtomicU64,
     bytes_done: AtomicU64,

@@ -31,7 +31,7 @@ impl Source {
         Ok(Source::open_named(folder, name)?.0)
     }
 
-    /// As `open`; with it the name of the blob that the hub's cache has for the file, if it has.
+    /// `open`, with the name of the blob that the hub's cache has for the file, if it has.
     pub fn open_named(
         folder: &Folder,
         name: &str,

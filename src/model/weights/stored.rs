@@ -36,7 +36,7 @@ pub enum Bits<Bytes = Vec<u8>> {
     Fp8 { codes: Bytes, scales: Vec<f32> },
 }
 
-/// What an NVFP4 scale is combined with.
+/// Meaning of an NVFP4 scale's companion.
 #[derive(Clone, Copy, Debug)]
 pub enum Global {
     Divide(f32),

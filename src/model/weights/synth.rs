@@ -53,12 +53,12 @@ pub enum SynthError {
     Io { file: PathBuf, error: io::Error },
 }
 
-/// What was written.
+/// Summary of a written checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     pub tensors: usize,
     pub shards: usize,
-    /// Of the shards, headers included.
+    /// Bytes of the shards, headers included.
     pub bytes: u64,
 }
 
@@ -228,7 +228,7 @@ fn shard(path: PathBuf, mut tensors: Vec<Drawn>) -> Shard {
     }
 }
 
-/// As the release writes a canonical name.
+/// Name of a tensor in the release's files.
 fn stored_name(canonical: &str) -> String {
     match canonical.strip_prefix("model.") {
         Some(rest) => format!("{}{rest}", target::NAME_PREFIX),
@@ -285,7 +285,7 @@ fn put(config: &mut Value, pointer: &str, value: Value) {
     *place = value;
 }
 
-/// What says that the weights mean nothing.
+/// Mark that says that the weights mean nothing.
 fn mark(layers: usize) -> Value {
     json!({
         "drawn": "every weight is a random number: answers mean nothing",

@@ -5,7 +5,7 @@
 
 use super::expression;
 
-/// What ends a line, which `.` is not.
+/// Ends of a line, which `.` is not.
 const LINE_ENDS: &str = r"\n\r\u{2028}\u{2029}";
 /// Signs of sets, with the characters that they stand for, as ranges: these may stand in a class.
 const SETS: &[(char, &str)] = &[

@@ -28,8 +28,8 @@ fn check(expression: &RegexAst) -> Result<(), String> {
     built.map_err(|error| explained(&error.to_string()))
 }
 
-/// What is wrong, and where, in one line; None where `text` is no error of an expression. Such an
-/// error shows the expression, marks a part of it in the next line, and tells the reason at last.
+/// Fault and its place, in one line; None where `text` is no error of an expression. Such an error
+/// shows the expression, marks a part of it in the next line, and tells the reason at last.
 pub fn one_line(text: &str) -> Option<String> {
     let (_, shown) = text.split_once("regex parse error:\n")?;
     let reason = shown

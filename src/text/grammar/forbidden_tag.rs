@@ -49,7 +49,7 @@ impl ForbiddenTag {
 /// A reply in which the tag is forbidden.
 struct WithoutTag {
     forbidden: Arc<ForbiddenTag>,
-    /// What ends the reasoning that the reply is still in.
+    /// End of the reasoning that the reply is still in.
     reasoning_close: Option<&'static str>,
     /// Bytes at the end of the text with which the tag that is looked for begins.
     matched: usize,

@@ -14,7 +14,7 @@ const SILENT: &[&str] = &["float", "double", "decimal", "password"];
 /// ten that a double holds, and below 2^63.
 pub const FAR: i64 = 1_000_000_000_000_000_000;
 
-/// What a format allows.
+/// Texts that a format allows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Format {
     /// Texts that an expression matches whole.
@@ -24,7 +24,7 @@ pub enum Format {
     Anything,
 }
 
-/// What the format `name` allows; None where that is not enforced.
+/// Texts that the format `name` allows; None where that is not enforced.
 pub fn find(name: &str) -> Option<Format> {
     if SILENT.contains(&name) {
         return Some(Format::Anything);

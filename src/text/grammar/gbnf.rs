@@ -26,7 +26,7 @@ pub fn is_gbnf(text: &str) -> bool {
     text.contains("::=")
 }
 
-/// The same grammar in Lark.
+/// The grammar in Lark.
 ///
 /// # Errors
 /// Names the line and the construct that is not served.

@@ -205,7 +205,7 @@ fn failed(error: &dyn std::fmt::Display) -> String {
     )
 }
 
-/// What text does to a tag that is being looked for.
+/// Effect of text on a tag that is being looked for.
 pub(super) enum Follow {
     /// So many bytes of the tag end the text.
     Open(usize),

@@ -16,7 +16,7 @@ use super::{Compiled, Grammars};
 use crate::tools::harmony::reader::Begin;
 use crate::tools::harmony::{Mark, Marks, TO};
 
-/// What a grammar speaks of.
+/// Subject of a grammar.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Plan {
     /// The reply behind its reasoning; these tokens come before, as the header of an answer does,

@@ -1,4 +1,4 @@
-//! What the keywords of a schema say together, for all that writes grammars of schemas.
+//! Meaning of a schema's keywords together, for all that writes grammars of schemas.
 
 use std::collections::HashSet;
 
@@ -21,7 +21,7 @@ const SILENT: &[&str] = &[
     "discriminator",
     "id",
 ];
-/// What names of extensions begin with.
+/// Beginning of the names of extensions.
 const EXTENSION: &str = "x-";
 
 /// Alternatives of `oneOf` that are compared with all others.
@@ -128,7 +128,7 @@ pub fn whole(schema: &Value, keyword: &str) -> Result<Option<u64>, String> {
     }
 }
 
-/// What is wrong with a `type` that names no types.
+/// Fault of a `type` that names no types.
 pub fn unknown_type(names: &Value) -> Option<String> {
     let names = each(names);
     let known = |name: &Value| name.as_str().is_some_and(is_type);
@@ -139,8 +139,8 @@ pub fn unknown_type(names: &Value) -> Option<String> {
     }
 }
 
-/// What of an object's schema is not enforced beside its members: references that lead nowhere, and
-/// alternatives of which a value may fit two.
+/// Parts of an object's schema that are not enforced beside its members: references that lead
+/// nowhere, and alternatives of which a value may fit two.
 pub fn object_problem(schema: &Value, root: &Root<'_>) -> Option<String> {
     if let Some(reference) = schema.get("$ref")
         && reference
@@ -204,7 +204,7 @@ fn check_alone(schema: &Value, whole: &str) -> Result<(), String> {
     }
 }
 
-/// What a schema refers to in the end, or itself.
+/// Schema that a reference leads to in the end, or the schema itself.
 ///
 /// # Errors
 /// When it leads nowhere, or something is said beside the reference.

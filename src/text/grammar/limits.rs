@@ -1,4 +1,5 @@
-//! What a grammar may cost. Beyond these it is refused with the limit's name, before work is done.
+//! Limits of a grammar's cost. Beyond these it is refused with the limit's name, before work is
+//! done.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::{Grammar, GrammarError, reference_cost};
 use crate::past_unescaped;
 use step::DEEP_STACKS_BYTES;
 
-/// What compiling takes at most on one core of today; the other limits are set so that it holds.
+/// Longest time of compiling on one core of today; the other limits are set so that it holds.
 pub const COMPILE_TIME: Duration = Duration::from_millis(50);
 /// CPU time that a grammar's first mask, any later one, or one token may take; what takes twice as
 /// long has been ended before.
@@ -27,7 +28,7 @@ pub const SCHEMA_VALUES_MAX: usize = 20_000;
 pub const SCHEMA_DEPTH_MAX: usize = 64;
 /// Objects and lists inside each other in a schema, where references are followed.
 pub const LEVELS_MAX: usize = 400;
-/// The same of a schema and of all that it refers to, added up: the compiler's stack holds as many.
+/// Levels of a schema and of all that it refers to, added up: the compiler's stack holds as many.
 pub const LEVELS_TOGETHER_MAX: usize = 4_000;
 /// Alternatives of a schema that have to hold together with others, multiplied: each combination
 /// is looked at.
@@ -36,7 +37,7 @@ pub const COMBINATIONS_MAX: usize = 128;
 pub const ONE_OF_MAX: usize = 64;
 /// Grammars that are compiled at once.
 pub const COMPILERS: usize = 2;
-/// How much less urgent than the engine that is, in the system's steps, as the parsing of requests.
+/// Niceness of that thread against the engine, in the system's steps, as the parsing of requests.
 pub const COMPILE_NICE: i32 = 10;
 /// Bytes of the stack on which a grammar is compiled; what is not used takes no memory.
 pub const COMPILE_STACK_BYTES: usize = 128 * 1024 * 1024;
@@ -176,7 +177,7 @@ struct Repetitions {
     count: usize,
 }
 
-/// What stands between brackets so far.
+/// Contents of brackets so far.
 #[derive(Default)]
 struct Group {
     parts: usize,
@@ -214,7 +215,7 @@ impl Repetitions {
         }
     }
 
-    /// What follows is another alternative.
+    /// Begins another alternative.
     fn alternative(&mut self) {
         self.group.row = 0;
     }
@@ -243,7 +244,7 @@ impl Repetitions {
 fn bounds(text: &str) -> Option<(usize, usize)> {
     let (inside, _) = text.strip_prefix('{')?.split_once('}')?;
     let (least, most) = inside.split_once(',').unwrap_or((inside, inside));
-    // What is too large for a number is too large for a repetition.
+    // A number that is too large for its type is too large for a repetition.
     let number = |digits: &str| {
         let digits = digits.trim();
         let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -253,7 +254,7 @@ fn bounds(text: &str) -> Option<(usize, usize)> {
     Some((least, number(most).unwrap_or(least)))
 }
 
-/// What a regular expression repeats, by lower bounds.
+/// Repetitions of a regular expression, by lower bounds.
 fn repetitions(pattern: &str) -> Repetitions {
     let mut found = Repetitions::default();
     let mut rest = pattern;
@@ -314,7 +315,8 @@ fn opening(text: &str) -> usize {
     }
 }
 
-/// What the rules of a Lark grammar repeat, by upper bounds, and its expressions by lower ones.
+/// Repetitions of the rules of a Lark grammar, by upper bounds, and of its expressions by lower
+/// ones.
 fn lark_repetitions(text: &str) -> Repetitions {
     let mut found = Repetitions::default();
     let mut at = 0;
@@ -371,8 +373,7 @@ fn tilde(text: &str) -> usize {
     digits.map_or(1, |digits| digits.parse().unwrap_or(usize::MAX))
 }
 
-/// How deep brackets stand in each other; those in strings count as well, which is stricter than
-/// need be.
+/// Depth of brackets in each other; those in strings count as well, which is stricter than need be.
 fn depth_of_lark(text: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     for byte in text.bytes() {
@@ -428,7 +429,7 @@ fn common_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
-/// What a schema adds up to.
+/// Sums over a schema.
 #[derive(Debug, Default)]
 struct Size {
     values: usize,

@@ -56,7 +56,7 @@ use self::watch::Watch;
 /// more, a model that is not sure would never have to go on.
 const JSON_WHITESPACE: &str = r"[ \t]{1,40}|\r?\n[ \t]{0,40}";
 
-/// What a text must be.
+/// Form that a text must have.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Grammar {
     /// A JSON value that is valid under a schema (draft 2020-12 and those before it).
@@ -138,7 +138,7 @@ impl Grammar {
         Ok((TopLevelGrammar::from_lark(lark), self.warnings().to_vec()))
     }
 
-    /// What tells one grammar from another.
+    /// Identity of a grammar among others.
     fn key(&self) -> String {
         match self {
             Grammar::Json(json) => {
@@ -153,7 +153,7 @@ impl Grammar {
         }
     }
 
-    /// What the grammar leaves of what was asked for.
+    /// Parts of the request that the grammar leaves out.
     fn warnings(&self) -> &[String] {
         match self {
             Grammar::Calls { warnings, .. } => warnings,
@@ -174,7 +174,7 @@ pub struct Grammars {
     threads: Threads,
     /// The last ones, oldest first, by their domains and keys.
     cache: Mutex<VecDeque<(Key, Arc<Compiled>)>>,
-    /// What keeps replies from opening calls; made when the first one asks.
+    /// Grammar that keeps replies from opening calls; made when the first one asks.
     forbidden: OnceLock<Arc<ForbiddenTag>>,
 }
 
@@ -294,7 +294,7 @@ impl Compiler {
             refused => {
                 let looked = calls::looked_through(lark.clone(), warnings.clone(), schemas);
                 let looked = looked.map_err(GrammarError)?;
-                // What is wrong elsewhere is told as it was.
+                // Faults elsewhere are told as they were.
                 let mut compiled = self.compile_new(&looked).or(refused)?;
                 compiled.warnings = looked.warnings().to_vec();
                 Ok(compiled)
@@ -380,12 +380,12 @@ impl Threads {
 
 /// A grammar that replies can follow.
 pub struct Compiled {
-    /// As compiled; each reply works on a copy of its own, so that nothing of one reply, its
+    /// Parser as compiled; each reply works on a copy of its own, so that nothing of one reply, its
     /// lexer's states included, is seen by another.
     parser: TokenParser,
     vocabulary: Arc<Vocabulary>,
     watch: Arc<Watch>,
-    /// What is not enforced.
+    /// Parts that are not enforced.
     warnings: Vec<String>,
 }
 
@@ -396,7 +396,7 @@ impl fmt::Debug for Compiled {
 }
 
 impl Compiled {
-    /// What of a schema that is not strict is not enforced.
+    /// Parts of a schema that is not strict that are not enforced.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

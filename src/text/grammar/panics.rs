@@ -9,7 +9,7 @@ use std::panic;
 use std::sync::Once;
 
 thread_local! {
-    /// What this thread does is the library's work.
+    /// Whether this thread does the library's work.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -37,7 +37,7 @@ const ENFORCED: &[&str] = &[
     "type",
 ];
 
-/// Those that hold schemas, or have been dealt with by their values.
+/// Keywords that hold schemas, or have been dealt with by their values.
 const PARTS: &[&str] = &[
     "$ref",
     "allOf",
@@ -54,7 +54,7 @@ const PARTS: &[&str] = &[
 /// member would pass for another one.
 const ESCAPES_BY_NAME: &str = "nrbtf\\\"";
 
-/// What of a document is to be a grammar of JSON, and how.
+/// Part of a document that is to be a grammar of JSON, and how.
 pub struct Part<'r, 'v> {
     pub root: &'r Root<'v>,
     pub schema: &'v Value,
@@ -101,7 +101,7 @@ impl<'v> Part<'_, 'v> {
     }
 }
 
-/// What the compiler does not enforce of a schema that was written for it.
+/// Parts of a schema that was written for the compiler that it does not enforce.
 ///
 /// # Errors
 /// Why the compiler does not take it.
@@ -148,11 +148,12 @@ impl fmt::Display for Place<'_> {
 struct Writer<'r, 'v> {
     root: &'r Root<'v>,
     start: &'v Value,
-    /// What is referred to: by its place in memory its number, and in this order what it is.
+    /// Schemas that are referred to: by their places in memory their numbers, and in this order
+    /// what they are.
     numbers: HashMap<*const Value, usize>,
     targets: Vec<(&'v str, &'v Value)>,
     problems: Vec<String>,
-    /// What may still be written: each reference repeats what it leads to.
+    /// Values that may still be written: each reference repeats what it leads to.
     values: usize,
     bytes: usize,
     /// An object has members by name, and others.
@@ -385,7 +386,7 @@ fn not_enforced(pattern: &str, problem: &str) -> String {
     format!("the pattern {pattern:?} is not enforced: {problem}")
 }
 
-/// What is wrong with the value of a keyword that is enforced, as far as no other keyword matters.
+/// Fault of the value of a keyword that is enforced, as far as no other keyword matters.
 fn misfit(keyword: &str, value: &Value) -> Option<String> {
     let wanted = match keyword {
         "exclusiveMaximum" | "exclusiveMinimum" | "maximum" | "minimum"

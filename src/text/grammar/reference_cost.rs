@@ -1,4 +1,4 @@
-//! What a schema costs by what it refers to, where a short text may stand for much work.
+//! Cost of a schema by what it refers to, where a short text may stand for much work.
 
 use std::collections::{HashMap, HashSet};
 
@@ -57,7 +57,7 @@ fn children(value: &Value) -> impl Iterator<Item = (&str, &Value)> {
         .chain(items.map(|item| ("", item)))
 }
 
-/// What lies below a value.
+/// Values below a value, counted.
 #[derive(Clone, Copy)]
 struct Below {
     levels: usize,
@@ -94,7 +94,7 @@ impl<'v> ReferenceCost<'v> {
 
     fn read(&mut self, value: &'v Value, depth: usize) -> Result<Below, GrammarError> {
         let mut levels = 0;
-        // What has to hold together, and what lies in separate parts of the value.
+        // Factors that have to hold together, and those in separate parts of the value.
         let (mut factors, mut part) = (Vec::new(), 1);
         let target = value["$ref"].as_str();
         if let Some(target) = target.and_then(|name| self.root.target(name)) {

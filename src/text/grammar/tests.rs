@@ -85,7 +85,7 @@ fn random_reply(compiled: &Arc<Compiled>, close: &str, random: &mut Random) -> O
     None
 }
 
-/// What is missing of `close` behind a text.
+/// Rest of `close` behind a text.
 fn rest_of<'c>(close: &'c [u8], text: &[u8]) -> &'c [u8] {
     let begun = (1..close.len())
         .rev()
@@ -93,7 +93,7 @@ fn rest_of<'c>(close: &'c [u8], text: &[u8]) -> &'c [u8] {
     &close[begun.unwrap_or(0)..]
 }
 
-/// Those of `count` random replies that end; enough of them must.
+/// Replies that end, among `count` random ones; enough of them must.
 fn random_replies(compiled: &Arc<Compiled>, close: &str, count: usize, seed: u64) -> Vec<String> {
     let mut random = Random::new(seed);
     let replies: Vec<String> = (0..count)

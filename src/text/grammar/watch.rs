@@ -14,7 +14,7 @@ use llguidance::CancellationHandle;
 
 use super::limits::WORK_TIME;
 
-/// How often the thread looks while there is work.
+/// Time between two looks of the thread while there is work.
 const TICK: Duration = Duration::from_millis(5);
 
 thread_local! {

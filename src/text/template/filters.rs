@@ -8,7 +8,7 @@ use super::{Capped, RENDERED_BYTES_MAX, refused, too_large};
 
 /// `str` of Python; operands of `~` pass through it.
 pub(super) const STRING: &str = "string";
-/// What a loop runs over, with its length known. No template writes this name.
+/// Name of the sequence that a loop runs over, with its length known. No template writes this name.
 pub(super) const SIZED: &str = "sized__";
 /// The engine's own `format`. No template writes this name.
 const FORMAT: &str = "format__";

@@ -183,7 +183,7 @@ fn partition(text: &str, args: &[Value], at: Option<usize>, last: bool) -> Resul
     Ok(Value::from(Tuple::from(parts.map(Value::from))))
 }
 
-/// What `text` lacks of the width that is asked for.
+/// Characters that `text` lacks of the width that is asked for.
 fn missing(text: &str, width: i64) -> Result<usize, Error> {
     const WIDTH_MAX: i64 = 1 << 16;
     if width > WIDTH_MAX {

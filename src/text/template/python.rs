@@ -9,7 +9,7 @@ use regex::Regex;
 
 use super::digits::Digits;
 
-/// How deep values may be nested that are written; writing recurses.
+/// Deepest nesting of values that are written; writing recurses.
 pub(super) const NESTING_MAX: usize = 256;
 
 /// `str(value)`. A value that is not defined has no text.
@@ -19,7 +19,7 @@ pub(super) fn text(value: &Value) -> Result<String, fmt::Error> {
     Ok(out)
 }
 
-/// As [`text`], into a writer.
+/// [`text`] into a writer.
 ///
 /// # Errors
 /// When the writer fails, or the value is nested deeper than [`NESTING_MAX`].
@@ -143,7 +143,7 @@ fn is_printable(c: char) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Json {
     pub ensure_ascii: bool,
-    /// What a level is indented by; everything is one line where it is absent.
+    /// Indentation of a level; everything is one line where it is absent.
     pub indent: Option<String>,
     /// Between items, and between a key and its value; Python's own where absent.
     pub separators: Option<(String, String)>,
@@ -225,7 +225,7 @@ impl Json {
         Ok(write!(out, "\"{text}\"")?)
     }
 
-    /// What stands before an item.
+    /// Text before an item.
     fn before(&self, out: &mut dyn Write, first: bool, depth: usize) -> fmt::Result {
         let comma = match (&self.separators, &self.indent) {
             _ if first => "",

@@ -191,7 +191,7 @@ fn apply(text: &str, mut edits: Vec<Edit>, out: &mut String) {
     out.push_str(&text[copied..]);
 }
 
-/// What a `for` tag runs over.
+/// Sequence that a `for` tag runs over.
 fn size_loop(tokens: &[Token<'_>], edits: &mut Vec<Edit>) {
     let top = |word: &str, from: usize| {
         let found = tokens[from..]

@@ -20,7 +20,7 @@ fn rendered(source: &str, messages: Json) -> Result<String, TemplateError> {
     Template::compile(source, SpecialTokens::default())?.render(&conversation(messages))
 }
 
-/// What a template makes of one message of these fields.
+/// Rendering of one message of these fields.
 fn shown(source: &str, message: Json) -> String {
     let text = rendered(source, json!([message]));
     text.unwrap_or_else(|error| panic!("{source}: {error}"))
@@ -251,7 +251,7 @@ fn a_template_is_shown_as_it_was_written() {
     assert_eq!(loaded(source).unwrap().source(), source);
 }
 
-/// As [`rendered`], with little fuel; the bound itself takes seconds to reach.
+/// [`rendered`] with little fuel; the bound itself takes seconds to reach.
 fn rendered_with_little_fuel(source: &str) -> Result<String, TemplateError> {
     const LITTLE: u64 = 1_000_000;
     let mut template = Template::compile(source, SpecialTokens::default())?;

@@ -1,4 +1,4 @@
-//! What a template can do, found by rendering conversations when it is loaded.
+//! Abilities of a template, found by rendering conversations when it is loaded.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use super::{Conversation, Template, TemplateError};
 /// A text that no template holds, to see whether it comes through.
 const SAID: &str = "heliotrope marmalade";
 
-/// What conversations a template takes.
+/// Conversations that a template takes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Abilities {
     /// A system message may begin the conversation, and is shown.
@@ -95,7 +95,7 @@ pub(super) fn abilities(template: &mut Template) -> Result<Abilities, TemplateEr
     })
 }
 
-/// What the template makes of a call and its answer, with reasoning and without.
+/// Rendering of a call and its answer, with reasoning and without.
 pub(super) fn of_everything(template: &Template) -> String {
     let (messages, tools) = called(template.abilities.call_ids);
     let rendered = [true, false].map(|enable_thinking| {

@@ -48,7 +48,7 @@ enum Kind {
 pub struct Gemma {
     function: String,
     place: Place,
-    /// What the place is inside of, the innermost last.
+    /// Kinds that the place is inside of, the innermost last.
     inside: Vec<Kind>,
     /// Whether the innermost has an item already.
     has_items: bool,

@@ -34,7 +34,7 @@ pub trait Tags: Default + std::fmt::Debug + Send + 'static {
     const FUNCTION: (&'static str, &'static str, &'static str);
     /// Texts before the name of an argument, behind it, and behind its value.
     const ARGUMENT: (&'static str, &'static str, &'static str);
-    /// What opens a value behind all that.
+    /// Text that opens a value behind all that.
     const VALUE_OPEN: &'static str = "";
     /// Whether a value stands on lines of its own.
     const OWN_LINES: bool = false;
@@ -47,7 +47,7 @@ pub trait Tags: Default + std::fmt::Debug + Send + 'static {
     }
 }
 
-/// What stands where a tag with a name is expected.
+/// Text where a tag with a name is expected.
 #[derive(Debug, PartialEq)]
 pub enum Named<'t> {
     Found { name: &'t str, length: usize },
@@ -56,7 +56,7 @@ pub enum Named<'t> {
 }
 
 impl<'t> Named<'t> {
-    /// The same with what `more` finds behind it, which must be there.
+    /// The head with what `more` finds behind it, which must be there.
     pub(super) fn and(self, text: &str, more: impl FnOnce(&str) -> Head) -> Named<'t> {
         let Named::Found { name, length } = self else {
             return self;
@@ -112,7 +112,7 @@ pub(super) fn either(first: Head, second: impl FnOnce() -> Head) -> Head {
     }
 }
 
-/// What stands behind a closing tag.
+/// Text behind a closing tag.
 #[derive(Debug, PartialEq)]
 enum Behind {
     /// The call goes on, with another argument or function.
@@ -138,7 +138,7 @@ enum Tag {
     Other,
 }
 
-/// How the tags of one function are read.
+/// Reader of the tags of one function.
 struct Reader<'r, T> {
     tags: std::marker::PhantomData<T>,
     schemas: &'r ToolSchemas,
@@ -148,7 +148,7 @@ struct Reader<'r, T> {
 }
 
 impl<T: Tags> Reader<'_, T> {
-    /// What opens a function, or the call around it.
+    /// Text that opens a function, or the call around it.
     const OPENS: &'static str = match T::FUNCTION.0.is_empty() {
         true => T::CALL.0,
         false => T::FUNCTION.0,
@@ -201,7 +201,7 @@ impl<T: Tags> Reader<'_, T> {
                 name,
                 length: length + T::ARGUMENT.1.len(),
             },
-            // What closes a name may itself begin so.
+            // The closing text of a name may itself begin so.
             None if !odd || T::ARGUMENT.1.starts_with('<') => Named::Unfinished,
             _ => Named::Other,
         }
@@ -289,7 +289,7 @@ impl<T: Tags> Reader<'_, T> {
         }
     }
 
-    /// The same where the function's own end is missing.
+    /// `behind` where the function's own end is missing.
     fn behind_unended(&self, text: &str) -> Behind {
         let next = either(self.other_function(text), || self.other_call(text));
         match (self.call_end(text), next) {
@@ -382,7 +382,7 @@ impl<T: Tags> Reader<'_, T> {
             let unfinished = match (open.map(T::function), close.map(|rest| whole.behind(rest))) {
                 (Some(Named::Found { .. }), _) => return Last::Yes,
                 (_, Some(Behind::More | Behind::End(_))) => return Last::No(at),
-                // Of a reply that was cut short the value goes on to the last tag there is.
+                // A value of a reply that was cut short goes on to the last tag there is.
                 (_, Some(Behind::Unfinished)) if end.is_end() => return Last::No(at),
                 (Some(Named::Unfinished), _) | (_, Some(Behind::Unfinished)) => true,
                 (Some(Named::Other), _) | (_, Some(Behind::Other)) => false,
@@ -432,7 +432,7 @@ struct Argument {
     streaming: bool,
     /// The value so far, while it is not streamed.
     value: String,
-    /// What comes next begins a line of the value.
+    /// Whether the next text begins a line of the value.
     at_line: bool,
     /// The value has opened a function itself.
     opened: bool,
@@ -442,7 +442,7 @@ struct Argument {
     scan: Option<Scan>,
 }
 
-/// What is found in a value.
+/// Find in a value.
 #[derive(Debug, PartialEq)]
 enum Found {
     /// Its end, and the length of its closing tag.
@@ -494,7 +494,7 @@ impl<T: Tags> Syntax for Markup<T> {
     }
 }
 
-/// What reads the tags of `function`.
+/// Reader of the tags of `function`.
 fn reader<'s, T>(function: &'s str, sink: &Sink<'s>) -> Reader<'s, T> {
     Reader {
         tags: std::marker::PhantomData,

@@ -18,7 +18,7 @@ const SCHEMAS_MAX: usize = 256;
 const PATTERNS_MAX: usize = 16;
 const PATTERN_BYTES_MAX: usize = 64 * 1024;
 
-/// What one schema of an object says of its members, by `M`: the schema of each, or its types.
+/// Members of an object by one of its schemas, by `M`: the schema of each, or its types.
 #[derive(Clone, Debug)]
 pub struct Layer<M> {
     /// The schema itself.
@@ -57,7 +57,7 @@ impl<M> Default for Members<M> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member<M> {
     pub name: String,
-    /// What all layers say of it.
+    /// Statements of all layers about it.
     pub said: Vec<M>,
     pub required: bool,
     /// A layer has no place for it.
@@ -76,7 +76,7 @@ impl<'v> Members<&'v Value> {
         reader.read(schema, 0)
     }
 
-    /// The same, of the types of all schemas.
+    /// The members by the types of all schemas.
     pub fn typed(&self, root: &Root<'v>) -> Members<Types> {
         let mut known = HashMap::new();
         let mut typed = |layer: &Arc<Layer<&'v Value>>| {
@@ -269,7 +269,7 @@ impl<'v> Layer<&'v Value> {
 }
 
 impl<M: Clone> Layer<M> {
-    /// What the layer says of a member.
+    /// Statement of the layer about a member.
     fn said(&self, name: &str) -> Vec<M> {
         let named = self.places.get(name).map(|at| self.named[*at].1.clone());
         let patterns = self.patterns.iter();

@@ -50,16 +50,16 @@ const BLANK_BYTES_MAX: usize = 8;
 /// A form in which models write tool calls, and the reader of one call after the other. What ends a
 /// call, or its opening, leaves the reader ready for the next.
 pub trait Syntax: Default + std::fmt::Debug + Send + 'static {
-    /// What a call begins with.
+    /// Beginning of a call.
     const OPEN: &'static str;
-    /// What a call begins with where that was forgotten, and [`Syntax::open`] looks at; empty where
+    /// Beginning of a call whose `OPEN` was forgotten, which [`Syntax::open`] looks at; empty where
     /// no call can be told from text then.
     const BARE: &'static str = "";
     /// Opening of a call where a grammar keeps it to its form.
     const FORMAL: &'static str = Self::OPEN;
     /// Text that a reply without calls must not hold; empty where it may hold anything.
     const FORBIDDEN: &'static str = Self::OPEN;
-    /// What a call ends with.
+    /// End of a call.
     const END: &'static str;
     /// Tokens that calls are made of, where a tokenizer has them as control tokens.
     const MARKS: &'static [&'static str];
@@ -151,7 +151,7 @@ impl End {
     }
 }
 
-/// What stands behind an opening tag.
+/// Text behind an opening tag.
 #[derive(Debug, PartialEq)]
 pub enum Opening {
     /// A call, which is announced; so many bytes are read.
@@ -164,7 +164,7 @@ pub enum Opening {
     Other,
 }
 
-/// What a step found in the held text.
+/// Find of a step in the held text.
 #[derive(Debug, PartialEq)]
 pub enum Step {
     /// Look again, something was consumed.
@@ -294,14 +294,14 @@ impl ToolParser {
         }
     }
 
-    /// The same, of functions alone that there are: calls of others are text.
+    /// The parser of calls of known functions alone: calls of others are text.
     pub fn of_known(mut self) -> ToolParser {
         self.known = true;
         self
     }
 
-    /// The same; where slips are not `forgiven`, as where a grammar keeps calls to their form, only
-    /// what has that form is a call.
+    /// The parser with its leniency; where slips are not `forgiven`, as where a grammar keeps calls
+    /// to their form, only what has that form is a call.
     pub fn forgiving(mut self, forgiven: bool) -> ToolParser {
         self.slips = forgiven;
         self
@@ -523,7 +523,7 @@ fn escaped(text: &str) -> String {
     json
 }
 
-/// What a text begins with, where something is expected.
+/// Beginning of a text, where something is expected.
 #[derive(Debug, PartialEq)]
 enum Head {
     /// It is there; so many bytes are read.

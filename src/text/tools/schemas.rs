@@ -1,4 +1,4 @@
-//! What the tools of a request say of the types of their arguments.
+//! Types of arguments by the tools of a request.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ pub const SCHEMA_DEPTH_MAX: usize = 8;
 /// References that are followed one behind the other.
 pub const REFERENCES_MAX: usize = 8;
 
-/// What the tools of a request say about the types of arguments.
+/// Types of arguments by the tools of a request.
 #[derive(Debug, Default)]
 pub struct ToolSchemas {
     functions: HashMap<String, Function>,
@@ -81,7 +81,7 @@ impl Types {
     const ARRAY: Types = Types(1 << 5);
     const OBJECT: Types = Types(1 << 6);
     const NUMBER: Types = Types::FRACTION.or(Types::INTEGER);
-    /// What is read as text and as nothing else.
+    /// Values that are read as text and as nothing else.
     pub const TEXT: Types = Types::STRING;
     /// Lists and objects.
     pub const CONTAINERS: Types = Types::ARRAY.or(Types::OBJECT);
@@ -280,8 +280,8 @@ fn is_whole(number: &Number) -> bool {
 #[derive(Debug)]
 pub struct Root<'v> {
     value: &'v Value,
-    /// What is known of schemas by their places in memory: many may refer to the same ones, and
-    /// those to each other.
+    /// Types of schemas by their places in memory: many may refer to the same ones, and those to
+    /// each other.
     types: RefCell<HashMap<*const Value, Option<Types>>>,
 }
 
@@ -297,7 +297,7 @@ impl<'v> Root<'v> {
         self.value
     }
 
-    /// What a reference leads to; None where that is not in the document.
+    /// Value that a reference leads to; None where that is not in the document.
     pub fn target(&self, reference: &str) -> Option<&'v Value> {
         self.value.pointer(&decoded(reference.strip_prefix('#')?)?)
     }
@@ -328,7 +328,7 @@ impl<'v> Root<'v> {
         if let Some(known) = self.types.borrow().get(&place) {
             return *known;
         }
-        // What comes back to itself says nothing more there.
+        // A reference that comes back to itself says nothing more there.
         self.types.borrow_mut().insert(place, None);
         let types = self.read(schema, depth);
         self.types.borrow_mut().insert(place, types);

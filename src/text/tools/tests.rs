@@ -1,4 +1,5 @@
-//! What holds for every syntax. Each test is a function of the syntax and is run for all of them.
+//! Promises that hold for every syntax. Each test is a function of the syntax and is run for all of
+//! them.
 
 use serde_json::{Map, Value, json};
 
@@ -12,13 +13,13 @@ use super::qwen3_coder::Qwen3Coder;
 use super::*;
 use crate::testing::{Random, assert_linear, rechunk_text};
 
-/// How a model writes a call, by the template that it has learnt from.
+/// Written form of a call, by the template that the model has learnt from.
 pub trait Written: Syntax {
     const NAME: &'static str;
     const FORMAT: ToolFormat;
-    /// What the texts of hostile replies are made of.
+    /// Parts that the texts of hostile replies are made of.
     const PARTS: &'static [&'static str];
-    /// What ends a text in a call.
+    /// End of a text in a call.
     const CLOSE: &'static str;
 
     fn write(name: &str, arguments: &Map<String, Value>) -> String;
@@ -509,7 +510,7 @@ fn a_cut_leaves_no_opening_behind() {
                 deltas
             });
             match told_ended.first() {
-                // What the model ends behind an argument is complete.
+                // The model's end behind an argument completes it.
                 Some(Delta::ToolCall { .. }) => {
                     let [cut, ended] = [&told_cut, &told_ended].map(|told| json_of(told));
                     let missing = ended.strip_prefix(&cut).unwrap();

@@ -70,7 +70,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The same, where a value must stand at one of them.
+    /// A value that must stand at one of some pointers, in the words of `read`.
     pub fn required<T>(
         &mut self,
         pointers: &[&str],
@@ -100,7 +100,7 @@ impl<'a> Words<'a> {
         self.count_at(&[pointer], most)
     }
 
-    /// The same, at the first of some pointers that states one.
+    /// A count at the first of some pointers that states one.
     pub fn count_at(&mut self, pointers: &[&str], most: u64) -> Read<u64> {
         self.between(pointers, 1..=most)
     }

@@ -427,7 +427,7 @@ pub(super) fn gemma4_experts(target: &Target, place: &Place) -> Vec<Row> {
     rows
 }
 
-/// The same under the names of Mixtral.
+/// Rows of experts under the names of Mixtral.
 pub(super) fn mixtral_experts(target: &Target, place: &Place) -> Vec<Row> {
     named_experts(target, place, "block_sparse_moe", ["w1", "w3", "w2"])
 }

@@ -27,7 +27,7 @@ pub struct Hardware {
     pub backend: Backend,
     /// Rust triple of the host; absent when any host will do.
     pub host: Option<String>,
-    /// What is left to others of the host's memory, bytes, where the model lies in it: on a CPU, or
+    /// Bytes left to other users of the host's memory, where the model lies in it: on a CPU, or
     /// where a GPU shares it.
     pub host_reserve_bytes: Option<u64>,
     /// Longest time between two tokens of a reply that prompts beside it are cut to, milliseconds.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::table::Format;
 
-/// What rows are rounded to before they are multiplied by weights.
+/// Rounding of rows before they are multiplied by weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rows {
@@ -23,7 +23,7 @@ impl Rows {
     }
 }
 
-/// How keys and values are stored.
+/// Storage of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KvFormat {
@@ -35,7 +35,7 @@ pub enum KvFormat {
     Fp8,
 }
 
-/// What one binary fixes beside the facts of its hardware and its model.
+/// Choices of one binary beside the facts of its hardware and its model.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Leaf {
@@ -64,11 +64,11 @@ pub struct Leaf {
     pub op: BTreeMap<String, Op>,
 }
 
-/// How weights are made from a published checkpoint.
+/// Derivation of weights from a published checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Derive {
-    /// What is done to every tensor.
+    /// Change that is made to every tensor.
     pub transformation: Transformation,
     /// Quantisation whose checkpoint is read; a key of the model's `[checkpoint]`.
     pub from: String,
@@ -147,7 +147,7 @@ impl From<Patterns> for OneOrMore {
 pub struct Numbers {
     /// Keys and values.
     pub kv: KvFormat,
-    /// What experts of NVFP4 multiply their weights by.
+    /// Operands that experts of NVFP4 multiply their weights by.
     #[serde(default, skip_serializing_if = "Rows::are_exact")]
     pub experts_rows: Rows,
     /// Hidden and inner widths become multiples of this by channels of zeros, where kernels take no

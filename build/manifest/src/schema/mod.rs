@@ -1,5 +1,5 @@
-//! What a manifest may say. An unknown key is an error; a missing key is an error unless its type
-//! is an `Option` or its documentation says otherwise.
+//! Schema of manifests. An unknown key is an error; a missing key is an error unless its type is an
+//! `Option` or its documentation says otherwise.
 //!
 //! `targets/README.md` lists every field; a test compares it with these files.
 

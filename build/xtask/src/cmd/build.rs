@@ -73,7 +73,7 @@ pub fn build(site: &Site, target: Option<&str>, explain: bool) -> Result<PathBuf
     Ok(built.binary)
 }
 
-/// What [`make`] made.
+/// Result of [`make`].
 pub struct Built {
     /// Path of the published binary.
     pub binary: PathBuf,

@@ -93,7 +93,7 @@ pub fn checks(site: &Site, target: &Target) -> Result<(PathBuf, Vec<Finding>), F
     Ok((path, findings))
 }
 
-/// What multiplies rows of NVFP4.
+/// Kernels that multiply rows of NVFP4.
 fn fp4(cuobjdump: &Path, path: &Path) -> Result<String, String> {
     match cuda::block_scaled_fp4(cuobjdump, path)? {
         0 => Err("none, though the manifest rounds rows for them".to_string()),

@@ -12,8 +12,7 @@ use crate::graph::digest::Digests;
 use crate::plan::files;
 use crate::site::{DEFAULT_TARGET, Failure, Site};
 
-/// What the binary's crate and its black-box tests are compiled from, and the files that its tests
-/// read.
+/// Sources of the binary's crate and of its black-box tests, and the files that its tests read.
 pub const PRODUCT: &[&str] = &[
     "Cargo.toml",
     "Cargo.lock",

@@ -18,7 +18,7 @@ use crate::site::{DEFAULT_TARGET, Failure, Site};
 use crate::toolchain::on_path;
 use crate::workflow::FOLDER;
 
-/// How a step ended.
+/// End of a step.
 pub enum Outcome {
     Passed,
     /// It passed before, and nothing that it reads has changed.
@@ -152,8 +152,8 @@ const EVALUATION: &str = "scripts/tiny_eval.py";
 /// Questions of that form.
 const EVALUATION_QUESTIONS: &str = "60";
 
-/// What it leaves: the replies that were served to questions that `tiny` was not trained on, as
-/// token ids.
+/// File that the step leaves: replies that were served to questions that `tiny` was not trained on,
+/// as token ids.
 const SERVED: &str = "served.jsonl";
 /// Percent of first drafts that must equal the served token in them.
 const ACCEPTANCE_LEAST: f64 = 70.0;

@@ -101,7 +101,7 @@ pub enum Optimised {
     Yes = 1,
 }
 
-/// What steps work with.
+/// Everything that steps work with.
 pub struct Suite<'a> {
     pub site: &'a Site,
 }
@@ -250,7 +250,7 @@ fn outcomes<T: Send>(steps: &[Step], run: impl Fn(&Step) -> T + Sync) -> Vec<(&S
     })
 }
 
-/// What a thread found. Its panic is ours.
+/// Result of a thread. Its panic is ours.
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     let found = thread.join();
     found.unwrap_or_else(|panic| std::panic::resume_unwind(panic))

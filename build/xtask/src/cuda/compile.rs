@@ -18,7 +18,7 @@ pub const UNIT: &str = "unit.cu";
 /// Folder in which the executor puts links to an action's tools.
 const TOOLS: &str = ".tools";
 
-/// What decides the command and what is done with its output: this file, and the version of `cc`.
+/// Sources that decide the command and treat its output: this file, and the version of `cc`.
 pub const CODE: Code = Code::Sources(&[
     include_str!("compile.rs"),
     include_str!("../../../../Cargo.lock"),
@@ -149,7 +149,7 @@ fn environment_of<'a>(tools: &'a Path, scratch: &'a Path) -> [(&'static str, &'a
     [("PATH", tools), ("TMPDIR", scratch)]
 }
 
-/// What ptxas says about one kernel.
+/// Report of ptxas about one kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     /// Mangled name.

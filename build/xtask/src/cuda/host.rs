@@ -13,7 +13,7 @@ pub const AARCH64: &str = "aarch64-unknown-linux-gnu";
 /// Where Debian's own rustc lies, beside one that rustup manages.
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 
-/// What compiles and links host code of one target.
+/// Tools that compile and link host code of one target.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// Rust triple of the target.

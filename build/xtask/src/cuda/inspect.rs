@@ -1,4 +1,4 @@
-//! What device code a file holds, told by the pinned cuobjdump.
+//! Device code inside a file, told by the pinned cuobjdump.
 
 use std::path::Path;
 use std::process::Command;

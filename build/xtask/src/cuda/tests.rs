@@ -322,7 +322,7 @@ fn a_wheel_that_is_not_given_names_the_pin_and_the_fix() {
     );
 }
 
-/// What ptxas prints for one kernel.
+/// Output of ptxas for one kernel.
 const PTXAS: &str = "\
 ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function '_Z1kv' for 'sm_90a'

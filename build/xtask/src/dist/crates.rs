@@ -203,7 +203,7 @@ fn known(package: &Value, checksums: &BTreeMap<(String, String), String>) -> Cra
         licence: text("license").unwrap_or_else(|| "see its files".to_string()),
         repository: text("repository"),
         needs: Vec::new(),
-        // Those of the workspace are under the licence at its root.
+        // Crates of the workspace are under the licence at its root.
         texts: match sha256 {
             Some(_) => folder.map(licences).unwrap_or_default(),
             None => Vec::new(),

@@ -1,5 +1,5 @@
-//! What is published of a target: the stripped binary, archives of it, and what says and proves
-//! where it comes from.
+//! Publication of a target: the stripped binary, archives of it, and files that say and prove where
+//! it comes from.
 //!
 //! ```text
 //! binary ─ strip ─┬─ contents ─┬─ data.tar ─ xz ──────┬─ assemble ─ .deb, SHA256SUMS ─ signature

@@ -1,4 +1,4 @@
-//! What an action is: declared inputs, outputs, tools, arguments and environment.
+//! Actions: declared inputs, outputs, tools, arguments and environment.
 //!
 //! An action sees what it declares and nothing else. It runs in a clean folder that holds its
 //! inputs, with exactly the declared environment and a `PATH` of exactly the declared tools; what
@@ -56,8 +56,8 @@ pub struct Tool {
     pub name: String,
     /// Absolute path on this host; not part of the key.
     pub path: PathBuf,
-    /// What the key covers in its place: the version text that the program prints, or the digest of
-    /// its file.
+    /// Stand-in for the program in the key: the version text that it prints, or the digest of its
+    /// file.
     pub identity: String,
 }
 
@@ -100,7 +100,7 @@ pub struct Variable {
 /// A built-in action is a plain function: it cannot capture anything that the key does not cover.
 pub type Function = fn(&Sandbox<'_>) -> Result<(), String>;
 
-/// What identifies the code of a built-in action in its key.
+/// Identity of a built-in action's code in its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// The running executable: any change of xtask runs the action again. Right for cheap actions.
@@ -113,7 +113,7 @@ pub enum Code {
     Sources(&'static [&'static str]),
 }
 
-/// What the action does.
+/// Work of the action.
 #[derive(Clone, Debug)]
 pub enum Work {
     /// Starts `argv[0]`: the name of a declared tool, or the path of an input.

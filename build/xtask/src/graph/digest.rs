@@ -166,7 +166,7 @@ pub fn key(action: &Action, inputs: &[String], executable: &Digest) -> Digest {
     Digest(hashed.0.finalize().into())
 }
 
-/// What that key covers, as text.
+/// Text that a key is the digest of.
 pub fn explanation(action: &Action, inputs: &[String], executable: &Digest) -> String {
     let mut written = Written::default();
     walk(action, inputs, executable, &mut written);

@@ -1,4 +1,4 @@
-//! What can go wrong between a plan and its outputs.
+//! Failures between a plan and its outputs.
 
 use std::path::{Path, PathBuf};
 

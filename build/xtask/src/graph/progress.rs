@@ -1,4 +1,4 @@
-//! What a person sees while a graph runs: one status line on a terminal, plain lines elsewhere.
+//! Progress of a graph for a person: one status line on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;

@@ -23,10 +23,10 @@ const TOOLS_FOLDER: &str = ".tools";
 /// Bytes of a failed action's output that are shown; the whole is in `.atlas/log`.
 const SHOWN_BYTES: u64 = 16 << 10;
 
-/// How often the status line is drawn again.
+/// Time between two drawings of the status line.
 const REDRAW: Duration = Duration::from_millis(200);
 
-/// What a built-in action sees: its folder and its named arguments.
+/// View of a built-in action: its folder and its named arguments.
 pub struct Sandbox<'a> {
     /// Absolute path of the folder that holds the inputs and receives the outputs.
     pub work: &'a Path,
@@ -51,7 +51,7 @@ impl Sandbox<'_> {
     }
 }
 
-/// How a graph is run.
+/// Options of a run.
 pub struct Options {
     /// Absolute path of the workspace.
     pub root: PathBuf,
@@ -62,7 +62,7 @@ pub struct Options {
     pub progress: Progress,
 }
 
-/// What a run did.
+/// Summary of a run.
 #[derive(Debug, Default)]
 pub struct Summary {
     /// Labels of the actions that ran, in the order in which they ended.

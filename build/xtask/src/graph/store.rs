@@ -30,13 +30,13 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// What a key covers of an input with this content.
+    /// Part of a key that stands for an input with this content.
     pub fn content(&self) -> String {
         content(self.form, self.executable, &self.digest)
     }
 }
 
-/// What a key covers of an input.
+/// Part of a key that stands for an input.
 pub fn content(form: Form, executable: bool, digest: &Digest) -> String {
     match (form, executable) {
         (Form::File, false) => format!("{digest}"),

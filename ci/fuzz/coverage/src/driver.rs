@@ -73,7 +73,7 @@ fn begin() {
     }
     let words = root.join("corpus").join(format!("{NAME}.dict"));
     fs::write(&words, dictionary()).expect("a file for the words");
-    // Of two options of one name the last counts.
+    // The later of two options of one name counts.
     let why = Command::new(env::current_exe().expect("its own path"))
         .arg(corpus)
         .arg(root.join("../seeds").join(NAME))

@@ -60,7 +60,7 @@ impl Secret {
     }
 }
 
-/// What binds a piece to its place in its entry.
+/// Binding of a piece to its place in its entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Bond {
     salt: [u8; SALT_BYTES],
@@ -106,7 +106,7 @@ pub struct Header {
     /// Block that it ends with, and the state behind it if it has one.
     pub end: Name,
     pub state: Option<Kind>,
-    /// Of pages, then of the state.
+    /// Tags of pages, then of the state.
     pub tags: Vec<Tag>,
 }
 
@@ -177,7 +177,7 @@ impl Header {
         fits.then(|| Header::length(pages, pages + usize::from(kind > 0)))
     }
 
-    /// What `encode` made, of as many bytes as `measure` tells.
+    /// Header that `encode` made, of as many bytes as `measure` tells.
     pub fn decode(bytes: &[u8]) -> Option<Header> {
         let mut fields = Fields(bytes);
         fields.take::<40>()?;

@@ -1,4 +1,4 @@
-//! What entries there are: which has which block, and which goes when there is to be room.
+//! Index of entries: which has which block, and which goes when there is to be room.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;

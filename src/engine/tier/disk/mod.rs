@@ -40,7 +40,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Prompts in a row that were sooner computed than read.
 const SLOW_MAX: usize = 3;
 
-/// What a disk is opened as: where entries lie, and what their bits depend on.
+/// Settings that a disk is opened with: where entries lie, and what their bits depend on.
 pub struct Opened {
     pub storage: Arc<dyn Storage>,
     pub identity: Identity,
@@ -81,7 +81,7 @@ impl Options {
 
 /// Why a piece is not there.
 enum Fault {
-    /// Of the entry alone.
+    /// The piece belongs to the entry alone.
     Entry,
     Disk(io::Error),
 }
@@ -117,7 +117,7 @@ enum Done {
 /// Bytes of a piece, and their checksum.
 pub type Read = (Vec<u8>, Sum);
 
-/// What came of a piece.
+/// Result of a piece's transfer.
 pub enum Event {
     /// A piece of a ticket, or that it is not to be had.
     Read {
@@ -482,7 +482,7 @@ impl Disk {
         self.index.add(draft.entry, draft.header, draft.bond);
         self.index.note_written(bytes);
         self.traffic.written_bytes += bytes;
-        // What it goes on from does not go before it.
+        // The entry that it goes on from does not go before it.
         let found = self.index.find(&draft.names);
         self.index.note_use(&found);
     }

@@ -14,7 +14,7 @@ use crate::sim::Dice;
 use crate::tier::Tier;
 use step::transfer::Piece;
 
-/// What is wrong with it.
+/// Faults that the disk has.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     pub read: Option<io::ErrorKind>,
@@ -40,7 +40,7 @@ impl Fake {
         self.0.lock().expect("no test has failed")
     }
 
-    /// Of a binary whose identity is of such bytes.
+    /// Options of a binary whose identity is of such bytes.
     pub fn options(&self, identity: u8, bytes: u64) -> Options {
         let storage = Arc::new(self.clone());
         let identity = [identity; 32];

@@ -81,7 +81,7 @@ fn write(disk: &mut Disk, domain: u128, number: usize) -> bool {
     true
 }
 
-/// What is found of a beginning; an `Err` if it was not all there.
+/// Result of reading a beginning; an `Err` if it was not all there.
 fn read(disk: &mut Disk, domain: u128, number: usize) -> Option<Result<Vec<Vec<u8>>, ()>> {
     let secret = Secret::of(domain);
     let found = disk.find(&secret.names(&tokens(number)), 0)?;

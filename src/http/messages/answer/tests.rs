@@ -84,7 +84,7 @@ fn streamed(show_thinking: bool, finish: Finish) -> Vec<Value> {
     events(out)
 }
 
-/// What a client makes of the events.
+/// Message that a client makes of the events.
 fn assembled(events: &[Value]) -> Value {
     let mut message = events[0]["message"].clone();
     let mut inputs = vec![String::new(); events.len()];

@@ -23,7 +23,7 @@ const HEAD_LANES_MAX: usize = 32;
 
 const _: () = assert!(PAGE.is_multiple_of(LANES));
 
-/// How values of a shape lie.
+/// Layout of a shape's values.
 trait Lay: shapes::Attention {
     /// Groups of dimensions of a value; the last may be partly used.
     const HEAD_LANES: usize = Self::VALUE_DIM.div_ceil(LANES);

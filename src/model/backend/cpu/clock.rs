@@ -8,9 +8,9 @@ use super::{Cpu, split};
 use crate::backend::clock::{Clock, Timed};
 use step::executor::DeviceError;
 
-/// What a thread sums up at once, words.
+/// Words that a thread sums up at once.
 const BLOCK: usize = 1 << 12;
-/// What reads go round: more than caches hold, in blocks: 256 MiB.
+/// Blocks that reads go round: more than caches hold: 256 MiB.
 const BLOCKS: usize = (256 << 20) / (BLOCK * size_of::<u64>());
 
 pub struct HostClock {

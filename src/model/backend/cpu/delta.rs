@@ -22,7 +22,7 @@ const TAIL_MAX: usize = CONV_MAX - 1;
 /// Added to the squared length of queries and keys.
 const UNIT_EPS: f32 = 1e-6;
 
-/// How states of a shape lie.
+/// Layout of a shape's states.
 trait Lay: shapes::Delta {
     /// Inputs of the convolution that a sequence carries over to the next step.
     const TAIL: usize = Self::CONV - 1;

@@ -48,7 +48,7 @@ impl<E: shapes::Experts> Experts<E> {
 
 /// Experts `[rows][PER_TOKEN]`, most likely first, and weights `[rows][TURNS]`.
 pub struct Routing<E> {
-    /// Of the row that is chosen for.
+    /// Probabilities of the row that is chosen for.
     probabilities: Vec<f32>,
     /// Probabilities as they are compared: corrected, and without those chosen.
     choices: Vec<f32>,
@@ -202,7 +202,7 @@ pub struct Scratch {
     shared: SharedExpert,
 }
 
-/// What the shared expert makes of each row.
+/// Results of the shared expert for each row.
 #[derive(Default)]
 struct SharedExpert {
     /// `[row][HIDDEN]`.

@@ -283,7 +283,7 @@ pub fn linear(pool: &mut Pool, x: &[f32], w: &Matrix, out: &mut [f32]) {
     linear_of_first(pool, x, w, w.n, out);
 }
 
-/// The same of the first `n` rows of `w`.
+/// Product with the first `n` rows of `w`.
 pub fn linear_of_first(pool: &mut Pool, x: &[f32], w: &Matrix, n: usize, out: &mut [f32]) {
     let rows = x.len() / w.k;
     assert!(out.len() == rows * n && n <= w.n);

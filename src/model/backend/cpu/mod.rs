@@ -63,9 +63,9 @@ pub struct Cpu {
     ropes: Ropes,
     experts: experts::Scratch,
     delta: delta::Scratch,
-    /// Of `linear_add`.
+    /// Sums of `linear_add`.
     sums: Tensor,
-    /// Of all matrices loaded.
+    /// Bytes of all matrices loaded.
     matrix_bytes: u64,
     /// The file of weights that are read where it is mapped.
     mapping: Option<Arc<Mapping>>,

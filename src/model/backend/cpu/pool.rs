@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// How long an idle thread watches for work before it sleeps; longer than the pauses within a
+/// Time for which an idle thread watches for work before it sleeps; longer than the pauses within a
 /// step, shorter than what a waiting client could notice.
 const SPIN: Duration = Duration::from_micros(60);
 /// Looks at the job counter between two looks at the clock.

@@ -3,7 +3,7 @@
 use super::NEEDED;
 use crate::target;
 
-/// Of the GPU's SMs those that this binary runs on, if not on all.
+/// SMs of the GPU that this binary runs on, if not all.
 pub fn partition() -> Option<String> {
     let sms = target::PARTITION?;
     Some(match ffi::probe() {
@@ -12,7 +12,7 @@ pub fn partition() -> Option<String> {
     })
 }
 
-/// What `doctor` says about the GPU.
+/// Description of the GPU for `doctor`.
 ///
 /// # Errors
 /// Why it cannot be used, and what to do about it.

@@ -6,7 +6,7 @@ use super::{Cuda, count, memory, refused};
 use crate::backend::clock::{Clock, Timed};
 use step::executor::DeviceError;
 
-/// What `atlas_read_bytes` counts, bytes.
+/// Bytes of a line that `atlas_read_bytes` counts.
 const LINE: usize = 1024;
 /// Lines that reads go round: several times the largest second-level cache.
 const LINES: usize = (256 << 20) / LINE;

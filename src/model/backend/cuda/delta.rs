@@ -15,15 +15,15 @@ use crate::target::{HIDDEN, Recurrent};
 pub const WIDEST: usize = Recurrent::VALUES;
 /// Elements of its widest row.
 pub const WIDEST_ROW: usize = Recurrent::QKV;
-/// What is prepared of a cell, bytes: for a key head its keys and queries, for a value head the
-/// 16 x 16 tiles of two lower triangles, all F16, and three F32 a row; with Mamba-2 of one
-/// triangle, and four.
+/// Bytes that are prepared of a cell: for a key head its keys and queries, for a value head the 16
+/// x 16 tiles of two lower triangles, all F16, and three F32 a row; with Mamba-2 of one triangle,
+/// and four.
 const CELL_RECORD: usize = Recurrent::KEY_HEADS * 2 * CELL * Recurrent::KEY_DIM * 2
     + Recurrent::VALUE_HEADS
         * (TRIANGLES * CELL_TRIANGLE * 16 * 16 * 2 + (5 - TRIANGLES) * CELL * 4);
 const TRIANGLES: usize = if Recurrent::MAMBA { 1 } else { 2 };
 const CELL_TRIANGLE: usize = (CELL / 16) * (CELL / 16 + 1) / 2;
-/// What is prepared of a step's cells, bytes.
+/// Bytes that are prepared of a step's cells.
 pub const RECORDS: usize = cells_of(ROWS_MAX) * CELL_RECORD;
 
 /// Numbers of blocks that have read the channels of a key head, of each of its spans.

@@ -1,4 +1,4 @@
-//! What has failed since somebody asked.
+//! Failures since somebody asked.
 //!
 //! A launch that is refused leaves a device that works. A wait that fails does not: the device ran
 //! into an error, which every later call repeats or hides behind one of its own.

@@ -1,4 +1,4 @@
-//! What the GPU's backend takes beside weights, caches and activations.
+//! Memory that the GPU's backend takes beside weights, caches and activations.
 
 use super::steps::Steps;
 use super::{ARRIVED, Cuda, OPERAND_BYTES, PARTS, RECORDS, attend, load, route};
@@ -7,8 +7,8 @@ use crate::ops::{Footprint, HostMemory};
 use crate::target;
 
 impl Footprint for Cuda {
-    /// As much of the host's memory as the target states; a little of a GPU's own, because only its
-    /// driver knows what it will want.
+    /// The target's reserve of the host's memory; a little of a GPU's own, because only its driver
+    /// knows what it will want.
     const RESERVE_BYTES: u64 = match target::HOST_RESERVE {
         Some(bytes) => bytes,
         None => 256 << 20,

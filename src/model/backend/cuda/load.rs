@@ -22,7 +22,7 @@ const CODE_BYTES: usize = 1 << 20;
 const WANTED_BYTES: usize = CODE_BYTES + CODE_BYTES / 8 + 4096;
 /// The fewest rows of the widest matrix, in BF16.
 const FEWEST_BYTES: usize = JOB_ROWS * most(WIDEST, route::LONGEST) * 2;
-/// What loading needs of the records at least: two slots.
+/// Bytes of the records that loading needs at least: two slots.
 pub const RECORDS_MIN: usize = 2 * most(FEWEST_BYTES, WANTED_BYTES);
 /// Bytes of a slot, for which there is room in what is lent on the device.
 const SLOT_BYTES: usize = most(FEWEST_BYTES, least(WANTED_BYTES, RECORDS));
@@ -51,7 +51,7 @@ struct Slot {
     copied: Event,
 }
 
-/// What loads: kept from call to call, until all weights are there.
+/// Loader of weights: kept from call to call, until all are there.
 pub struct Loader {
     copies: Stream,
     slots: Vec<Slot>,
@@ -109,7 +109,7 @@ impl Loader {
             job.read(&mut slot.1[..job.bytes()])
         };
         let (copies, packed) = (&self.copies, &self.packed);
-        // What the stream still does may use the records.
+        // The stream's unfinished work may use the records.
         for event in packed {
             event.record(stream).map_err(failed)?;
         }

@@ -9,7 +9,7 @@ use crate::ops::Footprint;
 use crate::target;
 use step::executor::DeviceError;
 
-/// What may be taken of the memory that this binary's GPU uses, bytes, if the system tells it.
+/// Bytes that may be taken of the memory that this binary's GPU uses, if the system tells it.
 ///
 /// # Errors
 /// Why the GPU cannot be used, and what to do about it.
@@ -21,10 +21,10 @@ pub fn room() -> Result<Option<u64>, DeviceError> {
     room_of(&device)
 }
 
-/// The same of a GPU that was opened just now, which counts as not yet taken.
+/// [`room`] of a GPU that was opened just now, which counts as not yet taken.
 pub fn room_of(device: &Device) -> Result<Option<u64>, DeviceError> {
     if target::HOST_RESERVE.is_some() {
-        // As it was before the GPU was opened.
+        // The host's memory is as it was before the GPU was opened.
         return Ok(host_memory::room());
     }
     let free = device.free_bytes().map_err(refused)?;

@@ -6,7 +6,7 @@ use crate::weights::{Bits, Stored};
 
 /// Bytes of a row that lie side by side.
 const RUN_BYTES: usize = 64;
-/// What decoding a weight leaves out of its value: its scale has it.
+/// Factor that decoding a weight leaves out of its value: its scale has it.
 const NVFP4_FACTOR: f32 = 128.0;
 const FP8_FACTOR: f32 = 256.0;
 const MXFP4_FACTOR: f32 = 16384.0;

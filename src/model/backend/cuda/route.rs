@@ -25,7 +25,8 @@ const PLACES: usize =
 /// Activations of those rows' experts on their way from block to block of one launch, then what
 /// rows have chosen.
 const RELAY: usize = (MOE_ROWS + 1) * Moe::TURNS * Moe::INTERMEDIATE;
-/// What `relay` holds between launches: as an F32 a number that no arithmetic gives, and no choice.
+/// Byte that `relay` holds between launches: as an F32 a number that no arithmetic gives, and no
+/// choice.
 const NOT_YET: u8 = 0xff;
 /// Bytes of the plan of `experts`: tiles of 16 bytes, two places; the numbers of tiles, of places
 /// and of tiles that are taken.

@@ -98,7 +98,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// Of steps of at most `rows` rows.
+    /// Layout of steps of at most `rows` rows.
     const fn of(rows: usize) -> Layout {
         let tokens = Section::after(Section { start: 0, len: 0 }, rows);
         let positions = Section::after(tokens, rows);
@@ -252,7 +252,7 @@ pub struct Step {
     device: DeviceBuf<u32>,
     host: PinnedBuf<u32>,
     layout: &'static Layout,
-    /// Of its batch, if there was one.
+    /// Shape of its batch, if there was one.
     shape: Option<Shape>,
     /// Whether nothing is launched any more, on whatever lists.
     lost: bool,
@@ -489,7 +489,7 @@ impl Step {
         self.host[self.layout.in_cells.start..][row] != 0
     }
 
-    /// The same of each row.
+    /// Whether each row is in a cell.
     pub fn in_cells(&self) -> *const u32 {
         self.at(self.layout.in_cells)
     }

@@ -1,4 +1,4 @@
-//! How weights lie on the device, as `cuda/tile/panels.cuh` and `cuda/tile/fp4.cuh` say it.
+//! Storage of weights on the device, as `cuda/tile/panels.cuh` and `cuda/tile/fp4.cuh` say it.
 
 use crate::ROWS_NVFP4;
 use crate::target::{BIASED, Format};
@@ -15,11 +15,11 @@ pub const BLOCK_ROWS: usize = 128;
 /// Columns that share an NVFP4 scale.
 pub const GROUP_COLUMNS: usize = 16;
 
-/// How weights lie on the device; the numbers are those of `format` in `ffi/ops.toml`.
+/// Storage of weights on the device; the numbers are those of `format` in `ffi/ops.toml`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Storage {
-    /// What the checkpoint has in BF16.
+    /// Weights that the checkpoint has in BF16.
     F16 = 0,
     Nvfp4 = 1,
     Fp8Block128 = 2,
@@ -50,7 +50,7 @@ impl Storage {
         }
     }
 
-    /// How experts lie whose weights are otherwise stored so.
+    /// Storage of experts whose weights are otherwise stored so.
     pub const fn of_experts(self) -> Storage {
         match self {
             Storage::Nvfp4 if ROWS_NVFP4 => Storage::BlockScaled,
@@ -123,7 +123,7 @@ impl Storage {
     }
 }
 
-/// How the rows of several matrices make one.
+/// Order in which the rows of several matrices make one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// One matrix below the other.

@@ -1,4 +1,4 @@
-//! What the device makes of the checkpoint's rows, against what the host does: bit by bit.
+//! Panels that the device makes of the checkpoint's rows, against those of the host: bit by bit.
 
 use std::sync::Arc;
 

@@ -51,7 +51,7 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     cases
 }
 
-/// What attention of one shape needs beside what any case does.
+/// Needs of a case of attention of one shape beside those of any case.
 pub trait ProbeAttention<A: shapes::Attention>: Probe + Attend<A> {
     /// All keys and values of a cache, in the order that the backend keeps them in.
     fn kept(&mut self, cache: &Self::KvCache) -> Result<Vec<f32>, DeviceError>;
@@ -63,7 +63,7 @@ impl<A: shapes::Attention> ProbeAttention<A> for Cpu {
     }
 }
 
-/// How a case has rows attend.
+/// Way in which a case has rows attend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
     /// `store_kv`, then `attend`.

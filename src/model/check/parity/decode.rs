@@ -48,12 +48,12 @@ struct Sequence {
 struct Decoding<A> {
     norms: Norms<Vec<f32>>,
     sequences: Vec<Sequence>,
-    /// Of the cache.
+    /// Pages of the cache.
     pages: usize,
     shape: PhantomData<A>,
 }
 
-/// What a case leaves: results of each sequence, `[STEPS][MIXED]`, and the cache.
+/// Results of a case: of each sequence, `[STEPS][MIXED]`, and the cache.
 struct Decoded {
     results: Vec<Vec<f32>>,
     cache: Vec<f32>,

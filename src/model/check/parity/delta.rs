@@ -69,7 +69,7 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     cases
 }
 
-/// What Gated DeltaNet of one shape needs beside what any case does.
+/// Needs of a case of Gated DeltaNet of one shape beside those of any case.
 pub trait ProbeDelta<D: shapes::Delta>: Probe + Delta<D> {
     /// `gated_linear_add`, rounded as `norm_linear_rounded` is.
     fn gated_linear_add_rounded(
@@ -257,7 +257,7 @@ impl<D: shapes::Delta> SequenceOp for ConvSilu<D> {
 
     fn limit(&self, has_cells: bool) -> f64 {
         match has_cells {
-            // What cells take is stored as F16.
+            // Inputs of cells are stored as F16.
             true => F16_OPERANDS / 2.0,
             false => F32_CHAIN,
         }

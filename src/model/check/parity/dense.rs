@@ -86,7 +86,7 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     cases
 }
 
-/// What a prediction makes of an embedding and a hidden state, if the model has one.
+/// Shapes by which a prediction joins an embedding and a hidden state, if the model has one.
 fn fusion() -> Vec<Shape> {
     blocks(&[Role::Fusion]).concat()
 }
@@ -416,7 +416,7 @@ impl RowOp for TopK {
         rows <= MAX_SEQUENCES
     }
 
-    /// Of whole numbers so many are equal that ranking them has a way of its own.
+    /// Whole numbers are equal so often that ranking them has a way of its own.
     fn alter(&self, inputs: &mut [Vec<f32>]) {
         for logits in inputs[0].chunks_exact_mut(VOCAB).skip(1).step_by(3) {
             logits.iter_mut().for_each(|logit| *logit = logit.round());

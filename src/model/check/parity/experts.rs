@@ -57,7 +57,7 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     cases
 }
 
-/// What experts of one shape need beside what any case does.
+/// Needs of a case of experts of one shape beside those of any case.
 pub trait ProbeExperts<E: shapes::Experts>: Probe + Route<E> {
     /// Gate if there is one, up and down of each expert, the shared one last.
     fn experts_of(&mut self, stored: &[Vec<Stored>]) -> Result<Self::Experts, DeviceError>;
@@ -125,9 +125,9 @@ impl<E: shapes::Experts> RowOp for Experts<E> {
         vec![E::LOGITS, HIDDEN, HIDDEN]
     }
 
-    /// What gate and up give is rounded on its way to `down`, whose sums cancel in part: the error
-    /// stays, the norm shrinks. An element of E2M1 beside the middle of two may be rounded to the
-    /// other one.
+    /// Results of gate and up are rounded on their way to `down`, whose sums cancel in part: the
+    /// error stays, the norm shrinks. An element of E2M1 beside the middle of two may be rounded to
+    /// the other one.
     fn limit(&self) -> f64 {
         match E::ROWS_NVFP4 {
             true => 2.0 * BF16_STORED,

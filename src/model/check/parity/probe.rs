@@ -1,4 +1,4 @@
-//! What backends give to cases, beside operations.
+//! Access of cases to backends, beside operations.
 
 use crate::backend::cpu::{self, Cpu};
 use crate::ops::{Batch, Dense, Device, Ends, Hidden, cap};
@@ -99,7 +99,7 @@ impl Probe for Cpu {
     }
 }
 
-/// The same rows rounded to F16.
+/// Rows rounded to F16.
 pub(super) fn rounded(cpu: &mut Cpu, x: &cpu::Tensor) -> Result<cpu::Tensor, DeviceError> {
     let values = cpu.seen(x)?;
     let width = values.len() / x.rows;

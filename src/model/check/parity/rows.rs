@@ -98,7 +98,7 @@ pub trait RowOp {
     /// Changes drawn inputs, which are those of `widths`.
     fn alter(&self, _inputs: &mut [Vec<f32>]) {}
 
-    /// What is compared of the tensors that an operation left: parts that have a norm each.
+    /// Parts of the tensors that an operation left, each compared by a norm of its own.
     fn parts(&self, left: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
         left
     }
@@ -142,7 +142,7 @@ impl<'a> Rowwise<'a> {
         let widths = op.widths();
         let mut inputs: Vec<_> = widths.iter().map(&mut input).collect();
         op.alter(&mut inputs);
-        // As many sequences as there may be, each from its own position on.
+        // All sequences that there may be, each from its own position on.
         let length = rows.div_ceil(MAX_SEQUENCES);
         let place = |row: usize| {
             let start = row / length * 97 % (MAX_CONTEXT - length);

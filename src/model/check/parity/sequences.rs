@@ -175,7 +175,7 @@ impl<'a> Sequences<'a> {
         self.op.limit(parts.any(|part| part.1 > ONE_BY_ONE))
     }
 
-    /// The same sequences in other steps.
+    /// The sequences in other steps.
     pub fn in_steps(&self, steps: Steps) -> Sequences<'a> {
         Sequences {
             op: self.op,
@@ -185,7 +185,7 @@ impl<'a> Sequences<'a> {
         }
     }
 
-    /// The same, few rows of the first sequence of each step having drafts behind them, which do
+    /// The sequences with few rows of the first of each step having drafts behind them, which do
     /// not hold.
     pub fn with_drafts(&self) -> Sequences<'a> {
         Sequences {
@@ -217,7 +217,7 @@ impl<'a> Sequences<'a> {
         self.run(self.op, cpu)
     }
 
-    /// Those on the device.
+    /// Results of the device.
     pub fn on_device(&self, device: &mut Backend) -> Result<Vec<Vec<f32>>, DeviceError> {
         self.run(self.op, device)
     }

@@ -2,7 +2,7 @@ use super::*;
 use step::executor::{PageId, Rows};
 
 const VOCAB: usize = 97;
-/// What a fluent model of these tests prefers the right token by.
+/// Logit by which a fluent model of these tests prefers the right token.
 const CONFIDENCE: f32 = 6.0;
 
 /// A way to be wrong.

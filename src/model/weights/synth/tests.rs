@@ -1,4 +1,4 @@
-//! What is written against the loader, and the model that it makes.
+//! Written checkpoints against the loader, and the model that it makes.
 
 use std::sync::Arc;
 
@@ -174,8 +174,8 @@ fn the_next_token_is_as_uncertain_as_text() {
     assert!(mean > least && mean < 4.0, "{mean}");
 }
 
-/// How often each expert of the first layer is taken by hidden states that differ in all but the
-/// common channels.
+/// Frequency with which each expert of the first layer is taken by hidden states that differ in all
+/// but the common channels.
 #[cfg(has = "experts")]
 #[test]
 fn experts_are_taken_by_their_popularity_and_by_the_token() {

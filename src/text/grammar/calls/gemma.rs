@@ -83,7 +83,7 @@ fn any_value(lark: &mut Lark) {
 
 /// Why a value is not written.
 enum Stop {
-    /// What its own schema says cannot be enforced.
+    /// Reason by which its own schema cannot be enforced.
     Here(String),
     /// Nothing more can be written.
     All(Fatal),

@@ -70,7 +70,7 @@ fn one_of_lists(lists: &[String]) -> String {
     }
 }
 
-/// What stands between the name of an argument and its value.
+/// Text between the name of an argument and its value.
 fn value_open<T: Tags>() -> String {
     let line_break = match T::OWN_LINES || !T::VALUE_OPEN.is_empty() {
         true => "\n",
@@ -79,7 +79,7 @@ fn value_open<T: Tags>() -> String {
     format!("{}{line_break}{}", T::ARGUMENT.1, T::VALUE_OPEN)
 }
 
-/// What stands behind a value; its line break belongs to the text's rule.
+/// Text behind a value; its line break belongs to the text's rule.
 fn value_close<T: Tags>() -> String {
     let line_break = if T::OWN_LINES { "\n" } else { "" };
     format!("{line_break}{}", T::ARGUMENT.2)
@@ -147,7 +147,7 @@ fn write_argument<'v, T: Tags>(
     Ok(())
 }
 
-/// How the argument is written where it may be text.
+/// Rule of an argument where it may be text.
 fn text_part<'v, T: Tags>(
     lark: &mut Lark,
     place: &str,

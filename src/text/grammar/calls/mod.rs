@@ -24,7 +24,7 @@ use super::{Grammar, keywords, limits};
 /// Which calls a reply is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
-    /// What follows one opening tag, up to the closing one.
+    /// Text behind one opening tag, up to the closing one.
     BehindTag,
     /// One call and nothing else.
     One,
@@ -43,7 +43,7 @@ pub struct Refused {
 /// Blanks that may stand between an opening tag and a call, as an expression.
 const BLANK: &str = r"[ \t\r\n]{0,8}";
 
-/// How a call is written in a syntax.
+/// Grammar of calls in a syntax.
 pub trait CallGrammar: Syntax {
     /// Between two calls.
     const BETWEEN: &'static str = "";
@@ -269,7 +269,7 @@ pub struct Function<'v> {
     name: &'v str,
     /// The parameters, which references are resolved in.
     root: Root<'v>,
-    /// What the parameters say of the arguments, and how these are read.
+    /// Types of the arguments by the parameters, and how these are read.
     members: Members<&'v Value>,
     types: Members<Types>,
     /// Nothing is known of the arguments.
@@ -286,7 +286,7 @@ struct Argument<'v> {
     required: bool,
 }
 
-/// What is known of a value.
+/// Facts known of a value.
 enum Described<'v> {
     By(&'v Value),
     /// Several schemas hold together; of these types it is in any case.
@@ -306,7 +306,7 @@ const OBJECT_KEYWORDS: &[&str] = &[
     "required",
 ];
 
-/// How a value of JSON is written.
+/// Written form of a value of JSON.
 #[derive(Clone, Copy)]
 struct Form<'f> {
     whitespace: bool,
@@ -484,9 +484,9 @@ pub struct CallSchema {
     /// Where it stands in the request.
     place: String,
     strict: bool,
-    /// As it was written for the compiler.
+    /// Schema as it was written for the compiler.
     json: Value,
-    /// What takes its place where the compiler refuses it.
+    /// Schema in its place where the compiler refuses it.
     any: Value,
 }
 
@@ -533,7 +533,7 @@ fn at(place: &str, problem: String) -> String {
     }
 }
 
-/// What of an object's schemas cannot be enforced where its members are written one by one.
+/// Parts of an object's schemas that cannot be enforced where its members are written one by one.
 fn object_problems(members: &Members<&Value>, root: &Root<'_>) -> Vec<String> {
     let mut problems = Vec::new();
     if !members.exact {
@@ -556,7 +556,7 @@ fn object_problems(members: &Members<&Value>, root: &Root<'_>) -> Vec<String> {
 #[derive(Default)]
 pub struct Lark {
     text: String,
-    /// What is not enforced.
+    /// Parts that are not enforced.
     warnings: Vec<String>,
     /// The schemas in it.
     schemas: Vec<CallSchema>,
@@ -600,7 +600,7 @@ impl Lark {
         Ok(rule)
     }
 
-    /// What the reply may be instead of calls, as part of a rule.
+    /// Rule of a reply without calls.
     fn answer(&mut self, grammar: &Grammar) -> Result<String, String> {
         limits::check(grammar).map_err(|error| error.0)?;
         match grammar {

@@ -1,4 +1,4 @@
-//! What schemas say of arguments that are read as text, as expressions of Lark.
+//! Schemas of arguments that are read as text, as expressions of Lark.
 
 use std::collections::HashSet;
 
@@ -30,7 +30,7 @@ pub const NUMBER_KEYWORDS: &[&str] = &[
 const NUMBER: &str = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+\-]?[0-9]+)?/";
 const INTEGER: &str = "/-?(0|[1-9][0-9]*)/";
 
-/// How an argument is written that may be text.
+/// Written form of an argument that may be text.
 #[derive(Debug, Default, PartialEq)]
 pub struct Text {
     /// Texts of a length or an expression, each of some alternatives.
@@ -44,8 +44,8 @@ pub struct Text {
     pub lookalikes: Types,
 }
 
-/// What a schema says of an argument that may be text. The text cannot hold `tag`, and the reader
-/// takes it for a value of one of the types `read`.
+/// Expression of an argument that may be text, by its schema. The text cannot hold `tag`, and the
+/// reader takes it for a value of one of the types `read`.
 pub fn text_of<'v>(
     schema: &'v Value,
     root: &Root<'v>,
@@ -111,16 +111,16 @@ impl Text {
 
 struct Texts<'r, 'v> {
     root: &'r Root<'v>,
-    /// What ends a text.
+    /// End of a text.
     tag: &'r str,
-    /// What the reader takes the argument for.
+    /// Types that the reader takes the argument for.
     read: Types,
     /// Types of JSON of which all values are allowed.
     plain: Types,
     found: Text,
     /// Each schema adds its texts once, or those that share others would take for ever.
     seen: HashSet<*const Value>,
-    /// Those that are being read.
+    /// Schemas that are being read.
     open: Vec<*const Value>,
 }
 
@@ -367,7 +367,7 @@ fn between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
     Some(parts?.join("|"))
 }
 
-/// The same of a pattern without alternatives. A group at an end may hold the anchor of it.
+/// `one_between` of a pattern without alternatives. A group at an end may hold the anchor of it.
 fn one_between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
     let signs: Vec<(usize, char, usize)> = signs(pattern).collect();
     let last = signs.last().filter(|(at, ..)| at + 1 == pattern.len());
@@ -403,7 +403,7 @@ fn one_between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
     }
 }
 
-/// What stands in a group; None for one that does more than that.
+/// Contents of a group; None for one that does more than that.
 fn inner(group: &str) -> Option<&str> {
     let inner = group.strip_prefix('(')?.strip_suffix(')')?;
     match inner.strip_prefix('?') {
@@ -548,7 +548,7 @@ mod tests {
         assert!(text(&taken_for_another, &json!({})).is_err());
     }
 
-    /// What is no text is written as what it is, and no text looks like it.
+    /// A value that is no text is written as what it is, and no text looks like it.
     #[test]
     fn a_union_keeps_all_its_branches() {
         let found = |schema: Value| {
@@ -585,7 +585,7 @@ mod tests {
         }
     }
 
-    /// What is searched for and what is matched whole are found in the same texts.
+    /// Patterns that are searched for and those that are matched whole are found in the same texts.
     #[test]
     fn anchors_stand_at_the_ends_of_what_is_found() {
         let texts = [

@@ -29,7 +29,7 @@ fn answer() -> Grammar {
     })
 }
 
-/// How much of a reply a guide takes, in characters, and whether the reply may end there.
+/// Number of characters of a reply that a guide takes, and whether the reply may end there.
 fn taken(model: &ChatModel, guide: &mut dyn Constraint, reply: &str) -> (usize, bool) {
     let ids = model.tokenizer.encode(reply).unwrap();
     let mut mask = Mask::default();

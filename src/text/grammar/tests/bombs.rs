@@ -191,7 +191,7 @@ fn bombs_are_refused_in_time() {
     }
 }
 
-/// As many conjunctions as are taken.
+/// The largest number of conjunctions is taken.
 #[test]
 fn conjunctions_up_to_their_limit_cost_bounded_time() {
     let grammars = grammars();
@@ -205,7 +205,7 @@ fn conjunctions_up_to_their_limit_cost_bounded_time() {
     }
 }
 
-/// What is within all limits may be large, and is then compiled in time.
+/// A grammar within all limits may be large, and is then compiled in time.
 #[test]
 fn large_grammars_compile_in_time() {
     let grammars = grammars();
@@ -347,7 +347,7 @@ fn repetitions_are_counted_as_they_are_written() {
     }
 }
 
-/// As deep as a grammar may be: the compiler has the stack for it.
+/// The deepest grammar is compiled: the compiler has the stack for it.
 #[test]
 fn the_deepest_grammars_compile() {
     let grammars = grammars();

@@ -5,20 +5,21 @@
 
 use super::*;
 
-/// How many of each kind; `ci/README.md` says when there are as many.
+/// Number of cases of each kind; `ci/README.md` says when there are as many.
 const CASES: usize = if cfg!(debug_assertions) { 40 } else { 20_000 };
 /// Sizes and bounds, small ones most often.
 const COUNTS: [usize; 16] = [
     0, 0, 1, 1, 2, 2, 3, 3, 7, 10, 30, 100, 400, 1_000, 20_000, 1_000_000,
 ];
 
-/// How much longer the slowest may take, and how many in a thousand may take too long at all.
+/// Factor by which the slowest may take longer, and how many in a thousand may take too long at
+/// all.
 const WORST: u32 = 4;
 const LATE_PER_MILLE: usize = 1;
 
 struct Hostile {
     random: Random,
-    /// What is still to be written, so that grammars end.
+    /// Parts still to be written, so that grammars end.
     left: usize,
 }
 

@@ -84,7 +84,7 @@ fn check<S: CallGrammar>(tools: &[Value], reply: &str) -> usize {
     calls.len()
 }
 
-/// What the schemas of coding agents' tools are made of.
+/// Schemas as coding agents' tools have them.
 #[test]
 fn the_keywords_of_a_coding_agents_tools_are_enforced_or_told() {
     fn run<S: CallGrammar + Written>(grammars: &Grammars) {
@@ -220,7 +220,7 @@ fn all_parameters() -> Vec<(&'static str, Value)> {
 /// A call as it is written under a grammar.
 pub fn written<S: Written>(arguments: &Value) -> String {
     let call = S::write("f", arguments.as_object().unwrap());
-    // Of the blanks that this form may have, the grammar takes those that the model has learnt.
+    // The grammar takes those blanks that the model has learnt, of all that this form may have.
     call.replace(
         r#"{"name":"f","arguments":"#,
         r#"{"name": "f", "arguments": "#,
@@ -371,7 +371,7 @@ fn pairs_of_keywords_are_enforced_in_arguments_as_in_answers() {
     for_each_syntax!(run(&grammars()));
 }
 
-/// What cannot be enforced of a tool that is not strict is told, and the request served.
+/// Parts of a tool that is not strict that cannot be enforced are told, and the request served.
 #[test]
 fn what_is_not_enforced_is_told_with_its_place_or_refused_once() {
     fn run<S: CallGrammar + Written>(grammars: &Grammars) {

@@ -19,7 +19,7 @@ use super::{Conversation, RENDERED_BYTES_MAX, TemplateError};
 use crate::tools::harmony::{FUNCTIONS, REASONING};
 use crate::work;
 
-/// What stands in place of the source of a template.
+/// Stand-in for the source of a template.
 pub const SOURCE: &str = "{#- harmony, which the server writes itself -#}";
 /// Variables that a request may set.
 pub const VARIABLES: [&str; 4] = [EFFORT, IDENTITY, CUTOFF, DATE];
@@ -199,7 +199,7 @@ impl<'c> History<'c> {
             .into_iter()
             .flatten()
             .find(|text| !text.is_empty());
-        // What a reply without thinking began with.
+        // Beginning of a reply without thinking.
         let none = (!self.thinks && !calls.is_empty()).then_some("");
         if let Some(reasoning) = reasoning.or(none).filter(|_| running) {
             message("assistant<|channel|>analysis", reasoning, out);

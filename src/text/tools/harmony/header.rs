@@ -26,7 +26,7 @@ const CHANNELS: [(&str, Channel); 3] = [
     ("final", Channel::Final),
 ];
 
-/// What a header says.
+/// Contents of a header.
 #[derive(Debug, Default, PartialEq)]
 pub struct Header<'h> {
     pub channel: Option<Channel>,

@@ -26,7 +26,7 @@ enum Place {
     Dropped,
 }
 
-/// What the end of a prompt is part of.
+/// Part of a conversation that the end of a prompt belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
     Header,
@@ -35,7 +35,7 @@ pub enum Begin {
 }
 
 impl Begin {
-    /// Of a prompt that opens the reasoning, or ends amid words of the assistant's.
+    /// Beginning behind a prompt that opens the reasoning, or ends amid words of the assistant's.
     pub fn of(reasoning_opened: bool, amid: bool) -> Begin {
         match (reasoning_opened, amid) {
             (true, _) => Begin::Reasoning,
@@ -99,7 +99,7 @@ impl HarmonyReader {
         }
     }
 
-    /// What the text so far ends in.
+    /// Part that the text so far ends in.
     pub fn part(&self) -> Part {
         match self.place {
             Place::Header => Part::Between,
@@ -238,7 +238,7 @@ impl HarmonyReader {
         append(out, Delta::Content(format!("{before}{text}")));
     }
 
-    /// What was taken for a header is a message without one.
+    /// Text that was taken for a header is a message without one.
     fn say_rest(&mut self, out: &mut Vec<Delta>) {
         let held = std::mem::take(&mut self.held);
         self.content.parted = true;
