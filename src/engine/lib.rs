@@ -269,6 +269,8 @@ struct Engine<E> {
     /// The round before this one, and whether requests waited behind it.
     last_round: Instant,
     contended: bool,
+    /// Whether something was copied when requests were admitted last.
+    copied: bool,
     /// In the order of their admission.
     running: Vec<Sequence>,
     kv: Kv,
@@ -333,6 +335,7 @@ impl<E: Executor> Engine<E> {
             turns: Turns::default(),
             last_round: Instant::now(),
             contended: false,
+            copied: false,
             running: Vec::with_capacity(limits.slots()),
             kv: Kv::new(
                 (limits.slots(), limits.kept_states(), limits.drafts),
@@ -606,8 +609,9 @@ impl<E: Executor> Engine<E> {
             self.running.push(sequence);
         }
         self.contended = self.waiting.iter().any(|waits| !self.is_behind(waits));
+        self.copied = self.copies();
         assert!(
-            !self.running.is_empty() || self.waiting.is_empty() || self.copies(),
+            !self.running.is_empty() || self.waiting.is_empty() || self.copied,
             "an admissible request waits"
         );
         self.count_running();
@@ -828,6 +832,11 @@ impl<E: Executor> Engine<E> {
         }
         if self.copies() {
             thread::sleep(COPIED_LOOK);
+            return Round::Stepped;
+        }
+        // A copy that has ended since then may be all that a request waited for: for pages that it
+        // held, or for a beginning that nobody reads any more.
+        if self.copied {
             return Round::Stepped;
         }
         self.idle()

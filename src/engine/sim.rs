@@ -1441,6 +1441,16 @@ fn every_promise_holds_in_every_simulation() {
     assert!(coverage.requests >= few_or_many(0, 1_000_000));
 }
 
+/// A simulation in which copies end behind the admission of requests that wait for them. When they
+/// do depends on threads, so it runs often.
+#[test]
+fn a_request_is_not_lost_where_a_copy_ends_behind_its_admission() {
+    const SEED: u64 = 86;
+    for _ in 0..100 {
+        simulate(&mut Simulation::new(SEED));
+    }
+}
+
 #[test]
 fn a_seed_gives_the_same_steps_again() {
     let steps = |seed| {
