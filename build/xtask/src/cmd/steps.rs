@@ -245,32 +245,50 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     Ok(steps)
 }
 
-/// Goldens of both forms of `tiny` and of the small random models. One stands for all of a family
-/// in some formats, which differ in dimensions: a model with real weights, or the first random one.
+/// Goldens of both forms of `tiny` and of the small random models. One stands for all of a family,
+/// which differ in dimensions, and one for all in a format, which is read alike whatever the
+/// family: a model with real weights, or the first random one.
 fn golden_steps(site: &Site, leaves: &[String]) -> Result<Vec<Step>, Failure> {
-    let real = REAL.iter().filter(|(_, tier)| *tier == Tier::Suite);
-    let mut seen = real
-        .map(|(leaf, _)| kind(site, leaf))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut seen = Kinds::default();
+    for (leaf, _) in REAL.iter().filter(|(_, tier)| *tier == Tier::Suite) {
+        seen.add(site, leaf)?;
+    }
     let is_golden = |leaf: &&String| leaf.starts_with(RANDOM) || TINY.contains(&leaf.as_str());
     let mut steps = Vec::new();
     for leaf in leaves.iter().filter(is_golden) {
-        let kind = kind(site, leaf)?;
-        let tier = match leaf != DEFAULT_TARGET && seen.contains(&kind) {
-            true => Tier::All,
-            false => Tier::Suite,
+        let is_new = seen.add(site, leaf)?;
+        let tier = match is_new || leaf == DEFAULT_TARGET {
+            true => Tier::Suite,
+            false => Tier::All,
         };
-        seen.push(kind);
         steps.push(golden_step(site, leaf)?.tier(tier));
     }
     Ok(steps)
 }
 
-/// A target's family and formats.
-fn kind(site: &Site, leaf: &str) -> Result<(Family, Vec<&'static str>), Failure> {
-    let target = site.target(Some(leaf))?;
-    let formats = target.leaf.format.iter().map(|rule| rule.r#as.name());
-    Ok((target.model.family, formats.collect()))
+/// Families and formats of some targets.
+#[derive(Default)]
+struct Kinds {
+    families: Vec<Family>,
+    formats: Vec<&'static str>,
+}
+
+impl Kinds {
+    /// Adds those of a target; whether any of them is new.
+    fn add(&mut self, site: &Site, leaf: &str) -> Result<bool, Failure> {
+        let target = site.target(Some(leaf))?;
+        let formats = target.leaf.format.iter().map(|rule| rule.r#as.name());
+        let before = self.families.len() + self.formats.len();
+        if !self.families.contains(&target.model.family) {
+            self.families.push(target.model.family);
+        }
+        for format in formats {
+            if !self.formats.contains(&format) {
+                self.formats.push(format);
+            }
+        }
+        Ok(self.families.len() + self.formats.len() > before)
+    }
 }
 
 fn steps_of(site: &Site, target: String) -> Result<Vec<Step>, Failure> {
