@@ -27,8 +27,7 @@ enum Number {
     Size(u64),
     Bool(bool),
     Single(f32),
-    /// Growth of queries, if there is one, and the positions of the first training; device code has
-    /// a factor of 0 if there is none.
+    /// Growth of queries, if there is one, and the positions of the first training.
     Temperature(Option<(f64, u64)>),
     Activation(Activation),
     /// Rotary embedding, whose angles the host makes: base of the frequencies, and their scaling as
@@ -133,14 +132,10 @@ impl Number {
             Number::Activation(value) => {
                 Some(format!("Activation @ = Activation::{}", value.name()))
             }
-            Number::Rope(..) | Number::WindowPages | Number::Shape(_) => None,
-            Number::Window(positions) => Some(format!("int @ = {}", positions.unwrap_or(0))),
-            Number::Temperature(growth) => {
-                let (beta, original) = growth.unwrap_or((0.0, 1));
-                Some(format!(
-                    "float @Beta = {beta:?}f;\n  static constexpr int @Original = {original}"
-                ))
+            Number::Rope(..) | Number::Temperature(_) | Number::WindowPages | Number::Shape(_) => {
+                None
             }
+            Number::Window(positions) => Some(format!("int @ = {}", positions.unwrap_or(0))),
         }
     }
 }

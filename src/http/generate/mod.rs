@@ -98,7 +98,7 @@ pub struct Ask {
 
 impl Ask {
     /// Fields that all dialects read alike: sampling, with texts that its rules name, and the salt.
-    /// Of the rest it holds what a request has that says nothing.
+    /// Others have the values of a request that says nothing.
     ///
     /// # Errors
     /// Names the field that is out of range.

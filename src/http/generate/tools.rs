@@ -82,7 +82,7 @@ pub fn arguments_object(field: &Field<'_>) -> Result<Map<String, Value>, ApiErro
 /// Arguments of a call in the field `name` of `object`; none where it is absent.
 ///
 /// # Errors
-/// As [`arguments_object`].
+/// Errors of [`arguments_object`].
 pub fn arguments_in(object: &Object<'_>, name: &str) -> Result<Map<String, Value>, ApiError> {
     let arguments = object.get(name).map(|field| arguments_object(&field));
     Ok(arguments.transpose()?.unwrap_or_default())

@@ -1,6 +1,6 @@
 //! `POST /v1/responses`: from JSON to what the engine and the reply need.
 //!
-//! What becomes of each field is in the table of `generate::field_support`.
+//! The table of `generate::field_support` says how each field is treated.
 
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
