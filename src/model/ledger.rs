@@ -14,9 +14,10 @@ use crate::ops::{Bound, Footprint, HostMemory, RANKED};
 use crate::ops::{ENDS_MAX, LOGITS_ROWS_MAX, VERIFIED_MAX};
 use crate::shapes::PageGroup;
 use crate::target::{
-    self, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, Role, SNAPSHOTS, STATES, Site, VOCAB, WINDOW,
+    self, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, Role, SNAPSHOTS, STATES, Shape, Site, VOCAB,
+    WINDOW,
 };
-use crate::weights::Layout;
+use crate::weights::{Layout, Weight};
 
 /// Pages that one sequence may fill: with fewer there is no server.
 pub const PAGES_MIN: usize = MAX_CONTEXT / PAGE;
@@ -306,17 +307,19 @@ fn buffer_of(role: Role) -> Role {
     }
 }
 
-/// Bytes as the device holds weights, at most: a device may hold values in fewer bytes when that
-/// loses nothing.
-fn weights<B: Footprint>(model: Layout) -> impl Iterator<Item = u64> {
+/// Bytes as the device holds weights and the zeros beside them, at most: a device may hold values
+/// in fewer bytes when that loses nothing.
+fn weights<B: Runs + Footprint>(model: Layout) -> impl Iterator<Item = u64> {
     let mut buffers: BTreeMap<(Site, Role), u64> = BTreeMap::new();
     for matrix in model.matrices() {
         let buffer = (matrix.site(), buffer_of(matrix.role()));
         let bytes = B::matrix_bytes_max(matrix.n(), matrix.k(), matrix.format());
         *buffers.entry(buffer).or_default() += bytes;
     }
-    let vectors = model.vectors();
-    let vectors = vectors.map(|vector| (vector.elements() * size_of::<f32>()) as u64);
+    let vectors = model.vectors().map(Weight::elements);
+    let zeros = model.blocks().map(Shape::zeros::<B>);
+    let vectors = vectors.chain(zeros);
+    let vectors = vectors.map(|elements| (elements * size_of::<f32>()) as u64);
     buffers.into_values().chain(vectors)
 }
 

@@ -67,6 +67,12 @@ struct alignas(1024) WideStorage {
 using Scores = float[kBlock / 8][4];
 template <class A>
 using Mixed = float[A::kHeadDim / 8][4];
+// Queries of narrow heads lie in registers: instructions that read both operands from shared memory
+// would take all that it gives.
+template <class A>
+inline constexpr bool kHoldsQueries = A::kHeadDim <= 128;
+template <class A>
+using HeldQueries = unsigned[kHoldsQueries<A> ? A::kHeadDim / 16 : 1][4];
 
 // A tile's queries and what they see.
 template <class A>
@@ -247,6 +253,19 @@ struct WideConsumer : WideTile<A> {
     sync();  // all queries are there
   }
 
+  // This warp's 16 rows of queries.
+  __device__ void hold(HeldQueries<A>& queries) const {
+    if constexpr (kHoldsQueries<A>) {
+      const int first = threadIdx.x % wgmma::kThreads / tile::kWarpLanes * 16;
+#pragma unroll
+      for (int k = 0; k < kHeadDim / 16; ++k) {
+        const int at = wgmma::vector_at(wgmma::kRows, first + lane % 16, k * 16 + lane / 16 * 8);
+        ptx::ldmatrix(queries[k], shared.query[group] + at);
+        wgmma::keep(queries[k]);
+      }
+    }
+  }
+
   // Waits for a block's keys or values.
   __device__ void await(int part, int block) const {
     const int at = turn(block);
@@ -261,7 +280,7 @@ struct WideConsumer : WideTile<A> {
   }
 
   // Starts the scores of a block.
-  __device__ void score(Scores& scores, int block) const {
+  __device__ void score(Scores& scores, const HeldQueries<A>& queries, int block) const {
     const bf16* query = shared.query[group];
     const bf16* key = shared.part[kKeys][turn(block) % kWideStages<A>];
     wgmma::fence();
@@ -269,8 +288,12 @@ struct WideConsumer : WideTile<A> {
     for (int dim = 0; dim < kHeadDim; dim += 16) {
       const int at = dim / wgmma::kBlockColumns * wgmma::kRows * wgmma::kBlockColumns +
                      dim % wgmma::kBlockColumns;
-      wgmma::multiply_64(scores, wgmma::describe(query + at, 0), wgmma::describe(key + at, 0),
-                         dim != 0);
+      const auto keys = wgmma::describe(key + at, 0);
+      if constexpr (kHoldsQueries<A>) {
+        wgmma::multiply_64(scores, queries[dim / 16], keys, dim != 0);
+      } else {
+        wgmma::multiply_64(scores, wgmma::describe(query + at, 0), keys, dim != 0);
+      }
     }
     wgmma::commit();
   }
@@ -290,23 +313,43 @@ struct WideConsumer : WideTile<A> {
 
   // Turns scores into weights relative to the new maximum; returns what brings sums to it.
   __device__ void weigh(Scores& scores, int block, Stats (&stats)[2], float (&rescale)[2]) const {
-    const float scale = 1.44269504088896340736f * A::kScale;
-    const int column = block * kBlock + lane % 4 * 2;
     const bool is_last = (block + 1) * kBlock > start;  // some row does not see all of it
     // Nor here: the window of the tile's last row begins in this block or behind it.
     const bool is_left = kWindow != 0 && block * kBlock <= start + tokens - 1 - kWindow;
+    if (is_last || is_left) {
+      hide(scores, block);
+    }
+    weigh(scores, stats, rescale);
+  }
+
+  // Leaves nothing of scores at positions that their rows do not see.
+  __device__ void hide(Scores& scores, int block) const {
+    const int column = block * kBlock + lane % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int position = start + token(half);
+#pragma unroll
+      for (int t = 0; t < kBlock / 8; ++t) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int at = column + t * 8 + e;
+          const bool is_left = kWindow != 0 && at <= position - kWindow;
+          if (at > position || is_left) scores[t][2 * half + e] = -INFINITY;
+        }
+      }
+    }
+  }
+
+  __device__ void weigh(Scores& scores, Stats (&stats)[2], float (&rescale)[2]) const {
+    const float scale = 1.44269504088896340736f * A::kScale;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
       float largest = stats[half].largest;
 #pragma unroll
       for (int t = 0; t < kBlock / 8; ++t) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          float& score = scores[t][2 * half + e];
-          if (is_last && column + t * 8 + e > position) score = -INFINITY;
-          if (is_left && column + t * 8 + e <= position - kWindow) score = -INFINITY;
-          largest = fmaxf(largest, score);
+          largest = fmaxf(largest, scores[t][2 * half + e]);
         }
       }
       largest = fmaxf(largest, __shfl_xor_sync(tile::kAllLanes, largest, 1));
@@ -342,29 +385,25 @@ struct WideConsumer : WideTile<A> {
 
   __device__ void go() const {
     load_queries();
+    HeldQueries<A> queries;
+    hold(queries);
     Scores scores;
     Mixed mixed{};
     Stats stats[2] = {{-INFINITY, 0.0f}, {-INFINITY, 0.0f}};
     float rescale[2];
     unsigned weights[kBlock / 16][4];
-    const int begin = first_block();
+    const int begin = first_block(), last = last_block();
     await(kKeys, begin);
-    score(scores, begin);
+    score(scores, queries, begin);
     wgmma::wait<0>();
     release(kKeys, begin);
     weigh(scores, begin, stats, rescale);
-    pack(weights, scores);
-    const int last = last_block();
-    for (int block = begin; block < last; ++block) {
-      await(kKeys, block + 1);
-      score(scores, block + 1);
-      await(kValues, block);
-      mix(mixed, weights, block);
-      wgmma::wait<1>();
-      release(kKeys, block + 1);
-      weigh(scores, block + 1, stats, rescale);
+    // Instructions of a mix are waited for behind the loop's branch: before it, the compiler would
+    // wait for them before it weighs.
+#pragma unroll 1
+    for (int block = begin;; ++block) {
       wgmma::wait<0>();
-      release(kValues, block);
+      if (block > begin) release(kValues, block - 1);
       // Most blocks hold no row's largest score: nothing is multiplied by 1.
       if (__any_sync(tile::kAllLanes, rescale[0] != 1.0f || rescale[1] != 1.0f)) {
 #pragma unroll
@@ -374,6 +413,14 @@ struct WideConsumer : WideTile<A> {
         }
       }
       pack(weights, scores);
+      if (block == last) break;
+      await(kKeys, block + 1);
+      score(scores, queries, block + 1);
+      await(kValues, block);
+      mix(mixed, weights, block);
+      wgmma::wait<1>();
+      release(kKeys, block + 1);
+      weigh(scores, block + 1, stats, rescale);
     }
     await(kValues, last);
     mix(mixed, weights, last);

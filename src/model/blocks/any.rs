@@ -47,6 +47,13 @@ macro_rules! blocks {
                 }
             }
 
+            /// Elements of the zeros that the block keeps beside its weights.
+            pub fn zeros<B: Runs>(self) -> usize {
+                match self {
+                    $(Shape::$shape => kinds::$shape::<B>::ZEROS,)+
+                }
+            }
+
             /// Logits of the block's router, if it has one.
             pub fn router<B: Runs>(self, own: &Scratch<B>) -> Option<&B::Tensor> {
                 match self {

@@ -45,6 +45,8 @@ impl<B: ops::Both<S>, S: shapes::Both> Block<B> for Both<B, S> {
         HIDDEN,
     ];
 
+    const ZEROS: usize = HIDDEN;
+
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
         Ok(Both {
             mlp: Block::load(loader)?,
@@ -55,7 +57,7 @@ impl<B: ops::Both<S>, S: shapes::Both> Block<B> for Both<B, S> {
                 loader.vector(Role::ExpertsInputNorm)?,
                 loader.vector(Role::ExpertsNorm)?,
             ],
-            zeros: loader.ops.zeros(HIDDEN)?,
+            zeros: loader.ops.zeros(Self::ZEROS)?,
         })
     }
 

@@ -46,6 +46,8 @@ pub trait Block<B: Device>: Sized {
     const WIDTHS: &'static [usize];
     /// Width of what it leaves in `Stream::mixed`.
     const MIXED: usize = 0;
+    /// Elements of the zeros that it keeps beside its weights.
+    const ZEROS: usize = 0;
     /// Bytes of a page of its cache; 0 without a cache.
     const PAGE_BYTES: usize = 0;
     /// Group of those pages.
