@@ -1,5 +1,6 @@
 //! Comparisons of the device's operations with the CPU's.
 
+use super::matrices::once;
 use super::rows::{ROWS, RowCase, RowOpOn, Rowwise};
 use super::sequences::{CAN_DRAFT, SequenceCase, Sequences, schedules};
 use super::{
@@ -62,7 +63,8 @@ impl Both<'_> {
     ) -> Result<(), DeviceError> {
         let on_device = RowOpOn::<Backend>::load(op, self.device)?;
         let on_cpu = RowOpOn::<Cpu>::load(op, self.cpu)?;
-        for &rows in rows.iter().filter(|&&rows| op.takes(rows)) {
+        let rows = once(rows.iter().copied().filter(|rows| op.takes(*rows)));
+        for rows in rows {
             let case = Rowwise::draw(random, op, rows);
             let sample = case.sample(random).filter(|_| !report.all);
             let wanted = match &sample {
@@ -194,7 +196,6 @@ fn rows_alone(
 
 #[cfg(test)]
 mod tests {
-    use super::super::matrices::once;
     use super::*;
     use crate::backend;
     use crate::target::MAX_SEQUENCES;

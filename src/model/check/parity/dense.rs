@@ -201,6 +201,10 @@ impl RowOp for CapLogits {
     fn widths(&self) -> Vec<usize> {
         vec![VOCAB]
     }
+
+    fn takes(&self, rows: usize) -> bool {
+        rows <= ENDS_MAX
+    }
 }
 
 impl<B: Probe> RowOpOn<B> for CapLogits {
