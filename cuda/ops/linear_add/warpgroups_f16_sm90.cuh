@@ -109,7 +109,9 @@ cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
     }
   }
   // Results have the residual's width: too many tiles for one turn are too many in every product.
-  if constexpr (tile::panel_tiles(target::HIDDEN) * tile::segments(kK) <= target::SMS) {
+  // E2M1's scales leave no registers to join sums of so many rows.
+  if constexpr (kStorage != tile::Storage::nvfp4 &&
+                tile::panel_tiles(target::HIDDEN) * tile::segments(kK) <= target::SMS) {
     const unsigned across = tile::panel_tiles(params.n);
     if (params.rows <= tile::kTileRowsMax && across * tile::segments(kK) <= target::SMS) {
       return multiply_split<kStorage, kK, tile::kTileRowsMax>(params, x, stream);
