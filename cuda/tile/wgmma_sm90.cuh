@@ -63,7 +63,8 @@ __device__ inline void multiply_64(float (&d)[8][4], unsigned long long a, unsig
       : "l"(a), "l"(b), "r"(static_cast<int>(adds)));
 }
 
-// The same with A in registers, as that of `ptx::mma`.
+// The same with A in registers, as that of `ptx::mma`; rows of B are along columns where `kAcross`.
+template <bool kAcross>
 __device__ inline void multiply_64(float (&d)[8][4], const unsigned (&a)[4], unsigned long long b,
                                    bool adds) {
   asm volatile(
@@ -73,7 +74,7 @@ __device__ inline void multiply_64(float (&d)[8][4], const unsigned (&a)[4], uns
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
       "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, adds, 1, 1, 0;\n"
+      "{%32, %33, %34, %35}, %36, adds, 1, 1, %38;\n"
       "}"
       : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]),
         "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]),
@@ -82,30 +83,15 @@ __device__ inline void multiply_64(float (&d)[8][4], const unsigned (&a)[4], uns
         "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]),
         "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
         "+f"(d[7][2]), "+f"(d[7][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)),
+        "n"(kAcross));
 }
 
 // Starts D += A B: 64 rows by as many columns as D has, 16 of K; A as that of `ptx::mma`, rows of B
 // along columns.
 __device__ inline void multiply_rows(float (&d)[8][4], const unsigned (&a)[4],
                                      unsigned long long b) {
-  asm volatile(
-      "{\n"
-      ".reg .pred adds;\n"
-      "setp.ne.b32 adds, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
-      "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, adds, 1, 1, 1;\n"
-      "}"
-      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]),
-        "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]),
-        "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]),
-        "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
-        "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]),
-        "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
-        "+f"(d[7][2]), "+f"(d[7][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1));
+  multiply_64<true>(d, a, b, true);
 }
 
 __device__ inline void multiply_rows(float (&d)[16][4], const unsigned (&a)[4],

@@ -290,7 +290,7 @@ struct WideConsumer : WideTile<A> {
                      dim % wgmma::kBlockColumns;
       const auto keys = wgmma::describe(key + at, 0);
       if constexpr (kHoldsQueries<A>) {
-        wgmma::multiply_64(scores, queries[dim / 16], keys, dim != 0);
+        wgmma::multiply_64<false>(scores, queries[dim / 16], keys, dim != 0);
       } else {
         wgmma::multiply_64(scores, wgmma::describe(query + at, 0), keys, dim != 0);
       }
@@ -316,9 +316,7 @@ struct WideConsumer : WideTile<A> {
     const bool is_last = (block + 1) * kBlock > start;  // some row does not see all of it
     // Nor here: the window of the tile's last row begins in this block or behind it.
     const bool is_left = kWindow != 0 && block * kBlock <= start + tokens - 1 - kWindow;
-    if (is_last || is_left) {
-      hide(scores, block);
-    }
+    if (is_last || is_left) hide(scores, block);
     weigh(scores, stats, rescale);
   }
 
