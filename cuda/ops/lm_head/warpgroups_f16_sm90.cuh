@@ -26,11 +26,11 @@ struct JoinsLogits : tile::PutsSegment {
 };
 
 // Clusters have tiles of all rows by some panels in turn, their blocks a segment of K each.
-template <tile::Storage kStorage>
+template <tile::Storage kStorage, int kRows>
 __global__ __cluster_dims__(tile::segments(HIDDEN))
 __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(
     const __grid_constant__ Params params, tile::Operands<kStorage> x) {
-  constexpr int kParts = tile::segments(HIDDEN), kRows = tile::kTurnRowsMax;
+  constexpr int kParts = tile::segments(HIDDEN);
   const auto tiles = [&](int i, tile::WarpgroupTile& tile) {
     tile = {params.weight, VOCAB,       i / kParts * tile::kTilePanels, x.base,
             x.groups,      params.rows, params.logits};
@@ -40,10 +40,7 @@ __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(
       .run(tiles, JoinsLogits<kStorage>{{}, params.ids.count});
 }
 
-// Blocks of rows for which weights are read again, at most.
-inline constexpr int kHeldReadsMax = 4;
-
-// Rows of more blocks: weights are read once.
+// Rows of more blocks than `held_reads`: weights are read once.
 template <tile::Storage kStorage>
 cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStream_t stream) {
   const tile::Operands<kStorage> x{operands, tile::operand_groups(params.rows)};
@@ -55,7 +52,10 @@ cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStrea
   const unsigned tiles = tile::panel_tiles(params.ids.count);
   const Launch shape{tile::cluster_blocks(tiles, tile::segments(HIDDEN)), tile::kWarpgroupThreads,
                      tile::kWarpgroupBytes};
-  failed = launch_chained(split_product<kStorage>, shape, stream, params, x);
+  using tile::kFewTurnRowsMax, tile::kTurnRowsMax;
+  failed = params.rows <= kFewTurnRowsMax
+               ? launch_chained(split_product<kStorage, kFewTurnRowsMax>, shape, stream, params, x)
+               : launch_chained(split_product<kStorage, kTurnRowsMax>, shape, stream, params, x);
   if (failed != cudaSuccess) return failed;
   return static_cast<cudaError_t>(atlas_top_k(params.logits, params.orders, params.sums,
                                               params.ranked, static_cast<unsigned>(params.rows),
@@ -72,7 +72,7 @@ struct Many {
   static cudaError_t launch(const Params& params, unsigned char* operands, unsigned* arrived,
                             cudaStream_t stream) {
     if constexpr (kHas<kStorage>) {
-      if (params.rows > kHeldReadsMax * tile::held_rows(HIDDEN)) {
+      if (params.rows > tile::held_reads(kStorage) * tile::held_rows(HIDDEN)) {
         return launch_many<kStorage>(params, operands, stream);
       }
     }
