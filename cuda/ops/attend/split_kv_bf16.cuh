@@ -179,7 +179,7 @@ cudaError_t launch_rows(const Params& params, unsigned count, unsigned tile_toke
                         cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
   if (tile_tokens == Queries<A, 1>::kTokens) {
-    return launch_splits<Tile, A, Stored>(params, {}, count, stream);
+    return launch_splits<Tile, A, Stored>(params, NoConstants{}, count, stream);
   }
   const unsigned parts = blocks_for(tile_tokens, Stage<A>::kTokens);
   const Launch shape{count * parts, kThreads, sizeof(SharedStorage<A>), A::kKvHeads};

@@ -7,6 +7,8 @@
 // small: few rows run most of it once, and it is read from memory as keys are.
 #pragma once
 
+#include <type_traits>
+
 #include "ops/attend/merge.cuh"
 #include "ops/attend/queries.cuh"
 
@@ -51,23 +53,36 @@ template <class A>
 inline constexpr int kManySlots = 6 * 256 / A::kHeadDim;
 template <class A>
 inline constexpr int kFewSlots = 2 * 256 / A::kHeadDim;
+// Slots of each of two blocks that share an SM.
 template <class A>
+inline constexpr int kPairSlots = 5 * 128 / A::kHeadDim;
+// Shared memory of a block that an SM takes beside its own.
+inline constexpr int kBlockBytes = 1024;
+// Whether blocks of an SM may be two: more rows than SMs wait for each other's barriers less. Wide
+// heads have no registers for it.
+template <class A>
+inline constexpr bool kHasPairs =
+    A::kHeadDim <= 128 && 2 * sizeof(RingStorage<A, kPairSlots<A>>) + kBlockBytes <=
+                              target::SHARED_BYTES_PER_BLOCK;
+template <class A, int kOfSm>
 inline constexpr int kSlots =
-    sizeof(RingStorage<A, kManySlots<A>>) <= target::SHARED_BYTES_PER_BLOCK ? kManySlots<A>
-                                                                            : kFewSlots<A>;
+    kOfSm == 2 ? kPairSlots<A>
+    : sizeof(RingStorage<A, kManySlots<A>>) <= target::SHARED_BYTES_PER_BLOCK ? kManySlots<A>
+                                                                              : kFewSlots<A>;
 // Blocks that are scored or mixed between two barriers.
-template <class A>
-inline constexpr int kTogether = tile::kFp8Pages             ? kWidened<kSlots<A>>
-                                 : kSlots<A> < kSplitBlocks ? kSlots<A>
-                                                            : kSplitBlocks;
+template <int kSlotCount>
+inline constexpr int kTogether = tile::kFp8Pages             ? kWidened<kSlotCount>
+                                 : kSlotCount < kSplitBlocks ? kSlotCount
+                                                             : kSplitBlocks;
 
 // Items of the ring are a split's blocks of keys, then its blocks of values, split by split. All
 // but the last split of a sequence have all blocks. With `kStores` a tile is one row, whose own key
-// and value, those of the last position, the kernel makes itself: they are never asked for.
-template <class A, bool kStores>
+// and value, those of the last position, the kernel makes itself: they are never asked for. An SM
+// has `kOfSm` blocks.
+template <class A, bool kStores, int kOfSm>
 struct Splits : Queries<A, 1> {
   using Base = Queries<A, 1>;
-  using Shared = RingStorage<A, attend::kSlots<A>>;
+  using Shared = RingStorage<A, attend::kSlots<A, kOfSm>>;
   using Base::clear;
   using Base::first;
   using Base::kGroup;
@@ -79,8 +94,8 @@ struct Splits : Queries<A, 1> {
   using Base::params;
   using Base::score;
   using Base::tokens;
-  static constexpr int kSlots = attend::kSlots<A>;
-  static constexpr int kTogether = attend::kTogether<A>;
+  static constexpr int kSlots = attend::kSlots<A, kOfSm>;
+  static constexpr int kTogether = attend::kTogether<kSlots>;
   static constexpr int kVectors = Heads<A>::kVectors;
   // Parts of a page of columns that a bulk copy brings positions of.
   static constexpr int kStrips = kHeadDim / tile::kPageColumns;
@@ -362,17 +377,18 @@ struct Splits : Queries<A, 1> {
   }
 };
 
-// Queries that lie in memory as they are scored, keys and values in the cache.
-struct Stored {
-  struct Constants {};
-  static constexpr bool kStores = false;
+// Nothing that queries in memory need beside it.
+struct NoConstants {};
 
-  template <class A>
-  __device__ Stored(const Constants&, const Splits<A, kStores>&) {}
+// Queries that lie in memory as they are scored, keys and values in the cache.
+template <class A, int kOfSm>
+struct Stored {
+  using Stage = Splits<A, false, kOfSm>;
+
+  __device__ Stored(const NoConstants&, const Stage&) {}
 
   // Behind the wait; what it writes to shared memory can be read behind a barrier.
-  template <class A>
-  __device__ void take(Splits<A, kStores>& stage) {
+  __device__ void take(Stage& stage) {
     stage.ask_written();
     stage.load(stage.shared.query);
   }
@@ -391,10 +407,10 @@ inline constexpr int kSplitsSeen =
 
 // Blocks per tile and KV head that share splits. If there are several they wait for each other, and
 // the grid has at most one an SM.
-template <class Tile, class A, class Source>
-__global__ __launch_bounds__(kThreads, 1) void splits(Params params,
-                                                      typename Source::Constants constants) {
-  using Stage = Splits<A, Source::kStores>;
+template <class Tile, class A, template <class, int> class From, int kOfSm, class Constants>
+__global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constants constants) {
+  using Source = From<A, kOfSm>;
+  using Stage = typename Source::Stage;
   auto& shared = *reinterpret_cast<typename Stage::Shared*>(ring_shared);
   ptx::griddepcontrol_launch_dependents();
   const uint4 tile = params.tiles[blockIdx.x];
@@ -450,17 +466,24 @@ __global__ __launch_bounds__(kThreads, 1) void splits(Params params,
 }
 
 // `tiles` of up to `Queries<A, 1>::kTokens` tokens.
-template <class Tile, class A, class Source>
-cudaError_t launch_splits(const Params& params, const typename Source::Constants& constants,
-                          unsigned tiles, cudaStream_t stream) {
+template <class Tile, class A, template <class, int> class From, class Constants>
+cudaError_t launch_splits(const Params& params, const Constants& constants, unsigned tiles,
+                          cudaStream_t stream) {
   // The number of blocks is the same whatever the context, so that a recorded step can be replayed.
   const unsigned most = kSplitsSeen<A>;
   const unsigned turns = max(1u, min(most, target::SMS / (tiles * A::kKvHeads)));
-  const Launch shape{tiles, kThreads, sizeof(RingStorage<A, kSlots<A>>), A::kKvHeads, turns};
   const unsigned blocks = tiles * A::kKvHeads * turns;
   const cudaError_t refused = turns == 1 ? cudaSuccess : room_for_waiting(blocks);
   if (refused != cudaSuccess) return refused;
-  return launch_chained(splits<Tile, A, Source>, shape, stream, params, constants);
+  const auto launch = [&](auto of_sm) {
+    constexpr size_t kBytes = sizeof(RingStorage<A, kSlots<A, of_sm>>);
+    return launch_chained(splits<Tile, A, From, of_sm, Constants>,
+                          {tiles, kThreads, kBytes, A::kKvHeads, turns}, stream, params, constants);
+  };
+  if constexpr (kHasPairs<A>) {
+    if (blocks > target::SMS) return launch(std::integral_constant<int, 2>{});
+  }
+  return launch(std::integral_constant<int, 1>{});
 }
 
 }  // namespace atlas::attend

@@ -26,13 +26,11 @@ struct Constants {
 };
 
 // The heads that a block makes of its row, one a warp: queries, then its own key and value.
-template <class A>
+template <class A, int kOfSm>
 struct Projected {
-  using Constants = attention::Constants;
-  using Stage = attend::Splits<A, true>;
+  using Stage = attend::Splits<A, true, kOfSm>;
   using Heads = attend::Heads<A>;
   using Head = tile::Head<A>;
-  static constexpr bool kStores = true;
   static constexpr int kKey = Heads::kGroup, kValue = kKey + 1;
   static constexpr int kEach = (kValue + attend::kWarps) / attend::kWarps;
 
@@ -126,7 +124,7 @@ struct SplitKvBf16 {
                                 sinks};
     const Constants constants{k, v, q_norm, k_norm, angles, cache};
     if (rows == 0) return cudaSuccess;
-    return attend::launch_splits<Tile, A, Projected<A>>(params, constants, rows, stream);
+    return attend::launch_splits<Tile, A, Projected>(params, constants, rows, stream);
   }
 };
 
