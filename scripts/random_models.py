@@ -130,6 +130,10 @@ def alone(pattern, heads, groups, head_dim, state_dim):
 WIDE = {"attend.full": dict(kernel="split_kv_bf16", threads=256,
                             why="heads of 512: a warpgroup's sums are up to 256 columns")}
 
+# Prompts of latents.
+LATENTS = {"attend.full": dict(kernel="split_kv_bf16", threads=256,
+                               why="latents: a warpgroup's sums are up to 256 columns of a head")}
+
 # Prompts of experts without gates.
 GATELESS = {"experts": dict(kernel="grouped_f16", threads=256, why="a tile of warpgroups has gates and ups")}
 
@@ -356,6 +360,11 @@ MODELS = {
         "mistral4", 123, "latents of 512 beside 64, a dense layer first, as DeepSeek has them", vocab=127, hidden=48,
         heads=2, rank=512, rotary=64, nope=32, value=48, query_rank=40, theta=1e4, experts=5, top=3, inner=20,
         dense=1, dense_inner=76, rope=latent_yarn(40.0, 100, 0.1, mscale=0.7, mscale_all_dim=0.7)),
+
+    "random-mistral4-4": model(
+        "mistral4", 124, "latents of 256 beside 64, two of three experts, for a GPU too", vocab=311, hidden=256,
+        heads=32, rank=256, rotary=64, nope=64, value=64, query_rank=128, theta=1e4, experts=3, top=2, inner=128,
+        layers=1, rope=latent_yarn(128.0, 256, 0.1, attention_factor=1.0), ops={"h200": LATENTS}, **(GPU | dict(eps=1e-6))),
 
     "random-llama-4": model(
         "llama", 14, "four query heads on each of two, for a GPU too", vocab=331, hidden=128,

@@ -9,8 +9,11 @@ use crate::table::FP8_BLOCK;
 use crate::testing::{Scratch, repository, root};
 
 /// Words of device code for a model's facts, and for what follows from nothing else.
-const FACTS: [&str; 25] = [
+const FACTS: [&str; 28] = [
     "A::k",
+    "L::k",
+    "kValueDim",
+    "kGroups",
     "Delta::k",
     "Experts::k",
     "M::k",
@@ -38,7 +41,9 @@ const FACTS: [&str; 25] = [
 ];
 
 /// Assertions that no bound has: those that others imply, and those on what a kernel chose itself.
-const OTHERS: [(&str, &str); 19] = [
+const OTHERS: [(&str, &str); 20] = [
+    // The bounds of what has heads of latents.
+    ("tile/heads.cuh", "kK % kHeadStep == 0"),
     // Heads of 64 numbers and their multiples.
     (
         "tile/pages_fp8.cuh",
