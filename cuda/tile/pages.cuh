@@ -10,7 +10,7 @@ namespace atlas::tile {
 inline constexpr bool kFp8Pages = target::FORMAT_KV == target::KvFormat::fp8;
 static_assert(kFp8Pages || target::FORMAT_KV == target::KvFormat::bf16, "what pages hold");
 
-// Whether values are latents of keys: the elements behind those that turn.
+// Whether values are latents (MLA): the elements of the one key head behind those that turn.
 template <class A>
 inline constexpr bool kLatent = A::kValueDim < A::kHeadDim;
 

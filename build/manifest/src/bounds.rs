@@ -100,8 +100,14 @@ const BOUNDS: &[Bound] = &[
             let holds = group <= 16 || it.is_latent() && group.is_multiple_of(16);
             ("kv_heads", it.facts.kv_heads, holds)
         }),
-        "must leave at most 16 query heads to a KV head, or a multiple to latents: they are rows of \
-         one product",
+        "must leave at most 16 query heads to a KV head, or a multiple to latents: they are rows \
+         of one product",
+    ),
+    Bound::new(
+        "ops/attend/queries.cuh",
+        "kHeadDim <= 512",
+        Of::Attention(|it| ("head_dim", it.facts.head_dim, it.facts.head_dim <= 512)),
+        "must be at most 512: a block has room for a page of keys beside its queries",
     ),
     Bound::new(
         "tile/pages.cuh",

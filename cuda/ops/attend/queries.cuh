@@ -53,6 +53,7 @@ struct Heads {
   static_assert(kHeads == kGroups * kGroup && kGroup <= 16, "query heads are rows of an M");
   static_assert(kValueDim == 64 || kValueDim == 128 || kValueDim == 256 || kValueDim == 512,
                 "a warp has whole tiles of dimensions, a page whole blocks");
+  static_assert(kHeadDim <= 512, "a block has room for a page of keys beside its queries");
 
   // First position that a row at `position` sees.
   __device__ static int first_seen(int position) {

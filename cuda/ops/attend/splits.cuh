@@ -50,7 +50,7 @@ struct RingStorage : WidenedStorage<A, kWidened<kSlots>> {
 template <class A>
 inline constexpr int kManySlots = 6 * 256 / A::kHeadDim;
 template <class A>
-inline constexpr int kFewSlots = A::kHeadDim > 512 ? 1 : 2 * 256 / A::kHeadDim;
+inline constexpr int kFewSlots = 2 * 256 / A::kHeadDim;
 template <class A>
 inline constexpr int kSlots =
     sizeof(RingStorage<A, kManySlots<A>>) <= target::SHARED_BYTES_PER_BLOCK ? kManySlots<A>

@@ -34,7 +34,7 @@ struct Projected {
   using Head = tile::Head<A>;
   static constexpr bool kStores = true;
   static constexpr int kKey = Heads::kGroup, kValue = kKey + 1;
-  // The heads with a row's own key and value, which are one where values are latents of keys.
+  // Heads with a row's own key and value, which are one where values are latents of keys.
   static constexpr int kItems = tile::kLatent<A> ? kValue : kValue + 1;
   static constexpr int kEach = (kItems + attend::kWarps - 1) / attend::kWarps;
 

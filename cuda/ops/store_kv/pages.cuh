@@ -45,8 +45,9 @@ __global__ __launch_bounds__(Tile::kThreads) void pages(Params params) {
   const size_t row = item / kRowHeads<A>;
   const int at = static_cast<int>(item % kRowHeads<A>);
   tile::Head<A> gain;
-  const bool is_normed = at >= kHeads || !tile::kLatent<A>;
-  if (is_normed) gain.load_gain(at < kHeads ? params.q_norm : params.k_norm);
+  if (!tile::kLatent<A> || at >= kHeads) {
+    gain.load_gain(at < kHeads ? params.q_norm : params.k_norm);
+  }
   const bool live = item < params.heads;
   const size_t position = live ? params.positions[row] : 0;
   tile::Turn<A> turn;
