@@ -132,7 +132,7 @@ WIDE = {"attend.full": dict(kernel="split_kv_bf16", threads=256,
 
 # Prompts of latents.
 LATENTS = {"attend.full": dict(kernel="split_kv_bf16", threads=256,
-                               why="latents: a warpgroup's sums are up to 256 columns of a head")}
+                               why="latents: values that lie in keys")}
 
 # Prompts of experts without gates.
 GATELESS = {"experts": dict(kernel="grouped_f16", threads=256, why="a tile of warpgroups has gates and ups")}

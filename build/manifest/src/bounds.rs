@@ -167,6 +167,13 @@ const BOUNDS: &[Bound] = &[
     ),
     Bound::new(
         "ops/attend/tiles_bf16_sm90.cuh",
+        "A::kValueDim == A::kHeadDim",
+        Of::Attention(|it| ("head_dim", it.facts.head_dim, !it.is_latent())),
+        "must have no latents: values lie beside keys",
+    )
+    .kernel("attend", "tiles_bf16"),
+    Bound::new(
+        "ops/attend/tiles_bf16_sm90.cuh",
         "A::kHeadDim <= 256",
         Of::Attention(|it| ("head_dim", it.facts.head_dim, it.facts.head_dim <= 256)),
         "must be at most 256: a warpgroup's sums are the columns of a head",
