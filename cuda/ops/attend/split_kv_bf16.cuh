@@ -1,6 +1,6 @@
 // Implements: Ops::attend
-// Match:      pages of bf16 or FP8, query heads of a KV head, 16 at most, packed into the M of an
-//             instruction; operands bf16, scores and sums F32
+// Match:      pages of bf16 or FP8, query heads of a KV head, 16 at most or of latents 16 in turn,
+//             packed into the M of an instruction; operands bf16, scores and sums F32
 // Bound by:   few rows: HBM (keys and values, once); many rows: tensor instructions
 // Sync:       few rows: three barriers per split and bulk copies; many rows: four barriers per 64
 //             positions; chained launch

@@ -1,6 +1,7 @@
 // Implements: Ops::attention
 // Match:      rows of different sequences; pages of bf16 or FP8, query heads of a KV head, 16 at
-//             most, packed into the M of an instruction; operands bf16, scores and sums F32
+//             most or of latents 16 in turn, packed into the M of an instruction; operands bf16,
+//             scores and sums F32
 // Bound by:   HBM (keys and values, once)
 // Sync:       three barriers per split and bulk copies; blocks of a row and KV head meet once;
 //             chained launch
