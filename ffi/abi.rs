@@ -12,7 +12,7 @@ use serde::Deserialize;
 pub type Table = BTreeMap<String, Op>;
 
 /// Kinds of blocks that an op may be over.
-const KINDS: [&str; 4] = ["attention", "delta", "experts", "mlp"];
+const KINDS: [&str; 5] = ["attention", "delta", "experts", "mlp", "latent"];
 
 /// One op of the table.
 #[derive(Debug, Deserialize)]

@@ -114,14 +114,14 @@ class Checkpoint:
         self.tensors[f"{name}.down_proj"] = self.normal(e, h, i, scale=1.5 / math.sqrt(i)).bfloat16()
 
     def latent(self, name):
-        m, turned = self.m, self.m["rotary"]
-        self.matrix(f"{name}.wq_a", m["query_rank"], m["hidden"], gain=1.5)
+        m, turned, gain = self.m, self.m["rotary"], self.m["gain"]
+        self.matrix(f"{name}.wq_a", m["query_rank"], m["hidden"], gain=gain)
         self.norm(f"{name}.q_a_norm.weight", m["query_rank"])
-        self.matrix(f"{name}.wq_b", m["heads"] * (m["nope"] + turned), m["query_rank"], gain=1.5)
-        self.matrix(f"{name}.wkv_a_with_mqa", m["rank"] + turned, m["hidden"], gain=1.5)
+        self.matrix(f"{name}.wq_b", m["heads"] * (m["nope"] + turned), m["query_rank"], gain=gain)
+        self.matrix(f"{name}.wkv_a_with_mqa", m["rank"] + turned, m["hidden"], gain=gain)
         self.norm(f"{name}.kv_a_norm.weight", m["rank"])
-        self.matrix(f"{name}.wkv_b", m["heads"] * (m["nope"] + m["value"]), m["rank"], gain=1.5)
-        self.matrix(f"{name}.wo", m["hidden"], m["heads"] * m["value"], gain=1.5)
+        self.matrix(f"{name}.wkv_b", m["heads"] * (m["nope"] + m["value"]), m["rank"], gain=gain)
+        self.matrix(f"{name}.wo", m["hidden"], m["heads"] * m["value"], gain=gain)
 
     def latent_layer(self, name, dense):
         m, own = self.m, ("w1", "w3", "w2")
@@ -137,7 +137,7 @@ class Checkpoint:
 
     def latent_model(self):
         m = self.m
-        self.tensors["tok_embeddings.weight"] = self.normal(m["vocab"], m["hidden"], scale=0.15).bfloat16()
+        self.tensors["tok_embeddings.weight"] = self.normal(m["vocab"], m["hidden"], scale=m["embedding"]).bfloat16()
         for i in range(m["layers"]):
             self.latent_layer(f"layers.{i}", i < m["dense"])
         self.norm("norm.weight", m["hidden"])

@@ -70,7 +70,7 @@ FAMILIES = {
 DEFAULTS = dict(quant="bf16", layers=2, period=["attention"], tied=False, head_stored=False, mtp=0, prefix="model.",
                 stacked=False, weights_alone=False, shards=1, formats={}, eps=1e-6, keys=1.0, rope={}, words={}, around={}, hardware=["cpu"],
                 ops={}, pad=1, scalar=None, turned=None,
-                cap=None, beside=None, dense=0)
+                cap=None, beside=None, dense=0, embedding=0.15, gain=1.5)
 # Dimensions that kernels take: rows of whole runs of 32 columns, of 256 beside experts, recurrent heads of 128. An
 # epsilon of norms that counts beside the squares of heads and rows.
 GPU = dict(hardware=["cpu", "h200", "gb10"], eps=1e-2)
@@ -129,6 +129,13 @@ def alone(pattern, heads, groups, head_dim, state_dim):
 # Prompts of heads that are wider than a warpgroup's sums.
 WIDE = {"attend.full": dict(kernel="split_kv_bf16", threads=256,
                             why="heads of 512: a warpgroup's sums are up to 256 columns")}
+
+# Latents, rounded to BF16 for all heads alike: so drawn their errors stay below half of what a GPU may differ by.
+CALM = dict(embedding=1.0, gain=1.0)
+
+# Prompts of latents.
+LATENTS = {"attend.full": dict(kernel="split_kv_bf16", threads=256,
+                               why="latents: values that lie in keys")}
 
 # Prompts of experts without gates.
 GATELESS = {"experts": dict(kernel="grouped_f16", threads=256, why="a tile of warpgroups has gates and ups")}
@@ -356,6 +363,11 @@ MODELS = {
         "mistral4", 123, "latents of 512 beside 64, a dense layer first, as DeepSeek has them", vocab=127, hidden=48,
         heads=2, rank=512, rotary=64, nope=32, value=48, query_rank=40, theta=1e4, experts=5, top=3, inner=20,
         dense=1, dense_inner=76, rope=latent_yarn(40.0, 100, 0.1, mscale=0.7, mscale_all_dim=0.7)),
+
+    "random-mistral4-4": model(
+        "mistral4", 124, "latents of 256 beside 64, two of three experts, for a GPU too", vocab=311, hidden=256,
+        heads=32, rank=256, rotary=64, nope=64, value=64, query_rank=128, theta=1e4, experts=3, top=2, inner=128,
+        layers=1, rope=latent_yarn(128.0, 256, 0.1, attention_factor=1.0), ops={"h200": LATENTS}, **(GPU | CALM | dict(eps=1e-6))),
 
     "random-llama-4": model(
         "llama", 14, "four query heads on each of two, for a GPU too", vocab=331, hidden=128,

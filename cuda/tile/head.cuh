@@ -4,6 +4,7 @@
 #pragma once
 
 #include "target.cuh"
+#include "tile/pages.cuh"
 #include "tile/reduce.cuh"
 
 namespace atlas::tile {
@@ -14,6 +15,8 @@ struct HeadParts {
   static constexpr int kParts = A::kHeadDim / kWarpLanes;  // elements of a lane
   static constexpr int kPairs = A::kRotaryDim / 2;
   static constexpr int kPairParts = kPairs / kWarpLanes;
+  // First elements that a norm is over: of keys with latents, these.
+  static constexpr int kPlainParts = kLatent<A> ? A::kRotaryDim / kWarpLanes : 0;
 
   static_assert(A::kHeadDim % kWarpLanes == 0, "a lane has whole elements of a head");
   static_assert(kPairs % kWarpLanes == 0, "both elements of a pair are in one lane");
@@ -41,6 +44,8 @@ template <class A>
 struct Head : HeadParts<A> {
   using HeadParts<A>::kParts;
   using HeadParts<A>::kPairParts;
+  using HeadParts<A>::kPlainParts;
+  static constexpr bool kNormed = A::kNormed || kLatent<A>;
 
   float part[kParts];
 
@@ -53,14 +58,17 @@ struct Head : HeadParts<A> {
 
   // The weights of the norm, if there is one.
   __device__ void load_gain(const float* gain) {
-    if constexpr (A::kNormed) load(gain);
+    if constexpr (!kNormed) return;
+#pragma unroll
+    for (int i = kPlainParts; i < kParts; ++i) part[i] = gain[dim(i - kPlainParts)];
   }
 
+  // A key's norm, and a query's but for those that ask latents.
   __device__ void norm(const Head& gain) {
-    if constexpr (!A::kNormed) return;
+    if constexpr (!kNormed) return;
     const float scale = inverse_rms();
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) part[i] *= scale * gain.part[i];
+    for (int i = kPlainParts; i < kParts; ++i) part[i] *= scale * gain.part[i];
   }
 
   // The norm of a value, which has no weights.
@@ -74,8 +82,8 @@ struct Head : HeadParts<A> {
   __device__ float inverse_rms() const {
     float squares = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) squares = fmaf(part[i], part[i], squares);
-    const float mean = warp_sum(squares) * (1.0f / A::kHeadDim);
+    for (int i = kPlainParts; i < kParts; ++i) squares = fmaf(part[i], part[i], squares);
+    const float mean = warp_sum(squares) * (1.0f / A::kValueDim);
     return rsqrtf(mean + target::NORM_EPS);
   }
 

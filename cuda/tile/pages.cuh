@@ -10,10 +10,18 @@ namespace atlas::tile {
 inline constexpr bool kFp8Pages = target::FORMAT_KV == target::KvFormat::fp8;
 static_assert(kFp8Pages || target::FORMAT_KV == target::KvFormat::bf16, "what pages hold");
 
+// Whether values are latents (MLA): the elements of the one key head behind those that turn.
+template <class A>
+inline constexpr bool kLatent = A::kValueDim < A::kHeadDim;
+
 // Bytes of a head's keys, or values, in a page: bf16, or the codes of all positions, then their
 // exponents.
 template <class A>
 inline constexpr int kHeadBytes = target::PAGE * (kFp8Pages ? A::kHeadDim + 1 : 2 * A::kHeadDim);
+// Bytes of its values, which may be a part of the keys.
+template <class A>
+inline constexpr int kValueBytes =
+    kLatent<A> ? target::PAGE * 2 * A::kValueDim : kHeadBytes<A>;
 
 // Columns of a block of bf16 (kHeadDim / 64, PAGE positions, 64 columns).
 inline constexpr int kPageColumns = 64;
@@ -29,10 +37,16 @@ __device__ inline int page_at(int position, int dim) {
 }
 
 // First byte of a head's keys, or values, behind the first one that a layer has of any page:
-// `stride` bytes from page to page, since all layers of a page lie side by side.
+// `stride` bytes from page to page, since all layers of a page lie side by side. Latents have one
+// head, of which values are the blocks of columns behind those that turn.
 template <class A>
 __device__ inline size_t head_at(unsigned page, unsigned stride, int kv_head, int is_value) {
-  return static_cast<size_t>(page) * stride + (kv_head * 2 + is_value) * kHeadBytes<A>;
+  const size_t first = static_cast<size_t>(page) * stride;
+  if constexpr (kLatent<A>) {
+    static_assert(!kFp8Pages && A::kRotaryDim % kPageColumns == 0, "latents are whole blocks");
+    return first + is_value * (kHeadBytes<A> - kValueBytes<A>);
+  }
+  return first + (kv_head * 2 + is_value) * kHeadBytes<A>;
 }
 
 }  // namespace atlas::tile

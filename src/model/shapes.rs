@@ -3,6 +3,9 @@
 //!
 //! All numbers are constants of the build. Widths are elements of one row.
 
+/// Rows of a tensor instruction.
+const INSTRUCTION_ROWS: usize = 16;
+
 /// Grouped-query attention with rotary embedding.
 pub trait Attention: Send + Sync + 'static {
     /// Query heads.
@@ -38,6 +41,13 @@ pub trait Attention: Send + Sync + 'static {
 
     /// Query heads of a key head.
     const GROUP: usize = Self::HEADS / Self::KV_HEADS;
+    /// Query heads of a key head that kernels score together: of latents, which all heads ask, so
+    /// many as are rows of one instruction.
+    const TOGETHER: usize = if Self::LATENT && Self::GROUP > INSTRUCTION_ROWS {
+        INSTRUCTION_ROWS
+    } else {
+        Self::GROUP
+    };
     /// Elements between the queries of two heads of a row: a query, and its gate if there is one.
     const QUERY: usize = Self::HEAD_DIM * if Self::GATED { 2 } else { 1 };
     /// Width of queries, gates included.

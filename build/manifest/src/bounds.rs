@@ -2,7 +2,7 @@
 //! finds every one of them in `cuda/`, and no assertion about a model's facts there but these.
 
 use crate::check::{File, Rule};
-use crate::schema::model::{Attention, Gdn, Model, Moe};
+use crate::schema::model::{Gdn, Model, Moe};
 use crate::shapes::Attends;
 use crate::table::{FP8_BLOCK, Format, Role, Row};
 use crate::target::Target;
@@ -14,7 +14,7 @@ type Fact = (&'static str, u64, bool);
 #[derive(Clone, Copy)]
 enum Of {
     /// Each of the ways in which layers attend.
-    Attention(fn(&Attention) -> Fact),
+    Attention(fn(&Attends) -> Fact),
     /// A recurrent mixer, and whether it is Mamba-2.
     Gdn(fn(&Gdn, bool) -> Fact),
     /// Experts, and the width of the rows that they take.
@@ -85,47 +85,97 @@ fn of_panel(moe: &Moe) -> u64 {
 const BOUNDS: &[Bound] = &[
     Bound::new(
         "ops/attend/queries.cuh",
-        "kHeadDim == 64 || kHeadDim == 128 || kHeadDim == 256 || kHeadDim == 512",
+        "kValueDim == 64 || kValueDim == 128 || kValueDim == 256 || kValueDim == 512",
         Of::Attention(|it| {
-            let holds = matches!(it.head_dim, 64 | 128 | 256 | 512);
-            ("head_dim", it.head_dim, holds)
+            let holds = matches!(it.value_dim, 64 | 128 | 256 | 512);
+            ("head_dim", it.facts.head_dim, holds)
         }),
-        "must be 64, 128, 256 or 512: warps have whole tiles of a head",
+        "must be 64, 128, 256 or 512, turned elements beside latents aside: warps have whole tiles",
     ),
     Bound::new(
         "ops/attend/queries.cuh",
-        "kHeads % kKvHeads == 0 && kGroup <= 16",
-        Of::Attention(|it| ("kv_heads", it.kv_heads, it.heads / it.kv_heads <= 16)),
-        "must leave at most 16 query heads to a KV head: they are rows of one product",
+        "kHeads == kGroups * kGroup && kGroup <= 16",
+        Of::Attention(|it| {
+            let group = it.facts.heads / it.facts.kv_heads;
+            let holds = group <= 16 || it.is_latent() && group.is_multiple_of(16);
+            ("kv_heads", it.facts.kv_heads, holds)
+        }),
+        "must leave at most 16 query heads to a KV head, or a multiple to latents: they are rows \
+         of one product",
+    ),
+    Bound::new(
+        "ops/attend/queries.cuh",
+        "kHeadDim <= 512",
+        Of::Attention(|it| ("head_dim", it.facts.head_dim, it.facts.head_dim <= 512)),
+        "must be at most 512: a block has room for a page of keys beside its queries",
+    ),
+    Bound::new(
+        "tile/pages.cuh",
+        "!kFp8Pages && A::kRotaryDim % kPageColumns == 0",
+        Of::Attention(|it| {
+            let turned = it.facts.rotary_dim;
+            let holds = !it.is_latent() || turned.is_multiple_of(64);
+            ("rotary_dim", turned, holds)
+        }),
+        "must be a multiple of 64: latents are whole blocks of a page",
+    ),
+    Bound::new(
+        "ops/latent_queries/heads_f16.cuh",
+        "L::kNopeDim % tile::kHeadStep == 0 && A::kValueDim % tile::kHeadColumns == 0",
+        Of::Model(|it| {
+            let nope = it.latent.as_ref()?.nope_dim;
+            let holds = nope.is_multiple_of(64) && it.latent_rank().is_multiple_of(64);
+            Some(("latent.nope_dim", nope, holds))
+        }),
+        "must be a multiple of 64, as latents are: heads are whole steps, latents whole blocks",
+    ),
+    Bound::new(
+        "ops/latent_results/heads_f16.cuh",
+        "L::kResultDim % tile::kHeadColumns == 0",
+        Of::Model(|it| {
+            let value = it.latent.as_ref()?.value_dim;
+            Some(("latent.value_dim", value, value.is_multiple_of(64)))
+        }),
+        "must be a multiple of 64: results are whole blocks",
     ),
     Bound::new(
         "tile/head.cuh",
         "A::kHeadDim % kWarpLanes == 0",
-        Of::Attention(|it| ("head_dim", it.head_dim, it.head_dim.is_multiple_of(32))),
+        Of::Attention(|it| {
+            let width = it.facts.head_dim;
+            ("head_dim", width, width.is_multiple_of(32))
+        }),
         "must be a multiple of 32: a lane has whole elements of a head",
     ),
     Bound::new(
         "tile/head.cuh",
         "kPairs % kWarpLanes == 0",
         Of::Attention(|it| {
-            (
-                "rotary_dim",
-                it.rotary_dim,
-                it.rotary_dim.is_multiple_of(64),
-            )
+            let turned = it.facts.rotary_dim;
+            ("rotary_dim", turned, turned.is_multiple_of(64))
         }),
         "must be a multiple of 64: both elements of a pair are in one lane",
     ),
     Bound::new(
         "ops/store_kv/pages.cuh",
         "kHeadDim % tile::kPageColumns == 0",
-        Of::Attention(|it| ("head_dim", it.head_dim, it.head_dim.is_multiple_of(64))),
+        Of::Attention(|it| {
+            let width = it.facts.head_dim;
+            ("head_dim", width, width.is_multiple_of(64))
+        }),
         "must be a multiple of 64: a page is whole blocks",
     ),
     Bound::new(
         "ops/attend/tiles_bf16_sm90.cuh",
+        "A::kValueDim == A::kHeadDim",
+        Of::Attention(|it| ("head_dim", it.facts.head_dim, !it.is_latent())),
+        "must have no latents: values lie beside keys",
+    )
+    .kernel("attend", "tiles_bf16"),
+    Bound::new(
+        "ops/attend/tiles_bf16_sm90.cuh",
         "A::kHeadDim <= 256",
-        Of::Attention(|it| ("head_dim", it.head_dim, it.head_dim <= 256)),
+        Of::Attention(|it| ("head_dim", it.facts.head_dim, it.facts.head_dim <= 256)),
         "must be at most 256: a warpgroup's sums are the columns of a head",
     )
     .kernel("attend", "tiles_bf16"),
@@ -350,7 +400,7 @@ impl Of {
             Of::Attention(bound) => {
                 let attentions = target.attentions();
                 let each = attentions.iter().map(|each| {
-                    let (_, key, value, holds) = of(each.table(), bound(&each.facts));
+                    let (_, key, value, holds) = of(each.table(), bound(each));
                     (Some(each.snake()), key, value, holds)
                 });
                 each.collect()
@@ -401,6 +451,13 @@ impl File {
             }
         }
         let rows = target.table();
+        let of_heads = |row: &&Row| matches!(row.role, Role::LatentKeys | Role::LatentValues);
+        for row in rows.iter().filter(of_heads) {
+            let rule = "kernels take rows that make heads of latents in bf16";
+            let format = row.resident().map_or("none", Format::name);
+            let key = format!("format of {}", row.name);
+            model.rule(format == Format::Bf16.name(), &key, format, rule)?;
+        }
         let matrices = rows.iter().filter_map(|row| Some((row, row.resident()?)));
         for (row, format) in matrices {
             let (key, value) = columns_key(target, row);
@@ -435,7 +492,7 @@ fn columns_key(target: &Target, row: &Row) -> (String, u64) {
     let (key, value) = match row.role {
         Role::Output => {
             let attentions = target.attentions().into_iter();
-            let is = |each: &Attends| each.facts.o_columns() == row.k() as u64;
+            let is = |each: &Attends| target.o_columns(each) == row.k() as u64;
             let mut its = attentions
                 .filter(is)
                 .map(|each| (each.table(), each.facts.heads));

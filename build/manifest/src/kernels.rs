@@ -56,7 +56,7 @@ pub(crate) enum Kind {
     Mlp,
     /// The last two beside each other, whose operations are theirs.
     Both,
-    /// Queries of latents and results of them, around attention; no device has it.
+    /// Products that make queries of latents and results of them, around attention.
     Latent,
 }
 
@@ -107,7 +107,8 @@ impl Kind {
             ],
             Kind::Experts => &["route", "experts", "moe"],
             Kind::Mlp => &["swiglu", "mlp"],
-            Kind::Both | Kind::Latent => &[],
+            Kind::Both => &[],
+            Kind::Latent => &["latent_queries", "latent_results"],
         }
     }
 }
@@ -208,6 +209,8 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("swiglu", "vectors_f32"),
     Kernel::new("mlp", "apart_f16"),
     Kernel::new("mlp", "warpgroups_f16").warpgroups(),
+    Kernel::new("latent_queries", "heads_f16"),
+    Kernel::new("latent_results", "heads_f16"),
     Kernel::new("accept", "spans_f32"),
     Kernel::new("guess", "rows_f32"),
     Kernel::new("pack", "vectors"),
@@ -429,12 +432,13 @@ mod tests {
     ];
 
     /// Groups of operations that families are written in.
-    const GROUPS: [&str; 5] = [
+    const GROUPS: [&str; 6] = [
         include_str!("../../../src/model/ops/dense.rs"),
         include_str!("../../../src/model/ops/attend.rs"),
         include_str!("../../../src/model/ops/delta.rs"),
         include_str!("../../../src/model/ops/route.rs"),
         include_str!("../../../src/model/ops/gate.rs"),
+        include_str!("../../../src/model/ops/latent.rs"),
     ];
 
     fn methods(group: &str) -> impl Iterator<Item = &str> {

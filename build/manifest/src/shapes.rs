@@ -27,7 +27,8 @@ enum Number {
     Size(u64),
     Bool(bool),
     Single(f32),
-    /// Growth of queries, if there is one, and the positions of the first training.
+    /// Growth of queries, if there is one, and the positions of the first training; device code has
+    /// a factor of 0 if there is none.
     Temperature(Option<(f64, u64)>),
     Activation(Activation),
     /// Rotary embedding, whose angles the host makes: base of the frequencies, and their scaling as
@@ -49,6 +50,8 @@ pub(crate) struct Attends {
     name: &'static str,
     doc: &'static str,
     pub facts: Attention,
+    /// Elements of a value.
+    pub value_dim: u64,
 }
 
 impl Attends {
@@ -63,6 +66,11 @@ impl Attends {
     /// Name in launchers of its own.
     pub fn snake(&self) -> String {
         self.name.to_lowercase()
+    }
+
+    /// Whether values are latents of keys.
+    pub fn is_latent(&self) -> bool {
+        self.value_dim < self.facts.head_dim
     }
 }
 
@@ -132,10 +140,14 @@ impl Number {
             Number::Activation(value) => {
                 Some(format!("Activation @ = Activation::{}", value.name()))
             }
-            Number::Rope(..) | Number::Temperature(_) | Number::WindowPages | Number::Shape(_) => {
-                None
-            }
+            Number::Rope(..) | Number::WindowPages | Number::Shape(_) => None,
             Number::Window(positions) => Some(format!("int @ = {}", positions.unwrap_or(0))),
+            Number::Temperature(growth) => {
+                let (beta, original) = growth.unwrap_or((0.0, 1));
+                Some(format!(
+                    "float @Beta = {beta:?}f;\n  static constexpr int @Original = {original}"
+                ))
+            }
         }
     }
 }
@@ -171,6 +183,10 @@ impl Target {
                 window: None,
                 ..self.model.attention.clone()
             },
+            value_dim: match self.traits().latent {
+                true => self.model.latent_rank(),
+                false => self.model.attention.head_dim,
+            },
         });
         let sliding = match self.traits().mixers {
             Mixers::Windowed => Some(&self.model.attention),
@@ -180,6 +196,7 @@ impl Target {
             mixer: Mixer::Sliding,
             name: "Sliding",
             doc: "Attention over a window of positions.",
+            value_dim: facts.head_dim,
             facts,
         });
         full.into_iter().chain(sliding).collect()
@@ -385,10 +402,6 @@ impl Target {
             Some(latent) => latent.nope_dim + rotary_dim,
             None => divisor,
         };
-        let value_dim = match traits.latent {
-            true => self.model.latent_rank(),
-            false => attention.head_dim,
-        };
         let scale = score_growth(attention) / (divisor as f64).sqrt();
         let window = attention.window.and(self.page_window());
         let pages = window.map(|_| ("PAGES", Number::WindowPages));
@@ -396,7 +409,7 @@ impl Target {
             ("HEADS", Number::Size(attention.heads)),
             ("KV_HEADS", Number::Size(attention.kv_heads)),
             ("HEAD_DIM", Number::Size(attention.head_dim)),
-            ("VALUE_DIM", Number::Size(value_dim)),
+            ("VALUE_DIM", Number::Size(each.value_dim)),
             ("ROTARY_DIM", Number::Size(rotary_dim)),
             ("ROPE", Number::Rope(rope.0, rope.1)),
             ("SCALE", Number::Single(scale as f32)),

@@ -18,13 +18,13 @@ inline constexpr int kChunk = tile::kWarpLanes;
 // Results of a step's splits, before they are merged.
 template <class A>
 struct Partial {
-  float* mixes;  // (places, kHeads, kSplits, kHeadDim)
+  float* mixes;  // (places, kHeads, kSplits, kValueDim)
   Stats* stats;  // (places, kHeads, kSplits)
 
   __device__ explicit Partial(const Params& params)
       : mixes(params.partial),
         stats(reinterpret_cast<Stats*>(params.partial + static_cast<size_t>(params.places) *
-                                                            A::kHeads * kSplits * A::kHeadDim)) {}
+                                                            A::kHeads * kSplits * A::kValueDim)) {}
 };
 
 // Chunks of mixes on their way to each warp, in `kBytes`.
@@ -71,7 +71,7 @@ struct MergedPart {
     const int dim = lane % kLanes * 4, live = count - chunk * kChunk;
 #pragma unroll
     for (int i = lane / kLanes; i < kChunk; i += tile::kWarpLanes / kLanes) {
-      const float* from = mixes + static_cast<size_t>(chunk * kChunk + i) * A::kHeadDim + dim;
+      const float* from = mixes + static_cast<size_t>(chunk * kChunk + i) * A::kValueDim + dim;
       if (i < live) ptx::copy_async(&to[i][dim], from, true);
     }
     ptx::copy_async_commit();
@@ -136,7 +136,7 @@ struct MergedPart {
 template <class A, class Storage>
 __device__ void merge_heads(const Params& params, Storage& shared, const uint4& tile,
                             const Share& share) {
-  constexpr int kGroup = Heads<A>::kGroup, kMergeParts = A::kHeadDim / kMergeDims;
+  constexpr int kGroup = Heads<A>::kGroup, kMergeParts = A::kValueDim / kMergeDims;
   const Partial<A> partial(params);
   const int parts = static_cast<int>(tile.y) * kGroup * kMergeParts;
   const int lane = threadIdx.x % tile::kWarpLanes;
@@ -153,11 +153,11 @@ __device__ void merge_heads(const Params& params, Storage& shared, const uint4& 
         (static_cast<size_t>(tile.z + token) * A::kHeads + in_row) * kSplits + first;
     const float gate = A::kGated ? gates_of<A>(params, head, dim)[lane] : 0.0f;
     const int count = static_cast<int>(params.positions[tile.x + token]) / kSplit + 1 - first;
-    MergedPart<A, Storage> merged{shared, partial.mixes + place * A::kHeadDim + dim,
+    MergedPart<A, Storage> merged{shared, partial.mixes + place * A::kValueDim + dim,
                                   partial.stats + place, max(count, 1)};
     merged.run();
     const float total = with_sink<A>(params, merged.total, static_cast<int>(in_row));
-    params.out[head * A::kHeadDim + dim + lane] = gated<A>(merged.sum / total, gate);
+    params.out[head * A::kValueDim + dim + lane] = gated<A>(merged.sum / total, gate);
   }
 }
 

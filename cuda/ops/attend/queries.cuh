@@ -30,23 +30,30 @@ struct Heads {
   static constexpr int kHeads = A::kHeads;
   static constexpr int kKvHeads = A::kKvHeads;
   static constexpr int kHeadDim = A::kHeadDim;
-  static constexpr int kGroup = kHeads / kKvHeads;  // query heads of a KV head
+  static constexpr int kValueDim = A::kValueDim;
+  static constexpr bool kLatent = tile::kLatent<A>;
+  // Query heads that a block has, which ask one KV head: all of them, or those of an M of latents.
+  static constexpr int kAsking = kHeads / kKvHeads;
+  static constexpr int kGroup = kLatent && kAsking > 16 ? 16 : kAsking;
+  static constexpr int kGroups = kHeads / kGroup;
   static constexpr int kQuery = kHeadDim * (A::kGated ? 2 : 1);  // elements of a query and its gate
   static constexpr int kPage = PAGE * kHeadDim;     // operands of a head's keys, or values
   // Warps that mix, an instruction's 16 dimensions or more each: of narrow heads not all.
-  static constexpr int kMixers = kHeadDim / 16 < kWarps ? kHeadDim / 16 : kWarps;
-  static constexpr int kWarpDims = kHeadDim / kMixers;
+  static constexpr int kMixers = kValueDim / 16 < kWarps ? kValueDim / 16 : kWarps;
+  static constexpr int kWarpDims = kValueDim / kMixers;
   static constexpr int kDimTiles = kWarpDims / 8;
   static constexpr int kVectors = kHeadDim / Bf16x8::kElements;
+  static constexpr int kValueVectors = kValueDim / Bf16x8::kElements;
   // Vectors of FP8 that a thread of a block widens at once.
   static constexpr int kWidenedAtOnce = kHeadDim / 32 < 8 ? kHeadDim / 32 : 8;
   // Rows of shared memory are padded so that eight of them lie in different banks.
   static constexpr int kPadded = kHeadDim + 8;
   static constexpr int kWindow = A::kWindow;  // positions that a row sees; 0: all up to its own
 
-  static_assert(kHeads % kKvHeads == 0 && kGroup <= 16, "a KV head's query heads are rows of an M");
-  static_assert(kHeadDim == 64 || kHeadDim == 128 || kHeadDim == 256 || kHeadDim == 512,
+  static_assert(kHeads == kGroups * kGroup && kGroup <= 16, "query heads are rows of an M");
+  static_assert(kValueDim == 64 || kValueDim == 128 || kValueDim == 256 || kValueDim == 512,
                 "a warp has whole tiles of dimensions, a page whole blocks");
+  static_assert(kHeadDim <= 512, "a block has room for a page of keys beside its queries");
 
   // First position that a row at `position` sees.
   __device__ static int first_seen(int position) {
@@ -74,9 +81,9 @@ struct Params {
   // (tiles): first row, rows, place of the first row among `places`, first position of the row's
   // sequence that this step writes
   const uint4* tiles;
-  float* partial;      // (places, kHeads, kSplits, kHeadDim), then (places, kHeads, kSplits, 2)
-  unsigned* arrived;   // (tiles, kKvHeads): zeros between launches
-  float* out;          // (rows, kHeads, kHeadDim)
+  float* partial;      // (places, kHeads, kSplits, kValueDim), then (places, kHeads, kSplits, 2)
+  unsigned* arrived;   // (tiles, kGroups): zeros between launches
+  float* out;          // (rows, kHeads, kValueDim)
   int places;          // rows of all tiles
   const float* sinks;  // (kHeads): scores that no value belongs to, null if not `kSinks`
 };
@@ -336,17 +343,18 @@ struct Queries : Heads<A> {
     const int begin = max(start, static_cast<int>(params.positions[first]) + 1);
     const int count = min(start + kBlock, last + 1) - begin;
     if (count <= 0) return last + 1;
-    int infinite = count * H::kVectors;  // the first vector of this thread's
-    for (int item = threadIdx.x; item < count * H::kVectors; item += kThreads) {
-      const int dim = item % H::kVectors * Bf16x8::kElements;
-      bf16* at = value(begin - start + item / H::kVectors, dim);
+    constexpr int kVectors = H::kValueVectors;
+    int infinite = count * kVectors;  // the first vector of this thread's
+    for (int item = threadIdx.x; item < count * kVectors; item += kThreads) {
+      const int dim = item % kVectors * Bf16x8::kElements;
+      bf16* at = value(begin - start + item / kVectors, dim);
       if (reinterpret_cast<Bf16x8*>(at)->is_finite()) continue;
       *reinterpret_cast<Bf16x8*>(at) = Bf16x8::zero();
       infinite = min(infinite, item);
     }
-    if (!__syncthreads_or(infinite < count * H::kVectors)) return last + 1;
+    if (!__syncthreads_or(infinite < count * kVectors)) return last + 1;
     int position = 0;  // a barrier each: this is seldom
-    while (!__syncthreads_or(infinite / H::kVectors == position)) ++position;
+    while (!__syncthreads_or(infinite / kVectors == position)) ++position;
     return begin + position;
   }
 
@@ -474,7 +482,7 @@ struct Totals {
       const int in_row = static_cast<int>(head % A::kHeads);
       const float total = with_sink<A>(stage.params, stats[t][half], in_row);
       const float* mix = sums[t][d] + 2 * half;
-      *reinterpret_cast<float2*>(stage.params.out + head * A::kHeadDim + dim) = {
+      *reinterpret_cast<float2*>(stage.params.out + head * A::kValueDim + dim) = {
           gated<A>(mix[0] / total, gate.x), gated<A>(mix[1] / total, gate.y)};
     });
   }

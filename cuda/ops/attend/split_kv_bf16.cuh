@@ -1,6 +1,6 @@
 // Implements: Ops::attend
-// Match:      pages of bf16 or FP8, query heads of a KV head, 16 at most, packed into the M of an
-//             instruction; operands bf16, scores and sums F32
+// Match:      pages of bf16 or FP8, query heads of a KV head, 16 at most or of latents 16 in turn,
+//             packed into the M of an instruction; operands bf16, scores and sums F32
 // Bound by:   few rows: HBM (keys and values, once); many rows: tensor instructions
 // Sync:       few rows: three barriers per split and bulk copies; many rows: four barriers per 64
 //             positions; chained launch
@@ -20,7 +20,7 @@ inline constexpr int kScorePitch = kBlock + 4;
 inline constexpr int kWeightPitch = kBlock + 8;
 
 // Query rows of a tile of many rows: of an instruction's M, `kTiles` times. Keys and values of a
-// block lie in places of their own, or in turn in one.
+// block lie in places of their own, or in turn in one; values that are latents lie in the keys.
 template <class A, int kTiles, int kPlaces>
 struct BlockStorage {
   static constexpr int kRows = Queries<A, kTiles>::kRows;
@@ -37,11 +37,12 @@ struct BlockStorage {
 // Whether a block has room for two tiles of rows, and for keys beside values: of wide heads not
 // everywhere.
 template <class A>
-inline constexpr bool kRoomy = sizeof(BlockStorage<A, 2, 2>) <= target::SHARED_BYTES_PER_BLOCK;
+inline constexpr bool kRoomy = sizeof(BlockStorage<A, 2, tile::kLatent<A> ? 1 : 2>) <=
+                               target::SHARED_BYTES_PER_BLOCK;
 template <class A>
 inline constexpr int kMany = kRoomy<A> ? 2 : 1;
 template <class A>
-using SharedStorage = BlockStorage<A, kMany<A>, kMany<A>>;
+using SharedStorage = BlockStorage<A, kMany<A>, tile::kLatent<A> ? 1 : kMany<A>>;
 
 // A split block by block.
 template <class A>
@@ -113,9 +114,12 @@ struct Stage : Queries<A, kMany<A>> {
     }
     clear();
     auto& keys_at = shared.place[0];
-    auto& values_at = shared.place[kRoomy<A> ? 1 : 0];
+    constexpr bool kApart = !tile::kLatent<A>, kBeside = kApart && kRoomy<A>;
+    auto& values_at = shared.place[kBeside ? 1 : 0];
     const auto key = [&](int, int position, int dim) { return &keys_at[position][dim]; };
-    const auto value = [&](int position, int dim) { return &values_at[position][dim]; };
+    const auto value = [&](int position, int dim) {
+      return &values_at[position][A::kHeadDim - A::kValueDim + dim];
+    };
     const auto weight = [&](int row, int position) { return &shared.weight[row][position]; };
     const auto put = [&](int, int row, int column, float score) {
       shared.score[row][column] = score;
@@ -130,12 +134,12 @@ struct Stage : Queries<A, kMany<A>> {
       };
       bring(keys_at, from, live);
       ptx::copy_async_commit();
-      if constexpr (kRoomy<A>) bring_values();
-      ptx::copy_async_wait<kRoomy<A> ? 1 : 0>();
+      if constexpr (kBeside) bring_values();
+      ptx::copy_async_wait<kBeside ? 1 : 0>();
       __syncthreads();  // keys, and at first queries and statistics, are written
       this->template score<1>(shared.query, start, 1, key, put);
       __syncthreads();  // scores are written, keys read
-      if constexpr (!kRoomy<A>) bring_values();
+      if constexpr (kApart && !kBeside) bring_values();
       weigh();
       ptx::copy_async_wait<0>();
       __syncthreads();  // weights and values are written
@@ -182,7 +186,7 @@ cudaError_t launch_rows(const Params& params, unsigned count, unsigned tile_toke
     return launch_splits<Tile, A, Stored>(params, NoConstants{}, count, stream);
   }
   const unsigned parts = blocks_for(tile_tokens, Stage<A>::kTokens);
-  const Launch shape{count * parts, kThreads, sizeof(SharedStorage<A>), A::kKvHeads};
+  const Launch shape{count * parts, kThreads, sizeof(SharedStorage<A>), Heads<A>::kGroups};
   return launch_chained(whole<Tile, A>, shape, stream, params, parts);
 }
 

@@ -96,9 +96,10 @@ struct Splits : Queries<A, 1> {
   using Base::tokens;
   static constexpr int kSlots = attend::kSlots<A, kOfSm>;
   static constexpr int kTogether = attend::kTogether<kSlots>;
-  static constexpr int kVectors = Heads<A>::kVectors;
+  static constexpr int kValueVectors = Heads<A>::kValueVectors;
   // Parts of a page of columns that a bulk copy brings positions of.
   static constexpr int kStrips = kHeadDim / tile::kPageColumns;
+  static constexpr int kValueStrips = A::kValueDim / tile::kPageColumns;
   static_assert(kStrips <= tile::kWarpLanes, "a lane asks for a strip");
   static_assert(kFits<sizeof(Shared)>);
   static constexpr int kItems = 2 * kSplitBlocks;  // of a whole split
@@ -154,7 +155,8 @@ struct Splits : Queries<A, 1> {
     constexpr int kWidth = tile::kFp8Pages ? kHeadDim : tile::kPageColumns * sizeof(bf16);
     constexpr int kExponents = PAGE * kHeadDim;
     const int lane = threadIdx.x;
-    if (begin >= end || lane >= (tile::kFp8Pages ? 2 : kStrips)) return;
+    const int strips = at.is_value ? kValueStrips : kStrips;
+    if (begin >= end || lane >= (tile::kFp8Pages ? 2 : strips)) return;
     int from = (lane * PAGE + begin) * kWidth, bytes = (end - begin) * kWidth;
     if (tile::kFp8Pages && lane == 1) {
       if (end < stored(at)) return;
@@ -169,7 +171,7 @@ struct Splits : Queries<A, 1> {
   // Bytes that an item's copies bring.
   __device__ unsigned bytes(const Place& at) const {
     const int count = max(0, stored(at));
-    return count * (tile::kHeadBytes<A> / PAGE) +
+    return count * ((at.is_value ? tile::kValueBytes<A> : tile::kHeadBytes<A>) / PAGE) +
            (tile::kFp8Pages && count > 0 ? PAGE - count : 0);
   }
 
@@ -208,9 +210,9 @@ struct Splits : Queries<A, 1> {
   // is not always zero.
   __device__ static void clear_behind(bf16* block, int live) {
 #pragma unroll 1
-    for (int item = live * kVectors + threadIdx.x; item < kBlock * kVectors;
+    for (int item = live * kValueVectors + threadIdx.x; item < kBlock * kValueVectors;
          item += tile::kWarpLanes) {
-      const int at = tile::page_at(item / kVectors, item % kVectors * Bf16x8::kElements);
+      const int at = tile::page_at(item / kValueVectors, item % kValueVectors * Bf16x8::kElements);
       *reinterpret_cast<Bf16x8*>(block + at) = Bf16x8::zero();
     }
   }
@@ -230,7 +232,8 @@ struct Splits : Queries<A, 1> {
   }
 
   __device__ void put_own(bf16* block, int position, bool is_value) const {
-    for (int dim = threadIdx.x * Bf16x8::kElements; dim < kHeadDim;
+    const int width = is_value ? A::kValueDim : kHeadDim;
+    for (int dim = threadIdx.x * Bf16x8::kElements; dim < width;
          dim += tile::kWarpLanes * Bf16x8::kElements) {
       *reinterpret_cast<Bf16x8*>(block + tile::page_at(position, dim)) =
           *reinterpret_cast<const Bf16x8*>(shared.own[is_value] + dim);
@@ -444,7 +447,7 @@ __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constan
       continue;
     }
     stage.for_each([&](int, int d, int half, int row, int dim) {
-      *reinterpret_cast<float2*>(partial.mixes + place(row) * A::kHeadDim + dim) = {
+      *reinterpret_cast<float2*>(partial.mixes + place(row) * A::kValueDim + dim) = {
           stage.part[0][d][2 * half], stage.part[0][d][2 * half + 1]};
     });
   }
@@ -453,12 +456,13 @@ __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constan
   if (is_first) {
     stage.for_each([&](int, int d, int half, int row, int dim) {
       if (dim == 0) partial.stats[place(row)] = totals.stats[0][half];
-      *reinterpret_cast<float2*>(partial.mixes + place(row) * A::kHeadDim + dim) = {
+      *reinterpret_cast<float2*>(partial.mixes + place(row) * A::kValueDim + dim) = {
           totals.sums[0][d][2 * half], totals.sums[0][d][2 * half + 1]};
     });
   }
   const auto blocks = static_cast<unsigned>(share.blocks);
-  tile::Meeting meeting{params.arrived + blockIdx.x * A::kKvHeads + blockIdx.y, blocks, blocks};
+  tile::Meeting meeting{params.arrived + blockIdx.x * Heads<A>::kGroups + blockIdx.y, blocks,
+                        blocks};
   meeting.meet(true, true);
   auto& merging = *reinterpret_cast<MergeStorage<sizeof(shared.ring)>*>(ring_shared);
   merge_heads<A>(params, merging, tile, share);
@@ -471,14 +475,15 @@ cudaError_t launch_splits(const Params& params, const Constants& constants, unsi
                           cudaStream_t stream) {
   // The number of blocks is the same whatever the context, so that a recorded step can be replayed.
   const unsigned most = kSplitsSeen<A>;
-  const unsigned turns = max(1u, min(most, target::SMS / (tiles * A::kKvHeads)));
-  const unsigned blocks = tiles * A::kKvHeads * turns;
+  constexpr unsigned kGroups = Heads<A>::kGroups;
+  const unsigned turns = max(1u, min(most, target::SMS / (tiles * kGroups)));
+  const unsigned blocks = tiles * kGroups * turns;
   const cudaError_t refused = turns == 1 ? cudaSuccess : room_for_waiting(blocks);
   if (refused != cudaSuccess) return refused;
   const auto launch = [&](auto of_sm) {
     constexpr size_t kBytes = sizeof(RingStorage<A, kSlots<A, of_sm>>);
     return launch_chained(splits<Tile, A, From, of_sm, Constants>,
-                          {tiles, kThreads, kBytes, A::kKvHeads, turns}, stream, params, constants);
+                          {tiles, kThreads, kBytes, kGroups, turns}, stream, params, constants);
   };
   if constexpr (kHasPairs<A>) {
     if (blocks > target::SMS) return launch(std::integral_constant<int, 2>{});

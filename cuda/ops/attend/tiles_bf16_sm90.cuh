@@ -54,6 +54,7 @@ struct Fp8Storage<A, false> {};
 
 template <class A>
 struct alignas(1024) WideStorage {
+  static_assert(A::kValueDim == A::kHeadDim, "values lie beside keys: `split_kv_bf16`");
   static_assert(A::kHeadDim <= 256, "a warpgroup's sums are up to 256 columns: `split_kv_bf16`");
 
   bf16 query[kWideConsumers][wgmma::kRows * A::kHeadDim];

@@ -1,6 +1,7 @@
 // Implements: Ops::attention
 // Match:      rows of different sequences; pages of bf16 or FP8, query heads of a KV head, 16 at
-//             most, packed into the M of an instruction; operands bf16, scores and sums F32
+//             most or of latents 16 in turn, packed into the M of an instruction; operands bf16,
+//             scores and sums F32
 // Bound by:   HBM (keys and values, once)
 // Sync:       three barriers per split and bulk copies; blocks of a row and KV head meet once;
 //             chained launch
@@ -18,9 +19,9 @@ using target::PAGE;
 
 struct Constants {
   const float* k;       // (rows, kKvHeads, kHeadDim)
-  const float* v;       // (rows, kKvHeads, kHeadDim)
+  const float* v;       // (rows, kKvHeads, kHeadDim), null if values are latents of keys
   const float* q_norm;  // (kHeadDim), null if not `kNormed`
-  const float* k_norm;  // (kHeadDim), null if not `kNormed`
+  const float* k_norm;  // (kHeadDim), or (kValueDim) of latents; null without a norm
   const float* angles;  // (MAX_CONTEXT, kPairs, 2): cosine, sine
   unsigned char* cache;  // (pages: page_stride apart; kKvHeads, 2, kHeadBytes): keys, values
 };
@@ -32,7 +33,9 @@ struct Projected {
   using Heads = attend::Heads<A>;
   using Head = tile::Head<A>;
   static constexpr int kKey = Heads::kGroup, kValue = kKey + 1;
-  static constexpr int kEach = (kValue + attend::kWarps) / attend::kWarps;
+  // Heads with a row's own key and value, which are one where values are latents of keys.
+  static constexpr int kItems = tile::kLatent<A> ? kValue : kValue + 1;
+  static constexpr int kEach = (kItems + attend::kWarps - 1) / attend::kWarps;
 
   const Constants& constants;
   const unsigned page;  // of the row's own position
@@ -42,19 +45,20 @@ struct Projected {
   __device__ Projected(const Constants& constants, const Stage& stage)
       : constants(constants), page(stage.params.pages[stage.table + stage.last / PAGE]) {
     turn.load(constants.angles, stage.last);
-    q_gain.load_gain(constants.q_norm);
+    if constexpr (!tile::kLatent<A>) q_gain.load_gain(constants.q_norm);
     k_gain.load_gain(constants.k_norm);
   }
 
   __device__ const float* source(const Stage& stage, int item) const {
-    const size_t row = stage.first, kv_head = row * Heads::kKvHeads + stage.kv_head;
+    const size_t row = stage.first;
+    const size_t kv_head = row * Heads::kKvHeads + (Heads::kLatent ? 0 : stage.kv_head);
     const size_t query = row * Heads::kHeads + stage.kv_head * Heads::kGroup + item;
     if (item < kKey) return stage.params.q + query * Heads::kQuery;
     return (item == kKey ? constants.k : constants.v) + kv_head * Heads::kHeadDim;
   }
 
   __device__ void put_query(Stage& stage, int item, Head& head) const {
-    head.norm(q_gain);
+    if constexpr (!tile::kLatent<A>) head.norm(q_gain);
     head.rotate(turn);
 #pragma unroll
     for (int i = 0; i < Head::kParts; ++i) {
@@ -69,6 +73,7 @@ struct Projected {
     } else {
       head.norm_value();
     }
+    if constexpr (tile::kLatent<A>) return put_latent(stage, head);
     const int item = stage.last_item(is_value), position = stage.last % PAGE;
     unsigned char* block = constants.cache + tile::head_at<A>(page, stage.params.page_stride,
                                                               stage.kv_head, is_value);
@@ -77,10 +82,25 @@ struct Projected {
     });
   }
 
+  // The key, and the latent of it as the value. The block of the first query heads stores it.
+  __device__ void put_latent(Stage& stage, const Head& head) const {
+    const int key = stage.last_item(false), value = stage.last_item(true);
+    auto* to = reinterpret_cast<bf16*>(constants.cache +
+                                       tile::head_at<A>(page, stage.params.page_stride, 0, false));
+#pragma unroll
+    for (int i = 0; i < Head::kParts; ++i) {
+      const bf16 rounded = to_bf16(head.part[i]);
+      const int dim = head.dim(i);
+      *stage.own_at(key, false, dim) = rounded;
+      if (i >= Head::kPlainParts) *stage.own_at(value, true, dim - A::kRotaryDim) = rounded;
+      if (stage.kv_head == 0) to[tile::page_at(stage.last % PAGE, dim)] = rounded;
+    }
+  }
+
   // Behind the wait; what it writes to shared memory can be read behind a barrier.
   __device__ void take(Stage& stage) const {
     const int warp = threadIdx.x / tile::kWarpLanes;
-    const int items = stage.last_item(false) < 0 ? kKey : kValue + 1;
+    const int items = stage.last_item(false) < 0 ? kKey : kItems;
     Head heads[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {

@@ -21,8 +21,8 @@ using target::shapes::Experts;
 inline constexpr bool kHasShared = Experts::kShared > 0;
 // Experts that a row visits, the shared one last if there is one.
 inline constexpr int kTurns = Experts::kPerToken + kHasShared;
-// Logits of a row: of every expert, then of the shared one's gate.
-inline constexpr int kLogits = Experts::kCount + kHasShared;
+// Logits of a row: of every expert, then of the shared one's gate if it has one.
+inline constexpr int kLogits = Experts::kCount + Experts::kSharedGated;
 
 // Numbers of experts, `per_expert`: factors of their weights, or corrections of their sigmoids. No
 // model has both.
@@ -81,7 +81,7 @@ __device__ inline void best(const float* logits, size_t stride, const float* per
   unsigned rank[kRows][kParts];
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
-    chosen[row] = kLogits - 1;
+    chosen[row] = Experts::kCount + kHasShared - 1;
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
       const int of = i * tile::kWarpLanes + lane;
@@ -103,7 +103,8 @@ __device__ inline void best(const float* logits, size_t stride, const float* per
 // The weight of the expert that `best` gave this lane.
 __device__ inline float weight_of(const float* logits, const float* per_expert, int chosen) {
   const int lane = threadIdx.x % tile::kWarpLanes;
-  const float logit = __ldcg(logits + chosen);
+  constexpr bool kUngated = kHasShared && !Experts::kSharedGated;  // then it has no logit
+  const float logit = __ldcg(logits + (kUngated ? min(chosen, kLogits - 1) : chosen));
   const float routed = logit == logit ? logit : -INFINITY;
   float raised;
   if constexpr (Experts::kSigmoid) {
@@ -116,7 +117,7 @@ __device__ inline float weight_of(const float* logits, const float* per_expert, 
   for (int turn = 0; turn < Experts::kPerToken; ++turn) {
     total += __shfl_sync(tile::kAllLanes, raised, turn);
   }
-  if (chosen >= Experts::kCount) return tile::sigmoid(logit);
+  if (chosen >= Experts::kCount) return Experts::kSharedGated ? tile::sigmoid(logit) : 1.0f;
   const float weight = raised / total * Experts::kWeightScale;
   if constexpr (Experts::kScaled) return weight * __ldg(per_expert + chosen);
   return weight;

@@ -16,16 +16,16 @@ namespace atlas::store_kv {
 
 using target::PAGE;
 
-// Heads of a row: queries, keys, values.
+// Heads of a row: queries, keys, values where these are not latents of keys.
 template <class A>
-inline constexpr int kRowHeads = A::kHeads + 2 * A::kKvHeads;
+inline constexpr int kRowHeads = A::kHeads + (tile::kLatent<A> ? 1 : 2) * A::kKvHeads;
 
 struct Params {
   float* q;                   // (rows, kHeads, 2, kHeadDim): query, gate if `kGated`
   const float* k;             // (rows, kKvHeads, kHeadDim)
-  const float* v;             // (rows, kKvHeads, kHeadDim)
+  const float* v;             // (rows, kKvHeads, kHeadDim), null if values are latents of keys
   const float* q_norm;        // (kHeadDim), null if not `kNormed`
-  const float* k_norm;        // (kHeadDim), null if not `kNormed`
+  const float* k_norm;        // (kHeadDim), or (kValueDim) of latents; null without a norm
   const float* angles;        // (MAX_CONTEXT, kPairs, 2): cosine, sine
   const unsigned* positions;  // (rows)
   const unsigned* tables;     // (rows)
@@ -45,7 +45,9 @@ __global__ __launch_bounds__(Tile::kThreads) void pages(Params params) {
   const size_t row = item / kRowHeads<A>;
   const int at = static_cast<int>(item % kRowHeads<A>);
   tile::Head<A> gain;
-  gain.load_gain(at < kHeads ? params.q_norm : params.k_norm);
+  if (!tile::kLatent<A> || at >= kHeads) {
+    gain.load_gain(at < kHeads ? params.q_norm : params.k_norm);
+  }
   const bool live = item < params.heads;
   const size_t position = live ? params.positions[row] : 0;
   tile::Turn<A> turn;
@@ -57,7 +59,7 @@ __global__ __launch_bounds__(Tile::kThreads) void pages(Params params) {
   if (at < kHeads) {
     float* query = params.q + (row * kHeads + at) * (A::kGated ? 2 : 1) * kHeadDim;
     head.load(query);
-    head.norm(gain);
+    if constexpr (!tile::kLatent<A>) head.norm(gain);
     head.rotate(turn);
 #pragma unroll
     for (int i = 0; i < head.kParts; ++i) query[head.dim(i)] = head.part[i];

@@ -18,6 +18,8 @@ mod footprint;
 mod gate;
 mod guess;
 pub(crate) mod jobs;
+#[cfg(has = "latent")]
+mod latent;
 pub(crate) mod load;
 pub mod memory;
 pub mod packed;
@@ -143,9 +145,9 @@ const OPERAND_BYTES: usize = largest(&[HELD_BYTES, WARPGROUP_BYTES, route::OPERA
 /// Bytes that `gated_delta` prepares of a step's cells, or that weights lie in on their way to
 /// their place, bytes.
 const RECORDS: usize = most(delta::RECORDS, load::RECORDS_MIN);
-/// Numbers of blocks that have stored theirs, a tile of few rows having one of each KV head, or of
-/// those that have read.
-const ARRIVED: usize = most(FEW_ROWS * attend::KV_HEADS, delta::ARRIVED);
+/// Numbers of blocks that have stored theirs, a tile of few rows having one of each group of query
+/// heads, or of those that have read.
+const ARRIVED: usize = most(FEW_ROWS * attend::GROUPS, delta::ARRIVED);
 // A step of decoding has few rows, so `attention` has room for its splits.
 const _: () = assert!(MAX_SEQUENCES <= FEW_ROWS);
 /// Parts of the rows that `top_k` takes.
@@ -177,7 +179,7 @@ pub struct Cuda {
     attend: attend::Room,
     #[cfg_attr(not(has = "experts"), expect(dead_code, reason = "there are none"))]
     experts: route::Room,
-    /// `[FEW_ROWS][KV_HEADS]`: how many blocks of a tile of few rows have stored their splits, or,
+    /// `[FEW_ROWS][GROUPS]`: how many blocks of a tile of few rows have stored their splits, or,
     /// the first one, have normed a row or ranked their logits, or of each span and key head, have
     /// read their channels; zeros between launches.
     arrived: DeviceBuf<u32>,

@@ -9,8 +9,11 @@ use crate::table::FP8_BLOCK;
 use crate::testing::{Scratch, repository, root};
 
 /// Words of device code for a model's facts, and for what follows from nothing else.
-const FACTS: [&str; 25] = [
+const FACTS: [&str; 28] = [
     "A::k",
+    "L::k",
+    "kValueDim",
+    "kGroups",
     "Delta::k",
     "Experts::k",
     "M::k",
@@ -38,7 +41,9 @@ const FACTS: [&str; 25] = [
 ];
 
 /// Assertions that no bound has: those that others imply, and those on what a kernel chose itself.
-const OTHERS: [(&str, &str); 19] = [
+const OTHERS: [(&str, &str); 20] = [
+    // The bounds of what has heads of latents.
+    ("tile/heads.cuh", "kK % kHeadStep == 0"),
     // Heads of 64 numbers and their multiples.
     (
         "tile/pages_fp8.cuh",
@@ -291,7 +296,7 @@ fn message(leaf: &str, from: &str, to: &str) -> Option<String> {
 }
 
 /// Models for a GPU with one fact changed, and the beginning of what is said of it.
-const REFUSED: [(&str, &str, &str, &str); 18] = [
+const REFUSED: [(&str, &str, &str, &str); 23] = [
     (
         "llama-4",
         "head_dim = 64\nrotary_dim = 64",
@@ -400,6 +405,36 @@ const REFUSED: [(&str, &str, &str, &str); 18] = [
         "\nintermediate = 128",
         "\nintermediate = 36",
         "moe.intermediate = 36: ",
+    ),
+    (
+        "mistral4-4",
+        "heads = 32",
+        "heads = 24",
+        "attention.kv_heads = 1: must leave at most 16 query heads to a KV head, or a multiple",
+    ),
+    (
+        "mistral4-4",
+        "head_dim = 320",
+        "head_dim = 384",
+        "attention.head_dim = 384: must be 64, 128, 256 or 512",
+    ),
+    (
+        "mistral4-4",
+        "head_dim = 320",
+        "head_dim = 576",
+        "attention.head_dim = 576: must be at most 512",
+    ),
+    (
+        "mistral4-4",
+        "nope_dim = 64",
+        "nope_dim = 32",
+        "latent.nope_dim = 32: must be a multiple of 64",
+    ),
+    (
+        "mistral4-4",
+        "\nvalue_dim = 64",
+        "\nvalue_dim = 32",
+        "latent.value_dim = 32: must be a multiple of 64",
     ),
 ];
 

@@ -26,22 +26,11 @@ impl File {
         }
     }
 
-    /// Latents are kept in pages and multiplied by heads as no kernel does yet, and are too short
-    /// of bits where they are rounded to FP8.
+    /// Latents are too short of bits where they are rounded to FP8.
     fn kept_latent_rules(&self, target: &Target) -> Rule {
-        if !target.traits().latent {
-            return Ok(());
-        }
-        let rule = "attention over latents runs on a cpu alone: there are no kernels for a GPU";
-        let on_cpu = target.hardware.gpu.is_none();
-        self.rule(on_cpu, "hw", &target.leaf.hw, rule)?;
-        let whole = target.leaf.numbers.kv != KvFormat::Fp8;
-        self.rule(
-            whole,
-            "numbers.kv",
-            "fp8",
-            "latents are kept in f32 or bf16",
-        )
+        let rounded = target.traits().latent && target.leaf.numbers.kv == KvFormat::Fp8;
+        let rule = "latents are kept in f32 or bf16";
+        self.rule(!rounded, "numbers.kv", "fp8", rule)
     }
 
     fn cpu_rules(&self, target: &Target) -> Rule {

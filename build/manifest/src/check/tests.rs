@@ -642,20 +642,33 @@ fn layers_of_forms_that_cannot_be_are_refused() {
 
 #[test]
 fn a_kernel_is_not_chosen_for_heads_that_it_does_not_take() {
-    let leaf = "h200/random-sliding-1/bf16";
-    let scratch = Scratch::of(leaf);
-    let file = format!("targets/{leaf}.toml");
-    let text = std::fs::read_to_string(root().join(&file)).unwrap();
-    let without = text.split("[op.").next().unwrap();
-    scratch.write(&file, without.as_bytes());
-    let error = scratch.load(leaf).expect_err("heads of 512 are too wide");
-    assert_eq!(
-        error.to_string(),
-        "targets/_hw/h200.toml: op.attend.kernel = tiles_bf16: attention.head_dim = 512 must be \
-         at most 256: a warpgroup's sums are the columns of a head \
-         (cuda/ops/attend/tiles_bf16_sm90.cuh asserts A::kHeadDim <= 256); name another kernel in \
-         [op.\"attend.full\"]"
-    );
+    let cases = [
+        (
+            "h200/random-sliding-1/bf16",
+            "512 must be at most 256: a warpgroup's sums are the columns of a head \
+             (cuda/ops/attend/tiles_bf16_sm90.cuh asserts A::kHeadDim <= 256)",
+        ),
+        (
+            "h200/random-mistral4-4/bf16",
+            "320 must have no latents: values lie beside keys \
+             (cuda/ops/attend/tiles_bf16_sm90.cuh asserts A::kValueDim == A::kHeadDim)",
+        ),
+    ];
+    for (leaf, why) in cases {
+        let scratch = Scratch::of(leaf);
+        let file = format!("targets/{leaf}.toml");
+        let text = std::fs::read_to_string(root().join(&file)).unwrap();
+        let without = text.split("[op.").next().unwrap();
+        scratch.write(&file, without.as_bytes());
+        let error = scratch
+            .load(leaf)
+            .expect_err("the kernel takes no such heads");
+        let expected = format!(
+            "targets/_hw/h200.toml: op.attend.kernel = tiles_bf16: attention.head_dim = {why}; \
+             name another kernel in [op.\"attend.full\"]"
+        );
+        assert_eq!(error.to_string(), expected);
+    }
 }
 
 /// Numbers that may be 0.

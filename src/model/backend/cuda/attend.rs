@@ -29,8 +29,8 @@ pub trait Launchers: shapes::Attention {
 pub const WIDEST: usize = largest(&each_attention![A => A::MIXED]);
 /// Elements of its widest row.
 pub const WIDEST_ROW: usize = largest(&each_attention![A => A::QUERIES]);
-/// Most key heads of a layer.
-pub const KV_HEADS: usize = largest(&each_attention![A => A::KV_HEADS]);
+/// Most groups of query heads of a layer that are scored together.
+pub const GROUPS: usize = largest(&each_attention![A => A::HEADS / A::TOGETHER]);
 /// Bytes that a layer's part of a page is aligned to.
 const ALIGNMENT: usize = 128;
 /// Results of splits, for few rows: the mix, its largest score and its sum.
@@ -66,8 +66,8 @@ impl Room {
     }
 }
 
-/// Keys and values of one layer: in its part of each page `[KV_HEADS][keys, values]` as
-/// `cuda/tile/pages.cuh` has them.
+/// Keys and values of one layer: in its part of each page `[KV_HEADS][keys, values]`, or the keys
+/// alone that hold latents, as `cuda/tile/pages.cuh` has them.
 pub struct KvCache<A> {
     pub(crate) place: Place<Pieces>,
     shape: PhantomData<A>,

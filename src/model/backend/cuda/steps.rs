@@ -24,10 +24,10 @@ const TILE_ROWS: [usize; 2] = [16, 32];
 const CELL_TILE_ROWS: usize = 128;
 /// Attention shapes.
 pub const SHAPES: usize = each_attention![A => A::GROUP].len();
-/// Query heads of a KV head, of each attention shape.
-const GROUPS: [usize; SHAPES] = each_attention![A => A::GROUP];
+/// Query heads that are scored together, of each attention shape.
+const GROUPS: [usize; SHAPES] = each_attention![A => A::TOGETHER];
 /// Tokens of a full tile of cells, of each attention shape.
-const CELL_TILE_TOKENS: [usize; SHAPES] = each_attention![A => CELL_TILE_ROWS / A::GROUP];
+const CELL_TILE_TOKENS: [usize; SHAPES] = each_attention![A => CELL_TILE_ROWS / A::TOGETHER];
 
 /// Numbers of a rule by which tokens are drawn ahead: those in [0, 1), behind five others.
 const RULE: usize = 5 + UNIFORMS;

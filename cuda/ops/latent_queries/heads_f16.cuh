@@ -1,0 +1,82 @@
+// Implements: Ops::latent_queries
+// Match:      BF16 rows of keys as F16 panels, heads and latents in multiples of 64; operands F16
+// Bound by:   few rows: HBM (the matrix, once); many rows: latency of staging
+// Sync:       two barriers per 64 of K; chained launch
+#pragma once
+
+#include "base/launch.cuh"
+#include "target.cuh"
+#include "tile/heads.cuh"
+
+namespace atlas::latent_queries {
+
+struct Params {
+  const float* x;             // (rows, kHeads, kNopeDim + kRotaryDim)
+  const unsigned char* w;     // panels of (kHeads * kNopeDim, kValueDim)
+  const unsigned* positions;  // (rows)
+  float* q;                   // (rows, kHeads, kRotaryDim + kValueDim)
+  int rows;
+};
+
+// Growth of a query at a position.
+template <class L>
+__device__ inline float growth_of(unsigned position) {
+  if constexpr (L::kTemperatureBeta == 0.0f) return 1.0f;
+  const unsigned times = 1 + position / L::kTemperatureOriginal;
+  return fmaf(L::kTemperatureBeta, logf(static_cast<float>(times)), 1.0f);
+}
+
+// A block per head, 64 elements of a latent, and 64 rows.
+template <class L, class A>
+__global__ __launch_bounds__(tile::kHeadThreads) void heads(Params params) {
+  constexpr int kQuery = L::kNopeDim + A::kRotaryDim, kTurned = A::kRotaryDim;
+  static_assert(L::kNopeDim % tile::kHeadStep == 0 && A::kValueDim % tile::kHeadColumns == 0,
+                "heads are whole steps, latents whole blocks");
+  __shared__ tile::HeadStorage shared;
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  const int head = blockIdx.x, column = blockIdx.y * tile::kHeadColumns;
+  const int first = blockIdx.z * tile::kHeadRows;
+  const int rows = min(params.rows - first, tile::kHeadRows);
+  const auto given = [&](int row) {
+    return params.x + (static_cast<size_t>(first + row) * A::kHeads + head) * kQuery;
+  };
+  const auto made = [&](int row) {
+    return params.q + (static_cast<size_t>(first + row) * A::kHeads + head) * A::kHeadDim;
+  };
+  const auto growth = [&](int row) { return growth_of<L>(__ldg(params.positions + first + row)); };
+  tile::HeadProduct<L::kNopeDim, true> product{shared, params.w, A::kValueDim,
+                                               head * L::kNopeDim, column};
+  product.run(rows, given);
+  product.for_each(rows, [&](int row, int at, float2 pair) {
+    const float factor = growth(row);
+    *reinterpret_cast<float2*>(made(row) + kTurned + column + at) = {pair.x * factor,
+                                                                     pair.y * factor};
+  });
+  if (blockIdx.y != 0) return;
+  // Elements of even places come before those of odd ones.
+  for (int item = threadIdx.x; item < rows * kTurned / 2; item += tile::kHeadThreads) {
+    const int row = item / (kTurned / 2), pair = item % (kTurned / 2);
+    const float2 from =
+        __ldcg(reinterpret_cast<const float2*>(given(row) + L::kNopeDim) + pair);
+    const float factor = growth(row);
+    made(row)[pair] = from.x * factor;
+    made(row)[kTurned / 2 + pair] = from.y * factor;
+  }
+}
+
+template <class Tile, class L>
+struct HeadsF16 {
+  using A = target::shapes::Full;
+  static_assert(Tile::kThreads == tile::kHeadThreads, "the stage counts on these warps");
+
+  static cudaError_t launch(const float* x, const unsigned char* w, const unsigned* positions,
+                            float* q, unsigned rows, cudaStream_t stream) {
+    const Launch shape{A::kHeads, tile::kHeadThreads, 0, A::kValueDim / tile::kHeadColumns,
+                       blocks_for(rows, tile::kHeadRows)};
+    return launch_chained(heads<L, A>, shape, stream,
+                          Params{x, w, positions, q, static_cast<int>(rows)});
+  }
+};
+
+}  // namespace atlas::latent_queries

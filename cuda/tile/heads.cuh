@@ -1,0 +1,128 @@
+// Products of each head's elements of a row with that head's rows of a matrix: F16 operands, sums
+// in F32.
+//
+// A block has 64 columns of a head's results and 64 rows of the step, a warp eight of the columns.
+// The sum over K is one chain of instructions in the order of K, whatever the number of rows. The
+// matrix is panels of F16; its part of a head is staged in shared memory as rows, which
+// instructions read either way: results are over its columns, or over its rows.
+#pragma once
+
+#include "base/types.cuh"
+#include "tile/panels.cuh"
+#include "tile/ptx.cuh"
+
+namespace atlas::tile {
+
+inline constexpr int kHeadRows = 64;     // of the step
+inline constexpr int kHeadColumns = 64;  // of a head's results
+inline constexpr int kHeadStep = 64;     // of K
+inline constexpr int kHeadThreads = 256;
+// Rows of shared memory are padded so that eight of them lie in different banks.
+inline constexpr int kHeadPitch = 64 + 8;
+
+static_assert(kHeadColumns == kHeadThreads / kWarpLanes * 8, "a warp has 8 columns");
+
+struct HeadStorage {
+  alignas(16) f16 x[kHeadRows][kHeadPitch];
+  alignas(16) f16 w[64][kHeadPitch];
+};
+
+// Where eight neighbouring columns of a row of a matrix of `k` columns lie.
+__device__ inline const unsigned char* head_vector(const unsigned char* panels, int k, int row,
+                                                   int column) {
+  constexpr int kGroup = Matrix<Storage::f16>::kGroup;
+  const size_t group = static_cast<size_t>(row / kPanelRows) * (k / kGroup) + column / kGroup;
+  return panels + (group * kPanelRows + row % kPanelRows) * kRunBytes + column % kGroup * 2;
+}
+
+// Sums of up to kHeadRows rows. `kTransposed`: over the first kK rows of `w` from `first_row` on,
+// results being columns from `first_column` on; else over all kK columns, results being rows.
+// `x(row)` is where a row's kK numbers lie.
+template <int kK, bool kTransposed>
+struct HeadProduct {
+  static_assert(kK % kHeadStep == 0, "steps are whole");
+  static constexpr int kTiles = kHeadRows / 16;
+
+  HeadStorage& shared;
+  const unsigned char* panels;
+  const int columns;  // of the matrix
+  const int first_row;
+  const int first_column;
+  float sums[kTiles][4] = {};
+
+  template <class X>
+  __device__ void stage(int step, int rows, const X& x) {
+    constexpr int kVectors = kHeadStep / 4;
+#pragma unroll
+    for (int item = threadIdx.x; item < kHeadRows * kVectors; item += kHeadThreads) {
+      const int row = item / kVectors, vector = item % kVectors;
+      float4 from{};
+      if (row < rows) {
+        from = __ldcg(reinterpret_cast<const float4*>(x(row) + step * kHeadStep) + vector);
+      }
+      put_vector(shared.x[row], vector, from);
+    }
+    constexpr int kOctets = 64 / 8;
+#pragma unroll
+    for (int item = threadIdx.x; item < 64 * kOctets; item += kHeadThreads) {
+      const int row = item / kOctets, octet = item % kOctets * 8;
+      const int at = first_row + (kTransposed ? step * kHeadStep : 0) + row;
+      const int column = first_column + (kTransposed ? 0 : step * kHeadStep) + octet;
+      *reinterpret_cast<uint4*>(&shared.w[row][octet]) =
+          __ldg(reinterpret_cast<const uint4*>(head_vector(panels, columns, at, column)));
+    }
+  }
+
+  // Two instructions' operands of the matrix: 32 of K from `k` on, eight results of this warp.
+  __device__ void operands(int k, unsigned (&to)[4]) const {
+    const int lane = threadIdx.x % kWarpLanes, result = threadIdx.x / kWarpLanes * 8;
+    if constexpr (kTransposed) {
+      ptx::ldmatrix_transposed(to, &shared.w[k + lane][result]);
+    } else {
+      ptx::ldmatrix(to, &shared.w[result + lane % 8][k + lane / 8 * 8]);
+    }
+  }
+
+  template <class X>
+  __device__ void run(int rows, const X& x) {
+    const int lane = threadIdx.x % kWarpLanes;
+#pragma unroll 1
+    for (int step = 0; step < kK / kHeadStep; ++step) {
+      stage(step, rows, x);
+      __syncthreads();  // operands are written
+#pragma unroll
+      for (int k = 0; k < kHeadStep; k += 32) {
+        unsigned w[4];
+        operands(k, w);
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          if (t * 16 >= rows) break;
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            unsigned from[4];
+            ptx::ldmatrix(from, &shared.x[t * 16 + lane % 16][k + half * 16 + lane / 16 * 8]);
+            ptx::mma_f16(sums[t], from, w[2 * half], w[2 * half + 1]);
+          }
+        }
+      }
+      __syncthreads();  // and read
+    }
+  }
+
+  // `body(row, column, pair)` on each pair of neighbouring results.
+  template <class Body>
+  __device__ void for_each(int rows, const Body& body) const {
+    const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
+    const int column = threadIdx.x / kWarpLanes * 8 + 2 * q;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = t * 16 + g + half * 8;
+        if (row < rows) body(row, column, float2{sums[t][2 * half], sums[t][2 * half + 1]});
+      }
+    }
+  }
+};
+
+}  // namespace atlas::tile
