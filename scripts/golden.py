@@ -121,8 +121,8 @@ MIXTRAL = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
 
 
 def stack_experts(weights):
-    """Matrices of single experts become `experts.gate_up_proj` and `experts.down_proj`, as modules hold them. Empties
-    `weights`: those of a wide model fit once."""
+    """Matrices of single experts become `experts.gate_up_proj`, or `experts.up_proj` without gates, and
+    `experts.down_proj`, as modules hold them. Empties `weights`: those of a wide model fit once."""
     stacked, parts = {}, {}
     for name in list(weights):
         w = weights.pop(name)
@@ -136,8 +136,9 @@ def stack_experts(weights):
     for prefix in list(parts):
         part = parts.pop(prefix)
         experts = range(1 + max(e for e, _ in part))
-        gate_up = [torch.cat([part.pop((e, "gate_proj")), part.pop((e, "up_proj"))]) for e in experts]
-        stacked[f"{prefix}.gate_up_proj"] = torch.stack(gate_up)
+        inputs = [name for name in ("gate_proj", "up_proj") if (0, name) in part]
+        ups = [torch.cat([part.pop((e, name)) for name in inputs]) for e in experts]
+        stacked[f"{prefix}.gate_up_proj" if len(inputs) > 1 else f"{prefix}.up_proj"] = torch.stack(ups)
         stacked[f"{prefix}.down_proj"] = torch.stack([part.pop((e, "down_proj")) for e in experts])
     return stacked
 

@@ -80,6 +80,8 @@ class Checkpoint:
         kind = self.m["formats"].get(group, "bf16")
         if kind == "bf16":
             self.tensors[f"{name}.weight"] = w.bfloat16()
+        elif kind == "f32":
+            self.tensors[f"{name}.weight"] = w.bfloat16().float()
         elif kind == "nvfp4_modelopt":
             code, scale, total = nvfp4(w)
             self.tensors |= {f"{name}.weight": code, f"{name}.weight_scale": scale, f"{name}.weight_scale_2": total}
@@ -187,12 +189,12 @@ class Checkpoint:
         self.vector(f"{name}.dt_bias", self.normal(m["value_heads"], scale=1.5) - 2)
         self.vector(f"{name}.norm.weight", 1 + self.normal(m["value_dim"], scale=0.3))
 
-    def mamba(self, name):
+    def mamba(self, name, group):
         m = self.m
         values = m["value_heads"] * m["value_dim"]
         channels = values + 2 * m["key_heads"] * m["key_dim"]
-        self.matrix(f"{name}.in_proj", values + channels + m["value_heads"], m["hidden"], "mamba", 1.5)
-        self.matrix(f"{name}.out_proj", m["hidden"], values, "mamba", 1.5)
+        self.matrix(f"{name}.in_proj", values + channels + m["value_heads"], m["hidden"], group, 1.5)
+        self.matrix(f"{name}.out_proj", m["hidden"], values, group, 1.5)
         self.vector(f"{name}.conv1d.weight", self.normal(channels, 1, 4, scale=0.6))
         self.vector(f"{name}.conv1d.bias", self.normal(channels, scale=0.3))
         rates = torch.rand(m["value_heads"], generator=self.random) * 4 + 0.05
@@ -213,12 +215,14 @@ class Checkpoint:
             layer = f"backbone.layers.{i}"
             self.norm(f"{layer}.norm.weight", m["hidden"])
             if block == "M":
-                self.mamba(f"{layer}.mixer")
+                self.mamba(f"{layer}.mixer", None if i in m["plain"] else "mamba")
             elif block == "*":
                 self.attention(f"{layer}.mixer", "attention", m)
             else:
-                self.matrix(f"{layer}.mixer.gate", m["experts"], m["hidden"], gain=2.0)
-                self.vector(f"{layer}.mixer.gate.e_score_correction_bias", self.normal(m["experts"], scale=0.3))
+                self.matrix(f"{layer}.mixer.gate", m["experts"], m["hidden"], "router", 2.0)
+                correction = self.normal(m["experts"], scale=0.3)
+                wide = "router" in m["formats"]
+                self.tensors[f"{layer}.mixer.gate.e_score_correction_bias"] = correction if wide else correction.bfloat16()
                 for e in range(m["experts"]):
                     self.relu2(f"{layer}.mixer.experts.{e}", m["inner"])
                 self.relu2(f"{layer}.mixer.shared_experts", m["shared"])
@@ -442,8 +446,13 @@ def format_rules(m):
         names = ["tok_embeddings", "output", "*.attention.*", "*.gate"]
         return [{"match": names, "as": "bf16"}, {"match": "*", "as": formats.pop()}]
     if "mamba" in m["formats"]:
-        names = ["backbone.embeddings", "lm_head", "*.q_proj", "*.k_proj", "*.v_proj", "*.o_proj", "*.mixer.gate"]
-        return [{"match": names, "as": "bf16"}, {"match": "*", "as": formats.pop()}]
+        router = m["formats"].get("router", "bf16")
+        rules = [] if router == "bf16" else [{"match": "*.mixer.gate", "as": router}]
+        names = ["backbone.embeddings", "lm_head", "*.q_proj", "*.k_proj", "*.v_proj", "*.o_proj"]
+        rules.append({"match": names + ([] if rules else ["*.mixer.gate"]), "as": "bf16"})
+        if m["plain"]:
+            rules.append({"match": ["*.in_proj", "*.out_proj"], "layers": m["plain"], "as": "bf16"})
+        return [*rules, {"match": "*", "as": m["formats"]["mamba"]}]
     names = ["model.embed_tokens", "lm_head"]
     names += ["*.in_proj_b", "*.in_proj_a"] if "gdn" in m["formats"] else ["*.linear_attn.*"]
     names += ["*.mlp.gate", "*.mlp.shared_expert_gate", "mtp.fc"]
@@ -528,7 +537,8 @@ def leaf(hardware, name, m):
         ("", dict(hw=hardware, model=name, embed=False)),
         *[("[format]", rule) for rule in format_rules(m)],
         ("numbers", {"kv": "f32" if hardware == "cpu" else "bf16"}
-         | ({"pad": m["pad"]} if m["pad"] > 1 and hardware != "cpu" else {})),
+         | ({"pad": m["pad"]} if m["pad"] > 1 and hardware != "cpu" else {})
+         | ({"pad_inner": m["pad_inner"]} if m["pad_inner"] and hardware != "cpu" else {})),
         ("limits", dict(sequences=8, context=2048, kv_tokens=16384, **states, drafts=7, queued=16, page=64)),
         ("steps", dict(prefill=128)),
         *[(f"op.{json.dumps(op)}", choice) for op, choice in m["ops"].get(hardware, {}).items()],

@@ -66,11 +66,11 @@ FAMILIES = {
 }
 
 # What a model need not say. `formats` name the groups that are not BF16; `ops` are a hardware's kernels for its leaf;
-# `keys` scales the taps of recurrent queries and keys.
+# `keys` scales the taps of recurrent queries and keys; `plain` are layers whose Mamba-2 is BF16 whatever the group's is.
 DEFAULTS = dict(quant="bf16", layers=2, period=["attention"], tied=False, head_stored=False, mtp=0, prefix="model.",
                 stacked=False, weights_alone=False, shards=1, formats={}, eps=1e-6, keys=1.0, rope={}, words={}, around={}, hardware=["cpu"],
-                ops={}, pad=1, scalar=None, turned=None,
-                cap=None, beside=None, dense=0, embedding=0.15, gain=1.5)
+                 ops={}, pad=1, pad_inner=None, plain=[], scalar=None, turned=None,
+                 cap=None, beside=None, dense=0, embedding=0.15, gain=1.5)
 # Dimensions that kernels take: rows of whole runs of 32 columns, of 256 beside experts, recurrent heads of 128. An
 # epsilon of norms that counts beside the squares of heads and rows.
 GPU = dict(hardware=["cpu", "h200", "gb10"], eps=1e-2)
@@ -349,6 +349,11 @@ MODELS = {
         "nemotron_h", 114, "eight heads in each of two groups, two of five experts, for a GPU too", vocab=281,
         hidden=256, heads=8, kv_heads=1, head_dim=128, experts=5, top=2, inner=128, shared=256, scale=2.5,
         ops={"h200": GATELESS}, **alone("MEM*E", 16, 2, 64, 128) | GPU),
+    "random-nemotron-5": model(
+        "nemotron_h", 115, "sixteen query heads on one, routers of F32, NVFP4 but for a mixer, padded for a GPU too",
+        quant="nvfp4", vocab=263, hidden=336, heads=16, kv_heads=1, head_dim=64, experts=6, top=4, inner=176,
+        shared=368, scale=2.5, formats={"mamba": "nvfp4_modelopt", "experts": "nvfp4_modelopt", "router": "f32"},
+        plain=[2], pad=512, pad_inner=128, ops={"h200": GATELESS}, **alone("MEM*E", 8, 2, 64, 128) | GPU),
 
     "random-mistral4-1": model(
         "mistral4", 121, "five query heads, two of seven experts, frequencies of all kinds", vocab=141, hidden=56,

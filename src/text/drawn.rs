@@ -113,7 +113,8 @@ fn tokenizer(facts: &Facts) -> Value {
     })
 }
 
-/// Bytes first, then fillers.
+/// Bytes first, then fillers, and the added tokens: the library numbers those that the vocabulary
+/// lacks behind it, wherever they lie.
 fn vocabulary(facts: &Facts) -> Map<String, Value> {
     let bytes = (0..=u8::MAX).map(|byte| byte_symbol(byte).to_string());
     let bytes = bytes
@@ -122,7 +123,9 @@ fn vocabulary(facts: &Facts) -> Map<String, Value> {
     let fillers = free_ids(facts)
         .skip(BYTES)
         .map(|id| (filler(id), id.into()));
-    bytes.chain(fillers).collect()
+    let added = facts.added_tokens.iter();
+    let added = added.map(|&(id, text)| (text.to_string(), id.into()));
+    bytes.chain(fillers).chain(added).collect()
 }
 
 /// Ids of the vocabulary: those before the added tokens, or behind where these are the first.
@@ -154,13 +157,13 @@ mod tests {
     use crate::tokenizer::Tokenizer;
     use step::testing::TINY;
 
-    fn drawn() -> Tokenizer {
-        Tokenizer::from_bytes(tokenizer(&TINY).to_string().as_bytes(), TINY.vocab).unwrap()
+    fn drawn(facts: &Facts) -> Tokenizer {
+        Tokenizer::from_bytes(tokenizer(facts).to_string().as_bytes(), facts.vocab).unwrap()
     }
 
     #[test]
     fn a_text_has_a_token_per_byte_and_comes_back() {
-        let (tokenizer, text) = (drawn(), "No merges: héllo,\n\t漢字.");
+        let (tokenizer, text) = (drawn(&TINY), "No merges: héllo,\n\t漢字.");
         let ids = tokenizer.encode(text).unwrap();
         assert_eq!(ids.len(), text.len());
         let bytes = ids.iter().flat_map(|&id| tokenizer.token_bytes(id));
@@ -169,9 +172,15 @@ mod tests {
 
     #[test]
     fn added_tokens_have_the_ids_of_the_manifest() {
-        let tokenizer = drawn();
-        for &(id, text) in TINY.added_tokens {
-            assert_eq!(tokenizer.id_of(text), Some(id), "{text}");
+        let before = Facts {
+            added_tokens: &[(0, "<s>"), (1, "</s>")],
+            ..TINY
+        };
+        for facts in [&TINY, &before] {
+            let tokenizer = drawn(facts);
+            for &(id, text) in facts.added_tokens {
+                assert_eq!(tokenizer.id_of(text), Some(id), "{text}");
+            }
         }
     }
 
@@ -190,7 +199,8 @@ mod tests {
 
     #[test]
     fn fillers_are_distinct_words() {
-        assert_eq!(vocabulary(&TINY).len(), free_ids(&TINY).len());
+        let added = TINY.added_tokens.len();
+        assert_eq!(vocabulary(&TINY).len(), free_ids(&TINY).len() + added);
         assert_eq!(filler(256 + 26), "Ġwk");
     }
 }

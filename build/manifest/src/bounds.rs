@@ -379,7 +379,7 @@ const BOUNDS: &[Bound] = &[
 /// blocks with their scales, which are copied by twos where they are F32.
 const fn columns_of(format: Format) -> u64 {
     match format {
-        Format::Bf16 => RUN_COLUMNS,
+        Format::Bf16 | Format::F32 => RUN_COLUMNS,
         Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt | Format::Mxfp4 => FP8_BLOCK as u64,
         Format::Fp8Block128 | Format::Fp8Tensor => 2 * FP8_BLOCK as u64,
     }

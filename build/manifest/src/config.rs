@@ -469,7 +469,7 @@ fn quantisation(target: &Target) -> Vec<Fact> {
     }
     let rows = target.table();
     let formats = || rows.iter().filter_map(|row| row.format());
-    let stored = formats().find(|format| *format != Format::Bf16);
+    let stored = formats().find(|format| format.exact() != Format::Bf16);
     let has = |wanted: Format| formats().any(|format| format == wanted);
     let of = |value: Value, pointer| fact("format", value, pointer);
     match stored {

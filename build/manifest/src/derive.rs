@@ -432,6 +432,22 @@ mod tests {
         assert_eq!(target.kv_bytes_per_token(), 253_952);
     }
 
+    /// Tensors and bytes as the headers of the published files have them, whose corrections of
+    /// experts are F32. A token reads the routers as BF16.
+    #[test]
+    fn a_checkpoint_of_nemotron_3_nano() {
+        let target = repository("h200/nemotron-3-nano-30b-a3b/nvfp4");
+        let least = *target.checkpoint_bytes_range().start();
+        let (corrections, routers) = (23 * 128 * 2, 23 * 128 * 2688 * 2);
+        assert_eq!(
+            (target.checkpoint_tensors(), least),
+            (24_147, 19_339_781_632 - corrections)
+        );
+        let read = target.weight_bytes_per_token();
+        assert_eq!(read, 2_886_300_576 - corrections - routers);
+        assert_eq!(target.kv_bytes_per_token(), 6_144);
+    }
+
     #[test]
     fn bytes_of_a_sequence() {
         let target = repository(QWEN35);

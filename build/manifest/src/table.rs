@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 pub enum Format {
     /// `X.weight` BF16 `[N, K]`.
     Bf16,
+    /// `X.weight` F32 `[N, K]` of BF16 numbers, as which memory holds them; a weight of more bits is
+    /// refused.
+    F32,
     /// compressed-tensors NVFP4, E2M1 with an E4M3 scale per 16 columns: `X.weight_packed`,
     /// `X.weight_scale`, `X.weight_global_scale` (divide).
     Nvfp4CompressedTensors,
@@ -41,6 +44,7 @@ impl Format {
     pub const fn name(self) -> &'static str {
         match self {
             Format::Bf16 => "bf16",
+            Format::F32 => "f32",
             Format::Nvfp4CompressedTensors => "nvfp4_compressed_tensors",
             Format::Nvfp4Modelopt => "nvfp4_modelopt",
             Format::Fp8Block128 => "fp8_block128",
@@ -53,9 +57,18 @@ impl Format {
     pub const fn short(self) -> &'static str {
         match self {
             Format::Bf16 => "bf16",
+            Format::F32 => "f32",
             Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => "nvfp4",
             Format::Fp8Block128 | Format::Fp8Tensor => "fp8",
             Format::Mxfp4 => "mxfp4",
+        }
+    }
+
+    /// The format of its weights in memory, where nothing rounds them.
+    pub const fn exact(self) -> Format {
+        match self {
+            Format::F32 => Format::Bf16,
+            other => other,
         }
     }
 
@@ -72,6 +85,7 @@ impl Format {
     /// Bits of a weight, scales left out.
     pub const fn bits(self) -> u32 {
         match self {
+            Format::F32 => 32,
             Format::Bf16 => 16,
             Format::Fp8Block128 | Format::Fp8Tensor => 8,
             Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt | Format::Mxfp4 => 4,
@@ -517,7 +531,7 @@ impl Row {
     pub fn resident(&self) -> Option<Format> {
         match self.kind {
             Kind::Rounded { resident, .. } => Some(resident),
-            _ => self.format(),
+            _ => self.format().map(Format::exact),
         }
     }
 
@@ -587,6 +601,7 @@ impl Format {
         let blocks = [n.div_ceil(FP8_BLOCK), k.div_ceil(FP8_BLOCK)];
         match self {
             Format::Bf16 => vec![of(Elements, ".weight", &[n, k], BF16)],
+            Format::F32 => vec![of(Elements, ".weight", &[n, k], F32)],
             Format::Nvfp4CompressedTensors => vec![
                 of(Elements, ".weight_packed", &[n, k / 2], U8),
                 of(Scales, ".weight_scale", &groups, F8),

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::schema::model::Checkpoint;
-use crate::table::{Dtype, Kind, Piece, Purpose, Role, Row, Sites};
+use crate::table::{Dtype, Format, Kind, Piece, Purpose, Role, Row, Sites};
 use crate::target::Target;
 
 /// Part of a model that a tensor belongs to.
@@ -92,7 +92,8 @@ impl Target {
 
     /// Bytes of a row's tensors in memory, where widths are not padded.
     pub(crate) fn bytes_resident(&self, row: &Row) -> u64 {
-        let Kind::Rounded { resident, .. } = row.kind else {
+        let other = |resident: &Format| row.format() != Some(*resident);
+        let Some(resident) = row.resident().filter(other) else {
             return self.bytes_stored(row);
         };
         let k = row.k();

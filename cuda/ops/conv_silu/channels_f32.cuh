@@ -20,8 +20,8 @@ inline constexpr int kVectors = kChannels / 4;
 inline constexpr int kTail = Delta::kConv - 1;
 // One more than is read: the newest input takes the place of one that no block needs.
 inline constexpr int kRing = Delta::kConv;
-// Rows that are loaded together.
-inline constexpr int kAhead = 16;
+// Rows that are loaded together: beside biases registers have room for fewer.
+inline constexpr int kAhead = Delta::kMamba ? 12 : 16;
 
 static_assert(Delta::kConv == 4, "a channel's taps are one vector");
 static_assert(kChannels % 4 == 0, "a thread has four channels");

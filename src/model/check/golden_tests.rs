@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use super::*;
 use crate::backend::cpu::Cpu;
-use crate::target::{self, Role, Site, VOCAB};
+use crate::target::{self, Format, Purpose, Role, Site, VOCAB};
 use crate::testing::{folder, runner};
 use crate::tests::alone;
-use crate::weights::{self, Layout, WeightsError};
+use crate::weights::{self, Checkpoint, Layout, WeightsError};
 use crate::{Plan, Runner};
+use host::testing::Folder;
 use step::executor::{Executor, TokenId};
 
 /// Share of first drafts of `tiny` that must be right, over its golden replies.
@@ -145,6 +146,40 @@ fn drafts_agree_with_the_reference() {
     println!("{}: drafts differ by {largest:.1e}", target::MODEL);
 }
 
+/// Elements of a tensor of the checkpoint's only file, each with the error of `read` where its
+/// lowest bit is another; none where there is no such tensor.
+fn with_other_bits(
+    tensor: &str,
+    read: impl Fn(&Checkpoint) -> Option<WeightsError>,
+) -> Vec<(usize, Option<WeightsError>)> {
+    let Ok(mut file) = std::fs::read(folder().join("model.safetensors")) else {
+        return Vec::new();
+    };
+    let data = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&file[8..data]).unwrap();
+    let offset = |i: usize| header[tensor]["data_offsets"][i].as_u64();
+    let (Some(start), Some(end)) = (offset(0), offset(1)) else {
+        return Vec::new();
+    };
+    let scratch = Folder::new();
+    std::fs::copy(folder().join("config.json"), scratch.0.join("config.json")).unwrap();
+    let size = if header[tensor]["dtype"] == "F32" {
+        4
+    } else {
+        2
+    };
+    let elements = (end - start) as usize / size;
+    let found = [0, elements / 2, elements - 1].map(|index| {
+        let low = data + start as usize + size * index;
+        file[low] ^= 1;
+        std::fs::write(scratch.0.join("model.safetensors"), &file).unwrap();
+        file[low] ^= 1;
+        let checkpoint = weights::open(&scratch.0, Arc::default()).unwrap();
+        (index, read(&checkpoint))
+    });
+    found.into()
+}
+
 /// A stored head that differs from the embedding that it is tied to is taken, as by transformers;
 /// one that does not differ is loaded by the tests above.
 #[test]
@@ -152,31 +187,26 @@ fn a_stored_head_of_other_numbers_is_refused() {
     if !Layout::whole().has(Role::TiedHead, Site::Whole) {
         return;
     }
-    let Ok(mut file) = std::fs::read(folder().join("model.safetensors")) else {
-        return;
-    };
-    let data = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
-    let header: serde_json::Value = serde_json::from_slice(&file[8..data]).unwrap();
-    let offset = |i: usize| header["lm_head.weight"]["data_offsets"][i].as_u64();
-    let (Some(start), Some(end)) = (offset(0), offset(1)) else {
-        return;
-    };
-    let scratch = std::env::temp_dir().join(format!("atlas-untied-{}", std::process::id()));
-    std::fs::create_dir_all(&scratch).unwrap();
-    std::fs::copy(folder().join("config.json"), scratch.join("config.json")).unwrap();
-    let elements = (end - start) as usize / 2;
-    let found = [0, elements / 2, elements - 1].map(|index| {
-        let low = data + start as usize + 2 * index;
-        file[low] ^= 1;
-        std::fs::write(scratch.join("model.safetensors"), &file).unwrap();
-        file[low] ^= 1;
-        let checkpoint = weights::open(&scratch, Arc::default()).unwrap();
-        let embedding = checkpoint.matrix(Role::Embedding, Site::Whole).read();
-        (index, embedding.err())
-    });
-    std::fs::remove_dir_all(&scratch).unwrap();
-    for (expected, error) in found {
+    let read = |checkpoint: &Checkpoint| checkpoint.matrix(Role::Embedding, Site::Whole).read();
+    for (expected, error) in with_other_bits("lm_head.weight", |checkpoint| read(checkpoint).err())
+    {
         let right = matches!(error, Some(WeightsError::Untied { index, .. }) if index == expected);
+        assert!(right, "{expected}: {error:?}");
+    }
+}
+
+/// Weights of F32 that are BF16 numbers are loaded by the tests above.
+#[test]
+fn a_weight_of_f32_that_is_no_bf16_is_refused() {
+    let mut matrices = Layout::whole().matrices();
+    let Some(wide) = matrices.find(|matrix| matrix.stored_format() == Format::F32) else {
+        return;
+    };
+    let tensor = wide.tensor(Purpose::Elements);
+    let found = with_other_bits(&tensor, |checkpoint| checkpoint.source(wide).read().err());
+    assert!(!found.is_empty());
+    for (expected, error) in found {
+        let right = matches!(error, Some(WeightsError::Narrow { index, .. }) if index == expected);
         assert!(right, "{expected}: {error:?}");
     }
 }

@@ -442,6 +442,23 @@ impl Checkpoint {
         self.check_none(name, values.iter().position(|value| !value.is_finite()))
     }
 
+    /// Refuses a weight of F32 that no BF16 is.
+    fn check_narrow(
+        &self,
+        name: &str,
+        first: usize,
+        weights: &[[u8; 4]],
+    ) -> Result<(), WeightsError> {
+        let found = position(weights, |&weight| format::narrow(weight).is_none());
+        let Some(index) = found else { return Ok(()) };
+        Err(WeightsError::Narrow {
+            file: self.file_of(name),
+            tensor: name.to_string(),
+            index: first + index,
+            value: f32::from_le_bytes(weights[index]),
+        })
+    }
+
     /// `first`: of the elements, in the tensor. Tensor instructions take F16, so that a weight is
     /// below 2^16.
     fn check_bf16(&self, name: &str, first: usize, bytes: &[u8]) -> Result<(), WeightsError> {
@@ -579,7 +596,7 @@ impl MatrixSource<'_> {
     /// The weights as exact F32, row-major `[n, k]`.
     ///
     /// # Errors
-    /// `Io`, `NotFinite` for a weight or scale, or `TooLarge` for a weight.
+    /// `Io`, `NotFinite` for a weight or scale, `TooLarge` or `Narrow` for a weight.
     pub fn read_f32(&self) -> Result<Vec<f32>, WeightsError> {
         Ok(self.read()?.values())
     }
@@ -604,7 +621,7 @@ impl MatrixSource<'_> {
     fn sections_of(&self, format: Format, rows: usize) -> [usize; 2] {
         let weights = rows * self.weight.k();
         match format {
-            Format::Bf16 => [2 * weights, 0],
+            Format::Bf16 | Format::F32 => [2 * weights, 0],
             Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => {
                 [weights / 2, weights / NVFP4_GROUP]
             }
@@ -700,6 +717,10 @@ impl MatrixSource<'_> {
         let bits = match self.weight.stored_format() {
             Format::Bf16 => {
                 self.read_bf16(&stretches, &mut codes)?;
+                Bits::Bf16(codes)
+            }
+            Format::F32 => {
+                self.read_narrow(&stretches, &mut codes)?;
                 Bits::Bf16(codes)
             }
             Format::Nvfp4CompressedTensors => {
@@ -865,6 +886,30 @@ impl MatrixSource<'_> {
             }
         };
         self.read_widened(Purpose::Elements, stretches, widths, codes, check)
+    }
+
+    /// Weights of F32 as the BF16 numbers that they are.
+    fn read_narrow(
+        &self,
+        stretches: &[Range<usize>],
+        codes: &mut [u8],
+    ) -> Result<(), WeightsError> {
+        let widths = [self.weight.stored()[1], self.weight.k()].map(|columns| 4 * columns);
+        let name = self.weight.tensor(Purpose::Elements);
+        let check = |first: usize, part: &[u8]| {
+            let weights = part.as_chunks().0;
+            self.checkpoint.check_narrow(&name, first / 4, weights)?;
+            let narrow = weights.iter().filter_map(|&weight| format::narrow(weight));
+            let narrow: Vec<u8> = narrow.flatten().collect();
+            self.checkpoint.check_bf16(&name, first / 4, &narrow)
+        };
+        let mut wide = vec![0; 2 * codes.len()];
+        self.read_widened(Purpose::Elements, stretches, widths, &mut wide, check)?;
+        let codes = codes.as_chunks_mut().0.iter_mut();
+        for (to, &from) in codes.zip(wide.as_chunks().0) {
+            *to = format::narrow(from).expect("was checked");
+        }
+        Ok(())
     }
 
     /// Fills `out` with the stretches of the tensor for a purpose, checked as `each_part` does:

@@ -15,7 +15,7 @@
 //!   vocabulary is small.
 //! - A tensor's seed is its name: a checkpoint cut after some layers holds the same tensors.
 
-use super::format::{FP8_BLOCK, e4m3};
+use super::format::{self, FP8_BLOCK, e4m3};
 use super::header::Dtype;
 use super::layout::{Expected, Layout, Weight};
 use crate::shapes::Activation;
@@ -68,6 +68,8 @@ const DRAWN_BYTES: usize = 4096;
 pub struct Draw {
     seed: u64,
     numbers: Numbers,
+    /// Its BF16 numbers are stored as F32.
+    widened: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -263,15 +265,36 @@ impl Draw {
     pub fn of(name: &str, tensor: &Expected, layout: Layout) -> Draw {
         let (weight, piece) = (tensor.weight, &tensor.piece);
         let tied = !layout.has(Role::Head, Site::Whole);
-        let floats = piece.purpose == Purpose::Elements && piece.dtypes[0] == Dtype::Bf16;
+        let is = |dtype| piece.purpose == Purpose::Elements && piece.dtypes[0] == dtype;
+        let widened = is(Dtype::F32);
+        let floats = widened || is(Dtype::Bf16);
         let by_role = floats.then(|| of_role(weight, tied)).flatten();
         let numbers = by_role.unwrap_or_else(|| of_matrix(tensor, gain(weight.role())));
-        let seed = seed(name);
-        Draw { seed, numbers }
+        Draw {
+            seed: seed(name),
+            numbers,
+            widened,
+        }
     }
 
     /// Fills `out` from byte `offset` of the tensor on; both begin at an element.
     pub fn fill(&self, offset: u64, out: &mut [u8]) {
+        if !self.widened {
+            return self.fill_narrow(offset, out);
+        }
+        let mut narrow = vec![0; out.len() / 2];
+        self.fill_narrow(offset / 2, &mut narrow);
+        let numbers = narrow
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&number| format::bf16(number));
+        for (to, number) in out.as_chunks_mut().0.iter_mut().zip(numbers) {
+            *to = number.to_le_bytes();
+        }
+    }
+
+    fn fill_narrow(&self, offset: u64, out: &mut [u8]) {
         match &self.numbers {
             Numbers::Bytes { set, drawn } => {
                 draw(self.seed, offset, out);
@@ -373,7 +396,12 @@ mod tests {
     fn bytes(numbers: Numbers, offset: u64, len: usize) -> Vec<u8> {
         let mut out = vec![0; len];
         let seed = seed("a");
-        Draw { seed, numbers }.fill(offset, &mut out);
+        let draw = Draw {
+            seed,
+            numbers,
+            widened: false,
+        };
+        draw.fill(offset, &mut out);
         out
     }
 
@@ -395,6 +423,22 @@ mod tests {
                 assert_eq!(part, whole[start..start + len], "{start} {len}");
             }
         }
+    }
+
+    #[test]
+    fn numbers_of_f32_are_those_of_bf16() {
+        let numbers = Numbers::Bf16(Range::matrix(3));
+        let narrow = bytes(numbers.clone(), 6, 100);
+        let draw = Draw {
+            seed: seed("a"),
+            numbers,
+            widened: true,
+        };
+        let mut wide = [0; 200];
+        draw.fill(12, &mut wide);
+        let wide = wide.as_chunks().0.iter();
+        let back = wide.flat_map(|&number| format::narrow(number).unwrap());
+        assert!(back.eq(narrow));
     }
 
     #[test]

@@ -186,6 +186,18 @@ pub enum WeightsError {
         index: usize,
         value: f32,
     },
+    /// A weight of F32 that BF16 cannot hold.
+    #[error(
+        "{file}: tensor {tensor} holds {value} at element {index}, which is no BF16 number: this \
+         binary holds these weights of F32 in BF16, and none of their bits may be lost. Another \
+         download of the same file will not help; use a checkpoint whose weights are BF16 numbers"
+    )]
+    Narrow {
+        file: String,
+        tensor: String,
+        index: usize,
+        value: f32,
+    },
     /// A power of two of MXFP4 that is too small beside its row's largest.
     #[error(
         "{file}: tensor {tensor} holds a power of two at element {index} that is more than 2^24 \

@@ -41,6 +41,11 @@ pub fn bf16(bytes: [u8; 2]) -> f32 {
     f32::from_bits((u16::from_le_bytes(bytes) as u32) << 16)
 }
 
+/// The BF16 of a little-endian F32, if no bit of it is lost.
+pub fn narrow([low, high, bf16 @ ..]: [u8; 4]) -> Option<[u8; 2]> {
+    (low | high == 0).then_some(bf16)
+}
+
 /// Appends the values of little-endian BF16.
 pub fn bf16_values(bytes: &[u8], out: &mut Vec<f32>) {
     out.extend(bytes.chunks_exact(2).map(|b| bf16([b[0], b[1]])));
@@ -175,6 +180,18 @@ mod tests {
             let sign = if code & 8 == 0 { 1.0 } else { -1.0 };
             let expected = sign * magnitudes[code & 7];
             assert_eq!(E2M1[code].to_bits(), expected.to_bits(), "code {code}");
+        }
+    }
+
+    #[test]
+    fn an_f32_is_narrow_where_a_bf16_has_its_value() {
+        for code in 0..=u16::MAX {
+            let value = bf16(code.to_le_bytes());
+            assert_eq!(narrow(value.to_le_bytes()), Some(code.to_le_bytes()));
+            for bit in 0..16 {
+                let wide = f32::from_bits(value.to_bits() | 1 << bit);
+                assert_eq!(narrow(wide.to_le_bytes()), None, "{code:#x} {bit}");
+            }
         }
     }
 

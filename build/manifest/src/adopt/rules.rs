@@ -9,8 +9,9 @@ use crate::table::{Format, Site};
 
 /// Formats in the order in which rules that need none of each other stand, bits ascending behind
 /// the floats.
-pub(super) const FORMATS: [Format; 6] = [
+pub(super) const FORMATS: [Format; 7] = [
     Format::Bf16,
+    Format::F32,
     Format::Nvfp4CompressedTensors,
     Format::Nvfp4Modelopt,
     Format::Fp8Block128,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::index::Index;
 use super::rules::FORMATS;
 use crate::error::ManifestError;
-use crate::table::{Format, Kind, Piece, Purpose, Role, Row, Site};
+use crate::table::{Dtype, Format, Kind, Piece, Purpose, Role, Row, Site};
 use crate::target::Target;
 use crate::weights::Part;
 
@@ -217,7 +217,14 @@ impl Walk<'_> {
             (".weight", Format::Bf16),
         ];
         let mut ends = ends.into_iter();
-        ends.find_map(|(end, format)| has(end).then_some(format))
+        let format = ends.find_map(|(end, format)| has(end).then_some(format))?;
+        let header = self.index.header.as_ref();
+        let stored = header.and_then(|header| header.shapes.get(&format!("{base}.weight")));
+        let wide = stored.is_some_and(|(dtype, _)| *dtype == Dtype::F32.to_string());
+        Some(match format {
+            Format::Bf16 if wide => Format::F32,
+            other => other,
+        })
     }
 
     /// A problem of each kind that there is.

@@ -221,9 +221,9 @@ impl File {
             return Ok(());
         };
         let key = format!("format of {}", row.name);
-        let rule = "must be bf16: publishers leave it in floats, and kernels take it so";
+        let rule = "must be bf16 or f32: publishers leave it in floats, and kernels take it so";
         for format in [format, resident] {
-            let floats = format == Format::Bf16;
+            let floats = format.exact() == Format::Bf16;
             self.rule(floats || !row.role.is_float(), &key, format.name(), rule)?;
         }
         let stacked = match format {

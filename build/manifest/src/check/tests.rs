@@ -55,8 +55,8 @@ refused!(missing_fact_of_a_table: MODEL_FILE, "kv_heads = 2\n" => "",
     "line 15: `[attention]`: missing field `kv_heads`");
 refused!(unknown_format: LEAF_FILE, "as = \"bf16\"" => "as = \"int8\"",
     "line 13: `as = \"int8\"`: unknown variant `int8`, expected one of `bf16`, \
-     `nvfp4_compressed_tensors`, `nvfp4_modelopt`, `fp8_block128`, `fp8_tensor`, `mxfp4` (facts \
-     are stated in targets/_hw and targets/_model only)");
+     `f32`, `nvfp4_compressed_tensors`, `nvfp4_modelopt`, `fp8_block128`, `fp8_tensor`, `mxfp4` \
+     (facts are stated in targets/_hw and targets/_model only)");
 refused!(a_pattern_that_is_none: LEAF_FILE, "match = \"*\"" => "match = 3",
     "line 16: `match = 3`: expected a pattern of names, or a list of them (facts are stated in \
      targets/_hw and targets/_model only)");
@@ -85,8 +85,8 @@ refused!(formats_that_kernels_do_not_mix: LEAF_FILE,
     "[[format]]\nmatch = \"*.experts.*\"\nlayers = [7]\nas = \"bf16\"\n[[format]]\nmatch = \"*\"",
     "format = nvfp4_compressed_tensors, bf16: kernels take one format for routed experts");
 refused!(router_of_codes: LEAF_FILE, "    \"*.mlp.gate\",\n" => "",
-    "format of model.layers.{layer}.mlp.gate = nvfp4_compressed_tensors: must be bf16: publishers \
-     leave it in floats, and kernels take it so");
+    "format of model.layers.{layer}.mlp.gate = nvfp4_compressed_tensors: must be bf16 or f32: \
+     publishers leave it in floats, and kernels take it so");
 refused!(weights_that_are_rounded_in_silence: LEAF_FILE,
     "as = \"nvfp4_compressed_tensors\"" =>
     "as = \"nvfp4_compressed_tensors\"\nresident = \"fp8_block128\"",

@@ -32,7 +32,7 @@ pub enum Storage {
 impl Storage {
     pub const fn of_format(format: Format) -> Storage {
         match format {
-            Format::Bf16 => Storage::F16,
+            Format::Bf16 | Format::F32 => Storage::F16,
             Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => Storage::Nvfp4,
             Format::Fp8Block128 | Format::Fp8Tensor => Storage::Fp8Block128,
             Format::Mxfp4 => Storage::Mxfp4,

@@ -48,7 +48,7 @@ pub fn name(bits: &Bits) -> &'static str {
 /// Random weights `[n, k]` of a format.
 pub fn stored(random: &mut Random, (n, k, format): Shape) -> Stored {
     let bits = match format {
-        Format::Bf16 => Bits::Bf16(random.bf16_bytes(n * k, 0.1)),
+        Format::Bf16 | Format::F32 => Bits::Bf16(random.bf16_bytes(n * k, 0.1)),
         Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => Bits::Nvfp4 {
             codes: random.bytes(n * k / 2, 0..=255),
             // Subnormal and normal E4M3, none of them negative or not a number.
