@@ -63,7 +63,8 @@ __device__ inline void multiply_64(float (&d)[8][4], unsigned long long a, unsig
       : "l"(a), "l"(b), "r"(static_cast<int>(adds)));
 }
 
-// The same with A in registers, as that of `ptx::mma`; rows of B are along columns where `kAcross`.
+// `multiply_64` with A in registers, as that of `ptx::mma`; rows of B are along columns where
+// `kAcross`.
 template <bool kAcross>
 __device__ inline void multiply_64(float (&d)[8][4], const unsigned (&a)[4], unsigned long long b,
                                    bool adds) {

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 pub enum Format {
     /// `X.weight` BF16 `[N, K]`.
     Bf16,
-    /// `X.weight` F32 `[N, K]` of BF16 numbers, as which memory holds them; a weight of more bits is
-    /// refused.
+    /// `X.weight` F32 `[N, K]` of BF16 numbers, as which memory holds them; a weight of more bits
+    /// is refused.
     F32,
     /// compressed-tensors NVFP4, E2M1 with an E4M3 scale per 16 columns: `X.weight_packed`,
     /// `X.weight_scale`, `X.weight_global_scale` (divide).
