@@ -4,9 +4,8 @@
 // Sync:       two barriers per 64 of K; chained launch
 #pragma once
 
-#include "base/launch.cuh"
 #include "target.cuh"
-#include "tile/heads.cuh"
+#include "tile/head_product.cuh"
 
 namespace atlas::latent_queries {
 
@@ -35,27 +34,23 @@ __global__ __launch_bounds__(tile::kHeadThreads) void heads(Params params) {
   __shared__ tile::HeadStorage shared;
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
-  const int head = blockIdx.x, column = blockIdx.y * tile::kHeadColumns;
-  const int first = blockIdx.z * tile::kHeadRows;
-  const int rows = min(params.rows - first, tile::kHeadRows);
-  const auto given = [&](int row) {
-    return params.x + (static_cast<size_t>(first + row) * A::kHeads + head) * kQuery;
+  const tile::HeadBlock block(params.rows);
+  const auto given = [&](int row) { return block.of<A::kHeads>(params.x, row, kQuery); };
+  const auto made = [&](int row) { return block.of<A::kHeads>(params.q, row, A::kHeadDim); };
+  const auto growth = [&](int row) {
+    return growth_of<L>(__ldg(params.positions + block.first + row));
   };
-  const auto made = [&](int row) {
-    return params.q + (static_cast<size_t>(first + row) * A::kHeads + head) * A::kHeadDim;
-  };
-  const auto growth = [&](int row) { return growth_of<L>(__ldg(params.positions + first + row)); };
   tile::HeadProduct<L::kNopeDim, true> product{shared, params.w, A::kValueDim,
-                                               head * L::kNopeDim, column};
-  product.run(rows, given);
-  product.for_each(rows, [&](int row, int at, float2 pair) {
+                                               block.head * L::kNopeDim, block.column};
+  product.run(block.rows, given);
+  product.for_each(block.rows, [&](int row, int at, float2 pair) {
     const float factor = growth(row);
-    *reinterpret_cast<float2*>(made(row) + kTurned + column + at) = {pair.x * factor,
-                                                                     pair.y * factor};
+    *reinterpret_cast<float2*>(made(row) + kTurned + block.column + at) = {pair.x * factor,
+                                                                           pair.y * factor};
   });
   if (blockIdx.y != 0) return;
   // Elements of even places come before those of odd ones.
-  for (int item = threadIdx.x; item < rows * kTurned / 2; item += tile::kHeadThreads) {
+  for (int item = threadIdx.x; item < block.rows * kTurned / 2; item += tile::kHeadThreads) {
     const int row = item / (kTurned / 2), pair = item % (kTurned / 2);
     const float2 from =
         __ldcg(reinterpret_cast<const float2*>(given(row) + L::kNopeDim) + pair);
@@ -72,9 +67,7 @@ struct HeadsF16 {
 
   static cudaError_t launch(const float* x, const unsigned char* w, const unsigned* positions,
                             float* q, unsigned rows, cudaStream_t stream) {
-    const Launch shape{A::kHeads, tile::kHeadThreads, 0, A::kValueDim / tile::kHeadColumns,
-                       blocks_for(rows, tile::kHeadRows)};
-    return launch_chained(heads<L, A>, shape, stream,
+    return launch_chained(heads<L, A>, tile::head_grid(A::kHeads, A::kValueDim, rows), stream,
                           Params{x, w, positions, q, static_cast<int>(rows)});
   }
 };

@@ -4,9 +4,8 @@
 // Sync:       two barriers per 64 of K; chained launch
 #pragma once
 
-#include "base/launch.cuh"
 #include "target.cuh"
-#include "tile/heads.cuh"
+#include "tile/head_product.cuh"
 
 namespace atlas::latent_results {
 
@@ -24,18 +23,16 @@ __global__ __launch_bounds__(tile::kHeadThreads) void heads(Params params) {
   __shared__ tile::HeadStorage shared;
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
-  const int head = blockIdx.x, column = blockIdx.y * tile::kHeadColumns;
-  const int first = blockIdx.z * tile::kHeadRows;
-  const int rows = min(params.rows - first, tile::kHeadRows);
+  const tile::HeadBlock block(params.rows);
   const auto given = [&](int row) {
-    return params.mixed + (static_cast<size_t>(first + row) * A::kHeads + head) * A::kValueDim;
+    return block.of<A::kHeads>(params.mixed, row, A::kValueDim);
   };
   tile::HeadProduct<A::kValueDim, false> product{shared, params.w, A::kValueDim,
-                                                 head * L::kResultDim + column, 0};
-  product.run(rows, given);
-  product.for_each(rows, [&](int row, int at, float2 pair) {
-    float* to = params.out + (static_cast<size_t>(first + row) * A::kHeads + head) * L::kResultDim;
-    *reinterpret_cast<float2*>(to + column + at) = pair;
+                                                 block.head * L::kResultDim + block.column, 0};
+  product.run(block.rows, given);
+  product.for_each(block.rows, [&](int row, int at, float2 pair) {
+    float* to = block.of<A::kHeads>(params.out, row, L::kResultDim);
+    *reinterpret_cast<float2*>(to + block.column + at) = pair;
   });
 }
 
@@ -46,9 +43,7 @@ struct HeadsF16 {
 
   static cudaError_t launch(const float* mixed, const unsigned char* w, float* out, unsigned rows,
                             cudaStream_t stream) {
-    const Launch shape{A::kHeads, tile::kHeadThreads, 0, L::kResultDim / tile::kHeadColumns,
-                       blocks_for(rows, tile::kHeadRows)};
-    return launch_chained(heads<L, A>, shape, stream,
+    return launch_chained(heads<L, A>, tile::head_grid(A::kHeads, L::kResultDim, rows), stream,
                           Params{mixed, w, out, static_cast<int>(rows)});
   }
 };

@@ -43,7 +43,7 @@ const FACTS: [&str; 28] = [
 /// Assertions that no bound has: those that others imply, and those on what a kernel chose itself.
 const OTHERS: [(&str, &str); 20] = [
     // The bounds of what has heads of latents.
-    ("tile/heads.cuh", "kK % kHeadStep == 0"),
+    ("tile/head_product.cuh", "kK % kHeadStep == 0"),
     // Heads of 64 numbers and their multiples.
     (
         "tile/pages_fp8.cuh",

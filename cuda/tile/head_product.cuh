@@ -7,6 +7,7 @@
 // instructions read either way: results are over its columns, or over its rows.
 #pragma once
 
+#include "base/launch.cuh"
 #include "base/types.cuh"
 #include "tile/panels.cuh"
 #include "tile/ptx.cuh"
@@ -21,6 +22,27 @@ inline constexpr int kHeadThreads = 256;
 inline constexpr int kHeadPitch = 64 + 8;
 
 static_assert(kHeadColumns == kHeadThreads / kWarpLanes * 8, "a warp has 8 columns");
+
+// A grid of heads by columns of their results by rows of the step.
+__host__ inline Launch head_grid(unsigned heads, unsigned results, unsigned rows) {
+  return {heads, kHeadThreads, 0, results / kHeadColumns, blocks_for(rows, kHeadRows)};
+}
+
+// The part of a block.
+struct HeadBlock {
+  const int head = blockIdx.x;
+  const int column = blockIdx.y * kHeadColumns;
+  const int first = blockIdx.z * kHeadRows;  // of the step's rows
+  const int rows;
+
+  __device__ explicit HeadBlock(int all) : rows(min(all - first, kHeadRows)) {}
+
+  // The head's `width` numbers of its row, in (rows, kHeads, width).
+  template <int kHeads, class Number>
+  __device__ Number* of(Number* all, int row, int width) const {
+    return all + (static_cast<size_t>(first + row) * kHeads + head) * width;
+  }
+};
 
 struct HeadStorage {
   alignas(16) f16 x[kHeadRows][kHeadPitch];
