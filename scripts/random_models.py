@@ -69,8 +69,8 @@ FAMILIES = {
 # `keys` scales the taps of recurrent queries and keys; `plain` are layers whose Mamba-2 is BF16 whatever the group's is.
 DEFAULTS = dict(quant="bf16", layers=2, period=["attention"], tied=False, head_stored=False, mtp=0, prefix="model.",
                 stacked=False, weights_alone=False, shards=1, formats={}, eps=1e-6, keys=1.0, rope={}, words={}, around={}, hardware=["cpu"],
-                 ops={}, pad=1, pad_inner=None, plain=[], scalar=None, turned=None,
-                 cap=None, beside=None, dense=0, embedding=0.15, gain=1.5)
+                ops={}, pad=1, pad_inner=None, plain=[], scalar=None, turned=None,
+                cap=None, beside=None, dense=0, embedding=0.15, gain=1.5)
 # Dimensions that kernels take: rows of whole runs of 32 columns, of 256 beside experts, recurrent heads of 128. An
 # epsilon of norms that counts beside the squares of heads and rows.
 GPU = dict(hardware=["cpu", "h200", "gb10"], eps=1e-2)
@@ -130,7 +130,7 @@ def alone(pattern, heads, groups, head_dim, state_dim):
 WIDE = {"attend.full": dict(kernel="split_kv_bf16", threads=256,
                             why="heads of 512: a warpgroup's sums are up to 256 columns")}
 
-# Latents, rounded to BF16 for all heads alike: so drawn their errors stay below half of what a GPU may differ by.
+# Numbers of a model with latents, which a GPU rounds to BF16 for all heads alike, that leave it within what `verify` allows.
 CALM = dict(embedding=1.0, gain=1.0)
 
 # Prompts of latents.
