@@ -372,6 +372,39 @@ impl Target {
         self.model.family.traits()
     }
 
+    /// Parts of the layers' math that the model has, in words. Models with the same words differ in
+    /// sizes and names.
+    pub fn math(&self) -> Vec<String> {
+        let of = self.traits();
+        let switches = [
+            ("rotary", of.rotary),
+            ("latent", of.latent),
+            ("gated", of.gated),
+            ("normed", of.normed),
+            ("rows_normed", of.rows_normed),
+            ("biased", of.biased),
+            ("sinks", of.sinks),
+            ("sandwiched", of.sandwiched),
+            ("scaled_embedding", of.scaled_embedding),
+            ("values_normed", of.values_normed),
+            ("keys_are_values", of.keys_are_values),
+            ("layer_scalars", of.layer_scalars),
+            ("both", of.both),
+            ("sigmoid", of.sigmoid),
+            ("experts_scaled", of.experts_scaled),
+            ("plus_one", of.plus_one),
+        ];
+        let on = switches.into_iter().filter(|(_, is_on)| *is_on);
+        let on = on.map(|(name, _)| name.to_owned());
+        let each = [
+            format!("{:?}", of.mixers),
+            format!("{:?}", of.feed_forward),
+            format!("{:?}", of.activation),
+            format!("{:?}", of.scale),
+        ];
+        on.chain(each).collect()
+    }
+
     /// Every tensor that the target's checkpoint has beside a vision tower, matrices in BF16: the
     /// leaf's rules say what they are.
     pub(crate) fn rows(&self) -> Vec<Row> {

@@ -1,9 +1,8 @@
 //! The steps of `test`: what each tries, what it protects, what makes it skip.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use manifest::schema::model::Family;
 
 use super::build::{build, make_only, plan};
 use super::check::checks;
@@ -245,50 +244,48 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     Ok(steps)
 }
 
-/// Goldens of both forms of `tiny` and of the small random models. One stands for all of a family,
-/// which differ in dimensions, and one for all in a format, which is read alike whatever the
-/// family: a model with real weights, or the first random one.
+/// Goldens of both forms of `tiny` and of the small random models. One stands for all that share a
+/// part of the layers' math, whatever the family, and one for all in a format: a model with real
+/// weights, the default target, or the random one that shows most.
 fn golden_steps(site: &Site, leaves: &[String]) -> Result<Vec<Step>, Failure> {
-    let mut seen = Kinds::default();
-    for (leaf, _) in REAL.iter().filter(|(_, tier)| *tier == Tier::Suite) {
-        seen.add(site, leaf)?;
-    }
     let is_golden = |leaf: &&String| leaf.starts_with(RANDOM) || TINY.contains(&leaf.as_str());
-    let mut steps = Vec::new();
-    for leaf in leaves.iter().filter(is_golden) {
-        let is_new = seen.add(site, leaf)?;
-        let tier = match is_new || leaf == DEFAULT_TARGET {
+    let goldens = leaves.iter().filter(is_golden);
+    let goldens = goldens.map(|leaf| Ok((leaf.as_str(), kinds(site, leaf)?)));
+    let goldens = goldens.collect::<Result<Vec<_>, Failure>>()?;
+    let real = REAL.iter().filter(|(_, tier)| *tier == Tier::Suite);
+    let mut shown = kinds(site, DEFAULT_TARGET)?;
+    for (leaf, _) in real {
+        shown.extend(kinds(site, leaf)?);
+    }
+    let mut chosen = vec![DEFAULT_TARGET];
+    loop {
+        let new = |kinds: &BTreeSet<String>| kinds.difference(&shown).count();
+        // The last of equals is the first leaf.
+        let best = goldens.iter().rev().max_by_key(|(_, kinds)| new(kinds));
+        match best.filter(|(_, kinds)| new(kinds) > 0) {
+            Some((leaf, kinds)) => {
+                chosen.push(leaf);
+                shown.extend(kinds.iter().cloned());
+            }
+            None => break,
+        }
+    }
+    let step = |(leaf, _): &(&str, _)| {
+        let tier = match chosen.contains(leaf) {
             true => Tier::Suite,
             false => Tier::All,
         };
-        steps.push(golden_step(site, leaf)?.tier(tier));
-    }
-    Ok(steps)
+        Ok(golden_step(site, leaf)?.tier(tier))
+    };
+    goldens.iter().map(step).collect()
 }
 
-/// Families and formats of some targets.
-#[derive(Default)]
-struct Kinds {
-    families: Vec<Family>,
-    formats: Vec<&'static str>,
-}
-
-impl Kinds {
-    /// Adds those of a target; whether any of them is new.
-    fn add(&mut self, site: &Site, leaf: &str) -> Result<bool, Failure> {
-        let target = site.target(Some(leaf))?;
-        let formats = target.leaf.format.iter().map(|rule| rule.r#as.name());
-        let before = self.families.len() + self.formats.len();
-        if !self.families.contains(&target.model.family) {
-            self.families.push(target.model.family);
-        }
-        for format in formats {
-            if !self.formats.contains(&format) {
-                self.formats.push(format);
-            }
-        }
-        Ok(self.families.len() + self.formats.len() > before)
-    }
+/// Parts of a target's math, and its formats.
+fn kinds(site: &Site, leaf: &str) -> Result<BTreeSet<String>, Failure> {
+    let target = site.target(Some(leaf))?;
+    let formats = target.leaf.format.iter();
+    let formats = formats.map(|rule| rule.r#as.name().to_owned());
+    Ok(formats.chain(target.math()).collect())
 }
 
 fn steps_of(site: &Site, target: String) -> Result<Vec<Step>, Failure> {
@@ -313,7 +310,7 @@ fn cargo_step(name: &'static str, protects: &'static str, args: &'static str) ->
 /// Tests of a crate that serves any target.
 fn room_step(site: &Site, (package, folder, compared): Room) -> Result<Step, Failure> {
     let run = move |suite: &Suite<'_>, name: &str| {
-        let args = format!("-p {package} --lib --no-fail-fast");
+        let args = format!("-p {package} --features testing --lib --no-fail-fast");
         let run = |cargo| suite.run(name, &mut linted(cargo));
         let cargo = suite.product_cargo("test", Optimised::Yes, &args);
         cargo.and_then(run).map(drop).into()
@@ -387,7 +384,7 @@ fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
                 return missing;
             }
             let run = |mut cargo: Command| suite.run(name, cargo.env("ATLAS_TARGET", &target));
-            let args = format!("-p model --lib {tests}");
+            let args = format!("-p model --features testing --lib {tests}");
             let run = suite.product_cargo("test", optimised, &args).and_then(run);
             run.and_then(|text| some_test_passed(&text)).into()
         },
@@ -401,7 +398,8 @@ fn mixed_step(site: &Site) -> Result<Step, Failure> {
         format!("layers {MIXED}"),
         "a mixer alone, what follows one alone, and an MLP beside experts",
         |suite, name| {
-            let args = "-p model --lib -- tests::a_layer tests::bits_of_rows oracle::";
+            let args =
+                "-p model --features testing --lib -- tests::a_layer tests::bits_of_rows oracle::";
             let run = |mut cargo: Command| suite.run(name, cargo.env("ATLAS_TARGET", MIXED));
             let run = suite
                 .product_cargo("test", Optimised::No, args)
