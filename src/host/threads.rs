@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::RwLock;
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::thread::{self, Builder};
 
 /// Stack of a thread that only waits.
@@ -14,6 +14,37 @@ const WAITING_STACK_BYTES: usize = 64 * 1024;
 /// Cores, each of which has a thread of its own where work is shared by all of them.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Elements below which a thread of its own takes longer than it saves.
+const FILLED_ALONE: usize = 1 << 16;
+
+/// Fills `all` by all cores where it is long: `fill` gets the place of a part's first element and
+/// the part, which is of whole units of `unit` elements.
+///
+/// # Panics
+/// If `all` is not of whole units.
+pub fn fill_by_parts<T: Send>(all: &mut [T], unit: usize, fill: impl Fn(usize, &mut [T]) + Sync) {
+    assert!(all.len().is_multiple_of(unit));
+    let threads = cores().min(all.len() / FILLED_ALONE);
+    if threads <= 1 {
+        return fill(0, all);
+    }
+    let length = (all.len() / unit).div_ceil(threads) * unit;
+    let parts = Mutex::new(all.chunks_mut(length).enumerate());
+    // A part is taken whole: no panic leaves them in between.
+    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        while let Some((index, part)) = next() {
+            fill(index * length, part);
+        }
+    };
+    thread::scope(|scope| {
+        // Threads that the system refuses are not missed: this one takes what is left.
+        let mut others = (1..threads).map(|_| Builder::new().spawn_scoped(scope, work));
+        others.all(|thread| thread.is_ok());
+        work();
+    });
 }
 
 /// Why a start cannot go on.
@@ -53,4 +84,21 @@ pub fn require(count: usize) -> Result<(), TooFew> {
             })
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_whole_units_and_fill_all() {
+        for units in [0, 1, 3 * FILLED_ALONE] {
+            let mut all = vec![0; 7 * units];
+            fill_by_parts(&mut all, 7, |first, part| {
+                assert!(first % 7 == 0 && part.len() % 7 == 0);
+                (first..).zip(part).for_each(|(at, to)| *to += at + 1);
+            });
+            assert!(all.into_iter().eq(1..=7 * units));
+        }
+    }
 }

@@ -535,15 +535,26 @@ impl Device for Cuda {
 
     fn read(&mut self, x: &Tensor, rows: Range<usize>, out: &mut Host) -> Result<(), DeviceError> {
         out.len = rows.len() * x.width;
-        // Waits for all operations before, and tells their failures.
         if self.queue.failures.any() || out.len == 0 {
-            self.queue.wait();
-        } else {
-            assert!(rows.end <= x.rows);
-            let (from, to) = (x.guard + rows.start * x.width, &mut out.memory[..out.len]);
-            let read = x.values.download(from, to, &self.queue.stream);
-            self.queue.failures.waited(read);
+            return self.passed();
         }
+        assert!(rows.end <= x.rows);
+        let (from, to) = (x.guard + rows.start * x.width, &mut out.memory[..out.len]);
+        // Waits for all operations before, and tells their failures.
+        let read = x.values.download(from, to, &self.queue.stream);
+        self.queue.failures.waited(read);
+        self.step.passed();
+        self.queue.failures.told().map_err(refused)
+    }
+}
+
+impl Cuda {
+    /// Waits for all operations before.
+    ///
+    /// # Errors
+    /// What failed of them.
+    pub fn passed(&mut self) -> Result<(), DeviceError> {
+        self.queue.wait();
         self.step.passed();
         self.queue.failures.told().map_err(refused)
     }

@@ -27,10 +27,9 @@ mod sequences;
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ::host::threads::cores;
+use ::host::threads::fill_by_parts;
 
 use crate::target::{MAX_SEQUENCES, PREFILL_TOKENS};
 
@@ -286,8 +285,6 @@ pub struct Random(u64);
 
 /// Step of the counter, odd: it comes by all numbers.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Numbers below which a thread of its own takes longer than it saves.
-const DRAWN_ALONE: usize = 1 << 16;
 
 impl Random {
     pub fn seeded(seed: u64) -> Random {
@@ -314,21 +311,10 @@ impl Random {
     ) -> Vec<T> {
         let after = |count: usize| self.0.wrapping_add(STEP.wrapping_mul(count as u64));
         let mut all = vec![T::default(); count];
-        let threads = cores().min(count / DRAWN_ALONE).max(1);
-        let length = count.div_ceil(threads).max(1);
-        thread::scope(|scope| {
-            for (index, part) in all.chunks_mut(length).enumerate() {
-                let (start, make) = (index * length, &make);
-                let mut random = Random(after(start));
-                let mut fill = move || {
-                    let numbered = part.iter_mut().zip(start..);
-                    numbered.for_each(|(to, at)| *to = make(at, random.bits()));
-                };
-                match threads {
-                    1 => fill(),
-                    _ => drop(scope.spawn(fill)),
-                }
-            }
+        fill_by_parts(&mut all, 1, |start, part| {
+            let mut random = Random(after(start));
+            let numbered = part.iter_mut().zip(start..);
+            numbered.for_each(|(to, at)| *to = make(at, random.bits()));
         });
         self.0 = after(count);
         all
@@ -480,7 +466,7 @@ mod tests {
 
     #[test]
     fn many_numbers_are_those_that_one_by_one_are_drawn() {
-        let count = 3 * DRAWN_ALONE + 5;
+        let count = (3 << 16) + 5;
         let (mut many, mut single) = (Random::seeded(9), Random::seeded(9));
         let found = many.scaled(count, |at| (at % 3) as f32);
         let wanted = (0..count).map(|at| round_bf16(unit(single.bits()) * (at % 3) as f32));

@@ -13,6 +13,7 @@ use super::split;
 use super::wide::{Kernel, Vector, widest};
 use crate::backend::mapping::{Mapping, Stretch};
 use crate::weights::{Bits, PackedStack, Stored, WeightsError};
+use ::host::threads::fill_by_parts;
 
 /// Layouts of panels, in the words of packed files.
 const F32: &str = "cpu-f32";
@@ -217,13 +218,16 @@ impl Matrix {
         let rows = parts.iter().flat_map(|part| part.chunks_exact(k));
         let rows: Vec<_> = rows.collect();
         let mut panels = vec![Halves::ZERO; rows.len().div_ceil(LANES) * k];
-        for (panel, rows) in panels.chunks_exact_mut(k).zip(rows.chunks(LANES)) {
-            for (lane, row) in rows.iter().enumerate() {
-                for (to, from) in panel.iter_mut().zip(*row) {
-                    to.0[lane] = u16::from_le_bytes(*from);
+        fill_by_parts(&mut panels, k, |first, panels| {
+            let rows = rows[first / k * LANES..].chunks(LANES);
+            for (panel, rows) in panels.chunks_exact_mut(k).zip(rows) {
+                for (lane, row) in rows.iter().enumerate() {
+                    for (to, from) in panel.iter_mut().zip(*row) {
+                        to.0[lane] = u16::from_le_bytes(*from);
+                    }
                 }
             }
-        }
+        });
         Matrix {
             n: rows.len(),
             k,

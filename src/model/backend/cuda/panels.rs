@@ -3,6 +3,7 @@
 
 use super::storage::{BLOCK_COLUMNS, BLOCK_ROWS, GROUP_COLUMNS, Order, PANEL_ROWS, Storage};
 use crate::weights::{Bits, Stored};
+use ::host::threads::fill_by_parts;
 
 /// Bytes of a row that lie side by side.
 const RUN_BYTES: usize = 64;
@@ -136,36 +137,43 @@ fn runs<const RUN: usize>(
     bytes_of: fn(&Bits) -> &[u8],
     out: &mut [u8],
 ) {
-    let panels = out.chunks_exact_mut(PANEL_ROWS * row_bytes);
-    for (panel, rows) in panels.zip(rows.chunks_exact(PANEL_ROWS)) {
-        let panel = panel.as_chunks_mut::<RUN>().0;
-        for (at, place) in rows.iter().enumerate() {
-            let to = panel[at..].iter_mut().step_by(PANEL_ROWS);
-            match *place {
-                None => to.for_each(|run| *run = [0; RUN]),
-                Some((part, from)) => {
-                    let bytes = &bytes_of(&parts[part].bits)[from * row_bytes..][..row_bytes];
-                    to.zip(bytes.as_chunks().0)
-                        .for_each(|(to, from)| *to = *from);
+    let panel_bytes = PANEL_ROWS * row_bytes;
+    fill_by_parts(out, panel_bytes, |first, panels| {
+        let rows = rows[first / row_bytes..].chunks_exact(PANEL_ROWS);
+        for (panel, rows) in panels.chunks_exact_mut(panel_bytes).zip(rows) {
+            let panel = panel.as_chunks_mut::<RUN>().0;
+            for (at, place) in rows.iter().enumerate() {
+                let to = panel[at..].iter_mut().step_by(PANEL_ROWS);
+                match *place {
+                    None => to.for_each(|run| *run = [0; RUN]),
+                    Some((part, from)) => {
+                        let bytes = &bytes_of(&parts[part].bits)[from * row_bytes..][..row_bytes];
+                        let runs = to.zip(bytes.as_chunks().0);
+                        runs.for_each(|(to, from)| *to = *from);
+                    }
                 }
             }
         }
-    }
+    });
 }
 
 /// Reorders the codes of each word: a copy of the loop for each order, of vector instructions.
 #[inline(always)]
-fn in_words(codes: &mut [u8], order: impl Fn(u32) -> u32) {
-    for word in codes.as_chunks_mut::<4>().0 {
-        *word = order(u32::from_le_bytes(*word)).to_le_bytes();
-    }
+fn in_words(codes: &mut [u8], order: impl Fn(u32) -> u32 + Sync) {
+    fill_by_parts(codes.as_chunks_mut::<4>().0, 1, |_, words| {
+        for word in words {
+            *word = order(u32::from_le_bytes(*word)).to_le_bytes();
+        }
+    });
 }
 
 /// Makes F16 of BF16, in vector instructions.
 fn in_f16(codes: &mut [u8]) {
-    for code in codes.as_chunks_mut::<2>().0 {
-        *code = f16(u16::from_le_bytes(*code)).to_le_bytes();
-    }
+    fill_by_parts(codes.as_chunks_mut::<2>().0, 1, |_, codes| {
+        for code in codes {
+            *code = f16(u16::from_le_bytes(*code)).to_le_bytes();
+        }
+    });
 }
 
 /// The F16 of a BF16 below 2^16, which is what loading lets through. From 2^-17 on it is the same

@@ -1,7 +1,9 @@
 //! Comparisons of the device's operations with the CPU's.
 
+use std::collections::BTreeSet;
+
 use super::matrices::once;
-use super::rows::{ROWS, RowCase, RowOpOn, Rowwise};
+use super::rows::{ROWS, RowCase, RowOpOn, Rowwise, sampled};
 use super::sequences::{CAN_DRAFT, SequenceCase, Sequences, schedules};
 use super::{
     ALONE, DEVICE_CPU, DRAFTED, GROUPS, Group, RUNS, Random, Report, decode, long, nearest,
@@ -28,6 +30,35 @@ pub fn compare(report: &mut Report, random: &mut Random, device: &mut Backend) {
             decode::compare::<A>(report, random, (both.device, both.cpu));
             long::compare::<A>(report, random, (both.device, both.cpu));
         }];
+    }
+}
+
+/// A case, the rows of it that are looked at, and the CPU's results of these.
+struct Reference<'a> {
+    case: Rowwise<'a>,
+    looked_at: Vec<usize>,
+    wanted: Vec<Vec<f32>>,
+}
+
+impl<'a> Reference<'a> {
+    fn new(case: Rowwise<'a>, looked_at: Vec<usize>, wanted: Vec<Vec<f32>>) -> Reference<'a> {
+        Reference {
+            case,
+            looked_at,
+            wanted,
+        }
+    }
+
+    /// The first rows of the case.
+    fn first(&self, rows: usize) -> Reference<'a> {
+        let count = self.looked_at.partition_point(|row| *row < rows);
+        let first = |of: &Vec<f32>| of[..of.len() / self.looked_at.len() * count].to_vec();
+        let wanted = self.wanted.iter().map(first).collect();
+        Reference::new(
+            self.case.first(rows),
+            self.looked_at[..count].to_vec(),
+            wanted,
+        )
     }
 }
 
@@ -63,29 +94,54 @@ impl Both<'_> {
     ) -> Result<(), DeviceError> {
         let on_device = RowOpOn::<Backend>::load(op, self.device)?;
         let on_cpu = RowOpOn::<Cpu>::load(op, self.cpu)?;
-        let rows = once(rows.iter().copied().filter(|rows| op.takes(*rows)));
-        for rows in rows {
-            let case = Rowwise::draw(random, op, rows);
-            let sample = case.sample(random).filter(|_| !report.all);
-            let wanted = match &sample {
-                Some(rows) => case.some(rows).run(self.cpu, &on_cpu)?,
-                None => case.run(self.cpu, &on_cpu)?,
+        let counts = once(rows.iter().copied().filter(|rows| op.takes(*rows)));
+        let most = counts.iter().copied().max().unwrap_or(0);
+        // Rows that are all by themselves are drawn, and computed by the CPU, once.
+        let is_shared = op.is_by_row() && !op.is_placed() && op.wanted(most).is_none();
+        let shared = match is_shared {
+            true => {
+                let case = Rowwise::draw(random, op, most);
+                let ends = counts.iter().map(|count| count - 1);
+                let sample = sampled(random, most).into_iter().chain(ends);
+                let looked_at: BTreeSet<usize> = match report.all {
+                    true => (0..most).collect(),
+                    false => sample.collect(),
+                };
+                let looked_at: Vec<usize> = looked_at.into_iter().collect();
+                let wanted = case.some(&looked_at).run(self.cpu, &on_cpu, None)?;
+                Some(Reference::new(case, looked_at, wanted))
+            }
+            false => None,
+        };
+        for rows in counts {
+            let reference = match &shared {
+                Some(shared) => shared.first(rows),
+                None => {
+                    let case = Rowwise::draw(random, op, rows);
+                    let wanted = case.run(self.cpu, &on_cpu, None)?;
+                    let looked_at = case.with_results();
+                    Reference::new(case, looked_at, wanted)
+                }
             };
+            let Reference {
+                case,
+                looked_at,
+                wanted,
+            } = &reference;
             let shape = case.case();
-            let found = match case.run(self.device, &on_device) {
+            let seen = is_shared.then_some(&looked_at[..]);
+            let found = match case.run(self.device, &on_device, seen) {
                 Ok(found) => found,
                 Err(why) => {
                     report.push(op.op(), &shape, RUNS, why.to_string(), false);
                     continue;
                 }
             };
-            let of_sample = sample.map(|rows| case.of_rows(&found, &rows));
-            let both = (of_sample.as_ref().unwrap_or(&found), &wanted);
-            let both = (&both.0[..], &both.1[..]);
+            let both = (&found[..], &wanted[..]);
             nearest(report, op.op(), (&shape, DEVICE_CPU), both, op.limit());
             if op.is_by_row() {
-                let alone = |case: &Rowwise<'_>| case.run(self.device, &on_device);
-                rows_alone(report, op.op(), &case, &found, alone);
+                let alone = |case: &Rowwise<'_>| case.run(self.device, &on_device, None);
+                rows_alone(report, op.op(), case, (looked_at, &found), alone);
             }
         }
         Ok(())
@@ -167,15 +223,15 @@ impl Both<'_> {
     }
 }
 
-/// A row gives the same bits alone as among others.
+/// A row gives the same bits alone as among others, whose results are `batch`.
 fn rows_alone(
     report: &mut Report,
     op: &'static str,
     case: &Rowwise<'_>,
-    batch: &[Vec<f32>],
+    (rows, batch): (&[usize], &[Vec<f32>]),
     mut run: impl FnMut(&Rowwise<'_>) -> Result<Vec<Vec<f32>>, DeviceError>,
 ) {
-    let (rows, mut differ) = (case.with_results(), Vec::new());
+    let mut differ = Vec::new();
     for index in [0, rows.len() / 2, rows.len() - 1] {
         let row = rows[index];
         let same = run(&case.some(&[row])).is_ok_and(|alone| {

@@ -139,10 +139,10 @@ impl<A: shapes::Attention> Decoding<A> {
         let end = sequence.pages.len() * PAGE;
         for part in cut(0..end.min(MAX_CONTEXT), STORED_ROWS) {
             let of = |all: &[f32]| -> Vec<f32> {
-                let known = &all[..sequence.context * A::KEYS];
-                let part = part.start * A::KEYS..part.end * A::KEYS;
-                let element = |at| known.get(at).copied().unwrap_or(f32::NAN);
-                part.map(element).collect()
+                let known = part.start..part.end.min(sequence.context).max(part.start);
+                let mut rows = all[known.start * A::KEYS..known.end * A::KEYS].to_vec();
+                rows.resize(part.len() * A::KEYS, f32::NAN);
+                rows
             };
             let (mut k, v) = (
                 b.given(A::KEYS, &of(&sequence.keys))?,

@@ -10,6 +10,7 @@ pub(super) fn beside<A: shapes::Attention, T>(values: &T) -> Option<&T> {
 }
 
 /// Weights of the norms of queries and of keys, where the shape has them.
+#[derive(Clone)]
 pub(super) struct Norms<V> {
     pub norms: [Option<V>; 2],
     /// Scores of the shape's sinks.

@@ -158,6 +158,10 @@ impl<L: shapes::Latent> RowOp for OfHeads<L> {
             false => vec![L::Attention::MIXED],
         }
     }
+
+    fn is_placed(&self) -> bool {
+        self.queries
+    }
 }
 
 impl<L: shapes::Latent, B: Probe + Latent<L>> RowOpOn<B> for OfHeads<L> {

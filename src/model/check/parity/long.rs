@@ -11,9 +11,11 @@
 
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::rc::Rc;
 
 use super::attention::{Calls, LIMIT, ProbeAttention, shortened};
 use super::head_norms::{Norms, beside, short_norms};
+use super::rows::gathered;
 use super::sequences::dealt;
 use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, nearest, same_bits};
 use crate::backend::Backend;
@@ -38,8 +40,8 @@ pub(super) const STORED_ROWS: usize = if PREFILL_TOKENS < 2048 {
 struct LongContext<A> {
     norms: Norms<Vec<f32>>,
     /// `[position][KEYS]`.
-    keys: Vec<f32>,
-    values: Vec<f32>,
+    keys: Rc<Vec<f32>>,
+    values: Rc<Vec<f32>>,
     /// `[rows of all steps][QUERIES]`.
     queries: Vec<f32>,
     /// Positions whose rows attend together, ascending.
@@ -70,12 +72,35 @@ impl<A: shapes::Attention> LongContext<A> {
         let rows: usize = steps.iter().map(Range::len).sum();
         LongContext {
             norms: short_norms::<A>(random),
-            keys,
-            values,
+            keys: keys.into(),
+            values: values.into(),
             queries: random.bf16(rows * A::QUERIES, query_scale::<A>()),
             steps,
             shape: PhantomData,
         }
+    }
+
+    /// Some rows of each step, each a step of its own: the first and the last one, and one of each
+    /// tile of an instruction. With their numbers among all rows that attend.
+    fn some(&self) -> (LongContext<A>, Vec<usize>) {
+        let (mut steps, mut numbers, mut before) = (Vec::new(), Vec::new(), 0);
+        for step in &self.steps {
+            let rows = (0..step.len()).filter(|row| row % 8 == 0 || row + 1 == step.len());
+            for row in rows {
+                steps.push(step.start + row..step.start + row + 1);
+                numbers.push(before + row);
+            }
+            before += step.len();
+        }
+        let some = LongContext {
+            norms: self.norms.clone(),
+            keys: self.keys.clone(),
+            values: self.values.clone(),
+            queries: gathered(&self.queries, before, &numbers),
+            steps,
+            shape: PhantomData,
+        };
+        (some, numbers)
     }
 
     /// The results of each step, of each of `copies` of the sequence that lie in other pages. Steps
@@ -98,7 +123,7 @@ impl<A: shapes::Attention> LongContext<A> {
                 b.begin(&batch);
                 let v = beside::<A, _>(&v);
                 b.store_kv(&mut q, &mut k, v, norms.each(), &mut cache, &batch);
-                b.seen(&q)?;
+                b.rows_seen(&q, &[])?;
             }
             for part in cut(step.clone(), most.min(most_of_copy(copies))) {
                 let (own, rest) = queries.split_at(part.len() * A::QUERIES);
@@ -135,9 +160,8 @@ impl<A: shapes::Attention> LongContext<A> {
     ) -> Result<(B::Tensor, B::Tensor), DeviceError> {
         let of = |all: &[f32]| -> Vec<f32> {
             let rows = batch.positions().iter();
-            rows.flat_map(|position| &all[position * A::KEYS..][..A::KEYS])
-                .copied()
-                .collect()
+            let rows = rows.map(|position| &all[position * A::KEYS..][..A::KEYS]);
+            rows.collect::<Vec<_>>().concat()
         };
         Ok((
             b.given(A::KEYS, &of(&self.keys))?,
@@ -205,15 +229,24 @@ pub(super) fn compare<A: shapes::Attention>(
     let (op, case) = ("attention", LongContext::<A>::draw(random));
     let longest = format!("to {MAX_CONTEXT}");
     let whole = (1, MAX_CONTEXT);
-    let wanted = case.run(cpu, whole, Calls::Together);
+    let (some, numbers) = case.some();
+    let wanted = some.run(cpu, whole, Calls::Together);
     let wanted = wanted.expect("the CPU runs every case");
     let found = match case.run(device, whole, Calls::Together) {
         Ok(found) => found,
         Err(why) => return report.push(op, &longest, RUNS, why.to_string(), false),
     };
-    for (step, both) in case.steps.iter().zip(found.iter().zip(&wanted)) {
+    let (mut before, mut wanted) = (0, numbers.iter().zip(wanted).peekable());
+    for (step, found) in case.steps.iter().zip(&found) {
+        let (mut rows, mut of_rows) = (Vec::new(), Vec::new());
+        while let Some((row, result)) = wanted.next_if(|(row, _)| **row < before + step.len()) {
+            rows.push(row - before);
+            of_rows.extend(result.concat());
+        }
+        before += step.len();
         let shape = format!("{}..{}", step.start, step.end);
-        let both = (&both.0[..], &both.1[..]);
+        let found = gathered(&found[0], step.len(), &rows);
+        let both = (&[found][..], &[of_rows][..]);
         nearest(report, op, (&shape, DEVICE_CPU), both, LIMIT);
     }
     for (copies, most, calls, check) in [
@@ -265,11 +298,22 @@ mod tests {
     }
 
     #[test]
+    fn some_rows_have_the_results_that_they_have_among_all() {
+        let case = LongContext::<Full>::near(&mut Random::seeded(4), &[END]);
+        let all: Vec<f32> = run(&case, 1, END).into_iter().flatten().flatten().collect();
+        let (some, numbers) = case.some();
+        let found: Vec<f32> = run(&some, 1, END).into_iter().flatten().flatten().collect();
+        assert!(numbers.len() < all.len() / Full::MIXED);
+        assert_eq!(found, gathered(&all, all.len() / Full::MIXED, &numbers));
+    }
+
+    #[test]
     fn a_result_without_one_edge_of_a_page_is_too_far() {
         let mut case = LongContext::<Full>::near(&mut Random::seeded(3), &[END]);
         let last = |case: &LongContext<Full>| run(case, 1, END).pop().unwrap().pop().unwrap();
         let whole = last(&case);
-        case.values[(END / 2 - 1) * Full::KEYS..][..Full::KEYS].fill(0.0);
+        let values = Rc::get_mut(&mut case.values).unwrap();
+        values[(END / 2 - 1) * Full::KEYS..][..Full::KEYS].fill(0.0);
         let error = distance(&last(&case), &whole).unwrap();
         assert!(error > LIMIT, "{error}");
     }

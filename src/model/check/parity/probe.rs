@@ -1,5 +1,6 @@
 //! Access of cases to backends, beside operations.
 
+use super::rows::gathered;
 use crate::backend::cpu::{self, Cpu};
 use crate::ops::{Batch, Dense, Device, Ends, Hidden, cap};
 use crate::weights::Stored;
@@ -32,7 +33,10 @@ pub trait Probe: Dense + Sized + 'static {
         batch: &Batch,
         out: Ends<'_, Self>,
     ) -> Result<(), DeviceError>;
-    /// The values of a tensor; fails if memory around it was written.
+    /// The values of a tensor's `rows`, ascending; fails if memory around it was written.
+    fn rows_seen(&mut self, tensor: &Self::Tensor, rows: &[usize])
+    -> Result<Vec<f32>, DeviceError>;
+    /// The values of all rows of a tensor; fails if memory around it was written.
     fn seen(&mut self, tensor: &Self::Tensor) -> Result<Vec<f32>, DeviceError>;
 }
 
@@ -90,6 +94,10 @@ impl Probe for Cpu {
         cap(self, out.logits);
         self.top_k(out.logits, out.ranked.expect("rows that rank"));
         Ok(())
+    }
+
+    fn rows_seen(&mut self, tensor: &cpu::Tensor, rows: &[usize]) -> Result<Vec<f32>, DeviceError> {
+        Ok(gathered(&self.seen(tensor)?, tensor.rows, rows))
     }
 
     fn seen(&mut self, tensor: &cpu::Tensor) -> Result<Vec<f32>, DeviceError> {

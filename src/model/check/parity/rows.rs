@@ -4,6 +4,7 @@
 //! of tensor instructions loses nothing; what is left is rounding inside an op.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use super::{F32_CHAIN, Probe, Random};
 use crate::backend::Backend;
@@ -34,24 +35,22 @@ pub const ROWS: [usize; 18] = [
     PREFILL_TOKENS + 1,
 ];
 
-/// Rows of which the CPU computes all, at most.
-const WHOLE_ROWS_MAX: usize = 256;
+/// First rows, of which the CPU computes all.
+const WHOLE_ROWS: usize = 256;
 /// Rows of a tensor instruction's result: a sample has one of each so many.
 const TILE_ROWS: usize = 8;
 /// Rows at whose multiples a block's tile may end: a sample has both sides.
 const BLOCK_ROWS: usize = 64;
 
 /// Rows that any tile of results has some of, whichever they are: one at random of each eight,
-/// and those at edges; of few rows all.
+/// and those at edges; of the first ones all.
 pub(super) fn sampled(random: &mut Random, rows: usize) -> Vec<usize> {
-    if rows <= WHOLE_ROWS_MAX {
-        return (0..rows).collect();
-    }
     let tiles = (0..rows).step_by(TILE_ROWS);
     let drawn = tiles.map(|tile| tile + random.below(TILE_ROWS.min(rows - tile)));
     let ends = (0..rows).step_by(BLOCK_ROWS);
     let ends = ends.flat_map(|start| [start, rows.min(start + BLOCK_ROWS) - 1]);
-    let all: BTreeSet<usize> = drawn.chain(ends).collect();
+    let first = 0..rows.min(WHOLE_ROWS);
+    let all: BTreeSet<usize> = drawn.chain(ends).chain(first).collect();
     all.into_iter().collect()
 }
 
@@ -59,7 +58,7 @@ pub(super) fn sampled(random: &mut Random, rows: usize) -> Vec<usize> {
 pub(super) fn gathered(values: &[f32], count: usize, rows: &[usize]) -> Vec<f32> {
     let width = values.len() / count;
     let of_row = |row: &usize| &values[row * width..][..width];
-    rows.iter().flat_map(of_row).copied().collect()
+    rows.iter().map(of_row).collect::<Vec<_>>().concat()
 }
 
 /// An operation whose rows are all by themselves, with its weights.
@@ -88,6 +87,11 @@ pub trait RowOp {
     /// Whether every result is of one row.
     fn is_by_row(&self) -> bool {
         true
+    }
+
+    /// Whether results depend on where in their sequences rows are.
+    fn is_placed(&self) -> bool {
+        false
     }
 
     /// Which of so many rows are wanted and have results, if not all.
@@ -123,12 +127,23 @@ pub trait RowCase: RowOpOn<Cpu> + RowOpOn<Backend> {}
 
 impl<T: RowOpOn<Cpu> + RowOpOn<Backend>> RowCase for T {}
 
+/// Token and position of each of some rows: of all sequences that there may be, each from its own
+/// position on. Tokens are those of the rows' numbers.
+fn places(rows: usize) -> Vec<(TokenId, usize)> {
+    let length = rows.div_ceil(MAX_SEQUENCES);
+    let place = |row: usize| {
+        let start = row / length * 97 % (MAX_CONTEXT - length);
+        ((row * 331 % VOCAB) as TokenId, start + row % length)
+    };
+    (0..rows).map(place).collect()
+}
+
 /// An operation on the rows of some inputs.
 pub struct Rowwise<'a> {
     op: &'a dyn RowCase,
     rows: usize,
-    /// Width and values of each input.
-    inputs: Vec<(usize, Vec<f32>)>,
+    /// Width and values of each input: those of the rows, and perhaps of more behind them.
+    inputs: Vec<(usize, Rc<Vec<f32>>)>,
     /// Token and position of each row.
     places: Vec<(TokenId, usize)>,
 }
@@ -142,17 +157,14 @@ impl<'a> Rowwise<'a> {
         let widths = op.widths();
         let mut inputs: Vec<_> = widths.iter().map(&mut input).collect();
         op.alter(&mut inputs);
-        // All sequences that there may be, each from its own position on.
-        let length = rows.div_ceil(MAX_SEQUENCES);
-        let place = |row: usize| {
-            let start = row / length * 97 % (MAX_CONTEXT - length);
-            ((row * 331 % VOCAB) as TokenId, start + row % length)
-        };
         Rowwise {
             op,
             rows,
-            inputs: widths.into_iter().zip(inputs).collect(),
-            places: (0..rows).map(place).collect(),
+            inputs: widths
+                .into_iter()
+                .zip(inputs.into_iter().map(Rc::new))
+                .collect(),
+            places: places(rows),
         }
     }
 
@@ -170,7 +182,11 @@ impl<'a> Rowwise<'a> {
     /// Some rows of the case alone.
     pub fn some(&self, rows: &[usize]) -> Rowwise<'a> {
         let inputs = self.inputs.iter();
-        let inputs = inputs.map(|(width, values)| (*width, gathered(values, self.rows, rows)));
+        let gather = |width: usize, values: &[f32]| {
+            let of_row = |row: &usize| &values[row * width..][..width];
+            Rc::new(rows.iter().map(of_row).collect::<Vec<_>>().concat())
+        };
+        let inputs = inputs.map(|(width, values)| (*width, gather(*width, values)));
         Rowwise {
             op: self.op,
             rows: rows.len(),
@@ -179,34 +195,33 @@ impl<'a> Rowwise<'a> {
         }
     }
 
-    /// Rows of which the CPU computes results to compare with; none if it computes all.
-    pub fn sample(&self, random: &mut Random) -> Option<Vec<usize>> {
-        let each_alone = self.op.is_by_row() && self.op.wanted(self.rows).is_none();
-        let takes_long = each_alone && self.rows > WHOLE_ROWS_MAX;
-        takes_long.then(|| sampled(random, self.rows))
+    /// The first rows of the case, in sequences of their own.
+    pub fn first(&self, rows: usize) -> Rowwise<'a> {
+        Rowwise {
+            op: self.op,
+            rows,
+            inputs: self.inputs.clone(),
+            places: places(rows),
+        }
     }
 
-    /// Results of some rows, of those of all.
-    pub fn of_rows(&self, results: &[Vec<f32>], rows: &[usize]) -> Vec<Vec<f32>> {
-        let results = results.iter();
-        results
-            .map(|values| gathered(values, self.rows, rows))
-            .collect()
-    }
-
-    /// Runs the operation that `loaded` is; what is compared of it, by row.
+    /// Runs the operation that `loaded` is; what is compared of it, by row, or of its `rows` alone.
     pub fn run<B: Probe>(
         &self,
         b: &mut B,
         loaded: &Loaded<'_, B>,
+        rows: Option<&[usize]>,
     ) -> Result<Vec<Vec<f32>>, DeviceError> {
         let given = self.inputs.iter();
-        let given = given.map(|(width, values)| b.given(*width, values));
+        let given = given.map(|(width, values)| b.given(*width, &values[..self.rows * width]));
         let mut tensors = given.collect::<Result<Vec<_>, _>>()?;
         let batch = self.batch()?;
         b.begin(&batch);
         loaded(b, &mut tensors, &batch)?;
-        let left = tensors.iter().map(|tensor| b.seen(tensor));
+        let left = tensors.iter().map(|tensor| match rows {
+            Some(rows) => b.rows_seen(tensor, rows),
+            None => b.seen(tensor),
+        });
         Ok(self.op.parts(left.collect::<Result<Vec<_>, _>>()?))
     }
 
@@ -255,7 +270,7 @@ mod tests {
     fn a_sample_has_rows_of_every_tile_and_both_sides_of_every_edge() {
         for rows in [257, 1000, 8191, 8192, 8193] {
             let sample = sampled(&mut Random::seeded(3), rows);
-            assert!(sample.is_sorted() && sample.len() < rows / 5);
+            assert!(sample.is_sorted() && sample.len() < WHOLE_ROWS + rows / 5);
             for tile in (0..rows).step_by(TILE_ROWS) {
                 let of_tile = |row: &usize| (tile..tile + TILE_ROWS).contains(row);
                 assert!(sample.iter().any(of_tile), "{tile} of {rows}");
