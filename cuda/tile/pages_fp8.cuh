@@ -2,7 +2,8 @@
 //
 // In FP8 a position of a head is codes of E4M3 times one power of two, the least that keeps its
 // largest number within them. What they stand for is exact in bf16, so that products take them as
-// they take pages of bf16.
+// they take pages of bf16. Few rows are multiplied by the codes' bits as they are, 2^-120 of what
+// codes stand for: powers of two go to queries, scores and weights, where they change no bit.
 #pragma once
 
 #include "tile/head.cuh"
@@ -35,98 +36,123 @@ __device__ inline unsigned char to_fp8(float x, int exponent) {
   return exponent == kFp8ExponentNan ? 0 : static_cast<unsigned char>(pair);
 }
 
-// Codes lie in words of four, the middle two swapped: those of a pair of bf16 are 16 bits apart.
-__device__ inline int fp8_at(int dim) {
-  return (dim & ~3) | (dim & 1) << 1 | (dim >> 1 & 1);
+// Dimensions of a strip: FP8 lies as (kHeadDim / 16, PAGE positions, 16 codes), then the positions'
+// exponents. Matrices of 16-bit units, which instructions load for bf16, are pairs of codes then.
+inline constexpr int kFp8Columns = 16;
+
+// Place of a dimension's code in its strip's row. A word has two neighbours from the strip's first
+// half in its even bytes, and those eight dimensions on in its odd ones, so that each pair's codes
+// are 16 bits apart: as it is loaded the operand of keys, and transposed that of values.
+__device__ inline int fp8_column(int dim) {
+  return dim % 8 * 2 + dim / 8 % 2;
 }
+
+// Place of a code in a head's keys, or values.
+__device__ inline int fp8_at(int position, int dim) {
+  return (dim / kFp8Columns * target::PAGE + position) * kFp8Columns + fp8_column(dim);
+}
+
+// A head's exponents of a page.
+template <class A>
+inline constexpr int kExponentsAt = target::PAGE * A::kHeadDim;
 
 // Two codes, in the upper halves of 16 bits each, as bf16 of their bits: 2^-120 of what they stand
 // for. `low` is the word with these four bits lower.
-__device__ inline bf16x2 bits_of_fp8(unsigned word, unsigned low) {
-  return {(low & 0x07f007f0u) | (word & 0x80008000u)};
+__device__ inline unsigned bits_of_fp8(unsigned word, unsigned low) {
+  return (low & 0x07f007f0u) | (word & 0x80008000u);
 }
 
-// Eight codes with a stored exponent.
-__device__ inline Bf16x8 widened(const uint2& codes, unsigned exponent) {
+// Codes of a word's even bytes, and of its odd ones.
+__device__ inline unsigned even_of_fp8(unsigned word) {
+  return bits_of_fp8(word << 8, word << 4);
+}
+__device__ inline unsigned odd_of_fp8(unsigned word) { return bits_of_fp8(word, word >> 4); }
+
+// A strip's codes of a position as bf16, with a stored exponent: the first and the last eight.
+__device__ inline void widened(Bf16x8 (&to)[2], const uint4& codes, unsigned exponent) {
   // 2^(120 + exponent) in both halves.
   constexpr unsigned kBoth = 0x00010001u;
   const bf16x2 factor{exponent * (kBoth << 7) + 120 * (kBoth << 7)};
-  Bf16x8 to{{bits_of_fp8(codes.x << 8, codes.x << 4), bits_of_fp8(codes.x, codes.x >> 4),
-             bits_of_fp8(codes.y << 8, codes.y << 4), bits_of_fp8(codes.y, codes.y >> 4)}};
+  const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w};
 #pragma unroll
-  for (auto& pair : to.pair) pair = multiply(pair, factor);
-  return to;
+  for (int i = 0; i < 4; ++i) {
+    to[0].pair[i] = multiply(bf16x2{even_of_fp8(words[i])}, factor);
+    to[1].pair[i] = multiply(bf16x2{odd_of_fp8(words[i])}, factor);
+  }
 }
 
-// Writes a position of a head's keys or values; a warp's work. `each(dim, number)` gets what pages
-// then hold, as bf16.
+// Number as a page has it: bf16, or a code of FP8.
+template <bool kFp8>
+struct PageNumberOf {
+  using Type = bf16;
+};
+template <>
+struct PageNumberOf<true> {
+  using Type = unsigned char;
+};
+using PageNumber = typename PageNumberOf<kFp8Pages>::Type;
+
+// Writes a position of a head's keys or values; a warp's work. `each(dim, number)` gets what it
+// writes; returns the stored exponent of FP8.
 template <class A, class Each>
-__device__ inline void put_position(unsigned char* to, int position, const Head<A>& head,
-                                    const Each& each) {
-  if constexpr (!kFp8Pages) {
+__device__ inline int put_position(unsigned char* to, int position, const Head<A>& head,
+                                   const Each& each) {
+  if constexpr (kFp8Pages) {
+    unsigned largest = 0;  // magnitudes are in the order of their bits, infinities and NaN last
+#pragma unroll
+    for (int i = 0; i < Head<A>::kParts; ++i) {
+      largest = max(largest, __float_as_uint(head.part[i]) & 0x7fffffffu);
+    }
+    const int exponent = fp8_exponent(__reduce_max_sync(kAllLanes, largest));
+#pragma unroll
+    for (int i = 0; i < Head<A>::kParts; ++i) {
+      const unsigned char code = to_fp8(head.part[i], exponent);
+      to[fp8_at(position, head.dim(i))] = code;
+      each(head.dim(i), code);
+    }
+    if (threadIdx.x % kWarpLanes == 0) {
+      to[kExponentsAt<A> + position] = static_cast<unsigned char>(exponent);
+    }
+    return exponent;
+  } else {
 #pragma unroll
     for (int i = 0; i < Head<A>::kParts; ++i) {
       const bf16 rounded = to_bf16(head.part[i]);
       each(head.dim(i), rounded);
       reinterpret_cast<bf16*>(to)[page_at(position, head.dim(i))] = rounded;
     }
-    return;
-  }
-  unsigned largest = 0;  // magnitudes are in the order of their bits, infinities and NaN last
-#pragma unroll
-  for (int i = 0; i < Head<A>::kParts; ++i) {
-    largest = max(largest, __float_as_uint(head.part[i]) & 0x7fffffffu);
-  }
-  const int exponent = fp8_exponent(__reduce_max_sync(kAllLanes, largest));
-#pragma unroll
-  for (int i = 0; i < Head<A>::kParts; ++i) {
-    const unsigned char code = to_fp8(head.part[i], exponent);
-    to[position * A::kHeadDim + fp8_at(head.dim(i))] = code;
-    const Bf16x8 wide = widened({code, 0}, exponent);
-    each(head.dim(i), bf16{static_cast<unsigned short>(wide.pair[0].bits)});
-  }
-  if (threadIdx.x % kWarpLanes == 0) {
-    to[target::PAGE * A::kHeadDim + position] = static_cast<unsigned char>(exponent);
+    return 0;
   }
 }
 
 // Widens the positions of a block before `live`, codes and exponents, to bf16 with `kGroup`
-// threads, of which this is number `thread`; `kAtOnce` vectors are under way. The others become
-// zeros, for nobody may have written them; position `own` is left to the caller. `at(position,
-// dim)` is where eight numbers lie.
+// threads, of which this is number `thread`; `kAtOnce` strips' rows are under way. The others
+// become zeros, for nobody may have written them. `at(position, dim)` is where eight numbers lie.
 template <class A, int kGroup, int kAtOnce, class At>
-__device__ inline void widen_block(const unsigned char* from, int live, int own, int thread,
-                                   const At& at) {
-  constexpr int kVectors = A::kHeadDim / Bf16x8::kElements;
-  constexpr int kStep = kGroup / kVectors;  // positions
-  static_assert(kGroup % kVectors == 0 && target::PAGE % (kStep * kAtOnce) == 0, "whole rounds");
-  const int first = thread / kVectors, dim = thread % kVectors * Bf16x8::kElements;
-  const unsigned char* codes_at = from + first * A::kHeadDim + dim;
-  const unsigned char* exponents_at = from + target::PAGE * A::kHeadDim + first;
-  const bool is_whole = live >= target::PAGE;
+__device__ inline void widen_block(const unsigned char* from, int live, int thread, const At& at) {
+  constexpr int kStrips = A::kHeadDim / kFp8Columns;
+  constexpr int kRounds = kStrips * target::PAGE / kGroup;
+  static_assert(kGroup % target::PAGE == 0 && kRounds % kAtOnce == 0, "whole rounds");
+  // Threads beside each other have positions beside each other: rows of 16 bytes, in other banks.
+  const int position = thread % target::PAGE, strip = thread / target::PAGE;
+  const bool is_live = position < live;
+  const unsigned exponent = is_live ? from[kExponentsAt<A> + position] : kFp8ExponentMin;
+  const auto* rows = reinterpret_cast<const uint4*>(from) + position;
 #pragma unroll
-  for (int start = 0; start < target::PAGE; start += kStep * kAtOnce) {
-    uint2 codes[kAtOnce];
-    unsigned exponents[kAtOnce];
+  for (int start = 0; start < kRounds; start += kAtOnce) {
+    uint4 codes[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int position = start + i * kStep;
-      codes[i] = *reinterpret_cast<const uint2*>(codes_at + position * A::kHeadDim);
-      exponents[i] = exponents_at[position];
-    }
-    if (!is_whole) {
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const bool is_live = first + start + i * kStep < live;
-        codes[i] = is_live ? codes[i] : uint2{};
-        exponents[i] = is_live ? exponents[i] : kFp8ExponentMin;
-      }
+      const int of = strip + (start + i) * (kGroup / target::PAGE);
+      codes[i] = is_live ? rows[of * target::PAGE] : uint4{};
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int position = first + start + i * kStep;
-      const Bf16x8 numbers = widened(codes[i], exponents[i]);
-      if (position != own) *reinterpret_cast<Bf16x8*>(at(position, dim)) = numbers;
+      const int dim = (strip + (start + i) * (kGroup / target::PAGE)) * kFp8Columns;
+      Bf16x8 wide[2];
+      widened(wide, codes[i], exponent);
+      *reinterpret_cast<Bf16x8*>(at(position, dim)) = wide[0];
+      *reinterpret_cast<Bf16x8*>(at(position, dim + Bf16x8::kElements)) = wide[1];
     }
   }
 }

@@ -77,6 +77,21 @@ __device__ inline void ldmatrix_transposed(unsigned (&to)[4], const void* row) {
                : "memory");
 }
 
+// `ldmatrix` of two matrices, whose rows the first 16 lanes give.
+__device__ inline void ldmatrix(unsigned (&to)[2], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(to[0]), "=r"(to[1])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+__device__ inline void ldmatrix_transposed(unsigned (&to)[2], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(to[0]), "=r"(to[1])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
 // Starts a copy of 16 bytes to shared memory; `live` false writes zeros and reads nothing.
 __device__ inline void copy_async(void* to, const void* from, bool live) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),

@@ -44,8 +44,8 @@ struct Heads {
   static constexpr int kDimTiles = kWarpDims / 8;
   static constexpr int kVectors = kHeadDim / Bf16x8::kElements;
   static constexpr int kValueVectors = kValueDim / Bf16x8::kElements;
-  // Vectors of FP8 that a thread of a block widens at once.
-  static constexpr int kWidenedAtOnce = kHeadDim / 32 < 8 ? kHeadDim / 32 : 8;
+  // Rows of FP8 that a thread of a block widens at once.
+  static constexpr int kWidenedAtOnce = kHeadDim / 64 < 4 ? kHeadDim / 64 : 4;
   // Rows of shared memory are padded so that eight of them lie in different banks.
   static constexpr int kPadded = kHeadDim + 8;
   static constexpr int kWindow = A::kWindow;  // positions that a row sees; 0: all up to its own
@@ -95,13 +95,17 @@ __device__ inline int first_seen(const Params& params, int row) {
   return Heads<A>::first_seen(static_cast<int>(params.positions[row]));
 }
 
+__device__ inline float4 times(const float4& of, float factor) {
+  return {of.x * factor, of.y * factor, of.z * factor, of.w * factor};
+}
+
 // Rounds kRows query rows to operands: those from `begin` on of all heads of a KV head by tokens,
 // from row `first` of the step on. Rows behind the last token are zeros. `to(row, vector)` is where
 // eight elements of one lie. One of kGroupThreads threads asks for some of its vectors before the
-// first is there.
+// first is there. They are multiplied by a power of two, `factor`.
 template <class A, int kRows, int kGroupThreads, class To>
 __device__ inline void round_queries(const Params& params, int first, int tokens, int kv_head,
-                                     int begin, const To& to) {
+                                     int begin, const To& to, float factor = 1.0f) {
   using H = Heads<A>;
   constexpr int kItems = kRows * H::kVectors;
   constexpr int kEach = (kItems + kGroupThreads - 1) / kGroupThreads;
@@ -126,7 +130,8 @@ __device__ inline void round_queries(const Params& params, int first, int tokens
     for (int i = 0; i < kAtOnce; ++i) {
       if (!kWhole && item(start + i) >= kItems) break;
       bf16* at = to(item(start + i) / H::kVectors, item(start + i) % H::kVectors);
-      *reinterpret_cast<Bf16x8*>(at) = Bf16x8::rounded(low[i], high[i]);
+      const float4 a = times(low[i], factor), b = times(high[i], factor);
+      *reinterpret_cast<Bf16x8*>(at) = Bf16x8::rounded(a, b);
     }
   }
 }
@@ -263,10 +268,25 @@ struct Queries : Heads<A> {
     }
   }
 
-  // Rounds the queries to operands.
-  __device__ void load(bf16 (&query)[kRows][kPadded]) const {
+  // Rounds the queries, times a power of two, to operands.
+  __device__ void load(bf16 (&query)[kRows][kPadded], float factor = 1.0f) const {
     const auto to = [&](int row, int vector) { return &query[row][vector * Bf16x8::kElements]; };
-    round_queries<A, kRows, kThreads>(params, first, tokens, kv_head, 0, to);
+    round_queries<A, kRows, kThreads>(params, first, tokens, kv_head, 0, to, factor);
+  }
+
+  // Operands of 8 keys from `position` on, 32 dimensions from `dim` on; `at(position, dim)` is
+  // where eight numbers of bf16 lie.
+  template <class At>
+  __device__ static void load_keys(unsigned (&to)[4], int position, int dim, const At& at) {
+    const int lane = threadIdx.x % tile::kWarpLanes;
+    ptx::ldmatrix(to, at(position + lane % 8, dim + lane / 8 * 8));
+  }
+
+  // Operands of 16 values from `position` on, 16 dimensions from `dim` on, likewise.
+  template <class At>
+  __device__ static void load_values(unsigned (&to)[4], int position, int dim, const At& at) {
+    const int lane = threadIdx.x % tile::kWarpLanes;
+    ptx::ldmatrix_transposed(to, at(position + lane % 16, dim + lane / 16 * 8));
   }
 
   // The keys of the block of positions from `start` on; the values are kHeadBytes behind.
@@ -287,8 +307,8 @@ struct Queries : Heads<A> {
   }
 
   // Scores of this warp's 8 positions of each of the first `live` of kCount blocks, times log2(e) /
-  // sqrt(kHeadDim), the first block's positions being those from `start` on. `key(block, position,
-  // dim)` is where eight elements of a key lie; `put(block, row, column, score)`.
+  // sqrt(kHeadDim), the first block's positions being those from `start` on. `key(to, block,
+  // position, dim)` loads operands as `load_keys` does; `put(block, row, column, score)`.
   template <int kCount, class Key, class Put>
   __device__ void score(const bf16 (&query)[kRows][kPadded], int start, int live, const Key& key,
                         const Put& put) const {
@@ -301,7 +321,7 @@ struct Queries : Heads<A> {
 #pragma unroll
       for (int block = 0; block < kCount; ++block) {
         if (block >= live) break;
-        ptx::ldmatrix(keys[block], key(block, position + lane % 8, dim + lane / 8 * 8));
+        key(keys[block], block, position, dim);
       }
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
@@ -373,8 +393,8 @@ struct Queries : Heads<A> {
     }
   }
 
-  // Adds a block's values to this warp's dimensions. `weight(row, position)` and `value(position,
-  // dim)` are where eight of them lie.
+  // Adds a block's values to this warp's dimensions. `weight(row, position)` is where eight lie;
+  // `value(to, position, dim)` loads operands as `load_values` does.
   template <class Weight, class Value>
   __device__ void mix(const float (&rescale)[kRows], const Weight& weight, const Value& value) {
     if (!H::mixes()) return;
@@ -399,7 +419,7 @@ struct Queries : Heads<A> {
 #pragma unroll
       for (int d = 0; d < kDimTiles; d += 2) {
         unsigned values[4];
-        ptx::ldmatrix_transposed(values, value(position + lane % 16, dim + d * 8 + lane / 16 * 8));
+        value(values, position, dim + d * 8);
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
           ptx::mma_bf16(part[t][d], weights[t], values[0], values[1]);

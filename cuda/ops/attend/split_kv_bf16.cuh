@@ -70,8 +70,7 @@ struct Stage : Queries<A, kMany<A>> {
   __device__ static void bring(bf16 (&to)[kBlock][kPadded], const unsigned char* from, int live) {
     if constexpr (tile::kFp8Pages) {
       const auto at = [&](int position, int dim) { return &to[position][dim]; };
-      return tile::widen_block<A, kThreads, Base::kWidenedAtOnce>(from, live, -1, threadIdx.x,
-                                                                  at);
+      return tile::widen_block<A, kThreads, Base::kWidenedAtOnce>(from, live, threadIdx.x, at);
     }
     const auto* numbers = reinterpret_cast<const bf16*>(from);
 #pragma unroll
@@ -116,9 +115,15 @@ struct Stage : Queries<A, kMany<A>> {
     auto& keys_at = shared.place[0];
     constexpr bool kApart = !tile::kLatent<A>, kBeside = kApart && kRoomy<A>;
     auto& values_at = shared.place[kBeside ? 1 : 0];
-    const auto key = [&](int, int position, int dim) { return &keys_at[position][dim]; };
-    const auto value = [&](int position, int dim) {
+    const auto key_at = [&](int position, int dim) { return &keys_at[position][dim]; };
+    const auto key = [&](unsigned (&to)[4], int, int position, int dim) {
+      Base::load_keys(to, position, dim, key_at);
+    };
+    const auto value_at = [&](int position, int dim) {
       return &values_at[position][A::kHeadDim - A::kValueDim + dim];
+    };
+    const auto value = [&](unsigned (&to)[4], int position, int dim) {
+      Base::load_values(to, position, dim, value_at);
     };
     const auto weight = [&](int row, int position) { return &shared.weight[row][position]; };
     const auto put = [&](int, int row, int column, float score) {
@@ -143,7 +148,7 @@ struct Stage : Queries<A, kMany<A>> {
       weigh();
       ptx::copy_async_wait<0>();
       __syncthreads();  // weights and values are written
-      const int infinite = this->clear_infinite(start, value);
+      const int infinite = this->clear_infinite(start, value_at);
       mix(shared.rescale, weight, value);
       this->spoil(infinite);
       __syncthreads();  // all of the block is read

@@ -18,23 +18,23 @@ inline constexpr int kSplitBlocks = kSplit / kBlock;
 
 static_assert(kSplitBlocks * BlockScores::kLanes == tile::kWarpLanes, "a warp has a split's row");
 
-// Blocks of FP8 as bf16; nothing of pages that hold bf16.
-template <class A, int kCount>
-struct WidenedStorage {
-  alignas(128) bf16 wide[kCount][Heads<A>::kPage];
-};
-template <class A>
-struct WidenedStorage<A, 0> {};
+// Queries are multiplied by this, to be products with FP8's bits within F32: up to 2^28 they are
+// numbers of bf16 still, and what sums are divided by changes no bit.
+inline constexpr float kQueryFactor = tile::kFp8Pages ? 0x1p100f : 1.0f;
+// Higher exponent of what a score of FP8 is multiplied by: bits are 2^-120 of numbers.
+inline constexpr int kScoreExponent = 120 - 100;
 
-// Blocks of FP8 that are widened between two barriers.
-template <int kSlots>
-inline constexpr int kWidened = !tile::kFp8Pages              ? 0
-                                : kSlots / 2 < kSplitBlocks ? (kSlots + 1) / 2
-                                                            : kSplitBlocks;
+// Exponents of a row's own key and value; nothing of pages that hold bf16.
+template <bool kFp8>
+struct OwnExponents {
+  unsigned own_exponent[2];
+};
+template <>
+struct OwnExponents<false> {};
 
 // `kSlots` blocks of keys or values are under way or not yet used.
 template <class A, int kSlots>
-struct RingStorage : WidenedStorage<A, kWidened<kSlots>> {
+struct RingStorage : OwnExponents<tile::kFp8Pages> {
   static constexpr int kRows = Queries<A, 1>::kRows;
   // In floats; weights lie in the place of their row's scores.
   static constexpr int kPitch = kSplit + 4;
@@ -44,18 +44,21 @@ struct RingStorage : WidenedStorage<A, kWidened<kSlots>> {
   float score[kRows][kPitch];
   float rescale[kSplitBlocks][kRows];
   Stats stats[kRows];     // of a split, in the block of the first ones
-  bf16 own[2][A::kHeadDim];  // key and value of the row's own position, if `kStores`
+  // Key and value of the row's own position, if `kStores`: of FP8 strip by strip.
+  alignas(16) tile::PageNumber own[2][A::kHeadDim];
   unsigned long long full[kSlots];
 };
 
-// Slots under way: as many numbers whatever a head's width.
+// Slots under way: as many bytes whatever a head's width and format.
 template <class A>
-inline constexpr int kManySlots = 6 * 256 / A::kHeadDim;
+inline constexpr int kSlotsOf256 = (tile::kFp8Pages ? 512 : 256) / A::kHeadDim;
 template <class A>
-inline constexpr int kFewSlots = 2 * 256 / A::kHeadDim;
+inline constexpr int kManySlots = 6 * kSlotsOf256<A>;
+template <class A>
+inline constexpr int kFewSlots = 2 * kSlotsOf256<A>;
 // Slots of each of two blocks that share an SM.
 template <class A>
-inline constexpr int kPairSlots = 5 * 128 / A::kHeadDim;
+inline constexpr int kPairSlots = 5 * kSlotsOf256<A> / 2;
 // Shared memory of a block that an SM takes beside its own.
 inline constexpr int kBlockBytes = 1024;
 // Whether blocks of an SM may be two: more rows than SMs wait for each other's barriers less. Wide
@@ -71,9 +74,7 @@ inline constexpr int kSlots =
                                                                               : kFewSlots<A>;
 // Blocks that are scored or mixed between two barriers.
 template <int kSlotCount>
-inline constexpr int kTogether = tile::kFp8Pages             ? kWidened<kSlotCount>
-                                 : kSlotCount < kSplitBlocks ? kSlotCount
-                                                             : kSplitBlocks;
+inline constexpr int kTogether = kSlotCount < kSplitBlocks ? kSlotCount : kSplitBlocks;
 
 // Items of the ring are a split's blocks of keys, then its blocks of values, split by split. All
 // but the last split of a sequence have all blocks. With `kStores` a tile is one row, whose own key
@@ -98,9 +99,12 @@ struct Splits : Queries<A, 1> {
   static constexpr int kTogether = attend::kTogether<kSlots>;
   static constexpr int kValueVectors = Heads<A>::kValueVectors;
   // Parts of a page of columns that a bulk copy brings positions of.
-  static constexpr int kStrips = kHeadDim / tile::kPageColumns;
-  static constexpr int kValueStrips = A::kValueDim / tile::kPageColumns;
+  static constexpr int kColumns = tile::kFp8Pages ? tile::kFp8Columns : tile::kPageColumns;
+  static constexpr int kStrips = kHeadDim / kColumns;
+  static constexpr int kValueStrips = A::kValueDim / kColumns;
+  static_assert(kStrips < tile::kWarpLanes || !tile::kFp8Pages, "a lane asks for exponents");
   static_assert(kStrips <= tile::kWarpLanes, "a lane asks for a strip");
+  static_assert(kSlots >= kSplitBlocks || !tile::kFp8Pages, "weights need a split's exponents");
   static_assert(kFits<sizeof(Shared)>);
   static constexpr int kItems = 2 * kSplitBlocks;  // of a whole split
 
@@ -111,6 +115,10 @@ struct Splits : Queries<A, 1> {
   const unsigned table = params.tables[first];
   int asked = 0;      // items
   int free = kSlots;  // items that have been read, and slots
+  // Page of a block of this lane's, which is that many behind `known`: memory need not answer for
+  // each item anew.
+  int known = -tile::kWarpLanes;
+  unsigned page_known = 0;
 
   __device__ Splits(const Params& params, Shared& shared, const uint4& tile, const Share& share)
       : Base(params, tile.x, tile.y, blockIdx.y),
@@ -124,7 +132,7 @@ struct Splits : Queries<A, 1> {
   }
 
   __device__ void init() const {
-    if (threadIdx.x != 0) return;
+    if (!asks() || lane() != 0) return;
     for (auto& full : shared.full) ptx::mbarrier_init(&full);
     ptx::mbarrier_init_fence();
   }
@@ -149,20 +157,36 @@ struct Splits : Queries<A, 1> {
     return min(kBlock, (kStores ? written : last + 1) - at.start);
   }
 
-  // Asks for an item's positions from `begin` to `end`: a strip a lane of bf16; the codes of FP8
-  // and, with its last positions, the exponents of all.
-  __device__ void copy(int item, const Place& at, int begin, int end) const {
-    constexpr int kWidth = tile::kFp8Pages ? kHeadDim : tile::kPageColumns * sizeof(bf16);
-    constexpr int kExponents = PAGE * kHeadDim;
-    const int lane = threadIdx.x;
-    const int strips = at.is_value ? kValueStrips : kStrips;
-    if (begin >= end || lane >= (tile::kFp8Pages ? 2 : strips)) return;
-    int from = (lane * PAGE + begin) * kWidth, bytes = (end - begin) * kWidth;
-    if (tile::kFp8Pages && lane == 1) {
-      if (end < stored(at)) return;
-      from = kExponents, bytes = PAGE;
+  // Whether this is the warp that asks: the last one, which has few rows' weights to make.
+  __device__ static bool asks() { return threadIdx.x / tile::kWarpLanes == kWarps - 1; }
+
+  // Page of a block, which is asked for in order but for keys and values of a split; all lanes.
+  __device__ unsigned page_of(int block) {
+    if (block < known || block >= known + tile::kWarpLanes) {
+      known = block / kSplitBlocks * kSplitBlocks;
+      page_known = params.pages[table + min(known + lane(), last / PAGE)];
     }
-    const unsigned page = params.pages[table + at.start / PAGE];
+    return __shfl_sync(tile::kAllLanes, page_known, block - known);
+  }
+
+  __device__ static int lane() { return static_cast<int>(threadIdx.x % tile::kWarpLanes); }
+
+  // Asks for an item's positions from `begin` to `end`: all at once, or a strip a lane, and with
+  // the last positions of FP8 for the exponents of all.
+  __device__ void copy(int item, const Place& at, int begin, int end) {
+    constexpr int kWidth = kColumns * sizeof(tile::PageNumber);
+    if (begin >= end) return;
+    const unsigned page = page_of(at.start / PAGE);
+    const bool is_whole = end - begin == PAGE;
+    const int strips = is_whole ? 1 : (at.is_value ? kValueStrips : kStrips) + tile::kFp8Pages;
+    if (lane() >= strips) return;
+    int from = (lane() * PAGE + begin) * kWidth, bytes = (end - begin) * kWidth;
+    if (is_whole) {
+      bytes = at.is_value ? tile::kValueBytes<A> : tile::kHeadBytes<A>;
+    } else if (tile::kFp8Pages && lane() == strips - 1) {
+      if (end < stored(at)) return;
+      from = tile::kExponentsAt<A>, bytes = PAGE;
+    }
     const size_t block = tile::head_at<A>(page, params.page_stride, kv_head, at.is_value);
     ptx::copy_bulk_shared(shared.ring[item % kSlots] + from, params.cache + block + from, bytes,
                           &shared.full[item % kSlots]);
@@ -175,30 +199,28 @@ struct Splits : Queries<A, 1> {
            (tile::kFp8Pages && count > 0 ? PAGE - count : 0);
   }
 
-  // Fills the ring; the first warp. Of what this step writes nothing is asked for before the wait.
+  // Fills the ring; one warp. Of what this step writes nothing is asked for before the wait.
   template <bool kWaited>
   __device__ void ask() {
-    if (threadIdx.x >= tile::kWarpLanes) return;
+    if (!asks()) return;
 #pragma unroll 1
     for (; asked < free; ++asked) {
       const Place at = place(asked);
       const int live = min(kBlock, last + 1 - at.start), before = min(live, written - at.start);
       if (live <= 0) return;
-      if constexpr (!tile::kFp8Pages) {
-        bf16* slot = reinterpret_cast<bf16*>(shared.ring[asked % kSlots]);
-        if (at.is_value) clear_behind(slot, live);
-        if (kStores && kWaited && before < live) put_own(slot, before, at.is_value);
-      }
+      unsigned char* slot = shared.ring[asked % kSlots];
+      if (!tile::kFp8Pages && at.is_value) clear_behind(reinterpret_cast<bf16*>(slot), live);
+      if (kStores && kWaited && before < live) put_own(slot, before, at.is_value);
       __syncwarp();  // these are written: who waits for the barrier sees them
-      if (threadIdx.x == 0) ptx::mbarrier_expect(&shared.full[asked % kSlots], bytes(at));
+      if (lane() == 0) ptx::mbarrier_expect(&shared.full[asked % kSlots], bytes(at));
       __syncwarp();  // the bytes are expected
       copy(asked, at, 0, kWaited && !kStores ? live : before);
     }
   }
 
   // Asks for the rest of what was asked for before the wait.
-  __device__ void ask_written() const {
-    if (threadIdx.x >= tile::kWarpLanes) return;
+  __device__ void ask_written() {
+    if (!asks()) return;
 #pragma unroll 1
     for (int item = 0; item < asked; ++item) {
       const Place at = place(item);
@@ -210,7 +232,7 @@ struct Splits : Queries<A, 1> {
   // is not always zero.
   __device__ static void clear_behind(bf16* block, int live) {
 #pragma unroll 1
-    for (int item = live * kValueVectors + threadIdx.x; item < kBlock * kValueVectors;
+    for (int item = live * kValueVectors + lane(); item < kBlock * kValueVectors;
          item += tile::kWarpLanes) {
       const int at = tile::page_at(item / kValueVectors, item % kValueVectors * Bf16x8::kElements);
       *reinterpret_cast<Bf16x8*>(block + at) = Bf16x8::zero();
@@ -224,19 +246,32 @@ struct Splits : Queries<A, 1> {
     return (of - split) * kItems + (is_value ? 2 * blocks : blocks) - 1;
   }
 
-  // Elements of the last position's key or value from dimension `dim` on, before `ask<true>`: in
-  // the ring if the item has been asked for and holds operands.
-  __device__ bf16* own_at(int item, bool is_value, int dim) const {
-    if (tile::kFp8Pages || item >= kSlots) return shared.own[is_value] + dim;
-    return reinterpret_cast<bf16*>(shared.ring[item]) + tile::page_at(last % PAGE, dim);
+  // An element of the last position's key or value, before `ask<true>`: in the ring if the item has
+  // been asked for.
+  __device__ tile::PageNumber* own_at(int item, bool is_value, int dim) const {
+    if (item >= kSlots) return shared.own[is_value] + own_place(dim);
+    return reinterpret_cast<tile::PageNumber*>(shared.ring[item]) + page_place(last % PAGE, dim);
   }
 
-  __device__ void put_own(bf16* block, int position, bool is_value) const {
+  __device__ static int own_place(int dim) {
+    return tile::kFp8Pages ? dim / kColumns * kColumns + tile::fp8_column(dim) : dim;
+  }
+
+  __device__ static int page_place(int position, int dim) {
+    return tile::kFp8Pages ? tile::fp8_at(position, dim) : tile::page_at(position, dim);
+  }
+
+  __device__ void put_own_exponent(bool is_value, int exponent) const {
+    if constexpr (tile::kFp8Pages) shared.own_exponent[is_value] = exponent;
+  }
+
+  __device__ void put_own(unsigned char* slot, int position, bool is_value) const {
+    constexpr int kElements = sizeof(uint4) / sizeof(tile::PageNumber);
+    auto* block = reinterpret_cast<tile::PageNumber*>(slot);
     const int width = is_value ? A::kValueDim : kHeadDim;
-    for (int dim = threadIdx.x * Bf16x8::kElements; dim < width;
-         dim += tile::kWarpLanes * Bf16x8::kElements) {
-      *reinterpret_cast<Bf16x8*>(block + tile::page_at(position, dim)) =
-          *reinterpret_cast<const Bf16x8*>(shared.own[is_value] + dim);
+    for (int dim = lane() * kElements; dim < width; dim += tile::kWarpLanes * kElements) {
+      *reinterpret_cast<uint4*>(block + page_place(position, dim)) =
+          *reinterpret_cast<const uint4*>(shared.own[is_value] + dim);
     }
   }
 
@@ -251,27 +286,20 @@ struct Splits : Queries<A, 1> {
     ask<true>();
   }
 
-  // Makes `count` items from `item` on operands, which frees their slots.
-  __device__ void widen(int item, int count) {
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      const unsigned char* from = await(item + i);
-      const Place at = place(item + i);
-      const int live = stored(at), own = kStores && live < kBlock ? live : -1;
-      bf16* to = shared.wide[i];
-      tile::widen_block<A, kThreads, Base::kWidenedAtOnce>(
-          from, live, own, threadIdx.x,
-          [&](int position, int dim) { return to + tile::page_at(position, dim); });
-      if (own >= 0) put_own(to, own, at.is_value);
+  // Stored exponents of FP8 of eight positions from `start` on, a byte each: anything where nobody
+  // wrote a position.
+  __device__ uint2 exponents(const unsigned char* slot, int start, bool is_value) const {
+    uint2 of = *reinterpret_cast<const uint2*>(slot + tile::kExponentsAt<A> + start % PAGE);
+    if constexpr (kStores && tile::kFp8Pages) {
+      const int own = last - start;
+      if (own >= 0 && own < 8) {
+        const unsigned mask = 0xffu << own % 4 * 8;
+        const unsigned byte = shared.own_exponent[is_value] << own % 4 * 8;
+        if (own < 4) of.x = (of.x & ~mask) | byte;
+        if (own >= 4) of.y = (of.y & ~mask) | byte;
+      }
     }
-    __syncthreads();  // they are widened, their slots read
-    release(item + count);
-  }
-
-  // The operands of an item, the `i`-th of those that are widened together.
-  __device__ bf16* operands(int i, int item) const {
-    if constexpr (tile::kFp8Pages) return shared.wide[i];
-    return reinterpret_cast<bf16*>(await(item));
+    return of;
   }
 
   // Statistics of the split that has just run, in the block of the first ones.
@@ -282,59 +310,112 @@ struct Splits : Queries<A, 1> {
   template <class Put>
   __device__ void run(int of, int items, const Put& put) {
     const int blocks = blocks_of(of);
-    // Lanes of the first warp may just have put the row's own key: a barrier hands it over.
+    // Lanes of one warp may just have put the row's own key: a barrier hands it over.
     const bool is_put = kStores && of == last / kSplit && items + blocks > kSlots;
-    if (!tile::kFp8Pages && is_put) __syncthreads();
+    if (is_put) __syncthreads();
 #pragma unroll 1
     for (int first = 0; first < blocks; first += kTogether) {
       const int live = min(kTogether, blocks - first);
-      if constexpr (tile::kFp8Pages) widen(items + first, live);
       score_blocks(of * kSplit, first, live, items + first);
       __syncthreads();  // scores are written, keys read
-      if constexpr (!tile::kFp8Pages) release(items + first + live);
+      release(items + first + live);
     }
-    weigh(blocks, put);
+    weigh(of * kSplit, blocks, items + blocks, put);
     clear();
     __syncthreads();  // weights are written
     items += blocks;
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
-      if constexpr (tile::kFp8Pages) {
-        if (block % kTogether == 0) widen(items + block, min(kTogether, blocks - block));
-      }
       mix_block(of * kSplit, block, items + block);
       if ((block + 1) % kTogether != 0 && block + 1 < blocks) continue;
       __syncthreads();  // values, and at last weights, are read
-      if constexpr (!tile::kFp8Pages) release(items + block + 1);
+      release(items + block + 1);
     }
   }
 
   __device__ void score_blocks(int begin, int first, int live, int item) const {
-    const bf16* keys[kTogether];
+    const unsigned char* keys[kTogether];
+    float factors[kTogether][2];
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      if (i < live) keys[i] = operands(i, item + i);
+      if (i >= live) continue;
+      keys[i] = await(item + i);
+      if constexpr (tile::kFp8Pages) {
+        const int position = threadIdx.x / tile::kWarpLanes * 8;
+        const uint2 of = exponents(keys[i], begin + (first + i) * kBlock + position, false);
+        score_factors(factors[i], of);
+      }
     }
-    const auto key = [&](int i, int position, int dim) {
-      return keys[i] + tile::page_at(position, dim);
+    const auto key = [&](unsigned (&to)[4], int i, int position, int dim) {
+      if constexpr (tile::kFp8Pages) {
+        load_fp8_keys(to, keys[i], position, dim);
+      } else {
+        Base::load_keys(to, position, dim, [&](int position, int dim) {
+          return reinterpret_cast<const bf16*>(keys[i]) + tile::page_at(position, dim);
+        });
+      }
     };
     const auto put = [&](int i, int row, int column, float score) {
+      if constexpr (tile::kFp8Pages) score *= factors[i][column % 2];
       shared.score[row][(first + i) * kBlock + column] = score;
     };
     this->template score<kTogether>(shared.query, begin + first * kBlock, live, key, put);
   }
 
+  // Powers of two that this thread's two columns of scores lack, by exponents of a warp's eight.
+  __device__ static void score_factors(float (&to)[2], const uint2& exponents) {
+    const int column = threadIdx.x % 4 * 2;
+    const unsigned word = column < 4 ? exponents.x : exponents.y;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const unsigned exponent = word >> (column % 4 + i) * 8 & 0xff;
+      const bool is_number = exponent <= tile::kFp8ExponentMax;
+      to[i] = is_number ? __uint_as_float((exponent + kScoreExponent) << 23) : INFINITY;
+    }
+  }
+
+  // `Base::load_keys` of a block of FP8: bits of its codes.
+  __device__ static void load_fp8_keys(unsigned (&to)[4], const unsigned char* block, int position,
+                                       int dim) {
+    const int lane = threadIdx.x % tile::kWarpLanes;
+    const int strip = dim / tile::kFp8Columns + lane / 8 % 2;
+    unsigned codes[2];
+    ptx::ldmatrix(codes, block + (strip * PAGE + position + lane % 8) * tile::kFp8Columns);
+    to[0] = tile::even_of_fp8(codes[0]), to[1] = tile::odd_of_fp8(codes[0]);
+    to[2] = tile::even_of_fp8(codes[1]), to[3] = tile::odd_of_fp8(codes[1]);
+  }
+
+  // `Base::load_values` likewise.
+  __device__ static void load_fp8_values(unsigned (&to)[4], const unsigned char* block,
+                                         int position, int dim) {
+    const int lane = threadIdx.x % tile::kWarpLanes;
+    const int row = dim / tile::kFp8Columns * PAGE + position + lane % 16;
+    unsigned codes[2];
+    ptx::ldmatrix_transposed(codes, block + row * tile::kFp8Columns);
+    to[0] = tile::even_of_fp8(codes[0]), to[1] = tile::even_of_fp8(codes[1]);
+    to[2] = tile::odd_of_fp8(codes[0]), to[3] = tile::odd_of_fp8(codes[1]);
+  }
+
   __device__ void mix_block(int begin, int block, int item) {
-    bf16* values = operands(block % kTogether, item);
+    unsigned char* values = await(item);
     const auto weight = [&](int row, int position) {
       return weights_of(row) + block * kBlock + position;
     };
-    const auto value = [&](int position, int dim) {
-      return values + tile::page_at(position, dim);
+    if constexpr (tile::kFp8Pages) {
+      const auto value = [&](unsigned (&to)[4], int position, int dim) {
+        load_fp8_values(to, values, position, dim);
+      };
+      return mix(shared.rescale[block], weight, value);
+    }
+    const auto value_at = [&](int position, int dim) {
+      return reinterpret_cast<bf16*>(values) + tile::page_at(position, dim);
+    };
+    const auto value = [&](unsigned (&to)[4], int position, int dim) {
+      Base::load_values(to, position, dim, value_at);
     };
     int infinite = last + 1;
     // One row sees all there is.
-    if constexpr (!kStores) infinite = this->clear_infinite(begin + block * kBlock, value);
+    if constexpr (!kStores) infinite = this->clear_infinite(begin + block * kBlock, value_at);
     mix(shared.rescale[block], weight, value);
     if constexpr (!kStores) this->spoil(infinite);
   }
@@ -343,9 +424,44 @@ struct Splits : Queries<A, 1> {
     return reinterpret_cast<bf16*>(shared.score[row]);
   }
 
-  // A warp has a row, eight lanes a block of it.
+  // Weights of eight positions from `start` on, times the powers of two that the bits of values of
+  // FP8 lack: within bf16, for weights are 1 at most.
+  __device__ void scale_weights(bf16* weights, const uint2& exponents, int row, int start) const {
+    auto& of = *reinterpret_cast<Bf16x8*>(weights);
+    // 2^(exponent - 127 + 120) of two positions.
+    constexpr unsigned kBoth = 0x00010001u;
+    const unsigned pairs[4] = {
+        __byte_perm(exponents.x, 0, 0x4140), __byte_perm(exponents.x, 0, 0x4342),
+        __byte_perm(exponents.y, 0, 0x4140), __byte_perm(exponents.y, 0, 0x4342)};
+    bool are_numbers = true;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const bool is_number = (pairs[i] & 0xffff) <= tile::kFp8ExponentMax &&
+                             pairs[i] >> 16 <= tile::kFp8ExponentMax;
+      are_numbers = are_numbers && is_number;
+      const bf16x2 factor{(pairs[i] + 120 * kBoth) << 7};
+      if (is_number) of.pair[i] = multiply(of.pair[i], factor);
+    }
+    if (are_numbers) return;
+    // Positions that are no numbers spoil the rows that see them, and those alone.
+    const auto position = static_cast<int>(params.positions[first + row / kGroup]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const unsigned pair = pairs[i / 2];
+      const unsigned exponent = pair >> i % 2 * 16 & 0xff, other = pair >> (i + 1) % 2 * 16 & 0xff;
+      const bool is_number = exponent <= tile::kFp8ExponentMax;
+      if (!is_number) {
+        weights[i] = to_bf16(Base::sees(position, start + i) ? NAN : 0.0f);
+      } else if (other > tile::kFp8ExponentMax) {
+        const float weight = __uint_as_float(static_cast<unsigned>(weights[i].bits) << 16);
+        weights[i] = to_bf16(weight * __uint_as_float((exponent + 120) << 23));
+      }
+    }
+  }
+
+  // A warp has a row, eight lanes a block of it. `item` is that of the split's first values.
   template <class Put>
-  __device__ void weigh(int blocks, const Put& put) const {
+  __device__ void weigh(int begin, int blocks, int item, const Put& put) const {
     const int lane = threadIdx.x % tile::kWarpLanes, block = lane / BlockScores::kLanes;
 #pragma unroll 1
     for (int row = threadIdx.x / tile::kWarpLanes; row < tokens * kGroup; row += kWarps) {
@@ -370,6 +486,14 @@ struct Splits : Queries<A, 1> {
         if (i < blocks) stats.sum = total;
       }
       scores.store(weights_of(row) + block * kBlock);
+      if constexpr (tile::kFp8Pages) {
+        if (block < blocks) {
+          const int column = lane % BlockScores::kLanes * 8;
+          const int start = begin + block * kBlock + column;
+          const uint2 of = exponents(await(item + block), start, true);
+          scale_weights(weights_of(row) + block * kBlock + column, of, row, start);
+        }
+      }
       if (lane % BlockScores::kLanes == 0) shared.rescale[block][row] = rescale;
       if (lane == 0) put(row, stats);
     }
@@ -393,7 +517,7 @@ struct Stored {
   // Behind the wait; what it writes to shared memory can be read behind a barrier.
   __device__ void take(Stage& stage) {
     stage.ask_written();
-    stage.load(stage.shared.query);
+    stage.load(stage.shared.query, kQueryFactor);
   }
 };
 

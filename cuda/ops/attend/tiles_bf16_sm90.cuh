@@ -183,7 +183,7 @@ struct WideProducer : WideTile<A> {
     ptx::mbarrier_wait(&shared.stored.fetched[part][from], turn(block) / kFp8Stages<A> % 2);
     ptx::mbarrier_wait(&shared.empty[part][stage], turn(block) / kWideStages<A> % 2 ^ 1);
     tile::widen_block<A, wgmma::kThreads, 2>(
-        shared.stored.fp8[part][from], start + tokens - block * kBlock, -1, threadIdx.x,
+        shared.stored.fp8[part][from], start + tokens - block * kBlock, threadIdx.x,
         [&](int position, int dim) { return to + tile::page_at(position, dim); });
     ptx::fence_shared();
     ptx::named_sync<wgmma::kThreads>(kFetchBarrier);  // operands are written, codes read

@@ -62,7 +62,7 @@ struct Projected {
     head.rotate(turn);
 #pragma unroll
     for (int i = 0; i < Head::kParts; ++i) {
-      stage.shared.query[item][head.dim(i)] = to_bf16(head.part[i]);
+      stage.shared.query[item][head.dim(i)] = to_bf16(head.part[i] * attend::kQueryFactor);
     }
   }
 
@@ -77,9 +77,11 @@ struct Projected {
     const int item = stage.last_item(is_value), position = stage.last % PAGE;
     unsigned char* block = constants.cache + tile::head_at<A>(page, stage.params.page_stride,
                                                               stage.kv_head, is_value);
-    tile::put_position(block, position, head, [&](int dim, bf16 rounded) {
-      *stage.own_at(item, is_value, dim) = rounded;
-    });
+    const int exponent =
+        tile::put_position(block, position, head, [&](int dim, tile::PageNumber number) {
+          *stage.own_at(item, is_value, dim) = number;
+        });
+    stage.put_own_exponent(is_value, exponent);
   }
 
   // The key, and the latent of it as the value. The block of the first query heads stores it.

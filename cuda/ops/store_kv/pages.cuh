@@ -75,7 +75,7 @@ __global__ __launch_bounds__(Tile::kThreads) void pages(Params params) {
   }
   unsigned char* to =
       params.cache + tile::head_at<A>(page, params.page_stride, kv_head, is_value);
-  tile::put_position(to, static_cast<int>(position % PAGE), head, [](int, bf16) {});
+  tile::put_position(to, static_cast<int>(position % PAGE), head, [](int, tile::PageNumber) {});
 }
 
 template <class Tile, class A>
