@@ -116,7 +116,7 @@ impl Tokenizer {
             return Tokenizer::from_bytes(file, vocabulary);
         }
         let tokenizer = Tokenizer::from_bytes(&tekken::definition(file)?, vocabulary)?;
-        // What is encoded for itself and is a token becomes that one, be it a control token.
+        // A match of the pattern that is a token becomes that one, be it a control token.
         let inner = &tokenizer.inner;
         let mut added = inner.get_added_tokens_decoder().into_iter();
         let forged = added.find(|(id, token)| {
