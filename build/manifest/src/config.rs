@@ -10,15 +10,16 @@ use crate::family::{
     Activation, AttentionWords, FeedForward, MLP, MOE, Mixers, ROTARY_DIM, SLIDING, Traits, WINDOW,
     Word,
 };
+use crate::params;
 use crate::schema::model::{
-    self as schema, AddedTokens, Attention, Gdn, Latent, Mamba, Mixer, Model, Moe, RopeScaling,
-    Yarn,
+    self as schema, AddedTokens, Attention, Form, Gdn, Latent, Mamba, Mixer, Model, Moe,
+    RopeScaling, Yarn,
 };
 use crate::table::Format;
 use crate::target::Target;
 
 /// A fact of which one value is right.
-fn fact(key: &'static str, value: impl Into<Value>, pointer: &'static str) -> Fact {
+pub(crate) fn fact(key: &'static str, value: impl Into<Value>, pointer: &'static str) -> Fact {
     one_of(key, &[value.into()], pointer)
 }
 
@@ -49,7 +50,7 @@ impl Fact {
     }
 }
 
-/// Everything in `config.json` that answers depend on: dimensions, and what changes answers while
+/// Everything in a configuration that answers depend on: dimensions, and what changes answers while
 /// every tensor keeps its shape. `max_position` does not, and is compared in builds alone.
 pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     let model = &target.model;
@@ -97,7 +98,10 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
         let right = found;
         one_of("chat.stop_ids", &right, "/eos_token_id")
     }));
-    facts
+    match target.form() {
+        Form::Transformers => facts,
+        Form::Mistral => params::facts(model, facts),
+    }
 }
 
 /// The layer math of a family, in the words of the transformers library: values that leave it as it

@@ -432,6 +432,22 @@ mod tests {
         assert_eq!(target.kv_bytes_per_token(), 253_952);
     }
 
+    /// Tensors and bytes as the headers of the published files have them, where the scales of what
+    /// shared experts take in are BF16.
+    #[test]
+    fn a_checkpoint_of_mistral_small_4() {
+        let target = repository("h200/mistral-small-4-119b/nvfp4");
+        let (tensors, bytes) = (56_313, 70_801_959_560 + 36 * 3 * 2);
+        let found = (target.checkpoint_tensors(), target.checkpoint_bytes());
+        assert_eq!(found, (tensors, bytes));
+        assert_eq!(target.part_parameters(Part::Text), 118_972_826_624);
+        assert_eq!(target.active_parameters(), 6_095_721_472);
+        // Scales of what the experts that a token visits take in, besides.
+        let scales = 36 * (4 + 1) * 3 * 4;
+        assert_eq!(target.weight_bytes_per_token(), 5_679_788_144 + scales);
+        assert_eq!(target.kv_bytes_per_token(), 23_040);
+    }
+
     /// Tensors and bytes as the headers of the published files have them, whose corrections of
     /// experts are F32. A token reads the routers as BF16.
     #[test]

@@ -470,6 +470,7 @@ impl Piece {
 const BF16: &[Dtype] = &[Dtype::Bf16];
 const F32: &[Dtype] = &[Dtype::F32];
 const BF16_OR_F32: &[Dtype] = &[Dtype::Bf16, Dtype::F32];
+const F32_OR_BF16: &[Dtype] = &[Dtype::F32, Dtype::Bf16];
 const U8: &[Dtype] = &[Dtype::U8];
 const F8: &[Dtype] = &[Dtype::F8E4M3];
 
@@ -606,7 +607,7 @@ impl Format {
                 of(Elements, ".weight_packed", &[n, k / 2], U8),
                 of(Scales, ".weight_scale", &groups, F8),
                 of(Divisor, ".weight_global_scale", &[], F32),
-                of(Input, ".input_global_scale", &[], F32),
+                of(Input, ".input_global_scale", &[], F32_OR_BF16),
             ],
             Format::Nvfp4Modelopt => vec![
                 of(Elements, ".weight", &[n, k / 2], U8),

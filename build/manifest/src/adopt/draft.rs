@@ -16,7 +16,7 @@ use crate::check::check;
 use crate::error::ManifestError;
 use crate::schema::hardware::Backend;
 use crate::schema::leaf::{Limits, Steps};
-use crate::schema::model::{Checkpoint, Model, Vision};
+use crate::schema::model::{Checkpoint, Form, Model, Vision};
 use crate::schema::{parse, read};
 use crate::table::Format;
 use crate::target::Target;
@@ -138,6 +138,7 @@ fn beginning(model: &Model, index: &Index) -> Checkpoint {
         revision: None,
         tensors: Some(index.names.len() as u64 + index.tower),
         tensor_bytes: index.bytes,
+        form: Form::default(),
         input_scales: Vec::new(),
         stacked_experts: index.stacked_experts(),
         kv_scales: false,

@@ -19,11 +19,11 @@ const NORM_EPS_LEAST: f64 = 1e-12;
 const SUM_OF: &str =
     "the sum over the tensors that dims, formats, input_scales and stacked_experts give";
 
-/// Text of the token `id`, if it is an added one.
+/// Text of the token `id`, if it is an added one whose text is known.
 fn added_text(tokens: &AddedTokens, id: u64) -> Option<&str> {
     let index = id.checked_sub(tokens.first)?;
     let text = tokens.texts.get(usize::try_from(index).ok()?)?;
-    Some(text)
+    Some(text.as_str()).filter(|text| !text.is_empty())
 }
 
 impl File {

@@ -206,6 +206,8 @@ refused!(no_stop_token: MODEL_FILE, "[248_046, 248_044]" => "[]",
     "chat.stop_ids = []: must name at least one token");
 refused!(stop_token_outside_the_vocabulary: MODEL_FILE, "248_046," => "248_320,",
     "chat.stop_ids = 248320: must be below vocab = 248320");
+refused!(stop_token_without_a_text: MODEL_FILE, "\"<|im_end|>\"," => "\"\",",
+    "chat.stop_ids = 248046: must be one of chat.added_tokens");
 refused!(reasoning_token_outside_the_vocabulary: MODEL_FILE, "248_068" => "248_320",
     "chat.think_open_id = 248320: must be below vocab = 248320");
 refused!(reasoning_without_a_token: MODEL_FILE, "think_open_id = 248_068\n" => "",

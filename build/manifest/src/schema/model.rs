@@ -491,7 +491,8 @@ pub struct Chat {
     pub added_tokens: AddedTokens,
     /// Tokenizer's file name in the weights directory.
     pub tokenizer: String,
-    /// Chat template's file name in the weights directory.
+    /// Chat template's file name in the weights directory. One that lies beside `model.toml` and is
+    /// no file of the checkpoint is compiled in.
     pub template: String,
 }
 
@@ -501,7 +502,7 @@ pub struct Chat {
 pub struct AddedTokens {
     /// Id of the first one.
     pub first: u64,
-    /// Text of each, in the order of their ids.
+    /// Text of each, in the order of their ids; empty where it is not known.
     pub texts: Vec<String>,
 }
 
@@ -535,6 +536,39 @@ impl StackedIn {
     }
 }
 
+/// Form in which a release has its files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// That of the transformers library.
+    #[default]
+    Transformers,
+    /// Mistral's own.
+    Mistral,
+}
+
+impl Form {
+    fn is_usual(&self) -> bool {
+        *self == Form::default()
+    }
+
+    /// File of the model's dimensions.
+    pub(crate) const fn config(self) -> &'static str {
+        match self {
+            Form::Transformers => "config.json",
+            Form::Mistral => "params.json",
+        }
+    }
+
+    /// File of all tensors; its name is the beginning of that of the index of several.
+    pub(crate) const fn weights(self) -> &'static str {
+        match self {
+            Form::Transformers => "model.safetensors",
+            Form::Mistral => "consolidated.safetensors",
+        }
+    }
+}
+
 /// One published set of weights.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -543,6 +577,10 @@ pub struct Checkpoint {
     pub repository: Option<String>,
     /// Commit of that repository; absent while it is not known.
     pub revision: Option<String>,
+    /// Names of its files, and words of its configuration; absent: those of the transformers
+    /// library.
+    #[serde(default, skip_serializing_if = "Form::is_usual")]
+    pub form: Form,
     /// Tensors in all files, as published; absent: what follows from the facts.
     pub tensors: Option<u64>,
     /// Bytes of all tensors, without the headers of the files, as published; absent: what follows
