@@ -58,7 +58,7 @@ const OPTIONAL: [(&str, Fate); 18] = [
 ];
 
 /// Keys whose values no configuration states, with the least that another one does.
-const UNSTATED: [(&str, Fate); 31] = [
+const UNSTATED: [(&str, Fate); 33] = [
     ("chat.added_tokens.first", Compiled),
     ("chat.added_tokens.texts", Compiled),
     ("chat.template", Compiled),
@@ -87,6 +87,8 @@ const UNSTATED: [(&str, Fate); 31] = [
     ("id", Compiled),
     ("layers.feed_forward", Refused),
     ("licence", Shown),
+    ("mtp.unused.bytes", Refused),
+    ("mtp.unused.tensors", Refused),
     ("title", Shown),
     ("vision.bytes", Compiled),
     ("vision.tensors", Compiled),

@@ -19,7 +19,7 @@ struct Gather {
 
   __device__ const float* operator()(int at) const {
     const unsigned row = params.plan->turn_of[first + at] / kTurns;
-    return params.x + static_cast<size_t>(row) * HIDDEN;
+    return params.x + static_cast<size_t>(row) * kWidth;
   }
 };
 
@@ -53,8 +53,8 @@ __global__ __launch_bounds__(tile::kPanelThreads) void product(Params params) {
   using Part = Stage<kStorage, kSize>;
   using W = tile::Matrix<kStorage>;
   __shared__ typename Part::SharedStorage shared;
-  constexpr int kN = kDown ? HIDDEN : kInputs * Experts::kIntermediate;
-  constexpr int kK = kDown ? Experts::kIntermediate : HIDDEN;
+  constexpr int kN = kDown ? kWidth : kInputs * Experts::kIntermediate;
+  constexpr int kK = kDown ? Experts::kIntermediate : kWidth;
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   if (blockIdx.y >= params.plan->tiles) return;
@@ -85,7 +85,7 @@ inline cudaError_t launch_plan(const Params& params, int tile_rows, cudaStream_t
                                f16* rounded = nullptr, bool early = true) {
   unsigned blocks = 0;
   if (rounded != nullptr) {
-    const unsigned parts = blocks_for(params.rows * (HIDDEN / 4), kRoundVectors);
+    const unsigned parts = blocks_for(params.rows * (kWidth / 4), kRoundVectors);
     blocks = min(blocks_for(parts, kPlanBlocks) * kPlanBlocks, kRoundBlocksMax);
   }
   const bool few = params.rows * kTurns <= kFewTurns;
@@ -134,7 +134,7 @@ struct GroupedProducts {
                        {Stage::blocks(kInner), kThreads, 0, count}, stream, params);
     if (failed != cudaSuccess) return failed;
     return launch_chained(product<kStorage, tile::Tiled, kPanels, true>,
-                          {Stage::blocks(HIDDEN), kThreads, 0, count}, stream, params);
+                          {Stage::blocks(kWidth), kThreads, 0, count}, stream, params);
   }
 };
 
