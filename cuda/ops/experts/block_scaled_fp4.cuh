@@ -14,9 +14,6 @@
 
 namespace atlas::experts {
 
-// Up to so many rows share tiles of 8: most experts have one or two of them.
-inline constexpr int kFewFp4Rows = 64;
-inline constexpr int kFewTileRows = 8;
 inline constexpr int kRoundWarps = 8;
 inline constexpr int kRoundThreads = kRoundWarps * tile::kWarpLanes;
 
@@ -125,7 +122,7 @@ struct BlockScaledFp4 {
       if (format != static_cast<unsigned>(kOther)) return cudaErrorInvalidValue;
       failed = launch_plan(params, kTileRows, stream);
       if (failed == cudaSuccess) failed = GroupedProducts<kOther>::launch(params, stream);
-    } else if (rows <= kFewFp4Rows) {
+    } else if (rows <= kFewRows) {
       failed = launch_fp4<FewFp4>(params, {operands}, kFewTileRows, stream);
     } else {
       failed = launch_fp4<ManyFp4>(params, {operands}, kTileRows, stream);

@@ -375,6 +375,10 @@ refused!(threads_that_are_no_whole_warps: HARDWARE_FILE,
     "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 256" =>
     "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 250",
     "op.rms_norm.threads = 250: must be a multiple of 32 in 32 ..= 1024");
+refused!(rows_of_an_op_that_takes_any: HARDWARE_FILE,
+    "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 256" =>
+    "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 256\nrows = 4",
+    "op.rms_norm.rows = 4: is of op.moe alone");
 refused!(tile_without_a_reason: HARDWARE_FILE,
     "\"a warp per row\"" => "\" \"",
     "op.route.why = \"\": must give the reason");
