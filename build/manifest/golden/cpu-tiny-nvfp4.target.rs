@@ -314,6 +314,8 @@ impl crate::shapes::Experts for Moe {
     const COUNT: usize = 8;
     const PER_TOKEN: usize = 2;
     const INTERMEDIATE: usize = 128;
+    const WIDTH: usize = 256;
+    const LATENT: bool = false;
     const SHARED: usize = 128;
     const SHARED_GATED: bool = true;
     const BESIDE: usize = 0;

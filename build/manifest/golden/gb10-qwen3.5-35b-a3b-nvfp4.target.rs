@@ -436,6 +436,8 @@ impl crate::shapes::Experts for Moe {
     const COUNT: usize = 256;
     const PER_TOKEN: usize = 8;
     const INTERMEDIATE: usize = 512;
+    const WIDTH: usize = 2048;
+    const LATENT: bool = false;
     const SHARED: usize = 512;
     const SHARED_GATED: bool = true;
     const BESIDE: usize = 0;

@@ -6,7 +6,7 @@ use crate::config::{config_facts, generation_facts};
 use crate::constants::{Constant, Value, constants};
 use crate::facts::Fact;
 use crate::files::sha256;
-use crate::kernels::{moe_rows, top_k_chunks, top_k_parts};
+use crate::kernels::{top_k_chunks, top_k_parts};
 use crate::schema::leaf::KvFormat;
 use crate::schema::model::{AddedTokens, Chat, File};
 use crate::target::{DerivedFile, Target};
@@ -176,7 +176,7 @@ impl Target {
             );
             let text = format!("SMS: u32 = {}", gpu.sms);
             item(out, "SMs that grids are sized for.", &text);
-            let rows = moe_rows(gpu.shared_bytes_per_block);
+            let rows = self.moe_rows(gpu.shared_bytes_per_block);
             let text = format!("MOE_ROWS: usize = {rows}");
             item(out, "Most rows of `moe` in one launch.", &text);
             let chunks = top_k_chunks(&self.model, gpu.sms.into());

@@ -220,6 +220,10 @@ pub enum Role {
     ExpertGate,
     ExpertUp,
     ExpertDown,
+    /// Projection of hidden states to the latents that routed experts read, and of the sum of what
+    /// they make back.
+    ExpertsIn,
+    ExpertsOut,
     RouterBias,
     /// Factors of the weights of chosen experts, one of each.
     ExpertScales,
@@ -276,6 +280,8 @@ impl Role {
                 | ExpertGate
                 | ExpertUp
                 | ExpertDown
+                | ExpertsIn
+                | ExpertsOut
                 | SharedGate
                 | SharedUp
                 | SharedDown

@@ -156,7 +156,7 @@ pub struct Model {
     #[serde(default)]
     pub mtp: Mtp,
     /// Vision tower in the checkpoint; it is not served and counts in the checkpoint's size only.
-    pub vision: Option<Vision>,
+    pub vision: Option<Unused>,
     /// Tokens and text conventions; absent for a model without a tokenizer.
     pub chat: Option<Chat>,
     /// Defaults of requests that name no value.
@@ -433,6 +433,9 @@ pub struct Moe {
     pub intermediate: u64,
     /// Inner width of the shared expert, in families that have one.
     pub shared_intermediate: Option<u64>,
+    /// Width of the latents that routed experts read and make in place of hidden states, in
+    /// families whose experts may; absent: they read these.
+    pub latent: Option<u64>,
     /// Factor of the weights of routed experts, in families whose routers are sigmoids.
     pub scale: Option<f64>,
 }
@@ -453,13 +456,15 @@ pub struct Mtp {
     /// Tokens that may be drafted: those with lower ids, which a vocabulary made of pairs has most
     /// of its text in; all if absent. A draft reads as many rows of the head.
     pub draft_ids: Option<u64>,
+    /// Tensors of layers that are in the checkpoint and not used.
+    pub unused: Option<Unused>,
 }
 
-/// Vision tower, BF16.
+/// Tensors of a checkpoint that are not used.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Vision {
-    /// Tensors in the checkpoint.
+pub struct Unused {
+    /// Number of them.
     pub tensors: u64,
     /// Their size, bytes.
     pub bytes: u64,
