@@ -296,7 +296,7 @@ impl Target {
             Some(format) if format == Format::Mxfp4 || format.is_nvfp4() => {
                 n * (k / 2 + k / NVFP4_GROUP + size_of::<f32>())
             }
-            Some(_) => n * k * 2,
+            Some(format) => format.bytes(n, k),
             None => return self.bytes_stored(row),
         };
         (row.sites.iter().count() * row.copies * bytes) as u64
@@ -488,6 +488,14 @@ mod tests {
         let read = target.weight_bytes_per_token();
         assert_eq!(read, 12_645_741_472 - corrections);
         assert_eq!(target.kv_bytes_per_token(), 8_192);
+        // Wider by the experts' padding alone: FP8 stays FP8 beside them.
+        let (kept, state) = (target.kv_bytes(), target.state_matrix_bytes());
+        let states = (state + target.state_conv_bytes()) * target.states();
+        let weights = target.resident_bytes() - kept - states;
+        assert!(
+            (77_700_000_000..77_800_000_000).contains(&weights),
+            "{weights}"
+        );
     }
 
     #[test]
