@@ -7,6 +7,7 @@
 same seed gives the same files.
 """
 
+import fnmatch
 import hashlib
 import json
 import math
@@ -75,9 +76,18 @@ class Checkpoint:
     def norm(self, name, size):
         self.vector(name, self.family.norm + self.normal(size, scale=0.3))
 
+    def format_of(self, name, group):
+        """By the first rule that is for the matrix, in models with rules."""
+        for rule in self.m["rules"]:
+            patterns = [rule["match"]] if isinstance(rule["match"], str) else rule["match"]
+            layers = [f".layers.{layer}." for layer in rule["layers"]] if "layers" in rule else [""]
+            if any(fnmatch.fnmatch(name, each) for each in patterns) and any(layer in name for layer in layers):
+                return rule["as"]
+        return self.m["formats"].get(group, "bf16")
+
     def matrix(self, name, n, k, group=None, gain=1.0):
         w = self.normal(n, k, scale=gain / math.sqrt(k))
-        kind = self.m["formats"].get(group, "bf16")
+        kind = self.format_of(name, group)
         if kind == "bf16":
             self.tensors[f"{name}.weight"] = w.bfloat16()
         elif kind == "f32":
@@ -189,12 +199,12 @@ class Checkpoint:
         self.vector(f"{name}.dt_bias", self.normal(m["value_heads"], scale=1.5) - 2)
         self.vector(f"{name}.norm.weight", 1 + self.normal(m["value_dim"], scale=0.3))
 
-    def mamba(self, name, group):
+    def mamba(self, name):
         m = self.m
         values = m["value_heads"] * m["value_dim"]
         channels = values + 2 * m["key_heads"] * m["key_dim"]
-        self.matrix(f"{name}.in_proj", values + channels + m["value_heads"], m["hidden"], group, 1.5)
-        self.matrix(f"{name}.out_proj", m["hidden"], values, group, 1.5)
+        self.matrix(f"{name}.in_proj", values + channels + m["value_heads"], m["hidden"], gain=1.5)
+        self.matrix(f"{name}.out_proj", m["hidden"], values, gain=1.5)
         self.vector(f"{name}.conv1d.weight", self.normal(channels, 1, 4, scale=0.6))
         self.vector(f"{name}.conv1d.bias", self.normal(channels, scale=0.3))
         rates = torch.rand(m["value_heads"], generator=self.random) * 4 + 0.05
@@ -203,9 +213,21 @@ class Checkpoint:
         self.vector(f"{name}.D", 1 + self.normal(m["value_heads"], scale=0.5))
         self.vector(f"{name}.norm.weight", 1 + self.normal(values, scale=0.3))
 
-    def relu2(self, name, inner):
-        self.matrix(f"{name}.up_proj", inner, self.m["hidden"], "experts", 2.0)
-        self.matrix(f"{name}.down_proj", self.m["hidden"], inner, "experts", 1.5)
+    def relu2(self, name, inner, width):
+        self.matrix(f"{name}.up_proj", inner, width, gain=2.0)
+        self.matrix(f"{name}.down_proj", width, inner, gain=1.5)
+
+    def relu2_experts(self, name):
+        m = self.m
+        self.matrix(f"{name}.gate", m["experts"], m["hidden"], gain=2.0)
+        correction = self.normal(m["experts"], scale=0.3)
+        self.tensors[f"{name}.gate.e_score_correction_bias"] = correction if m["wide"] else correction.bfloat16()
+        for e in range(m["experts"]):
+            self.relu2(f"{name}.experts.{e}", m["inner"], m["latent"] or m["hidden"])
+        self.relu2(f"{name}.shared_experts", m["shared"], m["hidden"])
+        if m["latent"]:
+            self.matrix(f"{name}.fc1_latent_proj", m["latent"], m["hidden"], gain=1.5)
+            self.matrix(f"{name}.fc2_latent_proj", m["hidden"], m["latent"], gain=1.5)
 
     def nemotron(self):
         """Layers of one norm and one block each."""
@@ -215,17 +237,11 @@ class Checkpoint:
             layer = f"backbone.layers.{i}"
             self.norm(f"{layer}.norm.weight", m["hidden"])
             if block == "M":
-                self.mamba(f"{layer}.mixer", None if i in m["plain"] else "mamba")
+                self.mamba(f"{layer}.mixer")
             elif block == "*":
                 self.attention(f"{layer}.mixer", "attention", m)
             else:
-                self.matrix(f"{layer}.mixer.gate", m["experts"], m["hidden"], "router", 2.0)
-                correction = self.normal(m["experts"], scale=0.3)
-                wide = "router" in m["formats"]
-                self.tensors[f"{layer}.mixer.gate.e_score_correction_bias"] = correction if wide else correction.bfloat16()
-                for e in range(m["experts"]):
-                    self.relu2(f"{layer}.mixer.experts.{e}", m["inner"])
-                self.relu2(f"{layer}.mixer.shared_experts", m["shared"])
+                self.relu2_experts(f"{layer}.mixer")
         self.norm("backbone.norm_f.weight", m["hidden"])
         self.matrix("lm_head", m["vocab"], m["hidden"], gain=1.2)
         return self.tensors
@@ -332,6 +348,7 @@ def nemotron(m):
         "tie_word_embeddings": False, "mamba_num_heads": m["value_heads"], "mamba_head_dim": m["value_dim"],
         "n_groups": m["key_heads"], "ssm_state_size": m["key_dim"], "conv_kernel": 4, "use_conv_bias": True,
         **feed_forward(m), "moe_shared_expert_intermediate_size": m["shared"], "routed_scaling_factor": m["scale"],
+        **({"moe_latent_size": m["latent"]} if m["latent"] else {}),
         **dict(family.words),
     }
 
@@ -432,6 +449,8 @@ def table(name, entries):
 def format_rules(m):
     """The leaf's rules: what is left in BF16, recurrent layers where they differ, then the format of the rest."""
     formats = set(m["formats"].values())
+    if m["rules"]:
+        return m["rules"]
     if not formats:
         return [{"match": "*", "as": "bf16"}]
     if FAMILIES[m["family"]].corrected:
@@ -445,14 +464,6 @@ def format_rules(m):
     if FAMILIES[m["family"]].latent:
         names = ["tok_embeddings", "output", "*.attention.*", "*.gate"]
         return [{"match": names, "as": "bf16"}, {"match": "*", "as": formats.pop()}]
-    if "mamba" in m["formats"]:
-        router = m["formats"].get("router", "bf16")
-        rules = [] if router == "bf16" else [{"match": "*.mixer.gate", "as": router}]
-        names = ["backbone.embeddings", "lm_head", "*.q_proj", "*.k_proj", "*.v_proj", "*.o_proj"]
-        rules.append({"match": names + ([] if rules else ["*.mixer.gate"]), "as": "bf16"})
-        if m["plain"]:
-            rules.append({"match": ["*.in_proj", "*.out_proj"], "layers": m["plain"], "as": "bf16"})
-        return [*rules, {"match": "*", "as": m["formats"]["mamba"]}]
     names = ["model.embed_tokens", "lm_head"]
     names += ["*.in_proj_b", "*.in_proj_a"] if "gdn" in m["formats"] else ["*.linear_attn.*"]
     names += ["*.mlp.gate", "*.mlp.shared_expert_gate", "mtp.fc"]
@@ -499,6 +510,7 @@ def blocks(m):
         tables += [("mamba", dict(heads=m["value_heads"], head_dim=m["value_dim"], groups=m["key_heads"],
                                   state_dim=m["key_dim"], conv_kernel=4))]
     shared = dict(shared_intermediate=m["shared"]) if family.shared or family.mamba else {}
+    shared |= dict(latent=m["latent"]) if m["latent"] else {}
     shared |= dict(scale=m["scale"]) if family.mamba else {}
     experts = dict(experts=m.get("experts"), experts_per_token=m.get("top"), intermediate=m["inner"]) | shared
     tables += [("moe", experts) if family.router else ("mlp", dict(intermediate=m["inner"]))]
@@ -512,7 +524,8 @@ def manifest(name, m, folder, tensors):
     files = [{"name": path.name, "bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
              for path in sorted(folder.glob("*.safetensors"))]
     scaled = [] if m["weights_alone"] else INPUT_SCALED
-    lists = dict(input_scales=[kind for kind in scaled if kind in m["formats"].values()],
+    stored = [rule["as"] for rule in format_rules(m)]
+    lists = dict(input_scales=[kind for kind in scaled if kind in stored],
                  stacked_experts=["layers", "mtp"][: 1 + m["mtp"]] if m["stacked"] else [])
     stored = dict(tied_head_stored=True) if m["head_stored"] else {}
     parts = [

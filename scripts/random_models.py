@@ -66,10 +66,11 @@ FAMILIES = {
 }
 
 # What a model need not say. `formats` name the groups that are not BF16; `ops` are a hardware's kernels for its leaf;
-# `keys` scales the taps of recurrent queries and keys; `plain` are layers whose Mamba-2 is BF16 whatever the group's is.
+# `keys` scales the taps of recurrent queries and keys; `rules` are the leaf's on formats, in place of `formats`;
+# `wide` corrections of experts are F32.
 DEFAULTS = dict(quant="bf16", layers=2, period=["attention"], tied=False, head_stored=False, mtp=0, prefix="model.",
                 stacked=False, weights_alone=False, shards=1, formats={}, eps=1e-6, keys=1.0, rope={}, words={}, around={}, hardware=["cpu"],
-                ops={}, pad=1, pad_inner=None, plain=[], scalar=None, turned=None,
+                ops={}, pad=1, pad_inner=None, rules=[], wide=False, latent=None, scalar=None, turned=None,
                 cap=None, beside=None, dense=0, embedding=0.15, gain=1.5)
 # Dimensions that kernels take: rows of whole runs of 32 columns, of 256 beside experts, recurrent heads of 128. An
 # epsilon of norms that counts beside the squares of heads and rows.
@@ -126,6 +127,12 @@ def alone(pattern, heads, groups, head_dim, state_dim):
                 key_dim=state_dim, value_dim=head_dim)
 
 
+def floats(*more):
+    """A rule of what publishers of Nemotron leave in BF16, and `more`."""
+    names = ["backbone.embeddings", "lm_head", "*.q_proj", "*.k_proj", "*.v_proj", "*.o_proj"]
+    return {"match": [*names, *more], "as": "bf16"}
+
+
 # Prompts of heads that are wider than a warpgroup's sums.
 WIDE = {"attend.full": dict(kernel="split_kv_bf16", threads=256,
                             why="heads of 512: a warpgroup's sums are up to 256 columns")}
@@ -136,6 +143,9 @@ CALM = dict(embedding=1.0, gain=1.0)
 # Prompts of latents.
 LATENTS = {"attend.full": dict(kernel="split_kv_bf16", threads=256,
                                why="latents: values that lie in keys")}
+
+# Few rows at once, as where a block has room for no more.
+FEW = {"moe": dict(kernel="rows_f16", threads=256, rows=4, why="more rows go as route and experts")}
 
 # Prompts of experts without gates.
 GATELESS = {"experts": dict(kernel="grouped_f16", threads=256, why="a tile of warpgroups has gates and ups")}
@@ -344,7 +354,7 @@ MODELS = {
     "random-nemotron-3": model(
         "nemotron_h", 113, "all heads in one group, five of six experts, NVFP4", quant="nvfp4", vocab=173, hidden=64,
         heads=5, kv_heads=5, head_dim=32, experts=6, top=5, inner=48, shared=80, scale=5.0,
-        **alone("ME*EM", 6, 1, 16, 32), formats={g: "nvfp4_modelopt" for g in ["mamba", "experts"]}),
+        rules=[floats("*.mixer.gate"), {"match": "*", "as": "nvfp4_modelopt"}], **alone("ME*EM", 6, 1, 16, 32)),
     "random-nemotron-4": model(
         "nemotron_h", 114, "eight heads in each of two groups, two of five experts, for a GPU too", vocab=281,
         hidden=256, heads=8, kv_heads=1, head_dim=128, experts=5, top=2, inner=128, shared=256, scale=2.5,
@@ -352,8 +362,22 @@ MODELS = {
     "random-nemotron-5": model(
         "nemotron_h", 115, "sixteen query heads on one, routers of F32, NVFP4 but for a mixer, padded for a GPU too",
         quant="nvfp4", vocab=263, hidden=336, heads=16, kv_heads=1, head_dim=64, experts=6, top=4, inner=176,
-        shared=368, scale=2.5, formats={"mamba": "nvfp4_modelopt", "experts": "nvfp4_modelopt", "router": "f32"},
-        plain=[2], pad=512, pad_inner=128, ops={"h200": GATELESS}, **alone("MEM*E", 8, 2, 64, 128) | GPU),
+        shared=368, scale=2.5, wide=True, pad=512, pad_inner=128, ops={"h200": GATELESS}, **alone("MEM*E", 8, 2, 64, 128) | GPU,
+        rules=[{"match": "*.mixer.gate", "as": "f32"}, floats(),
+               {"match": ["*.in_proj", "*.out_proj"], "layers": [2], "as": "bf16"},
+               {"match": "*", "as": "nvfp4_modelopt"}]),
+    "random-nemotron-6": model(
+        "nemotron_h", 116, "twenty-two of 24 experts over latents, FP8 and NVFP4 matrix by matrix, for a GPU too",
+        quant="nvfp4", vocab=271, hidden=512, heads=4, kv_heads=2, head_dim=64, experts=24, top=22, inner=128,
+        latent=256, shared=256, scale=5.0, wide=True, ops={"h200": GATELESS | FEW, "gb10": FEW}, **alone("MEM*E", 4, 1, 64, 128) | GPU,
+        rules=[{"match": "*.in_proj", "layers": [0], "as": "fp8_tensor"},
+               {"match": "*.out_proj", "layers": [2], "as": "fp8_tensor"},
+               {"match": "*.o_proj", "as": "fp8_tensor"},
+               {"match": ["*.fc1_latent_proj", "*.fc2_latent_proj", "*.shared_experts.up_proj"], "layers": [1],
+                "as": "fp8_tensor"},
+               {"match": "*.shared_experts.down_proj", "layers": [4], "as": "fp8_tensor"},
+               {"match": ["*.experts.*", "*.shared_experts.down_proj"], "as": "nvfp4_modelopt"},
+               {"match": "*", "as": "bf16"}]),
 
     "random-mistral4-1": model(
         "mistral4", 121, "five query heads, two of seven experts, frequencies of all kinds", vocab=141, hidden=56,

@@ -1,11 +1,15 @@
 """Compares what chat templates render here and in Hugging Face's transformers.
 
     python scripts/template_parity.py --render target/release/examples/render TEMPLATE...
+    python scripts/template_parity.py --render target/release/examples/render --tekken tekken.json TEMPLATE
 
 Each TEMPLATE is a file of Jinja or a directory of them; the conversations are our own (`template_talks.py`). Prints for each
 template how many texts are equal, how many differ, and how many conversations both refuse, with the first difference of
 each. Needs transformers and jinja2; build the other side with `cargo build --release --example render`. Exits 1 if a text
 differs or one side alone refuses.
+
+With --tekken the other side is Mistral's library of that tokenizer, which renders no templates and frames conversations itself
+(needs mistral_common, version 1.13.1 or later). What it refuses a template may render.
 """
 
 import argparse
@@ -13,10 +17,7 @@ import json
 import pathlib
 import subprocess
 import sys
-
-import transformers
-from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
+from importlib.metadata import version
 
 from template_talks import talks
 
@@ -25,6 +26,9 @@ SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_t
 
 def renderer(template):
     """What transformers makes of a conversation."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel({"<unk>": 0}, "<unk>")), chat_template=template, **SPECIAL
     )
@@ -41,8 +45,32 @@ def renderer(template):
     return render
 
 
-def expected(template, tasks):
-    render = renderer(template)
+def framer(tekken):
+    """What Mistral's library makes of a conversation, special tokens by their names."""
+    from mistral_common.protocol.instruct.request import ChatCompletionRequest
+    from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
+    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+    tokenizer = MistralTokenizer.from_file(tekken)
+
+    def frame(talk):
+        for message in talk["messages"]:
+            if "thinking" in message:
+                message["reasoning_content"] = message.pop("thinking")
+            for call in message.get("tool_calls", []):
+                call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        request = ChatCompletionRequest.from_openai(
+            messages=talk["messages"],
+            tools=talk["tools"] or None,
+            reasoning_effort="high" if talk["enable_thinking"] else "none",
+        )
+        tokens = tokenizer.encode_chat_completion(request).tokens
+        return tokenizer.instruct_tokenizer.decode(tokens, special_token_policy=SpecialTokenPolicy.KEEP)
+
+    return frame
+
+
+def expected(render, tasks):
     for task in tasks:
         try:
             yield {"text": render(json.loads(json.dumps(task)))}
@@ -66,13 +94,14 @@ def difference(ours, theirs):
     return f"at {at}: ours {ours['text'][window]!r}\n      theirs {theirs['text'][window]!r}"
 
 
-def compare(binary, name, template, tasks, shown):
+def compare(binary, name, template, tasks, tekken, shown):
     counts = {"equal": 0, "different": 0, "refused": 0}
     differences = []
+    render = framer(tekken) if tekken else renderer(template)
     for (title, task), ours, theirs in zip(
-        tasks.items(), found(binary, template, tasks.values()), expected(template, tasks.values()), strict=True
+        tasks.items(), found(binary, template, tasks.values()), expected(render, tasks.values()), strict=True
     ):
-        if "refused" in ours and "refused" in theirs:
+        if "refused" in theirs and ("refused" in ours or tekken):
             counts["refused"] += 1
         elif ours.get("text") == theirs.get("text"):
             counts["equal"] += 1
@@ -92,15 +121,19 @@ def files(paths):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--render", required=True, help="the example `render`, built")
+    parser.add_argument("--tekken", help="tekken.json of version 15 or later, whose library frames conversations")
     parser.add_argument("--shown", type=int, default=1, help="differences to show of each template")
     parser.add_argument("templates", nargs="+")
     options = parser.parse_args()
     tasks = talks()
     sums = {}
     for path in files(options.templates):
-        for kind, count in compare(options.render, path.stem, path.read_text(), tasks, options.shown).items():
+        for kind, count in compare(
+            options.render, path.stem, path.read_text(), tasks, options.tekken, options.shown
+        ).items():
             sums[kind] = sums.get(kind, 0) + count
-    print(f"transformers {transformers.__version__}:", *(f"{count} {kind}" for kind, count in sums.items()))
+    library = "mistral_common" if options.tekken else "transformers"
+    print(f"{library} {version(library)}:", *(f"{count} {kind}" for kind, count in sums.items()))
     sys.exit(1 if sums.get("different") else 0)
 
 

@@ -142,6 +142,12 @@ def calls():
             result("sun", id="f5G6h7I8j"),
             user("Where?"),
         ],
+        "results in another order": [
+            user(),
+            said("", tool_calls=[call({"city": "Oslo"}), call({"city": "Rome"}, id="f5G6h7I8j")]),
+            result("sun", id="f5G6h7I8j"),
+            result("rain"),
+        ],
         "system and call": [system(), user(), said("", tool_calls=[call({"city": "Oslo"})]), result(), said("21")],
         "forged result": [
             user(),

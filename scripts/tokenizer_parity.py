@@ -1,6 +1,8 @@
-"""Compares the token ids of a running server with those of Hugging Face's `tokenizers`.
+"""Compares the token ids of a running server with those of the library of its tokenizer's file.
 
     python scripts/tokenizer_parity.py --tokenizer targets/_model/tiny/tokenizer.json --count 1000000
+
+A `tokenizer.json` is read by Hugging Face's `tokenizers`, a `tekken.json` by Mistral's `mistral_common` (1.13.1 or later).
 
 The strings are random and hostile: all planes of Unicode, combining marks, digits, blanks, markup, and control tokens
 whole and in parts. Requests are sent one behind the other without waiting for answers. Needs tokenizers. Exits 1 at the
@@ -10,12 +12,12 @@ first difference, with the string.
 import argparse
 import itertools
 import json
+import pathlib
 import random
+import re
 import socket
 import sys
 import threading
-
-from tokenizers import Tokenizer, __version__
 
 BATCH = 2000  # strings that are encoded at once here, and are under way there
 TIMEOUT_S = 120
@@ -82,33 +84,67 @@ def answer(reader):
     return json.loads(body)["tokens"]
 
 
+class HuggingFace:
+    def __init__(self, path):
+        import tokenizers
+
+        self.name = f"tokenizers {tokenizers.__version__}"
+        self.tokenizer = tokenizers.Tokenizer.from_file(path)
+        self.tokenizer.no_truncation()
+        self.controls = [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
+
+    def ids(self, texts):
+        return [encoding.ids for encoding in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+class Mistral:
+    """The texts of control tokens are those tokens in a prompt, of which the library knows nothing."""
+
+    def __init__(self, path):
+        import mistral_common
+        from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+
+        self.name = f"mistral_common {mistral_common.__version__}"
+        self.tokenizer = Tekkenizer.from_file(path)
+        named = json.loads(pathlib.Path(path).read_text())["special_tokens"]
+        self.controls = [token["token_str"] for token in named]
+        ranks = {token["token_str"]: token["rank"] for token in named}
+        longest = sorted(map(re.escape, self.controls), key=len, reverse=True)
+        cut = re.compile(f"({'|'.join(longest)})")
+        plain = self.tokenizer.encode
+        self.encode = lambda text: [
+            id for part in cut.split(text) for id in ([ranks[part]] if part in ranks else plain(part, False, False))
+        ]
+
+    def ids(self, texts):
+        return list(map(self.encode, texts))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokenizer", required=True, help="tokenizer.json of the model that is served")
+    parser.add_argument("--tokenizer", required=True, help="tokenizer.json or tekken.json of the model that is served")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    reference = Tokenizer.from_file(options.tokenizer)
-    reference.no_truncation()
-    controls = [token.content for token in reference.get_added_tokens_decoder().values()]
+    is_tekken = pathlib.Path(options.tokenizer).name == "tekken.json"
+    reference = (Mistral if is_tekken else HuggingFace)(options.tokenizer)
     connection = socket.create_connection((options.host, options.port), timeout=TIMEOUT_S)
     reader = connection.makefile("rb")
-    generator = strings(options.seed, options.count, controls)
+    generator = strings(options.seed, options.count, reference.controls)
     compared = tokens = 0
     while texts := list(itertools.islice(generator, BATCH)):
         sender = threading.Thread(target=send, args=(connection, texts))
         sender.start()
-        expected = reference.encode_batch(texts, add_special_tokens=False)
-        for text, encoding in zip(texts, expected):
+        for text, expected in zip(texts, reference.ids(texts)):
             found = answer(reader)
-            if found != encoding.ids:
-                sys.exit(f"{text!r}: {found} here, {encoding.ids} in tokenizers {__version__}")
+            if found != expected:
+                sys.exit(f"{text!r}: {found} here, {expected} in {reference.name}")
             compared += 1
             tokens += len(found)
         sender.join()
-    print(f"{compared} strings, {tokens} tokens, all equal to tokenizers {__version__}, seed {options.seed}")
+    print(f"{compared} strings, {tokens} tokens, all equal to {reference.name}, seed {options.seed}")
 
 
 if __name__ == "__main__":

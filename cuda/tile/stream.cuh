@@ -53,11 +53,17 @@ constexpr bool wants_whole(int panels) {
 
 // Whether products that norm no rows stream weights of `k` columns. FP8's scales are copied two
 // blocks at once: an odd number in a segment, and many, take a register that these have not.
+inline constexpr int kScaledBlocksMax = 8;
 constexpr bool streams(Storage storage, int k) {
-  constexpr int kBlocksMax = 8;
   const int blocks = k / segments(k) / kBlockColumns;  // of a segment
   if (storage != Storage::fp8_block128 || blocks < 2) return true;
-  return blocks % 2 == 0 && blocks <= kBlocksMax;
+  return blocks % 2 == 0 && blocks <= kScaledBlocksMax;
+}
+
+// Whether so many of FP8's scales leave a large SM's Wide no register for its third slot.
+constexpr bool is_tight(Storage storage, int k) {
+  return kLargeSm && storage == Storage::fp8_block128 &&
+         k / segments(k) / kBlockColumns == kScaledBlocksMax;
 }
 
 // Every warp's own ring and its barriers.

@@ -334,6 +334,11 @@ pub trait Experts: Send + Sync + 'static {
     const PER_TOKEN: usize;
     /// Inner width of a routed expert.
     const INTERMEDIATE: usize;
+    /// Width of the rows that experts read and make.
+    const WIDTH: usize;
+    /// Whether these are latents, which projections make of hidden states and bring back; else they
+    /// are hidden states.
+    const LATENT: bool;
     /// Inner width of the shared expert, 0 if there is none.
     const SHARED: usize;
     /// Whether its weight is the sigmoid of a logit of its own; else it is 1.

@@ -64,8 +64,11 @@ fn special_tokens(files: &Files) -> Result<SpecialTokens, Failure> {
 }
 
 /// The chat template and the file that has it: one of its own, or where there is none the one of
-/// [`stated`].
+/// [`stated`]; or the one of the binary, which then takes no other.
 fn template_source(files: &Files) -> Result<(&'static str, String), Failure> {
+    if !target::TEMPLATE.is_empty() {
+        return Ok(("chat template of this binary", target::TEMPLATE.to_string()));
+    }
     let file = target::TEMPLATE_FILE;
     if !files.has(file) && files.has(stated::FILE) {
         let stated = stated::template(&files.read(stated::FILE)?);
@@ -92,7 +95,8 @@ fn template(files: &Files) -> Result<Template, Failure> {
 /// # Errors
 /// Names the file that cannot be used.
 pub fn chat_model(files: &Files) -> Result<ChatModel, Failure> {
-    let tokenizer = Tokenizer::from_bytes(&files.read(target::TOKENIZER_FILE)?, target::VOCAB)
+    let file = files.read(target::TOKENIZER_FILE)?;
+    let tokenizer = Tokenizer::of_file(target::TOKENIZER_FILE, &file, target::VOCAB)
         .map_err(|error| config(target::TOKENIZER_FILE, &error))?;
     identity::check_tokenizer(&FACTS, &tokenizer)
         .map_err(|why| foreign(target::TOKENIZER_FILE, &why))?;
@@ -268,8 +272,9 @@ pub fn tell_doubts(checkpoint: &Checkpoint) {
     let unknown = checkpoint.unknown_maths();
     if !unknown.is_empty() {
         log::line(format_args!(
-            "config.json states {}: no such key is known here, and by its name it may change what \
-             the model computes; compare answers with those of transformers",
+            "{} states {}: no such key is known here, and by its name it may change what the model \
+             computes; compare answers with those of transformers",
+            target::CONFIG_FILE,
             unknown.join(", ")
         ));
     }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use serde_json::{Map, Value, json};
 
 use super::spelling::byte_symbol;
+use super::tekken;
 use step::Facts;
 
 /// Conversations framed as ChatML, tools and reasoning included.
@@ -16,6 +17,8 @@ const TEMPLATE: &str = include_str!("drawn/chat_template.jinja");
 /// Mark of that frame behind each turn, for which the model's own stands.
 const END_OF_TURN: &str = "<|im_end|>";
 const GENERATION: &str = "generation_config.json";
+/// Expression of one character: no token is made of several.
+const CHARACTER: &str = "(?s).";
 /// Blank before a filler, as byte-level tokenizers write it.
 const BLANK: char = 'Ġ';
 const LETTERS: u32 = 26;
@@ -28,7 +31,7 @@ type Named = (&'static str, String);
 /// The files of a model, without tokenizer and template where it has none.
 pub fn files(facts: &Facts) -> Vec<Named> {
     named([
-        (facts.tokenizer_file, tokenizer(facts).to_string()),
+        (facts.tokenizer_file, definition(facts).to_string()),
         (facts.template_file, template(facts)),
         (GENERATION, format!("{:#}\n", generation(facts))),
     ])
@@ -69,6 +72,34 @@ fn generation(facts: &Facts) -> Value {
 fn decimal(value: f32) -> Value {
     let text = format!("{value:?}");
     text.parse::<f64>().map_or(Value::Null, Value::from)
+}
+
+/// The tokenizer in the form that its name says.
+fn definition(facts: &Facts) -> Value {
+    match facts.tokenizer_file {
+        tekken::FILE => ranked(facts),
+        _ => tokenizer(facts),
+    }
+}
+
+/// In Mistral's own format, whose special tokens are the added ones.
+fn ranked(facts: &Facts) -> Value {
+    let special = facts.added_tokens.iter();
+    let special = special.map(|&(id, text)| json!({"rank": id, "token_str": text}));
+    let fillers = free_ids(facts).skip(BYTES);
+    let fillers = fillers.map(|id| filler(id).replace(BLANK, " ").into_bytes());
+    let bytes = (0..=u8::MAX).map(|byte| vec![byte]).chain(fillers);
+    let entry =
+        |(rank, bytes)| json!({"rank": rank, "token_bytes": base64::encode::<Vec<u8>>(bytes)});
+    json!({
+        "config": {
+            "pattern": CHARACTER,
+            "default_vocab_size": facts.vocab,
+            "default_num_special_tokens": free_ids(facts).start,
+        },
+        "vocab": (0..).zip(bytes).map(entry).collect::<Vec<_>>(),
+        "special_tokens": special.collect::<Vec<_>>(),
+    })
 }
 
 /// In the format of the `tokenizers` library.
@@ -130,9 +161,9 @@ fn vocabulary(facts: &Facts) -> Map<String, Value> {
 
 /// Ids of the vocabulary: those before the added tokens, or behind where these are the first.
 fn free_ids(facts: &Facts) -> Range<u32> {
-    let added = facts.added_tokens.len() as u32;
+    let end = facts.added_tokens.last().map_or(0, |(last, _)| last + 1);
     match facts.added_tokens.first() {
-        Some((0, _)) | None => added..facts.vocab as u32,
+        Some((0, _)) | None => end..facts.vocab as u32,
         Some(&(first, _)) => 0..first,
     }
 }
@@ -158,16 +189,26 @@ mod tests {
     use step::testing::TINY;
 
     fn drawn(facts: &Facts) -> Tokenizer {
-        Tokenizer::from_bytes(tokenizer(facts).to_string().as_bytes(), facts.vocab).unwrap()
+        let (name, file) = (facts.tokenizer_file, definition(facts).to_string());
+        Tokenizer::of_file(name, file.as_bytes(), facts.vocab).unwrap()
     }
+
+    /// Facts of a model whose special tokens come first, one of them without a text.
+    const SPECIAL_FIRST: Facts = Facts {
+        added_tokens: &[(0, "<unk>"), (1, "<s>"), (3, "[INST]")],
+        tokenizer_file: tekken::FILE,
+        ..TINY
+    };
 
     #[test]
     fn a_text_has_a_token_per_byte_and_comes_back() {
-        let (tokenizer, text) = (drawn(&TINY), "No merges: héllo,\n\t漢字.");
-        let ids = tokenizer.encode(text).unwrap();
-        assert_eq!(ids.len(), text.len());
-        let bytes = ids.iter().flat_map(|&id| tokenizer.token_bytes(id));
-        assert_eq!(bytes.copied().collect::<Vec<_>>(), text.as_bytes());
+        for facts in [&TINY, &SPECIAL_FIRST] {
+            let (tokenizer, text) = (drawn(facts), "No merges: héllo wk,\n\t漢字.");
+            let ids = tokenizer.encode(text).unwrap();
+            assert_eq!(ids.len(), text.len());
+            let bytes = ids.iter().flat_map(|&id| tokenizer.token_bytes(id));
+            assert_eq!(bytes.copied().collect::<Vec<_>>(), text.as_bytes());
+        }
     }
 
     #[test]
@@ -176,7 +217,7 @@ mod tests {
             added_tokens: &[(0, "<s>"), (1, "</s>")],
             ..TINY
         };
-        for facts in [&TINY, &before] {
+        for facts in [&TINY, &before, &SPECIAL_FIRST] {
             let tokenizer = drawn(facts);
             for &(id, text) in facts.added_tokens {
                 assert_eq!(tokenizer.id_of(text), Some(id), "{text}");

@@ -1,7 +1,8 @@
 //! Text on the way to tokens and back: chat template, tokenizer, and what a reply's text means.
 //!
 //! Prompt: [`control`] keeps messages from forging the structure, which [`framing`] finds,
-//! [`template`] renders them, [`tokenizer`] encodes what [`segments`] does not remember. Reply:
+//! [`template`] renders them, [`tokenizer`] (of [`tekken`], too) encodes what [`segments`] does not
+//! remember. Reply:
 //! [`reply`] chains [`detokenize`] (complete UTF-8, of what tokens spell: [`spelling`]),
 //! [`reasoning`], [`tools`] and [`stopping`] (stop strings, by [`stop`]). Every stage is
 //! incremental, and cutting its input elsewhere never changes the concatenation of its output.
@@ -21,6 +22,7 @@ pub mod segments;
 pub mod spelling;
 pub mod stop;
 pub mod stopping;
+pub mod tekken;
 pub mod template;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -11,6 +11,7 @@ use super::control::ControlTokens;
 use super::pieces;
 use super::segments::{SEGMENTS_BYTES_MAX, Segments};
 use super::spelling::{Spelling, TextStart};
+use super::tekken;
 use super::work::{self, Stopped};
 
 /// Why a tokenizer cannot be used.
@@ -100,6 +101,35 @@ impl Tokenizer {
             special,
             longest_token_bytes,
         })
+    }
+
+    /// [`Tokenizer::from_bytes`] for a file of this name, which may be [`tekken::FILE`].
+    ///
+    /// # Errors
+    /// As there, or when a text could forge a control token.
+    pub fn of_file(
+        name: &str,
+        file: &[u8],
+        vocabulary: usize,
+    ) -> Result<Tokenizer, TokenizerError> {
+        if name != tekken::FILE {
+            return Tokenizer::from_bytes(file, vocabulary);
+        }
+        let tokenizer = Tokenizer::from_bytes(&tekken::definition(file)?, vocabulary)?;
+        // A match of the pattern that is a token becomes that one, be it a control token.
+        let inner = &tokenizer.inner;
+        let mut added = inner.get_added_tokens_decoder().into_iter();
+        let forged = added.find(|(id, token)| {
+            let ids = encode_plain(inner, &token.content, false);
+            ids.is_ok_and(|ids| ids == [*id])
+        });
+        match forged {
+            None => Ok(tokenizer),
+            Some((_, token)) => Err(TokenizerError::Unsupported(format!(
+                "by its pattern a text can hold the control token {}",
+                token.content
+            ))),
+        }
     }
 
     /// Makes added tokens with these texts control tokens: no message can hold them. Replies show

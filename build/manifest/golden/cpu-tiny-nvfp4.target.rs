@@ -314,6 +314,8 @@ impl crate::shapes::Experts for Moe {
     const COUNT: usize = 8;
     const PER_TOKEN: usize = 2;
     const INTERMEDIATE: usize = 128;
+    const WIDTH: usize = 256;
+    const LATENT: bool = false;
     const SHARED: usize = 128;
     const SHARED_GATED: bool = true;
     const BESIDE: usize = 0;
@@ -443,8 +445,10 @@ pub const THINK_OPEN: &str = "<think>";
 pub const THINK_CLOSE: &str = "</think>";
 /// Tokenizer in the weights directory; empty where the model has none.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
-/// Chat template in the weights directory; empty where the model has none.
+/// Chat template in the weights directory; empty where the model has none there.
 pub const TEMPLATE_FILE: &str = "chat_template.jinja";
+/// Chat template of a model whose checkpoint has none to be used; empty: it has.
+pub const TEMPLATE: &str = "";
 /// Files of the checkpoint; empty when their digests are unknown.
 pub const CHECKPOINT: &[CheckpointFile] = &[
     CheckpointFile { name: "chat_template.jinja", bytes: 4084, sha256: "71e7f6e95dc28d0c2d39284c8b82f434482c453a3146a20435d84534b7bba787" },
@@ -481,7 +485,13 @@ pub const TENSORS: std::ops::RangeInclusive<u64> = 487..=487;
 pub const TENSOR_BYTES: std::ops::RangeInclusive<u64> = 10292076..=10292076;
 /// Tensors of the vision tower, and their bytes.
 pub const VISION_TENSORS: [u64; 2] = [0, 0];
-/// Facts that the checkpoint's `config.json` must not contradict.
+/// The model's dimensions, in the words of the release.
+pub const CONFIG_FILE: &str = "config.json";
+/// All tensors, where there is no index.
+pub const WEIGHTS_FILE: &str = "model.safetensors";
+/// Shard of each tensor.
+pub const INDEX_FILE: &str = "model.safetensors.index.json";
+/// Facts that [`CONFIG_FILE`] must not contradict.
 pub const CONFIG: &[Fact] = &[
     Fact { key: "family", pointer: "/model_type", elsewhere: &[], right: Cow::Borrowed(r#"["qwen3_5_moe_text","qwen3_5_moe"]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/architectures", elsewhere: &[], right: Cow::Borrowed(r#"[["Qwen3_5MoeForCausalLM"],["Qwen3_5MoeForConditionalGeneration"]]"#), required: false, switch: None },

@@ -104,6 +104,8 @@ struct Moe {
   static constexpr int kCount = 256;
   static constexpr int kPerToken = 8;
   static constexpr int kIntermediate = 512;
+  static constexpr int kWidth = 2048;
+  static constexpr bool kLatent = false;
   static constexpr int kShared = 512;
   static constexpr bool kSharedGated = true;
   static constexpr int kBeside = 0;

@@ -436,6 +436,8 @@ impl crate::shapes::Experts for Moe {
     const COUNT: usize = 256;
     const PER_TOKEN: usize = 8;
     const INTERMEDIATE: usize = 512;
+    const WIDTH: usize = 2048;
+    const LATENT: bool = false;
     const SHARED: usize = 512;
     const SHARED_GATED: bool = true;
     const BESIDE: usize = 0;
@@ -596,8 +598,10 @@ pub const THINK_OPEN: &str = "<think>";
 pub const THINK_CLOSE: &str = "</think>";
 /// Tokenizer in the weights directory; empty where the model has none.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
-/// Chat template in the weights directory; empty where the model has none.
+/// Chat template in the weights directory; empty where the model has none there.
 pub const TEMPLATE_FILE: &str = "chat_template.jinja";
+/// Chat template of a model whose checkpoint has none to be used; empty: it has.
+pub const TEMPLATE: &str = "";
 /// The one that kernels are compiled for (major, minor).
 pub const COMPUTE_CAPABILITY: (i32, i32) = (12, 1);
 /// SMs that grids are sized for.
@@ -634,7 +638,13 @@ pub const TENSORS: std::ops::RangeInclusive<u64> = 124758..=124758;
 pub const TENSOR_BYTES: std::ops::RangeInclusive<u64> = 24132849152..=24132849152;
 /// Tensors of the vision tower, and their bytes.
 pub const VISION_TENSORS: [u64; 2] = [333, 893142496];
-/// Facts that the checkpoint's `config.json` must not contradict.
+/// The model's dimensions, in the words of the release.
+pub const CONFIG_FILE: &str = "config.json";
+/// All tensors, where there is no index.
+pub const WEIGHTS_FILE: &str = "model.safetensors";
+/// Shard of each tensor.
+pub const INDEX_FILE: &str = "model.safetensors.index.json";
+/// Facts that [`CONFIG_FILE`] must not contradict.
 pub const CONFIG: &[Fact] = &[
     Fact { key: "family", pointer: "/model_type", elsewhere: &[], right: Cow::Borrowed(r#"["qwen3_5_moe_text","qwen3_5_moe"]"#), required: false, switch: None },
     Fact { key: "family", pointer: "/architectures", elsewhere: &[], right: Cow::Borrowed(r#"[["Qwen3_5MoeForCausalLM"],["Qwen3_5MoeForConditionalGeneration"]]"#), required: false, switch: None },

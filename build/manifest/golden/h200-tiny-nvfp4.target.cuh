@@ -104,6 +104,8 @@ struct Moe {
   static constexpr int kCount = 8;
   static constexpr int kPerToken = 2;
   static constexpr int kIntermediate = 128;
+  static constexpr int kWidth = 256;
+  static constexpr bool kLatent = false;
   static constexpr int kShared = 128;
   static constexpr bool kSharedGated = true;
   static constexpr int kBeside = 0;

@@ -74,6 +74,13 @@ fn shared(moe: &Moe) -> u64 {
     u64::from(moe.shared() > 0 && moe.scale.is_none())
 }
 
+/// Width of the rows that routed experts read and make, and its key.
+fn experts_width(model: &Model) -> Option<(&'static str, u64)> {
+    let latent = model.moe.as_ref()?.latent;
+    let latent = latent.map(|width| ("moe.latent", width));
+    Some(latent.unwrap_or(("hidden", model.hidden)))
+}
+
 /// Activations that a panel's rows make: half as many where half of these are gates.
 fn of_panel(moe: &Moe) -> u64 {
     match moe.scale {
@@ -296,13 +303,13 @@ const BOUNDS: &[Bound] = &[
     Bound::new(
         "ops/moe/rows_f16.cuh",
         "kGatePanels % kAtOnce == 0",
-        Of::Experts(|it, hidden| {
+        Of::Experts(|it, width| {
             // Warps of the smaller of both kinds of blocks.
-            let at_once = 8 / segments(hidden);
+            let at_once = 8 / segments(width);
             let holds = (it.intermediate / of_panel(it)).is_multiple_of(at_once);
             ("intermediate", it.intermediate, holds)
         }),
-        "must be a multiple of 64 where hidden is narrow: a round's panels are of one tile",
+        "must be a multiple of 64 where experts read narrow rows: a round's panels are of one tile",
     ),
     Bound::new(
         "ops/moe/rows_f16.cuh",
@@ -336,18 +343,18 @@ const BOUNDS: &[Bound] = &[
         "ops/experts/warpgroups_f16_sm90.cuh",
         "kPairs % (tile::kConsumers * kBlockPairs) == 0",
         Of::Model(|it| {
-            it.moe.as_ref()?;
-            Some(("hidden", it.hidden, it.hidden.is_multiple_of(128)))
+            let (key, width) = experts_width(it)?;
+            Some((key, width, width.is_multiple_of(128)))
         }),
         "must be a multiple of 128: tiles of an expert's rows are full",
     )
     .kernel("experts", "warpgroups_f16"),
     Bound::new(
         "ops/experts/parts.cuh",
-        "target::HIDDEN % tile::kPanelRows == 0",
+        "kWidth % tile::kPanelRows == 0",
         Of::Model(|it| {
-            it.moe.as_ref()?;
-            Some(("hidden", it.hidden, it.hidden.is_multiple_of(16)))
+            let (key, width) = experts_width(it)?;
+            Some((key, width, width.is_multiple_of(16)))
         }),
         "must be a multiple of 16: an expert's panels are full",
     ),
@@ -417,7 +424,8 @@ impl Of {
             }
             Of::Experts(bound) => {
                 let moe = model.moe.iter();
-                moe.map(|moe| of("moe", bound(moe, model.hidden))).collect()
+                let width = |moe: &Moe| moe.latent.unwrap_or(model.hidden);
+                moe.map(|moe| of("moe", bound(moe, width(moe)))).collect()
             }
             Of::Model(bound) => bound(model).map(|fact| of("", fact)).into_iter().collect(),
         }
@@ -514,6 +522,9 @@ fn columns_key(target: &Target, row: &Row) -> (String, u64) {
             ("mlp.intermediate", mlp.map(|mlp| mlp.intermediate))
         }
         Role::ExpertDown => ("moe.intermediate", moe.map(|moe| moe.intermediate)),
+        Role::ExpertUp | Role::ExpertsOut if moe.is_some_and(|moe| moe.latent.is_some()) => {
+            ("moe.latent", moe.and_then(|moe| moe.latent))
+        }
         Role::SharedDown => ("moe.shared_intermediate", moe.map(Moe::shared)),
         _ => ("hidden", None),
     };

@@ -10,15 +10,16 @@ use crate::family::{
     Activation, AttentionWords, FeedForward, MLP, MOE, Mixers, ROTARY_DIM, SLIDING, Traits, WINDOW,
     Word,
 };
+use crate::params;
 use crate::schema::model::{
-    self as schema, AddedTokens, Attention, Gdn, Latent, Mamba, Mixer, Model, Moe, RopeScaling,
-    Yarn,
+    self as schema, AddedTokens, Attention, Form, Gdn, Latent, Mamba, Mixer, Model, Moe,
+    RopeScaling, Yarn,
 };
 use crate::table::Format;
 use crate::target::Target;
 
 /// A fact of which one value is right.
-fn fact(key: &'static str, value: impl Into<Value>, pointer: &'static str) -> Fact {
+pub(crate) fn fact(key: &'static str, value: impl Into<Value>, pointer: &'static str) -> Fact {
     one_of(key, &[value.into()], pointer)
 }
 
@@ -49,7 +50,7 @@ impl Fact {
     }
 }
 
-/// Everything in `config.json` that answers depend on: dimensions, and what changes answers while
+/// Everything in a configuration that answers depend on: dimensions, and what changes answers while
 /// every tensor keeps its shape. `max_position` does not, and is compared in builds alone.
 pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     let model = &target.model;
@@ -73,6 +74,10 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     facts.extend(window(target));
     facts.extend(model.gdn.iter().flat_map(gdn));
     facts.extend(model.mamba.iter().flat_map(mamba));
+    if model.mamba.is_some() {
+        let layers = u64::from(model.mtp.unused.is_some());
+        facts.push(fact("mtp.unused", layers, "/num_nextn_predict_layers"));
+    }
     facts.extend(feed_forward(target));
     facts.extend(layers(target));
     facts.extend(quantisation(target));
@@ -97,7 +102,10 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
         let right = found;
         one_of("chat.stop_ids", &right, "/eos_token_id")
     }));
-    facts
+    match target.form() {
+        Form::Transformers => facts,
+        Form::Mistral => params::facts(model, facts),
+    }
 }
 
 /// The layer math of a family, in the words of the transformers library: values that leave it as it
@@ -174,9 +182,7 @@ fn nemotron() -> Vec<Fact> {
         of(json!("silu"), "/mamba_hidden_act"),
         of(json!(true), "/use_conv_bias"),
         of(json!(false), "/mamba_proj_bias"),
-        of(Value::Null, "/moe_latent_size"),
         of(json!(1), "/n_shared_experts"),
-        of(json!(0), "/num_nextn_predict_layers"),
     ]
 }
 
@@ -541,6 +547,9 @@ pub(crate) fn config_checks(target: &Target) -> Vec<Fact> {
     facts
 }
 
+/// Width of the latents of routed experts.
+pub(crate) const EXPERTS_LATENT: &str = "/moe_latent_size";
+
 fn dims(model: &Model) -> Vec<Fact> {
     vec![
         fact("hidden", model.hidden, "/hidden_size"),
@@ -691,6 +700,13 @@ fn feed_forward(target: &Target) -> Vec<Fact> {
         moe.shared_intermediate
             .map(|shared| shared_fact(target, moe, shared)),
     );
+    if target.beside() {
+        let width = moe.latent.map_or(Value::Null, Value::from);
+        facts.push(Fact {
+            required: moe.latent.is_some(),
+            ..fact("moe.latent", width, EXPERTS_LATENT)
+        });
+    }
     let scale = moe.scale.into_iter();
     facts.extend(scale.map(|scale| required("moe.scale", scale, "/routed_scaling_factor")));
     facts

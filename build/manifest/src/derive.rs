@@ -47,6 +47,10 @@ impl Target {
     pub(crate) fn padded_model(&self) -> Model {
         let mut model = self.model.clone();
         model.hidden = self.padded(model.hidden);
+        let latent = model.moe.as_mut().and_then(|moe| moe.latent.as_mut());
+        latent
+            .into_iter()
+            .for_each(|latent| *latent = self.padded(*latent));
         let experts = model.moe.as_mut().into_iter();
         let experts = experts.flat_map(|moe| {
             let shared = moe.shared_intermediate.as_mut();
@@ -188,16 +192,26 @@ impl Target {
         self.sum(|row| u64::from(Part::of(row) == part) * self.bytes_stored(row))
     }
 
-    /// Bytes of all tensors of the checkpoint, vision included: the least, if all vectors are BF16,
-    /// and the most, if all are F32.
+    /// Tensors of the checkpoint that are not used, a vision tower's and those of layers of
+    /// multi-token prediction, and their bytes.
+    fn unused(&self) -> [u64; 2] {
+        let model = &self.model;
+        let all = model.vision.iter().chain(&model.mtp.unused);
+        all.fold([0; 2], |[tensors, bytes], part| {
+            [tensors + part.tensors, bytes + part.bytes]
+        })
+    }
+
+    /// Bytes of all tensors of the checkpoint, unused ones included: the least, if all vectors are
+    /// BF16, and the most, if all are F32.
     pub(crate) fn checkpoint_bytes_range(&self) -> RangeInclusive<u64> {
-        let vision = self.model.vision.as_ref().map_or(0, |vision| vision.bytes);
-        let least = self.part_bytes(Part::Text) + self.part_bytes(Part::Mtp) + vision;
+        let [_, unused] = self.unused();
+        let least = self.part_bytes(Part::Text) + self.part_bytes(Part::Mtp) + unused;
         least..=least + self.sum(|row| self.bytes_if_f32(row))
     }
 
-    /// Bytes of all tensors of the checkpoint, vision included: as published, or with vectors of
-    /// BF16.
+    /// Bytes of all tensors of the checkpoint, unused ones included: as published, or with vectors
+    /// of BF16.
     pub fn checkpoint_bytes(&self) -> u64 {
         let made = self.leaf.derive.is_some();
         let published = self.checkpoint().filter(|_| !made);
@@ -205,28 +219,23 @@ impl Target {
         stated.unwrap_or_else(|| *self.checkpoint_bytes_range().start())
     }
 
-    /// Tensors of the checkpoint, vision included.
+    /// Tensors of the checkpoint, unused ones included.
     pub fn checkpoint_tensors(&self) -> u64 {
-        let vision = self
-            .model
-            .vision
-            .as_ref()
-            .map_or(0, |vision| vision.tensors);
-        self.sum(|row| count(row) * self.pieces(row).len() as u64) + vision
+        let [unused, _] = self.unused();
+        self.sum(|row| count(row) * self.pieces(row).len() as u64) + unused
     }
 
     /// Tensors and bytes of the decoder's tensors, the least and the most: as published, or, where
     /// nobody states how many there are, with and without those that a checkpoint may leave out.
     pub(crate) fn sums(&self) -> [RangeInclusive<u64>; 2] {
-        let vision = self.model.vision.as_ref();
-        let (towers, tower) = vision.map_or((0, 0), |vision| (vision.tensors, vision.bytes));
-        let tensors = self.checkpoint_tensors() - towers;
+        let [unused, unused_bytes] = self.unused();
+        let tensors = self.checkpoint_tensors() - unused;
         let published = self.checkpoint().filter(|_| self.leaf.derive.is_none());
         let bytes = match published.and_then(|checkpoint| checkpoint.tensor_bytes) {
             Some(stated) => stated..=stated,
             None => self.checkpoint_bytes_range(),
         };
-        let (least, most) = (bytes.start() - tower, bytes.end() - tower);
+        let (least, most) = (bytes.start() - unused_bytes, bytes.end() - unused_bytes);
         match published.is_some_and(|checkpoint| checkpoint.tensors.is_none()) {
             false => [tensors..=tensors, least..=most],
             true => {
@@ -287,7 +296,7 @@ impl Target {
             Some(format) if format == Format::Mxfp4 || format.is_nvfp4() => {
                 n * (k / 2 + k / NVFP4_GROUP + size_of::<f32>())
             }
-            Some(_) => n * k * 2,
+            Some(format) => format.bytes(n, k),
             None => return self.bytes_stored(row),
         };
         (row.sites.iter().count() * row.copies * bytes) as u64
@@ -432,6 +441,22 @@ mod tests {
         assert_eq!(target.kv_bytes_per_token(), 253_952);
     }
 
+    /// Tensors and bytes as the headers of the published files have them, where the scales of what
+    /// shared experts take in are BF16.
+    #[test]
+    fn a_checkpoint_of_mistral_small_4() {
+        let target = repository("h200/mistral-small-4-119b/nvfp4");
+        let (tensors, bytes) = (56_313, 70_801_959_560 + 36 * 3 * 2);
+        let found = (target.checkpoint_tensors(), target.checkpoint_bytes());
+        assert_eq!(found, (tensors, bytes));
+        assert_eq!(target.part_parameters(Part::Text), 118_972_826_624);
+        assert_eq!(target.active_parameters(), 6_095_721_472);
+        // Scales of what the experts that a token visits take in, besides.
+        let scales = 36 * (4 + 1) * 3 * 4;
+        assert_eq!(target.weight_bytes_per_token(), 5_679_788_144 + scales);
+        assert_eq!(target.kv_bytes_per_token(), 23_040);
+    }
+
     /// Tensors and bytes as the headers of the published files have them, whose corrections of
     /// experts are F32. A token reads the routers as BF16.
     #[test]
@@ -446,6 +471,31 @@ mod tests {
         let read = target.weight_bytes_per_token();
         assert_eq!(read, 2_886_300_576 - corrections - routers);
         assert_eq!(target.kv_bytes_per_token(), 6_144);
+    }
+
+    /// Tensors and bytes as the headers of the published files have them, layers of multi-token
+    /// prediction among them, whose corrections of experts are F32.
+    #[test]
+    fn a_checkpoint_of_nemotron_3_super() {
+        let target = repository("h200/nemotron-3-super-120b-a12b/nvfp4");
+        let least = *target.checkpoint_bytes_range().start();
+        let corrections = 40 * 512 * 2;
+        assert_eq!(
+            (target.checkpoint_tensors(), least),
+            (165_860, 80_297_329_824 - corrections)
+        );
+        assert_eq!(target.part_bytes(Part::Text), 74_412_678_304 - corrections);
+        let read = target.weight_bytes_per_token();
+        assert_eq!(read, 12_645_741_472 - corrections);
+        assert_eq!(target.kv_bytes_per_token(), 8_192);
+        // Wider by the experts' padding alone: FP8 stays FP8 beside them.
+        let (kept, state) = (target.kv_bytes(), target.state_matrix_bytes());
+        let states = (state + target.state_conv_bytes()) * target.states();
+        let weights = target.resident_bytes() - kept - states;
+        assert!(
+            (77_700_000_000..77_800_000_000).contains(&weights),
+            "{weights}"
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::constants::{Constant, Value, constants};
-use crate::kernels::{moe_rows, top_k_chunks, top_k_parts};
+use crate::kernels::{top_k_chunks, top_k_parts};
 use crate::schema::leaf::KvFormat;
 use crate::shapes::camel;
 use crate::target::Target;
@@ -102,7 +102,8 @@ impl Target {
             "inline constexpr int SHARED_BYTES_PER_BLOCK = {bytes};"
         );
         let _ = writeln!(out, "// Most rows of `moe` in one launch.");
-        let _ = writeln!(out, "inline constexpr int MOE_ROWS = {};", moe_rows(bytes));
+        let rows = self.moe_rows(bytes);
+        let _ = writeln!(out, "inline constexpr int MOE_ROWS = {rows};");
         let _ = writeln!(
             out,
             "// Chunks of a row of logits: what each block of the head makes."

@@ -6,7 +6,7 @@ use crate::config::{config_facts, generation_facts};
 use crate::constants::{Constant, Value, constants};
 use crate::facts::Fact;
 use crate::files::sha256;
-use crate::kernels::{moe_rows, top_k_chunks, top_k_parts};
+use crate::kernels::{top_k_chunks, top_k_parts};
 use crate::schema::leaf::KvFormat;
 use crate::schema::model::{AddedTokens, Chat, File};
 use crate::target::{DerivedFile, Target};
@@ -133,20 +133,23 @@ impl Target {
             name,
             &text(|chat| &chat.tokenizer),
         );
-        let name = "TEMPLATE_FILE";
-        line(
-            out,
-            "Chat template in the weights directory; empty where the model has none.",
-            name,
-            &text(|chat| &chat.template),
-        );
+        let own = self.own_template();
+        let file = match own {
+            Some(_) => String::new(),
+            None => text(|chat| &chat.template),
+        };
+        let doc = "Chat template in the weights directory; empty where the model has none there.";
+        line(out, doc, "TEMPLATE_FILE", &file);
+        let doc = "Chat template of a model whose checkpoint has none to be used; empty: it has.";
+        item(out, doc, &format!("TEMPLATE: &str = {}", included(own)));
     }
 
     fn write_added_tokens(&self, out: &mut String) {
         let mut text = String::from("ADDED_TOKENS: &[(u32, &str)] = &[\n");
         if let Some(chat) = &self.model.chat {
             let AddedTokens { first, texts } = &chat.added_tokens;
-            for (id, token) in (*first..).zip(texts) {
+            let known = (*first..).zip(texts).filter(|(_, text)| !text.is_empty());
+            for (id, token) in known {
                 let _ = writeln!(text, "    ({id}, {token:?}),");
             }
         }
@@ -173,7 +176,7 @@ impl Target {
             );
             let text = format!("SMS: u32 = {}", gpu.sms);
             item(out, "SMs that grids are sized for.", &text);
-            let rows = moe_rows(gpu.shared_bytes_per_block);
+            let rows = self.moe_rows(gpu.shared_bytes_per_block);
             let text = format!("MOE_ROWS: usize = {rows}");
             item(out, "Most rows of `moe` in one launch.", &text);
             let chunks = top_k_chunks(&self.model, gpu.sms.into());
@@ -239,13 +242,8 @@ impl Target {
         let _ = writeln!(out, "/// {doc}\npub static {text}];");
         // Figures of an outside reference are of the checkpoint's own numbers.
         let exact = !self.rounds();
-        let golden = match exact && self.root.join(self.golden_file()).is_file() {
-            true => format!(
-                "include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/../../{}\"))",
-                self.golden_file()
-            ),
-            false => "\"\"".into(),
-        };
+        let golden = Some(self.golden_file());
+        let golden = included(golden.filter(|file| exact && self.root.join(file).is_file()));
         let doc = "Prompts with the tokens that another implementation makes of them (JSON).";
         item(out, doc, &format!("GOLDEN: &str = {golden}"));
         let checkpoint = self.checkpoint().filter(|_| exact);
@@ -279,7 +277,18 @@ impl Target {
         }
         let text = format!("VISION_TENSORS: [u64; 2] = [{towers}, {tower}]");
         item(out, "Tensors of the vision tower, and their bytes.", &text);
-        let doc = "Facts that the checkpoint's `config.json` must not contradict.";
+        let (config, weights) = (self.form().config(), self.form().weights());
+        let doc = "The model's dimensions, in the words of the release.";
+        line(out, doc, "CONFIG_FILE", config);
+        line(
+            out,
+            "All tensors, where there is no index.",
+            "WEIGHTS_FILE",
+            weights,
+        );
+        let index = format!("{weights}.index.json");
+        line(out, "Shard of each tensor.", "INDEX_FILE", &index);
+        let doc = "Facts that [`CONFIG_FILE`] must not contradict.";
         write_facts(out, doc, "CONFIG", &config_facts(self));
         let doc = "Facts that its `generation_config.json` must not contradict.";
         write_facts(out, doc, "GENERATION", &generation_facts(&self.model));
@@ -298,6 +307,13 @@ impl Target {
         }
         files
     }
+}
+
+/// Text of a file of the repository, or none.
+fn included(path: Option<String>) -> String {
+    let include =
+        |path| format!("include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/../../{path}\"))");
+    path.map_or("\"\"".into(), include)
 }
 
 fn write_facts(out: &mut String, doc: &str, name: &str, facts: &[Fact]) {

@@ -11,8 +11,6 @@ use crate::safetensors;
 use crate::schema::model::{Checkpoint, File};
 use crate::target::Target;
 
-/// The model's dimensions and the rest of what answers depend on.
-pub(crate) const CONFIG: &str = "config.json";
 /// Sampling and the tokens that end a reply.
 pub(crate) const GENERATION_CONFIG: &str = "generation_config.json";
 
@@ -124,7 +122,7 @@ fn verify_inside(target: &Target) -> Result<(), ManifestError> {
         .as_ref()
         .map(|chat| chat.tokenizer.as_str());
     let checks: [(&str, Check); 3] = [
-        (CONFIG, check_config),
+        (target.form().config(), check_config),
         (GENERATION_CONFIG, check_generation),
         (tokenizer.unwrap_or_default(), check_tokenizer),
     ];

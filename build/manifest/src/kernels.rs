@@ -245,13 +245,8 @@ pub const fn top_k_parts(model: &Model, sms: u64) -> u64 {
     if of_chunk > of_row { of_chunk } else { of_row }
 }
 
-/// Rows that `moe` takes at once: as many as a block of `shared_bytes_max` has room to plan.
-pub const fn moe_rows(shared_bytes_max: u64) -> u64 {
-    match shared_bytes_max {
-        LARGE_BLOCK.. => 128,
-        _ => 64,
-    }
-}
+/// Rows that `moe` takes at once, at most.
+pub(crate) const MOE_ROWS: u64 = 128;
 
 /// Every op, of whatever kind.
 fn all_ops() -> impl Iterator<Item = &'static str> {
@@ -284,7 +279,8 @@ impl Target {
         let recurred = model.recurrence().map(|gdn| gdn.z_rows());
         let inner = model.mlp.as_ref().map(|mlp| mlp.intermediate);
         let beside = self.beside().then(|| model.moe().shared());
-        let inner = inner.into_iter().chain(beside);
+        let latent = model.moe().latent;
+        let inner = inner.into_iter().chain(beside).chain(latent);
         let outputs = distinct(attended.chain(recurred).chain(inner));
         let stored = [model.hidden].into_iter().chain(pair).chain(rank);
         match self.traits().sandwiched {
@@ -305,6 +301,16 @@ impl Target {
             ("NORM_LINEAR_FORMATS", "norm_linear", of(follows_a_norm)),
             ("LINEAR_FORMATS", "linear", of(is_of_linear)),
         ]
+    }
+
+    /// Rows that `moe` takes at once: as its kernel is chosen, or as many as a block of
+    /// `shared_bytes_max` has room to plan.
+    pub(crate) fn moe_rows(&self, shared_bytes_max: u64) -> u64 {
+        let chosen = self.op("moe", None).and_then(|choice| choice.rows);
+        chosen.unwrap_or(match shared_bytes_max {
+            LARGE_BLOCK.. => MOE_ROWS,
+            _ => MOE_ROWS / 2,
+        })
     }
 
     /// The kernel of `op` over `shape`: the leaf's for the shape, or for all, or the hardware's.
@@ -398,10 +404,10 @@ fn is_of_linear(role: Role) -> bool {
 
 /// Matrices of `norm_linear`.
 fn follows_a_norm(role: Role) -> bool {
-    use Role::{Embedding, Fusion, GdnOutput, Head, MlpDown, Output, QueryUp};
+    use Role::{Embedding, ExpertsOut, Fusion, GdnOutput, Head, MlpDown, Output, QueryUp};
     let others = matches!(
         role,
-        Embedding | Fusion | GdnOutput | Head | MlpDown | Output | QueryUp
+        Embedding | ExpertsOut | Fusion | GdnOutput | Head | MlpDown | Output | QueryUp
     );
     is_of_linear(role) && !others
 }

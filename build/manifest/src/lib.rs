@@ -33,6 +33,7 @@ mod kernels;
 #[cfg(test)]
 #[path = "needed_tests.rs"]
 mod needed;
+mod params;
 mod safetensors;
 pub mod schema;
 mod shapes;

@@ -36,11 +36,13 @@ use Fate::{Compiled, Refused, Shown};
 
 /// Keys that may be absent, with the least that absence does. `*` stands for the name of a
 /// quantisation.
-const OPTIONAL: [(&str, Fate); 18] = [
+const OPTIONAL: [(&str, Fate); 20] = [
+    ("attention.yarn.truncate", Compiled),
     ("chat", Compiled),
     ("chat.tool_format", Compiled),
     ("checkpoint", Compiled),
     ("checkpoint.*", Compiled),
+    ("checkpoint.*.form", Compiled),
     ("checkpoint.*.input_scales", Compiled),
     ("checkpoint.*.kv_scales", Shown),
     ("checkpoint.*.repository", Compiled),
@@ -58,7 +60,8 @@ const OPTIONAL: [(&str, Fate); 18] = [
 ];
 
 /// Keys whose values no configuration states, with the least that another one does.
-const UNSTATED: [(&str, Fate); 31] = [
+const UNSTATED: [(&str, Fate); 34] = [
+    ("attention.yarn.truncate", Compiled),
     ("chat.added_tokens.first", Compiled),
     ("chat.added_tokens.texts", Compiled),
     ("chat.template", Compiled),
@@ -87,6 +90,8 @@ const UNSTATED: [(&str, Fate); 31] = [
     ("id", Compiled),
     ("layers.feed_forward", Refused),
     ("licence", Shown),
+    ("mtp.unused.bytes", Refused),
+    ("mtp.unused.tensors", Refused),
     ("title", Shown),
     ("vision.bytes", Compiled),
     ("vision.tensors", Compiled),

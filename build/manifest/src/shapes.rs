@@ -487,6 +487,7 @@ impl Target {
     fn experts_shape(&self) -> Option<Shape> {
         let moe = self.model.moe.as_ref()?;
         let rounds = self.leaf.numbers.experts_rows == Rows::Nvfp4;
+        let width = moe.latent.unwrap_or(self.model.hidden);
         let (shared, none) = (Number::Size(self.padded(moe.shared())), Number::Size(0));
         let (shared, beside) = match self.beside() {
             false => (shared, none),
@@ -504,6 +505,8 @@ impl Target {
                     "INTERMEDIATE",
                     Number::Size(self.padded_inner(moe.intermediate)),
                 ),
+                ("WIDTH", Number::Size(self.padded(width))),
+                ("LATENT", Number::Bool(moe.latent.is_some())),
                 ("SHARED", shared),
                 (
                     "SHARED_GATED",

@@ -220,6 +220,10 @@ pub enum Role {
     ExpertGate,
     ExpertUp,
     ExpertDown,
+    /// Projection of hidden states to the latents that routed experts read, and of the sum of what
+    /// they make back.
+    ExpertsIn,
+    ExpertsOut,
     RouterBias,
     /// Factors of the weights of chosen experts, one of each.
     ExpertScales,
@@ -276,6 +280,8 @@ impl Role {
                 | ExpertGate
                 | ExpertUp
                 | ExpertDown
+                | ExpertsIn
+                | ExpertsOut
                 | SharedGate
                 | SharedUp
                 | SharedDown
@@ -470,6 +476,7 @@ impl Piece {
 const BF16: &[Dtype] = &[Dtype::Bf16];
 const F32: &[Dtype] = &[Dtype::F32];
 const BF16_OR_F32: &[Dtype] = &[Dtype::Bf16, Dtype::F32];
+const F32_OR_BF16: &[Dtype] = &[Dtype::F32, Dtype::Bf16];
 const U8: &[Dtype] = &[Dtype::U8];
 const F8: &[Dtype] = &[Dtype::F8E4M3];
 
@@ -606,7 +613,7 @@ impl Format {
                 of(Elements, ".weight_packed", &[n, k / 2], U8),
                 of(Scales, ".weight_scale", &groups, F8),
                 of(Divisor, ".weight_global_scale", &[], F32),
-                of(Input, ".input_global_scale", &[], F32),
+                of(Input, ".input_global_scale", &[], F32_OR_BF16),
             ],
             Format::Nvfp4Modelopt => vec![
                 of(Elements, ".weight", &[n, k / 2], U8),

@@ -8,7 +8,7 @@ use crate::error::ManifestError;
 use crate::files;
 use crate::schema::hardware::{Backend, Hardware};
 use crate::schema::leaf::{Leaf, Rows, Transformation};
-use crate::schema::model::{Checkpoint, Model};
+use crate::schema::model::{Checkpoint, Form, Model};
 use crate::schema::read;
 
 const LEAF_HINT: &str = " (facts are stated in targets/_hw and targets/_model only)";
@@ -159,7 +159,9 @@ impl Target {
             .checkpoint()
             .map_or(&[][..], |checkpoint| &checkpoint.files);
         paths.extend(kept.iter().map(|file| self.model_path(&file.name)));
-        let read = [files::CONFIG, files::GENERATION_CONFIG].map(|name| self.model_path(name));
+        paths.extend(self.own_template());
+        let read = [self.form().config(), files::GENERATION_CONFIG];
+        let read = read.map(|name| self.model_path(name));
         paths.extend(
             read.into_iter()
                 .filter(|path| !paths.contains(path))
@@ -175,6 +177,21 @@ impl Target {
         let derive = self.leaf.derive.as_ref();
         let key = derive.map_or(named, |derive| &derive.from);
         self.model.checkpoint.get(key)
+    }
+
+    /// Form of the checkpoint's files.
+    pub(crate) fn form(&self) -> Form {
+        self.checkpoint()
+            .map_or_else(Form::default, |checkpoint| checkpoint.form)
+    }
+
+    /// Path of the chat template that is compiled in, if one is.
+    pub(crate) fn own_template(&self) -> Option<String> {
+        let name = &self.model.chat.as_ref()?.template;
+        let mut files = self.checkpoint()?.files.iter();
+        let path = self.model_path(name);
+        let is_there = self.root.join(&path).is_file();
+        (is_there && files.all(|file| file.name != *name)).then_some(path)
     }
 
     /// Makes the files that this target derives from its checkpoint; none for most targets.
@@ -278,6 +295,24 @@ mod tests {
         let error = scratch.load("cpu/small/nvfp4").unwrap_err();
         assert_eq!(error.file, "targets/_model/small/model.toml");
         assert!(error.rule.starts_with("cannot be read: "), "{error}");
+    }
+
+    #[test]
+    fn a_template_that_is_no_file_of_the_checkpoint_is_compiled_in() {
+        let leaf = "h200/mistral-small-4-119b/nvfp4";
+        let file = "targets/_model/mistral-small-4-119b/chat_template.jinja";
+        let has = |scratch: &Scratch| {
+            let target = scratch.load(leaf).unwrap();
+            let text = target.emit_rust(&[]);
+            let named = text.contains("TEMPLATE_FILE: &str = \"chat_template.jinja\"");
+            let read = target.files_read().contains(&file.into());
+            (text.contains(&format!("/../../{file}")), named, read)
+        };
+        let scratch = Scratch::of(leaf);
+        assert_eq!(has(&scratch), (false, true, false));
+        scratch.write(file, b"");
+        assert_eq!(has(&scratch), (true, false, true));
+        assert!(repository("h200/tiny/nvfp4").own_template().is_none());
     }
 
     #[test]

@@ -14,13 +14,10 @@
 
 namespace atlas::experts {
 
-// Up to so many rows share tiles of 8: most experts have one or two of them.
-inline constexpr int kFewFp4Rows = 64;
-inline constexpr int kFewTileRows = 8;
 inline constexpr int kRoundWarps = 8;
 inline constexpr int kRoundThreads = kRoundWarps * tile::kWarpLanes;
 
-using InputRows = tile::Fp4Rows<kRowsMax, HIDDEN>;
+using InputRows = tile::Fp4Rows<kRowsMax, kWidth>;
 using InnerRows = tile::Fp4Rows<kPlacesMax, Experts::kIntermediate>;
 
 static_assert(InputRows::kBytes % kVectorBytes == 0, "inner rows begin at a vector");
@@ -38,7 +35,7 @@ static __global__ __launch_bounds__(kRoundThreads) void round_input(Params param
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   const int row = blockIdx.x * kRoundWarps + threadIdx.x / tile::kWarpLanes;
-  if (row < params.rows) operands.input().put(row, params.x + static_cast<size_t>(row) * HIDDEN);
+  if (row < params.rows) operands.input().put(row, params.x + static_cast<size_t>(row) * kWidth);
 }
 
 static __global__ __launch_bounds__(kRoundThreads) void round_inner(Params params,
@@ -54,8 +51,8 @@ static __global__ __launch_bounds__(kRoundThreads) void round_inner(Params param
 template <template <int> class Tiled, bool kDown>
 __global__ __launch_bounds__(tile::kPanelThreads) void fp4_product(Params params,
                                                                    Fp4Operands operands) {
-  constexpr int kN = kDown ? HIDDEN : 2 * Experts::kIntermediate;
-  constexpr int kK = kDown ? Experts::kIntermediate : HIDDEN;
+  constexpr int kN = kDown ? kWidth : 2 * Experts::kIntermediate;
+  constexpr int kK = kDown ? Experts::kIntermediate : kWidth;
   using Stage = Tiled<kK>;
   using W = typename Stage::W;
   __shared__ typename Stage::SharedStorage shared;
@@ -94,7 +91,7 @@ cudaError_t launch_fp4(const Params& params, const Fp4Operands& operands, int ti
                           params, operands);
   if (failed != cudaSuccess) return failed;
   failed = launch_chained(fp4_product<Tiled, false>,
-                          {Tiled<HIDDEN>::blocks(kInner), kThreads, 0, tiles}, stream, params,
+                          {Tiled<kWidth>::blocks(kInner), kThreads, 0, tiles}, stream, params,
                           operands);
   if (failed != cudaSuccess) return failed;
   const unsigned places = places_of(params.rows);
@@ -102,7 +99,7 @@ cudaError_t launch_fp4(const Params& params, const Fp4Operands& operands, int ti
                           params, operands);
   if (failed != cudaSuccess) return failed;
   return launch_chained(fp4_product<Tiled, true>,
-                        {Tiled<Experts::kIntermediate>::blocks(HIDDEN), kThreads, 0, tiles}, stream,
+                        {Tiled<Experts::kIntermediate>::blocks(kWidth), kThreads, 0, tiles}, stream,
                         params, operands);
 }
 
@@ -125,7 +122,7 @@ struct BlockScaledFp4 {
       if (format != static_cast<unsigned>(kOther)) return cudaErrorInvalidValue;
       failed = launch_plan(params, kTileRows, stream);
       if (failed == cudaSuccess) failed = GroupedProducts<kOther>::launch(params, stream);
-    } else if (rows <= kFewFp4Rows) {
+    } else if (rows <= kFewRows) {
       failed = launch_fp4<FewFp4>(params, {operands}, kFewTileRows, stream);
     } else {
       failed = launch_fp4<ManyFp4>(params, {operands}, kTileRows, stream);

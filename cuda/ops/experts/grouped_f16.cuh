@@ -11,6 +11,11 @@ namespace atlas::experts {
 
 // Rows of a tile.
 inline constexpr int kTileRows = 64;
+// Up to so many rows share tiles of 8: most experts have one or two of them.
+inline constexpr int kFewRows = 64;
+inline constexpr int kFewTileRows = 8;
+// Whether `moe` leaves few rows to this.
+inline constexpr bool kTakesFew = target::MOE_ROWS < kFewRows;
 
 // Rows of `x` that the places of a tile stand for.
 struct Gather {
@@ -19,7 +24,7 @@ struct Gather {
 
   __device__ const float* operator()(int at) const {
     const unsigned row = params.plan->turn_of[first + at] / kTurns;
-    return params.x + static_cast<size_t>(row) * HIDDEN;
+    return params.x + static_cast<size_t>(row) * kWidth;
   }
 };
 
@@ -53,8 +58,8 @@ __global__ __launch_bounds__(tile::kPanelThreads) void product(Params params) {
   using Part = Stage<kStorage, kSize>;
   using W = tile::Matrix<kStorage>;
   __shared__ typename Part::SharedStorage shared;
-  constexpr int kN = kDown ? HIDDEN : kInputs * Experts::kIntermediate;
-  constexpr int kK = kDown ? Experts::kIntermediate : HIDDEN;
+  constexpr int kN = kDown ? kWidth : kInputs * Experts::kIntermediate;
+  constexpr int kK = kDown ? Experts::kIntermediate : kWidth;
   ptx::griddepcontrol_launch_dependents();
   ptx::griddepcontrol_wait();
   if (blockIdx.y >= params.plan->tiles) return;
@@ -85,7 +90,7 @@ inline cudaError_t launch_plan(const Params& params, int tile_rows, cudaStream_t
                                f16* rounded = nullptr, bool early = true) {
   unsigned blocks = 0;
   if (rounded != nullptr) {
-    const unsigned parts = blocks_for(params.rows * (HIDDEN / 4), kRoundVectors);
+    const unsigned parts = blocks_for(params.rows * (kWidth / 4), kRoundVectors);
     blocks = min(blocks_for(parts, kPlanBlocks) * kPlanBlocks, kRoundBlocksMax);
   }
   const bool few = params.rows * kTurns <= kFewTurns;
@@ -120,21 +125,39 @@ cudaError_t launch_format(const Params& params, unsigned format, cudaStream_t st
   return cudaErrorInvalidValue;
 }
 
+// Both products of tiles of so many rows; `blocks(n, k)` take all panels of a matrix.
+template <tile::Storage kStorage, template <tile::Storage, int> class Stage, int kSize,
+          class Blocks>
+cudaError_t launch_products(const Params& params, int tile_rows, const Blocks& blocks,
+                            cudaStream_t stream) {
+  constexpr int kInner = kInputs * Experts::kIntermediate, kThreads = tile::kPanelThreads;
+  const unsigned count = tiles_max(params.rows, tile_rows);
+  const cudaError_t failed =
+      launch_chained(product<kStorage, Stage, kSize, false>,
+                     {blocks(kInner, kWidth), kThreads, 0, count}, stream, params);
+  if (failed != cudaSuccess) return failed;
+  return launch_chained(product<kStorage, Stage, kSize, true>,
+                        {blocks(kWidth, Experts::kIntermediate), kThreads, 0, count}, stream,
+                        params);
+}
+
 template <tile::Storage kStorage>
 struct GroupedProducts {
   static cudaError_t launch(const Params& params, cudaStream_t stream) {
-    using W = tile::Matrix<kStorage>;
-    constexpr int kThreads = tile::kPanelThreads;
-    constexpr int kInner = kInputs * Experts::kIntermediate;
-    constexpr int kPanels = W::kFp8 ? 1 : 2;
+    constexpr int kPanels = tile::Matrix<kStorage>::kFp8 ? 1 : 2;
     using Stage = tile::Tiled<kStorage, kPanels>;
-    const unsigned count = tiles_max(params.rows, kTileRows);
-    const cudaError_t failed =
-        launch_chained(product<kStorage, tile::Tiled, kPanels, false>,
-                       {Stage::blocks(kInner), kThreads, 0, count}, stream, params);
-    if (failed != cudaSuccess) return failed;
-    return launch_chained(product<kStorage, tile::Tiled, kPanels, true>,
-                          {Stage::blocks(HIDDEN), kThreads, 0, count}, stream, params);
+    return launch_products<kStorage, tile::Tiled, kPanels>(
+        params, kTileRows, [](int n, int) { return Stage::blocks(n); }, stream);
+  }
+};
+
+// Tiles of few rows, whose weights go straight to registers.
+template <tile::Storage kStorage>
+struct FewProducts {
+  static cudaError_t launch(const Params& params, cudaStream_t stream) {
+    using Stage = tile::Flat<kStorage, kFewTileRows / 8>;
+    return launch_products<kStorage, tile::Flat, kFewTileRows / 8>(params, kFewTileRows,
+                                                                   Stage::blocks, stream);
   }
 };
 
@@ -151,8 +174,14 @@ struct GroupedF16 {
     if (rows > kRowsMax) return cudaErrorInvalidValue;
     const Params params = params_of(x, chosen, weights, gate_up, down, scratch, act, y, residual,
                                     rows);
-    cudaError_t failed = launch_plan(params, kTileRows, stream);
-    if (failed == cudaSuccess) failed = launch_format<GroupedProducts>(params, format, stream);
+    const bool few = kTakesFew && rows <= kFewRows;
+    cudaError_t failed = launch_plan(params, few ? kFewTileRows : kTileRows, stream);
+    if constexpr (kTakesFew) {
+      if (failed == cudaSuccess && few) failed = launch_format<FewProducts>(params, format, stream);
+    }
+    if (failed == cudaSuccess && !few) {
+      failed = launch_format<GroupedProducts>(params, format, stream);
+    }
     return failed == cudaSuccess ? launch_sum<SumRows>(params, stream) : failed;
   }
 };

@@ -12,23 +12,26 @@
 
 namespace atlas::experts {
 
+using target::shapes::Experts;
+
+// Width of the rows that experts read and make.
+inline constexpr int kWidth = Experts::kWidth;
 // Pairs of one place.
-inline constexpr int kPairs = target::HIDDEN / 2;
+inline constexpr int kPairs = kWidth / 2;
 // Activations and parts are stored over this: they may be 2^20, and below 2^-10 they are off by
 // 2^-21 at most. What is larger becomes infinite, and so does the row.
 inline constexpr float kPartUnit = 16.0f;
 
-static_assert(target::HIDDEN % tile::kPanelRows == 0, "panels are full");
+static_assert(kWidth % tile::kPanelRows == 0, "panels are full");
 
 // Activation of the shape, over `kPartUnit`.
 __device__ inline float activation(float gate, float up) {
-  constexpr auto kActivation = target::shapes::Experts::kActivation;
+  constexpr auto kActivation = Experts::kActivation;
   return tile::open<kActivation>(gate) * (tile::lift<kActivation>(up) * (1.0f / kPartUnit));
 }
 
 // Matrices of an expert beside `down`: gate and up, or up alone.
-inline constexpr int kInputs =
-    target::shapes::Experts::kActivation == target::Activation::relu2 ? 1 : 2;
+inline constexpr int kInputs = Experts::kActivation == target::Activation::relu2 ? 1 : 2;
 // Rows of an expert's first product that become activations one by one, so that a panel has as many
 // as rows; else a panel's first rows are gates of the others.
 inline constexpr bool kUpAlone = kInputs == 1;
@@ -57,6 +60,11 @@ __device__ inline f16x2 to_parts(float low, float high) { return to_f16x2(low, h
 // The part that such a result is.
 __device__ inline float as_part(float sum) { return to_float(to_f16(sum)) * kPartUnit; }
 
+// The hidden state behind a row's sum, which alone is a latent.
+__device__ inline float onto(float residual, float sum) {
+  return Experts::kLatent ? sum : residual + sum;
+}
+
 // Four pairs, one 16-byte access: columns `first()` to `first()` + 3, and those 8 behind them.
 struct WeightedSum {
   float4 low{};
@@ -81,7 +89,7 @@ struct WeightedSum {
   }
 
   __device__ void join(float* residual, int vector) const {
-    const auto plus = [](float residual, float more) { return residual + more; };
+    const auto plus = [](float residual, float more) { return onto(residual, more); };
     float4* to = reinterpret_cast<float4*>(residual + first(vector));
     to[0] = tile::zip(to[0], low, plus);
     to[2] = tile::zip(to[2], high, plus);

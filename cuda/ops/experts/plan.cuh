@@ -11,7 +11,6 @@
 namespace atlas::experts {
 
 using target::shapes::Experts;
-using target::HIDDEN;
 
 // Routed experts and the shared one, if there is one.
 inline constexpr int kExperts = Experts::kCount + (Experts::kShared > 0);
@@ -55,15 +54,15 @@ struct Plan {
 };
 
 struct Params {
-  const float* x;                // (rows, HIDDEN)
+  const float* x;                // (rows, kWidth)
   const unsigned* chosen;        // (rows, kTurns)
   const float* weights;          // (rows, kTurns)
-  const unsigned char* gate_up;  // (kExperts) matrices of (kInputs * kIntermediate, HIDDEN)
-  const unsigned char* down;     // (kExperts) matrices of (HIDDEN, kIntermediate)
+  const unsigned char* gate_up;  // (kExperts) matrices of (kInputs * kIntermediate, kWidth)
+  const unsigned char* down;     // (kExperts) matrices of (kWidth, kIntermediate)
   Plan* plan;
   float* act;       // (places, kIntermediate)
   f16x2* y;         // (places, kPairs), or as an algorithm's products have it
-  float* residual;  // (rows, HIDDEN)
+  float* residual;  // (rows, kWidth), or sums that are latents
   int rows;
 };
 
@@ -100,10 +99,10 @@ inline constexpr unsigned kRoundBlocksMax = target::SMS / kPlanBlocks * kPlanBlo
 inline constexpr int kRoundAtOnce = 4;
 inline constexpr int kRoundVectors = kRoundAtOnce * kPlanThreads;
 
-// Rounds `x`, (rows, HIDDEN), for kernels that read each row at several places: the part of block
+// Rounds `x`, (rows, kWidth), for kernels that read each row at several places: the part of block
 // `block` of `blocks`.
 __device__ inline void round_x(const Params& params, f16* rounded, int block, int blocks) {
-  const int vectors = params.rows * (HIDDEN / 4);
+  const int vectors = params.rows * (kWidth / 4);
   for (int first = block * kRoundVectors; first < vectors; first += blocks * kRoundVectors) {
     float4 part[kRoundAtOnce];
 #pragma unroll
@@ -211,7 +210,7 @@ static __global__ __launch_bounds__(kSumThreads) void weighted_sum(Params params
     const int place = static_cast<int>(params.plan->place_of[turn]);
     sum.add(weight, params.y + Y::at(place, vector * 4));
   }
-  sum.join(params.residual + static_cast<size_t>(row) * HIDDEN, vector);
+  sum.join(params.residual + static_cast<size_t>(row) * kWidth, vector);
 }
 
 }  // namespace atlas::experts

@@ -28,8 +28,8 @@ struct SumBlocks {
 template <tile::Storage kStorage, bool kDown>
 struct ExpertTiles {
   using W = tile::Matrix<kStorage>;
-  static constexpr int kN = kDown ? HIDDEN : 2 * Experts::kIntermediate;
-  static constexpr int kK = kDown ? Experts::kIntermediate : HIDDEN;
+  static constexpr int kN = kDown ? kWidth : 2 * Experts::kIntermediate;
+  static constexpr int kK = kDown ? Experts::kIntermediate : kWidth;
   static constexpr int kAcross = tile::panel_tiles(kN);
 
   const unsigned char* weights;
@@ -94,10 +94,10 @@ __global__ __launch_bounds__(tile::kRoundThreads) void gather(Params params, con
   const int places = static_cast<int>(plan.places);
   if (static_cast<int>(blockIdx.x) * tile::kOperandRows >= places) return;
   const tile::Operands<kStorage> to{operands, places / tile::kOperandRows};
-  tile::round_rows(to, HIDDEN, [&](int place) -> const f16* {
+  tile::round_rows(to, kWidth, [&](int place) -> const f16* {
     const unsigned turn = plan.turn_of[place];
     if (turn == kNoTurn) return nullptr;  // whatever lies there, no row's sums see it
-    return rows + static_cast<size_t>(turn / kTurns) * HIDDEN;
+    return rows + static_cast<size_t>(turn / kTurns) * kWidth;
   });
 }
 
@@ -176,7 +176,7 @@ struct WarpgroupProducts {
     cudaError_t failed = launch_plan(params, tile::kTileRowsMax, stream, rounded, early);
     if (failed != cudaSuccess) return failed;
     const unsigned groups = tile::operand_groups(places_of(params.rows));
-    const unsigned parts = tile::round_parts(HIDDEN);
+    const unsigned parts = tile::round_parts(kWidth);
     const Launch all{groups, tile::kRoundThreads, 0, parts, 1, early};
     failed = launch_chained(gather<kStorage>, all, stream, params, rounded, operands);
     if (failed != cudaSuccess) return failed;

@@ -243,8 +243,10 @@ struct PanelsF16 {
       if (narrow && has_room(tile::staged_rows<Narrow>(kK, tile::kTileRows))) {
         return streamed<kStorage, kK, Narrow>(params, stream);
       }
-      if (has_room(tile::staged_rows<Wide>(kK, tile::kTileRows))) {
-        return streamed<kStorage, kK, Wide>(params, stream);
+      if constexpr (!tile::is_tight(kStorage, kK)) {
+        if (has_room(tile::staged_rows<Wide>(kK, tile::kTileRows))) {
+          return streamed<kStorage, kK, Wide>(params, stream);
+        }
       }
       if (has_room(tile::staged_rows<Shorter<Wide>>(kK, tile::kTileRows))) {
         return streamed<kStorage, kK, Shorter<Wide>>(params, stream);

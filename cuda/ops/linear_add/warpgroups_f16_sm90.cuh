@@ -27,6 +27,13 @@ int few_rows_max(int n) {
   return tile::streams(kStorage, kK) ? Few::kStreamedRowsMax<kK> : 0;
 }
 
+// Whether rows of kK columns are operands of warpgroup instructions where they are many. FP8 whose
+// segments are single blocks leaves no registers for tiles of them.
+template <tile::Storage kStorage, int kK>
+inline constexpr bool kTiles =
+    kK % tile::kBlockColumns == 0 && (kStorage != tile::Storage::fp8_block128 ||
+                                      kK / tile::segments(kK) > tile::kBlockColumns);
+
 template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kRoundThreads) void round(const float* x,
                                                              tile::Operands<kStorage> to, int rows,
@@ -95,6 +102,9 @@ cudaError_t multiply_split(const Params& params, const tile::Operands<kStorage>&
                         static_cast<int>(tiles));
 }
 
+// Blocks of columns of a segment, at most, whose sums of more than `kTurnRowsMax` rows are joined.
+inline constexpr int kJoinedBlocksMax = 8;
+
 // Rows that are operands already.
 template <tile::Storage kStorage, int kK>
 cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
@@ -109,8 +119,9 @@ cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
     }
   }
   // Results have the residual's width: too many tiles for one turn are too many in every product.
-  // E2M1's scales leave no registers to join sums of so many rows.
-  if constexpr (kStorage != tile::Storage::nvfp4 &&
+  // E2M1's scales and segments of many blocks leave no registers to join sums of so many rows.
+  constexpr int kBlocks = kK / tile::segments(kK) / tile::kBlockColumns;
+  if constexpr (kStorage != tile::Storage::nvfp4 && kBlocks <= kJoinedBlocksMax &&
                 tile::panel_tiles(target::HIDDEN) * tile::segments(kK) <= target::SMS) {
     const unsigned across = tile::panel_tiles(params.n);
     if (params.rows <= tile::kTileRowsMax && across * tile::segments(kK) <= target::SMS) {
@@ -171,7 +182,7 @@ struct WarpgroupsF16 {
                    cudaError_t& result, cudaStream_t stream) {
     bool has = false;
     result = for_format(format, [&](auto storage) {
-      if constexpr (kK % tile::kBlockColumns == 0) {
+      if constexpr (kTiles<storage.value, kK>) {
         if (params.rows <= few_rows_max<storage.value, kK>(params.n)) return cudaSuccess;
         has = true;
         const tile::Operands<storage.value> x{operands, tile::operand_groups(params.rows)};

@@ -18,7 +18,7 @@ namespace atlas::moe {
 
 using route::kHasShared;
 using route::kTurns;
-using target::HIDDEN;
+using experts::kWidth;
 using target::shapes::Experts;
 
 inline constexpr int kThreads = tile::kPanelThreads;  // of `down`
@@ -30,24 +30,24 @@ inline constexpr int kDownBlocks = tile::kLargeSm ? 0 : 1;
 inline constexpr int kInner = experts::kInputs * Experts::kIntermediate;
 
 struct Params {
-  const float* x;                // (rows, HIDDEN)
+  const float* x;                // (rows, kWidth)
   const float* logits;           // (rows, kCount + 1)
   const float* per_expert;       // (kCount), null without such numbers
-  const unsigned char* gate_up;  // (kCount + 1) matrices of (kInner, HIDDEN)
-  const unsigned char* down;     // (kCount + 1) matrices of (HIDDEN, kIntermediate)
+  const unsigned char* gate_up;  // (kCount + 1) matrices of (kInner, kWidth)
+  const unsigned char* down;     // (kCount + 1) matrices of (kWidth, kIntermediate)
   f16* act;                      // (rows, kTurns, kIntermediate)
-  float* residual;               // (rows, HIDDEN)
+  float* residual;               // (rows, kWidth), or sums that are latents
 
   // Parameters of the block's row.
   __device__ Params own() const {
     const size_t row = blockIdx.y;
-    return {x + row * HIDDEN,
+    return {x + row * kWidth,
             logits + row * route::kLogits,
             per_expert,
             gate_up,
             down,
             act + row * kTurns * Experts::kIntermediate,
-            residual + row * HIDDEN};
+            residual + row * kWidth};
   }
 };
 
@@ -112,7 +112,7 @@ struct GateUpUnits {
 struct GateUpStorage {
   tile::StreamStorage<RowShape> stream;
   Chosen chosen;
-  alignas(16) unsigned char x[tile::StagedRows<RowShape>::bytes(1, HIDDEN)];
+  alignas(16) unsigned char x[tile::StagedRows<RowShape>::bytes(1, kWidth)];
 };
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
@@ -124,17 +124,17 @@ gate_up(Params all) {
   using W = tile::Matrix<kStorage>;
   auto& shared = *reinterpret_cast<GateUpStorage*>(dynamic_shared);
   const auto units =
-      GateUpUnits::of(params.gate_up, W::bytes(kInner, HIDDEN), shared.chosen.expert);
-  tile::Stream<kStorage, HIDDEN, 1, RowShape, GateUpUnits> stage(shared.stream, units,
+      GateUpUnits::of(params.gate_up, W::bytes(kInner, kWidth), shared.chosen.expert);
+  tile::Stream<kStorage, kWidth, 1, RowShape, GateUpUnits> stage(shared.stream, units,
                                                                  units.count());
-  const auto staged = tile::StagedRows<RowShape>::at(shared.x, 1, HIDDEN);
+  const auto staged = tile::StagedRows<RowShape>::at(shared.x, 1, kWidth);
   stage.init(shared.stream);
   const int slot = stage.ask_before(units.shared.count);
   ptx::griddepcontrol_wait();  // the shared expert's weights depend on nothing
   // Here, so that the next kernel may read what the one before this has written.
   ptx::griddepcontrol_launch_dependents();
   shared.chosen.choose<false>(params.logits, params.per_expert);
-  staged.round<HIDDEN>(params.x);
+  staged.round<kWidth>(params.x);
   __syncthreads();  // the choice is complete, the row staged
   stage.ask_first(slot);
   const auto sink = [&](int unit, int g, int, float gate, float up) {
@@ -170,8 +170,8 @@ struct Down {
   tile::Affine of[kTurns];  // of the row that this thread adds
 
   __device__ W matrix(int turn) const {
-    return {params.down + shared.chosen.expert[turn] * W::bytes(HIDDEN, Experts::kIntermediate),
-            HIDDEN, Experts::kIntermediate};
+    return {params.down + shared.chosen.expert[turn] * W::bytes(kWidth, Experts::kIntermediate),
+            kWidth, Experts::kIntermediate};
   }
 
   __device__ void ask() {
@@ -257,7 +257,7 @@ struct Down {
       for (int s = 0; s < kSegments; ++s) y += shared.sum[turn][s][threadIdx.x];
       total = fmaf(shared.chosen.weight[turn], part_of(turn, y), total);
     }
-    params.residual[row] += total;
+    params.residual[row] = experts::onto(params.residual[row], total);
   }
 };
 
@@ -282,7 +282,7 @@ __global__ __launch_bounds__(kThreads, kDownBlocks) void down(Params all) {
 // Weights of a layer's experts that the second-level cache keeps.
 inline constexpr size_t kCachedWeights = size_t{4} << 20;
 inline constexpr size_t kWeights =
-    size_t{Experts::kCount + kHasShared} * (kInner + Experts::kIntermediate) * HIDDEN;
+    size_t{Experts::kCount + kHasShared} * (kInner + Experts::kIntermediate) * kWidth;
 // Rows that are computed apart, at most: an expert that several of them choose is read as often,
 // which takes less than to plan for all of them if it comes from the second-level cache.
 inline constexpr unsigned kApartMax = kWeights <= kCachedWeights ? 8 : 1;
@@ -293,7 +293,7 @@ cudaError_t launch_apart(const Params& params, unsigned rows, cudaStream_t strea
   const Launch shape{min(kUnits, kSms), RowShape::kThreads, sizeof(GateUpStorage), rows};
   const cudaError_t failed = launch_chained(gate_up<kStorage>, shape, stream, params);
   if (failed != cudaSuccess) return failed;
-  constexpr unsigned kPanels = tile::panels_of(HIDDEN);
+  constexpr unsigned kPanels = tile::panels_of(kWidth);
   return launch_chained(down<kStorage>, {kPanels, kThreads, 0, rows}, stream, params);
 }
 

@@ -24,16 +24,17 @@ namespace atlas::moe {
 
 // A bit each in an expert's list.
 inline constexpr int kRowsMax = target::MOE_ROWS;
-inline constexpr int kListWords = kRowsMax / 32;
+inline constexpr int kListWords = (kRowsMax + 31) / 32;
 inline constexpr int kExperts = Experts::kCount + kHasShared;
 inline constexpr int kTurnsMax = kRowsMax * kTurns;
 inline constexpr int kVisitedMax = kTurnsMax < kExperts ? kTurnsMax : kExperts;
 inline constexpr int kTilesMax = (kTurnsMax - kVisitedMax) / tile::kTileRows + kVisitedMax;
 // A block of the products an SM.
 inline constexpr int kBlocks = target::SMS;
-// Rows of the tiles that a block has panels of, at most.
-inline constexpr int kHeldRows =
-    ((kTilesMax + kBlocks - 1) / kBlocks + 1) * tile::kTileRows;
+// Places of a tile, at most.
+inline constexpr int kTilePlaces = kRowsMax < tile::kTileRows ? kRowsMax : tile::kTileRows;
+// Places of the tiles that a block has panels of, at most.
+inline constexpr int kHeldRows = ((kTilesMax + kBlocks - 1) / kBlocks + 1) * kTilePlaces;
 inline constexpr int kSumThreads = 256;
 // Blocks that sum a row: some have no part of the sum, and make `relay` ready with the others.
 inline constexpr int kSumBlocks = 2;
@@ -54,14 +55,14 @@ inline constexpr int kChosenByAll = 16;
 inline constexpr int kChoiceWords = Experts::kPerToken / 2;
 
 struct RowsParams {
-  const float* x;                // (rows, HIDDEN)
+  const float* x;                // (rows, kWidth)
   const float* logits;           // (rows, kCount + 1)
   const float* per_expert;       // (kCount), null without such numbers
-  const unsigned char* gate_up;  // (kCount + 1) matrices of (kInner, HIDDEN)
-  const unsigned char* down;     // (kCount + 1) matrices of (HIDDEN, kIntermediate)
+  const unsigned char* gate_up;  // (kCount + 1) matrices of (kInner, kWidth)
+  const unsigned char* down;     // (kCount + 1) matrices of (kWidth, kIntermediate)
   float* relay;                  // (kRowsMax + 1, kTurns, kIntermediate), choices in the last
   f16x2* y;                      // (rows, kTurns, experts::kPairs)
-  float* residual;               // (rows, HIDDEN)
+  float* residual;               // (rows, kWidth), or sums that are latents
   int rows;
 
   // (kRowsMax, kChoiceWords)
@@ -203,8 +204,8 @@ static_assert(tile::Wide::kWarps <= tile::kWarpLanes, "a warp's sum a lane");
 template <tile::Storage kStorage, bool kDown>
 struct TileUnits {
   using W = tile::Matrix<kStorage>;
-  static constexpr int kN = kDown ? HIDDEN : kInner;
-  static constexpr int kK = kDown ? Experts::kIntermediate : HIDDEN;
+  static constexpr int kN = kDown ? kWidth : kInner;
+  static constexpr int kK = kDown ? Experts::kIntermediate : kWidth;
   static constexpr int kPanels = tile::panels_of(kN);
 
   const unsigned char* weights;
@@ -236,7 +237,7 @@ struct Partial {
 
 template <class Shape>
 struct StorageOf {
-  static constexpr int kPitch = tile::StagedRows<Shape>::pitch_of(HIDDEN);
+  static constexpr int kPitch = tile::StagedRows<Shape>::pitch_of(kWidth);
   static constexpr int kActPitch = tile::StagedRows<Shape>::pitch_of(Experts::kIntermediate);
 
   tile::StreamStorage<Shape> stream;
@@ -256,6 +257,8 @@ using ProductsShape = std::conditional_t<kHasRoom, tile::Wide, tile::Shorter<til
 using ProductsStorage = StorageOf<ProductsShape>;
 // Whether a block has room for its part of some rows.
 inline constexpr bool kRowsFit = sizeof(ProductsStorage) <= target::SHARED_BYTES_PER_BLOCK;
+// Fewer rows than usual are a leaf's choice.
+static_assert(kRowsFit || kRowsMax >= 64, "a block has room for so few rows");
 
 // A block's part of both products.
 template <tile::Storage kStorage>
@@ -263,19 +266,19 @@ struct Products {
   using W = tile::Matrix<kStorage>;
   using Shape = ProductsShape;
   using Shared = ProductsStorage;
-  using GateUp = tile::Stream<kStorage, HIDDEN, 1, Shape, TileUnits<kStorage, false>>;
+  using GateUp = tile::Stream<kStorage, kWidth, 1, Shape, TileUnits<kStorage, false>>;
   // A warp has whole panels.
   using Down =
       tile::Stream<kStorage, Experts::kIntermediate, 1, Shape, TileUnits<kStorage, true>, true>;
   static constexpr int kGatePanels = TileUnits<kStorage, false>::kPanels;
   static constexpr int kDownPanels = TileUnits<kStorage, true>::kPanels;
   // Panels of gate and up in a round: a warp a segment.
-  static constexpr int kParts = tile::segments(HIDDEN);
+  static constexpr int kParts = tile::segments(kWidth);
   static constexpr int kAtOnce = Shape::kWarps / kParts;
   // Vectors of the next tile's rows that a thread brings in a round: registers for more would keep
   // the next kernel off the SM.
   static constexpr int kMine = 2;
-  static constexpr int kRowVectors = HIDDEN / 4;
+  static constexpr int kRowVectors = kWidth / 4;
   static_assert(kGatePanels % kAtOnce == 0, "a round's panels are of one tile");
   // Activations of a round that has a panel of each warp.
   static constexpr int kPanelItems = kAtOnce * 8 * tile::kTileRows;
@@ -313,7 +316,7 @@ struct Products {
   // Brings some of each expert's gate and up to the second-level cache, evenly spread, so that
   // every block's part has as many: memory would do nothing until rows have chosen.
   __device__ static void warm(const RowsParams& params) {
-    constexpr int kPanelBytes = HIDDEN / W::kGroup * W::kGroupBytes;
+    constexpr int kPanelBytes = kWidth / W::kGroup * W::kGroupBytes;
     constexpr int kFit = kWarmBytes / kExperts / kPanelBytes;
     constexpr int kOfEach = kFit < kGatePanels ? kFit : kGatePanels;
     static_assert(kExperts * kOfEach <= Shape::kThreads * kWarmBlocks, "a thread asks for a panel");
@@ -321,7 +324,7 @@ struct Products {
     if constexpr (!W::kNvfp4 && kOfEach > 0) {
       const int item = threadIdx.x * kWarmBlocks + blockIdx.x;
       if (blockIdx.x >= kWarmBlocks || item >= kExperts * kOfEach) return;
-      const W w{params.gate_up + item / kOfEach * W::bytes(kInner, HIDDEN), kInner, HIDDEN};
+      const W w{params.gate_up + item / kOfEach * W::bytes(kInner, kWidth), kInner, kWidth};
       ptx::prefetch_bulk(w.codes(item % kOfEach * (kGatePanels / kOfEach), 0), kPanelBytes);
     }
   }
@@ -340,7 +343,7 @@ struct Products {
   // Rows of `x`, if a tile has room for all, by `threads` threads.
   __device__ static void stage_all(const RowsParams& params, Shared& shared, int thread,
                                    int threads) {
-    constexpr int kVectors = HIDDEN / 4;
+    constexpr int kVectors = kWidth / 4;
 #pragma unroll 4
     for (int item = thread; item < params.rows * kVectors; item += threads) {
       tile::put_vector(shared.x[0][item / kVectors], item % kVectors,
@@ -361,7 +364,7 @@ struct Products {
       const int item = threadIdx.x + (slice * kMine + i) * Shape::kThreads;
       if (item >= tile.places * kRowVectors) break;
       const int row = shared.plan.turn_of[tile.first + item / kRowVectors] / kTurns;
-      mine[i] = tile::vector_at(params.x + static_cast<size_t>(row) * HIDDEN, item % kRowVectors);
+      mine[i] = tile::vector_at(params.x + static_cast<size_t>(row) * kWidth, item % kRowVectors);
     }
   }
 
@@ -649,7 +652,7 @@ __global__ __launch_bounds__(kSumThreads) void weighted_sum(RowsParams params) {
       sum.add(chosen.weight[turn],
               params.y + (row * kTurns + turn) * experts::kPairs + vector * 4);
     }
-    sum.join(params.residual + row * HIDDEN, vector);
+    sum.join(params.residual + row * kWidth, vector);
   }
   auto* relay = reinterpret_cast<uint4*>(params.relay) + row * kRelayVectors;
   for (int i = vector; i < kRelayVectors; i += gridDim.x * kSumThreads) {

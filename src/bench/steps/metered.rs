@@ -668,7 +668,8 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
         route(logits[tensor] bias[Option<&Self::Vector>] routing[&mut Self::Routing]) {
             moves(logits.bytes)
         }
-        experts(x[tensor] routing[&Self::Routing] experts[experts] residual[room]) {
+        experts(x[tensor] routing[&Self::Routing] experts[experts] to[room]) {
+            to.shape(x.rows, E::WIDTH);
             experts_work::<E, _, _>(x, experts, 0)
         }
     }
@@ -679,18 +680,19 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
         (logits, per_expert): Logits<'_, Self>,
         routing: &mut Self::Routing,
         experts: &Self::Experts,
-        residual: &mut Self::Tensor,
+        to: &mut Self::Tensor,
     ) {
-        let (choice, inner) = ((&logits.inner, per_expert), &mut residual.inner);
+        let (choice, inner) = ((&logits.inner, per_expert), &mut to.inner);
         self.inner
             .moe(&x.inner, choice, routing, &experts.inner, inner);
+        to.shape(x.rows, E::WIDTH);
         let work = experts_work::<E, _, _>(x, experts, logits.bytes);
         self.done("moe", work);
     }
 }
 
 /// The weights of the experts that rows visit, if all are as likely, and the shared one's; rows in,
-/// the residual in and out; and `logits` bytes of a router's.
+/// their sums in and out; and `logits` bytes of a router's.
 fn experts_work<E: shapes::Experts, T, M>(
     x: &Shaped<T>,
     experts: &Weighed<M>,

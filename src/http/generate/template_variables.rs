@@ -29,6 +29,7 @@ const RESERVED: &[&str] = &[
     "documents",
     "add_generation_prompt",
     "continue_final_message",
+    "opens_reasoning",
     "chat_template",
     "tokenize",
 ];

@@ -14,6 +14,8 @@ pub struct Experts<B: Route<E>, E: shapes::Experts> {
     /// Numbers of experts that `Route::route` takes beside logits, if the model has some.
     per_expert: Option<B::Vector>,
     pub(crate) experts: B::Experts,
+    /// Projections of hidden states to latents and back, if experts read such.
+    latent: Option<[B::Matrix; 2]>,
     /// Up and down of the expert beside these.
     beside: Option<[B::Matrix; 2]>,
 }
@@ -23,6 +25,8 @@ pub struct Scratch<B: Route<E>, E: shapes::Experts> {
     /// Logits of the router.
     router: B::Tensor,
     routing: B::Routing,
+    /// Latents, and what experts make of them.
+    latent: Option<[B::Tensor; 2]>,
     /// Activations of the expert beside the routed ones.
     beside: Option<B::Tensor>,
 }
@@ -47,9 +51,11 @@ pub fn sources<E: shapes::Experts>(checkpoint: &Checkpoint, site: Site) -> Vec<E
 impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
     type Scratch = Scratch<B, E>;
 
-    const WIDTHS: &'static [usize] = match E::BESIDE {
-        0 => &[E::LOGITS],
-        _ => &[E::LOGITS, E::BESIDE],
+    const WIDTHS: &'static [usize] = match (E::LATENT, E::BESIDE) {
+        (true, 0) => &[E::LOGITS, E::WIDTH, E::WIDTH],
+        (true, _) => &[E::LOGITS, E::WIDTH, E::WIDTH, E::BESIDE],
+        (false, 0) => &[E::LOGITS],
+        (false, _) => &[E::LOGITS, E::BESIDE],
     };
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
@@ -66,6 +72,13 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
                 _ => None,
             },
             experts: loader.ops.load_experts(&sources::<E>(checkpoint, site))?,
+            latent: match E::LATENT {
+                false => None,
+                true => Some([
+                    loader.matrix(Role::ExpertsIn)?,
+                    loader.matrix(Role::ExpertsOut)?,
+                ]),
+            },
             beside: match E::BESIDE {
                 0 => None,
                 _ => Some([loader.matrix(Role::MlpUp)?, loader.matrix(Role::MlpDown)?]),
@@ -77,6 +90,10 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
         Ok(Scratch {
             router: ops.tensor(rows, E::LOGITS)?,
             routing: ops.routing()?,
+            latent: match E::LATENT {
+                false => None,
+                true => Some([ops.tensor(rows, E::WIDTH)?, ops.tensor(rows, E::WIDTH)?]),
+            },
             beside: match E::BESIDE {
                 0 => None,
                 width => Some(ops.tensor(rows, width)?),
@@ -107,7 +124,8 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
 }
 
 impl<E: shapes::Experts, B: Dense + Route<E>> Experts<B, E> {
-    /// Leaves logits of normed rows, what the expert beside makes of them, and these in `x`.
+    /// Leaves logits of normed rows, latents, what the expert beside makes of them, and, where
+    /// experts read these, normed rows in `x`.
     pub(super) fn choose(
         &self,
         ops: &mut B,
@@ -117,9 +135,11 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Experts<B, E> {
         own: &mut Scratch<B, E>,
     ) {
         let mut products = vec![(&self.router, &mut own.router)];
+        let latent = self.latent.as_ref().zip(own.latent.as_mut());
+        products.extend(latent.map(|([into, _], [latents, _])| (into, latents)));
         let beside = self.beside.as_ref().zip(own.beside.as_mut());
         products.extend(beside.map(|([up, _], inner)| (up, inner)));
-        ops.norm_linear(residual, norm, x, true, &mut products);
+        ops.norm_linear(residual, norm, x, !E::LATENT, &mut products);
     }
 
     /// Adds what the experts that `choose` prefers make of `x`.
@@ -131,6 +151,11 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Experts<B, E> {
         to: &mut B::Tensor,
     ) {
         let logits = (&own.router, self.per_expert.as_ref());
-        ops.moe(x, logits, &mut own.routing, &self.experts, to);
+        let latent = self.latent.as_ref().zip(own.latent.as_mut());
+        let Some(([_, back], [latents, made])) = latent else {
+            return ops.moe(x, logits, &mut own.routing, &self.experts, to);
+        };
+        ops.moe(latents, logits, &mut own.routing, &self.experts, made);
+        ops.linear_add(made, back, to);
     }
 }

@@ -7,8 +7,8 @@ use step::executor::DeviceError;
 
 /// Experts of one shape.
 pub trait Route<E: shapes::Experts>: Device {
-    /// The experts of one layer, the shared one last: gate where there is one, up `[I, H]` and down
-    /// `[H, I]` of each.
+    /// The experts of one layer, the shared one last: gate where there is one, up `[I, W]` and down
+    /// `[W, I]` of each, `W` being the shape's `WIDTH`.
     type Experts;
     /// Chosen experts and their weights for each row.
     type Routing;
@@ -35,9 +35,9 @@ pub trait Route<E: shapes::Experts>: Device {
         routing: &mut Self::Routing,
     );
 
-    /// `residual[r] += sum_e weight[r, e] * down_e(activation(gate_e x[r], up_e x[r]))`, by the
-    /// shape's `ACTIVATION`, over the row's experts, added in the order of the routing, the shared
-    /// one last. `x, residual [R, H]`.
+    /// `to[r] += sum_e weight[r, e] * down_e(activation(gate_e x[r], up_e x[r]))`, by the shape's
+    /// `ACTIVATION`, over the row's experts, added in the order of the routing, the shared one
+    /// last; with `LATENT` the sum takes the place of `to[r]`. `x, to [R, WIDTH]`.
     ///
     /// Where the shape's `ROWS_NVFP4` says so, experts of NVFP4 multiply rows that are rounded
     /// to it, before `gate` and `up` and again before `down`: a row is multiplied by the power of
@@ -48,7 +48,7 @@ pub trait Route<E: shapes::Experts>: Device {
         x: &Self::Tensor,
         routing: &Self::Routing,
         experts: &Self::Experts,
-        residual: &mut Self::Tensor,
+        to: &mut Self::Tensor,
     );
 
     /// `route` by `(logits, per_expert)` into `routing`, then `experts`; what is left in `routing`
@@ -59,10 +59,10 @@ pub trait Route<E: shapes::Experts>: Device {
         (logits, per_expert): Logits<'_, Self>,
         routing: &mut Self::Routing,
         experts: &Self::Experts,
-        residual: &mut Self::Tensor,
+        to: &mut Self::Tensor,
     ) {
         self.route(logits, per_expert, routing);
-        self.experts(x, routing, experts, residual);
+        self.experts(x, routing, experts, to);
     }
 }
 

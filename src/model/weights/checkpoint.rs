@@ -23,11 +23,15 @@ use crate::target::{self, CheckpointFile, Format, Kind, Piece, Purpose, Role, Si
 /// Most shards that an index may name.
 const SHARDS_MAX: usize = 1000;
 /// Prefixes of the tensors of a vision tower, which text generation does not use.
-const VISION: [&str; 4] = [
+const VISION: [&str; 8] = [
     "model.visual.",
     "visual.",
     "model.vision_tower.",
     "model.embed_vision.",
+    "vision_encoder.",
+    "vision_language_adapter.",
+    "patch_merger.",
+    "pre_mm_projector_norm.",
 ];
 
 /// An open checkpoint of the target.

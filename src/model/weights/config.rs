@@ -1,4 +1,4 @@
-//! The checkpoint's `config.json` against the facts that the binary was compiled with: what changes
+//! The checkpoint's configuration against the facts that the binary was compiled with: what changes
 //! answers while every tensor keeps its shape.
 
 use serde_json::Value;

@@ -3,12 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// Shard of each tensor.
-pub const INDEX: &str = "model.safetensors.index.json";
-/// All tensors, where there is no index.
-pub const SINGLE: &str = "model.safetensors";
-/// The model's dimensions in the words of the transformers library.
-pub const CONFIG: &str = "config.json";
+pub use crate::target::{CONFIG_FILE as CONFIG, INDEX_FILE as INDEX, WEIGHTS_FILE as SINGLE};
+
 /// Mark of a directory whose weights are drawn.
 pub const MARK: &str = "atlas-drawn.json";
 

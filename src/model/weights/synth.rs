@@ -1,4 +1,4 @@
-//! Writes the drawn checkpoint of `seeded` as files: shards, their index and `config.json`.
+//! Writes the drawn checkpoint of `seeded` as files: shards, their index and the configuration.
 //!
 //! Names, shapes and number formats are those of the release that the target serves; a vision
 //! tower, which text does not read, is left out.
@@ -184,7 +184,7 @@ fn shards(directory: &Path, layers: usize) -> Vec<Shard> {
     let count = groups.len();
     let name = |index: usize| match count {
         1 => SINGLE.to_string(),
-        _ => format!("model-{:05}-of-{count:05}.safetensors", index + 1),
+        _ => SINGLE.replace('.', &format!("-{:05}-of-{count:05}.", index + 1)),
     };
     let groups = groups.into_iter().enumerate();
     groups
@@ -260,13 +260,22 @@ fn config(layers: usize) -> Value {
             put(&mut config, fact.pointer, usual);
         }
     }
-    config["num_hidden_layers"] = json!(layers);
-    if let Some(kinds) = config["layer_types"].as_array_mut() {
+    let count = target::CONFIG
+        .iter()
+        .find(|fact| fact.key == "layers.count");
+    put(
+        &mut config,
+        count.expect("models have layers").pointer,
+        json!(layers),
+    );
+    if let Some(kinds) = config.get_mut("layer_types").and_then(Value::as_array_mut) {
         kinds.truncate(layers);
     }
     config["max_position_embeddings"] = json!(target::MAX_CONTEXT);
     // Positions of text have one part: sections do not matter.
-    config["rope_parameters"]["mrope_section"] = json!([0, 0, 0]);
+    if let Some(rope) = config.get_mut("rope_parameters") {
+        rope["mrope_section"] = json!([0, 0, 0]);
+    }
     config
 }
 

@@ -29,6 +29,7 @@ pub(super) fn of(conversation: &Conversation, abilities: &Abilities) -> Value {
             Value::from(conversation.add_generation_prompt),
         ),
         ("enable_thinking", Value::from(conversation.enable_thinking)),
+        ("opens_reasoning", Value::from(conversation.opens_reasoning)),
     ];
     Value::from_pairs(own.into_iter().chain(set))
 }

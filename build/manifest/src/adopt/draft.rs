@@ -16,7 +16,7 @@ use crate::check::check;
 use crate::error::ManifestError;
 use crate::schema::hardware::Backend;
 use crate::schema::leaf::{Limits, Steps};
-use crate::schema::model::{Checkpoint, Model, Vision};
+use crate::schema::model::{Checkpoint, Form, Model, Unused};
 use crate::schema::{parse, read};
 use crate::table::Format;
 use crate::target::Target;
@@ -138,6 +138,7 @@ fn beginning(model: &Model, index: &Index) -> Checkpoint {
         revision: None,
         tensors: Some(index.names.len() as u64 + index.tower),
         tensor_bytes: index.bytes,
+        form: Form::default(),
         input_scales: Vec::new(),
         stacked_experts: index.stacked_experts(),
         kv_scales: false,
@@ -181,12 +182,12 @@ fn tower(
     target: &Target,
     published: &Published,
     index: &Index,
-) -> Result<Option<Vision>, ManifestError> {
+) -> Result<Option<Unused>, ManifestError> {
     let (least, most) = target.checkpoint_bytes_range().into_inner();
     let tensors = index.tower;
     if let Some(header) = &index.header {
         let bytes = header.tower_bytes;
-        return Ok((tensors > 0).then_some(Vision { tensors, bytes }));
+        return Ok((tensors > 0).then_some(Unused { tensors, bytes }));
     }
     let rest = index.bytes.and_then(|size| size.checked_sub(least));
     let right = |size: u64| (least..=most).contains(&size);
@@ -204,7 +205,7 @@ fn tower(
     };
     match (tensors, rest) {
         (0, _) if index.bytes.is_none_or(right) => Ok(None),
-        (1.., Some(bytes @ 1..)) => Ok(Some(Vision { tensors, bytes })),
+        (1.., Some(bytes @ 1..)) => Ok(Some(Unused { tensors, bytes })),
         _ => {
             let size = index.bytes.map(|size| size.to_string());
             let size = size.unwrap_or(ABSENT.to_string());

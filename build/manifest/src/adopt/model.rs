@@ -8,7 +8,7 @@ use super::limits::PAGE;
 use super::words::{Read, Words, positive, text};
 use crate::check::largest;
 use crate::config::{
-    FACTOR, FAST, GROWN, GROWTH, HIGH, KIND, LOW, MSCALE, ORIGINAL, SLOW, TRUNCATE,
+    EXPERTS_LATENT, FACTOR, FAST, GROWN, GROWTH, HIGH, KIND, LOW, MSCALE, ORIGINAL, SLOW, TRUNCATE,
 };
 use crate::family::{
     AttentionWords, FeedForward, MLP, Mixers, ROTARY_DIM, SLIDING, Scale, Traits, WINDOW,
@@ -463,11 +463,16 @@ fn moe(words: &mut Words, traits: &Traits, both: Read<bool>) -> Read<Option<Moe>
         FeedForward::ExpertBeside => Some(words.number(&["/routed_scaling_factor"])?),
         _ => None,
     };
+    let latent = match traits.feed_forward {
+        FeedForward::ExpertBeside => words.whole(EXPERTS_LATENT, 1..=largest::WIDTH)?,
+        _ => None,
+    };
     Ok(Some(Moe {
         experts: experts?,
         experts_per_token: chosen?,
         intermediate: intermediate?,
         shared_intermediate: shared?,
+        latent,
         scale,
     }))
 }
@@ -499,5 +504,6 @@ fn mtp(words: &mut Words, traits: &Traits, predicts: bool) -> Read<Mtp> {
     Ok(Mtp {
         layers,
         draft_ids: None,
+        unused: None,
     })
 }

@@ -221,6 +221,9 @@ fn moe(lines: &mut Lines, moe: &Moe) {
     if let Some(shared) = moe.shared_intermediate {
         lines.count("shared_intermediate", shared);
     }
+    moe.latent
+        .iter()
+        .for_each(|width| lines.count("latent", *width));
     moe.scale
         .iter()
         .for_each(|scale| lines.real("scale", *scale));

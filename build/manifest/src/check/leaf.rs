@@ -252,7 +252,7 @@ impl File {
         self.rule(whole, &key, row.n(), rule)
     }
 
-    /// Codes with scales of several rows are not padded.
+    /// Codes with scales of several rows are not padded, but where they need it not.
     fn pad_rules(&self, target: &Target, row: &Row) -> Rule {
         let rule = "must be a power of two";
         let pads = ["numbers.pad", "numbers.pad_inner"].into_iter();
@@ -264,7 +264,8 @@ impl File {
             .resident()
             .is_none_or(|format| !blocks.contains(&format));
         let rule = format!("is for matrices of no fp8, and {} is one", row.name);
-        let whole = plain && row.role != Role::Fusion;
+        let padded = row.padded(target.pads().map(|pad| pad as usize));
+        let whole = plain && row.role != Role::Fusion || padded == [row.n(), row.k()];
         pads.zip(target.pads())
             .try_for_each(|(key, pad)| self.rule(pad == 1 || whole, key, pad, &rule))
     }

@@ -7,7 +7,7 @@ use crate::family::{FeedForward, Mixers, Scale};
 use crate::kernels::{PANEL_ROWS, TOP_K};
 use crate::schema::model::{
     self as schema, AddedTokens, Attention, Chat, Checkpoint, Gdn, Latent, Layers, Mamba, Mixer,
-    Model, Moe, Mtp, Sampling, StackedIn, Vision,
+    Model, Moe, Mtp, Sampling, StackedIn, Unused,
 };
 use crate::table::Format;
 use crate::target::Target;
@@ -19,11 +19,11 @@ const NORM_EPS_LEAST: f64 = 1e-12;
 const SUM_OF: &str =
     "the sum over the tensors that dims, formats, input_scales and stacked_experts give";
 
-/// Text of the token `id`, if it is an added one.
+/// Text of the token `id`, if it is an added one whose text is known.
 fn added_text(tokens: &AddedTokens, id: u64) -> Option<&str> {
     let index = id.checked_sub(tokens.first)?;
     let text = tokens.texts.get(usize::try_from(index).ok()?)?;
-    Some(text)
+    Some(text.as_str()).filter(|text| !text.is_empty())
 }
 
 impl File {
@@ -69,7 +69,7 @@ impl File {
                 self.count("mlp.intermediate", mlp.intermediate, largest::WIDTH)
             }),
             self.mtp_rules(&model.mtp, model.vocab),
-            vision.map_or(Ok(()), |vision| self.vision_rules(vision)),
+            vision.map_or(Ok(()), |vision| self.unused_rules("vision", vision)),
             self.sampling_rules(&model.sampling, model.vocab),
             chat.map_or(Ok(()), |chat| self.chat_rules(chat, model.vocab)),
         ]
@@ -77,6 +77,11 @@ impl File {
 
     fn mtp_rules(&self, mtp: &Mtp, vocab: u64) -> Rule {
         self.within("mtp.layers", mtp.layers, 0..=1)?;
+        if let Some(unused) = &mtp.unused {
+            let rule = "is of a model whose mtp.layers are 0";
+            self.rule(mtp.layers == 0, "mtp.unused", "stated", rule)?;
+            self.unused_rules("mtp.unused", unused)?;
+        }
         mtp.draft_ids.map_or(Ok(()), |ids| {
             let rule = format!("must be a multiple of {PANEL_ROWS}, {TOP_K} ..= vocab = {vocab}");
             let fits = ids.is_multiple_of(PANEL_ROWS) && (TOP_K..=vocab).contains(&ids);
@@ -97,6 +102,8 @@ impl File {
         let both = parts.contains(&schema::FeedForward::Both);
         let shared = model.moe.as_ref().map(|moe| moe.shared_intermediate);
         let scale = model.moe.as_ref().and_then(|moe| moe.scale);
+        let latent = model.moe.as_ref().is_some_and(|moe| moe.latent.is_some());
+        let unused = model.mtp.unused.is_some();
         let attends = model.layers.period.contains(&Mixer::Attention);
         let recurs = model.layers.period.contains(&Mixer::Gdn);
         let mixes = model.layers.period.contains(&Mixer::Mamba);
@@ -140,6 +147,8 @@ impl File {
                 ),
             ),
             ("moe.scale", scale.is_some(), beside),
+            ("moe.latent", latent, latent && beside),
+            ("mtp.unused", unused, unused && mamba),
             (
                 "query_pre_attn_scalar",
                 model.query_pre_attn_scalar.is_some(),
@@ -402,13 +411,15 @@ impl File {
             &rule,
         )?;
         self.count("moe.intermediate", moe.intermediate, largest::WIDTH)?;
+        self.count("moe.latent", moe.latent.unwrap_or(1), largest::WIDTH)?;
         let shared = moe.shared_intermediate.unwrap_or(1);
         self.count("moe.shared_intermediate", shared, largest::WIDTH)
     }
 
-    fn vision_rules(&self, vision: &Vision) -> Rule {
-        self.count("vision.tensors", vision.tensors, largest::TENSORS)?;
-        self.count("vision.bytes", vision.bytes, largest::BYTES)
+    fn unused_rules(&self, part: &str, unused: &Unused) -> Rule {
+        let tensors = format!("{part}.tensors");
+        self.count(&tensors, unused.tensors, largest::TENSORS)?;
+        self.count(&format!("{part}.bytes"), unused.bytes, largest::BYTES)
     }
 
     fn sampling_rules(&self, sampling: &Sampling, vocab: u64) -> Rule {

@@ -44,7 +44,7 @@ refused!(unknown_key_of_hardware: HARDWARE_FILE, "sms = 132" => "sms = 132\ncore
      `partition`, `threads_per_sm`, `shared_bytes_per_block`, `l2_bytes`, `memory_bytes`, \
      `bandwidth_rated`, `bandwidth_read_measured`");
 refused!(unknown_key_of_model: MODEL_FILE, "[mtp]" => "[mtp]\ndepth = 2",
-    "line 36: `depth = 2`: unknown field `depth`, expected `layers` or `draft_ids`");
+    "line 36: `depth = 2`: unknown field `depth`, expected one of `layers`, `draft_ids`, `unused`");
 refused!(leaf_overrides_a_fact: LEAF_FILE, "[numbers]" => "[hidden]\nsize = 4096\n[numbers]",
     "line 19: `[hidden]`: unknown field `hidden`, expected one of `hw`, `model`, `embed`, \
      `checkpoint`, `derive`, `format`, `numbers`, `limits`, `steps`, `op` (facts are stated in \
@@ -206,6 +206,8 @@ refused!(no_stop_token: MODEL_FILE, "[248_046, 248_044]" => "[]",
     "chat.stop_ids = []: must name at least one token");
 refused!(stop_token_outside_the_vocabulary: MODEL_FILE, "248_046," => "248_320,",
     "chat.stop_ids = 248320: must be below vocab = 248320");
+refused!(stop_token_without_a_text: MODEL_FILE, "\"<|im_end|>\"," => "\"\",",
+    "chat.stop_ids = 248046: must be one of chat.added_tokens");
 refused!(reasoning_token_outside_the_vocabulary: MODEL_FILE, "248_068" => "248_320",
     "chat.think_open_id = 248320: must be below vocab = 248320");
 refused!(reasoning_without_a_token: MODEL_FILE, "think_open_id = 248_068\n" => "",
@@ -375,6 +377,10 @@ refused!(threads_that_are_no_whole_warps: HARDWARE_FILE,
     "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 256" =>
     "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 250",
     "op.rms_norm.threads = 250: must be a multiple of 32 in 32 ..= 1024");
+refused!(rows_of_an_op_that_takes_any: HARDWARE_FILE,
+    "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 256" =>
+    "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 256\nrows = 4",
+    "op.rms_norm.rows = 4: is of op.moe alone");
 refused!(tile_without_a_reason: HARDWARE_FILE,
     "\"a warp per row\"" => "\" \"",
     "op.route.why = \"\": must give the reason");

@@ -623,20 +623,28 @@ fn mamba(target: &Target, place: &Place) -> Vec<Row> {
 fn experts_and_beside(target: &Target, place: &Place) -> Vec<Row> {
     let (moe, hidden) = (target.model.moe(), target.model.hidden);
     let (inner, shared) = (moe.intermediate, moe.shared());
+    let width = moe.latent.unwrap_or(hidden);
     let named = |role, name: &str, n, k| place.matrix(role, &format!("mixer.{name}"), n, k);
     let expert = |role, name: &str, n, k| Row {
         copies: moe.experts as usize,
         ..named(role, &format!("experts.{{expert}}.{name}"), n, k)
     };
     let correction = "mixer.gate.e_score_correction_bias";
-    vec![
+    let mut rows = vec![
         router(target, place, "mixer"),
         place.vector(Role::Correction, correction, &[moe.experts], false),
-        expert(Role::ExpertUp, "up_proj", inner, hidden),
-        expert(Role::ExpertDown, "down_proj", hidden, inner),
+        expert(Role::ExpertUp, "up_proj", inner, width),
+        expert(Role::ExpertDown, "down_proj", width, inner),
         named(Role::MlpUp, "shared_experts.up_proj", shared, hidden),
         named(Role::MlpDown, "shared_experts.down_proj", hidden, shared),
-    ]
+    ];
+    if moe.latent.is_some() {
+        rows.extend([
+            named(Role::ExpertsIn, "fc1_latent_proj", width, hidden),
+            named(Role::ExpertsOut, "fc2_latent_proj", hidden, width),
+        ]);
+    }
+    rows
 }
 
 /// Tensors around the layer of multi-token prediction.

@@ -207,6 +207,8 @@ pub struct Op {
     pub kernel: String,
     /// Threads of a block; a multiple of 32, 32 ..= 1024.
     pub threads: u64,
+    /// Most rows of a launch, of `moe` alone; absent: as many as a block has room to plan.
+    pub rows: Option<u64>,
     /// Why this kernel and these numbers.
     pub why: String,
 }

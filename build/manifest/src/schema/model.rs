@@ -156,7 +156,7 @@ pub struct Model {
     #[serde(default)]
     pub mtp: Mtp,
     /// Vision tower in the checkpoint; it is not served and counts in the checkpoint's size only.
-    pub vision: Option<Vision>,
+    pub vision: Option<Unused>,
     /// Tokens and text conventions; absent for a model without a tokenizer.
     pub chat: Option<Chat>,
     /// Defaults of requests that name no value.
@@ -433,6 +433,9 @@ pub struct Moe {
     pub intermediate: u64,
     /// Inner width of the shared expert, in families that have one.
     pub shared_intermediate: Option<u64>,
+    /// Width of the latents that routed experts read and make in place of hidden states, in
+    /// families whose experts may; absent: they read these.
+    pub latent: Option<u64>,
     /// Factor of the weights of routed experts, in families whose routers are sigmoids.
     pub scale: Option<f64>,
 }
@@ -453,13 +456,15 @@ pub struct Mtp {
     /// Tokens that may be drafted: those with lower ids, which a vocabulary made of pairs has most
     /// of its text in; all if absent. A draft reads as many rows of the head.
     pub draft_ids: Option<u64>,
+    /// Tensors of layers that are in the checkpoint and not used.
+    pub unused: Option<Unused>,
 }
 
-/// Vision tower, BF16.
+/// Tensors of a checkpoint that are not used.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Vision {
-    /// Tensors in the checkpoint.
+pub struct Unused {
+    /// Number of them.
     pub tensors: u64,
     /// Their size, bytes.
     pub bytes: u64,
@@ -491,7 +496,8 @@ pub struct Chat {
     pub added_tokens: AddedTokens,
     /// Tokenizer's file name in the weights directory.
     pub tokenizer: String,
-    /// Chat template's file name in the weights directory.
+    /// Chat template's file name in the weights directory. One that lies beside `model.toml` and is
+    /// no file of the checkpoint is compiled in.
     pub template: String,
 }
 
@@ -501,7 +507,7 @@ pub struct Chat {
 pub struct AddedTokens {
     /// Id of the first one.
     pub first: u64,
-    /// Text of each, in the order of their ids.
+    /// Text of each, in the order of their ids; empty where it is not known.
     pub texts: Vec<String>,
 }
 
@@ -535,6 +541,39 @@ impl StackedIn {
     }
 }
 
+/// Form in which a release has its files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// That of the transformers library.
+    #[default]
+    Transformers,
+    /// Mistral's own.
+    Mistral,
+}
+
+impl Form {
+    fn is_usual(&self) -> bool {
+        *self == Form::default()
+    }
+
+    /// File of the model's dimensions.
+    pub(crate) const fn config(self) -> &'static str {
+        match self {
+            Form::Transformers => "config.json",
+            Form::Mistral => "params.json",
+        }
+    }
+
+    /// File of all tensors; its name is the beginning of that of the index of several.
+    pub(crate) const fn weights(self) -> &'static str {
+        match self {
+            Form::Transformers => "model.safetensors",
+            Form::Mistral => "consolidated.safetensors",
+        }
+    }
+}
+
 /// One published set of weights.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -543,6 +582,10 @@ pub struct Checkpoint {
     pub repository: Option<String>,
     /// Commit of that repository; absent while it is not known.
     pub revision: Option<String>,
+    /// Names of its files, and words of its configuration; absent: those of the transformers
+    /// library.
+    #[serde(default, skip_serializing_if = "Form::is_usual")]
+    pub form: Form,
     /// Tensors in all files, as published; absent: what follows from the facts.
     pub tensors: Option<u64>,
     /// Bytes of all tensors, without the headers of the files, as published; absent: what follows

@@ -4,7 +4,6 @@ use std::marker::PhantomData;
 
 use crate::ops::{ExpertSource, Route};
 use crate::shapes;
-use crate::target::HIDDEN;
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
@@ -18,9 +17,9 @@ use super::{Cpu, TASK_WORK, TASKS_PER_THREAD, Tensor, bytes_of, split};
 
 /// The experts of one layer, the shared one last.
 pub struct Experts<E> {
-    /// Gate rows if there are some, then up rows, `[INPUTS I, H]` of each expert.
+    /// Gate rows if there are some, then up rows, `[INPUTS I, WIDTH]` of each expert.
     pub gate_up: Vec<Matrix>,
-    /// `[H, I]` of each expert.
+    /// `[WIDTH, I]` of each expert.
     pub down: Vec<Matrix>,
     /// Whether what they multiply is rounded to NVFP4 first.
     pub rounds: bool,
@@ -141,15 +140,9 @@ impl<E: shapes::Experts> Route<E> for Cpu {
         routing.fill(&logits.values, per_expert.map(|per_expert| &per_expert[..]));
     }
 
-    fn experts(
-        &mut self,
-        x: &Tensor,
-        routing: &Routing<E>,
-        weights: &Experts<E>,
-        residual: &mut Tensor,
-    ) {
+    fn experts(&mut self, x: &Tensor, routing: &Routing<E>, weights: &Experts<E>, to: &mut Tensor) {
         let (pool, scratch) = (&mut self.pool, &mut self.experts);
-        experts(pool, scratch, x, routing, weights, residual);
+        experts(pool, scratch, x, routing, weights, to);
     }
 }
 
@@ -190,13 +183,13 @@ pub struct Scratch {
     starts: Vec<usize>,
     /// Place of each `[row][rank]`.
     place_of: Vec<usize>,
-    /// `[place][HIDDEN]`.
+    /// `[place][WIDTH]`.
     x: Vec<f32>,
     /// `[place][INPUTS I]`.
     gate_up: Vec<f32>,
     /// `[place][I]`.
     act: Vec<f32>,
-    /// `[place][HIDDEN]`.
+    /// `[place][WIDTH]`.
     y: Vec<f32>,
     tasks: Vec<Task>,
     shared: SharedExpert,
@@ -205,13 +198,13 @@ pub struct Scratch {
 /// Results of the shared expert for each row.
 #[derive(Default)]
 struct SharedExpert {
-    /// `[row][HIDDEN]`.
+    /// `[row][WIDTH]`.
     x: Vec<f32>,
     /// `[row][2 I]`.
     gate_up: Vec<f32>,
     /// `[row][I]`.
     act: Vec<f32>,
-    /// `[row][HIDDEN]`.
+    /// `[row][WIDTH]`.
     y: Vec<f32>,
 }
 
@@ -219,10 +212,10 @@ impl SharedExpert {
     fn run<E: shapes::Experts>(&mut self, pool: &mut Pool, x: &Tensor, experts: &Experts<E>) {
         let width = E::SHARED;
         self.x.clone_from(&x.values);
-        experts.round(&mut self.x, HIDDEN);
+        experts.round(&mut self.x, E::WIDTH);
         self.gate_up.resize(x.rows * 2 * width, 0.0);
         self.act.resize(x.rows * width, 0.0);
-        self.y.resize(x.rows * HIDDEN, 0.0);
+        self.y.resize(x.rows * E::WIDTH, 0.0);
         linear(pool, &self.x, &experts.gate_up[E::COUNT], &mut self.gate_up);
         let rows = self.act.chunks_exact_mut(width);
         for (act, gate_up) in rows.zip(self.gate_up.chunks_exact(2 * width)) {
@@ -251,15 +244,18 @@ fn experts<E: shapes::Experts>(
     x: &Tensor,
     routing: &Routing<E>,
     experts: &Experts<E>,
-    residual: &mut Tensor,
+    to: &mut Tensor,
 ) {
-    assert_eq!((residual.rows, residual.width), (x.rows, HIDDEN));
+    if E::LATENT {
+        to.shape(x.rows, E::WIDTH).fill(0.0);
+    }
+    assert_eq!((to.rows, to.width), (x.rows, E::WIDTH));
     s.group(x, routing);
-    experts.round(&mut s.x, HIDDEN);
+    experts.round(&mut s.x, E::WIDTH);
     let places = routing.experts.len();
     s.gate_up.resize(places * E::INPUTS * E::INTERMEDIATE, 0.0);
     s.act.resize(places * E::INTERMEDIATE, 0.0);
-    s.y.resize(places * HIDDEN, 0.0);
+    s.y.resize(places * E::WIDTH, 0.0);
     products(
         pool,
         &mut s.tasks,
@@ -284,7 +280,7 @@ fn experts<E: shapes::Experts>(
     if E::HAS_SHARED > 0 {
         s.shared.run(pool, x, experts);
     }
-    combine(pool, s, routing, &mut residual.values);
+    combine(pool, s, routing, &mut to.values);
 }
 
 impl Scratch {
@@ -300,13 +296,13 @@ impl Scratch {
         }
         let mut next = self.starts[..E::COUNT].to_vec();
         self.place_of.clear();
-        self.x.resize(routing.experts.len() * HIDDEN, 0.0);
+        self.x.resize(routing.experts.len() * E::WIDTH, 0.0);
         for (index, &expert) in routing.experts.iter().enumerate() {
             let place = next[expert as usize];
             next[expert as usize] += 1;
             self.place_of.push(place);
             let row = x.row(index / E::PER_TOKEN);
-            self.x[place * HIDDEN..][..HIDDEN].copy_from_slice(row);
+            self.x[place * E::WIDTH..][..E::WIDTH].copy_from_slice(row);
         }
     }
 }
@@ -356,32 +352,27 @@ fn plan(pool: &Pool, tasks: &mut Vec<Task>, starts: &[usize], shape: &Matrix) {
     }
 }
 
-/// `residual[row] += sum over turns of weight * y`, in the order of the turns.
-fn combine<E: shapes::Experts>(
-    pool: &mut Pool,
-    s: &Scratch,
-    routing: &Routing<E>,
-    residual: &mut [f32],
-) {
-    let rows = residual.len() / HIDDEN;
-    let residual = Shared::new(residual);
-    split(pool, rows, HIDDEN * E::TURNS, |rows| {
-        let mut sum = [0.0; HIDDEN];
+/// `to[row] += sum over turns of weight * y`, in the order of the turns.
+fn combine<E: shapes::Experts>(pool: &mut Pool, s: &Scratch, routing: &Routing<E>, to: &mut [f32]) {
+    let rows = to.len() / E::WIDTH;
+    let to = Shared::new(to);
+    split(pool, rows, E::WIDTH * E::TURNS, |rows| {
+        let mut sum = vec![0.0; E::WIDTH];
         for row in rows {
             sum.fill(0.0);
             for turn in 0..E::TURNS {
                 let weight = routing.weights[row * E::TURNS + turn];
                 let y = match turn < E::PER_TOKEN {
-                    true => &s.y[s.place_of[row * E::PER_TOKEN + turn] * HIDDEN..],
-                    false => &s.shared.y[row * HIDDEN..],
+                    true => &s.y[s.place_of[row * E::PER_TOKEN + turn] * E::WIDTH..],
+                    false => &s.shared.y[row * E::WIDTH..],
                 };
                 let pairs = sum.iter_mut().zip(y);
                 pairs.for_each(|(sum, y)| *sum += weight * y);
             }
             // SAFETY: each row belongs to one task.
-            let residual = unsafe { residual.range(row * HIDDEN..(row + 1) * HIDDEN) };
-            let pairs = residual.iter_mut().zip(&sum);
-            pairs.for_each(|(residual, sum)| *residual += sum);
+            let to = unsafe { to.range(row * E::WIDTH..(row + 1) * E::WIDTH) };
+            let pairs = to.iter_mut().zip(&sum);
+            pairs.for_each(|(to, sum)| *to += sum);
         }
     });
 }

@@ -135,6 +135,8 @@ impl shapes::Experts for Moe {
     const COUNT: usize = 4;
     const PER_TOKEN: usize = 2;
     const INTERMEDIATE: usize = 8;
+    const WIDTH: usize = 12;
+    const LATENT: bool = true;
     const SHARED: usize = 0;
     const SHARED_GATED: bool = false;
     const BESIDE: usize = 8;

@@ -52,6 +52,8 @@ impl shapes::Experts for Moe {
     const COUNT: usize = 7;
     const PER_TOKEN: usize = 3;
     const INTERMEDIATE: usize = 32;
+    const WIDTH: usize = HIDDEN;
+    const LATENT: bool = false;
     const SHARED: usize = 48;
     const SHARED_GATED: bool = true;
     const BESIDE: usize = 0;

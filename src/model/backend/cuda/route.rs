@@ -9,12 +9,12 @@ use super::storage::{Order, Storage};
 use super::{Cuda, OPERAND_ROWS, Tensor, Vector, count, least, memory, most, refused};
 use crate::ops::{ExpertSource, Logits, ROWS_MAX, Route};
 use crate::shapes::Experts as _;
-use crate::target::{self, HIDDEN, MOE_ROWS, Moe};
+use crate::target::{self, MOE_ROWS, Moe};
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
 /// Elements of its widest row: of all turns.
-pub const WIDEST_ROW: usize = Moe::TURNS * most(HIDDEN, Moe::INTERMEDIATE);
+pub const WIDEST_ROW: usize = Moe::TURNS * most(Moe::WIDTH, Moe::INTERMEDIATE);
 /// Longest row of its matrices.
 pub const LONGEST: usize = Moe::INTERMEDIATE;
 /// Turns of all rows at their experts, the shared one included.
@@ -33,7 +33,7 @@ const NOT_YET: u8 = 0xff;
 const PLAN_BYTES: usize = (PLACES * (16 + 2 * 4) + 12).next_multiple_of(16);
 /// Bytes of rows and places of `experts` as operands of block-scaled instructions, which are NVFP4.
 const BLOCK_SCALED_BYTES: usize = if Moe::ROWS_NVFP4 {
-    nvfp4_bytes(ROWS_MAX, HIDDEN) + nvfp4_bytes(PLACES, Moe::INTERMEDIATE)
+    nvfp4_bytes(ROWS_MAX, Moe::WIDTH) + nvfp4_bytes(PLACES, Moe::INTERMEDIATE)
 } else {
     0
 };
@@ -41,7 +41,7 @@ const BLOCK_SCALED_BYTES: usize = if Moe::ROWS_NVFP4 {
 pub const OPERAND_BYTES: usize = most(
     BLOCK_SCALED_BYTES,
     if target::OPERANDS {
-        2 * PLACES * HIDDEN
+        2 * PLACES * Moe::WIDTH
     } else {
         0
     },
@@ -57,7 +57,7 @@ pub struct Room {
     plan: DeviceBuf<u8>,
     /// `[PLACES][INTERMEDIATE]`, or the same as operands in half of the room.
     act: DeviceBuf<f32>,
-    /// `[PLACES][HIDDEN / 2]` pairs of F16.
+    /// `[PLACES][WIDTH / 2]` pairs of F16.
     turns: DeviceBuf<u32>,
     /// `[MOE_ROWS + 1][TURNS][INTERMEDIATE]`, `NOT_YET` between launches.
     relay: DeviceBuf<f32>,
@@ -70,7 +70,7 @@ impl Room {
         [
             PLAN_BYTES,
             PLACES * Moe::INTERMEDIATE * NUMBER,
-            PLACES * HIDDEN / 2 * NUMBER,
+            PLACES * Moe::WIDTH / 2 * NUMBER,
             RELAY * NUMBER,
             TURNS * NUMBER,
             TURNS * NUMBER,
@@ -81,7 +81,7 @@ impl Room {
         let mut relay = memory::buffer(device, RELAY)?;
         relay.fill_bytes(NOT_YET, stream).map_err(refused)?;
         // Sums read only what was written of it, by bulk copies, which `initcheck` does not see.
-        let mut turns = memory::buffer(device, PLACES * HIDDEN / 2)?;
+        let mut turns = memory::buffer(device, PLACES * Moe::WIDTH / 2)?;
         turns.fill_bytes(0, stream).map_err(refused)?;
         Ok(Room {
             plan: memory::buffer(device, PLAN_BYTES)?,
@@ -128,6 +128,12 @@ fn numbers_of(per_expert: Option<&Vector>) -> *const f32 {
     let elements = per_expert.map(|of| of.0.len());
     assert_eq!(elements, has_some.then_some(Moe::COUNT));
     per_expert.map_or(ptr::null(), |of| of.0.as_ptr())
+}
+
+/// Where sums of `rows` rows go: to the rows of a step, or into latents.
+fn sums_of(to: &mut Tensor, rows: usize) -> *mut f32 {
+    assert!(Moe::LATENT || (to.rows, to.width) == (rows, Moe::WIDTH));
+    to.shape(rows, Moe::WIDTH)
 }
 
 impl Route<Moe> for Cuda {
@@ -182,9 +188,9 @@ impl Route<Moe> for Cuda {
         });
     }
 
-    fn experts(&mut self, x: &Tensor, routing: &Routing, experts: &Experts, residual: &mut Tensor) {
-        assert_eq!((x.rows, x.width), (routing.rows, HIDDEN));
-        assert_eq!((residual.rows, residual.width), (x.rows, HIDDEN));
+    fn experts(&mut self, x: &Tensor, routing: &Routing, experts: &Experts, to: &mut Tensor) {
+        assert_eq!((x.rows, x.width), (routing.rows, Moe::WIDTH));
+        let to = sums_of(to, x.rows);
         // SAFETY: shapes are checked; the scratch has room for the places of ROWS_MAX rows; both
         // arrays hold all experts' matrices in panels of their storage.
         self.queue.launch("experts", |stream| unsafe {
@@ -198,7 +204,7 @@ impl Route<Moe> for Cuda {
                 self.operands.as_mut_ptr(),
                 self.experts.act.as_mut_ptr(),
                 self.experts.turns.as_mut_ptr(),
-                residual.as_mut_ptr(),
+                to,
                 count(x.rows),
                 experts.storage as u32,
                 stream,
@@ -212,16 +218,16 @@ impl Route<Moe> for Cuda {
         (logits, per_expert): Logits<'_, Cuda>,
         routing: &mut Routing,
         experts: &Experts,
-        residual: &mut Tensor,
+        to: &mut Tensor,
     ) {
         let rows = x.rows;
         if rows > MOE_ROWS {
             self.route(logits, per_expert, routing);
-            return self.experts(x, routing, experts, residual);
+            return self.experts(x, routing, experts, to);
         }
         assert_eq!((logits.rows, logits.width), (rows, Moe::LOGITS));
-        assert_eq!(x.width, HIDDEN);
-        assert_eq!((residual.rows, residual.width), (rows, HIDDEN));
+        assert_eq!(x.width, Moe::WIDTH);
+        let to = sums_of(to, rows);
         // SAFETY: shapes are checked; the scratch has room for the turns of the rows; both arrays
         // hold all experts' matrices in panels of their storage.
         self.queue.launch("moe", |stream| unsafe {
@@ -238,7 +244,7 @@ impl Route<Moe> for Cuda {
                 self.experts.act.as_mut_ptr(),
                 self.experts.relay.as_mut_ptr(),
                 self.experts.turns.as_mut_ptr(),
-                residual.as_mut_ptr(),
+                to,
                 count(rows),
                 experts.storage as u32,
                 stream,

@@ -9,7 +9,7 @@ use super::{BF16_STORED, F16_STORED, Group, Probe, Random};
 use crate::backend::cpu::{self, Cpu};
 use crate::ops::Route;
 use crate::shapes;
-use crate::target::{HIDDEN, Moe, Role};
+use crate::target::{Moe, Role};
 use crate::weights::{Bits, Stored};
 use step::executor::DeviceError;
 
@@ -45,15 +45,20 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
         cases.push(projections(random, &[router]));
         cases.extend(products(random, [router]));
     }
-    for beside in blocks(&[Role::Router, Role::MlpUp]) {
-        if beside.len() > 1 {
-            cases.push(projections(random, &beside));
-            cases.extend(products(
-                random,
-                once(blocks(&[Role::MlpUp, Role::MlpDown]).concat()),
-            ));
+    for read in blocks(&[Role::Router, Role::ExpertsIn, Role::MlpUp]) {
+        if read.len() > 1 {
+            cases.push(projections(random, &read));
         }
     }
+    let beside = [
+        Role::Router,
+        Role::ExpertsIn,
+        Role::ExpertsOut,
+        Role::MlpUp,
+        Role::MlpDown,
+    ];
+    let ways = blocks(&beside).into_iter();
+    cases.extend(products(random, ways.flat_map(|way| way[1..].to_vec())));
     cases
 }
 
@@ -122,7 +127,7 @@ impl<E: shapes::Experts> RowOp for Experts<E> {
     }
 
     fn widths(&self) -> Vec<usize> {
-        vec![E::LOGITS, HIDDEN, HIDDEN]
+        vec![E::LOGITS, E::WIDTH, E::WIDTH]
     }
 
     /// Results of gate and up are rounded on their way to `down`, whose sums cancel in part: the

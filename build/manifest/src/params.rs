@@ -1,0 +1,160 @@
+//! `params.json`, in which releases of Mistral's own form state what others state in `config.json`.
+
+use crate::config::fact;
+use crate::facts::Fact;
+use crate::schema::model::{Model, Yarn};
+
+/// Pointers into `config.json`, and those of `params.json` to the same value.
+const WORDS: [[&str; 2]; 30] = [
+    ["/hidden_size", "/dim"],
+    ["/num_hidden_layers", "/n_layers"],
+    ["/vocab_size", "/vocab_size"],
+    ["/rms_norm_eps", "/norm_eps"],
+    ["/tie_word_embeddings", "/tied_embeddings"],
+    ["/hidden_act", "/activation"],
+    ["/sliding_window", "/sliding_window"],
+    ["/num_attention_heads", "/n_heads"],
+    ["/num_key_value_heads", "/n_kv_heads"],
+    ["/head_dim", "/head_dim"],
+    ["/q_lora_rank", "/q_lora_rank"],
+    ["/kv_lora_rank", "/kv_lora_rank"],
+    ["/qk_nope_head_dim", "/qk_nope_head_dim"],
+    ["/qk_rope_head_dim", "/qk_rope_head_dim"],
+    ["/v_head_dim", "/v_head_dim"],
+    ["/rope_theta", "/rope_theta"],
+    ["/rope_scaling/factor", "/yarn/factor"],
+    ["/rope_scaling/beta_fast", "/yarn/beta"],
+    ["/rope_scaling/beta_slow", "/yarn/alpha"],
+    [
+        "/rope_scaling/original_max_position_embeddings",
+        "/yarn/original_max_position_embeddings",
+    ],
+    [
+        "/rope_scaling/llama_4_scaling_beta",
+        "/llama_4_scaling/beta",
+    ],
+    ["/n_routed_experts", "/moe/num_experts"],
+    ["/num_experts_per_tok", "/moe/num_experts_per_tok"],
+    ["/moe_intermediate_size", "/moe/expert_hidden_dim"],
+    ["/n_shared_experts", "/moe/num_shared_experts"],
+    ["/routed_scaling_factor", "/moe/routed_scale"],
+    ["/n_group", "/moe/num_expert_groups"],
+    ["/topk_group", "/moe/num_expert_groups_per_tok"],
+    ["/first_k_dense_replace", "/moe/first_k_dense_replace"],
+    ["/decoder_sparse_step", "/moe/route_every_n"],
+];
+/// Description of how weights are stored, which is the one of `config.json`.
+const QUANTISATION: &str = "/quantization_config";
+
+/// Facts of `usual` that `params.json` has words for, and what it alone states.
+pub(crate) fn facts(model: &Model, usual: Vec<Fact>) -> Vec<Fact> {
+    let mut facts: Vec<Fact> = usual.into_iter().filter_map(renamed).collect();
+    facts.extend(model.attention.yarn.iter().flat_map(slowed));
+    facts
+}
+
+fn renamed(fact: Fact) -> Option<Fact> {
+    if fact.pointer.starts_with(QUANTISATION) {
+        return Some(fact);
+    }
+    let word = |place: &str| WORDS.iter().find(|[usual, _]| *usual == place);
+    let [_, pointer] = fact.places().find_map(word)?;
+    Some(Fact {
+        pointer,
+        elsewhere: &[],
+        ..fact
+    })
+}
+
+/// Whether queries and keys grow, and where the temperature of queries begins to.
+fn slowed(yarn: &Yarn) -> [Fact; 2] {
+    let grows = yarn.attention_factor != Some(1.0);
+    let grown = fact(
+        "attention.yarn.attention_factor",
+        grows,
+        "/yarn/apply_scale",
+    );
+    [
+        Fact {
+            required: true,
+            ..grown
+        },
+        fact(
+            "attention.yarn.original_max_position",
+            yarn.original_max_position,
+            "/llama_4_scaling/original_max_position_embeddings",
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::config::check_config;
+    use crate::testing::repository;
+
+    /// The configuration of the release, as published.
+    fn published() -> Value {
+        json!({
+            "dim": 4096, "n_layers": 36, "head_dim": 128, "hidden_dim": 12288, "n_heads": 32,
+            "n_kv_heads": 32, "rope_theta": 10000.0, "norm_eps": 1e-6, "vocab_size": 131072,
+            "tied_embeddings": false, "max_position_embeddings": 1048576,
+            "q_lora_rank": 1024, "kv_lora_rank": 256, "qk_nope_head_dim": 64,
+            "qk_rope_head_dim": 64, "v_head_dim": 128,
+            "yarn": {"factor": 128.0, "original_max_position_embeddings": 8192, "beta": 32.0,
+                "alpha": 1.0, "apply_scale": false},
+            "llama_4_scaling": {"beta": 0.1, "original_max_position_embeddings": 8192},
+            "moe": {"num_experts": 128, "num_experts_per_tok": 4, "num_shared_experts": 1,
+                "expert_hidden_dim": 2048, "routed_scale": 1.0, "first_k_dense_replace": 0,
+                "route_every_n": 1, "num_expert_groups": 1, "num_expert_groups_per_tok": 1},
+            "vision_encoder": {"hidden_size": 1024, "num_hidden_layers": 24},
+            "quantization_config": {"quant_method": "compressed-tensors",
+                "format": "nvfp4-pack-quantized"},
+        })
+    }
+
+    fn compared(config: &Value) -> Result<(), String> {
+        let target = repository("h200/mistral-small-4-119b/nvfp4");
+        let compared = check_config(&target, "params.json", config.to_string().as_bytes());
+        compared.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_release_s_own_configuration_is_right() {
+        compared(&published()).unwrap();
+    }
+
+    #[test]
+    fn every_number_of_the_text_model_is_compared() {
+        let unread = ["/hidden_dim"];
+        for parent in ["", "/yarn", "/llama_4_scaling", "/moe"] {
+            let config = published();
+            let members = config.pointer(parent).unwrap().as_object().unwrap();
+            for (name, value) in members.iter().filter(|(_, value)| !value.is_object()) {
+                let pointer = format!("{parent}/{name}");
+                let mut other = published();
+                *other.pointer_mut(&pointer).unwrap() = match value.as_f64() {
+                    Some(number) => json!(number + 1.0),
+                    None => json!(!value.as_bool().unwrap()),
+                };
+                let told = compared(&other).err().unwrap_or_default();
+                assert_eq!(
+                    told.contains(&pointer),
+                    !unread.contains(&&*pointer),
+                    "{told}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_shapes_do_not_show_must_be_stated() {
+        for name in ["norm_eps", "yarn", "llama_4_scaling", "moe"] {
+            let mut config = published();
+            config[name].take();
+            let told = compared(&config).unwrap_err();
+            assert!(told.contains("does not state"), "{told}");
+        }
+    }
+}
