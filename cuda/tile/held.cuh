@@ -29,12 +29,6 @@ __host__ __device__ constexpr int held_rows(int k) {
   return tiles * kTileRows;
 }
 
-// Blocks of rows for which weights are read again, at most: E2M1, which is bound by its decoding,
-// is decoded again as well.
-__host__ __device__ constexpr int held_reads(Storage storage) {
-  return storage == Storage::nvfp4 ? 1 : 2;
-}
-
 // Whether a block holds rows of `k` columns at all.
 __host__ __device__ constexpr bool holds(int k) {
   return k / segments(k) / kPairColumns * 4 <= kHeldRegisters;

@@ -40,7 +40,10 @@ __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(
       .run(tiles, JoinsLogits<kStorage>{{}, params.ids.count});
 }
 
-// Rows of more blocks than `held_reads`: weights are read once.
+// Blocks of rows for which weights are read again, at most.
+inline constexpr int kHeldReads = 2;
+
+// Rows of more blocks: weights are read once.
 template <tile::Storage kStorage>
 cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStream_t stream) {
   const tile::Operands<kStorage> x{operands, tile::operand_groups(params.rows)};
@@ -72,7 +75,7 @@ struct Many {
   static cudaError_t launch(const Params& params, unsigned char* operands, unsigned* arrived,
                             cudaStream_t stream) {
     if constexpr (kHas<kStorage>) {
-      if (params.rows > tile::held_reads(kStorage) * tile::held_rows(HIDDEN)) {
+      if (params.rows > kHeldReads * tile::held_rows(HIDDEN)) {
         return launch_many<kStorage>(params, operands, stream);
       }
     }

@@ -13,9 +13,9 @@
 
 namespace atlas::norm_linear {
 
-// Rows that are held, at most.
-inline constexpr int kHeldReads =
-    tile::held_reads(used(tile::Storage::nvfp4) ? tile::Storage::nvfp4 : tile::Storage::f16);
+// Rows that are held, at most: weights are read again for each block of them, and E2M1, which is
+// bound by its decoding, decoded again.
+inline constexpr int kHeldReads = used(tile::Storage::nvfp4) ? 1 : 2;
 inline constexpr int kHeldRowsMax = kHeldReads * tile::held_rows(HIDDEN) < tile::kHeldRowsMax
                                         ? kHeldReads * tile::held_rows(HIDDEN)
                                         : tile::kHeldRowsMax;
