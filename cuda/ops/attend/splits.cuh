@@ -18,10 +18,10 @@ inline constexpr int kSplitBlocks = kSplit / kBlock;
 
 static_assert(kSplitBlocks * BlockScores::kLanes == tile::kWarpLanes, "a warp has a split's row");
 
-// Queries are multiplied by this, to be products with FP8's bits within F32: up to 2^28 they are
-// numbers of bf16 still, and what sums are divided by changes no bit.
+// Factor of queries whose products are with FP8's bits, 2^-120 of numbers: sums stay within F32, and
+// queries below 2^28 within bf16.
 inline constexpr float kQueryFactor = tile::kFp8Pages ? 0x1p100f : 1.0f;
-// Higher exponent of what a score of FP8 is multiplied by: bits are 2^-120 of numbers.
+// Binary logarithm of what scores of FP8 lack beside the power of two of their position.
 inline constexpr int kScoreExponent = 120 - 100;
 
 // Exponents of a row's own key and value; nothing of pages that hold bf16.
@@ -115,8 +115,7 @@ struct Splits : Queries<A, 1> {
   const unsigned table = params.tables[first];
   int asked = 0;      // items
   int free = kSlots;  // items that have been read, and slots
-  // Page of a block of this lane's, which is that many behind `known`: memory need not answer for
-  // each item anew.
+  // Pages of kWarpLanes blocks from `known` on, one a lane: memory is asked once for all of them.
   int known = -tile::kWarpLanes;
   unsigned page_known = 0;
 
@@ -157,7 +156,7 @@ struct Splits : Queries<A, 1> {
     return min(kBlock, (kStores ? written : last + 1) - at.start);
   }
 
-  // Whether this is the warp that asks: the last one, which has few rows' weights to make.
+  // Whether this warp asks for blocks: the last one, which has the fewest rows' weights to make.
   __device__ static bool asks() { return threadIdx.x / tile::kWarpLanes == kWarps - 1; }
 
   // Page of a block, which is asked for in order but for keys and values of a split; all lanes.
