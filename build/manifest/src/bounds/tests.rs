@@ -47,7 +47,7 @@ const OTHERS: [(&str, &str); 21] = [
     // Heads of 64 numbers and their multiples.
     (
         "tile/pages_fp8.cuh",
-        "kGroup % kVectors == 0 && target::PAGE % (kStep * kAtOnce) == 0",
+        "kGroup % target::PAGE == 0 && kRounds % kAtOnce == 0",
     ),
     // The leaf's formats, which have rules of their own.
     (
