@@ -18,8 +18,8 @@ inline constexpr int kSplitBlocks = kSplit / kBlock;
 
 static_assert(kSplitBlocks * BlockScores::kLanes == tile::kWarpLanes, "a warp has a split's row");
 
-// Factor of queries whose products are with FP8's bits, 2^-120 of numbers: sums stay within F32, and
-// queries below 2^28 within bf16.
+// Factor of queries whose products are with FP8's bits, 2^-120 of numbers: sums stay within F32,
+// and queries below 2^28 within bf16.
 inline constexpr float kQueryFactor = tile::kFp8Pages ? 0x1p100f : 1.0f;
 // Binary logarithm of what scores of FP8 lack beside the power of two of their position.
 inline constexpr int kScoreExponent = 120 - 100;
