@@ -1,9 +1,13 @@
-// Activation functions in F32, as accurate as the device's library.
+// Scaled vectors, and activation functions in F32, as accurate as the device's library.
 #pragma once
 
 #include "target.cuh"
 
 namespace atlas::tile {
+
+__device__ inline float4 times(const float4& x, float factor) {
+  return {x.x * factor, x.y * factor, x.z * factor, x.w * factor};
+}
 
 // `1 / d` for d from 1 to 2^126, as division rounds it, without its branch for other numbers.
 __device__ inline float reciprocal(float d) {

@@ -6,6 +6,8 @@
 // codes stand for: powers of two go to queries, scores and weights, where they change no bit.
 #pragma once
 
+#include <type_traits>
+
 #include "tile/head.cuh"
 #include "tile/pages.cuh"
 
@@ -82,15 +84,7 @@ __device__ inline void widened(Bf16x8 (&to)[2], const uint4& codes, unsigned exp
 }
 
 // Number as a page has it: bf16, or a code of FP8.
-template <bool kFp8>
-struct PageNumberOf {
-  using Type = bf16;
-};
-template <>
-struct PageNumberOf<true> {
-  using Type = unsigned char;
-};
-using PageNumber = typename PageNumberOf<kFp8Pages>::Type;
+using PageNumber = std::conditional_t<kFp8Pages, unsigned char, bf16>;
 
 // Writes a position of a head's keys or values; a warp's work. `each(dim, number)` gets what it
 // writes; returns the stored exponent of FP8.

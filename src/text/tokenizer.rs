@@ -106,7 +106,7 @@ impl Tokenizer {
     /// [`Tokenizer::from_bytes`] for a file of this name, which may be [`tekken::FILE`].
     ///
     /// # Errors
-    /// As there, or when a text could forge a control token.
+    /// Errors of that, or a pattern by which a text could forge a control token.
     pub fn of_file(
         name: &str,
         file: &[u8],

@@ -375,32 +375,65 @@ impl Target {
     /// Parts of the layers' math that the model has, in words. Models with the same words differ in
     /// sizes and names.
     pub fn math(&self) -> Vec<String> {
-        let of = self.traits();
+        // A new trait is math, or is a name or a word.
+        let Traits {
+            mixers,
+            feed_forward,
+            activation,
+            scale,
+            rotary,
+            latent,
+            gated,
+            normed,
+            rows_normed,
+            biased,
+            sinks,
+            sandwiched,
+            scaled_embedding,
+            values_normed,
+            keys_are_values,
+            layer_scalars,
+            both,
+            sigmoid,
+            experts_scaled,
+            plus_one,
+            name: _,
+            types: _,
+            classes: _,
+            attention: _,
+            chosen: _,
+            tied: _,
+            default_head_dim: _,
+            states_norm: _,
+            window_switch: _,
+            words: _,
+            rows: _,
+        } = self.traits();
         let switches = [
-            ("rotary", of.rotary),
-            ("latent", of.latent),
-            ("gated", of.gated),
-            ("normed", of.normed),
-            ("rows_normed", of.rows_normed),
-            ("biased", of.biased),
-            ("sinks", of.sinks),
-            ("sandwiched", of.sandwiched),
-            ("scaled_embedding", of.scaled_embedding),
-            ("values_normed", of.values_normed),
-            ("keys_are_values", of.keys_are_values),
-            ("layer_scalars", of.layer_scalars),
-            ("both", of.both),
-            ("sigmoid", of.sigmoid),
-            ("experts_scaled", of.experts_scaled),
-            ("plus_one", of.plus_one),
+            ("rotary", rotary),
+            ("latent", latent),
+            ("gated", gated),
+            ("normed", normed),
+            ("rows_normed", rows_normed),
+            ("biased", biased),
+            ("sinks", sinks),
+            ("sandwiched", sandwiched),
+            ("scaled_embedding", scaled_embedding),
+            ("values_normed", values_normed),
+            ("keys_are_values", keys_are_values),
+            ("layer_scalars", layer_scalars),
+            ("both", both),
+            ("sigmoid", sigmoid),
+            ("experts_scaled", experts_scaled),
+            ("plus_one", plus_one),
         ];
-        let on = switches.into_iter().filter(|(_, is_on)| *is_on);
+        let on = switches.into_iter().filter(|(_, is_on)| **is_on);
         let on = on.map(|(name, _)| name.to_owned());
         let each = [
-            format!("{:?}", of.mixers),
-            format!("{:?}", of.feed_forward),
-            format!("{:?}", of.activation),
-            format!("{:?}", of.scale),
+            format!("{mixers:?}"),
+            format!("{feed_forward:?}"),
+            format!("{activation:?}"),
+            format!("{scale:?}"),
         ];
         on.chain(each).collect()
     }

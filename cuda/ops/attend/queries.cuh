@@ -95,10 +95,6 @@ __device__ inline int first_seen(const Params& params, int row) {
   return Heads<A>::first_seen(static_cast<int>(params.positions[row]));
 }
 
-__device__ inline float4 times(const float4& of, float factor) {
-  return {of.x * factor, of.y * factor, of.z * factor, of.w * factor};
-}
-
 // Rounds kRows query rows to operands: those from `begin` on of all heads of a KV head by tokens,
 // from row `first` of the step on. Rows behind the last token are zeros. `to(row, vector)` is where
 // eight elements of one lie. One of kGroupThreads threads asks for some of its vectors before the
@@ -130,7 +126,7 @@ __device__ inline void round_queries(const Params& params, int first, int tokens
     for (int i = 0; i < kAtOnce; ++i) {
       if (!kWhole && item(start + i) >= kItems) break;
       bf16* at = to(item(start + i) / H::kVectors, item(start + i) % H::kVectors);
-      const float4 a = times(low[i], factor), b = times(high[i], factor);
+      const float4 a = tile::times(low[i], factor), b = tile::times(high[i], factor);
       *reinterpret_cast<Bf16x8*>(at) = Bf16x8::rounded(a, b);
     }
   }

@@ -376,10 +376,9 @@ struct Splits : Queries<A, 1> {
   // `Base::load_keys` of a block of FP8: bits of its codes.
   __device__ static void load_fp8_keys(unsigned (&to)[4], const unsigned char* block, int position,
                                        int dim) {
-    const int lane = threadIdx.x % tile::kWarpLanes;
-    const int strip = dim / tile::kFp8Columns + lane / 8 % 2;
+    const int strip = dim / tile::kFp8Columns + lane() / 8 % 2;
     unsigned codes[2];
-    ptx::ldmatrix(codes, block + (strip * PAGE + position + lane % 8) * tile::kFp8Columns);
+    ptx::ldmatrix(codes, block + (strip * PAGE + position + lane() % 8) * tile::kFp8Columns);
     to[0] = tile::even_of_fp8(codes[0]), to[1] = tile::odd_of_fp8(codes[0]);
     to[2] = tile::even_of_fp8(codes[1]), to[3] = tile::odd_of_fp8(codes[1]);
   }
@@ -387,8 +386,7 @@ struct Splits : Queries<A, 1> {
   // `Base::load_values` likewise.
   __device__ static void load_fp8_values(unsigned (&to)[4], const unsigned char* block,
                                          int position, int dim) {
-    const int lane = threadIdx.x % tile::kWarpLanes;
-    const int row = dim / tile::kFp8Columns * PAGE + position + lane % 16;
+    const int row = dim / tile::kFp8Columns * PAGE + position + lane() % 16;
     unsigned codes[2];
     ptx::ldmatrix_transposed(codes, block + row * tile::kFp8Columns);
     to[0] = tile::even_of_fp8(codes[0]), to[1] = tile::even_of_fp8(codes[1]);
@@ -461,7 +459,7 @@ struct Splits : Queries<A, 1> {
   // A warp has a row, eight lanes a block of it. `item` is that of the split's first values.
   template <class Put>
   __device__ void weigh(int begin, int blocks, int item, const Put& put) const {
-    const int lane = threadIdx.x % tile::kWarpLanes, block = lane / BlockScores::kLanes;
+    const int block = lane() / BlockScores::kLanes;
 #pragma unroll 1
     for (int row = threadIdx.x / tile::kWarpLanes; row < tokens * kGroup; row += kWarps) {
       BlockScores scores;
@@ -487,14 +485,14 @@ struct Splits : Queries<A, 1> {
       scores.store(weights_of(row) + block * kBlock);
       if constexpr (tile::kFp8Pages) {
         if (block < blocks) {
-          const int column = lane % BlockScores::kLanes * 8;
+          const int column = lane() % BlockScores::kLanes * 8;
           const int start = begin + block * kBlock + column;
           const uint2 of = exponents(await(item + block), start, true);
           scale_weights(weights_of(row) + block * kBlock + column, of, row, start);
         }
       }
-      if (lane % BlockScores::kLanes == 0) shared.rescale[block][row] = rescale;
-      if (lane == 0) put(row, stats);
+      if (lane() % BlockScores::kLanes == 0) shared.rescale[block][row] = rescale;
+      if (lane() == 0) put(row, stats);
     }
   }
 

@@ -125,7 +125,7 @@ struct UnitRow {
     const float scale = rsqrtf(squares + kUnitEps);
 #pragma unroll
     for (int t = 0; t < kKeyTiles; ++t) {
-      const float4 unit = times(tile::widened(part[t]), scale);
+      const float4 unit = tile::times(tile::widened(part[t]), scale);
       auto* at = reinterpret_cast<f16x2*>(&to[t][tile::tile_at(row, threadIdx.x % 4 * 4)]);
       at[0] = to_f16x2(unit.x, unit.y);
       at[1] = to_f16x2(unit.z, unit.w);

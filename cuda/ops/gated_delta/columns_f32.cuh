@@ -67,10 +67,6 @@ __device__ inline float dot(const float4& x, const float4& y) {
   return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, x.x * y.x)));
 }
 
-__device__ inline float4 times(const float4& x, float factor) {
-  return {x.x * factor, x.y * factor, x.z * factor, x.w * factor};
-}
-
 // Query and key of a head at unit length, or with Mamba-2 as they are; a lane has a vector of each,
 // the head being a warp's.
 struct Unit {
@@ -82,8 +78,8 @@ struct Unit {
     if constexpr (Delta::kMamba) return {query, key, tile::warp_sum(dot(key, query))};
     const float of_query = rsqrtf(tile::warp_sum(dot(query, query)) + kUnitEps);
     const float of_key = rsqrtf(tile::warp_sum(dot(key, key)) + kUnitEps);
-    const float4 q = times(query, of_query * rsqrtf(static_cast<float>(Delta::kKeyDim)));
-    const float4 k = times(key, of_key);
+    const float4 q = tile::times(query, of_query * rsqrtf(static_cast<float>(Delta::kKeyDim)));
+    const float4 k = tile::times(key, of_key);
     return {q, k, tile::warp_sum(dot(k, q))};
   }
 };
@@ -126,7 +122,7 @@ struct Step {
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
       k[i] = key[i * kColumnLanes + part];
-      s[i] = times(s[i], decay);
+      s[i] = tile::times(s[i], decay);
       if constexpr (!Delta::kMamba) recalled += dot(s[i], k[i]);
       answer += dot(s[i], query[i * kColumnLanes + part]);
     }

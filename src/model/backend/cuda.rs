@@ -552,7 +552,7 @@ impl Cuda {
     /// Waits for all operations before.
     ///
     /// # Errors
-    /// What failed of them.
+    /// Failures of any of them.
     pub fn passed(&mut self) -> Result<(), DeviceError> {
         self.queue.wait();
         self.step.passed();

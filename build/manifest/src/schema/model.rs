@@ -545,10 +545,10 @@ impl StackedIn {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
-    /// That of the transformers library.
+    /// Files of the transformers library.
     #[default]
     Transformers,
-    /// Mistral's own.
+    /// Files of Mistral's own.
     Mistral,
 }
 

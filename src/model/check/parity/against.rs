@@ -97,8 +97,7 @@ impl Both<'_> {
         let counts = once(rows.iter().copied().filter(|rows| op.takes(*rows)));
         let most = counts.iter().copied().max().unwrap_or(0);
         // Rows that are all by themselves are drawn, and computed by the CPU, once.
-        let is_shared = op.is_by_row() && !op.is_placed() && op.wanted(most).is_none();
-        let shared = match is_shared {
+        let shared = match op.is_by_row() && !op.is_placed() && op.wanted(most).is_none() {
             true => {
                 let case = Rowwise::draw(random, op, most);
                 let ends = counts.iter().map(|count| count - 1);
@@ -129,7 +128,7 @@ impl Both<'_> {
                 wanted,
             } = &reference;
             let shape = case.case();
-            let seen = is_shared.then_some(&looked_at[..]);
+            let seen = shared.is_some().then_some(&looked_at[..]);
             let found = match case.run(self.device, &on_device, seen) {
                 Ok(found) => found,
                 Err(why) => {

@@ -182,11 +182,10 @@ impl<'a> Rowwise<'a> {
     /// Some rows of the case alone.
     pub fn some(&self, rows: &[usize]) -> Rowwise<'a> {
         let inputs = self.inputs.iter();
-        let gather = |width: usize, values: &[f32]| {
-            let of_row = |row: &usize| &values[row * width..][..width];
-            Rc::new(rows.iter().map(of_row).collect::<Vec<_>>().concat())
-        };
-        let inputs = inputs.map(|(width, values)| (*width, gather(*width, values)));
+        let inputs = inputs.map(|(width, values)| {
+            let of_case = &values[..self.rows * width];
+            (*width, Rc::new(gathered(of_case, self.rows, rows)))
+        });
         Rowwise {
             op: self.op,
             rows: rows.len(),
