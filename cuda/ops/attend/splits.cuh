@@ -107,6 +107,10 @@ struct Splits : Queries<A, 1> {
   static_assert(kSlots >= kSplitBlocks || !tile::kFp8Pages, "weights need a split's exponents");
   static_assert(kFits<sizeof(Shared)>);
   static constexpr int kItems = 2 * kSplitBlocks;  // of a whole split
+  // Blocks of splits that have items which may be asked for together, a lane each.
+  static constexpr int kAsked = kSlots < tile::kWarpLanes ? kSlots : tile::kWarpLanes;
+  static constexpr int kAskedBlocks = ((kAsked - 2 + kItems) / kItems + 1) * kSplitBlocks;
+  static_assert(kAskedBlocks <= tile::kWarpLanes, "pages of all of them are known");
 
   Shared& shared;
   const int split;    // the first one
@@ -115,7 +119,7 @@ struct Splits : Queries<A, 1> {
   const unsigned table = params.tables[first];
   int asked = 0;      // items
   int free = kSlots;  // items that have been read, and slots
-  // Pages of kWarpLanes blocks from `known` on, one a lane: memory is asked once for all of them.
+  // Pages of kWarpLanes blocks from `known` on, one a lane: one load is for several splits.
   int known = -tile::kWarpLanes;
   unsigned page_known = 0;
 
@@ -159,12 +163,15 @@ struct Splits : Queries<A, 1> {
   // Whether this warp asks for blocks: the last one, which has the fewest rows' weights to make.
   __device__ static bool asks() { return threadIdx.x / tile::kWarpLanes == kWarps - 1; }
 
-  // Page of a block, which is asked for in order but for keys and values of a split; all lanes.
-  __device__ unsigned page_of(int block) {
-    if (block < known || block >= known + tile::kWarpLanes) {
-      known = block / kSplitBlocks * kSplitBlocks;
-      page_known = params.pages[table + min(known + lane(), last / PAGE)];
-    }
+  // Makes pages of the blocks from a split's first one on known; all lanes.
+  __device__ void know(int from, int behind) {
+    if (from >= known && behind <= known + tile::kWarpLanes) return;
+    known = from;
+    page_known = params.pages[table + min(known + lane(), last / PAGE)];
+  }
+
+  // Page of a block that is known; all lanes, each of its own block.
+  __device__ unsigned page_of(int block) const {
     return __shfl_sync(tile::kAllLanes, page_known, block - known);
   }
 
@@ -175,6 +182,8 @@ struct Splits : Queries<A, 1> {
   __device__ void copy(int item, const Place& at, int begin, int end) {
     constexpr int kWidth = kColumns * sizeof(tile::PageNumber);
     if (begin >= end) return;
+    const int block_of_split = at.start / kSplit * kSplitBlocks;
+    know(block_of_split, block_of_split + kSplitBlocks);
     const unsigned page = page_of(at.start / PAGE);
     const bool is_whole = end - begin == PAGE;
     const int strips = is_whole ? 1 : (at.is_value ? kValueStrips : kStrips) + tile::kFp8Pages;
@@ -198,12 +207,37 @@ struct Splits : Queries<A, 1> {
            (tile::kFp8Pages && count > 0 ? PAGE - count : 0);
   }
 
+  // Asks for items from `asked` on that lie in memory whole before position `behind`, a lane an
+  // item; how many those are.
+  __device__ int ask_whole(int behind) {
+    const int from = (split + asked / kItems) * kSplitBlocks;
+    know(from, from + kAskedBlocks);
+    const int item = asked + lane();
+    const Place at = place(item);
+    const bool is_whole = item < free && at.start + kBlock <= behind;
+    const unsigned others = ~__ballot_sync(tile::kAllLanes, is_whole);
+    const int count = others == 0 ? tile::kWarpLanes : __ffs(others) - 1;
+    const unsigned page = page_of(min(at.start / PAGE, from + kAskedBlocks - 1));
+    if (lane() < count) {
+      const unsigned bytes = at.is_value ? tile::kValueBytes<A> : tile::kHeadBytes<A>;
+      auto* full = &shared.full[item % kSlots];
+      ptx::mbarrier_expect(full, bytes);
+      const size_t block = tile::head_at<A>(page, params.page_stride, kv_head, at.is_value);
+      ptx::copy_bulk_shared(shared.ring[item % kSlots], params.cache + block, bytes, full);
+    }
+    return count;
+  }
+
   // Fills the ring; one warp. Of what this step writes nothing is asked for before the wait.
   template <bool kWaited>
   __device__ void ask() {
     if (!asks()) return;
+    const int behind = kWaited && !kStores ? last + 1 : written;
 #pragma unroll 1
-    for (; asked < free; ++asked) {
+    while (asked < free) {
+      const int count = ask_whole(behind);
+      asked += count;
+      if (count > 0) continue;
       const Place at = place(asked);
       const int live = min(kBlock, last + 1 - at.start), before = min(live, written - at.start);
       if (live <= 0) return;
@@ -214,6 +248,7 @@ struct Splits : Queries<A, 1> {
       if (lane() == 0) ptx::mbarrier_expect(&shared.full[asked % kSlots], bytes(at));
       __syncwarp();  // the bytes are expected
       copy(asked, at, 0, kWaited && !kStores ? live : before);
+      ++asked;
     }
   }
 
