@@ -296,3 +296,84 @@ impl<T: Element> Drop for PinnedBuf<T> {
         let _ = unsafe { sys::cuMemFreeHost(self.raw.as_ptr().cast()) };
     }
 }
+
+/// Copies between device memory and page-locked memory that one call queues: the driver takes as
+/// long for all of them as for a few alone.
+#[derive(Debug, Default)]
+pub struct CopyBatch {
+    to: Vec<sys::CUdeviceptr>,
+    from: Vec<sys::CUdeviceptr>,
+    bytes: Vec<usize>,
+}
+
+impl CopyBatch {
+    /// Adds a copy of the elements from `start` on to `to`, which is page-locked.
+    ///
+    /// # Panics
+    /// If they are not that many, or none.
+    pub fn download<T: Element>(&mut self, from: &DeviceBuf<T>, start: usize, to: &mut [T]) {
+        let address = to.as_mut_ptr().expose_provenance() as u64;
+        self.add(from.address(start, to.len()), address, size_of_val(to));
+    }
+
+    /// Adds a copy of `from`, which is page-locked, to the elements from `start` on.
+    ///
+    /// # Panics
+    /// If they do not fit, or are none.
+    pub fn upload<T: Element>(&mut self, from: &[T], to: &mut DeviceBuf<T>, start: usize) {
+        let address = from.as_ptr().expose_provenance() as u64;
+        self.add(address, to.address(start, from.len()), size_of_val(from));
+    }
+
+    fn add(&mut self, from: sys::CUdeviceptr, to: sys::CUdeviceptr, bytes: usize) {
+        assert!(bytes > 0, "a copy has bytes");
+        self.from.push(from);
+        self.to.push(to);
+        self.bytes.push(bytes);
+    }
+
+    /// Queues all copies, in no order among them, and forgets them.
+    ///
+    /// # Safety
+    /// Until the stream has passed them all, what is copied from is not written, what is copied to
+    /// is neither read nor written, and neither is freed.
+    ///
+    /// # Errors
+    /// The call that failed.
+    pub unsafe fn queue(&mut self, stream: &Stream) -> Result<(), CudaError> {
+        if self.bytes.is_empty() {
+            return Ok(());
+        }
+        // Only memory that the driver may move has use for hints.
+        let nowhere = sys::CUmemLocation {
+            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID,
+            id: 0,
+        };
+        let mut attributes = sys::CUmemcpyAttributes {
+            srcAccessOrder: sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+            srcLocHint: nowhere,
+            dstLocHint: nowhere,
+            flags: sys::CUmemcpyFlags::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32,
+        };
+        // All copies have the attributes of the first.
+        let mut first = 0;
+        // SAFETY: the arrays have as many items as they are said to have, and each range was in
+        // its buffer when it was added; the caller keeps them until the copies are done.
+        let queued = unsafe {
+            sys::cuMemcpyBatchAsync_v2(
+                self.to.as_mut_ptr(),
+                self.from.as_mut_ptr(),
+                self.bytes.as_mut_ptr(),
+                self.bytes.len(),
+                &mut attributes,
+                &mut first,
+                1,
+                stream.raw(),
+            )
+        };
+        self.to.clear();
+        self.from.clear();
+        self.bytes.clear();
+        check("cuMemcpyBatchAsync", queued)
+    }
+}

@@ -27,8 +27,11 @@ use step::PAGE;
 use step::executor::{DeviceError, Executor, PageId, Slot, TokenId};
 use step::transfer::{Piece, PieceBytes, Transfer};
 
-/// Bytes that are under way, at most: what a step is held up by.
-pub const UNDER_WAY_MAX: usize = 64 << 20;
+/// Bytes that are under way where some are written, at most: what a restore that comes waits for.
+pub const SAVES_UNDER_WAY_MAX: usize = 256 << 20;
+/// Bytes that are under way where some are restored, at most: as many as a device takes during a
+/// step of long prompts, for no more are started before that ends.
+pub const RESTORES_UNDER_WAY_MAX: usize = 512 << 20;
 /// Beginnings that wait to be written, at most: their pages cannot go meanwhile.
 const WISHES_MAX: usize = 64;
 
@@ -400,12 +403,19 @@ impl<N: Naming> Tier<N> {
             let restores = self.restores.iter_mut().map(|restore| &mut restore.copies);
             let mut copies = restores.chain(self.save.iter_mut().map(|save| &mut save.copies));
             let next = copies.find(|copies| copies.started < copies.transfers.len());
-            let Some(next) = next.filter(|_| under_way < UNDER_WAY_MAX) else {
+            let Some(next) = next else {
                 return Ok(());
             };
+            let most = match next.way {
+                Way::Save => SAVES_UNDER_WAY_MAX,
+                Way::Restore => RESTORES_UNDER_WAY_MAX,
+            };
+            if under_way >= most {
+                return Ok(());
+            }
             let (mut bytes, mut count) = (0, 0);
             for transfer in &next.transfers[next.started..] {
-                if under_way + bytes >= UNDER_WAY_MAX {
+                if under_way + bytes >= most {
                     break;
                 }
                 bytes += self.pieces.of(transfer.piece);
@@ -626,7 +636,7 @@ mod tests {
     use super::*;
     use crate::kv::Asked;
 
-    const PAGES: usize = 200;
+    const PAGES: usize = 400;
 
     fn asked(domain: u128, prompt: &[TokenId], restorable: usize) -> Asked<'_> {
         Asked {
@@ -687,8 +697,9 @@ mod tests {
 
     #[test]
     fn what_is_under_way_is_bounded_and_restored_before_anything_is_written() {
-        let (mut kv, mut tier, mut device) = pair(8);
-        let first = prompt(100);
+        const BLOCKS: usize = 250;
+        let (mut kv, mut tier, mut device) = pair(10);
+        let first = prompt(BLOCKS);
         compute(&mut kv, &mut tier, 1, &first);
         let bytes = |device: &Copying, from: usize| -> usize {
             let started = device.started[from..].iter();
@@ -699,7 +710,7 @@ mod tests {
             let before = device.started.len();
             copy(&mut kv, &mut tier, &mut device);
             let bytes = bytes(&device, before);
-            assert!(bytes <= UNDER_WAY_MAX + PIECES.state, "{bytes}");
+            assert!(bytes <= SAVES_UNDER_WAY_MAX + PIECES.state, "{bytes}");
             rounds += 1;
         }
         assert!(rounds > 1, "{rounds}");
@@ -710,9 +721,9 @@ mod tests {
         let hit = tier.look_up(1, &first);
         let begin = kv.reserve(first.len(), asked(1, &first, hit.pages.len()));
         let begin = begin.unwrap();
-        assert_eq!((begin.cached, begin.from), (100 * PAGE, begin.slot));
+        assert_eq!((begin.cached, begin.from), (BLOCKS * PAGE, begin.slot));
         assert_eq!(begin.restored_behind, Some(0));
-        let pages = kv.pages(begin.slot)[..100].to_vec();
+        let pages = kv.pages(begin.slot)[..BLOCKS].to_vec();
         tier.restore(begin.slot, &hit, (&pages, &[]));
         let before = device.started.len();
         while copy(&mut kv, &mut tier, &mut device).is_empty() {}
@@ -720,6 +731,30 @@ mod tests {
         let wanted = pages.into_iter().map(Piece::Page);
         let wanted: Vec<Piece> = wanted.chain([Piece::State(begin.slot)]).collect();
         assert!(first.starts_with(&wanted));
+    }
+
+    #[test]
+    fn restores_fill_a_long_step_and_no_more() {
+        const BLOCKS: usize = 800;
+        let mut kv = Kv::new((2, 4, 0), 2 * BLOCKS, 2 * BLOCKS * PAGE, Keyed::default());
+        let mut tier = Tier::new(20 * PIECES.state, PIECES, Keyed::default()).unwrap();
+        let (mut device, all) = (Copying::default(), prompt(BLOCKS));
+        compute(&mut kv, &mut tier, 1, &all);
+        while tier.is_busy() {
+            copy(&mut kv, &mut tier, &mut device);
+        }
+        let hit = tier.look_up(1, &all);
+        let begin = kv.reserve(PAGE, asked(2, &[], 0)).unwrap();
+        let pages: Vec<PageId> = (0..BLOCKS as u32).map(PageId).collect();
+        tier.restore(begin.slot, &hit, (&pages, &[]));
+        // Nothing that is started ends.
+        let before = device.started.len();
+        device.ended = Some(before as u64);
+        let most = RESTORES_UNDER_WAY_MAX.div_ceil(PIECES.page);
+        for _ in 0..2 {
+            assert!(copy(&mut kv, &mut tier, &mut device).is_empty());
+            assert_eq!(device.started.len() - before, most);
+        }
     }
 
     #[test]

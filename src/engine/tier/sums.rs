@@ -10,7 +10,7 @@ use step::transfer::{Piece, PieceBytes, Sum};
 
 /// Bytes that are asked for together, and how many of those may be under way.
 const TOGETHER: usize = 8 << 20;
-const UNDER_WAY_MAX: usize = 32;
+const UNDER_WAY_MAX: usize = 128;
 
 /// Checksums of pieces, in their order.
 #[derive(Debug, Default)]

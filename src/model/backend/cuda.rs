@@ -57,7 +57,7 @@ use guess::Guesses;
 use jobs::Wanted;
 use load::Loader;
 pub use load::READERS;
-pub use pieces::SUM_THREADS;
+pub use pieces::sum_threads;
 use pieces::{Copies, Pieces};
 use steps::Steps;
 use storage::{Order, Storage};

@@ -7,12 +7,13 @@ use std::rc::Rc;
 use std::sync::mpsc::{self, Receiver};
 use std::{ptr, slice};
 
-use ffi::{CudaError, Device, DeviceBuf, Event, PinnedBuf, Stream};
+use ffi::{CopyBatch, CudaError, Device, DeviceBuf, Event, PinnedBuf, Stream};
 
 use super::{Cuda, count, refused};
 use crate::backend::budget::Budget;
 use crate::ops::{Copied, Place, Side};
 use host::pool::Pool;
+use host::threads;
 use step::executor::DeviceError;
 use step::transfer::{Sum, sum};
 
@@ -58,8 +59,14 @@ impl Place<Pieces> {
     }
 }
 
-/// Threads that sum bytes of the room: as many as keep up with the copies.
-pub const SUM_THREADS: usize = 4;
+/// Threads that sum bytes of the room, at least: fewer do not keep up with the copies.
+const SUM_THREADS_MIN: usize = 4;
+
+/// Threads that sum bytes of the room. A prompt waits for its sums before it is copied, and most
+/// cores have nothing else to do.
+pub fn sum_threads() -> usize {
+    SUM_THREADS_MIN.max(threads::cores() / 2)
+}
 
 /// Checksums of the room, beside everything else.
 struct Summing(Pool<()>);
@@ -107,6 +114,8 @@ pub struct Copies {
     ends: VecDeque<(Event, u64)>,
     /// Marks to be used again.
     spare: Vec<Event>,
+    /// Parts of what is queued next.
+    batch: CopyBatch,
     started: u64,
     done: u64,
 }
@@ -120,6 +129,7 @@ impl Copies {
             made: Event::open(device).map_err(refused)?,
             ends: VecDeque::new(),
             spare: Vec::new(),
+            batch: CopyBatch::default(),
             started: 0,
             done: 0,
         })
@@ -131,7 +141,7 @@ impl Copies {
         assert!(self.room.is_none(), "the room is taken once");
         Budget::default().check(bytes as u64)?;
         self.room = Some(PinnedBuf::beside_plan(device, bytes).map_err(refused)?);
-        self.summing = Some(Summing(Pool::new("sums", SUM_THREADS)));
+        self.summing = Some(Summing(Pool::new("sums", sum_threads())));
         Ok(())
     }
 
@@ -162,18 +172,16 @@ impl Copies {
                 let (part, rest) = room.split_at_mut(place.stride);
                 let (start, mut memory) =
                     (place.range(*piece).start, place.pool.memory.borrow_mut());
-                // SAFETY: the caller of the executor leaves the room's range and the piece alone
-                // until it is told that the copy is done; both live until `Cuda` waits for the
-                // stream.
-                unsafe {
-                    match to {
-                        Side::Host => memory.download_unwaited(start, part, &self.stream)?,
-                        Side::Device => memory.upload_part_unwaited(start, part, &self.stream)?,
-                    }
+                match to {
+                    Side::Host => self.batch.download(&memory, start, part),
+                    Side::Device => self.batch.upload(part, &mut memory, start),
                 }
                 room = rest;
             }
         }
+        // SAFETY: the caller of the executor leaves the room's ranges and the pieces alone until it
+        // is told that the copies are done; they live until `Cuda` waits for the stream.
+        unsafe { self.batch.queue(&self.stream)? };
         self.started += copies.len() as u64;
         let end = match self.spare.pop() {
             Some(event) => event,
