@@ -57,10 +57,11 @@ inline cudaError_t allow_shared(const void* kernel, unsigned bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted);
 }
 
-// Whether there is an SM for each of `blocks`, which wait for each other: no GPU, and no part of
-// one, is opened that has fewer than the target's, and none that others share.
-inline cudaError_t room_for_waiting(unsigned blocks) {
-  return blocks <= unsigned{target::SMS} ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
+// Whether SMs that take `of_sm` each have room for all of `blocks`, which wait for each other: no
+// GPU, and no part of one, is opened that has fewer than the target's, and none that others share.
+inline cudaError_t room_for_waiting(unsigned blocks, unsigned of_sm = 1) {
+  const bool has_room = blocks <= of_sm * target::SMS;
+  return has_room ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
 }
 
 // Launches `kernel` with programmatic dependence on the stream's previous kernel: its blocks may

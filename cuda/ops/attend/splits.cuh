@@ -49,8 +49,8 @@ struct RingStorage : OwnExponents<tile::kFp8Pages> {
   unsigned long long full[kSlots];
 };
 
-// Slots under way: as many bytes as positions of so many BF16 elements have, whatever a head's width
-// and format.
+// Slots under way: as many bytes as positions of so many BF16 elements have, whatever a head's
+// width and format.
 template <class A>
 constexpr int slots_of(int elements) {
   return (tile::kFp8Pages ? 2 : 1) * elements / A::kHeadDim;
@@ -64,8 +64,8 @@ template <class A>
 inline constexpr int kPairSlots = slots_of<A>(5 * 128);
 // Shared memory of a block that an SM takes beside its own.
 inline constexpr int kBlockBytes = 1024;
-// Whether blocks of an SM may be two: more rows than SMs wait for each other's barriers less. Wide
-// heads have no registers for it.
+// Whether blocks of an SM may be two: one works while the other waits at its barriers. Wide heads
+// have no registers for it.
 template <class A>
 inline constexpr bool kHasPairs =
     A::kHeadDim <= 128 && 2 * sizeof(RingStorage<A, kPairSlots<A>>) + kBlockBytes <=
@@ -569,7 +569,7 @@ inline constexpr int kSplitsSeen =
     A::kWindow != 0 && kWindowSplits<A> < kSplits ? kWindowSplits<A> : kSplits;
 
 // Blocks per tile and KV head that share splits. If there are several they wait for each other, and
-// the grid has at most one an SM.
+// SMs have room for the whole grid.
 template <class Tile, class A, template <class, int> class From, int kOfSm, class Constants>
 __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constants constants) {
   using Source = From<A, kOfSm>;
@@ -635,10 +635,10 @@ cudaError_t launch_splits(const Params& params, const Constants& constants, unsi
                           cudaStream_t stream) {
   // The number of blocks is the same whatever the context, so that a recorded step can be replayed.
   const unsigned most = kSplitsSeen<A>;
-  constexpr unsigned kGroups = Heads<A>::kGroups;
-  const unsigned turns = max(1u, min(most, target::SMS / (tiles * kGroups)));
+  constexpr unsigned kGroups = Heads<A>::kGroups, kOfSm = kHasPairs<A> ? 2 : 1;
+  const unsigned turns = max(1u, min(most, kOfSm * target::SMS / (tiles * kGroups)));
   const unsigned blocks = tiles * kGroups * turns;
-  const cudaError_t refused = turns == 1 ? cudaSuccess : room_for_waiting(blocks);
+  const cudaError_t refused = turns == 1 ? cudaSuccess : room_for_waiting(blocks, kOfSm);
   if (refused != cudaSuccess) return refused;
   const auto launch = [&](auto of_sm) {
     constexpr size_t kBytes = sizeof(RingStorage<A, kSlots<A, of_sm>>);
