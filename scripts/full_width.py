@@ -32,8 +32,9 @@ only what is continuous differs. There four things more are judged. All of it is
 A model without experts makes no choices: it is compared once. The mean divergence is at most REQUIRED_DIVERGENCE and
 REQUIRED_SAME of the most likely tokens are the same, and divergence and most likely tokens are judged as above. Gains
 are not: without routers nothing between the layers is told that would show a part apart from the others. Instead the
-mean square of what logits differ by is judged as the divergence is (of an F32 target: at most F32_MOVE squared), which
-sees a fault where one token has all of the probability, too: a drawn head that is tied prefers the token that it reads.
+mean square of what logits differ by is judged as the divergence is (of an F32 target: at most F32_MOVE squared). So it
+is of every model with a tied head, whose drawn one prefers the token that it reads or, where logits are capped, none:
+the divergence hardly sees a fault there.
 
 The divergence grows with the square of the logits' spread, so with less entropy; the flips do not depend on the spread,
 for gaps grow with it. Both fall with what layers add to the hidden state, beside the embedding. The same figures of the
@@ -43,14 +44,13 @@ judged is not so.
 For a target whose manifest says experts_rows = "nvfp4", give --experts-rows nvfp4: the reference then rounds what
 experts multiply as `Ops::experts` says. For a target that multiplies in F32, give --operands f32.
 
-Takes 4 bytes a weight and four times the logits (2 GB for 2,048 positions of 248,320 tokens) on the device. A binary
-that tells its routers runs its steps one layer at a time; `selftest --bits` shows that recorded steps have the same
-bits.
+Takes 4 bytes a weight and four times the logits (2 GB for 2,048 positions of 248,320 tokens) on the device, behind the
+binary. Matrices of single experts stay as they are stored, and are dequantised one by one in each run. A binary that
+tells its routers runs its steps one layer at a time; `selftest --bits` shows that recorded steps have the same bits.
 """
 
 import argparse
 import dataclasses
-import json
 import pathlib
 import subprocess
 import sys
@@ -82,20 +82,21 @@ CHANCE = 4  # standard deviations
 GAIN = 2e-3  # beside chance
 F32_DIVERGENCE = 1e-9  # nats
 F32_MOVE = 1e-4  # of a logit, sums being taken in another order
-EXPERTS = {"exact": (), "nvfp4": ("experts", "shared_expert")}  # modules whose products take NVFP4, by --experts-rows
+# Modules whose products take NVFP4, by --experts-rows.
+EXPERTS = {"exact": (), "nvfp4": ("experts", "shared_expert", "shared_experts")}
 
 
-def binary_logits(arguments, layers, tokens, way, folder, routers=None):
-    """The binary's logits, mapped from the file that it writes; those of its routers go to the file `routers`."""
-    given, out = folder / "tokens.txt", folder / "logits.f32"
+def binary_logits(arguments, layers, tokens, way, folder, routers):
+    """The binary's logits, mapped from the file that it writes, and the file of those of its routers, if it has any."""
+    given, out, told = (folder / f"{way}.{name}" for name in ("tokens", "logits", "routers"))
     given.write_text(" ".join(map(str, tokens)))
     command = [str(arguments.binary.resolve()), "logits", str(arguments.weights), "--tokens", str(given), "--out",
                str(out), "--layers", str(layers)] + ["--decode"] * (way == "decode")
-    command += ["--routers", str(routers)] if routers else []
+    command += ["--routers", str(told)] if routers else []
     print("+", " ".join(command), flush=True)
     if subprocess.run(command).returncode:
         sys.exit("the binary wrote no logits")
-    return numpy.memmap(out, "<f4", "r").reshape(len(tokens), -1)
+    return numpy.memmap(out, "<f4", "r").reshape(len(tokens), -1), told
 
 
 def router_logits(file, routers, positions):
@@ -177,10 +178,11 @@ def spread(moved):
     return moved.pow(2).mean((1, 2)).sqrt()
 
 
-def tell_routing(own, count):
-    """How plainly `own` routers' logits prefer some experts, and how often."""
-    ranked = own.topk(count).values.softmax(-1).mean((0, 1))
-    turns = torch.stack([chosen.flatten().bincount(minlength=own.shape[-1]) for chosen in reference.choice(own, count)])
+def tell_routing(routers, own):
+    """How plainly `own` logits of the routers prefer some experts, and how often."""
+    chosen, weights = routers.choice(own)
+    ranked = weights.sort(-1, descending=True).values.mean((0, 1))
+    turns = torch.stack([taken.flatten().bincount(minlength=own.shape[-1]) for taken in chosen])
     busiest = turns.amax(-1).double().mean() / turns.double().mean()
     tenth = float(turns.topk(max(1, turns.shape[-1] // 10)).values.sum() / turns.sum())
     print(f"routing: a token's experts weigh {' '.join(f'{float(weight):.3f}' for weight in ranked)}; a layer's "
@@ -195,7 +197,7 @@ def judge_required(judge, comparison):
 
 
 def judge_choices(judge, own, chosen, moves, allowed):
-    """`own` routers' logits against `chosen` experts; `allowed` for each layer."""
+    """What `own` routers compare against `chosen` experts; `allowed` for each layer."""
     left = own.scatter(-1, chosen, -torch.inf).amax(-1)
     above = left - own.gather(-1, chosen).amin(-1)
     share = [f"{100 * float(part):.2f}" for part in (above > 0).double().mean(-1)]
@@ -236,18 +238,23 @@ def tell_gains(found):
 
 
 class FullWidth:
-    def __init__(self, arguments):
+    def __init__(self, arguments, folder):
         self.arguments, self.device, self.judge = arguments, arguments.device, Judge()
         self.nvfp4 = EXPERTS[arguments.experts_rows]
-        config = json.loads((arguments.weights / "config.json").read_text())
-        self.model = reference.load(arguments.weights, config, self.device)
-        self.layers, self.routers = len(self.model.get_decoder().layers), reference.Routers(self.model)
-        if self.nvfp4 and not self.routers.layers:
+        routed = any(".experts." in name for name in golden.read(arguments.weights))
+        if self.nvfp4 and not routed:
             sys.exit("--experts-rows nvfp4 is of models with experts: leave it out")
-        self.choices = "own choices: " if self.routers.layers else ""
+        self.choices = "own choices: " if routed else ""
+        config = golden.configuration(arguments.weights)
         random = torch.Generator().manual_seed(SEED)
-        self.tokens = torch.randint(self.model.lm_head.out_features, (arguments.positions,), generator=random).tolist()
-        print(f"{type(self.model).__name__}, {self.layers} layers, torch {torch.__version__}, transformers "
+        self.tokens = torch.randint(config["vocab_size"], (arguments.positions,), generator=random).tolist()
+        # Before the reference is there: not both have room at once where memory is small.
+        layers = golden.layers(config)
+        self.found = {way: binary_logits(arguments, layers, self.tokens, way, folder, routed)
+                      for way in ("prefill", "decode")}
+        self.model = reference.load(arguments.weights, self.device)
+        self.routers = reference.Routers(self.model)
+        print(f"{type(self.model).__name__}, {layers} layers, torch {torch.__version__}, transformers "
               f"{golden.transformers.__version__}", flush=True)
 
     def exact(self):
@@ -269,31 +276,27 @@ class FullWidth:
     def run(self):
         exact, routers = self.exact_parts()[:2]
         if self.routers.layers:
-            tell_routing(routers, self.routers.turns)
+            tell_routing(self.routers, routers)
         rounding = None
         if self.arguments.operands == "f16":
             rounded = self.rounding()[0]
             rounding = compare(f"{self.choices}the reference, rounding its operands", exact, rounded, self.device)
             del rounded
-        for way in ("prefill", "decode"):
-            self.judge_way(way, exact, rounding)
+        for way, (found, told) in self.found.items():
+            self.judge_way(way, found, told, exact, rounding)
         self.model.bfloat16()
         reference.restart_rotary(self.model)
         compare(f"{self.choices}transformers in BF16", exact, self.exact()[0], self.device)
         return self.judge.passed
 
-    def judge_way(self, way, exact, rounding):
-        with tempfile.TemporaryDirectory() as folder:
-            folder = pathlib.Path(folder)
-            told = folder / "routers.f32" if self.routers.layers else None
-            found = binary_logits(self.arguments, self.layers, self.tokens, way, folder, told)
-            own = compare(f"{self.choices}{way}", exact, rows_of(found), self.device)
-            if not self.nvfp4:
-                judge_required(self.judge, own)
-            if not self.routers.layers:
-                judge_moves(self.judge, own, rounding, SLACK[way])
-                return self.judge_continuous(way, own, rounding)
-            self.same_routes(way, found, router_logits(told, self.routers, len(self.tokens)).to(self.device))
+    def judge_way(self, way, found, told, exact, rounding):
+        own = compare(f"{self.choices}{way}", exact, rows_of(found), self.device)
+        if not self.nvfp4:
+            judge_required(self.judge, own)
+        if not self.routers.layers:
+            judge_moves(self.judge, own, rounding, SLACK[way])
+            return self.judge_continuous(way, own, rounding)
+        self.same_routes(way, found, router_logits(told, self.routers, len(self.tokens)).to(self.device))
 
     def judge_continuous(self, way, same, rounding):
         """Divergence and most likely tokens, of models without experts or on the same routes."""
@@ -303,7 +306,7 @@ class FullWidth:
         judge_tokens(self.judge, same, rounding)
 
     def same_routes(self, way, found, told):
-        chosen = self.routers.chosen = reference.choice(told, self.routers.turns)
+        chosen = self.routers.chosen = self.routers.choice(told)[0]
         rounding = None
         if self.arguments.operands == "f16":
             rounded, rounded_routers = self.rounding()
@@ -314,7 +317,9 @@ class FullWidth:
             rounding = compare("same routes: the reference, rounding its operands", exact, rounded, self.device)
             compare(f"same routes: {way}, from the rounding reference", rounded, rows_of(found), self.device)
             near_tie = NEAR_TIE * spread(rounded_routers - own)
-        judge_choices(self.judge, own, chosen, spread(told - own), near_tie)
+        if self.model.config.tie_word_embeddings:
+            judge_moves(self.judge, same, rounding, SLACK[way])
+        judge_choices(self.judge, self.routers.ranked(own), chosen, spread(told - own), near_tie)
         self.judge_continuous(way, same, rounding)
         logits, routers = exact, own
         if self.nvfp4:
@@ -344,7 +349,9 @@ def main():
         parser.error("--experts-rows nvfp4 is of targets that multiply F16: leave --operands out")
     torch.set_grad_enabled(False)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    sys.exit(int(not FullWidth(arguments).run()))
+    with tempfile.TemporaryDirectory() as folder:
+        passed = FullWidth(arguments, pathlib.Path(folder)).run()
+    sys.exit(int(not passed))
 
 
 if __name__ == "__main__":

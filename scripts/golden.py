@@ -47,6 +47,7 @@ CHATS = 10
 REPLY = 16
 TOP = 20
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+PAIRS = torch.stack([E2M1.repeat(16), E2M1.repeat_interleave(16)], -1)  # of a byte, its low half first
 TOWERS = ("model.visual.", "model.vision_tower.", "model.embed_vision.")  # of images
 SCALES = ("weight_scale", "weight_scale_2", "weight_scale_inv", "weight_global_scale", "input_scale",
           "input_global_scale")
@@ -79,68 +80,119 @@ def renamed(tensors):
     return {"model.norm.weight" if name == "norm.weight" else named(name): t for name, t in tensors.items()}
 
 
+def configuration(folder):
+    """Facts of a checkpoint in transformers' words."""
+    if (own := folder / "params.json").exists():
+        return mistral(json.loads(own.read_text()))
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("quantization_config", None)
+    if config["model_type"] == "nemotron_h":
+        # Steps of time are limited from 0 on by `time_step_limit`, for which the class takes this word.
+        config["time_step_min"] = 0.0
+    return config
+
+
+def layers(config):
+    """How many layers a model has."""
+    return len(config.get("hybrid_override_pattern", ())) or config["num_hidden_layers"]
+
+
+def mistral(params):
+    """Words of Mistral's own `params.json`. Where it says that YaRN applies no scale, scores do not grow either: the
+    libraries that serve such a release read it so, while transformers' conversion leaves the word out."""
+    yarn, moe = params["yarn"], params["moe"]
+    assert not yarn["apply_scale"], "yarn.apply_scale: only false is known"
+    kept = ("vocab_size", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+            "max_position_embeddings")
+    return {word: params[word] for word in kept} | dict(
+        model_type="mistral4", architectures=["Mistral4ForCausalLM"], hidden_size=params["dim"],
+        num_hidden_layers=params["n_layers"], num_attention_heads=params["n_heads"],
+        num_key_value_heads=params["n_heads"], rms_norm_eps=params["norm_eps"],
+        tie_word_embeddings=params["tied_embeddings"], n_routed_experts=moe["num_experts"],
+        num_experts_per_tok=moe["num_experts_per_tok"], moe_intermediate_size=moe["expert_hidden_dim"],
+        n_shared_experts=moe["num_shared_experts"],
+        rope_parameters=dict(
+            rope_type="yarn", rope_theta=params["rope_theta"], factor=yarn["factor"], beta_fast=yarn["beta"],
+            beta_slow=yarn["alpha"], original_max_position_embeddings=yarn["original_max_position_embeddings"],
+            attention_factor=1.0, llama_4_scaling_beta=params["llama_4_scaling"]["beta"]))
+
+
 def unpack(codes):
-    low, high = codes & 15, codes >> 4
-    return E2M1[torch.stack([low, high], -1).flatten(-2).long()]
+    """Two numbers of each byte."""
+    return torch.nn.functional.embedding(codes.int(), PAIRS.to(codes.device)).flatten(-2)
 
 
 def dequantise(tensors):
     """Float32 weights by the name that they have in BF16, experts stacked."""
-    weights = {}
-    for name, t in tensors.items():
-        if name.endswith("_scales"):
-            continue
-        if name.endswith("_blocks"):
-            stem = name.removesuffix("_blocks")
-            scale = torch.exp2(tensors[f"{stem}_scales"].float() - 127)
-            # Modules of gpt-oss hold matrices with a column for each output.
-            weights[stem] = (unpack(t) * scale[..., None]).flatten(-2).transpose(-1, -2).contiguous()
-            continue
+    weights = {name: dequantised(tensors, name) for name in names(tensors)}
+    for stack, experts in stacks(weights).items():
+        # One by one out of `weights`: those of a wide model fit once.
+        weights[stack] = torch.stack([torch.cat([weights.pop(name) for name in each]) for each in experts])
+    return weights
+
+
+def names(tensors):
+    """Names of weights in BF16."""
+    for name in tensors:
         stem, _, kind = name.rpartition(".")
-        get = lambda suffix: tensors.get(f"{stem}.{suffix}")
-        if kind in SCALES or kind in ("k_scale", "v_scale"):
-            continue
-        if kind == "weight_packed":
-            scale = get("weight_scale").float() / get("weight_global_scale")
-            weights[f"{stem}.weight"] = unpack(t) * scale.repeat_interleave(16, 1)
-        elif kind == "weight" and get("weight_scale_2") is not None:
-            scale = get("weight_scale").float() * get("weight_scale_2")
-            weights[name] = unpack(t) * scale.repeat_interleave(16, 1)
-        elif kind == "weight" and get("weight_scale_inv") is not None:
-            scale = get("weight_scale_inv").float().repeat_interleave(128, 0).repeat_interleave(128, 1)
-            weights[name] = t.float() * scale[: t.shape[0], : t.shape[1]]
-        elif kind == "weight" and get("weight_scale") is not None:
-            weights[name] = t.float() * get("weight_scale").float()
-        else:
-            weights[name] = t.float()
-    return stack_experts(weights)
+        if name.endswith("_blocks"):
+            yield name.removesuffix("_blocks")
+        elif kind == "weight_packed":
+            yield f"{stem}.weight"
+        elif not name.endswith("_scales") and kind not in (*SCALES, "k_scale", "v_scale"):
+            yield name
+
+
+def dequantised(tensors, name):
+    """The float32 weight of a name."""
+    if (blocks := tensors.get(f"{name}_blocks")) is not None:
+        scale = torch.exp2(tensors[f"{name}_scales"].float() - 127)
+        # Modules of gpt-oss hold matrices with a column for each output.
+        return (unpack(blocks) * scale[..., None]).flatten(-2).transpose(-1, -2).contiguous()
+    stem = name.rpartition(".")[0]
+    get = lambda suffix: tensors.get(f"{stem}.{suffix}")
+    if (packed := get("weight_packed")) is not None:
+        return grouped(packed, get("weight_scale").float() / get("weight_global_scale"))
+    t = tensors[name]
+    if not name.endswith(".weight"):
+        return t.float()
+    if (whole := get("weight_scale_2")) is not None:
+        return grouped(t, get("weight_scale").float() * whole)
+    if (inverse := get("weight_scale_inv")) is not None:
+        scale = inverse.float().repeat_interleave(128, 0).repeat_interleave(128, 1)
+        return t.float() * scale[: t.shape[0], : t.shape[1]]
+    if (scale := get("weight_scale")) is not None:
+        return t.float() * scale.float()
+    return t.float()
+
+
+def grouped(codes, scale):
+    """Numbers of E2M1 codes, of which 16 share a scale."""
+    return unpack(codes).unflatten(-1, (-1, 16)).mul_(scale[..., None]).flatten(-2)
 
 
 # Matrices of experts under the names of Mixtral.
 MIXTRAL = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
 
 
-def stack_experts(weights):
-    """Matrices of single experts become `experts.gate_up_proj`, or `experts.up_proj` without gates, and
-    `experts.down_proj`, as modules hold them. Empties `weights`: those of a wide model fit once."""
-    stacked, parts = {}, {}
-    for name in list(weights):
-        w = weights.pop(name)
+def stacks(names):
+    """Stacks of experts as modules hold them, `experts.gate_up_proj`, or `experts.up_proj` without gates, and
+    `experts.down_proj`: for each expert the names of its matrices that lie there one below the other."""
+    parts = {}
+    for name in names:
         head, found, tail = name.partition(".experts.")
         if found and tail[0].isdigit():
             expert, kind, _ = tail.split(".")
             kind = MIXTRAL.get(kind, kind)
-            parts.setdefault(f"{head.removesuffix('.moe')}.experts", {})[int(expert), kind] = w
-        else:
-            stacked[name] = w
-    for prefix in list(parts):
-        part = parts.pop(prefix)
-        experts = range(1 + max(e for e, _ in part))
-        inputs = [name for name in ("gate_proj", "up_proj") if (0, name) in part]
-        ups = [torch.cat([part.pop((e, name)) for name in inputs]) for e in experts]
-        stacked[f"{prefix}.gate_up_proj" if len(inputs) > 1 else f"{prefix}.up_proj"] = torch.stack(ups)
-        stacked[f"{prefix}.down_proj"] = torch.stack([part.pop((e, "down_proj")) for e in experts])
-    return stacked
+            parts.setdefault(f"{head.removesuffix('.moe')}.experts", {})[int(expert), kind] = name
+    found = {}
+    for prefix, part in parts.items():
+        inputs = [kind for kind in ("gate_proj", "up_proj") if (0, kind) in part]
+        into = "gate_up_proj" if len(inputs) > 1 else "up_proj"
+        for stack, kinds in ((into, inputs), ("down_proj", ["down_proj"])):
+            experts = range(1 + max(expert for expert, _ in part))
+            found[f"{prefix}.{stack}"] = [[part[expert, kind] for kind in kinds] for expert in experts]
+    return found
 
 
 class Mtp(torch.nn.Module):
@@ -193,6 +245,8 @@ def build(config, weights, **options):
     missing = [name for name in loaded["missing_keys"] if not name.startswith(TOWERS)]
     if missing or loaded["unexpected_keys"] or loaded["mismatched_keys"]:
         sys.exit(f"{kind.__name__} and the checkpoint differ: {loaded}")
+    if hasattr(embedding := model.get_input_embeddings(), "embed_scale"):  # of a BF16 model
+        embedding.embed_scale = embedding.embed_scale.bfloat16()
     return model.eval()
 
 
@@ -240,9 +294,7 @@ def turn_by_kind(rotary, x, position_ids, kind):
 
 def load(folder):
     """The model, and its drafting layer if it has one."""
-    config = json.loads((folder / "config.json").read_text())
-    config.pop("quantization_config", None)
-    weights = dequantise(read(folder))
+    config, weights = configuration(folder), dequantise(read(folder))
     draft = {name.removeprefix("mtp."): weights.pop(name) for name in list(weights) if name.startswith("mtp.")}
     model = build(config, weights)
     for module in model.get_decoder().modules():
@@ -251,8 +303,6 @@ def load(folder):
             module.forward = functools.partial(turn, module, exact)
         elif hasattr(module, "full_attention_inv_freq"):
             module.forward = functools.partial(turn_by_kind, module)
-        if hasattr(module, "embed_scale"):  # of a BF16 model
-            module.embed_scale = module.embed_scale.bfloat16()
     mtp = None
     if draft:
         mtp = Mtp(model).float().eval()
@@ -291,7 +341,11 @@ def positions(length):
 
 def head(model, hidden):
     """Logits of hidden states."""
-    logits, cap = model.lm_head(hidden), getattr(model.config, "final_logit_softcapping", None)
+    return capped(model, model.lm_head(hidden))
+
+
+def capped(model, logits):
+    cap = getattr(model.config, "final_logit_softcapping", None)
     return cap * torch.tanh(logits / cap) if cap else logits
 
 

@@ -250,13 +250,13 @@ fn index(shards: &[Shard]) -> Value {
 }
 
 /// The text model, for another implementation to be compared with: of each fact about
-/// configurations the usual value, at the first place where it may stand.
+/// configurations the usual value, at the first place where it may stand, and what must be stated.
 fn config(layers: usize) -> Value {
     let (mut config, mut keys) = (json!({}), BTreeSet::new());
     for fact in target::CONFIG.iter().filter(|fact| is_written(fact)) {
         let usual = serde_json::from_str::<Value>(&fact.right).map(|mut right| right[0].take());
         let usual = usual.expect("the build writes lists of values");
-        if fact.key == FAMILY || keys.insert(fact.key) {
+        if fact.required || fact.key == FAMILY || keys.insert(fact.key) {
             put(&mut config, fact.pointer, usual);
         }
     }
@@ -268,15 +268,26 @@ fn config(layers: usize) -> Value {
         count.expect("models have layers").pointer,
         json!(layers),
     );
-    if let Some(kinds) = config.get_mut("layer_types").and_then(Value::as_array_mut) {
+    if let Some(Value::Array(kinds)) = config.get_mut("layer_types") {
         kinds.truncate(layers);
     }
-    config["max_position_embeddings"] = json!(target::MAX_CONTEXT);
-    // Positions of text have one part: sections do not matter.
-    if let Some(rope) = config.get_mut("rope_parameters") {
-        rope["mrope_section"] = json!([0, 0, 0]);
+    if let Some(Value::String(blocks)) = config.get_mut("hybrid_override_pattern") {
+        blocks.truncate(layers);
     }
+    if let Some(Value::Object(rope)) = config.get_mut("rope_parameters") {
+        turned(rope);
+    }
+    config["max_position_embeddings"] = json!(target::MAX_CONTEXT);
     config
+}
+
+/// Leaves what readers take together: where kinds of layers turn in their own ways, these alone.
+fn turned(rope: &mut Map<String, Value>) {
+    if rope.values().any(Value::is_object) {
+        return rope.retain(|_, of_kind| of_kind.is_object());
+    }
+    // Positions of text have one part: sections do not matter.
+    rope.insert("mrope_section".to_string(), json!([0, 0, 0]));
 }
 
 /// Whether a drawn checkpoint's configuration states a fact: none of those that the library

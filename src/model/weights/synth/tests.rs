@@ -8,7 +8,7 @@ use std::fs;
 
 use super::*;
 use crate::backend::cpu::Cpu;
-use crate::target::{LAYERS, PAGE, Site, VOCAB};
+use crate::target::{LAYERS, PAGE, Site, VOCAB, contradiction};
 use crate::{Plan, Runner};
 use step::executor::{Executor, PageId, Rows, Slot, TokenId};
 
@@ -74,6 +74,31 @@ fn a_cut_checkpoint_holds_the_first_layers_and_is_no_whole_one() {
         let refused = open_any(&folder, LAYERS).err();
         assert!(matches!(refused, Some(WeightsError::Missing { .. })));
     }
+}
+
+#[test]
+fn a_configuration_states_what_the_models_own_must() {
+    let found = contradiction(&config(LAYERS), target::CONFIG);
+    assert!(found.is_none(), "{}", found.unwrap().stated);
+}
+
+#[test]
+fn the_configuration_of_a_cut_checkpoint_has_as_many_kinds_as_layers() {
+    let cut = config(1);
+    let kinds = cut["layer_types"].as_array().map(Vec::len);
+    let letters = cut["hybrid_override_pattern"].as_str().map(str::len);
+    let mut counts = [kinds, letters].into_iter().flatten();
+    assert!(counts.all(|count| count == 1));
+}
+
+#[test]
+fn kinds_of_layers_that_turn_apart_stand_alone() {
+    let whole = config(LAYERS);
+    let Some(rope) = whole["rope_parameters"].as_object() else {
+        return;
+    };
+    let apart = rope.values().filter(|of_kind| of_kind.is_object()).count();
+    assert!(apart == 0 || apart == rope.len(), "{rope:?}");
 }
 
 #[test]
