@@ -49,16 +49,19 @@ struct RingStorage : OwnExponents<tile::kFp8Pages> {
   unsigned long long full[kSlots];
 };
 
-// Slots under way: as many bytes whatever a head's width and format.
+// Slots under way: as many bytes as positions of so many BF16 elements have, whatever a head's width
+// and format.
 template <class A>
-inline constexpr int kSlotsOf256 = (tile::kFp8Pages ? 512 : 256) / A::kHeadDim;
+constexpr int slots_of(int elements) {
+  return (tile::kFp8Pages ? 2 : 1) * elements / A::kHeadDim;
+}
 template <class A>
-inline constexpr int kManySlots = 6 * kSlotsOf256<A>;
+inline constexpr int kManySlots = slots_of<A>(6 * 256);
 template <class A>
-inline constexpr int kFewSlots = 2 * kSlotsOf256<A>;
+inline constexpr int kFewSlots = slots_of<A>(2 * 256);
 // Slots of each of two blocks that share an SM.
 template <class A>
-inline constexpr int kPairSlots = 5 * kSlotsOf256<A> / 2;
+inline constexpr int kPairSlots = slots_of<A>(5 * 128);
 // Shared memory of a block that an SM takes beside its own.
 inline constexpr int kBlockBytes = 1024;
 // Whether blocks of an SM may be two: more rows than SMs wait for each other's barriers less. Wide
@@ -104,6 +107,7 @@ struct Splits : Queries<A, 1> {
   static constexpr int kValueStrips = A::kValueDim / kColumns;
   static_assert(kStrips < tile::kWarpLanes || !tile::kFp8Pages, "a lane asks for exponents");
   static_assert(kStrips <= tile::kWarpLanes, "a lane asks for a strip");
+  static_assert(kSlots > 0, "the ring has room for a block");
   static_assert(kSlots >= kSplitBlocks || !tile::kFp8Pages, "weights need a split's exponents");
   static_assert(kFits<sizeof(Shared)>);
   static constexpr int kItems = 2 * kSplitBlocks;  // of a whole split
