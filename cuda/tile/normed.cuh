@@ -56,10 +56,29 @@ struct ListedRows {
   }
 };
 
+// Gain of rows. A thread has its part in registers before a kernel waits for rows; of rows so wide
+// that registers have no room for it beside a row, it is read again with each.
+struct NormedGain {
+  static constexpr bool kHeld = NormedRow::kVectors <= 5;
+
+  const float* all;  // (HIDDEN)
+  NormedRow held;
+
+  __device__ explicit NormedGain(const float* gain) : all(gain) {
+    if constexpr (kHeld) held.load(gain);
+  }
+
+  __device__ NormedRow now() const {
+    NormedRow row = held;
+    if constexpr (!kHeld) row.load(all);
+    return row;
+  }
+};
+
 // Norms all rows into shared memory, `NormedRow`'s threads one at a time; the first block also
 // writes them to `x`. `from(r)` is row r.
 template <class Shape, class From>
-__device__ inline void norm_rows(const From& from, float* x, int rows, const NormedRow& gain,
+__device__ inline void norm_rows(const From& from, float* x, int rows, const NormedGain& gain,
                                  const StagedRows<Shape>& staged, NormedStorage<Shape>& shared) {
   constexpr int kGroups = Shape::kThreads / kPanelThreads;
   constexpr int kRows = kNormedAtOnce<Shape>;
@@ -82,7 +101,7 @@ __device__ inline void norm_rows(const From& from, float* x, int rows, const Nor
     for (int i = 0; i < kRows; ++i) {
       const int r = row_of(i);
       if (r >= rows) break;
-      row[i].scale(gain, target::NORM_EPS, shared.squares[r]);
+      row[i].scale(gain.now(), target::NORM_EPS, shared.squares[r]);
       NormedRow::for_each_vector([&](int j, int vector) { staged.put(r, vector, row[i].part[j]); });
     }
     if (blockIdx.x != 0) continue;

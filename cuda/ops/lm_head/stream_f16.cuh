@@ -25,8 +25,7 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
   tile::Stream<kStorage, HIDDEN, 1, Shape, tile::Panels, kWhole> stage(
       shared.stream, {params.weight, VOCAB, share.first}, share.count);
   stage.prefetch();
-  tile::NormedRow gain;
-  gain.load(params.gain);
+  const tile::NormedGain gain(params.gain);
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
   tile::norm_rows(params.rows_in(), params.x, params.rows, gain, staged, shared);
   const auto sink = [&](int unit, int g, int row, float low, float high) {

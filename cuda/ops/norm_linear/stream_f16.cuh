@@ -85,8 +85,7 @@ __device__ inline void run(const Params& params, int block, int blocks) {
   const At at{params, share.first};
   tile::Stream<kStorage, HIDDEN, 1, Shape, At> stage(shared.stream, at, share.count);
   stage.prefetch();
-  Row gain;
-  gain.load(params.gain);
+  const tile::NormedGain gain(params.gain);
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
   tile::norm_rows(tile::RowsIn{params.residual}, params.x, params.rows, gain, staged, shared);
   const auto sink = [&](int unit, int g, int row, float low, float high) {
