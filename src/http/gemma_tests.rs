@@ -150,8 +150,8 @@ fn two_calls_go_through_responses() {
     goes_on(count(&first), count(&second));
 }
 
-/// The prompt ends inside the thoughts then, which the model would open itself, so the script begins
-/// there.
+/// The prompt ends inside the thoughts then, which the model would open itself, so the script
+/// begins there.
 #[test]
 fn a_budget_is_kept_by_a_model_that_opens_its_thoughts_itself() {
     let reply = "Thinking for long.\n<channel|>Done.<turn|>";

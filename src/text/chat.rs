@@ -176,8 +176,8 @@ impl ChatModel {
         })
     }
 
-    /// Whether a prompt ends inside the reasoning. Where it is to and the template leaves that to the
-    /// model, as those of Gemma 4 and Qwen3 do, the tag is written as the model writes it.
+    /// Whether a prompt ends inside the reasoning. Where it is to and the template leaves that to
+    /// the model, as those of Gemma 4 and Qwen3 do, the tag is written as the model writes it.
     fn open_reasoning(&self, conversation: &Conversation, text: &mut String) -> bool {
         let Some((open, _)) = self.think else {
             return false;

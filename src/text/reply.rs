@@ -388,7 +388,8 @@ mod tests {
     #[test]
     fn a_reply_of_gemma_comes_back_as_it_was_written() {
         let model = gemma_model();
-        let calls = "<|tool_call>call:f{a:<|\"|>\"é\", {x}:[\\n]\n<|\"|>,b:{c:[1,{d:true}],e:{}}}<tool_call|>\
+        let calls = "<|tool_call>call:f{a:<|\"|>\"é\", {x}:[\\n]\n<|\"|>,\
+            b:{c:[1,{d:true}],e:{}}}<tool_call|>\
             <|tool_call>call:f{list:[<|\"|>,<|\"|>,-0.5]}<tool_call|>";
         let text = format!("<|channel>thought\nwhy\n<channel|>{calls}");
         let tokens = model.tokenizer.encode(&text).unwrap();

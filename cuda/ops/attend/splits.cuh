@@ -49,8 +49,8 @@ struct RingStorage : OwnExponents<tile::kFp8Pages> {
   unsigned long long full[kSlots];
 };
 
-// Slots under way: as many bytes as positions of so many BF16 elements have, whatever a head's width
-// and format.
+// Slots under way: as many bytes as positions of so many BF16 elements have, whatever a head's
+// width and format.
 template <class A>
 constexpr int slots_of(int elements) {
   return (tile::kFp8Pages ? 2 : 1) * elements / A::kHeadDim;
