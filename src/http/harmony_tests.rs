@@ -31,7 +31,7 @@ fn goes_on(before: u64, behind: u64) {
     assert_eq!(behind, before + more);
 }
 
-fn post(server: &TestServer, path: &str, body: &Value) -> Answer {
+pub fn post(server: &TestServer, path: &str, body: &Value) -> Answer {
     let answer = server.post(path, body).answer();
     assert_eq!(answer.status, 200, "{answer:?}");
     answer
@@ -87,7 +87,7 @@ fn a_tool_loop_goes_through_chat_completions() {
 }
 
 /// The blocks that the events of a message make.
-fn blocks(answer: &Answer) -> Vec<Value> {
+pub fn blocks(answer: &Answer) -> Vec<Value> {
     let mut blocks: Vec<Value> = Vec::new();
     for event in answer.named_events() {
         if event["type"] == "content_block_start" {
@@ -114,7 +114,7 @@ fn blocks(answer: &Answer) -> Vec<Value> {
     blocks
 }
 
-fn input_tokens(answer: &Answer) -> u64 {
+pub fn input_tokens(answer: &Answer) -> u64 {
     let usage = &answer.named_events()[0]["message"]["usage"];
     let fields = [
         "input_tokens",
@@ -157,7 +157,7 @@ fn a_tool_loop_goes_through_messages() {
     goes_on(input_tokens(&first), input_tokens(&second));
 }
 
-fn completed(answer: &Answer) -> Value {
+pub fn completed(answer: &Answer) -> Value {
     answer.named_events().pop().unwrap()["response"].clone()
 }
 

@@ -13,6 +13,9 @@ pub mod error;
 pub mod fields;
 pub mod figures;
 pub mod files;
+#[cfg(test)]
+#[path = "gemma_tests.rs"]
+mod gemma;
 pub mod generate;
 #[cfg(test)]
 #[path = "harmony_tests.rs"]

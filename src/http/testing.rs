@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use engine::{self, Limits};
 use step::executor::{DeviceError, Executor, Rows, TokenId};
 use step::testing::TINY;
+use text::chat::ChatModel;
 use text::reply::Delta;
 use text::testing::{END_OF_TURN, Random, chat_model, harmony_model, rechunk_text};
 
@@ -41,8 +42,8 @@ pub struct Script {
     pub tokens: Vec<TokenId>,
     /// Replies behind the first one, by the order in which they begin; the last is repeated.
     pub further: Vec<Vec<TokenId>>,
-    /// The model speaks harmony.
-    pub harmony: bool,
+    /// The model that is asked.
+    pub model: fn() -> ChatModel,
     /// The script starts again at its end.
     pub endless: bool,
     /// Time of a step.
@@ -57,7 +58,7 @@ impl Script {
         Script {
             tokens,
             further: Vec::new(),
-            harmony: false,
+            model: chat_model,
             endless: false,
             step: Duration::ZERO,
             fails_at: None,
@@ -66,13 +67,18 @@ impl Script {
 
     /// Replies of a model that speaks harmony.
     pub fn harmony(replies: &[&str]) -> Script {
-        let model = harmony_model();
-        let encode = |text: &&str| model.tokenizer.encode(text).unwrap();
+        Script::replies(harmony_model, replies)
+    }
+
+    /// Replies of a model.
+    pub fn replies(model: fn() -> ChatModel, replies: &[&str]) -> Script {
+        let tokenizer = model().tokenizer;
+        let encode = |text: &&str| tokenizer.encode(text).unwrap();
         let mut replies = replies.iter().map(encode);
         Script {
             tokens: replies.next().unwrap_or_default(),
             further: replies.collect(),
-            harmony: true,
+            model,
             ..Script::text("")
         }
     }
@@ -203,9 +209,9 @@ impl TestServer {
             bytes_done: 1,
             bytes_total: 4,
         };
-        let model = match script.as_ref().is_some_and(|script| script.harmony) {
-            true => harmony_model(),
-            false => chat_model(),
+        let model = match &script {
+            Some(script) => (script.model)(),
+            None => chat_model(),
         };
         let state = State::new(model.facts, "scripted", settings, loading);
         if let Some(script) = script {

@@ -150,7 +150,8 @@ impl ChatModel {
         domain: u128,
         limit: usize,
     ) -> Result<Prompt, PromptError> {
-        let (text, mark) = self.render(conversation).map_err(PromptError::Template)?;
+        let (mut text, mark) = self.render(conversation).map_err(PromptError::Template)?;
+        let reasoning_opened = self.open_reasoning(conversation, &mut text);
         let too_long = |tokens, exact| PromptError::TooLong {
             tokens,
             limit,
@@ -167,15 +168,29 @@ impl ChatModel {
             }
             Encoded::Whole(tokens) => tokens,
         };
-        let reasoning_opened = self
-            .think
-            .is_some_and(|(open, _)| text.trim_end().ends_with(open));
         Ok(Prompt {
             head: self.head(conversation, domain, &tokens).unwrap_or(0),
             tokens,
             reasoning_opened,
             amid: conversation.goes_on,
         })
+    }
+
+    /// Whether a prompt ends inside the reasoning. Where it is to and the template leaves that to
+    /// the model, as those of Gemma 4 and Qwen3 do, the tag is written as the model writes it.
+    fn open_reasoning(&self, conversation: &Conversation, text: &mut String) -> bool {
+        let Some((open, _)) = self.think else {
+            return false;
+        };
+        let is_wanted = conversation.opens_reasoning
+            && conversation.enable_thinking
+            && conversation.add_generation_prompt;
+        let is_open = text.trim_end().ends_with(open);
+        if is_wanted && !is_open {
+            text.push_str(open);
+            text.push('\n');
+        }
+        is_open || is_wanted
     }
 
     /// Tokens that a prompt shares with one of the same system message and tools and another first
@@ -336,7 +351,7 @@ mod tests {
 
     use super::*;
     use crate::template::special::SpecialTokens;
-    use crate::testing::{STRICT_TEMPLATE, chat_model, chat_model_with};
+    use crate::testing::{STRICT_TEMPLATE, chat_model, chat_model_with, gemma_model};
 
     fn conversation(messages: Value, enable_thinking: bool) -> Conversation {
         let messages = messages.as_array().unwrap().clone();
@@ -361,6 +376,26 @@ mod tests {
         };
         assert!(opened(true));
         assert!(!opened(false));
+    }
+
+    #[test]
+    fn a_prompt_opens_the_reasoning_where_the_template_leaves_it_to_the_model() {
+        let hello = json!([{"role": "user", "content": "hi"}]);
+        let model = gemma_model();
+        let prompt = |thinks, opens_reasoning| {
+            let conversation = Conversation {
+                opens_reasoning,
+                ..conversation(hello.clone(), thinks)
+            };
+            model.prompt(&conversation, 0, 2048).unwrap()
+        };
+        let left = prompt(true, false);
+        assert!(!left.reasoning_opened);
+        let opened = prompt(true, true);
+        assert!(opened.reasoning_opened);
+        let tag = model.tokenizer.encode("<|channel>thought\n").unwrap();
+        assert_eq!(opened.tokens, [left.tokens, tag].concat());
+        assert!(!prompt(false, true).reasoning_opened);
     }
 
     /// The ids of a conversation with `text` in every place that a client or a tool fills.

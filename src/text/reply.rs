@@ -325,8 +325,9 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{END_OF_TURN, Random, chat_model, rechunk};
-    use serde_json::json;
+    use crate::template::Conversation;
+    use crate::testing::{END_OF_TURN, Random, chat_model, gemma_model, rechunk};
+    use serde_json::{Value, json};
 
     fn ids(text: &str) -> Vec<TokenId> {
         chat_model().tokenizer.encode(text).unwrap()
@@ -380,6 +381,47 @@ mod tests {
             },
         ];
         assert_eq!(deltas, expected);
+    }
+
+    /// Thoughts of a channel, then calls whose texts hold what JSON escapes: each call is rendered
+    /// as the model has written it.
+    #[test]
+    fn a_reply_of_gemma_comes_back_as_it_was_written() {
+        let model = gemma_model();
+        let calls = "<|tool_call>call:f{a:<|\"|>\"é\", {x}:[\\n]\n<|\"|>,\
+            b:{c:[1,{d:true}],e:{}}}<tool_call|>\
+            <|tool_call>call:f{list:[<|\"|>,<|\"|>,-0.5]}<tool_call|>";
+        let text = format!("<|channel>thought\nwhy\n<channel|>{calls}");
+        let tokens = model.tokenizer.encode(&text).unwrap();
+        let of = |reasoning_opened| ReplyFormat {
+            reasoning_opened,
+            stop_tokens: model.stop_tokens.clone(),
+            ..format(&[])
+        };
+        let tool_response = model.tokenizer.encode("<|tool_response>").unwrap();
+        let (deltas, _) = read(&model, of(false), &[tokens.clone(), tool_response].concat());
+        let opening = model.tokenizer.encode("<|channel>thought\n").unwrap();
+        assert_eq!(read(&model, of(true), &tokens[opening.len()..]).0, deltas);
+        assert_eq!(deltas[0], Delta::Reasoning("why".to_string()));
+        let arguments = deltas.iter().filter_map(|delta| match delta {
+            Delta::Arguments { json, .. } => Some(serde_json::from_str::<Value>(json).unwrap()),
+            _ => None,
+        });
+        let called: Vec<Value> = arguments
+            .map(|arguments| json!({"function": {"name": "f", "arguments": arguments}}))
+            .collect();
+        assert_eq!(called.len(), 2, "{deltas:?}");
+        let message = json!({"role": "assistant", "content": "", "reasoning_content": "why",
+            "tool_calls": called});
+        let conversation = Conversation {
+            messages: vec![json!({"role": "user", "content": "hi"}), message],
+            ..Conversation::default()
+        };
+        let rendered = model.template.render(&conversation).unwrap();
+        assert_eq!(
+            rendered,
+            format!("<|turn>user\nhi<turn|>\n<|turn>model\n{text}")
+        );
     }
 
     #[test]

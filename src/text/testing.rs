@@ -306,3 +306,84 @@ pub fn harmony_model() -> ChatModel {
     let tokenizer = Tokenizer::from_bytes(&byte_tokenizer_with(&marks), HARMONY.vocab).unwrap();
     ChatModel::new(&HARMONY, tokenizer, Template::harmony()).unwrap()
 }
+
+/// Facts of a model that speaks as Gemma 4: its marks are the tokens behind those of bytes.
+static GEMMA: Facts = Facts {
+    stop_tokens: &[257, 265],
+    added_tokens: &[
+        (256, "<|turn>"),
+        (257, "<turn|>"),
+        (258, "<|channel>"),
+        (259, "<channel|>"),
+        (260, "<|tool>"),
+        (261, "<tool|>"),
+        (262, "<|tool_call>"),
+        (263, "<tool_call|>"),
+        (264, "<|\"|>"),
+        (265, "<|tool_response>"),
+        (266, "<tool_response|>"),
+    ],
+    tool_format: Some(ToolFormat::Gemma),
+    thinking: false,
+    think_open: "<|channel>thought",
+    think_close: "<channel|>",
+    ..TINY
+};
+
+/// A template that frames as that of Gemma 4: a call and its result are in the turn of the model,
+/// which opens its thoughts itself.
+const GEMMA_TEMPLATE: &str = "\
+{%- macro value(of) -%}\
+    {%- if of is string -%}{{ '<|\"|>' + of + '<|\"|>' }}\
+    {%- elif of is boolean -%}{{ 'true' if of else 'false' }}\
+    {%- elif of is mapping -%}{{ '{' }}{{- members(of) -}}{{ '}' }}\
+    {%- elif of is sequence -%}{{ '[' }}\
+        {%- for item in of -%}{{ value(item) }}{{ ',' if not loop.last }}{%- endfor -%}{{ ']' }}\
+    {%- else -%}{{ of }}{%- endif -%}\
+{%- endmacro -%}\
+{%- macro members(of) -%}\
+    {%- for key, item in of | dictsort -%}\
+        {{ key }}:{{ value(item) }}{{ ',' if not loop.last }}\
+    {%- endfor -%}\
+{%- endmacro -%}\
+{%- set last = namespace(role='', calls=[]) -%}\
+{%- for tool in tools or [] -%}<|tool>{{ value(tool.function) }}<tool|>{%- endfor -%}\
+{%- for m in messages -%}\
+    {%- if m.role == 'tool' -%}\
+        {%- for call in last.calls if call.id == m.tool_call_id -%}\
+            {{- '<|tool_response>response:' + call.function.name + '{value:' -}}\
+            {{- value(m.content) + '}<tool_response|>' -}}\
+        {%- endfor -%}\
+    {%- else -%}\
+        {%- if last.role != 'tool' -%}\
+            {{- '<|turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' -}}\
+        {%- endif -%}\
+        {%- if m.tool_calls and m.reasoning_content -%}\
+            {{- '<|channel>thought\n' + m.reasoning_content + '\n<channel|>' -}}\
+        {%- endif -%}\
+        {%- for call in m.tool_calls or [] -%}\
+            {{- '<|tool_call>call:' + call.function.name + '{' -}}\
+            {{- members(call.function.arguments) + '}<tool_call|>' -}}\
+        {%- endfor -%}\
+        {{- m.content | trim -}}\
+        {%- if not m.tool_calls -%}{{ '<turn|>\n' }}{%- endif -%}\
+        {%- set last.calls = m.tool_calls or [] -%}\
+    {%- endif -%}\
+    {%- set last.role = m.role -%}\
+{%- endfor -%}\
+{%- if add_generation_prompt -%}\
+    {{- '<|turn>model\n' if last.role != 'tool' -}}\
+    {{- '<|channel>thought\n<channel|>' if not enable_thinking -}}\
+{%- endif -%}";
+
+/// A model of bytes that speaks as Gemma 4.
+pub fn gemma_model() -> ChatModel {
+    let marks: Vec<(&str, bool)> = GEMMA
+        .added_tokens
+        .iter()
+        .map(|(_, mark)| (*mark, true))
+        .collect();
+    let tokenizer = Tokenizer::from_bytes(&byte_tokenizer_with(&marks), GEMMA.vocab).unwrap();
+    let template = Template::load(GEMMA_TEMPLATE, SpecialTokens::default()).unwrap();
+    ChatModel::new(&GEMMA, tokenizer, template).unwrap()
+}

@@ -147,12 +147,7 @@ impl Answer {
 /// Compiles the rule, renders and encodes the conversation, which is taken out of `ask`; the prompt
 /// leaves room for a reply. `key` is whose it is.
 pub fn prompt(ask: &mut Ask, service: &Service, key: Option<KeyId>) -> Result<Prompt, ApiError> {
-    let context = service.engine.context();
-    let prompt = encoded(ask, service, key, context)?;
-    if ask.thinking && ask.thinking_budget.is_some() && service.chat.think.is_some() {
-        check_budget(&prompt)?;
-    }
-    Ok(prompt)
+    encoded(ask, service, key, service.engine.context())
 }
 
 /// Number of tokens of the prompt of `ask`, whether or not it fits; the conversation is taken out
@@ -249,13 +244,6 @@ fn prompt_error(error: &PromptError, field: &str, limit: usize) -> ApiError {
         ),
         error => ApiError::field(field, error.to_string()),
     }
-}
-
-/// A budget is counted from the prompt's end.
-fn check_budget(prompt: &Prompt) -> Result<(), ApiError> {
-    let problem = "this model opens its reasoning itself; a budget is not kept, send none";
-    let opened = prompt.reasoning_opened.then_some(());
-    opened.ok_or_else(|| ApiError::field("thinking", problem))
 }
 
 /// Gives the engine one request per reply; all are queued or none is.
