@@ -238,6 +238,8 @@ channel.onmessage = async ({ data }) => {
   if (!data.saved) return;
   if (data.live) elsewhere.set(data.saved, Date.now());
   else elsewhere.delete(data.saved);
+  // A page that begins reads all heads when its store is open.
+  if (!store) return;
   const known = loaded.get(data.saved);
   heads = new Map((await store.heads()).map((head) => [head.id, head]));
   if (known && !known.live && data.revision > known.revision) {
