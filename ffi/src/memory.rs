@@ -297,8 +297,7 @@ impl<T: Element> Drop for PinnedBuf<T> {
     }
 }
 
-/// Copies between device memory and page-locked memory that one call queues: the driver takes as
-/// long for all of them as for a few alone.
+/// Copies between device memory and page-locked memory that one call of the driver queues.
 #[derive(Debug, Default)]
 pub struct CopyBatch {
     to: Vec<sys::CUdeviceptr>,

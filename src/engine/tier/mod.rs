@@ -28,10 +28,10 @@ use step::executor::{DeviceError, Executor, PageId, Slot, TokenId};
 use step::transfer::{Piece, PieceBytes, Transfer};
 
 /// Bytes that are under way where some are written, at most: what a restore that comes waits for.
-pub const SAVES_UNDER_WAY_MAX: usize = 256 << 20;
+const SAVES_UNDER_WAY_MAX: usize = 256 << 20;
 /// Bytes that are under way where some are restored, at most: as many as a device takes during a
 /// step of long prompts, for no more are started before that ends.
-pub const RESTORES_UNDER_WAY_MAX: usize = 512 << 20;
+const RESTORES_UNDER_WAY_MAX: usize = 512 << 20;
 /// Beginnings that wait to be written, at most: their pages cannot go meanwhile.
 const WISHES_MAX: usize = 64;
 
@@ -403,16 +403,13 @@ impl<N: Naming> Tier<N> {
             let restores = self.restores.iter_mut().map(|restore| &mut restore.copies);
             let mut copies = restores.chain(self.save.iter_mut().map(|save| &mut save.copies));
             let next = copies.find(|copies| copies.started < copies.transfers.len());
-            let Some(next) = next else {
+            let next = next.map(|next| match next.way {
+                Way::Save => (next, SAVES_UNDER_WAY_MAX),
+                Way::Restore => (next, RESTORES_UNDER_WAY_MAX),
+            });
+            let Some((next, most)) = next.filter(|(_, most)| under_way < *most) else {
                 return Ok(());
             };
-            let most = match next.way {
-                Way::Save => SAVES_UNDER_WAY_MAX,
-                Way::Restore => RESTORES_UNDER_WAY_MAX,
-            };
-            if under_way >= most {
-                return Ok(());
-            }
             let (mut bytes, mut count) = (0, 0);
             for transfer in &next.transfers[next.started..] {
                 if under_way + bytes >= most {
