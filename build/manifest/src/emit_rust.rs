@@ -240,13 +240,12 @@ impl Target {
         let doc = "Files compiled into the binary: name and content.";
         // A constant would be copied into every unit of code that reads it.
         let _ = writeln!(out, "/// {doc}\npub static {text}];");
-        // Figures of an outside reference are of the checkpoint's own numbers.
-        let exact = !self.rounds();
-        let golden = Some(self.golden_file());
-        let golden = included(golden.filter(|file| exact && self.root.join(file).is_file()));
+        let golden = Some(self.golden_file()).filter(|_| self.has_golden_arithmetic());
+        let golden = included(golden.filter(|file| self.root.join(file).is_file()));
         let doc = "Prompts with the tokens that another implementation makes of them (JSON).";
         item(out, doc, &format!("GOLDEN: &str = {golden}"));
-        let checkpoint = self.checkpoint().filter(|_| exact);
+        // A figure of an outside reference is of the checkpoint's own weights.
+        let checkpoint = self.checkpoint().filter(|_| !self.rounds());
         let known = checkpoint.and_then(|checkpoint| checkpoint.text_nll);
         let doc = "Nats per token that an outside reference gives the text of the start's check.";
         item(out, doc, &format!("TEXT_NLL: Option<f64> = {known:?}"));

@@ -7,7 +7,7 @@ use crate::dequantise::dequantise;
 use crate::error::ManifestError;
 use crate::files;
 use crate::schema::hardware::{Backend, Hardware};
-use crate::schema::leaf::{Leaf, Rows, Transformation};
+use crate::schema::leaf::{KvFormat, Leaf, Rows, Transformation};
 use crate::schema::model::{Checkpoint, Form, Model};
 use crate::schema::read;
 
@@ -246,6 +246,12 @@ impl Target {
         rules.any(|rule| rule.resident.is_some())
     }
 
+    /// Whether a reference's golden tokens are of this target's arithmetic: it rounds neither
+    /// weights nor keys and values to fewer bits than they come with.
+    pub fn has_golden_arithmetic(&self) -> bool {
+        !self.rounds() && self.leaf.numbers.kv != KvFormat::Fp8
+    }
+
     pub(crate) fn leaf_file(&self) -> String {
         format!("targets/{}.toml", self.name)
     }
@@ -369,6 +375,13 @@ mod tests {
     fn a_gpu_target_needs_no_golden_tokens_to_serve() {
         let target = repository("h200/qwen3.6-35b-a3b/fp8");
         assert!(!target.root.join(target.golden_file()).is_file() && target.serves());
+    }
+
+    #[test]
+    fn what_is_rounded_is_not_held_to_a_references_tokens() {
+        let golden = |name: &str| repository(name).has_golden_arithmetic();
+        assert!(golden("h200/tiny/nvfp4") && golden("cpu/smollm2-135m/bf16"));
+        assert!(!golden("h200/tiny/nvfp4-kv8") && !golden("cpu/smollm2-135m/nvfp4-all"));
     }
 
     #[test]
