@@ -12,7 +12,7 @@ type Model = Desk<Hosted>;
 /// An engine over the model; none if the repository does not hold its weights.
 fn desk() -> Option<Model> {
     // Each core has a desk of its own.
-    let runner = runner(1)?;
+    let runner = Hosted(runner(1)?);
     Some(Desk::with_tiers(Model::limits(&FACTS, SNAPSHOTS), runner))
 }
 

@@ -23,10 +23,10 @@ use crate::decoder::{Layer, Part, Scratch};
 use crate::runner::Runner;
 
 /// Tokens that are compared, at most: enough for every expert of a layer of 256 to be visited by
-/// some, and for pages and cells to be crossed. A build for debugging runs a part.
-pub const ORACLE_TOKENS: usize = if cfg!(debug_assertions) { 8 } else { 256 };
+/// some, and for pages and cells to be crossed. Tests run a part.
+pub const ORACLE_TOKENS: usize = if cfg!(feature = "testing") { 8 } else { 256 };
 /// Tokens of the longer text, at most: rotary that wraps at position 1,024 shows behind it.
-const FAR_TOKENS: usize = if cfg!(debug_assertions) { 16 } else { 1536 };
+const FAR_TOKENS: usize = if cfg!(feature = "testing") { 16 } else { 1536 };
 /// Tokens at the end that the device takes one by one.
 const DECODED: usize = 64;
 /// Rows in a row whose errors are averaged: as many as are decoded, so that a fault of decode steps

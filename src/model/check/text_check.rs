@@ -27,8 +27,8 @@ pub const TEXT_TOKENS: usize = match MAX_CONTEXT {
     context if context < WANTED => context,
     _ => WANTED,
 };
-/// A build for debugging computes a hundred times slower and runs a beginning.
-const WANTED: usize = if cfg!(debug_assertions) { 32 } else { 1536 };
+/// Tests run a beginning: some of them compute a hundred times slower.
+const WANTED: usize = if cfg!(feature = "testing") { 32 } else { 1536 };
 /// One in so many tokens, those at the end, is run by itself as well.
 const DECODED_SHARE: usize = 24;
 /// One in so many positions is scored: to take all logits to the host costs more than the model.

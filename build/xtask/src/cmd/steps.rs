@@ -312,7 +312,7 @@ fn room_step(site: &Site, (package, folder, compared): Room) -> Result<Step, Fai
     let run = move |suite: &Suite<'_>, name: &str| {
         let args = format!("-p {package} --features testing --lib --no-fail-fast");
         let run = |cargo| suite.run(name, &mut linted(cargo));
-        let cargo = suite.product_cargo("test", Optimised::Yes, &args);
+        let cargo = suite.product_cargo("test", Optimised::Wholly, &args);
         cargo.and_then(run).map(drop).into()
     };
     let step = Step::new(format!("tests of {package}"), "the crate's own tests", run);
@@ -324,7 +324,7 @@ fn room_step(site: &Site, (package, folder, compared): Room) -> Result<Step, Fai
 fn product_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
     Step::new(name, protects, move |suite, name| {
         let run = |cargo| suite.run(name, &mut linted(cargo));
-        let cargo = suite.product_cargo("test", Optimised::Yes, args);
+        let cargo = suite.product_cargo("test", Optimised::Wholly, args);
         cargo.and_then(run).map(drop).into()
     })
     .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT))
@@ -344,7 +344,7 @@ fn clippy(suite: &Suite<'_>, name: &str) -> Result<(), String> {
     let rooms = ROOMS.map(|(package, ..)| format!("-p {package}")).join(" ");
     let product = suite.product_cargo(
         "test",
-        Optimised::Yes,
+        Optimised::Wholly,
         &format!("-p atlas -p model {rooms} {ALL}"),
     )?;
     for cargo in [pipeline, product] {
@@ -374,7 +374,7 @@ fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
     };
     let optimised = match leaf.starts_with(RANDOM) {
         true => Optimised::No,
-        false => Optimised::Yes,
+        false => Optimised::Wholly,
     };
     let step = Step::new(
         format!("golden {leaf}"),
@@ -650,7 +650,7 @@ fn binary(site: &Site, target: &str) -> Result<(), Failure> {
 
 fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let path = build(suite.site, Some(target), false)?;
-    let mut cargo = linted(suite.product_cargo("test", Optimised::Yes, "--test e2e")?);
+    let mut cargo = linted(suite.product_cargo("test", Optimised::Wholly, "--test e2e")?);
     let text = suite.run(name, cargo.env("ATLAS_BINARY", path))?;
     Ok(some_test_passed(&text)?)
 }
@@ -659,12 +659,12 @@ fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure
 fn library(suite: &Suite<'_>, name: &str) -> Result<(), String> {
     suite.run(
         name,
-        &mut suite.product_cargo("test", Optimised::Yes, "--doc")?,
+        &mut suite.product_cargo("test", Optimised::Wholly, "--doc")?,
     )?;
     let args = format!("--example {EXAMPLE}");
     let said = suite.run(
         name,
-        &mut linted(suite.product_cargo("run", Optimised::Yes, &args)?),
+        &mut linted(suite.product_cargo("run", Optimised::Wholly, &args)?),
     )?;
     match EXAMPLE_SAYS.iter().find(|text| !said.contains(*text)) {
         None => Ok(()),
@@ -809,7 +809,8 @@ fn boundary(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> 
         &plan.graph,
         &libclang.into_iter().collect::<Vec<_>>(),
     )?;
-    let mut cargo = linted(suite.product_cargo("test", Optimised::Yes, "-p ffi --all-targets")?);
+    let mut cargo =
+        linted(suite.product_cargo("test", Optimised::Wholly, "-p ffi --all-targets")?);
     let libclang = built.iter().map(|path| ("LIBCLANG_PATH", path));
     Ok(no_warning(&suite.run(name, cargo.envs(libclang))?)?)
 }
