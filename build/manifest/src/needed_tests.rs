@@ -119,7 +119,8 @@ fn name(path: &[Step]) -> String {
     keys.join(".")
 }
 
-/// Every key of a table, those of tables in it too.
+/// Every key of a table, those of tables in it too. The first and the last member stand for an
+/// array's.
 fn paths(value: &Value, path: &Path, found: &mut Vec<Path>) {
     let mut below = |step: Step, value: &Value| {
         let mut path = path.clone();
@@ -135,8 +136,11 @@ fn paths(value: &Value, path: &Path, found: &mut Vec<Path>) {
             entries.for_each(|(key, value)| below(Step::Key(key.clone()), value));
         }
         Value::Array(members) => {
-            let members = members.iter().enumerate();
-            members.for_each(|(at, value)| below(Step::Index(at), value));
+            let ends = BTreeSet::from([0, members.len().saturating_sub(1)]);
+            let ends = ends
+                .into_iter()
+                .filter_map(|at| Some((at, members.get(at)?)));
+            ends.for_each(|(at, value)| below(Step::Index(at), value));
         }
         _ => {}
     }
@@ -185,6 +189,9 @@ fn changed(model: &Value, path: &[Step]) -> Option<Value> {
 /// A model as one of its targets takes it, and configurations that it is right for.
 struct Subject {
     target: Target,
+    /// Constants of its program, and the text of its manifest.
+    constants: String,
+    expanded: String,
     model: Value,
     config: Json,
     generation: Json,
@@ -218,6 +225,8 @@ impl Subject {
             model: toml::from_str(&text).unwrap(),
             config: usual(&config_checks(&target)),
             generation: usual(&generation_checks(&target.model)),
+            constants: constants(&target),
+            expanded: target.expanded(),
             target,
         };
         Some(subject).filter(|subject| subject.target.leaf.derive.is_none())
@@ -263,8 +272,8 @@ impl Subject {
         match check(&other) {
             _ if broken.is_empty() && self.contradicts(&other, &name) => Fate::Named,
             Err(_) => Fate::Refused,
-            Ok(()) if constants(&other) != constants(&self.target) => Fate::Compiled,
-            Ok(()) if other.expanded() != self.target.expanded() => Fate::Shown,
+            Ok(()) if constants(&other) != self.constants => Fate::Compiled,
+            Ok(()) if other.expanded() != self.expanded => Fate::Shown,
             Ok(()) => Fate::Idle,
         }
     }

@@ -659,7 +659,7 @@ fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure
 fn library(suite: &Suite<'_>, name: &str) -> Result<(), String> {
     suite.run(
         name,
-        &mut suite.product_cargo("test", Optimised::Wholly, "--doc")?,
+        &mut linted(suite.product_cargo("test", Optimised::Wholly, "--doc")?),
     )?;
     let args = format!("--example {EXAMPLE}");
     let said = suite.run(

@@ -96,8 +96,7 @@ pub type Room = (&'static str, &'static str, &'static [&'static str]);
 pub enum Optimised {
     /// Compiled in a fifth of the time.
     No = 0,
-    /// For the engine, whose simulations take three times as long without, and for grammars over
-    /// thousands of drawn texts.
+    /// For the engine, whose simulations take three times as long without.
     Yes = 1,
     /// For the model on the CPU: below this each instruction of its kernels is a call. The standard
     /// library's checks of what unsafe code asks of it, which take as long as the kernels, are left
@@ -148,7 +147,7 @@ impl Suite<'_> {
         let toolchain = Toolchain::find(&self.site.root)?;
         let mut command = self.cargo(verb);
         let rooms = ROOMS.into_iter().map(|(package, ..)| match package {
-            "engine" | "text" => (package, Optimised::Yes),
+            "engine" => (package, Optimised::Yes),
             _ => (package, Optimised::No),
         });
         let others = [
