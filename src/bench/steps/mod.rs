@@ -53,7 +53,7 @@ const FORMAT: u32 = 2;
 /// Rows of decode steps, where the target has the slots.
 const ROWS: [usize; 5] = [1, 8, 16, 32, 64];
 /// Contexts of decode steps, where they fit.
-const CONTEXTS: [usize; 3] = [128, 8192, 127 << 10];
+const CONTEXTS: [usize; 4] = [128, 8192, 32 << 10, 127 << 10];
 /// Prompts, the longest cut to the target's context.
 const PROMPTS: [usize; 4] = [128, 1024, 8192, 32_768];
 /// Timed steps, after a quarter as many to warm up; the median counts.

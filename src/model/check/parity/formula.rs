@@ -25,7 +25,7 @@ pub(super) fn norms(report: &mut Report, random: &mut Random, rows: usize) {
     let (x, weight): (Vec<f32>, _) = (x.collect(), random.gains(HIDDEN));
     let formula = x.chunks_exact(HIDDEN).flat_map(|row| norm(row, &weight));
     let formula: Vec<f32> = formula.map(|value| value as f32).collect();
-    let (mut cpu, mut out) = (Cpu::new(1), Tensor::default());
+    let (mut cpu, mut out) = (Cpu::default(), Tensor::default());
     cpu.rms_norm(&Tensor::of(HIDDEN, x), &weight, &mut out, None);
     let found = seen(&mut cpu, &out);
     let shape = format!("{rows} x {HIDDEN}");
@@ -46,7 +46,7 @@ pub(super) fn products(report: &mut Report, random: &mut Random, rows: usize) {
     let sample = sampled(random, rows);
     let wanted = gathered(&x, rows, &sample);
     let formula: Vec<f32> = wanted.chunks_exact(HIDDEN).flat_map(of_row).collect();
-    let (mut cpu, mut out) = (Cpu::new(1), Tensor::default());
+    let (mut cpu, mut out) = (Cpu::default(), Tensor::default());
     let matrix = Matrix::new(HIDDEN, std::slice::from_ref(&w));
     cpu.linear(&Tensor::of(HIDDEN, x), &matrix, &mut out);
     let found = gathered(&seen(&mut cpu, &out), rows, &sample);
@@ -170,7 +170,7 @@ impl<A: shapes::Attention> Sequence<A> {
     /// Results of the CPU's rows at the `wanted` positions, and its normed and turned keys.
     fn attended(&self, wanted: &[usize]) -> (Vec<Vec<f32>>, Vec<f32>) {
         let pages = self.positions().div_ceil(PAGE);
-        let mut cpu = Cpu::new(1);
+        let mut cpu = Cpu::default();
         let mut cache = Attend::<A>::kv_cache(&cpu, pages).expect("the CPU's memory can be taken");
         let (mut out, mut found) = (Tensor::default(), Vec::new());
         let stored = (0..pages).map(|page| self.store(&mut cpu, &mut cache, page));

@@ -54,7 +54,7 @@ fn of_formula<M: shapes::Mlp>(report: &mut Report, random: &mut Random, rows: us
     let [of_gate, of_up] = [&gate, &up].map(|values| gathered(values, rows, &sample));
     let wanted: Vec<f32> = of_gate.iter().zip(&of_up).map(activated::<M>).collect();
     let [gate, up] = [gate, up].map(|values| Tensor::of(M::INTERMEDIATE, values));
-    let (mut cpu, mut out) = (Cpu::new(1), Tensor::default());
+    let (mut cpu, mut out) = (Cpu::default(), Tensor::default());
     Gate::<M>::swiglu(&mut cpu, &gate, &up, &mut out);
     let found = gathered(&formula::seen(&mut cpu, &out), rows, &sample);
     let shape = format!("{rows} x {}", M::INTERMEDIATE);

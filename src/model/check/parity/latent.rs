@@ -103,7 +103,7 @@ impl<L: shapes::Latent> OfHeads<L> {
         let values = self.weights.values();
         let of_row = |(position, row)| self.formula(row, &values, position);
         let wanted: Vec<f32> = x.chunks_exact(width).enumerate().flat_map(of_row).collect();
-        let mut cpu = Cpu::new(1);
+        let mut cpu = Cpu::default();
         let w = cpu.matrix_of(&self.weights).expect("the CPU has room");
         let batch = formula::batch(0..rows, rows.div_ceil(target::PAGE));
         let out = self.run(&mut cpu, &Tensor::of(width, x), &w, &batch);
