@@ -7,7 +7,8 @@ use std::path::Path;
 use host::log;
 use host::operator_file;
 use model::check::{
-    GOLDEN_TOLERANCE, Report, TEXT, TEXT_TOKENS, TextBound, check_text, draw_tokens, selfcheck,
+    GOLDEN_TOLERANCE, Report, TEXT, TEXT_IS_WHOLE, TEXT_TOKENS, TextBound, check_text, draw_tokens,
+    selfcheck,
 };
 use model::target;
 use step::executor::{Executor, TokenId};
@@ -48,7 +49,7 @@ impl Checks {
             _ if chat.is_none() || files.are_drawn() => TextBound::None,
             None => TextBound::Plausible,
             // The figure is of the whole text.
-            Some(_) if cfg!(debug_assertions) => TextBound::None,
+            Some(_) if !TEXT_IS_WHOLE => TextBound::None,
             Some(known) => TextBound::Known(known),
         };
         // Golden tokens of the binary are of the true weights.

@@ -37,7 +37,7 @@ pub use oracle::{LayerFinding, OracleError, oracle};
 pub use selfcheck::{Mismatch, Report, TOLERANCE_F32, Tolerance, selfcheck};
 pub use session::{rings_fitting, window_ring};
 pub use text_check::{
-    TEXT, TEXT_TOKENS, TextBound, TextMismatch, TextReport, check_text, draw_tokens,
+    TEXT, TEXT_IS_WHOLE, TEXT_TOKENS, TextBound, TextMismatch, TextReport, check_text, draw_tokens,
 };
 
 /// Compares the chosen ops of this binary with their reference, which takes most of a minute at a

@@ -17,16 +17,18 @@ use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, Toke
 use step::ranking::weight_of;
 
 use super::session::{most_likely, window_ring};
+use super::text_check::TEXT_IS_WHOLE;
 use crate::backend::cpu::{Cpu, Tensor};
 use crate::blocks::{Kept, Loader, ROUTED, ROUTER_LOGITS, Runs};
 use crate::decoder::{Layer, Part, Scratch};
 use crate::runner::Runner;
 
 /// Tokens that are compared, at most: enough for every expert of a layer of 256 to be visited by
-/// some, and for pages and cells to be crossed. Tests run a part.
-pub const ORACLE_TOKENS: usize = if cfg!(feature = "testing") { 8 } else { 256 };
+/// some, and for pages and cells to be crossed. Builds that run a beginning of the start's text run
+/// a part.
+pub const ORACLE_TOKENS: usize = if TEXT_IS_WHOLE { 256 } else { 8 };
 /// Tokens of the longer text, at most: rotary that wraps at position 1,024 shows behind it.
-const FAR_TOKENS: usize = if cfg!(feature = "testing") { 16 } else { 1536 };
+const FAR_TOKENS: usize = if TEXT_IS_WHOLE { 1536 } else { 16 };
 /// Tokens at the end that the device takes one by one.
 const DECODED: usize = 64;
 /// Rows in a row whose errors are averaged: as many as are decoded, so that a fault of decode steps

@@ -27,8 +27,10 @@ pub const TEXT_TOKENS: usize = match MAX_CONTEXT {
     context if context < WANTED => context,
     _ => WANTED,
 };
-/// Tests run a beginning: some of them compute a hundred times slower.
-const WANTED: usize = if cfg!(feature = "testing") { 32 } else { 1536 };
+/// Whether a start runs the whole text. Builds for debugging and for tests, which compute up to a
+/// hundred times slower, run a beginning.
+pub const TEXT_IS_WHOLE: bool = !cfg!(any(debug_assertions, feature = "testing"));
+const WANTED: usize = if TEXT_IS_WHOLE { 1536 } else { 32 };
 /// One in so many tokens, those at the end, is run by itself as well.
 const DECODED_SHARE: usize = 24;
 /// One in so many positions is scored: to take all logits to the host costs more than the model.
