@@ -152,7 +152,7 @@ impl Suite<'_> {
         });
         let others = [
             ("atlas", Optimised::No),
-            ("ffi", optimised),
+            ("ffi", Optimised::No),
             ("model", optimised),
         ];
         for (package, optimised) in rooms.chain(others) {

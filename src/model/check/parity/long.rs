@@ -27,10 +27,6 @@ use step::executor::{DeviceError, Rows, Slot, TokenId};
 
 /// Contexts near whose ends rows attend, if a sequence may be as long.
 const ENDS: [usize; 4] = [2048, 8192, 32_768, 131_072];
-/// Rows of a tile of an instruction.
-const TILE: usize = 8;
-/// Positions behind which a row takes the CPU long.
-const FAR: usize = 32_768;
 /// Factor of values that a result cannot be right without.
 const LOUD: f32 = 32.0;
 /// Rows that are stored in one step.
@@ -85,13 +81,11 @@ impl<A: shapes::Attention> LongContext<A> {
     }
 
     /// Some rows of each step, each a step of its own: the first and the last one, and one of each
-    /// tile of an instruction, or of each second one where the CPU takes long for a row. With their
-    /// numbers among all rows that attend.
+    /// tile of an instruction. With their numbers among all rows that attend.
     fn some(&self) -> (LongContext<A>, Vec<usize>) {
         let (mut steps, mut numbers, mut before) = (Vec::new(), Vec::new(), 0);
         for step in &self.steps {
-            let every = if step.end > FAR { 2 * TILE } else { TILE };
-            let rows = (0..step.len()).filter(|row| row % every == 0 || row + 1 == step.len());
+            let rows = (0..step.len()).filter(|row| row % 8 == 0 || row + 1 == step.len());
             for row in rows {
                 steps.push(step.start + row..step.start + row + 1);
                 numbers.push(before + row);
