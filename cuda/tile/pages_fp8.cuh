@@ -10,6 +10,7 @@
 
 #include "tile/head.cuh"
 #include "tile/pages.cuh"
+#include "tile/ptx.cuh"
 
 namespace atlas::tile {
 
@@ -69,6 +70,29 @@ __device__ inline unsigned even_of_fp8(unsigned word) {
   return bits_of_fp8(word << 8, word << 4);
 }
 __device__ inline unsigned odd_of_fp8(unsigned word) { return bits_of_fp8(word, word >> 4); }
+
+// Operands of 8 keys from `position` on, 32 dimensions from `dim` on, of a block whose strips have
+// kPositions: bits of its codes.
+template <int kPositions>
+__device__ inline void fp8_keys(unsigned (&to)[4], const unsigned char* block, int position,
+                                int dim) {
+  const int lane = threadIdx.x % kWarpLanes, strip = dim / kFp8Columns + lane / 8 % 2;
+  unsigned codes[2];
+  ptx::ldmatrix(codes, block + (strip * kPositions + position + lane % 8) * kFp8Columns);
+  to[0] = even_of_fp8(codes[0]), to[1] = odd_of_fp8(codes[0]);
+  to[2] = even_of_fp8(codes[1]), to[3] = odd_of_fp8(codes[1]);
+}
+
+// Operands of 16 values, 16 dimensions, likewise.
+template <int kPositions>
+__device__ inline void fp8_values(unsigned (&to)[4], const unsigned char* block, int position,
+                                  int dim) {
+  const int row = dim / kFp8Columns * kPositions + position + threadIdx.x % 16;
+  unsigned codes[2];
+  ptx::ldmatrix_transposed(codes, block + row * kFp8Columns);
+  to[0] = even_of_fp8(codes[0]), to[1] = even_of_fp8(codes[1]);
+  to[2] = odd_of_fp8(codes[0]), to[3] = odd_of_fp8(codes[1]);
+}
 
 // A strip's codes of a position as bf16, with a stored exponent: the first and the last eight.
 __device__ inline void widened(Bf16x8 (&to)[2], const uint4& codes, unsigned exponent) {

@@ -139,7 +139,7 @@ struct Accept {
   static constexpr int kThreads = 128;
 };
 
-// Kernel `split_kv_bf16` of `attend`.
+// Kernel `warps_bf16` of `attend`.
 struct Attend {
   static constexpr int kThreads = 256;
 };

@@ -89,9 +89,9 @@ threads = 128
 why = "a warp a span: few spans of few rows, one block or two"
 
 [hardware.op.attend]
-kernel = "split_kv_bf16"
+kernel = "warps_bf16"
 threads = 256
-why = "eight warps share 64 positions and the 256 dimensions of a head; query heads fill the tile"
+why = "prompts: a warp has 16 queries, their scores and mixes; else eight warps share 64 positions"
 
 [hardware.op.attention]
 kernel = "split_kv_bf16"

@@ -187,6 +187,26 @@ const BOUNDS: &[Bound] = &[
     )
     .kernel("attend", "tiles_bf16"),
     Bound::new(
+        "ops/attend/warps_bf16.cuh",
+        "A::kValueDim <= 256",
+        Of::Attention(|it| {
+            let width = it.value_dim;
+            ("head_dim", width, width <= 256)
+        }),
+        "must be at most 256: a warp's mixes are the columns of a head",
+    )
+    .kernel("attend", "warps_bf16"),
+    Bound::new(
+        "ops/attend/split_kv_bf16.cuh",
+        "A::kValueDim > 256",
+        Of::Attention(|it| {
+            let width = it.value_dim;
+            ("head_dim", width, width > 256)
+        }),
+        "must be over 256: prompts of narrower heads have kernels of their own",
+    )
+    .kernel("attend", "split_kv_bf16"),
+    Bound::new(
         "ops/conv_silu/channels_f32.cuh",
         "Delta::kConv == 4",
         Of::Gdn(|it, _| ("conv_kernel", it.conv_kernel, it.conv_kernel == 4)),

@@ -193,6 +193,7 @@ const KERNELS: &[Kernel] = &[
     Kernel::new("store_kv", "pages"),
     Kernel::new("attend", "split_kv_bf16"),
     Kernel::new("attend", "tiles_bf16"),
+    Kernel::new("attend", "warps_bf16"),
     Kernel::new("attention", "split_kv_bf16"),
     Kernel::new("conv_silu", "channels_f32"),
     Kernel::new("gated_delta", "chunks_f16"),

@@ -24,6 +24,16 @@ inline constexpr float kQueryFactor = tile::kFp8Pages ? 0x1p100f : 1.0f;
 // Binary logarithm of what scores of FP8 lack beside the power of two of their position.
 inline constexpr int kScoreExponent = 120 - 100;
 
+// Power of two that scores of a position of FP8 with a stored exponent lack.
+__device__ inline float score_factor(unsigned exponent) {
+  const bool is_number = exponent <= tile::kFp8ExponentMax;
+  return is_number ? __uint_as_float((exponent + kScoreExponent) << 23) : INFINITY;
+}
+
+// Power of two that weights of its value lack, 2^(exponent - 127 + 120), as bf16; infinity of what
+// is no number.
+__device__ inline unsigned weight_factor(unsigned exponent) { return (exponent + 120) << 7; }
+
 // Exponents of a row's own key and value; nothing of pages that hold bf16.
 template <bool kFp8>
 struct OwnExponents {
@@ -35,7 +45,7 @@ struct OwnExponents<false> {};
 // `kSlots` blocks of keys or values are under way or not yet used.
 template <class A, int kSlots>
 struct RingStorage : OwnExponents<tile::kFp8Pages> {
-  static constexpr int kRows = Queries<A, 1>::kRows;
+  static constexpr int kRows = Queries<A>::kRows;
   // In floats; weights lie in the place of their row's scores.
   static constexpr int kPitch = kSplit + 4;
 
@@ -84,8 +94,8 @@ inline constexpr int kTogether = kSlotCount < kSplitBlocks ? kSlotCount : kSplit
 // and value, those of the last position, the kernel makes itself: they are never asked for. An SM
 // has `kOfSm` blocks.
 template <class A, bool kStores, int kOfSm>
-struct Splits : Queries<A, 1> {
-  using Base = Queries<A, 1>;
+struct Splits : Queries<A> {
+  using Base = Queries<A>;
   using Shared = RingStorage<A, attend::kSlots<A, kOfSm>>;
   using Base::clear;
   using Base::first;
@@ -386,7 +396,7 @@ struct Splits : Queries<A, 1> {
     }
     const auto key = [&](unsigned (&to)[4], int i, int position, int dim) {
       if constexpr (tile::kFp8Pages) {
-        load_fp8_keys(to, keys[i], position, dim);
+        tile::fp8_keys<PAGE>(to, keys[i], position, dim);
       } else {
         Base::load_keys(to, position, dim, [&](int position, int dim) {
           return reinterpret_cast<const bf16*>(keys[i]) + tile::page_at(position, dim);
@@ -406,30 +416,8 @@ struct Splits : Queries<A, 1> {
     const unsigned word = column < 4 ? exponents.x : exponents.y;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const unsigned exponent = word >> (column % 4 + i) * 8 & 0xff;
-      const bool is_number = exponent <= tile::kFp8ExponentMax;
-      to[i] = is_number ? __uint_as_float((exponent + kScoreExponent) << 23) : INFINITY;
+      to[i] = score_factor(word >> (column % 4 + i) * 8 & 0xff);
     }
-  }
-
-  // `Base::load_keys` of a block of FP8: bits of its codes.
-  __device__ static void load_fp8_keys(unsigned (&to)[4], const unsigned char* block, int position,
-                                       int dim) {
-    const int strip = dim / tile::kFp8Columns + lane() / 8 % 2;
-    unsigned codes[2];
-    ptx::ldmatrix(codes, block + (strip * PAGE + position + lane() % 8) * tile::kFp8Columns);
-    to[0] = tile::even_of_fp8(codes[0]), to[1] = tile::odd_of_fp8(codes[0]);
-    to[2] = tile::even_of_fp8(codes[1]), to[3] = tile::odd_of_fp8(codes[1]);
-  }
-
-  // `Base::load_values` likewise.
-  __device__ static void load_fp8_values(unsigned (&to)[4], const unsigned char* block,
-                                         int position, int dim) {
-    const int row = dim / tile::kFp8Columns * PAGE + position + lane() % 16;
-    unsigned codes[2];
-    ptx::ldmatrix_transposed(codes, block + row * tile::kFp8Columns);
-    to[0] = tile::even_of_fp8(codes[0]), to[1] = tile::even_of_fp8(codes[1]);
-    to[2] = tile::odd_of_fp8(codes[0]), to[3] = tile::odd_of_fp8(codes[1]);
   }
 
   __device__ void mix_block(int begin, int block, int item) {
@@ -439,7 +427,7 @@ struct Splits : Queries<A, 1> {
     };
     if constexpr (tile::kFp8Pages) {
       const auto value = [&](unsigned (&to)[4], int position, int dim) {
-        load_fp8_values(to, values, position, dim);
+        tile::fp8_values<PAGE>(to, values, position, dim);
       };
       return mix(shared.rescale[block], weight, value);
     }
@@ -563,7 +551,7 @@ extern __shared__ __align__(128) unsigned char ring_shared[];
 // begin.
 template <class A>
 inline constexpr int kWindowSplits =
-    (A::kWindow + Queries<A, 1>::kTokens + kSplit - 3) / kSplit + 1;
+    (A::kWindow + Queries<A>::kTokens + kSplit - 3) / kSplit + 1;
 template <class A>
 inline constexpr int kSplitsSeen =
     A::kWindow != 0 && kWindowSplits<A> < kSplits ? kWindowSplits<A> : kSplits;
@@ -594,7 +582,7 @@ __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constan
   __syncthreads();  // queries are written, barriers can be waited for
   const bool is_first = share.block == 0;
   const Partial<A> partial(params);
-  Totals<A, 1> totals;
+  Totals<A> totals;
   int split = stage.split, items = 0;
   const auto place = [&](int row) { return stage.head_of(row, tile.z) * kSplits + split; };
 #pragma unroll 1
@@ -606,18 +594,18 @@ __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constan
       totals.take(stage);
       continue;
     }
-    stage.for_each([&](int, int d, int half, int row, int dim) {
+    stage.for_each([&](int d, int half, int row, int dim) {
       *reinterpret_cast<float2*>(partial.mixes + place(row) * A::kValueDim + dim) = {
-          stage.part[0][d][2 * half], stage.part[0][d][2 * half + 1]};
+          stage.part[d][2 * half], stage.part[d][2 * half + 1]};
     });
   }
   if (share.blocks == 1) return totals.write(stage);
   split = stage.end - 1;
   if (is_first) {
-    stage.for_each([&](int, int d, int half, int row, int dim) {
-      if (dim == 0) partial.stats[place(row)] = totals.stats[0][half];
+    stage.for_each([&](int d, int half, int row, int dim) {
+      if (dim == 0) partial.stats[place(row)] = totals.stats[half];
       *reinterpret_cast<float2*>(partial.mixes + place(row) * A::kValueDim + dim) = {
-          totals.sums[0][d][2 * half], totals.sums[0][d][2 * half + 1]};
+          totals.sums[d][2 * half], totals.sums[d][2 * half + 1]};
     });
   }
   const auto blocks = static_cast<unsigned>(share.blocks);
@@ -629,14 +617,17 @@ __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constan
   meeting.leave();
 }
 
-// `tiles` of up to `Queries<A, 1>::kTokens` tokens.
+// `tiles` of up to `Queries<A>::kTokens` tokens. Where results of splits have no room each has one
+// block.
 template <class Tile, class A, template <class, int> class From, class Constants>
 cudaError_t launch_splits(const Params& params, const Constants& constants, unsigned tiles,
                           cudaStream_t stream) {
   // The number of blocks is the same whatever the context, so that a recorded step can be replayed.
   const unsigned most = kSplitsSeen<A>;
   constexpr unsigned kGroups = Heads<A>::kGroups, kOfSm = kHasPairs<A> ? 2 : 1;
-  const unsigned turns = max(1u, min(most, kOfSm * target::SMS / (tiles * kGroups)));
+  if (tiles == 0) return cudaSuccess;
+  const unsigned shares = kOfSm * target::SMS / (tiles * kGroups);
+  const unsigned turns = params.places == 0 ? 1 : max(1u, min(most, shares));
   const unsigned blocks = tiles * kGroups * turns;
   const cudaError_t refused = turns == 1 ? cudaSuccess : room_for_waiting(blocks, kOfSm);
   if (refused != cudaSuccess) return refused;

@@ -13,7 +13,8 @@
 // that a row does not see change none of its bits. Other rows go by splits, as in decode.
 #pragma once
 
-#include "ops/attend/split_kv_bf16.cuh"
+#include "ops/attend/splits.cuh"
+#include "ops/attend/tile_rows.cuh"
 #include "tile/wgmma_sm90.cuh"
 
 namespace atlas::attend {
@@ -75,31 +76,16 @@ inline constexpr bool kHoldsQueries = A::kHeadDim <= 128;
 template <class A>
 using HeldQueries = unsigned[kHoldsQueries<A> ? A::kHeadDim / 16 : 1][4];
 
-// A tile's queries and what they see.
+// A tile, of which warpgroups behind the one that fetches have rows.
 template <class A>
-struct WideTile : Heads<A> {
-  using H = Heads<A>;
+struct WideTile : TileRows<A, kBlock, wgmma::kThreads> {
+  using Base = TileRows<A, kBlock, wgmma::kThreads>;
   using Shared = WideStorage<A>;
 
-  const Params& params;
   Shared& shared;
-  const int kv_head;
-  const int first;   // row of the step
-  const int tokens;  // of the tile
-  const int start;   // position of the first token
 
   __device__ WideTile(const Params& params, Shared& shared, uint4 tile, int kv_head)
-      : params(params),
-        shared(shared),
-        kv_head(kv_head),
-        first(tile.x),
-        tokens(tile.y),
-        start(params.positions[tile.x]) {}
-
-  __device__ int first_block() const { return H::first_seen(start) / kBlock; }
-  __device__ int last_block() const { return (start + tokens - 1) / kBlock; }
-  // Blocks before this one, each of which has taken a turn of a stage.
-  __device__ int turn(int block) const { return block - first_block(); }
+      : Base(params, tile.x, tile.y, kv_head), shared(shared) {}
 };
 
 // The warp that fetches, or the warpgroup of pages of FP8.
@@ -221,7 +207,7 @@ struct WideConsumer : WideTile<A> {
   using Base::kGroup;
   using Base::kHeadDim;
   using Base::kv_head;
-  using Base::kWindow;
+  using Base::lane;
   using Base::last_block;
   using Base::params;
   using Base::shared;
@@ -231,15 +217,8 @@ struct WideConsumer : WideTile<A> {
   using Mixed = attend::Mixed<A>;
 
   const int group = threadIdx.x / wgmma::kThreads - 1;
-  const int lane = threadIdx.x % tile::kWarpLanes;
-  // This thread's upper row of the warpgroup's 64; the lower one is eight behind.
-  const int row = threadIdx.x % wgmma::kThreads / tile::kWarpLanes * 16 + lane / 4;
 
   __device__ explicit WideConsumer(const Base& tile) : Base(tile) {}
-
-  __device__ int token(int half) const {
-    return (group * wgmma::kRows + row + half * 8) / kGroup;
-  }
 
   // Barrier of this warpgroup's threads.
   __device__ void sync() const { ptx::named_sync<wgmma::kThreads>(1 + group); }
@@ -312,76 +291,6 @@ struct WideConsumer : WideTile<A> {
     wgmma::commit();
   }
 
-  // Turns scores into weights relative to the new maximum; returns what brings sums to it.
-  __device__ void weigh(Scores& scores, int block, Stats (&stats)[2], float (&rescale)[2]) const {
-    const bool is_last = (block + 1) * kBlock > start;  // some row does not see all of it
-    // Nor here: the window of the tile's last row begins in this block or behind it.
-    const bool is_left = kWindow != 0 && block * kBlock <= start + tokens - 1 - kWindow;
-    if (is_last || is_left) hide(scores, block);
-    weigh(scores, stats, rescale);
-  }
-
-  // Leaves nothing of scores at positions that their rows do not see.
-  __device__ void hide(Scores& scores, int block) const {
-    const int column = block * kBlock + lane % 4 * 2;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int position = start + token(half);
-#pragma unroll
-      for (int t = 0; t < kBlock / 8; ++t) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int at = column + t * 8 + e;
-          const bool is_left = kWindow != 0 && at <= position - kWindow;
-          if (at > position || is_left) scores[t][2 * half + e] = -INFINITY;
-        }
-      }
-    }
-  }
-
-  __device__ void weigh(Scores& scores, Stats (&stats)[2], float (&rescale)[2]) const {
-    const float scale = 1.44269504088896340736f * A::kScale;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float largest = stats[half].largest;
-#pragma unroll
-      for (int t = 0; t < kBlock / 8; ++t) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          largest = fmaxf(largest, scores[t][2 * half + e]);
-        }
-      }
-      largest = fmaxf(largest, __shfl_xor_sync(tile::kAllLanes, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(tile::kAllLanes, largest, 2));
-      // A row may see nothing of its window's first block.
-      const float top = kWindow == 0 ? largest : base_of(largest);
-      rescale[half] = ptx::exp2_fast((stats[half].largest - top) * scale);
-      const float base = -top * scale;
-      float sum = 0.0f;
-#pragma unroll
-      for (int t = 0; t < kBlock / 8; ++t) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& score = scores[t][2 * half + e];
-          score = ptx::exp2_fast(__fmaf_rn(score, scale, base));
-          sum += score;
-        }
-      }
-      stats[half] = {largest, __fmaf_rn(stats[half].sum, rescale[half], sum)};
-    }
-  }
-
-  __device__ static void pack(unsigned (&weights)[kBlock / 16][4], const Scores& scores) {
-#pragma unroll
-    for (int k = 0; k < kBlock / 16; ++k) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const auto& from = scores[2 * k + i / 2];
-        weights[k][i] = to_bf16x2(from[i % 2 * 2], from[i % 2 * 2 + 1]).bits;
-      }
-    }
-  }
-
   __device__ void go() const {
     load_queries();
     HeldQueries<A> queries;
@@ -396,22 +305,15 @@ struct WideConsumer : WideTile<A> {
     score(scores, queries, begin);
     wgmma::wait<0>();
     release(kKeys, begin);
-    weigh(scores, begin, stats, rescale);
+    this->weigh(scores, begin, stats, rescale);
     // Instructions of a mix are waited for behind the loop's branch: before it, the compiler would
     // wait for them before it weighs.
 #pragma unroll 1
     for (int block = begin;; ++block) {
       wgmma::wait<0>();
       if (block > begin) release(kValues, block - 1);
-      // Most blocks hold no row's largest score: nothing is multiplied by 1.
-      if (__any_sync(tile::kAllLanes, rescale[0] != 1.0f || rescale[1] != 1.0f)) {
-#pragma unroll
-        for (auto& column : mixed) {
-          column[0] *= rescale[0], column[1] *= rescale[0];
-          column[2] *= rescale[1], column[3] *= rescale[1];
-        }
-      }
-      pack(weights, scores);
+      Base::scale(mixed, rescale);
+      Base::pack(weights, scores);
       if (block == last) break;
       await(kKeys, block + 1);
       score(scores, queries, block + 1);
@@ -419,44 +321,12 @@ struct WideConsumer : WideTile<A> {
       mix(mixed, weights, block);
       wgmma::wait<1>();
       release(kKeys, block + 1);
-      weigh(scores, block + 1, stats, rescale);
+      this->weigh(scores, block + 1, stats, rescale);
     }
     await(kValues, last);
     mix(mixed, weights, last);
     wgmma::wait<0>();
-    store(mixed, stats);
-  }
-
-  __device__ void store(const Mixed& mixed, Stats (&stats)[2]) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = stats[half].sum;
-      sum += __shfl_xor_sync(tile::kAllLanes, sum, 1);
-      sum += __shfl_xor_sync(tile::kAllLanes, sum, 2);
-      if (token(half) >= tokens) continue;
-      const int in_group = (group * wgmma::kRows + row + half * 8) % kGroup;
-      const size_t head = static_cast<size_t>(first + token(half)) * A::kHeads + kv_head * kGroup +
-                          in_group;
-      // Scores were relative to their own largest one.
-      const float scale = 1.44269504088896340736f * A::kScale;
-      const Stats all{stats[half].largest * scale, sum};
-      const float share = 1.0f / with_sink<A>(params, all, kv_head * kGroup + in_group);
-      float2 gate[kHeadDim / 8]{};  // asked for before the first result is written
-      if constexpr (A::kGated) {
-        const float* gates = gates_of<A>(params, head, lane % 4 * 2);
-#pragma unroll
-        for (int t = 0; t < kHeadDim / 8; ++t) {
-          gate[t] = *reinterpret_cast<const float2*>(gates + t * 8);
-        }
-      }
-      float* to = params.out + head * kHeadDim + lane % 4 * 2;
-#pragma unroll
-      for (int t = 0; t < kHeadDim / 8; ++t) {
-        *reinterpret_cast<float2*>(to + t * 8) = {
-            gated<A>(mixed[t][2 * half] * share, gate[t].x),
-            gated<A>(mixed[t][2 * half + 1] * share, gate[t].y)};
-      }
-    }
+    this->store(mixed, stats);
   }
 };
 
@@ -499,9 +369,8 @@ struct TilesBf16 {
                             const unsigned* tables, const unsigned* pages, const unsigned* cells,
                             const unsigned* tiles, const float* sinks, float* partial,
                             unsigned* arrived, float* out, unsigned page_stride, unsigned,
-                            unsigned cell_count,
-                            unsigned cell_tokens, unsigned places, unsigned tile_count,
-                            unsigned tile_tokens, cudaStream_t stream) {
+                            unsigned cell_count, unsigned cell_tokens, unsigned places,
+                            unsigned tile_count, cudaStream_t stream) {
     if (cell_tokens != kWideTokens<A>) return cudaErrorInvalidValue;
     Params params{q,
                   cache,
@@ -521,7 +390,7 @@ struct TilesBf16 {
                        params);
     if (failed != cudaSuccess) return failed;
     params.tiles = reinterpret_cast<const uint4*>(tiles);
-    return launch_rows<Tile, A>(params, tile_count, tile_tokens, stream);
+    return launch_splits<Tile, A, Stored>(params, NoConstants{}, tile_count, stream);
   }
 };
 

@@ -211,10 +211,18 @@ impl<A: Launchers> Attend<A> for Cuda {
         assert!(batch.page_count(A::PAGES) <= cache.pages());
         let out = out.shape(q.rows, A::MIXED);
         let step = self.step.of(batch);
-        let Tiles { cells, others } = step.tiles(A::PLACE);
+        let Tiles {
+            cells,
+            cell_tokens,
+            others,
+        } = step.tiles(A::PLACE);
+        let places = match step.one_by_one {
+            few @ ..=FEW_ROWS => few,
+            _ => 0,
+        };
         let sinks = sinks_of::<A>(sinks);
         // SAFETY: shapes are checked; `Batch` has checked pages and positions; `partial` and
-        // `arrived` have room for the splits of FEW_ROWS, and more rows behind cells use none.
+        // `arrived` have room for `places` of them, the splits of FEW_ROWS.
         self.queue.launch("attend", |stream| unsafe {
             (A::ATTEND)(
                 q.as_ptr(),
@@ -231,10 +239,9 @@ impl<A: Launchers> Attend<A> for Cuda {
                 cache.stride(),
                 count(q.rows),
                 count(cells.count),
-                count(cells.tokens),
-                count(step.one_by_one),
+                count(cell_tokens),
+                count(places),
                 count(others.count),
-                count(others.tokens),
                 stream,
             )
         });

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ffi::{CudaError, Device, DeviceBuf, PinnedBuf, Stream};
 
-use super::{FEW_ROWS, memory};
+use super::memory;
 use crate::ops::{Batch, CELL, ENDS_MAX, PAGE_GROUPS, ROWS_MAX, Span};
 use crate::shapes::{Attention as _, PageGroup};
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, each_attention};
@@ -18,16 +18,21 @@ const NO_SLOT: Slot = Slot(u32::MAX);
 pub const fn cells_of(rows: usize) -> usize {
     rows / CELL + MAX_SEQUENCES
 }
-/// Query rows of a tile of `attend`, for few rows and for many; heads of a group are rows.
-const TILE_ROWS: [usize; 2] = [16, 32];
-/// Query rows of a tile of cells.
+/// Query rows of a tile of `attend`: those of an instruction; heads of a group are rows.
+const TILE_ROWS: usize = 16;
+/// Query rows of a tile of cells, of heads whose mixes have registers.
 const CELL_TILE_ROWS: usize = 128;
+/// Widest of those.
+const CELL_TILE_WIDTH: usize = 256;
 /// Attention shapes.
 pub const SHAPES: usize = each_attention![A => A::GROUP].len();
-/// Query heads that are scored together, of each attention shape.
-const GROUPS: [usize; SHAPES] = each_attention![A => A::TOGETHER];
+/// Tokens of a full tile, of each attention shape.
+const TILE_TOKENS: [usize; SHAPES] = each_attention![A => TILE_ROWS / A::TOGETHER];
 /// Tokens of a full tile of cells, of each attention shape.
-const CELL_TILE_TOKENS: [usize; SHAPES] = each_attention![A => CELL_TILE_ROWS / A::TOGETHER];
+const CELL_TILE_TOKENS: [usize; SHAPES] = each_attention![A => match A::VALUE_DIM {
+    ..=CELL_TILE_WIDTH => CELL_TILE_ROWS / A::TOGETHER,
+    _ => TILE_ROWS / A::TOGETHER,
+}];
 
 /// Numbers of a rule by which tokens are drawn ahead: those in [0, 1), behind five others.
 const RULE: usize = 5 + UNIFORMS;
@@ -179,14 +184,14 @@ fn shape_of(batch: &Batch) -> Shape {
 struct TileCounts {
     cells: usize,
     others: usize,
-    /// Tokens of a full tile of other rows.
-    tokens: usize,
 }
 
 /// Tiles of a step, for an attention shape.
 pub struct Tiles {
     /// Rows that cells take.
     pub cells: TileList,
+    /// Tokens of a full tile of them.
+    pub cell_tokens: usize,
     /// Other rows.
     pub others: TileList,
 }
@@ -195,8 +200,6 @@ pub struct Tiles {
 pub struct TileList {
     pub list: *const u32,
     pub count: usize,
-    /// Tokens of a full tile.
-    pub tokens: usize,
 }
 
 /// Batches that operations read: of a step, and of predictions ahead.
@@ -369,15 +372,12 @@ impl Step {
     /// Writes the tiles of an attention shape.
     fn put_tiles(&mut self, place: usize, spans: &[Span]) -> TileCounts {
         let TileSections { cells, others } = self.layout.tiles[place];
-        let rows = TILE_ROWS[usize::from(self.one_by_one > FEW_ROWS)];
-        let tokens = rows / GROUPS[place];
         let in_cells = spans.iter().map(|span| (span.in_cells(), span.start));
         let in_cells = tiles(in_cells, CELL_TILE_TOKENS[place]);
         let behind = spans.iter().map(|span| (span.behind_cells(), span.start));
         TileCounts {
             cells: self.put(cells, in_cells) / 4,
-            others: self.put(others, tiles(behind, tokens)) / 4,
-            tokens,
+            others: self.put(others, tiles(behind, TILE_TOKENS[place])) / 4,
         }
     }
 
@@ -526,12 +526,11 @@ impl Step {
             cells: TileList {
                 list: self.at(sections.cells),
                 count: counts.cells,
-                tokens: CELL_TILE_TOKENS[place],
             },
+            cell_tokens: CELL_TILE_TOKENS[place],
             others: TileList {
                 list: self.at(sections.others),
                 count: counts.others,
-                tokens: counts.tokens,
             },
         }
     }

@@ -1,0 +1,164 @@
+// A tile of a prompt's rows, and the softmax of a warp's 16 of them in registers.
+//
+// Scores, weights and mixes lie as tensor instructions leave them: a lane has rows l / 4 and eight
+// behind it, of each eight columns the two from l % 4 * 2 on. A row's columns are four lanes':
+// their maximum is taken at each block, their sums are added when the last block is done.
+#pragma once
+
+#include "ops/attend/queries.cuh"
+
+namespace atlas::attend {
+
+// Query heads of a KV head are rows, by tokens. Blocks of `kPositions` are taken from the first one
+// that the tile sees to the last one, so that a row's sums are added in one order. Threads from
+// kFirstThread on have rows.
+template <class A, int kPositions, int kFirstThread>
+struct TileRows : Heads<A> {
+  using H = Heads<A>;
+  using H::kGroup;
+  using H::kValueDim;
+  using H::kWindow;
+  using Scores = float[kPositions / 8][4];
+  using Weights = unsigned[kPositions / 16][4];
+  using Mixed = float[kValueDim / 8][4];
+
+  const Params& params;
+  const int kv_head;
+  const int first;   // row of the step
+  const int tokens;  // of the tile
+  const int start;   // position of the first token
+  const int lane = threadIdx.x % tile::kWarpLanes;
+  // This thread's upper row of the tile; the lower one is eight behind.
+  const int row = static_cast<int>(threadIdx.x - kFirstThread) / tile::kWarpLanes * 16 + lane / 4;
+
+  __device__ TileRows(const Params& params, int first, int tokens, int kv_head)
+      : params(params),
+        kv_head(kv_head),
+        first(first),
+        tokens(tokens),
+        start(params.positions[first]) {}
+
+  __device__ int first_block() const { return H::first_seen(start) / kPositions; }
+  __device__ int last_block() const { return (start + tokens - 1) / kPositions; }
+  // Blocks before this one, each of which has taken a turn of a stage.
+  __device__ int turn(int block) const { return block - first_block(); }
+  // Positions of a block, or more, up to the tile's last one.
+  __device__ int live(int block) const { return start + tokens - block * kPositions; }
+
+  // Token of this thread's upper or lower row.
+  __device__ int token(int half) const { return (row + half * 8) / kGroup; }
+  // Its query head.
+  __device__ int head(int half) const { return kv_head * kGroup + (row + half * 8) % kGroup; }
+
+  // Turns scores into weights relative to the new maximum; `rescale` brings sums to it.
+  __device__ void weigh(Scores& scores, int block, Stats (&stats)[2], float (&rescale)[2]) const {
+    const bool is_last = (block + 1) * kPositions > start;  // some row does not see all of it
+    // Nor here: the window of the tile's last row begins in this block or behind it.
+    const bool is_left = kWindow != 0 && block * kPositions <= start + tokens - 1 - kWindow;
+    if (is_last || is_left) hide(scores, block);
+    weigh(scores, stats, rescale);
+  }
+
+  // Leaves nothing of scores at positions that their rows do not see.
+  __device__ void hide(Scores& scores, int block) const {
+    const int column = block * kPositions + lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int position = start + token(half);
+#pragma unroll
+      for (int t = 0; t < kPositions / 8; ++t) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int at = column + t * 8 + e;
+          const bool is_left = kWindow != 0 && at <= position - kWindow;
+          if (at > position || is_left) scores[t][2 * half + e] = -INFINITY;
+        }
+      }
+    }
+  }
+
+  __device__ static void weigh(Scores& scores, Stats (&stats)[2], float (&rescale)[2]) {
+    const float scale = kScoreScale<A>;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float largest = stats[half].largest;
+#pragma unroll
+      for (int t = 0; t < kPositions / 8; ++t) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          largest = fmaxf(largest, scores[t][2 * half + e]);
+        }
+      }
+      largest = fmaxf(largest, __shfl_xor_sync(tile::kAllLanes, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(tile::kAllLanes, largest, 2));
+      // A row may see nothing of its window's first block.
+      const float top = kWindow == 0 ? largest : base_of(largest);
+      rescale[half] = ptx::exp2_fast((stats[half].largest - top) * scale);
+      const float base = -top * scale;
+      float sum = 0.0f;
+#pragma unroll
+      for (int t = 0; t < kPositions / 8; ++t) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& score = scores[t][2 * half + e];
+          score = ptx::exp2_fast(__fmaf_rn(score, scale, base));
+          sum += score;
+        }
+      }
+      stats[half] = {largest, __fmaf_rn(stats[half].sum, rescale[half], sum)};
+    }
+  }
+
+  // Brings mixes to a new maximum. Most blocks hold no row's largest score: nothing is multiplied
+  // by 1.
+  __device__ static void scale(Mixed& mixed, const float (&rescale)[2]) {
+    if (!__any_sync(tile::kAllLanes, rescale[0] != 1.0f || rescale[1] != 1.0f)) return;
+#pragma unroll
+    for (auto& column : mixed) {
+      column[0] *= rescale[0], column[1] *= rescale[0];
+      column[2] *= rescale[1], column[3] *= rescale[1];
+    }
+  }
+
+  __device__ static void pack(Weights& weights, const Scores& scores) {
+#pragma unroll
+    for (int k = 0; k < kPositions / 16; ++k) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const auto& from = scores[2 * k + i / 2];
+        weights[k][i] = to_bf16x2(from[i % 2 * 2], from[i % 2 * 2 + 1]).bits;
+      }
+    }
+  }
+
+  __device__ void store(const Mixed& mixed, const Stats (&stats)[2]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = stats[half].sum;
+      sum += __shfl_xor_sync(tile::kAllLanes, sum, 1);
+      sum += __shfl_xor_sync(tile::kAllLanes, sum, 2);
+      if (token(half) >= tokens) continue;
+      const size_t at = static_cast<size_t>(first + token(half)) * A::kHeads + head(half);
+      // Scores were relative to their own largest one.
+      const Stats all{stats[half].largest * kScoreScale<A>, sum};
+      const float share = 1.0f / with_sink<A>(params, all, head(half));
+      float2 gate[kValueDim / 8]{};  // asked for before the first result is written
+      if constexpr (A::kGated) {
+        const float* gates = gates_of<A>(params, at, lane % 4 * 2);
+#pragma unroll
+        for (int t = 0; t < kValueDim / 8; ++t) {
+          gate[t] = *reinterpret_cast<const float2*>(gates + t * 8);
+        }
+      }
+      float* to = params.out + at * kValueDim + lane % 4 * 2;
+#pragma unroll
+      for (int t = 0; t < kValueDim / 8; ++t) {
+        *reinterpret_cast<float2*>(to + t * 8) = {
+            gated<A>(mixed[t][2 * half] * share, gate[t].x),
+            gated<A>(mixed[t][2 * half + 1] * share, gate[t].y)};
+      }
+    }
+  }
+};
+
+}  // namespace atlas::attend
