@@ -409,7 +409,7 @@ struct Flat {
   }
 
   // Depends on weights alone: called before the wait for earlier kernels.
-  __device__ void prefetch() {
+  __device__ void prefetch(SharedStorage&) {
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
       if (j < groups) ring[j] = w.load(panel, segment * groups + j);
@@ -507,7 +507,8 @@ struct WarpPanels {
 };
 
 // 64 rows by `kPanelWarps * kPanels` panels: activations go through shared memory, so that every
-// panel of the block uses them. The arithmetic is `Flat`'s.
+// panel of the block uses them. Weights go through a ring there, whose parts a lane brings for
+// itself alone. The arithmetic is `Flat`'s.
 template <Storage kStorage, int kPanels>
 struct Tiled : WarpPanels<kStorage, kPanels> {
   using Base = WarpPanels<kStorage, kPanels>;
@@ -520,9 +521,12 @@ struct Tiled : WarpPanels<kStorage, kPanels> {
   static constexpr int kStepGroups = kStep / W::kGroup;
   static constexpr int kStepOctets = kRows * kStep / 8;
   static constexpr int kMine = kStepOctets / kPanelThreads;  // octets that a thread brings
+  // Groups of columns in the ring, all but one of which are under way.
+  static constexpr int kRing = 8 / kPanels;
 
   struct SharedStorage {
     uint4 x[2][kStepOctets];  // (stage, (column octet, row tile, lane))
+    uint4 codes[kRing][kPanels][2][kPanelThreads];  // of rows g, and of rows g + 8
   };
 
   static_assert(kStepOctets % kPanelThreads == 0, "threads bring equal parts of a step");
@@ -531,8 +535,30 @@ struct Tiled : WarpPanels<kStorage, kPanels> {
 
   __device__ Tiled(const W& matrix, int block) : Base(matrix, block) {}
 
-  // Nothing: a block has weights of many steps under way.
-  __device__ void prefetch() {}
+  // A panel behind the last one is the last one again; its sums are dropped.
+  __device__ int panel(int p) const { return min(first_panel + p, panels_of(w.n) - 1); }
+
+  // Asks for a group of columns, if there is one. Its place is that of the group before the one
+  // that is multiplied: this lane has decoded it.
+  __device__ void ask(SharedStorage& shared, int group) const {
+    if (group < w.k / W::kGroup) {
+      auto& to = shared.codes[group % kRing];
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p) {
+        const auto* from = reinterpret_cast<const uint4*>(w.codes(panel(p), group)) +
+                           threadIdx.x % kWarpLanes;
+        ptx::copy_async(&to[p][0][threadIdx.x], from, true);
+        ptx::copy_async(&to[p][1][threadIdx.x], from + kWarpLanes, true);
+      }
+    }
+    ptx::copy_async_commit();
+  }
+
+  // Asks for the first groups, which depend on nothing.
+  __device__ void prefetch(SharedStorage& shared) const {
+#pragma unroll
+    for (int group = 0; group < kRing - 1; ++group) ask(shared, group);
+  }
 
   __device__ static void fetch(const float* const (&from)[kMine], int step,
                                float (&to)[kMine][8]) {
@@ -577,11 +603,14 @@ struct Tiled : WarpPanels<kStorage, kPanels> {
     }
     float next[kMine][8];
     fetch(from, 0, next);
+    typename W::Scales scales[kPanels];
+    load_scales(scales, 0);
     put(next, shared.x[0]);
     __syncthreads();  // the first stage is written
     for (int step = 0; step < steps; ++step) {
       if (step + 1 < steps) fetch(from, step + 1, next);
-      multiply(step, shared.x[step % 2], sum);
+      multiply(step, shared, scales, sum);
+      load_scales(scales, min(step + 1, steps - 1));
       if ((step + 1) % segment_steps == 0) close_segment(total, sum);
       if (step + 1 < steps) put(next, shared.x[(step + 1) % 2]);
       __syncthreads();  // the next stage is written, this one read
@@ -615,21 +644,29 @@ struct Tiled : WarpPanels<kStorage, kPanels> {
     }
   }
 
-  __device__ void multiply(int step, const uint4 (&stage)[kStepOctets],
+  // Scales of a step's columns.
+  __device__ void load_scales(typename W::Scales (&scales)[kPanels], int step) const {
+#pragma unroll
+    for (int p = 0; p < kPanels; ++p) scales[p] = w.scales(panel(p), step * kStepGroups);
+  }
+
+  __device__ void multiply(int step, SharedStorage& shared,
+                           const typename W::Scales (&scales)[kPanels],
                            float (&sum)[kPanels][kTiles][4]) const {
     const int lane = threadIdx.x % kWarpLanes;
+    const auto& stage = shared.x[step % 2];
     float chain[kChains][kTiles][4] = {};
-    float2 block[kPanels];
 #pragma unroll
-    for (int group = 0; group < kStepGroups; ++group) {
+    for (int in_step = 0; in_step < kStepGroups; ++in_step) {
+      const int group = step * kStepGroups + in_step;
+      ptx::copy_async_wait<kRing - 2>();
       typename W::Fragment now[kPanels];
 #pragma unroll
       for (int p = 0; p < kPanels; ++p) {
-        // A panel behind the last one is the last one again; its sums are dropped.
-        const int panel = min(first_panel + p, panels_of(w.n) - 1);
-        now[p] = w.load(panel, step * kStepGroups + group);
-        if constexpr (W::kFp8) block[p] = now[p].block;
+        const auto& codes = shared.codes[group % kRing][p];
+        now[p] = {scales[p], {codes[0][threadIdx.x], codes[1][threadIdx.x]}};
       }
+      ask(shared, group + kRing - 1);
 #pragma unroll
       for (int octet = 0; octet < W::Code::kOctets; ++octet) {
         unsigned first[kPanels][4], second[kPanels][4];
@@ -638,7 +675,7 @@ struct Tiled : WarpPanels<kStorage, kPanels> {
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
           const uint4 b =
-              stage[((group * W::Code::kOctets + octet) * kTiles + t) * kWarpLanes + lane];
+              stage[((in_step * W::Code::kOctets + octet) * kTiles + t) * kWarpLanes + lane];
 #pragma unroll
           for (int p = 0; p < kPanels; ++p) {
             float(&to)[4] = W::kFp8 ? chain[W::kFp8 ? p : 0][t] : sum[p][t];
@@ -652,7 +689,7 @@ struct Tiled : WarpPanels<kStorage, kPanels> {
 #pragma unroll
       for (int p = 0; p < kPanels; ++p) {
 #pragma unroll
-        for (int t = 0; t < kTiles; ++t) close_chain(sum[p][t], chain[p][t], block[p]);
+        for (int t = 0; t < kTiles; ++t) close_chain(sum[p][t], chain[p][t], scales[p].block);
       }
     }
   }

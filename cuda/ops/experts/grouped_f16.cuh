@@ -53,11 +53,13 @@ struct Store {
   }
 };
 
+extern __shared__ __align__(16) unsigned char product_shared[];
+
 template <tile::Storage kStorage, template <tile::Storage, int> class Stage, int kSize, bool kDown>
 __global__ __launch_bounds__(tile::kPanelThreads) void product(Params params) {
   using Part = Stage<kStorage, kSize>;
   using W = tile::Matrix<kStorage>;
-  __shared__ typename Part::SharedStorage shared;
+  auto& shared = *reinterpret_cast<typename Part::SharedStorage*>(product_shared);
   constexpr int kN = kDown ? kWidth : kInputs * Experts::kIntermediate;
   constexpr int kK = kDown ? Experts::kIntermediate : kWidth;
   ptx::griddepcontrol_launch_dependents();
@@ -67,7 +69,7 @@ __global__ __launch_bounds__(tile::kPanelThreads) void product(Params params) {
   const int first = tile.y, places = tile.z;
   const W w{(kDown ? params.down : params.gate_up) + tile.x * W::bytes(kN, kK), kN, kK};
   Part part(w, blockIdx.x);
-  part.prefetch();
+  part.prefetch(shared);
   if constexpr (kDown) {
     const auto x = [&](int at) {
       return params.act + static_cast<size_t>(first + at) * Experts::kIntermediate;
@@ -130,15 +132,16 @@ template <tile::Storage kStorage, template <tile::Storage, int> class Stage, int
           class Blocks>
 cudaError_t launch_products(const Params& params, int tile_rows, const Blocks& blocks,
                             cudaStream_t stream) {
-  constexpr int kInner = kInputs * Experts::kIntermediate, kThreads = tile::kPanelThreads;
+  constexpr int kInner = kInputs * Experts::kIntermediate;
+  constexpr unsigned kBytes = sizeof(typename Stage<kStorage, kSize>::SharedStorage);
+  static_assert(kFits<kBytes>);
   const unsigned count = tiles_max(params.rows, tile_rows);
+  const Launch inner{blocks(kInner, kWidth), tile::kPanelThreads, kBytes, count};
   const cudaError_t failed =
-      launch_chained(product<kStorage, Stage, kSize, false>,
-                     {blocks(kInner, kWidth), kThreads, 0, count}, stream, params);
+      launch_chained(product<kStorage, Stage, kSize, false>, inner, stream, params);
   if (failed != cudaSuccess) return failed;
-  return launch_chained(product<kStorage, Stage, kSize, true>,
-                        {blocks(kWidth, Experts::kIntermediate), kThreads, 0, count}, stream,
-                        params);
+  const Launch down{blocks(kWidth, Experts::kIntermediate), tile::kPanelThreads, kBytes, count};
+  return launch_chained(product<kStorage, Stage, kSize, true>, down, stream, params);
 }
 
 template <tile::Storage kStorage>

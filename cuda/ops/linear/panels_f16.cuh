@@ -142,7 +142,7 @@ __global__ __launch_bounds__(tile::kPanelThreads) void flat(Params params) {
   ptx::griddepcontrol_launch_dependents();
   const tile::Matrix<kStorage> w{params.weight, params.n, params.k};
   Stage stage(w, blockIdx.x);
-  stage.prefetch();
+  stage.prefetch(shared);
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
   const auto x = [&](int row) { return params.x + static_cast<size_t>(row) * params.k; };
   stage.run(params.rows, x, Sink<kStorage, Put>{w, params.out}, shared);
@@ -165,15 +165,17 @@ __device__ inline uint2 place_in_groups(unsigned tile_bytes) {
 template <tile::Storage kStorage, int kPanels, class Put>
 __global__ __launch_bounds__(tile::kPanelThreads) void tiled(Params params) {
   using Stage = tile::Tiled<kStorage, kPanels>;
-  __shared__ typename Stage::SharedStorage shared;
+  auto& shared = *reinterpret_cast<typename Stage::SharedStorage*>(dynamic_shared);
   ptx::griddepcontrol_launch_dependents();
-  ptx::griddepcontrol_wait();
   const tile::Matrix<kStorage> w{params.weight, params.n, params.k};
   const uint2 place = place_in_groups(Stage::kRows * params.k * sizeof(float));
   const int first = static_cast<int>(place.y) * Stage::kRows;
   const auto x = [&](int row) { return params.x + static_cast<size_t>(first + row) * params.k; };
   const Sink<kStorage, Put> sink{w, params.out + static_cast<size_t>(first) * params.n};
-  Stage(w, static_cast<int>(place.x)).run(min(params.rows - first, Stage::kRows), x, sink, shared);
+  Stage stage(w, static_cast<int>(place.x));
+  stage.prefetch(shared);
+  ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
+  stage.run(min(params.rows - first, Stage::kRows), x, sink, shared);
 }
 
 // With so many rows and fewer weights, registers are the better place for them.
@@ -368,9 +370,12 @@ struct PanelsF16 {
     // Decoding takes registers, and FP8 a third set of sums: such a warp holds one panel.
     constexpr int kPanels = kStorage == tile::Storage::f16 ? 2 : 1;
     using Stage = tile::Tiled<kStorage, kPanels>;
+    static_assert(kFits<sizeof(typename Stage::SharedStorage)>);
     const unsigned rows = blocks_for(params.rows, Stage::kRows);
     return launch_chained(tiled<kStorage, kPanels, Put>,
-                          {Stage::blocks(params.n), tile::kPanelThreads, 0, rows}, stream, params);
+                          {Stage::blocks(params.n), tile::kPanelThreads,
+                           sizeof(typename Stage::SharedStorage), rows},
+                          stream, params);
   }
 
   static constexpr bool used(tile::Storage storage) {
