@@ -17,4 +17,4 @@ pub use account::buffer_bytes;
 pub use device::{Context, Device, DeviceInfo, Event, Needed, Stream, launched, probe};
 pub use error::{CudaError, Error};
 pub use graph::Graph;
-pub use memory::{CopyBatch, DeviceBuf, Element, PinnedBuf};
+pub use memory::{CopyBatch, DeviceBuf, Element, Parts, PinnedBuf};

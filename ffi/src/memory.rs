@@ -297,38 +297,56 @@ impl<T: Element> Drop for PinnedBuf<T> {
     }
 }
 
-/// Copies between device memory and page-locked memory that one call of the driver queues.
-#[derive(Debug, Default)]
-pub struct CopyBatch {
-    to: Vec<sys::CUdeviceptr>,
-    from: Vec<sys::CUdeviceptr>,
-    bytes: Vec<usize>,
+/// Parts of equal length in device memory, as far apart each from the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// First byte of the first one.
+    pub start: usize,
+    /// Bytes of each.
+    pub bytes: usize,
+    /// Bytes from the start of one to that of the next: whole parts, or one alone.
+    pub apart: usize,
+    pub count: usize,
 }
 
+/// Copies between device memory and page-locked memory that one call of the driver queues. Parts
+/// that lie in order take the driver no longer than a single one.
+#[derive(Default)]
+pub struct CopyBatch(Vec<sys::CUDA_MEMCPY3D_BATCH_OP>);
+
 impl CopyBatch {
-    /// Adds a copy of the elements from `start` on to `to`, which is page-locked.
+    /// Adds a copy of parts to `to`, where they follow each other; it is page-locked.
     ///
     /// # Panics
-    /// If they are not that many, or none.
-    pub fn download<T: Element>(&mut self, from: &DeviceBuf<T>, start: usize, to: &mut [T]) {
+    /// If `to` has not the length of all of them, if they are not in the buffer, or none.
+    pub fn download(&mut self, from: &DeviceBuf<u8>, parts: Parts, to: &mut [u8]) {
         let address = to.as_mut_ptr().expose_provenance() as u64;
-        self.add(from.address(start, to.len()), address, size_of_val(to));
+        let (apart, behind) = operands(from, parts, address, to.len());
+        self.add(apart, behind, parts);
     }
 
-    /// Adds a copy of `from`, which is page-locked, to the elements from `start` on.
+    /// Adds a copy of `from`, which is page-locked, to parts, likewise.
     ///
     /// # Panics
-    /// If they do not fit, or are none.
-    pub fn upload<T: Element>(&mut self, from: &[T], to: &mut DeviceBuf<T>, start: usize) {
+    /// As `download`.
+    pub fn upload(&mut self, from: &[u8], to: &mut DeviceBuf<u8>, parts: Parts) {
         let address = from.as_ptr().expose_provenance() as u64;
-        self.add(address, to.address(start, from.len()), size_of_val(from));
+        let (apart, behind) = operands(to, parts, address, from.len());
+        self.add(behind, apart, parts);
     }
 
-    fn add(&mut self, from: sys::CUdeviceptr, to: sys::CUdeviceptr, bytes: usize) {
-        assert!(bytes > 0, "a copy has bytes");
-        self.from.push(from);
-        self.to.push(to);
-        self.bytes.push(bytes);
+    fn add(&mut self, src: sys::CUmemcpy3DOperand, dst: sys::CUmemcpy3DOperand, parts: Parts) {
+        self.0.push(sys::CUDA_MEMCPY3D_BATCH_OP {
+            src,
+            dst,
+            extent: sys::CUextent3D {
+                width: parts.bytes,
+                height: 1,
+                depth: parts.count,
+            },
+            srcAccessOrder: sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+            flags: sys::CUmemcpyFlags::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32,
+        });
     }
 
     /// Queues all copies, in no order among them, and forgets them.
@@ -340,39 +358,65 @@ impl CopyBatch {
     /// # Errors
     /// The call that failed.
     pub unsafe fn queue(&mut self, stream: &Stream) -> Result<(), CudaError> {
-        if self.bytes.is_empty() {
+        if self.0.is_empty() {
             return Ok(());
         }
-        // Only memory that the driver may move has use for hints.
-        let nowhere = sys::CUmemLocation {
-            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID,
-            id: 0,
-        };
-        let mut attributes = sys::CUmemcpyAttributes {
-            srcAccessOrder: sys::CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
-            srcLocHint: nowhere,
-            dstLocHint: nowhere,
-            flags: sys::CUmemcpyFlags::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32,
-        };
-        // All copies have the attributes of the first.
-        let mut first = 0;
-        // SAFETY: the arrays have as many items as they are said to have, and each range was in
-        // its buffer when it was added; the caller keeps them until the copies are done.
-        let queued = unsafe {
-            sys::cuMemcpyBatchAsync_v2(
-                self.to.as_mut_ptr(),
-                self.from.as_mut_ptr(),
-                self.bytes.as_mut_ptr(),
-                self.bytes.len(),
-                &mut attributes,
-                &mut first,
-                1,
-                stream.raw(),
-            )
-        };
-        self.to.clear();
-        self.from.clear();
-        self.bytes.clear();
-        check("cuMemcpyBatchAsync", queued)
+        let (count, operations) = (self.0.len(), self.0.as_mut_ptr());
+        // SAFETY: there are as many operations as is said, and each range was in its buffer when it
+        // was added; the caller keeps them until the copies are done.
+        let queued = unsafe { sys::cuMemcpy3DBatchAsync_v2(count, operations, 0, stream.raw()) };
+        self.0.clear();
+        check("cuMemcpy3DBatchAsync", queued)
+    }
+}
+
+impl fmt::Debug for CopyBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CopyBatch({} copies)", self.0.len())
+    }
+}
+
+/// Parts of device memory, and page-locked memory of `bytes` in which they follow each other.
+fn operands(
+    device: &DeviceBuf<u8>,
+    parts: Parts,
+    host: sys::CUdeviceptr,
+    bytes: usize,
+) -> (sys::CUmemcpy3DOperand, sys::CUmemcpy3DOperand) {
+    let Parts {
+        start,
+        bytes: part,
+        apart,
+        count,
+    } = parts;
+    assert!(
+        bytes > 0 && bytes == part * count,
+        "memory has the parts' length"
+    );
+    assert!(
+        count == 1 || apart.is_multiple_of(part),
+        "parts are whole parts apart"
+    );
+    let first = device.address(start, (count - 1) * apart + part);
+    let height = if count == 1 { 1 } else { apart / part };
+    (operand(first, part, height), operand(host, part, 1))
+}
+
+/// Memory whose parts of `bytes` are `height` of these apart.
+fn operand(ptr: sys::CUdeviceptr, bytes: usize, height: usize) -> sys::CUmemcpy3DOperand {
+    sys::CUmemcpy3DOperand {
+        type_: sys::CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_POINTER,
+        op: sys::CUmemcpy3DOperand_st__bindgen_ty_1 {
+            ptr: sys::CUmemcpy3DOperand_st__bindgen_ty_1__bindgen_ty_1 {
+                ptr,
+                rowLength: bytes,
+                layerHeight: height,
+                // Only memory that the driver may move has use for hints.
+                locHint: sys::CUmemLocation {
+                    type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID,
+                    id: 0,
+                },
+            },
+        },
     }
 }

@@ -92,6 +92,14 @@ impl<E: Executor> Executor for Counted<E> {
         self.executor.room(range)
     }
 
+    fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
+        self.executor.fill(range, bytes)
+    }
+
+    fn copy_out(&mut self, range: Range<usize>) -> Receiver<Vec<u8>> {
+        self.executor.copy_out(range)
+    }
+
     fn save(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
         let calls = &self.shared.calls;
         calls.around(1, || self.executor.save(transfers))

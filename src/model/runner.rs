@@ -462,6 +462,14 @@ impl<B: Runs> Executor for Runner<B> {
         self.ops.sums(ranges)
     }
 
+    fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
+        self.ops.fill(range, bytes)
+    }
+
+    fn copy_out(&mut self, range: Range<usize>) -> Receiver<Vec<u8>> {
+        self.ops.copy_out(range)
+    }
+
     fn save(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
         self.ops.copy(&self.pools.copied(transfers), Side::Host)
     }

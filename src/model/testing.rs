@@ -70,6 +70,14 @@ impl Executor for Hosted {
         self.0.sums(ranges)
     }
 
+    fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
+        self.0.fill(range, bytes)
+    }
+
+    fn copy_out(&mut self, range: Range<usize>) -> Receiver<Vec<u8>> {
+        self.0.copy_out(range)
+    }
+
     fn save(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
         self.0.save(transfers)
     }

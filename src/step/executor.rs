@@ -341,7 +341,26 @@ pub trait Executor {
     /// If a range is not in the room.
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
         let sums = ranges.into_iter().map(|range| sum(self.room(range)));
-        at_once(sums)
+        at_once(sums.collect())
+    }
+
+    /// Starts to write bytes to a range of the host's room of their length, and does not wait for
+    /// it: nothing may use the range until it is told, which takes no longer than a copy.
+    ///
+    /// # Panics
+    /// If the range is not in the room.
+    fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
+        self.room(range).copy_from_slice(&bytes);
+        at_once(())
+    }
+
+    /// Starts to read a range of the host's room, likewise: nothing may write there.
+    ///
+    /// # Panics
+    /// If the range is not in the room.
+    fn copy_out(&mut self, range: Range<usize>) -> Receiver<Vec<u8>> {
+        let bytes = self.room(range).to_vec();
+        at_once(bytes)
     }
 
     /// Starts copies to the host's room of pieces as the steps so far leave them, and does not wait

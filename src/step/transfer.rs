@@ -41,11 +41,11 @@ pub const PIECE_ALIGN: usize = 4096;
 /// other changes all but one of four billion.
 pub type Sum = u32;
 
-/// Checksums that come together, of a device that has them at once.
-pub fn at_once(sums: impl Iterator<Item = Sum>) -> Receiver<Vec<Sum>> {
+/// What is asked for, of a device that has it at once.
+pub fn at_once<T>(it: T) -> Receiver<T> {
     let (give, come) = mpsc::channel();
     // Its receiver is here.
-    let _ = give.send(sums.collect());
+    let _ = give.send(it);
     come
 }
 

@@ -1,8 +1,9 @@
 //! Ways between the host's room and the disk: what was written to the room is written on behind
-//! that, and what a waiting prompt begins with is read to the room ahead of its turn. The engine's
-//! thread does no more of it than to copy some bytes in a round.
+//! that, and what a waiting prompt begins with is read to the room ahead of its turn. Threads of
+//! the device and of the disk copy; the engine's tells them what.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use super::disk::entry::Secret;
@@ -13,8 +14,9 @@ use step::PAGE;
 use step::executor::{Executor, TokenId};
 use step::transfer::Piece;
 
-/// Bytes that the engine's thread copies in a round, at most and one piece more, each way.
-const COPIED_MAX: usize = 8 << 20;
+/// Bytes that are copied between the room and the disk's hands, at most and one piece more, each
+/// way.
+const COPIED_MAX: usize = 32 << 20;
 /// Part of the room, one in so many, that beginnings have which wait to be written, at most: their
 /// places cannot go meanwhile.
 const WISHES_PART: usize = 2;
@@ -45,9 +47,21 @@ struct Read {
     /// Where its pieces go in the room.
     places: Vec<Piece>,
     started: usize,
+    /// Pieces that came, and those of them that are copied to their places.
     arrived: usize,
+    filling: VecDeque<Receiver<()>>,
     patience: Duration,
     begun: Duration,
+}
+
+impl Read {
+    /// Its places when no thread uses them any more, as they may be given to others.
+    fn end(self) -> Option<Incoming> {
+        for copy in self.filling {
+            let _ = copy.recv(); // one that was started ends soon
+        }
+        self.incoming
+    }
 }
 
 #[derive(Debug)]
@@ -56,6 +70,18 @@ struct Write {
     /// Pieces in the room.
     places: Vec<Piece>,
     started: usize,
+    /// Bytes of pieces that come from there, the oldest first.
+    coming: VecDeque<Receiver<Vec<u8>>>,
+}
+
+impl Write {
+    /// Its last block when no thread reads its places any more.
+    fn end(self) -> NodeId {
+        for copy in self.coming {
+            let _ = copy.recv(); // one that was started ends soon
+        }
+        self.node
+    }
 }
 
 /// Ways to and from a disk.
@@ -135,6 +161,7 @@ impl<N: Naming> Tier<N> {
             places: vec![],
             started: 0,
             arrived: 0,
+            filling: VecDeque::new(),
             patience: patience.max(PATIENCE_MIN),
             begun: Duration::ZERO,
         });
@@ -157,7 +184,7 @@ impl<N: Naming> Tier<N> {
         if let Some(node) = staging.kept.remove(&ticket) {
             self.index.release(node, true);
         }
-        if let Some(incoming) = read.and_then(|read| read.incoming) {
+        if let Some(incoming) = read.and_then(Read::end) {
             self.give_up(incoming);
         }
     }
@@ -183,8 +210,7 @@ impl<N: Naming> Tier<N> {
 
     /// Takes what the disk has read and written.
     pub(super) fn settle_disk(&mut self, executor: &mut impl Executor) {
-        let mut copied = 0;
-        while copied < COPIED_MAX
+        while self.may_fill()
             && let Some(event) = self.staging.as_mut().and_then(|of| of.disk.take())
         {
             match event {
@@ -193,12 +219,10 @@ impl<N: Naming> Tier<N> {
                     ticket,
                     index,
                     piece,
-                } => {
-                    copied += piece.as_ref().map_or(0, |(piece, _)| piece.len());
-                    self.take_read(executor, (ticket, index), piece);
-                }
+                } => self.take_read(executor, (ticket, index), piece),
             }
         }
+        self.finish_read();
         let Some(staging) = &mut self.staging else {
             return;
         };
@@ -206,9 +230,21 @@ impl<N: Naming> Tier<N> {
         let late = |read: &mut Read| read.incoming.is_some() && now > read.begun + read.patience;
         if let Some(read) = staging.reads.pop_front_if(late) {
             let off = staging.disk.note_pace(false);
-            read.incoming.into_iter().for_each(|of| self.give_up(of));
+            read.end().into_iter().for_each(|of| self.give_up(of));
             off.into_iter().for_each(|_| self.drop_all());
         }
+    }
+
+    /// Whether more of what is read may be copied to the room; takes what has been.
+    fn may_fill(&mut self) -> bool {
+        let read = self.staging.as_mut().and_then(|of| of.reads.front_mut());
+        let Some(read) = read else { return true };
+        while let Some(first) = read.filling.front()
+            && first.try_recv().is_ok()
+        {
+            read.filling.pop_front();
+        }
+        read.filling.len() * self.pieces.page < COPIED_MAX
     }
 
     /// Takes a piece of what is read; without it, nothing of the rest is of use.
@@ -225,21 +261,32 @@ impl<N: Naming> Tier<N> {
         let Some(read) = read.filter(|read| read.ticket == ticket) else {
             return;
         };
-        if let Some((bytes, sum)) = &piece {
+        if let Some((bytes, sum)) = piece {
             let place = read.places[index];
             let range = self.room.range(place, self.pieces);
-            executor.room(range).copy_from_slice(bytes);
-            self.room.set_sum(place, *sum);
+            read.filling.push_back(executor.fill(range, bytes));
+            self.room.set_sum(place, sum);
             read.arrived += 1;
-            if read.arrived < read.places.len() {
-                return;
-            }
+        } else if let Some(incoming) = staging.reads.pop_front().and_then(Read::end) {
+            self.give_up(incoming);
         }
-        let read = staging.reads.pop_front().expect("it is the first");
-        let incoming = read.incoming.expect("its pieces have places");
-        if piece.is_none() {
-            return self.give_up(incoming);
-        }
+    }
+
+    /// Keeps what is read when all of it is in the room.
+    fn finish_read(&mut self) {
+        let may_fill = self.may_fill();
+        let Some(staging) = &mut self.staging else {
+            return;
+        };
+        let is_whole = |read: &mut Read| {
+            let begun = read.incoming.is_some() && read.arrived == read.places.len();
+            may_fill && begun && read.filling.is_empty()
+        };
+        let Some(read) = staging.reads.pop_front_if(is_whole) else {
+            return;
+        };
+        let ticket = read.ticket;
+        let incoming = read.end().expect("its pieces have places");
         staging.pages_read += incoming.places.len();
         let off = staging.disk.note_pace(true);
         assert!(off.is_none(), "a disk that is fast is not turned off");
@@ -259,10 +306,10 @@ impl<N: Naming> Tier<N> {
         let wishes = std::mem::take(&mut staging.wishes);
         let write = staging.write.take();
         let nodes = wishes.into_iter().map(|(_, node)| node);
-        for node in nodes.chain(write.map(|write| write.node)) {
+        for node in nodes.chain(write.map(Write::end)) {
             self.release_written(node);
         }
-        let incoming = reads.into_iter().filter_map(|read| read.incoming);
+        let incoming = reads.into_iter().filter_map(Read::end);
         incoming.for_each(|incoming| self.give_up(incoming));
     }
 
@@ -278,22 +325,26 @@ impl<N: Naming> Tier<N> {
     /// Has the disk go on beside the next step.
     pub(super) fn start_disk(&mut self, executor: &mut impl Executor) {
         self.start_read();
-        let mut copied = 0;
         while self.begin_write() {
             let Some(Staging { disk, write, .. }) = &mut self.staging else {
                 return;
             };
             let Some(of) = write else { return };
-            while of.started < of.places.len() {
-                if copied >= COPIED_MAX || !disk.has_hands() {
-                    return;
-                }
-                let place = of.places[of.started];
-                let range = self.room.range(place, self.pieces);
-                let piece = executor.room(range).to_vec();
-                copied += piece.len();
-                disk.write(of.started, (piece, self.room.sum(place)));
+            while let Some(Ok(piece)) = of.coming.front().map(Receiver::try_recv) {
+                let index = of.started - of.coming.len();
+                disk.write(index, (piece, self.room.sum(of.places[index])));
+                of.coming.pop_front();
+            }
+            while of.started < of.places.len()
+                && disk.has_hands()
+                && of.coming.len() * self.pieces.page < COPIED_MAX
+            {
+                let range = self.room.range(of.places[of.started], self.pieces);
+                of.coming.push_back(executor.copy_out(range));
                 of.started += 1;
+            }
+            if of.started < of.places.len() || !of.coming.is_empty() {
+                return;
             }
             let node = of.node;
             *write = None;
@@ -366,8 +417,13 @@ impl<N: Naming> Tier<N> {
                 node,
                 places,
                 started: 0,
+                coming: VecDeque::new(),
             });
         }
         true
     }
 }
+
+#[cfg(test)]
+#[path = "staging/tests.rs"]
+mod tests;

@@ -40,7 +40,7 @@ impl Executor for Copying {
 
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
         let sum = |range: Range<usize>| Sum::from(self.changed == Some(range.start));
-        at_once(ranges.into_iter().map(sum))
+        at_once(ranges.into_iter().map(sum).collect())
     }
 
     fn save(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {

@@ -57,7 +57,7 @@ use guess::Guesses;
 use jobs::Wanted;
 use load::Loader;
 pub use load::READERS;
-pub use pieces::sum_threads;
+pub use pieces::room_threads;
 use pieces::{Copies, Pieces};
 use steps::Steps;
 use storage::{Order, Storage};
@@ -444,6 +444,14 @@ impl Device for Cuda {
 
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
         self.copies.sums(&ranges)
+    }
+
+    fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
+        self.copies.fill(range, bytes)
+    }
+
+    fn copy_out(&mut self, range: Range<usize>) -> Receiver<Vec<u8>> {
+        self.copies.copy_out(range)
     }
 
     fn copy(&mut self, copies: &[Copied<'_, Pieces>], to: Side) -> Result<(), DeviceError> {

@@ -67,7 +67,7 @@ mod device {
 /// The device of this binary.
 #[cfg(feature = "cuda")]
 mod device {
-    use super::cuda::{Cuda, READERS, sum_threads};
+    use super::cuda::{Cuda, READERS, room_threads};
     use host::threads;
     use step::executor::DeviceError;
 
@@ -84,7 +84,7 @@ mod device {
     /// Threads that work for it at once, at most: the driver's, and those that read weights or
     /// check the model before serving, and those of checksums.
     pub fn threads() -> usize {
-        DRIVER + sum_threads() + READERS.max(threads::cores())
+        DRIVER + room_threads() + READERS.max(threads::cores())
     }
 
     /// The GPU.

@@ -127,7 +127,21 @@ pub trait Device {
     /// [`Executor::sums`]: step::executor::Executor::sums
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
         let sums = ranges.into_iter().map(|range| sum(self.host_room(range)));
-        at_once(sums)
+        at_once(sums.collect())
+    }
+    /// Starts to write bytes to a range of it, as [`Executor::fill`] does.
+    ///
+    /// [`Executor::fill`]: step::executor::Executor::fill
+    fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
+        self.host_room(range).copy_from_slice(&bytes);
+        at_once(())
+    }
+    /// Starts to read a range of it, as [`Executor::copy_out`] does.
+    ///
+    /// [`Executor::copy_out`]: step::executor::Executor::copy_out
+    fn copy_out(&mut self, range: Range<usize>) -> Receiver<Vec<u8>> {
+        let bytes = self.host_room(range).to_vec();
+        at_once(bytes)
     }
     /// Starts copies of pieces, behind all operations so far, which are done in the order in which
     /// they are started. Operations from here on do not wait for them.

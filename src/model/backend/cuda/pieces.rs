@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::ptr;
 use std::rc::Rc;
 use std::sync::mpsc::{self, Receiver};
-use std::{ptr, slice};
 
-use ffi::{CopyBatch, CudaError, Device, DeviceBuf, Event, PinnedBuf, Stream};
+use ffi::{CopyBatch, CudaError, Device, DeviceBuf, Event, Parts, PinnedBuf, Stream};
 
 use super::{Cuda, count, refused};
 use crate::backend::budget::Budget;
@@ -59,54 +59,90 @@ impl Place<Pieces> {
     }
 }
 
-/// Threads that sum bytes of the room, at least: fewer do not keep up with the copies.
-const SUM_THREADS_MIN: usize = 4;
+/// Threads that use bytes of the room, at least: fewer do not keep up with the copies.
+const ROOM_THREADS_MIN: usize = 4;
 
-/// Threads that sum bytes of the room. A prompt waits for its sums before it is copied, and most
+/// Threads that use bytes of the room. A prompt waits for its sums before it is copied, and most
 /// cores have nothing else to do.
-pub fn sum_threads() -> usize {
-    SUM_THREADS_MIN.max(threads::cores() / 2)
+pub fn room_threads() -> usize {
+    ROOM_THREADS_MIN.max(threads::cores() / 2)
 }
 
-/// Checksums of the room, beside everything else.
-struct Summing(Pool<()>);
+/// The host's room, and threads that use parts of it beside everything else.
+struct Room {
+    /// They go before the bytes.
+    threads: Pool<()>,
+    bytes: PinnedBuf<u8>,
+}
 
-impl Summing {
-    /// Starts those of ranges that nobody writes to until they have come.
-    fn start(&mut self, room: &PinnedBuf<u8>, ranges: &[Range<usize>]) -> Receiver<Vec<Sum>> {
+impl Room {
+    /// Has a thread use ranges, which the caller of the executor leaves alone until it has what
+    /// comes of them.
+    fn with<T: Send + 'static>(
+        &mut self,
+        ranges: &[Range<usize>],
+        work: impl FnOnce(Vec<*mut [u8]>) -> T + Send + 'static,
+    ) -> Receiver<T> {
         let places = ranges.iter().map(|range| {
-            let bytes = &room[range.clone()];
-            (bytes.as_ptr().expose_provenance(), bytes.len())
+            let bytes = &mut self.bytes[range.clone()];
+            (bytes.as_mut_ptr().expose_provenance(), bytes.len())
         });
         let places: Vec<(usize, usize)> = places.collect();
-        let (give, sums) = mpsc::channel();
+        let (give, come) = mpsc::channel();
         // Ends are told by the other channel.
-        while self.0.take().is_some() {}
-        self.0.run(move || {
-            let sums = places.into_iter().map(|(at, len)| {
-                // SAFETY: the room lives until `drop` has seen this job end, and the caller of the
-                // executor leaves the range alone until it has the sums.
-                sum(unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(at), len) })
-            });
-            // Whoever asked may want them no more.
-            let _ = give.send(sums.collect());
+        while self.threads.take().is_some() {}
+        self.threads.run(move || {
+            let start = ptr::with_exposed_provenance_mut::<u8>;
+            let places = places.into_iter();
+            let places = places.map(|(at, len)| ptr::slice_from_raw_parts_mut(start(at), len));
+            // Whoever asked may want it no more.
+            let _ = give.send(work(places.collect()));
         });
-        sums
+        come
     }
 }
 
-impl Drop for Summing {
-    /// Waits for all sums under way: the host memory that they read may be freed behind this.
+impl Drop for Room {
+    /// Waits for all threads: the memory that they use is freed behind this.
     fn drop(&mut self) {
-        while self.0.wait().is_some() {}
+        while self.threads.wait().is_some() {}
+    }
+}
+
+/// Places whose parts of a piece one copy brings, and those of the first piece: they follow each
+/// other in the host's room, and are of equal length and equally far apart in a pool.
+struct InOrder<'a>(&'a [Place<Pieces>]);
+
+impl<'a> Iterator for InOrder<'a> {
+    type Item = (&'a Pieces, Parts);
+
+    fn next(&mut self) -> Option<(&'a Pieces, Parts)> {
+        let (first, behind) = self.0.split_first()?;
+        let bytes = first.stride;
+        let apart = |place: &Place<Pieces>| {
+            let is_alike =
+                place.stride == bytes && Rc::ptr_eq(&place.pool.memory, &first.pool.memory);
+            let apart = place.at.checked_sub(first.at)?;
+            (is_alike && apart > 0 && apart.is_multiple_of(bytes)).then_some(apart)
+        };
+        let step = behind.first().and_then(apart).unwrap_or(0);
+        let are_of_run =
+            |&(i, place): &(usize, &Place<Pieces>)| apart(place) == Some((i + 1) * step);
+        let count = 1 + behind.iter().enumerate().take_while(are_of_run).count();
+        self.0 = &self.0[count..];
+        let parts = Parts {
+            start: first.at,
+            bytes,
+            apart: step,
+            count,
+        };
+        Some((&first.pool, parts))
     }
 }
 
 /// Copies beside the operations, which do not wait for them.
 pub struct Copies {
-    /// It goes before the room.
-    summing: Option<Summing>,
-    room: Option<PinnedBuf<u8>>,
+    room: Option<Room>,
     stream: Stream,
     /// Mark in the stream of operations behind those that copies wait for.
     made: Event,
@@ -123,7 +159,6 @@ pub struct Copies {
 impl Copies {
     pub fn new(device: &Device) -> Result<Copies, DeviceError> {
         Ok(Copies {
-            summing: None,
             room: None,
             stream: Stream::open(device).map_err(refused)?,
             made: Event::open(device).map_err(refused)?,
@@ -140,19 +175,47 @@ impl Copies {
     pub fn take_room(&mut self, device: &Device, bytes: usize) -> Result<(), DeviceError> {
         assert!(self.room.is_none(), "the room is taken once");
         Budget::default().check(bytes as u64)?;
-        self.room = Some(PinnedBuf::beside_plan(device, bytes).map_err(refused)?);
-        self.summing = Some(Summing(Pool::new("sums", sum_threads())));
+        self.room = Some(Room {
+            bytes: PinnedBuf::beside_plan(device, bytes).map_err(refused)?,
+            threads: Pool::new("room", room_threads()),
+        });
         Ok(())
     }
 
+    fn taken(&mut self) -> &mut Room {
+        self.room.as_mut().expect("the room is taken")
+    }
+
     pub fn room(&mut self, range: Range<usize>) -> &mut [u8] {
-        &mut self.room.as_mut().expect("the room is taken")[range]
+        &mut self.taken().bytes[range]
     }
 
     pub fn sums(&mut self, ranges: &[Range<usize>]) -> Receiver<Vec<Sum>> {
-        let (summing, room) = (self.summing.as_mut(), self.room.as_ref());
-        let (summing, room) = summing.zip(room).expect("the room is taken");
-        summing.start(room, ranges)
+        self.taken().with(ranges, |places| {
+            // SAFETY: the room lives until `drop` has seen this end, and nobody writes to a range
+            // before its sum is there.
+            let sums = places.into_iter().map(|place| sum(unsafe { &*place }));
+            sums.collect()
+        })
+    }
+
+    pub fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
+        self.taken().with(&[range], move |places| {
+            for place in places {
+                // SAFETY: as above; nobody else uses the range before this is told.
+                unsafe { &mut *place }.copy_from_slice(&bytes);
+            }
+        })
+    }
+
+    pub fn copy_out(&mut self, range: Range<usize>) -> Receiver<Vec<u8>> {
+        self.taken().with(&[range], |places| {
+            let mut bytes = vec![];
+            // SAFETY: as of `sums`.
+            let parts = places.into_iter().map(|place| unsafe { &*place });
+            parts.for_each(|part| bytes.extend_from_slice(part));
+            bytes
+        })
     }
 
     /// Queues copies behind what is in the stream of operations.
@@ -165,16 +228,19 @@ impl Copies {
     ) -> Result<(), CudaError> {
         self.made.record(operations)?;
         self.made.hold(&self.stream)?;
-        let room = self.room.as_mut().expect("the room is taken");
+        let room = &mut self.room.as_mut().expect("the room is taken").bytes;
         for Copied { places, piece, at } in copies {
             let mut room = &mut room[*at..];
-            for place in *places {
-                let (part, rest) = room.split_at_mut(place.stride);
-                let (start, mut memory) =
-                    (place.range(*piece).start, place.pool.memory.borrow_mut());
+            for (pool, parts) in InOrder(places) {
+                let parts = Parts {
+                    start: parts.start + piece * parts.bytes,
+                    ..parts
+                };
+                let (these, rest) = room.split_at_mut(parts.bytes * parts.count);
+                let mut memory = pool.memory.borrow_mut();
                 match to {
-                    Side::Host => self.batch.download(&memory, start, part),
-                    Side::Device => self.batch.upload(part, &mut memory, start),
+                    Side::Host => self.batch.download(&memory, parts, these),
+                    Side::Device => self.batch.upload(these, &mut memory, parts),
                 }
                 room = rest;
             }
