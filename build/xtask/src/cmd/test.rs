@@ -78,11 +78,12 @@ impl Test {
 
 /// Crates that are the same for every target: package, folder, and files beside it that its tests
 /// compare.
-pub const ROOMS: [Room; 5] = [
+pub const ROOMS: [Room; 6] = [
     ("host", "src/host", &[]),
     ("step", "src/step", &[]),
     ("engine", "src/engine", &[]),
     ("text", "src/text", &[]),
+    ("ui", "src/ui", &[]),
     (
         "atlas-http",
         "src/http",

@@ -1,11 +1,7 @@
-//! `GET /`: a chat on one page that is part of the binary, and headers that keep it alone.
+//! The chat page, one file that is part of the binary, and headers that keep it alone.
 
 use std::sync::LazyLock;
 
-use hyper::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderValue, REFERRER_POLICY,
-    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
-};
 use sha2::{Digest, Sha256};
 
 /// The style of the page.
@@ -39,45 +35,30 @@ pub static PAGE: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Nothing may run or load but what the page itself holds; it speaks to its own server only.
-static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
-    let policy = format!(
+static POLICY: LazyLock<String> = LazyLock::new(|| {
+    format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; \
          img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         digest(SCRIPT),
         digest(STYLE)
-    );
-    HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
+    )
 });
 
-/// Headers of the page.
-pub fn headers(headers: &mut HeaderMap) {
-    let html = HeaderValue::from_static("text/html; charset=utf-8");
-    headers.insert(CONTENT_TYPE, html);
-    headers.insert(CONTENT_SECURITY_POLICY, POLICY.clone());
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+/// The SHA-256 of `text` as a policy names it.
+fn digest(text: &str) -> String {
+    base64::encode(Sha256::digest(text))
 }
 
-/// The SHA-256 of `text` as a policy names it: in base 64.
-fn digest(text: &str) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut encoded = String::new();
-    for bytes in Sha256::digest(text.as_bytes()).chunks(3) {
-        let byte = |at: usize| u32::from(bytes.get(at).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for digit in 0..4 {
-            let index = bits >> (18 - 6 * digit) & 63;
-            let padding = digit > bytes.len();
-            encoded.push(if padding {
-                '='
-            } else {
-                char::from(DIGITS[index as usize])
-            });
-        }
-    }
-    encoded
+/// Headers of the page, which keep it alone.
+pub fn headers() -> [(&'static str, &'static str); 6] {
+    [
+        ("content-type", "text/html; charset=utf-8"),
+        ("content-security-policy", &POLICY),
+        ("cache-control", "no-cache"),
+        ("referrer-policy", "no-referrer"),
+        ("x-content-type-options", "nosniff"),
+        ("x-frame-options", "DENY"),
+    ]
 }
 
 #[cfg(test)]
@@ -107,8 +88,7 @@ mod tests {
         }
         // Neither runs under the policy.
         assert!(!PAGE.contains(" style=") && !PAGE.contains(" onclick="));
-        let policy = POLICY.to_str().unwrap();
-        assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"));
-        assert!(!policy.contains("unsafe"));
+        assert!(POLICY.starts_with("default-src 'none'; script-src 'sha256-"));
+        assert!(!POLICY.contains("unsafe"));
     }
 }
