@@ -16,7 +16,7 @@ import tempfile
 
 import numpy
 
-TEXT = pathlib.Path(__file__).parent.parent / "src/model/check/text_check/text.txt"
+TEXT = pathlib.Path(__file__).parent.parent / "src/check/text_check/text.txt"
 
 
 def token_ids(weights, count):

@@ -2,10 +2,10 @@
 
     python scripts/golden.py targets/_model/tiny --chats heldout.jsonl --length 2048
     python scripts/golden.py targets/_model/random-fp8
-    python scripts/golden.py targets/_model/gemma3-270m --weights MADE --text src/model/check/text_check/text.txt \
+    python scripts/golden.py targets/_model/gemma3-270m --weights MADE --text src/check/text_check/text.txt \
         --length 1100 --columns 2048
     python scripts/golden.py targets/_model/smollm2-135m --weights MADE --chats chats.jsonl --text \
-        src/model/check/text_check/text.txt --length 2000 --columns 4096 --replies 64
+        src/check/text_check/text.txt --length 2000 --columns 4096 --replies 64
 
 `golden/tokens.json`: prompts, the greedy tokens that follow and the most likely tokens at each position; it is
 compiled into the binary, which replays it before it serves. `golden/logits.safetensors`: logits of one longer sequence,
@@ -14,7 +14,7 @@ dequantised here, independently of the server's loader, and named and stacked as
 Angles of rotary positions are exact: those of float32 frequencies are off by more the further a position is.
 A model with recurrent layers caches nothing: it may lack the layers whose cache transformers measures. The family
 `sliding`, which transformers has not, is that of `sliding_model.py`. The format of
-tokens.json is described in src/model/check/selfcheck.rs.
+tokens.json is described in src/check/selfcheck.rs.
 
 Prompts are chats of a file in the model's folder (one JSON object with `messages` per line), taken at even distances
 and written with the model's template, beginnings of a text, or random tokens; the long sequence is a text, those chats

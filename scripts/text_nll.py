@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 
 from golden import load
 
-TEXT = pathlib.Path(__file__).parent.parent / "src/model/check/text_check/text.txt"
-TOKENS = 1536  # TEXT_TOKENS of src/model/check/text_check.rs, for contexts of at least as many
+TEXT = pathlib.Path(__file__).parent.parent / "src/check/text_check/text.txt"
+TOKENS = 1536  # TEXT_TOKENS of src/check/text_check.rs, for contexts of at least as many
 EVERY = 4  # SCORED_EVERY there
 
 

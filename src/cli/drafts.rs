@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
+use check::{Acceptance, Exchange, acceptance};
 use host::operator_file;
-use model::check::{Acceptance, Exchange, acceptance};
 use model::target;
 use model::weights::Progress;
 use step::executor::TokenId;

@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use argh::{ArgsInfo, FromArgs};
 
+use check::parity::{Choice, Line, Random, Report};
+use check::{Chooser, Rule, Tried};
 use engine::request::Sampling;
 use engine::sampler::Sampler;
 use host::log;
 use model::Plan;
 use model::backend::{self, Backend};
-use model::check::parity::{Choice, Line, Random, Report};
-use model::check::{self, Chooser, Rule, Tried};
 use model::ops::Device as _;
 use model::target;
 use model::weights;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use argh::{ArgsInfo, FromArgs};
 
+use check::LayerFinding;
 use host::output;
 use model::Runner;
 use model::backend::Backend;
 use model::backend::cpu::Cpu;
-use model::check::LayerFinding;
 use model::target;
 use model::weights::{self, FileDigest, Packed, Progress, Verdict, WeightsError, Witness};
 use step::executor::TokenId;
@@ -19,7 +19,7 @@ use text::chat::ChatModel;
 use super::carry::transfer::unwritable;
 use super::{Exit, Failure};
 use crate::start::boot::{self, Drafting, Files};
-use crate::start::check::{self, Checks};
+use crate::start::check::{Checks, tell_drawn};
 use crate::start::meter::Meter;
 
 /// check the weights against the manifest in this binary
@@ -226,7 +226,7 @@ fn model(
     progress: &Arc<Progress>,
     checks: Checks,
 ) -> Result<Runner<Backend>, Failure> {
-    check::tell_drawn(files);
+    tell_drawn(files);
     let runner = boot::runner(files, progress, Drafting::No, || Ok(checks));
     let runner = runner.map_err(|cause| boot::start_failure(cause.as_ref()))?;
     boot::print("ok   the model, as every start checks it\n")?;
@@ -242,7 +242,7 @@ fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Re
         let _ = boot::print(&format!("{layer} ({seconds:.1} s)\n"));
     };
     let cpu = Cpu::new(std::thread::available_parallelism().map_or(1, usize::from));
-    let report = model::check::oracle(runner, cpu, &checkpoint, tokens, tell);
+    let report = check::oracle(runner, cpu, &checkpoint, tokens, tell);
     let report = report.map_err(|error| boot::start_failure(&error))?;
     boot::print(&format!("{report}\n"))?;
     match report.passed() {
@@ -257,7 +257,7 @@ fn oracle(files: &Files, runner: &mut Runner<Backend>, tokens: &[TokenId]) -> Re
 
 /// Keeps what the model says now.
 fn keep(runner: &mut Runner<Backend>, tokens: &[TokenId], file: &Path) -> Result<(), Failure> {
-    let golden = model::check::keep_golden(runner, tokens);
+    let golden = check::keep_golden(runner, tokens);
     let golden = golden.map_err(|error| Failure::new(Exit::Internal, error))?;
     output::write(file, golden).map_err(|error| unwritable(file, &error))?;
     let name = file.display();

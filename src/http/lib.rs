@@ -53,5 +53,4 @@ pub mod thinking;
 pub mod threads;
 pub mod tls;
 pub mod tokenize;
-pub mod ui;
 pub mod wire;

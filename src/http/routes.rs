@@ -35,7 +35,6 @@ use super::peer::Asked;
 use super::responses;
 use super::state::{Service, State};
 use super::tokenize::{self, Direction};
-use super::ui;
 
 /// The body of every response.
 pub type ResponseBody = Either<Full<Bytes>, ReplyStream>;
@@ -575,10 +574,14 @@ fn meant(path: &str) -> Option<(&'static str, String)> {
 
 /// The chat page.
 fn page() -> Response<ResponseBody> {
-    let mut response = Response::new(Either::Left(Full::new(Bytes::from_static(
-        ui::PAGE.as_bytes(),
-    ))));
-    ui::headers(response.headers_mut());
+    let page = Bytes::from_static(ui::PAGE.as_bytes());
+    let mut response = Response::new(Either::Left(Full::new(page)));
+    for (name, value) in ui::headers() {
+        let name = HeaderName::from_static(name);
+        response
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
     response
 }
 

@@ -455,10 +455,7 @@ fn models_have_the_shape_of_both_dialects() {
 fn the_page_at_the_root_keeps_to_itself() {
     let server = TestServer::start(Script::text("a"));
     let page = server.get("/");
-    assert_eq!(
-        (page.status, page.body.as_str()),
-        (200, super::ui::PAGE.as_str())
-    );
+    assert_eq!((page.status, page.body.as_str()), (200, ui::PAGE.as_str()));
     for header in [
         "content-type: text/html; charset=utf-8",
         "content-security-policy: default-src 'none'; script-src 'sha256-",

@@ -37,11 +37,14 @@ fn generate() -> Result<(), Box<dyn Error>> {
         fs::write(out.join(&file.name), &file.content)?;
     }
     fs::write(out.join("target.rs"), target.emit_rust(&derived))?;
-    for (kind, has) in target.block_kinds() {
+    let kinds = target.block_kinds();
+    for (kind, has) in kinds {
         println!("cargo::rustc-check-cfg=cfg(has, values({kind:?}))");
         if has {
             println!("cargo::rustc-cfg=has={kind:?}");
         }
     }
+    let kinds = kinds.map(|(kind, has)| format!("{kind}={has}"));
+    println!("cargo::metadata=kinds={}", kinds.join(" "));
     Ok(())
 }

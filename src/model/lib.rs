@@ -3,7 +3,6 @@
 
 pub mod backend;
 mod blocks;
-pub mod check;
 mod decoder;
 pub mod ledger;
 pub mod ops;
@@ -12,13 +11,14 @@ mod runner;
 pub mod shapes;
 mod stacks;
 pub mod target;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(feature = "testing")]
 pub mod testing;
-#[cfg(test)]
-mod tests;
 pub mod weights;
 
-pub use blocks::{ROUTER_LOGITS, ROWS_NVFP4, Runs};
+#[cfg(has = "experts")]
+pub use blocks::experts::sources as expert_sources;
+pub use blocks::{AnyBlock, Kept, Loader, ROUTED, ROUTER_LOGITS, ROWS_NVFP4, Runs};
+pub use decoder::{Layer, Part, Scratch};
 pub use ledger::{Plan, TooLittle};
-pub use runner::Runner;
+pub use runner::{Runner, Taker};
 pub use stacks::{Stack, stacks};

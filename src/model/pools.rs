@@ -28,7 +28,7 @@ pub fn state_bytes<B: Runs>(model: Layout) -> usize {
 
 /// Ranges of each layer's keys and values in a page of each group, and of each matrix and each
 /// convolution's tail in a state.
-#[cfg(test)]
+#[cfg(feature = "testing")]
 pub fn parts<B: Runs>(model: Layout) -> [Vec<std::ops::Range<usize>>; 3] {
     let ranges = |all: Vec<usize>| {
         let mut end = 0;
@@ -108,7 +108,6 @@ impl<P: Clone> Pools<P> {
     }
 
     /// The next layer's part of each state.
-    #[cfg_attr(not(has = "delta"), expect(dead_code, reason = "no layer has a state"))]
     pub fn state(&mut self, bytes: usize) -> Place<P> {
         self.states.give(bytes)
     }

@@ -206,8 +206,8 @@ impl<B: Runs> Runner<B> {
     }
 
     /// The layers, for tests that spoil them.
-    #[cfg(test)]
-    pub(super) fn layers(&mut self) -> &mut [decoder::Layer<B>] {
+    #[cfg(feature = "testing")]
+    pub fn layers(&mut self) -> &mut [decoder::Layer<B>] {
         &mut self.model.layers
     }
 
@@ -480,5 +480,34 @@ impl<B: Runs> Executor for Runner<B> {
 
     fn transferred(&mut self) -> Result<u64, DeviceError> {
         self.ops.copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::backend::cpu::Cpu;
+    use crate::backend::simulated::Host;
+    use crate::weights;
+
+    /// A host whose memory the model shares refuses to take more than is free then, whatever was
+    /// free when the model was planned; caches that can be given up are free.
+    #[test]
+    fn a_host_that_has_filled_up_meanwhile_is_refused() {
+        const RESERVE: u64 = 1 << 20;
+        let checkpoint = weights::open_seeded_layers(1, Arc::default());
+        let plan = Plan::largest::<Cpu>(checkpoint.layout());
+        let host = Host::new("load", RESERVE);
+        host.caches(plan.bytes() + RESERVE);
+        Plan::within::<Cpu>(host.budget.room(), checkpoint.layout()).unwrap();
+        Runner::load(Cpu::on(&host), &checkpoint, &plan).unwrap_or_else(|error| panic!("{error}"));
+        host.caches(2 * RESERVE);
+        let refused = Runner::load(Cpu::on(&host), &checkpoint, &plan).err();
+        let Some(WeightsError::Device(DeviceError::Memory(told))) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(told.contains("1 MiB may be taken now"), "{told}");
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use crate::backend::cpu::Cpu;
+pub use crate::pools::parts;
 use crate::target::{self, EMBEDDED};
 use crate::weights::{self, Progress};
 use crate::{Plan, Runner};

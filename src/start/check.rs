@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::path::Path;
 
-use host::log;
-use host::operator_file;
-use model::check::{
+use check::{
     GOLDEN_TOLERANCE, Report, TEXT, TEXT_IS_WHOLE, TEXT_TOKENS, TextBound, check_text, draw_tokens,
     selfcheck,
 };
+use host::log;
+use host::operator_file;
 use model::target;
 use step::executor::{Executor, TokenId};
 use text::chat::ChatModel;

@@ -328,6 +328,7 @@ impl crate::shapes::Experts for Moe {
 /// Recurrent mixer of the model, whatever its rule.
 pub type Recurrent = Gdn;
 /// Values of an expression for each shape of attention, which it calls `$shape`.
+#[macro_export]
 macro_rules! each_attention {
     ($shape:ident => $value:expr) => {
         [
@@ -335,8 +336,9 @@ macro_rules! each_attention {
         ]
     };
 }
-pub(crate) use each_attention;
+pub use each_attention;
 /// Values of an expression for each shape of experts, which it calls `$shape`.
+#[macro_export]
 macro_rules! each_experts {
     ($shape:ident => $value:expr) => {
         [
@@ -344,7 +346,7 @@ macro_rules! each_experts {
         ]
     };
 }
-pub(crate) use each_experts;
+pub use each_experts;
 /// Blocks that layers are made of, for a macro: name, block of a shape, and the operations that it takes.
 macro_rules! with_blocks {
     ($macro:ident) => {

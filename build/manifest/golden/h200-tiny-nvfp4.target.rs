@@ -488,6 +488,7 @@ impl crate::shapes::Experts for Moe {
 /// Recurrent mixer of the model, whatever its rule.
 pub type Recurrent = Gdn;
 /// Values of an expression for each shape of attention, which it calls `$shape`.
+#[macro_export]
 macro_rules! each_attention {
     ($shape:ident => $value:expr) => {
         [
@@ -495,8 +496,9 @@ macro_rules! each_attention {
         ]
     };
 }
-pub(crate) use each_attention;
+pub use each_attention;
 /// Values of an expression for each shape of experts, which it calls `$shape`.
+#[macro_export]
 macro_rules! each_experts {
     ($shape:ident => $value:expr) => {
         [
@@ -504,7 +506,7 @@ macro_rules! each_experts {
         ]
     };
 }
-pub(crate) use each_experts;
+pub use each_experts;
 /// Blocks that layers are made of, for a macro: name, block of a shape, and the operations that it takes.
 macro_rules! with_blocks {
     ($macro:ident) => {
@@ -521,13 +523,14 @@ pub const LAYER_BLOCKS: [[Option<Shape>; 2]; LAYERS] = [[Some(Shape::Gdn), Some(
 /// Blocks of the layer of multi-token prediction.
 pub const PREDICTION_BLOCKS: [Option<Shape>; 2] = [Some(Shape::Full), Some(Shape::Moe)];
 /// Values of an expression for each shape of mlp, which it calls `$shape`.
+#[macro_export]
 macro_rules! each_mlp {
     ($shape:ident => $value:expr) => {
         [
         ]
     };
 }
-pub(crate) use each_mlp;
+pub use each_mlp;
 impl crate::backend::cuda::Launchers for Full {
     const PLACE: usize = 0;
     const ATTEND: ffi::ops::Launcher<ffi::ops::atlas_attend_launcher> = ffi::ops::atlas_attend;

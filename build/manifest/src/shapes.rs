@@ -256,13 +256,14 @@ impl Target {
         let _ = writeln!(
             out,
             "/// Values of an expression for each shape of {name}, which it calls `$shape`.\n\
+             #[macro_export]\n\
              macro_rules! each_{name} {{\n    ($shape:ident => $value:expr) => {{\n        ["
         );
         for each in self.shapes().iter().filter(|shape| shape.kind == kind) {
             let shape = format!("type $shape = $crate::target::{}", each.name);
             let _ = writeln!(out, "            {{ {shape}; $value }},");
         }
-        let _ = writeln!(out, "        ]\n    }};\n}}\npub(crate) use each_{name};");
+        let _ = writeln!(out, "        ]\n    }};\n}}\npub use each_{name};");
     }
 
     /// The list of blocks, from which the model makes types, and the blocks of each layer.

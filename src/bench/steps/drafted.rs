@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Instant;
 
 use super::run::drawn;
-use model::check::{rings_fitting, window_ring};
+use check::{rings_fitting, window_ring};
 use model::ops::ENDS_MAX;
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, SNAPSHOTS, STATES};
 use step::executor::{Ahead, BlockTable, DeviceError, Draw, Executor, PageId, Rows, Slot, States};

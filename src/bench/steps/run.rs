@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use model::check::{rings_fitting, window_ring};
+use check::{rings_fitting, window_ring};
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
 use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, TokenId};
 

@@ -7,7 +7,7 @@
 //! until then nothing more is launched. All memory is taken before the first step.
 
 pub mod about;
-pub(crate) mod attend;
+mod attend;
 mod clock;
 #[cfg(has = "delta")]
 mod delta;
@@ -17,18 +17,18 @@ mod footprint;
 #[cfg(has = "mlp")]
 mod gate;
 mod guess;
-pub(crate) mod jobs;
+pub mod jobs;
 #[cfg(has = "latent")]
 mod latent;
-pub(crate) mod load;
+pub mod load;
 pub mod memory;
 pub mod packed;
-pub(crate) mod panels;
+pub mod panels;
 mod pieces;
 #[cfg(has = "experts")]
-pub(crate) mod route;
+mod route;
 mod steps;
-pub(crate) mod storage;
+pub mod storage;
 
 use std::ffi::c_int;
 use std::ops::{Deref, Range};
@@ -50,7 +50,7 @@ use crate::weights::{MatrixSource, VectorSource, WeightsError};
 use step::executor::{DeviceError, Patience};
 use step::transfer::Sum;
 
-pub use attend::Launchers;
+pub use attend::{KvCache, Launchers};
 
 use failures::Failures;
 use guess::Guesses;
@@ -59,6 +59,8 @@ use load::Loader;
 pub use load::READERS;
 pub use pieces::room_threads;
 use pieces::{Copies, Pieces};
+#[cfg(has = "experts")]
+pub use route::Experts;
 use steps::Steps;
 use storage::{Order, Storage};
 
@@ -163,13 +165,16 @@ const fn least(a: usize, b: usize) -> usize {
 
 /// GPU 0 with one stream, bound to the thread that opened it.
 pub struct Cuda {
-    pub(crate) device: Gpu,
+    /// The GPU.
+    pub device: Gpu,
     /// Bytes that could be taken when it was opened.
     room: Option<u64>,
-    pub(crate) queue: Queue,
+    /// Where its operations are launched.
+    pub queue: Queue,
     /// Recorded steps: program, rows.
     graphs: Vec<(Program, usize, Graph)>,
-    pub(crate) step: Steps,
+    /// Batches that its operations read.
+    pub step: Steps,
     guesses: Guesses,
     copies: Copies,
     /// Until the first step is recorded.
@@ -210,8 +215,9 @@ enum Mode {
 }
 
 /// Where launches go.
-pub(crate) struct Queue {
-    pub(crate) stream: Stream,
+pub struct Queue {
+    /// Stream of its operations.
+    pub stream: Stream,
     mode: Mode,
     failures: Failures<CudaError>,
 }
@@ -245,25 +251,32 @@ impl Queue {
 
 /// Activations `[rows, width]` in F32.
 pub struct Tensor {
-    pub(crate) rows: usize,
-    pub(crate) width: usize,
-    pub(crate) values: DeviceBuf<f32>,
+    /// Rows in use.
+    pub rows: usize,
+    /// Elements of a row.
+    pub width: usize,
+    /// Rows one after the other, between guards.
+    pub values: DeviceBuf<f32>,
     /// Whether rows that a cell of the step takes are F16, as `cuda/tile/head_f16.cuh` has them.
-    pub(crate) cells_f16: bool,
+    pub cells_f16: bool,
     /// Elements before and after the tensor's own.
-    pub(crate) guard: usize,
+    pub guard: usize,
 }
 
 /// Weights `[n, k]` in panels.
 pub struct Matrix {
-    pub(crate) n: usize,
-    pub(crate) k: usize,
-    pub(crate) storage: Storage,
-    pub(crate) bytes: DeviceBuf<u8>,
+    /// Rows.
+    pub n: usize,
+    /// Columns.
+    pub k: usize,
+    /// Form of its elements.
+    pub storage: Storage,
+    /// Panels one after the other.
+    pub bytes: DeviceBuf<u8>,
 }
 
 /// A vector of weights in F32.
-pub struct Vector(pub(crate) DeviceBuf<f32>);
+pub struct Vector(pub DeviceBuf<f32>);
 
 /// Rows that were read last, in page-locked memory: the device writes it at the full rate of the
 /// link.
@@ -353,7 +366,11 @@ impl Cuda {
         Ok(buffer)
     }
 
-    pub(crate) fn filled<T: Element>(&self, values: &[T]) -> Result<DeviceBuf<T>, DeviceError> {
+    /// A buffer of these values.
+    ///
+    /// # Errors
+    /// Too little memory, or a copy that failed.
+    pub fn filled<T: Element>(&self, values: &[T]) -> Result<DeviceBuf<T>, DeviceError> {
         let mut buffer = memory::buffer(&self.device, values.len())?;
         buffer
             .upload(0, values, &self.queue.stream)
@@ -579,7 +596,7 @@ impl Drop for Cuda {
 }
 
 /// Report of a failure at the boundary to the engine.
-pub(crate) fn refused(error: impl Into<ffi::Error>) -> DeviceError {
+pub fn refused(error: impl Into<ffi::Error>) -> DeviceError {
     let error = error.into();
     let text = error.to_string();
     match error {

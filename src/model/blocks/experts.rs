@@ -13,7 +13,8 @@ pub struct Experts<B: Route<E>, E: shapes::Experts> {
     router: B::Matrix,
     /// Numbers of experts that `Route::route` takes beside logits, if the model has some.
     per_expert: Option<B::Vector>,
-    pub(crate) experts: B::Experts,
+    /// Routed experts, the shared one last.
+    pub experts: B::Experts,
     /// Projections of hidden states to latents and back, if experts read such.
     latent: Option<[B::Matrix; 2]>,
     /// Up and down of the expert beside these.

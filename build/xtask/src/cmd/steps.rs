@@ -345,7 +345,7 @@ fn clippy(suite: &Suite<'_>, name: &str) -> Result<(), String> {
     let product = suite.product_cargo(
         "test",
         Optimised::Wholly,
-        &format!("-p atlas -p model {rooms} {ALL}"),
+        &format!("-p atlas -p model -p check {rooms} {ALL}"),
     )?;
     for cargo in [pipeline, product] {
         no_warning(&suite.run(name, &mut linted(cargo))?)?;
@@ -363,13 +363,13 @@ fn no_warning(text: &str) -> Result<(), String> {
 }
 
 /// Goldens of a target whose weights are in the repository: found by listing, so a new one needs no
-/// code. Each target is another build of the model's crate alone, without optimisation where it is
-/// so small that running it takes no time. The default target stands for all in the other tests of
-/// that crate.
+/// code. Each target is another build of the model and its checks alone, without optimisation where
+/// it is so small that running it takes no time. The default target stands for all in the other
+/// tests of both crates.
 fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
     let target = leaf.to_string();
     let tests = match leaf {
-        DEFAULT_TARGET => "--no-fail-fast",
+        DEFAULT_TARGET => "-p model --no-fail-fast",
         _ => "-- golden:: tests::bits_of_rows",
     };
     let optimised = match leaf.starts_with(RANDOM) {
@@ -384,12 +384,12 @@ fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
                 return missing;
             }
             let run = |mut cargo: Command| suite.run(name, cargo.env("ATLAS_TARGET", &target));
-            let args = format!("-p model --features testing --lib {tests}");
+            let args = format!("-p check --features testing --lib {tests}");
             let run = suite.product_cargo("test", optimised, &args).and_then(run);
             run.and_then(|text| some_test_passed(&text)).into()
         },
     );
-    Ok(step.reads(Reads::of_crate(site, "src/model")?.leaf(leaf)))
+    Ok(step.reads(Reads::of_crate(site, "src/check")?.leaf(leaf)))
 }
 
 /// A model that no outside reference has: its layers against their formulas and each other.
@@ -399,7 +399,7 @@ fn mixed_step(site: &Site) -> Result<Step, Failure> {
         "a mixer alone, what follows one alone, and an MLP beside experts",
         |suite, name| {
             let args =
-                "-p model --features testing --lib -- tests::a_layer tests::bits_of_rows oracle::";
+                "-p check --features testing --lib -- tests::a_layer tests::bits_of_rows oracle::";
             let run = |mut cargo: Command| suite.run(name, cargo.env("ATLAS_TARGET", MIXED));
             let run = suite
                 .product_cargo("test", Optimised::No, args)
@@ -407,7 +407,7 @@ fn mixed_step(site: &Site) -> Result<Step, Failure> {
             run.and_then(|text| some_test_passed(&text)).into()
         },
     );
-    Ok(step.reads(Reads::of_crate(site, "src/model")?.leaf(MIXED)))
+    Ok(step.reads(Reads::of_crate(site, "src/check")?.leaf(MIXED)))
 }
 
 /// Says that there are no golden files of a target's model: nothing would be compared, which is no

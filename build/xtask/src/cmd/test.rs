@@ -78,11 +78,12 @@ impl Test {
 
 /// Crates that are the same for every target: package, folder, and files beside it that its tests
 /// compare.
-pub const ROOMS: [Room; 5] = [
+pub const ROOMS: [Room; 6] = [
     ("host", "src/host", &[]),
     ("step", "src/step", &[]),
     ("engine", "src/engine", &[]),
     ("text", "src/text", &[]),
+    ("ui", "src/ui", &[]),
     (
         "atlas-http",
         "src/http",
@@ -134,7 +135,8 @@ impl Suite<'_> {
 
     /// A cargo over the crates of the binary. Dependencies are those that the pipeline compiles for
     /// the host's binaries: a clean clone compiles them once, and tests run what is shipped. Our
-    /// own crates are checked for overflow, and the model is optimised as much as `optimised` says.
+    /// own crates are checked for overflow, and the model and its checks are optimised as much as
+    /// `optimised` says.
     ///
     /// # Errors
     /// If a program of the toolchain is missing.
@@ -154,6 +156,7 @@ impl Suite<'_> {
             ("atlas", Optimised::No),
             ("ffi", Optimised::No),
             ("model", optimised),
+            ("check", optimised),
         ];
         for (package, optimised) in rooms.chain(others) {
             let (level, is_whole) = (optimised as u8, matches!(optimised, Optimised::Wholly));

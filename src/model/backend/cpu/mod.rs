@@ -329,7 +329,7 @@ impl Guess for Cpu {}
 
 impl Cpu {
     /// `linear` with the first `n` rows of a matrix.
-    pub(crate) fn linear_of_first(&mut self, x: &Tensor, w: &Matrix, n: usize, out: &mut Tensor) {
+    pub fn linear_of_first(&mut self, x: &Tensor, w: &Matrix, n: usize, out: &mut Tensor) {
         assert_eq!(x.width, w.k);
         let out = out.shape(x.rows, n);
         matrix::linear_of_first(&mut self.pool, &x.values, w, n, out);

@@ -17,11 +17,6 @@ impl Random {
         mixed ^ (mixed >> 33)
     }
 
-    /// An integer below `limit`.
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-
     /// `count` values of about unit variance.
     pub fn normal(&mut self, count: usize) -> Vec<f32> {
         let mut uniform = || (self.next() >> 40) as f32 / (1 << 24) as f32 - 0.5;

@@ -69,7 +69,8 @@ impl Room {
 /// Keys and values of one layer: in its part of each page `[KV_HEADS][keys, values]`, or the keys
 /// alone that hold latents, as `cuda/tile/pages.cuh` has them.
 pub struct KvCache<A> {
-    pub(crate) place: Place<Pieces>,
+    /// Its part of each page.
+    pub place: Place<Pieces>,
     shape: PhantomData<A>,
 }
 

@@ -95,8 +95,10 @@ impl Room {
 /// The experts of one layer, the shared one last, each a matrix of its own behind the one before.
 pub struct Experts {
     storage: Storage,
-    pub(crate) gate_up: DeviceBuf<u8>,
-    pub(crate) down: DeviceBuf<u8>,
+    /// Gate and up of each expert.
+    pub gate_up: DeviceBuf<u8>,
+    /// Down of each expert.
+    pub down: DeviceBuf<u8>,
 }
 
 /// Chosen experts, the shared one last, and their weights: `[TURNS]` each.
@@ -108,7 +110,7 @@ pub struct Routing {
 
 impl Cuda {
     /// Room for the experts of a layer, each `gate_up` and `down` bytes.
-    pub(crate) fn experts_room(
+    pub fn experts_room(
         &self,
         storage: Storage,
         [gate_up, down]: [usize; 2],

@@ -1,0 +1,598 @@
+//! The promise of equal bits, tried on a whole model: what a sequence's logits are does not depend
+//! on what is beside it, on how its prompt was cut, or on whether its step was recorded.
+//!
+//! Memory is never cleaned in between: slots, pages and rows of activations hold what other trials
+//! left. Rows beyond those of a step are tried op by op, where they are not numbers.
+
+mod drafts;
+pub(crate) mod moves;
+
+use std::fmt;
+
+use model::ops::{CELL, ONE_BY_ONE};
+use model::target::{
+    DRAFTS, KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES, TOP_K, VOCAB,
+    WINDOW,
+};
+use step::executor::{
+    BlockTable, DeviceError, Draw, Executor, Kept, PageId, Ranked, Rows, Slot, States, TokenId,
+};
+use step::ranking::{all_finite, argmax, most_likely};
+
+use super::session::window_ring;
+use model::{Runner, Runs};
+
+/// Amount that is tried.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// Largest batch; every smaller one is tried too.
+    pub sequences: usize,
+    /// Greedy tokens of each sequence of a batch.
+    pub steps: usize,
+    /// Ways in which a long prompt is cut, prompts that go on from kept states, and replies with
+    /// drafts.
+    pub cuts: usize,
+}
+
+impl Extent {
+    /// Batches, cuts, resumptions and replies with drafts in all.
+    pub fn trials(&self) -> usize {
+        let drafted = if DRAFTS > 0 { self.cuts } else { 0 };
+        self.sequences + 2 * self.cuts + drafted
+    }
+}
+
+/// Extent of `selftest --bits`.
+pub const WHOLE: Extent = Extent {
+    sequences: MAX_SEQUENCES,
+    steps: 4,
+    cuts: 32,
+};
+
+/// Longest prompt of a batch: pages are crossed, and the last cell is full, short or nearly empty.
+const PROMPT_MAX: usize = match 2 * CELL + 3 {
+    longest if longest < PREFILL_TOKENS => longest,
+    _ => PREFILL_TOKENS,
+};
+/// Length of the prompt that is cut.
+const CUT_PROMPT_MAX: usize = 16 * CELL + CELL / 3;
+
+/// Trace of a sequence: its greedy tokens, and a digest of the bits of the logits before each.
+type Trace = Vec<(TokenId, u64)>;
+
+/// A prompt at a place of its own.
+struct Sequence {
+    slot: Slot,
+    pages: Vec<PageId>,
+    /// Pages of the windowed group that take turns; none: as many as of all positions.
+    ring: Option<Vec<PageId>>,
+    prompt: Vec<TokenId>,
+    /// Tokens that are computed already, and the state behind them.
+    begin: Option<(usize, Slot)>,
+    /// Tokens whose state is kept, and where.
+    kept: Option<(usize, Slot)>,
+}
+
+impl Sequence {
+    /// Rows from `start` on; the last one's logits are wanted.
+    fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> Rows<'a> {
+        Rows {
+            window: BlockTable::whole(self.ring.as_ref().unwrap_or(&self.pages)),
+            ..Rows::of(self.slot, start, tokens, &self.pages)
+        }
+    }
+
+    /// States of the rows from `start` to `end`.
+    fn states(&self, start: usize, end: usize) -> States {
+        let begin = self.begin.filter(|(tokens, _)| *tokens == start);
+        let kept = self
+            .kept
+            .filter(|(tokens, _)| (start + 1..=end).contains(tokens));
+        States {
+            from: begin.map_or(self.slot, |(_, state)| state),
+            to: self.slot,
+            kept: kept.map(|(tokens, slot)| Kept {
+                rows: tokens - start,
+                slot,
+            }),
+        }
+    }
+}
+
+/// A rule that was tried.
+#[derive(Clone, Debug)]
+pub struct Tried {
+    /// Inputs, as `1 to 8 rows`.
+    pub case: String,
+    /// Rule, as an equation.
+    pub rule: &'static str,
+    /// Rows of logits that were compared.
+    pub rows: usize,
+    /// Rows of other bits.
+    pub different: usize,
+}
+
+impl Tried {
+    fn nothing(case: &str, rule: &'static str) -> Tried {
+        Tried {
+            case: case.to_string(),
+            rule,
+            rows: 0,
+            different: 0,
+        }
+    }
+
+    fn add(&mut self, found: &Trace, wanted: &Trace) {
+        assert_eq!(found.len(), wanted.len());
+        self.rows += wanted.len();
+        self.different += found.iter().zip(wanted).filter(|(a, b)| a != b).count();
+    }
+
+    /// Whether the rule holds; of no rows it does not.
+    pub fn passed(&self) -> bool {
+        self.different == 0 && self.rows > 0
+    }
+}
+
+/// Who draws the inputs of a trial and hears of it.
+pub trait Trial {
+    /// A drawn number below `end`.
+    fn below(&mut self, end: usize) -> usize;
+    /// Hears before each trial how many are done, and of how many.
+    fn trying(&mut self, done: usize, of: usize);
+    /// Takes what was found of a rule.
+    fn tell(&mut self, tried: Tried);
+    /// A rule as a device draws by it at the first position, and as the host does at any.
+    fn chooser(&mut self, rule: &Rule) -> (Draw, Chooser);
+}
+
+/// Token at a position, by what its row is ranked by.
+pub type Chooser = Box<dyn Fn(&Ranked<'_>, usize) -> TokenId>;
+
+/// Numbers of a random rule by which tokens are drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    pub temperature: f32,
+    pub top_k: u32,
+    pub top_p: f32,
+    pub min_p: f32,
+    pub seed: u64,
+}
+
+/// Way in which the steps behind the prompts are run.
+#[derive(Clone, Copy)]
+enum Way {
+    Recorded,
+    Eager,
+}
+
+/// Every row of logits that was seen, in order: equal for two builds that compute the same bits of
+/// the same inputs.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    rows: usize,
+    digest: u64,
+}
+
+impl Seen {
+    fn nothing() -> Seen {
+        Seen {
+            rows: 0,
+            digest: FNV_OFFSET,
+        }
+    }
+
+    fn add(&mut self, trace: &Trace) {
+        self.rows += trace.len();
+        let words = trace.iter().map(|seen| seen.1);
+        self.digest = words.fold(self.digest, fold);
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "digest of {} rows of logits: {:016x}",
+            self.rows, self.digest
+        )
+    }
+}
+
+/// Tries the rules on inputs that `trial` draws; it hears how many rows were compared and how
+/// many differed.
+pub fn bit_rules<B: Runs>(
+    runner: &mut Runner<B>,
+    extent: Extent,
+    trial: &mut impl Trial,
+) -> Result<Seen, DeviceError> {
+    let mut seen = Seen::nothing();
+    let sequences = sequences(trial, extent);
+    batches(runner, &sequences, extent, (trial, &mut seen))?;
+    cuts(runner, extent, (trial, &mut seen))?;
+    resumes(runner, extent, trial)?;
+    rings(runner, extent, trial)?;
+    drafts::drafts(runner, extent, trial)?;
+    drafts::predictions(runner, extent, trial)?;
+    moves::moves(runner, trial)?;
+    Ok(seen)
+}
+
+fn sequences(trial: &mut impl Trial, extent: Extent) -> Vec<Sequence> {
+    let each = (PROMPT_MAX + extent.steps).div_ceil(PAGE);
+    assert!(extent.sequences <= MAX_SEQUENCES && extent.sequences * each <= KV_PAGES);
+    let sequence = |index: usize| Sequence {
+        slot: Slot(index as u32),
+        pages: (index * each..(index + 1) * each)
+            .map(|page| PageId(page as u32))
+            .collect(),
+        prompt: prompt(trial, 1 + index * 37 % PROMPT_MAX),
+        ring: None,
+        begin: None,
+        kept: None,
+    };
+    (0..extent.sequences).map(sequence).collect()
+}
+
+fn prompt(trial: &mut impl Trial, length: usize) -> Vec<TokenId> {
+    (0..length).map(|_| trial.below(VOCAB) as TokenId).collect()
+}
+
+/// Every batch from one sequence to all, beginning with another one each time, against each
+/// sequence alone.
+fn batches<B: Runs>(
+    runner: &mut Runner<B>,
+    sequences: &[Sequence],
+    extent: Extent,
+    (trial, seen): (&mut impl Trial, &mut Seen),
+) -> Result<(), DeviceError> {
+    let alone = sequences
+        .iter()
+        .map(|sequence| Ok(replies(runner, &[sequence], extent.steps, Way::Recorded)?.remove(0)))
+        .collect::<Result<Vec<_>, DeviceError>>()?;
+    alone.iter().for_each(|trace| seen.add(trace));
+    let case = format!("1 to {} rows", sequences.len());
+    let rules = [
+        "greedy alone = in every batch",
+        "recorded steps = eager ones",
+    ];
+    let mut compared = rules.map(|rule| Tried::nothing(&case, rule));
+    for size in 1..=sequences.len() {
+        trial.trying(size - 1, extent.trials());
+        let members: Vec<usize> = (0..size).map(|at| (at + size) % sequences.len()).collect();
+        let batch: Vec<_> = members.iter().map(|&member| &sequences[member]).collect();
+        for (way, compared) in [Way::Recorded, Way::Eager].into_iter().zip(&mut compared) {
+            let found = replies(runner, &batch, extent.steps, way)?;
+            for (&member, found) in members.iter().zip(&found) {
+                compared.add(found, &alone[member]);
+                seen.add(found);
+            }
+        }
+    }
+    compared.into_iter().for_each(|tried| trial.tell(tried));
+    Ok(())
+}
+
+/// A long prompt in random chunks of the grid, and two greedy tokens behind it.
+fn cuts<B: Runs>(
+    runner: &mut Runner<B>,
+    extent: Extent,
+    (trial, seen): (&mut impl Trial, &mut Seen),
+) -> Result<(), DeviceError> {
+    let steps = 2;
+    let length = CUT_PROMPT_MAX.min(MAX_CONTEXT - steps);
+    let sequence = Sequence {
+        slot: Slot(0),
+        pages: (0..(length + steps).div_ceil(PAGE) as u32)
+            .map(PageId)
+            .collect(),
+        prompt: prompt(trial, length),
+        ring: None,
+        begin: None,
+        kept: None,
+    };
+    let case = format!("{length} tokens, {} cuts", extent.cuts);
+    let mut compared = Tried::nothing(&case, "a prompt in chunks = whole");
+    let most = (PREFILL_TOKENS / CELL).min(length.div_ceil(CELL));
+    let whole = in_chunks(runner, &sequence, steps, || most * CELL)?;
+    seen.add(&whole);
+    for cut in 0..extent.cuts {
+        trial.trying(extent.sequences + cut, extent.trials());
+        // First one cell at a time, then anything.
+        let mut chunk = || match cut {
+            0 => CELL,
+            _ => (1 + trial.below(most)) * CELL,
+        };
+        let found = in_chunks(runner, &sequence, steps, &mut chunk)?;
+        compared.add(&found, &whole);
+        seen.add(&found);
+    }
+    trial.tell(compared);
+    Ok(())
+}
+
+/// Prompts that go on from what another one has computed, from a page that both begin with.
+fn resumes<B: Runs>(
+    runner: &mut Runner<B>,
+    extent: Extent,
+    trial: &mut impl Trial,
+) -> Result<(), DeviceError> {
+    const STEPS: usize = 2;
+    let longest = CUT_PROMPT_MAX.min(MAX_CONTEXT - STEPS);
+    let longest = longest.min(KV_PAGES / 4 * PAGE);
+    let case = format!("{} resumptions", extent.cuts);
+    let mut compared = Tried::nothing(&case, "a prompt from a kept state = whole");
+    for at in 0..extent.cuts {
+        trial.trying(extent.sequences + extent.cuts + at, extent.trials());
+        // A row alone behind the page, a few, and any rows.
+        let length = match at % 3 {
+            0 => PAGE + 1,
+            1 => 2 * PAGE + ONE_BY_ONE,
+            _ => longest,
+        };
+        let whole = Sequence {
+            slot: Slot(0),
+            pages: pages(0, length + STEPS),
+            prompt: prompt(trial, length.min(longest)),
+            ring: None,
+            begin: None,
+            kept: None,
+        };
+        let shared = whole.prompt.len().saturating_sub(1) / PAGE;
+        if shared == 0 {
+            continue;
+        }
+        let shared = (1 + trial.below(shared)) * PAGE;
+        let mut chunk = |most: usize| (1 + trial.below(most / CELL)) * CELL;
+        let wanted = in_chunks(runner, &whole, STEPS, || PREFILL_TOKENS)?;
+        let (donor, resumed) = resumption(&whole, shared, chunk(2 * CELL));
+        prefill(runner, &donor, || chunk(PREFILL_TOKENS))?;
+        let found = in_chunks(runner, &resumed, STEPS, || chunk(PREFILL_TOKENS))?;
+        compared.add(&found, &wanted);
+    }
+    trial.tell(compared);
+    Ok(())
+}
+
+/// Sequences whose pages of a window are given to later positions behind it.
+fn rings<B: Runs>(
+    runner: &mut Runner<B>,
+    extent: Extent,
+    trial: &mut impl Trial,
+) -> Result<(), DeviceError> {
+    const STEPS: usize = 2 * PAGE;
+    if WINDOW.is_none() {
+        return Ok(());
+    }
+    let length = CUT_PROMPT_MAX.min(MAX_CONTEXT - STEPS);
+    let case = format!("{} rings", extent.cuts);
+    let mut compared = Tried::nothing(&case, "pages behind a window reused = kept");
+    for _ in 0..extent.cuts {
+        let whole = Sequence {
+            slot: Slot(0),
+            pages: pages(0, length + STEPS),
+            ring: None,
+            prompt: prompt(trial, length),
+            begin: None,
+            kept: None,
+        };
+        let wanted = in_chunks(runner, &whole, STEPS, || PREFILL_TOKENS)?;
+        let ring = Sequence {
+            ring: Some(window_ring(0, length + STEPS, PREFILL_TOKENS)),
+            ..whole
+        };
+        let chunk = || (1 + trial.below(PREFILL_TOKENS / CELL)) * CELL;
+        compared.add(&in_chunks(runner, &ring, STEPS, chunk)?, &wanted);
+    }
+    trial.tell(compared);
+    Ok(())
+}
+
+/// A prompt that has `shared` tokens of `whole` and `more` others, and `whole` from there on,
+/// elsewhere.
+fn resumption(whole: &Sequence, shared: usize, more: usize) -> (Sequence, Sequence) {
+    let state = Slot((STATES - 1) as u32);
+    let kept = (STATES > MAX_SEQUENCES).then_some((shared, state));
+    let end = (shared + more).min(MAX_CONTEXT);
+    let others = whole.prompt.iter().rev().cycle().take(end - shared);
+    let behind = whole.pages.len();
+    let donor = Sequence {
+        slot: Slot(1 % MAX_SEQUENCES as u32),
+        pages: pages(behind, end),
+        prompt: whole.prompt[..shared]
+            .iter()
+            .chain(others)
+            .copied()
+            .collect(),
+        ring: None,
+        begin: None,
+        kept,
+    };
+    let from = behind + donor.pages.len();
+    let own = pages(from, whole.pages.len() * PAGE - shared);
+    let resumed = Sequence {
+        slot: Slot(2 % MAX_SEQUENCES as u32),
+        pages: donor.pages[..shared / PAGE]
+            .iter()
+            .copied()
+            .chain(own)
+            .collect(),
+        prompt: whole.prompt.clone(),
+        ring: None,
+        begin: Some(kept.unwrap_or((shared, Slot(2 % MAX_SEQUENCES as u32)))),
+        kept: None,
+    };
+    (donor, resumed)
+}
+
+/// Pages from the `first` on for so many tokens.
+fn pages(first: usize, tokens: usize) -> Vec<PageId> {
+    let pages = first..first + tokens.div_ceil(PAGE);
+    assert!(pages.end <= KV_PAGES, "so many pages are there");
+    pages.map(|page| PageId(page as u32)).collect()
+}
+
+/// Prefills the sequences of a batch, as many at once as a step takes, then continues all together.
+fn replies<B: Runs>(
+    runner: &mut Runner<B>,
+    batch: &[&Sequence],
+    steps: usize,
+    way: Way,
+) -> Result<Vec<Trace>, DeviceError> {
+    let mut traces = prefill_all(runner, batch)?;
+    for step in 0..steps {
+        let tokens: Vec<_> = traces.iter().map(|trace| trace[step].0).collect();
+        let rows = batch.iter().zip(&tokens).map(|(sequence, token)| {
+            sequence.rows(sequence.prompt.len() + step, std::slice::from_ref(token))
+        });
+        let rows: Vec<_> = rows.collect();
+        match way {
+            Way::Recorded => runner.step(&rows)?,
+            Way::Eager => runner.step_eagerly(&rows)?,
+        }
+        for (row, trace) in traces.iter_mut().enumerate() {
+            trace.push(seen(runner, row)?);
+        }
+    }
+    Ok(traces)
+}
+
+fn prefill_all<B: Runs>(
+    runner: &mut Runner<B>,
+    batch: &[&Sequence],
+) -> Result<Vec<Trace>, DeviceError> {
+    let mut traces = Vec::with_capacity(batch.len());
+    while traces.len() < batch.len() {
+        let mut free = PREFILL_TOKENS;
+        let fits = |sequence: &&&Sequence| {
+            let left = free.checked_sub(sequence.prompt.len());
+            free = left.unwrap_or(0);
+            left.is_some()
+        };
+        let some = batch[traces.len()..].iter().take_while(fits);
+        let rows = some.map(|sequence| sequence.rows(0, &sequence.prompt));
+        let rows: Vec<_> = rows.collect();
+        runner.step(&rows)?;
+        for row in 0..rows.len() {
+            traces.push(vec![seen(runner, row)?]);
+        }
+    }
+    Ok(traces)
+}
+
+/// The sequence alone, its prompt in chunks.
+fn in_chunks<B: Runs>(
+    runner: &mut Runner<B>,
+    sequence: &Sequence,
+    steps: usize,
+    chunk: impl FnMut() -> usize,
+) -> Result<Trace, DeviceError> {
+    let mut trace = vec![prefill(runner, sequence, chunk)?];
+    for step in 0..steps {
+        runner.step(&[sequence.rows(sequence.prompt.len() + step, &[trace[step].0])])?;
+        trace.push(seen(runner, 0)?);
+    }
+    Ok(trace)
+}
+
+/// The prompt in chunks of as many rows as `chunk` says; what its last logits were.
+fn prefill<B: Runs>(
+    runner: &mut Runner<B>,
+    sequence: &Sequence,
+    mut chunk: impl FnMut() -> usize,
+) -> Result<(TokenId, u64), DeviceError> {
+    let length = sequence.prompt.len();
+    let mut done = sequence.begin.map_or(0, |(tokens, _)| tokens);
+    while done < length {
+        let end = (done + chunk().min(PREFILL_TOKENS)).min(length);
+        let rows = Rows {
+            states: sequence.states(done, end),
+            logits: usize::from(end == length),
+            ..sequence.rows(done, &sequence.prompt[done..end])
+        };
+        runner.step(&[rows])?;
+        done = end;
+    }
+    seen(runner, 0)
+}
+
+/// Greedy token and digest of a row of logits of the last step; if the device ranks rows, it has
+/// ranked this one as it is.
+fn seen<B: Runs>(runner: &mut Runner<B>, row: usize) -> Result<(TokenId, u64), DeviceError> {
+    let ranked: Option<Vec<_>> = runner.ranked(row).map(|ranked| ranked.top().collect());
+    let logits = runner.logits(row)?;
+    let found = greedy_and_digest(logits)?;
+    match ranked.is_none_or(|ranked| ranked == most_likely(logits, TOP_K)) {
+        true => Ok(found),
+        false => Err(DeviceError::Failed(
+            "a row is not ranked as it is".to_string(),
+        )),
+    }
+}
+
+/// The greedy token of a row of logits, and the digest of all its bits.
+pub(super) fn greedy_and_digest(logits: &[f32]) -> Result<(TokenId, u64), DeviceError> {
+    Ok((argmax(logits), digest(logits)?))
+}
+
+/// Digest of all bits of a row of logits: FNV-1a over words, of the digests of as many parts as a
+/// core computes at once.
+pub(super) fn digest(logits: &[f32]) -> Result<u64, DeviceError> {
+    if !all_finite(logits) {
+        return Err(DeviceError::Failed("a logit is not finite".to_string()));
+    }
+    let words = logits.chunks(PARTS);
+    let parts = words.fold([FNV_OFFSET; PARTS], |mut parts, words| {
+        let both = parts.iter_mut().zip(words);
+        both.for_each(|(part, word)| *part = fold(*part, word.to_bits().into()));
+        parts
+    });
+    Ok(parts.into_iter().fold(FNV_OFFSET, fold))
+}
+
+/// Words of a row that are folded side by side.
+const PARTS: usize = 8;
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+
+fn fold(digest: u64, word: u64) -> u64 {
+    (digest ^ word).wrapping_mul(0x0000_0100_0000_01b3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_of_other_bits_breaks_the_rule() {
+        let row = |logit: f32| vec![greedy_and_digest(&[1.0, logit]).unwrap()];
+        let mut tried = Tried::nothing("", "one bit");
+        tried.add(&row(0.5), &row(0.5));
+        assert!(tried.passed());
+        tried.add(&row(0.5), &row(0.5f32.next_up()));
+        assert_eq!((tried.rows, tried.different), (2, 1));
+        assert!(!tried.passed());
+    }
+
+    #[test]
+    fn other_bits_or_fewer_rows_have_another_digest() {
+        let told = |logits: &[f32]| {
+            let mut seen = Seen::nothing();
+            let rows = logits
+                .iter()
+                .map(|&logit| greedy_and_digest(&[1.0, logit]).unwrap());
+            seen.add(&rows.collect());
+            seen.to_string()
+        };
+        assert_eq!(told(&[0.5, 0.25]), told(&[0.5, 0.25]));
+        for other in [&[0.5, 0.25f32.next_up()][..], &[0.25, 0.5], &[0.5]] {
+            assert_ne!(told(other), told(&[0.5, 0.25]));
+        }
+        assert!(told(&[0.5]).starts_with("digest of 1 rows of logits: "));
+    }
+
+    #[test]
+    fn nothing_compared_is_no_success() {
+        assert!(!Tried::nothing("", "nothing").passed());
+    }
+}

@@ -1,0 +1,275 @@
+//! Replies whose rows are drafts, some of which do not hold, have the bits of plain decoding.
+
+use super::{
+    Chooser, Extent, Rule, Sequence, Trace, Trial, Tried, in_chunks, pages, prefill, prompt, seen,
+};
+use model::ops::{CELL, ONE_BY_ONE, VERIFIED_MAX};
+use model::target::{DRAFTS, MAX_SEQUENCES, PREFILL_TOKENS, SNAPSHOTS, STATES, VOCAB};
+use model::{Runner, Runs};
+use step::executor::{
+    Ahead, DEPTH_MAX, DeviceError, Draw, Executor, Guessed, PageId, Rows, Slot, States, TokenId,
+};
+
+/// Tokens of a reply: drafts go over the end of a cell.
+const STEPS: usize = 12;
+/// Largest logits that a device draws drafts from, at most.
+const RULE_TOP_K: usize = 32;
+/// Longest prompt.
+const PROMPT_MAX: usize = 2 * CELL;
+
+/// Tries replies with drafts at random places, each beside a plain one.
+pub(super) fn drafts<B: Runs>(
+    runner: &mut Runner<B>,
+    extent: Extent,
+    trial: &mut impl Trial,
+) -> Result<(), DeviceError> {
+    if DRAFTS == 0 {
+        return Ok(());
+    }
+    let case = format!("{} replies", extent.cuts);
+    let mut compared = Tried::nothing(&case, "with drafts = without");
+    for at in 0..extent.cuts {
+        trial.trying(extent.sequences + 2 * extent.cuts + at, extent.trials());
+        let length = 1 + trial.below(PROMPT_MAX);
+        let sequence = Sequence {
+            slot: Slot(0),
+            pages: pages(0, length + STEPS + ONE_BY_ONE),
+            prompt: prompt(trial, length),
+            ring: None,
+            begin: None,
+            kept: None,
+        };
+        let wanted = in_chunks(runner, &sequence, STEPS, || PREFILL_TOKENS)?;
+        let found = drafted(runner, &sequence, &wanted, trial)?;
+        compared.add(&found, &wanted);
+    }
+    trial.tell(compared);
+    Ok(())
+}
+
+/// The sequence alone, some of what follows as drafts, of which some are wrong.
+fn drafted<B: Runs>(
+    runner: &mut Runner<B>,
+    sequence: &Sequence,
+    wanted: &Trace,
+    trial: &mut impl Trial,
+) -> Result<Trace, DeviceError> {
+    let mut trace = vec![prefill(runner, sequence, || PREFILL_TOKENS)?];
+    let mut from = sequence.slot;
+    while trace.len() < wanted.len() {
+        let known = trace.len() - 1;
+        let depth = trial
+            .below(ONE_BY_ONE.min(1 + DRAFTS))
+            .min(wanted.len() - trace.len() - 1);
+        let mut tokens: Vec<TokenId> = wanted[known..=known + depth]
+            .iter()
+            .map(|seen| seen.0)
+            .collect();
+        let right = trial.below(depth + 1);
+        if let Some(wrong) = tokens.get_mut(1 + right) {
+            *wrong = (*wrong + 1) % VOCAB as TokenId;
+        }
+        let behind = states(from, depth);
+        let rows = Rows {
+            states: States {
+                from,
+                ..States::own(sequence.slot)
+            },
+            behind: &behind,
+            logits: tokens.len(),
+            ..sequence.rows(sequence.prompt.len() + known, &tokens)
+        };
+        runner.step(&[rows])?;
+        for row in 0..=right.min(depth) {
+            trace.push(seen(runner, row)?);
+        }
+        from = behind.get(right).copied().unwrap_or(sequence.slot);
+    }
+    Ok(trace)
+}
+
+/// States behind so many drafts, the one that they go on from among them; none if the model has
+/// no states.
+fn states(from: Slot, depth: usize) -> Vec<Slot> {
+    let first = MAX_SEQUENCES + SNAPSHOTS;
+    let others = (first..STATES).map(|state| Slot(state as u32));
+    let own = (from.0 as usize >= first).then_some(from);
+    let others = others.filter(|state| *state != from);
+    own.into_iter().chain(others).take(depth).collect()
+}
+
+/// Sequences of a step that predictions are behind, at most.
+const PREDICTED_MAX: usize = if MAX_SEQUENCES < 3 { MAX_SEQUENCES } else { 3 };
+
+/// Tries predictions ahead of the host: what the device draws, from the model's logits and from one
+/// prediction behind the other, against what the host draws by the same random rules.
+pub(super) fn predictions<B: Runs>(
+    runner: &mut Runner<B>,
+    extent: Extent,
+    trial: &mut impl Trial,
+) -> Result<(), DeviceError> {
+    // Guesses are made of rankings.
+    if !(B::RANKS && runner.predicts()) {
+        return Ok(());
+    }
+    let case = format!("{} steps", extent.cuts);
+    let mut compared = Tried::nothing(&case, "drafts of the device = of the host");
+    for _ in 0..extent.cuts {
+        let replies = (0..1 + trial.below(PREDICTED_MAX)).map(|at| Reply::drawn(runner, at, trial));
+        let replies = replies.collect::<Result<Vec<_>, _>>()?;
+        let depth = 1 + trial.below(DEPTH_MAX);
+        let Some(guessed) = guessed(runner, &replies, depth)? else {
+            return Ok(()); // This backend records nothing.
+        };
+        compare(runner, &replies, (&guessed, depth), &mut compared)?;
+    }
+    trial.tell(compared);
+    Ok(())
+}
+
+/// A reply from its first token on.
+struct Reply {
+    slot: Slot,
+    pages: Vec<PageId>,
+    /// First token, then drafts, some of which hold.
+    tokens: Vec<TokenId>,
+    draw: Draw,
+    chooser: Chooser,
+    /// Whether that draws, rather than take the most likely token.
+    draws: bool,
+}
+
+impl Reply {
+    fn drawn<B: Runs>(
+        runner: &mut Runner<B>,
+        at: usize,
+        trial: &mut impl Trial,
+    ) -> Result<Reply, DeviceError> {
+        let rule = rule(trial);
+        let (draw, chooser) = trial.chooser(&rule);
+        let mut reply = Reply {
+            slot: Slot(at as u32),
+            pages: pages(at, ONE_BY_ONE + DEPTH_MAX),
+            tokens: prompt(trial, 1),
+            draw,
+            chooser,
+            draws: rule.temperature > 0.0,
+        };
+        let most = ONE_BY_ONE
+            .min(VERIFIED_MAX / PREDICTED_MAX)
+            .min(1 + DRAFTS / PREDICTED_MAX);
+        for _ in 0..trial.below(most) {
+            runner.step(&[reply.rows(0, &reply.tokens)])?;
+            let right = reply.choice(runner, reply.tokens.len() - 1, reply.tokens.len());
+            let wrong = trial.below(VOCAB) as TokenId;
+            reply
+                .tokens
+                .push(if trial.below(4) > 0 { right } else { wrong });
+        }
+        Ok(reply)
+    }
+
+    fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> Rows<'a> {
+        Rows {
+            logits: tokens.len(),
+            ..Rows::of(self.slot, start, tokens, &self.pages)
+        }
+    }
+
+    /// Token at `position`, by what row `row` of the last step or prediction is ranked by.
+    fn choice<B: Runs>(&self, runner: &Runner<B>, row: usize, position: usize) -> TokenId {
+        let ranked = runner.ranked(row).expect("rows are ranked");
+        (self.chooser)(&ranked, position)
+    }
+
+    /// Choices behind each of its rows, of which the first is row `first` of the step.
+    fn choices<B: Runs>(&self, runner: &Runner<B>, first: usize) -> Vec<TokenId> {
+        let rows = 0..self.tokens.len();
+        rows.map(|row| self.choice(runner, first + row, row + 1))
+            .collect()
+    }
+}
+
+/// Guesses of the device behind a step of all rows; none if it makes none.
+fn guessed<B: Runs>(
+    runner: &mut Runner<B>,
+    replies: &[Reply],
+    depth: usize,
+) -> Result<Option<Vec<Guessed>>, DeviceError> {
+    let steps: Vec<_> = replies
+        .iter()
+        .map(|reply| reply.rows(0, &reply.tokens))
+        .collect();
+    let last = |reply: &Reply| reply.tokens.len() + depth - 2;
+    let rows: Vec<_> = replies
+        .iter()
+        .map(|reply| reply.rows(last(reply), &[0]))
+        .collect();
+    let draws: Vec<_> = replies.iter().map(|reply| reply.draw).collect();
+    let ahead = Ahead {
+        depth,
+        rows: &rows,
+        draws: &draws,
+    };
+    let mut guessed = Vec::new();
+    if !runner.step_ahead(&steps, &ahead)? {
+        return Ok(None);
+    }
+    runner.guessed(&mut guessed)?;
+    Ok(Some(guessed))
+}
+
+/// Compares guesses with what the host chooses.
+fn compare<B: Runs>(
+    runner: &mut Runner<B>,
+    replies: &[Reply],
+    (guessed, depth): (&[Guessed], usize),
+    compared: &mut Tried,
+) -> Result<(), DeviceError> {
+    let mut same = |same: bool| {
+        compared.rows += 1;
+        compared.different += usize::from(!same);
+    };
+    let steps: Vec<_> = replies
+        .iter()
+        .map(|reply| reply.rows(0, &reply.tokens))
+        .collect();
+    runner.step(&steps)?;
+    let (mut next, mut wanted) = (Vec::new(), Vec::new());
+    for (reply, guessed) in replies.iter().zip(guessed) {
+        let first = next.len();
+        let choices = reply.choices(runner, first);
+        let pairs = choices.iter().zip(&reply.tokens[1..]);
+        let held = pairs.take_while(|(chosen, draft)| chosen == draft).count();
+        same((held, choices[held]) == (guessed.held, guessed.token));
+        wanted.push(first + held);
+        next.extend(choices);
+    }
+    runner.predict(&next, &wanted)?;
+    for pass in 0..depth {
+        let drafts: Vec<_> = guessed.iter().map(|guessed| guessed.drafts[pass]).collect();
+        for (row, (reply, draft)) in replies.iter().zip(&drafts).enumerate() {
+            let position = guessed[row].held + 2 + pass;
+            let chosen = reply.choice(runner, row, position);
+            // The device draws only the likeliest token of each part of the vocabulary.
+            same(chosen == *draft || reply.draws);
+        }
+        let rows = replies
+            .iter()
+            .enumerate()
+            .map(|(row, reply)| reply.rows(guessed[row].held + 1 + pass, &drafts[row..=row]));
+        runner.predict_on(&rows.collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+/// A random rule.
+fn rule(trial: &mut impl Trial) -> Rule {
+    Rule {
+        temperature: [0.0, 0.5, 1.0][trial.below(3)],
+        top_k: 1 + trial.below(RULE_TOP_K) as u32,
+        top_p: [0.5, 0.9, 1.0][trial.below(3)],
+        min_p: [0.0, 0.1][trial.below(2)],
+        seed: trial.below(1 << 30) as u64,
+    }
+}

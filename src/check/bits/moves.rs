@@ -1,0 +1,171 @@
+//! A sequence that was saved, driven out and restored elsewhere goes on with the bits that it has
+//! where it was left, those of the prediction layer too.
+
+use std::thread;
+
+use super::{Sequence, Trace, Trial, Tried, pages, prefill, prompt, seen};
+use model::ops::CELL;
+use model::target::{MAX_SEQUENCES, PAGE, PREFILL_TOKENS};
+use model::{Runner, Runs};
+use step::executor::{DeviceError, Executor, Slot, TokenId};
+use step::transfer::{Piece, Transfer};
+
+/// Greedy tokens behind the prompt.
+const STEPS: usize = 2;
+/// Length of the prompt: its last page is not full.
+const PROMPT: usize = match CELL + CELL / 3 {
+    length if length < PREFILL_TOKENS => length,
+    _ => PREFILL_TOKENS,
+};
+
+/// A sequence, one that is as long, and a place for the first to go on at.
+pub(crate) struct Moved {
+    own: Sequence,
+    other: Sequence,
+    elsewhere: Sequence,
+}
+
+/// Tries one sequence.
+pub(super) fn moves<B: Runs>(
+    runner: &mut Runner<B>,
+    trial: &mut impl Trial,
+) -> Result<(), DeviceError> {
+    let case = format!("{PROMPT} tokens");
+    let mut compared = Tried::nothing(&case, "saved and restored elsewhere = left");
+    let moved = Moved::drawn(trial);
+    take_room(runner)?;
+    let wanted = moved.left(runner)?;
+    let (begun, _) = moved.saved(runner)?;
+    compared.add(&moved.restored(runner, &begun)?, &wanted);
+    trial.tell(compared);
+    Ok(())
+}
+
+/// Takes the host's room for the pieces of a sequence.
+pub(crate) fn take_room<B: Runs>(runner: &mut Runner<B>) -> Result<(), DeviceError> {
+    let bytes = runner.piece_bytes().expect("pieces can be copied");
+    let pages = pages(0, PROMPT + STEPS).len();
+    runner.take_room(pages * (bytes.page + bytes.window) + bytes.state)
+}
+
+impl Moved {
+    pub(crate) fn drawn(trial: &mut impl Trial) -> Moved {
+        let [own, other] = [0, 1].map(|_| prompt(trial, PROMPT));
+        let sequence = |slot: usize, first, prompt| Sequence {
+            slot: Slot((slot % MAX_SEQUENCES) as u32),
+            pages: pages(first, PROMPT + STEPS),
+            prompt,
+            ring: None,
+            begin: None,
+            kept: None,
+        };
+        let behind = (PROMPT + STEPS).div_ceil(PAGE);
+        Moved {
+            elsewhere: sequence(1, behind, own.clone()),
+            own: sequence(0, 0, own),
+            other: sequence(0, 0, other),
+        }
+    }
+
+    /// Logits of the sequence where nothing comes between.
+    pub(crate) fn left<B: Runs>(&self, runner: &mut Runner<B>) -> Result<Trace, DeviceError> {
+        let mut trace = begin(runner, &self.own)?;
+        go_on(runner, &self.own, &mut trace)?;
+        Ok(trace)
+    }
+
+    /// Begins it, saves its pieces, and has another one take its place. What it gave by then, and
+    /// how much of the room its pieces take.
+    pub(crate) fn saved<B: Runs>(
+        &self,
+        runner: &mut Runner<B>,
+    ) -> Result<(Trace, usize), DeviceError> {
+        let begun = begin(runner, &self.own)?;
+        let done = runner.transferred()?;
+        let (transfers, bytes) = transfers(runner, &self.own);
+        runner.save(&transfers)?;
+        wait(runner, done + transfers.len() as u64)?;
+        let mut others = begin(runner, &self.other)?;
+        go_on(runner, &self.other, &mut others)?;
+        Ok((begun, bytes))
+    }
+
+    /// Logits of all its steps when it goes on elsewhere.
+    pub(crate) fn restored<B: Runs>(
+        &self,
+        runner: &mut Runner<B>,
+        begun: &Trace,
+    ) -> Result<Trace, DeviceError> {
+        let (mut trace, done) = (begun.clone(), runner.transferred()?);
+        let (transfers, _) = transfers(runner, &self.elsewhere);
+        runner.restore(&transfers)?;
+        wait(runner, done + transfers.len() as u64)?;
+        go_on(runner, &self.elsewhere, &mut trace)?;
+        Ok(trace)
+    }
+}
+
+/// Copies of all pieces of a sequence, pages first, and how much of the room they take.
+fn transfers<B: Runs>(runner: &Runner<B>, sequence: &Sequence) -> (Vec<Transfer>, usize) {
+    let bytes = runner.piece_bytes().expect("pieces can be copied");
+    let pages = sequence.pages.iter().map(|page| Piece::Page(*page));
+    let window = sequence.pages.iter().map(|page| Piece::Window(*page));
+    let window = window.filter(|_| bytes.window > 0);
+    let recurs = bytes.state > 0 && bytes.window == 0;
+    let state = recurs.then_some(Piece::State(sequence.slot));
+    let mut at = 0;
+    let transfer = |piece| {
+        let transfer = Transfer { piece, at };
+        at += bytes.of(piece);
+        transfer
+    };
+    let transfers = pages.chain(window).chain(state).map(transfer).collect();
+    (transfers, at)
+}
+
+/// Waits until so many transfers are done.
+fn wait<B: Runs>(runner: &mut Runner<B>, wanted: u64) -> Result<(), DeviceError> {
+    while runner.transferred()? < wanted {
+        thread::yield_now();
+    }
+    Ok(())
+}
+
+/// The prompt and a prediction behind it.
+fn begin<B: Runs>(runner: &mut Runner<B>, sequence: &Sequence) -> Result<Trace, DeviceError> {
+    let mut trace = vec![prefill(runner, sequence, || PREFILL_TOKENS)?];
+    let mut next = sequence.prompt[1..].to_vec();
+    next.push(trace[0].0);
+    predict(runner, &next, &mut trace)?;
+    Ok(trace)
+}
+
+/// Greedy tokens behind what `begin` gave, and predictions.
+fn go_on<B: Runs>(
+    runner: &mut Runner<B>,
+    sequence: &Sequence,
+    trace: &mut Trace,
+) -> Result<(), DeviceError> {
+    let mut token = trace[0].0;
+    for step in 0..STEPS {
+        runner.step(&[sequence.rows(PROMPT + step, &[token])])?;
+        let found = seen(runner, 0)?;
+        token = found.0;
+        trace.push(found);
+        predict(runner, &[token], trace)?;
+    }
+    Ok(())
+}
+
+/// A prediction behind the last of the step's rows, if the model predicts.
+fn predict<B: Runs>(
+    runner: &mut Runner<B>,
+    next: &[TokenId],
+    trace: &mut Trace,
+) -> Result<(), DeviceError> {
+    if runner.predicts() {
+        runner.predict(next, &[next.len() - 1])?;
+        trace.push(seen(runner, 0)?);
+    }
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! Cases of recurrent mixers on the GPU.
+
+use crate::parity::ProbeDelta;
+use model::backend::cuda::{Cuda, Matrix, Tensor, Vector};
+use model::ops::Delta;
+use model::shapes::Delta as _;
+use model::target::Recurrent;
+use step::executor::DeviceError;
+
+impl ProbeDelta<Recurrent> for Cuda {
+    fn gated_linear_add_rounded(
+        &mut self,
+        x: &mut Tensor,
+        norm: &Vector,
+        z: &Tensor,
+        w: &Matrix,
+        residual: &mut Tensor,
+    ) -> Result<(), DeviceError> {
+        self.gated_linear_add(x, norm, z, w, residual);
+        Ok(())
+    }
+}
+
+/// The `values` of rows of a tensor of the step, whose F16 rows are F32 then.
+pub fn widened(cuda: &Cuda, tensor: &Tensor, rows: &[usize], mut values: Vec<f32>) -> Vec<f32> {
+    let rows = rows.iter().zip(values.chunks_exact_mut(tensor.width));
+    for (_, row) in rows.filter(|(row, _)| tensor.cells_f16 && cuda.step.now.is_in_cell(**row)) {
+        // Queries and keys come before values; results are values alone.
+        let keys = row.len() - Recurrent::VALUES;
+        let (keys, values) = row.split_at_mut(keys);
+        let keys = keys.chunks_exact_mut(Recurrent::KEY_DIM);
+        for head in keys.chain(values.chunks_exact_mut(Recurrent::VALUE_DIM)) {
+            let pairs = head[..head.len() / 2].iter().map(|pair| pair.to_bits());
+            let halves = pairs.flat_map(|pair| [pair as u16, (pair >> 16) as u16]);
+            let wide: Vec<_> = halves.map(f32_of_f16).collect();
+            head.copy_from_slice(&wide);
+        }
+    }
+    values
+}
+
+/// The value of an IEEE 754 binary16 number.
+fn f32_of_f16(bits: u16) -> f32 {
+    let (exponent, fraction) = (u32::from(bits >> 10 & 0x1f), u32::from(bits & 0x3ff));
+    let size = match exponent {
+        0 => fraction as f32 / (1 << 24) as f32,
+        0x1f => f32::from_bits(0xff << 23 | fraction << 13),
+        _ => f32::from_bits((exponent + 127 - 15) << 23 | fraction << 13),
+    };
+    if bits >> 15 == 0 { size } else { -size }
+}

@@ -1,0 +1,54 @@
+//! Checks of a device's operations and of a loaded model, and what drives sequences straight
+//! through an executor for them. The model and its devices know nothing of these.
+
+mod acceptance;
+mod bits;
+#[cfg(feature = "cuda")]
+#[path = "cuda.rs"]
+mod device;
+#[cfg(test)]
+#[path = "golden_tests.rs"]
+mod golden;
+mod keep;
+mod oracle;
+pub mod parity;
+mod selfcheck;
+mod session;
+#[cfg(test)]
+mod tests;
+mod text_check;
+
+/// The host's processor is the reference.
+#[cfg(not(feature = "cuda"))]
+mod device {
+    use super::parity::{Random, Report};
+    use super::selfcheck::{TOLERANCE_F32, Tolerance};
+
+    /// Distance that the self-check before serving allows from golden log-probabilities.
+    pub const GOLDEN_TOLERANCE: Tolerance = TOLERANCE_F32;
+
+    /// Nothing: the CPU's ops are the reference.
+    pub fn parity(_: &mut Report, _: &mut Random) {}
+}
+
+pub use acceptance::{Acceptance, Exchange, acceptance};
+pub use bits::{Chooser, Extent, Rule, Seen, Trial, Tried, WHOLE, bit_rules};
+pub use device::GOLDEN_TOLERANCE;
+pub use keep::keep_golden;
+pub use oracle::{LayerFinding, OracleError, oracle};
+pub use selfcheck::{Mismatch, Report, TOLERANCE_F32, Tolerance, selfcheck};
+pub use session::{rings_fitting, window_ring};
+pub use text_check::{
+    TEXT, TEXT_IS_WHOLE, TEXT_TOKENS, TextBound, TextMismatch, TextReport, check_text, draw_tokens,
+};
+
+/// Compares the chosen ops of this binary with their reference, which takes most of a minute at a
+/// large model's shapes, and many with all rows: `tell` hears of each line when it is found. The
+/// inputs of one op alone are not those that it gets among all.
+pub fn compare_ops(choice: parity::Choice, tell: fn(&parity::Line)) -> parity::Report {
+    let mut report = parity::Report::told(choice, tell);
+    let mut random = parity::Random::seeded(report.seed);
+    parity::formulas(&mut report, &mut random);
+    device::parity(&mut report, &mut random);
+    report
+}

@@ -1,0 +1,504 @@
+//! Ops against their reference: one case table for every backend.
+//!
+//! The CPU's norms, products, attention and MLP gates are compared with their formulas in F64, and
+//! all of the device's ops, if this binary has a device, with the CPU's. Cases come in the groups
+//! of `model::ops`; a group that the model lacks is not compiled. Inputs are drawn anew for each
+//! run; the report names the seed.
+
+mod against;
+mod attention;
+mod decode;
+#[cfg(has = "delta")]
+mod delta;
+mod dense;
+#[cfg(has = "experts")]
+mod experts;
+mod formula;
+#[cfg(has = "mlp")]
+mod gate;
+mod head_norms;
+#[cfg(has = "latent")]
+mod latent;
+mod long;
+mod matrices;
+mod probe;
+mod rows;
+mod sequences;
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use host::threads::fill_by_parts;
+
+use model::target::{MAX_SEQUENCES, PREFILL_TOKENS};
+
+pub use against::compare;
+pub use attention::ProbeAttention;
+#[cfg(has = "delta")]
+pub use delta::ProbeDelta;
+#[cfg(has = "experts")]
+pub use experts::ProbeExperts;
+pub use matrices::stored;
+pub use probe::Probe;
+
+use rows::RowCase;
+use sequences::SequenceCase;
+
+/// Largest norm-wise error of F32 arithmetic: thousands of rounded additions in a row.
+pub const F32_CHAIN: f64 = 1e-5;
+/// Largest norm-wise error of results that are right in F32 and stored as BF16: half its unit
+/// roundoff, since errors of elements are spread below that.
+pub const BF16_STORED: f64 = 1.0 / 512.0;
+/// Largest norm-wise error of results that are right in F32 and stored as F16: half its unit
+/// roundoff.
+pub const F16_STORED: f64 = 1.0 / 4096.0;
+/// Largest norm-wise error of results whose operands are rounded to F16 some times on their way:
+/// twice its unit roundoff.
+pub const F16_OPERANDS: f64 = 4.0 * F16_STORED;
+
+/// One thing that was compared.
+#[derive(Clone, Debug)]
+pub struct Line {
+    pub op: &'static str,
+    /// Shape, as `16 x 2048`.
+    pub case: String,
+    /// Things that were compared.
+    pub check: &'static str,
+    /// Result in words, or as a figure with its limit.
+    pub found: String,
+    pub passed: bool,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Line {
+            op,
+            case,
+            check,
+            found,
+            passed,
+        } = self;
+        let verdict = if *passed { "ok" } else { "FAIL" };
+        write!(f, "{verdict:<4} {op:<14} {case:<14} {check:<34} {found}")
+    }
+}
+
+/// A group of operations and its cases.
+struct Group {
+    /// Operations that have cases by row.
+    by_row: &'static [&'static str],
+    /// Operations that have cases by sequence, because they keep something of each.
+    by_sequence: &'static [&'static str],
+    /// Compares the CPU with formulas in F64.
+    formulas: fn(&mut Report, &mut Random),
+    /// Draws the cases by row.
+    rows: fn(&mut Random) -> Vec<Box<dyn RowCase>>,
+    /// Draws the operations that have cases by sequence.
+    sequences: fn(&mut Random) -> Vec<Box<dyn SequenceCase>>,
+}
+
+/// Groups of the operations that the target's model is made of.
+const GROUPS: &[Group] = &[
+    dense::GROUP,
+    #[cfg(has = "delta")]
+    delta::GROUP,
+    attention::GROUP,
+    #[cfg(has = "experts")]
+    experts::GROUP,
+    #[cfg(has = "mlp")]
+    gate::GROUP,
+    #[cfg(has = "latent")]
+    latent::GROUP,
+];
+/// Work of a device beside operations of the model: it makes panels of the checkpoint's rows.
+const PACK: &str = "pack";
+
+/// Rows of the CPU's cases of formulas.
+const FORMULA_ROWS: [usize; 3] = [1, MAX_SEQUENCES, PREFILL_TOKENS];
+
+/// The comparison with the reference.
+const DEVICE_CPU: &str = "cuda = cpu";
+/// Whether there is anything to compare.
+const RUNS: &str = "cuda runs";
+/// A sequence's results beside those of others.
+const ALONE: &str = "a sequence alone = in the batch";
+/// A sequence's results beside those of drafts that do not hold.
+const DRAFTED: &str = "with wrong drafts = without";
+/// Promise of `attention`.
+const APART: &str = "store_kv and attend = attention";
+
+/// Names of what can be compared, each once.
+fn names() -> Vec<&'static str> {
+    let groups = GROUPS.iter();
+    let names = groups.flat_map(|group| [group.by_row, group.by_sequence].concat());
+    matrices::once(names.chain([PACK]))
+}
+
+/// Selection of comparisons, and of their inputs.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// Seed of the inputs; from the clock if there is none.
+    pub seed: Option<u64>,
+    /// The one operation; all if there is none.
+    pub op: Option<String>,
+    /// Whether every row of many is compared, rather than some of each tile.
+    pub all: bool,
+}
+
+impl Choice {
+    /// # Errors
+    /// If no operation has that name.
+    pub fn check(&self) -> Result<(), String> {
+        let known = names();
+        match &self.op {
+            Some(op) if !known.contains(&op.as_str()) => {
+                Err(format!("--op: `{op}` is none of {}", known.join(", ")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Results of a self-test.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub seed: u64,
+    /// The one operation that is compared; all if there is none.
+    pub only: Option<String>,
+    /// Whether every row of many is compared.
+    pub all: bool,
+    pub lines: Vec<Line>,
+    /// Called with each line when it is found.
+    pub tell: Option<fn(&Line)>,
+}
+
+impl Report {
+    /// One of what is chosen; `tell` hears of each line when it is found.
+    pub fn told(choice: Choice, tell: fn(&Line)) -> Report {
+        let since = || SystemTime::now().duration_since(UNIX_EPOCH);
+        let of_clock = || since().map_or(0, |since| since.as_nanos() as u64);
+        Report {
+            seed: choice.seed.unwrap_or_else(of_clock),
+            only: choice.op,
+            all: choice.all,
+            tell: Some(tell),
+            ..Report::default()
+        }
+    }
+
+    /// Whether an operation is compared.
+    pub fn wants(&self, op: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only == op)
+    }
+
+    /// Whether any of some operations is compared.
+    fn wants_any(&self, ops: &[&str]) -> bool {
+        ops.iter().any(|op| self.wants(op))
+    }
+
+    /// Number of comparisons, and of those that failed.
+    pub fn total(&self) -> String {
+        let failed = self.lines.iter().filter(|line| !line.passed).count();
+        let (count, seed) = (self.lines.len(), self.seed);
+        format!("{count} comparisons, {failed} failed, seed {seed}")
+    }
+
+    /// Whether every comparison passed.
+    pub fn passed(&self) -> bool {
+        self.lines.iter().all(|line| line.passed)
+    }
+
+    /// Adds a comparison of `found` with a limit.
+    pub fn within(
+        &mut self,
+        op: &'static str,
+        case: &str,
+        check: &'static str,
+        found: Result<f64, String>,
+        limit: f64,
+    ) {
+        // Not `>`: an error that is not a number has not passed.
+        let passed = found.as_ref().is_ok_and(|error| *error <= limit);
+        let found = match found {
+            Ok(error) => format!("{error:.2e} of {limit:.2e}"),
+            Err(why) => why,
+        };
+        self.push(op, case, check, found, passed);
+    }
+
+    /// Adds a comparison of bits; `differing` says where they are not the same.
+    pub fn same(
+        &mut self,
+        (op, case, check): (&'static str, &str, &'static str),
+        differing: &str,
+        is_same: bool,
+    ) {
+        let found = match is_same {
+            true => "same bits".to_string(),
+            false => format!("{differing} differ"),
+        };
+        self.push(op, case, check, found, is_same);
+    }
+
+    /// Adds a finding.
+    pub fn push(
+        &mut self,
+        op: &'static str,
+        case: &str,
+        check: &'static str,
+        found: String,
+        passed: bool,
+    ) {
+        let line = Line {
+            op,
+            case: case.to_string(),
+            check,
+            found,
+            passed,
+        };
+        if let Some(tell) = self.tell {
+            tell(&line);
+        }
+        self.lines.push(line);
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lines
+            .iter()
+            .try_for_each(|line| writeln!(f, "{line}"))?;
+        f.write_str(&self.total())
+    }
+}
+
+/// Compares the CPU's ops with formulas in F64.
+pub fn formulas(report: &mut Report, random: &mut Random) {
+    for group in GROUPS {
+        (group.formulas)(report, random);
+    }
+}
+
+/// Uniform numbers (SplitMix64): the state is a counter, so that any of them can be drawn first.
+pub struct Random(u64);
+
+/// Step of the counter, odd: it comes by all numbers.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Random {
+    pub fn seeded(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(STEP);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.bits() >> 33) as usize % end
+    }
+
+    /// Makes a value of each of `count` draws and its number, by all cores where they are many.
+    fn many<T: Send + Clone + Default>(
+        &mut self,
+        count: usize,
+        make: impl Fn(usize, u64) -> T + Sync,
+    ) -> Vec<T> {
+        let after = |count: usize| self.0.wrapping_add(STEP.wrapping_mul(count as u64));
+        let mut all = vec![T::default(); count];
+        fill_by_parts(&mut all, 1, |start, part| {
+            let mut random = Random(after(start));
+            let numbered = part.iter_mut().zip(start..);
+            numbered.for_each(|(to, at)| *to = make(at, random.bits()));
+        });
+        self.0 = after(count);
+        all
+    }
+
+    /// `count` bytes of `range`.
+    pub fn bytes(&mut self, count: usize, range: RangeInclusive<u8>) -> Vec<u8> {
+        let span = u64::from(range.end() - range.start()) + 1;
+        let byte = |_, bits: u64| range.start() + ((bits >> 32) % span) as u8;
+        self.many(count, byte)
+    }
+
+    /// `count` BF16 of `-scale .. scale`, as F32.
+    pub fn bf16(&mut self, count: usize, scale: f32) -> Vec<f32> {
+        self.scaled(count, |_| scale)
+    }
+
+    /// Numbers whose scale depends on their place.
+    pub fn scaled(&mut self, count: usize, scale: impl Fn(usize) -> f32 + Sync) -> Vec<f32> {
+        self.many(count, |at, bits| round_bf16(unit(bits) * scale(at)))
+    }
+
+    /// `count` BF16 of `-scale .. scale`, as they are stored.
+    pub fn bf16_bytes(&mut self, count: usize, scale: f32) -> Vec<u8> {
+        let bytes = |_, bits| {
+            let value = round_bf16(unit(bits) * scale);
+            ((value.to_bits() >> 16) as u16).to_le_bytes()
+        };
+        self.many(count, bytes).into_flattened()
+    }
+
+    /// `count` weights of a norm, `0.5 .. 1.5`.
+    pub fn gains(&mut self, count: usize) -> Vec<f32> {
+        let around_zero = self.bf16(count, 0.5);
+        around_zero.into_iter().map(|w| 1.0 + w).collect()
+    }
+}
+
+/// A number of `-1 .. 1`.
+fn unit(bits: u64) -> f32 {
+    (bits >> 40) as f32 / (1 << 23) as f32 - 1.0
+}
+
+/// The nearest BF16, ties to even. `x` is finite.
+pub fn round_bf16(x: f32) -> f32 {
+    let bits = x.to_bits();
+    f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
+}
+
+/// `|found - wanted| / |wanted|`, at least 0.
+///
+/// # Errors
+/// The first element that is finite on one side only, in words; the lengths, if they differ.
+pub fn distance(found: &[f32], wanted: &[f32]) -> Result<f64, String> {
+    if found.len() != wanted.len() {
+        return Err(format!("{} elements, not {}", found.len(), wanted.len()));
+    }
+    let mut pairs = found.iter().zip(wanted);
+    if let Some(at) = pairs.position(|(found, wanted)| found.is_finite() != wanted.is_finite()) {
+        return Err(format!("element {at} is {}, not {}", found[at], wanted[at]));
+    }
+    let (mut error, mut norm) = (0.0, 0.0);
+    for (&found, &wanted) in found
+        .iter()
+        .zip(wanted)
+        .filter(|(found, _)| found.is_finite())
+    {
+        error += (f64::from(found) - f64::from(wanted)).powi(2);
+        norm += f64::from(wanted).powi(2);
+    }
+    Ok(if error == 0.0 {
+        0.0
+    } else {
+        (error / norm).sqrt()
+    })
+}
+
+/// Reports the result that is furthest from what is wanted.
+fn nearest(
+    report: &mut Report,
+    op: &'static str,
+    (shape, check): (&str, &'static str),
+    (found, wanted): (&[Vec<f32>], &[Vec<f32>]),
+    limit: f64,
+) {
+    assert_eq!(found.len(), wanted.len());
+    let distances = found
+        .iter()
+        .zip(wanted)
+        .map(|(found, wanted)| distance(found, wanted));
+    let furthest = distances.reduce(|a, b| match (&a, &b) {
+        (Ok(x), Ok(y)) if x >= y => a,
+        (Err(_), _) => a,
+        _ => b,
+    });
+    let furthest = furthest.unwrap_or_else(|| Err("no result".into()));
+    report.within(op, shape, check, furthest, limit);
+}
+
+/// Whether two results are the same, bit by bit.
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    let mut pairs = a.iter().zip(b);
+    a.len() == b.len() && pairs.all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_agrees_with_the_formula() {
+        let mut report = Report::default();
+        formulas(&mut report, &mut Random::seeded(1));
+        assert!(report.passed() && !report.lines.is_empty(), "{report}");
+    }
+
+    /// A group whose cases are of operations that it does not name would be passed over.
+    #[test]
+    fn groups_name_the_operations_that_they_have_cases_of() {
+        for group in GROUPS {
+            let mut random = Random::seeded(1);
+            for case in (group.rows)(&mut random) {
+                assert!(group.by_row.contains(&case.op()), "{}", case.op());
+            }
+            for case in (group.sequences)(&mut random) {
+                assert!(group.by_sequence.contains(&case.op()), "{}", case.op());
+            }
+        }
+    }
+
+    #[test]
+    fn one_operation_may_be_chosen_by_its_name() {
+        let choice = |op: &str| Choice {
+            seed: Some(7),
+            op: Some(op.to_string()),
+            all: false,
+        };
+        choice("attention").check().unwrap();
+        Choice::default().check().unwrap();
+        let refused = choice("attentoin").check().unwrap_err();
+        assert!(refused.contains("attention"), "{refused}");
+        let mut report = Report::told(choice("attention"), |_| {});
+        assert!(report.wants("attention") && !report.wants("linear"));
+        assert!(report.wants_any(&["attend", "attention"]) && !report.wants_any(&["attend"]));
+        assert_eq!(report.seed, 7);
+        formulas(&mut report, &mut Random::seeded(7));
+        assert!(report.lines.iter().all(|line| line.op == "attention"));
+    }
+
+    #[test]
+    fn many_numbers_are_those_that_one_by_one_are_drawn() {
+        let count = (3 << 16) + 5;
+        let (mut many, mut single) = (Random::seeded(9), Random::seeded(9));
+        let found = many.scaled(count, |at| (at % 3) as f32);
+        let wanted = (0..count).map(|at| round_bf16(unit(single.bits()) * (at % 3) as f32));
+        assert!(found.into_iter().eq(wanted));
+        assert_eq!(many.bits(), single.bits());
+    }
+
+    #[test]
+    fn a_wrong_result_is_reported() {
+        let mut report = Report::default();
+        let error = distance(&[1.0, 2.0], &[1.0, 2.1]);
+        report.within("op", "1 x 2", "found = wanted", error, BF16_STORED);
+        assert!(!report.passed());
+    }
+
+    #[test]
+    fn a_nan_is_found_before_distances_are_taken() {
+        let found = distance(&[1.0, f32::NAN], &[1.0, 2.0]);
+        assert_eq!(found.unwrap_err(), "element 1 is NaN, not 2");
+    }
+
+    #[test]
+    fn an_error_that_is_no_number_does_not_pass() {
+        let mut report = Report::default();
+        report.within("op", "", "", Ok(f64::NAN), 1.0);
+        assert!(!report.passed());
+    }
+
+    #[test]
+    fn bf16_is_rounded_to_nearest_even() {
+        assert_eq!(round_bf16(1.0 + 1.0 / 256.0), 1.0);
+        assert_eq!(round_bf16(1.0 + 3.0 / 256.0), 1.0 + 4.0 / 256.0);
+        assert_eq!(round_bf16(-1.0 - 1.0 / 200.0), -1.0 - 2.0 / 256.0);
+    }
+}

@@ -1,0 +1,331 @@
+//! Attention of steps of decoding, which a device may do in one launch.
+//!
+//! Sequences end at the edges of pages and splits. What lies in their pages behind their own rows
+//! is not a number, as memory that nobody wrote may be.
+
+use std::marker::PhantomData;
+
+use super::attention::{Calls, LIMIT, ProbeAttention, shortened};
+use super::head_norms::{Norms, beside, short_norms};
+use super::long::{STORED_ROWS, cut};
+use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, nearest, same_bits};
+use model::backend::Backend;
+use model::backend::cpu::Cpu;
+use model::ops::{Batch, Qkv};
+use model::shapes;
+use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE};
+use step::executor::{DeviceError, PageId, Rows, Slot, TokenId};
+
+/// Rows of a step that have a case, if there may be as many sequences.
+const DECODED_ROWS: [usize; 7] = [1, 2, 3, 7, 8, 9, MAX_SEQUENCES];
+/// Positions that a sequence attends from first: those at the edges of pages and splits, and what
+/// is left of the splits of several blocks.
+const EDGES: [usize; 25] = [
+    0, 1, 62, 63, 64, 65, 127, 128, 191, 192, 254, 255, 256, 257, 319, 320, 511, 512, 513, 767,
+    768, 1023, 1024, 1025, 2045,
+];
+/// Steps of a sequence: the second one reads what the first one stored.
+const STEPS: usize = 3;
+/// Sequences: every edge, and enough for the largest step.
+const SEQUENCES: usize = if EDGES.len() < MAX_SEQUENCES {
+    MAX_SEQUENCES
+} else {
+    EDGES.len()
+};
+
+/// One sequence, behind whose context a few rows attend.
+struct Sequence {
+    context: usize,
+    /// `[context + STEPS][KEYS]`.
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    /// `[STEPS][QUERIES]`.
+    queries: Vec<f32>,
+    pages: Vec<PageId>,
+}
+
+/// Sequences of random rows.
+struct Decoding<A> {
+    norms: Norms<Vec<f32>>,
+    sequences: Vec<Sequence>,
+    /// Pages of the cache.
+    pages: usize,
+    shape: PhantomData<A>,
+}
+
+/// Results of a case: of each sequence, `[STEPS][MIXED]`, and the cache.
+struct Decoded {
+    results: Vec<Vec<f32>>,
+    cache: Vec<f32>,
+}
+
+impl<A: shapes::Attention> Decoding<A> {
+    /// A sequence at every edge.
+    fn draw(random: &mut Random) -> Decoding<A> {
+        let fits = |edge: &usize| edge + STEPS <= MAX_CONTEXT;
+        let edges: Vec<_> = EDGES.into_iter().filter(fits).collect();
+        let contexts = edges.iter().copied().cycle().take(SEQUENCES);
+        Decoding::behind(random, &contexts.collect::<Vec<_>>())
+    }
+
+    /// A sequence behind each of `contexts`.
+    fn behind(random: &mut Random, contexts: &[usize]) -> Decoding<A> {
+        let each = contexts
+            .iter()
+            .map(|context| (context + STEPS).div_ceil(PAGE));
+        let pages = each.clone().sum();
+        // From the last page down, so that no table is a range.
+        let mut left = (0..pages as u32).rev().map(PageId);
+        let tables: Vec<Vec<_>> = each
+            .map(|each| left.by_ref().take(each).collect())
+            .collect();
+        let mut sequence = |(&context, pages): (&usize, Vec<PageId>)| {
+            let rows = context + STEPS;
+            Sequence {
+                context,
+                keys: random.bf16(rows * A::KEYS, 2.0),
+                values: random.bf16(rows * A::KEYS, 2.0),
+                queries: random.bf16(STEPS * A::QUERIES, 2.0 * shortened::<A>()),
+                pages,
+            }
+        };
+        let sequences = contexts.iter().zip(tables).map(&mut sequence).collect();
+        Decoding {
+            sequences,
+            norms: short_norms::<A>(random),
+            pages,
+            shape: PhantomData,
+        }
+    }
+
+    /// Steps of up to `rows` sequences, each of which goes all its steps before others begin.
+    fn run<B: ProbeAttention<A>>(
+        &self,
+        b: &mut B,
+        rows: usize,
+        calls: Calls,
+    ) -> Result<Decoded, DeviceError> {
+        let mut cache = b.kv_cache(self.pages)?;
+        let norms = self.norms.load(b)?;
+        for sequence in &self.sequences {
+            self.store(b, sequence, &norms, &mut cache)?;
+        }
+        let mut results = Vec::new();
+        for group in self.sequences.chunks(rows) {
+            let mut of_group = vec![Vec::new(); group.len()];
+            for step in 0..STEPS {
+                let found = self.step(b, group, step, &norms, &mut cache, calls)?;
+                let found = found.chunks_exact(A::MIXED);
+                for (result, found) in of_group.iter_mut().zip(found) {
+                    result.extend_from_slice(found);
+                }
+            }
+            results.extend(of_group);
+        }
+        Ok(Decoded {
+            results,
+            cache: b.kept(&cache)?,
+        })
+    }
+
+    /// Stores a sequence's context, and what is not a number behind it.
+    fn store<B: ProbeAttention<A>>(
+        &self,
+        b: &mut B,
+        sequence: &Sequence,
+        norms: &Norms<B::Vector>,
+        cache: &mut B::KvCache,
+    ) -> Result<(), DeviceError> {
+        let end = sequence.pages.len() * PAGE;
+        for part in cut(0..end.min(MAX_CONTEXT), STORED_ROWS) {
+            let of = |all: &[f32]| -> Vec<f32> {
+                let known = part.start..part.end.min(sequence.context).max(part.start);
+                let mut rows = all[known.start * A::KEYS..known.end * A::KEYS].to_vec();
+                rows.resize(part.len() * A::KEYS, f32::NAN);
+                rows
+            };
+            let (mut k, v) = (
+                b.given(A::KEYS, &of(&sequence.keys))?,
+                b.given(A::KEYS, &of(&sequence.values))?,
+            );
+            let mut q = b.room(part.len(), A::QUERIES)?;
+            let batch = self.batch([(sequence, part.start, part.len())])?;
+            b.begin(&batch);
+            let v = beside::<A, _>(&v);
+            b.store_kv(&mut q, &mut k, v, norms.each(), cache, &batch);
+        }
+        Ok(())
+    }
+
+    /// One row of each sequence of a group.
+    fn step<B: ProbeAttention<A>>(
+        &self,
+        b: &mut B,
+        group: &[Sequence],
+        step: usize,
+        norms: &Norms<B::Vector>,
+        cache: &mut B::KvCache,
+        calls: Calls,
+    ) -> Result<Vec<f32>, DeviceError> {
+        let row = |all: fn(&Sequence) -> &[f32], width: usize, at: fn(&Sequence) -> usize| {
+            let rows = group
+                .iter()
+                .flat_map(|of| &all(of)[(at(of) + step) * width..][..width]);
+            rows.copied().collect::<Vec<_>>()
+        };
+        let mut q = b.given(A::QUERIES, &row(|of| &of.queries, A::QUERIES, |_| 0))?;
+        let mut k = b.given(A::KEYS, &row(|of| &of.keys, A::KEYS, |of| of.context))?;
+        let v = b.given(A::KEYS, &row(|of| &of.values, A::KEYS, |of| of.context))?;
+        let mut out = b.room(group.len(), A::MIXED)?;
+        let batch = self.batch(group.iter().map(|of| (of, of.context + step, 1)))?;
+        assert!(batch.is_decode());
+        b.begin(&batch);
+        let input = Qkv {
+            q: &mut q,
+            k: &mut k,
+            v: beside::<A, _>(&v),
+            norms: norms.each(),
+            sinks: norms.sinks(),
+        };
+        calls.attention::<A, B>(b, input, cache, &batch, &mut out);
+        b.seen(&out)
+    }
+
+    /// Rows of sequences from a position on.
+    fn batch<'a>(
+        &self,
+        parts: impl IntoIterator<Item = (&'a Sequence, usize, usize)>,
+    ) -> Result<Batch, DeviceError> {
+        let tokens = [TokenId::default(); STORED_ROWS];
+        let rows = parts.into_iter().enumerate();
+        let rows = rows.map(|(slot, (sequence, start, rows))| {
+            Rows::of(Slot(slot as u32), start, &tokens[..rows], &sequence.pages)
+        });
+        let mut batch = Batch::new(self.pages);
+        batch.fill(&rows.collect::<Vec<_>>())?;
+        Ok(batch)
+    }
+}
+
+/// Steps of decoding of every number of rows: `attention` leaves the bits of `store_kv` and
+/// `attend`, again when it has run, and those of a sequence alone.
+pub(super) fn compare<A: shapes::Attention>(
+    report: &mut Report,
+    random: &mut Random,
+    (device, cpu): (&mut Backend, &mut Cpu),
+) where
+    Backend: ProbeAttention<A>,
+{
+    let (op, case) = ("attention", Decoding::<A>::draw(random));
+    let wanted = case.run(cpu, MAX_SEQUENCES, Calls::Together);
+    let wanted = wanted.expect("the CPU runs every case").results;
+    let mut alone: Option<Decoded> = None;
+    let rows = DECODED_ROWS.into_iter();
+    for rows in rows.filter(|&rows| rows <= MAX_SEQUENCES) {
+        let shape = format!("{rows} decoded");
+        let found = match case.run(device, rows, Calls::Together) {
+            Ok(found) => found,
+            Err(why) => {
+                report.push(op, &shape, RUNS, why.to_string(), false);
+                continue;
+            }
+        };
+        let both = (&found.results[..], &wanted[..]);
+        nearest(report, op, (&shape, DEVICE_CPU), both, LIMIT);
+        for (calls, check) in [(Calls::Apart, APART), (Calls::Together, "again = at first")] {
+            match case.run(device, rows, calls) {
+                Ok(other) => same_decoded(report, (op, &shape, check), &other, &found),
+                Err(why) => report.push(op, &shape, check, why.to_string(), false),
+            }
+        }
+        match &alone {
+            Some(alone) => same_decoded(report, (op, &shape, ALONE), alone, &found),
+            None => alone = Some(found),
+        }
+    }
+}
+
+/// Reports whether two runs left the same results and the same cache.
+fn same_decoded(
+    report: &mut Report,
+    about: (&'static str, &str, &'static str),
+    other: &Decoded,
+    found: &Decoded,
+) {
+    let mut pairs = other.results.iter().zip(&found.results);
+    let same_rows = pairs.all(|(other, found)| same_bits(other, found));
+    let same_pages = same_bits(&other.cache, &found.cache);
+    let differing = match (same_rows, same_pages) {
+        (false, false) => "rows and pages",
+        (true, false) => "pages",
+        _ => "rows",
+    };
+    report.same(about, differing, same_rows && same_pages);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::super::distance;
+    use super::*;
+    use model::shapes::Attention as _;
+    use model::target::Full;
+
+    const CONTEXTS: [usize; 5] = [0, PAGE - 1, PAGE, 3, 2 * PAGE - 2];
+
+    fn run(case: &Decoding<Full>, rows: usize, calls: Calls) -> Decoded {
+        case.run(&mut Cpu::default(), rows, calls).unwrap()
+    }
+
+    fn bits(decoded: &Decoded) -> Vec<u32> {
+        let all = decoded.results.iter().flatten().chain(&decoded.cache);
+        all.map(|value| value.to_bits()).collect()
+    }
+
+    #[test]
+    fn attention_is_store_kv_and_attend() {
+        let case = Decoding::<Full>::behind(&mut Random::seeded(1), &CONTEXTS);
+        let apart = run(&case, CONTEXTS.len(), Calls::Apart);
+        let together = run(&case, CONTEXTS.len(), Calls::Together);
+        assert_eq!(bits(&together), bits(&apart));
+        assert!(
+            apart
+                .results
+                .iter()
+                .flatten()
+                .all(|value| value.is_finite())
+        );
+    }
+
+    #[test]
+    fn a_row_has_the_same_bits_in_any_step() {
+        let case = Decoding::<Full>::behind(&mut Random::seeded(2), &CONTEXTS);
+        let batch = run(&case, CONTEXTS.len(), Calls::Together);
+        for rows in [1, 2] {
+            assert_eq!(bits(&run(&case, rows, Calls::Together)), bits(&batch));
+        }
+    }
+
+    #[test]
+    fn a_result_without_what_the_step_before_stored_is_too_far() {
+        let mut case = Decoding::<Full>::behind(&mut Random::seeded(3), &[PAGE - 1]);
+        let whole = run(&case, 1, Calls::Together).results;
+        let sequence = &mut case.sequences[0];
+        sequence.values[sequence.context * Full::KEYS..][..Full::KEYS].fill(0.0);
+        let other = run(&case, 1, Calls::Together).results;
+        let last = (STEPS - 1) * Full::MIXED;
+        let error = distance(&other[0][last..], &whole[0][last..]).unwrap();
+        assert!(error > LIMIT, "{error}");
+    }
+
+    #[test]
+    fn pages_fit_the_largest_cache_and_sequences_the_largest_step() {
+        let case = Decoding::<Full>::draw(&mut Random::seeded(4));
+        assert!(case.pages <= model::target::KV_PAGES, "{}", case.pages);
+        assert!(case.sequences.len() >= *DECODED_ROWS.iter().max().unwrap());
+        let pages = case.sequences.iter().flat_map(|of| &of.pages);
+        let distinct: HashSet<_> = pages.collect();
+        assert_eq!(distinct.len(), case.pages, "no page has two owners");
+    }
+}

@@ -1,0 +1,378 @@
+//! Cases of recurrent mixers.
+
+use std::marker::PhantomData;
+
+use super::dense::{products, projections};
+use super::matrices::{blocks, name, once, stored};
+use super::probe::rounded;
+use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
+use super::sequences::{Opened, SequenceOp, SequenceOpOn};
+use super::{F16_OPERANDS, F16_STORED, F32_CHAIN, Group, Probe, Random};
+use model::backend::cpu::{self, Cpu};
+use model::ops::{self, Batch, Delta, Dense};
+use model::shapes::{self, Delta as _};
+use model::target::{HIDDEN, Recurrent, Role};
+use model::weights::Stored;
+use step::executor::DeviceError;
+
+pub(super) const GROUP: Group = Group {
+    by_row: &[
+        "gated_rms_norm",
+        "gated_linear_add",
+        "norm_linear",
+        "linear",
+        "linear_add",
+    ],
+    by_sequence: &["conv_silu", "gated_delta", "delta_net", "gated_linear_add"],
+    formulas: |_, _| {},
+    rows,
+    sequences: |random| {
+        vec![
+            Box::new(ConvSilu(Layer::<Recurrent>::draw(random))),
+            Box::new(GatedDelta(Layer::<Recurrent>::draw(random))),
+            Box::new(DeltaNet(Layer::<Recurrent>::draw(random))),
+            Box::new(DeltaNetAdd {
+                layer: Layer::<Recurrent>::draw(random),
+                matrix: stored(random, blocks(&[Role::GdnOutput])[0][0]),
+            }),
+        ]
+    },
+};
+
+/// Matrices that follow a norm.
+const ROLES: [Role; 5] = [
+    Role::GdnQkv,
+    Role::GdnGate,
+    Role::GdnDecay,
+    Role::TimeStep,
+    Role::GdnBeta,
+];
+
+/// Row-wise operations, and products with the matrices of each kind of block.
+fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
+    let mut cases: Vec<Box<dyn RowCase>> = vec![Box::new(GatedRmsNorm::<Recurrent> {
+        norm: random.bf16(Recurrent::GAINS, 0.5),
+        shape: PhantomData,
+    })];
+    for output in blocks(&[Role::GdnOutput]).concat() {
+        cases.push(Box::new(GatedLinearAdd::<Recurrent> {
+            norm: random.bf16(Recurrent::GAINS, 0.5),
+            matrix: stored(random, output),
+            shape: PhantomData,
+        }));
+    }
+    for block in blocks(&ROLES) {
+        cases.push(projections(random, &block));
+        cases.extend(products(random, once(block)));
+    }
+    cases.extend(products(random, once(blocks(&[Role::GdnOutput]).concat())));
+    cases
+}
+
+/// Needs of a case of Gated DeltaNet of one shape beside those of any case.
+pub trait ProbeDelta<D: shapes::Delta>: Probe + Delta<D> {
+    /// `gated_linear_add`, rounded as `norm_linear_rounded` is.
+    fn gated_linear_add_rounded(
+        &mut self,
+        x: &mut Self::Tensor,
+        norm: &Self::Vector,
+        z: &Self::Tensor,
+        w: &Self::Matrix,
+        residual: &mut Self::Tensor,
+    ) -> Result<(), DeviceError>;
+}
+
+impl<D: shapes::Delta> ProbeDelta<D> for Cpu {
+    fn gated_linear_add_rounded(
+        &mut self,
+        x: &mut cpu::Tensor,
+        norm: &Vec<f32>,
+        z: &cpu::Tensor,
+        w: &Self::Matrix,
+        residual: &mut cpu::Tensor,
+    ) -> Result<(), DeviceError> {
+        Delta::<D>::gated_rms_norm(self, x, norm, z);
+        let rounded = rounded(self, x)?;
+        self.linear_add(&rounded, w, residual);
+        Ok(())
+    }
+}
+
+struct GatedRmsNorm<D> {
+    norm: Vec<f32>,
+    shape: PhantomData<D>,
+}
+
+impl<D: shapes::Delta> RowOp for GatedRmsNorm<D> {
+    fn op(&self) -> &'static str {
+        "gated_rms_norm"
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        vec![D::VALUES, D::VALUES]
+    }
+}
+
+impl<D: shapes::Delta, B: ProbeDelta<D>> RowOpOn<B> for GatedRmsNorm<D> {
+    fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
+        let norm = b.vector_of(&self.norm)?;
+        Ok(Box::new(move |b, x, _| {
+            let (x, z) = x.split_at_mut(1);
+            b.gated_rms_norm(&mut x[0], &norm, &z[0]);
+            Ok(())
+        }))
+    }
+}
+
+struct GatedLinearAdd<D> {
+    norm: Vec<f32>,
+    matrix: Stored,
+    shape: PhantomData<D>,
+}
+
+impl<D: shapes::Delta> RowOp for GatedLinearAdd<D> {
+    fn op(&self) -> &'static str {
+        "gated_linear_add"
+    }
+
+    fn case(&self, rows: usize) -> String {
+        format!("{rows} {}", name(&self.matrix.bits))
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        vec![D::VALUES, D::VALUES, HIDDEN]
+    }
+
+    /// A normed element beside the middle of two F16 may be rounded to the other one.
+    fn limit(&self) -> f64 {
+        F16_STORED
+    }
+}
+
+impl<D: shapes::Delta, B: ProbeDelta<D>> RowOpOn<B> for GatedLinearAdd<D> {
+    fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
+        let (norm, matrix) = (b.vector_of(&self.norm)?, b.matrix_of(&self.matrix)?);
+        Ok(Box::new(move |b, x, _| {
+            let mut residual = x.pop().expect("the third input");
+            let (values, z) = x.split_at_mut(1);
+            b.gated_linear_add_rounded(&mut values[0], &norm, &z[0], &matrix, &mut residual)?;
+            *x = vec![residual];
+            Ok(())
+        }))
+    }
+}
+
+/// Weights of a layer, and what decays in it.
+struct Layer<D> {
+    conv: Vec<f32>,
+    /// Biases of the convolution and factors of values, of Mamba-2.
+    of_mamba: Option<[Vec<f32>; 2]>,
+    a_log: Vec<f32>,
+    dt_bias: Vec<f32>,
+    norm: Vec<f32>,
+    shape: PhantomData<D>,
+}
+
+impl<D: shapes::Delta> Layer<D> {
+    fn draw(random: &mut Random) -> Layer<D> {
+        Layer {
+            conv: random.bf16(D::QKV * D::CONV, 0.5),
+            of_mamba: D::MAMBA.then(|| [D::QKV, D::VALUE_HEADS].map(|n| random.bf16(n, 0.5))),
+            a_log: random.bf16(D::VALUE_HEADS, 1.0),
+            dt_bias: random.bf16(D::VALUE_HEADS, 1.0),
+            norm: random.bf16(D::GAINS, 0.5),
+            shape: PhantomData,
+        }
+    }
+
+    fn open<B: ProbeDelta<D>>(&self, b: &mut B) -> Result<OpenLayer<D, B>, DeviceError> {
+        Ok(OpenLayer {
+            conv: b.vector_of(&self.conv)?,
+            of_mamba: match &self.of_mamba {
+                None => None,
+                Some([bias, skip]) => Some([b.vector_of(bias)?, b.vector_of(skip)?]),
+            },
+            a_log: b.vector_of(&self.a_log)?,
+            dt_bias: b.vector_of(&self.dt_bias)?,
+            norm: b.vector_of(&self.norm)?,
+            state: b.delta_state()?,
+        })
+    }
+}
+
+/// A layer on a backend, with its state.
+struct OpenLayer<D: shapes::Delta, B: Delta<D>> {
+    conv: B::Vector,
+    of_mamba: Option<[B::Vector; 2]>,
+    a_log: B::Vector,
+    dt_bias: B::Vector,
+    norm: B::Vector,
+    state: B::State,
+}
+
+impl<D: shapes::Delta, B: ProbeDelta<D>> OpenLayer<D, B> {
+    /// `conv_silu`, then `gated_delta`: only a device knows how the one leaves rows for the other.
+    fn mix(
+        &mut self,
+        b: &mut B,
+        [qkv, beta, decay]: [&B::Tensor; 3],
+        batch: &Batch,
+    ) -> Result<B::Tensor, DeviceError> {
+        let mut conv = b.room(batch.rows(), D::QKV)?;
+        let mut out = b.room(batch.rows(), D::VALUES)?;
+        let taps = (&self.conv, self.of_mamba.as_ref().map(|of| &of[0]));
+        b.conv_silu(qkv, taps, &mut self.state, batch, &mut conv);
+        let input = ops::GatedDelta {
+            qkv: &conv,
+            b: beta,
+            a: decay,
+            a_log: &self.a_log,
+            dt_bias: &self.dt_bias,
+            skip: self.of_mamba.as_ref().map(|of| &of[1]),
+        };
+        b.gated_delta(input, &mut self.state, batch, &mut out);
+        Ok(out)
+    }
+}
+
+/// Largest norm-wise difference of what the delta rule makes.
+fn rule_limit(has_cells: bool) -> f64 {
+    match has_cells {
+        true => F16_OPERANDS,
+        // Errors are carried from row to row.
+        false => 10.0 * F32_CHAIN,
+    }
+}
+
+struct ConvSilu<D>(Layer<D>);
+
+impl<D: shapes::Delta> SequenceOp for ConvSilu<D> {
+    fn op(&self) -> &'static str {
+        "conv_silu"
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        vec![D::QKV]
+    }
+
+    fn limit(&self, has_cells: bool) -> f64 {
+        match has_cells {
+            // Inputs of cells are stored as F16.
+            true => F16_OPERANDS / 2.0,
+            false => F32_CHAIN,
+        }
+    }
+}
+
+impl<D: shapes::Delta, B: ProbeDelta<D>> SequenceOpOn<B> for ConvSilu<D> {
+    fn open(&self, b: &mut B) -> Result<Opened<'_, B>, DeviceError> {
+        let mut layer = self.0.open(b)?;
+        Ok(Box::new(move |b, x, batch| {
+            let mut out = b.room(batch.rows(), D::QKV)?;
+            let taps = (&layer.conv, layer.of_mamba.as_ref().map(|of| &of[0]));
+            b.conv_silu(&x[0], taps, &mut layer.state, batch, &mut out);
+            Ok(out)
+        }))
+    }
+}
+
+/// `conv_silu` and `gated_delta`.
+struct GatedDelta<D>(Layer<D>);
+
+impl<D: shapes::Delta> SequenceOp for GatedDelta<D> {
+    fn op(&self) -> &'static str {
+        "gated_delta"
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        vec![D::QKV, D::VALUE_HEADS, D::VALUE_HEADS]
+    }
+
+    fn limit(&self, has_cells: bool) -> f64 {
+        rule_limit(has_cells)
+    }
+}
+
+impl<D: shapes::Delta, B: ProbeDelta<D>> SequenceOpOn<B> for GatedDelta<D> {
+    fn open(&self, b: &mut B) -> Result<Opened<'_, B>, DeviceError> {
+        let mut layer = self.0.open(b)?;
+        Ok(Box::new(move |b, x, batch| {
+            layer.mix(b, [&x[0], &x[1], &x[2]], batch)
+        }))
+    }
+}
+
+struct DeltaNet<D>(Layer<D>);
+
+impl<D: shapes::Delta> SequenceOp for DeltaNet<D> {
+    fn op(&self) -> &'static str {
+        "delta_net"
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        vec![D::QKV, D::VALUES, D::VALUE_HEADS, D::VALUE_HEADS]
+    }
+
+    fn limit(&self, has_cells: bool) -> f64 {
+        rule_limit(has_cells)
+    }
+}
+
+impl<D: shapes::Delta, B: ProbeDelta<D>> SequenceOpOn<B> for DeltaNet<D> {
+    fn open(&self, b: &mut B) -> Result<Opened<'_, B>, DeviceError> {
+        let mut layer = self.0.open(b)?;
+        Ok(Box::new(move |b, x, batch| {
+            let input = ops::DeltaNet {
+                qkv: &x[0],
+                z: &x[1],
+                b: &x[2],
+                a: &x[3],
+                conv: (&layer.conv, layer.of_mamba.as_ref().map(|of| &of[0])),
+                a_log: &layer.a_log,
+                dt_bias: &layer.dt_bias,
+                skip: layer.of_mamba.as_ref().map(|of| &of[1]),
+                norm: &layer.norm,
+            };
+            let mut conv = b.room(batch.rows(), D::QKV)?;
+            let mut out = b.room(batch.rows(), D::VALUES)?;
+            b.delta_net(input, &mut conv, &mut layer.state, batch, &mut out);
+            Ok(out)
+        }))
+    }
+}
+
+/// `conv_silu`, `gated_delta` and `gated_linear_add`.
+struct DeltaNetAdd<D> {
+    layer: Layer<D>,
+    matrix: Stored,
+}
+
+impl<D: shapes::Delta> SequenceOp for DeltaNetAdd<D> {
+    fn op(&self) -> &'static str {
+        "gated_linear_add"
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        vec![D::QKV, D::VALUES, D::VALUE_HEADS, D::VALUE_HEADS]
+    }
+
+    fn limit(&self, has_cells: bool) -> f64 {
+        match has_cells {
+            true => F16_OPERANDS,
+            // A normed element beside the middle of two F16 may be rounded to the other one.
+            false => F16_STORED,
+        }
+    }
+}
+
+impl<D: shapes::Delta, B: ProbeDelta<D>> SequenceOpOn<B> for DeltaNetAdd<D> {
+    fn open(&self, b: &mut B) -> Result<Opened<'_, B>, DeviceError> {
+        let (mut layer, matrix) = (self.layer.open(b)?, b.matrix_of(&self.matrix)?);
+        Ok(Box::new(move |b, x, batch| {
+            let mut mixed = layer.mix(b, [&x[0], &x[2], &x[3]], batch)?;
+            let mut out = b.given(HIDDEN, &vec![0.0; batch.rows() * HIDDEN])?;
+            b.gated_linear_add_rounded(&mut mixed, &layer.norm, &x[1], &matrix, &mut out)?;
+            Ok(out)
+        }))
+    }
+}

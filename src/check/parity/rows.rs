@@ -1,0 +1,283 @@
+//! Operations whose rows are all by themselves: what they are run on.
+//!
+//! Inputs are BF16 values, which F16 holds too unless they are tiny, so that rounding the operands
+//! of tensor instructions loses nothing; what is left is rounding inside an op.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use super::{F32_CHAIN, Probe, Random};
+use model::backend::Backend;
+use model::backend::cpu::Cpu;
+use model::ops::{Batch, Device};
+use model::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
+use step::executor::{DeviceError, PageId, Rows, Slot, TokenId};
+
+/// Rows that have a case: single rows, and both sides of every size that a step is cut at.
+pub const ROWS: [usize; 18] = [
+    1,
+    2,
+    7,
+    8,
+    9,
+    16,
+    17,
+    MAX_SEQUENCES - 1,
+    MAX_SEQUENCES,
+    MAX_SEQUENCES + 1,
+    63,
+    64,
+    65,
+    128,
+    129,
+    PREFILL_TOKENS - 1,
+    PREFILL_TOKENS,
+    PREFILL_TOKENS + 1,
+];
+
+/// First rows, of which the CPU computes all.
+const WHOLE_ROWS: usize = 256;
+/// Rows of a tensor instruction's result: a sample has one of each so many.
+const TILE_ROWS: usize = 8;
+/// Rows at whose multiples a block's tile may end: a sample has both sides.
+const BLOCK_ROWS: usize = 64;
+
+/// Rows that any tile of results has some of, whichever they are: one at random of each eight,
+/// and those at edges; of the first ones all.
+pub(super) fn sampled(random: &mut Random, rows: usize) -> Vec<usize> {
+    let tiles = (0..rows).step_by(TILE_ROWS);
+    let drawn = tiles.map(|tile| tile + random.below(TILE_ROWS.min(rows - tile)));
+    let ends = (0..rows).step_by(BLOCK_ROWS);
+    let ends = ends.flat_map(|start| [start, rows.min(start + BLOCK_ROWS) - 1]);
+    let first = 0..rows.min(WHOLE_ROWS);
+    let all: BTreeSet<usize> = drawn.chain(ends).chain(first).collect();
+    all.into_iter().collect()
+}
+
+/// Some rows of `values`, which are those of `count`.
+pub(super) fn gathered(values: &[f32], count: usize, rows: &[usize]) -> Vec<f32> {
+    let width = values.len() / count;
+    let of_row = |row: &usize| &values[row * width..][..width];
+    rows.iter().map(of_row).collect::<Vec<_>>().concat()
+}
+
+/// An operation whose rows are all by themselves, with its weights.
+pub trait RowOp {
+    /// Name of the operation.
+    fn op(&self) -> &'static str;
+
+    /// Name of its case of so many rows.
+    fn case(&self, rows: usize) -> String {
+        rows.to_string()
+    }
+
+    /// Widths of its inputs.
+    fn widths(&self) -> Vec<usize>;
+
+    /// Largest norm-wise difference.
+    fn limit(&self) -> f64 {
+        F32_CHAIN
+    }
+
+    /// Whether a step may have as many rows for it.
+    fn takes(&self, _rows: usize) -> bool {
+        true
+    }
+
+    /// Whether every result is of one row.
+    fn is_by_row(&self) -> bool {
+        true
+    }
+
+    /// Whether results depend on where in their sequences rows are.
+    fn is_placed(&self) -> bool {
+        false
+    }
+
+    /// Which of so many rows are wanted and have results, if not all.
+    fn wanted(&self, _rows: usize) -> Option<Vec<usize>> {
+        None
+    }
+
+    /// Changes drawn inputs, which are those of `widths`.
+    fn alter(&self, _inputs: &mut [Vec<f32>]) {}
+
+    /// Parts of the tensors that an operation left, each compared by a norm of its own.
+    fn parts(&self, left: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+        left
+    }
+}
+
+/// Such an operation on a backend.
+pub trait RowOpOn<B: Probe>: RowOp {
+    /// Puts the weights on the backend.
+    fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError>;
+}
+
+/// Runs the operation on a step's inputs, and leaves there all tensors that are compared: inputs
+/// too, which show what it wrote that it must not.
+pub type Loaded<'a, B> =
+    Box<dyn Fn(&mut B, &mut Tensors<B>, &Batch) -> Result<(), DeviceError> + 'a>;
+
+/// Tensors of a step.
+pub type Tensors<B> = Vec<<B as Device>::Tensor>;
+
+/// An operation on the device and on the CPU.
+pub trait RowCase: RowOpOn<Cpu> + RowOpOn<Backend> {}
+
+impl<T: RowOpOn<Cpu> + RowOpOn<Backend>> RowCase for T {}
+
+/// Token and position of each of some rows: of all sequences that there may be, each from its own
+/// position on. Tokens are those of the rows' numbers.
+fn places(rows: usize) -> Vec<(TokenId, usize)> {
+    let length = rows.div_ceil(MAX_SEQUENCES);
+    let place = |row: usize| {
+        let start = row / length * 97 % (MAX_CONTEXT - length);
+        ((row * 331 % VOCAB) as TokenId, start + row % length)
+    };
+    (0..rows).map(place).collect()
+}
+
+/// An operation on the rows of some inputs.
+pub struct Rowwise<'a> {
+    op: &'a dyn RowCase,
+    rows: usize,
+    /// Width and values of each input: those of the rows, and perhaps of more behind them.
+    inputs: Vec<(usize, Rc<Vec<f32>>)>,
+    /// Token and position of each row.
+    places: Vec<(TokenId, usize)>,
+}
+
+impl<'a> Rowwise<'a> {
+    /// Random rows.
+    pub fn draw(random: &mut Random, op: &'a dyn RowCase, rows: usize) -> Rowwise<'a> {
+        // Rows of different magnitude: the residual grows with depth.
+        let mut input =
+            |&width: &usize| random.scaled(rows * width, |at| (1 + at / width % 9) as f32);
+        let widths = op.widths();
+        let mut inputs: Vec<_> = widths.iter().map(&mut input).collect();
+        op.alter(&mut inputs);
+        Rowwise {
+            op,
+            rows,
+            inputs: widths
+                .into_iter()
+                .zip(inputs.into_iter().map(Rc::new))
+                .collect(),
+            places: places(rows),
+        }
+    }
+
+    /// Name of the case.
+    pub fn case(&self) -> String {
+        self.op.case(self.rows)
+    }
+
+    /// Rows that have results.
+    pub fn with_results(&self) -> Vec<usize> {
+        let all = || (0..self.rows).collect();
+        self.op.wanted(self.rows).unwrap_or_else(all)
+    }
+
+    /// Some rows of the case alone.
+    pub fn some(&self, rows: &[usize]) -> Rowwise<'a> {
+        let inputs = self.inputs.iter();
+        let inputs = inputs.map(|(width, values)| {
+            let of_case = &values[..self.rows * width];
+            (*width, Rc::new(gathered(of_case, self.rows, rows)))
+        });
+        Rowwise {
+            op: self.op,
+            rows: rows.len(),
+            inputs: inputs.collect(),
+            places: rows.iter().map(|row| self.places[*row]).collect(),
+        }
+    }
+
+    /// The first rows of the case, in sequences of their own.
+    pub fn first(&self, rows: usize) -> Rowwise<'a> {
+        Rowwise {
+            op: self.op,
+            rows,
+            inputs: self.inputs.clone(),
+            places: places(rows),
+        }
+    }
+
+    /// Runs the operation that `loaded` is; what is compared of it, by row, or of its `rows` alone.
+    pub fn run<B: Probe>(
+        &self,
+        b: &mut B,
+        loaded: &Loaded<'_, B>,
+        rows: Option<&[usize]>,
+    ) -> Result<Vec<Vec<f32>>, DeviceError> {
+        let given = self.inputs.iter();
+        let given = given.map(|(width, values)| b.given(*width, &values[..self.rows * width]));
+        let mut tensors = given.collect::<Result<Vec<_>, _>>()?;
+        let batch = self.batch()?;
+        b.begin(&batch);
+        loaded(b, &mut tensors, &batch)?;
+        let left = tensors.iter().map(|tensor| match rows {
+            Some(rows) => b.rows_seen(tensor, rows),
+            None => b.seen(tensor),
+        });
+        Ok(self.op.parts(left.collect::<Result<Vec<_>, _>>()?))
+    }
+
+    fn batch(&self) -> Result<Batch, DeviceError> {
+        let pages: Vec<_> = (0..MAX_CONTEXT.div_ceil(PAGE) as u32).map(PageId).collect();
+        let tokens: Vec<TokenId> = self.places.iter().map(|place| place.0).collect();
+        let length = self.rows.div_ceil(MAX_SEQUENCES);
+        let sequences = self.places.chunks(length).zip(tokens.chunks(length));
+        let rows = sequences.enumerate().map(|(slot, (places, tokens))| {
+            Rows::of(Slot(slot as u32), places[0].1, tokens, &pages)
+        });
+        let rows: Vec<_> = rows.collect();
+        let mut batch = Batch::new(KV_PAGES);
+        batch.fill(&rows)?;
+        if let Some(wanted) = self.op.wanted(self.rows) {
+            batch.want(wanted)?;
+        }
+        Ok(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{F16_OPERANDS, distance};
+    use super::*;
+
+    /// Eight rows of eight columns that are zeros, wherever they are.
+    #[test]
+    fn one_wrong_tile_is_further_off_than_any_limit() {
+        let (rows, width, mut random) = (1000, 256, Random::seeded(5));
+        let wanted = random.scaled(rows * width, |at| (1 + at / width % 9) as f32);
+        let sample = sampled(&mut random, rows);
+        for tile in (0..rows).step_by(TILE_ROWS) {
+            let mut found = wanted.clone();
+            let of_tile = found[tile * width..].chunks_exact_mut(width);
+            for row in of_tile.take(TILE_ROWS) {
+                row[tile / TILE_ROWS..][..8].fill(0.0);
+            }
+            let [found, wanted] = [&found, &wanted].map(|of| gathered(of, rows, &sample));
+            let error = distance(&found, &wanted).unwrap();
+            assert!(error > F16_OPERANDS, "rows from {tile} on: {error}");
+        }
+    }
+
+    #[test]
+    fn a_sample_has_rows_of_every_tile_and_both_sides_of_every_edge() {
+        for rows in [257, 1000, 8191, 8192, 8193] {
+            let sample = sampled(&mut Random::seeded(3), rows);
+            assert!(sample.is_sorted() && sample.len() < WHOLE_ROWS + rows / 5);
+            for tile in (0..rows).step_by(TILE_ROWS) {
+                let of_tile = |row: &usize| (tile..tile + TILE_ROWS).contains(row);
+                assert!(sample.iter().any(of_tile), "{tile} of {rows}");
+            }
+            let ends = (0..rows).filter(|row| [0, BLOCK_ROWS - 1].contains(&(row % BLOCK_ROWS)));
+            assert!(ends.chain([rows - 1]).all(|row| sample.contains(&row)));
+        }
+        let [one, other] = [1, 2].map(|seed| sampled(&mut Random::seeded(seed), 1000));
+        assert_ne!(one, other, "another seed has other rows");
+    }
+}

@@ -1,0 +1,331 @@
+//! Operations that keep something of each sequence from step to step: what they are run on.
+
+use super::{Probe, Random};
+use model::backend::Backend;
+use model::backend::cpu::Cpu;
+use model::ops::{Batch, Device, ONE_BY_ONE};
+use model::target::{KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES};
+use step::executor::{BlockTable, DeviceError, PageId, Rows, Slot, States};
+
+/// An operation that keeps something of each sequence, with its weights.
+pub trait SequenceOp {
+    /// Name of the operation.
+    fn op(&self) -> &'static str;
+
+    /// Widths of its inputs.
+    fn widths(&self) -> Vec<usize>;
+
+    /// Largest norm-wise difference; `has_cells` says whether a backend may take rows together.
+    fn limit(&self, has_cells: bool) -> f64;
+}
+
+/// Such an operation on a backend.
+pub trait SequenceOpOn<B: Probe>: SequenceOp {
+    /// Puts the weights on the backend, beside what no sequence has written to yet.
+    fn open(&self, b: &mut B) -> Result<Opened<'_, B>, DeviceError>;
+}
+
+/// Runs the operation on a step's inputs; its results.
+pub type Opened<'a, B> =
+    Box<dyn FnMut(&mut B, &mut [Tensor<B>], &Batch) -> Result<Tensor<B>, DeviceError> + 'a>;
+
+type Tensor<B> = <B as Device>::Tensor;
+
+/// An operation on the device and on the CPU.
+pub trait SequenceCase: SequenceOpOn<Cpu> + SequenceOpOn<Backend> {}
+
+impl<T: SequenceOpOn<Cpu> + SequenceOpOn<Backend>> SequenceCase for T {}
+
+/// Steps: of each the parts, which are a sequence and its rows.
+pub type Steps = Vec<Vec<(usize, usize)>>;
+
+/// Whether there are states for as many drafts as a step may have of a sequence, beside those that
+/// two sequences go on from.
+pub const CAN_DRAFT: bool = STATES > MAX_SEQUENCES + ONE_BY_ONE;
+
+/// A part of a step, as it is run.
+struct Part {
+    sequence: usize,
+    rows: usize,
+    /// Rows behind them, which do not hold.
+    drafts: usize,
+}
+
+/// Place of each sequence.
+struct Progress {
+    /// Rows that hold.
+    done: Vec<usize>,
+    /// State behind these.
+    states: Vec<Slot>,
+}
+
+impl Progress {
+    fn new(count: usize) -> Progress {
+        Progress {
+            done: vec![0; count],
+            states: (0..count).map(own_slot).collect(),
+        }
+    }
+
+    /// States behind the rows of a part but the last one, if some are drafts: none that another
+    /// sequence goes on from, and last, where that is read longest, the one that this goes on from.
+    fn behind(&self, part: &Part) -> Vec<Slot> {
+        let count = match part.drafts {
+            0 => 0,
+            drafts => part.rows + drafts - 1,
+        };
+        let lent = (MAX_SEQUENCES..STATES).map(|state| Slot(state as u32));
+        let mut behind: Vec<Slot> = lent
+            .filter(|state| !self.states.contains(state))
+            .take(count)
+            .collect();
+        let from = self.states[part.sequence];
+        if from != own_slot(part.sequence)
+            && let Some(last) = behind.last_mut()
+        {
+            *last = from;
+        }
+        behind
+    }
+
+    fn advance(&mut self, part: &Part, behind: &[Slot]) {
+        let state = behind.get(part.rows - 1).copied();
+        self.states[part.sequence] = state.unwrap_or(own_slot(part.sequence));
+        self.done[part.sequence] += part.rows;
+    }
+}
+
+fn own_slot(sequence: usize) -> Slot {
+    Slot((MAX_SEQUENCES - 1 - sequence) as u32)
+}
+
+/// Steps of one and of several sequences, prefill and decode, at the edges of pages and splits.
+pub fn schedules() -> Vec<Steps> {
+    let one = |rows: usize| vec![vec![(0, rows)]];
+    let decode = |rows: usize| vec![vec![(0, rows)], vec![(0, 1)], vec![(0, 1)], vec![(0, 3)]];
+    let prefill = PREFILL_TOKENS.min(256);
+    let every = (0..MAX_SEQUENCES.min(16)).map(|sequence| (sequence, 1 + sequence % 3));
+    let every: Vec<_> = every.collect();
+    vec![
+        one(1),
+        one(2),
+        one(63),
+        one(64),
+        one(65),
+        decode(63),
+        decode(prefill - 2),
+        vec![vec![(0, prefill)], vec![(0, 64)], vec![(0, 1)]],
+        vec![every.clone(), every.clone(), every],
+        vec![
+            vec![(0, 64), (1, 5)],
+            vec![(0, 1), (1, 1), (2, prefill - 64)],
+            vec![(2, 1), (0, 1)],
+        ],
+    ]
+}
+
+/// Sequences of random rows, and the steps that they are run in.
+pub struct Sequences<'a> {
+    op: &'a dyn SequenceCase,
+    /// Inputs of each sequence: width and values.
+    inputs: Vec<Vec<(usize, Vec<f32>)>>,
+    steps: Steps,
+    /// Whether few rows of a step's first sequence have drafts behind them, which do not hold.
+    drafts: bool,
+}
+
+impl<'a> Sequences<'a> {
+    /// Sequences as long as the sum of their parts.
+    pub fn draw(random: &mut Random, op: &'a dyn SequenceCase, steps: Steps) -> Sequences<'a> {
+        let count = steps.iter().flatten().map(|part| part.0).max().unwrap_or(0) + 1;
+        let widths = op.widths();
+        let mut sequence = |index: usize| {
+            let rows = rows_of(&steps, index);
+            let inputs = widths.iter();
+            inputs
+                .map(|&width| (width, random.bf16(rows * width, 2.0)))
+                .collect()
+        };
+        Sequences {
+            op,
+            inputs: (0..count).map(&mut sequence).collect(),
+            steps,
+            drafts: false,
+        }
+    }
+
+    /// Name of the operation.
+    pub fn op(&self) -> &'static str {
+        self.op.op()
+    }
+
+    /// Name of the case.
+    pub fn case(&self) -> String {
+        let step = |parts: &Vec<(usize, usize)>| {
+            let rows: Vec<_> = parts.iter().map(|part| part.1.to_string()).collect();
+            rows.join("+")
+        };
+        let steps: Vec<_> = self.steps.iter().map(step).collect();
+        steps.join(" ")
+    }
+
+    /// Largest norm-wise difference.
+    pub fn limit(&self) -> f64 {
+        let mut parts = self.steps.iter().flatten();
+        self.op.limit(parts.any(|part| part.1 > ONE_BY_ONE))
+    }
+
+    /// The sequences in other steps.
+    pub fn in_steps(&self, steps: Steps) -> Sequences<'a> {
+        Sequences {
+            op: self.op,
+            inputs: self.inputs.clone(),
+            steps,
+            drafts: false,
+        }
+    }
+
+    /// The sequences with few rows of the first of each step having drafts behind them, which do
+    /// not hold.
+    pub fn with_drafts(&self) -> Sequences<'a> {
+        Sequences {
+            drafts: true,
+            ..self.in_steps(self.steps.clone())
+        }
+    }
+
+    /// The first sequence, which has `rows`, in steps of `chunk` rows.
+    pub fn cut(&self, rows: usize, chunk: usize) -> Sequences<'a> {
+        let steps = (0..rows).step_by(chunk);
+        let steps = steps.map(|done| vec![(0, chunk.min(rows - done))]);
+        self.in_steps(steps.collect())
+    }
+
+    /// Sequence by sequence, in the parts that each has here.
+    pub fn alone(&self) -> Sequences<'a> {
+        let of = |index: usize| {
+            let parts = self.steps.iter().flatten();
+            parts
+                .filter(move |part| part.0 == index)
+                .map(|&part| vec![part])
+        };
+        self.in_steps((0..self.inputs.len()).flat_map(of).collect())
+    }
+
+    /// The op's results on the CPU for each sequence, all rows.
+    pub fn on_cpu(&self, cpu: &mut Cpu) -> Result<Vec<Vec<f32>>, DeviceError> {
+        self.run(self.op, cpu)
+    }
+
+    /// Results of the device.
+    pub fn on_device(&self, device: &mut Backend) -> Result<Vec<Vec<f32>>, DeviceError> {
+        self.run(self.op, device)
+    }
+
+    fn run<B: Probe>(
+        &self,
+        op: &(impl SequenceOpOn<B> + ?Sized),
+        b: &mut B,
+    ) -> Result<Vec<Vec<f32>>, DeviceError> {
+        let mut opened = op.open(b)?;
+        let mut results = vec![Vec::new(); self.inputs.len()];
+        let mut progress = Progress::new(self.inputs.len());
+        for (step, parts) in self.steps.iter().enumerate() {
+            let parts = self.parts(step, parts);
+            let behind: Vec<_> = parts.iter().map(|part| progress.behind(part)).collect();
+            let batch = self.batch(&parts, &progress, &behind)?;
+            let inputs = (0..self.inputs[0].len()).map(|input| {
+                let (width, values) = self.rows(&parts, &progress.done, input);
+                b.given(width, &values)
+            });
+            let mut x = inputs.collect::<Result<Vec<_>, _>>()?;
+            b.begin(&batch);
+            let out = opened(b, &mut x, &batch)?;
+            let out = b.seen(&out)?;
+            let (mut at, width) = (0, out.len() / batch.rows());
+            for (part, behind) in parts.iter().zip(&behind) {
+                results[part.sequence].extend_from_slice(&out[at..][..part.rows * width]);
+                at += (part.rows + part.drafts) * width;
+                progress.advance(part, behind);
+            }
+        }
+        Ok(results)
+    }
+
+    /// The parts of a step, with as many drafts as there may be or fewer, from step to step.
+    fn parts(&self, step: usize, parts: &[(usize, usize)]) -> Vec<Part> {
+        let parts = parts.iter().enumerate();
+        let part = |(index, &(sequence, rows)): (usize, &(usize, usize))| Part {
+            sequence,
+            rows,
+            drafts: match ONE_BY_ONE.checked_sub(rows) {
+                Some(most @ 1..) if self.drafts && index == 0 => most - step % most,
+                _ => 0,
+            },
+        };
+        parts.map(part).collect()
+    }
+
+    /// Values of an input; those of drafts are the sequence's first ones, those of the last draft
+    /// infinite: nothing may tell in rows before it.
+    fn rows(&self, parts: &[Part], done: &[usize], input: usize) -> (usize, Vec<f32>) {
+        let width = self.inputs[0][input].0;
+        let part = |part: &Part| {
+            let values = &self.inputs[part.sequence][input].1;
+            let rows = &values[done[part.sequence] * width..][..part.rows * width];
+            let finite = part.drafts.saturating_sub(1);
+            let drafts = values.iter().copied().cycle().take(finite * width);
+            let infinite = std::iter::repeat_n(f32::INFINITY, (part.drafts - finite) * width);
+            let drafts = drafts.chain(infinite);
+            rows.iter().copied().chain(drafts).collect::<Vec<f32>>()
+        };
+        (width, parts.iter().flat_map(part).collect())
+    }
+
+    fn batch(
+        &self,
+        parts: &[Part],
+        progress: &Progress,
+        behind: &[Vec<Slot>],
+    ) -> Result<Batch, DeviceError> {
+        let count = self.inputs.len();
+        let length = |sequence: usize| {
+            let (width, values) = &self.inputs[sequence][0];
+            values.len() / width + if self.drafts { ONE_BY_ONE } else { 0 }
+        };
+        let table = |sequence: usize| dealt(sequence, count, length(sequence));
+        let tables: Vec<_> = (0..count).map(table).collect();
+        let longest = parts.iter().map(|part| part.rows + part.drafts).max();
+        let tokens = vec![0; longest.unwrap_or(0)];
+        let rows = parts.iter().zip(behind).map(|(part, behind)| Rows {
+            states: States {
+                from: progress.states[part.sequence],
+                ..States::own(own_slot(part.sequence))
+            },
+            start: progress.done[part.sequence],
+            tokens: &tokens[..part.rows + part.drafts],
+            pages: &tables[part.sequence],
+            window: BlockTable::whole(&tables[part.sequence]),
+            behind,
+            logits: 1,
+        });
+        let mut batch = Batch::new(KV_PAGES);
+        batch.fill(&rows.collect::<Vec<_>>())?;
+        Ok(batch)
+    }
+}
+
+/// Pages for `rows` rows of one of `count` sequences. They are dealt in turn, so that no table is a
+/// range.
+pub(super) fn dealt(sequence: usize, count: usize, rows: usize) -> Vec<PageId> {
+    let page = |index: usize| PageId((KV_PAGES - 1 - index * count - sequence) as u32);
+    (0..rows.div_ceil(PAGE)).map(page).collect()
+}
+
+fn rows_of(steps: &[Vec<(usize, usize)>], sequence: usize) -> usize {
+    let parts = steps.iter().flatten();
+    parts
+        .filter(|part| part.0 == sequence)
+        .map(|part| part.1)
+        .sum()
+}
