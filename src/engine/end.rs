@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use super::handle::{Phase, Shared};
 use super::{EngineError, Outcome};
 use step::executor::{Ahead, DeviceError, Executor, Guessed, Patience, Ranked, Rows, TokenId};
-use step::transfer::{PieceBytes, Transfer};
+use step::transfer::{PieceBytes, Sum, Transfer};
 
 /// Looks that a call may last, behind the first one that sees it: each waits for its part of the
 /// executor's patience.
@@ -92,6 +92,10 @@ impl<E: Executor> Executor for Counted<E> {
         self.executor.room(range)
     }
 
+    fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
+        self.executor.sums(ranges)
+    }
+
     fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
         self.executor.fill(range, bytes)
     }
@@ -167,5 +171,26 @@ impl Seen {
         self.again = if same { self.again + 1 } else { 0 };
         self.call = call;
         same && self.again >= times * LOOKS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// Names of methods behind a line.
+    fn methods<'a>(text: &'a str, behind: &str) -> Vec<&'a str> {
+        let (_, body) = text.split_once(behind).expect("the line is there");
+        let lines = body.lines().take_while(|line| *line != "}");
+        let names = lines.filter_map(|line| line.strip_prefix("    fn "));
+        names.filter_map(|line| line.split('(').next()).collect()
+    }
+
+    /// A default method in the place of the executor's own would answer, only later.
+    #[test]
+    fn every_call_is_passed_on_to_the_executor() {
+        let all = methods(include_str!("../step/executor.rs"), "pub trait Executor");
+        let passed = methods(include_str!("end.rs"), "for Counted<E> {");
+        assert!(all.len() > 10, "{all:?}");
+        let missing = all.iter().filter(|name| !passed.contains(name));
+        assert_eq!(missing.collect::<Vec<_>>(), Vec::<&&str>::new());
     }
 }
