@@ -41,7 +41,7 @@ pub const PIECE_ALIGN: usize = 4096;
 /// other changes all but one of four billion.
 pub type Sum = u32;
 
-/// What is asked for, of a device that has it at once.
+/// A result, of a device that has it at once.
 pub fn at_once<T>(it: T) -> Receiver<T> {
     let (give, come) = mpsc::channel();
     // Its receiver is here.

@@ -5,9 +5,9 @@
 // Sync:       a barrier of bulk copies per block of keys, and of values; chained launch
 //
 // Rows that a prompt has of a cell go in tiles, all query heads of a KV head by tokens: a warp has
-// 16 of a tile's rows and meets no other, for its queries, scores and mixes lie in registers. Blocks
-// of keys and values come by bulk copies into a ring that the warps fill in turns. Positions that a
-// row does not see change none of its bits. Other rows go by splits, as in decode.
+// 16 of a tile's rows and meets no other, for its queries, scores and mixes lie in registers. Keys
+// and values come block by block, by bulk copies into a ring that the warps fill in turns.
+// Positions that a row does not see change none of its bits. Other rows go by splits, as in decode.
 #pragma once
 
 #include "ops/attend/splits.cuh"
