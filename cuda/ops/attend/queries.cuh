@@ -229,8 +229,8 @@ struct BlockScores {
   }
 };
 
-// Query heads of a KV head of a tile's tokens: an instruction's M.
-template <class A>
+// Query heads of a KV head of a tile's tokens: kTiles times an instruction's M.
+template <class A, int kTiles>
 struct Queries : Heads<A> {
   using H = Heads<A>;
   using H::kDimTiles;
@@ -239,17 +239,17 @@ struct Queries : Heads<A> {
   using H::kHeads;
   using H::kPadded;
   using H::kWarpDims;
-  static constexpr int kRows = 16;
+  static constexpr int kRows = 16 * kTiles;
   // Rows behind their last head are nobody's.
   static constexpr int kTokens = kRows / kGroup;
 
   const Params& params;
   const int kv_head;
-  const int first;   // row of the step
-  const int tokens;  // of the tile
-  const int last;    // largest position of the tile
-  int seen[2];       // last position that this thread's rows of a score see
-  float part[kDimTiles][4];
+  const int first;      // row of the step
+  const int tokens;     // of the tile
+  const int last;       // largest position of the tile
+  int seen[kTiles][2];  // last position that this thread's rows of a score see
+  float part[kTiles][kDimTiles][4];
 
   __device__ Queries(const Params& params, int first, int tokens, int kv_head)
       : params(params),
@@ -259,9 +259,12 @@ struct Queries : Heads<A> {
         last(params.positions[first + tokens - 1]) {
     const int g = threadIdx.x % tile::kWarpLanes / 4;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int token = (g + half * 8) / kGroup;
-      seen[half] = token < tokens ? static_cast<int>(params.positions[first + token]) : -1;
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int token = (t * 16 + g + half * 8) / kGroup;
+        seen[t][half] = token < tokens ? static_cast<int>(params.positions[first + token]) : -1;
+      }
     }
   }
 
@@ -286,11 +289,20 @@ struct Queries : Heads<A> {
     ptx::ldmatrix_transposed(to, at(position + lane % 16, dim + lane / 16 * 8));
   }
 
+  // The keys of the block of positions from `start` on; the values are kHeadBytes behind.
+  __device__ const unsigned char* keys(int start) const {
+    const unsigned page = params.pages[params.tables[first] + start / PAGE];
+    return params.cache + tile::head_at<A>(page, params.page_stride, kv_head, 0);
+  }
+
   __device__ void clear() {
 #pragma unroll
-    for (int d = 0; d < kDimTiles; ++d) {
+    for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) part[d][e] = 0.0f;
+      for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) part[t][d][e] = 0.0f;
+      }
     }
   }
 
@@ -302,7 +314,7 @@ struct Queries : Heads<A> {
                         const Put& put) const {
     const int lane = threadIdx.x % tile::kWarpLanes, g = lane / 4, q = lane % 4;
     const int position = threadIdx.x / tile::kWarpLanes * 8;
-    float sums[kCount][4] = {};
+    float sums[kCount][kTiles][4] = {};
 #pragma unroll 2
     for (int dim = 0; dim < kHeadDim; dim += 32) {
       unsigned keys[kCount][4];
@@ -312,14 +324,17 @@ struct Queries : Heads<A> {
         key(keys[block], block, position, dim);
       }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        unsigned queries[4];
-        ptx::ldmatrix(queries, &query[lane % 16][dim + half * 16 + lane / 16 * 8]);
+      for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-        for (int block = 0; block < kCount; ++block) {
-          if (block >= live) break;
-          const unsigned* key_pair = keys[block] + 2 * half;
-          ptx::mma_bf16(sums[block], queries, key_pair[0], key_pair[1]);
+        for (int half = 0; half < 2; ++half) {
+          unsigned queries[4];
+          ptx::ldmatrix(queries, &query[t * 16 + lane % 16][dim + half * 16 + lane / 16 * 8]);
+#pragma unroll
+          for (int block = 0; block < kCount; ++block) {
+            if (block >= live) break;
+            const unsigned* key_pair = keys[block] + 2 * half;
+            ptx::mma_bf16(sums[block][t], queries, key_pair[0], key_pair[1]);
+          }
         }
       }
     }
@@ -327,10 +342,13 @@ struct Queries : Heads<A> {
     for (int block = 0; block < kCount; ++block) {
       if (block >= live) break;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int row = g + e / 2 * 8, column = position + 2 * q + e % 2;
-        const bool is_seen = H::sees(seen[e / 2], start + block * kBlock + column);
-        put(block, row, column, is_seen ? sums[block][e] * kScoreScale<A> : -INFINITY);
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int row = t * 16 + g + e / 2 * 8, column = position + 2 * q + e % 2;
+          const bool is_seen = H::sees(seen[t][e / 2], start + block * kBlock + column);
+          put(block, row, column, is_seen ? sums[block][t][e] * kScoreScale<A> : -INFINITY);
+        }
       }
     }
   }
@@ -363,10 +381,13 @@ struct Queries : Heads<A> {
   __device__ void spoil(int infinite) {
     if (infinite > last) return;
 #pragma unroll
-    for (int d = 0; d < kDimTiles; ++d) {
+    for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if (seen[e / 2] >= infinite) part[d][e] = NAN;
+      for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          if (seen[t][e / 2] >= infinite) part[t][d][e] = NAN;
+        }
       }
     }
   }
@@ -378,39 +399,51 @@ struct Queries : Heads<A> {
     if (!H::mixes()) return;
     const int lane = threadIdx.x % tile::kWarpLanes, g = lane / 4;
     const int dim = threadIdx.x / tile::kWarpLanes * kWarpDims;
-    const float low = rescale[g], high = rescale[g + 8];
 #pragma unroll
-    for (int d = 0; d < kDimTiles; ++d) {
-      part[d][0] *= low, part[d][1] *= low;
-      part[d][2] *= high, part[d][3] *= high;
+    for (int t = 0; t < kTiles; ++t) {
+      const float low = rescale[t * 16 + g], high = rescale[t * 16 + g + 8];
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) {
+        part[t][d][0] *= low, part[t][d][1] *= low;
+        part[t][d][2] *= high, part[t][d][3] *= high;
+      }
     }
 #pragma unroll
     for (int position = 0; position < kBlock; position += 16) {
-      unsigned weights[4];
-      ptx::ldmatrix(weights, weight(lane % 16, position + lane / 16 * 8));
+      unsigned weights[kTiles][4];
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        ptx::ldmatrix(weights[t], weight(t * 16 + lane % 16, position + lane / 16 * 8));
+      }
 #pragma unroll
       for (int d = 0; d < kDimTiles; d += 2) {
         unsigned values[4];
         value(values, position, dim + d * 8);
-        ptx::mma_bf16(part[d], weights, values[0], values[1]);
-        ptx::mma_bf16(part[d + 1], weights, values[2], values[3]);
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          ptx::mma_bf16(part[t][d], weights[t], values[0], values[1]);
+          ptx::mma_bf16(part[t][d + 1], weights[t], values[2], values[3]);
+        }
       }
     }
   }
 
-  // `body(d, half, row, dim)` on each of this thread's pairs of elements with a token: those of
-  // `part[d]` from `2 * half` on.
+  // `body(t, d, half, row, dim)` on each of this thread's pairs of elements with a token: those of
+  // `part[t][d]` from `2 * half` on.
   template <class Body>
   __device__ void for_each(Body body) const {
     if (!H::mixes()) return;
     const int lane = threadIdx.x % tile::kWarpLanes, g = lane / 4, q = lane % 4;
     const int dim = threadIdx.x / tile::kWarpLanes * kWarpDims;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = g + half * 8;
-      if (row / kGroup >= tokens) continue;
+    for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int d = 0; d < kDimTiles; ++d) body(d, half, row, dim + d * 8 + 2 * q);
+      for (int half = 0; half < 2; ++half) {
+        const int row = t * 16 + g + half * 8;
+        if (row / kGroup >= tokens) continue;
+#pragma unroll
+        for (int d = 0; d < kDimTiles; ++d) body(t, d, half, row, dim + d * 8 + 2 * q);
+      }
     }
   }
 
@@ -421,27 +454,33 @@ struct Queries : Heads<A> {
 };
 
 // The splits of a tile so far, merged in order: this thread's rows and dimensions of a result.
-template <class A>
+template <class A, int kTiles>
 struct Totals {
   static constexpr int kDimTiles = Heads<A>::kDimTiles;
 
-  Stats stats[2];
-  float sums[kDimTiles][4] = {};
+  Stats stats[kTiles][2];
+  float sums[kTiles][kDimTiles][4] = {};
 
-  __device__ Totals() { stats[0] = stats[1] = {-INFINITY, 0.0f}; }
+  __device__ Totals() {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) stats[t][0] = stats[t][1] = {-INFINITY, 0.0f};
+  }
 
   // The split that the stage has just run.
   template <class Stage>
   __device__ void take(const Stage& stage) {
     const int g = threadIdx.x % tile::kWarpLanes / 4;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const Merge merge = Merge::of(stats[half], stage.stats(g + half * 8));
+    for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int d = 0; d < kDimTiles; ++d) {
+      for (int half = 0; half < 2; ++half) {
+        const Merge merge = Merge::of(stats[t][half], stage.stats(t * 16 + g + half * 8));
 #pragma unroll
-        for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          sums[d][e] = merge.apply(sums[d][e], stage.part[d][e]);
+        for (int d = 0; d < kDimTiles; ++d) {
+#pragma unroll
+          for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            sums[t][d][e] = merge.apply(sums[t][d][e], stage.part[t][d][e]);
+          }
         }
       }
     }
@@ -449,19 +488,19 @@ struct Totals {
 
   template <class Stage>
   __device__ void write(const Stage& stage) const {
-    float2 gates[kDimTiles][2];  // asked for before the first result is written
+    float2 gates[kTiles][kDimTiles][2];  // asked for before the first result is written
     if constexpr (A::kGated) {
-      stage.for_each([&](int d, int half, int row, int dim) {
+      stage.for_each([&](int t, int d, int half, int row, int dim) {
         const float* from = gates_of<A>(stage.params, stage.head_of(row, stage.first), dim);
-        gates[d][half] = *reinterpret_cast<const float2*>(from);
+        gates[t][d][half] = *reinterpret_cast<const float2*>(from);
       });
     }
-    stage.for_each([&](int d, int half, int row, int dim) {
+    stage.for_each([&](int t, int d, int half, int row, int dim) {
       const size_t head = stage.head_of(row, stage.first);
-      const float2 gate = A::kGated ? gates[d][half] : float2{};
+      const float2 gate = A::kGated ? gates[t][d][half] : float2{};
       const int in_row = static_cast<int>(head % A::kHeads);
-      const float total = with_sink<A>(stage.params, stats[half], in_row);
-      const float* mix = sums[d] + 2 * half;
+      const float total = with_sink<A>(stage.params, stats[t][half], in_row);
+      const float* mix = sums[t][d] + 2 * half;
       *reinterpret_cast<float2*>(stage.params.out + head * A::kValueDim + dim) = {
           gated<A>(mix[0] / total, gate.x), gated<A>(mix[1] / total, gate.y)};
     });

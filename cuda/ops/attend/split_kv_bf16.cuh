@@ -2,7 +2,8 @@
 // Match:      pages of bf16 or FP8, query heads of a KV head, 16 at most or of latents 16 in turn,
 //             packed into the M of an instruction; operands bf16, scores and sums F32
 // Bound by:   few rows: HBM (keys and values, once); many rows: shared memory
-// Sync:       three barriers per split and bulk copies; chained launch
+// Sync:       few rows: three barriers per split and bulk copies; many rows: four barriers per 64
+//             positions; chained launch
 //
 // Positions are cut into splits of kSplit. A split's softmax runs over blocks of 64 positions with
 // a running maximum; splits are merged in order by one formula. Few rows: blocks share the splits
@@ -15,7 +16,170 @@
 
 namespace atlas::attend {
 
-// Prompts of heads whose mixes no warp has registers for: tiles of cells go as others do.
+inline constexpr int kScorePitch = kBlock + 4;
+inline constexpr int kWeightPitch = kBlock + 8;
+
+// Query rows of a tile of many rows: of an instruction's M, `kTiles` times. Keys and values of a
+// block lie in places of their own, or in turn in one.
+template <class A, int kTiles, int kPlaces>
+struct BlockStorage {
+  static constexpr int kRows = Queries<A, kTiles>::kRows;
+  static constexpr int kPadded = Heads<A>::kPadded;
+  bf16 query[kRows][kPadded];
+  bf16 place[kPlaces][kBlock][kPadded];
+  float score[kRows][kScorePitch];
+  bf16 weight[kRows][kWeightPitch];
+  float largest[kRows];
+  float sum[kRows];
+  float rescale[kRows];
+};
+
+// Whether a block has room for two tiles of rows, and for keys beside values: of wide heads not
+// everywhere.
+template <class A>
+inline constexpr bool kRoomy = sizeof(BlockStorage<A, 2, 2>) <= target::SHARED_BYTES_PER_BLOCK;
+template <class A>
+inline constexpr int kMany = kRoomy<A> ? 2 : 1;
+template <class A>
+using SharedStorage = BlockStorage<A, kMany<A>, kMany<A>>;
+
+// A split block by block.
+template <class A>
+struct Stage : Queries<A, kMany<A>> {
+  using Base = Queries<A, kMany<A>>;
+  using Shared = SharedStorage<A>;
+  using Base::clear;
+  using Base::first;
+  using Base::keys;
+  using Base::kPadded;
+  using Base::kRows;
+  using Base::last;
+  using Base::mix;
+  using Base::params;
+  static constexpr int kVectors = Heads<A>::kVectors;
+  static_assert(kFits<sizeof(Shared)>);
+  static_assert(!tile::kLatent<A>, "values lie beside keys");
+
+  Shared& shared;
+
+  __device__ Stage(const Params& params, Shared& shared, int first, int tokens, int kv_head)
+      : Base(params, first, tokens, kv_head), shared(shared) {}
+
+  // Asks for a block; FP8 is waited for and widened. Positions from `live` on are zeros: a weight
+  // of zero times memory that nobody wrote is not always zero.
+  __device__ static void bring(bf16 (&to)[kBlock][kPadded], const unsigned char* from, int live) {
+    if constexpr (tile::kFp8Pages) {
+      const auto at = [&](int position, int dim) { return &to[position][dim]; };
+      return tile::widen_block<A, kThreads, Base::kWidenedAtOnce>(from, live, threadIdx.x, at);
+    }
+    const auto* numbers = reinterpret_cast<const bf16*>(from);
+#pragma unroll
+    for (int item = threadIdx.x; item < kBlock * kVectors; item += kThreads) {
+      const int position = item / kVectors, vector = item % kVectors;
+      const bool is_live = position < live;
+      const int dim = vector * Bf16x8::kElements;
+      ptx::copy_async(&to[position][dim], numbers + tile::page_at(position, dim), is_live);
+    }
+  }
+
+  __device__ void weigh() {
+    const int row = threadIdx.x / BlockScores::kLanes;
+    if (row >= kRows) return;  // whole warps
+    BlockScores scores;
+    scores.load(shared.score[row]);
+    const float before = shared.largest[row];
+    const float largest = fmaxf(scores.largest(), before), base = base_of(largest);
+    const float sum = scores.raise(base);
+    scores.store(shared.weight[row]);
+    __syncwarp();  // every lane of the row has read the maximum before
+    if (threadIdx.x % BlockScores::kLanes != 0) return;
+    const float rescale = exp2f(before - base);
+    shared.sum[row] = __fmaf_rn(shared.sum[row], rescale, sum);
+    shared.largest[row] = largest;
+    shared.rescale[row] = rescale;
+  }
+
+  // First position of the first block of a split that some row sees.
+  __device__ int first_block(int split) const {
+    if constexpr (A::kWindow == 0) return split * kSplit;
+    return max(split * kSplit, first_seen<A>(params, first) / kBlock * kBlock);
+  }
+
+  // `part` and the shared statistics are the result.
+  __device__ void run(int split) {
+    for (int row = threadIdx.x; row < kRows; row += kThreads) {
+      shared.largest[row] = -INFINITY;
+      shared.sum[row] = 0.0f;
+    }
+    clear();
+    auto& keys_at = shared.place[0];
+    auto& values_at = shared.place[kRoomy<A> ? 1 : 0];
+    const auto key_at = [&](int position, int dim) { return &keys_at[position][dim]; };
+    const auto key = [&](unsigned (&to)[4], int, int position, int dim) {
+      Base::load_keys(to, position, dim, key_at);
+    };
+    const auto value_at = [&](int position, int dim) { return &values_at[position][dim]; };
+    const auto value = [&](unsigned (&to)[4], int position, int dim) {
+      Base::load_values(to, position, dim, value_at);
+    };
+    const auto weight = [&](int row, int position) { return &shared.weight[row][position]; };
+    const auto put = [&](int, int row, int column, float score) {
+      shared.score[row][column] = score;
+    };
+    const int end = min(last + 1, (split + 1) * kSplit);
+    for (int start = first_block(split); start < end; start += kBlock) {
+      const unsigned char* from = keys(start);
+      const int live = min(kBlock, last + 1 - start);
+      const auto bring_values = [&] {
+        bring(values_at, from + tile::kHeadBytes<A>, live);
+        ptx::copy_async_commit();
+      };
+      bring(keys_at, from, live);
+      ptx::copy_async_commit();
+      if constexpr (kRoomy<A>) bring_values();
+      ptx::copy_async_wait<kRoomy<A> ? 1 : 0>();
+      __syncthreads();  // keys, and at first queries and statistics, are written
+      this->template score<1>(shared.query, start, 1, key, put);
+      __syncthreads();  // scores are written, keys read
+      if constexpr (!kRoomy<A>) bring_values();
+      weigh();
+      ptx::copy_async_wait<0>();
+      __syncthreads();  // weights and values are written
+      const int infinite = this->clear_infinite(start, value_at);
+      mix(shared.rescale, weight, value);
+      this->spoil(infinite);
+      __syncthreads();  // all of the block is read
+    }
+  }
+
+  __device__ Stats stats(int row) const { return {shared.largest[row], shared.sum[row]}; }
+};
+
+extern __shared__ __align__(16) unsigned char dynamic_shared[];
+
+// A block per KV head and part of a tile, as many rows as it takes at once, all splits in turn.
+template <class Tile, class A>
+__global__ __launch_bounds__(kThreads, 1) void whole(Params params, unsigned parts) {
+  auto& shared = *reinterpret_cast<SharedStorage<A>*>(dynamic_shared);
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  constexpr int kTokens = Stage<A>::kTokens;
+  const uint4 tile = params.tiles[blockIdx.x / parts];
+  const int before = blockIdx.x % parts * kTokens, tokens = static_cast<int>(tile.y) - before;
+  if (tokens <= 0) return;
+  Stage<A> stage(params, shared, tile.x + before, min(tokens, kTokens), blockIdx.y);
+  stage.load(shared.query);
+  Totals<A, kMany<A>> totals;
+  const int begin = first_seen<A>(params, stage.first) / kSplit;
+  for (int split = begin; split * kSplit <= stage.last; ++split) {
+    stage.run(split);
+    totals.take(stage);
+    __syncthreads();  // statistics are read before the next split resets them
+  }
+  totals.write(stage);
+}
+
+// Prompts of heads whose mixes no warp has registers for.
 template <class Tile, class A>
 struct SplitKvBf16 {
   static_assert(Tile::kThreads == kThreads, "the stages count on these warps");
@@ -27,7 +191,6 @@ struct SplitKvBf16 {
                             unsigned* arrived, float* out, unsigned page_stride, unsigned,
                             unsigned cell_count, unsigned cell_tokens, unsigned places,
                             unsigned tile_count, cudaStream_t stream) {
-    if (cell_count > 0 && cell_tokens != Queries<A>::kTokens) return cudaErrorInvalidValue;
     Params params{q,
                   cache,
                   page_stride,
@@ -38,14 +201,14 @@ struct SplitKvBf16 {
                   partial,
                   arrived,
                   out,
-                  0,
+                  static_cast<int>(places),
                   sinks};
-    const NoConstants none;
-    const cudaError_t failed = launch_splits<Tile, A, Stored>(params, none, cell_count, stream);
+    const unsigned parts = blocks_for(cell_tokens, Stage<A>::kTokens);
+    const Launch shape{cell_count * parts, kThreads, sizeof(SharedStorage<A>), Heads<A>::kGroups};
+    const cudaError_t failed = launch_chained(whole<Tile, A>, shape, stream, params, parts);
     if (failed != cudaSuccess) return failed;
     params.tiles = reinterpret_cast<const uint4*>(tiles);
-    params.places = static_cast<int>(places);
-    return launch_splits<Tile, A, Stored>(params, none, tile_count, stream);
+    return launch_splits<Tile, A, Stored>(params, NoConstants{}, tile_count, stream);
   }
 };
 

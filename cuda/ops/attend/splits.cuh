@@ -45,7 +45,7 @@ struct OwnExponents<false> {};
 // `kSlots` blocks of keys or values are under way or not yet used.
 template <class A, int kSlots>
 struct RingStorage : OwnExponents<tile::kFp8Pages> {
-  static constexpr int kRows = Queries<A>::kRows;
+  static constexpr int kRows = Queries<A, 1>::kRows;
   // In floats; weights lie in the place of their row's scores.
   static constexpr int kPitch = kSplit + 4;
 
@@ -94,8 +94,8 @@ inline constexpr int kTogether = kSlotCount < kSplitBlocks ? kSlotCount : kSplit
 // and value, those of the last position, the kernel makes itself: they are never asked for. An SM
 // has `kOfSm` blocks.
 template <class A, bool kStores, int kOfSm>
-struct Splits : Queries<A> {
-  using Base = Queries<A>;
+struct Splits : Queries<A, 1> {
+  using Base = Queries<A, 1>;
   using Shared = RingStorage<A, attend::kSlots<A, kOfSm>>;
   using Base::clear;
   using Base::first;
@@ -551,7 +551,7 @@ extern __shared__ __align__(128) unsigned char ring_shared[];
 // begin.
 template <class A>
 inline constexpr int kWindowSplits =
-    (A::kWindow + Queries<A>::kTokens + kSplit - 3) / kSplit + 1;
+    (A::kWindow + Queries<A, 1>::kTokens + kSplit - 3) / kSplit + 1;
 template <class A>
 inline constexpr int kSplitsSeen =
     A::kWindow != 0 && kWindowSplits<A> < kSplits ? kWindowSplits<A> : kSplits;
@@ -582,7 +582,7 @@ __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constan
   __syncthreads();  // queries are written, barriers can be waited for
   const bool is_first = share.block == 0;
   const Partial<A> partial(params);
-  Totals<A> totals;
+  Totals<A, 1> totals;
   int split = stage.split, items = 0;
   const auto place = [&](int row) { return stage.head_of(row, tile.z) * kSplits + split; };
 #pragma unroll 1
@@ -594,18 +594,18 @@ __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constan
       totals.take(stage);
       continue;
     }
-    stage.for_each([&](int d, int half, int row, int dim) {
+    stage.for_each([&](int, int d, int half, int row, int dim) {
       *reinterpret_cast<float2*>(partial.mixes + place(row) * A::kValueDim + dim) = {
-          stage.part[d][2 * half], stage.part[d][2 * half + 1]};
+          stage.part[0][d][2 * half], stage.part[0][d][2 * half + 1]};
     });
   }
   if (share.blocks == 1) return totals.write(stage);
   split = stage.end - 1;
   if (is_first) {
-    stage.for_each([&](int d, int half, int row, int dim) {
-      if (dim == 0) partial.stats[place(row)] = totals.stats[half];
+    stage.for_each([&](int, int d, int half, int row, int dim) {
+      if (dim == 0) partial.stats[place(row)] = totals.stats[0][half];
       *reinterpret_cast<float2*>(partial.mixes + place(row) * A::kValueDim + dim) = {
-          totals.sums[d][2 * half], totals.sums[d][2 * half + 1]};
+          totals.sums[0][d][2 * half], totals.sums[0][d][2 * half + 1]};
     });
   }
   const auto blocks = static_cast<unsigned>(share.blocks);
@@ -617,8 +617,8 @@ __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constan
   meeting.leave();
 }
 
-// `tiles` of up to `Queries<A>::kTokens` tokens. Where results of splits have no room each has one
-// block.
+// `tiles` of up to `Queries<A, 1>::kTokens` tokens. Where results of splits have no room each has
+// one block.
 template <class Tile, class A, template <class, int> class From, class Constants>
 cudaError_t launch_splits(const Params& params, const Constants& constants, unsigned tiles,
                           cudaStream_t stream) {

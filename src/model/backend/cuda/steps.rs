@@ -20,19 +20,14 @@ pub const fn cells_of(rows: usize) -> usize {
 }
 /// Query rows of a tile of `attend`: those of an instruction; heads of a group are rows.
 const TILE_ROWS: usize = 16;
-/// Query rows of a tile of cells, of heads whose mixes have registers.
+/// Query rows of a tile of cells.
 const CELL_TILE_ROWS: usize = 128;
-/// Widest of those.
-const CELL_TILE_WIDTH: usize = 256;
 /// Attention shapes.
 pub const SHAPES: usize = each_attention![A => A::GROUP].len();
 /// Tokens of a full tile, of each attention shape.
 const TILE_TOKENS: [usize; SHAPES] = each_attention![A => TILE_ROWS / A::TOGETHER];
 /// Tokens of a full tile of cells, of each attention shape.
-const CELL_TILE_TOKENS: [usize; SHAPES] = each_attention![A => match A::VALUE_DIM {
-    ..=CELL_TILE_WIDTH => CELL_TILE_ROWS / A::TOGETHER,
-    _ => TILE_ROWS / A::TOGETHER,
-}];
+const CELL_TILE_TOKENS: [usize; SHAPES] = each_attention![A => CELL_TILE_ROWS / A::TOGETHER];
 
 /// Numbers of a rule by which tokens are drawn ahead: those in [0, 1), behind five others.
 const RULE: usize = 5 + UNIFORMS;
