@@ -328,7 +328,7 @@ impl CopyBatch {
     /// Adds a copy of `from`, which is page-locked, to parts, likewise.
     ///
     /// # Panics
-    /// As `download`.
+    /// If `from` has not the length of all of them, if they are not in the buffer, or none.
     pub fn upload(&mut self, from: &[u8], to: &mut DeviceBuf<u8>, parts: Parts) {
         let address = from.as_ptr().expose_provenance() as u64;
         let (apart, behind) = operands(to, parts, address, from.len());

@@ -181,34 +181,15 @@ __global__ __launch_bounds__(kThreads, 1) void whole(Params params, unsigned par
 
 // Prompts of heads whose mixes no warp has registers for.
 template <class Tile, class A>
-struct SplitKvBf16 {
+struct SplitKvBf16 : CellsThenSplits<Tile, A, SplitKvBf16<Tile, A>> {
   static_assert(Tile::kThreads == kThreads, "the stages count on these warps");
   static_assert(A::kValueDim > 256, "prompts of narrower heads have kernels of their own");
 
-  static cudaError_t launch(const float* q, const unsigned char* cache, const unsigned* positions,
-                            const unsigned* tables, const unsigned* pages, const unsigned* cells,
-                            const unsigned* tiles, const float* sinks, float* partial,
-                            unsigned* arrived, float* out, unsigned page_stride, unsigned,
-                            unsigned cell_count, unsigned cell_tokens, unsigned places,
-                            unsigned tile_count, cudaStream_t stream) {
-    Params params{q,
-                  cache,
-                  page_stride,
-                  positions,
-                  tables,
-                  pages,
-                  reinterpret_cast<const uint4*>(cells),
-                  partial,
-                  arrived,
-                  out,
-                  static_cast<int>(places),
-                  sinks};
-    const unsigned parts = blocks_for(cell_tokens, Stage<A>::kTokens);
-    const Launch shape{cell_count * parts, kThreads, sizeof(SharedStorage<A>), Heads<A>::kGroups};
-    const cudaError_t failed = launch_chained(whole<Tile, A>, shape, stream, params, parts);
-    if (failed != cudaSuccess) return failed;
-    params.tiles = reinterpret_cast<const uint4*>(tiles);
-    return launch_splits<Tile, A, Stored>(params, NoConstants{}, tile_count, stream);
+  static cudaError_t cells(const Params& params, unsigned count, unsigned tokens,
+                           cudaStream_t stream) {
+    const unsigned parts = blocks_for(tokens, Stage<A>::kTokens);
+    const Launch shape{count * parts, kThreads, sizeof(SharedStorage<A>), Heads<A>::kGroups};
+    return launch_chained(whole<Tile, A>, shape, stream, params, parts);
   }
 };
 

@@ -642,4 +642,33 @@ cudaError_t launch_splits(const Params& params, const Constants& constants, unsi
   return launch(std::integral_constant<int, 1>{});
 }
 
+// A step's attention: `Kernel::cells(params, count, tokens, stream)` takes the tiles of cells, of
+// up to `tokens` rows; others go by splits.
+template <class Tile, class A, class Kernel>
+struct CellsThenSplits {
+  static cudaError_t launch(const float* q, const unsigned char* cache, const unsigned* positions,
+                            const unsigned* tables, const unsigned* pages, const unsigned* cells,
+                            const unsigned* tiles, const float* sinks, float* partial,
+                            unsigned* arrived, float* out, unsigned page_stride, unsigned,
+                            unsigned cell_count, unsigned cell_tokens, unsigned places,
+                            unsigned tile_count, cudaStream_t stream) {
+    Params params{q,
+                  cache,
+                  page_stride,
+                  positions,
+                  tables,
+                  pages,
+                  reinterpret_cast<const uint4*>(cells),
+                  partial,
+                  arrived,
+                  out,
+                  static_cast<int>(places),
+                  sinks};
+    const cudaError_t failed = Kernel::cells(params, cell_count, cell_tokens, stream);
+    if (failed != cudaSuccess) return failed;
+    params.tiles = reinterpret_cast<const uint4*>(tiles);
+    return launch_splits<Tile, A, Stored>(params, NoConstants{}, tile_count, stream);
+  }
+};
+
 }  // namespace atlas::attend

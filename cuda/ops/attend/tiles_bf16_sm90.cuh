@@ -361,36 +361,15 @@ __global__ __launch_bounds__(kWideThreads, 1) void tiles_bf16(Params params) {
 }
 
 template <class Tile, class A>
-struct TilesBf16 {
+struct TilesBf16 : CellsThenSplits<Tile, A, TilesBf16<Tile, A>> {
   static_assert(Tile::kThreads == kWideThreads, "one warpgroup fetches, two have a tile");
   static_assert(kFits<sizeof(WideStorage<A>)>);
 
-  static cudaError_t launch(const float* q, const unsigned char* cache, const unsigned* positions,
-                            const unsigned* tables, const unsigned* pages, const unsigned* cells,
-                            const unsigned* tiles, const float* sinks, float* partial,
-                            unsigned* arrived, float* out, unsigned page_stride, unsigned,
-                            unsigned cell_count, unsigned cell_tokens, unsigned places,
-                            unsigned tile_count, cudaStream_t stream) {
-    if (cell_tokens != kWideTokens<A>) return cudaErrorInvalidValue;
-    Params params{q,
-                  cache,
-                  page_stride,
-                  positions,
-                  tables,
-                  pages,
-                  reinterpret_cast<const uint4*>(cells),
-                  partial,
-                  arrived,
-                  out,
-                  static_cast<int>(places),
-                  sinks};
-    const cudaError_t failed =
-        launch_chained(tiles_bf16<Tile, A>,
-                       {cell_count, kWideThreads, sizeof(WideStorage<A>), A::kKvHeads}, stream,
-                       params);
-    if (failed != cudaSuccess) return failed;
-    params.tiles = reinterpret_cast<const uint4*>(tiles);
-    return launch_splits<Tile, A, Stored>(params, NoConstants{}, tile_count, stream);
+  static cudaError_t cells(const Params& params, unsigned count, unsigned tokens,
+                           cudaStream_t stream) {
+    if (tokens != kWideTokens<A>) return cudaErrorInvalidValue;
+    const Launch shape{count, kWideThreads, sizeof(WideStorage<A>), A::kKvHeads};
+    return launch_chained(tiles_bf16<Tile, A>, shape, stream, params);
   }
 };
 

@@ -75,13 +75,15 @@ template <class A, int kWarpCount>
 struct alignas(128) WarpsStorage {
   static constexpr int kQueryBytes =
       kKeepsQueries<A> ? 0 : kWarpCount * tile::kWarpLanes * sizeof(WarpQueries<A>);
-  static constexpr int kRoom = target::SHARED_BYTES_PER_BLOCK - kQueryBytes - 256;
-  static constexpr int kFitting = kRoom / (sizeof(WarpBlock<A>) + 16);
+  // Bytes of barriers, and of what aligns the block.
+  static constexpr int kBeside = 256;
+  static constexpr int kRoom = target::SHARED_BYTES_PER_BLOCK - kQueryBytes - kBeside;
+  static constexpr int kFitting = kRoom / sizeof(WarpBlock<A>);
   static constexpr int kSlots = kFitting < kWarpSlotsMax ? kFitting : kWarpSlotsMax;
   static_assert(kSlots >= 2, "one is multiplied while another comes");
 
   WarpBlock<A> slot[kSlots];
-  uint4 query[kQueryBytes / sizeof(uint4) + 1];
+  uint4 query[kQueryBytes / sizeof(uint4) + 1];  // C++ has no array of none
   unsigned long long full[kSlots];
   unsigned long long empty[kSlots];
 };
@@ -322,38 +324,17 @@ __global__ __launch_bounds__(Tile::kThreads, 1) void warps_bf16(Params params, u
 }
 
 template <class Tile, class A>
-struct WarpsBf16 {
+struct WarpsBf16 : CellsThenSplits<Tile, A, WarpsBf16<Tile, A>> {
   using Shared = WarpsStorage<A, Tile::kThreads / tile::kWarpLanes>;
   static_assert(A::kValueDim <= 256, "a warp's mixes are up to 256 columns");
   static_assert(kFits<sizeof(Shared)>);
 
-  static cudaError_t launch(const float* q, const unsigned char* cache, const unsigned* positions,
-                            const unsigned* tables, const unsigned* pages, const unsigned* cells,
-                            const unsigned* tiles, const float* sinks, float* partial,
-                            unsigned* arrived, float* out, unsigned page_stride, unsigned,
-                            unsigned cell_count, unsigned cell_tokens, unsigned places,
-                            unsigned tile_count, cudaStream_t stream) {
-    Params params{q,
-                  cache,
-                  page_stride,
-                  positions,
-                  tables,
-                  pages,
-                  reinterpret_cast<const uint4*>(cells),
-                  partial,
-                  arrived,
-                  out,
-                  static_cast<int>(places),
-                  sinks};
-    constexpr int kTokens = WarpRows<A, Tile::kThreads / tile::kWarpLanes>::kTokens;
-    if (cell_count > 0) {
-      const unsigned parts = blocks_for(cell_tokens, kTokens);
-      const Launch shape{cell_count * parts, Tile::kThreads, sizeof(Shared), Heads<A>::kGroups};
-      const cudaError_t failed = launch_chained(warps_bf16<Tile, A>, shape, stream, params, parts);
-      if (failed != cudaSuccess) return failed;
-    }
-    params.tiles = reinterpret_cast<const uint4*>(tiles);
-    return launch_splits<Tile, A, Stored>(params, NoConstants{}, tile_count, stream);
+  static cudaError_t cells(const Params& params, unsigned count, unsigned tokens,
+                           cudaStream_t stream) {
+    const unsigned parts =
+        blocks_for(tokens, WarpRows<A, Tile::kThreads / tile::kWarpLanes>::kTokens);
+    const Launch shape{count * parts, Tile::kThreads, sizeof(Shared), Heads<A>::kGroups};
+    return launch_chained(warps_bf16<Tile, A>, shape, stream, params, parts);
   }
 };
 
