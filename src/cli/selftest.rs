@@ -8,6 +8,7 @@ use argh::{ArgsInfo, FromArgs};
 
 use check::parity::{Choice, Line, Random, Report};
 use check::{Chooser, Rule, Tried};
+use engine::constraint::Allowed;
 use engine::request::Sampling;
 use engine::sampler::Sampler;
 use host::log;
@@ -164,7 +165,7 @@ impl check::Trial for Trial {
         let sampler = Sampler::new(sampling, &[], &[], 0);
         let draw = sampler.draw(1).expect("such a rule draws");
         let choose = move |ranked: &Ranked<'_>, position| {
-            let chosen = sampler.choose_ranked(ranked, position);
+            let chosen = sampler.choose_ranked(ranked, Allowed::All, position);
             chosen.expect("the largest logits decide")
         };
         (draw, Box::new(choose))

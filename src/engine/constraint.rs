@@ -70,6 +70,12 @@ impl Mask {
         }
     }
 
+    /// Whether a token is in it.
+    pub fn has(&self, id: TokenId) -> bool {
+        let word = self.words.get(id as usize / BITS);
+        word.is_some_and(|word| word & 1 << (id as usize % BITS) != 0)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
@@ -126,6 +132,17 @@ pub enum Allowed<'a> {
     Except(&'a [TokenId]),
     /// None but these.
     Only(&'a Mask),
+}
+
+impl Allowed<'_> {
+    /// Whether a token may be sampled.
+    pub fn has(&self, id: TokenId) -> bool {
+        match self {
+            Allowed::All => true,
+            Allowed::Except(ids) => !ids.contains(&id),
+            Allowed::Only(mask) => mask.has(id),
+        }
+    }
 }
 
 /// A constraint that a thread has asked for its mask.
@@ -262,38 +279,42 @@ impl Guide {
         true
     }
 
-    /// Which tokens may follow, once ready. `stop_tokens` end the reply: they may come exactly
-    /// where it may end, whatever else the constraint says of them.
+    /// Which tokens may follow, once ready and until one is taken. `stop_tokens` end the reply: they
+    /// may come exactly where it may end, whatever else the constraint says of them.
     ///
     /// # Errors
     /// A text for the client when that is not known, or no token is left.
     pub fn allowed<'a>(&'a mut self, stop_tokens: &'a [TokenId]) -> Result<Allowed<'a>, String> {
-        match std::mem::replace(&mut self.state, State::Lost) {
-            State::Here(constraint) => {
-                self.except.clear();
-                self.except.extend_from_slice(constraint.barred());
-                if constraint.next() != (Next::Free { stop: true }) {
-                    self.except.extend_from_slice(stop_tokens);
-                }
-                self.state = State::Here(constraint);
-                Ok(match self.except.is_empty() {
-                    true => Allowed::All,
-                    false => Allowed::Except(&self.except),
-                })
-            }
+        let constraint = match std::mem::replace(&mut self.state, State::Lost) {
+            State::Here(constraint) => constraint,
             State::Back(answer) => {
-                (self.state, self.mask) = (State::Here(answer.constraint), answer.mask);
+                self.mask = answer.mask;
                 let may_stop = answer.may_stop?;
                 for &id in stop_tokens {
                     self.mask.set(id, may_stop);
                 }
-                match self.mask.is_empty() {
-                    true => Err(NOTHING_ALLOWED.to_owned()),
-                    false => Ok(Allowed::Only(&self.mask)),
-                }
+                answer.constraint
             }
-            State::Away(_) | State::Lost => Err(GONE.to_owned()),
+            State::Away(_) | State::Lost => return Err(GONE.to_owned()),
+        };
+        let next = constraint.next();
+        self.except.clear();
+        if next != Next::Masked {
+            self.except.extend_from_slice(constraint.barred());
         }
+        self.state = State::Here(constraint);
+        match next {
+            Next::Masked if self.mask.is_empty() => return Err(NOTHING_ALLOWED.to_owned()),
+            Next::Masked => return Ok(Allowed::Only(&self.mask)),
+            Next::Free { stop: true } => {}
+            Next::Free { stop: false } | Next::Complete => {
+                self.except.extend_from_slice(stop_tokens);
+            }
+        }
+        Ok(match self.except.is_empty() {
+            true => Allowed::All,
+            false => Allowed::Except(&self.except),
+        })
     }
 
     /// Takes the token that was sampled and starts on the next mask; returns whether the reply is

@@ -941,7 +941,8 @@ impl<E: Executor> Engine<E> {
             loop {
                 let row = row + held;
                 let ranked = self.executor.ranked(row);
-                let ranked = ranked.and_then(|ranked| sequence.accept_ranked(&ranked, threads));
+                let ranked =
+                    ranked.and_then(|ranked| sequence.accept_ranked(&ranked, threads, deadline));
                 let came = match ranked {
                     Some(came) => came,
                     None => {

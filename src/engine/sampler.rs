@@ -19,11 +19,15 @@ use super::request::{Sampling, Scored, TokenLogprobs};
 use super::rng;
 use super::thinking::Countdown;
 use step::executor::{Draw, Ranked, TokenId, UNIFORMS};
-use step::ranking::{all_finite, argmax, maximum, most_likely, weight_of};
+use step::ranking::{all_finite, argmax, maximum, most_likely, weight_at, weight_of};
 
 /// Candidates of a row that are ranked first, and the growth when they do not tell the token.
 const RANKED_FIRST: usize = 64;
 const RANKED_GROWTH: usize = 8;
+/// Logits below the largest, in temperatures, of the tokens that a draw looks at first.
+const NEAR: f32 = 12.0;
+/// Error of a device's sum over a row in F32, relative to it, at most.
+const SUM_ERROR: f64 = 1e-4;
 
 /// Buffers that rows share one after the other; they carry nothing from row to row.
 #[derive(Debug, Default)]
@@ -117,17 +121,20 @@ impl Sampler {
         Some(chosen)
     }
 
-    /// Choice of [`Sampler::next`] from the row that `ranked` is of, or `None` if the rest of the
-    /// row has a say; remembers nothing.
+    /// Choice of [`Sampler::next`] from the row that `ranked` is of, restricted to what is `allowed`,
+    /// or `None` if the rest of the row has a say; remembers nothing.
     ///
-    /// The sum of a row is a device's, so that of [`Sampler::next`] may round otherwise. Which of
-    /// the two a row meets depends on the row, the rule, the sequence so far and the position
-    /// alone.
-    pub fn choose_ranked(&self, ranked: &Ranked<'_>, position: usize) -> Option<TokenId> {
+    /// The rest's weight lies between bounds: a token is the row's choice if it is that of both.
+    pub fn choose_ranked(
+        &self,
+        ranked: &Ranked<'_>,
+        allowed: Allowed<'_>,
+        position: usize,
+    ) -> Option<TokenId> {
         if let Some(forced) = self.forced() {
             return Some(forced);
         }
-        let (rule, mut candidates) = (&self.sampling, self.adjusted_top(ranked)?);
+        let (rule, (mut candidates, sunk)) = (&self.sampling, self.adjusted_top(ranked, allowed)?);
         if rule.temperature == 0.0 {
             return candidates.first().map(|most_likely| most_likely.id);
         }
@@ -139,23 +146,28 @@ impl Sampler {
         let all = (1..=candidates.len()).contains(&top_k);
         if all {
             candidates.truncate(top_k);
-        } else if top_k > 0 || rule.temperature != 1.0 || self.adjusts() {
-            return None;
         }
         weigh(&mut candidates, max, rule.temperature);
-        let total = match all {
-            true => weight(&candidates),
-            false => f64::from(ranked.sum),
+        let rest = match all {
+            true => [0.0; 2],
+            false => self.rest(ranked, sunk, max)?,
         };
-        pick(&candidates, all, total, rule, &self.uniforms(position))
+        let (known, uniforms) = (weight(&candidates), self.uniforms(position));
+        let [least, most] = rest.map(|rest| pick(&candidates, all, known + rest, rule, &uniforms));
+        least.filter(|_| least == most)
     }
 
-    /// The most likely tokens behind bias and penalties, in order: as many as the ones before them,
-    /// which `ranked` has, prove.
-    fn adjusted_top(&self, ranked: &Ranked<'_>) -> Option<Vec<Candidate>> {
+    /// The most likely tokens behind bias, penalties and what is forbidden, in order: as many as the
+    /// ones before them, which `ranked` has, prove. Beside them, where anything is changed, those of
+    /// `ranked` that sank too deep.
+    fn adjusted_top(
+        &self,
+        ranked: &Ranked<'_>,
+        allowed: Allowed<'_>,
+    ) -> Option<(Vec<Candidate>, Option<Vec<Candidate>>)> {
         let mut candidates: Vec<_> = ranked.top().map(Candidate::unweighed).collect();
-        if !self.adjusts() {
-            return Some(candidates);
+        if !self.adjusts() && matches!(allowed, Allowed::All) {
+            return Some((candidates, None));
         }
         if !lowers(&self.sampling) {
             return None;
@@ -163,12 +175,50 @@ impl Sampler {
         // The rest of the row is not above the least of these, neither before nor behind.
         let least = candidates.last()?.logit;
         for candidate in &mut candidates {
-            candidate.logit = self.adjusted(candidate.id, candidate.logit);
+            candidate.logit = match allowed.has(candidate.id) {
+                true => self.adjusted(candidate.id, candidate.logit),
+                false => f32::NEG_INFINITY,
+            };
         }
-        candidates.retain(|candidate| candidate.logit > least);
-        let count = candidates.len();
-        rank(&mut candidates, count);
-        Some(candidates)
+        let is_proved = |candidate: &Candidate| candidate.logit > least;
+        let (mut proved, sunk): (Vec<_>, Vec<_>) = candidates.into_iter().partition(is_proved);
+        let count = proved.len();
+        rank(&mut proved, count);
+        Some((proved, Some(sunk)))
+    }
+
+    /// Bounds on what the tokens behind the proved ones weigh, of which `sunk` are known, or no other
+    /// is changed; weights are relative to a logit of `max`. None where the temperature flattens the
+    /// row.
+    ///
+    /// A logit `l <= least` weighs `exp((l - max) / T)`, which for `T <= 1` is at most
+    /// `exp(l - first) * exp((least - first) * (1 / T - 1) + (first - max) / T)`; the sum of the
+    /// first factors is what the device's sum holds beside the ranked ones.
+    fn rest(
+        &self,
+        ranked: &Ranked<'_>,
+        sunk: Option<Vec<Candidate>>,
+        max: f32,
+    ) -> Option<[f64; 2]> {
+        let temperature = self.sampling.temperature;
+        if temperature > 1.0 {
+            return None;
+        }
+        let logits = || ranked.top().map(|(_, logit)| f64::from(logit));
+        let (first, least) = (logits().next()?, logits().last()?);
+        let top: f64 = logits().map(|logit| (logit - first).exp()).sum();
+        let unranked = |error: f64| (f64::from(ranked.sum) * (1.0 + error) - top).max(0.0);
+        let colder = 1.0 / f64::from(temperature);
+        let scale = (least - first) * (colder - 1.0) + (first - f64::from(max)) * colder;
+        let most = unranked(SUM_ERROR) * scale.exp();
+        Some(match sunk {
+            None if colder == 1.0 && self.sampling.top_k == 0 => [unranked(-SUM_ERROR), most],
+            None => [0.0, most],
+            Some(mut sunk) => {
+                weigh(&mut sunk, max, temperature);
+                [0.0, weight(&sunk) + most]
+            }
+        })
     }
 
     /// Token that [`Sampler::next`] would choose of a row, if it were the next one: another may
@@ -416,29 +466,60 @@ fn lowers(sampling: &Sampling) -> bool {
         && sampling.logit_bias.iter().all(|&(_, bias)| bias <= 0.0)
 }
 
-/// Draws a token of a row: ranks as many of the most likely ones as that takes.
+/// Draws a token of a row: looks at as many of the most likely ones as that takes.
 fn draw(
     logits: &[f32],
     (rule, temperature): (&Sampling, f32),
     uniforms: &[f64; 2],
     candidates: &mut Vec<Candidate>,
 ) -> TokenId {
-    candidates.clear();
-    candidates.extend((0..).zip(logits.iter().copied()).map(Candidate::unweighed));
-    if rule.top_n_sigma > 0.0 {
-        let least = within_sigmas(logits, rule.top_n_sigma);
-        candidates.retain(|candidate| candidate.logit >= least);
+    let max = maximum(logits);
+    let least = match rule.top_n_sigma > 0.0 {
+        true => within_sigmas(logits, rule.top_n_sigma),
+        false => f32::NEG_INFINITY,
+    };
+    let near = (max - NEAR * temperature).max(least);
+    if rule.typical_p >= 1.0 && near > least {
+        collect(candidates, logits, near);
+        let total = || weight_at(logits, max, least, temperature);
+        let drawn = draw_of(candidates, (rule, temperature), false, max, total, uniforms);
+        if let Some(id) = drawn {
+            return id;
+        }
     }
+    collect(candidates, logits, least);
+    let total = || weight_at(logits, max, least, temperature);
+    draw_of(candidates, (rule, temperature), true, max, total, uniforms)
+        .expect("nothing else is left")
+}
+
+/// Draws one of `candidates`, which are the most likely of a row or `all` that may be drawn; `total`
+/// tells what these weigh. `None` if others have a say.
+fn draw_of(
+    candidates: &mut Vec<Candidate>,
+    (rule, temperature): (&Sampling, f32),
+    mut all: bool,
+    max: f32,
+    total: impl FnOnce() -> f64,
+    uniforms: &[f64; 2],
+) -> Option<TokenId> {
     let top_k = rule.top_k as usize;
-    if top_k > 0 && top_k < candidates.len() {
+    let narrowed = top_k > 0 && top_k <= candidates.len();
+    if narrowed {
         rank(candidates, top_k);
         candidates.truncate(top_k);
+        all = true;
+    } else if top_k > 0 && !all {
+        return None;
     }
-    weigh(candidates, maximum(logits), temperature);
+    weigh(candidates, max, temperature);
     if rule.typical_p < 1.0 {
         keep_typical(candidates, rule.typical_p);
     }
-    let total = weight(candidates);
+    let total = match narrowed || rule.typical_p < 1.0 {
+        true => weight(candidates),
+        false => total(),
+    };
     if rule.top_p < 1.0 {
         // All candidates below this together weigh less than what the set may leave out.
         let least = (1.0 - f64::from(rule.top_p)) * total / candidates.len() as f64;
@@ -448,13 +529,21 @@ fn draw(
     while count < candidates.len() {
         rank(candidates, count);
         if let Some(id) = pick(&candidates[..count], false, total, rule, uniforms) {
-            return id;
+            return Some(id);
         }
         count *= RANKED_GROWTH;
     }
     let count = candidates.len();
     rank(candidates, count);
-    pick(candidates, true, total, rule, uniforms).expect("nothing else is left")
+    pick(candidates, all, total, rule, uniforms)
+}
+
+/// Makes the tokens from a logit on the candidates.
+fn collect(candidates: &mut Vec<Candidate>, logits: &[f32], least: f32) {
+    let likely = (0..).zip(logits.iter().copied());
+    let likely = likely.filter(|&(_, logit)| logit >= least);
+    candidates.clear();
+    candidates.extend(likely.map(Candidate::unweighed));
 }
 
 /// Brings the `count` most likely candidates to the front, in order.

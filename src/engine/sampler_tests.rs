@@ -1,5 +1,6 @@
 use super::super::adaptive::Parts;
 use super::*;
+use crate::constraint::Mask;
 use crate::request::{Dry, Xtc};
 use step::ranking::ranked;
 
@@ -206,7 +207,11 @@ fn what_is_ranked_gives_the_token_of_the_whole_row_or_none() {
             seed,
             ..Sampling::default()
         };
-        match Sampler::new(rule.clone(), &[], &[], 8).choose_ranked(&Ranked::new(&row), 3) {
+        match Sampler::new(rule.clone(), &[], &[], 8).choose_ranked(
+            &Ranked::new(&row),
+            Allowed::All,
+            3,
+        ) {
             Some(id) => assert_eq!(id, sample(&rule, &logits, 3), "{rule:?}"),
             None => left += 1,
         }
@@ -242,7 +247,7 @@ fn what_only_lowers_logits_is_applied_to_what_is_ranked() {
         seen[5..].iter().for_each(|&id| sampler.take(id));
         sampler.take(one);
         let ranked = ranked(&logits, [64, 6][seed as usize / 48 % 2]);
-        if let Some(id) = sampler.choose_ranked(&Ranked::new(&ranked), 3) {
+        if let Some(id) = sampler.choose_ranked(&Ranked::new(&ranked), Allowed::All, 3) {
             let expected = sampler.next(&logits, 3, &mut Scratch::default()).unwrap();
             assert_eq!(id, expected, "{rule:?}");
             told += 1;
@@ -263,11 +268,14 @@ fn a_logit_that_is_lowered_to_those_that_are_not_ranked_needs_the_whole_row() {
     let row = ranked(&[0.0, 0.5, 0.5, 3.0], 2);
     let mut sampler = Sampler::new(rule, &[], &[], 8);
     sampler.take(3);
-    assert_eq!(sampler.choose_ranked(&Ranked::new(&row), 0), None);
+    assert_eq!(
+        sampler.choose_ranked(&Ranked::new(&row), Allowed::All, 0),
+        None
+    );
 }
 
 #[test]
-fn what_lifts_a_logit_or_changes_the_sum_needs_the_whole_row() {
+fn what_lifts_a_logit_needs_the_whole_row() {
     let (_, row) = row(1, 24);
     let lifting = [
         ("logit_bias", 0.1, 0.0, 0.0, 1.0),
@@ -285,17 +293,59 @@ fn what_lifts_a_logit_or_changes_the_sum_needs_the_whole_row() {
             ..Sampling::default()
         };
         let sampler = Sampler::new(rule, &[7], &[], 8);
-        assert_eq!(sampler.choose_ranked(&Ranked::new(&row), 0), None, "{name}");
+        assert_eq!(
+            sampler.choose_ranked(&Ranked::new(&row), Allowed::All, 0),
+            None,
+            "{name}"
+        );
     }
-    let summed = Sampling {
-        temperature: 1.0,
-        presence_penalty: 0.1,
-        ..Sampling::default()
+}
+
+/// A row as models give it: few likely tokens, and a long tail behind them.
+fn peaked(seed: u64) -> Vec<f32> {
+    const VOCAB: u64 = 20_000;
+    let height = 6.0 + 6.0 * rng::uniform(seed, VOCAB) as f32;
+    let logit = |id| {
+        let place = 1.0 + rng::uniform(seed, id) as f32 * VOCAB as f32;
+        height - 2.5 * place.ln()
     };
-    let sampler = Sampler::new(summed, &[7], &[], 8);
-    for position in 0..100 {
-        assert_eq!(sampler.choose_ranked(&Ranked::new(&row), position), None);
+    (0..VOCAB).map(logit).collect()
+}
+
+#[test]
+fn cold_draws_from_many_tokens_mostly_need_the_ranked_ones_alone() {
+    let mut masked = Mask::default();
+    masked.fill(20_000);
+    (0..20_000).step_by(3).for_each(|id| masked.set(id, false));
+    let mut left = 0;
+    for seed in 0..600 {
+        let logits = peaked(seed);
+        let rule = Sampling {
+            temperature: [0.3, 0.7, 1.0][seed as usize % 3],
+            top_p: [1.0, 0.95, 0.9][seed as usize / 3 % 3],
+            top_k: [0, 200][seed as usize / 9 % 2],
+            presence_penalty: [0.0, 0.5][seed as usize / 18 % 2],
+            seed,
+            ..Sampling::default()
+        };
+        let allowed = match seed / 36 % 3 {
+            0 => Allowed::All,
+            1 => Allowed::Except(&[1, 2, 3]),
+            _ => Allowed::Only(&masked),
+        };
+        let sampler = || Sampler::new(rule.clone(), &[5, 6, 7], &[], 8);
+        let row = ranked(&logits, 64);
+        match sampler().choose_ranked(&Ranked::new(&row), allowed, 3) {
+            None => left += 1,
+            Some(id) => {
+                let mut restricted = Vec::new();
+                let logits = restrict(&logits, allowed, &mut restricted);
+                let whole = sampler().next(logits, 3, &mut Scratch::default());
+                assert_eq!(Some(id), whole, "{rule:?}, {allowed:?}");
+            }
+        }
     }
+    assert!(left < 60, "{left} of 600 need the whole row");
 }
 
 #[test]
@@ -463,7 +513,6 @@ fn a_logprob_does_not_depend_on_how_many_are_asked_for() {
 
 #[test]
 fn a_forbidden_token_is_never_taken_however_likely() {
-    use crate::constraint::{Allowed, Mask};
     let mut mask = Mask::default();
     mask.copy_from(&[0b1010]);
     let logits = [50.0, 1.0, 60.0, 0.5];
@@ -620,7 +669,7 @@ fn a_ranking_agrees_with_its_row_under_every_rule() {
         for position in 10..60 {
             let prompt: Vec<TokenId> = (0..10).map(|at| (at % 3) as TokenId).collect();
             let mut sampler = Sampler::new(rule.clone(), &prompt, &[7], 64);
-            if let Some(told) = sampler.choose_ranked(&Ranked::new(&row), position) {
+            if let Some(told) = sampler.choose_ranked(&Ranked::new(&row), Allowed::All, position) {
                 let chosen = sampler.next(&logits, position, &mut Scratch::default());
                 assert_eq!(chosen, Some(told), "{rule:?}");
             }
@@ -673,7 +722,7 @@ fn adaptive_sampling_needs_the_whole_row_and_leaves_greedy_requests_alone() {
             ..Sampling::default()
         };
         let sampler = Sampler::new(sampling, &[1], &[], 10);
-        let chosen = sampler.choose_ranked(&Ranked::new(&ranked), 3);
+        let chosen = sampler.choose_ranked(&Ranked::new(&ranked), Allowed::All, 3);
         assert_eq!(chosen, wanted, "at {temperature}");
         assert_eq!(sampler.draw(3).is_some(), temperature == 0.0);
     }

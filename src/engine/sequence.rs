@@ -226,7 +226,7 @@ impl Sequence {
         let position = self.predicted_position();
         let guess = match ranked.sum.is_nan() {
             true => None,
-            false => self.sampler.choose_ranked(ranked, position),
+            false => self.sampler.choose_ranked(ranked, Allowed::All, position),
         };
         guess
             .inspect(|&token| self.drafts.add_predicted(token))
@@ -510,15 +510,33 @@ impl Sequence {
 
     /// [`Sequence::accept`] by what a device has ranked; `None`, and nothing has changed, if that
     /// does not tell the next token.
-    pub fn accept_ranked(&mut self, ranked: &Ranked<'_>, threads: &MaskThreads) -> Option<bool> {
+    pub fn accept_ranked(
+        &mut self,
+        ranked: &Ranked<'_>,
+        threads: &MaskThreads,
+        deadline: Instant,
+    ) -> Option<bool> {
         if self.end.is_some() {
             return Some(false);
         }
-        if self.guide.is_some() || ranked.sum.is_nan() {
+        if ranked.sum.is_nan() {
             return None;
         }
-        let id = self.sampler.choose_ranked(ranked, self.tokens.len())?;
+        let guide = self.guide.as_mut();
+        if guide.is_some_and(|guide| !guide.is_ready(deadline)) {
+            return None;
+        }
+        let guide = self.guide.as_mut();
+        let allowed = match guide.map(|guide| guide.allowed(&self.stop_tokens)) {
+            None => Allowed::All,
+            Some(Ok(allowed)) => allowed,
+            Some(Err(text)) => return Some(self.settle(Err(refused(text)))),
+        };
+        let id = self
+            .sampler
+            .choose_ranked(ranked, allowed, self.tokens.len())?;
         let logprobs = match self.logprobs {
+            Some(_) if !matches!(allowed, Allowed::All) => return None,
             Some(count) => Some(sampler::logprobs_ranked(ranked, id, count)?),
             None => None,
         };
