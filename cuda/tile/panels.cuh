@@ -380,6 +380,7 @@ __device__ inline void close_chain(float (&sum)[4], float (&chain)[4], float2 sc
 template <Storage kStorage, int kTiles>
 struct Flat {
   using W = Matrix<kStorage>;
+  static constexpr int kThreads = kPanelThreads;
   static constexpr int kRows = 8 * kTiles;
   // Groups of a warp that are under way at once: FP8's sums of many rows leave registers for two,
   // as what NVFP4 is decoded from does for three.
@@ -489,10 +490,10 @@ struct Flat {
 };
 
 // Panels of a block whose warps have `kPanels` each.
-template <Storage kStorage, int kPanels>
+template <Storage kStorage, int kPanels, int kWarps = kPanelWarps>
 struct WarpPanels {
   using W = Matrix<kStorage>;
-  static constexpr int kBlockPanels = kPanelWarps * kPanels;
+  static constexpr int kBlockPanels = kWarps * kPanels;
 
   __host__ __device__ static unsigned blocks(int n) {
     return (panels_of(n) + kBlockPanels - 1) / kBlockPanels;
@@ -506,114 +507,172 @@ struct WarpPanels {
         first_panel(block * kBlockPanels + threadIdx.x / kWarpLanes * kPanels) {}
 };
 
-// 64 rows by `kPanelWarps * kPanels` panels: activations go through shared memory, so that every
-// panel of the block uses them. Weights go through a ring there, whose parts a lane brings for
-// itself alone. The arithmetic is `Flat`'s.
-template <Storage kStorage, int kPanels>
-struct Tiled : WarpPanels<kStorage, kPanels> {
-  using Base = WarpPanels<kStorage, kPanels>;
+// With so many rows and fewer weights, registers are the better place for them.
+inline constexpr int kFlatRowsMax = 64;
+
+// Whether a product of so many rows of `k` columns takes them rounded: tiles have whole blocks of
+// columns.
+__host__ __device__ constexpr bool takes_rounded(int rows, int k) {
+  return rows > kFlatRowsMax && k % kBlockColumns == 0;
+}
+
+// Rows of F16 by the panels of four warps, two each: a warp reads all rows for both. Rows and
+// weights of a group of columns are a stage in shared memory; stages are asked for while earlier
+// ones are multiplied. The arithmetic is `Flat`'s.
+template <Storage kStorage>
+struct Tiled : WarpPanels<kStorage, 2, 4> {
+  using Base = WarpPanels<kStorage, 2, 4>;
   using W = typename Base::W;
   using Base::first_panel;
   using Base::w;
-  static constexpr int kTiles = 8;
+  static constexpr int kThreads = 4 * kWarpLanes;
+  static constexpr int kPanels = 2;  // of a warp
+  // FP8's third set of sums leaves registers for seven.
+  static constexpr int kTiles = W::kFp8 ? 7 : 8;
   static constexpr int kRows = 8 * kTiles;
-  static constexpr int kStep = kBlockColumns;  // columns between barriers
-  static constexpr int kStepGroups = kStep / W::kGroup;
-  static constexpr int kStepOctets = kRows * kStep / 8;
-  static constexpr int kMine = kStepOctets / kPanelThreads;  // octets that a thread brings
-  // Groups of columns in the ring, all but one of which are under way.
-  static constexpr int kRing = 8 / kPanels;
+  static constexpr int kParts = W::Code::kOctets;  // octets of a lane's part of a group
+  static constexpr int kRowOctets = W::kGroup / 8;
+  // Threads of a row, side by side, so that they ask for whole sectors; octets of a thread.
+  static constexpr int kRowThreads = 2;
+  static constexpr int kMine = kRowOctets / kRowThreads;
+  // Tiles by which those grow that are multiplied.
+  static constexpr int kLiveStep = 2;
+  // Groups that share scales.
+  static constexpr int kTogether = W::kFp8 ? kBlockColumns / W::kGroup : 1;
 
-  struct SharedStorage {
-    uint4 x[2][kStepOctets];  // (stage, (column octet, row tile, lane))
-    uint4 codes[kRing][kPanels][2][kPanelThreads];  // of rows g, and of rows g + 8
+  struct Stage {
+    uint4 x[kParts][kTiles][kWarpLanes];
+    uint4 codes[kPanels][2][kThreads];  // of rows g, and of rows g + 8
   };
 
-  static_assert(kStepOctets % kPanelThreads == 0, "threads bring equal parts of a step");
+  // Bytes of stages, of which an SM of a GB10 has room for two blocks'.
+  static constexpr int kStagesBytes = 48 * 1024;
+  static constexpr int kStages = kStagesBytes / sizeof(Stage);
 
-  static constexpr int kChains = W::kFp8 ? kPanels : 1;
+  struct SharedStorage {
+    Stage stages[kStages];
+  };
 
-  __device__ Tiled(const W& matrix, int block) : Base(matrix, block) {}
+  static_assert(kStages >= 2, "a stage is asked for while another is multiplied");
+  static_assert(kRows * kRowThreads <= kThreads, "a thread asks for a part of one row");
+
+  // The warp's next codes and scales to be asked for, of its first panel.
+  const unsigned char* codes;
+  const unsigned char* block_scales;
 
   // A panel behind the last one is the last one again; its sums are dropped.
-  __device__ int panel(int p) const { return min(first_panel + p, panels_of(w.n) - 1); }
-
-  // Asks for a group of columns, if there is one. Its place is that of the group before the one
-  // that is multiplied: this lane has decoded it.
-  __device__ void ask(SharedStorage& shared, int group) const {
-    if (group < w.k / W::kGroup) {
-      auto& to = shared.codes[group % kRing];
-#pragma unroll
-      for (int p = 0; p < kPanels; ++p) {
-        const auto* from = reinterpret_cast<const uint4*>(w.codes(panel(p), group)) +
-                           threadIdx.x % kWarpLanes;
-        ptx::copy_async(&to[p][0][threadIdx.x], from, true);
-        ptx::copy_async(&to[p][1][threadIdx.x], from + kWarpLanes, true);
-      }
-    }
-    ptx::copy_async_commit();
+  __device__ Tiled(const W& matrix, int block) : Base(matrix, block) {
+    const int first = min(first_panel, panels_of(w.n) - 1);
+    codes = w.codes(first, 0) + threadIdx.x % kWarpLanes * sizeof(uint4);
+    block_scales = w.block_scales(first, 0);
   }
 
-  // Asks for the first groups, which depend on nothing.
-  __device__ void prefetch(SharedStorage& shared) const {
-#pragma unroll
-    for (int group = 0; group < kRing - 1; ++group) ask(shared, group);
+  // Bytes from the codes of the warp's first panel to those of its second.
+  __device__ unsigned second() const {
+    return first_panel < panels_of(w.n) - 1 ? w.k / W::kGroup * W::kGroupBytes : 0;
   }
 
-  __device__ static void fetch(const float* const (&from)[kMine], int step,
-                               float (&to)[kMine][8]) {
-#pragma unroll
-    for (int i = 0; i < kMine; ++i) {
-      const int octet = (threadIdx.x + i * kPanelThreads) % (kStep / 8);
-      if (from[i] != nullptr) {
-        load_octet(from[i] + step * kStep + octet * 8, to[i]);
-      } else {
-#pragma unroll
-        for (int e = 0; e < 8; ++e) to[i][e] = 0.0f;
-      }
+  // Place in a tile of row `r`'s first octet; that of quarter `q` is the exclusive or with `q`. So
+  // those that read eight octets at once, and those that write them, meet no bank twice.
+  __device__ static int place(int part, int r) {
+    return r / 2 * 8 + ((r % 2 * 4) ^ (r / 2 % 2 * 2) ^ (part % 2));
+  }
+
+  // What a thread asks for of a stage: codes, which its warp's lanes read alone, and its part of a
+  // row, whose next group begins at `row`.
+  static constexpr int kCodes = 2 * kPanels;
+  static constexpr int kAsked = kCodes + kMine;
+
+  __device__ void ask_codes(Stage& to, int i) const {
+    const unsigned char* from = codes + i / 2 * second() + i % 2 * kWarpLanes * sizeof(uint4);
+    ptx::copy_async(&to.codes[i / 2][i % 2][threadIdx.x], from, true);
+  }
+
+  __device__ static void ask_row(Stage& to, const f16* row, int i) {
+    const int r = threadIdx.x / kRowThreads, in_pair = threadIdx.x % kRowThreads;
+    const int octet = i * kRowThreads + in_pair;
+    const int q = octet / kParts, part = octet % kParts;
+    if (r < kRows) {
+      ptx::copy_async(&to.x[part][r / 8][place(part, r % 8) ^ q], row + octet * 8, true);
     }
   }
 
-  // Where an octet of columns of a row lies in a stage: as the lanes of `multiply` read it.
-  __device__ static int place(int row, int octet) {
-    const int column = octet * 8;
-    const int group = column / W::kGroup, q = column % W::kGroup / W::kLaneColumns;
-    const int part = column % W::kLaneColumns / 8;
-    return ((group * W::Code::kOctets + part) * kTiles + row / 8) * kWarpLanes + row % 8 * 4 + q;
-  }
-
-  __device__ static void put(const float (&from)[kMine][8], uint4 (&stage)[kStepOctets]) {
+  // Asks for the codes of the first groups, which depend on nothing.
+  __device__ void prefetch(SharedStorage& shared) {
 #pragma unroll
-    for (int i = 0; i < kMine; ++i) {
-      const int octet = threadIdx.x + i * kPanelThreads;
-      stage[place(octet / (kStep / 8), octet % (kStep / 8))] = encode(from[i]);
+    for (int group = 0; group < kStages - 1; ++group) {
+      if (group >= w.k / W::kGroup) break;
+#pragma unroll
+      for (int i = 0; i < kCodes; ++i) ask_codes(shared.stages[group], i);
+      codes += W::kGroupBytes;
     }
   }
 
+  // `x` and `sink` as `Flat` has them. Of few rows, not all tiles are multiplied.
   template <class X, class Sink>
   __device__ void run(int rows, X x, Sink sink, SharedStorage& shared) {
+    run_tile<true>((rows + 7) / 8, [&](int row) { return x(min(row, rows - 1)); },
+                   [&](int panel, int g, int row, float low, float high) {
+                     if (row < rows) sink(panel, g, row, low, high);
+                   },
+                   shared);
+  }
+
+  // `x` and `sink` of all rows of a tile: those behind the last one have some address, and are
+  // dropped by the sink. `live` tiles have rows, where some may have none.
+  template <bool kPartial, class X, class Sink>
+  __device__ void run_tile(int live, X x, Sink sink, SharedStorage& shared) {
     const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
-    const int steps = w.k / kStep, segment_steps = steps / segments(w.k);
-    float total[kPanels][kTiles][4] = {}, sum[kPanels][kTiles][4] = {};
-    const float* from[kMine];
+    const int groups = w.k / W::kGroup, segment_groups = groups / segments(w.k);
+    const f16* row = x(static_cast<int>(threadIdx.x) / kRowThreads);
 #pragma unroll
-    for (int i = 0; i < kMine; ++i) {
-      const int row = (threadIdx.x + i * kPanelThreads) / (kStep / 8);
-      from[i] = row < rows ? x(row) : nullptr;
+    for (int group = 0; group < kStages - 1; ++group) {
+      if (group < groups) {
+#pragma unroll
+        for (int i = 0; i < kMine; ++i) ask_row(shared.stages[group], row, i);
+        row += W::kGroup;
+      }
+      ptx::copy_async_commit();
     }
-    float next[kMine][8];
-    fetch(from, 0, next);
+    float total[kPanels][kTiles][4] = {}, sum[kPanels][kTiles][4] = {};
     typename W::Scales scales[kPanels];
-    load_scales(scales, 0);
-    put(next, shared.x[0]);
-    __syncthreads();  // the first stage is written
-    for (int step = 0; step < steps; ++step) {
-      if (step + 1 < steps) fetch(from, step + 1, next);
-      multiply(step, shared, scales, sum);
-      load_scales(scales, min(step + 1, steps - 1));
-      if ((step + 1) % segment_steps == 0) close_segment(total, sum);
-      if (step + 1 < steps) put(next, shared.x[(step + 1) % 2]);
-      __syncthreads();  // the next stage is written, this one read
+    load_scales(scales);
+    int now = 0, left = segment_groups;  // of this segment
+#pragma unroll 1
+    for (int first = 0; first < groups; first += kTogether) {
+      const bool more = first + kTogether < groups;
+      float chain[kPanels][kTiles][4] = {};
+      typename W::Scales next[kPanels];
+      if (!W::kFp8 && more) load_scales(next);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        ptx::copy_async_wait<kStages - 2>();
+        __syncthreads();  // the stage is there, and that before it is read
+        const bool asks = first + i + kStages - 1 < groups;
+        auto& ahead = shared.stages[now == 0 ? kStages - 1 : now - 1];
+        const auto ask = [&](int i) {
+          if (!asks) return;
+          if (i < kCodes) ask_codes(ahead, i);
+          if (i >= kCodes) ask_row(ahead, row, i - kCodes);
+        };
+        multiply<kPartial ? kLiveStep : kTiles>(live, shared.stages[now], scales,
+                                                W::kFp8 ? chain : sum, ask);
+        ptx::copy_async_commit();
+        if (asks) codes += W::kGroupBytes, row += W::kGroup;
+        now = now + 1 == kStages ? 0 : now + 1;
+      }
+      if constexpr (W::kFp8) {
+        close_chains(sum, chain, scales);
+        if (more) load_scales(scales);
+      } else {
+#pragma unroll
+        for (int p = 0; p < kPanels; ++p) scales[p] = next[p];
+      }
+      left -= kTogether;
+      if (left == 0) {
+        close_segment(total, sum);
+        left = segment_groups;
+      }
     }
 #pragma unroll
     for (int p = 0; p < kPanels; ++p) {
@@ -623,9 +682,19 @@ struct Tiled : WarpPanels<kStorage, kPanels> {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int row = t * 8 + 2 * q + e;
-          if (row < rows) sink(first_panel + p, g, row, total[p][t][e], total[p][t][e + 2]);
+          sink(first_panel + p, g, row, total[p][t][e], total[p][t][e + 2]);
         }
       }
+    }
+  }
+
+  __device__ static void close_chains(float (&sum)[kPanels][kTiles][4],
+                                      float (&chain)[kPanels][kTiles][4],
+                                      const typename W::Scales (&scales)[kPanels]) {
+#pragma unroll
+    for (int p = 0; p < kPanels; ++p) {
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) close_chain(sum[p][t], chain[p][t], scales[p].block);
     }
   }
 
@@ -644,52 +713,53 @@ struct Tiled : WarpPanels<kStorage, kPanels> {
     }
   }
 
-  // Scales of a step's columns.
-  __device__ void load_scales(typename W::Scales (&scales)[kPanels], int step) const {
+  // Scales of the next block of columns.
+  __device__ void load_scales(typename W::Scales (&scales)[kPanels]) {
+    if constexpr (W::kBlockScaleBytes > 0) {
+      constexpr unsigned kRatio = W::kGroupBytes * kTogether / W::kBlockScaleBytes;
 #pragma unroll
-    for (int p = 0; p < kPanels; ++p) scales[p] = w.scales(panel(p), step * kStepGroups);
+      for (int p = 0; p < kPanels; ++p) {
+        scales[p] = W::scales_at(block_scales + p * (second() / kRatio));
+      }
+      block_scales += W::kBlockScaleBytes;
+    }
   }
 
-  __device__ void multiply(int step, SharedStorage& shared,
-                           const typename W::Scales (&scales)[kPanels],
-                           float (&sum)[kPanels][kTiles][4]) const {
-    const int lane = threadIdx.x % kWarpLanes;
-    const auto& stage = shared.x[step % 2];
-    float chain[kChains][kTiles][4] = {};
-#pragma unroll
-    for (int in_step = 0; in_step < kStepGroups; ++in_step) {
-      const int group = step * kStepGroups + in_step;
-      ptx::copy_async_wait<kRing - 2>();
-      typename W::Fragment now[kPanels];
-#pragma unroll
-      for (int p = 0; p < kPanels; ++p) {
-        const auto& codes = shared.codes[group % kRing][p];
-        now[p] = {scales[p], {codes[0][threadIdx.x], codes[1][threadIdx.x]}};
-      }
-      ask(shared, group + kRing - 1);
-#pragma unroll
-      for (int octet = 0; octet < W::Code::kOctets; ++octet) {
-        unsigned first[kPanels][4], second[kPanels][4];
-#pragma unroll
-        for (int p = 0; p < kPanels; ++p) W::decode(now[p], octet, first[p], second[p]);
-#pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-          const uint4 b =
-              stage[((in_step * W::Code::kOctets + octet) * kTiles + t) * kWarpLanes + lane];
-#pragma unroll
-          for (int p = 0; p < kPanels; ++p) {
-            float(&to)[4] = W::kFp8 ? chain[W::kFp8 ? p : 0][t] : sum[p][t];
-            ptx::mma_f16(to, first[p], b.x, b.y);
-            ptx::mma_f16(to, second[p], b.z, b.w);
-          }
-        }
+  // Products of the `live` first tiles, or of some more: of the first `kLive` if these are enough.
+  // `ask(i)` asks for a thread's parts of a stage, between the products of the first tiles.
+  template <int kLive, class Ask>
+  __device__ static void multiply(int live, const Stage& stage,
+                                  const typename W::Scales (&scales)[kPanels],
+                                  float (&to)[kPanels][kTiles][4], const Ask& ask) {
+    if constexpr (kLive < kTiles) {
+      if (live > kLive) {
+        constexpr int kMore = kLive + kLiveStep < kTiles ? kLive + kLiveStep : kTiles;
+        return multiply<kMore>(live, stage, scales, to, ask);
       }
     }
-    if constexpr (W::kFp8) {
+    const int lane = threadIdx.x % kWarpLanes;
+    typename W::Fragment now[kPanels];
 #pragma unroll
-      for (int p = 0; p < kPanels; ++p) {
+    for (int p = 0; p < kPanels; ++p) {
+      now[p] = {scales[p], {stage.codes[p][0][threadIdx.x], stage.codes[p][1][threadIdx.x]}};
+    }
 #pragma unroll
-        for (int t = 0; t < kTiles; ++t) close_chain(sum[p][t], chain[p][t], scales[p].block);
+    for (int part = 0; part < kParts; ++part) {
+      unsigned first[kPanels][4], second[kPanels][4];
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p) W::decode(now[p], part, first[p], second[p]);
+      const int at = place(part, lane / 4) ^ lane % 4;
+#pragma unroll
+      for (int t = 0; t < kLive; ++t) {
+        const uint4 b = stage.x[part][t][at];
+#pragma unroll
+        for (int p = 0; p < kPanels; ++p) {
+          ptx::mma_f16(to[p][t], first[p], b.x, b.y);
+          ptx::mma_f16(to[p][t], second[p], b.z, b.w);
+        }
+        if (part > 0) continue;
+#pragma unroll
+        for (int i = t; i < kAsked; i += kLive) ask(i);
       }
     }
   }

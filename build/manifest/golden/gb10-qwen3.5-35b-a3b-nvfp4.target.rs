@@ -131,7 +131,7 @@ why = "a block norms half a row as `lm_head` norms a row"
 [hardware.op.experts]
 kernel = "grouped_f16"
 threads = 256
-why = "rows grouped by expert on the device; eight warps as in linear"
+why = "rows grouped by expert on the device; warps as in linear"
 
 [hardware.op.gated_delta]
 kernel = "chunks_f16"
@@ -156,7 +156,7 @@ why = "a warp a row: few rows, one block or two"
 [hardware.op.linear]
 kernel = "panels_f16"
 threads = 256
-why = "eight warps: one per part of K in decode, one per panel in prefill; weights keep their bits"
+why = "eight warps: one per part of K in decode; prompts: four, two panels each; weights keep their bits"
 
 [hardware.op.linear_add]
 kernel = "panels_f16"

@@ -170,7 +170,7 @@ why = "a warp a row: few rows, one block or two"
 [hardware.op.linear]
 kernel = "panels_f16"
 threads = 256
-why = "eight warps: one per part of K in decode, one per panel in prefill; weights keep their bits"
+why = "eight warps: one per part of K in decode; prompts: four, two panels each; weights keep their bits"
 
 [hardware.op.linear_add]
 kernel = "warpgroups_f16"

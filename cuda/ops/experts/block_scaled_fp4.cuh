@@ -71,9 +71,12 @@ __global__ __launch_bounds__(tile::kPanelThreads) void fp4_product(Params params
     const auto row_of = [&](int place) {
       return static_cast<int>(params.plan->turn_of[first + place] / kTurns);
     };
-    stage.run(places, operands.input(), row_of, SwiGlu<tile::Storage::nvfp4>{w, act}, shared);
+    stage.run(places, operands.input(), row_of, SwiGlu<tile::Storage::nvfp4, float>{w, act}, shared);
   }
 }
+
+// Rows of a tile of many.
+inline constexpr int kTileRows = 64;
 
 template <int kWidth>
 using ManyFp4 = tile::Fp4Tiled<tile::Fp4Instruction, kWidth, kTileRows / 8, 2, 1>;
@@ -120,8 +123,7 @@ struct BlockScaledFp4 {
     if (format != tile::kBlockScaled) {
       constexpr tile::Storage kOther = tile::storage_of(target::FORMAT_MTP_EXPERTS);
       if (format != static_cast<unsigned>(kOther)) return cudaErrorInvalidValue;
-      failed = launch_plan(params, kTileRows, stream);
-      if (failed == cudaSuccess) failed = GroupedProducts<kOther>::launch(params, stream);
+      failed = GroupedProducts<kOther>::launch(params, stream);
     } else if (rows <= kFewRows) {
       failed = launch_fp4<FewFp4>(params, {operands}, kFewTileRows, stream);
     } else {

@@ -9,35 +9,38 @@
 
 namespace atlas::experts {
 
-// Rows of a tile.
-inline constexpr int kTileRows = 64;
 // Up to so many rows share tiles of 8: most experts have one or two of them.
 inline constexpr int kFewRows = 64;
 inline constexpr int kFewTileRows = 8;
 // Whether `moe` leaves few rows to this.
 inline constexpr bool kTakesFew = target::MOE_ROWS < kFewRows;
 
-// Rows of `x` that the places of a tile stand for.
+// Rows that the places of a tile stand for, as a stage takes them: of `x`, or rounded.
+template <class Number>
 struct Gather {
   const Params& params;
+  const Number* rows;
   int first;
 
-  __device__ const float* operator()(int at) const {
+  __device__ const Number* operator()(int at) const {
     const unsigned row = params.plan->turn_of[first + at] / kTurns;
-    return params.x + static_cast<size_t>(row) * kWidth;
+    return rows + static_cast<size_t>(row) * kWidth;
   }
 };
 
-template <tile::Storage kStorage>
+__device__ inline void put(float& to, float value) { to = value; }
+__device__ inline void put(f16& to, float value) { to = to_f16(value); }
+
+template <tile::Storage kStorage, class Number>
 struct SwiGlu {
   const tile::Matrix<kStorage>& w;
-  float* act;  // of the tile's first place
+  Number* act;  // of the tile's first place
 
   __device__ void operator()(int panel, int g, int at, float gate, float up) const {
     const int row = panel * tile::kPanelRows + g;
-    float* to = act + static_cast<size_t>(at) * Experts::kIntermediate + panel * kPanelActivations;
+    Number* to = act + static_cast<size_t>(at) * Experts::kIntermediate + panel * kPanelActivations;
     activate(g, w.result(row, gate), w.result(row + 8, up),
-             [&](int column, float value) { to[column] = value; });
+             [&](int column, float value) { put(to[column], value); });
   }
 };
 
@@ -55,9 +58,9 @@ struct Store {
 
 extern __shared__ __align__(16) unsigned char product_shared[];
 
-template <tile::Storage kStorage, template <tile::Storage, int> class Stage, int kSize, bool kDown>
-__global__ __launch_bounds__(tile::kPanelThreads) void product(Params params) {
-  using Part = Stage<kStorage, kSize>;
+// A product of tiles of the places of an expert; `rows` are those of `x`.
+template <tile::Storage kStorage, class Part, bool kDown, class Number>
+__global__ __launch_bounds__(Part::kThreads) void product(Params params, const Number* rows) {
   using W = tile::Matrix<kStorage>;
   auto& shared = *reinterpret_cast<typename Part::SharedStorage*>(product_shared);
   constexpr int kN = kDown ? kWidth : kInputs * Experts::kIntermediate;
@@ -70,14 +73,13 @@ __global__ __launch_bounds__(tile::kPanelThreads) void product(Params params) {
   const W w{(kDown ? params.down : params.gate_up) + tile.x * W::bytes(kN, kK), kN, kK};
   Part part(w, blockIdx.x);
   part.prefetch(shared);
+  Number* act = reinterpret_cast<Number*>(params.act) +
+                static_cast<size_t>(first) * Experts::kIntermediate;
   if constexpr (kDown) {
-    const auto x = [&](int at) {
-      return params.act + static_cast<size_t>(first + at) * Experts::kIntermediate;
-    };
+    const auto x = [&](int at) -> const Number* { return act + at * Experts::kIntermediate; };
     part.run(places, x, Store<kStorage>{w, params.y + SumRows::at(first, 0)}, shared);
   } else {
-    float* act = params.act + static_cast<size_t>(first) * Experts::kIntermediate;
-    part.run(places, Gather{params, first}, SwiGlu<kStorage>{w, act}, shared);
+    part.run(places, Gather<Number>{params, rows, first}, SwiGlu<kStorage, Number>{w, act}, shared);
   }
 }
 
@@ -127,30 +129,32 @@ cudaError_t launch_format(const Params& params, unsigned format, cudaStream_t st
   return cudaErrorInvalidValue;
 }
 
-// Both products of tiles of so many rows; `blocks(n, k)` take all panels of a matrix.
-template <tile::Storage kStorage, template <tile::Storage, int> class Stage, int kSize,
-          class Blocks>
-cudaError_t launch_products(const Params& params, int tile_rows, const Blocks& blocks,
-                            cudaStream_t stream) {
+// The plan of tiles of a part's rows, and both products of them; `blocks(n, k)` take all panels of a
+// matrix. `rows` are those of `x`, which the plan puts into `rounded` unless that is null.
+template <tile::Storage kStorage, class Part, class Number, class Blocks>
+cudaError_t launch_products(const Params& params, const Number* rows, f16* rounded,
+                            const Blocks& blocks, cudaStream_t stream) {
   constexpr int kInner = kInputs * Experts::kIntermediate;
-  constexpr unsigned kBytes = sizeof(typename Stage<kStorage, kSize>::SharedStorage);
+  constexpr unsigned kBytes = sizeof(typename Part::SharedStorage);
   static_assert(kFits<kBytes>);
-  const unsigned count = tiles_max(params.rows, tile_rows);
-  const Launch inner{blocks(kInner, kWidth), tile::kPanelThreads, kBytes, count};
-  const cudaError_t failed =
-      launch_chained(product<kStorage, Stage, kSize, false>, inner, stream, params);
+  cudaError_t failed = launch_plan(params, Part::kRows, stream, rounded);
   if (failed != cudaSuccess) return failed;
-  const Launch down{blocks(kWidth, Experts::kIntermediate), tile::kPanelThreads, kBytes, count};
-  return launch_chained(product<kStorage, Stage, kSize, true>, down, stream, params);
+  const unsigned count = tiles_max(params.rows, Part::kRows);
+  const Launch inner{blocks(kInner, kWidth), Part::kThreads, kBytes, count};
+  failed = launch_chained(product<kStorage, Part, false, Number>, inner, stream, params, rows);
+  if (failed != cudaSuccess) return failed;
+  const Launch down{blocks(kWidth, Experts::kIntermediate), Part::kThreads, kBytes, count};
+  return launch_chained(product<kStorage, Part, true, Number>, down, stream, params, rows);
 }
 
 template <tile::Storage kStorage>
 struct GroupedProducts {
   static cudaError_t launch(const Params& params, cudaStream_t stream) {
-    constexpr int kPanels = tile::Matrix<kStorage>::kFp8 ? 1 : 2;
-    using Stage = tile::Tiled<kStorage, kPanels>;
-    return launch_products<kStorage, tile::Tiled, kPanels>(
-        params, kTileRows, [](int n, int) { return Stage::blocks(n); }, stream);
+    using Part = tile::Tiled<kStorage>;
+    // Rounded rows take the place of `y`, which is written later.
+    auto* rounded = reinterpret_cast<f16*>(params.y);
+    return launch_products<kStorage, Part, f16>(
+        params, rounded, rounded, [](int n, int) { return Part::blocks(n); }, stream);
   }
 };
 
@@ -158,9 +162,8 @@ struct GroupedProducts {
 template <tile::Storage kStorage>
 struct FewProducts {
   static cudaError_t launch(const Params& params, cudaStream_t stream) {
-    using Stage = tile::Flat<kStorage, kFewTileRows / 8>;
-    return launch_products<kStorage, tile::Flat, kFewTileRows / 8>(params, kFewTileRows,
-                                                                   Stage::blocks, stream);
+    using Part = tile::Flat<kStorage, kFewTileRows / 8>;
+    return launch_products<kStorage, Part>(params, params.x, nullptr, Part::blocks, stream);
   }
 };
 
@@ -178,13 +181,11 @@ struct GroupedF16 {
     const Params params = params_of(x, chosen, weights, gate_up, down, scratch, act, y, residual,
                                     rows);
     const bool few = kTakesFew && rows <= kFewRows;
-    cudaError_t failed = launch_plan(params, few ? kFewTileRows : kTileRows, stream);
+    cudaError_t failed = cudaSuccess;
     if constexpr (kTakesFew) {
-      if (failed == cudaSuccess && few) failed = launch_format<FewProducts>(params, format, stream);
+      if (few) failed = launch_format<FewProducts>(params, format, stream);
     }
-    if (failed == cudaSuccess && !few) {
-      failed = launch_format<GroupedProducts>(params, format, stream);
-    }
+    if (!few) failed = launch_format<GroupedProducts>(params, format, stream);
     return failed == cudaSuccess ? launch_sum<SumRows>(params, stream) : failed;
   }
 };

@@ -18,10 +18,15 @@ struct HeadsF32 {
                     const unsigned char* weight, unsigned char* operands, float* residual,
                     unsigned rows, unsigned format, cudaStream_t stream) {
     using Norm = gated_rms_norm::HeadsF32<Tile, D>;
-    const int failed = Norm::launch(x, gain, z, in_cells, rows, stream);
+    // Warpgroups lay rows out for themselves.
+    constexpr bool kPanels = target::LinearAdd::kThreads == tile::kPanelThreads;
+    const bool rounds = kPanels && tile::takes_rounded(static_cast<int>(rows), kValues);
+    auto* rounded = reinterpret_cast<f16*>(operands);
+    const int failed = rounds ? Norm::launch_to(rounded, x, gain, z, in_cells, rows, stream)
+                              : Norm::launch(x, gain, z, in_cells, rows, stream);
     if (failed != cudaSuccess) return failed;
-    return atlas_linear_add(x, weight, operands, residual, rows, target::HIDDEN, kValues, format,
-                            stream);
+    return atlas_linear_add(rounds ? nullptr : x, weight, operands, residual, rows, target::HIDDEN,
+                            kValues, format, stream);
   }
 };
 

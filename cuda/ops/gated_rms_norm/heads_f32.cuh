@@ -8,6 +8,7 @@
 #include "target.cuh"
 #include "tile/head_f16.cuh"
 #include "tile/math.cuh"
+#include "tile/panels.cuh"
 #include "tile/ptx.cuh"
 #include "tile/reduce.cuh"
 
@@ -41,11 +42,19 @@ __device__ inline float4 normed(float4 part, const float4& gain, const float4& g
   return tile::zip(part, gate, [](float value, float g) { return value * tile::silu(g); });
 }
 
-// `in_cells` tells of each row whether its heads are F16 before; null: none are.
-template <class Tile>
-__global__ __launch_bounds__(Tile::kThreads) void heads_f32(float* x, const float* weight,
+__device__ inline void put(float* to, size_t vector, const float4& value) {
+  tile::vector_at(to, vector) = value;
+}
+__device__ inline void put(f16* to, size_t vector, const float4& value) {
+  tile::put_vector(to, static_cast<int>(vector), value);
+}
+
+// `in_cells` tells of each row whether its heads are F16 before; null: none are. `out` is `x`, or
+// has rows as operands.
+template <class Tile, class Number>
+__global__ __launch_bounds__(Tile::kThreads) void heads_f32(const float* x, const float* weight,
                                                             const float* z,
-                                                            const unsigned* in_cells,
+                                                            const unsigned* in_cells, Number* out,
                                                             unsigned heads) {
   ptx::griddepcontrol_launch_dependents();
   const int lane = threadIdx.x % tile::kWarpLanes;
@@ -59,7 +68,7 @@ __global__ __launch_bounds__(Tile::kThreads) void heads_f32(float* x, const floa
   const float* before = x + static_cast<size_t>(head) * Delta::kValueDim;
   const auto part = tile::EitherVector::of(before, lane, in_cell);
   // Summing squares, all lanes have read before one writes.
-  tile::vector_at(x, at) = normed(part.value(), gain, tile::vector_at(z, at));
+  put(out, at, normed(part.value(), gain, tile::vector_at(z, at)));
 }
 
 inline constexpr int kWidth = Delta::kValueHeads * Delta::kValueDim;
@@ -67,10 +76,10 @@ inline constexpr int kWidth = Delta::kValueHeads * Delta::kValueDim;
 inline constexpr int kGroups = kWidth / Delta::kNorm;
 
 // Mamba-2's norm of groups of heads, which are gated first: a warp has a group.
-template <class Tile>
-__global__ __launch_bounds__(Tile::kThreads) void groups_f32(float* x, const float* weight,
+template <class Tile, class Number>
+__global__ __launch_bounds__(Tile::kThreads) void groups_f32(const float* x, const float* weight,
                                                              const float* z,
-                                                             const unsigned* in_cells,
+                                                             const unsigned* in_cells, Number* out,
                                                              unsigned groups) {
   ptx::griddepcontrol_launch_dependents();
   const int lane = threadIdx.x % tile::kWarpLanes;
@@ -81,7 +90,7 @@ __global__ __launch_bounds__(Tile::kThreads) void groups_f32(float* x, const flo
   const unsigned row = group / kGroups;
   const int first = group % kGroups * Delta::kNorm;
   const bool in_cell = in_cells != nullptr && in_cells[row] != 0;
-  float* of_row = x + size_t{row} * kWidth;
+  const float* of_row = x + size_t{row} * kWidth;
   constexpr int kHeadVectors = Delta::kValueDim / 4;
   float4 part[kVectors];
   float squares = 0.0f;
@@ -97,24 +106,34 @@ __global__ __launch_bounds__(Tile::kThreads) void groups_f32(float* x, const flo
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int vector = first / 4 + i * tile::kWarpLanes + lane;
-    tile::vector_at(of_row, vector) =
+    put(out + size_t{row} * kWidth, vector,
         tile::zip(part[i], tile::vector_at(weight, vector),
-                  [&](float y, float w) { return y * scale * w; });
+                  [&](float y, float w) { return y * scale * w; }));
   }
 }
 
 template <class Tile, class D>
 struct HeadsF32 {
-  static cudaError_t launch(float* x, const float* weight, const float* z,
-                            const unsigned* in_cells, unsigned rows, cudaStream_t stream) {
+  // Results of each row to `out`.
+  template <class Number>
+  static cudaError_t launch_to(Number* out, const float* x, const float* weight, const float* z,
+                               const unsigned* in_cells, unsigned rows, cudaStream_t stream) {
     const unsigned norms = rows * kGroups;
     const unsigned blocks = blocks_for(norms, Tile::kThreads / tile::kWarpLanes);
     const Launch shape{blocks, Tile::kThreads, 0};
+    const auto launch = [&](auto* kernel) {
+      return launch_chained(kernel, shape, stream, x, weight, z, in_cells, out, norms);
+    };
     if constexpr (Delta::kMamba) {
-      return launch_chained(groups_f32<Tile>, shape, stream, x, weight, z, in_cells, norms);
+      return launch(groups_f32<Tile, Number>);
     } else {
-      return launch_chained(heads_f32<Tile>, shape, stream, x, weight, z, in_cells, norms);
+      return launch(heads_f32<Tile, Number>);
     }
+  }
+
+  static cudaError_t launch(float* x, const float* weight, const float* z,
+                            const unsigned* in_cells, unsigned rows, cudaStream_t stream) {
+    return launch_to(x, x, weight, z, in_cells, rows, stream);
   }
 };
 

@@ -1,10 +1,11 @@
 // Implements: Ops::linear
 // Match:      any N and K, every weight format of the target; operands F16. A kernel knows the K of
 //             the target's matrices; rows of any other K, and those that no block has room to
-//             stage, are read as they are multiplied
+//             stage, are read as they are multiplied; many rows are rounded first, or there is no
+//             `x` and they lie rounded in `operands`
 // Bound by:   few rows: HBM (the weights, once); many rows: tensor instructions
 // Sync:       few rows: a barrier a panel, of a block's warps, or two of a cluster's blocks; many:
-//             one a step of 128 columns; chained launch
+//             one a group of columns; chained launch
 #pragma once
 
 #include <type_traits>
@@ -12,6 +13,7 @@
 #include "base/launch.cuh"
 #include "target.cuh"
 #include "tile/held.cuh"
+#include "tile/math.cuh"
 #include "tile/split.cuh"
 
 namespace atlas::linear {
@@ -162,24 +164,51 @@ __device__ inline uint2 place_in_groups(unsigned tile_bytes) {
   return {in_group / rows, first + in_group % rows};
 }
 
-template <tile::Storage kStorage, int kPanels, class Put>
-__global__ __launch_bounds__(tile::kPanelThreads) void tiled(Params params) {
-  using Stage = tile::Tiled<kStorage, kPanels>;
+template <tile::Storage kStorage, class Put>
+__global__ __launch_bounds__(tile::Tiled<kStorage>::kThreads, 2) void tiled(Params params,
+                                                                           const f16* rounded) {
+  using Stage = tile::Tiled<kStorage>;
   auto& shared = *reinterpret_cast<typename Stage::SharedStorage*>(dynamic_shared);
   ptx::griddepcontrol_launch_dependents();
   const tile::Matrix<kStorage> w{params.weight, params.n, params.k};
-  const uint2 place = place_in_groups(Stage::kRows * params.k * sizeof(float));
+  const uint2 place = place_in_groups(Stage::kRows * params.k * sizeof(f16));
   const int first = static_cast<int>(place.y) * Stage::kRows;
-  const auto x = [&](int row) { return params.x + static_cast<size_t>(first + row) * params.k; };
-  const Sink<kStorage, Put> sink{w, params.out + static_cast<size_t>(first) * params.n};
+  const auto x = [&](int row) {
+    return rounded + static_cast<size_t>(min(first + row, params.rows - 1)) * params.k;
+  };
+  // What a sink has is found when it is needed: sums leave no registers for it.
+  const auto sink = [&](int panel, int g, int row, float low, float high) {
+    float* out = params.out + static_cast<size_t>(first) * params.n;
+    if (first + row < params.rows) Sink<kStorage, Put>{w, out}(panel, g, row, low, high);
+  };
   Stage stage(w, static_cast<int>(place.x));
   stage.prefetch(shared);
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
-  stage.run(min(params.rows - first, Stage::kRows), x, sink, shared);
+  stage.template run_tile<false>(Stage::kTiles, x, sink, shared);
 }
 
-// With so many rows and fewer weights, registers are the better place for them.
-inline constexpr int kFlatRowsMax = 64;
+inline constexpr int kRoundThreads = 256;
+// Vectors of a thread that are under way together.
+inline constexpr int kRoundVectors = 4;
+
+// Rows as operands: `vectors` of four numbers.
+static __global__ __launch_bounds__(kRoundThreads) void round(const float* x, f16* rounded,
+                                                              int vectors) {
+  ptx::griddepcontrol_launch_dependents();
+  ptx::griddepcontrol_wait();
+  const int first = blockIdx.x * kRoundVectors * kRoundThreads + threadIdx.x;
+  float4 part[kRoundVectors];
+#pragma unroll
+  for (int i = 0; i < kRoundVectors; ++i) {
+    const int vector = first + i * kRoundThreads;
+    if (vector < vectors) part[i] = tile::vector_at(x, vector);
+  }
+#pragma unroll
+  for (int i = 0; i < kRoundVectors; ++i) {
+    const int vector = first + i * kRoundThreads;
+    if (vector < vectors) tile::put_vector(rounded, vector, part[i]);
+  }
+}
 
 template <class Tile, class Put = tile::Stores, class Widths = target::LinearWidths>
 struct PanelsF16 {
@@ -355,8 +384,31 @@ struct PanelsF16 {
     return (is(std::integral_constant<int, kWidths>{}) || ...);
   }
 
+  // Many rows, which are in `rounded` already where there is no `x`.
   template <tile::Storage kStorage>
-  static cudaError_t of(const Params& params, cudaStream_t stream) {
+  static cudaError_t many(const Params& params, f16* rounded, cudaStream_t stream) {
+    using Stage = tile::Tiled<kStorage>;
+    static_assert(kFits<sizeof(typename Stage::SharedStorage)>);
+    if (params.x != nullptr) {
+      const int vectors = params.rows * (params.k / 4);
+      const unsigned blocks = blocks_for(vectors, kRoundVectors * kRoundThreads);
+      const cudaError_t failed = launch_chained(round, {blocks, kRoundThreads, 0}, stream, params.x,
+                                                rounded, vectors);
+      if (failed != cudaSuccess) return failed;
+    }
+    const unsigned tiles = blocks_for(params.rows, Stage::kRows);
+    const Launch shape{Stage::blocks(params.n), Stage::kThreads,
+                       sizeof(typename Stage::SharedStorage), tiles};
+    return launch_chained(tiled<kStorage, Put>, shape, stream, params,
+                          static_cast<const f16*>(rounded));
+  }
+
+  template <tile::Storage kStorage>
+  static cudaError_t of(const Params& params, f16* rounded, cudaStream_t stream) {
+    if (tile::takes_rounded(params.rows, params.k)) {
+      return many<kStorage>(params, rounded, stream);
+    }
+    if (params.x == nullptr) return cudaErrorInvalidValue;
     if (params.rows <= tile::kTileRows) {
       return tile_streamed_of<kStorage>(params, Widths{}, stream);
     }
@@ -364,18 +416,7 @@ struct PanelsF16 {
     if (of_width<kStorage>(params, Widths{}, result, stream)) return result;
     if (params.rows <= 16) return few<kStorage, 2>(params, stream);
     if (params.rows <= 32) return few<kStorage, 4>(params, stream);
-    // A tile has whole steps of columns.
-    const bool tiles = params.k % tile::kBlockColumns == 0;
-    if (params.rows <= kFlatRowsMax || !tiles) return few<kStorage, 8>(params, stream);
-    // Decoding takes registers, and FP8 a third set of sums: such a warp holds one panel.
-    constexpr int kPanels = kStorage == tile::Storage::f16 ? 2 : 1;
-    using Stage = tile::Tiled<kStorage, kPanels>;
-    static_assert(kFits<sizeof(typename Stage::SharedStorage)>);
-    const unsigned rows = blocks_for(params.rows, Stage::kRows);
-    return launch_chained(tiled<kStorage, kPanels, Put>,
-                          {Stage::blocks(params.n), tile::kPanelThreads,
-                           sizeof(typename Stage::SharedStorage), rows},
-                          stream, params);
+    return few<kStorage, 8>(params, stream);
   }
 
   static constexpr bool used(tile::Storage storage) {
@@ -385,21 +426,25 @@ struct PanelsF16 {
     return storage == tile::Storage::f16;
   }
 
-  static cudaError_t launch(const float* x, const unsigned char* weight, float* out, unsigned rows,
-                            unsigned n, unsigned k, unsigned format, cudaStream_t stream) {
+  static cudaError_t launch(const float* x, const unsigned char* weight, unsigned char* operands,
+                            float* out, unsigned rows, unsigned n, unsigned k, unsigned format,
+                            cudaStream_t stream) {
     using tile::Storage;
     if (rows == 0) return cudaSuccess;
+    auto* rounded = reinterpret_cast<f16*>(operands);
     const Params params{x, weight, out, static_cast<int>(rows), static_cast<int>(n),
                         static_cast<int>(k)};
-    if (format == static_cast<unsigned>(Storage::f16)) return of<Storage::f16>(params, stream);
+    if (format == static_cast<unsigned>(Storage::f16)) {
+      return of<Storage::f16>(params, rounded, stream);
+    }
     if constexpr (used(Storage::nvfp4)) {
       if (format == static_cast<unsigned>(Storage::nvfp4)) {
-        return of<Storage::nvfp4>(params, stream);
+        return of<Storage::nvfp4>(params, rounded, stream);
       }
     }
     if constexpr (used(Storage::fp8_block128)) {
       if (format == static_cast<unsigned>(Storage::fp8_block128)) {
-        return of<Storage::fp8_block128>(params, stream);
+        return of<Storage::fp8_block128>(params, rounded, stream);
       }
     }
     return cudaErrorInvalidValue;

@@ -11,10 +11,10 @@ namespace atlas::linear_add {
 template <class Tile>
 struct PanelsF16 {
   static cudaError_t launch(const float* x, const unsigned char* weight,
-                            unsigned char* /* operands */, float* residual, unsigned rows,
+                            unsigned char* operands, float* residual, unsigned rows,
                             unsigned n, unsigned k, unsigned format, cudaStream_t stream) {
     using Product = linear::PanelsF16<Tile, tile::Adds, target::LinearAddWidths>;
-    return Product::launch(x, weight, residual, rows, n, k, format, stream);
+    return Product::launch(x, weight, operands, residual, rows, n, k, format, stream);
   }
 };
 

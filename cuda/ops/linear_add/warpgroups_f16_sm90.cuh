@@ -164,7 +164,7 @@ struct WarpgroupsF16 {
     if (is_many(params, operands, format, target::LinearAddWidths{}, result, stream)) {
       return result;
     }
-    return Few::launch(x, weight, residual, rows, n, k, format, stream);
+    return Few::launch(x, weight, operands, residual, rows, n, k, format, stream);
   }
 
   // Whether rows, K and format are of warpgroup instructions: then `result` is theirs.

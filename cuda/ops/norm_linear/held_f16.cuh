@@ -79,19 +79,45 @@ inline cudaError_t launch_held(Params params, bool keep, unsigned char* operands
 
 static_assert(kFits<sizeof(tile::HeldStorage<tile::kHeldTiles * tile::kTileRows>)>);
 
+// Norms a row a block into `rounded`, and into `x` as well unless that is null.
+static __global__ __launch_bounds__(tile::kPanelThreads) void norm_many(const float* residual,
+                                                                       const float* gains, float* x,
+                                                                       f16* rounded) {
+  __shared__ Row::SharedStorage shared;
+  ptx::griddepcontrol_launch_dependents();
+  Row gain, row;
+  gain.load(gains);
+  ptx::griddepcontrol_wait();  // the gain depends on nothing; everything below does
+  const size_t at = static_cast<size_t>(blockIdx.x) * HIDDEN;
+  row.load(residual + at);
+  row.normalise(gain, target::NORM_EPS, shared);
+  Row::for_each_vector(
+      [&](int i, int vector) { tile::put_vector(rounded + at, vector, row.part[i]); });
+  if (x != nullptr) row.store(x + at);
+}
+
 template <class Tile>
 struct HeldF16 {
   static_assert(Tile::kThreads == tile::HeldShape::kThreads, "a block is the warps that hold rows");
 
-  // One op after the other, as many rows want it.
-  static int many(const Params& params, cudaStream_t stream) {
+  // One op after the other, as many rows want it; where `linear` takes rounded rows, they are
+  // rounded once for all.
+  static int many(const Params& params, bool keep, unsigned char* operands, cudaStream_t stream) {
+    constexpr bool kRounds = tile::takes_rounded(tile::kHeldRowsMax + 1, HIDDEN);
     const auto rows = static_cast<unsigned>(params.rows);
-    int failed = atlas_rms_norm(params.residual, params.gain, params.x, 0, 1.0f, rows,
-                                HIDDEN, stream);
+    int failed = 0;
+    if constexpr (kRounds) {
+      failed = launch_chained(norm_many, {rows, tile::kPanelThreads, 0}, stream, params.residual,
+                              params.gain, keep ? params.x : nullptr,
+                              reinterpret_cast<f16*>(operands));
+    } else {
+      failed = atlas_rms_norm(params.residual, params.gain, params.x, 0, 1.0f, rows, HIDDEN,
+                              stream);
+    }
     for (const Part& part : params.part) {
       if (failed != 0 || part.n == 0) break;
-      failed = atlas_linear(params.x, part.weight, part.out, rows, static_cast<unsigned>(part.n),
-                            HIDDEN, part.format, stream);
+      failed = atlas_linear(kRounds ? nullptr : params.x, part.weight, operands, part.out, rows,
+                            static_cast<unsigned>(part.n), HIDDEN, part.format, stream);
     }
     return failed;
   }
@@ -108,7 +134,7 @@ struct HeldF16 {
     if (rows == 0) return cudaSuccess;
     if (rows <= kFewRowsMax) return launch_few(params, stream);
     return rows <= tile::kHeldRowsMax ? launch_held(params, keep != 0, operands, arrived, stream)
-                                      : many(params, stream);
+                                      : many(params, keep != 0, operands, stream);
   }
 };
 

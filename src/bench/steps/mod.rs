@@ -94,6 +94,10 @@ pub struct PrefillOptions {
     #[argh(option, default = "target::LAYERS")]
     layers: usize,
 
+    /// measure prompts of so many tokens only
+    #[argh(option)]
+    tokens: Option<usize>,
+
     /// write the figures as JSON to this file
     #[argh(option)]
     json: Option<PathBuf>,
@@ -157,8 +161,18 @@ pub fn decode(options: DecodeOptions) -> Result<(), BenchError> {
 /// As `decode`.
 pub fn prefill(options: PrefillOptions) -> Result<(), BenchError> {
     let most = MAX_CONTEXT / PAGE * PAGE;
-    let mut prompts = PROMPTS.map(|tokens| tokens.min(most)).to_vec();
-    prompts.dedup();
+    let prompts = match options.tokens {
+        None => {
+            let mut prompts = PROMPTS.map(|tokens| tokens.min(most)).to_vec();
+            prompts.dedup();
+            prompts
+        }
+        Some(tokens) if (1..=most).contains(&tokens) => vec![tokens],
+        Some(tokens) => {
+            let text = format!("--tokens: 1 to {most}, not {tokens}");
+            return Err(BenchError::Option(text));
+        }
+    };
     let job = Job {
         weights: options.weights,
         layers: options.layers,

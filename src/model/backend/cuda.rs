@@ -131,19 +131,14 @@ const WIDEST_ROW: usize = largest(&[
 ]);
 /// Storages of the matrices of one `norm_linear`, each of which may have the rows laid out anew.
 const NORMED_STORAGES: usize = 2;
-/// Bytes of rows as operands of warpgroup instructions, which are F16: those of the longest sums,
-/// or those of `NORMED_STORAGES`.
-const WARPGROUP_BYTES: usize = match target::OPERANDS {
-    true => {
-        let width = most(WIDEST, NORMED_STORAGES * HIDDEN);
-        2 * ROWS_MAX.next_multiple_of(OPERAND_ROWS) * width
-    }
-    false => 0,
-};
+/// Bytes of rows as operands of tensor instructions, which are F16: those of the longest sums, or
+/// those of `NORMED_STORAGES`.
+const ROWS_BYTES: usize =
+    2 * ROWS_MAX.next_multiple_of(OPERAND_ROWS) * most(WIDEST, NORMED_STORAGES * HIDDEN);
 /// Bytes of few rows that all blocks hold, which are F16.
 const HELD_BYTES: usize = 2 * FEW_ROWS * HIDDEN;
 /// One kernel at a time has operands.
-const OPERAND_BYTES: usize = largest(&[HELD_BYTES, WARPGROUP_BYTES, route::OPERAND_BYTES]);
+const OPERAND_BYTES: usize = largest(&[HELD_BYTES, ROWS_BYTES, route::OPERAND_BYTES]);
 /// Bytes that `gated_delta` prepares of a step's cells, or that weights lie in on their way to
 /// their place, bytes.
 const RECORDS: usize = most(delta::RECORDS, load::RECORDS_MIN);

@@ -51,9 +51,11 @@ impl Dense for Cuda {
         let out = out.shape(x.rows, w.n);
         let (rows, n, k) = (count(x.rows), count(w.n), count(w.k));
         let (x, format, w) = (x.as_ptr(), w.storage as u32, w.bytes.as_ptr());
-        // SAFETY: shapes are checked; the matrix is in panels of its storage.
+        let operands = self.operands.as_mut_ptr();
+        // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
+        // room for the longest rows.
         self.queue.launch("linear", |stream| unsafe {
-            ops::atlas_linear(x, w, out, rows, n, k, format, stream)
+            ops::atlas_linear(x, w, operands, out, rows, n, k, format, stream)
         });
     }
 
