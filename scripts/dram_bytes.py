@@ -33,14 +33,17 @@ def main():
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--bound", type=float, default=1.5)
     options = parser.parse_args()
-    with tempfile.NamedTemporaryFile("r") as figures, tempfile.NamedTemporaryFile("r") as log:
+    with tempfile.TemporaryDirectory() as folder:
+        figures, log = f"{folder}/figures.json", f"{folder}/kernels.csv"
         command = ["ncu", "--clock-control", "none", "--metrics", f"{BYTES},{TIME}", "--csv",
-                   "--kernel-name", KERNELS, "--log-file", log.name]
-        command += [options.binary, "bench", "prefill", "--json", figures.name]
+                   "--kernel-name", KERNELS, "--log-file", log]
+        command += [options.binary, "bench", "prefill", "--json", figures]
         command += ["--tokens", str(options.tokens), "--layers", str(options.layers)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        computed = json.load(figures)["cases"][0]["bytes"]
-        lines = [line for line in log if line.startswith('"')]
+        with open(figures) as file:
+            computed = json.load(file)["cases"][0]["bytes"]
+        with open(log) as file:
+            lines = [line for line in file if line.startswith('"')]
     prompts = prompts_of(kernels_of(lines))
     counted = [sum(moved for _, moved, _ in prompt) for prompt in prompts]
     middle = sorted(range(len(prompts)), key=counted.__getitem__)[len(prompts) // 2]
