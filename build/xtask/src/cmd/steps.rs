@@ -192,6 +192,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     for room in ROOMS {
         steps.push(room_step(site, room)?);
     }
+    steps.push(model_step(site)?);
     steps.extend([
         product_step(
             "unit tests",
@@ -320,6 +321,20 @@ fn room_step(site: &Site, (package, folder, compared): Room) -> Result<Step, Fai
     Ok(step.reads(reads.and(&[TEST_MODEL]).and(compared)))
 }
 
+/// What cargo compiles of the model to test it alone: without optimisation, which would take four
+/// times as long as they run, and with the standard library's checks of what unsafe code asks of it.
+const MODEL_TESTS: &str = "-p model --features testing --lib --no-fail-fast";
+
+/// Tests of the model's crate for the default target.
+fn model_step(site: &Site) -> Result<Step, Failure> {
+    let step = Step::new("tests of model", "the crate's own tests", |suite, name| {
+        let run = |cargo| suite.run(name, &mut linted(cargo));
+        let cargo = suite.product_cargo("test", Optimised::No, MODEL_TESTS);
+        cargo.and_then(run).map(drop).into()
+    });
+    Ok(step.reads(Reads::of_crate(site, "src/model")?.leaf(DEFAULT_TARGET)))
+}
+
 /// Tests of the binary's crate.
 fn product_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
     Step::new(name, protects, move |suite, name| {
@@ -345,9 +360,11 @@ fn clippy(suite: &Suite<'_>, name: &str) -> Result<(), String> {
     let product = suite.product_cargo(
         "test",
         Optimised::Wholly,
-        &format!("-p atlas -p model -p check {rooms} {ALL}"),
+        &format!("-p atlas -p check {rooms} {ALL}"),
     )?;
-    for cargo in [pipeline, product] {
+    let model = format!("{MODEL_TESTS} --no-run");
+    let model = suite.product_cargo("test", Optimised::No, &model)?;
+    for cargo in [pipeline, product, model] {
         no_warning(&suite.run(name, &mut linted(cargo))?)?;
     }
     Ok(())
@@ -365,11 +382,11 @@ fn no_warning(text: &str) -> Result<(), String> {
 /// Goldens of a target whose weights are in the repository: found by listing, so a new one needs no
 /// code. Each target is another build of the model and its checks alone, without optimisation where
 /// it is so small that running it takes no time. The default target stands for all in the other
-/// tests of both crates.
+/// tests of the checks.
 fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
     let target = leaf.to_string();
     let tests = match leaf {
-        DEFAULT_TARGET => "-p model --no-fail-fast",
+        DEFAULT_TARGET => "--no-fail-fast",
         _ => "-- golden:: tests::bits_of_rows",
     };
     let optimised = match leaf.starts_with(RANDOM) {
@@ -383,7 +400,14 @@ fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
             if let Some(missing) = goldens_missing(&suite.site.root, &target) {
                 return missing;
             }
-            let run = |mut cargo: Command| suite.run(name, cargo.env("ATLAS_TARGET", &target));
+            let run = |cargo: Command| {
+                let mut cargo = linted(cargo);
+                // What clippy has compiled names no target.
+                if target != DEFAULT_TARGET {
+                    cargo.env("ATLAS_TARGET", &target);
+                }
+                suite.run(name, &mut cargo)
+            };
             let args = format!("-p check --features testing --lib {tests}");
             let run = suite.product_cargo("test", optimised, &args).and_then(run);
             run.and_then(|text| some_test_passed(&text)).into()
