@@ -31,6 +31,19 @@ pub const PRODUCT: &[&str] = &[
 pub const BESIDE_PRODUCT: &[&str] = &["build/xtask", "build/gguf", "ci/baseline"];
 /// Files that every crate of the workspace is compiled by.
 const WORKSPACE: [&str; 4] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo"];
+/// Files that the pipeline's libraries are compiled by and that their tests read: targets, headers
+/// of kernels, the table of operations, and the model's declarations of them.
+pub const MANIFEST_TESTS: &[&str] = &[
+    "Cargo.toml",
+    "Cargo.lock",
+    "rust-toolchain.toml",
+    ".cargo",
+    "build",
+    "cuda",
+    "ffi",
+    "src/model/ops",
+    "targets",
+];
 /// Files of the small model that crates which serve any are tested with.
 pub const TEST_MODEL: &str = "targets/_model/tiny";
 

@@ -9,7 +9,7 @@ use super::check::checks;
 use super::figures;
 use super::lint;
 use super::model::golden_command;
-use super::reads::{BESIDE_PRODUCT, PRODUCT, Reads, TEST_MODEL};
+use super::reads::{BESIDE_PRODUCT, MANIFEST_TESTS, PRODUCT, Reads, TEST_MODEL};
 use super::test::{Optimised, ROOMS, Room, Suite};
 use super::weights::folder;
 use crate::server::Server;
@@ -204,12 +204,20 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             "what holds for any bytes, over mixtures of the seeds",
             "--test fuzz",
         ),
+        // Packages of both steps are those that clippy's compiles, so that they share dependencies.
+        cargo_step(
+            "tests of manifest",
+            "manifests, and GGUF files",
+            "test -p gguf -p manifest -p xtask --locked --lib --no-fail-fast",
+        )
+        .reads(Reads::of(MANIFEST_TESTS))
+        .turn(Turn::Beside),
         // They compile device code without cargo's locks, while the goldens' single crates leave
         // cores idle.
         cargo_step(
             "pipeline tests",
-            "manifests, build actions, tidy rules",
-            "test -p gguf -p manifest -p xtask --locked --lib --bins --no-fail-fast",
+            "build actions, tidy rules",
+            "test -p gguf -p manifest -p xtask --locked --bins --no-fail-fast",
         )
         .reads(Reads::of(PRODUCT).and(&[".ci", ".github", "cuda"]))
         .turn(Turn::Beside),
@@ -321,8 +329,8 @@ fn room_step(site: &Site, (package, folder, compared): Room) -> Result<Step, Fai
     Ok(step.reads(reads.and(&[TEST_MODEL]).and(compared)))
 }
 
-/// What cargo compiles of the model to test it alone: without optimisation, which would take four
-/// times as long as they run, and with the standard library's checks of what unsafe code asks of it.
+/// Arguments of cargo for tests of the model's crate. Optimising them would take four times as long
+/// as they run; without, they have the standard library's checks of unsafe code, too.
 const MODEL_TESTS: &str = "-p model --features testing --lib --no-fail-fast";
 
 /// Tests of the model's crate for the default target.
@@ -402,7 +410,7 @@ fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
             }
             let run = |cargo: Command| {
                 let mut cargo = linted(cargo);
-                // What clippy has compiled names no target.
+                // Clippy's step names no target, and what it compiled is run here.
                 if target != DEFAULT_TARGET {
                     cargo.env("ATLAS_TARGET", &target);
                 }
