@@ -9,7 +9,7 @@ use super::check::checks;
 use super::figures;
 use super::lint;
 use super::model::golden_command;
-use super::reads::{BESIDE_PRODUCT, MANIFEST_TESTS, PRODUCT, Reads, TEST_MODEL};
+use super::reads::{BESIDE_PRODUCT, MANIFEST_TESTS, PRODUCT, Reads, TEST_MODEL, WORKSPACE};
 use super::test::{Optimised, ROOMS, Room, Suite};
 use super::weights::folder;
 use crate::server::Server;
@@ -210,7 +210,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             "manifests, and GGUF files",
             "test -p gguf -p manifest -p xtask --locked --lib --no-fail-fast",
         )
-        .reads(Reads::of(MANIFEST_TESTS))
+        .reads(Reads::of(MANIFEST_TESTS).and(&WORKSPACE))
         .turn(Turn::Beside),
         // They compile device code without cargo's locks, while the goldens' single crates leave
         // cores idle.
