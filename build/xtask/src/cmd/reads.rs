@@ -30,7 +30,10 @@ pub const PRODUCT: &[&str] = &[
 /// Folders of it that decide nothing there.
 pub const BESIDE_PRODUCT: &[&str] = &["build/xtask", "build/gguf", "ci/baseline"];
 /// Files that every crate of the workspace is compiled by.
-const WORKSPACE: [&str; 4] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo"];
+pub const WORKSPACE: [&str; 4] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo"];
+/// Sources of the pipeline's libraries, and what their tests read: headers of kernels, the table of
+/// operations, the model's declarations of them, and targets.
+pub const MANIFEST_TESTS: &[&str] = &["build", "cuda", "ffi", "src/model/ops", "targets"];
 /// Files of the small model that crates which serve any are tested with.
 pub const TEST_MODEL: &str = "targets/_model/tiny";
 

@@ -9,7 +9,7 @@ use super::check::checks;
 use super::figures;
 use super::lint;
 use super::model::golden_command;
-use super::reads::{BESIDE_PRODUCT, PRODUCT, Reads, TEST_MODEL};
+use super::reads::{BESIDE_PRODUCT, MANIFEST_TESTS, PRODUCT, Reads, TEST_MODEL, WORKSPACE};
 use super::test::{Optimised, ROOMS, Room, Suite};
 use super::weights::folder;
 use crate::server::Server;
@@ -192,6 +192,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     for room in ROOMS {
         steps.push(room_step(site, room)?);
     }
+    steps.push(model_step(site)?);
     steps.extend([
         product_step(
             "unit tests",
@@ -203,12 +204,20 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             "what holds for any bytes, over mixtures of the seeds",
             "--test fuzz",
         ),
+        // Packages of both steps are those that clippy's compiles, so that they share dependencies.
+        cargo_step(
+            "tests of manifest",
+            "manifests, and GGUF files",
+            "test -p gguf -p manifest -p xtask --locked --lib --no-fail-fast",
+        )
+        .reads(Reads::of(MANIFEST_TESTS).and(&WORKSPACE))
+        .turn(Turn::Beside),
         // They compile device code without cargo's locks, while the goldens' single crates leave
         // cores idle.
         cargo_step(
             "pipeline tests",
-            "manifests, build actions, tidy rules",
-            "test -p gguf -p manifest -p xtask --locked --lib --bins --no-fail-fast",
+            "build actions, tidy rules",
+            "test -p gguf -p manifest -p xtask --locked --bins --no-fail-fast",
         )
         .reads(Reads::of(PRODUCT).and(&[".ci", ".github", "cuda"]))
         .turn(Turn::Beside),
@@ -320,6 +329,20 @@ fn room_step(site: &Site, (package, folder, compared): Room) -> Result<Step, Fai
     Ok(step.reads(reads.and(&[TEST_MODEL]).and(compared)))
 }
 
+/// Arguments of cargo for tests of the model's crate. Optimising them would take four times as long
+/// as they run; without, they have the standard library's checks of unsafe code, too.
+const MODEL_TESTS: &str = "-p model --features testing --lib --no-fail-fast";
+
+/// Tests of the model's crate for the default target.
+fn model_step(site: &Site) -> Result<Step, Failure> {
+    let step = Step::new("tests of model", "the crate's own tests", |suite, name| {
+        let run = |cargo| suite.run(name, &mut linted(cargo));
+        let cargo = suite.product_cargo("test", Optimised::No, MODEL_TESTS);
+        cargo.and_then(run).map(drop).into()
+    });
+    Ok(step.reads(Reads::of_crate(site, "src/model")?.leaf(DEFAULT_TARGET)))
+}
+
 /// Tests of the binary's crate.
 fn product_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
     Step::new(name, protects, move |suite, name| {
@@ -345,9 +368,11 @@ fn clippy(suite: &Suite<'_>, name: &str) -> Result<(), String> {
     let product = suite.product_cargo(
         "test",
         Optimised::Wholly,
-        &format!("-p atlas -p model -p check {rooms} {ALL}"),
+        &format!("-p atlas -p check {rooms} {ALL}"),
     )?;
-    for cargo in [pipeline, product] {
+    let model = format!("{MODEL_TESTS} --no-run");
+    let model = suite.product_cargo("test", Optimised::No, &model)?;
+    for cargo in [pipeline, product, model] {
         no_warning(&suite.run(name, &mut linted(cargo))?)?;
     }
     Ok(())
@@ -365,11 +390,11 @@ fn no_warning(text: &str) -> Result<(), String> {
 /// Goldens of a target whose weights are in the repository: found by listing, so a new one needs no
 /// code. Each target is another build of the model and its checks alone, without optimisation where
 /// it is so small that running it takes no time. The default target stands for all in the other
-/// tests of both crates.
+/// tests of the checks.
 fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
     let target = leaf.to_string();
     let tests = match leaf {
-        DEFAULT_TARGET => "-p model --no-fail-fast",
+        DEFAULT_TARGET => "--no-fail-fast",
         _ => "-- golden:: tests::bits_of_rows",
     };
     let optimised = match leaf.starts_with(RANDOM) {
@@ -383,7 +408,14 @@ fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
             if let Some(missing) = goldens_missing(&suite.site.root, &target) {
                 return missing;
             }
-            let run = |mut cargo: Command| suite.run(name, cargo.env("ATLAS_TARGET", &target));
+            let run = |cargo: Command| {
+                let mut cargo = linted(cargo);
+                // Clippy's step names no target, and what it compiled is run here.
+                if target != DEFAULT_TARGET {
+                    cargo.env("ATLAS_TARGET", &target);
+                }
+                suite.run(name, &mut cargo)
+            };
             let args = format!("-p check --features testing --lib {tests}");
             let run = suite.product_cargo("test", optimised, &args).and_then(run);
             run.and_then(|text| some_test_passed(&text)).into()
@@ -400,7 +432,7 @@ fn mixed_step(site: &Site) -> Result<Step, Failure> {
         |suite, name| {
             let args =
                 "-p check --features testing --lib -- tests::a_layer tests::bits_of_rows oracle::";
-            let run = |mut cargo: Command| suite.run(name, cargo.env("ATLAS_TARGET", MIXED));
+            let run = |cargo| suite.run(name, linted(cargo).env("ATLAS_TARGET", MIXED));
             let run = suite
                 .product_cargo("test", Optimised::No, args)
                 .and_then(run);
