@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::error::ManifestError;
 use crate::facts::{FAMILY, Fact, contradiction};
 use crate::family::{
-    Activation, AttentionWords, FeedForward, MLP, MOE, Mixers, ROTARY_DIM, SLIDING, Traits, WINDOW,
+    AttentionWords, FeedForward, MLP, MOE, Mixers, ROTARY_DIM, SLIDING, Switch, Traits, WINDOW,
     Word,
 };
 use crate::params;
@@ -43,6 +43,11 @@ fn one_of(key: &'static str, right: &[Value], pointer: &'static str) -> Fact {
     }
 }
 
+/// A fact that follows from the family, of which several values may be right.
+pub(crate) fn family_fact(right: &[Value], pointer: &'static str) -> Fact {
+    one_of(FAMILY, right, pointer)
+}
+
 impl Fact {
     /// The fact, which older configurations state elsewhere.
     fn or(self, elsewhere: &'static [&'static str]) -> Fact {
@@ -54,10 +59,10 @@ impl Fact {
 /// every tensor keeps its shape. `max_position` does not, and is compared in builds alone.
 pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     let model = &target.model;
-    let mut facts = family_facts(target.traits(), &dense_layers(target));
+    let mut facts = target.traits().facts(&dense_layers(target));
     facts.extend(both(target));
     let words = target.traits().attention;
-    if target.traits().rotary {
+    if !target.has(Switch::Unturned) {
         facts.extend(rope(&model.attention, target.traits()));
     }
     facts.extend(dims(model));
@@ -108,111 +113,12 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     }
 }
 
-/// The layer math of a family, in the words of the transformers library: values that leave it as it
-/// is. Layers of `dense` have an MLP where others have experts. Most values are what the library
-/// takes where nothing is stated.
-pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
-    let of = |right: &[Value], pointer| one_of(FAMILY, right, pointer);
-    let types: Vec<_> = traits.types.iter().map(|name| json!(name)).collect();
-    let classes: Vec<_> = traits.classes.iter().map(|name| json!([name])).collect();
-    let none = [Value::Null];
-    let (one, no) = ([json!(1)], [json!(false)]);
-    let normed = traits.normed || traits.rows_normed;
-    let activation: Vec<_> = traits
-        .activation
-        .words()
-        .iter()
-        .map(|name| json!(name))
-        .collect();
-    let clamped = |number: f64| {
-        [if traits.activation == Activation::Clamped {
-            json!(number)
-        } else {
-            Value::Null
-        }]
-    };
-    let (limit, alpha) = (clamped(CLAMP), clamped(ALPHA));
-    let mut facts = vec![
-        of(&types, "/model_type"),
-        of(&classes, "/architectures"),
-        of(&activation, "/hidden_act"),
-        of(&activation, "/hidden_activation"),
-        of(&[json!(traits.gated)], "/attn_output_gate"),
-        of(&[json!(traits.biased)], "/attention_bias"),
-        of(&no, "/qkv_bias"),
-        of(&no, "/use_bias"),
-        of(&no, "/mlp_bias"),
-        of(&[json!(normed)], "/use_qk_norm"),
-        of(&[json!(normed)], "/qk_norm"),
-        of(&no, "/use_sliding_window"),
-        of(&none, "/attention_chunk_size"),
-        of(&none, "/attn_logit_softcapping"),
-        of(&one, "/logit_scale"),
-        of(&one, "/logits_scaling"),
-        of(&one, "/embedding_multiplier"),
-        of(&one, "/residual_multiplier"),
-        of(&none, "/attention_multiplier"),
-        of(&limit, "/swiglu_limit"),
-        of(&alpha, "/swiglu_alpha"),
-        of(&[json!(true)], "/is_causal"),
-    ];
-    facts.extend(gemma(traits));
-    if traits.rows_normed {
-        facts.push(of(&[json!("per_layer")], "/qk_norm_type"));
-    }
-    if traits.mixers == Mixers::Hybrid {
-        facts.push(of(&activation, "/output_gate_type"));
-        facts.push(of(&[json!("float32")], "/mamba_ssm_dtype"));
-        facts.push(of(&no, "/mtp_use_dedicated_embeddings"));
-    }
-    if traits.mixers == Mixers::Mamba {
-        facts.extend(nemotron());
-    }
-    if traits.feed_forward != FeedForward::Mlp {
-        facts.extend(routing(traits, dense));
-    }
-    facts
-}
-
-/// Switches of Nemotron's configurations.
-fn nemotron() -> Vec<Fact> {
-    let of = |right: Value, pointer| one_of(FAMILY, &[right], pointer);
-    vec![
-        of(json!("relu2"), "/mlp_hidden_act"),
-        of(json!("silu"), "/mamba_hidden_act"),
-        of(json!(true), "/use_conv_bias"),
-        of(json!(false), "/mamba_proj_bias"),
-        of(json!(1), "/n_shared_experts"),
-    ]
-}
-
-/// Switches of Gemma's configurations: `"vision"` is about images alone.
-fn gemma(traits: &Traits) -> Vec<Fact> {
-    let of = |right: &[Value], pointer| one_of(FAMILY, right, pointer);
-    let causal = [json!(false), Value::Null, json!("vision")];
-    let keys = of(&[json!(traits.keys_are_values)], "/attention_k_eq_v");
-    let layers = of(&[json!(0)], "/hidden_size_per_layer_input");
-    vec![
-        of(&causal, "/use_bidirectional_attention"),
-        Fact {
-            required: traits.keys_are_values,
-            ..keys
-        },
-        Fact {
-            required: traits.keys_are_values,
-            ..layers
-        },
-        of(&[json!(0)], "/num_kv_shared_layers"),
-        of(&[json!(false)], "/use_double_wide_mlp"),
-    ]
-}
-
 /// Whether experts stand beside every layer's MLP.
 fn both(target: &Target) -> Option<Fact> {
     let parts = target.model.feed_forward();
     let both = parts.contains(&schema::FeedForward::Both);
     let switch = fact("layers.feed_forward", both, "/enable_moe_block");
-    target.traits().both.then_some(Fact {
+    target.has(Switch::Both).then_some(Fact {
         required: both,
         ..switch
     })
@@ -226,38 +132,9 @@ fn dense_layers(target: &Target) -> Vec<usize> {
 }
 
 /// Layers before the first one that is none of these.
-fn leading(layers: &[usize]) -> usize {
+pub(crate) fn leading(layers: &[usize]) -> usize {
     let layers = layers.iter().enumerate();
     layers.take_while(|(at, layer)| at == *layer).count()
-}
-
-/// The sum over experts.
-fn routing(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
-    let of = |right: Value, pointer| one_of(FAMILY, &[right], pointer);
-    let renormed = of(json!(true), "/norm_topk_prob");
-    let mut facts = vec![
-        Fact {
-            required: traits.states_norm,
-            ..renormed
-        },
-        of(json!(1), "/n_group"),
-        of(json!(1), "/topk_group"),
-        of(json!(dense), "/mlp_only_layers"),
-        of(json!(1), "/decoder_sparse_step"),
-        of(json!(leading(dense)), "/first_k_dense_replace"),
-    ];
-    if traits.feed_forward != FeedForward::ExpertBeside {
-        facts.push(of(json!(1), "/routed_scaling_factor"));
-        let scores = if traits.sigmoid { "sigmoid" } else { "softmax" };
-        facts.push(of(json!(scores), "/scoring_func"));
-    }
-    if traits.feed_forward == FeedForward::Experts {
-        facts.push(of(json!(traits.sigmoid), "/use_routing_bias"));
-        facts.push(of(json!(0), "/shared_intermediate_size"));
-        facts.push(of(json!(0), "/shared_expert_intermediate_size"));
-        facts.push(of(json!(0), "/n_shared_experts"));
-    }
-    facts
 }
 
 /// Rotary positions, in the words of both generations of configurations.
@@ -267,11 +144,11 @@ fn rope(attention: &Attention, traits: &Traits) -> Vec<Fact> {
         Mixers::Windowed => YARN,
         _ => SCALING,
     };
-    let mut facts = match traits.latent {
+    let mut facts = match traits.has(Switch::Latent) {
         false => turns(attention, words),
         true => vec![stated(&words.rope_theta, attention.rope_theta, true)],
     };
-    facts.push(fact(FAMILY, traits.latent, "/rope_interleave"));
+    facts.push(fact(FAMILY, traits.has(Switch::Latent), "/rope_interleave"));
     facts.extend(match (&attention.rope_scaling, &attention.yarn) {
         (None, None) => unscaled(scaling),
         (Some(scaling), _) => scaled(scaling),
@@ -319,11 +196,6 @@ fn at(
 
 const SCALING: &str = "attention.rope_scaling";
 const YARN: &str = "attention.yarn";
-/// Bound of an expert's gate and up where they are clamped: `shapes::CLAMP` of the server.
-const CLAMP: f64 = 7.0;
-/// Factor in the sigmoid of such a gate: `shapes::ALPHA`.
-const ALPHA: f64 = 1.702;
-
 /// Places of what a scaling states, in both generations of configurations.
 macro_rules! places {
     ($name:literal) => {

@@ -16,10 +16,21 @@ mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_next;
 mod sliding;
+mod switches;
 
-use crate::schema::model::{self as schema, Family};
+use std::fmt;
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub(crate) use self::switches::Switch;
+use crate::schema::model as schema;
 use crate::table::Row;
 use crate::target::Target;
+
+/// Layer math that a model follows, and the names of its tensors: a file of `family/` each.
+#[derive(Clone, Copy)]
+pub struct Family(&'static Traits);
 
 /// Facts that hold for every model of a family.
 pub(crate) struct Traits {
@@ -31,50 +42,20 @@ pub(crate) struct Traits {
     pub classes: &'static [&'static str],
     /// Token mixers of its layers.
     pub mixers: Mixers,
-    /// Words for the attention over all positions.
-    pub attention: &'static AttentionWords,
     /// Part of a layer behind its mixer.
     pub feed_forward: FeedForward,
-    /// Attention knows where tokens are.
-    pub rotary: bool,
-    /// Attention is over latents, whose heads are made of them.
-    pub latent: bool,
-    /// Each query comes with a gate of the head's result.
-    pub gated: bool,
-    /// Queries and keys have an RMS norm of each head.
-    pub normed: bool,
-    /// Queries and keys have one norm over all heads of a row.
-    pub rows_normed: bool,
-    /// Products of attention, router and experts have biases.
-    pub biased: bool,
-    /// Each query head's softmax counts a learned score beside those of positions.
-    pub sinks: bool,
     /// Function of gate and up of an MLP, or of experts.
     pub activation: Activation,
-    /// Norms stand behind blocks, too: the result of each is normed before it is added.
-    pub sandwiched: bool,
-    /// Rows of the embedding are multiplied by the root of their width.
-    pub scaled_embedding: bool,
     /// Number whose root attention's scores are divided by.
     pub scale: Scale,
-    /// Values have an RMS norm of each head, without weights.
-    pub values_normed: bool,
-    /// Layers over all positions take values from the projection of keys.
-    pub keys_are_values: bool,
-    /// Hidden states are multiplied by a number of each layer behind it.
-    pub layer_scalars: bool,
-    /// Layers may have experts beside their MLP.
-    pub both: bool,
-    /// Routers' scores are sigmoids, which learned numbers correct in the choice alone.
-    pub sigmoid: bool,
-    /// The weight of a chosen expert is multiplied by a learned number of its own.
-    pub experts_scaled: bool,
+    /// Switches that are on.
+    pub has: &'static [Switch],
+    /// Words for the attention over all positions.
+    pub attention: &'static AttentionWords,
     /// Words for the experts that a row visits.
     pub chosen: &'static str,
     /// The head is the embedding table where configurations do not say.
     pub tied: bool,
-    /// Weights of norms are stored less one, but for those of Gated DeltaNet.
-    pub plus_one: bool,
     /// Configurations need not state an attention head's width where it is the hidden width's
     /// share.
     pub default_head_dim: bool,
@@ -94,28 +75,13 @@ const USUAL: Traits = Traits {
     types: &[],
     classes: &[],
     mixers: Mixers::Attention,
-    attention: &ATTENTION,
     feed_forward: FeedForward::Mlp,
-    rotary: true,
-    latent: false,
-    gated: false,
-    normed: false,
-    rows_normed: false,
-    biased: false,
-    sinks: false,
     activation: Activation::Silu,
-    sandwiched: false,
-    scaled_embedding: false,
     scale: Scale::Head,
-    values_normed: false,
-    keys_are_values: false,
-    layer_scalars: false,
-    both: false,
-    sigmoid: false,
-    experts_scaled: false,
+    has: &[],
+    attention: &ATTENTION,
     chosen: "/num_experts_per_tok",
     tied: false,
-    plus_one: false,
     default_head_dim: false,
     states_norm: false,
     window_switch: None,
@@ -327,42 +293,52 @@ pub(crate) const MOE: Words = Words {
     intermediate: "/moe_intermediate_size",
 };
 
-impl Family {
-    /// Each of them.
-    pub(crate) const ALL: [Family; 14] = [
-        Family::Gemma3,
-        Family::Gemma4,
-        Family::GptOss,
-        Family::Llama,
-        Family::MinimaxM2,
-        Family::Mistral4,
-        Family::Mixtral,
-        Family::NemotronH,
-        Family::Qwen3,
-        Family::Qwen3Moe,
-        Family::Qwen3Next,
-        Family::Qwen35,
-        Family::Qwen35Moe,
-        Family::Sliding,
-    ];
-
-    pub(crate) const fn traits(self) -> &'static Traits {
-        match self {
-            Family::Gemma3 => &gemma3::TRAITS,
-            Family::Gemma4 => &gemma4::TRAITS,
-            Family::GptOss => &gpt_oss::TRAITS,
-            Family::Llama => &llama::TRAITS,
-            Family::MinimaxM2 => &minimax_m2::TRAITS,
-            Family::Mistral4 => &mistral4::TRAITS,
-            Family::Mixtral => &mixtral::TRAITS,
-            Family::NemotronH => &nemotron_h::TRAITS,
-            Family::Qwen3 => &qwen3::TRAITS,
-            Family::Qwen3Moe => &qwen3_moe::TRAITS,
-            Family::Qwen3Next => &qwen3_next::TRAITS,
-            Family::Qwen35 => &qwen3_5::TRAITS,
-            Family::Qwen35Moe => &qwen3_5_moe::TRAITS,
-            Family::Sliding => &sliding::TRAITS,
+/// The families of some files.
+macro_rules! families {
+    ($($name:ident)*) => {
+        impl Family {
+            /// Each of them.
+            pub(crate) const ALL: &[Family] = &[$(Family(&$name::TRAITS)),*];
+            const NAMES: &[&str] = &[$($name::TRAITS.name),*];
         }
+    };
+}
+
+families! {
+    gemma3 gemma4 gpt_oss llama minimax_m2 mistral4 mixtral nemotron_h qwen3 qwen3_5 qwen3_5_moe
+    qwen3_moe qwen3_next sliding
+}
+
+impl Family {
+    pub(crate) const fn traits(self) -> &'static Traits {
+        self.0
+    }
+}
+
+impl fmt::Debug for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.name)
+    }
+}
+
+impl PartialEq for Family {
+    fn eq(&self, other: &Family) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Serialize for Family {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.0.name)
+    }
+}
+
+impl<'de> Deserialize<'de> for Family {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Family, D::Error> {
+        let name = String::deserialize(from)?;
+        let is = |family: &&Family| family.0.name == name;
+        let found = Family::ALL.iter().find(is).copied();
+        found.ok_or_else(|| Error::unknown_variant(&name, Family::NAMES))
     }
 }
 
@@ -372,69 +348,29 @@ impl Target {
         self.model.family.traits()
     }
 
+    /// Whether a switch of the family is on.
+    pub(crate) fn has(&self, switch: Switch) -> bool {
+        self.traits().has(switch)
+    }
+
     /// Parts of the layers' math that the model has, in words. Models with the same words differ in
     /// sizes and names.
     pub fn math(&self) -> Vec<String> {
-        // A new trait is math, or is a name or a word.
         let Traits {
             mixers,
             feed_forward,
             activation,
             scale,
-            rotary,
-            latent,
-            gated,
-            normed,
-            rows_normed,
-            biased,
-            sinks,
-            sandwiched,
-            scaled_embedding,
-            values_normed,
-            keys_are_values,
-            layer_scalars,
-            both,
-            sigmoid,
-            experts_scaled,
-            plus_one,
-            name: _,
-            types: _,
-            classes: _,
-            attention: _,
-            chosen: _,
-            tied: _,
-            default_head_dim: _,
-            states_norm: _,
-            window_switch: _,
-            words: _,
-            rows: _,
+            has,
+            ..
         } = self.traits();
-        let switches = [
-            ("rotary", rotary),
-            ("latent", latent),
-            ("gated", gated),
-            ("normed", normed),
-            ("rows_normed", rows_normed),
-            ("biased", biased),
-            ("sinks", sinks),
-            ("sandwiched", sandwiched),
-            ("scaled_embedding", scaled_embedding),
-            ("values_normed", values_normed),
-            ("keys_are_values", keys_are_values),
-            ("layer_scalars", layer_scalars),
-            ("both", both),
-            ("sigmoid", sigmoid),
-            ("experts_scaled", experts_scaled),
-            ("plus_one", plus_one),
-        ];
-        let on = switches.into_iter().filter(|(_, is_on)| **is_on);
-        let on = on.map(|(name, _)| name.to_owned());
         let each = [
             format!("{mixers:?}"),
             format!("{feed_forward:?}"),
             format!("{activation:?}"),
             format!("{scale:?}"),
         ];
+        let on = has.iter().map(|switch| format!("{switch:?}"));
         on.chain(each).collect()
     }
 

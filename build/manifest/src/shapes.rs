@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use crate::emit_rust::item;
-use crate::family::{Activation, FeedForward as Beside, Mixers, Scale};
+use crate::family::{Activation, FeedForward as Beside, Mixers, Scale, Switch};
 use crate::kernels::{Kind, Launcher};
 use crate::schema::leaf::Rows;
 use crate::schema::model::{Attention, FeedForward, Mixer, RopeScaling, Yarn};
@@ -183,7 +183,7 @@ impl Target {
                 window: None,
                 ..self.model.attention.clone()
             },
-            value_dim: match self.traits().latent {
+            value_dim: match self.has(Switch::Latent) {
                 true => self.model.latent_rank(),
                 false => self.model.attention.head_dim,
             },
@@ -307,7 +307,7 @@ impl Target {
     /// Names of the shapes of each layer's mixer and of what follows it.
     fn layer_blocks(&self) -> Vec<[Option<&'static str>; 2]> {
         let layers = self.mixers().into_iter().zip(self.model.feed_forwards());
-        let blocks = layers.map(|(mixer, part)| match (mixer, self.traits().latent) {
+        let blocks = layers.map(|(mixer, part)| match (mixer, self.has(Switch::Latent)) {
             (Mixer::Attention, true) => [Some("Latent"), part.shape()],
             _ => [mixer.shape(), part.shape()],
         });
@@ -386,13 +386,13 @@ impl Target {
 
     fn attention_shape(&self, each: &Attends) -> Shape {
         let (attention, traits) = (&each.facts, self.traits());
-        let (rotary_dim, rope) = match traits.rotary {
-            true => (
+        let (rotary_dim, rope) = match traits.has(Switch::Unturned) {
+            false => (
                 attention.rotary_dim,
                 (attention.rope_theta, scaling(attention)),
             ),
             // Pairs of which none turns.
-            false => (attention.head_dim, (1.0, first(0))),
+            true => (attention.head_dim, (1.0, first(0))),
         };
         let divisor = match traits.scale {
             Scale::Head => attention.head_dim,
@@ -414,13 +414,12 @@ impl Target {
             ("ROTARY_DIM", Number::Size(rotary_dim)),
             ("ROPE", Number::Rope(rope.0, rope.1)),
             ("SCALE", Number::Single(scale as f32)),
-            ("GATED", Number::Bool(traits.gated)),
-            ("NORMED", Number::Bool(traits.normed)),
-            ("ROWS_NORMED", Number::Bool(traits.rows_normed)),
-            ("VALUES_NORMED", Number::Bool(traits.values_normed)),
-            ("WINDOW", Number::Window(attention.window)),
-            ("SINKS", Number::Bool(traits.sinks)),
         ];
+        constants.extend(self.switches(Kind::Attention));
+        constants.extend([
+            ("WINDOW", Number::Window(attention.window)),
+            ("SINKS", Number::Bool(traits.has(Switch::Sinks))),
+        ]);
         constants.extend(pages);
         Shape {
             doc: each.doc,
@@ -494,36 +493,43 @@ impl Target {
             false => (shared, none),
             true => (none, shared),
         };
+        let mut constants = vec![
+            ("COUNT", Number::Size(moe.experts)),
+            ("PER_TOKEN", Number::Size(moe.experts_per_token)),
+            (
+                "INTERMEDIATE",
+                Number::Size(self.padded_inner(moe.intermediate)),
+            ),
+            ("WIDTH", Number::Size(self.padded(width))),
+            ("LATENT", Number::Bool(moe.latent.is_some())),
+            ("SHARED", shared),
+            (
+                "SHARED_GATED",
+                Number::Bool(self.traits().feed_forward == Beside::SharedExpert),
+            ),
+            ("BESIDE", beside),
+        ];
+        constants.extend(self.switches(Kind::Experts));
+        let scale = moe.scale.unwrap_or(1.0) as f32;
+        constants.extend([
+            ("WEIGHT_SCALE", Number::Single(scale)),
+            ("ROWS_NVFP4", Number::Bool(rounds)),
+            ("SCALED", Number::Bool(self.has(Switch::ExpertsScaled))),
+            ("ACTIVATION", Number::Activation(self.traits().activation)),
+        ]);
         Some(Shape {
             doc: "Mixture of experts.",
             word: "moe",
             name: "Moe",
             kind: Kind::Experts,
-            constants: vec![
-                ("COUNT", Number::Size(moe.experts)),
-                ("PER_TOKEN", Number::Size(moe.experts_per_token)),
-                (
-                    "INTERMEDIATE",
-                    Number::Size(self.padded_inner(moe.intermediate)),
-                ),
-                ("WIDTH", Number::Size(self.padded(width))),
-                ("LATENT", Number::Bool(moe.latent.is_some())),
-                ("SHARED", shared),
-                (
-                    "SHARED_GATED",
-                    Number::Bool(self.traits().feed_forward == Beside::SharedExpert),
-                ),
-                ("BESIDE", beside),
-                ("SIGMOID", Number::Bool(self.traits().sigmoid)),
-                (
-                    "WEIGHT_SCALE",
-                    Number::Single(moe.scale.unwrap_or(1.0) as f32),
-                ),
-                ("ROWS_NVFP4", Number::Bool(rounds)),
-                ("SCALED", Number::Bool(self.traits().experts_scaled)),
-                ("ACTIVATION", Number::Activation(self.traits().activation)),
-            ],
+            constants,
         })
+    }
+
+    /// Constants of a kind of shapes that the family's switches are.
+    fn switches(&self, kind: Kind) -> impl Iterator<Item = (&'static str, Number)> {
+        let constants = self.traits().constants(kind);
+        constants.map(|(name, is_on)| (name, Number::Bool(is_on)))
     }
 
     fn mlp_shape(&self) -> Option<Shape> {

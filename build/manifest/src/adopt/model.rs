@@ -11,7 +11,7 @@ use crate::config::{
     EXPERTS_LATENT, FACTOR, FAST, GROWN, GROWTH, HIGH, KIND, LOW, MSCALE, ORIGINAL, SLOW, TRUNCATE,
 };
 use crate::family::{
-    AttentionWords, FeedForward, MLP, Mixers, ROTARY_DIM, SLIDING, Scale, Traits, WINDOW,
+    AttentionWords, FeedForward, MLP, Mixers, ROTARY_DIM, SLIDING, Scale, Switch, Traits, WINDOW,
 };
 use crate::schema::model::{
     Attention, Family, FeedForward as Part, Gdn, Latent, Layers, Mamba, Mixer, Mlp, Model, Moe,
@@ -42,7 +42,7 @@ pub(super) fn family(words: &mut Words) -> Read<Family> {
             let mut types = family.traits().types.iter();
             types.any(|name| Some(*name) == value.as_str())
         };
-        Family::ALL.into_iter().find(is)
+        Family::ALL.iter().find(|family| is(family)).copied()
     })
 }
 
@@ -69,7 +69,7 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
     let norm_eps = words.number(&["/rms_norm_eps", "/layer_norm_epsilon"]);
     let positions = words.between(&["/max_position_embeddings"], PAGE..=largest::POSITIONS);
     let layers = layers(words, traits);
-    let full = match traits.latent {
+    let full = match traits.has(Switch::Latent) {
         false => attention(words, traits, traits.attention, hidden),
         true => over_latents(words, traits.attention),
     };
@@ -222,7 +222,7 @@ fn attention(
     let pointer = its.head_dim.pointers[0];
     let stated = words.whole(pointer, 1..=largest::HEAD_DIM);
     let head_dim = head_dim(words, traits, (pointer, stated), [hidden, heads]);
-    if !traits.rotary {
+    if traits.has(Switch::Unturned) {
         return Ok(Attention {
             heads: heads?,
             kv_heads: kv_heads?,
@@ -283,7 +283,7 @@ fn over_latents(words: &mut Words, its: &AttentionWords) -> Read<Attention> {
 }
 
 fn latent(words: &mut Words, traits: &Traits) -> Read<Option<Latent>> {
-    if !traits.latent {
+    if !traits.has(Switch::Latent) {
         return Ok(None);
     }
     let query_rank = words.count("/q_lora_rank", largest::WIDTH);
@@ -448,7 +448,7 @@ fn mlp(words: &mut Words, traits: &Traits) -> Read<Option<Mlp>> {
 fn both(words: &mut Words, traits: &Traits) -> Read<bool> {
     let rule = "must be true or false";
     let stated = words.optional(&["/enable_moe_block"], rule, Value::as_bool)?;
-    Ok(traits.both && stated == Some(true))
+    Ok(traits.has(Switch::Both) && stated == Some(true))
 }
 
 fn moe(words: &mut Words, traits: &Traits, both: Read<bool>) -> Read<Option<Moe>> {

@@ -468,9 +468,9 @@ fn an_unknown_family_is_refused_by_name() {
     let expected = "a/config.json: text_config.model_type = \"gemma2\": is no type of a known \
                     family; known are gemma3 (gemma3_text), gemma4 (gemma4_text, gemma4), \
                     gpt_oss, llama (llama, mistral), minimax_m2, mistral4, mixtral, nemotron_h, \
-                    qwen3, qwen3_moe (qwen3_moe, qwen3_vl_moe_text, qwen3_vl_moe), qwen3_next, \
-                    qwen3_5 (qwen3_5_text, qwen3_5), qwen3_5_moe (qwen3_5_moe_text, qwen3_5_moe), \
-                    sliding";
+                    qwen3, qwen3_5 (qwen3_5_text, qwen3_5), qwen3_5_moe (qwen3_5_moe_text, \
+                    qwen3_5_moe), qwen3_moe (qwen3_moe, qwen3_vl_moe_text, qwen3_vl_moe), \
+                    qwen3_next, sliding";
     assert_eq!(found, [expected]);
 }
 

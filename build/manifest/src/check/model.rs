@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{File, Rule, largest};
-use crate::family::{FeedForward, Mixers, Scale};
+use crate::family::{FeedForward, Mixers, Scale, Switch};
 use crate::kernels::{PANEL_ROWS, TOP_K};
 use crate::schema::model::{
     self as schema, AddedTokens, Attention, Chat, Checkpoint, Gdn, Latent, Layers, Mamba, Mixer,
@@ -115,16 +115,16 @@ impl File {
         for (key, stated, has) in [
             ("gdn", model.gdn.is_some(), hybrid),
             ("mamba", model.mamba.is_some(), mamba),
-            ("latent", model.latent.is_some(), traits.latent),
+            ("latent", model.latent.is_some(), traits.has(Switch::Latent)),
             (
                 "attention.rotary_dim",
                 model.attention.rotary_dim > 0,
-                traits.rotary,
+                !traits.has(Switch::Unturned),
             ),
             (
                 "attention.rope_theta",
                 model.attention.rope_theta != 0.0,
-                model.attention.rope_theta != 0.0 && traits.rotary,
+                model.attention.rope_theta != 0.0 && !traits.has(Switch::Unturned),
             ),
             (
                 "moe",
@@ -188,7 +188,7 @@ impl File {
         } = &model.layers;
         let (traits, none) = (model.family.traits(), schema::FeedForward::None);
         let (any, usual) = (
-            traits.mixers == Mixers::Sliding && !traits.sandwiched,
+            traits.mixers == Mixers::Sliding && !traits.has(Switch::Sandwiched),
             traits.feed_forward.usual(),
         );
         let alone = traits.mixers == Mixers::Mamba;
@@ -198,7 +198,7 @@ impl File {
             (false, usual) => usual,
         };
         let is_known = |part: &schema::FeedForward| {
-            let beside = traits.both && *part == schema::FeedForward::Both;
+            let beside = traits.has(Switch::Both) && *part == schema::FeedForward::Both;
             any || beside || *part == usual || *part == other
         };
         let rule = format!("family = {:?} has no such layers", traits.name);
@@ -217,8 +217,10 @@ impl File {
     /// The part of a head that turns, which some families choose.
     fn rotary_rules(&self, model: &Model) -> Rule {
         let traits = model.family.traits();
-        let in_part = traits.mixers == Mixers::Hybrid || traits.rows_normed || traits.latent;
-        if in_part || !traits.rotary {
+        let in_part = traits.mixers == Mixers::Hybrid
+            || traits.has(Switch::RowsNormed)
+            || traits.has(Switch::Latent);
+        if in_part || traits.has(Switch::Unturned) {
             return Ok(());
         }
         let whole = |table: &str, attention: &Attention| {

@@ -185,9 +185,9 @@ refused!(a_shared_expert_that_the_family_has_not: MODEL_FILE, "\"qwen3_5_moe\"" 
 refused!(layers_that_all_recur: MODEL_FILE, "\"gdn\", \"attention\"]" => "\"gdn\", \"gdn\"]",
     "layers.period = [Gdn, Gdn, Gdn, Gdn]: family = \"qwen3_5_moe\" attends in some layers");
 refused!(a_family_that_is_not_known: MODEL_FILE, "\"qwen3_5_moe\"" => "\"gpt2\"",
-    "line 3: `family = \"gpt2\"`: unknown variant `gpt2`, expected one of `llama`, `mixtral`, \
-     `minimax_m2`, `qwen3`, `sliding`, `gemma3`, `gemma4`, `gpt_oss`, `nemotron_h`, `mistral4`, \
-     `qwen3_moe`, `qwen3_next`, `qwen3_5`, `qwen3_5_moe`");
+    "line 3: `family = \"gpt2\"`: unknown variant `gpt2`, expected one of `gemma3`, `gemma4`, \
+     `gpt_oss`, `llama`, `minimax_m2`, `mistral4`, `mixtral`, `nemotron_h`, `qwen3`, `qwen3_5`, \
+     `qwen3_5_moe`, `qwen3_moe`, `qwen3_next`, `sliding`");
 refused!(value_heads_no_multiple_of_key_heads: MODEL_FILE, "value_heads = 32" => "value_heads = 24",
     "gdn.value_heads = 24: must be a multiple of gdn.key_heads = 16");
 refused!(convolution_of_one_tap: MODEL_FILE, "conv_kernel = 4" => "conv_kernel = 1",

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::Switch;
 use crate::schema::model::{Attention, FeedForward, Mixer, StackedIn};
 use crate::table::{Format, Kind, Role, Row, Run, Sites};
 use crate::target::Target;
@@ -109,11 +110,11 @@ pub(super) fn plain(target: &Target, experts: Rows) -> Vec<Row> {
     rows.extend(layer_norms(target));
     for each in target.attentions() {
         let layers = Place::mixing(target, |mixer| mixer == each.mixer);
-        rows.extend(match target.traits().latent {
+        rows.extend(match target.has(Switch::Latent) {
             false => attention(target, &layers, &each.facts),
             true => latent(target, &layers),
         });
-        if target.traits().keys_are_values && each.mixer == Mixer::Attention {
+        if target.has(Switch::KeysAreValues) && each.mixer == Mixer::Attention {
             take_values_from_keys(&mut rows);
         }
     }
@@ -161,7 +162,7 @@ fn feed_forwards(target: &Target, experts: Rows) -> Vec<Row> {
 /// Embedding, last norm and head.
 fn ends(target: &Target) -> Vec<Row> {
     let model = &target.model;
-    let (table, plus_one) = ([model.vocab, model.hidden], target.traits().plus_one);
+    let (table, plus_one) = ([model.vocab, model.hidden], target.has(Switch::PlusOne));
     let norm = "model.norm.weight";
     let width = [model.hidden];
     let mut rows = vec![
@@ -192,12 +193,12 @@ fn layer_norms(target: &Target) -> Vec<Row> {
 }
 
 fn norms(target: &Target, [mixing, feeding]: [&Place; 2]) -> Vec<Row> {
-    let (width, plus_one) = ([target.model.hidden], target.traits().plus_one);
+    let (width, plus_one) = ([target.model.hidden], target.has(Switch::PlusOne));
     let norm = |place: &Place, role, name: &str| {
         place.vector(role, &format!("{name}_layernorm.weight"), &width, plus_one)
     };
     let input = norm(mixing, Role::InputNorm, "input");
-    let mut rows = match target.traits().sandwiched {
+    let mut rows = match target.has(Switch::Sandwiched) {
         false => vec![input, norm(feeding, Role::PostNorm, "post_attention")],
         true => vec![
             input,
@@ -206,7 +207,7 @@ fn norms(target: &Target, [mixing, feeding]: [&Place; 2]) -> Vec<Row> {
             norm(feeding, Role::FedNorm, "post_feedforward"),
         ],
     };
-    if target.traits().layer_scalars {
+    if target.has(Switch::LayerScalars) {
         rows.push(feeding.vector(Role::LayerScalar, "layer_scalar", &[1], false));
     }
     rows
@@ -215,7 +216,7 @@ fn norms(target: &Target, [mixing, feeding]: [&Place; 2]) -> Vec<Row> {
 /// Grouped-query attention, its queries with gates and with norms as the family has them.
 fn attention(target: &Target, place: &Place, attention: &Attention) -> Vec<Row> {
     let (traits, hidden) = (target.traits(), target.model.hidden);
-    let gates = if traits.gated { 2 } else { 1 };
+    let gates = if traits.has(Switch::Gated) { 2 } else { 1 };
     let (kv, o) = (attention.kv_rows(), attention.o_columns());
     let mut rows = vec![
         place.matrix(Role::Query, "self_attn.q_proj", gates * o, hidden),
@@ -225,14 +226,15 @@ fn attention(target: &Target, place: &Place, attention: &Attention) -> Vec<Row> 
         place.unused(Role::KeyScale, "self_attn.k_proj.k_scale"),
         place.unused(Role::ValueScale, "self_attn.v_proj.v_scale"),
     ];
-    if traits.normed {
+    if traits.has(Switch::Normed) {
         let width = [attention.head_dim];
-        let norm = |role, name| place.vector(role, name, &width, traits.plus_one);
+        let norm = |role, name| place.vector(role, name, &width, traits.has(Switch::PlusOne));
         rows.push(norm(Role::QueryNorm, "self_attn.q_norm.weight"));
         rows.push(norm(Role::KeyNorm, "self_attn.k_norm.weight"));
     }
-    if traits.rows_normed {
-        let norm = |role, name, width| place.vector(role, name, &[width], traits.plus_one);
+    if traits.has(Switch::RowsNormed) {
+        let norm =
+            |role, name, width| place.vector(role, name, &[width], traits.has(Switch::PlusOne));
         rows.push(norm(Role::QueryNorm, "self_attn.q_norm.weight", o));
         rows.push(norm(Role::KeyNorm, "self_attn.k_norm.weight", kv));
     }
@@ -650,7 +652,7 @@ fn experts_and_beside(target: &Target, place: &Place) -> Vec<Row> {
 /// Tensors around the layer of multi-token prediction.
 fn prediction(target: &Target, place: &Place) -> Vec<Row> {
     let (hidden, sites) = (target.model.hidden, &place.sites);
-    let plus_one = target.traits().plus_one;
+    let plus_one = target.has(Switch::PlusOne);
     let norm = |role, name: &str| vector(role, name, sites.clone(), &[hidden], plus_one);
     let fusion = [hidden, 2 * hidden];
     vec![

@@ -1,7 +1,7 @@
 //! `gemma3`: attention with normed queries and keys, over a window in most layers, and an MLP in
 //! every layer. Results of both are normed before they are added.
 
-use super::{ALIKE, Activation, Mixers, Scale, Traits, USUAL};
+use super::{ALIKE, Activation, Mixers, Scale, Switch, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "gemma3",
@@ -10,11 +10,13 @@ pub(super) const TRAITS: Traits = Traits {
     mixers: Mixers::Sliding,
     attention: &ALIKE,
     activation: Activation::GeluTanh,
-    normed: true,
-    sandwiched: true,
-    scaled_embedding: true,
     scale: Scale::Stated,
     tied: true,
-    plus_one: true,
+    has: &[
+        Switch::Normed,
+        Switch::Sandwiched,
+        Switch::ScaledEmbedding,
+        Switch::PlusOne,
+    ],
     ..USUAL
 };

@@ -3,7 +3,7 @@
 //! models have experts beside the MLP of each layer.
 
 use super::blocks::{gemma4_experts, plain};
-use super::{Activation, GLOBAL, MOE, Mixers, Scale, Traits, USUAL};
+use super::{Activation, GLOBAL, MOE, Mixers, Scale, Switch, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "gemma4",
@@ -12,18 +12,20 @@ pub(super) const TRAITS: Traits = Traits {
     mixers: Mixers::Sliding,
     attention: &GLOBAL,
     activation: Activation::GeluTanh,
-    normed: true,
-    values_normed: true,
-    keys_are_values: true,
-    sandwiched: true,
-    layer_scalars: true,
-    both: true,
-    experts_scaled: true,
     chosen: "/top_k_experts",
     words: MOE,
-    scaled_embedding: true,
     scale: Scale::One,
     tied: true,
     rows: |target| plain(target, gemma4_experts),
+    has: &[
+        Switch::Normed,
+        Switch::Sandwiched,
+        Switch::ScaledEmbedding,
+        Switch::ValuesNormed,
+        Switch::KeysAreValues,
+        Switch::LayerScalars,
+        Switch::Both,
+        Switch::ExpertsScaled,
+    ],
     ..USUAL
 };

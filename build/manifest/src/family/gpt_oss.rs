@@ -2,7 +2,7 @@
 //! product has a bias; the gate of an expert is clamped.
 
 use super::blocks::{biased, gpt_oss_experts, plain};
-use super::{Activation, EXPERTS, FeedForward, Mixers, Traits, USUAL, Words};
+use super::{Activation, EXPERTS, FeedForward, Mixers, Switch, Traits, USUAL, Words};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "gpt_oss",
@@ -10,8 +10,6 @@ pub(super) const TRAITS: Traits = Traits {
     classes: &["GptOssForCausalLM"],
     mixers: Mixers::Windowed,
     feed_forward: FeedForward::Experts,
-    biased: true,
-    sinks: true,
     activation: Activation::Clamped,
     words: Words {
         experts: EXPERTS,
@@ -22,5 +20,6 @@ pub(super) const TRAITS: Traits = Traits {
         rows.extend(biased(target));
         rows
     },
+    has: &[Switch::Biased, Switch::Sinks],
     ..USUAL
 };

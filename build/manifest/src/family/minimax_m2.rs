@@ -3,7 +3,7 @@
 
 use super::blocks::{minimax_experts, plain};
 use super::{
-    ATTENTION, AttentionWords, EXPERTS, FeedForward, ROTARY_DIM, Traits, USUAL, Words, word,
+    ATTENTION, AttentionWords, EXPERTS, FeedForward, ROTARY_DIM, Switch, Traits, USUAL, Words, word,
 };
 
 /// Words of attention: elements that turn, or their share.
@@ -21,12 +21,11 @@ pub(super) const TRAITS: Traits = Traits {
     classes: &["MiniMaxM2ForCausalLM"],
     attention: &TURNED,
     feed_forward: FeedForward::Experts,
-    rows_normed: true,
-    sigmoid: true,
     words: Words {
         experts: EXPERTS,
         intermediate: "/intermediate_size",
     },
     rows: |target| plain(target, minimax_experts),
+    has: &[Switch::RowsNormed, Switch::Sigmoid],
     ..USUAL
 };

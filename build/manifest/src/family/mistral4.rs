@@ -4,13 +4,12 @@
 use std::borrow::Cow;
 
 use super::blocks::{plain, ungated_shared};
-use super::{FeedForward, MOE, ROUTED, Traits, USUAL, Words};
+use super::{FeedForward, MOE, ROUTED, Switch, Traits, USUAL, Words};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "mistral4",
     types: &["mistral4"],
     classes: &["Mistral4ForCausalLM"],
-    latent: true,
     feed_forward: FeedForward::UngatedShared,
     words: Words {
         experts: ROUTED,
@@ -27,6 +26,7 @@ pub(super) const TRAITS: Traits = Traits {
         }
         rows
     },
+    has: &[Switch::Latent],
     ..USUAL
 };
 

@@ -1,7 +1,7 @@
 //! `nemotron_h`: each layer is Mamba-2, attention without positions, or experts of two matrices.
 
 use super::blocks::nemotron;
-use super::{Activation, FeedForward, MOE, Mixers, Traits, USUAL, Words, word};
+use super::{Activation, FeedForward, MOE, Mixers, Switch, Traits, USUAL, Words, word};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "nemotron_h",
@@ -9,13 +9,12 @@ pub(super) const TRAITS: Traits = Traits {
     classes: &["NemotronHForCausalLM"],
     mixers: Mixers::Mamba,
     feed_forward: FeedForward::ExpertBeside,
-    sigmoid: true,
-    rotary: false,
     activation: Activation::Relu2,
     words: Words {
         experts: word("moe.experts", &["/n_routed_experts"]),
         intermediate: MOE.intermediate,
     },
     rows: nemotron,
+    has: &[Switch::Unturned, Switch::Sigmoid],
     ..USUAL
 };

@@ -1,7 +1,7 @@
 //! `qwen3_next`: as `qwen3_5_moe`, with the inputs of Gated DeltaNet in two tensors.
 
 use super::blocks::{hybrid, interleaved_gdn, shared_expert};
-use super::{FeedForward, MOE, Mixers, QWEN_WINDOW, Traits, USUAL};
+use super::{FeedForward, MOE, Mixers, QWEN_WINDOW, Switch, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "qwen3_next",
@@ -9,11 +9,9 @@ pub(super) const TRAITS: Traits = Traits {
     classes: &["Qwen3NextForCausalLM"],
     mixers: Mixers::Hybrid,
     feed_forward: FeedForward::SharedExpert,
-    gated: true,
-    normed: true,
-    plus_one: true,
     window_switch: QWEN_WINDOW,
     words: MOE,
     rows: |target| hybrid(target, interleaved_gdn, shared_expert),
+    has: &[Switch::Gated, Switch::Normed, Switch::PlusOne],
     ..USUAL
 };

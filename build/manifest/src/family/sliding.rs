@@ -2,7 +2,7 @@
 //! positions in others, and an MLP in every layer. No library's: it is for drawn models, which try
 //! layers of two shapes.
 
-use super::{GLOBAL, Mixers, Traits, USUAL};
+use super::{GLOBAL, Mixers, Switch, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "sliding",
@@ -10,6 +10,6 @@ pub(super) const TRAITS: Traits = Traits {
     classes: &["SlidingForCausalLM"],
     mixers: Mixers::Sliding,
     attention: &GLOBAL,
-    normed: true,
+    has: &[Switch::Normed],
     ..USUAL
 };
