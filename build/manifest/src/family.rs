@@ -24,6 +24,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(crate) use self::switches::Switch;
+use crate::numbers::{ROPE_THETA, TURNED_PAIRS};
 use crate::schema::model as schema;
 use crate::table::Row;
 use crate::target::Target;
@@ -50,10 +51,6 @@ pub(crate) struct Traits {
     pub scale: Scale,
     /// Switches that are on.
     pub has: &'static [Switch],
-    /// Words for the attention over all positions.
-    pub attention: &'static AttentionWords,
-    /// Words for the experts that a row visits.
-    pub chosen: &'static str,
     /// The head is the embedding table where configurations do not say.
     pub tied: bool,
     /// Configurations need not state an attention head's width where it is the hidden width's
@@ -63,8 +60,8 @@ pub(crate) struct Traits {
     pub states_norm: bool,
     /// Switch of the window of positions, where the library has one: off, it ignores the window.
     pub window_switch: Option<&'static str>,
-    /// Words of its configurations for the feed-forward part.
-    pub words: Words,
+    /// Numbers that its configurations have other words for than most.
+    pub words: &'static [Word],
     /// Tensors of a checkpoint, matrices in BF16.
     rows: fn(&Target) -> Vec<Row>,
 }
@@ -79,13 +76,11 @@ const USUAL: Traits = Traits {
     activation: Activation::Silu,
     scale: Scale::Head,
     has: &[],
-    attention: &ATTENTION,
-    chosen: "/num_experts_per_tok",
     tied: false,
     default_head_dim: false,
     states_norm: false,
     window_switch: None,
-    words: MLP,
+    words: &[],
     rows: |target| blocks::plain(target, blocks::experts),
 };
 
@@ -181,117 +176,32 @@ impl FeedForward {
     }
 }
 
-/// Pointers into a configuration.
-pub(crate) struct Words {
-    /// Routed experts of a layer: the library takes either name, and writes either.
-    pub experts: Word,
-    /// Inner width of the MLP, or of a routed expert.
-    pub intermediate: &'static str,
+/// Key of a number, and pointers to it in configurations, today's first.
+pub(crate) type Word = (&'static str, &'static [&'static str]);
+
+impl Traits {
+    /// Words of the family for a number, if it has some of its own.
+    pub(crate) fn word(&self, key: &str) -> Option<&'static [&'static str]> {
+        let word = self.words.iter().find(|(its, _)| *its == key);
+        word.map(|(_, pointers)| *pointers)
+    }
 }
 
-/// Key of a fact in manifests, and pointers to it in configurations, today's first.
-pub(crate) struct Word {
-    pub key: &'static str,
-    pub pointers: &'static [&'static str],
-}
+/// Words for layers over all positions beside those with a window, whose heads are others: pairs
+/// that turn, and the base of their frequencies.
+const GLOBAL_KV_HEADS: Word = ("attention.kv_heads", &["/num_global_key_value_heads"]);
+const GLOBAL_HEAD_DIM: Word = ("attention.head_dim", &["/global_head_dim"]);
+const GLOBAL_TURNED: Word = (
+    TURNED_PAIRS,
+    &["/rope_parameters/full_attention/partial_rotary_factor"],
+);
+const GLOBAL_THETA: Word = (ROPE_THETA, &["/rope_parameters/full_attention/rope_theta"]);
 
-/// Words for the facts of an attention.
-pub(crate) struct AttentionWords {
-    pub heads: Word,
-    pub kv_heads: Word,
-    pub head_dim: Word,
-    /// Configurations state its share of the head's width.
-    pub rotary_dim: Word,
-    pub rope_theta: Word,
-}
-
-const fn word(key: &'static str, pointers: &'static [&'static str]) -> Word {
-    Word { key, pointers }
-}
-
-/// Elements of a head that turn, where configurations state them in place of their share.
-pub(crate) const ROTARY_DIM: &str = "/rotary_dim";
-
-/// Words of models whose layers attend in one shape.
-const ATTENTION: AttentionWords = AttentionWords {
-    heads: word("attention.heads", &["/num_attention_heads"]),
-    kv_heads: word("attention.kv_heads", &["/num_key_value_heads"]),
-    head_dim: word("attention.head_dim", &["/head_dim"]),
-    rotary_dim: word(
-        "attention.rotary_dim",
-        &[
-            "/rope_parameters/partial_rotary_factor",
-            "/partial_rotary_factor",
-        ],
-    ),
-    rope_theta: word(
-        "attention.rope_theta",
-        &["/rope_parameters/rope_theta", "/rope_theta"],
-    ),
-};
-
-/// Words for layers over all positions beside those with a window, as Gemma 4 has them.
-const GLOBAL: AttentionWords = AttentionWords {
-    heads: word("attention.heads", &["/num_attention_heads"]),
-    kv_heads: word("attention.kv_heads", &["/num_global_key_value_heads"]),
-    head_dim: word("attention.head_dim", &["/global_head_dim"]),
-    rotary_dim: word(
-        "attention.turned_pairs",
-        &["/rope_parameters/full_attention/partial_rotary_factor"],
-    ),
-    rope_theta: word(
-        "attention.rope_theta",
-        &["/rope_parameters/full_attention/rope_theta"],
-    ),
-};
-
-/// Words for layers over all positions beside those with a window, in the same heads.
-const ALIKE: AttentionWords = AttentionWords {
-    rope_theta: word(
-        "attention.rope_theta",
-        &["/rope_parameters/full_attention/rope_theta", "/rope_theta"],
-    ),
-    ..ATTENTION
-};
-
-/// Words for layers with a window.
-pub(crate) const SLIDING: AttentionWords = AttentionWords {
-    heads: word("sliding.heads", &["/num_attention_heads"]),
-    kv_heads: word("sliding.kv_heads", &["/num_key_value_heads"]),
-    head_dim: word("sliding.head_dim", &["/head_dim"]),
-    rotary_dim: word(
-        "sliding.rotary_dim",
-        &["/rope_parameters/sliding_attention/partial_rotary_factor"],
-    ),
-    rope_theta: word(
-        "sliding.rope_theta",
-        &[
-            "/rope_parameters/sliding_attention/rope_theta",
-            "/rope_local_base_freq",
-        ],
-    ),
-};
-
-/// Positions of a window.
-pub(crate) const WINDOW: Word = word("sliding.window", &["/sliding_window"]);
-
-/// Routed experts of a layer.
-const EXPERTS: Word = word("moe.experts", &["/num_experts", "/num_local_experts"]);
-/// Routed experts of a layer, where one more is shared.
-const ROUTED: Word = word("moe.experts", &["/n_routed_experts", "/num_local_experts"]);
+/// Inner width of experts in models without MLPs.
+const INTERMEDIATE: Word = ("moe.intermediate", &["/intermediate_size"]);
 
 /// Switch of the window in Qwen's configurations.
 const QWEN_WINDOW: Option<&str> = Some("/use_sliding_window");
-
-pub(crate) const MLP: Words = Words {
-    experts: EXPERTS,
-    intermediate: "/intermediate_size",
-};
-
-pub(crate) const MOE: Words = Words {
-    experts: EXPERTS,
-    intermediate: "/moe_intermediate_size",
-};
 
 /// The families of some files.
 macro_rules! families {

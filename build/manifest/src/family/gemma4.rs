@@ -3,17 +3,24 @@
 //! models have experts beside the MLP of each layer.
 
 use super::blocks::{gemma4_experts, plain};
-use super::{Activation, GLOBAL, MOE, Mixers, Scale, Switch, Traits, USUAL};
+use super::{
+    Activation, GLOBAL_HEAD_DIM, GLOBAL_KV_HEADS, GLOBAL_THETA, GLOBAL_TURNED, Mixers, Scale,
+    Switch, Traits, USUAL,
+};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "gemma4",
     types: &["gemma4_text", "gemma4"],
     classes: &["Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"],
     mixers: Mixers::Sliding,
-    attention: &GLOBAL,
     activation: Activation::GeluTanh,
-    chosen: "/top_k_experts",
-    words: MOE,
+    words: &[
+        GLOBAL_KV_HEADS,
+        GLOBAL_HEAD_DIM,
+        GLOBAL_TURNED,
+        GLOBAL_THETA,
+        ("moe.experts_per_token", &["/top_k_experts"]),
+    ],
     scale: Scale::One,
     tied: true,
     rows: |target| plain(target, gemma4_experts),

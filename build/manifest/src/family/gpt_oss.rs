@@ -2,7 +2,7 @@
 //! product has a bias; the gate of an expert is clamped.
 
 use super::blocks::{biased, gpt_oss_experts, plain};
-use super::{Activation, EXPERTS, FeedForward, Mixers, Switch, Traits, USUAL, Words};
+use super::{Activation, FeedForward, INTERMEDIATE, Mixers, Switch, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "gpt_oss",
@@ -11,10 +11,7 @@ pub(super) const TRAITS: Traits = Traits {
     mixers: Mixers::Windowed,
     feed_forward: FeedForward::Experts,
     activation: Activation::Clamped,
-    words: Words {
-        experts: EXPERTS,
-        intermediate: "/intermediate_size",
-    },
+    words: &[INTERMEDIATE],
     rows: |target| {
         let mut rows = plain(target, gpt_oss_experts);
         rows.extend(biased(target));

@@ -4,17 +4,17 @@
 use std::borrow::Cow;
 
 use super::blocks::{plain, ungated_shared};
-use super::{FeedForward, MOE, ROUTED, Switch, Traits, USUAL, Words};
+use super::{FeedForward, Switch, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "mistral4",
     types: &["mistral4"],
     classes: &["Mistral4ForCausalLM"],
     feed_forward: FeedForward::UngatedShared,
-    words: Words {
-        experts: ROUTED,
-        intermediate: MOE.intermediate,
-    },
+    words: &[
+        ("moe.experts", &["/n_routed_experts", "/num_local_experts"]),
+        ("moe.shared_intermediate", &["/n_shared_experts"]),
+    ],
     rows: |target| {
         let mut rows = plain(target, ungated_shared);
         for row in &mut rows {

@@ -1,7 +1,7 @@
 //! `qwen3_moe`: attention with normed queries and keys, and experts in every layer; the text side
 //! of Qwen3-VL too.
 
-use super::{FeedForward, MOE, QWEN_WINDOW, Switch, Traits, USUAL};
+use super::{FeedForward, QWEN_WINDOW, Switch, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "qwen3_moe",
@@ -10,7 +10,6 @@ pub(super) const TRAITS: Traits = Traits {
     feed_forward: FeedForward::Experts,
     states_norm: true,
     window_switch: QWEN_WINDOW,
-    words: MOE,
     has: &[Switch::Normed],
     ..USUAL
 };

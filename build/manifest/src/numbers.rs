@@ -1,0 +1,376 @@
+//! Numbers of a model, each declared here: its key, where configurations state it, its range and the
+//! families that have it. Rules, comparison with `config.json` and adoption read this alone.
+
+use std::ops::RangeInclusive;
+
+use crate::check::largest::{
+    EXPERTS, HEAD_DIM, HEADS, LAYERS, LOGITS, NORM_EPS, POSITIONS, ROPE_THETA as BASE, SCALING,
+    TAPS, VOCAB, WIDTH,
+};
+use crate::family::{FeedForward, Mixers, Scale, Switch, Traits};
+use crate::schema::model::{FeedForward as Part, Model};
+
+/// Whether a model states something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Has {
+    Always,
+    Maybe,
+    Never,
+}
+
+const fn always(holds: bool) -> Has {
+    match holds {
+        true => Has::Always,
+        false => Has::Never,
+    }
+}
+
+const fn maybe(holds: bool) -> Has {
+    match holds {
+        true => Has::Maybe,
+        false => Has::Never,
+    }
+}
+
+/// What decides which numbers a model has: its family, and the parts behind mixers.
+pub(crate) struct Form {
+    pub traits: &'static Traits,
+    pub parts: Vec<Part>,
+}
+
+impl Form {
+    pub(crate) fn of(model: &Model) -> Form {
+        Form {
+            traits: model.family.traits(),
+            parts: model.feed_forward(),
+        }
+    }
+
+    /// Whether the model has a table, or may have it.
+    pub(crate) fn has(&self, table: &str) -> bool {
+        let mut tables = TABLES.iter().filter(|(name, _)| *name == table);
+        tables.all(|(_, of)| of(self) != Has::Never)
+    }
+
+    fn feeds(&self, part: Part) -> bool {
+        self.parts.contains(&part) || self.parts.contains(&Part::Both)
+    }
+
+    fn turns(&self) -> bool {
+        !self.traits.has(Switch::Unturned)
+    }
+
+    fn beside(&self) -> bool {
+        self.traits.feed_forward == FeedForward::ExpertBeside
+    }
+
+    fn shares(&self) -> bool {
+        self.beside()
+            || matches!(
+                self.traits.feed_forward,
+                FeedForward::SharedExpert | FeedForward::UngatedShared
+            )
+    }
+}
+
+/// Models that have something.
+pub(crate) type Of = fn(&Form) -> Has;
+
+/// Values of a number.
+#[derive(Clone, Debug)]
+pub(crate) enum Range {
+    Whole(RangeInclusive<u64>),
+    /// Above the first, and not above the second.
+    Above(f64, f64),
+    Within(f64, f64),
+    Flag,
+}
+
+impl Range {
+    /// The range in words.
+    pub(crate) fn rule(&self) -> String {
+        match self {
+            Range::Whole(range) => format!("must be {} ..= {}", range.start(), range.end()),
+            Range::Above(least, most) => {
+                format!(
+                    "must be above {} and at most {}",
+                    short(*least),
+                    short(*most)
+                )
+            }
+            Range::Within(least, most) => format!("must be {} ..= {}", short(*least), short(*most)),
+            Range::Flag => "must be true or false".to_string(),
+        }
+    }
+}
+
+/// A number in the shorter of its two forms.
+fn short(number: f64) -> String {
+    let (plain, power) = (number.to_string(), format!("{number:e}"));
+    match power.len() <= plain.len() {
+        true => power,
+        false => plain,
+    }
+}
+
+/// A number of a model.
+pub(crate) struct Number {
+    /// Dotted key of `model.toml`.
+    pub key: &'static str,
+    /// Pointers into a configuration, today's first. Families may have words of their own.
+    pub at: &'static [&'static str],
+    pub range: Range,
+    pub of: Of,
+    /// A configuration must state it: shapes do not show it, and there is no default to trust.
+    pub required: bool,
+}
+
+impl Number {
+    /// Table that the key is in.
+    pub(crate) fn table(&self) -> &'static str {
+        self.key.rsplit_once('.').map_or("", |(table, _)| table)
+    }
+
+    /// Pointers into a configuration of a family.
+    pub(crate) fn places(&self, traits: &Traits) -> &'static [&'static str] {
+        traits.word(self.key).unwrap_or(self.at)
+    }
+
+    const fn required(self) -> Number {
+        Number {
+            required: true,
+            ..self
+        }
+    }
+
+    const fn of(self, of: Of) -> Number {
+        Number { of, ..self }
+    }
+}
+
+const fn number(key: &'static str, range: Range, at: &'static [&'static str]) -> Number {
+    Number {
+        key,
+        at,
+        range,
+        of: |_| Has::Always,
+        required: false,
+    }
+}
+
+/// A count, 1 at least.
+const fn count(key: &'static str, most: u64, at: &'static [&'static str]) -> Number {
+    number(key, Range::Whole(1..=most), at)
+}
+
+/// A factor above 0.
+const fn factor(key: &'static str, at: &'static [&'static str]) -> Number {
+    number(key, Range::Above(0.0, SCALING), at)
+}
+
+/// Places of what a scaling of frequencies states, in both generations of configurations.
+macro_rules! places {
+    ($name:literal) => {
+        &[
+            concat!("/rope_parameters/", $name),
+            concat!("/rope_scaling/", $name),
+        ]
+    };
+}
+pub(crate) use places;
+
+const GROWTH: Range = Range::Within(1.0, SCALING);
+/// Key of the base of frequencies.
+pub(crate) const ROPE_THETA: &str = "attention.rope_theta";
+/// Elements of a head that turn, where configurations state them in place of their share.
+pub(crate) const TURNED_ELEMENTS: &str = "/rotary_dim";
+/// Key of the elements of a head that turn; configurations state their share.
+pub(crate) const ROTARY_DIM: &str = "attention.rotary_dim";
+/// Key of pairs that turn, of which configurations state a share.
+pub(crate) const TURNED_PAIRS: &str = "attention.turned_pairs";
+
+/// Every number that configurations state, in the order of comparisons.
+pub(crate) const NUMBERS: &[Number] = &[
+    count("hidden", WIDTH, &["/hidden_size"]),
+    count("vocab", VOCAB, &["/vocab_size"]),
+    number("tied_head", Range::Flag, &["/tie_word_embeddings"]),
+    number(
+        "norm_eps",
+        Range::Within(1e-12, NORM_EPS),
+        &["/rms_norm_eps", "/layer_norm_epsilon"],
+    )
+    .required(),
+    count("max_position", POSITIONS, &["/max_position_embeddings"]),
+    count("layers.count", LAYERS, &["/num_hidden_layers"]),
+    number(
+        "mtp.layers",
+        Range::Whole(0..=1),
+        &["/mtp_num_hidden_layers"],
+    ),
+    count("query_pre_attn_scalar", WIDTH, &["/query_pre_attn_scalar"])
+        .of(|it| always(it.traits.scale == Scale::Stated))
+        .required(),
+    number(
+        "logit_cap",
+        Range::Above(0.0, LOGITS),
+        &["/final_logit_softcapping"],
+    )
+    .of(|_| Has::Maybe)
+    .required(),
+    count("attention.heads", HEADS, &["/num_attention_heads"]).required(),
+    count("attention.kv_heads", HEADS, &["/num_key_value_heads"]).required(),
+    count("attention.head_dim", HEAD_DIM, &["/head_dim"]).required(),
+    count(
+        ROTARY_DIM,
+        HEAD_DIM,
+        &[
+            "/rope_parameters/partial_rotary_factor",
+            "/partial_rotary_factor",
+        ],
+    )
+    .of(|it| always(it.turns())),
+    count(TURNED_PAIRS, HEAD_DIM, &[]).of(|it| maybe(it.turns())),
+    count("attention.window", POSITIONS, &["/sliding_window"])
+        .of(|it| always(it.traits.mixers == Mixers::Windowed))
+        .required(),
+    number(
+        ROPE_THETA,
+        Range::Above(1.0, BASE),
+        &["/rope_parameters/rope_theta", "/rope_theta"],
+    )
+    .of(|it| always(it.turns()))
+    .required(),
+    number("attention.rope_scaling.factor", GROWTH, places!("factor")).required(),
+    factor(
+        "attention.rope_scaling.low_freq_factor",
+        places!("low_freq_factor"),
+    )
+    .required(),
+    factor(
+        "attention.rope_scaling.high_freq_factor",
+        places!("high_freq_factor"),
+    )
+    .required(),
+    count(
+        "attention.rope_scaling.original_max_position",
+        POSITIONS,
+        places!("original_max_position_embeddings"),
+    )
+    .required(),
+    number("attention.yarn.factor", GROWTH, places!("factor")).required(),
+    factor("attention.yarn.beta_fast", places!("beta_fast")).required(),
+    factor("attention.yarn.beta_slow", places!("beta_slow")).required(),
+    count(
+        "attention.yarn.original_max_position",
+        POSITIONS,
+        places!("original_max_position_embeddings"),
+    )
+    .required(),
+    number("attention.yarn.truncate", Range::Flag, places!("truncate")).of(|_| Has::Maybe),
+    factor(
+        "attention.yarn.attention_factor",
+        places!("attention_factor"),
+    )
+    .of(|_| Has::Maybe),
+    factor("attention.yarn.mscale_all_dim", places!("mscale_all_dim"))
+        .of(|_| Has::Maybe)
+        .required(),
+    count("sliding.window", POSITIONS, &["/sliding_window"]).required(),
+    count("sliding.heads", HEADS, &["/num_attention_heads"]).required(),
+    count("sliding.kv_heads", HEADS, &["/num_key_value_heads"]).required(),
+    count("sliding.head_dim", HEAD_DIM, &["/head_dim"]).required(),
+    count(
+        "sliding.rotary_dim",
+        HEAD_DIM,
+        &["/rope_parameters/sliding_attention/partial_rotary_factor"],
+    ),
+    count("sliding.turned_pairs", HEAD_DIM, &[]).of(|_| Has::Maybe),
+    number(
+        "sliding.rope_theta",
+        Range::Above(1.0, BASE),
+        &[
+            "/rope_parameters/sliding_attention/rope_theta",
+            "/rope_local_base_freq",
+        ],
+    )
+    .required(),
+    count("latent.query_rank", WIDTH, &["/q_lora_rank"]).required(),
+    count("latent.nope_dim", HEAD_DIM, &["/qk_nope_head_dim"]).required(),
+    count("latent.value_dim", HEAD_DIM, &["/v_head_dim"]).required(),
+    factor("latent.temperature_beta", places!("llama_4_scaling_beta"))
+        .of(|_| Has::Maybe)
+        .required(),
+    count("gdn.key_heads", HEADS, &["/linear_num_key_heads"]).required(),
+    count("gdn.value_heads", HEADS, &["/linear_num_value_heads"]).required(),
+    count("gdn.key_dim", HEAD_DIM, &["/linear_key_head_dim"]).required(),
+    count("gdn.value_dim", HEAD_DIM, &["/linear_value_head_dim"]).required(),
+    number(
+        "gdn.conv_kernel",
+        Range::Whole(2..=TAPS),
+        &["/linear_conv_kernel_dim"],
+    ),
+    count("mamba.heads", HEADS, &["/mamba_num_heads"]).required(),
+    count("mamba.head_dim", HEAD_DIM, &["/mamba_head_dim"]).required(),
+    count("mamba.groups", HEADS, &["/n_groups"]).required(),
+    count("mamba.state_dim", HEAD_DIM, &["/ssm_state_size"]).required(),
+    number(
+        "mamba.conv_kernel",
+        Range::Whole(2..=TAPS),
+        &["/conv_kernel"],
+    ),
+    count("mlp.intermediate", WIDTH, &["/intermediate_size"]),
+    count(
+        "moe.experts",
+        EXPERTS,
+        &["/num_experts", "/num_local_experts"],
+    ),
+    count("moe.experts_per_token", EXPERTS, &["/num_experts_per_tok"]).required(),
+    count("moe.intermediate", WIDTH, &["/moe_intermediate_size"]),
+    count(
+        "moe.shared_intermediate",
+        WIDTH,
+        &["/shared_expert_intermediate_size"],
+    )
+    .of(|it| always(it.shares())),
+    count("moe.latent", WIDTH, &["/moe_latent_size"])
+        .of(|it| maybe(it.beside()))
+        .required(),
+    factor("moe.scale", &["/routed_scaling_factor"])
+        .of(|it| always(it.beside()))
+        .required(),
+];
+
+/// Tables, and which models have them.
+pub(crate) const TABLES: &[(&str, Of)] = &[
+    ("gdn", |it| always(it.traits.mixers == Mixers::Hybrid)),
+    ("mamba", |it| always(it.traits.mixers == Mixers::Mamba)),
+    ("latent", |it| always(it.traits.has(Switch::Latent))),
+    ("moe", |it| always(it.feeds(Part::Moe))),
+    ("mlp", |it| always(it.feeds(Part::Mlp))),
+    ("sliding", |it| always(it.traits.mixers == Mixers::Sliding)),
+    ("sliding.rope_scaling", |_| Has::Never),
+    ("sliding.yarn", |_| Has::Never),
+    ("attention.rope_scaling", |it| {
+        maybe(it.turns() && !it.traits.mixers.slide())
+    }),
+    ("attention.yarn", |it| maybe(it.turns())),
+    ("mtp.unused", |it| maybe(it.traits.mixers == Mixers::Mamba)),
+];
+
+/// The number of a key.
+pub(crate) fn of_key(key: &str) -> &'static Number {
+    let number = NUMBERS.iter().find(|number| number.key == key);
+    number.expect("a number of this list")
+}
+
+/// Numbers of some tables.
+pub(crate) fn of_tables(tables: &[&str]) -> impl Iterator<Item = &'static Number> {
+    NUMBERS
+        .iter()
+        .filter(|number| tables.contains(&number.table()))
+}
+
+/// A JSON pointer to a dotted key.
+pub(crate) fn pointer(key: &str) -> String {
+    format!("/{}", key.replace('.', "/"))
+}
