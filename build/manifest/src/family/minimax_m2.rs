@@ -1,9 +1,11 @@
 //! `minimax_m2`: attention whose queries and keys are normed over all heads of a row, and experts
 //! that a corrected sigmoid chooses in every layer.
 
-use super::blocks::{minimax_experts, plain};
+use super::blocks::{Place, mixtral_experts, plain};
 use super::{FeedForward, INTERMEDIATE, Switch, Traits, USUAL};
 use crate::numbers::{ROTARY_DIM, TURNED_ELEMENTS};
+use crate::table::{Role, Row};
+use crate::target::Target;
 
 pub(super) const TRAITS: Traits = Traits {
     name: "minimax_m2",
@@ -17,7 +19,18 @@ pub(super) const TRAITS: Traits = Traits {
             &[TURNED_ELEMENTS, "/rope_parameters/partial_rotary_factor"],
         ),
     ],
-    rows: |target| plain(target, minimax_experts),
+    rows: |target| plain(target, experts),
     has: &[Switch::RowsNormed, Switch::Sigmoid],
     ..USUAL
 };
+
+/// Experts of Mixtral, and what corrects the choice of them.
+fn experts(target: &Target, place: &Place) -> Vec<Row> {
+    let (count, name) = (
+        target.model.moe().experts,
+        "block_sparse_moe.e_score_correction_bias",
+    );
+    let mut rows = mixtral_experts(target, place);
+    rows.push(place.vector(Role::Correction, name, &[count], false));
+    rows
+}
