@@ -86,6 +86,8 @@ pub(crate) enum Range {
     Flag,
 }
 
+use Range::{Above, Flag, Whole, Within};
+
 impl Range {
     /// The range in words.
     pub(crate) fn rule(&self) -> String {
@@ -146,6 +148,10 @@ impl Number {
     const fn of(self, of: Of) -> Number {
         Number { of, ..self }
     }
+
+    const fn maybe(self) -> Number {
+        self.of(|_| Has::Maybe)
+    }
 }
 
 const fn number(key: &'static str, range: Range, at: &'static [&'static str]) -> Number {
@@ -158,14 +164,9 @@ const fn number(key: &'static str, range: Range, at: &'static [&'static str]) ->
     }
 }
 
-/// A count, 1 at least.
-const fn count(key: &'static str, most: u64, at: &'static [&'static str]) -> Number {
-    number(key, Range::Whole(1..=most), at)
-}
-
-/// A factor above 0.
-const fn factor(key: &'static str, at: &'static [&'static str]) -> Number {
-    number(key, Range::Above(0.0, SCALING), at)
+/// Counts, 1 at least.
+const fn count(most: u64) -> Range {
+    Whole(1..=most)
 }
 
 /// Places of what a scaling of frequencies states, in both generations of configurations.
@@ -179,7 +180,9 @@ macro_rules! places {
 }
 pub(crate) use places;
 
-const GROWTH: Range = Range::Within(1.0, SCALING);
+/// Factors above 0, and those that are at least 1.
+const FACTOR: Range = Above(0.0, SCALING);
+const GROWTH: Range = Within(1.0, SCALING);
 /// Key of the base of frequencies.
 pub(crate) const ROPE_THETA: &str = "attention.rope_theta";
 /// Elements of a head that turn, where configurations state them in place of their share.
@@ -189,156 +192,85 @@ pub(crate) const ROTARY_DIM: &str = "attention.rotary_dim";
 /// Key of pairs that turn, of which configurations state a share.
 pub(crate) const TURNED_PAIRS: &str = "attention.turned_pairs";
 
-/// Every number that configurations state, in the order of comparisons.
-pub(crate) const NUMBERS: &[Number] = &[
-    count("hidden", WIDTH, &["/hidden_size"]),
-    count("vocab", VOCAB, &["/vocab_size"]),
-    number("tied_head", Range::Flag, &["/tie_word_embeddings"]),
-    number(
-        "norm_eps",
-        Range::Within(1e-12, NORM_EPS),
-        &["/rms_norm_eps", "/layer_norm_epsilon"],
-    )
-    .required(),
-    count("max_position", POSITIONS, &["/max_position_embeddings"]),
-    count("layers.count", LAYERS, &["/num_hidden_layers"]),
-    number(
-        "mtp.layers",
-        Range::Whole(0..=1),
-        &["/mtp_num_hidden_layers"],
-    ),
-    count("query_pre_attn_scalar", WIDTH, &["/query_pre_attn_scalar"])
-        .of(|it| always(it.traits.scale == Scale::Stated))
-        .required(),
-    number(
-        "logit_cap",
-        Range::Above(0.0, LOGITS),
-        &["/final_logit_softcapping"],
-    )
-    .of(|_| Has::Maybe)
-    .required(),
-    count("attention.heads", HEADS, &["/num_attention_heads"]).required(),
-    count("attention.kv_heads", HEADS, &["/num_key_value_heads"]).required(),
-    count("attention.head_dim", HEAD_DIM, &["/head_dim"]).required(),
-    count(
-        ROTARY_DIM,
-        HEAD_DIM,
-        &[
-            "/rope_parameters/partial_rotary_factor",
-            "/partial_rotary_factor",
-        ],
-    )
-    .of(|it| always(it.turns())),
-    count(TURNED_PAIRS, HEAD_DIM, &[]).of(|it| maybe(it.turns())),
-    count("attention.window", POSITIONS, &["/sliding_window"])
-        .of(|it| always(it.traits.mixers == Mixers::Windowed))
-        .required(),
-    number(
-        ROPE_THETA,
-        Range::Above(1.0, BASE),
-        &["/rope_parameters/rope_theta", "/rope_theta"],
-    )
-    .of(|it| always(it.turns()))
-    .required(),
-    number("attention.rope_scaling.factor", GROWTH, places!("factor")).required(),
-    factor(
-        "attention.rope_scaling.low_freq_factor",
-        places!("low_freq_factor"),
-    )
-    .required(),
-    factor(
-        "attention.rope_scaling.high_freq_factor",
-        places!("high_freq_factor"),
-    )
-    .required(),
-    count(
-        "attention.rope_scaling.original_max_position",
-        POSITIONS,
-        places!("original_max_position_embeddings"),
-    )
-    .required(),
-    number("attention.yarn.factor", GROWTH, places!("factor")).required(),
-    factor("attention.yarn.beta_fast", places!("beta_fast")).required(),
-    factor("attention.yarn.beta_slow", places!("beta_slow")).required(),
-    count(
-        "attention.yarn.original_max_position",
-        POSITIONS,
-        places!("original_max_position_embeddings"),
-    )
-    .required(),
-    number("attention.yarn.truncate", Range::Flag, places!("truncate")).of(|_| Has::Maybe),
-    factor(
-        "attention.yarn.attention_factor",
-        places!("attention_factor"),
-    )
-    .of(|_| Has::Maybe),
-    factor("attention.yarn.mscale_all_dim", places!("mscale_all_dim"))
-        .of(|_| Has::Maybe)
-        .required(),
-    count("sliding.window", POSITIONS, &["/sliding_window"]).required(),
-    count("sliding.heads", HEADS, &["/num_attention_heads"]).required(),
-    count("sliding.kv_heads", HEADS, &["/num_key_value_heads"]).required(),
-    count("sliding.head_dim", HEAD_DIM, &["/head_dim"]).required(),
-    count(
-        "sliding.rotary_dim",
-        HEAD_DIM,
-        &["/rope_parameters/sliding_attention/partial_rotary_factor"],
-    ),
-    count("sliding.turned_pairs", HEAD_DIM, &[]).of(|_| Has::Maybe),
-    number(
-        "sliding.rope_theta",
-        Range::Above(1.0, BASE),
-        &[
-            "/rope_parameters/sliding_attention/rope_theta",
-            "/rope_local_base_freq",
-        ],
-    )
-    .required(),
-    count("latent.query_rank", WIDTH, &["/q_lora_rank"]).required(),
-    count("latent.nope_dim", HEAD_DIM, &["/qk_nope_head_dim"]).required(),
-    count("latent.value_dim", HEAD_DIM, &["/v_head_dim"]).required(),
-    factor("latent.temperature_beta", places!("llama_4_scaling_beta"))
-        .of(|_| Has::Maybe)
-        .required(),
-    count("gdn.key_heads", HEADS, &["/linear_num_key_heads"]).required(),
-    count("gdn.value_heads", HEADS, &["/linear_num_value_heads"]).required(),
-    count("gdn.key_dim", HEAD_DIM, &["/linear_key_head_dim"]).required(),
-    count("gdn.value_dim", HEAD_DIM, &["/linear_value_head_dim"]).required(),
-    number(
-        "gdn.conv_kernel",
-        Range::Whole(2..=TAPS),
-        &["/linear_conv_kernel_dim"],
-    ),
-    count("mamba.heads", HEADS, &["/mamba_num_heads"]).required(),
-    count("mamba.head_dim", HEAD_DIM, &["/mamba_head_dim"]).required(),
-    count("mamba.groups", HEADS, &["/n_groups"]).required(),
-    count("mamba.state_dim", HEAD_DIM, &["/ssm_state_size"]).required(),
-    number(
-        "mamba.conv_kernel",
-        Range::Whole(2..=TAPS),
-        &["/conv_kernel"],
-    ),
-    count("mlp.intermediate", WIDTH, &["/intermediate_size"]),
-    count(
-        "moe.experts",
-        EXPERTS,
-        &["/num_experts", "/num_local_experts"],
-    ),
-    count("moe.experts_per_token", EXPERTS, &["/num_experts_per_tok"]).required(),
-    count("moe.intermediate", WIDTH, &["/moe_intermediate_size"]),
-    count(
-        "moe.shared_intermediate",
-        WIDTH,
-        &["/shared_expert_intermediate_size"],
-    )
-    .of(|it| always(it.shares())),
-    count("moe.latent", WIDTH, &["/moe_latent_size"])
-        .of(|it| maybe(it.beside()))
-        .required(),
-    factor("moe.scale", &["/routed_scaling_factor"])
-        .of(|it| always(it.beside()))
-        .required(),
-];
+/// A row for each number: its key, range and pointers, and what it is marked with.
+macro_rules! numbers {
+    ($($key:literal: $range:expr, $at:expr $(, $mark:ident $(($of:expr))?)*;)*) => {
+        &[$(number($key, $range, $at)$(.$mark($($of)?))*),*]
+    };
+}
+
+/// Every number that configurations state, in the order of comparisons. An epsilon below that of norms
+/// is lost beside the F32 square that it is added to.
+pub(crate) const NUMBERS: &[Number] = numbers! {
+    "hidden": count(WIDTH), &["/hidden_size"];
+    "vocab": count(VOCAB), &["/vocab_size"];
+    "tied_head": Flag, &["/tie_word_embeddings"];
+    "norm_eps": Within(1e-12, NORM_EPS), &["/rms_norm_eps", "/layer_norm_epsilon"], required;
+    "max_position": count(POSITIONS), &["/max_position_embeddings"];
+    "layers.count": count(LAYERS), &["/num_hidden_layers"];
+    "mtp.layers": Whole(0..=1), &["/mtp_num_hidden_layers"];
+    "query_pre_attn_scalar": count(WIDTH),
+        &["/query_pre_attn_scalar"], required,
+        of(|it| always(it.traits.scale == Scale::Stated));
+    "logit_cap": Above(0.0, LOGITS), &["/final_logit_softcapping"], required, maybe;
+    "attention.heads": count(HEADS), &["/num_attention_heads"], required;
+    "attention.kv_heads": count(HEADS), &["/num_key_value_heads"], required;
+    "attention.head_dim": count(HEAD_DIM), &["/head_dim"], required;
+    "attention.rotary_dim": count(HEAD_DIM),
+        &["/rope_parameters/partial_rotary_factor", "/partial_rotary_factor"],
+        of(|it| always(it.turns()));
+    "attention.turned_pairs": count(HEAD_DIM), &[], of(|it| maybe(it.turns()));
+    "attention.window": count(POSITIONS),
+        &["/sliding_window"], required,
+        of(|it| always(it.traits.mixers == Mixers::Windowed));
+    "attention.rope_theta": Above(1.0, BASE),
+        &["/rope_parameters/rope_theta", "/rope_theta"], required,
+        of(|it| always(it.turns()));
+    "attention.rope_scaling.factor": GROWTH, places!("factor"), required;
+    "attention.rope_scaling.low_freq_factor": FACTOR, places!("low_freq_factor"), required;
+    "attention.rope_scaling.high_freq_factor": FACTOR, places!("high_freq_factor"), required;
+    "attention.rope_scaling.original_max_position": count(POSITIONS),
+        places!("original_max_position_embeddings"), required;
+    "attention.yarn.factor": GROWTH, places!("factor"), required;
+    "attention.yarn.beta_fast": FACTOR, places!("beta_fast"), required;
+    "attention.yarn.beta_slow": FACTOR, places!("beta_slow"), required;
+    "attention.yarn.original_max_position": count(POSITIONS),
+        places!("original_max_position_embeddings"), required;
+    "attention.yarn.truncate": Flag, places!("truncate"), maybe;
+    "attention.yarn.attention_factor": FACTOR, places!("attention_factor"), maybe;
+    "attention.yarn.mscale_all_dim": FACTOR, places!("mscale_all_dim"), required, maybe;
+    "sliding.window": count(POSITIONS), &["/sliding_window"], required;
+    "sliding.heads": count(HEADS), &["/num_attention_heads"], required;
+    "sliding.kv_heads": count(HEADS), &["/num_key_value_heads"], required;
+    "sliding.head_dim": count(HEAD_DIM), &["/head_dim"], required;
+    "sliding.rotary_dim": count(HEAD_DIM),
+        &["/rope_parameters/sliding_attention/partial_rotary_factor"];
+    "sliding.turned_pairs": count(HEAD_DIM), &[], maybe;
+    "sliding.rope_theta": Above(1.0, BASE),
+        &["/rope_parameters/sliding_attention/rope_theta", "/rope_local_base_freq"], required;
+    "latent.query_rank": count(WIDTH), &["/q_lora_rank"], required;
+    "latent.nope_dim": count(HEAD_DIM), &["/qk_nope_head_dim"], required;
+    "latent.value_dim": count(HEAD_DIM), &["/v_head_dim"], required;
+    "latent.temperature_beta": FACTOR, places!("llama_4_scaling_beta"), required, maybe;
+    "gdn.key_heads": count(HEADS), &["/linear_num_key_heads"], required;
+    "gdn.value_heads": count(HEADS), &["/linear_num_value_heads"], required;
+    "gdn.key_dim": count(HEAD_DIM), &["/linear_key_head_dim"], required;
+    "gdn.value_dim": count(HEAD_DIM), &["/linear_value_head_dim"], required;
+    "gdn.conv_kernel": Whole(2..=TAPS), &["/linear_conv_kernel_dim"];
+    "mamba.heads": count(HEADS), &["/mamba_num_heads"], required;
+    "mamba.head_dim": count(HEAD_DIM), &["/mamba_head_dim"], required;
+    "mamba.groups": count(HEADS), &["/n_groups"], required;
+    "mamba.state_dim": count(HEAD_DIM), &["/ssm_state_size"], required;
+    "mamba.conv_kernel": Whole(2..=TAPS), &["/conv_kernel"];
+    "mlp.intermediate": count(WIDTH), &["/intermediate_size"];
+    "moe.experts": count(EXPERTS), &["/num_experts", "/num_local_experts"];
+    "moe.experts_per_token": count(EXPERTS), &["/num_experts_per_tok"], required;
+    "moe.intermediate": count(WIDTH), &["/moe_intermediate_size"];
+    "moe.shared_intermediate": count(WIDTH),
+        &["/shared_expert_intermediate_size"], of(|it| always(it.shares()));
+    "moe.latent": count(WIDTH), &["/moe_latent_size"], required, of(|it| maybe(it.beside()));
+    "moe.scale": FACTOR, &["/routed_scaling_factor"], required, of(|it| always(it.beside()));
+};
 
 /// Tables, and which models have them.
 pub(crate) const TABLES: &[(&str, Of)] = &[

@@ -85,6 +85,15 @@ impl Layers<'_> {
         self.traits.has(switch)
     }
 
+    /// Function of a router's logits.
+    fn scores(&self) -> &'static str {
+        if self.has(Sigmoid) {
+            "sigmoid"
+        } else {
+            "softmax"
+        }
+    }
+
     /// Words for the activation.
     fn activation(&self) -> Value {
         json!(self.traits.activation.words())
@@ -100,32 +109,12 @@ impl Layers<'_> {
 /// A statement of configurations about the layers' math.
 struct Stated {
     pointer: &'static str,
-    /// The only right value, or a list of several.
+    /// List of the right values.
     right: fn(&Layers) -> Value,
-    several: bool,
     /// Families whose configurations it is looked for in.
     of: fn(&Traits) -> bool,
     /// Families whose configurations must have it: the library would take another value.
     required: fn(&Traits) -> bool,
-}
-
-/// A statement with one right value.
-const fn one(pointer: &'static str, right: fn(&Layers) -> Value) -> Stated {
-    Stated {
-        pointer,
-        right,
-        several: false,
-        of: |_| true,
-        required: |_| false,
-    }
-}
-
-/// A statement with several.
-const fn several(pointer: &'static str, right: fn(&Layers) -> Value) -> Stated {
-    Stated {
-        several: true,
-        ..one(pointer, right)
-    }
 }
 
 impl Stated {
@@ -138,82 +127,76 @@ impl Stated {
     }
 
     fn fact(&self, layers: &Layers) -> Fact {
-        let right = match ((self.right)(layers), self.several) {
-            (Value::Array(right), true) => right,
-            (right, _) => vec![right],
-        };
+        let right = (self.right)(layers);
         Fact {
             required: (self.required)(layers.traits),
-            ..family_fact(&right, self.pointer)
+            ..family_fact(right.as_array().map_or(&[], Vec::as_slice), self.pointer)
         }
     }
 }
 
+/// A row for each statement: its pointer, the values that are right, and what it is marked with.
+macro_rules! stated {
+    ($($pointer:literal: $right:expr $(, $mark:ident($of:expr))*;)*) => {
+        &[$(Stated {
+            pointer: $pointer,
+            right: $right,
+            of: |_| true,
+            required: |_| false,
+        }$(.$mark($of))*),*]
+    };
+}
+
 /// What configurations say of the layers' math, in the words of the transformers library. Most
-/// values are what the library takes where nothing is stated.
-const STATED: &[Stated] = &[
-    several("/hidden_act", |it| it.activation()),
-    several("/hidden_activation", |it| it.activation()),
-    one("/attn_output_gate", |it| json!(it.has(Gated))),
-    one("/attention_bias", |it| json!(it.has(Biased))),
-    one("/qkv_bias", |_| json!(false)),
-    one("/use_bias", |_| json!(false)),
-    one("/mlp_bias", |_| json!(false)),
-    one("/use_qk_norm", |it| {
-        json!(it.has(Normed) || it.has(RowsNormed))
-    }),
-    one("/qk_norm", |it| json!(it.has(Normed) || it.has(RowsNormed))),
-    one("/use_sliding_window", |_| json!(false)),
-    one("/attention_chunk_size", |_| Value::Null),
-    one("/attn_logit_softcapping", |_| Value::Null),
-    one("/logit_scale", |_| json!(1)),
-    one("/logits_scaling", |_| json!(1)),
-    one("/embedding_multiplier", |_| json!(1)),
-    one("/residual_multiplier", |_| json!(1)),
-    one("/attention_multiplier", |_| Value::Null),
-    one("/swiglu_limit", |it| it.clamped(CLAMP)),
-    one("/swiglu_alpha", |it| it.clamped(ALPHA)),
-    one("/is_causal", |_| json!(true)),
-    // `"vision"` is about images alone.
-    several("/use_bidirectional_attention", |_| {
-        json!([false, null, "vision"])
-    }),
-    one("/attention_k_eq_v", |it| json!(it.has(KeysAreValues)))
-        .required(|it| it.has(KeysAreValues)),
-    one("/hidden_size_per_layer_input", |_| json!(0)).required(|it| it.has(KeysAreValues)),
-    one("/num_kv_shared_layers", |_| json!(0)),
-    one("/use_double_wide_mlp", |_| json!(false)),
-    one("/qk_norm_type", |_| json!("per_layer")).of(|it| it.has(RowsNormed)),
-    several("/output_gate_type", |it| it.activation()).of(|it| it.mixers == Mixers::Hybrid),
-    one("/mamba_ssm_dtype", |_| json!("float32")).of(|it| it.mixers == Mixers::Hybrid),
-    one("/mtp_use_dedicated_embeddings", |_| json!(false)).of(|it| it.mixers == Mixers::Hybrid),
-    one("/mlp_hidden_act", |_| json!("relu2")).of(|it| it.mixers == Mixers::Mamba),
-    one("/mamba_hidden_act", |_| json!("silu")).of(|it| it.mixers == Mixers::Mamba),
-    one("/use_conv_bias", |_| json!(true)).of(|it| it.mixers == Mixers::Mamba),
-    one("/mamba_proj_bias", |_| json!(false)).of(|it| it.mixers == Mixers::Mamba),
-    one("/n_shared_experts", |_| json!(1)).of(|it| it.mixers == Mixers::Mamba),
-    one("/norm_topk_prob", |_| json!(true))
-        .of(Traits::routes)
-        .required(|it| it.states_norm),
-    one("/n_group", |_| json!(1)).of(Traits::routes),
-    one("/topk_group", |_| json!(1)).of(Traits::routes),
-    one("/mlp_only_layers", |it| json!(it.dense)).of(Traits::routes),
-    one("/decoder_sparse_step", |_| json!(1)).of(Traits::routes),
-    one("/first_k_dense_replace", |it| json!(leading(it.dense))).of(Traits::routes),
-    one("/routed_scaling_factor", |_| json!(1)).of(|it| it.routes() && !it.scales()),
-    one("/scoring_func", |it| {
-        json!(if it.has(Sigmoid) {
-            "sigmoid"
-        } else {
-            "softmax"
-        })
-    })
-    .of(|it| it.routes() && !it.scales()),
-    one("/use_routing_bias", |it| json!(it.has(Sigmoid))).of(Traits::routes_alone),
-    one("/shared_intermediate_size", |_| json!(0)).of(Traits::routes_alone),
-    one("/shared_expert_intermediate_size", |_| json!(0)).of(Traits::routes_alone),
-    one("/n_shared_experts", |_| json!(0)).of(Traits::routes_alone),
-];
+/// values are what the library takes where nothing is stated; `"vision"` is about images alone.
+const STATED: &[Stated] = stated! {
+    "/hidden_act": |it| it.activation();
+    "/hidden_activation": |it| it.activation();
+    "/attn_output_gate": |it| json!([it.has(Gated)]);
+    "/attention_bias": |it| json!([it.has(Biased)]);
+    "/qkv_bias": |_| json!([false]);
+    "/use_bias": |_| json!([false]);
+    "/mlp_bias": |_| json!([false]);
+    "/use_qk_norm": |it| json!([it.has(Normed) || it.has(RowsNormed)]);
+    "/qk_norm": |it| json!([it.has(Normed) || it.has(RowsNormed)]);
+    "/use_sliding_window": |_| json!([false]);
+    "/attention_chunk_size": |_| json!([null]);
+    "/attn_logit_softcapping": |_| json!([null]);
+    "/logit_scale": |_| json!([1]);
+    "/logits_scaling": |_| json!([1]);
+    "/embedding_multiplier": |_| json!([1]);
+    "/residual_multiplier": |_| json!([1]);
+    "/attention_multiplier": |_| json!([null]);
+    "/swiglu_limit": |it| json!([it.clamped(CLAMP)]);
+    "/swiglu_alpha": |it| json!([it.clamped(ALPHA)]);
+    "/is_causal": |_| json!([true]);
+    "/use_bidirectional_attention": |_| json!([false, null, "vision"]);
+    "/attention_k_eq_v": |it| json!([it.has(KeysAreValues)]), required(|it| it.has(KeysAreValues));
+    "/hidden_size_per_layer_input": |_| json!([0]), required(|it| it.has(KeysAreValues));
+    "/num_kv_shared_layers": |_| json!([0]);
+    "/use_double_wide_mlp": |_| json!([false]);
+    "/qk_norm_type": |_| json!(["per_layer"]), of(|it| it.has(RowsNormed));
+    "/output_gate_type": |it| it.activation(), of(|it| it.mixers == Mixers::Hybrid);
+    "/mamba_ssm_dtype": |_| json!(["float32"]), of(|it| it.mixers == Mixers::Hybrid);
+    "/mtp_use_dedicated_embeddings": |_| json!([false]), of(|it| it.mixers == Mixers::Hybrid);
+    "/mlp_hidden_act": |_| json!(["relu2"]), of(|it| it.mixers == Mixers::Mamba);
+    "/mamba_hidden_act": |_| json!(["silu"]), of(|it| it.mixers == Mixers::Mamba);
+    "/use_conv_bias": |_| json!([true]), of(|it| it.mixers == Mixers::Mamba);
+    "/mamba_proj_bias": |_| json!([false]), of(|it| it.mixers == Mixers::Mamba);
+    "/n_shared_experts": |_| json!([1]), of(|it| it.mixers == Mixers::Mamba);
+    "/norm_topk_prob": |_| json!([true]), of(Traits::routes), required(|it| it.states_norm);
+    "/n_group": |_| json!([1]), of(Traits::routes);
+    "/topk_group": |_| json!([1]), of(Traits::routes);
+    "/mlp_only_layers": |it| json!([it.dense]), of(Traits::routes);
+    "/decoder_sparse_step": |_| json!([1]), of(Traits::routes);
+    "/first_k_dense_replace": |it| json!([leading(it.dense)]), of(Traits::routes);
+    "/routed_scaling_factor": |_| json!([1]), of(|it| it.routes() && !it.scales());
+    "/scoring_func": |it| json!([it.scores()]), of(|it| it.routes() && !it.scales());
+    "/use_routing_bias": |it| json!([it.has(Sigmoid)]), of(Traits::routes_alone);
+    "/shared_intermediate_size": |_| json!([0]), of(Traits::routes_alone);
+    "/shared_expert_intermediate_size": |_| json!([0]), of(Traits::routes_alone);
+    "/n_shared_experts": |_| json!([0]), of(Traits::routes_alone);
+};
 
 impl Traits {
     /// Whether every layer has experts, or may.
