@@ -1,5 +1,5 @@
-//! Numbers of a model, each declared here: its key, where configurations state it, its range and the
-//! families that have it. Rules, comparison with `config.json` and adoption read this alone.
+//! Numbers of a model, each declared here: its key, where configurations state it, its range and
+//! the families that have it. Rules, comparison with `config.json` and adoption read this alone.
 
 use std::ops::RangeInclusive;
 
@@ -32,7 +32,7 @@ const fn maybe(holds: bool) -> Has {
     }
 }
 
-/// What decides which numbers a model has: its family, and the parts behind mixers.
+/// Traits that decide which numbers a model has: its family, and the parts behind mixers.
 pub(crate) struct Form {
     pub traits: &'static Traits,
     pub parts: Vec<Part>,
@@ -199,8 +199,8 @@ macro_rules! numbers {
     };
 }
 
-/// Every number that configurations state, in the order of comparisons. An epsilon below that of norms
-/// is lost beside the F32 square that it is added to.
+/// Every number that configurations state, in the order of comparisons. An epsilon below that of
+/// norms is lost beside the F32 square that it is added to.
 pub(crate) const NUMBERS: &[Number] = numbers! {
     "hidden": count(WIDTH), &["/hidden_size"];
     "vocab": count(VOCAB), &["/vocab_size"];

@@ -147,8 +147,9 @@ macro_rules! stated {
     };
 }
 
-/// What configurations say of the layers' math, in the words of the transformers library. Most
-/// values are what the library takes where nothing is stated; `"vision"` is about images alone.
+/// Statements of configurations about the layers' math, in the words of the transformers library.
+/// Most values are what the library takes where nothing is stated; `"vision"` is about images
+/// alone.
 const STATED: &[Stated] = stated! {
     "/hidden_act": |it| it.activation();
     "/hidden_activation": |it| it.activation();
