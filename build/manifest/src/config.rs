@@ -8,7 +8,8 @@ use crate::error::ManifestError;
 use crate::facts::{FAMILY, Fact, contradiction};
 use crate::family::{FeedForward, Mixers, Switch};
 use crate::numbers::{
-    self, Has, Number, ROPE_THETA, ROTARY_DIM, TURNED_ELEMENTS, TURNED_PAIRS, of_tables, places,
+    self, Has, NUMBERS, Number, ROPE_THETA, ROTARY_DIM, TURNED_ELEMENTS, TURNED_PAIRS, of_table,
+    places,
 };
 use crate::params;
 use crate::schema::model::{self as schema, AddedTokens, Attention, Form, Mixer, Model};
@@ -54,17 +55,14 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     if !target.has(Switch::Unturned) {
         facts.extend(stated.rope());
     }
-    facts.extend(stated.numbers(&["", "layers", "mtp", "attention"]));
+    facts.extend(stated.numbers());
     if target.has(Switch::Latent) {
         facts.extend(latent(model));
     }
-    facts.extend(stated.window());
-    facts.extend(stated.numbers(&["latent", "gdn", "mamba"]));
     if model.mamba.is_some() {
         let layers = u64::from(model.mtp.unused.is_some());
         facts.push(fact("mtp.unused", layers, "/num_nextn_predict_layers"));
     }
-    facts.extend(stated.numbers(&["mlp", "moe"]));
     facts.extend(layers(target));
     facts.extend(quantisation(target));
     facts.extend(model.chat.as_ref().map(|chat| {
@@ -167,18 +165,32 @@ impl Stated<'_> {
         stated.cloned().unwrap_or_default()
     }
 
-    /// The numbers of those tables that the model has. The base of frequencies is among what turns.
-    fn numbers(&self, tables: &[&str]) -> Vec<Fact> {
-        let stated = |table: &str| table.is_empty() || !self.value(table).is_null();
-        let numbers = of_tables(tables).filter(|number| number.key != ROPE_THETA);
-        let numbers = numbers.filter(|number| stated(number.table()));
-        numbers.filter_map(|number| self.number(number)).collect()
+    /// Numbers of the tables that the model has, but those of what turns, and its windows.
+    fn numbers(&self) -> Vec<Fact> {
+        let facts = NUMBERS
+            .iter()
+            .flat_map(|number| match (number.key, number.table()) {
+                ("sliding.window", _) => self.window(),
+                (ROPE_THETA, _) | (_, "sliding" | "attention.rope_scaling" | "attention.yarn") => {
+                    Vec::new()
+                }
+                _ => Vec::from_iter(self.number(number)),
+            });
+        facts.collect()
+    }
+
+    /// Numbers of a table, if the model has it.
+    fn of_table(&self, table: &str) -> impl Iterator<Item = Fact> {
+        of_table(table).filter_map(|number| self.number(number))
     }
 
     /// A number as configurations state it; none if others say it.
     fn number(&self, number: &Number) -> Option<Fact> {
         let (traits, model) = (self.target.traits(), &self.target.model);
-        let value = self.value(number.key);
+        let (value, table) = (self.value(number.key), number.table());
+        if !table.is_empty() && self.value(table).is_null() {
+            return None;
+        }
         let yarn = model.attention.yarn.as_ref();
         let alone = yarn.is_some_and(|yarn| yarn.mscale_all_dim.is_none());
         let is_latent = traits.has(Switch::Latent);
@@ -196,7 +208,7 @@ impl Stated<'_> {
             _ => (value, number.required),
         };
         // Numbers of the whole model are looked for in every family.
-        let has = number.table().is_empty() || (number.of)(&self.form) != Has::Never;
+        let has = table.is_empty() || (number.of)(&self.form) != Has::Never;
         let stated = !value.is_null();
         let places = number.places(traits);
         (stated || has).then(|| at(number.key, value, places, required && stated))
@@ -237,7 +249,7 @@ impl Stated<'_> {
             return [facts, vec![kind, at(table, 1, places!("factor"), false)]].concat();
         };
         facts.push(at(table, kind, KIND, true));
-        facts.extend(self.numbers(&[table]));
+        facts.extend(self.of_table(table));
         // Queries and keys grow by the quotient of both, which is none.
         facts.extend(attention.yarn.as_ref().map(|yarn| {
             let (key, number) = ("attention.yarn.mscale_all_dim", yarn.mscale_all_dim);
@@ -272,7 +284,7 @@ impl Stated<'_> {
             };
             return Vec::from_iter((traits.mixers != Mixers::Windowed).then_some(none));
         };
-        let mut facts = self.numbers(&["sliding"]);
+        let mut facts: Vec<_> = self.of_table("sliding").collect();
         facts.push(self.turned("sliding.rotary_dim", sliding));
         let kinds = LAYER_ROPE_TYPES
             .into_iter()

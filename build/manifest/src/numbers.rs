@@ -295,11 +295,9 @@ pub(crate) fn of_key(key: &str) -> &'static Number {
     number.expect("a number of this list")
 }
 
-/// Numbers of some tables.
-pub(crate) fn of_tables(tables: &[&str]) -> impl Iterator<Item = &'static Number> {
-    NUMBERS
-        .iter()
-        .filter(|number| tables.contains(&number.table()))
+/// Numbers of a table.
+pub(crate) fn of_table(table: &str) -> impl Iterator<Item = &'static Number> {
+    NUMBERS.iter().filter(move |number| number.table() == table)
 }
 
 /// A JSON pointer to a dotted key.

@@ -8,7 +8,7 @@ use crate::check::largest;
 use crate::config::{KIND, SCALINGS};
 use crate::family::{FeedForward, Mixers, Switch, Traits};
 use crate::numbers::{
-    self, Form, Has, Number, ROTARY_DIM, TURNED_ELEMENTS, TURNED_PAIRS, of_tables,
+    self, Form, Has, NUMBERS, Number, ROTARY_DIM, TURNED_ELEMENTS, TURNED_PAIRS, of_table,
 };
 use crate::schema::model::{Family, FeedForward as Part, Layers, Mixer, Model, Sampling};
 
@@ -63,18 +63,11 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
     };
     reader.numbers("");
     reader.layers();
-    for table in [
-        "mtp",
-        "attention",
-        "sliding",
-        "latent",
-        "gdn",
-        "mamba",
-        "mlp",
-        "moe",
-    ] {
-        reader.numbers(table);
-    }
+    let mut tables: Vec<_> = NUMBERS.iter().map(Number::table).collect();
+    tables.dedup();
+    // Tables within others are of the kind that these state.
+    tables.retain(|table| !table.is_empty() && !table.contains('.'));
+    tables.iter().for_each(|table| reader.numbers(table));
     let _noted = reader.scaling();
     let model = reader.model;
     match words.problems.is_empty() {
@@ -110,7 +103,7 @@ impl Reader<'_, '_> {
         if !self.form.has(table) {
             return;
         }
-        for number in of_tables(&[table]) {
+        for number in of_table(table) {
             let has = (number.of)(&self.form);
             if has != Has::Never
                 && let Ok(Some(value)) = self.number(number, has)
