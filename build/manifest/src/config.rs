@@ -66,24 +66,19 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     facts.extend(layers(target));
     facts.extend(quantisation(target));
     facts.extend(model.chat.as_ref().map(|chat| {
-        let ids = chat.stop_ids.iter().map(|&id| json!(id));
-        let mut right: Vec<Value> = ids.collect();
-        right.extend(orders(&chat.stop_ids));
         // The configuration of generation may have one more.
-        for id in &chat.stop_ids {
-            let others = chat.stop_ids.iter().copied().filter(|other| other != id);
-            let fewer: Vec<u64> = others.collect();
-            if !fewer.is_empty() {
-                right.extend(orders(&fewer));
+        let fewer = chat.stop_ids.iter().map(|id| {
+            let others = chat.stop_ids.iter().filter(|other| *other != id);
+            others.copied().collect::<Vec<u64>>()
+        });
+        let lists = fewer.filter(|ids| !ids.is_empty());
+        let lists = std::iter::once(chat.stop_ids.clone()).chain(lists);
+        let mut right: Vec<_> = chat.stop_ids.iter().map(|id| json!(id)).collect();
+        for value in lists.flat_map(|ids| orders(&ids)) {
+            if !right.contains(&value) {
+                right.push(value);
             }
         }
-        let mut found: Vec<Value> = Vec::new();
-        for value in right {
-            if !found.contains(&value) {
-                found.push(value);
-            }
-        }
-        let right = found;
         one_of("chat.stop_ids", &right, "/eos_token_id")
     }));
     match target.form() {

@@ -125,6 +125,9 @@ pub(crate) struct Number {
     pub of: Of,
     /// A configuration must state it: shapes do not show it, and there is no default to trust.
     pub required: bool,
+    /// Constant of the block's shape that it is, on the host and on the device, if it is one as it
+    /// stands; 0 where the model has none.
+    pub constant: Option<&'static str>,
 }
 
 impl Number {
@@ -145,6 +148,13 @@ impl Number {
         }
     }
 
+    const fn is(self, constant: &'static str) -> Number {
+        Number {
+            constant: Some(constant),
+            ..self
+        }
+    }
+
     const fn of(self, of: Of) -> Number {
         Number { of, ..self }
     }
@@ -161,6 +171,7 @@ const fn number(key: &'static str, range: Range, at: &'static [&'static str]) ->
         range,
         of: |_| Has::Always,
         required: false,
+        constant: None,
     }
 }
 
@@ -213,9 +224,9 @@ pub(crate) const NUMBERS: &[Number] = numbers! {
         &["/query_pre_attn_scalar"], required,
         of(|it| always(it.traits.scale == Scale::Stated));
     "logit_cap": Above(0.0, LOGITS), &["/final_logit_softcapping"], required, maybe;
-    "attention.heads": count(HEADS), &["/num_attention_heads"], required;
-    "attention.kv_heads": count(HEADS), &["/num_key_value_heads"], required;
-    "attention.head_dim": count(HEAD_DIM), &["/head_dim"], required;
+    "attention.heads": count(HEADS), &["/num_attention_heads"], required, is("HEADS");
+    "attention.kv_heads": count(HEADS), &["/num_key_value_heads"], required, is("KV_HEADS");
+    "attention.head_dim": count(HEAD_DIM), &["/head_dim"], required, is("HEAD_DIM");
     "attention.rotary_dim": count(HEAD_DIM),
         &["/rope_parameters/partial_rotary_factor", "/partial_rotary_factor"],
         of(|it| always(it.turns()));
@@ -248,23 +259,23 @@ pub(crate) const NUMBERS: &[Number] = numbers! {
     "sliding.turned_pairs": count(HEAD_DIM), &[], maybe;
     "sliding.rope_theta": Above(1.0, BASE),
         &["/rope_parameters/sliding_attention/rope_theta", "/rope_local_base_freq"], required;
-    "latent.query_rank": count(WIDTH), &["/q_lora_rank"], required;
-    "latent.nope_dim": count(HEAD_DIM), &["/qk_nope_head_dim"], required;
-    "latent.value_dim": count(HEAD_DIM), &["/v_head_dim"], required;
+    "latent.query_rank": count(WIDTH), &["/q_lora_rank"], required, is("QUERY_RANK");
+    "latent.nope_dim": count(HEAD_DIM), &["/qk_nope_head_dim"], required, is("NOPE_DIM");
+    "latent.value_dim": count(HEAD_DIM), &["/v_head_dim"], required, is("RESULT_DIM");
     "latent.temperature_beta": FACTOR, places!("llama_4_scaling_beta"), required, maybe;
-    "gdn.key_heads": count(HEADS), &["/linear_num_key_heads"], required;
-    "gdn.value_heads": count(HEADS), &["/linear_num_value_heads"], required;
-    "gdn.key_dim": count(HEAD_DIM), &["/linear_key_head_dim"], required;
-    "gdn.value_dim": count(HEAD_DIM), &["/linear_value_head_dim"], required;
-    "gdn.conv_kernel": Whole(2..=TAPS), &["/linear_conv_kernel_dim"];
-    "mamba.heads": count(HEADS), &["/mamba_num_heads"], required;
-    "mamba.head_dim": count(HEAD_DIM), &["/mamba_head_dim"], required;
-    "mamba.groups": count(HEADS), &["/n_groups"], required;
-    "mamba.state_dim": count(HEAD_DIM), &["/ssm_state_size"], required;
-    "mamba.conv_kernel": Whole(2..=TAPS), &["/conv_kernel"];
+    "gdn.key_heads": count(HEADS), &["/linear_num_key_heads"], required, is("KEY_HEADS");
+    "gdn.value_heads": count(HEADS), &["/linear_num_value_heads"], required, is("VALUE_HEADS");
+    "gdn.key_dim": count(HEAD_DIM), &["/linear_key_head_dim"], required, is("KEY_DIM");
+    "gdn.value_dim": count(HEAD_DIM), &["/linear_value_head_dim"], required, is("VALUE_DIM");
+    "gdn.conv_kernel": Whole(2..=TAPS), &["/linear_conv_kernel_dim"], is("CONV");
+    "mamba.groups": count(HEADS), &["/n_groups"], required, is("KEY_HEADS");
+    "mamba.heads": count(HEADS), &["/mamba_num_heads"], required, is("VALUE_HEADS");
+    "mamba.state_dim": count(HEAD_DIM), &["/ssm_state_size"], required, is("KEY_DIM");
+    "mamba.head_dim": count(HEAD_DIM), &["/mamba_head_dim"], required, is("VALUE_DIM");
+    "mamba.conv_kernel": Whole(2..=TAPS), &["/conv_kernel"], is("CONV");
     "mlp.intermediate": count(WIDTH), &["/intermediate_size"];
-    "moe.experts": count(EXPERTS), &["/num_experts", "/num_local_experts"];
-    "moe.experts_per_token": count(EXPERTS), &["/num_experts_per_tok"], required;
+    "moe.experts": count(EXPERTS), &["/num_experts", "/num_local_experts"], is("COUNT");
+    "moe.experts_per_token": count(EXPERTS), &["/num_experts_per_tok"], required, is("PER_TOKEN");
     "moe.intermediate": count(WIDTH), &["/moe_intermediate_size"];
     "moe.shared_intermediate": count(WIDTH),
         &["/shared_expert_intermediate_size"], of(|it| always(it.shares()));
