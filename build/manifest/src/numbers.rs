@@ -65,11 +65,10 @@ impl Form {
     }
 
     fn shares(&self) -> bool {
-        self.beside()
-            || matches!(
-                self.traits.feed_forward,
-                FeedForward::SharedExpert | FeedForward::UngatedShared
-            )
+        !matches!(
+            self.traits.feed_forward,
+            FeedForward::Mlp | FeedForward::Experts
+        )
     }
 }
 

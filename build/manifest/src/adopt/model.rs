@@ -113,66 +113,72 @@ impl Reader<'_, '_> {
         }
     }
 
+    /// A number as it is stated, or as others say it.
     fn number(&mut self, number: &Number, has: Has) -> Read<Option<Value>> {
+        if let Some(derived) = self.derived(number) {
+            return derived;
+        }
+        let (places, range) = (number.places(self.form.traits), &number.range);
+        let stated = self.words.ranged(places, range)?;
+        match stated.or_else(|| self.default(number.key)) {
+            None if has == Has::Always => Err(self.words.unstated(places[0], range)),
+            value => Ok(value),
+        }
+    }
+
+    /// Value of a number that is not stated.
+    fn default(&self, key: &str) -> Option<Value> {
         let traits = self.form.traits;
-        let (places, range) = (number.places(traits), &number.range);
-        let is_latent = traits.has(Switch::Latent);
-        let stated = match number.key {
-            "max_position" => {
-                let positions = self.words.between(places, PAGE..=largest::POSITIONS)?;
-                Some(json!(positions))
-            }
-            "layers.count" => None,
+        match key {
             "mtp.layers" => {
                 let found = self.predicts && traits.mixers == Mixers::Hybrid;
-                Some(
-                    self.words
-                        .ranged(places, range)?
-                        .unwrap_or(json!(u64::from(found))),
-                )
+                Some(json!(u64::from(found)))
             }
-            "tied_head" => Some(
-                self.words
-                    .ranged(places, range)?
-                    .unwrap_or(json!(traits.tied)),
-            ),
-            "attention.kv_heads" if is_latent => Some(json!(1)),
-            "attention.head_dim" if is_latent => {
-                let rank = self.words.count("/kv_lora_rank", largest::HEAD_DIM);
-                let turned = self.words.count("/qk_rope_head_dim", largest::HEAD_DIM);
-                Some(json!(rank? + turned?))
-            }
-            ROTARY_DIM if is_latent => Some(json!(
-                self.words.count("/qk_rope_head_dim", largest::HEAD_DIM)?
-            )),
-            "attention.head_dim" => Some(json!(self.head_dim(number)?)),
-            TURNED_PAIRS if is_latent => None,
-            ROTARY_DIM | "sliding.rotary_dim" => Some(json!(self.turned(number)?[0])),
-            TURNED_PAIRS | "sliding.turned_pairs" => match self.turned(number)? {
-                [rotary, turned] if turned < rotary => Some(json!(turned / 2)),
-                _ => None,
-            },
-            "attention.yarn.truncate" => {
-                Some(self.words.ranged(places, range)?.unwrap_or(json!(true)))
-            }
-            // Queries and keys grow by the quotient of both numbers, which a fact says are one.
+            "tied_head" => Some(json!(traits.tied)),
+            "attention.yarn.truncate" => Some(json!(true)),
+            // Queries and keys grow by the quotient of two numbers, which a fact says are one.
             "attention.yarn.attention_factor" => {
-                let mscale = numbers::of_key("attention.yarn.mscale_all_dim");
-                let number = self.words.ranged(mscale.at, &mscale.range)?;
-                self.words
-                    .ranged(places, range)?
-                    .or(number.map(|_| json!(1.0)))
+                let mscale = numbers::of_key("attention.yarn.mscale_all_dim").at;
+                let is_stated = mscale.iter().any(|at| self.words.stated(at).is_some());
+                is_stated.then(|| json!(1.0))
             }
-            "moe.shared_intermediate" if traits.feed_forward == FeedForward::UngatedShared => {
-                let experts = self.words.between(places, 1..=largest::EXPERTS)?;
-                Some(json!(experts * self.count_of("moe.intermediate")?))
+            _ => None,
+        }
+    }
+
+    /// A number that configurations state in other ways.
+    fn derived(&mut self, number: &Number) -> Option<Read<Option<Value>>> {
+        let traits = self.form.traits;
+        let (is_latent, most) = (traits.has(Switch::Latent), largest::HEAD_DIM);
+        let shares = traits.feed_forward == FeedForward::UngatedShared;
+        let value = match number.key {
+            "layers.count" => return Some(Ok(None)),
+            TURNED_PAIRS if is_latent => return Some(Ok(None)),
+            TURNED_PAIRS | "sliding.turned_pairs" => {
+                let turned = self.turned(number);
+                return Some(turned.map(|(_, pairs)| pairs.map(Value::from)));
             }
-            _ => match self.words.ranged(places, range)? {
-                None if has == Has::Always => return Err(self.words.unstated(places[0], range)),
-                stated => stated,
-            },
+            "max_position" => {
+                let places = number.places(traits);
+                self.words.between(places, PAGE..=largest::POSITIONS)
+            }
+            "attention.kv_heads" if is_latent => Ok(1),
+            "attention.head_dim" if is_latent => {
+                let rank = self.words.count("/kv_lora_rank", most);
+                let turned = self.words.count("/qk_rope_head_dim", most);
+                rank.and_then(|rank| Ok(rank + turned?))
+            }
+            ROTARY_DIM if is_latent => self.words.count("/qk_rope_head_dim", most),
+            "attention.head_dim" => self.head_dim(number),
+            ROTARY_DIM | "sliding.rotary_dim" => self.turned(number).map(|(turned, _)| turned),
+            "moe.shared_intermediate" if shares => {
+                let places = number.places(traits);
+                let experts = self.words.between(places, 1..=largest::EXPERTS);
+                experts.and_then(|experts| Ok(experts * self.count_of("moe.intermediate")?))
+            }
+            _ => return None,
         };
-        Ok(stated)
+        Some(value.map(|value| Some(json!(value))))
     }
 
     /// Width of a head: as stated, or a share of the hidden width where the family takes that.
@@ -192,8 +198,8 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Elements of a head that rotary embedding takes, and those of them that turn.
-    fn turned(&mut self, number: &Number) -> Read<[u64; 2]> {
+    /// Elements of a head that rotary embedding takes, and pairs of them that turn, if not all do.
+    fn turned(&mut self, number: &Number) -> Read<(u64, Option<u64>)> {
         let (traits, table) = (self.form.traits, number.table());
         let head_dim = self.count_of(&format!("{table}.head_dim"))?;
         let own = |key: &str| numbers::of_key(&format!("{table}.{key}")).places(traits);
@@ -209,7 +215,7 @@ impl Reader<'_, '_> {
         if turned.contains(&TURNED_ELEMENTS)
             && let Some(elements) = self.words.whole(&[TURNED_ELEMENTS], 1..=head_dim)?
         {
-            return Ok([elements; 2]);
+            return Ok((elements, None));
         }
         let rule = "must be above 0 and at most 1";
         let share = |value: &Value| positive(value).filter(|share| *share <= 1.0);
@@ -219,8 +225,8 @@ impl Reader<'_, '_> {
         };
         let turned = (share * head_dim as f64).round() as u64;
         Ok(match kind.as_deref() == Some("proportional") {
-            true => [head_dim, turned],
-            false => [turned; 2],
+            true => (head_dim, Some(turned / 2)),
+            false => (turned, None),
         })
     }
 

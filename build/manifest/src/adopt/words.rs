@@ -111,29 +111,26 @@ impl<'a> Words<'a> {
 
     /// A value in a range, if one is stated. Rules on models look at the ranges of reals.
     pub fn ranged(&mut self, pointers: &[&str], range: &Range) -> Read<Option<Value>> {
-        match range {
-            Range::Whole(range) => Ok(self.whole(pointers, range.clone())?.map(Value::from)),
-            Range::Above(..) | Range::Within(..) => Ok(self
-                .optional(pointers, POSITIVE, positive)?
-                .map(Value::from)),
-            Range::Flag => {
-                let flag = self.optional(pointers, "must be true or false", Value::as_bool)?;
-                Ok(flag.map(Value::from))
-            }
-        }
+        self.optional(pointers, &rule_of(range), |value| match range {
+            Range::Whole(range) => whole(value, range).map(Value::from),
+            Range::Above(..) | Range::Within(..) => positive(value).map(Value::from),
+            Range::Flag => value.as_bool().map(Value::from),
+        })
     }
 
     /// Notes that a value in a range is not stated.
     pub fn unstated(&mut self, pointer: &str, range: &Range) -> Noted {
-        match range {
-            Range::Whole(range) => self.absent(pointer, &whole_rule(range)),
-            Range::Above(..) | Range::Within(..) => self.absent(pointer, POSITIVE),
-            Range::Flag => self.absent(pointer, "must be true or false"),
-        }
+        self.absent(pointer, &rule_of(range))
     }
 }
 
-const POSITIVE: &str = "must be a number above 0";
+fn rule_of(range: &Range) -> String {
+    match range {
+        Range::Whole(range) => whole_rule(range),
+        Range::Above(..) | Range::Within(..) => "must be a number above 0".to_string(),
+        Range::Flag => "must be true or false".to_string(),
+    }
+}
 
 fn whole_rule(range: &RangeInclusive<u64>) -> String {
     format!(
