@@ -1,7 +1,8 @@
 //! Shapes of the blocks of models, as types: the target has one unit struct for each block of
 //! its model, and operations, weights and memory are generic over it.
 //!
-//! All numbers are constants of the build. Widths are elements of one row.
+//! All numbers are constants of the build. Widths are elements of one row. What most blocks lack
+//! has a value that says so; targets state all.
 
 /// Rows of a tensor instruction.
 const INSTRUCTION_ROWS: usize = 16;
@@ -24,20 +25,20 @@ pub trait Attention: Send + Sync + 'static {
     /// Factor of the products of queries and keys.
     const SCALE: f32;
     /// Whether each query comes with a gate, whose sigmoid the head's result is multiplied by.
-    const GATED: bool;
+    const GATED: bool = false;
     /// Whether queries and keys have an RMS norm of each head.
-    const NORMED: bool;
+    const NORMED: bool = false;
     /// Whether queries and keys have one RMS norm over all heads of a row.
-    const ROWS_NORMED: bool;
+    const ROWS_NORMED: bool = false;
     /// Whether values have an RMS norm of each head, without weights.
-    const VALUES_NORMED: bool;
+    const VALUES_NORMED: bool = false;
     /// Positions that a query sees, its own the last; none: all up to its own.
-    const WINDOW: Option<usize>;
+    const WINDOW: Option<usize> = None;
     /// Group of pages that hold its keys and values.
     const PAGES: PageGroup = PageGroup::Whole;
     /// Whether each query head has a sink: a score that its softmax counts beside those of
     /// positions, and that no value belongs to.
-    const SINKS: bool;
+    const SINKS: bool = false;
 
     /// Query heads of a key head.
     const GROUP: usize = Self::HEADS / Self::KV_HEADS;
@@ -257,7 +258,7 @@ impl Llama3 {
 /// whose `C` are queries, whose `B` are keys and whose `x` are values here.
 pub trait Delta: Send + Sync + 'static {
     /// Whether the rule is that of Mamba-2.
-    const MAMBA: bool;
+    const MAMBA: bool = false;
     /// Elements of the result that a norm is over: a head, or heads of one key.
     const NORM: usize;
     /// Heads of queries and keys.
@@ -338,23 +339,23 @@ pub trait Experts: Send + Sync + 'static {
     const WIDTH: usize;
     /// Whether these are latents, which projections make of hidden states and bring back; else they
     /// are hidden states.
-    const LATENT: bool;
+    const LATENT: bool = false;
     /// Inner width of the shared expert, 0 if there is none.
-    const SHARED: usize;
+    const SHARED: usize = 0;
     /// Whether its weight is the sigmoid of a logit of its own; else it is 1.
-    const SHARED_GATED: bool;
+    const SHARED_GATED: bool = false;
     /// Inner width of an expert beside these, an MLP of its own without a gate, which every row
     /// visits with weight 1; 0 if there is none.
-    const BESIDE: usize;
+    const BESIDE: usize = 0;
     /// Whether scores are sigmoids, which a correction of each is added to in the choice alone;
     /// else they are a softmax.
-    const SIGMOID: bool;
+    const SIGMOID: bool = false;
     /// Factor of the weights of routed experts.
-    const WEIGHT_SCALE: f32;
+    const WEIGHT_SCALE: f32 = 1.0;
     /// Whether experts stored as NVFP4 multiply rows that are rounded to it.
-    const ROWS_NVFP4: bool;
+    const ROWS_NVFP4: bool = false;
     /// Whether the weight of a chosen expert is multiplied by a number of that expert.
-    const SCALED: bool;
+    const SCALED: bool = false;
     const ACTIVATION: Activation;
 
     /// Matrices of an expert beside `down`: gate and up, or up alone.
@@ -414,12 +415,7 @@ mod tests {
             scaling: None,
         };
         const SCALE: f32 = 1.0;
-        const GATED: bool = false;
-        const NORMED: bool = false;
-        const ROWS_NORMED: bool = false;
-        const VALUES_NORMED: bool = false;
         const WINDOW: Option<usize> = Some(3);
-        const SINKS: bool = false;
     }
 
     #[test]

@@ -6,29 +6,19 @@ use serde_json::{Value, json};
 
 use crate::error::ManifestError;
 use crate::facts::{FAMILY, Fact, contradiction};
-use crate::family::{
-    Activation, AttentionWords, FeedForward, MLP, MOE, Mixers, ROTARY_DIM, SLIDING, Traits, WINDOW,
-    Word,
+use crate::family::{FeedForward, Mixers, Switch};
+use crate::numbers::{
+    self, Has, NUMBERS, Number, ROPE_THETA, ROTARY_DIM, TURNED_ELEMENTS, TURNED_PAIRS, of_table,
+    places,
 };
 use crate::params;
-use crate::schema::model::{
-    self as schema, AddedTokens, Attention, Form, Gdn, Latent, Mamba, Mixer, Model, Moe,
-    RopeScaling, Yarn,
-};
+use crate::schema::model::{self as schema, AddedTokens, Attention, Form, Mixer, Model};
 use crate::table::Format;
 use crate::target::Target;
 
 /// A fact of which one value is right.
 pub(crate) fn fact(key: &'static str, value: impl Into<Value>, pointer: &'static str) -> Fact {
     one_of(key, &[value.into()], pointer)
-}
-
-/// A fact that a configuration must state.
-fn required(key: &'static str, value: impl Into<Value>, pointer: &'static str) -> Fact {
-    Fact {
-        required: true,
-        ..fact(key, value, pointer)
-    }
 }
 
 /// A fact of which several values are right.
@@ -43,6 +33,11 @@ fn one_of(key: &'static str, right: &[Value], pointer: &'static str) -> Fact {
     }
 }
 
+/// A fact that follows from the family, of which several values may be right.
+pub(crate) fn family_fact(right: &[Value], pointer: &'static str) -> Fact {
+    one_of(FAMILY, right, pointer)
+}
+
 impl Fact {
     /// The fact, which older configurations state elsewhere.
     fn or(self, elsewhere: &'static [&'static str]) -> Fact {
@@ -54,52 +49,36 @@ impl Fact {
 /// every tensor keeps its shape. `max_position` does not, and is compared in builds alone.
 pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     let model = &target.model;
-    let mut facts = family_facts(target.traits(), &dense_layers(target));
+    let stated = Stated::of(target);
+    let mut facts = target.traits().facts(&dense_layers(target));
     facts.extend(both(target));
-    let words = target.traits().attention;
-    if target.traits().rotary {
-        facts.extend(rope(&model.attention, target.traits()));
+    if !target.has(Switch::Unturned) {
+        facts.extend(stated.rope());
     }
-    facts.extend(dims(model));
-    facts.push(scale(model));
-    let cap = model.logit_cap.map_or(Value::Null, |cap| json!(cap));
-    facts.push(Fact {
-        required: model.logit_cap.is_some(),
-        ..fact("logit_cap", cap, "/final_logit_softcapping")
-    });
-    match &model.latent {
-        None => facts.extend(attention(target, &model.attention, words)),
-        Some(of) => facts.extend(latent(model, of)),
+    facts.extend(stated.numbers());
+    if target.has(Switch::Latent) {
+        facts.extend(latent(model));
     }
-    facts.extend(window(target));
-    facts.extend(model.gdn.iter().flat_map(gdn));
-    facts.extend(model.mamba.iter().flat_map(mamba));
     if model.mamba.is_some() {
         let layers = u64::from(model.mtp.unused.is_some());
         facts.push(fact("mtp.unused", layers, "/num_nextn_predict_layers"));
     }
-    facts.extend(feed_forward(target));
     facts.extend(layers(target));
     facts.extend(quantisation(target));
     facts.extend(model.chat.as_ref().map(|chat| {
-        let ids = chat.stop_ids.iter().map(|&id| json!(id));
-        let mut right: Vec<Value> = ids.collect();
-        right.extend(orders(&chat.stop_ids));
         // The configuration of generation may have one more.
-        for id in &chat.stop_ids {
-            let others = chat.stop_ids.iter().copied().filter(|other| other != id);
-            let fewer: Vec<u64> = others.collect();
-            if !fewer.is_empty() {
-                right.extend(orders(&fewer));
+        let fewer = chat.stop_ids.iter().map(|id| {
+            let others = chat.stop_ids.iter().filter(|other| *other != id);
+            others.copied().collect::<Vec<u64>>()
+        });
+        let lists = fewer.filter(|ids| !ids.is_empty());
+        let lists = std::iter::once(chat.stop_ids.clone()).chain(lists);
+        let mut right: Vec<_> = chat.stop_ids.iter().map(|id| json!(id)).collect();
+        for value in lists.flat_map(|ids| orders(&ids)) {
+            if !right.contains(&value) {
+                right.push(value);
             }
         }
-        let mut found: Vec<Value> = Vec::new();
-        for value in right {
-            if !found.contains(&value) {
-                found.push(value);
-            }
-        }
-        let right = found;
         one_of("chat.stop_ids", &right, "/eos_token_id")
     }));
     match target.form() {
@@ -108,111 +87,12 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     }
 }
 
-/// The layer math of a family, in the words of the transformers library: values that leave it as it
-/// is. Layers of `dense` have an MLP where others have experts. Most values are what the library
-/// takes where nothing is stated.
-pub(crate) fn family_facts(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
-    let of = |right: &[Value], pointer| one_of(FAMILY, right, pointer);
-    let types: Vec<_> = traits.types.iter().map(|name| json!(name)).collect();
-    let classes: Vec<_> = traits.classes.iter().map(|name| json!([name])).collect();
-    let none = [Value::Null];
-    let (one, no) = ([json!(1)], [json!(false)]);
-    let normed = traits.normed || traits.rows_normed;
-    let activation: Vec<_> = traits
-        .activation
-        .words()
-        .iter()
-        .map(|name| json!(name))
-        .collect();
-    let clamped = |number: f64| {
-        [if traits.activation == Activation::Clamped {
-            json!(number)
-        } else {
-            Value::Null
-        }]
-    };
-    let (limit, alpha) = (clamped(CLAMP), clamped(ALPHA));
-    let mut facts = vec![
-        of(&types, "/model_type"),
-        of(&classes, "/architectures"),
-        of(&activation, "/hidden_act"),
-        of(&activation, "/hidden_activation"),
-        of(&[json!(traits.gated)], "/attn_output_gate"),
-        of(&[json!(traits.biased)], "/attention_bias"),
-        of(&no, "/qkv_bias"),
-        of(&no, "/use_bias"),
-        of(&no, "/mlp_bias"),
-        of(&[json!(normed)], "/use_qk_norm"),
-        of(&[json!(normed)], "/qk_norm"),
-        of(&no, "/use_sliding_window"),
-        of(&none, "/attention_chunk_size"),
-        of(&none, "/attn_logit_softcapping"),
-        of(&one, "/logit_scale"),
-        of(&one, "/logits_scaling"),
-        of(&one, "/embedding_multiplier"),
-        of(&one, "/residual_multiplier"),
-        of(&none, "/attention_multiplier"),
-        of(&limit, "/swiglu_limit"),
-        of(&alpha, "/swiglu_alpha"),
-        of(&[json!(true)], "/is_causal"),
-    ];
-    facts.extend(gemma(traits));
-    if traits.rows_normed {
-        facts.push(of(&[json!("per_layer")], "/qk_norm_type"));
-    }
-    if traits.mixers == Mixers::Hybrid {
-        facts.push(of(&activation, "/output_gate_type"));
-        facts.push(of(&[json!("float32")], "/mamba_ssm_dtype"));
-        facts.push(of(&no, "/mtp_use_dedicated_embeddings"));
-    }
-    if traits.mixers == Mixers::Mamba {
-        facts.extend(nemotron());
-    }
-    if traits.feed_forward != FeedForward::Mlp {
-        facts.extend(routing(traits, dense));
-    }
-    facts
-}
-
-/// Switches of Nemotron's configurations.
-fn nemotron() -> Vec<Fact> {
-    let of = |right: Value, pointer| one_of(FAMILY, &[right], pointer);
-    vec![
-        of(json!("relu2"), "/mlp_hidden_act"),
-        of(json!("silu"), "/mamba_hidden_act"),
-        of(json!(true), "/use_conv_bias"),
-        of(json!(false), "/mamba_proj_bias"),
-        of(json!(1), "/n_shared_experts"),
-    ]
-}
-
-/// Switches of Gemma's configurations: `"vision"` is about images alone.
-fn gemma(traits: &Traits) -> Vec<Fact> {
-    let of = |right: &[Value], pointer| one_of(FAMILY, right, pointer);
-    let causal = [json!(false), Value::Null, json!("vision")];
-    let keys = of(&[json!(traits.keys_are_values)], "/attention_k_eq_v");
-    let layers = of(&[json!(0)], "/hidden_size_per_layer_input");
-    vec![
-        of(&causal, "/use_bidirectional_attention"),
-        Fact {
-            required: traits.keys_are_values,
-            ..keys
-        },
-        Fact {
-            required: traits.keys_are_values,
-            ..layers
-        },
-        of(&[json!(0)], "/num_kv_shared_layers"),
-        of(&[json!(false)], "/use_double_wide_mlp"),
-    ]
-}
-
 /// Whether experts stand beside every layer's MLP.
 fn both(target: &Target) -> Option<Fact> {
     let parts = target.model.feed_forward();
     let both = parts.contains(&schema::FeedForward::Both);
     let switch = fact("layers.feed_forward", both, "/enable_moe_block");
-    target.traits().both.then_some(Fact {
+    target.has(Switch::Both).then_some(Fact {
         required: both,
         ..switch
     })
@@ -226,81 +106,9 @@ fn dense_layers(target: &Target) -> Vec<usize> {
 }
 
 /// Layers before the first one that is none of these.
-fn leading(layers: &[usize]) -> usize {
+pub(crate) fn leading(layers: &[usize]) -> usize {
     let layers = layers.iter().enumerate();
     layers.take_while(|(at, layer)| at == *layer).count()
-}
-
-/// The sum over experts.
-fn routing(traits: &Traits, dense: &[usize]) -> Vec<Fact> {
-    let of = |right: Value, pointer| one_of(FAMILY, &[right], pointer);
-    let renormed = of(json!(true), "/norm_topk_prob");
-    let mut facts = vec![
-        Fact {
-            required: traits.states_norm,
-            ..renormed
-        },
-        of(json!(1), "/n_group"),
-        of(json!(1), "/topk_group"),
-        of(json!(dense), "/mlp_only_layers"),
-        of(json!(1), "/decoder_sparse_step"),
-        of(json!(leading(dense)), "/first_k_dense_replace"),
-    ];
-    if traits.feed_forward != FeedForward::ExpertBeside {
-        facts.push(of(json!(1), "/routed_scaling_factor"));
-        let scores = if traits.sigmoid { "sigmoid" } else { "softmax" };
-        facts.push(of(json!(scores), "/scoring_func"));
-    }
-    if traits.feed_forward == FeedForward::Experts {
-        facts.push(of(json!(traits.sigmoid), "/use_routing_bias"));
-        facts.push(of(json!(0), "/shared_intermediate_size"));
-        facts.push(of(json!(0), "/shared_expert_intermediate_size"));
-        facts.push(of(json!(0), "/n_shared_experts"));
-    }
-    facts
-}
-
-/// Rotary positions, in the words of both generations of configurations.
-fn rope(attention: &Attention, traits: &Traits) -> Vec<Fact> {
-    let words = traits.attention;
-    let scaling = match traits.mixers {
-        Mixers::Windowed => YARN,
-        _ => SCALING,
-    };
-    let mut facts = match traits.latent {
-        false => turns(attention, words),
-        true => vec![stated(&words.rope_theta, attention.rope_theta, true)],
-    };
-    facts.push(fact(FAMILY, traits.latent, "/rope_interleave"));
-    facts.extend(match (&attention.rope_scaling, &attention.yarn) {
-        (None, None) => unscaled(scaling),
-        (Some(scaling), _) => scaled(scaling),
-        (None, Some(yarn)) => slowed(yarn),
-    });
-    facts
-}
-
-/// Base of the frequencies, and the part of a head that turns.
-fn turns(attention: &Attention, words: &AttentionWords) -> Vec<Fact> {
-    let share = attention.turned_share();
-    let turned = stated(&words.rotary_dim, share, share != 1.0);
-    let turned = match words.rotary_dim.pointers.contains(&ROTARY_DIM) {
-        // Elements, which no share looks like.
-        true => Fact {
-            right: Cow::Owned(json!([attention.rotary_dim, share]).to_string()),
-            ..turned
-        },
-        false => turned,
-    };
-    vec![
-        stated(&words.rope_theta, attention.rope_theta, true),
-        turned,
-    ]
-}
-
-/// A fact wherever configurations state it; `required`: they must.
-fn stated(word: &Word, value: impl Into<Value>, required: bool) -> Fact {
-    at(word.key, value, word.pointers, required)
 }
 
 /// A fact at the first of `places`, or elsewhere at the others.
@@ -317,110 +125,171 @@ fn at(
     }
 }
 
-const SCALING: &str = "attention.rope_scaling";
-const YARN: &str = "attention.yarn";
-/// Bound of an expert's gate and up where they are clamped: `shapes::CLAMP` of the server.
-const CLAMP: f64 = 7.0;
-/// Factor in the sigmoid of such a gate: `shapes::ALPHA`.
-const ALPHA: f64 = 1.702;
-
-/// Places of what a scaling states, in both generations of configurations.
-macro_rules! places {
-    ($name:literal) => {
-        &[
-            concat!("/rope_parameters/", $name),
-            concat!("/rope_scaling/", $name),
-        ]
-    };
-}
-pub(crate) const FACTOR: &[&str] = places!("factor");
-pub(crate) const LOW: &[&str] = places!("low_freq_factor");
-pub(crate) const HIGH: &[&str] = places!("high_freq_factor");
-pub(crate) const FAST: &[&str] = places!("beta_fast");
-pub(crate) const SLOW: &[&str] = places!("beta_slow");
-pub(crate) const TRUNCATE: &[&str] = places!("truncate");
-pub(crate) const GROWN: &[&str] = places!("attention_factor");
-pub(crate) const MSCALE: &[&str] = places!("mscale_all_dim");
-pub(crate) const GROWTH: &[&str] = places!("llama_4_scaling_beta");
-pub(crate) const ORIGINAL: &[&str] = places!("original_max_position_embeddings");
-/// Places of the kind of scaling; early configurations of today's kind have another name of it.
+/// Places of the kind of a scaling; early configurations of today's kind have another name of it.
 pub(crate) const KIND: &[&str] = &[
     "/rope_parameters/rope_type",
     "/rope_parameters/type",
     "/rope_scaling/rope_type",
     "/rope_scaling/type",
 ];
+/// Scalings of frequencies: table of the manifest, and kind in configurations.
+pub(crate) const SCALINGS: [[&str; 2]; 2] = [
+    ["attention.rope_scaling", "llama3"],
+    ["attention.yarn", "yarn"],
+];
 
-/// No scaling: `key` is that of what the family's models may have.
-fn unscaled(key: &'static str) -> Vec<Fact> {
-    let kinds = [json!("default"), json!("mrope")];
-    vec![
-        one_of(key, &kinds, KIND[0]).or(&KIND[1..]),
-        at(key, 1, FACTOR, false),
-    ]
+/// A model as its manifest states it.
+struct Stated<'a> {
+    target: &'a Target,
+    form: numbers::Form,
+    manifest: Value,
 }
 
-fn scaled(scaling: &RopeScaling) -> Vec<Fact> {
-    let RopeScaling {
-        factor,
-        low_freq_factor: low,
-        high_freq_factor: high,
-        original_max_position: original,
-    } = *scaling;
-    let of = |key, value: Value, places| at(key, value, places, true);
-    vec![
-        of(SCALING, json!("llama3"), KIND),
-        of("attention.rope_scaling.factor", json!(factor), FACTOR),
-        of("attention.rope_scaling.low_freq_factor", json!(low), LOW),
-        of("attention.rope_scaling.high_freq_factor", json!(high), HIGH),
-        of(
-            "attention.rope_scaling.original_max_position",
-            json!(original),
-            ORIGINAL,
-        ),
-    ]
-}
+impl Stated<'_> {
+    fn of(target: &Target) -> Stated<'_> {
+        Stated {
+            target,
+            form: numbers::Form::of(&target.model),
+            manifest: json!(target.model),
+        }
+    }
 
-fn slowed(yarn: &Yarn) -> Vec<Fact> {
-    let Yarn {
-        factor,
-        beta_fast: fast,
-        beta_slow: slow,
-        original_max_position: original,
-        truncate,
-        attention_factor: growth,
-        mscale_all_dim: number,
-    } = *yarn;
-    let mscale = |name| {
-        let right = number.map_or(Value::Null, |number| json!(number));
-        at(
-            "attention.yarn.mscale_all_dim",
-            right,
-            name,
-            number.is_some(),
-        )
-    };
-    let of = |key, value: Value, places| at(key, value, places, true);
-    vec![
-        of(YARN, json!("yarn"), KIND),
-        of("attention.yarn.factor", json!(factor), FACTOR),
-        of("attention.yarn.beta_fast", json!(fast), FAST),
-        of("attention.yarn.beta_slow", json!(slow), SLOW),
-        of(
-            "attention.yarn.original_max_position",
-            json!(original),
-            ORIGINAL,
-        ),
-        at("attention.yarn.truncate", truncate, TRUNCATE, !truncate),
-        at(
-            "attention.yarn.attention_factor",
-            growth,
-            GROWN,
-            growth.is_some() && number.is_none(),
-        ),
-        mscale(places!("mscale")),
-        mscale(MSCALE),
-    ]
+    /// Value of a key; null if it is absent.
+    fn value(&self, key: &str) -> Value {
+        let stated = self.manifest.pointer(&numbers::pointer(key));
+        stated.cloned().unwrap_or_default()
+    }
+
+    /// Numbers of the tables that the model has, but those of what turns, and its windows.
+    fn numbers(&self) -> Vec<Fact> {
+        let facts = NUMBERS
+            .iter()
+            .flat_map(|number| match (number.key, number.table()) {
+                ("sliding.window", _) => self.window(),
+                (ROPE_THETA, _) | (_, "sliding" | "attention.rope_scaling" | "attention.yarn") => {
+                    Vec::new()
+                }
+                _ => Vec::from_iter(self.number(number)),
+            });
+        facts.collect()
+    }
+
+    /// Numbers of a table, if the model has it.
+    fn of_table(&self, table: &str) -> impl Iterator<Item = Fact> {
+        of_table(table).filter_map(|number| self.number(number))
+    }
+
+    /// A number as configurations state it; none if others say it.
+    fn number(&self, number: &Number) -> Option<Fact> {
+        let (traits, model) = (self.target.traits(), &self.target.model);
+        let (value, table) = (self.value(number.key), number.table());
+        if !table.is_empty() && self.value(table).is_null() {
+            return None;
+        }
+        let yarn = model.attention.yarn.as_ref();
+        let alone = yarn.is_some_and(|yarn| yarn.mscale_all_dim.is_none());
+        let is_latent = traits.has(Switch::Latent);
+        let (value, required) = match number.key {
+            "max_position" | ROTARY_DIM | TURNED_PAIRS => return None,
+            "sliding.rotary_dim" | "sliding.turned_pairs" => return None,
+            "attention.kv_heads" | "attention.head_dim" if is_latent => return None,
+            "tied_head" => (value, model.tied_head != traits.tied),
+            "attention.head_dim" => (value, !self.is_share(&model.attention)),
+            "attention.yarn.truncate" => (json!(!value.is_null()), value.is_null()),
+            "attention.yarn.attention_factor" => (value, alone),
+            "moe.shared_intermediate" if traits.feed_forward == FeedForward::UngatedShared => {
+                (self.shared_experts(), true)
+            }
+            _ => (value, number.required),
+        };
+        // Numbers of the whole model are looked for in every family.
+        let has = table.is_empty() || (number.of)(&self.form) != Has::Never;
+        let stated = !value.is_null();
+        let places = number.places(traits);
+        (stated || has).then(|| at(number.key, value, places, required && stated))
+    }
+
+    /// Whether heads are as wide as the library takes them to be.
+    fn is_share(&self, attention: &Attention) -> bool {
+        let share = self.target.model.hidden == attention.heads * attention.head_dim;
+        self.target.traits().default_head_dim && share
+    }
+
+    /// Experts that all rows visit, by the width of those that are.
+    fn shared_experts(&self) -> Value {
+        let moe = self.target.model.moe();
+        match moe.shared().is_multiple_of(moe.intermediate) {
+            true => json!(moe.shared() / moe.intermediate),
+            false => json!(moe.shared() as f64 / moe.intermediate as f64),
+        }
+    }
+
+    /// Rotary positions, in the words of both generations of configurations.
+    fn rope(&self) -> Vec<Fact> {
+        let (attention, traits) = (&self.target.model.attention, self.target.traits());
+        let is_latent = traits.has(Switch::Latent);
+        let mut facts = Vec::from_iter(self.number(numbers::of_key(ROPE_THETA)));
+        if !is_latent {
+            let key = traits
+                .word(TURNED_PAIRS)
+                .map_or(ROTARY_DIM, |_| TURNED_PAIRS);
+            facts.push(self.turned(key, attention));
+        }
+        facts.push(fact(FAMILY, is_latent, "/rope_interleave"));
+        let is_there = |[table, _]: &[&str; 2]| !self.value(table).is_null();
+        let Some([table, kind]) = SCALINGS.into_iter().find(is_there) else {
+            let [table, _] = SCALINGS[usize::from(traits.mixers == Mixers::Windowed)];
+            let kinds = [json!("default"), json!("mrope")];
+            let kind = one_of(table, &kinds, KIND[0]).or(&KIND[1..]);
+            return [facts, vec![kind, at(table, 1, places!("factor"), false)]].concat();
+        };
+        facts.push(at(table, kind, KIND, true));
+        facts.extend(self.of_table(table));
+        // Queries and keys grow by the quotient of both, which is none.
+        facts.extend(attention.yarn.as_ref().map(|yarn| {
+            let (key, number) = ("attention.yarn.mscale_all_dim", yarn.mscale_all_dim);
+            at(key, number, places!("mscale"), number.is_some())
+        }));
+        facts
+    }
+
+    /// The part of a head that turns.
+    fn turned(&self, key: &'static str, attention: &Attention) -> Fact {
+        let places = numbers::of_key(key).places(self.target.traits());
+        let share = attention.turned_share();
+        let turned = at(key, share, places, share != 1.0);
+        match places.contains(&TURNED_ELEMENTS) {
+            // Elements, which no share looks like.
+            true => Fact {
+                right: Cow::Owned(json!([attention.rotary_dim, share]).to_string()),
+                ..turned
+            },
+            false => turned,
+        }
+    }
+
+    /// Layers that see a window of positions, or that there are none.
+    fn window(&self) -> Vec<Fact> {
+        let traits = self.target.traits();
+        let model = &self.target.model;
+        let Some(sliding) = &model.sliding else {
+            let none = Fact {
+                switch: traits.window_switch,
+                ..fact(FAMILY, Value::Null, "/sliding_window")
+            };
+            return Vec::from_iter((traits.mixers != Mixers::Windowed).then_some(none));
+        };
+        let mut facts: Vec<_> = self.of_table("sliding").collect();
+        facts.push(self.turned("sliding.rotary_dim", sliding));
+        let kinds = LAYER_ROPE_TYPES
+            .into_iter()
+            .zip([&model.attention, sliding]);
+        facts.extend(kinds.map(|(pointer, its)| match its.turned_pairs {
+            Some(_) => at(TURNED_PAIRS, "proportional", pointer, true),
+            None => at(FAMILY, "default", pointer, false),
+        }));
+        facts
+    }
 }
 
 /// The order of layers.
@@ -547,186 +416,32 @@ pub(crate) fn config_checks(target: &Target) -> Vec<Fact> {
     facts
 }
 
-/// Width of the latents of routed experts.
-pub(crate) const EXPERTS_LATENT: &str = "/moe_latent_size";
-
-fn dims(model: &Model) -> Vec<Fact> {
-    vec![
-        fact("hidden", model.hidden, "/hidden_size"),
-        fact("vocab", model.vocab, "/vocab_size"),
-        Fact {
-            required: model.tied_head != model.family.traits().tied,
-            ..fact("tied_head", model.tied_head, "/tie_word_embeddings")
-        },
-        required("norm_eps", model.norm_eps, "/rms_norm_eps").or(&["/layer_norm_epsilon"]),
-        fact("layers.count", model.layers.count, "/num_hidden_layers"),
-        fact("mtp.layers", model.mtp.layers, "/mtp_num_hidden_layers"),
-    ]
-}
-
-/// Number whose root scores are divided by, in the words of families that state it.
-fn scale(model: &Model) -> Fact {
-    let (key, pointer) = ("query_pre_attn_scalar", "/query_pre_attn_scalar");
-    match model.query_pre_attn_scalar {
-        Some(stated) => required(key, stated, pointer),
-        None => fact(key, Value::Null, pointer),
-    }
-}
-
-fn attention(target: &Target, attention: &Attention, words: &AttentionWords) -> Vec<Fact> {
-    let share = target.model.hidden == attention.heads * attention.head_dim;
-    let by_default = target.traits().default_head_dim && share;
-    vec![
-        stated(&words.heads, attention.heads, true),
-        stated(&words.kv_heads, attention.kv_heads, true),
-        stated(&words.head_dim, attention.head_dim, !by_default),
-    ]
-}
-
-/// Widths of latents and of the heads that are made of them.
-fn latent(model: &Model, latent: &Latent) -> Vec<Fact> {
-    let Attention {
-        heads, rotary_dim, ..
-    } = model.attention;
-    let head = latent.nope_dim + rotary_dim;
+/// Widths of the heads that are made of latents.
+fn latent(model: &Model) -> Vec<Fact> {
+    let (heads, rotary_dim) = (model.attention.heads, model.attention.rotary_dim);
+    let head = model.latent().nope_dim + rotary_dim;
     let share = rotary_dim as f64 / head as f64;
-    let beta = latent.temperature_beta;
+    let places = places!("partial_rotary_factor");
     vec![
-        required("attention.heads", heads, "/num_attention_heads"),
         fact(FAMILY, heads, "/num_key_value_heads"),
-        required("attention.rotary_dim", rotary_dim, "/qk_rope_head_dim"),
-        required("attention.head_dim", model.latent_rank(), "/kv_lora_rank"),
-        required("latent.query_rank", latent.query_rank, "/q_lora_rank"),
-        required("latent.nope_dim", latent.nope_dim, "/qk_nope_head_dim"),
-        required("latent.value_dim", latent.value_dim, "/v_head_dim"),
+        at(ROTARY_DIM, rotary_dim, &["/qk_rope_head_dim"], true),
+        at(
+            "attention.head_dim",
+            model.latent_rank(),
+            &["/kv_lora_rank"],
+            true,
+        ),
         fact("latent.nope_dim", head, "/head_dim"),
         fact("latent.nope_dim", head, "/qk_head_dim"),
-        at(
-            "attention.rotary_dim",
-            share,
-            places!("partial_rotary_factor"),
-            false,
-        ),
-        at("latent.temperature_beta", beta, GROWTH, beta.is_some()),
+        at(ROTARY_DIM, share, places, false),
     ]
-}
-
-/// Layers that see a window of positions, or that there are none.
-fn window(target: &Target) -> Vec<Fact> {
-    if target.traits().mixers == Mixers::Windowed {
-        let word = Word {
-            key: "attention.window",
-            ..WINDOW
-        };
-        return vec![stated(&word, target.model.attention.window, true)];
-    }
-    let Some(sliding) = &target.model.sliding else {
-        let none = |pointer: &&'static str| Fact {
-            switch: target.traits().window_switch,
-            ..one_of(FAMILY, &[Value::Null], pointer)
-        };
-        return WINDOW.pointers.iter().map(none).collect();
-    };
-    let mut facts = vec![stated(&WINDOW, sliding.window, true)];
-    facts.extend(turns(sliding, &SLIDING));
-    facts.extend(attention(target, sliding, &SLIDING));
-    let shapes = [&target.model.attention, sliding];
-    let kinds = LAYER_ROPE_TYPES.into_iter().zip(shapes);
-    facts.extend(kinds.map(|(pointer, its)| match its.turned_pairs {
-        Some(_) => required("attention.turned_pairs", "proportional", pointer),
-        None => fact(FAMILY, "default", pointer),
-    }));
-    facts
 }
 
 /// Scaling of frequencies, of each kind of layer.
-const LAYER_ROPE_TYPES: [&str; 2] = [
-    "/rope_parameters/full_attention/rope_type",
-    "/rope_parameters/sliding_attention/rope_type",
+const LAYER_ROPE_TYPES: [&[&str]; 2] = [
+    &["/rope_parameters/full_attention/rope_type"],
+    &["/rope_parameters/sliding_attention/rope_type"],
 ];
-
-fn gdn(gdn: &Gdn) -> Vec<Fact> {
-    vec![
-        required("gdn.key_heads", gdn.key_heads, "/linear_num_key_heads"),
-        required(
-            "gdn.value_heads",
-            gdn.value_heads,
-            "/linear_num_value_heads",
-        ),
-        required("gdn.key_dim", gdn.key_dim, "/linear_key_head_dim"),
-        required("gdn.value_dim", gdn.value_dim, "/linear_value_head_dim"),
-        fact(
-            "gdn.conv_kernel",
-            gdn.conv_kernel,
-            "/linear_conv_kernel_dim",
-        ),
-    ]
-}
-
-fn mamba(mamba: &Mamba) -> Vec<Fact> {
-    vec![
-        required("mamba.heads", mamba.heads, "/mamba_num_heads"),
-        required("mamba.head_dim", mamba.head_dim, "/mamba_head_dim"),
-        required("mamba.groups", mamba.groups, "/n_groups"),
-        required("mamba.state_dim", mamba.state_dim, "/ssm_state_size"),
-        fact("mamba.conv_kernel", mamba.conv_kernel, "/conv_kernel"),
-    ]
-}
-
-fn feed_forward(target: &Target) -> Vec<Fact> {
-    let (model, words) = (&target.model, &target.traits().words);
-    let mlp = model.mlp.as_ref();
-    let mut facts: Vec<Fact> = mlp
-        .map(|mlp| fact("mlp.intermediate", mlp.intermediate, MLP.intermediate))
-        .into_iter()
-        .collect();
-    let Some(moe) = &model.moe else {
-        return facts;
-    };
-    let inner = match mlp {
-        Some(_) => MOE.intermediate,
-        None => words.intermediate,
-    };
-    facts.extend([
-        stated(&words.experts, moe.experts, false),
-        required(
-            "moe.experts_per_token",
-            moe.experts_per_token,
-            target.traits().chosen,
-        ),
-        fact("moe.intermediate", moe.intermediate, inner),
-    ]);
-    facts.extend(
-        moe.shared_intermediate
-            .map(|shared| shared_fact(target, moe, shared)),
-    );
-    if target.beside() {
-        let width = moe.latent.map_or(Value::Null, Value::from);
-        facts.push(Fact {
-            required: moe.latent.is_some(),
-            ..fact("moe.latent", width, EXPERTS_LATENT)
-        });
-    }
-    let scale = moe.scale.into_iter();
-    facts.extend(scale.map(|scale| required("moe.scale", scale, "/routed_scaling_factor")));
-    facts
-}
-
-/// Inner width of what all rows visit, which some configurations state as a number of experts.
-fn shared_fact(target: &Target, moe: &Moe, shared: u64) -> Fact {
-    let key = "moe.shared_intermediate";
-    match target.traits().feed_forward {
-        FeedForward::UngatedShared => {
-            let experts = match shared.is_multiple_of(moe.intermediate) {
-                true => json!(shared / moe.intermediate),
-                false => json!(shared as f64 / moe.intermediate as f64),
-            };
-            required(key, experts, "/n_shared_experts")
-        }
-        FeedForward::ExpertBeside => fact(key, shared, "/moe_shared_expert_intermediate_size"),
-        _ => fact(key, shared, "/shared_expert_intermediate_size"),
-    }
-}
 
 /// Facts of `generation_config.json`: tokens that end a reply, which answers depend on.
 pub(crate) fn generation_facts(model: &Model) -> Vec<Fact> {

@@ -1,5 +1,6 @@
 //! The flat list of constants that Rust and CUDA text are both written from.
 
+use crate::family::Switch;
 use crate::kernels::{TOP_K, distinct};
 use crate::schema::leaf::KvFormat;
 use crate::table::{Format, Role, Row};
@@ -57,7 +58,7 @@ fn model_constants(target: &Target) -> Vec<Constant> {
     let model = &target.model;
     let tied = Value::Bool(model.tied_head);
     let eps = Value::Single(model.norm_eps);
-    let biased = Value::Bool(target.traits().biased);
+    let biased = Value::Bool(target.has(Switch::Biased));
     vec![
         size(
             "HIDDEN",

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use crate::family::Switch;
 use crate::schema::leaf::KvFormat;
 use crate::schema::model::{Attention, Mixer, Model};
 use crate::table::{Format, NVFP4_GROUP, Piece, Row};
@@ -37,7 +38,7 @@ impl Target {
 
     /// Factor of the rows of the embedding, a BF16 number as in training code.
     pub(crate) fn embedding_scale(&self) -> f64 {
-        match self.traits().scaled_embedding {
+        match self.has(Switch::ScaledEmbedding) {
             true => nearest_bf16((self.model.hidden as f64).sqrt()),
             false => 1.0,
         }
@@ -129,7 +130,7 @@ impl Target {
             (_, KvFormat::Bf16) => BF16_BYTES * dim,
             (_, KvFormat::Fp8) => dim + 1,
         };
-        let values = match (self.traits().latent, gpu) {
+        let values = match (self.has(Switch::Latent), gpu) {
             (false, _) => of_head(attention.head_dim),
             // A CPU keeps latents beside keys, too.
             (true, None) => of_head(self.model.latent_rank()),

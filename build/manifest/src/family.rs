@@ -16,10 +16,22 @@ mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_next;
 mod sliding;
+mod switches;
 
-use crate::schema::model::{self as schema, Family};
+use std::fmt;
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub(crate) use self::switches::Switch;
+use crate::numbers::{ROPE_THETA, TURNED_PAIRS};
+use crate::schema::model as schema;
 use crate::table::Row;
 use crate::target::Target;
+
+/// Layer math that a model follows, and the names of its tensors: a file of `family/` each.
+#[derive(Clone, Copy)]
+pub struct Family(&'static Traits);
 
 /// Facts that hold for every model of a family.
 pub(crate) struct Traits {
@@ -31,50 +43,16 @@ pub(crate) struct Traits {
     pub classes: &'static [&'static str],
     /// Token mixers of its layers.
     pub mixers: Mixers,
-    /// Words for the attention over all positions.
-    pub attention: &'static AttentionWords,
     /// Part of a layer behind its mixer.
     pub feed_forward: FeedForward,
-    /// Attention knows where tokens are.
-    pub rotary: bool,
-    /// Attention is over latents, whose heads are made of them.
-    pub latent: bool,
-    /// Each query comes with a gate of the head's result.
-    pub gated: bool,
-    /// Queries and keys have an RMS norm of each head.
-    pub normed: bool,
-    /// Queries and keys have one norm over all heads of a row.
-    pub rows_normed: bool,
-    /// Products of attention, router and experts have biases.
-    pub biased: bool,
-    /// Each query head's softmax counts a learned score beside those of positions.
-    pub sinks: bool,
     /// Function of gate and up of an MLP, or of experts.
     pub activation: Activation,
-    /// Norms stand behind blocks, too: the result of each is normed before it is added.
-    pub sandwiched: bool,
-    /// Rows of the embedding are multiplied by the root of their width.
-    pub scaled_embedding: bool,
     /// Number whose root attention's scores are divided by.
     pub scale: Scale,
-    /// Values have an RMS norm of each head, without weights.
-    pub values_normed: bool,
-    /// Layers over all positions take values from the projection of keys.
-    pub keys_are_values: bool,
-    /// Hidden states are multiplied by a number of each layer behind it.
-    pub layer_scalars: bool,
-    /// Layers may have experts beside their MLP.
-    pub both: bool,
-    /// Routers' scores are sigmoids, which learned numbers correct in the choice alone.
-    pub sigmoid: bool,
-    /// The weight of a chosen expert is multiplied by a learned number of its own.
-    pub experts_scaled: bool,
-    /// Words for the experts that a row visits.
-    pub chosen: &'static str,
+    /// Switches that are on.
+    pub has: &'static [Switch],
     /// The head is the embedding table where configurations do not say.
     pub tied: bool,
-    /// Weights of norms are stored less one, but for those of Gated DeltaNet.
-    pub plus_one: bool,
     /// Configurations need not state an attention head's width where it is the hidden width's
     /// share.
     pub default_head_dim: bool,
@@ -82,8 +60,8 @@ pub(crate) struct Traits {
     pub states_norm: bool,
     /// Switch of the window of positions, where the library has one: off, it ignores the window.
     pub window_switch: Option<&'static str>,
-    /// Words of its configurations for the feed-forward part.
-    pub words: Words,
+    /// Numbers that its configurations have other words for than most.
+    pub words: &'static [Word],
     /// Tensors of a checkpoint, matrices in BF16.
     rows: fn(&Target) -> Vec<Row>,
 }
@@ -94,32 +72,15 @@ const USUAL: Traits = Traits {
     types: &[],
     classes: &[],
     mixers: Mixers::Attention,
-    attention: &ATTENTION,
     feed_forward: FeedForward::Mlp,
-    rotary: true,
-    latent: false,
-    gated: false,
-    normed: false,
-    rows_normed: false,
-    biased: false,
-    sinks: false,
     activation: Activation::Silu,
-    sandwiched: false,
-    scaled_embedding: false,
     scale: Scale::Head,
-    values_normed: false,
-    keys_are_values: false,
-    layer_scalars: false,
-    both: false,
-    sigmoid: false,
-    experts_scaled: false,
-    chosen: "/num_experts_per_tok",
+    has: &[],
     tied: false,
-    plus_one: false,
     default_head_dim: false,
     states_norm: false,
     window_switch: None,
-    words: MLP,
+    words: &[],
     rows: |target| blocks::plain(target, blocks::experts),
 };
 
@@ -215,154 +176,79 @@ impl FeedForward {
     }
 }
 
-/// Pointers into a configuration.
-pub(crate) struct Words {
-    /// Routed experts of a layer: the library takes either name, and writes either.
-    pub experts: Word,
-    /// Inner width of the MLP, or of a routed expert.
-    pub intermediate: &'static str,
+/// Key of a number, and pointers to it in configurations, today's first.
+pub(crate) type Word = (&'static str, &'static [&'static str]);
+
+impl Traits {
+    /// Words of the family for a number, if it has some of its own.
+    pub(crate) fn word(&self, key: &str) -> Option<&'static [&'static str]> {
+        let word = self.words.iter().find(|(its, _)| *its == key);
+        word.map(|(_, pointers)| *pointers)
+    }
 }
 
-/// Key of a fact in manifests, and pointers to it in configurations, today's first.
-pub(crate) struct Word {
-    pub key: &'static str,
-    pub pointers: &'static [&'static str],
-}
+/// Words for layers over all positions beside those with a window, whose heads are others: pairs
+/// that turn, and the base of their frequencies.
+const GLOBAL_KV_HEADS: Word = ("attention.kv_heads", &["/num_global_key_value_heads"]);
+const GLOBAL_HEAD_DIM: Word = ("attention.head_dim", &["/global_head_dim"]);
+const GLOBAL_TURNED: Word = (
+    TURNED_PAIRS,
+    &["/rope_parameters/full_attention/partial_rotary_factor"],
+);
+const GLOBAL_THETA: Word = (ROPE_THETA, &["/rope_parameters/full_attention/rope_theta"]);
 
-/// Words for the facts of an attention.
-pub(crate) struct AttentionWords {
-    pub heads: Word,
-    pub kv_heads: Word,
-    pub head_dim: Word,
-    /// Configurations state its share of the head's width.
-    pub rotary_dim: Word,
-    pub rope_theta: Word,
-}
-
-const fn word(key: &'static str, pointers: &'static [&'static str]) -> Word {
-    Word { key, pointers }
-}
-
-/// Elements of a head that turn, where configurations state them in place of their share.
-pub(crate) const ROTARY_DIM: &str = "/rotary_dim";
-
-/// Words of models whose layers attend in one shape.
-const ATTENTION: AttentionWords = AttentionWords {
-    heads: word("attention.heads", &["/num_attention_heads"]),
-    kv_heads: word("attention.kv_heads", &["/num_key_value_heads"]),
-    head_dim: word("attention.head_dim", &["/head_dim"]),
-    rotary_dim: word(
-        "attention.rotary_dim",
-        &[
-            "/rope_parameters/partial_rotary_factor",
-            "/partial_rotary_factor",
-        ],
-    ),
-    rope_theta: word(
-        "attention.rope_theta",
-        &["/rope_parameters/rope_theta", "/rope_theta"],
-    ),
-};
-
-/// Words for layers over all positions beside those with a window, as Gemma 4 has them.
-const GLOBAL: AttentionWords = AttentionWords {
-    heads: word("attention.heads", &["/num_attention_heads"]),
-    kv_heads: word("attention.kv_heads", &["/num_global_key_value_heads"]),
-    head_dim: word("attention.head_dim", &["/global_head_dim"]),
-    rotary_dim: word(
-        "attention.turned_pairs",
-        &["/rope_parameters/full_attention/partial_rotary_factor"],
-    ),
-    rope_theta: word(
-        "attention.rope_theta",
-        &["/rope_parameters/full_attention/rope_theta"],
-    ),
-};
-
-/// Words for layers over all positions beside those with a window, in the same heads.
-const ALIKE: AttentionWords = AttentionWords {
-    rope_theta: word(
-        "attention.rope_theta",
-        &["/rope_parameters/full_attention/rope_theta", "/rope_theta"],
-    ),
-    ..ATTENTION
-};
-
-/// Words for layers with a window.
-pub(crate) const SLIDING: AttentionWords = AttentionWords {
-    heads: word("sliding.heads", &["/num_attention_heads"]),
-    kv_heads: word("sliding.kv_heads", &["/num_key_value_heads"]),
-    head_dim: word("sliding.head_dim", &["/head_dim"]),
-    rotary_dim: word(
-        "sliding.rotary_dim",
-        &["/rope_parameters/sliding_attention/partial_rotary_factor"],
-    ),
-    rope_theta: word(
-        "sliding.rope_theta",
-        &[
-            "/rope_parameters/sliding_attention/rope_theta",
-            "/rope_local_base_freq",
-        ],
-    ),
-};
-
-/// Positions of a window.
-pub(crate) const WINDOW: Word = word("sliding.window", &["/sliding_window"]);
-
-/// Routed experts of a layer.
-const EXPERTS: Word = word("moe.experts", &["/num_experts", "/num_local_experts"]);
-/// Routed experts of a layer, where one more is shared.
-const ROUTED: Word = word("moe.experts", &["/n_routed_experts", "/num_local_experts"]);
+/// Inner width of experts in models without MLPs.
+const INTERMEDIATE: Word = ("moe.intermediate", &["/intermediate_size"]);
 
 /// Switch of the window in Qwen's configurations.
 const QWEN_WINDOW: Option<&str> = Some("/use_sliding_window");
 
-pub(crate) const MLP: Words = Words {
-    experts: EXPERTS,
-    intermediate: "/intermediate_size",
-};
+/// The families of some files.
+macro_rules! families {
+    ($($name:ident)*) => {
+        impl Family {
+            /// Each of them.
+            pub(crate) const ALL: &[Family] = &[$(Family(&$name::TRAITS)),*];
+            const NAMES: &[&str] = &[$($name::TRAITS.name),*];
+        }
+    };
+}
 
-pub(crate) const MOE: Words = Words {
-    experts: EXPERTS,
-    intermediate: "/moe_intermediate_size",
-};
+families! {
+    gemma3 gemma4 gpt_oss llama minimax_m2 mistral4 mixtral nemotron_h qwen3 qwen3_5 qwen3_5_moe
+    qwen3_moe qwen3_next sliding
+}
 
 impl Family {
-    /// Each of them.
-    pub(crate) const ALL: [Family; 14] = [
-        Family::Gemma3,
-        Family::Gemma4,
-        Family::GptOss,
-        Family::Llama,
-        Family::MinimaxM2,
-        Family::Mistral4,
-        Family::Mixtral,
-        Family::NemotronH,
-        Family::Qwen3,
-        Family::Qwen3Moe,
-        Family::Qwen3Next,
-        Family::Qwen35,
-        Family::Qwen35Moe,
-        Family::Sliding,
-    ];
-
     pub(crate) const fn traits(self) -> &'static Traits {
-        match self {
-            Family::Gemma3 => &gemma3::TRAITS,
-            Family::Gemma4 => &gemma4::TRAITS,
-            Family::GptOss => &gpt_oss::TRAITS,
-            Family::Llama => &llama::TRAITS,
-            Family::MinimaxM2 => &minimax_m2::TRAITS,
-            Family::Mistral4 => &mistral4::TRAITS,
-            Family::Mixtral => &mixtral::TRAITS,
-            Family::NemotronH => &nemotron_h::TRAITS,
-            Family::Qwen3 => &qwen3::TRAITS,
-            Family::Qwen3Moe => &qwen3_moe::TRAITS,
-            Family::Qwen3Next => &qwen3_next::TRAITS,
-            Family::Qwen35 => &qwen3_5::TRAITS,
-            Family::Qwen35Moe => &qwen3_5_moe::TRAITS,
-            Family::Sliding => &sliding::TRAITS,
-        }
+        self.0
+    }
+}
+
+impl fmt::Debug for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.name)
+    }
+}
+
+impl PartialEq for Family {
+    fn eq(&self, other: &Family) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Serialize for Family {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.0.name)
+    }
+}
+
+impl<'de> Deserialize<'de> for Family {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Family, D::Error> {
+        let name = String::deserialize(from)?;
+        let is = |family: &&Family| family.0.name == name;
+        let found = Family::ALL.iter().find(is).copied();
+        found.ok_or_else(|| Error::unknown_variant(&name, Family::NAMES))
     }
 }
 
@@ -372,69 +258,29 @@ impl Target {
         self.model.family.traits()
     }
 
+    /// Whether a switch of the family is on.
+    pub(crate) fn has(&self, switch: Switch) -> bool {
+        self.traits().has(switch)
+    }
+
     /// Parts of the layers' math that the model has, in words. Models with the same words differ in
     /// sizes and names.
     pub fn math(&self) -> Vec<String> {
-        // A new trait is math, or is a name or a word.
         let Traits {
             mixers,
             feed_forward,
             activation,
             scale,
-            rotary,
-            latent,
-            gated,
-            normed,
-            rows_normed,
-            biased,
-            sinks,
-            sandwiched,
-            scaled_embedding,
-            values_normed,
-            keys_are_values,
-            layer_scalars,
-            both,
-            sigmoid,
-            experts_scaled,
-            plus_one,
-            name: _,
-            types: _,
-            classes: _,
-            attention: _,
-            chosen: _,
-            tied: _,
-            default_head_dim: _,
-            states_norm: _,
-            window_switch: _,
-            words: _,
-            rows: _,
+            has,
+            ..
         } = self.traits();
-        let switches = [
-            ("rotary", rotary),
-            ("latent", latent),
-            ("gated", gated),
-            ("normed", normed),
-            ("rows_normed", rows_normed),
-            ("biased", biased),
-            ("sinks", sinks),
-            ("sandwiched", sandwiched),
-            ("scaled_embedding", scaled_embedding),
-            ("values_normed", values_normed),
-            ("keys_are_values", keys_are_values),
-            ("layer_scalars", layer_scalars),
-            ("both", both),
-            ("sigmoid", sigmoid),
-            ("experts_scaled", experts_scaled),
-            ("plus_one", plus_one),
-        ];
-        let on = switches.into_iter().filter(|(_, is_on)| **is_on);
-        let on = on.map(|(name, _)| name.to_owned());
         let each = [
             format!("{mixers:?}"),
             format!("{feed_forward:?}"),
             format!("{activation:?}"),
             format!("{scale:?}"),
         ];
+        let on = has.iter().map(|switch| format!("{switch:?}"));
         on.chain(each).collect()
     }
 

@@ -3,6 +3,7 @@
 //! What a kernel needs of registers and shared memory it computes and asserts itself, in `cuda/`;
 //! `bounds` has what it takes of a model's facts.
 
+use crate::family::Switch;
 use crate::schema::leaf::Op;
 use crate::schema::model::Model;
 use crate::shapes::Shape;
@@ -284,7 +285,7 @@ impl Target {
         let inner = inner.into_iter().chain(beside).chain(latent);
         let outputs = distinct(attended.chain(recurred).chain(inner));
         let stored = [model.hidden].into_iter().chain(pair).chain(rank);
-        match self.traits().sandwiched {
+        match self.has(Switch::Sandwiched) {
             true => [distinct(stored.chain(outputs)), Vec::new()],
             false => [stored.collect(), outputs],
         }

@@ -7,7 +7,9 @@
 //!                                                               └─ expanded ── TOML for people
 //! ```
 //!
-//! Facts are stated once and derived numbers are computed, never written. Output depends on the
+//! Numbers of models are declared in `numbers`, switches of their math in `family/switches`: rules,
+//! comparison with `config.json`, adoption and constants read these. Facts are stated once and
+//! derived numbers are computed, never written. Output depends on the
 //! files alone: no clock, no path, no environment.
 
 mod adopt;
@@ -33,6 +35,7 @@ mod kernels;
 #[cfg(test)]
 #[path = "needed_tests.rs"]
 mod needed;
+mod numbers;
 mod params;
 mod safetensors;
 pub mod schema;

@@ -3,9 +3,12 @@
 
 use std::fmt::Write;
 
+use serde::Serialize;
+
 use crate::emit_rust::item;
-use crate::family::{Activation, FeedForward as Beside, Mixers, Scale};
+use crate::family::{Activation, FeedForward as Beside, Mixers, Scale, Switch};
 use crate::kernels::{Kind, Launcher};
+use crate::numbers::{self, Range};
 use crate::schema::leaf::Rows;
 use crate::schema::model::{Attention, FeedForward, Mixer, RopeScaling, Yarn};
 use crate::target::Target;
@@ -183,7 +186,7 @@ impl Target {
                 window: None,
                 ..self.model.attention.clone()
             },
-            value_dim: match self.traits().latent {
+            value_dim: match self.has(Switch::Latent) {
                 true => self.model.latent_rank(),
                 false => self.model.attention.head_dim,
             },
@@ -307,7 +310,7 @@ impl Target {
     /// Names of the shapes of each layer's mixer and of what follows it.
     fn layer_blocks(&self) -> Vec<[Option<&'static str>; 2]> {
         let layers = self.mixers().into_iter().zip(self.model.feed_forwards());
-        let blocks = layers.map(|(mixer, part)| match (mixer, self.traits().latent) {
+        let blocks = layers.map(|(mixer, part)| match (mixer, self.has(Switch::Latent)) {
             (Mixer::Attention, true) => [Some("Latent"), part.shape()],
             _ => [mixer.shape(), part.shape()],
         });
@@ -386,13 +389,13 @@ impl Target {
 
     fn attention_shape(&self, each: &Attends) -> Shape {
         let (attention, traits) = (&each.facts, self.traits());
-        let (rotary_dim, rope) = match traits.rotary {
-            true => (
+        let (rotary_dim, rope) = match traits.has(Switch::Unturned) {
+            false => (
                 attention.rotary_dim,
                 (attention.rope_theta, scaling(attention)),
             ),
             // Pairs of which none turns.
-            false => (attention.head_dim, (1.0, first(0))),
+            true => (attention.head_dim, (1.0, first(0))),
         };
         let divisor = match traits.scale {
             Scale::Head => attention.head_dim,
@@ -406,21 +409,18 @@ impl Target {
         let scale = score_growth(attention) / (divisor as f64).sqrt();
         let window = attention.window.and(self.page_window());
         let pages = window.map(|_| ("PAGES", Number::WindowPages));
-        let mut constants = vec![
-            ("HEADS", Number::Size(attention.heads)),
-            ("KV_HEADS", Number::Size(attention.kv_heads)),
-            ("HEAD_DIM", Number::Size(attention.head_dim)),
+        let mut constants = stated("attention", attention);
+        constants.extend([
             ("VALUE_DIM", Number::Size(each.value_dim)),
             ("ROTARY_DIM", Number::Size(rotary_dim)),
             ("ROPE", Number::Rope(rope.0, rope.1)),
             ("SCALE", Number::Single(scale as f32)),
-            ("GATED", Number::Bool(traits.gated)),
-            ("NORMED", Number::Bool(traits.normed)),
-            ("ROWS_NORMED", Number::Bool(traits.rows_normed)),
-            ("VALUES_NORMED", Number::Bool(traits.values_normed)),
+        ]);
+        constants.extend(self.switches(Kind::Attention));
+        constants.extend([
             ("WINDOW", Number::Window(attention.window)),
-            ("SINKS", Number::Bool(traits.sinks)),
-        ];
+            ("SINKS", Number::Bool(traits.has(Switch::Sinks))),
+        ]);
         constants.extend(pages);
         Shape {
             doc: each.doc,
@@ -435,21 +435,16 @@ impl Target {
         let latent = self.model.latent.as_ref()?;
         let original = self.model.attention.yarn.as_ref();
         let original = original.map(|yarn| yarn.original_max_position);
+        let growth = Number::Temperature(latent.temperature_beta.zip(original));
+        let mut constants = vec![("Attention", Number::Shape("Full"))];
+        constants.extend(stated("latent", latent));
+        constants.push(("TEMPERATURE", growth));
         Some(Shape {
             doc: "Attention over latents.",
             word: "latent",
             name: "Latent",
             kind: Kind::Latent,
-            constants: vec![
-                ("Attention", Number::Shape("Full")),
-                ("QUERY_RANK", Number::Size(latent.query_rank)),
-                ("NOPE_DIM", Number::Size(latent.nope_dim)),
-                ("RESULT_DIM", Number::Size(latent.value_dim)),
-                (
-                    "TEMPERATURE",
-                    Number::Temperature(latent.temperature_beta.zip(original)),
-                ),
-            ],
+            constants,
         })
     }
 
@@ -463,25 +458,22 @@ impl Target {
 
     fn delta_shape(&self) -> Option<Shape> {
         let gdn = self.model.recurrence()?;
-        let mamba = self.model.mamba.is_some();
+        let mamba = self.model.mamba.as_ref();
         let (doc, word, name, normed) = match mamba {
-            false => ("Gated DeltaNet.", "gdn", "Gdn", gdn.value_dim),
-            true => ("Mamba-2.", "mamba", "Mamba", gdn.z_rows() / gdn.key_heads),
+            None => ("Gated DeltaNet.", "gdn", "Gdn", gdn.value_dim),
+            Some(_) => ("Mamba-2.", "mamba", "Mamba", gdn.z_rows() / gdn.key_heads),
         };
+        let mut constants = mamba.map_or_else(|| stated(word, &gdn), |mamba| stated(word, mamba));
+        constants.extend([
+            ("MAMBA", Number::Bool(mamba.is_some())),
+            ("NORM", Number::Size(normed)),
+        ]);
         Some(Shape {
             doc,
             word,
             name,
             kind: Kind::Delta,
-            constants: vec![
-                ("KEY_HEADS", Number::Size(gdn.key_heads)),
-                ("VALUE_HEADS", Number::Size(gdn.value_heads)),
-                ("KEY_DIM", Number::Size(gdn.key_dim)),
-                ("VALUE_DIM", Number::Size(gdn.value_dim)),
-                ("CONV", Number::Size(gdn.conv_kernel)),
-                ("MAMBA", Number::Bool(mamba)),
-                ("NORM", Number::Size(normed)),
-            ],
+            constants,
         })
     }
 
@@ -494,36 +486,42 @@ impl Target {
             false => (shared, none),
             true => (none, shared),
         };
+        let mut constants = stated("moe", moe);
+        constants.extend([
+            (
+                "INTERMEDIATE",
+                Number::Size(self.padded_inner(moe.intermediate)),
+            ),
+            ("WIDTH", Number::Size(self.padded(width))),
+            ("LATENT", Number::Bool(moe.latent.is_some())),
+            ("SHARED", shared),
+            (
+                "SHARED_GATED",
+                Number::Bool(self.traits().feed_forward == Beside::SharedExpert),
+            ),
+            ("BESIDE", beside),
+        ]);
+        constants.extend(self.switches(Kind::Experts));
+        let scale = moe.scale.unwrap_or(1.0) as f32;
+        constants.extend([
+            ("WEIGHT_SCALE", Number::Single(scale)),
+            ("ROWS_NVFP4", Number::Bool(rounds)),
+            ("SCALED", Number::Bool(self.has(Switch::ExpertsScaled))),
+            ("ACTIVATION", Number::Activation(self.traits().activation)),
+        ]);
         Some(Shape {
             doc: "Mixture of experts.",
             word: "moe",
             name: "Moe",
             kind: Kind::Experts,
-            constants: vec![
-                ("COUNT", Number::Size(moe.experts)),
-                ("PER_TOKEN", Number::Size(moe.experts_per_token)),
-                (
-                    "INTERMEDIATE",
-                    Number::Size(self.padded_inner(moe.intermediate)),
-                ),
-                ("WIDTH", Number::Size(self.padded(width))),
-                ("LATENT", Number::Bool(moe.latent.is_some())),
-                ("SHARED", shared),
-                (
-                    "SHARED_GATED",
-                    Number::Bool(self.traits().feed_forward == Beside::SharedExpert),
-                ),
-                ("BESIDE", beside),
-                ("SIGMOID", Number::Bool(self.traits().sigmoid)),
-                (
-                    "WEIGHT_SCALE",
-                    Number::Single(moe.scale.unwrap_or(1.0) as f32),
-                ),
-                ("ROWS_NVFP4", Number::Bool(rounds)),
-                ("SCALED", Number::Bool(self.traits().experts_scaled)),
-                ("ACTIVATION", Number::Activation(self.traits().activation)),
-            ],
+            constants,
         })
+    }
+
+    /// Constants of a kind of shapes that the family's switches are.
+    fn switches(&self, kind: Kind) -> impl Iterator<Item = (&'static str, Number)> {
+        let constants = self.traits().constants(kind);
+        constants.map(|(name, is_on)| (name, Number::Bool(is_on)))
     }
 
     fn mlp_shape(&self) -> Option<Shape> {
@@ -556,6 +554,22 @@ impl Target {
             ],
         })
     }
+}
+
+/// Constants that numbers of a table are, as `facts` has them.
+fn stated(table: &str, facts: &impl Serialize) -> Vec<(&'static str, Number)> {
+    let facts = toml::Value::try_from(facts).expect("plain structures always serialise");
+    let constant = |number: &'static numbers::Number| {
+        let value = facts.get(number.key.rsplit_once('.')?.1);
+        let whole = value.and_then(toml::Value::as_integer).unwrap_or(0);
+        let real = value.and_then(toml::Value::as_float).unwrap_or(0.0);
+        let value = match number.range {
+            Range::Whole(_) => Number::Size(whole.unsigned_abs()),
+            _ => Number::Single(real as f32),
+        };
+        Some((number.constant?, value))
+    };
+    numbers::of_table(table).filter_map(constant).collect()
 }
 
 /// Shapes of a layer as an expression of the host's.

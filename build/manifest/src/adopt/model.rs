@@ -1,22 +1,16 @@
 //! Facts of a model from its `config.json`, in the words that the family has for them.
 
-use std::collections::BTreeMap;
-
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::limits::PAGE;
-use super::words::{Read, Words, positive, text};
+use super::words::{Noted, Read, Words, positive, text};
 use crate::check::largest;
-use crate::config::{
-    EXPERTS_LATENT, FACTOR, FAST, GROWN, GROWTH, HIGH, KIND, LOW, MSCALE, ORIGINAL, SLOW, TRUNCATE,
+use crate::config::{KIND, SCALINGS};
+use crate::family::{FeedForward, Mixers, Switch, Traits};
+use crate::numbers::{
+    self, Form, Has, NUMBERS, Number, ROTARY_DIM, TURNED_ELEMENTS, TURNED_PAIRS, of_table,
 };
-use crate::family::{
-    AttentionWords, FeedForward, MLP, Mixers, ROTARY_DIM, SLIDING, Scale, Traits, WINDOW,
-};
-use crate::schema::model::{
-    Attention, Family, FeedForward as Part, Gdn, Latent, Layers, Mamba, Mixer, Mlp, Model, Moe,
-    Mtp, RopeScaling, Sampling, Yarn,
-};
+use crate::schema::model::{Family, FeedForward as Part, Layers, Mixer, Model, Sampling};
 
 /// Licence of weights that nobody has looked at yet, as an identifier of SPDX.
 const LICENCE_UNKNOWN: &str = "LicenseRef-unknown";
@@ -26,10 +20,6 @@ const SAMPLING: Sampling = Sampling {
     top_k: 0,
     top_p: 1.0,
 };
-/// The kind of `attention.rope_scaling`.
-const LLAMA3: &str = "llama3";
-const YARN: &str = "yarn";
-
 /// The family of a configuration.
 pub(super) fn family(words: &mut Words) -> Read<Family> {
     let known: Vec<String> = Family::ALL.iter().map(|family| named(*family)).collect();
@@ -42,7 +32,7 @@ pub(super) fn family(words: &mut Words) -> Read<Family> {
             let mut types = family.traits().types.iter();
             types.any(|name| Some(*name) == value.as_str())
         };
-        Family::ALL.into_iter().find(is)
+        Family::ALL.iter().find(|family| is(family)).copied()
     })
 }
 
@@ -59,68 +49,220 @@ fn named(family: Family) -> String {
 /// layer of multi-token prediction.
 pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: bool) -> Read<Model> {
     let traits = family.traits();
-    let hidden = words.count("/hidden_size", largest::WIDTH);
-    let vocab = words.count("/vocab_size", largest::VOCAB);
-    let tied = words.optional(
-        &["/tie_word_embeddings"],
-        "must be true or false",
-        Value::as_bool,
-    );
-    let norm_eps = words.number(&["/rms_norm_eps", "/layer_norm_epsilon"]);
-    let positions = words.between(&["/max_position_embeddings"], PAGE..=largest::POSITIONS);
-    let layers = layers(words, traits);
-    let full = match traits.latent {
-        false => attention(words, traits, traits.attention, hidden),
-        true => over_latents(words, traits.attention),
-    };
-    let latent = latent(words, traits);
-    let sliding = sliding(words, traits, hidden);
-    let (gdn, mamba) = (gdn(words, traits), mamba(words, traits));
-    let both = both(words, traits);
-    let (mlp, moe) = (mlp(words, traits), moe(words, traits, both));
-    let mtp = mtp(words, traits, predicts);
-    let scale = scale(words, traits);
-    let cap = words.optional(
-        &["/final_logit_softcapping"],
-        "must be a number above 0",
-        positive,
-    );
-    Ok(Model {
-        title: name.to_string(),
-        id: name.to_string(),
-        family,
-        licence: LICENCE_UNKNOWN.to_string(),
-        hidden: hidden?,
-        vocab: vocab?,
-        tied_head: tied?.unwrap_or(traits.tied),
-        norm_eps: norm_eps?,
-        max_position: positions?,
-        query_pre_attn_scalar: scale?,
-        logit_cap: cap?,
-        layers: Layers {
-            feed_forward: Vec::from_iter(both?.then_some(Part::Both)),
-            ..layers?
+    let mut reader = Reader {
+        words,
+        form: Form {
+            traits,
+            parts: vec![traits.feed_forward.usual()],
         },
-        attention: full?,
-        sliding: sliding?,
-        latent: latent?,
-        gdn: gdn?,
-        mamba: mamba?,
-        moe: moe?,
-        mlp: mlp?,
-        mtp: mtp?,
-        vision: None,
-        chat: None,
-        sampling: SAMPLING,
-        checkpoint: BTreeMap::new(),
-    })
+        predicts,
+        model: json!({
+            "title": name, "id": name, "family": traits.name, "licence": LICENCE_UNKNOWN,
+            "sampling": SAMPLING,
+        }),
+    };
+    reader.numbers("");
+    reader.layers();
+    let mut tables: Vec<_> = NUMBERS.iter().map(Number::table).collect();
+    tables.dedup();
+    // Tables within others are of the kind that these state.
+    tables.retain(|table| !table.is_empty() && !table.contains('.'));
+    tables.iter().for_each(|table| reader.numbers(table));
+    let _noted = reader.scaling();
+    let model = reader.model;
+    match words.problems.is_empty() {
+        true => Ok(serde_json::from_value(model).expect("numbers and layers are a model")),
+        false => Err(Noted),
+    }
 }
 
-/// Number whose root scores are divided by, where configurations state it.
-fn scale(words: &mut Words, traits: &Traits) -> Read<Option<u64>> {
-    let stated = traits.scale == Scale::Stated;
-    let stated = stated.then(|| words.count("/query_pre_attn_scalar", largest::WIDTH));
-    stated.transpose()
+/// Manifest of a model, as far as it is read.
+struct Reader<'a, 'b> {
+    words: &'a mut Words<'b>,
+    form: Form,
+    predicts: bool,
+    model: Value,
+}
+
+impl Reader<'_, '_> {
+    fn set(&mut self, key: &str, value: Value) {
+        let place = key
+            .split('.')
+            .fold(&mut self.model, |place, name| &mut place[name]);
+        *place = value;
+    }
+
+    /// A count that was read before.
+    fn count_of(&self, key: &str) -> Read<u64> {
+        let value = self.model.pointer(&numbers::pointer(key));
+        value.and_then(Value::as_u64).ok_or(Noted)
+    }
+
+    /// The numbers of a table, if the model has it.
+    fn numbers(&mut self, table: &str) {
+        if !self.form.has(table) {
+            return;
+        }
+        for number in of_table(table) {
+            let has = (number.of)(&self.form);
+            if has != Has::Never
+                && let Ok(Some(value)) = self.number(number, has)
+            {
+                self.set(number.key, value);
+            }
+        }
+    }
+
+    /// A number as it is stated, or as others say it.
+    fn number(&mut self, number: &Number, has: Has) -> Read<Option<Value>> {
+        if let Some(derived) = self.derived(number) {
+            return derived;
+        }
+        let (places, range) = (number.places(self.form.traits), &number.range);
+        let stated = self.words.ranged(places, range)?;
+        match stated.or_else(|| self.default(number.key)) {
+            None if has == Has::Always => Err(self.words.unstated(places[0], range)),
+            value => Ok(value),
+        }
+    }
+
+    /// Value of a number that is not stated.
+    fn default(&self, key: &str) -> Option<Value> {
+        let traits = self.form.traits;
+        match key {
+            "mtp.layers" => {
+                let found = self.predicts && traits.mixers == Mixers::Hybrid;
+                Some(json!(u64::from(found)))
+            }
+            "tied_head" => Some(json!(traits.tied)),
+            "attention.yarn.truncate" => Some(json!(true)),
+            // Queries and keys grow by the quotient of two numbers, which a fact says are one.
+            "attention.yarn.attention_factor" => {
+                let mscale = numbers::of_key("attention.yarn.mscale_all_dim").at;
+                let is_stated = mscale.iter().any(|at| self.words.stated(at).is_some());
+                is_stated.then(|| json!(1.0))
+            }
+            _ => None,
+        }
+    }
+
+    /// A number that configurations state in other ways.
+    fn derived(&mut self, number: &Number) -> Option<Read<Option<Value>>> {
+        let traits = self.form.traits;
+        let (is_latent, most) = (traits.has(Switch::Latent), largest::HEAD_DIM);
+        let shares = traits.feed_forward == FeedForward::UngatedShared;
+        let value = match number.key {
+            "layers.count" => return Some(Ok(None)),
+            TURNED_PAIRS if is_latent => return Some(Ok(None)),
+            TURNED_PAIRS | "sliding.turned_pairs" => {
+                let turned = self.turned(number);
+                return Some(turned.map(|(_, pairs)| pairs.map(Value::from)));
+            }
+            "max_position" => {
+                let places = number.places(traits);
+                self.words.between(places, PAGE..=largest::POSITIONS)
+            }
+            "attention.kv_heads" if is_latent => Ok(1),
+            "attention.head_dim" if is_latent => {
+                let rank = self.words.count("/kv_lora_rank", most);
+                let turned = self.words.count("/qk_rope_head_dim", most);
+                rank.and_then(|rank| Ok(rank + turned?))
+            }
+            ROTARY_DIM if is_latent => self.words.count("/qk_rope_head_dim", most),
+            "attention.head_dim" => self.head_dim(number),
+            ROTARY_DIM | "sliding.rotary_dim" => self.turned(number).map(|(turned, _)| turned),
+            "moe.shared_intermediate" if shares => {
+                let places = number.places(traits);
+                let experts = self.words.between(places, 1..=largest::EXPERTS);
+                experts.and_then(|experts| Ok(experts * self.count_of("moe.intermediate")?))
+            }
+            _ => return None,
+        };
+        Some(value.map(|value| Some(json!(value))))
+    }
+
+    /// Width of a head: as stated, or a share of the hidden width where the family takes that.
+    fn head_dim(&mut self, number: &Number) -> Read<u64> {
+        let traits = self.form.traits;
+        let places = number.places(traits);
+        if let Some(stated) = self.words.whole(places, 1..=largest::HEAD_DIM)? {
+            return Ok(stated);
+        }
+        let (hidden, heads) = (self.count_of("hidden")?, self.count_of("attention.heads")?);
+        match traits.default_head_dim && hidden.is_multiple_of(heads) {
+            true => Ok(hidden / heads),
+            false => {
+                let rule = format!("must be stated; hidden_size = {hidden} says nothing of it");
+                Err(self.words.absent(places[0], &rule))
+            }
+        }
+    }
+
+    /// Elements of a head that rotary embedding takes, and pairs of them that turn, if not all do.
+    fn turned(&mut self, number: &Number) -> Read<(u64, Option<u64>)> {
+        let (traits, table) = (self.form.traits, number.table());
+        let head_dim = self.count_of(&format!("{table}.head_dim"))?;
+        let own = |key: &str| numbers::of_key(&format!("{table}.{key}")).places(traits);
+        let of_pairs = own("turned_pairs");
+        let turned = if of_pairs.is_empty() {
+            own("rotary_dim")
+        } else {
+            of_pairs
+        };
+        let theta = own("rope_theta");
+        let kind = theta[0].replace("rope_theta", "rope_type");
+        let kind = self.words.optional(&[&kind], "must be a text", text)?;
+        if turned.contains(&TURNED_ELEMENTS)
+            && let Some(elements) = self.words.whole(&[TURNED_ELEMENTS], 1..=head_dim)?
+        {
+            return Ok((elements, None));
+        }
+        let rule = "must be above 0 and at most 1";
+        let share = |value: &Value| positive(value).filter(|share| *share <= 1.0);
+        let share = match traits.mixers {
+            Mixers::Hybrid => self.words.required(turned, rule, share)?,
+            _ => self.words.optional(turned, rule, share)?.unwrap_or(1.0),
+        };
+        let turned = (share * head_dim as f64).round() as u64;
+        Ok(match kind.as_deref() == Some("proportional") {
+            true => (head_dim, Some(turned / 2)),
+            false => (turned, None),
+        })
+    }
+
+    /// Change of frequencies, by the kind that is stated.
+    fn scaling(&mut self) -> Read<()> {
+        if self.form.traits.has(Switch::Unturned) {
+            return Ok(());
+        }
+        let kind = self.words.optional(KIND, "must be a text", text)?;
+        let of_kind = SCALINGS
+            .iter()
+            .filter(|[_, its]| kind.as_deref() == Some(its));
+        of_kind.for_each(|[table, _]| self.numbers(table));
+        Ok(())
+    }
+
+    /// The order of layers.
+    fn layers(&mut self) {
+        let (words, traits) = (&mut *self.words, self.form.traits);
+        let (layers, both) = (layers(words, traits), both(words, traits));
+        let (Ok(mut layers), Ok(both)) = (layers, both) else {
+            return;
+        };
+        layers.feed_forward.extend(both.then_some(Part::Both));
+        if !layers.feed_forward.is_empty() {
+            self.form.parts.clone_from(&layers.feed_forward);
+        }
+        self.model["layers"] = json!(layers);
+    }
+}
+
+/// Whether experts stand beside the MLP of every layer.
+fn both(words: &mut Words, traits: &Traits) -> Read<bool> {
+    let rule = "must be true or false";
+    let stated = words.optional(&["/enable_moe_block"], rule, Value::as_bool)?;
+    Ok(traits.has(Switch::Both) && stated == Some(true))
 }
 
 fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {
@@ -179,7 +321,7 @@ fn mixers(words: &mut Words, count: Read<u64>) -> Read<Vec<Mixer>> {
     if let Some(listed) = listed {
         return Ok(listed);
     }
-    let interval = words.whole("/full_attention_interval", 1..=largest::LAYERS)?;
+    let interval = words.whole(&["/full_attention_interval"], 1..=largest::LAYERS)?;
     let Some(interval) = interval else {
         return Err(words.absent("/layer_types", rule));
     };
@@ -208,302 +350,4 @@ fn shortest(mixers: &[Mixer], count: usize) -> Vec<Mixer> {
     };
     let period = (1..=mixers.len()).find(repeats);
     mixers[..period.unwrap_or(mixers.len())].to_vec()
-}
-
-/// The attention that `its` words are of.
-fn attention(
-    words: &mut Words,
-    traits: &Traits,
-    its: &AttentionWords,
-    hidden: Read<u64>,
-) -> Read<Attention> {
-    let heads = words.count(its.heads.pointers[0], largest::HEADS);
-    let kv_heads = words.count(its.kv_heads.pointers[0], largest::HEADS);
-    let pointer = its.head_dim.pointers[0];
-    let stated = words.whole(pointer, 1..=largest::HEAD_DIM);
-    let head_dim = head_dim(words, traits, (pointer, stated), [hidden, heads]);
-    if !traits.rotary {
-        return Ok(Attention {
-            heads: heads?,
-            kv_heads: kv_heads?,
-            head_dim: head_dim?,
-            rotary_dim: 0,
-            turned_pairs: None,
-            window: None,
-            rope_theta: 0.0,
-            rope_scaling: None,
-            yarn: None,
-        });
-    }
-    let rotary_dim = rotary_dim(words, traits, its, head_dim);
-    let kind = its.rope_theta.pointers[0].replace("rope_theta", "rope_type");
-    let kind = words.optional(&[&kind], "must be a text", text)?;
-    let proportional = kind.as_deref() == Some("proportional");
-    let rope_theta = words.number(its.rope_theta.pointers);
-    let rope_scaling = rope_scaling(words);
-    let yarn = yarn(words);
-    let window = match traits.mixers {
-        Mixers::Windowed => Some(words.count(WINDOW.pointers[0], largest::POSITIONS)?),
-        _ => None,
-    };
-    Ok(Attention {
-        window,
-        heads: heads?,
-        kv_heads: kv_heads?,
-        head_dim: head_dim?,
-        rotary_dim: if proportional { head_dim? } else { rotary_dim? },
-        turned_pairs: match proportional {
-            true => Some(rotary_dim? / 2),
-            false => None,
-        },
-        rope_theta: rope_theta?,
-        rope_scaling: rope_scaling?,
-        yarn: yarn?,
-    })
-}
-
-/// The attention over latents, of one head that is as wide as what a position keeps.
-fn over_latents(words: &mut Words, its: &AttentionWords) -> Read<Attention> {
-    let heads = words.count(its.heads.pointers[0], largest::HEADS);
-    let rank = words.count("/kv_lora_rank", largest::HEAD_DIM);
-    let turned = words.count("/qk_rope_head_dim", largest::HEAD_DIM);
-    let rope_theta = words.number(its.rope_theta.pointers);
-    let yarn = yarn(words);
-    Ok(Attention {
-        heads: heads?,
-        kv_heads: 1,
-        head_dim: rank? + turned?,
-        rotary_dim: turned?,
-        turned_pairs: None,
-        window: None,
-        rope_theta: rope_theta?,
-        rope_scaling: None,
-        yarn: yarn?,
-    })
-}
-
-fn latent(words: &mut Words, traits: &Traits) -> Read<Option<Latent>> {
-    if !traits.latent {
-        return Ok(None);
-    }
-    let query_rank = words.count("/q_lora_rank", largest::WIDTH);
-    let nope_dim = words.count("/qk_nope_head_dim", largest::HEAD_DIM);
-    let value_dim = words.count("/v_head_dim", largest::HEAD_DIM);
-    let rule = "must be a number above 0";
-    let temperature_beta = words.optional(GROWTH, rule, positive);
-    Ok(Some(Latent {
-        query_rank: query_rank?,
-        nope_dim: nope_dim?,
-        value_dim: value_dim?,
-        temperature_beta: temperature_beta?,
-    }))
-}
-
-/// The attention over a window, in families that have one.
-fn sliding(words: &mut Words, traits: &Traits, hidden: Read<u64>) -> Read<Option<Attention>> {
-    if traits.mixers != Mixers::Sliding {
-        return Ok(None);
-    }
-    let window = words.count(WINDOW.pointers[0], largest::POSITIONS);
-    let sliding = attention(words, traits, &SLIDING, hidden)?;
-    Ok(Some(Attention {
-        window: Some(window?),
-        ..sliding
-    }))
-}
-
-/// Width of a head: as stated, or a share of the hidden width where the family takes that.
-fn head_dim(
-    words: &mut Words,
-    traits: &Traits,
-    (pointer, stated): (&str, Read<Option<u64>>),
-    [hidden, heads]: [Read<u64>; 2],
-) -> Read<u64> {
-    if let Some(stated) = stated? {
-        return Ok(stated);
-    }
-    let (hidden, heads) = (hidden?, heads?);
-    match traits.default_head_dim && hidden.is_multiple_of(heads) {
-        true => Ok(hidden / heads),
-        false => {
-            let rule = format!("must be stated; hidden_size = {hidden} says nothing of it");
-            Err(words.absent(pointer, &rule))
-        }
-    }
-}
-
-/// Elements of a head that turn.
-fn rotary_dim(
-    words: &mut Words,
-    traits: &Traits,
-    its: &AttentionWords,
-    head_dim: Read<u64>,
-) -> Read<u64> {
-    let pointers = its.rotary_dim.pointers;
-    let head_dim = head_dim?;
-    if pointers.contains(&ROTARY_DIM)
-        && let Some(elements) = words.whole(ROTARY_DIM, 1..=head_dim)?
-    {
-        return Ok(elements);
-    }
-    let rule = "must be above 0 and at most 1";
-    let share = |value: &Value| positive(value).filter(|share| *share <= 1.0);
-    let share = match traits.mixers {
-        Mixers::Hybrid => words.required(pointers, rule, share)?,
-        Mixers::Attention | Mixers::Sliding | Mixers::Windowed | Mixers::Mamba => {
-            words.optional(pointers, rule, share)?.unwrap_or(1.0)
-        }
-    };
-    Ok((share * head_dim as f64).round() as u64)
-}
-
-fn rope_scaling(words: &mut Words) -> Read<Option<RopeScaling>> {
-    let kind = words.optional(KIND, "must be a text", text)?;
-    if kind.as_deref() != Some(LLAMA3) {
-        return Ok(None);
-    }
-    let factor = words.number(FACTOR);
-    let low = words.number(LOW);
-    let high = words.number(HIGH);
-    let original = words.required(ORIGINAL, "must be a count of tokens", Value::as_u64);
-    Ok(Some(RopeScaling {
-        factor: factor?,
-        low_freq_factor: low?,
-        high_freq_factor: high?,
-        original_max_position: original?,
-    }))
-}
-
-fn yarn(words: &mut Words) -> Read<Option<Yarn>> {
-    let kind = words.optional(KIND, "must be a text", text)?;
-    if kind.as_deref() != Some(YARN) {
-        return Ok(None);
-    }
-    let factor = words.number(FACTOR);
-    let fast = words.number(FAST);
-    let slow = words.number(SLOW);
-    let original = words.required(ORIGINAL, "must be a count of tokens", Value::as_u64);
-    let truncate = words.optional(TRUNCATE, "must be true or false", Value::as_bool);
-    let rule = "must be a number above 0";
-    let growth = words.optional(GROWN, rule, positive);
-    let number = words.optional(MSCALE, rule, positive);
-    let (growth, number) = (growth?, number?);
-    Ok(Some(Yarn {
-        factor: factor?,
-        beta_fast: fast?,
-        beta_slow: slow?,
-        original_max_position: original?,
-        truncate: truncate?.unwrap_or(true),
-        // Queries and keys grow by the quotient of both numbers, which a fact says are one.
-        attention_factor: growth.or(number.map(|_| 1.0)),
-        mscale_all_dim: number,
-    }))
-}
-
-fn gdn(words: &mut Words, traits: &Traits) -> Read<Option<Gdn>> {
-    if traits.mixers != Mixers::Hybrid {
-        return Ok(None);
-    }
-    let key_heads = words.count("/linear_num_key_heads", largest::HEADS);
-    let value_heads = words.count("/linear_num_value_heads", largest::HEADS);
-    let key_dim = words.count("/linear_key_head_dim", largest::HEAD_DIM);
-    let value_dim = words.count("/linear_value_head_dim", largest::HEAD_DIM);
-    let conv_kernel = words.count("/linear_conv_kernel_dim", largest::TAPS);
-    Ok(Some(Gdn {
-        key_heads: key_heads?,
-        value_heads: value_heads?,
-        key_dim: key_dim?,
-        value_dim: value_dim?,
-        conv_kernel: conv_kernel?,
-    }))
-}
-
-fn mamba(words: &mut Words, traits: &Traits) -> Read<Option<Mamba>> {
-    if traits.mixers != Mixers::Mamba {
-        return Ok(None);
-    }
-    let heads = words.count("/mamba_num_heads", largest::HEADS);
-    let head_dim = words.count("/mamba_head_dim", largest::HEAD_DIM);
-    let groups = words.count("/n_groups", largest::HEADS);
-    let state_dim = words.count("/ssm_state_size", largest::HEAD_DIM);
-    let conv_kernel = words.count("/conv_kernel", largest::TAPS);
-    Ok(Some(Mamba {
-        heads: heads?,
-        head_dim: head_dim?,
-        groups: groups?,
-        state_dim: state_dim?,
-        conv_kernel: conv_kernel?,
-    }))
-}
-
-fn mlp(words: &mut Words, traits: &Traits) -> Read<Option<Mlp>> {
-    if traits.feed_forward != FeedForward::Mlp {
-        return Ok(None);
-    }
-    let intermediate = words.count(MLP.intermediate, largest::WIDTH)?;
-    Ok(Some(Mlp { intermediate }))
-}
-
-/// Whether experts stand beside the MLP of every layer.
-fn both(words: &mut Words, traits: &Traits) -> Read<bool> {
-    let rule = "must be true or false";
-    let stated = words.optional(&["/enable_moe_block"], rule, Value::as_bool)?;
-    Ok(traits.both && stated == Some(true))
-}
-
-fn moe(words: &mut Words, traits: &Traits, both: Read<bool>) -> Read<Option<Moe>> {
-    if traits.feed_forward == FeedForward::Mlp && !both? {
-        return Ok(None);
-    }
-    let experts = words.count_at(traits.words.experts.pointers, largest::EXPERTS);
-    let chosen = words.count(traits.chosen, largest::EXPERTS);
-    let intermediate = words.count(traits.words.intermediate, largest::WIDTH);
-    let shared = shared(words, traits);
-    let scale = match traits.feed_forward {
-        FeedForward::ExpertBeside => Some(words.number(&["/routed_scaling_factor"])?),
-        _ => None,
-    };
-    let latent = match traits.feed_forward {
-        FeedForward::ExpertBeside => words.whole(EXPERTS_LATENT, 1..=largest::WIDTH)?,
-        _ => None,
-    };
-    Ok(Some(Moe {
-        experts: experts?,
-        experts_per_token: chosen?,
-        intermediate: intermediate?,
-        shared_intermediate: shared?,
-        latent,
-        scale,
-    }))
-}
-
-fn shared(words: &mut Words, traits: &Traits) -> Read<Option<u64>> {
-    match traits.feed_forward {
-        FeedForward::UngatedShared => {
-            let count = words.count("/n_shared_experts", largest::EXPERTS)?;
-            let width = words.count(traits.words.intermediate, largest::WIDTH)?;
-            Ok(Some(count * width))
-        }
-        FeedForward::SharedExpert => {
-            let width = words.count("/shared_expert_intermediate_size", largest::WIDTH)?;
-            Ok(Some(width))
-        }
-        FeedForward::ExpertBeside => {
-            let pointer = "/moe_shared_expert_intermediate_size";
-            Ok(Some(words.count(pointer, largest::WIDTH)?))
-        }
-        FeedForward::Mlp | FeedForward::Experts => Ok(None),
-    }
-}
-
-/// Layers of multi-token prediction: as stated, or as the checkpoint has them.
-fn mtp(words: &mut Words, traits: &Traits, predicts: bool) -> Read<Mtp> {
-    let stated = words.whole("/mtp_num_hidden_layers", 0..=1)?;
-    let found = predicts && traits.mixers == Mixers::Hybrid;
-    let layers = stated.unwrap_or(found.into());
-    Ok(Mtp {
-        layers,
-        draft_ids: None,
-        unused: None,
-    })
 }

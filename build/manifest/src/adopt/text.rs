@@ -2,14 +2,9 @@
 
 use std::fmt::{Display, Write};
 
-use serde::Serialize;
-
 use super::rules::Rule;
-use crate::expand::toml_name;
 use crate::schema::leaf::{Limits, Steps};
-use crate::schema::model::{
-    Attention, Checkpoint, Gdn, Latent, Layers, Mamba, Mixer, Mlp, Model, Moe,
-};
+use crate::schema::model::{Checkpoint, Model};
 
 /// Digits from which on they are grouped.
 const GROUPED: usize = 5;
@@ -33,10 +28,6 @@ impl Lines {
 
     fn text(&mut self, key: &str, value: &str) {
         self.set(key, format!("{value:?}"));
-    }
-
-    fn real(&mut self, key: &str, value: f64) {
-        self.set(key, real(value));
     }
 
     /// A list that is set where it has something.
@@ -83,155 +74,31 @@ fn real(value: f64) -> String {
 
 /// `model.toml` of a model; `stops`: ids that its configuration has for the ends of replies.
 pub(super) fn model(model: &Model, stops: &[u64]) -> String {
-    let mut lines = Lines::default();
-    lines.text("title", &model.title);
-    lines.text("id", &model.id);
-    lines.text("family", model.family.traits().name);
-    lines.text("licence", &model.licence);
-    lines.count("hidden", model.hidden);
-    lines.count("vocab", model.vocab);
-    lines.set("tied_head", model.tied_head);
-    lines.real("norm_eps", model.norm_eps);
-    lines.count("max_position", model.max_position);
-    let scale = model.query_pre_attn_scalar.iter();
-    scale.for_each(|stated| lines.count("query_pre_attn_scalar", *stated));
-    let cap = model.logit_cap.iter();
-    cap.for_each(|cap| lines.real("logit_cap", *cap));
-    layers(&mut lines, &model.layers);
-    attention(&mut lines, "attention", &model.attention);
-    let sliding = model.sliding.iter();
-    sliding.for_each(|each| attention(&mut lines, "sliding", each));
-    let latents = model.latent.iter();
-    latents.for_each(|each| latent(&mut lines, each));
-    model.gdn.iter().for_each(|each| gdn(&mut lines, each));
-    model.mamba.iter().for_each(|each| mamba(&mut lines, each));
-    model.moe.iter().for_each(|each| moe(&mut lines, each));
-    model.mlp.iter().for_each(|each| mlp(&mut lines, each));
-    if model.mtp.layers > 0 {
-        lines.table("mtp");
-        lines.count("layers", model.mtp.layers);
-        let ids = model.mtp.draft_ids.iter();
-        ids.for_each(|&ids| lines.count("draft_ids", ids));
-    }
-    if let Some(vision) = &model.vision {
-        lines.table("vision");
-        lines.count("tensors", vision.tensors);
-        lines.count("bytes", vision.bytes);
-    }
-    lines.0.push_str(&chat(stops));
-    lines.table("sampling");
-    lines.real("temperature", model.sampling.temperature);
-    lines.count("top_k", model.sampling.top_k.into());
-    lines.real("top_p", model.sampling.top_p);
-    for (quant, checkpoint) in &model.checkpoint {
+    let mut facts = model.clone();
+    let checkpoints = std::mem::take(&mut facts.checkpoint);
+    let text = toml::to_string(&facts).expect("plain structures always serialise");
+    let tables = text.trim_end().split("\n\n");
+    let mut stated: Vec<_> = tables.filter(|table| !EMPTY.contains(table)).collect();
+    let sampling = stated.pop().unwrap_or_default();
+    let facts = format!("{}\n{}\n{sampling}", stated.join("\n\n"), chat(stops));
+    let mut lines = Lines(facts.lines().map(|line| written(line) + "\n").collect());
+    for (quant, checkpoint) in &checkpoints {
         weights(&mut lines, quant, checkpoint);
     }
     lines.0
 }
 
-fn layers(lines: &mut Lines, layers: &Layers) {
-    lines.table("layers");
-    lines.count("count", layers.count as u64);
-    if layers.period != [Mixer::Attention] {
-        lines.set("period", list(&layers.period));
-    }
-    if !layers.feed_forward.is_empty() {
-        lines.set("feed_forward", list(&layers.feed_forward));
-    }
-}
+/// Tables that say what their absence does.
+const EMPTY: [&str; 2] = ["[mtp]\nlayers = 0", "[checkpoint]"];
 
-/// A list of words, as TOML has it.
-fn list(words: &[impl Serialize]) -> String {
-    let words: Vec<String> = words.iter().map(toml_name).collect();
-    format!("[{}]", words.join(", "))
-}
-
-fn attention(lines: &mut Lines, table: &str, attention: &Attention) {
-    lines.table(table);
-    lines.count("heads", attention.heads);
-    lines.count("kv_heads", attention.kv_heads);
-    lines.count("head_dim", attention.head_dim);
-    if attention.rotary_dim > 0 {
-        lines.count("rotary_dim", attention.rotary_dim);
-    }
-    let turned = attention.turned_pairs.iter();
-    turned.for_each(|pairs| lines.count("turned_pairs", *pairs));
-    attention
-        .window
-        .iter()
-        .for_each(|window| lines.count("window", *window));
-    if attention.rope_theta > 0.0 {
-        lines.real("rope_theta", attention.rope_theta);
-    }
-    if let Some(scaling) = &attention.rope_scaling {
-        lines.table(&format!("{table}.rope_scaling"));
-        lines.real("factor", scaling.factor);
-        lines.real("low_freq_factor", scaling.low_freq_factor);
-        lines.real("high_freq_factor", scaling.high_freq_factor);
-        lines.count("original_max_position", scaling.original_max_position);
-    }
-    if let Some(yarn) = &attention.yarn {
-        lines.table(&format!("{table}.yarn"));
-        lines.real("factor", yarn.factor);
-        lines.real("beta_fast", yarn.beta_fast);
-        lines.real("beta_slow", yarn.beta_slow);
-        lines.count("original_max_position", yarn.original_max_position);
-        if yarn.truncate {
-            lines.set("truncate", true);
-        }
-        let growth = yarn.attention_factor.iter();
-        growth.for_each(|growth| lines.real("attention_factor", *growth));
-        let number = yarn.mscale_all_dim.iter();
-        number.for_each(|number| lines.real("mscale_all_dim", *number));
-    }
-}
-
-fn latent(lines: &mut Lines, latent: &Latent) {
-    lines.table("latent");
-    lines.count("query_rank", latent.query_rank);
-    lines.count("nope_dim", latent.nope_dim);
-    lines.count("value_dim", latent.value_dim);
-    let beta = latent.temperature_beta.iter();
-    beta.for_each(|beta| lines.real("temperature_beta", *beta));
-}
-
-fn gdn(lines: &mut Lines, gdn: &Gdn) {
-    lines.table("gdn");
-    lines.count("key_heads", gdn.key_heads);
-    lines.count("value_heads", gdn.value_heads);
-    lines.count("key_dim", gdn.key_dim);
-    lines.count("value_dim", gdn.value_dim);
-    lines.count("conv_kernel", gdn.conv_kernel);
-}
-
-fn mamba(lines: &mut Lines, mamba: &Mamba) {
-    lines.table("mamba");
-    lines.count("heads", mamba.heads);
-    lines.count("head_dim", mamba.head_dim);
-    lines.count("groups", mamba.groups);
-    lines.count("state_dim", mamba.state_dim);
-    lines.count("conv_kernel", mamba.conv_kernel);
-}
-
-fn moe(lines: &mut Lines, moe: &Moe) {
-    lines.table("moe");
-    lines.count("experts", moe.experts);
-    lines.count("experts_per_token", moe.experts_per_token);
-    lines.count("intermediate", moe.intermediate);
-    if let Some(shared) = moe.shared_intermediate {
-        lines.count("shared_intermediate", shared);
-    }
-    moe.latent
-        .iter()
-        .for_each(|width| lines.count("latent", *width));
-    moe.scale
-        .iter()
-        .for_each(|scale| lines.real("scale", *scale));
-}
-
-fn mlp(lines: &mut Lines, mlp: &Mlp) {
-    lines.table("mlp");
-    lines.count("intermediate", mlp.intermediate);
+/// A line of TOML, its number as people write it.
+fn written(line: &str) -> String {
+    let number = line.split_once(" = ").and_then(|(key, value)| {
+        let whole = value.parse().ok().map(grouped);
+        let number = whole.or_else(|| value.parse().ok().map(real))?;
+        Some(format!("{key} = {number}"))
+    });
+    number.unwrap_or_else(|| line.to_string())
 }
 
 /// The token by which a reply in harmony ends, and the first token and texts of its vocabulary that

@@ -9,7 +9,7 @@ use super::draft::floats;
 use super::words::{Words, shown};
 use super::{Open, Published, model, noted};
 use crate::check::model_problems;
-use crate::config::{config_facts, family_facts};
+use crate::config::config_facts;
 use crate::error::ManifestError;
 use crate::facts::{FAMILY, Fact, contradiction, unknown_maths};
 use crate::schema::model::Family;
@@ -42,7 +42,7 @@ pub(super) fn understood(
         Err(_) => None,
     };
     let Some(target) = target else {
-        let more = contradicted(&words, family, &family_facts(family.traits(), &[]));
+        let more = contradicted(&words, family, &family.traits().facts(&[]));
         return Err([words.problems, more].concat());
     };
     let mut facts = config_facts(&target);

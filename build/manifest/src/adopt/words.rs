@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::error::ManifestError;
 use crate::facts::TEXT;
+use crate::numbers::Range;
 
 /// Longest value that a problem shows whole, characters.
 const SHOWN: usize = 80;
@@ -49,7 +50,9 @@ impl<'a> Words<'a> {
     /// Notes what `key` must be.
     pub fn note(&mut self, key: &str, value: impl Display, rule: &str) -> Noted {
         let problem = ManifestError::key(self.file, key, shown(value), rule);
-        self.problems.push(problem);
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
         Noted
     }
 
@@ -90,19 +93,14 @@ impl<'a> Words<'a> {
     }
 
     /// A whole number in a range, if one is stated.
-    pub fn whole(&mut self, pointer: &str, range: RangeInclusive<u64>) -> Read<Option<u64>> {
+    pub fn whole(&mut self, pointers: &[&str], range: RangeInclusive<u64>) -> Read<Option<u64>> {
         let rule = whole_rule(&range);
-        self.optional(&[pointer], &rule, |value| whole(value, &range))
+        self.optional(pointers, &rule, |value| whole(value, &range))
     }
 
     /// A count, 1 at least.
     pub fn count(&mut self, pointer: &str, most: u64) -> Read<u64> {
-        self.count_at(&[pointer], most)
-    }
-
-    /// A count at the first of some pointers that states one.
-    pub fn count_at(&mut self, pointers: &[&str], most: u64) -> Read<u64> {
-        self.between(pointers, 1..=most)
+        self.between(&[pointer], 1..=most)
     }
 
     /// A whole number in a range.
@@ -111,9 +109,26 @@ impl<'a> Words<'a> {
         self.required(pointers, &rule, |value| whole(value, &range))
     }
 
-    /// A number that is finite and above 0.
-    pub fn number(&mut self, pointers: &[&str]) -> Read<f64> {
-        self.required(pointers, "must be a number above 0", positive)
+    /// A value in a range, if one is stated. Rules on models look at the ranges of reals.
+    pub fn ranged(&mut self, pointers: &[&str], range: &Range) -> Read<Option<Value>> {
+        self.optional(pointers, &rule_of(range), |value| match range {
+            Range::Whole(range) => whole(value, range).map(Value::from),
+            Range::Above(..) | Range::Within(..) => positive(value).map(Value::from),
+            Range::Flag => value.as_bool().map(Value::from),
+        })
+    }
+
+    /// Notes that a value in a range is not stated.
+    pub fn unstated(&mut self, pointer: &str, range: &Range) -> Noted {
+        self.absent(pointer, &rule_of(range))
+    }
+}
+
+fn rule_of(range: &Range) -> String {
+    match range {
+        Range::Whole(range) => whole_rule(range),
+        Range::Above(..) | Range::Within(..) => "must be a number above 0".to_string(),
+        Range::Flag => "must be true or false".to_string(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{File, Rule, largest};
 use crate::constants::group_formats;
+use crate::family::Switch;
 use crate::formats::Formatted;
 use crate::kernels::{FP4_KERNEL, FP4_OPS, distinct};
 use crate::schema::hardware::{Backend, Gpu};
@@ -28,7 +29,7 @@ impl File {
 
     /// Latents are too short of bits where they are rounded to FP8.
     fn kept_latent_rules(&self, target: &Target) -> Rule {
-        let rounded = target.traits().latent && target.leaf.numbers.kv == KvFormat::Fp8;
+        let rounded = target.has(Switch::Latent) && target.leaf.numbers.kv == KvFormat::Fp8;
         let rule = "latents are kept in f32 or bf16";
         self.rule(!rounded, "numbers.kv", "fp8", rule)
     }

@@ -2,20 +2,21 @@
 
 use std::collections::BTreeSet;
 
+use toml::Value;
+
 use super::{File, Rule, largest};
-use crate::family::{FeedForward, Mixers, Scale};
+use crate::family::{Mixers, Switch};
 use crate::kernels::{PANEL_ROWS, TOP_K};
+use crate::numbers::{Form, Has, NUMBERS, Number, ROPE_THETA, Range, TABLES};
 use crate::schema::model::{
-    self as schema, AddedTokens, Attention, Chat, Checkpoint, Gdn, Latent, Layers, Mamba, Mixer,
-    Model, Moe, Mtp, Sampling, StackedIn, Unused,
+    self as schema, AddedTokens, Attention, Chat, Checkpoint, Latent, Layers, Mixer, Model, Mtp,
+    Sampling, StackedIn, Unused,
 };
 use crate::table::Format;
 use crate::target::Target;
 
 const SHA256_DIGITS: usize = 64;
 const TEMPERATURE_MAX: f64 = 2.0;
-/// Below it an epsilon is lost beside the F32 square that it is added to.
-const NORM_EPS_LEAST: f64 = 1e-12;
 const SUM_OF: &str =
     "the sum over the tensors that dims, formats, input_scales and stacked_experts give";
 
@@ -33,50 +34,103 @@ impl File {
 
     /// The rules on a model's facts, each for what others do not look at.
     pub(super) fn model_parts(&self, model: &Model) -> Vec<Rule> {
-        let eps = model.norm_eps;
-        let range = (NORM_EPS_LEAST..=largest::NORM_EPS).contains(&eps);
-        let (gdn, moe) = (model.gdn.as_ref(), model.moe.as_ref());
-        let (mamba, latent) = (model.mamba.as_ref(), model.latent.as_ref());
-        let (mlp, vision) = (model.mlp.as_ref(), model.vision.as_ref());
-        let (sliding, scalar) = (model.sliding.as_ref(), model.query_pre_attn_scalar);
-        let (chat, cap) = (model.chat.as_ref(), model.logit_cap.unwrap_or(1.0));
-        vec![
+        let (gdn, mamba) = (model.gdn.as_ref(), model.mamba.as_ref());
+        let (latent, moe) = (model.latent.as_ref(), model.moe.as_ref());
+        let (sliding, vision) = (model.sliding.as_ref(), model.vision.as_ref());
+        let chat = model.chat.as_ref();
+        let mut rules = vec![
             self.text("title", &model.title),
             self.text("id", &model.id),
             self.text("licence", &model.licence),
-            self.count("hidden", model.hidden, largest::WIDTH),
-            self.count("vocab", model.vocab, largest::VOCAB),
-            self.count("max_position", model.max_position, largest::POSITIONS),
-            self.rule(range, "norm_eps", eps, "must be 1e-12 ..= 1e-2"),
-            self.rule(
-                (0.0..=largest::LOGITS).contains(&cap) && cap as f32 > 0.0,
-                "logit_cap",
-                cap,
-                "must be above 0 and at most 1e6",
-            ),
-            self.count("query_pre_attn_scalar", scalar.unwrap_or(1), largest::WIDTH),
             self.layer_rules(&model.layers)
                 .and_then(|()| self.form_rules(model)),
+        ];
+        rules.extend(self.number_rules(model));
+        rules.extend([
             self.family_rules(model),
             self.attention_rules("attention", &model.attention),
             sliding.map_or(Ok(()), |sliding| self.attention_rules("sliding", sliding)),
             self.rotary_rules(model),
-            gdn.map_or(Ok(()), |gdn| self.gdn_rules(gdn)),
-            mamba.map_or(Ok(()), |mamba| self.mamba_rules(mamba)),
+            gdn.map_or(Ok(()), |gdn| {
+                let heads = [
+                    ("gdn.value_heads", gdn.value_heads),
+                    ("gdn.key_heads", gdn.key_heads),
+                ];
+                self.multiple(heads)
+            }),
+            mamba.map_or(Ok(()), |mamba| {
+                self.multiple([("mamba.heads", mamba.heads), ("mamba.groups", mamba.groups)])
+            }),
             latent.map_or(Ok(()), |latent| self.latent_rules(model, latent)),
-            moe.map_or(Ok(()), |moe| self.moe_rules(moe)),
-            mlp.map_or(Ok(()), |mlp| {
-                self.count("mlp.intermediate", mlp.intermediate, largest::WIDTH)
+            moe.map_or(Ok(()), |moe| {
+                let (chosen, experts) = (moe.experts_per_token, moe.experts);
+                let rule = format!("must be 1 ..= moe.experts = {experts}");
+                let fits = (1..=experts).contains(&chosen);
+                self.rule(fits, "moe.experts_per_token", chosen, &rule)
             }),
             self.mtp_rules(&model.mtp, model.vocab),
             vision.map_or(Ok(()), |vision| self.unused_rules("vision", vision)),
             self.sampling_rules(&model.sampling, model.vocab),
             chat.map_or(Ok(()), |chat| self.chat_rules(chat, model.vocab)),
-        ]
+        ]);
+        rules
+    }
+
+    /// Tables and numbers that the model has and those that it lacks, each in its range.
+    fn number_rules(&self, model: &Model) -> Vec<Rule> {
+        let form = Form::of(model);
+        let manifest = Value::try_from(model).expect("plain structures always serialise");
+        let value = |key: &str| {
+            key.split('.')
+                .try_fold(&manifest, |table, name| table.get(name))
+        };
+        let has = |key: &str, has| {
+            let name = form.traits.name;
+            let (found, rule) = match (has, value(key).is_some()) {
+                (Has::Always, false) => ("absent", format!("family = {name:?} has it")),
+                (Has::Never, true) => ("stated", format!("family = {name:?} has none")),
+                _ => return Ok(()),
+            };
+            self.rule(false, key, found, &rule)
+        };
+        let number = |number: &Number| {
+            let (key, table, its) = (number.key, number.table(), (number.of)(&form));
+            match value(key) {
+                // A base of 0 is as good as none in the manifest's type.
+                None if key == ROPE_THETA && its != Has::Never => {
+                    self.rule(false, key, 0, &number.range.rule())
+                }
+                None if !table.is_empty() && value(table).is_none() => Ok(()),
+                None => has(key, its),
+                Some(value) => has(key, its).and_then(|()| self.ranged(key, value, &number.range)),
+            }
+        };
+        let tables = TABLES.iter().map(|(table, of)| has(table, of(&form)));
+        tables.chain(NUMBERS.iter().map(number)).collect()
+    }
+
+    fn ranged(&self, key: &str, value: &Value, range: &Range) -> Rule {
+        let whole = value
+            .as_integer()
+            .map(|whole| u64::try_from(whole).unwrap_or(0));
+        let real = value.as_float().unwrap_or_default();
+        let holds = match range {
+            Range::Whole(range) => whole.is_some_and(|whole| range.contains(&whole)),
+            Range::Above(least, most) => real as f32 > *least as f32 && real <= *most,
+            Range::Within(least, most) => (*least..=*most).contains(&real),
+            Range::Flag => true,
+        };
+        let shown = whole.map_or_else(|| real.to_string(), |whole| whole.to_string());
+        self.rule(holds, key, shown, &range.rule())
+    }
+
+    /// The first count is a multiple of the second.
+    fn multiple(&self, [(key, value), (of, divisor)]: [(&str, u64); 2]) -> Rule {
+        let rule = format!("must be a multiple of {of} = {divisor}");
+        self.rule(value.is_multiple_of(divisor), key, value, &rule)
     }
 
     fn mtp_rules(&self, mtp: &Mtp, vocab: u64) -> Rule {
-        self.within("mtp.layers", mtp.layers, 0..=1)?;
         if let Some(unused) = &mtp.unused {
             let rule = "is of a model whose mtp.layers are 0";
             self.rule(mtp.layers == 0, "mtp.unused", "stated", rule)?;
@@ -89,84 +143,20 @@ impl File {
         })
     }
 
-    /// The tables that the family has, and no others.
+    /// Layers of the kinds that the family has, and no others.
     fn family_rules(&self, model: &Model) -> Rule {
         let traits = model.family.traits();
-        let hybrid = traits.mixers == Mixers::Hybrid;
-        let mamba = traits.mixers == Mixers::Mamba;
-        let beside = traits.feed_forward == FeedForward::ExpertBeside;
-        let sliding = traits.mixers.slide();
-        let shaped = traits.mixers == Mixers::Sliding;
-        let windowed = model.attention.window.is_some();
-        let parts = model.feed_forward();
-        let both = parts.contains(&schema::FeedForward::Both);
-        let shared = model.moe.as_ref().map(|moe| moe.shared_intermediate);
-        let scale = model.moe.as_ref().and_then(|moe| moe.scale);
-        let latent = model.moe.as_ref().is_some_and(|moe| moe.latent.is_some());
-        let unused = model.mtp.unused.is_some();
-        let attends = model.layers.period.contains(&Mixer::Attention);
-        let recurs = model.layers.period.contains(&Mixer::Gdn);
-        let mixes = model.layers.period.contains(&Mixer::Mamba);
-        let slides = model.layers.period.contains(&Mixer::Sliding);
-        let window = model.sliding.as_ref().and_then(|sliding| sliding.window);
-        let scaling = |attention: &Attention| attention.rope_scaling.is_some();
-        let scaled = model.sliding.as_ref().is_some_and(scaling);
-        let prediction = (model.mtp.layers > 0).then_some(());
+        let [hybrid, mamba] = [Mixers::Hybrid, Mixers::Mamba].map(|mixers| traits.mixers == mixers);
+        let period = &model.layers.period;
+        let [attends, recurs, mixes, slides] =
+            [Mixer::Attention, Mixer::Gdn, Mixer::Mamba, Mixer::Sliding]
+                .map(|mixer| period.contains(&mixer));
+        let predicts = model.mtp.layers > 0;
         for (key, stated, has) in [
-            ("gdn", model.gdn.is_some(), hybrid),
-            ("mamba", model.mamba.is_some(), mamba),
-            ("latent", model.latent.is_some(), traits.latent),
-            (
-                "attention.rotary_dim",
-                model.attention.rotary_dim > 0,
-                traits.rotary,
-            ),
-            (
-                "attention.rope_theta",
-                model.attention.rope_theta != 0.0,
-                model.attention.rope_theta != 0.0 && traits.rotary,
-            ),
-            (
-                "moe",
-                model.moe.is_some(),
-                parts.contains(&schema::FeedForward::Moe) || both,
-            ),
-            (
-                "mlp",
-                model.mlp.is_some(),
-                parts.contains(&schema::FeedForward::Mlp) || both,
-            ),
-            (
-                "moe.shared_intermediate",
-                shared.flatten().is_some(),
-                matches!(
-                    traits.feed_forward,
-                    FeedForward::SharedExpert
-                        | FeedForward::UngatedShared
-                        | FeedForward::ExpertBeside
-                ),
-            ),
-            ("moe.scale", scale.is_some(), beside),
-            ("moe.latent", latent, latent && beside),
-            ("mtp.unused", unused, unused && mamba),
-            (
-                "query_pre_attn_scalar",
-                model.query_pre_attn_scalar.is_some(),
-                traits.scale == Scale::Stated,
-            ),
-            ("sliding", model.sliding.is_some(), shaped),
-            ("sliding.window", window.is_some(), shaped),
-            ("sliding.rope_scaling", scaled, false),
-            ("attention.window", windowed, sliding && !shaped),
-            (
-                "attention.rope_scaling",
-                scaling(&model.attention),
-                scaling(&model.attention) && !sliding,
-            ),
             ("layers.period", recurs, hybrid && recurs),
             ("layers.period", mixes, mamba && mixes),
-            ("layers.period", slides, sliding),
-            ("mtp", prediction.is_some(), hybrid && prediction.is_some()),
+            ("layers.period", slides, traits.mixers.slide()),
+            ("mtp", predicts, hybrid && predicts),
         ] {
             let (found, rule) = match has {
                 true => ("absent", format!("family = {:?} has it", traits.name)),
@@ -175,7 +165,7 @@ impl File {
             self.rule(stated == has, key, found, &rule)?;
         }
         let rule = format!("family = {:?} attends in some layers", traits.name);
-        let period = format!("{:?}", model.layers.period);
+        let period = format!("{period:?}");
         self.rule(attends, "layers.period", period, &rule)
     }
 
@@ -188,7 +178,7 @@ impl File {
         } = &model.layers;
         let (traits, none) = (model.family.traits(), schema::FeedForward::None);
         let (any, usual) = (
-            traits.mixers == Mixers::Sliding && !traits.sandwiched,
+            traits.mixers == Mixers::Sliding && !traits.has(Switch::Sandwiched),
             traits.feed_forward.usual(),
         );
         let alone = traits.mixers == Mixers::Mamba;
@@ -198,7 +188,7 @@ impl File {
             (false, usual) => usual,
         };
         let is_known = |part: &schema::FeedForward| {
-            let beside = traits.both && *part == schema::FeedForward::Both;
+            let beside = traits.has(Switch::Both) && *part == schema::FeedForward::Both;
             any || beside || *part == usual || *part == other
         };
         let rule = format!("family = {:?} has no such layers", traits.name);
@@ -217,8 +207,10 @@ impl File {
     /// The part of a head that turns, which some families choose.
     fn rotary_rules(&self, model: &Model) -> Rule {
         let traits = model.family.traits();
-        let in_part = traits.mixers == Mixers::Hybrid || traits.rows_normed || traits.latent;
-        if in_part || !traits.rotary {
+        let in_part = traits.mixers == Mixers::Hybrid
+            || traits.has(Switch::RowsNormed)
+            || traits.has(Switch::Latent);
+        if in_part || traits.has(Switch::Unturned) {
             return Ok(());
         }
         let whole = |table: &str, attention: &Attention| {
@@ -244,7 +236,6 @@ impl File {
             period,
             feed_forward,
         } = layers;
-        self.count("layers.count", *count as u64, largest::LAYERS)?;
         let divides = |key, members: usize, words, listed: &str| {
             let rule = format!(
                 "{members} {words} must divide layers.count = {count}; list every layer where \
@@ -267,19 +258,15 @@ impl File {
             head_dim,
             rotary_dim,
             turned_pairs,
-            window,
-            rope_theta,
             ref rope_scaling,
             ref yarn,
+            ..
         } = *attention;
         let key = |name: &str| format!("{table}.{name}");
-        self.count(&key("heads"), heads, largest::HEADS)?;
-        self.count(&key("head_dim"), head_dim, largest::HEAD_DIM)?;
         let groups = kv_heads > 0 && heads.is_multiple_of(kv_heads);
         let rule = format!("must divide {table}.heads = {heads}");
         self.rule(groups, &key("kv_heads"), kv_heads, &rule)?;
-        self.count(&key("window"), window.unwrap_or(1), largest::POSITIONS)?;
-        if (rotary_dim, rope_theta) == (0, 0.0) {
+        if rotary_dim == 0 {
             return Ok(());
         }
         let even = rotary_dim.is_multiple_of(2) && (2..=head_dim).contains(&rotary_dim);
@@ -290,46 +277,35 @@ impl File {
         let turned = turned_pairs.unwrap_or(pairs);
         let range = (1..=pairs).contains(&turned);
         self.rule(range, &key("turned_pairs"), turned, &rule)?;
-        let range = rope_theta > 1.0 && rope_theta <= largest::ROPE_THETA;
-        let rule = "must be above 1 and at most 1e12";
-        self.rule(range, &key("rope_theta"), rope_theta, rule)?;
         let rule = format!("{table}.rope_scaling is another change of the same");
         let alone = yarn.is_none() || rope_scaling.is_none();
         self.rule(alone, &key("yarn"), "stated", &rule)?;
-        if let Some(scaling) = rope_scaling {
-            let low = ("low_freq_factor", scaling.low_freq_factor);
-            let high = ("high_freq_factor", scaling.high_freq_factor);
-            let original = scaling.original_max_position;
-            self.scaling_rules(&key("rope_scaling"), scaling.factor, [low, high], original)?;
-        }
-        if let Some(yarn) = yarn {
-            let bounds = [("beta_slow", yarn.beta_slow), ("beta_fast", yarn.beta_fast)];
-            let original = yarn.original_max_position;
-            self.scaling_rules(&key("yarn"), yarn.factor, bounds, original)?;
-            for (name, number) in [
-                ("yarn.attention_factor", yarn.attention_factor),
-                ("yarn.mscale_all_dim", yarn.mscale_all_dim),
-            ] {
-                self.positive(&key(name), number)?;
-            }
+        let low = rope_scaling.as_ref().map(|scaling| {
+            let [low, high] = [scaling.low_freq_factor, scaling.high_freq_factor];
+            (
+                "rope_scaling.high_freq_factor",
+                high,
+                "low_freq_factor",
+                low,
+            )
+        });
+        let slow = yarn.as_ref().map(|yarn| {
+            (
+                "yarn.beta_fast",
+                yarn.beta_fast,
+                "beta_slow",
+                yarn.beta_slow,
+            )
+        });
+        for (name, high, low_name, low) in low.into_iter().chain(slow) {
+            let rule = format!("must be above {low_name} = {low}");
+            self.rule(high > low, &key(name), high, &rule)?;
         }
         Ok(())
     }
 
-    /// A factor, if it is stated.
-    fn positive(&self, key: &str, number: Option<f64>) -> Rule {
-        let number = number.unwrap_or(1.0);
-        let range = number as f32 > 0.0 && number <= largest::SCALING;
-        let rule = format!("must be above 0 and at most {}", largest::SCALING);
-        self.rule(range, key, number, &rule)
-    }
-
     /// Widths of latents, which are kept beside turned elements.
     fn latent_rules(&self, model: &Model, latent: &Latent) -> Rule {
-        self.count("latent.query_rank", latent.query_rank, largest::WIDTH)?;
-        self.count("latent.nope_dim", latent.nope_dim, largest::HEAD_DIM)?;
-        self.count("latent.value_dim", latent.value_dim, largest::HEAD_DIM)?;
-        self.positive("latent.temperature_beta", latent.temperature_beta)?;
         let attention = &model.attention;
         let scaled = latent.temperature_beta.is_none() || attention.yarn.is_some();
         let rule = "needs attention.yarn, whose original_max_position it is of";
@@ -339,81 +315,6 @@ impl File {
         let (turned, kept) = (attention.rotary_dim, attention.head_dim);
         let rule = format!("must be below attention.head_dim = {kept}, which has a latent beside");
         self.rule(turned < kept, "attention.rotary_dim", turned, &rule)
-    }
-
-    /// Numbers of a scaling: `low` and `high` have names and bound what is scaled by degrees.
-    fn scaling_rules(
-        &self,
-        table: &str,
-        factor: f64,
-        [(low_name, low), (high_name, high)]: [(&str, f64); 2],
-        original: u64,
-    ) -> Rule {
-        let key = |name: &str| format!("{table}.{name}");
-        let most = largest::SCALING;
-        let rule = format!("must be 1 ..= {most}");
-        let range = (1.0..=most).contains(&factor);
-        self.rule(range, &key("factor"), factor, &rule)?;
-        let rule = format!("must be above 0 and at most {most}");
-        let range = low > 0.0 && low as f32 > 0.0 && low <= most;
-        self.rule(range, &key(low_name), low, &rule)?;
-        let rule = format!("must be above {low_name} = {low} and at most {most}");
-        let range = high > low && high <= most;
-        self.rule(range, &key(high_name), high, &rule)?;
-        self.count(&key("original_max_position"), original, largest::POSITIONS)
-    }
-
-    fn gdn_rules(&self, gdn: &Gdn) -> Rule {
-        let Gdn {
-            key_heads,
-            value_heads,
-            key_dim,
-            value_dim,
-            conv_kernel,
-        } = *gdn;
-        self.count("gdn.key_heads", key_heads, largest::HEADS)?;
-        self.count("gdn.value_heads", value_heads, largest::HEADS)?;
-        self.count("gdn.key_dim", key_dim, largest::HEAD_DIM)?;
-        self.count("gdn.value_dim", value_dim, largest::HEAD_DIM)?;
-        let groups = value_heads.is_multiple_of(key_heads);
-        let rule = format!("must be a multiple of gdn.key_heads = {key_heads}");
-        self.rule(groups, "gdn.value_heads", value_heads, &rule)?;
-        self.within("gdn.conv_kernel", conv_kernel, 2..=largest::TAPS)
-    }
-
-    fn mamba_rules(&self, mamba: &Mamba) -> Rule {
-        let Mamba {
-            heads,
-            head_dim,
-            groups,
-            state_dim,
-            conv_kernel,
-        } = *mamba;
-        self.count("mamba.heads", heads, largest::HEADS)?;
-        self.count("mamba.head_dim", head_dim, largest::HEAD_DIM)?;
-        self.count("mamba.groups", groups, largest::HEADS)?;
-        self.count("mamba.state_dim", state_dim, largest::HEAD_DIM)?;
-        let whole = heads.is_multiple_of(groups);
-        let rule = format!("must be a multiple of mamba.groups = {groups}");
-        self.rule(whole, "mamba.heads", heads, &rule)?;
-        self.within("mamba.conv_kernel", conv_kernel, 2..=largest::TAPS)
-    }
-
-    fn moe_rules(&self, moe: &Moe) -> Rule {
-        self.positive("moe.scale", moe.scale)?;
-        self.count("moe.experts", moe.experts, largest::EXPERTS)?;
-        let (chosen, experts) = (moe.experts_per_token, moe.experts);
-        let rule = format!("must be 1 ..= moe.experts = {experts}");
-        self.rule(
-            (1..=experts).contains(&chosen),
-            "moe.experts_per_token",
-            chosen,
-            &rule,
-        )?;
-        self.count("moe.intermediate", moe.intermediate, largest::WIDTH)?;
-        self.count("moe.latent", moe.latent.unwrap_or(1), largest::WIDTH)?;
-        let shared = moe.shared_intermediate.unwrap_or(1);
-        self.count("moe.shared_intermediate", shared, largest::WIDTH)
     }
 
     fn unused_rules(&self, part: &str, unused: &Unused) -> Rule {

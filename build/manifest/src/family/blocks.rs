@@ -2,24 +2,25 @@
 
 use std::borrow::Cow;
 
+use super::Switch;
 use crate::schema::model::{Attention, FeedForward, Mixer, StackedIn};
 use crate::table::{Format, Kind, Role, Row, Run, Sites};
 use crate::target::Target;
 
 /// Layers of one kind, and what the names of their tensors begin with.
 pub(super) struct Place {
-    prefix: &'static str,
-    sites: Sites,
+    pub prefix: &'static str,
+    pub sites: Sites,
 }
 
 impl Place {
     /// The decoder's layers with certain mixers.
-    fn mixing(target: &Target, of: impl Fn(Mixer) -> bool) -> Place {
+    pub fn mixing(target: &Target, of: impl Fn(Mixer) -> bool) -> Place {
         Place::decoder(target.mixers().into_iter().map(of))
     }
 
     /// The decoder's layers with certain parts behind the mixer.
-    fn feeding(target: &Target, of: impl Fn(FeedForward) -> bool) -> Place {
+    pub fn feeding(target: &Target, of: impl Fn(FeedForward) -> bool) -> Place {
         Place::decoder(target.model.feed_forwards().into_iter().map(of))
     }
 
@@ -44,12 +45,12 @@ impl Place {
         }
     }
 
-    fn matrix(&self, role: Role, name: &str, n: u64, k: u64) -> Row {
+    pub fn matrix(&self, role: Role, name: &str, n: u64, k: u64) -> Row {
         let name = format!("{}.{name}", self.prefix);
         matrix(role, name, self.sites.clone(), [n, k])
     }
 
-    fn vector(&self, role: Role, name: &str, shape: &[u64], plus_one: bool) -> Row {
+    pub fn vector(&self, role: Role, name: &str, shape: &[u64], plus_one: bool) -> Row {
         let name = format!("{}.{name}", self.prefix);
         vector(role, name, self.sites.clone(), shape, plus_one)
     }
@@ -62,12 +63,12 @@ impl Place {
     }
 }
 
-fn sizes(sizes: &[u64]) -> Cow<'static, [usize]> {
+pub(super) fn sizes(sizes: &[u64]) -> Cow<'static, [usize]> {
     sizes.iter().map(|&size| size as usize).collect()
 }
 
 /// `count` rows from `first` on, of `total`.
-fn run(total: u64, first: u64, count: u64) -> Run {
+pub(super) fn run(total: u64, first: u64, count: u64) -> Run {
     Run {
         groups: 1,
         stride: total as usize,
@@ -76,7 +77,7 @@ fn run(total: u64, first: u64, count: u64) -> Run {
     }
 }
 
-fn matrix(role: Role, name: impl Into<String>, sites: Sites, [n, k]: [u64; 2]) -> Row {
+pub(super) fn matrix(role: Role, name: impl Into<String>, sites: Sites, [n, k]: [u64; 2]) -> Row {
     Row {
         role,
         name: Cow::Owned(name.into()),
@@ -88,7 +89,13 @@ fn matrix(role: Role, name: impl Into<String>, sites: Sites, [n, k]: [u64; 2]) -
     }
 }
 
-fn vector(role: Role, name: impl Into<String>, sites: Sites, shape: &[u64], plus_one: bool) -> Row {
+pub(super) fn vector(
+    role: Role,
+    name: impl Into<String>,
+    sites: Sites,
+    shape: &[u64],
+    plus_one: bool,
+) -> Row {
     Row {
         role,
         name: Cow::Owned(name.into()),
@@ -109,11 +116,11 @@ pub(super) fn plain(target: &Target, experts: Rows) -> Vec<Row> {
     rows.extend(layer_norms(target));
     for each in target.attentions() {
         let layers = Place::mixing(target, |mixer| mixer == each.mixer);
-        rows.extend(match target.traits().latent {
+        rows.extend(match target.has(Switch::Latent) {
             false => attention(target, &layers, &each.facts),
             true => latent(target, &layers),
         });
-        if target.traits().keys_are_values && each.mixer == Mixer::Attention {
+        if target.has(Switch::KeysAreValues) && each.mixer == Mixer::Attention {
             take_values_from_keys(&mut rows);
         }
     }
@@ -161,7 +168,7 @@ fn feed_forwards(target: &Target, experts: Rows) -> Vec<Row> {
 /// Embedding, last norm and head.
 fn ends(target: &Target) -> Vec<Row> {
     let model = &target.model;
-    let (table, plus_one) = ([model.vocab, model.hidden], target.traits().plus_one);
+    let (table, plus_one) = ([model.vocab, model.hidden], target.has(Switch::PlusOne));
     let norm = "model.norm.weight";
     let width = [model.hidden];
     let mut rows = vec![
@@ -192,12 +199,12 @@ fn layer_norms(target: &Target) -> Vec<Row> {
 }
 
 fn norms(target: &Target, [mixing, feeding]: [&Place; 2]) -> Vec<Row> {
-    let (width, plus_one) = ([target.model.hidden], target.traits().plus_one);
+    let (width, plus_one) = ([target.model.hidden], target.has(Switch::PlusOne));
     let norm = |place: &Place, role, name: &str| {
         place.vector(role, &format!("{name}_layernorm.weight"), &width, plus_one)
     };
     let input = norm(mixing, Role::InputNorm, "input");
-    let mut rows = match target.traits().sandwiched {
+    let mut rows = match target.has(Switch::Sandwiched) {
         false => vec![input, norm(feeding, Role::PostNorm, "post_attention")],
         true => vec![
             input,
@@ -206,16 +213,16 @@ fn norms(target: &Target, [mixing, feeding]: [&Place; 2]) -> Vec<Row> {
             norm(feeding, Role::FedNorm, "post_feedforward"),
         ],
     };
-    if target.traits().layer_scalars {
+    if target.has(Switch::LayerScalars) {
         rows.push(feeding.vector(Role::LayerScalar, "layer_scalar", &[1], false));
     }
     rows
 }
 
 /// Grouped-query attention, its queries with gates and with norms as the family has them.
-fn attention(target: &Target, place: &Place, attention: &Attention) -> Vec<Row> {
+pub(super) fn attention(target: &Target, place: &Place, attention: &Attention) -> Vec<Row> {
     let (traits, hidden) = (target.traits(), target.model.hidden);
-    let gates = if traits.gated { 2 } else { 1 };
+    let gates = if traits.has(Switch::Gated) { 2 } else { 1 };
     let (kv, o) = (attention.kv_rows(), attention.o_columns());
     let mut rows = vec![
         place.matrix(Role::Query, "self_attn.q_proj", gates * o, hidden),
@@ -225,14 +232,15 @@ fn attention(target: &Target, place: &Place, attention: &Attention) -> Vec<Row> 
         place.unused(Role::KeyScale, "self_attn.k_proj.k_scale"),
         place.unused(Role::ValueScale, "self_attn.v_proj.v_scale"),
     ];
-    if traits.normed {
+    if traits.has(Switch::Normed) {
         let width = [attention.head_dim];
-        let norm = |role, name| place.vector(role, name, &width, traits.plus_one);
+        let norm = |role, name| place.vector(role, name, &width, traits.has(Switch::PlusOne));
         rows.push(norm(Role::QueryNorm, "self_attn.q_norm.weight"));
         rows.push(norm(Role::KeyNorm, "self_attn.k_norm.weight"));
     }
-    if traits.rows_normed {
-        let norm = |role, name, width| place.vector(role, name, &[width], traits.plus_one);
+    if traits.has(Switch::RowsNormed) {
+        let norm =
+            |role, name, width| place.vector(role, name, &[width], traits.has(Switch::PlusOne));
         rows.push(norm(Role::QueryNorm, "self_attn.q_norm.weight", o));
         rows.push(norm(Role::KeyNorm, "self_attn.k_norm.weight", kv));
     }
@@ -299,39 +307,8 @@ pub(super) fn gdn(target: &Target, place: &Place) -> Vec<Row> {
     rows
 }
 
-/// Gated DeltaNet with two projections, in whose rows the heads of keys follow each other: query,
-/// key, values and gates of each in one, strengths and decays in the other.
-pub(super) fn interleaved_gdn(target: &Target, place: &Place) -> Vec<Row> {
-    let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
-    let (key, group) = (gdn.key_dim, gdn.value_heads / gdn.key_heads);
-    let value = group * gdn.value_dim;
-    let part = |role, name, head: u64, runs: &[[u64; 2]]| {
-        let run = |&[first, rows]: &[u64; 2]| Run {
-            groups: gdn.key_heads as usize,
-            stride: head as usize,
-            first: first as usize,
-            rows: rows as usize,
-        };
-        Row {
-            runs: runs.iter().map(run).collect(),
-            ..place.matrix(role, name, gdn.key_heads * head, hidden)
-        }
-    };
-    let (qkvz, ba) = ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba");
-    let head = 2 * (key + value);
-    let qkv = [[0, key], [key, key], [2 * key, value]];
-    let mut rows = gdn_beside_inputs(target, place);
-    rows.extend([
-        part(Role::GdnQkv, qkvz, head, &qkv),
-        part(Role::GdnGate, qkvz, head, &[[2 * key + value, value]]),
-        part(Role::GdnBeta, ba, 2 * group, &[[0, group]]),
-        part(Role::GdnDecay, ba, 2 * group, &[[group, group]]),
-    ]);
-    rows
-}
-
 /// Tensors of Gated DeltaNet beside the projections of its inputs.
-fn gdn_beside_inputs(target: &Target, place: &Place) -> Vec<Row> {
+pub(super) fn gdn_beside_inputs(target: &Target, place: &Place) -> Vec<Row> {
     let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
     let (taps, heads) = ([gdn.qkv_rows(), 1, gdn.conv_kernel], [gdn.value_heads]);
     let vector = |role, name, shape: &[u64]| place.vector(role, name, shape, false);
@@ -373,20 +350,6 @@ pub(super) fn shared_expert(target: &Target, place: &Place) -> Vec<Row> {
     rows
 }
 
-/// Router, routed experts, and one that every row visits, under the names of DeepSeek.
-pub(super) fn ungated_shared(target: &Target, place: &Place) -> Vec<Row> {
-    let (shared, hidden) = (target.model.moe().shared(), target.model.hidden);
-    let named =
-        |role, name: &str, n, k| place.matrix(role, &format!("mlp.shared_experts.{name}"), n, k);
-    let mut rows = experts(target, place);
-    rows.extend([
-        named(Role::SharedGate, "gate_proj", shared, hidden),
-        named(Role::SharedUp, "up_proj", shared, hidden),
-        named(Role::SharedDown, "down_proj", hidden, shared),
-    ]);
-    rows
-}
-
 /// Router and routed experts.
 pub(super) fn experts(target: &Target, place: &Place) -> Vec<Row> {
     let part = match place.sites {
@@ -401,56 +364,26 @@ pub(super) fn experts(target: &Target, place: &Place) -> Vec<Row> {
 }
 
 /// Names of gate, up and down.
-const GATED: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
-
-/// Router and experts of Gemma 4, and the norms around them and behind the MLP beside them.
-pub(super) fn gemma4_experts(target: &Target, place: &Place) -> Vec<Row> {
-    let checkpoint = target.checkpoint();
-    let mut rows = match checkpoint.is_some_and(|checkpoint| !checkpoint.stacked_experts.is_empty())
-    {
-        true => stacked_experts(target, place, "experts"),
-        false => named_experts(target, place, "moe", GATED),
-    };
-    let router = rows.iter_mut().find(|row| row.role == Role::Router);
-    router.expect("experts have a router").name =
-        Cow::Owned(format!("{}.router.proj", place.prefix));
-    let (hidden, experts) = ([target.model.hidden], [target.model.moe().experts]);
-    let vector = |role, name, shape: &[u64]| place.vector(role, name, shape, false);
-    let norm = |role, name| vector(role, name, &hidden);
-    rows.extend([
-        norm(Role::RouterNorm, "router.scale"),
-        vector(Role::ExpertScales, "router.per_expert_scale", &experts),
-        norm(Role::MlpNorm, "post_feedforward_layernorm_1.weight"),
-        norm(Role::ExpertsInputNorm, "pre_feedforward_layernorm_2.weight"),
-        norm(Role::ExpertsNorm, "post_feedforward_layernorm_2.weight"),
-    ]);
-    rows
-}
+pub(super) const GATED: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
 /// Rows of experts under the names of Mixtral.
 pub(super) fn mixtral_experts(target: &Target, place: &Place) -> Vec<Row> {
     named_experts(target, place, "block_sparse_moe", ["w1", "w3", "w2"])
 }
 
-/// Experts of Mixtral, and what corrects the choice of them.
-pub(super) fn minimax_experts(target: &Target, place: &Place) -> Vec<Row> {
-    let (experts, name) = (
-        target.model.moe().experts,
-        "block_sparse_moe.e_score_correction_bias",
-    );
-    let mut rows = mixtral_experts(target, place);
-    rows.push(place.vector(Role::Correction, name, &[experts], false));
-    rows
-}
-
-fn router(target: &Target, place: &Place, block: &str) -> Row {
+pub(super) fn router(target: &Target, place: &Place, block: &str) -> Row {
     let (moe, hidden) = (target.model.moe(), target.model.hidden);
     let name = format!("{block}.gate");
     place.matrix(Role::Router, &name, moe.experts, hidden)
 }
 
 /// A tensor for each matrix of each expert: gate, up and down by name.
-fn named_experts(target: &Target, place: &Place, block: &str, names: [&str; 3]) -> Vec<Row> {
+pub(super) fn named_experts(
+    target: &Target,
+    place: &Place,
+    block: &str,
+    names: [&str; 3],
+) -> Vec<Row> {
     let (moe, hidden) = (target.model.moe(), target.model.hidden);
     let inner = moe.intermediate;
     let expert = |role, name: &str, n, k| Row {
@@ -467,7 +400,7 @@ fn named_experts(target: &Target, place: &Place, block: &str, names: [&str; 3]) 
 }
 
 /// Two tensors for all experts: gate rows come before those of up.
-fn stacked_experts(target: &Target, place: &Place, block: &str) -> Vec<Row> {
+pub(super) fn stacked_experts(target: &Target, place: &Place, block: &str) -> Vec<Row> {
     let (moe, hidden) = (target.model.moe(), target.model.hidden);
     let (inner, copies) = (moe.intermediate, moe.experts);
     let part = |role, name: &str, [n, k]: [u64; 2], [first, count]: [u64; 2]| Row {
@@ -485,172 +418,10 @@ fn stacked_experts(target: &Target, place: &Place, block: &str) -> Vec<Row> {
     ]
 }
 
-/// Router and experts of gpt-oss: gate and up rows take turns in one tensor.
-pub(super) fn gpt_oss_experts(target: &Target, place: &Place) -> Vec<Row> {
-    let mut rows = stacked_experts(target, place, "mlp.experts");
-    for row in &mut rows {
-        let inner = row.n();
-        let turn = |first| Run {
-            groups: inner,
-            stride: 2,
-            first,
-            rows: 1,
-        };
-        match row.role {
-            Role::Router => row.name = Cow::Owned(format!("{}.mlp.router", place.prefix)),
-            Role::ExpertGate => row.runs = Cow::Owned(vec![turn(0)]),
-            Role::ExpertUp => row.runs = Cow::Owned(vec![turn(1)]),
-            _ => {}
-        }
-    }
-    rows
-}
-
-/// Biases of attention, router and experts, and the sinks of attention.
-pub(super) fn biased(target: &Target) -> Vec<Row> {
-    let (model, moe) = (&target.model, target.model.moe());
-    let (hidden, experts) = (model.hidden, moe.experts);
-    let mut rows = Vec::new();
-    for each in target.attentions() {
-        let layers = Place::mixing(target, |mixer| mixer == each.mixer);
-        let own = |role, name: &str, size| {
-            layers.vector(role, &format!("self_attn.{name}"), &[size], false)
-        };
-        let (kv, o) = (each.facts.kv_rows(), each.facts.o_columns());
-        rows.extend([
-            own(Role::QueryBias, "q_proj.bias", o),
-            own(Role::KeyBias, "k_proj.bias", kv),
-            own(Role::ValueBias, "v_proj.bias", kv),
-            own(Role::OutputBias, "o_proj.bias", hidden),
-            own(Role::Sinks, "sinks", each.facts.heads),
-        ]);
-    }
-    let layers = Place::feeding(target, |part| part == FeedForward::Moe);
-    let own =
-        |role, name: &str, shape: &[u64]| layers.vector(role, &format!("mlp.{name}"), shape, false);
-    let both = [experts, 2 * moe.intermediate];
-    rows.extend([
-        own(Role::RouterBias, "router.bias", &[experts]),
-        own(Role::ExpertInBias, "experts.gate_up_proj_bias", &both),
-        own(
-            Role::ExpertDownBias,
-            "experts.down_proj_bias",
-            &[experts, hidden],
-        ),
-    ]);
-    rows
-}
-
-/// Decoders of Nemotron: a layer has one norm, and its block is a mixer or experts.
-pub(super) fn nemotron(target: &Target) -> Vec<Row> {
-    let (model, layer) = (&target.model, "backbone.layers.{layer}");
-    let (table, width) = ([model.vocab, model.hidden], [model.hidden]);
-    let at = |place: Place| Place {
-        prefix: layer,
-        ..place
-    };
-    let mixing = |of: fn(Mixer) -> bool| at(Place::mixing(target, of));
-    let feeding = at(Place::feeding(target, |part| part == FeedForward::Moe));
-    let norm = |place: &Place, role| place.vector(role, "norm.weight", &width, false);
-    let whole = Sites::Whole;
-    let mut rows = vec![
-        matrix(Role::Embedding, "backbone.embeddings", whole.clone(), table),
-        vector(
-            Role::FinalNorm,
-            "backbone.norm_f.weight",
-            whole.clone(),
-            &width,
-            false,
-        ),
-        matrix(Role::Head, "lm_head", whole, table),
-        norm(&mixing(|mixer| mixer != Mixer::None), Role::InputNorm),
-        norm(&feeding, Role::PostNorm),
-    ];
-    let attending = mixing(|mixer| mixer == Mixer::Attention);
-    rows.extend(attention(target, &attending, &model.attention));
-    for row in &mut rows {
-        row.name = Cow::Owned(row.name.replace("self_attn.", "mixer."));
-    }
-    rows.extend(mamba(target, &mixing(|mixer| mixer == Mixer::Mamba)));
-    rows.extend(experts_and_beside(target, &feeding));
-    rows
-}
-
-/// Mamba-2: gate, `x`, `B`, `C` and step are rows of one matrix. What the convolution mixes lies as
-/// in Gated DeltaNet, `C` first and `x` last.
-fn mamba(target: &Target, place: &Place) -> Vec<Row> {
-    let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
-    let (values, keys) = (gdn.z_rows(), gdn.key_heads * gdn.key_dim);
-    let (channels, heads) = (gdn.qkv_rows(), gdn.value_heads);
-    let total = values + channels + heads;
-    let mixed = |total, first: u64| {
-        let part = |at, count| run(total, first + at, count);
-        let [of_x, of_b, of_c] = [
-            part(0, values),
-            part(values, keys),
-            part(values + keys, keys),
-        ];
-        Cow::Owned(vec![of_c, of_b, of_x])
-    };
-    let input = |role, runs| Row {
-        runs,
-        ..place.matrix(role, "mixer.in_proj", total, hidden)
-    };
-    let alone = |first, count| Cow::Owned(vec![run(total, first, count)]);
-    let own = |role, name: &str, shape: &[u64]| {
-        place.vector(role, &format!("mixer.{name}"), shape, false)
-    };
-    let of_channels = |role, name: &str, shape: &[u64]| Row {
-        runs: mixed(channels, 0),
-        ..own(role, name, shape)
-    };
-    let taps = [channels, 1, gdn.conv_kernel];
-    vec![
-        input(Role::GdnGate, alone(0, values)),
-        input(Role::GdnQkv, mixed(total, values)),
-        input(Role::TimeStep, alone(values + channels, heads)),
-        place.matrix(Role::GdnOutput, "mixer.out_proj", hidden, values),
-        of_channels(Role::GdnConv, "conv1d.weight", &taps),
-        of_channels(Role::ConvBias, "conv1d.bias", &[channels]),
-        own(Role::GdnDecayRate, "A_log", &[heads]),
-        own(Role::GdnDecayBias, "dt_bias", &[heads]),
-        own(Role::Skip, "D", &[heads]),
-        own(Role::GdnNorm, "norm.weight", &[values]),
-    ]
-}
-
-/// Router, routed experts of two matrices, and the expert beside them.
-fn experts_and_beside(target: &Target, place: &Place) -> Vec<Row> {
-    let (moe, hidden) = (target.model.moe(), target.model.hidden);
-    let (inner, shared) = (moe.intermediate, moe.shared());
-    let width = moe.latent.unwrap_or(hidden);
-    let named = |role, name: &str, n, k| place.matrix(role, &format!("mixer.{name}"), n, k);
-    let expert = |role, name: &str, n, k| Row {
-        copies: moe.experts as usize,
-        ..named(role, &format!("experts.{{expert}}.{name}"), n, k)
-    };
-    let correction = "mixer.gate.e_score_correction_bias";
-    let mut rows = vec![
-        router(target, place, "mixer"),
-        place.vector(Role::Correction, correction, &[moe.experts], false),
-        expert(Role::ExpertUp, "up_proj", inner, width),
-        expert(Role::ExpertDown, "down_proj", width, inner),
-        named(Role::MlpUp, "shared_experts.up_proj", shared, hidden),
-        named(Role::MlpDown, "shared_experts.down_proj", hidden, shared),
-    ];
-    if moe.latent.is_some() {
-        rows.extend([
-            named(Role::ExpertsIn, "fc1_latent_proj", width, hidden),
-            named(Role::ExpertsOut, "fc2_latent_proj", hidden, width),
-        ]);
-    }
-    rows
-}
-
 /// Tensors around the layer of multi-token prediction.
 fn prediction(target: &Target, place: &Place) -> Vec<Row> {
     let (hidden, sites) = (target.model.hidden, &place.sites);
-    let plus_one = target.traits().plus_one;
+    let plus_one = target.has(Switch::PlusOne);
     let norm = |role, name: &str| vector(role, name, sites.clone(), &[hidden], plus_one);
     let fusion = [hidden, 2 * hidden];
     vec![

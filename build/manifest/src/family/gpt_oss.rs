@@ -1,8 +1,13 @@
 //! `gpt_oss`: attention with sinks, over a window in every other layer, and experts of MXFP4. Each
 //! product has a bias; the gate of an expert is clamped.
 
-use super::blocks::{biased, gpt_oss_experts, plain};
-use super::{Activation, EXPERTS, FeedForward, Mixers, Traits, USUAL, Words};
+use std::borrow::Cow;
+
+use super::blocks::{Place, plain, stacked_experts};
+use super::{Activation, FeedForward, INTERMEDIATE, Mixers, Switch, Traits, USUAL};
+use crate::schema::model::FeedForward as Part;
+use crate::table::{Role, Row, Run};
+use crate::target::Target;
 
 pub(super) const TRAITS: Traits = Traits {
     name: "gpt_oss",
@@ -10,17 +15,69 @@ pub(super) const TRAITS: Traits = Traits {
     classes: &["GptOssForCausalLM"],
     mixers: Mixers::Windowed,
     feed_forward: FeedForward::Experts,
-    biased: true,
-    sinks: true,
     activation: Activation::Clamped,
-    words: Words {
-        experts: EXPERTS,
-        intermediate: "/intermediate_size",
-    },
+    words: &[INTERMEDIATE],
     rows: |target| {
-        let mut rows = plain(target, gpt_oss_experts);
+        let mut rows = plain(target, experts);
         rows.extend(biased(target));
         rows
     },
+    has: &[Switch::Biased, Switch::Sinks],
     ..USUAL
 };
+
+/// Router and experts of gpt-oss: gate and up rows take turns in one tensor.
+fn experts(target: &Target, place: &Place) -> Vec<Row> {
+    let mut rows = stacked_experts(target, place, "mlp.experts");
+    for row in &mut rows {
+        let inner = row.n();
+        let turn = |first| Run {
+            groups: inner,
+            stride: 2,
+            first,
+            rows: 1,
+        };
+        match row.role {
+            Role::Router => row.name = Cow::Owned(format!("{}.mlp.router", place.prefix)),
+            Role::ExpertGate => row.runs = Cow::Owned(vec![turn(0)]),
+            Role::ExpertUp => row.runs = Cow::Owned(vec![turn(1)]),
+            _ => {}
+        }
+    }
+    rows
+}
+
+/// Biases of attention, router and experts, and the sinks of attention.
+fn biased(target: &Target) -> Vec<Row> {
+    let (model, moe) = (&target.model, target.model.moe());
+    let (hidden, experts) = (model.hidden, moe.experts);
+    let mut rows = Vec::new();
+    for each in target.attentions() {
+        let layers = Place::mixing(target, |mixer| mixer == each.mixer);
+        let own = |role, name: &str, size| {
+            layers.vector(role, &format!("self_attn.{name}"), &[size], false)
+        };
+        let (kv, o) = (each.facts.kv_rows(), each.facts.o_columns());
+        rows.extend([
+            own(Role::QueryBias, "q_proj.bias", o),
+            own(Role::KeyBias, "k_proj.bias", kv),
+            own(Role::ValueBias, "v_proj.bias", kv),
+            own(Role::OutputBias, "o_proj.bias", hidden),
+            own(Role::Sinks, "sinks", each.facts.heads),
+        ]);
+    }
+    let layers = Place::feeding(target, |part| part == Part::Moe);
+    let own =
+        |role, name: &str, shape: &[u64]| layers.vector(role, &format!("mlp.{name}"), shape, false);
+    let both = [experts, 2 * moe.intermediate];
+    rows.extend([
+        own(Role::RouterBias, "router.bias", &[experts]),
+        own(Role::ExpertInBias, "experts.gate_up_proj_bias", &both),
+        own(
+            Role::ExpertDownBias,
+            "experts.down_proj_bias",
+            &[experts, hidden],
+        ),
+    ]);
+    rows
+}

@@ -1,32 +1,36 @@
 //! `minimax_m2`: attention whose queries and keys are normed over all heads of a row, and experts
 //! that a corrected sigmoid chooses in every layer.
 
-use super::blocks::{minimax_experts, plain};
-use super::{
-    ATTENTION, AttentionWords, EXPERTS, FeedForward, ROTARY_DIM, Traits, USUAL, Words, word,
-};
-
-/// Words of attention: elements that turn, or their share.
-const TURNED: AttentionWords = AttentionWords {
-    rotary_dim: word(
-        "attention.rotary_dim",
-        &[ROTARY_DIM, "/rope_parameters/partial_rotary_factor"],
-    ),
-    ..ATTENTION
-};
+use super::blocks::{Place, mixtral_experts, plain};
+use super::{FeedForward, INTERMEDIATE, Switch, Traits, USUAL};
+use crate::numbers::{ROTARY_DIM, TURNED_ELEMENTS};
+use crate::table::{Role, Row};
+use crate::target::Target;
 
 pub(super) const TRAITS: Traits = Traits {
     name: "minimax_m2",
     types: &["minimax_m2"],
     classes: &["MiniMaxM2ForCausalLM"],
-    attention: &TURNED,
     feed_forward: FeedForward::Experts,
-    rows_normed: true,
-    sigmoid: true,
-    words: Words {
-        experts: EXPERTS,
-        intermediate: "/intermediate_size",
-    },
-    rows: |target| plain(target, minimax_experts),
+    words: &[
+        INTERMEDIATE,
+        (
+            ROTARY_DIM,
+            &[TURNED_ELEMENTS, "/rope_parameters/partial_rotary_factor"],
+        ),
+    ],
+    rows: |target| plain(target, experts),
+    has: &[Switch::RowsNormed, Switch::Sigmoid],
     ..USUAL
 };
+
+/// Experts of Mixtral, and what corrects the choice of them.
+fn experts(target: &Target, place: &Place) -> Vec<Row> {
+    let (count, name) = (
+        target.model.moe().experts,
+        "block_sparse_moe.e_score_correction_bias",
+    );
+    let mut rows = mixtral_experts(target, place);
+    rows.push(place.vector(Role::Correction, name, &[count], false));
+    rows
+}

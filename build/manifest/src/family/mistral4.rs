@@ -3,19 +3,20 @@
 
 use std::borrow::Cow;
 
-use super::blocks::{plain, ungated_shared};
-use super::{FeedForward, MOE, ROUTED, Traits, USUAL, Words};
+use super::blocks::{Place, experts, plain};
+use super::{FeedForward, Switch, Traits, USUAL};
+use crate::table::{Role, Row};
+use crate::target::Target;
 
 pub(super) const TRAITS: Traits = Traits {
     name: "mistral4",
     types: &["mistral4"],
     classes: &["Mistral4ForCausalLM"],
-    latent: true,
     feed_forward: FeedForward::UngatedShared,
-    words: Words {
-        experts: ROUTED,
-        intermediate: MOE.intermediate,
-    },
+    words: &[
+        ("moe.experts", &["/n_routed_experts", "/num_local_experts"]),
+        ("moe.shared_intermediate", &["/n_shared_experts"]),
+    ],
     rows: |target| {
         let mut rows = plain(target, ungated_shared);
         for row in &mut rows {
@@ -27,6 +28,7 @@ pub(super) const TRAITS: Traits = Traits {
         }
         rows
     },
+    has: &[Switch::Latent],
     ..USUAL
 };
 
@@ -53,3 +55,17 @@ const NAMES: &[[&str; 2]] = &[
     ["mlp.gate", "gate"],
     ["mlp", "feed_forward"],
 ];
+
+/// Router, routed experts, and one that every row visits, under the names of DeepSeek.
+fn ungated_shared(target: &Target, place: &Place) -> Vec<Row> {
+    let (shared, hidden) = (target.model.moe().shared(), target.model.hidden);
+    let named =
+        |role, name: &str, n, k| place.matrix(role, &format!("mlp.shared_experts.{name}"), n, k);
+    let mut rows = experts(target, place);
+    rows.extend([
+        named(Role::SharedGate, "gate_proj", shared, hidden),
+        named(Role::SharedUp, "up_proj", shared, hidden),
+        named(Role::SharedDown, "down_proj", hidden, shared),
+    ]);
+    rows
+}

@@ -1,7 +1,7 @@
 //! `mixtral`: attention and experts in every layer.
 
 use super::blocks::{mixtral_experts, plain};
-use super::{EXPERTS, FeedForward, Traits, USUAL, Words};
+use super::{FeedForward, INTERMEDIATE, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "mixtral",
@@ -9,10 +9,7 @@ pub(super) const TRAITS: Traits = Traits {
     classes: &["MixtralForCausalLM"],
     feed_forward: FeedForward::Experts,
     default_head_dim: true,
-    words: Words {
-        experts: EXPERTS,
-        intermediate: "/intermediate_size",
-    },
+    words: &[INTERMEDIATE],
     rows: |target| plain(target, mixtral_experts),
     ..USUAL
 };

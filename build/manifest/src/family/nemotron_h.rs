@@ -1,7 +1,12 @@
 //! `nemotron_h`: each layer is Mamba-2, attention without positions, or experts of two matrices.
 
-use super::blocks::nemotron;
-use super::{Activation, FeedForward, MOE, Mixers, Traits, USUAL, Words, word};
+use std::borrow::Cow;
+
+use super::blocks::{Place, attention, matrix, router, run, vector};
+use super::{Activation, FeedForward, Mixers, Switch, Traits, USUAL};
+use crate::schema::model::{FeedForward as Part, Mixer};
+use crate::table::{Role, Row, Sites};
+use crate::target::Target;
 
 pub(super) const TRAITS: Traits = Traits {
     name: "nemotron_h",
@@ -9,13 +14,121 @@ pub(super) const TRAITS: Traits = Traits {
     classes: &["NemotronHForCausalLM"],
     mixers: Mixers::Mamba,
     feed_forward: FeedForward::ExpertBeside,
-    sigmoid: true,
-    rotary: false,
     activation: Activation::Relu2,
-    words: Words {
-        experts: word("moe.experts", &["/n_routed_experts"]),
-        intermediate: MOE.intermediate,
-    },
-    rows: nemotron,
+    words: &[
+        ("moe.experts", &["/n_routed_experts"]),
+        (
+            "moe.shared_intermediate",
+            &["/moe_shared_expert_intermediate_size"],
+        ),
+    ],
+    rows,
+    has: &[Switch::Unturned, Switch::Sigmoid],
     ..USUAL
 };
+
+/// Decoders of Nemotron: a layer has one norm, and its block is a mixer or experts.
+fn rows(target: &Target) -> Vec<Row> {
+    let (model, layer) = (&target.model, "backbone.layers.{layer}");
+    let (table, width) = ([model.vocab, model.hidden], [model.hidden]);
+    let at = |place: Place| Place {
+        prefix: layer,
+        ..place
+    };
+    let mixing = |of: fn(Mixer) -> bool| at(Place::mixing(target, of));
+    let feeding = at(Place::feeding(target, |part| part == Part::Moe));
+    let norm = |place: &Place, role| place.vector(role, "norm.weight", &width, false);
+    let whole = Sites::Whole;
+    let mut rows = vec![
+        matrix(Role::Embedding, "backbone.embeddings", whole.clone(), table),
+        vector(
+            Role::FinalNorm,
+            "backbone.norm_f.weight",
+            whole.clone(),
+            &width,
+            false,
+        ),
+        matrix(Role::Head, "lm_head", whole, table),
+        norm(&mixing(|mixer| mixer != Mixer::None), Role::InputNorm),
+        norm(&feeding, Role::PostNorm),
+    ];
+    let attending = mixing(|mixer| mixer == Mixer::Attention);
+    rows.extend(attention(target, &attending, &model.attention));
+    for row in &mut rows {
+        row.name = Cow::Owned(row.name.replace("self_attn.", "mixer."));
+    }
+    rows.extend(mamba(target, &mixing(|mixer| mixer == Mixer::Mamba)));
+    rows.extend(experts_and_beside(target, &feeding));
+    rows
+}
+
+/// Mamba-2: gate, `x`, `B`, `C` and step are rows of one matrix. What the convolution mixes lies as
+/// in Gated DeltaNet, `C` first and `x` last.
+fn mamba(target: &Target, place: &Place) -> Vec<Row> {
+    let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
+    let (values, keys) = (gdn.z_rows(), gdn.key_heads * gdn.key_dim);
+    let (channels, heads) = (gdn.qkv_rows(), gdn.value_heads);
+    let total = values + channels + heads;
+    let mixed = |total, first: u64| {
+        let part = |at, count| run(total, first + at, count);
+        let [of_x, of_b, of_c] = [
+            part(0, values),
+            part(values, keys),
+            part(values + keys, keys),
+        ];
+        Cow::Owned(vec![of_c, of_b, of_x])
+    };
+    let input = |role, runs| Row {
+        runs,
+        ..place.matrix(role, "mixer.in_proj", total, hidden)
+    };
+    let alone = |first, count| Cow::Owned(vec![run(total, first, count)]);
+    let own = |role, name: &str, shape: &[u64]| {
+        place.vector(role, &format!("mixer.{name}"), shape, false)
+    };
+    let of_channels = |role, name: &str, shape: &[u64]| Row {
+        runs: mixed(channels, 0),
+        ..own(role, name, shape)
+    };
+    let taps = [channels, 1, gdn.conv_kernel];
+    vec![
+        input(Role::GdnGate, alone(0, values)),
+        input(Role::GdnQkv, mixed(total, values)),
+        input(Role::TimeStep, alone(values + channels, heads)),
+        place.matrix(Role::GdnOutput, "mixer.out_proj", hidden, values),
+        of_channels(Role::GdnConv, "conv1d.weight", &taps),
+        of_channels(Role::ConvBias, "conv1d.bias", &[channels]),
+        own(Role::GdnDecayRate, "A_log", &[heads]),
+        own(Role::GdnDecayBias, "dt_bias", &[heads]),
+        own(Role::Skip, "D", &[heads]),
+        own(Role::GdnNorm, "norm.weight", &[values]),
+    ]
+}
+
+/// Router, routed experts of two matrices, and the expert beside them.
+fn experts_and_beside(target: &Target, place: &Place) -> Vec<Row> {
+    let (moe, hidden) = (target.model.moe(), target.model.hidden);
+    let (inner, shared) = (moe.intermediate, moe.shared());
+    let width = moe.latent.unwrap_or(hidden);
+    let named = |role, name: &str, n, k| place.matrix(role, &format!("mixer.{name}"), n, k);
+    let expert = |role, name: &str, n, k| Row {
+        copies: moe.experts as usize,
+        ..named(role, &format!("experts.{{expert}}.{name}"), n, k)
+    };
+    let correction = "mixer.gate.e_score_correction_bias";
+    let mut rows = vec![
+        router(target, place, "mixer"),
+        place.vector(Role::Correction, correction, &[moe.experts], false),
+        expert(Role::ExpertUp, "up_proj", inner, width),
+        expert(Role::ExpertDown, "down_proj", width, inner),
+        named(Role::MlpUp, "shared_experts.up_proj", shared, hidden),
+        named(Role::MlpDown, "shared_experts.down_proj", hidden, shared),
+    ];
+    if moe.latent.is_some() {
+        rows.extend([
+            named(Role::ExpertsIn, "fc1_latent_proj", width, hidden),
+            named(Role::ExpertsOut, "fc2_latent_proj", hidden, width),
+        ]);
+    }
+    rows
+}

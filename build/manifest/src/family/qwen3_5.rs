@@ -1,17 +1,15 @@
 //! `qwen3_5`: Gated DeltaNet and gated attention in turn, an MLP in every layer.
 
 use super::blocks::{experts, gdn, hybrid};
-use super::{Mixers, QWEN_WINDOW, Traits, USUAL};
+use super::{Mixers, QWEN_WINDOW, Switch, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "qwen3_5",
     types: &["qwen3_5_text", "qwen3_5"],
     classes: &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
     mixers: Mixers::Hybrid,
-    gated: true,
-    normed: true,
-    plus_one: true,
     window_switch: QWEN_WINDOW,
     rows: |target| hybrid(target, gdn, experts),
+    has: &[Switch::Gated, Switch::Normed, Switch::PlusOne],
     ..USUAL
 };

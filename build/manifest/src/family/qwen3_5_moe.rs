@@ -1,7 +1,7 @@
 //! `qwen3_5_moe`: Gated DeltaNet and gated attention in turn, experts in every layer.
 
 use super::blocks::{gdn, hybrid, shared_expert};
-use super::{FeedForward, MOE, Mixers, QWEN_WINDOW, Traits, USUAL};
+use super::{FeedForward, Mixers, QWEN_WINDOW, Switch, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "qwen3_5_moe",
@@ -12,11 +12,8 @@ pub(super) const TRAITS: Traits = Traits {
     ],
     mixers: Mixers::Hybrid,
     feed_forward: FeedForward::SharedExpert,
-    gated: true,
-    normed: true,
-    plus_one: true,
     window_switch: QWEN_WINDOW,
-    words: MOE,
     rows: |target| hybrid(target, gdn, shared_expert),
+    has: &[Switch::Gated, Switch::Normed, Switch::PlusOne],
     ..USUAL
 };

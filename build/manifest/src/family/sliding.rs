@@ -2,14 +2,21 @@
 //! positions in others, and an MLP in every layer. No library's: it is for drawn models, which try
 //! layers of two shapes.
 
-use super::{GLOBAL, Mixers, Traits, USUAL};
+use super::{
+    GLOBAL_HEAD_DIM, GLOBAL_KV_HEADS, GLOBAL_THETA, GLOBAL_TURNED, Mixers, Switch, Traits, USUAL,
+};
 
 pub(super) const TRAITS: Traits = Traits {
     name: "sliding",
     types: &["sliding"],
     classes: &["SlidingForCausalLM"],
     mixers: Mixers::Sliding,
-    attention: &GLOBAL,
-    normed: true,
+    words: &[
+        GLOBAL_KV_HEADS,
+        GLOBAL_HEAD_DIM,
+        GLOBAL_TURNED,
+        GLOBAL_THETA,
+    ],
+    has: &[Switch::Normed],
     ..USUAL
 };

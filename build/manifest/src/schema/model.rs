@@ -5,56 +5,8 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::family::Family;
 use crate::table::Format;
-
-/// Layer math that a model follows, and the names of its tensors: a file of `family/` each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub enum Family {
-    /// Attention and an MLP.
-    #[serde(rename = "llama")]
-    Llama,
-    /// Attention and experts.
-    #[serde(rename = "mixtral")]
-    Mixtral,
-    /// Attention with queries and keys that are normed by row, and experts that sigmoids choose.
-    #[serde(rename = "minimax_m2")]
-    MinimaxM2,
-    /// Attention with normed heads and an MLP.
-    #[serde(rename = "qwen3")]
-    Qwen3,
-    /// Blocks of `qwen3`, whose layers attend in two shapes.
-    #[serde(rename = "sliding")]
-    Sliding,
-    /// Attention with normed heads, over a window in some layers, and an MLP; results are normed
-    /// before they are added.
-    #[serde(rename = "gemma3")]
-    Gemma3,
-    /// Blocks of `gemma3`, whose layers over all positions have wider heads and values that are
-    /// keys.
-    #[serde(rename = "gemma4")]
-    Gemma4,
-    /// Attention with sinks, over a window in some layers, and experts; matrices have biases.
-    #[serde(rename = "gpt_oss")]
-    GptOss,
-    /// Mamba-2, attention or experts alone in each layer.
-    #[serde(rename = "nemotron_h")]
-    NemotronH,
-    /// Attention over latents and experts, one of which every token visits.
-    #[serde(rename = "mistral4")]
-    Mistral4,
-    /// Attention with normed heads and experts.
-    #[serde(rename = "qwen3_moe")]
-    Qwen3Moe,
-    /// Blocks of `qwen3_5_moe` in other tensors.
-    #[serde(rename = "qwen3_next")]
-    Qwen3Next,
-    /// Gated DeltaNet and gated attention, an MLP.
-    #[serde(rename = "qwen3_5")]
-    Qwen35,
-    /// Gated DeltaNet and gated attention, experts with a shared one.
-    #[serde(rename = "qwen3_5_moe")]
-    Qwen35Moe,
-}
 
 /// Token mixer of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]

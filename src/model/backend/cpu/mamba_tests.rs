@@ -131,18 +131,14 @@ fn results_are_gated_before_the_heads_of_a_group_are_normed() {
 struct Moe;
 
 impl shapes::Experts for Moe {
-    const SCALED: bool = false;
     const COUNT: usize = 4;
     const PER_TOKEN: usize = 2;
     const INTERMEDIATE: usize = 8;
     const WIDTH: usize = 12;
     const LATENT: bool = true;
-    const SHARED: usize = 0;
-    const SHARED_GATED: bool = false;
     const BESIDE: usize = 8;
     const SIGMOID: bool = true;
     const WEIGHT_SCALE: f32 = 2.5;
-    const ROWS_NVFP4: bool = false;
     const ACTIVATION: shapes::Activation = shapes::Activation::Relu2;
 }
 

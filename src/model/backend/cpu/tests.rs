@@ -26,17 +26,12 @@ impl shapes::Attention for Full {
     const SCALE: f32 = 0.25;
     const GATED: bool = true;
     const NORMED: bool = true;
-    const ROWS_NORMED: bool = false;
-    const VALUES_NORMED: bool = false;
-    const WINDOW: Option<usize> = None;
-    const SINKS: bool = false;
 }
 
 /// Three values of a key, no width a multiple of what is computed together.
 struct Gdn;
 
 impl shapes::Delta for Gdn {
-    const MAMBA: bool = false;
     const NORM: usize = Self::VALUE_DIM;
     const KEY_HEADS: usize = 2;
     const VALUE_HEADS: usize = 6;
@@ -53,14 +48,9 @@ impl shapes::Experts for Moe {
     const PER_TOKEN: usize = 3;
     const INTERMEDIATE: usize = 32;
     const WIDTH: usize = HIDDEN;
-    const LATENT: bool = false;
     const SHARED: usize = 48;
     const SHARED_GATED: bool = true;
-    const BESIDE: usize = 0;
-    const SIGMOID: bool = false;
-    const WEIGHT_SCALE: f32 = 1.0;
     const ROWS_NVFP4: bool = true;
-    const SCALED: bool = false;
     const ACTIVATION: shapes::Activation = shapes::Activation::Silu;
 }
 

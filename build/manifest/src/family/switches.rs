@@ -1,0 +1,235 @@
+//! Switches of the layers' math, which a family lists: what each of them means, which constant of a
+//! shape it is, and what configurations say of it.
+
+use serde_json::{Value, json};
+
+use super::{Activation, FeedForward, Mixers, Traits};
+use crate::config::{family_fact, leading};
+use crate::facts::Fact;
+use crate::kernels::Kind;
+
+/// A part of the layers' math that families have or have not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Switch {
+    /// Attention is over latents, whose heads are made of them.
+    Latent,
+    /// Attention does not know where tokens are.
+    Unturned,
+    /// Each query comes with a gate of the head's result.
+    Gated,
+    /// Queries and keys have an RMS norm of each head.
+    Normed,
+    /// Queries and keys have one norm over all heads of a row.
+    RowsNormed,
+    /// Values have an RMS norm of each head, without weights.
+    ValuesNormed,
+    /// Layers over all positions take values from the projection of keys.
+    KeysAreValues,
+    /// Each query head's softmax counts a learned score beside those of positions.
+    Sinks,
+    /// Products of attention, router and experts have biases.
+    Biased,
+    /// Norms stand behind blocks, too: the result of each is normed before it is added.
+    Sandwiched,
+    /// Weights of norms are stored less one, but for those of Gated DeltaNet.
+    PlusOne,
+    /// Rows of the embedding are multiplied by the root of their width.
+    ScaledEmbedding,
+    /// Hidden states are multiplied by a number of each layer behind it.
+    LayerScalars,
+    /// Layers may have experts beside their MLP.
+    Both,
+    /// Routers' scores are sigmoids, which learned numbers correct in the choice alone.
+    Sigmoid,
+    /// The weight of a chosen expert is multiplied by a learned number of its own.
+    ExpertsScaled,
+}
+
+use Switch::{Biased, Gated, KeysAreValues, Normed, RowsNormed, Sigmoid, ValuesNormed};
+
+/// Constants of shapes, in their order.
+const CONSTANTS: &[(Kind, &str, Switch)] = &[
+    (Kind::Attention, "GATED", Gated),
+    (Kind::Attention, "NORMED", Normed),
+    (Kind::Attention, "ROWS_NORMED", RowsNormed),
+    (Kind::Attention, "VALUES_NORMED", ValuesNormed),
+    (Kind::Experts, "SIGMOID", Sigmoid),
+];
+
+impl Traits {
+    /// Whether a switch is on.
+    pub(crate) fn has(&self, switch: Switch) -> bool {
+        self.has.contains(&switch)
+    }
+
+    /// Constants of a kind of shapes that switches are.
+    pub(crate) fn constants(&self, kind: Kind) -> impl Iterator<Item = (&'static str, bool)> {
+        let of_kind = CONSTANTS.iter().filter(move |(its, ..)| *its == kind);
+        of_kind.map(|(_, name, switch)| (*name, self.has(*switch)))
+    }
+}
+
+/// Bound of an expert's gate and up where they are clamped: `shapes::CLAMP` of the server.
+const CLAMP: f64 = 7.0;
+/// Factor in the sigmoid of such a gate: `shapes::ALPHA`.
+const ALPHA: f64 = 1.702;
+
+/// A family, and layers that have an MLP where others have experts.
+struct Layers<'a> {
+    traits: &'a Traits,
+    dense: &'a [usize],
+}
+
+impl Layers<'_> {
+    fn has(&self, switch: Switch) -> bool {
+        self.traits.has(switch)
+    }
+
+    /// Function of a router's logits.
+    fn scores(&self) -> &'static str {
+        if self.has(Sigmoid) {
+            "sigmoid"
+        } else {
+            "softmax"
+        }
+    }
+
+    /// Words for the activation.
+    fn activation(&self) -> Value {
+        json!(self.traits.activation.words())
+    }
+
+    /// A number of clamped gates; null of others.
+    fn clamped(&self, number: f64) -> Value {
+        let is = self.traits.activation == Activation::Clamped;
+        is.then_some(number).into()
+    }
+}
+
+/// A statement of configurations about the layers' math.
+struct Stated {
+    pointer: &'static str,
+    /// List of the right values.
+    right: fn(&Layers) -> Value,
+    /// Families whose configurations it is looked for in.
+    of: fn(&Traits) -> bool,
+    /// Families whose configurations must have it: the library would take another value.
+    required: fn(&Traits) -> bool,
+}
+
+impl Stated {
+    const fn of(self, of: fn(&Traits) -> bool) -> Stated {
+        Stated { of, ..self }
+    }
+
+    const fn required(self, required: fn(&Traits) -> bool) -> Stated {
+        Stated { required, ..self }
+    }
+
+    fn fact(&self, layers: &Layers) -> Fact {
+        let right = (self.right)(layers);
+        Fact {
+            required: (self.required)(layers.traits),
+            ..family_fact(right.as_array().map_or(&[], Vec::as_slice), self.pointer)
+        }
+    }
+}
+
+/// A row for each statement: its pointer, the values that are right, and what it is marked with.
+macro_rules! stated {
+    ($($pointer:literal: $right:expr $(, $mark:ident($of:expr))*;)*) => {
+        &[$(Stated {
+            pointer: $pointer,
+            right: $right,
+            of: |_| true,
+            required: |_| false,
+        }$(.$mark($of))*),*]
+    };
+}
+
+/// Statements of configurations about the layers' math, in the words of the transformers library.
+/// Most values are what the library takes where nothing is stated; `"vision"` is about images
+/// alone.
+const STATED: &[Stated] = stated! {
+    "/hidden_act": |it| it.activation();
+    "/hidden_activation": |it| it.activation();
+    "/attn_output_gate": |it| json!([it.has(Gated)]);
+    "/attention_bias": |it| json!([it.has(Biased)]);
+    "/qkv_bias": |_| json!([false]);
+    "/use_bias": |_| json!([false]);
+    "/mlp_bias": |_| json!([false]);
+    "/use_qk_norm": |it| json!([it.has(Normed) || it.has(RowsNormed)]);
+    "/qk_norm": |it| json!([it.has(Normed) || it.has(RowsNormed)]);
+    "/use_sliding_window": |_| json!([false]);
+    "/attention_chunk_size": |_| json!([null]);
+    "/attn_logit_softcapping": |_| json!([null]);
+    "/logit_scale": |_| json!([1]);
+    "/logits_scaling": |_| json!([1]);
+    "/embedding_multiplier": |_| json!([1]);
+    "/residual_multiplier": |_| json!([1]);
+    "/attention_multiplier": |_| json!([null]);
+    "/swiglu_limit": |it| json!([it.clamped(CLAMP)]);
+    "/swiglu_alpha": |it| json!([it.clamped(ALPHA)]);
+    "/is_causal": |_| json!([true]);
+    "/use_bidirectional_attention": |_| json!([false, null, "vision"]);
+    "/attention_k_eq_v": |it| json!([it.has(KeysAreValues)]), required(|it| it.has(KeysAreValues));
+    "/hidden_size_per_layer_input": |_| json!([0]), required(|it| it.has(KeysAreValues));
+    "/num_kv_shared_layers": |_| json!([0]);
+    "/use_double_wide_mlp": |_| json!([false]);
+    "/qk_norm_type": |_| json!(["per_layer"]), of(|it| it.has(RowsNormed));
+    "/output_gate_type": |it| it.activation(), of(|it| it.mixers == Mixers::Hybrid);
+    "/mamba_ssm_dtype": |_| json!(["float32"]), of(|it| it.mixers == Mixers::Hybrid);
+    "/mtp_use_dedicated_embeddings": |_| json!([false]), of(|it| it.mixers == Mixers::Hybrid);
+    "/mlp_hidden_act": |_| json!(["relu2"]), of(|it| it.mixers == Mixers::Mamba);
+    "/mamba_hidden_act": |_| json!(["silu"]), of(|it| it.mixers == Mixers::Mamba);
+    "/use_conv_bias": |_| json!([true]), of(|it| it.mixers == Mixers::Mamba);
+    "/mamba_proj_bias": |_| json!([false]), of(|it| it.mixers == Mixers::Mamba);
+    "/n_shared_experts": |_| json!([1]), of(|it| it.mixers == Mixers::Mamba);
+    "/norm_topk_prob": |_| json!([true]), of(Traits::routes), required(|it| it.states_norm);
+    "/n_group": |_| json!([1]), of(Traits::routes);
+    "/topk_group": |_| json!([1]), of(Traits::routes);
+    "/mlp_only_layers": |it| json!([it.dense]), of(Traits::routes);
+    "/decoder_sparse_step": |_| json!([1]), of(Traits::routes);
+    "/first_k_dense_replace": |it| json!([leading(it.dense)]), of(Traits::routes);
+    "/routed_scaling_factor": |_| json!([1]), of(|it| it.routes() && !it.scales());
+    "/scoring_func": |it| json!([it.scores()]), of(|it| it.routes() && !it.scales());
+    "/use_routing_bias": |it| json!([it.has(Sigmoid)]), of(Traits::routes_alone);
+    "/shared_intermediate_size": |_| json!([0]), of(Traits::routes_alone);
+    "/shared_expert_intermediate_size": |_| json!([0]), of(Traits::routes_alone);
+    "/n_shared_experts": |_| json!([0]), of(Traits::routes_alone);
+};
+
+impl Traits {
+    /// Whether every layer has experts, or may.
+    fn routes(&self) -> bool {
+        self.feed_forward != FeedForward::Mlp
+    }
+
+    /// Whether no expert stands beside the routed ones.
+    fn routes_alone(&self) -> bool {
+        self.feed_forward == FeedForward::Experts
+    }
+
+    /// Whether a model states a factor of experts' weights.
+    fn scales(&self) -> bool {
+        self.feed_forward == FeedForward::ExpertBeside
+    }
+
+    /// The layer math of the family as configurations state it. Layers of `dense` have an MLP where
+    /// others have experts.
+    pub(crate) fn facts(&self, dense: &[usize]) -> Vec<Fact> {
+        let types: Vec<_> = self.types.iter().map(|name| json!(name)).collect();
+        let classes: Vec<_> = self.classes.iter().map(|name| json!([name])).collect();
+        let named = [(types, "/model_type"), (classes, "/architectures")];
+        let named = named.map(|(right, pointer)| family_fact(&right, pointer));
+        let layers = Layers {
+            traits: self,
+            dense,
+        };
+        let stated = STATED.iter().filter(|stated| (stated.of)(self));
+        named
+            .into_iter()
+            .chain(stated.map(|stated| stated.fact(&layers)))
+            .collect()
+    }
+}
