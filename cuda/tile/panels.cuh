@@ -582,8 +582,8 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
     return r / 2 * 8 + ((r % 2 * 4) ^ (r / 2 % 2 * 2) ^ (part % 2));
   }
 
-  // What a thread asks for of a stage: codes, which its warp's lanes read alone, and its part of a
-  // row, whose next group begins at `row`.
+  // Parts of a stage that a thread asks for: codes, which its warp's lanes read alone, and its part
+  // of a row, whose next group begins at `row`.
   static constexpr int kCodes = 2 * kPanels;
   static constexpr int kAsked = kCodes + kMine;
 

@@ -279,7 +279,7 @@ impl Guide {
         true
     }
 
-    /// Which tokens may follow, once ready and until one is taken. `stop_tokens` end the reply: they
+    /// Tokens that may follow, once ready and until one is taken. `stop_tokens` end the reply: they
     /// may come exactly where it may end, whatever else the constraint says of them.
     ///
     /// # Errors

@@ -121,8 +121,8 @@ impl Sampler {
         Some(chosen)
     }
 
-    /// Choice of [`Sampler::next`] from the row that `ranked` is of, restricted to what is `allowed`,
-    /// or `None` if the rest of the row has a say; remembers nothing.
+    /// Choice of [`Sampler::next`] from the row that `ranked` is of, restricted to what is
+    /// `allowed`, or `None` if the rest of the row has a say; remembers nothing.
     ///
     /// The rest's weight lies between bounds: a token is the row's choice if it is that of both.
     pub fn choose_ranked(
@@ -157,9 +157,9 @@ impl Sampler {
         least.filter(|_| least == most)
     }
 
-    /// The most likely tokens behind bias, penalties and what is forbidden, in order: as many as the
-    /// ones before them, which `ranked` has, prove. Beside them, where anything is changed, those of
-    /// `ranked` that sank too deep.
+    /// The most likely tokens behind bias, penalties and what is forbidden, in order: as many as
+    /// the ones before them, which `ranked` has, prove. Beside them, where anything is changed,
+    /// those of `ranked` that sank too deep.
     fn adjusted_top(
         &self,
         ranked: &Ranked<'_>,
@@ -187,9 +187,9 @@ impl Sampler {
         Some((proved, Some(sunk)))
     }
 
-    /// Bounds on what the tokens behind the proved ones weigh, of which `sunk` are known, or no other
-    /// is changed; weights are relative to a logit of `max`. None where the temperature flattens the
-    /// row.
+    /// Bounds on what the tokens behind the proved ones weigh, of which `sunk` are known, or none
+    /// where nothing is changed; weights are relative to a logit of `max`. No bounds where the
+    /// temperature flattens the row.
     ///
     /// A logit `l <= least` weighs `exp((l - max) / T)`, which for `T <= 1` is at most
     /// `exp(l - first) * exp((least - first) * (1 / T - 1) + (first - max) / T)`; the sum of the
@@ -493,8 +493,8 @@ fn draw(
         .expect("nothing else is left")
 }
 
-/// Draws one of `candidates`, which are the most likely of a row or `all` that may be drawn; `total`
-/// tells what these weigh. `None` if others have a say.
+/// Draws one of `candidates`, which are the most likely of a row or `all` that may be drawn;
+/// `total` tells what these weigh. `None` if others have a say.
 fn draw_of(
     candidates: &mut Vec<Candidate>,
     (rule, temperature): (&Sampling, f32),

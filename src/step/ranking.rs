@@ -103,7 +103,7 @@ pub fn weight_at(logits: &[f32], max: f32, least: f32, temperature: f32) -> f64 
 
 /// `2^x` for `x <= 0`, within 1e-6 of itself; 0 where that is no normal number.
 fn power_of_two(x: f32) -> f32 {
-    // What is added to it loses its fraction; its bits then count in ones.
+    // A number that is added to this loses its fraction; the sum's bits count in ones.
     const WHOLE: f32 = 12_582_912.0;
     const BIAS: u32 = 127;
     const LEAST: f32 = -126.0;

@@ -71,7 +71,8 @@ __global__ __launch_bounds__(tile::kPanelThreads) void fp4_product(Params params
     const auto row_of = [&](int place) {
       return static_cast<int>(params.plan->turn_of[first + place] / kTurns);
     };
-    stage.run(places, operands.input(), row_of, SwiGlu<tile::Storage::nvfp4, float>{w, act}, shared);
+    const SwiGlu<tile::Storage::nvfp4, float> sink{w, act};
+    stage.run(places, operands.input(), row_of, sink, shared);
   }
 }
 

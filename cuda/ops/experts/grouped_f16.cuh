@@ -129,8 +129,8 @@ cudaError_t launch_format(const Params& params, unsigned format, cudaStream_t st
   return cudaErrorInvalidValue;
 }
 
-// The plan of tiles of a part's rows, and both products of them; `blocks(n, k)` take all panels of a
-// matrix. `rows` are those of `x`, which the plan puts into `rounded` unless that is null.
+// The plan of tiles of a part's rows, and both products of them; `blocks(n, k)` take all panels of
+// a matrix. `rows` are those of `x`, which the plan puts into `rounded` unless that is null.
 template <tile::Storage kStorage, class Part, class Number, class Blocks>
 cudaError_t launch_products(const Params& params, const Number* rows, f16* rounded,
                             const Blocks& blocks, cudaStream_t stream) {

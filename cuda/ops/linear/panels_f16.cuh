@@ -176,7 +176,7 @@ __global__ __launch_bounds__(tile::Tiled<kStorage>::kThreads, 2) void tiled(Para
   const auto x = [&](int row) {
     return rounded + static_cast<size_t>(min(first + row, params.rows - 1)) * params.k;
   };
-  // What a sink has is found when it is needed: sums leave no registers for it.
+  // Places of results are found when they are needed: sums leave no registers for them.
   const auto sink = [&](int panel, int g, int row, float low, float high) {
     float* out = params.out + static_cast<size_t>(first) * params.n;
     if (first + row < params.rows) Sink<kStorage, Put>{w, out}(panel, g, row, low, high);
