@@ -80,6 +80,7 @@ _@NAME@() {
         'bench decode --json') nothing=1 ;;
         'bench prefill --weights') files=1 ;;
         'bench prefill --layers') nothing=1 ;;
+        'bench prefill --tokens') nothing=1 ;;
         'bench prefill --json') nothing=1 ;;
         'bench drafts --weights') files=1 ;;
         'bench drafts --layers') nothing=1 ;;
@@ -110,7 +111,7 @@ _@NAME@() {
         'bench') offers='serve decode prefill drafts start --help' ;;
         'bench serve') offers='--help --url --scenario --large --streams --requests --prompt-tokens --max-tokens --model --key-file --pid --json' ;;
         'bench decode') offers='--help --weights --layers --json' ;;
-        'bench prefill') offers='--help --weights --layers --json' ;;
+        'bench prefill') offers='--help --weights --layers --tokens --json' ;;
         'bench drafts') offers='--help --weights --layers --acceptance --context --json' ;;
         'bench start') offers='--help --runs --json' ;;
     esac

@@ -122,6 +122,7 @@ complete -c @NAME@ -n '__fish_seen_subcommand_from bench' -l json -x -d 'write t
 complete -c @NAME@ -n '__fish_seen_subcommand_from bench' -l help -d 'display usage information'
 complete -c @NAME@ -n '__fish_seen_subcommand_from bench' -l weights -r -F -d 'directory of the weights, any of the target’s tensors; drawn ones if not given'
 complete -c @NAME@ -n '__fish_seen_subcommand_from bench' -l layers -x -d 'measure the first layers only'
+complete -c @NAME@ -n '__fish_seen_subcommand_from bench' -l tokens -x -d 'measure prompts of so many tokens only'
 complete -c @NAME@ -n '__fish_seen_subcommand_from bench' -l json -x -d 'write the figures as JSON to this file'
 complete -c @NAME@ -n '__fish_seen_subcommand_from bench' -l help -d 'display usage information'
 complete -c @NAME@ -n '__fish_seen_subcommand_from bench' -l weights -r -F -d 'directory of the weights, any of the target’s tensors; drawn ones if not given'
