@@ -13,6 +13,16 @@ struct HeldRows {
   unsigned* arrived;  // blocks that have normed theirs; zero before and behind
 };
 
+// Norms a row into `to` from element `at` on, and into `x` as well unless that is null.
+__device__ inline void norm_rounded(const float* from, const NormedRow& gain, f16* to, float* x,
+                                    size_t at, NormedRow::SharedStorage& shared) {
+  NormedRow row;
+  row.load(from);
+  row.normalise(gain, target::NORM_EPS, shared);
+  NormedRow::for_each_vector([&](int i, int vector) { put_vector(to + at, vector, row.part[i]); });
+  if (x != nullptr) row.store(x + at);
+}
+
 // Norms rows, one a block, into `x` as well unless that is null, and waits until all are there.
 // `from(r)` is row r.
 template <class From>
@@ -23,13 +33,7 @@ __device__ inline Meeting norm_held(const From& from, float* x, int rows,
 #pragma unroll 1
   for (int r = first; r < rows; r += blocks) {
     const size_t at = static_cast<size_t>(r) * target::HIDDEN;
-    NormedRow row;
-    row.load(from(r));
-    row.normalise(gain, target::NORM_EPS, shared);
-    NormedRow::for_each_vector([&](int i, int vector) {
-      put_vector(to.x + at, vector, row.part[i]);
-    });
-    if (x != nullptr) row.store(x + at);
+    norm_rounded(from(r), gain, to.x, x, at, shared);
     __syncthreads();  // the squares have been read
   }
   Meeting meeting{to.arrived, static_cast<unsigned>(min(rows, blocks)), gridDim.x};

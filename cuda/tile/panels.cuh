@@ -545,13 +545,9 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
     uint4 codes[kPanels][2][kThreads];  // of rows g, and of rows g + 8
   };
 
-  // Stages, of which an SM has room for two blocks', each with what the driver keeps; more than
-  // four gain nothing.
-  static constexpr int kDriverBytes = 1024;
-  static constexpr int kStagesBytes =
-      (target::SHARED_BYTES_PER_BLOCK + kDriverBytes) / 2 - kDriverBytes;
-  static constexpr int kRoom = kStagesBytes / sizeof(Stage);
-  static constexpr int kStages = kRoom < 4 ? kRoom : 4;
+  // Bytes of stages, of which an SM of a GB10 has room for two blocks'.
+  static constexpr int kStagesBytes = 48 * 1024;
+  static constexpr int kStages = kStagesBytes / sizeof(Stage);
 
   struct SharedStorage {
     Stage stages[kStages];

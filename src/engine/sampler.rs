@@ -479,16 +479,15 @@ fn draw(
         false => f32::NEG_INFINITY,
     };
     let near = (max - NEAR * temperature).max(least);
+    let total = || weight_at(logits, max, least, temperature);
     if rule.typical_p >= 1.0 && near > least {
         collect(candidates, logits, near);
-        let total = || weight_at(logits, max, least, temperature);
         let drawn = draw_of(candidates, (rule, temperature), false, max, total, uniforms);
         if let Some(id) = drawn {
             return id;
         }
     }
     collect(candidates, logits, least);
-    let total = || weight_at(logits, max, least, temperature);
     draw_of(candidates, (rule, temperature), true, max, total, uniforms)
         .expect("nothing else is left")
 }

@@ -85,15 +85,11 @@ static __global__ __launch_bounds__(tile::kPanelThreads) void norm_many(const fl
                                                                        f16* rounded) {
   __shared__ Row::SharedStorage shared;
   ptx::griddepcontrol_launch_dependents();
-  Row gain, row;
+  Row gain;
   gain.load(gains);
   ptx::griddepcontrol_wait();  // the gain depends on nothing; everything below does
   const size_t at = static_cast<size_t>(blockIdx.x) * HIDDEN;
-  row.load(residual + at);
-  row.normalise(gain, target::NORM_EPS, shared);
-  Row::for_each_vector(
-      [&](int i, int vector) { tile::put_vector(rounded + at, vector, row.part[i]); });
-  if (x != nullptr) row.store(x + at);
+  tile::norm_rounded(residual + at, gain, rounded, x, at, shared);
 }
 
 template <class Tile>
