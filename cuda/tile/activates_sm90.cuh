@@ -7,51 +7,69 @@
 
 namespace atlas::tile {
 
-// Columns of activations that a tile makes: half of its rows of weights.
+// Columns of activations of a tile whose panels make an octet each.
 inline constexpr int kActivatedColumns = kTilePanels * 8;
 
-// `Act` of a warp's first eight rows, gates, and the others, ups, rounded into the operands of the
-// next product. A warp has an octet of columns, the tile eight: they meet in shared memory, so that
-// a thread writes what lies side by side.
-template <Storage kStorage, class Act>
+// Activations of a tile's rows as operands of the next product, of as many places as `tile` has
+// groups of, with `kOctets` octets of columns of each panel: `Act` of a warp's first eight rows,
+// gates, and the others, ups; or of either alone. They meet in shared memory, so that a thread
+// writes what lies side by side.
+template <Storage kStorage, class Act, int kOctets = 1>
 struct Activates {
   using W = Matrix<kStorage>;
   using To = Operands<kStorage>;
+  // Columns that a tile makes.
+  static constexpr int kColumns = kOctets * kActivatedColumns;
   // Pairs of columns of a tile that lie side by side, of four.
-  static constexpr int kPairs =
-      kActivatedColumns / W::kLaneColumns < 4 ? kActivatedColumns / W::kLaneColumns : 4;
-  static constexpr int kPieces = kActivatedColumns / 2 / kPairs;  // of such, in a row
+  static constexpr int kPairs = kColumns / W::kLaneColumns < 4 ? kColumns / W::kLaneColumns : 4;
+  static constexpr int kPieces = kColumns / 2 / kPairs;  // of such, in a row
   using Piece = std::conditional_t<kPairs == 4, uint4, uint2>;
 
   static_assert(sizeof(Piece) == kPairs * 4, "a tile has two or four pairs");
-  static_assert(To::kColumns % kActivatedColumns == 0, "a tile's columns are of one block");
+  static_assert(To::kColumns % kColumns == 0 || kColumns % To::kColumns == 0, "blocks are whole");
+  static constexpr bool kOneBlock = kColumns <= To::kColumns;
 
   template <int kRows, int kSums>
-  __device__ void operator()(const Consumer<W, OutStorage<kRows>>& self, const WarpgroupTile& tile,
-                             const float (&sums)[kSums]) const {
-    constexpr int kTurns = OutStorage<kRows>::kTurns;
+  __device__ void operator()(const Consumer<W, OutStorage<kRows, kOctets>>& self,
+                             const WarpgroupTile& tile, const float (&sums)[kSums]) const {
+    constexpr int kTurns = OutStorage<kRows, kOctets>::kTurns;
     auto* staged = self.shared.operands[self.turn % kTurns];
-    const int lane = self.lane(), g = lane / 4;
-    const Affine gate = self.template affine<false>(), up = self.template affine<true>();
-    const auto activated = [&](int e) { return Act{}(gate(sums[e]), up(sums[e + 2])); };
-    // This thread's words have columns g and its neighbour; rows go to the even or the odd of both.
-    auto* words = reinterpret_cast<unsigned*>(staged) + word(self.panel() * 8 + g / 2 * 2) +
-                  (lane % 4 * 2 + g % 2) * kPairs;
+    const Affine low = self.template affine<false>(), high = self.template affine<true>();
+    const int column = self.panel() * kOctets * 8;
     if constexpr (kTurns == 1) self.sync();  // the round before is copied
-#pragma unroll
-    for (int e = 0; e < kSums; e += 4) {
-      const float even = activated(e), odd = activated(e + 1);
-      const float other = __shfl_xor_sync(kAllLanes, g % 2 == 0 ? odd : even, 4);
-      words[e / 4 * kPieces * kOperandRows * kPairs] =
-          g % 2 == 0 ? pack(even, other) : pack(other, odd);
+    if constexpr (kOctets == 1) {
+      stage<kSums>(staged, self.lane(), column,
+                   [&](int e) { return Act{}(low(sums[e]), high(sums[e + 2])); });
+    } else {
+      stage<kSums>(staged, self.lane(), column, [&](int e) { return Act{}(low(sums[e])); });
+      stage<kSums>(staged, self.lane(), column + 8,
+                   [&](int e) { return Act{}(high(sums[e + 2])); });
     }
     self.sync();  // the tile is staged, and with two turns the round before is copied
     auto* to = static_cast<unsigned char*>(tile.out);
     const int count = operand_groups(tile.rows) * kPieces * kOperandRows;
     for (int i = self.thread(); i < count; i += kConsumers * 128) {
       const int group = i / (kPieces * kOperandRows), within = i % (kPieces * kOperandRows);
-      *reinterpret_cast<Piece*>(to + group * To::kBytes + within * 16) =
+      const int block = kOneBlock ? 0 : within * 16 / To::kBytes * tile.groups;
+      const int in_block = kOneBlock ? within * 16 : within * 16 % To::kBytes;
+      *reinterpret_cast<Piece*>(to + (block + group) * To::kBytes + in_block) =
           reinterpret_cast<const Piece*>(staged)[i];
+    }
+  }
+
+  // Stages a warp's octet of columns from `column` on; `activated(e)` is of a sum of the lane's.
+  template <int kSums, class Activated>
+  __device__ static void stage(uint4* staged, int lane, int column, const Activated& activated) {
+    // This thread's words have columns g and its neighbour; rows go to the even or the odd of both.
+    const int g = lane / 4;
+    auto* words = reinterpret_cast<unsigned*>(staged) + word(column + g / 2 * 2) +
+                  (lane % 4 * 2 + g % 2) * kPairs;
+#pragma unroll
+    for (int e = 0; e < kSums; e += 4) {
+      const float even = activated(e), odd = activated(e + 1);
+      const float other = __shfl_xor_sync(kAllLanes, g % 2 == 0 ? odd : even, 4);
+      words[e / 4 * kPieces * kOperandRows * kPairs] =
+          g % 2 == 0 ? pack(even, other) : pack(other, odd);
     }
   }
 

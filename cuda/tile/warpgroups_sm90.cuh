@@ -266,12 +266,12 @@ __host__ constexpr unsigned cluster_blocks(unsigned tiles, int parts) {
 inline constexpr int kConsumersBarrier = 3;
 inline constexpr int kWarpgroupBarriers = 4;
 
-// Operands on their way out, of `kTilePanels` octets of columns; one is written while the other is
-// read, but of the largest tiles, which leave room for one.
-template <int kRows>
+// Operands on their way out, `kOctets` octets of columns of each panel; one is written while the
+// other is read, but of the largest tiles, which leave room for one.
+template <int kRows, int kOctets = 1>
 struct OutStorage {
-  static constexpr int kTurns = kRows > kTileRowsMax ? 1 : 2;
-  uint4 operands[kTurns][kRows * kTilePanels * 8 * 2 / 16];
+  static constexpr int kTurns = kRows * kOctets > kTileRowsMax ? 1 : 2;
+  uint4 operands[kTurns][kRows * kTilePanels * kOctets * 8 * 2 / 16];
 };
 
 // Stands for storage of sums that go to memory from registers.

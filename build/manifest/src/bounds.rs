@@ -294,13 +294,6 @@ const BOUNDS: &[Bound] = &[
         "must be a multiple of 8, or of 16 without gates: panels of gate and up are full",
     ),
     Bound::new(
-        "ops/experts/warpgroups_f16_sm90.cuh",
-        "kInputs == 2",
-        Of::Experts(|it, _| ("experts", it.experts, of_panel(it) == 8)),
-        "without gates are no tiles of warpgroups",
-    )
-    .kernel("experts", "warpgroups_f16"),
-    Bound::new(
         "tile/warpgroups_sm90.cuh",
         "kK % kBlockColumns == 0",
         Of::Experts(|it, _| {
@@ -312,12 +305,12 @@ const BOUNDS: &[Bound] = &[
     .kernel("experts", "warpgroups_f16"),
     Bound::new(
         "ops/experts/warpgroups_f16_sm90.cuh",
-        "Experts::kIntermediate % tile::kActivatedColumns == 0",
+        "Experts::kIntermediate % Sink::kColumns == 0",
         Of::Experts(|it, _| {
             let inner = it.intermediate;
-            ("intermediate", inner, inner.is_multiple_of(64))
+            ("intermediate", inner, inner.is_multiple_of(8 * of_panel(it)))
         }),
-        "must be a multiple of 64: tiles are full",
+        "must be a multiple of 64, or of 128 without gates: tiles are full",
     )
     .kernel("experts", "warpgroups_f16"),
     Bound::new(

@@ -1,6 +1,6 @@
 // Implements: Ops::experts
 // Match:      experts of one weight format and shape, the shared one last; gate and up rows
-//             interleaved by 8; operands F16
+//             interleaved by 8, or up alone; operands F16
 // Bound by:   tensor instructions
 // Sync:       five chained launches: plan and rows to BF16, these to operands by expert, gate and
 //             up with SwiGLU, down, weighted sum
@@ -28,7 +28,7 @@ struct SumBlocks {
 template <tile::Storage kStorage, bool kDown>
 struct ExpertTiles {
   using W = tile::Matrix<kStorage>;
-  static constexpr int kN = kDown ? kWidth : 2 * Experts::kIntermediate;
+  static constexpr int kN = kDown ? kWidth : kInputs * Experts::kIntermediate;
   static constexpr int kK = kDown ? Experts::kIntermediate : kWidth;
   static constexpr int kAcross = tile::panel_tiles(kN);
 
@@ -77,7 +77,7 @@ struct ExpertTiles {
       return params.y + SumBlocks::at(first, panel * 8);
     } else {
       const tile::Operands<kStorage> act{reinterpret_cast<unsigned char*>(params.act), groups()};
-      return act.at(first, panel * 8);
+      return act.at(first, panel * kPanelActivations);
     }
   }
 };
@@ -103,15 +103,19 @@ __global__ __launch_bounds__(tile::kRoundThreads) void gather(Params params, con
 
 struct Activation {
   __device__ float operator()(float gate, float up) const { return activation(gate, up); }
+  __device__ float operator()(float up) const { return activation(up, up); }
 };
 
 template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void gate_up(
     Params params, const unsigned char* operands) {
   using Tiles = ExpertTiles<kStorage, false>;
-  static_assert(Experts::kIntermediate % tile::kActivatedColumns == 0, "tiles are full");
-  tile::Warpgroups<kStorage, Tiles::kK, tile::OutStorage<tile::kTileRowsMax>>(dynamic_shared)
-      .run(Tiles(params, operands), tile::Activates<kStorage, Activation>{});
+  constexpr int kOctets = kPanelActivations / 8;
+  using Sink = tile::Activates<kStorage, Activation, kOctets>;
+  using Out = tile::OutStorage<tile::kTileRowsMax, kOctets>;
+  static_assert(Experts::kIntermediate % Sink::kColumns == 0, "tiles are full");
+  tile::Warpgroups<kStorage, Tiles::kK, Out>(dynamic_shared)
+      .run(Tiles(params, operands), Sink{});
 }
 
 // Sums of some rows on their way out: one part is written while the other is copied.
@@ -189,7 +193,6 @@ struct WarpgroupProducts {
 template <class Tile, class E>
 struct WarpgroupsF16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
-  static_assert(kInputs == 2, "a panel has gates and ups");
   static_assert(kFits<tile::kWarpgroupBytes>);
   static_assert(kPlaceGroup == tile::kOperandRows, "a tile's operands are whole groups");
   static_assert(tile::operand_bytes(kPlacesMax, Experts::kIntermediate) <=
