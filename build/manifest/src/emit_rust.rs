@@ -13,7 +13,9 @@ use crate::target::{DerivedFile, Target};
 
 /// Writes items of rows: what each is, its name, its type, and its value as `format!` makes it.
 macro_rules! items {
-    ($out:expr; $(#[doc = $doc:literal] $name:ident: $type:ty = $form:literal $(, $value:expr)*;)*) => {
+    ($out:expr; $(
+        #[doc = $doc:literal] $name:ident: $type:ty = $form:literal $(, $value:expr)*;
+    )*) => {
         $({
             let declared = concat!(stringify!($name), ": ", stringify!($type));
             let value = format!($form $(, $value)*);
@@ -57,9 +59,9 @@ impl Target {
             MODEL_ID: &str = "{:?}", self.model.id;
             /// Whether requests can be answered.
             SERVES: bool = "{}", self.serves();
-            /// What is left to others of the host's memory, bytes, if the model lies in it.
+            /// Memory of the host that is left to others, bytes, if the model lies in it.
             HOST_RESERVE: Option<u64> = "{:?}", self.hardware.host_reserve_bytes;
-            /// Of a larger GPU the SMs that this binary keeps to; all of it if none.
+            /// SMs of a larger GPU that this binary keeps to; all of it if none.
             PARTITION: Option<u32> = "{:?}", partition.map(|gpu| gpu.sms);
             /// The expanded manifest (TOML), as `show` prints it.
             MANIFEST: &str = "r##\"{}\"##", self.expanded();
@@ -141,7 +143,7 @@ impl Target {
         items! { out;
             /// Files of the checkpoint; empty when their digests are unknown.
             CHECKPOINT: &[CheckpointFile] = "&[\n{list}]";
-            /// What names of the decoder's tensors begin with in the checkpoint.
+            /// Beginning of the names of the decoder's tensors in the checkpoint.
             NAME_PREFIX: &str = "{prefix:?}";
             /// Formats whose matrices carry a scale of their input as well.
             INPUT_SCALES: &[Format] = "&[{}]", scales.join(", ");
