@@ -64,20 +64,20 @@ pub trait Block<B: Device>: Sized {
     /// Storage for steps of at most `rows` rows.
     fn scratch(ops: &B, rows: usize) -> Result<Self::Scratch, DeviceError>;
 
-    /// Adds to `stream.residual` what the block makes of its rows, normed by `norms`.
-    fn run(
-        &mut self,
-        ops: &mut B,
-        norms: &Norms<B::Vector>,
-        stream: &mut Stream<B>,
-        own: &mut Self::Scratch,
-        batch: &Batch,
-    );
+    /// Adds to the pass's `stream.residual` what the block makes of its rows, normed by `norms`.
+    fn run(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Self::Scratch);
 
     /// Logits of a router that the last `run` left, `[rows, ROUTER_LOGITS]`, if the block has one.
     fn router(_: &Self::Scratch) -> Option<&B::Tensor> {
         None
     }
+}
+
+/// Way of a step's rows through a block.
+pub struct Pass<'a, B: Device> {
+    pub norms: &'a Norms<B::Vector>,
+    pub stream: &'a mut Stream<B>,
+    pub batch: &'a Batch,
 }
 
 /// Weights of the norms around a block.
