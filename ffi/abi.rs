@@ -22,6 +22,8 @@ pub struct Op {
     pub does: String,
     /// Kind of block that it has a launcher for each shape of; absent for an op over none.
     pub over: Option<String>,
+    /// Kernels that a hardware or a leaf may name.
+    pub kernels: Vec<String>,
     /// Arguments in order; the stream follows them.
     pub args: Vec<Arg>,
 }
@@ -75,6 +77,9 @@ impl Op {
             return Err(format!(
                 "ops.toml: {name}.over: `{kind}` is none of {KINDS:?}"
             ));
+        }
+        if self.kernels.is_empty() {
+            return Err(format!("ops.toml: {name}.kernels: names no kernel"));
         }
         self.args.iter().try_for_each(|arg| arg.check(name))
     }

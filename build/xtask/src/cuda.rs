@@ -32,7 +32,7 @@ pub use inspect::{block_scaled_fp4, check};
 pub use probe::Probe;
 
 /// Table of the launchers, from the root of the workspace.
-const OPS: &str = "ffi/ops.toml";
+pub const OPS: &str = "ffi/ops.toml";
 /// The archive of all launchers, as `build.rs` finds it.
 const ARCHIVE: &str = "libatlas_ops.a";
 /// Folders of headers that every kernel may include.

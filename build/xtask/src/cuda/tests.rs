@@ -408,7 +408,7 @@ fn compiled(op: &str, shape: Option<&str>) -> Compiled {
 
 #[test]
 fn a_shape_of_several_has_launchers_of_its_own() {
-    let row = "[attend]\ndoes = \"\"\nover = \"attention\"\nargs = []\n";
+    let row = "[attend]\ndoes = \"\"\nover = \"attention\"\nkernels = [\"a\"]\nargs = []\n";
     let table = abi::parse(row).unwrap();
     let global = compiled("attend", Some("global"));
     let unit = compile::unit(&table, &global, "split_kv_bf16.cuh").unwrap();
@@ -421,12 +421,13 @@ fn a_shape_of_several_has_launchers_of_its_own() {
 
 #[test]
 fn a_kind_that_no_block_has_is_refused() {
-    let row = "[op]\ndoes = \"\"\nover = \"atention\"\nargs = []\n";
+    let row = "[op]\ndoes = \"\"\nover = \"atention\"\nkernels = [\"a\"]\nargs = []\n";
     assert!(abi::parse(row).unwrap_err().contains("atention"));
 }
 
 #[test]
 fn an_array_states_its_shape_and_its_direction() {
-    let row = "[op]\ndoes = \"\"\nargs = [{ name = \"x\", type = \"f32\", io = \"in\" }]\n";
+    let row = "[op]\ndoes = \"\"\nkernels = [\"a\"]\n\
+        args = [{ name = \"x\", type = \"f32\", io = \"in\" }]\n";
     assert!(abi::parse(row).unwrap_err().contains("op.x"));
 }
