@@ -176,12 +176,7 @@ pub fn open_seeded_layers(layers: usize, progress: Arc<Progress>) -> Checkpoint 
     Checkpoint {
         files: vec![Source::Seeded(seeded)],
         tensors,
-        layout,
-        vision: [0; 2],
-        unknown_maths: Vec::new(),
-        packed: None,
-        progress,
-        largest: Mutex::default(),
+        ..Checkpoint::empty(layout, progress)
     }
 }
 
@@ -250,13 +245,22 @@ impl Checkpoint {
         Ok(Checkpoint {
             files,
             tensors,
-            layout,
             vision,
+            ..Checkpoint::empty(layout, progress)
+        })
+    }
+
+    fn empty(layout: Layout, progress: Arc<Progress>) -> Checkpoint {
+        Checkpoint {
+            files: Vec::new(),
+            tensors: BTreeMap::new(),
+            layout,
+            vision: [0; 2],
             unknown_maths: Vec::new(),
             packed: None,
             progress,
             largest: Mutex::default(),
-        })
+        }
     }
 
     /// Tensors that it has beside a vision tower.
@@ -308,14 +312,8 @@ impl Checkpoint {
             _ => whole,
         };
         let checkpoint = Checkpoint {
-            files: Vec::new(),
-            tensors: BTreeMap::new(),
-            layout,
-            vision: [0; 2],
-            unknown_maths: Vec::new(),
             packed: Some(packed),
-            progress,
-            largest: Mutex::default(),
+            ..Checkpoint::empty(layout, progress)
         };
         checkpoint.progress.expect(checkpoint.bytes());
         checkpoint
@@ -617,10 +615,9 @@ impl MatrixSource<'_> {
         let weights = rows * self.weight.k();
         match format {
             Format::Bf16 | Format::F32 => [2 * weights, 0],
-            Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => {
+            Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt | Format::Mxfp4 => {
                 [weights / 2, weights / NVFP4_GROUP]
             }
-            Format::Mxfp4 => [weights / 2, weights / NVFP4_GROUP],
             Format::Fp8Block128 | Format::Fp8Tensor => [weights, 0],
         }
     }
@@ -718,18 +715,12 @@ impl MatrixSource<'_> {
                 self.read_narrow(&stretches, &mut codes)?;
                 Bits::Bf16(codes)
             }
-            Format::Nvfp4CompressedTensors => {
+            format @ (Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt) => {
                 self.read_nvfp4(&stretches, &mut codes, &mut scales)?;
-                let global = Global::Divide(self.read_global(Purpose::Divisor)?);
-                Bits::Nvfp4 {
-                    codes,
-                    scales,
-                    global,
-                }
-            }
-            Format::Nvfp4Modelopt => {
-                self.read_nvfp4(&stretches, &mut codes, &mut scales)?;
-                let global = Global::Multiply(self.read_global(Purpose::Factor)?);
+                let global = match format {
+                    Format::Nvfp4Modelopt => Global::Multiply(self.read_global(Purpose::Factor)?),
+                    _ => Global::Divide(self.read_global(Purpose::Divisor)?),
+                };
                 Bits::Nvfp4 {
                     codes,
                     scales,
