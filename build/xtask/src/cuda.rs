@@ -173,10 +173,7 @@ pub fn plan(
         objects.push((compiled.launcher.clone(), graph.add(action)?));
     }
     let archive = graph.add(archive_action(target, &host, &objects))?;
-    let report = |(op, id): &(String, ActionId)| {
-        let report = Source::Output(*id, format!("{op}.ptxas"));
-        (op.clone(), report)
-    };
+    let report = |(op, id): &(String, ActionId)| (op.clone(), id.output(format!("{op}.ptxas")));
     let mut cargo = cargo_additions(&host, &folders, archive, toolchain);
     let programs = Programs {
         cc: &host.linker,
@@ -426,7 +423,7 @@ fn archive_action(target: &DeviceTarget, host: &Host, objects: &[(String, Action
     let mut action = Action::process(label, argv).tool(&host.ar).output(ARCHIVE);
     for (op, id) in objects {
         let object = format!("{op}.o");
-        action = action.input(Source::Output(*id, object.clone()), &object);
+        action = action.input(id.output(&object), &object);
     }
     action
 }
@@ -441,7 +438,7 @@ fn cargo_additions(
         from: from.clone(),
         at: at.to_string(),
     };
-    let archive = Source::Output(archive, ARCHIVE.to_string());
+    let archive = archive.output(ARCHIVE);
     let mut env = vec![
         ("ATLAS_OBJECTS".to_string(), "{work}/device".to_string()),
         ("ATLAS_CUDART".to_string(), "{work}/cudart".to_string()),
