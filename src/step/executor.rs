@@ -1,6 +1,5 @@
 //! The engine's view of a model on a device: one step over rows of several sequences.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -192,30 +191,21 @@ impl<'a> Ranked<'a> {
 }
 
 /// The device cannot be used, or no longer; the process cannot go on serving.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// It has too little free memory.
+    #[error("{0}")]
     Memory(String),
     /// There is none that this binary can use.
+    #[error("{0}")]
     Absent(String),
     /// A call failed.
+    #[error("{0}")]
     Failed(String),
     /// Weights that are read where they lie are no longer to be read there.
+    #[error("{0}")]
     Weights(String),
 }
-
-impl fmt::Display for DeviceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DeviceError::Memory(text)
-            | DeviceError::Absent(text)
-            | DeviceError::Failed(text)
-            | DeviceError::Weights(text) => f.write_str(text),
-        }
-    }
-}
-
-impl std::error::Error for DeviceError {}
 
 /// Longest time of a device's call, if more can only mean that the device is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
