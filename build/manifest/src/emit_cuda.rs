@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use crate::constants::{Constant, Value, constants};
 use crate::kernels::{top_k_chunks, top_k_parts};
-use crate::schema::leaf::KvFormat;
 use crate::shapes::camel;
 use crate::target::Target;
 
@@ -46,7 +45,10 @@ impl Target {
                 Value::Single(value) => format!("float {name} = {value:?}f"),
                 Value::Bool(value) => format!("bool {name} = {value}"),
                 Value::Format(value) => format!("Format {name} = Format::{}", value.name()),
-                Value::Kv(value) => format!("KvFormat {name} = KvFormat::{}", kv_name(value)),
+                Value::Kv(value) => {
+                    let value = format!("{value:?}").to_lowercase();
+                    format!("KvFormat {name} = KvFormat::{value}")
+                }
             };
             let _ = writeln!(out, "// {}\ninline constexpr {text};", constant.doc);
         }
@@ -122,12 +124,4 @@ impl Target {
 /// Whether device code reads a constant.
 fn is_of_device(constant: &Constant) -> bool {
     DEVICE_CONSTANTS.contains(&constant.name) || constant.name.starts_with("FORMAT_")
-}
-
-fn kv_name(format: KvFormat) -> &'static str {
-    match format {
-        KvFormat::F32 => "f32",
-        KvFormat::Bf16 => "bf16",
-        KvFormat::Fp8 => "fp8",
-    }
 }

@@ -7,7 +7,6 @@ use crate::constants::{Constant, Value, constants};
 use crate::facts::Fact;
 use crate::files::sha256;
 use crate::kernels::{top_k_chunks, top_k_parts};
-use crate::schema::leaf::KvFormat;
 use crate::schema::model::{AddedTokens, Chat, File};
 use crate::target::{DerivedFile, Target};
 
@@ -277,15 +276,7 @@ fn write_constant(out: &mut String, constant: &Constant) {
         Value::Single(value) => format!("{name}: f32 = {value:?}"),
         Value::Bool(value) => format!("{name}: bool = {value}"),
         Value::Format(value) => format!("{name}: Format = Format::{value:?}"),
-        Value::Kv(value) => format!("{name}: KvFormat = KvFormat::{}", kv_name(*value)),
+        Value::Kv(value) => format!("{name}: KvFormat = KvFormat::{value:?}"),
     };
     item(out, constant.doc, &text);
-}
-
-fn kv_name(format: KvFormat) -> &'static str {
-    match format {
-        KvFormat::F32 => "F32",
-        KvFormat::Bf16 => "Bf16",
-        KvFormat::Fp8 => "Fp8",
-    }
 }

@@ -53,54 +53,45 @@ impl Launcher {
     }
 }
 
-/// A kind of block, for each of whose shapes ops have a launcher of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Kind {
-    Attention,
-    Delta,
-    Experts,
-    Mlp,
-    /// The last two beside each other, whose operations are theirs.
-    Both,
-    /// Products that make queries of latents and results of them, around attention.
-    Latent,
+/// Makes `Kind` of rows: the name in `over` of `ffi/ops.toml`, the type of its block in
+/// `src/model/blocks`, and the trait of its operations in `src/model/ops`.
+macro_rules! kinds {
+    ($($(#[doc = $doc:literal])* $kind:ident: $name:literal $block:literal $ops:literal,)*) => {
+        /// A kind of block, for each of whose shapes ops have a launcher of their own.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub(crate) enum Kind {
+            $($(#[doc = $doc])* $kind,)*
+        }
+
+        impl Kind {
+            pub(crate) const ALL: [Kind; [$($name),*].len()] = [$(Kind::$kind),*];
+
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Kind::$kind => $name,)*
+                }
+            }
+
+            /// Its block, and its operations.
+            pub fn block(self) -> [&'static str; 2] {
+                match self {
+                    $(Kind::$kind => [$block, $ops],)*
+                }
+            }
+        }
+    };
 }
 
-impl Kind {
-    /// Every kind.
-    pub(crate) const ALL: [Kind; 6] = [
-        Kind::Attention,
-        Kind::Delta,
-        Kind::Experts,
-        Kind::Mlp,
-        Kind::Both,
-        Kind::Latent,
-    ];
-
-    /// Name in `over` of `ffi/ops.toml`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Attention => "attention",
-            Kind::Delta => "delta",
-            Kind::Experts => "experts",
-            Kind::Mlp => "mlp",
-            Kind::Both => "both",
-            Kind::Latent => "latent",
-        }
-    }
-
-    /// Type of its block in `src/model/blocks`, and trait of its operations in `src/model/ops`.
-    pub fn block(self) -> [&'static str; 2] {
-        match self {
-            Kind::Attention => ["Attention", "Attend"],
-            Kind::Delta => ["DeltaNet", "Delta"],
-            Kind::Experts => ["Experts", "Route"],
-            Kind::Mlp => ["Mlp", "Gate"],
-            Kind::Both => ["Both", "Both"],
-            Kind::Latent => ["Latent", "Latent"],
-        }
-    }
+kinds! {
+    Attention: "attention" "Attention" "Attend",
+    Delta: "delta" "DeltaNet" "Delta",
+    Experts: "experts" "Experts" "Route",
+    Mlp: "mlp" "Mlp" "Gate",
+    /// The last two beside each other, whose operations are theirs.
+    Both: "both" "Both" "Both",
+    /// Products that make queries of latents and results of them, around attention.
+    Latent: "latent" "Latent" "Latent",
 }
 
 /// Row of an op in `ffi/ops.toml`, as far as targets depend on it.
