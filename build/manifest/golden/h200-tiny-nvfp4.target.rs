@@ -20,7 +20,6 @@ pub const PARTITION: Option<u32> = None;
 pub const MANIFEST: &str = r##"target = "h200/tiny/nvfp4"
 binary = "atlas-h200-tiny-nvfp4"
 serves = true
-ops_missing = []
 
 [derived]
 parameters_text = 7764120

@@ -100,6 +100,8 @@ struct Entry {
     /// Kind of block that it is over, if it is over one.
     over: Option<Kind>,
     kernels: Vec<String>,
+    threads: u64,
+    why: String,
 }
 
 /// Every op by name.
@@ -158,6 +160,19 @@ fn kind_of(op: &str) -> Option<Kind> {
 pub(crate) fn kernels_of(op: &str) -> Option<&'static [String]> {
     let op = op.split('.').next().unwrap_or(op);
     OPS.get(op).map(|entry| entry.kernels.as_slice())
+}
+
+/// The first kernel of every op: of a hardware that names none.
+pub(crate) fn usual_kernels() -> impl Iterator<Item = (String, Op)> {
+    OPS.iter().map(|(op, entry)| {
+        let usual = Op {
+            kernel: entry.kernels[0].clone(),
+            threads: entry.threads,
+            rows: None,
+            why: entry.why.clone(),
+        };
+        (op.clone(), usual)
+    })
 }
 
 impl Target {
@@ -274,13 +289,6 @@ impl Target {
     pub(crate) fn row_max(choice: &KernelChoice<'_>) -> Option<u64> {
         let (op, elements) = ROW_OP;
         (choice.op == op).then_some(elements * choice.threads)
-    }
-
-    /// Launchers that this target names no kernel for.
-    pub fn ops_missing(&self) -> Vec<String> {
-        let chosen: Vec<_> = self.kernels().into_iter().map(|c| c.launcher).collect();
-        let launchers = self.launchers().into_iter().map(|launcher| launcher.name);
-        launchers.filter(|name| !chosen.contains(name)).collect()
     }
 }
 
