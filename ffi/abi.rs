@@ -22,6 +22,11 @@ pub struct Op {
     pub does: String,
     /// Kind of block that it has a launcher for each shape of; absent for an op over none.
     pub over: Option<String>,
+    /// Kernels that a hardware or a leaf may name; the first is that of a hardware that names none.
+    pub kernels: Vec<String>,
+    /// Threads of a block of that one, and the reason.
+    pub threads: u64,
+    pub why: String,
     /// Arguments in order; the stream follows them.
     pub args: Vec<Arg>,
 }
@@ -75,6 +80,11 @@ impl Op {
             return Err(format!(
                 "ops.toml: {name}.over: `{kind}` is none of {KINDS:?}"
             ));
+        }
+        let blank = self.threads == 0 || self.why.trim().is_empty();
+        if self.kernels.is_empty() || blank {
+            let wanted = "names of kernels, and the threads of the first one and why";
+            return Err(format!("ops.toml: {name}: must have {wanted}"));
         }
         self.args.iter().try_for_each(|arg| arg.check(name))
     }

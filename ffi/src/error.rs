@@ -1,10 +1,12 @@
 //! Failures at the boundary to CUDA.
 
-use std::fmt;
 use std::panic::Location;
 
+use thiserror::Error as Texts;
+
 /// A CUDA call that failed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Texts)]
+#[error("{call} failed with {code}: {text} (at {at})")]
 pub struct CudaError {
     /// Name of the function or launcher.
     pub call: &'static str,
@@ -15,20 +17,6 @@ pub struct CudaError {
     /// Where the call was made.
     pub at: &'static Location<'static>,
 }
-
-impl fmt::Display for CudaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CudaError {
-            call,
-            code,
-            text,
-            at,
-        } = self;
-        write!(f, "{call} failed with {code}: {text} (at {at})")
-    }
-}
-
-impl std::error::Error for CudaError {}
 
 /// Calls that take memory of the device; a graph does so when it is made or first launched.
 const TAKES_DEVICE_MEMORY: [&str; 4] = [
@@ -44,21 +32,47 @@ impl CudaError {
         const OUT_OF_MEMORY: i32 = 2;
         self.code == OUT_OF_MEMORY && TAKES_DEVICE_MEMORY.contains(&self.call)
     }
+
+    /// Fix of a failure that has one, before it is told.
+    fn advice(&self) -> &'static str {
+        match self.is_out_of_memory() {
+            true => {
+                "the GPU has too little free memory. Stop other programs that use it \
+                 (`nvidia-smi` lists them), or take a smaller model's binary; `doctor` says what \
+                 this one needs. "
+            }
+            false => "",
+        }
+    }
 }
 
-/// Why there is no usable GPU, or which call failed.
-#[derive(Clone, Debug)]
+/// Why there is no usable GPU, or which call failed. Versions and numbers are (major, minor).
+#[derive(Clone, Debug, Texts)]
 pub enum Error {
     /// The driver's library is not on this machine.
+    #[error(
+        "no NVIDIA driver: libcuda.so.1 cannot be loaded. Install the NVIDIA driver (in a \
+         container, start it with the NVIDIA container runtime and `--gpus all`)"
+    )]
     NoDriver,
-    /// The driver is older than the CUDA version of the kernels. Versions are (major, minor).
+    /// The driver is older than the CUDA version of the kernels.
+    #[error(
+        "the NVIDIA driver supports CUDA {}.{}, this binary needs {}.{}. Update the driver",
+        found.0, found.1, needed.0, needed.1
+    )]
     OldDriver {
         found: (i32, i32),
         needed: (i32, i32),
     },
     /// The driver runs but lists no GPU.
+    #[error("the NVIDIA driver lists no GPU. Check `nvidia-smi` and CUDA_VISIBLE_DEVICES")]
     NoGpu,
-    /// The GPU is not the one the kernels were compiled for. Numbers are (major, minor).
+    /// The GPU is not the one the kernels were compiled for.
+    #[error(
+        "{name} has compute capability {}.{}, this binary is compiled for {}.{} alone. Download \
+         the binary for this GPU",
+        found.0, found.1, needed.0, needed.1
+    )]
     OtherGpu {
         name: String,
         found: (i32, i32),
@@ -66,6 +80,10 @@ pub enum Error {
     },
     /// The GPU, or the part of it that this process has, has fewer multiprocessors than grids have
     /// blocks that wait for each other.
+    #[error(
+        "{name} has {found} SMs for this process, this binary needs {needed}. Give it the whole \
+         GPU (no MIG instance), or take the binary for this GPU"
+    )]
     TooFew {
         name: String,
         found: u32,
@@ -73,19 +91,27 @@ pub enum Error {
     },
     /// The GPU is shared by MPS: blocks that wait for each other may wait for a multiprocessor that
     /// another process holds, whose blocks wait likewise.
+    #[error(
+        "{name} is shared by MPS, under which kernels of two processes may wait for each other's \
+         SMs for ever. Stop MPS (`echo quit | nvidia-cuda-mps-control`)"
+    )]
     Shared { name: String },
     /// The GPU's driver does not confine work to `sms` of its `of` multiprocessors.
+    #[error(
+        "this binary runs on {sms} of the GPU's {of} SMs, and the driver does not keep it to \
+         them: {why}. Update the driver, and give this process the whole GPU (no MIG instance, no \
+         MPS)"
+    )]
     NoPartition { sms: u32, of: u32, why: CudaError },
     /// The driver gives a part of `found` multiprocessors of `of`, or none, where `sms` are needed.
+    #[error(
+        "this binary runs on {sms} of the GPU's SMs, and the driver gives {found} of {of}. Give \
+         this process the whole of a GPU with more than {sms} SMs (no MIG instance, no MPS)"
+    )]
     OtherPartition { sms: u32, of: u32, found: u32 },
     /// A call failed.
-    Call(CudaError),
-}
-
-impl From<CudaError> for Error {
-    fn from(error: CudaError) -> Error {
-        Error::Call(error)
-    }
+    #[error("{advice}{0}", advice = .0.advice())]
+    Call(#[from] CudaError),
 }
 
 impl Error {
@@ -94,70 +120,6 @@ impl Error {
         matches!(self, Error::Call(error) if error.is_out_of_memory())
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::NoDriver => f.write_str(
-                "no NVIDIA driver: libcuda.so.1 cannot be loaded. Install the NVIDIA driver (in a \
-                 container, start it with the NVIDIA container runtime and `--gpus all`)",
-            ),
-            Error::OldDriver { found, needed } => write!(
-                f,
-                "the NVIDIA driver supports CUDA {}.{}, this binary needs {}.{}. Update the driver",
-                found.0, found.1, needed.0, needed.1
-            ),
-            Error::NoGpu => f.write_str(
-                "the NVIDIA driver lists no GPU. Check `nvidia-smi` and CUDA_VISIBLE_DEVICES",
-            ),
-            Error::OtherGpu {
-                name,
-                found,
-                needed,
-            } => write!(
-                f,
-                "{name} has compute capability {}.{}, this binary is compiled for {}.{} alone. \
-                 Download the binary for this GPU",
-                found.0, found.1, needed.0, needed.1
-            ),
-            Error::TooFew {
-                name,
-                found,
-                needed,
-            } => write!(
-                f,
-                "{name} has {found} SMs for this process, this binary needs {needed}. Give it the \
-                 whole GPU (no MIG instance), or take the binary for this GPU"
-            ),
-            Error::Shared { name } => write!(
-                f,
-                "{name} is shared by MPS, under which kernels of two processes may wait for each \
-                 other's SMs for ever. Stop MPS (`echo quit | nvidia-cuda-mps-control`)"
-            ),
-            Error::NoPartition { sms, of, why } => write!(
-                f,
-                "this binary runs on {sms} of the GPU's {of} SMs, and the driver does not keep it \
-                 to them: {why}. Update the driver, and give this process the whole GPU (no MIG \
-                 instance, no MPS)"
-            ),
-            Error::OtherPartition { sms, of, found } => write!(
-                f,
-                "this binary runs on {sms} of the GPU's SMs, and the driver gives {found} of {of}. \
-                 Give this process the whole of a GPU with more than {sms} SMs (no MIG instance, \
-                 no MPS)"
-            ),
-            Error::Call(error) if error.is_out_of_memory() => write!(
-                f,
-                "the GPU has too little free memory. Stop other programs that use it (`nvidia-smi` \
-                 lists them), or take a smaller model's binary; `doctor` says what this one needs. \
-                 {error}"
-            ),
-            Error::Call(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
 
 #[cfg(test)]
 mod tests {

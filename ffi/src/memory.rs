@@ -98,9 +98,6 @@ impl<T: Element> DeviceBuf<T> {
 
     /// Copies `from` to the elements from `start` on, in stream order, and waits for it.
     ///
-    /// # Errors
-    /// The call that failed.
-    ///
     /// # Panics
     /// If they do not fit.
     pub fn upload(&mut self, start: usize, from: &[T], stream: &Stream) -> Result<(), CudaError> {
@@ -135,9 +132,6 @@ impl<T: Element> DeviceBuf<T> {
     /// # Safety
     /// `to` is neither read, written nor freed before the stream has passed the copy.
     ///
-    /// # Errors
-    /// The call that failed.
-    ///
     /// # Panics
     /// If they are not that many.
     pub unsafe fn download_unwaited(
@@ -157,9 +151,6 @@ impl<T: Element> DeviceBuf<T> {
     ///
     /// # Safety
     /// `from` is neither written nor dropped before the stream has passed the copy.
-    ///
-    /// # Errors
-    /// The call that failed.
     ///
     /// # Panics
     /// If either is shorter.
@@ -181,9 +172,6 @@ impl<T: Element> DeviceBuf<T> {
     ///
     /// # Safety
     /// `from` is neither written nor freed before the stream has passed the copy.
-    ///
-    /// # Errors
-    /// The call that failed.
     ///
     /// # Panics
     /// If they do not fit.
@@ -235,9 +223,6 @@ pub struct PinnedBuf<T: Element> {
 impl<T: Element> PinnedBuf<T> {
     /// Takes host memory for `len` elements, at least one, all bits zero.
     ///
-    /// # Errors
-    /// The call that failed.
-    ///
     /// # Panics
     /// If `len` is 0, its bytes overflow, or the device is sealed.
     pub fn zeroed(device: &Device, len: usize) -> Result<PinnedBuf<T>, CudaError> {
@@ -246,9 +231,6 @@ impl<T: Element> PinnedBuf<T> {
     }
 
     /// `zeroed`, of a device that may be sealed: the caller answers for what the host has.
-    ///
-    /// # Errors
-    /// The call that failed.
     ///
     /// # Panics
     /// If `len` is 0 or its bytes overflow.
@@ -354,9 +336,6 @@ impl CopyBatch {
     /// # Safety
     /// Until the stream has passed them all, what is copied from is not written, what is copied to
     /// is neither read nor written, and neither is freed.
-    ///
-    /// # Errors
-    /// The call that failed.
     pub unsafe fn queue(&mut self, stream: &Stream) -> Result<(), CudaError> {
         if self.0.is_empty() {
             return Ok(());

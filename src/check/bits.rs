@@ -74,6 +74,17 @@ struct Sequence {
 }
 
 impl Sequence {
+    fn new(slot: usize, pages: Vec<PageId>, prompt: Vec<TokenId>) -> Sequence {
+        Sequence {
+            slot: Slot(slot as u32),
+            pages,
+            ring: None,
+            prompt,
+            begin: None,
+            kept: None,
+        }
+    }
+
     /// Rows from `start` on; the last one's logits are wanted.
     fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> Rows<'a> {
         Rows {
@@ -221,15 +232,9 @@ pub fn bit_rules<B: Runs>(
 fn sequences(trial: &mut impl Trial, extent: Extent) -> Vec<Sequence> {
     let each = (PROMPT_MAX + extent.steps).div_ceil(PAGE);
     assert!(extent.sequences <= MAX_SEQUENCES && extent.sequences * each <= KV_PAGES);
-    let sequence = |index: usize| Sequence {
-        slot: Slot(index as u32),
-        pages: (index * each..(index + 1) * each)
-            .map(|page| PageId(page as u32))
-            .collect(),
-        prompt: prompt(trial, 1 + index * 37 % PROMPT_MAX),
-        ring: None,
-        begin: None,
-        kept: None,
+    let sequence = |index: usize| {
+        let prompt = prompt(trial, 1 + index * 37 % PROMPT_MAX);
+        Sequence::new(index, pages(index * each, each * PAGE), prompt)
     };
     (0..extent.sequences).map(sequence).collect()
 }
@@ -281,16 +286,7 @@ fn cuts<B: Runs>(
 ) -> Result<(), DeviceError> {
     let steps = 2;
     let length = CUT_PROMPT_MAX.min(MAX_CONTEXT - steps);
-    let sequence = Sequence {
-        slot: Slot(0),
-        pages: (0..(length + steps).div_ceil(PAGE) as u32)
-            .map(PageId)
-            .collect(),
-        prompt: prompt(trial, length),
-        ring: None,
-        begin: None,
-        kept: None,
-    };
+    let sequence = Sequence::new(0, pages(0, length + steps), prompt(trial, length));
     let case = format!("{length} tokens, {} cuts", extent.cuts);
     let mut compared = Tried::nothing(&case, "a prompt in chunks = whole");
     let most = (PREFILL_TOKENS / CELL).min(length.div_ceil(CELL));
@@ -330,14 +326,8 @@ fn resumes<B: Runs>(
             1 => 2 * PAGE + ONE_BY_ONE,
             _ => longest,
         };
-        let whole = Sequence {
-            slot: Slot(0),
-            pages: pages(0, length + STEPS),
-            prompt: prompt(trial, length.min(longest)),
-            ring: None,
-            begin: None,
-            kept: None,
-        };
+        let own = pages(0, length + STEPS);
+        let whole = Sequence::new(0, own, prompt(trial, length.min(longest)));
         let shared = whole.prompt.len().saturating_sub(1) / PAGE;
         if shared == 0 {
             continue;
@@ -368,14 +358,7 @@ fn rings<B: Runs>(
     let case = format!("{} rings", extent.cuts);
     let mut compared = Tried::nothing(&case, "pages behind a window reused = kept");
     for _ in 0..extent.cuts {
-        let whole = Sequence {
-            slot: Slot(0),
-            pages: pages(0, length + STEPS),
-            ring: None,
-            prompt: prompt(trial, length),
-            begin: None,
-            kept: None,
-        };
+        let whole = Sequence::new(0, pages(0, length + STEPS), prompt(trial, length));
         let wanted = in_chunks(runner, &whole, STEPS, || PREFILL_TOKENS)?;
         let ring = Sequence {
             ring: Some(window_ring(0, length + STEPS, PREFILL_TOKENS)),
@@ -396,32 +379,17 @@ fn resumption(whole: &Sequence, shared: usize, more: usize) -> (Sequence, Sequen
     let end = (shared + more).min(MAX_CONTEXT);
     let others = whole.prompt.iter().rev().cycle().take(end - shared);
     let behind = whole.pages.len();
+    let given = whole.prompt[..shared].iter().chain(others);
+    let given = given.copied().collect();
     let donor = Sequence {
-        slot: Slot(1 % MAX_SEQUENCES as u32),
-        pages: pages(behind, end),
-        prompt: whole.prompt[..shared]
-            .iter()
-            .chain(others)
-            .copied()
-            .collect(),
-        ring: None,
-        begin: None,
         kept,
+        ..Sequence::new(1 % MAX_SEQUENCES, pages(behind, end), given)
     };
     let from = behind + donor.pages.len();
     let own = pages(from, whole.pages.len() * PAGE - shared);
-    let resumed = Sequence {
-        slot: Slot(2 % MAX_SEQUENCES as u32),
-        pages: donor.pages[..shared / PAGE]
-            .iter()
-            .copied()
-            .chain(own)
-            .collect(),
-        prompt: whole.prompt.clone(),
-        ring: None,
-        begin: Some(kept.unwrap_or((shared, Slot(2 % MAX_SEQUENCES as u32)))),
-        kept: None,
-    };
+    let pages = [&donor.pages[..shared / PAGE], &own].concat();
+    let mut resumed = Sequence::new(2 % MAX_SEQUENCES, pages, whole.prompt.clone());
+    resumed.begin = Some(kept.unwrap_or((shared, resumed.slot)));
     (donor, resumed)
 }
 

@@ -10,7 +10,7 @@ use host::testing::Folder;
 use model::backend::cpu::Cpu;
 use model::target::{self, Format, Purpose, Role, Site, VOCAB};
 use model::testing::{folder, runner};
-use model::weights::{self, Checkpoint, Layout, WeightsError};
+use model::weights::{self, Checkpoint, Layout, WeightsError, Wrong};
 use model::{Plan, Runner};
 use step::executor::{Executor, TokenId};
 
@@ -190,8 +190,10 @@ fn a_stored_head_of_other_numbers_is_refused() {
     let read = |checkpoint: &Checkpoint| checkpoint.matrix(Role::Embedding, Site::Whole).read();
     for (expected, error) in with_other_bits("lm_head.weight", |checkpoint| read(checkpoint).err())
     {
-        let right = matches!(error, Some(WeightsError::Untied { index, .. }) if index == expected);
-        assert!(right, "{expected}: {error:?}");
+        let Some(WeightsError::Element { index, wrong, .. }) = error else {
+            panic!("{expected}: {error:?}");
+        };
+        assert_eq!((index, wrong), (expected, Wrong::Untied));
     }
 }
 
@@ -206,8 +208,13 @@ fn a_weight_of_f32_that_is_no_bf16_is_refused() {
     let found = with_other_bits(&tensor, |checkpoint| checkpoint.source(wide).read().err());
     assert!(!found.is_empty());
     for (expected, error) in found {
-        let right = matches!(error, Some(WeightsError::Narrow { index, .. }) if index == expected);
-        assert!(right, "{expected}: {error:?}");
+        let Some(WeightsError::Element { index, wrong, .. }) = error else {
+            panic!("{expected}: {error:?}");
+        };
+        assert!(
+            index == expected && matches!(wrong, Wrong::Narrow(_)),
+            "{expected}: {wrong:?}"
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! A decoder of the target's family: its weights and caches, and the forward pass.
 
-use super::blocks::{self, AnyBlock, Kept, Loader, Norms, Runs, Stream};
+use super::blocks::{self, AnyBlock, Kept, Loader, Norms, Pass, Runs, Stream};
 use super::pools::Pools;
 use crate::ops::{Batch, BesideNorms, ENDS_MAX, Ends, Hidden, RANKED, ROWS_MAX, VERIFIED_MAX, cap};
 use crate::target::{DRAFT_IDS, HIDDEN, MAX_SEQUENCES, Role, Shape, Site, VOCAB, blocks_at};
@@ -112,9 +112,6 @@ fn predicts(layout: Layout) -> bool {
 
 impl<B: Runs> Scratch<B> {
     /// Room for the largest step of a model with these weights.
-    ///
-    /// # Errors
-    /// Too little memory.
     pub fn new(ops: &B, layout: Layout) -> Result<Scratch<B>, DeviceError> {
         let [last, logits, ranked] = END_WIDTHS.map(|width| ops.tensor(ENDS_MAX, width));
         Ok(Scratch {
@@ -193,16 +190,16 @@ impl<B: Runs> Layer<B> {
 
     /// Adds the mixer to the residual stream.
     pub fn mix(&mut self, ops: &mut B, s: &mut Scratch<B>, batch: &Batch) {
-        if let Some(Normed { norms, block, .. }) = &mut self.mixer {
-            block.run(ops, norms, &mut s.stream, &mut s.blocks, batch);
+        if let Some(mixer) = &mut self.mixer {
+            mixer.run(ops, s, batch);
         }
     }
 
     /// Adds what follows it.
     pub fn feed(&mut self, ops: &mut B, s: &mut Scratch<B>, batch: &Batch) {
         s.fed = self.feed_forward.as_ref().map(|fed| fed.shape);
-        if let Some(Normed { norms, block, .. }) = &mut self.feed_forward {
-            block.run(ops, norms, &mut s.stream, &mut s.blocks, batch);
+        if let Some(fed) = &mut self.feed_forward {
+            fed.run(ops, s, batch);
         }
     }
 }
@@ -228,6 +225,15 @@ impl<B: Runs> Normed<B> {
             shape,
             block: AnyBlock::load(shape, loader)?,
         })
+    }
+
+    fn run(&mut self, ops: &mut B, s: &mut Scratch<B>, batch: &Batch) {
+        let pass = Pass {
+            norms: &self.norms,
+            stream: &mut s.stream,
+            batch,
+        };
+        self.block.run(ops, pass, &mut s.blocks);
     }
 }
 

@@ -12,15 +12,14 @@ pub const BINARY: &str = "atlas-h200-tiny-nvfp4";
 pub const MODEL_ID: &str = "tiny";
 /// Whether requests can be answered.
 pub const SERVES: bool = true;
-/// What is left to others of the host's memory, bytes, if the model lies in it.
+/// Memory of the host that is left to others, bytes, if the model lies in it.
 pub const HOST_RESERVE: Option<u64> = None;
-/// Of a larger GPU the SMs that this binary keeps to; all of it if none.
+/// SMs of a larger GPU that this binary keeps to; all of it if none.
 pub const PARTITION: Option<u32> = None;
 /// The expanded manifest (TOML), as `show` prints it.
 pub const MANIFEST: &str = r##"target = "h200/tiny/nvfp4"
 binary = "atlas-h200-tiny-nvfp4"
 serves = true
-ops_missing = []
 
 [derived]
 parameters_text = 7764120
@@ -647,7 +646,7 @@ pub const CHECKPOINT: &[CheckpointFile] = &[
     CheckpointFile { name: "tokenizer.json", bytes: 192613, sha256: "b4d624f9f57ac1a663c595cd717b8240f8b1e5774778fa9f2a7828b5a0a44477" },
     CheckpointFile { name: "tokenizer_config.json", bytes: 1961, sha256: "beb89b99c6fcf88eeafb05a6f8b773f6b9fe414780dc8891a4f9d428d85ebcb1" },
 ];
-/// What names of the decoder's tensors begin with in the checkpoint.
+/// Beginning of the names of the decoder's tensors in the checkpoint.
 pub const NAME_PREFIX: &str = "model.";
 /// Formats whose matrices carry a scale of their input as well.
 pub const INPUT_SCALES: &[Format] = &[];

@@ -35,23 +35,28 @@ struct Bound {
     rule: &'static str,
 }
 
-impl Bound {
-    const fn new(file: &'static str, condition: &'static str, of: Of, rule: &'static str) -> Bound {
-        Bound {
-            kernel: None,
-            file,
-            condition,
-            of,
-            rule,
-        }
-    }
+/// Makes bounds of rows: the file, op and name of the one kernel whose bound it is, the condition,
+/// what it is of, and the rule.
+macro_rules! bounds {
+    ($($file:literal $(in $op:literal $name:literal)? asserts $condition:literal:
+        $of:ident($holds:expr), $rule:literal;)*) => {
+        &[$(Bound {
+            kernel: [$(Some([$op, $name]),)? None][0],
+            file: $file,
+            condition: $condition,
+            of: Of::$of($holds),
+            rule: $rule,
+        },)*]
+    };
+}
 
-    const fn kernel(self, op: &'static str, name: &'static str) -> Bound {
-        Bound {
-            kernel: Some([op, name]),
-            ..self
-        }
-    }
+/// The fact is a multiple of a number.
+fn multiple(key: &'static str, value: u64, of: u64) -> Fact {
+    (key, value, value.is_multiple_of(of))
+}
+
+fn at_most(key: &'static str, value: u64, most: u64) -> Fact {
+    (key, value, value <= most)
 }
 
 /// Columns of a run of F16.
@@ -89,146 +94,77 @@ fn of_panel(moe: &Moe) -> u64 {
     }
 }
 
-const BOUNDS: &[Bound] = &[
-    Bound::new(
-        "ops/attend/queries.cuh",
-        "kValueDim == 64 || kValueDim == 128 || kValueDim == 256 || kValueDim == 512",
-        Of::Attention(|it| {
+const BOUNDS: &[Bound] = bounds! {
+    "ops/attend/queries.cuh" asserts
+        "kValueDim == 64 || kValueDim == 128 || kValueDim == 256 || kValueDim == 512":
+        Attention(|it| {
             let holds = matches!(it.value_dim, 64 | 128 | 256 | 512);
             ("head_dim", it.facts.head_dim, holds)
         }),
-        "must be 64, 128, 256 or 512, turned elements beside latents aside: warps have whole tiles",
-    ),
-    Bound::new(
-        "ops/attend/queries.cuh",
-        "kHeads == kGroups * kGroup && kGroup <= 16",
-        Of::Attention(|it| {
+        "must be 64, 128, 256 or 512, turned elements beside latents aside: warps have whole tiles";
+    "ops/attend/queries.cuh" asserts "kHeads == kGroups * kGroup && kGroup <= 16":
+        Attention(|it| {
             let group = it.facts.heads / it.facts.kv_heads;
             let holds = group <= 16 || it.is_latent() && group.is_multiple_of(16);
             ("kv_heads", it.facts.kv_heads, holds)
         }),
         "must leave at most 16 query heads to a KV head, or a multiple to latents: they are rows \
-         of one product",
-    ),
-    Bound::new(
-        "ops/attend/queries.cuh",
-        "kHeadDim <= 512",
-        Of::Attention(|it| ("head_dim", it.facts.head_dim, it.facts.head_dim <= 512)),
-        "must be at most 512: a block has room for a page of keys beside its queries",
-    ),
-    Bound::new(
-        "tile/pages.cuh",
-        "!kFp8Pages && A::kRotaryDim % kPageColumns == 0",
-        Of::Attention(|it| {
+         of one product";
+    "ops/attend/queries.cuh" asserts "kHeadDim <= 512":
+        Attention(|it| at_most("head_dim", it.facts.head_dim, 512)),
+        "must be at most 512: a block has room for a page of keys beside its queries";
+    "tile/pages.cuh" asserts "!kFp8Pages && A::kRotaryDim % kPageColumns == 0":
+        Attention(|it| {
             let turned = it.facts.rotary_dim;
             let holds = !it.is_latent() || turned.is_multiple_of(64);
             ("rotary_dim", turned, holds)
         }),
-        "must be a multiple of 64: latents are whole blocks of a page",
-    ),
-    Bound::new(
-        "ops/latent_queries/heads_f16.cuh",
-        "L::kNopeDim % tile::kHeadStep == 0 && A::kValueDim % tile::kHeadColumns == 0",
-        Of::Model(|it| {
+        "must be a multiple of 64: latents are whole blocks of a page";
+    "ops/latent_queries/heads_f16.cuh" asserts
+        "L::kNopeDim % tile::kHeadStep == 0 && A::kValueDim % tile::kHeadColumns == 0":
+        Model(|it| {
             let nope = it.latent.as_ref()?.nope_dim;
             let holds = nope.is_multiple_of(64) && it.latent_rank().is_multiple_of(64);
             Some(("latent.nope_dim", nope, holds))
         }),
-        "must be a multiple of 64, as latents are: heads are whole steps, latents whole blocks",
-    ),
-    Bound::new(
-        "ops/latent_results/heads_f16.cuh",
-        "L::kResultDim % tile::kHeadColumns == 0",
-        Of::Model(|it| {
-            let value = it.latent.as_ref()?.value_dim;
-            Some(("latent.value_dim", value, value.is_multiple_of(64)))
-        }),
-        "must be a multiple of 64: results are whole blocks",
-    ),
-    Bound::new(
-        "tile/head.cuh",
-        "A::kHeadDim % kWarpLanes == 0",
-        Of::Attention(|it| {
-            let width = it.facts.head_dim;
-            ("head_dim", width, width.is_multiple_of(32))
-        }),
-        "must be a multiple of 32: a lane has whole elements of a head",
-    ),
-    Bound::new(
-        "tile/head.cuh",
-        "kPairs % kWarpLanes == 0",
-        Of::Attention(|it| {
-            let turned = it.facts.rotary_dim;
-            ("rotary_dim", turned, turned.is_multiple_of(64))
-        }),
-        "must be a multiple of 64: both elements of a pair are in one lane",
-    ),
-    Bound::new(
-        "ops/store_kv/pages.cuh",
-        "kHeadDim % tile::kPageColumns == 0",
-        Of::Attention(|it| {
-            let width = it.facts.head_dim;
-            ("head_dim", width, width.is_multiple_of(64))
-        }),
-        "must be a multiple of 64: a page is whole blocks",
-    ),
-    Bound::new(
-        "ops/attend/tiles_bf16_sm90.cuh",
-        "A::kValueDim == A::kHeadDim",
-        Of::Attention(|it| ("head_dim", it.facts.head_dim, !it.is_latent())),
-        "must have no latents: values lie beside keys",
-    )
-    .kernel("attend", "tiles_bf16"),
-    Bound::new(
-        "ops/attend/tiles_bf16_sm90.cuh",
-        "A::kHeadDim <= 256",
-        Of::Attention(|it| ("head_dim", it.facts.head_dim, it.facts.head_dim <= 256)),
-        "must be at most 256: a warpgroup's sums are the columns of a head",
-    )
-    .kernel("attend", "tiles_bf16"),
-    Bound::new(
-        "ops/attend/warps_bf16.cuh",
-        "A::kValueDim <= 256",
-        Of::Attention(|it| {
-            let width = it.value_dim;
-            ("head_dim", width, width <= 256)
-        }),
-        "must be at most 256: a warp's mixes are the columns of a head",
-    )
-    .kernel("attend", "warps_bf16"),
-    Bound::new(
-        "ops/attend/split_kv_bf16.cuh",
-        "A::kValueDim > 256",
-        Of::Attention(|it| {
-            let width = it.value_dim;
-            ("head_dim", width, width > 256)
-        }),
-        "must be over 256: prompts of narrower heads have kernels of their own",
-    )
-    .kernel("attend", "split_kv_bf16"),
-    Bound::new(
-        "ops/conv_silu/channels_f32.cuh",
-        "Delta::kConv == 4",
-        Of::Gdn(|it, _| ("conv_kernel", it.conv_kernel, it.conv_kernel == 4)),
-        "must be 4: a channel's taps are one vector",
-    ),
-    Bound::new(
-        "ops/gated_delta/columns_f32.cuh",
-        "Delta::kKeyDim == 4 * tile::kWarpLanes",
-        Of::Gdn(|it, _| ("key_dim", it.key_dim, it.key_dim == 128)),
-        "must be 128: a warp has a key, a vector a lane",
-    ),
-    Bound::new(
-        "ops/gated_delta/columns_f32.cuh",
-        "Delta::kValueDim % kColumns == 0",
-        Of::Gdn(|it, _| ("value_dim", it.value_dim, it.value_dim.is_multiple_of(32))),
-        "must be a multiple of 32: blocks have whole columns",
-    ),
-    Bound::new(
-        "ops/gated_rms_norm/heads_f32.cuh",
+        "must be a multiple of 64, as latents are: heads are whole steps, latents whole blocks";
+    "ops/latent_results/heads_f16.cuh" asserts "L::kResultDim % tile::kHeadColumns == 0":
+        Model(|it| Some(multiple("latent.value_dim", it.latent.as_ref()?.value_dim, 64))),
+        "must be a multiple of 64: results are whole blocks";
+    "tile/head.cuh" asserts "A::kHeadDim % kWarpLanes == 0":
+        Attention(|it| multiple("head_dim", it.facts.head_dim, 32)),
+        "must be a multiple of 32: a lane has whole elements of a head";
+    "tile/head.cuh" asserts "kPairs % kWarpLanes == 0":
+        Attention(|it| multiple("rotary_dim", it.facts.rotary_dim, 64)),
+        "must be a multiple of 64: both elements of a pair are in one lane";
+    "ops/store_kv/pages.cuh" asserts "kHeadDim % tile::kPageColumns == 0":
+        Attention(|it| multiple("head_dim", it.facts.head_dim, 64)),
+        "must be a multiple of 64: a page is whole blocks";
+    "ops/attend/tiles_bf16_sm90.cuh" in "attend" "tiles_bf16" asserts "A::kValueDim == A::kHeadDim":
+        Attention(|it| ("head_dim", it.facts.head_dim, !it.is_latent())),
+        "must have no latents: values lie beside keys";
+    "ops/attend/tiles_bf16_sm90.cuh" in "attend" "tiles_bf16" asserts "A::kHeadDim <= 256":
+        Attention(|it| at_most("head_dim", it.facts.head_dim, 256)),
+        "must be at most 256: a warpgroup's sums are the columns of a head";
+    "ops/attend/warps_bf16.cuh" in "attend" "warps_bf16" asserts "A::kValueDim <= 256":
+        Attention(|it| at_most("head_dim", it.value_dim, 256)),
+        "must be at most 256: a warp's mixes are the columns of a head";
+    "ops/attend/split_kv_bf16.cuh" in "attend" "split_kv_bf16" asserts "A::kValueDim > 256":
+        Attention(|it| ("head_dim", it.value_dim, it.value_dim > 256)),
+        "must be over 256: prompts of narrower heads have kernels of their own";
+    "ops/conv_silu/channels_f32.cuh" asserts "Delta::kConv == 4":
+        Gdn(|it, _| ("conv_kernel", it.conv_kernel, it.conv_kernel == 4)),
+        "must be 4: a channel's taps are one vector";
+    "ops/gated_delta/columns_f32.cuh" asserts "Delta::kKeyDim == 4 * tile::kWarpLanes":
+        Gdn(|it, _| ("key_dim", it.key_dim, it.key_dim == 128)),
+        "must be 128: a warp has a key, a vector a lane";
+    "ops/gated_delta/columns_f32.cuh" asserts "Delta::kValueDim % kColumns == 0":
+        Gdn(|it, _| multiple("value_dim", it.value_dim, 32)),
+        "must be a multiple of 32: blocks have whole columns";
+    "ops/gated_rms_norm/heads_f32.cuh" asserts
         "Delta::kNorm % (4 * tile::kWarpLanes) == 0 && (Delta::kMamba || Delta::kNorm == 4 * \
-         tile::kWarpLanes)",
-        Of::Gdn(|it, mamba| {
+         tile::kWarpLanes)":
+        Gdn(|it, mamba| {
             let group = it.value_heads / it.key_heads * it.value_dim;
             let holds = match mamba {
                 true => group.is_multiple_of(128),
@@ -236,164 +172,85 @@ const BOUNDS: &[Bound] = &[
             };
             ("value_dim", it.value_dim, holds)
         }),
-        "must be 128, or a group's heads a multiple of it: a lane has whole vectors of a norm",
-    ),
-    Bound::new(
-        "ops/conv_silu/channels_f32.cuh",
-        "Delta::kKeyDim % 4 == 0 && Delta::kValueDim % 4 == 0",
-        Of::Gdn(|it, _| ("value_dim", it.value_dim, it.value_dim.is_multiple_of(4))),
-        "must be a multiple of 4: heads are whole vectors",
-    ),
-    Bound::new(
-        "ops/gated_linear_add/warpgroups_f16_sm90.cuh",
-        "tile::kRoundColumns % Delta::kValueDim == 0",
-        Of::Gdn(|it, _| {
-            (
-                "value_dim",
-                it.value_dim,
-                512_u64.is_multiple_of(it.value_dim),
-            )
-        }),
-        "must divide 512: a warp rounds whole heads",
-    )
-    .kernel("gated_linear_add", "warpgroups_f16"),
-    Bound::new(
-        "ops/gated_delta/cells_f16.cuh",
-        "kBlockHeads <= 3",
-        Of::Gdn(|it, _| {
+        "must be 128, or a group's heads a multiple of it: a lane has whole vectors of a norm";
+    "ops/conv_silu/channels_f32.cuh" asserts "Delta::kKeyDim % 4 == 0 && Delta::kValueDim % 4 == 0":
+        Gdn(|it, _| multiple("value_dim", it.value_dim, 4)),
+        "must be a multiple of 4: heads are whole vectors";
+    "ops/gated_linear_add/warpgroups_f16_sm90.cuh" in "gated_linear_add" "warpgroups_f16" asserts
+        "tile::kRoundColumns % Delta::kValueDim == 0":
+        Gdn(|it, _| ("value_dim", it.value_dim, 512_u64.is_multiple_of(it.value_dim))),
+        "must divide 512: a warp rounds whole heads";
+    "ops/gated_delta/cells_f16.cuh" asserts "kBlockHeads <= 3":
+        Gdn(|it, _| {
             let group = it.value_heads / it.key_heads;
             let holds = group.is_multiple_of(2) || group <= 3;
             ("value_heads", it.value_heads, holds)
         }),
         "must be one, three or an even number for each of the heads of keys: a block has the \
-         memory of three",
-    ),
-    Bound::new(
-        "ops/experts/plan.cuh",
-        "kExperts <= kPlanThreads",
-        Of::Experts(|it, _| ("experts", it.experts, it.experts + shared(it) <= 1024)),
-        "must be at most 1024, the shared expert included: a thread counts an expert",
-    ),
-    Bound::new(
-        "ops/experts/plan.cuh",
+         memory of three";
+    "ops/experts/plan.cuh" asserts "kExperts <= kPlanThreads":
+        Experts(|it, _| ("experts", it.experts, it.experts + shared(it) <= 1024)),
+        "must be at most 1024, the shared expert included: a thread counts an expert";
+    "ops/experts/plan.cuh" asserts
         "Experts::kShared == 0 || (Experts::kShared == Experts::kIntermediate && \
-         target::FORMAT_SHARED_EXPERT == target::FORMAT_EXPERTS)",
-        Of::Experts(|it, _| {
+         target::FORMAT_SHARED_EXPERT == target::FORMAT_EXPERTS)":
+        Experts(|it, _| {
             let holds = shared(it) == 0 || it.shared() == it.intermediate;
             ("shared_intermediate", it.shared(), holds)
         }),
-        "must be moe.intermediate: the shared expert is one more expert",
-    ),
-    Bound::new(
-        "ops/experts/plan.cuh",
-        "Experts::kIntermediate % kPanelActivations == 0",
-        Of::Experts(|it, _| {
-            let inner = it.intermediate;
-            ("intermediate", inner, inner.is_multiple_of(of_panel(it)))
-        }),
-        "must be a multiple of 8, or of 16 without gates: panels of gate and up are full",
-    ),
-    Bound::new(
-        "tile/warpgroups_sm90.cuh",
-        "kK % kBlockColumns == 0",
-        Of::Experts(|it, _| {
-            let inner = it.intermediate;
-            ("intermediate", inner, inner.is_multiple_of(128))
-        }),
-        "must be a multiple of 128: steps are whole",
-    )
-    .kernel("experts", "warpgroups_f16"),
-    Bound::new(
-        "ops/experts/warpgroups_f16_sm90.cuh",
-        "Experts::kIntermediate % Sink::kColumns == 0",
-        Of::Experts(|it, _| {
-            let inner = it.intermediate;
-            ("intermediate", inner, inner.is_multiple_of(8 * of_panel(it)))
-        }),
-        "must be a multiple of 64, or of 128 without gates: tiles are full",
-    )
-    .kernel("experts", "warpgroups_f16"),
-    Bound::new(
-        "ops/moe/rows_f16.cuh",
-        "kGatePanels % kAtOnce == 0",
-        Of::Experts(|it, width| {
+        "must be moe.intermediate: the shared expert is one more expert";
+    "ops/experts/plan.cuh" asserts "Experts::kIntermediate % kPanelActivations == 0":
+        Experts(|it, _| multiple("intermediate", it.intermediate, of_panel(it))),
+        "must be a multiple of 8, or of 16 without gates: panels of gate and up are full";
+    "tile/warpgroups_sm90.cuh" in "experts" "warpgroups_f16" asserts "kK % kBlockColumns == 0":
+        Experts(|it, _| multiple("intermediate", it.intermediate, 128)),
+        "must be a multiple of 128: steps are whole";
+    "ops/experts/warpgroups_f16_sm90.cuh" in "experts" "warpgroups_f16" asserts
+        "Experts::kIntermediate % Sink::kColumns == 0":
+        Experts(|it, _| multiple("intermediate", it.intermediate, 8 * of_panel(it))),
+        "must be a multiple of 64, or of 128 without gates: tiles are full";
+    "ops/moe/rows_f16.cuh" asserts "kGatePanels % kAtOnce == 0":
+        Experts(|it, width| {
             // Warps of the smaller of both kinds of blocks.
             let at_once = 8 / segments(width);
             let holds = (it.intermediate / of_panel(it)).is_multiple_of(at_once);
             ("intermediate", it.intermediate, holds)
         }),
-        "must be a multiple of 64 where experts read narrow rows: a round's panels are of one tile",
-    ),
-    Bound::new(
-        "ops/moe/rows_f16.cuh",
-        "kRowsMax * kChoiceWords <= kTurns * Experts::kIntermediate",
-        Of::Experts(|it, _| {
+        "must be a multiple of 64 where experts read narrow rows: a round's panels are of one tile";
+    "ops/moe/rows_f16.cuh" asserts "kRowsMax * kChoiceWords <= kTurns * Experts::kIntermediate":
+        Experts(|it, _| {
             let chosen = it.experts_per_token;
             let holds = 64 * (chosen / 2) <= (chosen + shared(it)) * it.intermediate;
             ("intermediate", it.intermediate, holds)
         }),
-        "must be at least 32: choices of all rows fit a row",
-    ),
-    Bound::new(
-        "ops/moe/rows_f16.cuh",
-        "Experts::kPerToken % 2 == 0 && Experts::kCount < 0xffff",
-        Of::Experts(|it, _| {
-            let chosen = it.experts_per_token;
-            ("experts_per_token", chosen, chosen.is_multiple_of(2))
-        }),
-        "must be even: two choices are a word",
-    ),
-    Bound::new(
-        "ops/route/rows_f32.cuh",
-        "kTurns <= tile::kWarpLanes",
-        Of::Experts(|it, _| {
+        "must be at least 32: choices of all rows fit a row";
+    "ops/moe/rows_f16.cuh" asserts "Experts::kPerToken % 2 == 0 && Experts::kCount < 0xffff":
+        Experts(|it, _| multiple("experts_per_token", it.experts_per_token, 2)),
+        "must be even: two choices are a word";
+    "ops/route/rows_f32.cuh" asserts "kTurns <= tile::kWarpLanes":
+        Experts(|it, _| {
             let chosen = it.experts_per_token;
             ("experts_per_token", chosen, chosen + shared(it) <= 32)
         }),
-        "must be at most 32, the shared expert included: a lane writes a chosen expert",
-    ),
-    Bound::new(
-        "ops/experts/warpgroups_f16_sm90.cuh",
-        "kPairs % (tile::kConsumers * kBlockPairs) == 0",
-        Of::Model(|it| {
-            let (key, width) = experts_width(it)?;
-            Some((key, width, width.is_multiple_of(128)))
-        }),
-        "must be a multiple of 128: tiles of an expert's rows are full",
-    )
-    .kernel("experts", "warpgroups_f16"),
-    Bound::new(
-        "ops/experts/parts.cuh",
-        "kWidth % tile::kPanelRows == 0",
-        Of::Model(|it| {
-            let (key, width) = experts_width(it)?;
-            Some((key, width, width.is_multiple_of(16)))
-        }),
-        "must be a multiple of 16: an expert's panels are full",
-    ),
-    Bound::new(
-        "tile/held.cuh",
-        "holds(kK)",
-        Of::Model(|it| Some(("hidden", it.hidden, it.hidden / segments(it.hidden) <= 1024))),
+        "must be at most 32, the shared expert included: a lane writes a chosen expert";
+    "ops/experts/warpgroups_f16_sm90.cuh" in "experts" "warpgroups_f16" asserts
+        "kPairs % (tile::kConsumers * kBlockPairs) == 0":
+        Model(|it| experts_width(it).map(|(key, width)| multiple(key, width, 128))),
+        "must be a multiple of 128: tiles of an expert's rows are full";
+    "ops/experts/parts.cuh" asserts "kWidth % tile::kPanelRows == 0":
+        Model(|it| experts_width(it).map(|(key, width)| multiple(key, width, 16))),
+        "must be a multiple of 16: an expert's panels are full";
+    "tile/held.cuh" asserts "holds(kK)":
+        Model(|it| Some(("hidden", it.hidden, it.hidden / segments(it.hidden) <= 1024))),
         "must be cut into segments of at most 1024 columns, as multiples of 1024 are: registers \
-         have room for no more",
-    ),
-    Bound::new(
-        "ops/swiglu/vectors_f32.cuh",
-        "M::kIntermediate % 4 == 0",
-        Of::Model(|it| {
-            let inner = it.mlp.as_ref()?.intermediate;
-            Some(("mlp.intermediate", inner, inner.is_multiple_of(4)))
-        }),
-        "must be a multiple of 4: a row is whole vectors",
-    ),
-    Bound::new(
-        "ops/top_k/rank.cuh",
-        "VOCAB >= TOP_K && kFoundMax >= TOP_K",
-        Of::Model(|it| Some(("vocab", it.vocab, it.vocab >= crate::kernels::TOP_K))),
-        "must be at least 64: so many tokens are ranked",
-    ),
-];
+         have room for no more";
+    "ops/swiglu/vectors_f32.cuh" asserts "M::kIntermediate % 4 == 0":
+        Model(|it| Some(multiple("mlp.intermediate", it.mlp.as_ref()?.intermediate, 4))),
+        "must be a multiple of 4: a row is whole vectors";
+    "ops/top_k/rank.cuh" asserts "VOCAB >= TOP_K && kFoundMax >= TOP_K":
+        Model(|it| Some(("vocab", it.vocab, it.vocab >= crate::kernels::TOP_K))),
+        "must be at least 64: so many tokens are ranked";
+};
 
 /// Columns that a matrix of a format has a multiple of: whole runs of floats, and of codes whole
 /// blocks with their scales, which are copied by twos where they are F32.

@@ -30,20 +30,15 @@ pub(crate) struct Constant {
     pub value: Value,
 }
 
-fn size(name: &'static str, value: u64, doc: &'static str) -> Constant {
-    Constant {
-        name,
-        doc,
-        value: Value::Size(value),
-    }
-}
-
-fn format(name: &'static str, value: Format, doc: &'static str) -> Constant {
-    Constant {
-        name,
-        doc,
-        value: Value::Format(value),
-    }
+/// Makes constants of rows: what each is, its name, its type and its value.
+macro_rules! constants {
+    ($(#[doc = $doc:literal] $name:ident: $type:ident = $value:expr;)*) => {
+        vec![$(Constant {
+            name: stringify!($name),
+            doc: $doc.trim_ascii(),
+            value: Value::$type($value),
+        },)*]
+    };
 }
 
 /// Constants that mean the same on the host and on the device.
@@ -56,68 +51,34 @@ pub(crate) fn constants(target: &Target) -> Vec<Constant> {
 
 fn model_constants(target: &Target) -> Vec<Constant> {
     let model = &target.model;
-    let tied = Value::Bool(model.tied_head);
-    let eps = Value::Single(model.norm_eps);
-    let biased = Value::Bool(target.has(Switch::Biased));
-    vec![
-        size(
-            "HIDDEN",
-            target.padded(model.hidden),
-            "Width of the residual stream, zeros up to a multiple that kernels take included.",
-        ),
-        size(
-            "CHANNELS",
-            model.hidden,
-            "Channels of the residual stream, over which norms are.",
-        ),
-        size(
-            "PAD",
-            target.pads()[0],
-            "Hidden widths in memory are multiples of it.",
-        ),
-        size(
-            "PAD_INNER",
-            target.pads()[1],
-            "Inner widths in memory are multiples of it.",
-        ),
-        size("LAYERS", model.layers.count as u64, "Decoder layers."),
-        size("VOCAB", model.vocab, "Rows of the embedding table."),
-        Constant {
-            name: "TIED_HEAD",
-            doc: "Whether the output head is the embedding table.",
-            value: tied,
-        },
-        Constant {
-            name: "BIASED",
-            doc: "Whether some matrices have biases of their results.",
-            value: biased,
-        },
-        Constant {
-            name: "EMBEDDING_SCALE",
-            doc: "Factor of the rows of the embedding.",
-            value: Value::Single(target.embedding_scale()),
-        },
-        Constant {
-            name: "LOGIT_CAP",
-            doc: "Bound that logits approach, as a hyperbolic tangent does; 0 if there is none.",
-            value: Value::Single(model.logit_cap.unwrap_or(0.0)),
-        },
-        Constant {
-            name: "NORM_EPS",
-            doc: "Epsilon of every norm.",
-            value: eps,
-        },
-        size(
-            "MTP_LAYERS",
-            model.mtp.layers,
-            "Multi-token-prediction layers (0 or 1).",
-        ),
-        size(
-            "DRAFT_IDS",
-            model.mtp.draft_ids.unwrap_or(model.vocab),
-            "Ids below this are drafted by that layer.",
-        ),
-    ]
+    constants! {
+        /// Width of the residual stream, zeros up to a multiple that kernels take included.
+        HIDDEN: Size = target.padded(model.hidden);
+        /// Channels of the residual stream, over which norms are.
+        CHANNELS: Size = model.hidden;
+        /// Hidden widths in memory are multiples of it.
+        PAD: Size = target.pads()[0];
+        /// Inner widths in memory are multiples of it.
+        PAD_INNER: Size = target.pads()[1];
+        /// Decoder layers.
+        LAYERS: Size = model.layers.count as u64;
+        /// Rows of the embedding table.
+        VOCAB: Size = model.vocab;
+        /// Whether the output head is the embedding table.
+        TIED_HEAD: Bool = model.tied_head;
+        /// Whether some matrices have biases of their results.
+        BIASED: Bool = target.has(Switch::Biased);
+        /// Factor of the rows of the embedding.
+        EMBEDDING_SCALE: Single = target.embedding_scale();
+        /// Bound that logits approach, as a hyperbolic tangent does; 0 if there is none.
+        LOGIT_CAP: Single = model.logit_cap.unwrap_or(0.0);
+        /// Epsilon of every norm.
+        NORM_EPS: Single = model.norm_eps;
+        /// Multi-token-prediction layers (0 or 1).
+        MTP_LAYERS: Size = model.mtp.layers;
+        /// Ids below this are drafted by that layer.
+        DRAFT_IDS: Size = model.mtp.draft_ids.unwrap_or(model.vocab);
+    }
 }
 
 /// Matrices that device code takes in one format each: name of the constant, whose format it is,
@@ -167,8 +128,8 @@ pub(crate) fn group_formats(target: &Target) -> Vec<(Constant, Vec<Format>)> {
         };
         let rows = table.iter().filter(of_group);
         let formats = distinct(rows.filter_map(Row::resident));
-        let first = formats.first().copied().unwrap_or(Format::Bf16);
-        (format(name, first, doc), formats)
+        let value = Value::Format(formats.first().copied().unwrap_or(Format::Bf16));
+        (Constant { name, doc, value }, formats)
     });
     formats.collect()
 }
@@ -176,71 +137,37 @@ pub(crate) fn group_formats(target: &Target) -> Vec<(Constant, Vec<Format>)> {
 fn format_constants(target: &Target) -> Vec<Constant> {
     let groups = group_formats(target).into_iter();
     let mut constants: Vec<Constant> = groups.map(|(constant, _)| constant).collect();
-    constants.push(Constant {
-        name: "FORMAT_KV",
-        doc: "Keys and values.",
-        value: Value::Kv(target.leaf.numbers.kv),
+    constants.extend(constants! {
+        /// Keys and values.
+        FORMAT_KV: Kv = target.leaf.numbers.kv;
     });
     constants
 }
 
 fn limit_constants(target: &Target) -> Vec<Constant> {
     let (limits, steps) = (&target.leaf.limits, &target.leaf.steps);
-    vec![
-        size(
-            "PAGE",
-            limits.page,
-            "Tokens per KV page; also the grid of prefill chunks.",
-        ),
-        size(
-            "MAX_CONTEXT",
-            limits.context,
-            "Longest sequence, prompt and reply, in tokens.",
-        ),
-        size(
-            "MAX_SEQUENCES",
-            limits.sequences,
-            "Sequences that may hold a slot at once.",
-        ),
-        size(
-            "STATES",
-            target.states(),
-            "Recurrent states: of sequences, then snapshots for prompts to come, then of drafts.",
-        ),
-        size(
-            "SNAPSHOTS",
-            target.snapshots(),
-            "Recurrent states kept for prompts to come.",
-        ),
-        size(
-            "DRAFTS",
-            target.drafts(),
-            "Draft tokens of all sequences that one step may verify.",
-        ),
-        size(
-            "MAX_QUEUED",
-            limits.queued,
-            "Requests that may wait for a slot.",
-        ),
-        size(
-            "PREFILL_TOKENS",
-            steps.prefill,
-            "Prompt tokens that one step may prefill; a multiple of `PAGE`.",
-        ),
-        size(
-            "REPLY_GAP_MS",
-            target.hardware.reply_gap_ms,
-            "Longest time between two tokens of a reply that prompts are cut to, ms.",
-        ),
-        size(
-            "KV_PAGES",
-            target.kv_pages(),
-            "KV pages of the whole server, at most: memory may have room for fewer.",
-        ),
-        size(
-            "TOP_K",
-            TOP_K,
-            "Largest logits of a row that `top_k` ranks.",
-        ),
-    ]
+    constants! {
+        /// Tokens per KV page; also the grid of prefill chunks.
+        PAGE: Size = limits.page;
+        /// Longest sequence, prompt and reply, in tokens.
+        MAX_CONTEXT: Size = limits.context;
+        /// Sequences that may hold a slot at once.
+        MAX_SEQUENCES: Size = limits.sequences;
+        /// Recurrent states: of sequences, then snapshots for prompts to come, then of drafts.
+        STATES: Size = target.states();
+        /// Recurrent states kept for prompts to come.
+        SNAPSHOTS: Size = target.snapshots();
+        /// Draft tokens of all sequences that one step may verify.
+        DRAFTS: Size = target.drafts();
+        /// Requests that may wait for a slot.
+        MAX_QUEUED: Size = limits.queued;
+        /// Prompt tokens that one step may prefill; a multiple of `PAGE`.
+        PREFILL_TOKENS: Size = steps.prefill;
+        /// Longest time between two tokens of a reply that prompts are cut to, ms.
+        REPLY_GAP_MS: Size = target.hardware.reply_gap_ms;
+        /// KV pages of the whole server, at most: memory may have room for fewer.
+        KV_PAGES: Size = target.kv_pages();
+        /// Largest logits of a row that `top_k` ranks.
+        TOP_K: Size = TOP_K;
+    }
 }

@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use crate::constants::{Constant, Value, constants};
 use crate::kernels::{top_k_chunks, top_k_parts};
-use crate::schema::leaf::KvFormat;
 use crate::shapes::camel;
 use crate::target::Target;
 
@@ -46,7 +45,10 @@ impl Target {
                 Value::Single(value) => format!("float {name} = {value:?}f"),
                 Value::Bool(value) => format!("bool {name} = {value}"),
                 Value::Format(value) => format!("Format {name} = Format::{}", value.name()),
-                Value::Kv(value) => format!("KvFormat {name} = KvFormat::{}", kv_name(value)),
+                Value::Kv(value) => {
+                    let value = format!("{value:?}").to_lowercase();
+                    format!("KvFormat {name} = KvFormat::{value}")
+                }
             };
             let _ = writeln!(out, "// {}\ninline constexpr {text};", constant.doc);
         }
@@ -87,32 +89,25 @@ impl Target {
         let Some(gpu) = &self.hardware.gpu else {
             return;
         };
-        let _ = writeln!(out, "// Of `sm_121a` it is 121.");
+        let (capability, sms, bytes) = (gpu.capability(), gpu.sms, gpu.shared_bytes_per_block);
         let _ = writeln!(
             out,
-            "inline constexpr int COMPUTE_CAPABILITY = {};",
-            gpu.capability()
+            "// Of `sm_121a` it is 121.\n\
+             inline constexpr int COMPUTE_CAPABILITY = {capability};\n\
+             // Streaming multiprocessors.\n\
+             inline constexpr int SMS = {sms};\n\
+             // Shared memory that one block may ask for, bytes.\n\
+             inline constexpr int SHARED_BYTES_PER_BLOCK = {bytes};\n\
+             // Most rows of `moe` in one launch.\n\
+             inline constexpr int MOE_ROWS = {};\n\
+             // Chunks of a row of logits: what each block of the head makes.\n\
+             inline constexpr int TOP_K_CHUNKS = {};\n\
+             // Parts of a chunk, which a warp ranks.\n\
+             inline constexpr int TOP_K_PARTS = {};",
+            self.moe_rows(bytes),
+            top_k_chunks(&self.model, sms.into()),
+            top_k_parts(&self.model, sms.into())
         );
-        let _ = writeln!(out, "// Streaming multiprocessors.");
-        let _ = writeln!(out, "inline constexpr int SMS = {};", gpu.sms);
-        let _ = writeln!(out, "// Shared memory that one block may ask for, bytes.");
-        let bytes = gpu.shared_bytes_per_block;
-        let _ = writeln!(
-            out,
-            "inline constexpr int SHARED_BYTES_PER_BLOCK = {bytes};"
-        );
-        let _ = writeln!(out, "// Most rows of `moe` in one launch.");
-        let rows = self.moe_rows(bytes);
-        let _ = writeln!(out, "inline constexpr int MOE_ROWS = {rows};");
-        let _ = writeln!(
-            out,
-            "// Chunks of a row of logits: what each block of the head makes."
-        );
-        let chunks = top_k_chunks(&self.model, gpu.sms.into());
-        let _ = writeln!(out, "inline constexpr int TOP_K_CHUNKS = {chunks};");
-        let _ = writeln!(out, "// Parts of a chunk, which a warp ranks.");
-        let parts = top_k_parts(&self.model, gpu.sms.into());
-        let _ = writeln!(out, "inline constexpr int TOP_K_PARTS = {parts};");
     }
 
     fn write_cuda_ops(&self, out: &mut String) {
@@ -129,12 +124,4 @@ impl Target {
 /// Whether device code reads a constant.
 fn is_of_device(constant: &Constant) -> bool {
     DEVICE_CONSTANTS.contains(&constant.name) || constant.name.starts_with("FORMAT_")
-}
-
-fn kv_name(format: KvFormat) -> &'static str {
-    match format {
-        KvFormat::F32 => "f32",
-        KvFormat::Bf16 => "bf16",
-        KvFormat::Fp8 => "fp8",
-    }
 }

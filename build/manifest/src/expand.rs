@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::schema::hardware::{Backend, Hardware};
+use crate::schema::hardware::Hardware;
 use crate::schema::leaf::Leaf;
 use crate::schema::model::Model;
 use crate::table::Row;
@@ -14,7 +14,6 @@ struct Expanded<'a> {
     target: &'a str,
     binary: String,
     serves: bool,
-    ops_missing: Vec<String>,
     derived: Derived,
     leaf: &'a Leaf,
     hardware: &'a Hardware,
@@ -47,10 +46,6 @@ impl Target {
             target: &self.name,
             binary: self.binary(),
             serves: self.serves(),
-            ops_missing: match self.hardware.backend {
-                Backend::Cpu => Vec::new(),
-                Backend::Cuda => self.ops_missing(),
-            },
             derived: self.derived(),
             leaf: &self.leaf,
             hardware: &self.hardware,

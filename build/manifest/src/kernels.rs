@@ -1,7 +1,12 @@
-//! Ops that a model consists of, the kernels that exist for them, and the shapes they are over.
+//! Ops of `ffi/ops.toml` for a target: the kernels chosen for them, and the shapes they are over.
 //!
 //! What a kernel needs of registers and shared memory it computes and asserts itself, in `cuda/`;
 //! `bounds` has what it takes of a model's facts.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
 
 use crate::family::Switch;
 use crate::schema::leaf::Op;
@@ -48,176 +53,71 @@ impl Launcher {
     }
 }
 
-/// A kind of block, for each of whose shapes ops have a launcher of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Attention,
-    Delta,
-    Experts,
-    Mlp,
+/// Makes `Kind` of rows: the name in `over` of `ffi/ops.toml`, the type of its block in
+/// `src/model/blocks`, and the trait of its operations in `src/model/ops`.
+macro_rules! kinds {
+    ($($(#[doc = $doc:literal])* $kind:ident: $name:literal $block:literal $ops:literal,)*) => {
+        /// A kind of block, for each of whose shapes ops have a launcher of their own.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub(crate) enum Kind {
+            $($(#[doc = $doc])* $kind,)*
+        }
+
+        impl Kind {
+            pub(crate) const ALL: [Kind; [$($name),*].len()] = [$(Kind::$kind),*];
+
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Kind::$kind => $name,)*
+                }
+            }
+
+            /// Its block, and its operations.
+            pub fn block(self) -> [&'static str; 2] {
+                match self {
+                    $(Kind::$kind => [$block, $ops],)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    Attention: "attention" "Attention" "Attend",
+    Delta: "delta" "DeltaNet" "Delta",
+    Experts: "experts" "Experts" "Route",
+    Mlp: "mlp" "Mlp" "Gate",
     /// The last two beside each other, whose operations are theirs.
-    Both,
+    Both: "both" "Both" "Both",
     /// Products that make queries of latents and results of them, around attention.
-    Latent,
+    Latent: "latent" "Latent" "Latent",
 }
 
-impl Kind {
-    /// Every kind.
-    pub(crate) const ALL: [Kind; 6] = [
-        Kind::Attention,
-        Kind::Delta,
-        Kind::Experts,
-        Kind::Mlp,
-        Kind::Both,
-        Kind::Latent,
-    ];
-
-    /// Name in `over` of `ffi/ops.toml`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Attention => "attention",
-            Kind::Delta => "delta",
-            Kind::Experts => "experts",
-            Kind::Mlp => "mlp",
-            Kind::Both => "both",
-            Kind::Latent => "latent",
-        }
-    }
-
-    /// Type of its block in `src/model/blocks`, and trait of its operations in `src/model/ops`.
-    pub fn block(self) -> [&'static str; 2] {
-        match self {
-            Kind::Attention => ["Attention", "Attend"],
-            Kind::Delta => ["DeltaNet", "Delta"],
-            Kind::Experts => ["Experts", "Route"],
-            Kind::Mlp => ["Mlp", "Gate"],
-            Kind::Both => ["Both", "Both"],
-            Kind::Latent => ["Latent", "Latent"],
-        }
-    }
-
-    fn ops(self) -> &'static [&'static str] {
-        match self {
-            Kind::Attention => &["store_kv", "attend", "attention"],
-            Kind::Delta => &[
-                "conv_silu",
-                "gated_delta",
-                "gated_rms_norm",
-                "gated_linear_add",
-                "delta_net",
-            ],
-            Kind::Experts => &["route", "experts", "moe"],
-            Kind::Mlp => &["swiglu", "mlp"],
-            Kind::Both => &[],
-            Kind::Latent => &["latent_queries", "latent_results"],
-        }
-    }
+/// Row of an op in `ffi/ops.toml`, as far as targets depend on it.
+#[derive(Deserialize)]
+struct Entry {
+    /// Kind of block that it is over, if it is over one.
+    over: Option<Kind>,
+    kernels: Vec<String>,
+    threads: u64,
+    why: String,
 }
 
-/// Ops of every model.
-const DENSE: &[&str] = &[
-    "embed",
-    "embed_beside",
-    "rms_norm",
-    "linear",
-    "linear_add",
-    "norm_linear",
-    "concat",
-    "select",
-    "cap_logits",
-    "relu2",
-    "top_k",
-    "lm_head",
-];
+/// Every op by name.
+static OPS: LazyLock<BTreeMap<String, Entry>> = LazyLock::new(|| {
+    let rows = toml::from_str(include_str!("../../../ffi/ops.toml"));
+    rows.expect("a table that the tests of this crate read")
+});
 
-/// Ops of a device beside those of a forward pass: what draws drafts, loads weights, and measures.
-const BESIDE: &[&str] = &["accept", "guess", "pack", "read_bytes"];
-
-/// A kernel that a leaf may name.
-struct Kernel {
-    op: &'static str,
-    name: &'static str,
-    /// Elements of a row that one thread can hold; `None` for a kernel that holds no row.
-    elements_per_thread: Option<u64>,
-    /// Whether it lays rows out as operands of warpgroup instructions.
-    operands: bool,
-}
-
-impl Kernel {
-    const fn new(op: &'static str, name: &'static str) -> Kernel {
-        Kernel {
-            op,
-            name,
-            elements_per_thread: None,
-            operands: false,
-        }
-    }
-
-    /// Blocks of warpgroups, which many rows take.
-    const fn warpgroups(self) -> Kernel {
-        Kernel {
-            operands: true,
-            ..self
-        }
-    }
-
-    /// A block keeps a row in registers and adds its warps' sums.
-    const fn row(self) -> Kernel {
-        Kernel {
-            elements_per_thread: Some(32),
-            ..self
-        }
-    }
-}
-
+/// Kernel whose blocks are warpgroups, which many rows take: it lays rows out as their operands.
+const WARPGROUPS: &str = "warpgroups_f16";
+/// Op whose blocks keep a row in registers, and elements of it that one thread holds.
+const ROW_OP: (&str, u64) = ("rms_norm", 32);
 /// Kernel of rows that are rounded to NVFP4.
 pub(crate) const FP4_KERNEL: &str = "block_scaled_fp4";
 /// Ops that have it.
 pub(crate) const FP4_OPS: [&str; 2] = ["experts", "moe"];
-
-const KERNELS: &[Kernel] = &[
-    Kernel::new("embed", "rows_f32"),
-    Kernel::new("embed_beside", "rows_f32"),
-    Kernel::new("rms_norm", "rows_f32").row(),
-    Kernel::new("linear", "panels_f16"),
-    Kernel::new("linear_add", "panels_f16"),
-    Kernel::new("linear_add", "warpgroups_f16").warpgroups(),
-    Kernel::new("norm_linear", "held_f16"),
-    Kernel::new("norm_linear", "warpgroups_f16").warpgroups(),
-    Kernel::new("concat", "vectors_f32"),
-    Kernel::new("select", "vectors_f32"),
-    Kernel::new("cap_logits", "vectors_f32"),
-    Kernel::new("relu2", "vectors_f32"),
-    Kernel::new("top_k", "chunks_f32"),
-    Kernel::new("lm_head", "held_f16"),
-    Kernel::new("lm_head", "warpgroups_f16").warpgroups(),
-    Kernel::new("store_kv", "pages"),
-    Kernel::new("attend", "split_kv_bf16"),
-    Kernel::new("attend", "tiles_bf16"),
-    Kernel::new("attend", "warps_bf16"),
-    Kernel::new("attention", "split_kv_bf16"),
-    Kernel::new("conv_silu", "channels_f32"),
-    Kernel::new("gated_delta", "chunks_f16"),
-    Kernel::new("gated_rms_norm", "heads_f32"),
-    Kernel::new("gated_linear_add", "heads_f32"),
-    Kernel::new("gated_linear_add", "warpgroups_f16").warpgroups(),
-    Kernel::new("delta_net", "heads_f32"),
-    Kernel::new("route", "rows_f32"),
-    Kernel::new("experts", "grouped_f16"),
-    Kernel::new("experts", "warpgroups_f16").warpgroups(),
-    Kernel::new("experts", FP4_KERNEL),
-    Kernel::new("moe", "rows_f16"),
-    Kernel::new("moe", FP4_KERNEL),
-    Kernel::new("swiglu", "vectors_f32"),
-    Kernel::new("mlp", "apart_f16"),
-    Kernel::new("mlp", "warpgroups_f16").warpgroups(),
-    Kernel::new("latent_queries", "heads_f16"),
-    Kernel::new("latent_results", "heads_f16"),
-    Kernel::new("accept", "spans_f32"),
-    Kernel::new("guess", "rows_f32"),
-    Kernel::new("pack", "vectors"),
-    Kernel::new("read_bytes", "ring"),
-];
 
 const WARP: u64 = 32;
 
@@ -250,24 +150,29 @@ pub const fn top_k_parts(model: &Model, sms: u64) -> u64 {
 /// Rows that `moe` takes at once, at most.
 pub(crate) const MOE_ROWS: u64 = 128;
 
-/// Every op, of whatever kind.
-fn all_ops() -> impl Iterator<Item = &'static str> {
-    let over = Kind::ALL.into_iter().flat_map(|kind| kind.ops());
-    DENSE.iter().chain(BESIDE).chain(over).copied()
-}
-
 /// The kind of block that an op is over.
 fn kind_of(op: &str) -> Option<Kind> {
-    Kind::ALL.into_iter().find(|kind| kind.ops().contains(&op))
+    OPS.get(op)?.over
 }
 
 /// Names of the kernels of `op`, which may name a shape behind a point; `None` when there is no
 /// such op.
-pub(crate) fn kernels_of(op: &str) -> Option<Vec<&'static str>> {
+pub(crate) fn kernels_of(op: &str) -> Option<&'static [String]> {
     let op = op.split('.').next().unwrap_or(op);
-    let of_op = KERNELS.iter().filter(|kernel| kernel.op == op);
-    let names: Vec<_> = of_op.map(|kernel| kernel.name).collect();
-    (!names.is_empty()).then_some(names)
+    OPS.get(op).map(|entry| entry.kernels.as_slice())
+}
+
+/// The first kernel of every op: of a hardware that names none.
+pub(crate) fn usual_kernels() -> impl Iterator<Item = (String, Op)> {
+    OPS.iter().map(|(op, entry)| {
+        let usual = Op {
+            kernel: entry.kernels[0].clone(),
+            threads: entry.threads,
+            rows: None,
+            why: entry.why.clone(),
+        };
+        (op.clone(), usual)
+    })
 }
 
 impl Target {
@@ -338,16 +243,16 @@ impl Target {
         let launchers = self.launchers().into_iter();
         let chosen = launchers.filter_map(|Launcher { op, shape, name }| {
             let choice = self.op(op, shape.as_deref())?;
-            let is = |kernel: &&Kernel| kernel.op == op && kernel.name == choice.kernel;
-            let kernel = KERNELS.iter().find(is)?;
-            Some(KernelChoice {
-                op,
-                shape,
-                launcher: name,
-                kernel: choice.kernel.as_str(),
-                threads: choice.threads,
-                operands: kernel.operands,
-            })
+            kernels_of(op)?
+                .contains(&choice.kernel)
+                .then(|| KernelChoice {
+                    op,
+                    shape,
+                    launcher: name,
+                    kernel: choice.kernel.as_str(),
+                    threads: choice.threads,
+                    operands: choice.kernel == WARPGROUPS,
+                })
         });
         chosen.collect()
     }
@@ -365,7 +270,8 @@ impl Target {
             let launcher = |shape| Launcher::new(op, Some(shape), several);
             names.into_iter().map(launcher).collect()
         };
-        let mut all: Vec<_> = all_ops().flat_map(of_op).collect();
+        let ops = OPS.keys().map(String::as_str);
+        let mut all: Vec<_> = ops.flat_map(of_op).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
@@ -381,21 +287,9 @@ impl Target {
 
     /// Widest row that the threads of a kernel can hold, elements; `None` if they hold no row.
     pub(crate) fn row_max(choice: &KernelChoice<'_>) -> Option<u64> {
-        let elements = kernel_of(choice)?.elements_per_thread?;
-        Some(elements * choice.threads)
+        let (op, elements) = ROW_OP;
+        (choice.op == op).then_some(elements * choice.threads)
     }
-
-    /// Launchers that this target names no kernel for.
-    pub fn ops_missing(&self) -> Vec<String> {
-        let chosen: Vec<_> = self.kernels().into_iter().map(|c| c.launcher).collect();
-        let launchers = self.launchers().into_iter().map(|launcher| launcher.name);
-        launchers.filter(|name| !chosen.contains(name)).collect()
-    }
-}
-
-fn kernel_of(choice: &KernelChoice<'_>) -> Option<&'static Kernel> {
-    let is = |kernel: &&Kernel| kernel.op == choice.op && kernel.name == choice.kernel;
-    KERNELS.iter().find(is)
 }
 
 /// Matrices of `linear`: all but the experts', and those between latents and heads.
@@ -427,7 +321,7 @@ pub(crate) fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BESIDE, KERNELS, Kind, Launcher, Role, all_ops, follows_a_norm, kind_of};
+    use super::{Launcher, OPS, Role, follows_a_norm};
 
     /// Methods of the groups that make storage rather than compute.
     const STORAGE: [&str; 6] = [
@@ -438,6 +332,10 @@ mod tests {
         "load_experts",
         "routing",
     ];
+
+    /// Ops of a device beside those of a forward pass: what draws drafts, loads weights, and
+    /// measures.
+    const BESIDE: [&str; 4] = ["accept", "guess", "pack", "read_bytes"];
 
     /// Groups of operations that families are written in.
     const GROUPS: [&str; 6] = [
@@ -460,31 +358,25 @@ mod tests {
     fn the_ops_are_those_of_the_groups() {
         let names = GROUPS.into_iter().flat_map(methods);
         let mut names: Vec<_> = names.filter(|name| !STORAGE.contains(name)).collect();
-        let mut ops: Vec<_> = all_ops().filter(|op| !BESIDE.contains(op)).collect();
+        names.extend(BESIDE);
         names.sort_unstable();
-        ops.sort_unstable();
-        assert_eq!(ops, names);
+        assert_eq!(OPS.keys().collect::<Vec<_>>(), names);
     }
 
     #[test]
-    fn the_ops_are_those_of_the_abi_and_over_the_same_kinds() {
-        let table: toml::Table = include_str!("../../../ffi/ops.toml").parse().unwrap();
-        let mut ops: Vec<&str> = all_ops().collect();
-        ops.sort_unstable();
-        assert_eq!(ops, table.keys().collect::<Vec<_>>());
-        for (op, row) in &table {
-            let over = row.get("over").map(|kind| kind.as_str().unwrap());
-            assert_eq!(over, kind_of(op).map(Kind::name), "{op}");
+    fn every_op_has_kernels_that_are_files() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cuda/ops");
+        for (op, entry) in OPS.iter() {
+            let files = std::fs::read_dir(folder.join(op)).unwrap();
+            let files = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+            let files: Vec<String> = files.collect();
+            assert!(!entry.kernels.is_empty(), "{op}");
+            for kernel in &entry.kernels {
+                let names = [format!("{kernel}.cuh"), format!("{kernel}_sm")];
+                let is_it = |file: &String| names.iter().any(|name| file.starts_with(name));
+                assert!(files.iter().any(is_it), "{op}: {kernel}");
+            }
         }
-    }
-
-    #[test]
-    fn every_op_has_a_kernel_and_no_kernel_stands_twice() {
-        let has = |op| KERNELS.iter().any(|kernel| kernel.op == op);
-        assert!(all_ops().all(has));
-        let names = KERNELS.iter().map(|kernel| (kernel.op, kernel.name));
-        let all: std::collections::BTreeSet<_> = names.collect();
-        assert_eq!(all.len(), KERNELS.len());
     }
 
     #[test]

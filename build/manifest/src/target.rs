@@ -6,6 +6,7 @@ use crate::check::check;
 use crate::dequantise::dequantise;
 use crate::error::ManifestError;
 use crate::files;
+use crate::kernels::usual_kernels;
 use crate::schema::hardware::{Backend, Hardware};
 use crate::schema::leaf::{KvFormat, Leaf, Rows, Transformation};
 use crate::schema::model::{Checkpoint, Form, Model};
@@ -97,22 +98,17 @@ pub fn load(root: &Path, leaf: &str) -> Result<Target, ManifestError> {
     Ok(target)
 }
 
-/// A hardware, with the kernels of the one that it takes them from.
-fn read_hardware(root: &Path, name: &str) -> Result<Hardware, ManifestError> {
-    let file = hardware_file(name);
-    let mut hardware: Hardware = read(root, &file, "")?;
-    if let Some(other) = &hardware.ops_of {
-        let from: Hardware = read(root, &hardware_file(other), "")?;
-        if !hardware.op.is_empty() || from.ops_of.is_some() {
-            let rule = "must name a hardware with [op] tables, where there are none here";
-            return Err(ManifestError::key(&file, "ops_of", other, rule));
-        }
-        hardware.op = from.op;
+/// A hardware, with the kernels that any has where its own tables name none.
+pub(crate) fn read_hardware(root: &Path, name: &str) -> Result<Hardware, ManifestError> {
+    let mut hardware: Hardware = read(root, &hardware_file(name), "")?;
+    if hardware.backend == Backend::Cuda {
+        let of_any = usual_kernels().filter(|(op, _)| !hardware.op.contains_key(op));
+        hardware.op.extend(of_any.collect::<Vec<_>>());
     }
     Ok(hardware)
 }
 
-fn hardware_file(name: &str) -> String {
+pub(crate) fn hardware_file(name: &str) -> String {
     format!("targets/_hw/{name}.toml")
 }
 
@@ -154,7 +150,6 @@ impl Target {
             self.leaf_file(),
             self.golden_file(),
         ];
-        paths.extend(self.hardware.ops_of.as_deref().map(hardware_file));
         let kept = self
             .checkpoint()
             .map_or(&[][..], |checkpoint| &checkpoint.files);
@@ -223,13 +218,11 @@ impl Target {
         })
     }
 
-    /// Whether the binary can answer requests: the model has a tokenizer, and a GPU target a kernel
-    /// for every op of its family and hardware that is no part of another.
+    /// Whether the binary can answer requests: the model has a tokenizer, and the hardware is no
+    /// part of another.
     pub fn serves(&self) -> bool {
         let part = self.hardware.gpu.as_ref().is_some_and(|gpu| gpu.partition);
-        let runs =
-            self.hardware.backend == Backend::Cpu || (self.ops_missing().is_empty() && !part);
-        runs && self.model.chat.is_some()
+        !part && self.model.chat.is_some()
     }
 
     /// Whether its kernels multiply by block-scaled instructions of FP4: on `sm_12x`, where rows
@@ -331,10 +324,7 @@ mod tests {
         let target = repository("cpu/random-fp8/fp8");
         assert!(target.model.chat.is_none() && !target.serves());
         let shown = target.expanded();
-        assert!(
-            shown.contains("serves = false\nops_missing = []"),
-            "{shown}"
-        );
+        assert!(shown.contains("serves = false"), "{shown}");
     }
 
     #[test]
@@ -358,17 +348,15 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_target_without_every_kernel_does_not_serve() {
-        let mut target = repository("h200/tiny/nvfp4");
-        target.hardware.op.remove("linear");
-        assert!(!target.serves());
-        assert!(target.ops_missing().contains(&"linear".to_string()));
-        assert!(!target.ops_missing().contains(&"rms_norm".to_string()));
-    }
-
-    #[test]
-    fn a_gpu_target_with_every_kernel_serves() {
-        assert!(repository("h200/tiny/nvfp4").serves());
+    fn a_hardware_has_a_kernel_of_every_operation_its_own_first() {
+        let target = repository("h200/tiny/nvfp4");
+        assert!(target.serves());
+        assert_eq!(target.kernels().len(), target.launchers().len());
+        let kernel = |op: &str| target.hardware.op[op].kernel.clone();
+        assert_eq!(
+            (kernel("linear"), kernel("attend")),
+            ("panels_f16".into(), "tiles_bf16".into())
+        );
     }
 
     #[test]
@@ -387,7 +375,7 @@ mod tests {
     #[test]
     fn a_part_of_a_gpu_does_not_serve() {
         let target = repository("h200-48/qwen3.6-35b-a3b/fp8");
-        assert!(target.ops_missing().is_empty() && !target.serves());
+        assert!(!target.serves());
     }
 
     #[test]

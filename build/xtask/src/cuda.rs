@@ -32,7 +32,7 @@ pub use inspect::{block_scaled_fp4, check};
 pub use probe::Probe;
 
 /// Table of the launchers, from the root of the workspace.
-const OPS: &str = "ffi/ops.toml";
+pub const OPS: &str = "ffi/ops.toml";
 /// The archive of all launchers, as `build.rs` finds it.
 const ARCHIVE: &str = "libatlas_ops.a";
 /// Folders of headers that every kernel may include.
@@ -173,10 +173,7 @@ pub fn plan(
         objects.push((compiled.launcher.clone(), graph.add(action)?));
     }
     let archive = graph.add(archive_action(target, &host, &objects))?;
-    let report = |(op, id): &(String, ActionId)| {
-        let report = Source::Output(*id, format!("{op}.ptxas"));
-        (op.clone(), report)
-    };
+    let report = |(op, id): &(String, ActionId)| (op.clone(), id.output(format!("{op}.ptxas")));
     let mut cargo = cargo_additions(&host, &folders, archive, toolchain);
     let programs = Programs {
         cc: &host.linker,
@@ -426,7 +423,7 @@ fn archive_action(target: &DeviceTarget, host: &Host, objects: &[(String, Action
     let mut action = Action::process(label, argv).tool(&host.ar).output(ARCHIVE);
     for (op, id) in objects {
         let object = format!("{op}.o");
-        action = action.input(Source::Output(*id, object.clone()), &object);
+        action = action.input(id.output(&object), &object);
     }
     action
 }
@@ -441,7 +438,7 @@ fn cargo_additions(
         from: from.clone(),
         at: at.to_string(),
     };
-    let archive = Source::Output(archive, ARCHIVE.to_string());
+    let archive = archive.output(ARCHIVE);
     let mut env = vec![
         ("ATLAS_OBJECTS".to_string(), "{work}/device".to_string()),
         ("ATLAS_CUDART".to_string(), "{work}/cudart".to_string()),

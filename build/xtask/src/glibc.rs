@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::fs;
 use std::process::Command;
 
-use crate::graph::{Action, Code, Error, Graph, Input, Sandbox, Source, Tool};
+use crate::graph::{Action, Code, Error, Graph, Input, Sandbox, Tool};
 use crate::toolchain::CargoAdditions;
 
 /// The release whose symbols the lists name.
@@ -58,7 +58,7 @@ pub fn link_with(
     {
         action = action.tool(tool);
     }
-    let from = Source::Output(graph.add(action)?, FOLDER.to_string());
+    let from = graph.add(action)?.output(FOLDER);
     additions.inputs.push(Input {
         from,
         at: FOLDER.to_string(),

@@ -327,17 +327,13 @@ pub fn files(root: &Path, path: &Path, to: &mut Vec<String>) -> Result<(), Error
 /// The action that refuses a binary which tells where it was built.
 fn check(graph: &Graph, cargo: ActionId, binary: &str, toolchain: &Toolchain) -> Action {
     let output = graph.action(cargo).outputs[0].path.clone();
-    Action::built_in(
-        format!("check {binary}"),
-        "check_paths",
-        check_paths,
-        Code::Executable,
-    )
-    .arg("workspace", "{root}")
-    .arg("home", toolchain.home.display().to_string())
-    .arg("binary", binary)
-    .input(Source::Output(cargo, output), "in")
-    .output(binary)
+    let label = format!("check {binary}");
+    Action::built_in(label, "check_paths", check_paths, Code::Executable)
+        .arg("workspace", "{root}")
+        .arg("home", toolchain.home.display().to_string())
+        .arg("binary", binary)
+        .input(cargo.output(output), "in")
+        .output(binary)
 }
 
 fn check_paths(sandbox: &crate::graph::Sandbox<'_>) -> Result<(), String> {

@@ -1,6 +1,5 @@
 //! The workspace as the verbs see it, and how a verb ends when it does not succeed.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -17,13 +16,16 @@ const EXIT_FAILED: u8 = 1;
 const EXIT_USAGE: u8 = 2;
 
 /// Why a verb did not succeed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The command line: unknown verb, flag or target.
+    #[error("{0}")]
     Usage(String),
     /// The verb's own work failed.
+    #[error("{0}")]
     Failed(String),
     /// The machine lacks programs; says how to get them.
+    #[error("{0}")]
     Missing(String),
 }
 
@@ -35,13 +37,6 @@ impl Failure {
             Failure::Usage(_) => ExitCode::from(EXIT_USAGE),
             Failure::Failed(_) | Failure::Missing(_) => ExitCode::from(EXIT_FAILED),
         }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Failure::Usage(text) | Failure::Failed(text) | Failure::Missing(text)) = self;
-        f.write_str(text)
     }
 }
 

@@ -71,7 +71,7 @@ pub fn plan(target: &Target) -> Result<Option<Weights>, Error> {
         .arg("elements", elements(from.elements))
         .arg("files", manifest::files_block(&checkpoint.files))
         .output_tree(WEIGHTS);
-    let folder = Source::Output(graph.add(made)?, WEIGHTS.to_string());
+    let folder = graph.add(made)?.output(WEIGHTS);
     Ok(Some(Weights {
         graph,
         folder,

@@ -116,11 +116,10 @@ impl Wheels {
             .arg("wheels", files.join(" "))
             .output_tree(unpack.into);
         for pin in unpack.wheels {
-            let from = Source::Output(self.fetch(graph, pin)?, pin.file.clone());
+            let from = self.fetch(graph, pin)?.output(&pin.file);
             action = action.input(from, &pin.file);
         }
-        let id = graph.add(action)?;
-        Ok(Source::Output(id, unpack.into.to_string()))
+        Ok(graph.add(action)?.output(unpack.into))
     }
 
     fn fetch(&mut self, graph: &mut Graph, pin: &Pin) -> Result<ActionId, Error> {

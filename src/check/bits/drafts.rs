@@ -31,14 +31,8 @@ pub(super) fn drafts<B: Runs>(
     for at in 0..extent.cuts {
         trial.trying(extent.sequences + 2 * extent.cuts + at, extent.trials());
         let length = 1 + trial.below(PROMPT_MAX);
-        let sequence = Sequence {
-            slot: Slot(0),
-            pages: pages(0, length + STEPS + ONE_BY_ONE),
-            prompt: prompt(trial, length),
-            ring: None,
-            begin: None,
-            kept: None,
-        };
+        let own = pages(0, length + STEPS + ONE_BY_ONE);
+        let sequence = Sequence::new(0, own, prompt(trial, length));
         let wanted = in_chunks(runner, &sequence, STEPS, || PREFILL_TOKENS)?;
         let found = drafted(runner, &sequence, &wanted, trial)?;
         compared.add(&found, &wanted);

@@ -7,7 +7,7 @@ use super::{Sequence, Trace, Trial, Tried, pages, prefill, prompt, seen};
 use model::ops::CELL;
 use model::target::{MAX_SEQUENCES, PAGE, PREFILL_TOKENS};
 use model::{Runner, Runs};
-use step::executor::{DeviceError, Executor, Slot, TokenId};
+use step::executor::{DeviceError, Executor, TokenId};
 use step::transfer::{Piece, Transfer};
 
 /// Greedy tokens behind the prompt.
@@ -51,13 +51,8 @@ pub(crate) fn take_room<B: Runs>(runner: &mut Runner<B>) -> Result<(), DeviceErr
 impl Moved {
     pub(crate) fn drawn(trial: &mut impl Trial) -> Moved {
         let [own, other] = [0, 1].map(|_| prompt(trial, PROMPT));
-        let sequence = |slot: usize, first, prompt| Sequence {
-            slot: Slot((slot % MAX_SEQUENCES) as u32),
-            pages: pages(first, PROMPT + STEPS),
-            prompt,
-            ring: None,
-            begin: None,
-            kept: None,
+        let sequence = |slot: usize, first, prompt| {
+            Sequence::new(slot % MAX_SEQUENCES, pages(first, PROMPT + STEPS), prompt)
         };
         let behind = (PROMPT + STEPS).div_ceil(PAGE);
         Moved {

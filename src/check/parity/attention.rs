@@ -112,15 +112,12 @@ impl<A: shapes::Attention> Attending<A> {
 }
 
 impl<A: shapes::Attention> SequenceOp for Attending<A> {
-    fn op(&self) -> &'static str {
-        match self.calls {
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        let op = match self.calls {
             Calls::Apart => "attend",
             Calls::Together => "attention",
-        }
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![A::QUERIES, A::KEYS, A::KEYS]
+        };
+        (op, vec![A::QUERIES, A::KEYS, A::KEYS])
     }
 
     fn limit(&self, _: bool) -> f64 {

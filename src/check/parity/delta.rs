@@ -104,12 +104,8 @@ struct GatedRmsNorm<D> {
 }
 
 impl<D: shapes::Delta> RowOp for GatedRmsNorm<D> {
-    fn op(&self) -> &'static str {
-        "gated_rms_norm"
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![D::VALUES, D::VALUES]
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("gated_rms_norm", vec![D::VALUES, D::VALUES])
     }
 }
 
@@ -131,16 +127,12 @@ struct GatedLinearAdd<D> {
 }
 
 impl<D: shapes::Delta> RowOp for GatedLinearAdd<D> {
-    fn op(&self) -> &'static str {
-        "gated_linear_add"
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("gated_linear_add", vec![D::VALUES, D::VALUES, HIDDEN])
     }
 
     fn case(&self, rows: usize) -> String {
         format!("{rows} {}", name(&self.matrix.bits))
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![D::VALUES, D::VALUES, HIDDEN]
     }
 
     /// A normed element beside the middle of two F16 may be rounded to the other one.
@@ -247,12 +239,8 @@ fn rule_limit(has_cells: bool) -> f64 {
 struct ConvSilu<D>(Layer<D>);
 
 impl<D: shapes::Delta> SequenceOp for ConvSilu<D> {
-    fn op(&self) -> &'static str {
-        "conv_silu"
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![D::QKV]
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("conv_silu", vec![D::QKV])
     }
 
     fn limit(&self, has_cells: bool) -> f64 {
@@ -280,12 +268,8 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> SequenceOpOn<B> for ConvSilu<D> {
 struct GatedDelta<D>(Layer<D>);
 
 impl<D: shapes::Delta> SequenceOp for GatedDelta<D> {
-    fn op(&self) -> &'static str {
-        "gated_delta"
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![D::QKV, D::VALUE_HEADS, D::VALUE_HEADS]
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("gated_delta", vec![D::QKV, D::VALUE_HEADS, D::VALUE_HEADS])
     }
 
     fn limit(&self, has_cells: bool) -> f64 {
@@ -305,12 +289,11 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> SequenceOpOn<B> for GatedDelta<D> {
 struct DeltaNet<D>(Layer<D>);
 
 impl<D: shapes::Delta> SequenceOp for DeltaNet<D> {
-    fn op(&self) -> &'static str {
-        "delta_net"
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![D::QKV, D::VALUES, D::VALUE_HEADS, D::VALUE_HEADS]
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        (
+            "delta_net",
+            vec![D::QKV, D::VALUES, D::VALUE_HEADS, D::VALUE_HEADS],
+        )
     }
 
     fn limit(&self, has_cells: bool) -> f64 {
@@ -348,12 +331,11 @@ struct DeltaNetAdd<D> {
 }
 
 impl<D: shapes::Delta> SequenceOp for DeltaNetAdd<D> {
-    fn op(&self) -> &'static str {
-        "gated_linear_add"
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![D::QKV, D::VALUES, D::VALUE_HEADS, D::VALUE_HEADS]
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        (
+            "gated_linear_add",
+            vec![D::QKV, D::VALUES, D::VALUE_HEADS, D::VALUE_HEADS],
+        )
     }
 
     fn limit(&self, has_cells: bool) -> f64 {

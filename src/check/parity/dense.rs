@@ -118,12 +118,8 @@ pub(super) fn projections(random: &mut Random, shapes: &[Shape]) -> Box<dyn RowC
 struct Embed(Stored);
 
 impl RowOp for Embed {
-    fn op(&self) -> &'static str {
-        "embed"
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        Vec::new()
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("embed", Vec::new())
     }
 }
 
@@ -145,12 +141,8 @@ struct EmbedBeside {
 }
 
 impl RowOp for EmbedBeside {
-    fn op(&self) -> &'static str {
-        "embed_beside"
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![HIDDEN]
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("embed_beside", vec![HIDDEN])
     }
 }
 
@@ -194,12 +186,8 @@ struct RmsNorm {
 struct CapLogits;
 
 impl RowOp for CapLogits {
-    fn op(&self) -> &'static str {
-        "cap_logits"
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![VOCAB]
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("cap_logits", vec![VOCAB])
     }
 
     fn takes(&self, rows: usize) -> bool {
@@ -219,12 +207,8 @@ impl<B: Probe> RowOpOn<B> for CapLogits {
 struct Relu2;
 
 impl RowOp for Relu2 {
-    fn op(&self) -> &'static str {
-        "relu2"
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![HIDDEN]
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("relu2", vec![HIDDEN])
     }
 }
 
@@ -238,12 +222,8 @@ impl<B: Probe> RowOpOn<B> for Relu2 {
 }
 
 impl RowOp for RmsNorm {
-    fn op(&self) -> &'static str {
-        "rms_norm"
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![self.norm.len(); 2]
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("rms_norm", vec![self.norm.len(); 2])
     }
 }
 
@@ -261,16 +241,12 @@ impl<B: Probe> RowOpOn<B> for RmsNorm {
 struct Linear(Stored);
 
 impl RowOp for Linear {
-    fn op(&self) -> &'static str {
-        "linear"
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("linear", vec![self.0.k])
     }
 
     fn case(&self, rows: usize) -> String {
         product(rows, &self.0)
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![self.0.k]
     }
 }
 
@@ -289,16 +265,12 @@ impl<B: Probe> RowOpOn<B> for Linear {
 struct LinearAdd(Stored);
 
 impl RowOp for LinearAdd {
-    fn op(&self) -> &'static str {
-        "linear_add"
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("linear_add", vec![self.0.k, self.0.n])
     }
 
     fn case(&self, rows: usize) -> String {
         product(rows, &self.0)
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![self.0.k, self.0.n]
     }
 }
 
@@ -319,16 +291,12 @@ struct NormLinear {
 }
 
 impl RowOp for NormLinear {
-    fn op(&self) -> &'static str {
-        "norm_linear"
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("norm_linear", vec![HIDDEN])
     }
 
     fn case(&self, rows: usize) -> String {
         format!("{rows} {}", name(&self.parts[0].bits))
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![HIDDEN]
     }
 
     /// A normed element beside the middle of two F16 may be rounded to the other one.
@@ -358,12 +326,8 @@ impl<B: Probe> RowOpOn<B> for NormLinear {
 struct Concat;
 
 impl RowOp for Concat {
-    fn op(&self) -> &'static str {
-        "concat"
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![HIDDEN, HIDDEN]
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("concat", vec![HIDDEN, HIDDEN])
     }
 }
 
@@ -381,12 +345,8 @@ impl<B: Probe> RowOpOn<B> for Concat {
 struct Select;
 
 impl RowOp for Select {
-    fn op(&self) -> &'static str {
-        "select"
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![HIDDEN]
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("select", vec![HIDDEN])
     }
 
     fn is_by_row(&self) -> bool {
@@ -408,12 +368,8 @@ impl<B: Probe> RowOpOn<B> for Select {
 struct TopK;
 
 impl RowOp for TopK {
-    fn op(&self) -> &'static str {
-        "top_k"
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![VOCAB]
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("top_k", vec![VOCAB])
     }
 
     fn takes(&self, rows: usize) -> bool {
@@ -452,8 +408,8 @@ struct LmHead {
 }
 
 impl RowOp for LmHead {
-    fn op(&self) -> &'static str {
-        "lm_head"
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("lm_head", vec![HIDDEN])
     }
 
     fn case(&self, rows: usize) -> String {
@@ -462,10 +418,6 @@ impl RowOp for LmHead {
             Some(wanted) => format!("{} of {rows} {matrix}", wanted.len()),
             None => format!("{rows} {matrix}"),
         }
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![HIDDEN]
     }
 
     /// A normed element beside the middle of two F16 may be rounded to the other one.

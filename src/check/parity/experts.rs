@@ -118,16 +118,12 @@ impl<E: shapes::Experts> Experts<E> {
 }
 
 impl<E: shapes::Experts> RowOp for Experts<E> {
-    fn op(&self) -> &'static str {
-        "moe"
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("moe", vec![E::LOGITS, E::WIDTH, E::WIDTH])
     }
 
     fn case(&self, rows: usize) -> String {
         format!("{rows} {}", name(&self.all[0][0].bits))
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![E::LOGITS, E::WIDTH, E::WIDTH]
     }
 
     /// Results of gate and up are rounded on their way to `down`, whose sums cancel in part: the

@@ -82,12 +82,8 @@ fn activated<M: shapes::Mlp>((&gate, &up): (&f32, &f32)) -> f32 {
 struct Swiglu<M>(PhantomData<M>);
 
 impl<M: shapes::Mlp> RowOp for Swiglu<M> {
-    fn op(&self) -> &'static str {
-        "swiglu"
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![M::INTERMEDIATE, M::INTERMEDIATE]
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("swiglu", vec![M::INTERMEDIATE, M::INTERMEDIATE])
     }
 }
 
@@ -109,17 +105,13 @@ struct WholeMlp<M> {
 }
 
 impl<M: shapes::Mlp> RowOp for WholeMlp<M> {
-    fn op(&self) -> &'static str {
-        "mlp"
+    fn about(&self) -> (&'static str, Vec<usize>) {
+        ("mlp", vec![HIDDEN])
     }
 
     fn case(&self, rows: usize) -> String {
         let formats = self.weights.each_ref().map(|stored| name(&stored.bits));
         format!("{rows} {}", formats.join(" "))
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        vec![HIDDEN]
     }
 
     /// A normed element or an activation beside the middle of two F16 may be rounded to the other

@@ -145,17 +145,10 @@ impl<L: shapes::Latent> OfHeads<L> {
 }
 
 impl<L: shapes::Latent> RowOp for OfHeads<L> {
-    fn op(&self) -> &'static str {
+    fn about(&self) -> (&'static str, Vec<usize>) {
         match self.queries {
-            true => "latent_queries",
-            false => "latent_results",
-        }
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        match self.queries {
-            true => vec![L::QUERIES],
-            false => vec![L::Attention::MIXED],
+            true => ("latent_queries", vec![L::QUERIES]),
+            false => ("latent_results", vec![L::Attention::MIXED]),
         }
     }
 

@@ -63,16 +63,21 @@ pub(super) fn gathered(values: &[f32], count: usize, rows: &[usize]) -> Vec<f32>
 
 /// An operation whose rows are all by themselves, with its weights.
 pub trait RowOp {
-    /// Name of the operation.
-    fn op(&self) -> &'static str;
+    /// Name of the operation, and the widths of its inputs.
+    fn about(&self) -> (&'static str, Vec<usize>);
+
+    fn op(&self) -> &'static str {
+        self.about().0
+    }
 
     /// Name of its case of so many rows.
     fn case(&self, rows: usize) -> String {
         rows.to_string()
     }
 
-    /// Widths of its inputs.
-    fn widths(&self) -> Vec<usize>;
+    fn widths(&self) -> Vec<usize> {
+        self.about().1
+    }
 
     /// Largest norm-wise difference.
     fn limit(&self) -> f64 {

@@ -9,11 +9,16 @@ use step::executor::{BlockTable, DeviceError, PageId, Rows, Slot, States};
 
 /// An operation that keeps something of each sequence, with its weights.
 pub trait SequenceOp {
-    /// Name of the operation.
-    fn op(&self) -> &'static str;
+    /// Name of the operation, and the widths of its inputs.
+    fn about(&self) -> (&'static str, Vec<usize>);
 
-    /// Widths of its inputs.
-    fn widths(&self) -> Vec<usize>;
+    fn op(&self) -> &'static str {
+        self.about().0
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        self.about().1
+    }
 
     /// Largest norm-wise difference; `has_cells` says whether a backend may take rows together.
     fn limit(&self, has_cells: bool) -> f64;

@@ -76,24 +76,6 @@ impl Identity {
         answer
     }
 
-    /// Beginning of an event of the kind `object`, from `data: {` to the opening of its choices.
-    pub fn chunk_head(&self, object: &str) -> String {
-        let (id, created, model) = (json!(self.id), self.created, json!(self.model));
-        format!(
-            "data: {{\"id\":{id},\"object\":\"{object}\",\"created\":{created},\"model\":{model},\
-             {CHOICES}"
-        )
-    }
-
-    /// Parts of the request that are not enforced, as a member of JSON with a comma behind it;
-    /// empty where all of it is.
-    pub fn warnings_member(&self) -> String {
-        match self.warnings.is_empty() {
-            true => String::new(),
-            false => format!("\"warnings\":{},", json!(self.warnings)),
-        }
-    }
-
     fn finish_name(&self, finish: Finish) -> &'static str {
         match finish {
             Finish::ToolCalls => self.calls.name(),
@@ -159,17 +141,10 @@ fn choice_json(
         };
         message["tool_calls"] = calls.into_iter().map(call).collect();
     }
-    let positions = |scored: &[(TokenId, TokenLogprobs)]| -> Vec<Value> {
-        let positions = scored.iter();
-        let positions = positions.map(|(id, logprobs)| logprob_json(model, *id, logprobs));
-        positions.collect()
-    };
     let logprobs = logprobs_wanted.then(|| {
-        let mut told = json!({"content": positions(&reply.logprobs)});
-        if !reply.reasoning_logprobs.is_empty() {
-            told["reasoning_content"] = json!(positions(&reply.reasoning_logprobs));
-        }
-        told
+        let mut all = Waiting::default();
+        all.add(model, &reply.logprobs, &reply.reasoning_logprobs);
+        all.json()
     });
     let finish = reply.finish.map(|finish| identity.finish_name(finish));
     json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish})
@@ -190,7 +165,10 @@ pub fn whole_answer(
     identity.whole("chat.completion", choices, usage)
 }
 
-/// Positions that wait for a chunk.
+/// A token and its log-probabilities.
+type Scores = (TokenId, TokenLogprobs);
+
+/// Positions that wait for a chunk, or for the end.
 #[derive(Clone, Debug, Default)]
 struct Waiting {
     content: Vec<Value>,
@@ -202,12 +180,10 @@ impl Waiting {
         self.content.is_empty() && self.reasoning.is_empty()
     }
 
-    fn add(&mut self, model: &ChatModel, settled: &Settled) {
-        let position =
-            |(id, logprobs): &(TokenId, TokenLogprobs)| logprob_json(model, *id, logprobs);
-        self.content.extend(settled.logprobs.iter().map(position));
-        let reasoning = settled.reasoning_logprobs.iter();
-        self.reasoning.extend(reasoning.map(position));
+    fn add(&mut self, model: &ChatModel, content: &[Scores], reasoning: &[Scores]) {
+        let position = |(id, logprobs): &Scores| logprob_json(model, *id, logprobs);
+        self.content.extend(content.iter().map(position));
+        self.reasoning.extend(reasoning.iter().map(position));
     }
 
     fn json(self) -> Value {
@@ -219,38 +195,61 @@ impl Waiting {
     }
 }
 
-/// Appends the head of a chunk, up to the opening of its choices; the first one of a stream also
-/// says what of the request is not enforced.
-pub fn write_head(head: &str, warnings: &mut String, out: &mut Vec<u8>) {
-    let warnings = std::mem::take(warnings);
-    let choices = head.len()
-        - if warnings.is_empty() {
-            0
-        } else {
-            CHOICES.len()
-        };
-    out.extend_from_slice(&head.as_bytes()[..choices]);
-    if !warnings.is_empty() {
-        out.extend_from_slice(warnings.as_bytes());
-        out.extend_from_slice(CHOICES.as_bytes());
-    }
+/// Events of a stream of the completions APIs, each of which repeats the same head.
+#[derive(Debug)]
+pub struct Chunks {
+    /// From `data: {` to the opening of `choices`.
+    head: String,
+    /// Head of the first chunk, if it is still to come: it also says what of the request is not
+    /// enforced.
+    first: Option<String>,
+    pub tally: Tally,
 }
 
-/// End of a chunk's head.
-const CHOICES: &str = "\"choices\":[";
+impl Chunks {
+    /// Chunks of the kind `object`.
+    pub fn new(identity: &Identity, object: &str, tally: Tally) -> Chunks {
+        let (id, model) = (json!(identity.id), json!(identity.model));
+        let created = identity.created;
+        let warnings = match identity.warnings.is_empty() {
+            true => String::new(),
+            false => format!("\"warnings\":{},", json!(identity.warnings)),
+        };
+        let head = |warnings: &str| {
+            format!(
+                "data: {{\"id\":{id},\"object\":\"{object}\",\"created\":{created},\
+                 \"model\":{model},{warnings}\"choices\":["
+            )
+        };
+        Chunks {
+            head: head(""),
+            first: Some(head(&warnings)),
+            tally,
+        }
+    }
+
+    /// Appends one with the choice that `write_choice` writes.
+    pub fn write(&mut self, out: &mut Vec<u8>, write_choice: impl FnOnce(&mut Vec<u8>)) {
+        let first = self.first.take();
+        out.extend_from_slice(first.as_ref().unwrap_or(&self.head).as_bytes());
+        write_choice(out);
+        self.tally.end_chunk(out);
+    }
+
+    /// Appends the end of the stream.
+    pub fn write_end(&self, usage: Usage, out: &mut Vec<u8>) {
+        self.tally.end_stream(&self.head, usage, out);
+    }
+}
 
 /// Writes the events of a streamed answer.
 #[derive(Debug)]
 pub struct ChunkWriter {
     identity: Identity,
-    /// From `data: {` to the opening of `choices`.
-    head: String,
-    /// Warnings of the first chunk, if it is still to come.
-    warnings: String,
+    chunks: Chunks,
     replies: usize,
     /// Per reply: positions that wait for the next chunk; None when they are not wanted.
     logprobs: Option<Vec<Waiting>>,
-    tally: Tally,
 }
 
 impl ChunkWriter {
@@ -262,11 +261,9 @@ impl ChunkWriter {
     ) -> ChunkWriter {
         ChunkWriter {
             identity: identity.clone(),
-            head: identity.chunk_head("chat.completion.chunk"),
-            warnings: identity.warnings_member(),
+            chunks: Chunks::new(identity, "chat.completion.chunk", tally),
             replies,
             logprobs: logprobs_wanted.then(|| vec![Waiting::default(); replies]),
-            tally,
         }
     }
 
@@ -278,34 +275,33 @@ impl ChunkWriter {
         out: &mut Vec<u8>,
         write_fields: impl FnOnce(&mut Vec<u8>),
     ) {
-        write_head(&self.head, &mut self.warnings, out);
-        let _ = write!(out, "{{\"index\":{index},\"delta\":{{");
-        write_fields(out);
-        out.extend_from_slice(b"},\"logprobs\":");
-        match self
-            .logprobs
-            .as_mut()
-            .map(|logprobs| std::mem::take(&mut logprobs[index]))
-        {
-            Some(waiting) if !waiting.is_empty() => {
-                let _ = write!(out, "{}", waiting.json());
+        let logprobs = self.logprobs.as_mut();
+        let waiting = logprobs.map(|logprobs| std::mem::take(&mut logprobs[index]));
+        let identity = &self.identity;
+        self.chunks.write(out, |out| {
+            let _ = write!(out, "{{\"index\":{index},\"delta\":{{");
+            write_fields(out);
+            out.extend_from_slice(b"},\"logprobs\":");
+            match waiting {
+                Some(waiting) if !waiting.is_empty() => {
+                    let _ = write!(out, "{}", waiting.json());
+                }
+                _ => out.extend_from_slice(b"null"),
             }
-            _ => out.extend_from_slice(b"null"),
-        }
-        match finish {
-            Some(finish) => {
-                let name = self.identity.finish_name(finish);
-                let _ = write!(out, ",\"finish_reason\":\"{name}\"}}");
+            match finish {
+                Some(finish) => {
+                    let name = identity.finish_name(finish);
+                    let _ = write!(out, ",\"finish_reason\":\"{name}\"}}");
+                }
+                None => out.extend_from_slice(b",\"finish_reason\":null}"),
             }
-            None => out.extend_from_slice(b",\"finish_reason\":null}"),
-        }
-        self.tally.end_chunk(out);
+        });
     }
 }
 
 impl Writer for ChunkWriter {
     fn write_admitted(&mut self, usage: Usage, _: &mut Vec<u8>) {
-        self.tally.admit(usage);
+        self.chunks.tally.admit(usage);
     }
 
     fn write_start(&mut self, out: &mut Vec<u8>) {
@@ -318,15 +314,15 @@ impl Writer for ChunkWriter {
 
     fn write(&mut self, model: &ChatModel, settled: Settled, out: &mut Vec<u8>) {
         let index = settled.index;
-        self.tally.add(&settled);
+        self.chunks.tally.add(&settled);
         if let Some(logprobs) = &mut self.logprobs {
-            logprobs[index].add(model, &settled);
+            logprobs[index].add(model, &settled.logprobs, &settled.reasoning_logprobs);
         }
         for delta in &settled.deltas {
             self.chunk(index, None, out, |out| write_delta(model, delta, out));
         }
         let held_back = settled.deltas.is_empty() && settled.tokens > 0;
-        if held_back && settled.finish.is_none() && self.tally.is_running() {
+        if held_back && settled.finish.is_none() && self.chunks.tally.is_running() {
             self.chunk(index, None, out, |_| {});
         }
         if let Some(finish) = settled.finish {
@@ -335,7 +331,7 @@ impl Writer for ChunkWriter {
     }
 
     fn write_end(&mut self, usage: Usage, out: &mut Vec<u8>) {
-        self.tally.end_stream(&self.head, usage, out);
+        self.chunks.write_end(usage, out);
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use crate::call::Usage;
-use crate::chat::answer::{Identity, write_head};
+use crate::chat::answer::{Chunks, Identity};
 use crate::chat::usage::Tally;
 use crate::generate::Gathered;
 use crate::generate::generation::{Finish, Settled};
@@ -143,25 +143,18 @@ pub fn whole_answer(
 #[derive(Debug)]
 pub struct ChunkWriter {
     shape: Shape,
-    /// From `data: {` to the opening of `choices`.
-    head: String,
-    /// Warnings of the first chunk, if it is still to come.
-    warnings: String,
-    tally: Tally,
+    chunks: Chunks,
     texts: Vec<Told>,
 }
 
 impl ChunkWriter {
     pub fn new(shape: Shape, tally: Tally) -> ChunkWriter {
-        let head = shape.identity.chunk_head("text_completion");
-        let warnings = shape.identity.warnings_member();
+        let chunks = Chunks::new(&shape.identity, "text_completion", tally);
         let mut texts = Vec::new();
         texts.resize_with(shape.prompts.len() * shape.choices, Told::default);
         ChunkWriter {
             shape,
-            head,
-            warnings,
-            tally,
+            chunks,
             texts,
         }
     }
@@ -173,21 +166,21 @@ impl ChunkWriter {
             "logprobs": self.texts[index].positions.take(),
             "finish_reason": finish.map(Finish::name),
         });
-        write_head(&self.head, &mut self.warnings, out);
-        // Writing to memory does not fail.
-        let _ = write!(out, "{choice}");
-        self.tally.end_chunk(out);
+        self.chunks.write(out, |out| {
+            // Writing to memory does not fail.
+            let _ = write!(out, "{choice}");
+        });
     }
 }
 
 impl Writer for ChunkWriter {
     fn write_admitted(&mut self, usage: Usage, _: &mut Vec<u8>) {
-        self.tally.admit(usage);
+        self.chunks.tally.admit(usage);
     }
 
     fn write(&mut self, model: &ChatModel, settled: Settled, out: &mut Vec<u8>) {
         let index = settled.index;
-        self.tally.add(&settled);
+        self.chunks.tally.add(&settled);
         let told = &mut self.texts[index];
         let (scores, logprobs) = (&settled.prompt, &settled.logprobs);
         self.shape.position(model, index, scores, logprobs, told);
@@ -202,6 +195,6 @@ impl Writer for ChunkWriter {
     }
 
     fn write_end(&mut self, usage: Usage, out: &mut Vec<u8>) {
-        self.tally.end_stream(&self.head, usage, out);
+        self.chunks.write_end(usage, out);
     }
 }

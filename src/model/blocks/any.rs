@@ -1,7 +1,7 @@
 //! The blocks of the target's model as one type, made of the list that the pipeline writes.
 
-use super::{Block, Loader, Norms, Stream};
-use crate::ops::{self, Batch, Dense, Guess};
+use super::{Block, Loader, Pass};
+use crate::ops::{self, Dense, Guess};
 use crate::shapes::{PageGroup, largest};
 use crate::target::{self, Shape, with_blocks};
 use crate::weights::WeightsError;
@@ -75,18 +75,9 @@ macro_rules! blocks {
             }
 
             /// [`Block::run`] of whichever block it is.
-            pub fn run(
-                &mut self,
-                ops: &mut B,
-                norms: &Norms<B::Vector>,
-                stream: &mut Stream<B>,
-                own: &mut Scratch<B>,
-                batch: &Batch,
-            ) {
+            pub fn run(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Scratch<B>) {
                 match self {
-                    $(AnyBlock::$shape(block) => {
-                        block.run(ops, norms, stream, &mut own.$name, batch);
-                    })+
+                    $(AnyBlock::$shape(block) => block.run(ops, pass, &mut own.$name),)+
                 }
             }
         }
@@ -99,9 +90,6 @@ macro_rules! blocks {
             }
 
             /// Room for steps of at most `rows` rows.
-            ///
-            /// # Errors
-            /// Too little memory.
             pub fn new(ops: &B, rows: usize) -> Result<Scratch<B>, DeviceError> {
                 Ok(Scratch {
                     $($name: kinds::$shape::<B>::scratch(ops, rows)?,)+

@@ -1,7 +1,7 @@
 //! Attention over all earlier positions of a sequence.
 
-use super::{Block, Loader, Norms, Stream};
-use crate::ops::{Attend, Batch, Dense, Qkv};
+use super::{Block, Loader, Pass, Stream};
+use crate::ops::{Attend, Dense, Qkv};
 use crate::shapes::{self, PageGroup};
 use crate::target::{CHANNELS, HIDDEN, Role};
 use crate::weights::WeightsError;
@@ -79,15 +79,9 @@ impl<A: shapes::Attention, B: Dense + Attend<A>> Block<B> for Attention<B, A> {
         })
     }
 
-    fn run(
-        &mut self,
-        ops: &mut B,
-        norms: &Norms<B::Vector>,
-        stream: &mut Stream<B>,
-        own: &mut Self::Scratch,
-        batch: &Batch,
-    ) {
-        let Stream { residual, x, mixed } = stream;
+    fn run(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Self::Scratch) {
+        let (norms, batch) = (pass.norms, pass.batch);
+        let Stream { residual, x, mixed } = pass.stream;
         let Scratch { q, k, v, normed } = own;
         let mut projections = [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)];
         ops.norm_linear(residual, &norms.before, x, false, &mut projections);

@@ -3,8 +3,8 @@
 
 use super::experts::{self, Experts};
 use super::mlp::{self, Mlp};
-use super::{Block, Loader, Norms, Stream};
-use crate::ops::{self, Batch};
+use super::{Block, Loader, Pass, Stream};
+use crate::ops;
 use crate::shapes;
 use crate::target::{HIDDEN, Role};
 use crate::weights::WeightsError;
@@ -70,15 +70,9 @@ impl<B: ops::Both<S>, S: shapes::Both> Block<B> for Both<B, S> {
         })
     }
 
-    fn run(
-        &mut self,
-        ops: &mut B,
-        norms: &Norms<B::Vector>,
-        stream: &mut Stream<B>,
-        own: &mut Self::Scratch,
-        _: &Batch,
-    ) {
-        let Stream { residual, x, .. } = stream;
+    fn run(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Self::Scratch) {
+        let norms = pass.norms;
+        let Stream { residual, x, .. } = pass.stream;
         let Scratch { given, sum, .. } = own;
         let [before, behind] = &self.around;
         self.mlp
@@ -90,10 +84,8 @@ impl<B: ops::Both<S>, S: shapes::Both> Block<B> for Both<B, S> {
         ops.rms_norm(residual, &self.zeros, given, None);
         self.experts.visit(ops, x, &mut own.experts, given);
         ops.rms_norm(given, behind, sum, Some(1.0));
-        let (after, factor) = norms
-            .after
-            .as_ref()
-            .expect("a family with both norms the sum");
+        let after = norms.after.as_ref();
+        let (after, factor) = after.expect("a family with both norms the sum");
         ops.rms_norm(sum, after, residual, Some(*factor));
     }
 

@@ -1,7 +1,7 @@
 //! Recurrent mixers: Gated DeltaNet and Mamba-2.
 
-use super::{Block, Loader, Norms, Stream};
-use crate::ops::{self, Batch, Delta, GatedDelta};
+use super::{Block, Loader, Pass, Stream};
+use crate::ops::{self, Delta, GatedDelta};
 use crate::shapes;
 use crate::target::Role;
 use crate::weights::WeightsError;
@@ -79,14 +79,7 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
         })
     }
 
-    fn run(
-        &mut self,
-        ops: &mut B,
-        norms: &Norms<B::Vector>,
-        stream: &mut Stream<B>,
-        own: &mut Self::Scratch,
-        batch: &Batch,
-    ) {
+    fn run(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Self::Scratch) {
         let mut projections = vec![
             (&self.qkv, &mut own.qkv),
             (&self.z, &mut own.z),
@@ -94,29 +87,19 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
         ];
         let strengths = self.b.as_ref();
         projections.extend(strengths.map(|strengths| (strengths, &mut own.b)));
-        ops.norm_linear(
-            &stream.residual,
-            &norms.before,
-            &mut stream.x,
-            false,
-            &mut projections,
-        );
-        match batch.is_short() {
-            true => self.few(ops, stream, own, batch),
-            false => self.prompt(ops, stream, own, batch),
+        let Stream { residual, x, .. } = &mut *pass.stream;
+        ops.norm_linear(residual, &pass.norms.before, x, false, &mut projections);
+        match pass.batch.is_short() {
+            true => self.few(ops, pass, own),
+            false => self.prompt(ops, pass, own),
         }
     }
 }
 
 impl<D: shapes::Delta, B: Delta<D>> DeltaNet<B, D> {
     /// Decode, verified drafts and short prompts.
-    fn few(
-        &mut self,
-        ops: &mut B,
-        stream: &mut Stream<B>,
-        own: &mut Scratch<B::Tensor>,
-        batch: &Batch,
-    ) {
+    fn few(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Scratch<B::Tensor>) {
+        let Pass { stream, batch, .. } = pass;
         let input = ops::DeltaNet {
             qkv: &own.qkv,
             z: &own.z,
@@ -134,13 +117,8 @@ impl<D: shapes::Delta, B: Delta<D>> DeltaNet<B, D> {
     }
 
     /// Prompts: heads are normed with the product that they are for.
-    fn prompt(
-        &mut self,
-        ops: &mut B,
-        stream: &mut Stream<B>,
-        own: &mut Scratch<B::Tensor>,
-        batch: &Batch,
-    ) {
+    fn prompt(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Scratch<B::Tensor>) {
+        let Pass { stream, batch, .. } = pass;
         let taps = (&self.conv, self.conv_bias.as_ref());
         ops.conv_silu(&own.qkv, taps, &mut self.state, batch, &mut own.conv);
         let input = GatedDelta {

@@ -1,7 +1,7 @@
 //! Mixture of experts.
 
-use super::{Block, Loader, Norms, Stream};
-use crate::ops::{Batch, Dense, ExpertSource, Route};
+use super::{Block, Loader, Pass, Stream};
+use crate::ops::{Dense, ExpertSource, Route};
 use crate::shapes;
 use crate::target::{Role, Site};
 use crate::weights::{Checkpoint, WeightsError};
@@ -102,16 +102,9 @@ impl<E: shapes::Experts, B: Dense + Route<E>> Block<B> for Experts<B, E> {
         })
     }
 
-    fn run(
-        &mut self,
-        ops: &mut B,
-        norms: &Norms<B::Vector>,
-        stream: &mut Stream<B>,
-        own: &mut Self::Scratch,
-        _: &Batch,
-    ) {
-        let Stream { residual, x, .. } = stream;
-        self.choose(ops, residual, &norms.before, x, own);
+    fn run(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Self::Scratch) {
+        let Stream { residual, x, .. } = pass.stream;
+        self.choose(ops, residual, &pass.norms.before, x, own);
         self.visit(ops, x, own, residual);
         if let Some(([_, down], inner)) = self.beside.as_ref().zip(own.beside.as_mut()) {
             ops.relu2(inner);

@@ -1,7 +1,7 @@
 //! Attention over latents of earlier positions (MLA).
 
-use super::{Block, Loader, Norms, Stream};
-use crate::ops::{self, Attend, Batch, Qkv};
+use super::{Block, Loader, Pass, Stream};
+use crate::ops::{self, Attend, Qkv};
 use crate::shapes::{self, Attention as _, PageGroup};
 use crate::target::Role;
 use crate::weights::WeightsError;
@@ -76,15 +76,9 @@ impl<L: shapes::Latent, B: ops::Latent<L>> Block<B> for Latent<B, L> {
         })
     }
 
-    fn run(
-        &mut self,
-        ops: &mut B,
-        norms: &Norms<B::Vector>,
-        stream: &mut Stream<B>,
-        own: &mut Self::Scratch,
-        batch: &Batch,
-    ) {
-        let Stream { residual, x, mixed } = stream;
+    fn run(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Self::Scratch) {
+        let (norms, batch) = (pass.norms, pass.batch);
+        let Stream { residual, x, mixed } = pass.stream;
         let [down, normed] = &mut own.down;
         let mut projections = [(&self.query_down, &mut *down), (&self.down, &mut own.k)];
         ops.norm_linear(residual, &norms.before, x, false, &mut projections);

@@ -1,7 +1,7 @@
 //! A gated MLP that every row visits.
 
-use super::{Block, Loader, Norms, Stream};
-use crate::ops::{Batch, Gate};
+use super::{Block, Loader, Pass, Stream};
+use crate::ops::Gate;
 use crate::shapes;
 use crate::target::Role;
 use crate::weights::WeightsError;
@@ -44,15 +44,9 @@ impl<M: shapes::Mlp, B: Gate<M>> Block<B> for Mlp<B, M> {
         })
     }
 
-    fn run(
-        &mut self,
-        ops: &mut B,
-        norms: &Norms<B::Vector>,
-        stream: &mut Stream<B>,
-        own: &mut Self::Scratch,
-        _: &Batch,
-    ) {
-        let Stream { residual, x, .. } = stream;
+    fn run(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Self::Scratch) {
+        let norms = pass.norms;
+        let Stream { residual, x, .. } = pass.stream;
         if norms.after.is_none() {
             let weights = [&self.gate, &self.up, &self.down];
             let Scratch { gate, up, act } = own;

@@ -62,25 +62,22 @@ pub trait Block<B: Device>: Sized {
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError>;
 
     /// Storage for steps of at most `rows` rows.
-    ///
-    /// # Errors
-    /// Too little memory.
     fn scratch(ops: &B, rows: usize) -> Result<Self::Scratch, DeviceError>;
 
-    /// Adds to `stream.residual` what the block makes of its rows, normed by `norms`.
-    fn run(
-        &mut self,
-        ops: &mut B,
-        norms: &Norms<B::Vector>,
-        stream: &mut Stream<B>,
-        own: &mut Self::Scratch,
-        batch: &Batch,
-    );
+    /// Adds to the pass's `stream.residual` what the block makes of its rows, normed by `norms`.
+    fn run(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Self::Scratch);
 
     /// Logits of a router that the last `run` left, `[rows, ROUTER_LOGITS]`, if the block has one.
     fn router(_: &Self::Scratch) -> Option<&B::Tensor> {
         None
     }
+}
+
+/// Way of a step's rows through a block.
+pub struct Pass<'a, B: Device> {
+    pub norms: &'a Norms<B::Vector>,
+    pub stream: &'a mut Stream<B>,
+    pub batch: &'a Batch,
 }
 
 /// Weights of the norms around a block.
@@ -126,9 +123,6 @@ impl<B: Device> Stream<B> {
     }
 
     /// Room for at most `rows` rows.
-    ///
-    /// # Errors
-    /// Too little memory.
     pub fn new(ops: &B, rows: usize, mixed: usize) -> Result<Stream<B>, DeviceError> {
         let [residual, x, mixed] = Self::widths(mixed).map(|width| ops.tensor(rows, width));
         Ok(Stream {

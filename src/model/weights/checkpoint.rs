@@ -5,7 +5,7 @@ use std::ops::{DerefMut, Range, RangeInclusive};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::error::WeightsError;
+use super::error::{WeightsError, Wrong};
 use super::folder::Folder;
 use super::format::{self, FP8_BLOCK, MXFP4_GROUP, NVFP4_GROUP};
 use super::header::{self, Dtype, TensorInfo};
@@ -176,12 +176,7 @@ pub fn open_seeded_layers(layers: usize, progress: Arc<Progress>) -> Checkpoint 
     Checkpoint {
         files: vec![Source::Seeded(seeded)],
         tensors,
-        layout,
-        vision: [0; 2],
-        unknown_maths: Vec::new(),
-        packed: None,
-        progress,
-        largest: Mutex::default(),
+        ..Checkpoint::empty(layout, progress)
     }
 }
 
@@ -250,13 +245,22 @@ impl Checkpoint {
         Ok(Checkpoint {
             files,
             tensors,
-            layout,
             vision,
+            ..Checkpoint::empty(layout, progress)
+        })
+    }
+
+    fn empty(layout: Layout, progress: Arc<Progress>) -> Checkpoint {
+        Checkpoint {
+            files: Vec::new(),
+            tensors: BTreeMap::new(),
+            layout,
+            vision: [0; 2],
             unknown_maths: Vec::new(),
             packed: None,
             progress,
             largest: Mutex::default(),
-        })
+        }
     }
 
     /// Tensors that it has beside a vision tower.
@@ -308,14 +312,8 @@ impl Checkpoint {
             _ => whole,
         };
         let checkpoint = Checkpoint {
-            files: Vec::new(),
-            tensors: BTreeMap::new(),
-            layout,
-            vision: [0; 2],
-            unknown_maths: Vec::new(),
             packed: Some(packed),
-            progress,
-            largest: Mutex::default(),
+            ..Checkpoint::empty(layout, progress)
         };
         checkpoint.progress.expect(checkpoint.bytes());
         checkpoint
@@ -455,12 +453,8 @@ impl Checkpoint {
     ) -> Result<(), WeightsError> {
         let found = position(weights, |&weight| format::narrow(weight).is_none());
         let Some(index) = found else { return Ok(()) };
-        Err(WeightsError::Narrow {
-            file: self.file_of(name),
-            tensor: name.to_string(),
-            index: first + index,
-            value: f32::from_le_bytes(weights[index]),
-        })
+        let wrong = Wrong::Narrow(f32::from_le_bytes(weights[index]));
+        Err(self.wrong(name, first + index, wrong))
     }
 
     /// `first`: of the elements, in the tensor. Tensor instructions take F16, so that a weight is
@@ -471,16 +465,11 @@ impl Checkpoint {
         let found = position(weights, |&b| u16::from_le_bytes(b) & 0x7fff >= END);
         let Some(index) = found else { return Ok(()) };
         let value = format::bf16(weights[index]);
-        let index = first + index;
-        match value.is_finite() {
-            true => Err(WeightsError::TooLarge {
-                file: self.file_of(name),
-                tensor: name.to_string(),
-                index,
-                value,
-            }),
-            false => self.check_none(name, Some(index)),
-        }
+        let wrong = match value.is_finite() {
+            true => Wrong::TooLarge(value),
+            false => Wrong::NotFinite,
+        };
+        Err(self.wrong(name, first + index, wrong))
     }
 
     /// Refuses a stored head that is not the embedding that it is tied to, of which `bytes` begin
@@ -499,11 +488,7 @@ impl Checkpoint {
             let (first, head) = (first + block * BLOCK, &mut head[..embedding.len()]);
             self.read(&name, first, head)?;
             if let Some(at) = format::bf16_difference(embedding, head) {
-                return Err(WeightsError::Untied {
-                    file: self.file_of(&name),
-                    tensor: name,
-                    index: first / 2 + at,
-                });
+                return Err(self.wrong(&name, first / 2 + at, Wrong::Untied));
             }
         }
         Ok(())
@@ -517,14 +502,18 @@ impl Checkpoint {
 
     /// Refuses the value at `index`, if there is one.
     fn check_none(&self, name: &str, index: Option<usize>) -> Result<(), WeightsError> {
-        let Some(index) = index else {
-            return Ok(());
-        };
-        Err(WeightsError::NotFinite {
-            file: self.file_of(name),
-            tensor: name.to_string(),
+        let wrong = |index| Err(self.wrong(name, index, Wrong::NotFinite));
+        index.map_or(Ok(()), wrong)
+    }
+
+    fn wrong(&self, name: &str, index: usize, wrong: Wrong) -> WeightsError {
+        let (file, tensor) = (self.file_of(name), name.to_string());
+        WeightsError::Element {
+            file,
+            tensor,
             index,
-        })
+            wrong,
+        }
     }
 
     /// Where the largest magnitude of a matrix is kept.
@@ -600,7 +589,7 @@ impl MatrixSource<'_> {
     /// The weights as exact F32, row-major `[n, k]`.
     ///
     /// # Errors
-    /// `Io`, `NotFinite` for a weight or scale, `TooLarge` or `Narrow` for a weight.
+    /// `Io`, or `Element`.
     pub fn read_f32(&self) -> Result<Vec<f32>, WeightsError> {
         Ok(self.read()?.values())
     }
@@ -626,10 +615,9 @@ impl MatrixSource<'_> {
         let weights = rows * self.weight.k();
         match format {
             Format::Bf16 | Format::F32 => [2 * weights, 0],
-            Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => {
+            Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt | Format::Mxfp4 => {
                 [weights / 2, weights / NVFP4_GROUP]
             }
-            Format::Mxfp4 => [weights / 2, weights / NVFP4_GROUP],
             Format::Fp8Block128 | Format::Fp8Tensor => [weights, 0],
         }
     }
@@ -727,18 +715,12 @@ impl MatrixSource<'_> {
                 self.read_narrow(&stretches, &mut codes)?;
                 Bits::Bf16(codes)
             }
-            Format::Nvfp4CompressedTensors => {
+            format @ (Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt) => {
                 self.read_nvfp4(&stretches, &mut codes, &mut scales)?;
-                let global = Global::Divide(self.read_global(Purpose::Divisor)?);
-                Bits::Nvfp4 {
-                    codes,
-                    scales,
-                    global,
-                }
-            }
-            Format::Nvfp4Modelopt => {
-                self.read_nvfp4(&stretches, &mut codes, &mut scales)?;
-                let global = Global::Multiply(self.read_global(Purpose::Factor)?);
+                let global = match format {
+                    Format::Nvfp4Modelopt => Global::Multiply(self.read_global(Purpose::Factor)?),
+                    _ => Global::Divide(self.read_global(Purpose::Divisor)?),
+                };
                 Bits::Nvfp4 {
                     codes,
                     scales,
@@ -841,19 +823,11 @@ impl MatrixSource<'_> {
                 let tensor = self.weight.tensor(Purpose::Scales);
                 let of_row = stretches.iter().cloned().flatten().nth(row).unwrap_or(0);
                 let index = of_row * (stored / MXFP4_GROUP) + unfit.group;
-                let file = self.checkpoint.file_of(&tensor);
-                match unfit.finite {
-                    true => WeightsError::Apart {
-                        file,
-                        tensor,
-                        index,
-                    },
-                    false => WeightsError::NotFinite {
-                        file,
-                        tensor,
-                        index,
-                    },
-                }
+                let wrong = match unfit.finite {
+                    true => Wrong::Apart,
+                    false => Wrong::NotFinite,
+                };
+                self.checkpoint.wrong(&tensor, index, wrong)
             })
         });
         factors.collect()
@@ -948,7 +922,7 @@ impl MatrixSource<'_> {
     /// none.
     ///
     /// # Errors
-    /// `Io`, or `NotFinite`.
+    /// `Io`, or `Element`.
     pub fn bias(&self, rows: Range<usize>) -> Result<Vec<f32>, WeightsError> {
         let (weight, layout) = (self.weight, self.checkpoint.layout);
         let role = weight.role().bias();
@@ -997,7 +971,7 @@ impl VectorSource<'_> {
     /// The values as F32, those of norms that are stored around zero one more than what is stored.
     ///
     /// # Errors
-    /// `Io`, or `NotFinite`.
+    /// `Io`, or `Element`.
     pub fn read_f32(&self) -> Result<Vec<f32>, WeightsError> {
         if let Some(packed) = &self.checkpoint.packed {
             return self.unpacked(packed);

@@ -135,13 +135,6 @@ pub enum WeightsError {
         found: u64,
         expected: u64,
     },
-    /// A file of another content than the revision the binary was built for.
-    #[error("{file}: SHA-256 {found}, expected {expected}; download the file again")]
-    Digest {
-        file: String,
-        found: String,
-        expected: String,
-    },
     /// A file that ends before the bytes it had when it was opened.
     #[error(
         "{file}: ends before its {bytes} bytes; it was cut while it was read. Download the file \
@@ -151,63 +144,13 @@ pub enum WeightsError {
     /// A file that was written to while it was read.
     #[error("{file}: was written to while it was read; start again when nothing writes to it")]
     Changed { file: String },
-    /// A weight or scale that is infinite or not a number.
-    #[error(
-        "{file}: tensor {tensor} holds a value that is not finite at element {index}; download \
-         the file again"
-    )]
-    NotFinite {
+    /// A weight or scale that cannot be used.
+    #[error("{file}: tensor {tensor} holds {}", wrong.at(*index))]
+    Element {
         file: String,
         tensor: String,
         index: usize,
-    },
-    /// A stored head of other numbers than the embedding that it is tied to.
-    #[error(
-        "{file}: tensor {tensor} holds another number than the embedding at element {index}, and \
-         this binary ties the two as config.json says, where transformers takes the stored head: \
-         set tie_word_embeddings to false there and tied_head to false in the manifest of {}, and \
-         build again",
-        target::MODEL
-    )]
-    Untied {
-        file: String,
-        tensor: String,
-        index: usize,
-    },
-    /// A weight of 2^16 or more in magnitude.
-    #[error(
-        "{file}: tensor {tensor} holds {value} at element {index}: products are of F16, which \
-         holds no weight of 65536 or more. Another download of the same file will not help; use a \
-         checkpoint whose weights are smaller"
-    )]
-    TooLarge {
-        file: String,
-        tensor: String,
-        index: usize,
-        value: f32,
-    },
-    /// A weight of F32 that BF16 cannot hold.
-    #[error(
-        "{file}: tensor {tensor} holds {value} at element {index}, which is no BF16 number: this \
-         binary holds these weights of F32 in BF16, and none of their bits may be lost. Another \
-         download of the same file will not help; use a checkpoint whose weights are BF16 numbers"
-    )]
-    Narrow {
-        file: String,
-        tensor: String,
-        index: usize,
-        value: f32,
-    },
-    /// A power of two of MXFP4 that is too small beside its row's largest.
-    #[error(
-        "{file}: tensor {tensor} holds a power of two at element {index} that is more than 2^24 \
-         below the largest of its row, and kernels would lose its weights; use a checkpoint \
-         without such rows"
-    )]
-    Apart {
-        file: String,
-        tensor: String,
-        index: usize,
+        wrong: Wrong,
     },
     /// The device has no room for the weights, or failed.
     #[error("{0}")]
@@ -230,6 +173,53 @@ impl WeightsError {
                 file: path.display().to_string(),
                 error,
             },
+        }
+    }
+}
+
+/// Why an element of a tensor cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Wrong {
+    /// A weight or scale that is infinite or not a number.
+    NotFinite,
+    /// An element of a stored head that is another than that of the embedding that it is tied to.
+    Untied,
+    /// A weight of 2^16 or more in magnitude.
+    TooLarge(f32),
+    /// A weight of F32 that BF16 cannot hold.
+    Narrow(f32),
+    /// A power of two of MXFP4 that is too small beside its row's largest.
+    Apart,
+}
+
+impl Wrong {
+    /// In words, with the fix.
+    fn at(self, index: usize) -> String {
+        match self {
+            Wrong::NotFinite => {
+                format!("a value that is not finite at element {index}; download the file again")
+            }
+            Wrong::Untied => format!(
+                "another number than the embedding at element {index}, and this binary ties the \
+                 two as config.json says, where transformers takes the stored head: set \
+                 tie_word_embeddings to false there and tied_head to false in the manifest of {}, \
+                 and build again",
+                target::MODEL
+            ),
+            Wrong::TooLarge(value) => format!(
+                "{value} at element {index}: products are of F16, which holds no weight of 65536 \
+                 or more. Another download of the same file will not help; use a checkpoint whose \
+                 weights are smaller"
+            ),
+            Wrong::Narrow(value) => format!(
+                "{value} at element {index}, which is no BF16 number: this binary holds these \
+                 weights of F32 in BF16, and none of their bits may be lost. Another download of \
+                 the same file will not help; use a checkpoint whose weights are BF16 numbers"
+            ),
+            Wrong::Apart => format!(
+                "a power of two at element {index} that is more than 2^24 below the largest of \
+                 its row, and kernels would lose its weights; use a checkpoint without such rows"
+            ),
         }
     }
 }

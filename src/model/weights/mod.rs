@@ -37,7 +37,7 @@ pub use digests::{
     revisions_of,
 };
 pub use draw::LAYER_GROWTH;
-pub use error::{WeightsError, download};
+pub use error::{WeightsError, Wrong, download};
 pub use folder::Folder;
 pub use layout::{Layout, Weight};
 pub use locate::{Located, incomplete, locate};

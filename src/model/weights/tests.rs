@@ -350,9 +350,16 @@ fn a_value_that_is_not_finite_is_refused_when_read() {
         let checkpoint = open_any(&folder.0).unwrap();
         let norm = checkpoint.vector(Role::FinalNorm, Site::Whole);
         let error = norm.read_f32().unwrap_err();
-        assert!(
-            matches!(&error, WeightsError::NotFinite { tensor, index: 1, .. } if tensor == NORM)
-        );
+        let WeightsError::Element {
+            tensor,
+            index,
+            wrong,
+            ..
+        } = error
+        else {
+            panic!("{error}");
+        };
+        assert_eq!((tensor.as_str(), index, wrong), (NORM, 1, Wrong::NotFinite));
     }
 }
 
@@ -384,8 +391,18 @@ fn a_weight_that_is_no_f16_is_refused_when_read() {
     }
     for value in [f32::NAN, f32::INFINITY] {
         let error = read(value).unwrap_err();
-        assert!(
-            matches!(&error, WeightsError::NotFinite { tensor, index: 2, .. } if tensor == table)
+        let WeightsError::Element {
+            tensor,
+            index,
+            wrong,
+            ..
+        } = error
+        else {
+            panic!("{error}");
+        };
+        assert_eq!(
+            (tensor.as_str(), index, wrong),
+            (table, 2, Wrong::NotFinite)
         );
     }
 }

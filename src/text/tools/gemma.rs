@@ -2,10 +2,10 @@
 //!
 //! Keys are bare; strings stand between marks and hold no escapes; other values are as in JSON.
 
-use super::markup::{Named, named};
+use super::markup::named;
 use super::schemas::Types;
 use super::{
-    End, Head, Opening, Sink, Step, Syntax, close, escaped, head, is_json, quoted, take_front,
+    End, Miss, Opening, Sink, Step, Syntax, close, escaped, head, is_json, quoted, take_front,
 };
 use crate::held_prefix;
 
@@ -64,7 +64,7 @@ impl Syntax for Gemma {
 
     fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
         match named(text, FUNCTION, "{") {
-            Named::Found { name, length } => {
+            Ok((name, length)) => {
                 sink.announce(name);
                 sink.arguments("{".to_string());
                 *self = Gemma {
@@ -74,8 +74,7 @@ impl Syntax for Gemma {
                 };
                 Opening::Call { length }
             }
-            Named::Unfinished => Opening::Unfinished,
-            Named::Other => Opening::Other,
+            Err(miss) => miss.into(),
         }
     }
 
@@ -104,9 +103,9 @@ impl Gemma {
             return self.leave(held, sink);
         }
         let (start, mark) = match head(held, QUOTE) {
-            Head::Found(start) => (start, "<|\"|>:"),
-            Head::Unfinished => return Step::Wait,
-            Head::Other => (0, ":"),
+            Ok(start) => (start, "<|\"|>:"),
+            Err(Miss::Unfinished) => return Step::Wait,
+            Err(Miss::Other) => (0, ":"),
         };
         let Some(length) = held[start..].find(mark) else {
             let most = KEY_BYTES_MAX + mark.len();
@@ -136,14 +135,14 @@ impl Gemma {
             return self.leave(held, sink);
         }
         let quote = head(held, QUOTE);
-        if quote == Head::Unfinished {
+        if quote == Err(Miss::Unfinished) {
             return Step::Wait;
         }
         if in_list && std::mem::replace(&mut self.has_items, true) {
             sink.arguments(",".to_string());
         }
         match (quote, held.as_bytes()[0]) {
-            (Head::Found(length), _) => {
+            (Ok(length), _) => {
                 held.drain(..length);
                 sink.arguments("\"".to_string());
                 self.place = Place::Text;

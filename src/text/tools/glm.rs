@@ -8,7 +8,7 @@
 //! ```
 
 use super::markup::{Markup, Named, Tags, named};
-use super::{Head, head};
+use super::{either, head};
 
 /// The tags of this form.
 #[derive(Debug, Default)]
@@ -26,16 +26,12 @@ impl Tags for GlmTags {
 
     /// Nothing marks the name's end, so what follows it must be an argument or the call's end.
     fn function(text: &str) -> Named<'_> {
-        let found = named(text, "", "");
-        let Named::Found { length, .. } = found else {
-            return found;
-        };
-        let rest = &text[length..];
-        match (head(rest, Self::ARGUMENT.0), head(rest, Self::FUNCTION.2)) {
-            (Head::Found(_), _) | (_, Head::Found(_)) => found,
-            (Head::Unfinished, _) | (_, Head::Unfinished) => Named::Unfinished,
-            (Head::Other, Head::Other) => Named::Other,
-        }
+        let found = named(text, "", "")?;
+        let rest = &text[found.1..];
+        either(head(rest, Self::ARGUMENT.0), || {
+            head(rest, Self::FUNCTION.2)
+        })?;
+        Ok(found)
     }
 }
 

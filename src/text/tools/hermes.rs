@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::json::{Arguments, Rest, Scan, arguments_of, parts};
 use super::markup::{Named, named};
-use super::{End, Head, Opening, Sink, Step, Syntax, close, head, is_name};
+use super::{End, Miss, Opening, Sink, Step, Syntax, close, head, is_name};
 
 pub const CALL: (&str, &str) = ("<tool_call>", "</tool_call>");
 
@@ -44,13 +44,13 @@ impl Syntax for Hermes {
 
     fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
         let opening = match name_first(text) {
-            Named::Found { name, length } => {
+            Ok((name, length)) => {
                 sink.announce(name);
                 self.state = State::Arguments;
                 Opening::Call { length }
             }
-            Named::Unfinished => Opening::Unfinished,
-            Named::Other => self.whole(text, sink),
+            Err(Miss::Unfinished) => Opening::Unfinished,
+            Err(Miss::Other) => self.whole(text, sink),
         };
         if opening != Opening::Unfinished {
             let state = std::mem::take(&mut self.state);
@@ -86,10 +86,8 @@ impl Syntax for Hermes {
 impl Hermes {
     /// Reads an object that is not in the usual order, once it is complete.
     fn whole(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
-        match head(text, "{") {
-            Head::Found(_) => {}
-            Head::Unfinished => return Opening::Unfinished,
-            Head::Other => return Opening::Other,
+        if let Err(miss) = head(text, "{") {
+            return miss.into();
         }
         let end = self.whole.push(&text[self.scanned..]);
         let Some(length) = end.map(|end| self.scanned + end) else {
@@ -109,20 +107,11 @@ impl Hermes {
 
 /// Looks for `{"name": "NAME", "arguments":` before an object.
 fn name_first(text: &str) -> Named<'_> {
-    let start = match parts(text, &["{", "\"name\"", ":"]) {
-        Head::Found(start) => start,
-        Head::Unfinished => return Named::Unfinished,
-        Head::Other => return Named::Other,
-    };
-    let behind = |rest: &str| parts(rest, &[",", "\"arguments\"", ":", "{"]);
-    let rest = &text[start..];
-    match named(rest, "\"", "\"").and(rest, behind) {
-        Named::Found { name, length } => Named::Found {
-            name,
-            length: start + length - 1,
-        },
-        other => other,
-    }
+    let start = parts(text, &["{", "\"name\"", ":"])?;
+    let (name, length) = named(&text[start..], "\"", "\"")?;
+    let end = start + length;
+    let behind = parts(&text[end..], &[",", "\"arguments\"", ":", "{"])?;
+    Ok((name, end + behind - 1))
 }
 
 /// The name and the arguments of an object that is a call. Arguments may be left out, or be the

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Head, Sink, head, is_json, take_front};
+use super::{Miss, Sink, head, is_json, take_front};
 
 /// Follows one object or list of JSON, to know where it ends.
 #[derive(Clone, Debug, Default)]
@@ -102,12 +102,12 @@ impl Rest {
     pub fn read(&mut self, held: &mut String) -> bool {
         if self.scan.is_none() {
             match (head(held, ","), head(held, "}")) {
-                (Head::Found(_), _) => {}
-                (_, Head::Found(length)) => {
+                (Ok(_), _) => {}
+                (_, Ok(length)) => {
                     held.drain(..length);
                     return true;
                 }
-                (first, last) => return first == Head::Other && last == Head::Other,
+                found => return found == (Err(Miss::Other), Err(Miss::Other)),
             }
         }
         let end = self.scan.get_or_insert_with(Scan::inside).push(held);
@@ -116,16 +116,13 @@ impl Rest {
     }
 }
 
-/// Looks for `parts` behind each other, with blank text before each.
-pub fn parts(text: &str, parts: &[&str]) -> Head {
+/// Looks for `parts` behind each other, with blank text before each; bytes up to their end.
+pub fn parts(text: &str, parts: &[&str]) -> Result<usize, Miss> {
     let mut at = 0;
     for part in parts {
-        match head(&text[at..], part) {
-            Head::Found(length) => at += length,
-            other => return other,
-        }
+        at += head(&text[at..], part)?;
     }
-    Head::Found(at)
+    Ok(at)
 }
 
 /// Arguments that were read whole: an object, or the text of one; nothing is none.

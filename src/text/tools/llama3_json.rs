@@ -14,8 +14,8 @@
 use serde_json::{Map, Value};
 
 use super::json::{Arguments, Rest, Scan, arguments_of, parts};
-use super::markup::{Named, either, named, next};
-use super::{BLANK_BYTES_MAX, End, Head, Opening, Sink, Step, Syntax, head, is_name};
+use super::markup::{Named, named};
+use super::{BLANK_BYTES_MAX, End, Miss, Opening, Sink, Step, Syntax, either, head, is_name, next};
 
 /// Up to the name, as the template writes it.
 pub const NAME: &str = "{\"name\": \"";
@@ -62,13 +62,13 @@ impl Syntax for Llama3Json {
             false => formal(text),
         };
         let opening = match found {
-            Named::Found { name, length } if sink.knows(name) => {
+            Ok((name, length)) if sink.knows(name) => {
                 sink.announce(name);
                 self.state = State::Arguments;
                 Opening::Call { length }
             }
-            Named::Unfinished => Opening::Unfinished,
-            Named::Found { .. } | Named::Other => self.other(text, sink),
+            Err(Miss::Unfinished) => Opening::Unfinished,
+            Ok(_) | Err(Miss::Other) => self.other(text, sink),
         };
         if opening != Opening::Unfinished {
             let state = std::mem::take(&mut self.state);
@@ -162,64 +162,39 @@ impl Llama3Json {
 
 /// Looks for a call as a grammar keeps it, behind its brace.
 fn formal(text: &str) -> Named<'_> {
-    let start = match next(text, &NAME[Llama3Json::OPEN.len()..]) {
-        Head::Found(start) => start,
-        Head::Unfinished => return Named::Unfinished,
-        Head::Other => return Named::Other,
-    };
-    let rest = &text[start..];
-    moved(
-        named(rest, "", PARAMETERS).and(rest, |rest| next(rest, "{")),
-        start,
-    )
+    let start = next(text, &NAME[Llama3Json::OPEN.len()..])?;
+    let (name, length) = named(&text[start..], "", PARAMETERS)?;
+    let end = start + length;
+    Ok((name, end + next(&text[end..], "{")? - 1))
 }
 
 /// Looks for `"name": "NAME", "parameters":` before an object.
 fn name_first(text: &str) -> Named<'_> {
     let start = match parts(text, KIND) {
-        Head::Found(start) => start,
-        Head::Unfinished => return Named::Unfinished,
-        Head::Other => 0,
+        Err(Miss::Other) => 0,
+        found => found?,
     };
-    let start = match parts(&text[start..], &["\"name\"", ":"]) {
-        Head::Found(length) => start + length,
-        Head::Unfinished => return Named::Unfinished,
-        Head::Other => return Named::Other,
-    };
-    let rest = &text[start..];
-    moved(named(rest, "\"", "\"").and(rest, before_arguments), start)
-}
-
-fn before_arguments(text: &str) -> Head {
-    let parameters = parts(text, &[",", "\"parameters\"", ":", "{"]);
-    either(parameters, || {
-        parts(text, &[",", "\"arguments\"", ":", "{"])
-    })
-}
-
-/// A name that was found `start` bytes further on, up to the brace at its end.
-fn moved(found: Named<'_>, start: usize) -> Named<'_> {
-    match found {
-        Named::Found { name, length } => Named::Found {
-            name,
-            length: start + length - 1,
-        },
-        other => other,
-    }
+    let start = start + parts(&text[start..], &["\"name\"", ":"])?;
+    let (name, length) = named(&text[start..], "\"", "\"")?;
+    let end = start + length;
+    let rest = &text[end..];
+    let before = |key| parts(rest, &[",", key, ":", "{"]);
+    let brace = either(before("\"parameters\""), || before("\"arguments\""))?;
+    Ok((name, end + brace - 1))
 }
 
 /// Kind of an object by its first member: a call of a function that there is, in some order, an
 /// object that is none, or no object at all.
 fn begins(text: &str, sink: &Sink<'_>) -> Opening {
     let (key, length) = match named(text, "\"", "\"") {
-        Named::Found { name, length } => (name, length),
-        Named::Unfinished => return Opening::Unfinished,
-        Named::Other => return quoted_or_not(text),
+        Ok(found) => found,
+        Err(Miss::Unfinished) => return Opening::Unfinished,
+        Err(Miss::Other) => return quoted_or_not(text),
     };
     let value = &text[length..];
     match key {
         "name" => match parts(value, &[":"]) {
-            Head::Found(colon) => named_call(&value[colon..], sink),
+            Ok(colon) => named_call(&value[colon..], sink),
             found => as_call(found),
         },
         "type" => as_call(parts(value, &KIND[1..3])),
@@ -229,26 +204,22 @@ fn begins(text: &str, sink: &Sink<'_>) -> Opening {
 }
 
 fn quoted_or_not(text: &str) -> Opening {
-    match head(text, "\"") {
-        Head::Found(_) => Opening::Object,
-        Head::Unfinished => Opening::Unfinished,
-        Head::Other => Opening::Other,
-    }
+    head(text, "\"").map_or_else(Opening::from, |_| Opening::Object)
 }
 
 fn named_call(value: &str, sink: &Sink<'_>) -> Opening {
     match named(value, "\"", "\"") {
-        Named::Found { name, length } if sink.knows(name) => Opening::Call { length },
-        Named::Unfinished => Opening::Unfinished,
-        Named::Found { .. } | Named::Other => Opening::Object,
+        Ok((name, length)) if sink.knows(name) => Opening::Call { length },
+        Err(Miss::Unfinished) => Opening::Unfinished,
+        Ok(_) | Err(Miss::Other) => Opening::Object,
     }
 }
 
-fn as_call(found: Head) -> Opening {
+fn as_call(found: Result<usize, Miss>) -> Opening {
     match found {
-        Head::Found(length) => Opening::Call { length },
-        Head::Unfinished => Opening::Unfinished,
-        Head::Other => Opening::Object,
+        Ok(length) => Opening::Call { length },
+        Err(Miss::Unfinished) => Opening::Unfinished,
+        Err(Miss::Other) => Opening::Object,
     }
 }
 

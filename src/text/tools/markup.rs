@@ -19,8 +19,8 @@
 use super::json::Scan;
 use super::schemas::{ToolSchemas, Types};
 use super::{
-    End, Head, NAME_BYTES_MAX, Opening, Sink, Step, Syntax, close, drop_newlines, escaped, head,
-    name_at, quoted, take_front,
+    End, Miss, NAME_BYTES_MAX, Opening, Sink, Step, Syntax, close, drop_newlines, either, escaped,
+    head, name_at, next, quoted, take_front,
 };
 
 /// Longest name of an argument that no schema knows.
@@ -47,69 +47,18 @@ pub trait Tags: Default + std::fmt::Debug + Send + 'static {
     }
 }
 
-/// Text where a tag with a name is expected.
-#[derive(Debug, PartialEq)]
-pub enum Named<'t> {
-    Found { name: &'t str, length: usize },
-    Unfinished,
-    Other,
-}
-
-impl<'t> Named<'t> {
-    /// The head with what `more` finds behind it, which must be there.
-    pub(super) fn and(self, text: &str, more: impl FnOnce(&str) -> Head) -> Named<'t> {
-        let Named::Found { name, length } = self else {
-            return self;
-        };
-        match more(&text[length..]) {
-            Head::Found(more) => Named::Found {
-                name,
-                length: length + more,
-            },
-            Head::Unfinished => Named::Unfinished,
-            Head::Other => Named::Other,
-        }
-    }
-}
+/// A name, and the bytes up to the end of what stands behind it.
+pub type Named<'t> = Result<(&'t str, usize), Miss>;
 
 /// Looks for `before`, the name of a function and `behind`.
 pub fn named<'t>(text: &'t str, before: &str, behind: &str) -> Named<'t> {
-    let start = match head(text, before) {
-        Head::Found(start) => start,
-        Head::Unfinished => return Named::Unfinished,
-        Head::Other => return Named::Other,
-    };
-    let Some(name) = name_at(&text[start..]) else {
-        return Named::Unfinished;
-    };
+    let start = head(text, before)?;
+    let name = name_at(&text[start..]).ok_or(Miss::Unfinished)?;
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
-        return Named::Other;
+        return Err(Miss::Other);
     }
     let length = start + name.len();
-    Named::Found { name, length }.and(text, |rest| next(rest, behind))
-}
-
-/// Looks for `expected` at the very head of a text.
-pub(super) fn next(text: &str, expected: &str) -> Head {
-    if text.starts_with(expected) {
-        Head::Found(expected.len())
-    } else if expected.starts_with(text) {
-        Head::Unfinished
-    } else {
-        Head::Other
-    }
-}
-
-/// The first of two looks that finds something; else whether one of them may.
-pub(super) fn either(first: Head, second: impl FnOnce() -> Head) -> Head {
-    match first {
-        Head::Found(_) => first,
-        Head::Unfinished => match second() {
-            Head::Other => Head::Unfinished,
-            found => found,
-        },
-        Head::Other => second(),
-    }
+    Ok((name, length + next(&text[length..], behind)?))
 }
 
 /// Text behind a closing tag.
@@ -122,6 +71,18 @@ enum Behind {
     /// It may be one of them once more text is.
     Unfinished,
     Other,
+}
+
+impl Behind {
+    /// Looks for the end of the call, and for what goes on with it.
+    fn of(end: Result<usize, Miss>, more: Result<usize, Miss>) -> Behind {
+        match (end, more) {
+            (Ok(end), _) => Behind::End(end),
+            (_, Ok(_)) => Behind::More,
+            (Err(Miss::Other), Err(Miss::Other)) => Behind::Other,
+            _ => Behind::Unfinished,
+        }
+    }
 }
 
 /// A tag inside a value.
@@ -156,21 +117,12 @@ impl<T: Tags> Reader<'_, T> {
 
     /// Looks for the tag of an argument, up to its value.
     fn argument<'t>(&self, text: &'t str) -> Named<'t> {
-        let start = match head(text, T::ARGUMENT.0) {
-            Head::Found(start) => start,
-            Head::Unfinished => return Named::Unfinished,
-            Head::Other => return Named::Other,
-        };
-        let name = match self.name(&text[start..]) {
-            Named::Found { name, length } => Named::Found {
-                name,
-                length: start + length,
-            },
-            other => other,
-        };
+        let start = head(text, T::ARGUMENT.0)?;
+        let (name, length) = self.name(&text[start..])?;
+        let end = start + length;
         match T::VALUE_OPEN {
-            "" => name,
-            tag => name.and(text, |rest| head(rest, tag)),
+            "" => Ok((name, end)),
+            tag => Ok((name, end + head(&text[end..], tag)?)),
         }
     }
 
@@ -178,17 +130,11 @@ impl<T: Tags> Reader<'_, T> {
     /// may hold that too.
     fn name<'t>(&self, text: &'t str) -> Named<'t> {
         for known in self.schemas.arguments_of(self.function) {
-            let behind = |rest: &str| next(rest, T::ARGUMENT.1);
-            let found = match next(text, known) {
-                Head::Found(length) => Named::Found {
-                    name: &text[..length],
-                    length,
-                }
-                .and(text, behind),
-                Head::Unfinished => Named::Unfinished,
-                Head::Other => Named::Other,
-            };
-            if found != Named::Other {
+            let found = next(text, known).and_then(|length| {
+                let (name, rest) = text.split_at(length);
+                Ok((name, length + next(rest, T::ARGUMENT.1)?))
+            });
+            if found != Err(Miss::Other) {
                 return found;
             }
         }
@@ -196,108 +142,77 @@ impl<T: Tags> Reader<'_, T> {
         let name = &text[..found.unwrap_or(text.len())];
         let odd = name.len() > UNKNOWN_NAME_BYTES_MAX || name.contains(['\n', '\r', '<']);
         match found {
-            Some(0) => Named::Other,
-            Some(length) if !odd => Named::Found {
-                name,
-                length: length + T::ARGUMENT.1.len(),
-            },
+            Some(0) => Err(Miss::Other),
+            Some(length) if !odd => Ok((name, length + T::ARGUMENT.1.len())),
             // The closing text of a name may itself begin so.
-            None if !odd || T::ARGUMENT.1.starts_with('<') => Named::Unfinished,
-            _ => Named::Other,
+            None if !odd || T::ARGUMENT.1.starts_with('<') => Err(Miss::Unfinished),
+            _ => Err(Miss::Other),
         }
     }
 
     /// Looks for a function's name with what shows that it begins a call: an argument or its end.
     fn function<'t>(&self, text: &'t str) -> Named<'t> {
-        let found = T::function(text);
-        let Named::Found { length, .. } = found else {
-            return found;
-        };
-        let rest = &text[length..];
+        let found = T::function(text)?;
+        let rest = &text[found.1..];
         let end = || either(head(rest, T::FUNCTION.2), || self.call_end(rest));
-        match either(head(rest, T::ARGUMENT.0), end) {
-            Head::Found(_) => found,
-            Head::Unfinished => Named::Unfinished,
-            Head::Other => Named::Other,
-        }
+        either(head(rest, T::ARGUMENT.0), end)?;
+        Ok(found)
     }
 
     /// Looks for the end of a call whose function has none.
-    fn call_end(&self, text: &str) -> Head {
+    fn call_end(&self, text: &str) -> Result<usize, Miss> {
         match T::CALL.1 {
             tag if self.slips && !tag.is_empty() => head(text, tag),
-            _ => Head::Other,
+            _ => Err(Miss::Other),
         }
     }
 
     /// Looks for another function in the same call, which the last one may not have ended before.
-    fn other_function(&self, text: &str) -> Head {
+    fn other_function(&self, text: &str) -> Result<usize, Miss> {
         if T::FUNCTION.0.is_empty() || !(T::SEVERAL || self.slips) {
-            return Head::Other;
+            return Err(Miss::Other);
         }
-        match self.function(text) {
-            Named::Found { .. } => Head::Found(0),
-            Named::Unfinished => Head::Unfinished,
-            Named::Other => Head::Other,
-        }
+        self.function(text).map(|_| 0)
     }
 
     /// Looks for another call.
-    fn other_call(&self, text: &str) -> Head {
-        let tag = head(text, T::CALL.0);
-        let Head::Found(length) = tag else {
-            return tag;
-        };
-        match T::function(&text[length..]) {
-            Named::Found { .. } => Head::Found(0),
-            Named::Unfinished => Head::Unfinished,
-            Named::Other => Head::Other,
-        }
+    fn other_call(&self, text: &str) -> Result<usize, Miss> {
+        let length = head(text, T::CALL.0)?;
+        T::function(&text[length..]).map(|_| 0)
     }
 
     /// Looks behind a closing tag, with which a value may end.
     fn behind(&self, text: &str) -> Behind {
         match self.argument(text) {
-            Named::Found { .. } => return Behind::More,
-            Named::Unfinished => return Behind::Unfinished,
-            Named::Other => {}
+            Ok(_) => Behind::More,
+            Err(Miss::Unfinished) => Behind::Unfinished,
+            Err(Miss::Other) => self.behind_arguments(text),
         }
-        self.behind_arguments(text)
     }
 
     /// Looks behind all arguments, where a function ends.
     fn behind_arguments(&self, text: &str) -> Behind {
         let length = match head(text, T::FUNCTION.2) {
-            Head::Found(length) => length,
-            Head::Unfinished => return Behind::Unfinished,
-            Head::Other if self.slips => return self.behind_unended(text),
-            Head::Other => return Behind::Other,
+            Ok(length) => length,
+            Err(Miss::Unfinished) => return Behind::Unfinished,
+            Err(Miss::Other) if self.slips => return self.behind_unended(text),
+            Err(Miss::Other) => return Behind::Other,
         };
         let rest = &text[length..];
         // Blanks that are still to come must not undo an end that is told by nothing more.
         let call = match T::CALL.1 {
-            "" => Head::Found(0),
+            "" => Ok(0),
             tag => head(rest, tag),
         };
         let tag = if T::SEVERAL { T::FUNCTION.0 } else { T::CALL.0 };
-        let next = || either(head(rest, tag), || self.other_function(rest));
-        match (call, next()) {
-            (Head::Found(end), _) => Behind::End(length + end),
-            (_, Head::Found(_)) => Behind::More,
-            (Head::Unfinished, _) | (_, Head::Unfinished) => Behind::Unfinished,
-            (Head::Other, Head::Other) => Behind::Other,
-        }
+        let next = either(head(rest, tag), || self.other_function(rest));
+        Behind::of(call.map(|end| length + end), next)
     }
 
     /// `behind` where the function's own end is missing.
     fn behind_unended(&self, text: &str) -> Behind {
         let next = either(self.other_function(text), || self.other_call(text));
-        match (self.call_end(text), next) {
-            (Head::Found(end), _) => Behind::End(end),
-            (_, Head::Found(_)) => Behind::More,
-            (Head::Unfinished, _) | (_, Head::Unfinished) => Behind::Unfinished,
-            (Head::Other, Head::Other) => Behind::Other,
-        }
+        Behind::of(self.call_end(text), next)
     }
 
     /// Looks at what begins with `<` inside the value of `argument`. `at_line`: it begins a line.
@@ -314,7 +229,7 @@ impl<T: Tags> Reader<'_, T> {
         if slips && rest.starts_with(Self::OPENS) {
             return Tag::Opens;
         }
-        if slips && let Head::Found(length) = self.call_end(rest) {
+        if slips && let Ok(length) = self.call_end(rest) {
             return Tag::Missing(Behind::End(length));
         }
         if slips && at_line && rest.starts_with(T::ARGUMENT.0) {
@@ -338,9 +253,9 @@ impl<T: Tags> Reader<'_, T> {
     /// its type.
     fn next_argument(&self, rest: &str, said: &[String]) -> Tag {
         let (name, length) = match self.argument(rest) {
-            Named::Found { name, length } => (name, length),
-            Named::Unfinished => return Tag::Unfinished,
-            Named::Other => return Tag::Other,
+            Ok(found) => found,
+            Err(Miss::Unfinished) => return Tag::Unfinished,
+            Err(Miss::Other) => return Tag::Other,
         };
         let types = self.schemas.types(self.function, name);
         let Some(types) = types.filter(|_| said.iter().all(|said| said != name)) else {
@@ -380,12 +295,12 @@ impl<T: Tags> Reader<'_, T> {
             );
             let cut = T::CALL.0.starts_with(rest) || T::ARGUMENT.2.starts_with(rest);
             let unfinished = match (open.map(T::function), close.map(|rest| whole.behind(rest))) {
-                (Some(Named::Found { .. }), _) => return Last::Yes,
+                (Some(Ok(_)), _) => return Last::Yes,
                 (_, Some(Behind::More | Behind::End(_))) => return Last::No(at),
                 // A value of a reply that was cut short goes on to the last tag there is.
                 (_, Some(Behind::Unfinished)) if end.is_end() => return Last::No(at),
-                (Some(Named::Unfinished), _) | (_, Some(Behind::Unfinished)) => true,
-                (Some(Named::Other), _) | (_, Some(Behind::Other)) => false,
+                (Some(Err(Miss::Unfinished)), _) | (_, Some(Behind::Unfinished)) => true,
+                (Some(Err(Miss::Other)), _) | (_, Some(Behind::Other)) => false,
                 (None, None) => cut,
             };
             if unfinished && !end.is_end() {
@@ -476,12 +391,11 @@ impl<T: Tags> Syntax for Markup<T> {
 
     fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
         match reader::<T>("", sink).function(text) {
-            Named::Found { name, length } if sink.takes(name) => {
+            Ok((name, length)) if sink.takes(name) => {
                 self.begin(name, sink);
                 Opening::Call { length }
             }
-            Named::Unfinished => Opening::Unfinished,
-            Named::Found { .. } | Named::Other => Opening::Other,
+            found => found.err().unwrap_or(Miss::Other).into(),
         }
     }
 
@@ -522,14 +436,14 @@ impl<T: Tags> Markup<T> {
             return self.complete(sink);
         }
         match reader.argument(held) {
-            Named::Found { name, length } => {
+            Ok((name, length)) => {
                 let argument = self.open_argument(name.to_string(), sink);
                 held.drain(..length);
                 self.state = State::Value(argument);
                 return Step::Again;
             }
-            Named::Unfinished if !(held.is_empty() && end == End::Itself) => return Step::Wait,
-            Named::Unfinished | Named::Other => {}
+            Err(Miss::Unfinished) if !(held.is_empty() && end == End::Itself) => return Step::Wait,
+            Err(_) => {}
         }
         // The model has ended its reply behind an argument.
         let unended = held.is_empty() && !self.arguments.is_empty();
@@ -705,12 +619,12 @@ impl<T: Tags> Markup<T> {
         // However many come, and whether together or one by one.
         drop_newlines(held);
         match reader.other_function(held) {
-            Head::Found(_) => return self.next_function(&reader, held, sink),
-            Head::Unfinished => {
+            Ok(_) => return self.next_function(&reader, held, sink),
+            Err(Miss::Unfinished) => {
                 self.state = State::Closing;
                 return Step::Wait;
             }
-            Head::Other => {}
+            Err(Miss::Other) => {}
         }
         let step = close(held, T::CALL.1);
         if step == Step::Wait {
@@ -725,7 +639,7 @@ impl<T: Tags> Markup<T> {
         held: &mut String,
         sink: &mut Sink<'_>,
     ) -> Step {
-        if let Named::Found { name, length } = reader.function(held) {
+        if let Ok((name, length)) = reader.function(held) {
             self.begin(name, sink);
             held.drain(..length);
         }

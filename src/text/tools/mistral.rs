@@ -2,8 +2,8 @@
 //! `[TOOL_CALLS]NAME[ARGS]{JSON}`, one behind the other.
 
 use super::json::Arguments;
-use super::markup::{Named, named};
-use super::{End, Head, Opening, Sink, Step, Syntax, head};
+use super::markup::named;
+use super::{End, Opening, Sink, Step, Syntax, head};
 
 pub const CALL: &str = "[TOOL_CALLS]";
 pub const ARGUMENTS: &str = "[ARGS]";
@@ -20,20 +20,16 @@ impl Syntax for Mistral {
     const MARKS: &'static [&'static str] = &[CALL, ARGUMENTS];
 
     fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
-        match named(text, "", ARGUMENTS) {
-            Named::Found { name, length } => match head(&text[length..], "{") {
-                Head::Found(brace) => {
-                    sink.announce(name);
-                    self.arguments = Arguments::default();
-                    Opening::Call {
-                        length: length + brace - 1,
-                    }
-                }
-                Head::Unfinished => Opening::Unfinished,
-                Head::Other => Opening::Other,
-            },
-            Named::Unfinished => Opening::Unfinished,
-            Named::Other => Opening::Other,
+        let found = named(text, "", ARGUMENTS)
+            .and_then(|(name, length)| Ok((name, length + head(&text[length..], "{")?)));
+        match found {
+            Ok((name, length)) => {
+                sink.announce(name);
+                self.arguments = Arguments::default();
+                let length = length - 1;
+                Opening::Call { length }
+            }
+            Err(miss) => miss.into(),
         }
     }
 

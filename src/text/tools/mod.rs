@@ -523,28 +523,53 @@ fn escaped(text: &str) -> String {
     json
 }
 
-/// Beginning of a text, where something is expected.
-#[derive(Debug, PartialEq)]
-enum Head {
-    /// It is there; so many bytes are read.
-    Found(usize),
+/// Why something that is expected at the beginning of a text was not found there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Miss {
     /// It may be there once more text is.
     Unfinished,
     Other,
 }
 
-/// Looks for `expected` behind blank text.
-fn head(text: &str, expected: &str) -> Head {
+impl From<Miss> for Opening {
+    fn from(miss: Miss) -> Opening {
+        match miss {
+            Miss::Unfinished => Opening::Unfinished,
+            Miss::Other => Opening::Other,
+        }
+    }
+}
+
+/// Looks for `expected` behind blank text; bytes up to its end.
+fn head(text: &str, expected: &str) -> Result<usize, Miss> {
     let rest = text.trim_start();
     let blank = text.len() - rest.len();
-    if blank > BLANK_BYTES_MAX {
-        Head::Other
-    } else if rest.starts_with(expected) {
-        Head::Found(blank + expected.len())
-    } else if expected.starts_with(rest) {
-        Head::Unfinished
+    match blank > BLANK_BYTES_MAX {
+        true => Err(Miss::Other),
+        false => Ok(blank + next(rest, expected)?),
+    }
+}
+
+/// Looks for `expected` at the very head of a text.
+fn next(text: &str, expected: &str) -> Result<usize, Miss> {
+    if text.starts_with(expected) {
+        Ok(expected.len())
+    } else if expected.starts_with(text) {
+        Err(Miss::Unfinished)
     } else {
-        Head::Other
+        Err(Miss::Other)
+    }
+}
+
+/// The first of two looks that finds something; else whether one of them may.
+fn either(
+    first: Result<usize, Miss>,
+    second: impl FnOnce() -> Result<usize, Miss>,
+) -> Result<usize, Miss> {
+    match first {
+        Err(Miss::Unfinished) => second().map_err(|_| Miss::Unfinished),
+        Err(Miss::Other) => second(),
+        found => found,
     }
 }
 

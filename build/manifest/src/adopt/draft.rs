@@ -17,9 +17,9 @@ use crate::error::ManifestError;
 use crate::schema::hardware::Backend;
 use crate::schema::leaf::{Limits, Steps};
 use crate::schema::model::{Checkpoint, Form, Model, Unused};
-use crate::schema::{parse, read};
+use crate::schema::parse;
 use crate::table::Format;
-use crate::target::Target;
+use crate::target::{Target, hardware_file, read_hardware};
 
 /// Name of the checkpoint while its formats are not known.
 const UNNAMED: &str = "unnamed";
@@ -39,15 +39,11 @@ pub(super) fn floats(root: &Path, name: &str, model: Model) -> Result<Target, Ma
     Ok(Target {
         name: format!("{CPU}/{name}/{UNNAMED}"),
         quant: UNNAMED.to_string(),
-        hardware: read(root, &hardware_file(CPU), "")?,
+        hardware: read_hardware(root, CPU)?,
         leaf: parse(&text, UNNAMED, "")?,
         model,
         root: root.into(),
     })
-}
-
-fn hardware_file(hw: &str) -> String {
-    format!("targets/_hw/{hw}.toml")
 }
 
 /// Format of keys and values on a backend, as manifests write it.
@@ -231,7 +227,7 @@ impl Draft<'_> {
         sizes: &(Limits, Steps),
     ) -> Result<(String, Target), ManifestError> {
         let mut target = target.clone();
-        target.hardware = read(&target.root, &hardware_file(hw), "")?;
+        target.hardware = read_hardware(&target.root, hw)?;
         target.name = format!("{hw}/{}/{}", self.name, self.quant);
         let kv = kv_of(target.hardware.backend);
         let text = text::leaf([hw, self.name, kv], self.rules, sizes);

@@ -13,7 +13,7 @@ impl File {
         let Some(kernels) = kernels_of(op) else {
             return self.rule(false, "op", op, "no family has an op of this name");
         };
-        let known = kernels.contains(&choice.kernel.as_str());
+        let known = kernels.contains(&choice.kernel);
         let rule = format!("no such kernel; {op} has {kernels:?}");
         self.rule(known, &format!("op.{op}.kernel"), &choice.kernel, &rule)?;
         let threads = choice.threads;

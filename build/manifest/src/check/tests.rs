@@ -374,7 +374,7 @@ refused!(deriving_what_is_published: LEAF_FILE,
     "\n[[format]]\nmatch = [" =>
     "[derive]\ntransformation = \"dequantise\"\nfrom = \"nvfp4\"\n[[format]]\nmatch = [",
     "derive = a table: the model publishes a checkpoint of this quantisation");
-refused!(op_that_no_family_has: HARDWARE_FILE, "[op.rms_norm]" => "[op.norm]",
+refused!(op_that_no_family_has: HARDWARE_FILE, "[op.attend]" => "[op.norm]",
     "op = norm: no family has an op of this name");
 refused!(op_of_a_hardware_over_a_shape: HARDWARE_FILE, "[op.attend]" => "[op.\"attend.full\"]",
     "op = attend.full: a leaf chooses for one shape, a hardware for all");
@@ -382,25 +382,25 @@ refused!(op_over_a_shape_that_the_model_lacks: LEAF_FILE, "prefill = 8192" =>
     "prefill = 8192\n[op.\"attend.globl\"]\nkernel = \"tiles_bf16\"\nthreads = 384\nwhy = \"y\"",
     "op = attend.globl: the model has no block of this shape that the op is over");
 refused!(kernel_that_does_not_exist: HARDWARE_FILE,
-    "[op.rms_norm]\nkernel = \"rows_f32\"" => "[op.rms_norm]\nkernel = \"rows_f16\"",
-    "op.rms_norm.kernel = rows_f16: no such kernel; rms_norm has [\"rows_f32\"]");
+    "[op.mlp]\nkernel = \"warpgroups_f16\"" => "[op.mlp]\nkernel = \"rows_f16\"",
+    "op.mlp.kernel = rows_f16: no such kernel; mlp has [\"apart_f16\", \"warpgroups_f16\"]");
 refused!(threads_that_are_no_whole_warps: HARDWARE_FILE,
-    "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 256" =>
-    "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 250",
-    "op.rms_norm.threads = 250: must be a multiple of 32 in 32 ..= 1024");
+    "[op.mlp]\nkernel = \"warpgroups_f16\"\nthreads = 384" =>
+    "[op.mlp]\nkernel = \"warpgroups_f16\"\nthreads = 250",
+    "op.mlp.threads = 250: must be a multiple of 32 in 32 ..= 1024");
 refused!(rows_of_an_op_that_takes_any: HARDWARE_FILE,
-    "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 256" =>
-    "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 256\nrows = 4",
-    "op.rms_norm.rows = 4: is of op.moe alone");
+    "[op.mlp]\nkernel = \"warpgroups_f16\"\nthreads = 384" =>
+    "[op.mlp]\nkernel = \"warpgroups_f16\"\nthreads = 384\nrows = 4",
+    "op.mlp.rows = 4: is of op.moe alone");
 refused!(tile_without_a_reason: HARDWARE_FILE,
-    "\"a warp per row\"" => "\" \"",
-    "op.route.why = \"\": must give the reason");
+    "\"as `linear_add`, tiles of 128 places of one expert\"" => "\" \"",
+    "op.experts.why = \"\": must give the reason");
 
 #[test]
 fn kernel_that_cannot_hold_the_row() {
     let scratch = Scratch::of(LEAF);
-    let chosen = "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 256";
-    scratch.edit(HARDWARE_FILE, chosen, &chosen.replace("256", "32"));
+    let chosen = "[op.rms_norm]\nkernel = \"rows_f32\"\nthreads = 32\nwhy = \"y\"\n[op.attend]";
+    scratch.edit(HARDWARE_FILE, "[op.attend]", chosen);
     assert_eq!(
         scratch.load(LEAF).unwrap_err().to_string(),
         format!(

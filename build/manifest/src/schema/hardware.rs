@@ -34,9 +34,8 @@ pub struct Hardware {
     pub reply_gap_ms: u64,
     /// The accelerator.
     pub gpu: Option<Gpu>,
-    /// Name of the hardware whose `op` tables are taken; absent: its own.
-    pub ops_of: Option<String>,
-    /// Kernel of each op, by name of the op, unless a leaf chooses another; empty for a CPU.
+    /// Kernel of each op, by name of the op, unless a leaf chooses another; empty for a CPU. A file
+    /// has those that are not the first of their row in `ffi/ops.toml`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub op: BTreeMap<String, Op>,
 }

@@ -340,7 +340,8 @@ fn model_step(site: &Site) -> Result<Step, Failure> {
         let cargo = suite.product_cargo("test", Optimised::No, MODEL_TESTS);
         cargo.and_then(run).map(drop).into()
     });
-    Ok(step.reads(Reads::of_crate(site, "src/model")?.leaf(DEFAULT_TARGET)))
+    let reads = Reads::of_crate(site, "src/model")?.and(&[crate::cuda::OPS]);
+    Ok(step.reads(reads.leaf(DEFAULT_TARGET)))
 }
 
 /// Tests of the binary's crate.

@@ -406,10 +406,15 @@ fn compiled(op: &str, shape: Option<&str>) -> Compiled {
     }
 }
 
+/// A row of the table of ops.
+fn row(name: &str, rest: &str) -> String {
+    let kernels = "kernels = [\"a\"]\nthreads = 32\nwhy = \"b\"";
+    format!("[{name}]\ndoes = \"\"\n{kernels}\n{rest}\n")
+}
+
 #[test]
 fn a_shape_of_several_has_launchers_of_its_own() {
-    let row = "[attend]\ndoes = \"\"\nover = \"attention\"\nargs = []\n";
-    let table = abi::parse(row).unwrap();
+    let table = abi::parse(&row("attend", "over = \"attention\"\nargs = []")).unwrap();
     let global = compiled("attend", Some("global"));
     let unit = compile::unit(&table, &global, "split_kv_bf16.cuh").unwrap();
     assert!(unit.contains("int atlas_attend_global(atlas_stream *stream)"));
@@ -421,12 +426,12 @@ fn a_shape_of_several_has_launchers_of_its_own() {
 
 #[test]
 fn a_kind_that_no_block_has_is_refused() {
-    let row = "[op]\ndoes = \"\"\nover = \"atention\"\nargs = []\n";
-    assert!(abi::parse(row).unwrap_err().contains("atention"));
+    let row = row("op", "over = \"atention\"\nargs = []");
+    assert!(abi::parse(&row).unwrap_err().contains("atention"));
 }
 
 #[test]
 fn an_array_states_its_shape_and_its_direction() {
-    let row = "[op]\ndoes = \"\"\nargs = [{ name = \"x\", type = \"f32\", io = \"in\" }]\n";
-    assert!(abi::parse(row).unwrap_err().contains("op.x"));
+    let args = "args = [{ name = \"x\", type = \"f32\", io = \"in\" }]";
+    assert!(abi::parse(&row("op", args)).unwrap_err().contains("op.x"));
 }

@@ -139,25 +139,20 @@ fn stripped(plan: &mut Plan, strip: &graph::Tool) -> Result<ActionId, Error> {
     let argv = [&strip.name, "--strip-all", "-o", "stripped", "binary"];
     let action = Action::process(format!("strip {}", plan.binary), argv)
         .tool(strip)
-        .input(Source::Output(plan.last, plan.binary.clone()), "binary")
+        .input(plan.last.output(&plan.binary), "binary")
         .output("stripped");
     plan.graph.add(action)
 }
 
 /// Adds the licences of crates and linked wheels to the stripped program.
 fn licensed(plan: &mut Plan, stripped: ActionId, crates: ActionId) -> Result<ActionId, Error> {
-    let of = |id: ActionId, name: &str| Source::Output(id, name.to_string());
-    let mut action = Action::built_in(
-        format!("licences {}", plan.binary),
-        "licences",
-        package::licensed,
-        Code::Executable,
-    )
-    .workspace(package::LICENCE)
-    .input(of(stripped, "stripped"), "stripped")
-    .input(of(crates, "crates.json"), "crates.json")
-    .output("binary")
-    .output("licenses.txt");
+    let label = format!("licences {}", plan.binary);
+    let mut action = Action::built_in(label, "licences", package::licensed, Code::Executable)
+        .workspace(package::LICENCE)
+        .input(stripped.output("stripped"), "stripped")
+        .input(crates.output("crates.json"), "crates.json")
+        .output("binary")
+        .output("licenses.txt");
     for (wheel, folder) in plan.device.iter().flat_map(|device| &device.licences) {
         let place = format!("{}/{wheel}", package::WHEEL_LICENCES);
         action = action.input(folder.clone(), &place);
@@ -168,19 +163,15 @@ fn licensed(plan: &mut Plan, stripped: ActionId, crates: ActionId) -> Result<Act
 /// Asks cargo once it has compiled them: their sources are on this machine then.
 fn crates(plan: &mut Plan, target: &Target, toolchain: &Toolchain) -> Result<ActionId, Error> {
     let features = if plan.device.is_some() { "cuda" } else { "" };
-    let action = Action::built_in(
-        format!("crates {}", target.name),
-        "crates",
-        crates::collect,
-        Code::Executable,
-    )
-    .arg("cargo", toolchain.cargo.path.display().to_string())
-    .arg("rustc", toolchain.rustc.path.display().to_string())
-    .arg("cargo_home", toolchain.cargo_home.display().to_string())
-    .arg("triple", &plan.triple)
-    .arg("features", features)
-    .input(Source::Output(plan.last, plan.binary.clone()), "binary")
-    .output("crates.json");
+    let label = format!("crates {}", target.name);
+    let action = Action::built_in(label, "crates", crates::collect, Code::Executable)
+        .arg("cargo", toolchain.cargo.path.display().to_string())
+        .arg("rustc", toolchain.rustc.path.display().to_string())
+        .arg("cargo_home", toolchain.cargo_home.display().to_string())
+        .arg("triple", &plan.triple)
+        .arg("features", features)
+        .input(plan.last.output(&plan.binary), "binary")
+        .output("crates.json");
     plan.graph.add(sources(action, target, &toolchain.root)?)
 }
 
@@ -203,29 +194,16 @@ fn tools(plan: &Plan, toolchain: &Toolchain, others: &[&graph::Tool]) -> Result<
 }
 
 fn contents(plan: &mut Plan, target: &Target, made: &Made) -> Result<ActionId, Error> {
-    let mut action = Action::built_in(
-        format!("contents {}", made.name),
-        "contents",
-        package::contents,
-        Code::Executable,
-    )
-    .arg("name", &made.name)
-    .arg("version", env!("CARGO_PKG_VERSION"))
-    .arg("facts", package::facts(target))
-    .arg("tools", &made.tools)
-    .arg("commit", &made.commit)
-    .input(
-        Source::Output(made.licensed, "binary".to_string()),
-        "binary",
-    )
-    .input(
-        Source::Output(made.licensed, "licenses.txt".to_string()),
-        "licenses.txt",
-    )
-    .input(
-        Source::Output(made.crates, "crates.json".to_string()),
-        "crates.json",
-    );
+    let label = format!("contents {}", made.name);
+    let mut action = Action::built_in(label, "contents", package::contents, Code::Executable)
+        .arg("name", &made.name)
+        .arg("version", env!("CARGO_PKG_VERSION"))
+        .arg("facts", package::facts(target))
+        .arg("tools", &made.tools)
+        .arg("commit", &made.commit)
+        .input(made.licensed.output("binary"), "binary")
+        .input(made.licensed.output("licenses.txt"), "licenses.txt")
+        .input(made.crates.output("crates.json"), "crates.json");
     for path in package::TEMPLATES {
         action = action.workspace(path);
     }
@@ -257,7 +235,7 @@ fn compressed(
         .chain(["--force", file]);
     let action = Action::process(label, argv)
         .tool(tool)
-        .input(Source::Output(from, file.to_string()), file)
+        .input(from.output(file), file)
         .output(&packed);
     Ok((plan.graph.add(action)?, packed))
 }
@@ -283,37 +261,32 @@ fn assembled(plan: &mut Plan, made: Made, published: Published) -> Result<Dist, 
         bill,
         time,
     } = published;
-    let of = |name: &str| Source::Output(contents, name.to_string());
     let mut files = vec![
-        (
-            made.name.clone(),
-            Source::Output(made.licensed, "binary".to_string()),
-        ),
-        (archive, Source::Output(release.0, release.1)),
-        (bill, of("sbom.json")),
+        (made.name.clone(), made.licensed.output("binary")),
+        (archive, release.0.output(release.1)),
+        (bill, contents.output("sbom.json")),
         // A release has one of each target.
-        (format!("{}.MANIFEST.json", made.name), of("MANIFEST.json")),
+        (
+            format!("{}.MANIFEST.json", made.name),
+            contents.output("MANIFEST.json"),
+        ),
     ];
     let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
-    let mut action = Action::built_in(
-        format!("assemble {}", made.name),
-        "assemble",
-        package::assemble,
-        Code::Executable,
-    )
-    .arg("deb", &deb)
-    .arg("time", time.to_string())
-    .arg("sums", format!("{} {deb}", names.join(" ")))
-    .input(of("control.tar.gz"), "control.tar.gz")
-    .input(Source::Output(data.0, data.1), "data.tar.xz")
-    .output(&deb)
-    .output(SUMS);
+    let label = format!("assemble {}", made.name);
+    let mut action = Action::built_in(label, "assemble", package::assemble, Code::Executable)
+        .arg("deb", &deb)
+        .arg("time", time.to_string())
+        .arg("sums", format!("{} {deb}", names.join(" ")))
+        .input(contents.output("control.tar.gz"), "control.tar.gz")
+        .input(data.0.output(data.1), "data.tar.xz")
+        .output(&deb)
+        .output(SUMS);
     for (name, source) in &files {
         action = action.input(source.clone(), name);
     }
     let last = plan.graph.add(action)?;
     let outputs = [deb, SUMS.to_string()];
-    files.extend(outputs.map(|name| (name.clone(), Source::Output(last, name))));
+    files.extend(outputs.map(|name| (name.clone(), last.output(name))));
     Ok(Dist {
         folder: PathBuf::from("dist").join(&made.name),
         files,

@@ -59,13 +59,12 @@ const LICENCES_MARK: &[u8; 8] = b"LICENCES";
 /// # Errors
 /// The input that cannot be read or is not as it should be.
 pub fn licensed(sandbox: &Sandbox<'_>) -> Result<(), String> {
-    let read = |name: &str| fs::read(sandbox.path(name)).map_err(|why| format!("{name}: {why}"));
-    let own = String::from_utf8_lossy(&read(LICENCE)?).into_owned();
+    let own = String::from_utf8_lossy(&sandbox.read(LICENCE)?).into_owned();
     let crates: Vec<Crate> =
-        serde_json::from_slice(&read("crates.json")?).map_err(|why| why.to_string())?;
+        serde_json::from_slice(&sandbox.read("crates.json")?).map_err(|why| why.to_string())?;
     let text = bill::licences(&own, &crates, &wheel_licences(sandbox)?);
     let binary = sandbox.path("binary");
-    let written = fs::write(&binary, with_licences(read("stripped")?, &text))
+    let written = fs::write(&binary, with_licences(sandbox.read("stripped")?, &text))
         .and_then(|()| fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)))
         .and_then(|()| fs::write(sandbox.path("licenses.txt"), &text));
     written.map_err(|why| why.to_string())
@@ -102,19 +101,16 @@ pub fn facts(target: &Target) -> String {
 pub fn contents(sandbox: &Sandbox<'_>) -> Result<(), String> {
     let parts = Parts::read(sandbox)?;
     let time = parts.release.seconds;
-    let write = |name: &str, content: &[u8]| {
-        fs::write(sandbox.path(name), content).map_err(|why| format!("{name}: {why}"))
-    };
     let installed = parts.installed();
-    write("data.tar", &tar(&installed, "./", time)?)?;
-    write(
+    sandbox.write("data.tar", &tar(&installed, "./", time)?)?;
+    sandbox.write(
         "control.tar.gz",
         &gzip(&tar(&parts.control(&installed)?, "./", time)?),
     )?;
     let prefix = format!("{}-{}/", parts.name, parts.release.version);
-    write("release.tar", &tar(&parts.released(), &prefix, time)?)?;
-    write("MANIFEST.json", parts.manifest().as_bytes())?;
-    write("sbom.json", parts.bill().as_bytes())
+    sandbox.write("release.tar", &tar(&parts.released(), &prefix, time)?)?;
+    sandbox.write("MANIFEST.json", parts.manifest().as_bytes())?;
+    sandbox.write("sbom.json", parts.bill().as_bytes())
 }
 
 /// Everything that packages are made of.
@@ -141,7 +137,7 @@ impl Parts {
         let json = |what: &str, text: &str| {
             serde_json::from_str(text).map_err(|why| format!("{what}: {why}"))
         };
-        let binary = fs::read(sandbox.path("binary")).map_err(|why| format!("binary: {why}"))?;
+        let binary = sandbox.read("binary")?;
         let elf = Elf::parse(&binary)?;
         let (depends, arch) = (depends(&elf)?, architecture(&elf));
         let tools = serde_json::from_str(sandbox.arg("tools")?).map_err(|why| why.to_string())?;
@@ -437,28 +433,24 @@ fn wheel_licences(sandbox: &Sandbox<'_>) -> Result<Vec<(String, String)>, String
 /// # Errors
 /// If an input cannot be read.
 pub fn assemble(sandbox: &Sandbox<'_>) -> Result<(), String> {
-    let read = |path: &str| fs::read(sandbox.path(path)).map_err(|why| format!("{path}: {why}"));
     let time = sandbox
         .arg("time")?
         .parse()
         .map_err(|_| "time is no number")?;
     let members = [
         ("debian-binary", b"2.0\n".to_vec()),
-        ("control.tar.gz", read("control.tar.gz")?),
-        ("data.tar.xz", read("data.tar.xz")?),
+        ("control.tar.gz", sandbox.read("control.tar.gz")?),
+        ("data.tar.xz", sandbox.read("data.tar.xz")?),
     ];
     let deb = sandbox.arg("deb")?;
-    let write = |name: &str, content: &[u8]| {
-        fs::write(sandbox.path(name), content).map_err(|why| format!("{name}: {why}"))
-    };
-    write(deb, &ar(&members, time))?;
+    sandbox.write(deb, &ar(&members, time))?;
     let mut names: Vec<&str> = sandbox.arg("sums")?.split(' ').collect();
     names.sort_unstable();
     let mut sums = String::new();
     for name in names {
-        sums.push_str(&format!("{}  {name}\n", Digest::of(&read(name)?)));
+        sums.push_str(&format!("{}  {name}\n", Digest::of(&sandbox.read(name)?)));
     }
-    write("SHA256SUMS", sums.as_bytes())
+    sandbox.write("SHA256SUMS", sums.as_bytes())
 }
 
 #[cfg(test)]

@@ -14,6 +14,11 @@ use super::run::Sandbox;
 pub struct ActionId(pub(super) u32);
 
 impl ActionId {
+    /// Input of others: what the action leaves at a path.
+    pub fn output(self, path: impl Into<String>) -> Source {
+        Source::Output(self, path.into())
+    }
+
     pub(super) fn index(self) -> usize {
         self.0 as usize
     }

@@ -39,6 +39,22 @@ impl Sandbox<'_> {
         self.work.join(name)
     }
 
+    /// Content of an input.
+    ///
+    /// # Errors
+    /// Names it.
+    pub fn read(&self, name: &str) -> Result<Vec<u8>, String> {
+        fs::read(self.path(name)).map_err(|why| format!("{name}: {why}"))
+    }
+
+    /// Leaves an output.
+    ///
+    /// # Errors
+    /// Names it.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<(), String> {
+        fs::write(self.path(name), content).map_err(|why| format!("{name}: {why}"))
+    }
+
     /// The argument `name`.
     ///
     /// # Errors

@@ -153,7 +153,7 @@ impl Guess for Cuda {
         let step = self.step.of(batch);
         let (accepts, spans, positions) = (step.accepts(), step.span_list(), step.positions());
         let [tokens, wanted] = self.step.now.replaced();
-        let rules = self.step.ahead.rules();
+        let rules = self.step.ahead.rules().cast();
         let [starts, next_tokens, next_positions, tiles] = self.step.ahead.moved_on();
         let accepted = self.guesses.accepted.as_mut_ptr();
         // SAFETY: shapes are checked; all lists have room for ENDS_MAX rows, of which each span
@@ -183,7 +183,7 @@ impl Guess for Cuda {
 
     fn guess(&mut self, logits: &Tensor, on: bool) {
         assert!(logits.width <= VOCAB && logits.rows <= ENDS_MAX);
-        let rules = self.step.ahead.rules();
+        let rules = self.step.ahead.rules().cast();
         let [starts, tokens, positions, tiles] = self.step.ahead.moved_on();
         let drafts = self.guesses.drafts.as_mut_ptr();
         // SAFETY: shapes are checked; the lists and `orders` have room for ENDS_MAX rows, `drafts`

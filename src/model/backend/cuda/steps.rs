@@ -67,89 +67,81 @@ impl TileSections {
     }
 }
 
-/// Where the lists of a step lie.
-#[derive(Clone, Copy)]
-struct Layout {
-    tokens: Section,
-    positions: Section,
-    from_slots: Section,
-    slots: Section,
-    kept_rows: Section,
-    kept_slots: Section,
-    behind: Section,
-    /// Where the block table of each row's sequence begins, less the pages before it; of each
-    /// group of pages.
-    tables: [Section; PAGE_GROUPS],
-    in_cells: Section,
-    wanted: Section,
-    /// One number.
-    accepts: Section,
-    spans: Section,
-    cells: Section,
-    runs: Section,
-    chunks: Section,
-    /// Lists of each attention shape.
-    tiles: [TileSections; SHAPES],
-    /// First positions of rows ahead, and their rules.
-    starts: Section,
-    rules: Section,
-    /// Last, because a copy ends with the pages in use.
-    pages: Section,
+/// Makes the layout of rows: what a list has, its name, which is that of the method that says where
+/// it lies on the device, and its numbers in steps of at most `rows` rows.
+macro_rules! lists {
+    ($rows:ident; $($(#[doc = $doc:literal])* $name:ident: $numbers:expr,)*) => {
+        /// Where the lists of a step lie.
+        #[derive(Clone, Copy)]
+        struct Layout {
+            $($name: Section,)*
+            /// Where the block table of each row's sequence begins, less the pages before it; of
+            /// each group of pages.
+            tables: [Section; PAGE_GROUPS],
+            /// Lists of each attention shape.
+            tiles: [TileSections; SHAPES],
+            /// Last, because a copy ends with the pages in use.
+            pages: Section,
+        }
+
+        impl Layout {
+            /// Layout of steps of at most `rows` rows.
+            const fn of($rows: usize) -> Layout {
+                let end = Section { start: 0, len: 0 };
+                $(let $name = Section::after(end, $numbers);
+                let end = $name;)*
+                let (mut tables, mut group) = ([Section::after(end, $rows); PAGE_GROUPS], 1);
+                while group < PAGE_GROUPS {
+                    tables[group] = Section::after(tables[group - 1], $rows);
+                    group += 1;
+                }
+                let end = tables[PAGE_GROUPS - 1];
+                let (mut tiles, mut place) = ([TileSections::after(end, $rows, 0); SHAPES], 1);
+                while place < SHAPES {
+                    tiles[place] = TileSections::after(tiles[place - 1].others, $rows, place);
+                    place += 1;
+                }
+                let pages = PAGE_GROUPS * MAX_SEQUENCES * MAX_CONTEXT.div_ceil(PAGE);
+                let pages = Section::after(tiles[SHAPES - 1].others, pages);
+                Layout { $($name,)* tables, tiles, pages }
+            }
+        }
+
+        impl Step {
+            $($(#[doc = $doc])* pub fn $name(&self) -> *const u32 {
+                self.at(self.layout.$name)
+            })*
+        }
+    };
+}
+
+lists! { rows;
+    tokens: rows,
+    positions: rows,
+    /// State that each row reads: of the rows of a cell, what the first one does.
+    source_slots: rows,
+    slots: rows,
+    /// Rows that the kept state of each row's sequence is behind; 0 if none is kept.
+    kept_rows: rows,
+    kept_slots: rows,
+    /// State that is written behind each row beside the last of its sequence; `NO_SLOT` if none.
+    behind: rows,
+    /// Whether each row is in a cell.
+    in_cells: rows,
+    wanted_rows: ENDS_MAX,
+    /// Whether the tokens of predictions are drawn on the device; one number.
+    accepts: 1,
+    span_list: 2 * ENDS_MAX,
+    cell_list: 2 * cells_of(rows),
+    run_list: 2 * MAX_SEQUENCES,
+    chunk_list: 4 * (rows / CHUNK_ROWS + ENDS_MAX),
+    /// First positions of rows ahead.
+    starts: ENDS_MAX,
+    /// Rules of rows ahead, bits of F32.
+    rules: RULE * ENDS_MAX,
 }
 
 impl Layout {
-    /// Layout of steps of at most `rows` rows.
-    const fn of(rows: usize) -> Layout {
-        let tokens = Section::after(Section { start: 0, len: 0 }, rows);
-        let positions = Section::after(tokens, rows);
-        let from_slots = Section::after(positions, rows);
-        let slots = Section::after(from_slots, rows);
-        let kept_rows = Section::after(slots, rows);
-        let kept_slots = Section::after(kept_rows, rows);
-        let behind = Section::after(kept_slots, rows);
-        let (mut tables, mut group) = ([Section::after(behind, rows); PAGE_GROUPS], 1);
-        while group < PAGE_GROUPS {
-            tables[group] = Section::after(tables[group - 1], rows);
-            group += 1;
-        }
-        let in_cells = Section::after(tables[PAGE_GROUPS - 1], rows);
-        let wanted = Section::after(in_cells, ENDS_MAX);
-        let accepts = Section::after(wanted, 1);
-        let spans = Section::after(accepts, 2 * ENDS_MAX);
-        let cells = Section::after(spans, 2 * cells_of(rows));
-        let runs = Section::after(cells, 2 * MAX_SEQUENCES);
-        let chunks = Section::after(runs, 4 * (rows / CHUNK_ROWS + ENDS_MAX));
-        let (mut tiles, mut place) = ([TileSections::after(chunks, rows, 0); SHAPES], 1);
-        while place < SHAPES {
-            tiles[place] = TileSections::after(tiles[place - 1].others, rows, place);
-            place += 1;
-        }
-        let starts = Section::after(tiles[SHAPES - 1].others, ENDS_MAX);
-        let rules = Section::after(starts, RULE * ENDS_MAX);
-        let tables_max = PAGE_GROUPS * MAX_SEQUENCES * MAX_CONTEXT.div_ceil(PAGE);
-        Layout {
-            tokens,
-            positions,
-            from_slots,
-            slots,
-            kept_rows,
-            kept_slots,
-            behind,
-            tables,
-            in_cells,
-            wanted,
-            accepts,
-            spans,
-            cells,
-            runs,
-            chunks,
-            tiles,
-            starts,
-            rules,
-            pages: Section::after(rules, tables_max),
-        }
-    }
-
     /// Lists of a step of `rows` rows: a step of replies copies less.
     const fn least(rows: usize) -> &'static Layout {
         match rows {
@@ -296,13 +288,13 @@ impl Step {
         self.layout = layout;
         self.put(layout.tokens, batch.tokens().iter().copied());
         self.put(layout.positions, numbers(batch.positions()));
-        self.put(layout.wanted, numbers(batch.wanted()));
+        self.put(layout.wanted_rows, numbers(batch.wanted()));
         self.put(layout.accepts, [u32::from(batch.accepts())].into_iter());
         let spans = batch.spans().iter();
-        self.spans = self.put(layout.spans, spans.clone().flat_map(one_by_one)) / 2;
-        self.cells = self.put(layout.cells, spans.clone().flat_map(cells)) / 2;
-        self.runs = self.put(layout.runs, runs(batch.spans())) / 2;
-        self.chunks = self.put(layout.chunks, spans.clone().flat_map(chunks)) / 4;
+        self.spans = self.put(layout.span_list, spans.clone().flat_map(one_by_one)) / 2;
+        self.cells = self.put(layout.cell_list, spans.clone().flat_map(cells)) / 2;
+        self.runs = self.put(layout.run_list, runs(batch.spans())) / 2;
+        self.chunks = self.put(layout.chunk_list, spans.clone().flat_map(chunks)) / 4;
         self.one_by_one = spans.map(|span| span.behind_cells().len()).sum();
         for place in 0..SHAPES {
             self.tiles[place] = self.put_tiles(place, batch.spans());
@@ -349,9 +341,9 @@ impl Step {
     fn pad(&mut self, rows: usize) {
         let layout = self.layout;
         let wanted = self.shape.expect("a batch was taken over")[2];
-        self.clear(layout.wanted, wanted..rows);
-        self.clear(layout.spans, 2 * self.spans..2 * rows);
-        self.clear(layout.chunks, 4 * self.chunks..4 * rows);
+        self.clear(layout.wanted_rows, wanted..rows);
+        self.clear(layout.span_list, 2 * self.spans..2 * rows);
+        self.clear(layout.chunk_list, 4 * self.chunks..4 * rows);
         (self.spans, self.chunks) = (rows, rows);
         for place in 0..SHAPES {
             let others = self.tiles[place].others;
@@ -414,9 +406,9 @@ impl Step {
     fn put_states(&mut self, span: &Span) {
         let (layout, states, rows) = (self.layout, span.states, &span.rows);
         self.fill(layout.slots, rows, states.to.0);
-        self.fill(layout.from_slots, rows, states.from.0);
+        self.fill(layout.source_slots, rows, states.from.0);
         if !span.in_cells().is_empty() {
-            self.fill(layout.from_slots, &span.behind_cells(), states.to.0);
+            self.fill(layout.source_slots, &span.behind_cells(), states.to.0);
         }
         let kept = states.kept.unwrap_or(Kept {
             rows: 0,
@@ -443,37 +435,6 @@ impl Step {
         self.device.as_ptr().wrapping_add(section.start)
     }
 
-    pub fn tokens(&self) -> *const u32 {
-        self.at(self.layout.tokens)
-    }
-
-    pub fn positions(&self) -> *const u32 {
-        self.at(self.layout.positions)
-    }
-
-    /// State that each row reads: of the rows of a cell, what the first one does.
-    pub fn source_slots(&self) -> *const u32 {
-        self.at(self.layout.from_slots)
-    }
-
-    pub fn slots(&self) -> *const u32 {
-        self.at(self.layout.slots)
-    }
-
-    /// Rows that the kept state of each row's sequence is behind; 0 if none is kept.
-    pub fn kept_rows(&self) -> *const u32 {
-        self.at(self.layout.kept_rows)
-    }
-
-    pub fn kept_slots(&self) -> *const u32 {
-        self.at(self.layout.kept_slots)
-    }
-
-    /// State that is written behind each row beside the last of its sequence; `NO_SLOT` if none.
-    pub fn behind(&self) -> *const u32 {
-        self.at(self.layout.behind)
-    }
-
     /// Where the block table of each row's sequence begins in `pages`, of a group of pages.
     pub fn table_starts(&self, group: PageGroup) -> *const u32 {
         self.at(self.layout.tables[group as usize])
@@ -482,36 +443,6 @@ impl Step {
     /// Whether a cell takes the row.
     pub fn is_in_cell(&self, row: usize) -> bool {
         self.host[self.layout.in_cells.start..][row] != 0
-    }
-
-    /// Whether each row is in a cell.
-    pub fn in_cells(&self) -> *const u32 {
-        self.at(self.layout.in_cells)
-    }
-
-    pub fn wanted_rows(&self) -> *const u32 {
-        self.at(self.layout.wanted)
-    }
-
-    /// Whether the tokens of predictions are drawn on the device.
-    pub fn accepts(&self) -> *const u32 {
-        self.at(self.layout.accepts)
-    }
-
-    pub fn span_list(&self) -> *const u32 {
-        self.at(self.layout.spans)
-    }
-
-    pub fn cell_list(&self) -> *const u32 {
-        self.at(self.layout.cells)
-    }
-
-    pub fn run_list(&self) -> *const u32 {
-        self.at(self.layout.runs)
-    }
-
-    pub fn chunk_list(&self) -> *const u32 {
-        self.at(self.layout.chunks)
     }
 
     /// Tiles of the attention shape at `place`.
@@ -537,12 +468,7 @@ impl Step {
     /// Tokens and wanted rows of a step, which predictions behind it replace.
     pub fn replaced(&mut self) -> [*mut u32; 2] {
         let layout = self.layout;
-        [layout.tokens, layout.wanted].map(|list| self.at_mut(list))
-    }
-
-    /// Rules of rows ahead, F32.
-    pub fn rules(&self) -> *const f32 {
-        self.at(self.layout.rules).cast()
+        [layout.tokens, layout.wanted_rows].map(|list| self.at_mut(list))
     }
 
     /// Starts, tokens, positions and tiles of rows ahead, which predictions move on.

@@ -16,7 +16,7 @@ pub mod reader;
 use step::executor::TokenId;
 
 use super::json::Arguments;
-use super::markup::{Named, named};
+use super::markup::named;
 use super::{End, Opening, Sink, Step, Syntax};
 use crate::tokenizer::Tokenizer;
 
@@ -137,13 +137,12 @@ impl Syntax for Harmony {
     /// Reads the name, and the rest of the header.
     fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
         match named(text, "", Mark::Message.text()) {
-            Named::Found { name, length } => {
+            Ok((name, length)) => {
                 sink.announce(name);
                 *self = Harmony::default();
                 Opening::Call { length }
             }
-            Named::Unfinished => Opening::Unfinished,
-            Named::Other => Opening::Other,
+            Err(miss) => miss.into(),
         }
     }
 
