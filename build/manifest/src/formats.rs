@@ -16,15 +16,19 @@ pub(crate) struct Formatted {
     idle: Vec<(usize, String)>,
 }
 
-/// Whether `name` is `pattern`, in which `*` stands for any text.
+/// Whether `name` is `pattern`, in which `*` stands for any text. What lies between stars is looked
+/// for once, where it is first: later places would leave less for what is behind it.
 pub(crate) fn is_match(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((head, rest)) => name.strip_prefix(head).is_some_and(|name| {
-            let mut tails = name.char_indices().map(|(at, _)| &name[at..]).chain([""]);
-            tails.any(|tail| is_match(rest, tail))
-        }),
+    let Some((head, rest)) = pattern.split_once('*') else {
+        return pattern == name;
+    };
+    let (between, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let name = name.strip_prefix(head);
+    let mut name = name.and_then(|name| name.strip_suffix(tail));
+    for part in between.split('*') {
+        name = name.and_then(|name| Some(name.split_once(part)?.1));
     }
+    name.is_some()
 }
 
 impl FormatRule {
@@ -175,10 +179,25 @@ mod tests {
     #[test]
     fn a_star_stands_for_any_text() {
         let name = "model.layers.{layer}.mlp.experts.{expert}.up_proj";
-        for pattern in ["*", "model.*", "*.up_proj", "*.mlp.*", name, "*layer*up*"] {
+        for pattern in [
+            "*",
+            "model.*",
+            "*.up_proj",
+            "*.mlp.*",
+            name,
+            "*layer*up*",
+            "m**j",
+        ] {
             assert!(is_match(pattern, name), "{pattern}");
         }
-        for pattern in ["", "up_proj", "*.up", "mlp.*", "*.mlp.*.gate_proj"] {
+        for pattern in [
+            "",
+            "up_proj",
+            "*.up",
+            "mlp.*",
+            "*.mlp.*.gate_proj",
+            "*up_*_proj",
+        ] {
             assert!(!is_match(pattern, name), "{pattern}");
         }
     }

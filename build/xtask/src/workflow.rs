@@ -180,20 +180,24 @@ fn minutes(text: &str) -> usize {
 /// # Errors
 /// If the targets cannot be listed or one is wrong.
 pub fn graph(site: &Site) -> Result<String, Failure> {
+    Ok(drawn(&files(site)?))
+}
+
+fn drawn(files: &[(&str, String)]) -> String {
     let mut out = String::new();
-    for (name, text) in files(site)? {
+    for (name, text) in files {
         let (_, on) = text.split_once("\non:\n").unwrap_or_default();
         let on = on.lines().take_while(|line| line.starts_with(' '));
         let on = on.filter_map(|line| line.strip_prefix("  ")?.split(':').next());
         let on: Vec<&str> = on.filter(|key| !key.starts_with(' ')).collect();
-        let sum = minutes(&text);
+        let sum = minutes(text);
         out += &format!("{name}, on {}: {sum} minutes at most\n", on.join(" and "));
-        for job in jobs(&text) {
+        for job in jobs(text) {
             let after = job.value("needs").map(|needs| format!(", after {needs}"));
             out += &format!("  {}{}\n", job.minutes(), after.unwrap_or_default());
         }
     }
-    Ok(out)
+    out
 }
 
 /// Whether the target's speed was measured on its hardware.
@@ -242,25 +246,29 @@ fn setup(packages: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
+
+    /// The files, of which each takes all targets to be loaded.
+    static MADE: LazyLock<[(&str, String); 4]> = LazyLock::new(|| files(&Site::here()).unwrap());
 
     #[test]
     fn the_files_are_those_of_the_targets() {
         let site = Site::here();
-        for (name, text) in files(&site).unwrap() {
+        for (name, text) in &*MADE {
             let path = site.root.join(FOLDER).join(name);
             let kept = fs::read_to_string(&path).unwrap_or_default();
             assert!(
-                kept == text,
+                kept == *text,
                 "{name} is out of date: `cargo xtask workflows` makes it"
             );
         }
     }
 
-    fn text(name: &str) -> String {
-        let files = files(&Site::here()).unwrap();
-        let found = files.into_iter().find(|(found, _)| *found == name);
-        found.unwrap().1
+    fn text(name: &str) -> &'static str {
+        let found = MADE.iter().find(|(found, _)| *found == name);
+        &found.unwrap().1
     }
 
     /// Targets of the shards of a file.
@@ -285,8 +293,8 @@ mod tests {
 
     #[test]
     fn a_pull_request_is_cheap_and_the_graph_says_what_waits_for_what() {
-        assert!(minutes(&text("ci.yml")) <= PULL_REQUEST_MINUTES);
-        let graph = graph(&Site::here()).unwrap();
+        assert!(minutes(text("ci.yml")) <= PULL_REQUEST_MINUTES);
+        let graph = drawn(&*MADE);
         for line in [
             "weekly.yml, on schedule",
             "  3 x 30 installed, after dist\n",
@@ -299,7 +307,7 @@ mod tests {
     #[test]
     fn the_key_is_seen_by_one_job_which_compiles_nothing_and_no_job_lasts_for_ever() {
         for (name, _) in FILES {
-            for job in jobs(&text(name)) {
+            for job in jobs(text(name)) {
                 assert!(job.limit() > 0, "{name}: {}", job.name);
                 let trusted = name == RELEASE && job.name == "publish";
                 let job = job.text;

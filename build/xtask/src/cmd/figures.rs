@@ -297,11 +297,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_have_the_tables() {
-        check(&Site::here()).unwrap_or_else(|why| panic!("{why}"));
-    }
-
-    #[test]
     fn figures_of_another_binary_are_doubted() {
         let of = |figures: Value, built| doubt(&figures, built).unwrap_or("none");
         let measured = || serde_json::json!({DIGEST: "ab", "cases.x.tok_s": 1});

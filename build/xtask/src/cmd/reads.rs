@@ -34,6 +34,25 @@ pub const WORKSPACE: [&str; 4] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.to
 /// Sources of the pipeline's libraries, and what their tests read: headers of kernels, the table of
 /// operations, the model's declarations of them, and targets.
 pub const MANIFEST_TESTS: &[&str] = &["build", "cuda", "ffi", "src/model/ops", "targets"];
+/// Sources of the pipeline, and what its tests read: all that it makes something of but sources of
+/// the server, of which they look at one text and at what crates need.
+pub const PIPELINE_TESTS: &[&str] = &[
+    ".ci",
+    ".github",
+    "README.md",
+    "build",
+    "ci",
+    "cuda",
+    "ffi",
+    "packaging",
+    "scripts",
+    "src/cli/about.rs",
+    "src/engine/Cargo.toml",
+    "src/host/Cargo.toml",
+    "src/model",
+    "src/step",
+    "targets",
+];
 /// Files of the small model that crates which serve any are tested with.
 pub const TEST_MODEL: &str = "targets/_model/tiny";
 
@@ -194,6 +213,7 @@ mod tests {
         let root = Site::here().root;
         let exists = |path: &&&str| root.join(path).exists();
         assert!(BESIDE_PRODUCT.iter().all(|path| exists(&path)));
+        assert!(PIPELINE_TESTS.iter().all(|path| exists(&path)));
     }
 
     #[test]

@@ -9,7 +9,9 @@ use super::check::checks;
 use super::figures;
 use super::lint;
 use super::model::golden_command;
-use super::reads::{BESIDE_PRODUCT, MANIFEST_TESTS, PRODUCT, Reads, TEST_MODEL, WORKSPACE};
+use super::reads::{
+    BESIDE_PRODUCT, MANIFEST_TESTS, PIPELINE_TESTS, PRODUCT, Reads, TEST_MODEL, WORKSPACE,
+};
 use super::test::{Optimised, ROOMS, Room, Suite};
 use super::weights::folder;
 use crate::server::Server;
@@ -190,7 +192,12 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         .reads(Reads::of(PRODUCT)),
     ];
     for room in ROOMS {
-        steps.push(room_step(site, room)?);
+        let step = room_step(site, room)?;
+        // Most of its time is that of one test.
+        steps.push(match room.0 {
+            "text" => step.turn(Turn::Beside),
+            _ => step,
+        });
     }
     steps.push(model_step(site)?);
     steps.extend([
@@ -214,13 +221,15 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         .turn(Turn::Beside),
         // They compile device code without cargo's locks, while the goldens' single crates leave
         // cores idle.
-        cargo_step(
-            "pipeline tests",
-            "build actions, tidy rules",
-            "test -p gguf -p manifest -p xtask --locked --bins --no-fail-fast",
-        )
-        .reads(Reads::of(PRODUCT).and(&[".ci", ".github", "cuda"]))
-        .turn(Turn::Beside),
+        cargo_step("pipeline tests", "build actions", PIPELINE)
+            .reads(Reads::of(PIPELINE_TESTS).and(&WORKSPACE))
+            .turn(Turn::Beside),
+        Step::new("tidy rules", "rules of all files", |suite, name| {
+            let mut cargo = linted(suite.cargo(TIDY));
+            let run = suite.run(name, &mut cargo);
+            run.and_then(|text| some_test_passed(&text)).into()
+        })
+        .reads(Reads::of(PRODUCT).and(&[".ci", ".github", "cuda"])),
         Step::new(
             "figures",
             "the README tells no figure that nobody measured",
@@ -242,14 +251,16 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     }
     steps.extend(golden_steps(site, &leaves)?);
     steps.push(mixed_step(site)?);
-    steps.extend(serving_steps(DEFAULT_TARGET));
-    steps.push(boundary_step(DEVICE_TARGETS[0].0));
+    steps.extend([binary_step(DEFAULT_TARGET), end_to_end_step(DEFAULT_TARGET)]);
+    // They compile while those that serve wait for clients.
     for (target, tier) in DEVICE_TARGETS {
         if leaves.iter().any(|leaf| leaf == target) {
             let of_target = device_steps(target).into_iter();
-            steps.extend(of_target.map(|step| step.tier(tier)));
+            steps.extend(of_target.map(|step| step.turn(Turn::Beside).tier(tier)));
         }
     }
+    steps.extend(serving_steps(DEFAULT_TARGET));
+    steps.push(boundary_step(DEVICE_TARGETS[0].0));
     Ok(steps)
 }
 
@@ -343,6 +354,11 @@ fn model_step(site: &Site) -> Result<Step, Failure> {
     let reads = Reads::of_crate(site, "src/model")?.and(&[crate::cuda::OPS]);
     Ok(step.reads(reads.leaf(DEFAULT_TARGET)))
 }
+
+/// Arguments of cargo for tests of the pipeline, and for those among them that look at every file.
+const PIPELINE: &str = "test -p gguf -p manifest -p xtask --locked --bins --no-fail-fast -- --skip \
+                        tidy:: --skip advisories::";
+const TIDY: &str = "test -p gguf -p manifest -p xtask --locked --bins -- tidy:: advisories::";
 
 /// Tests of the binary's crate.
 fn product_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
@@ -531,16 +547,18 @@ fn some_test_passed(text: &str) -> Result<(), String> {
     }
 }
 
+fn end_to_end_step(target: &'static str) -> Step {
+    Step::new(
+        "end to end",
+        "the release binary's behaviour over a real socket",
+        move |suite, name| end_to_end(suite, name, target).into(),
+    )
+    .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT).binary(target))
+    .turn(Turn::Alone)
+}
+
 fn serving_steps(target: &'static str) -> Vec<Step> {
     let measured = vec![
-        binary_step(target),
-        Step::new(
-            "end to end",
-            "the release binary's behaviour over a real socket",
-            move |suite, name| end_to_end(suite, name, target).into(),
-        )
-        .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT).binary(target))
-        .turn(Turn::Alone),
         script_step(
             "chat page",
             "the page in a real browser",
@@ -682,6 +700,9 @@ fn binary(site: &Site, target: &str) -> Result<(), Failure> {
 fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let path = build(suite.site, Some(target), false)?;
     let mut cargo = linted(suite.product_cargo("test", Optimised::Wholly, "--test e2e")?);
+    // Each waits for a server or for a client half of its time.
+    let threads = std::thread::available_parallelism().map_or(2, |cores| 2 * cores.get());
+    cargo.env("RUST_TEST_THREADS", threads.to_string());
     let text = suite.run(name, cargo.env("ATLAS_BINARY", path))?;
     Ok(some_test_passed(&text)?)
 }

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
-use std::thread;
+use std::sync::{Mutex, mpsc};
 use std::time::Instant;
+use std::{iter, thread};
 
 use argh::FromArgs;
 
@@ -211,7 +212,9 @@ fn suite(site: &Site, steps: Vec<Step>, options: &Test) -> Result<(), Failure> {
     let suite = Suite { site };
     let passes = Passes::open(site, options)?;
     let (mut passed, mut failed, mut skipped) = (0, vec![], vec![]);
-    for (step, outcome) in outcomes(&steps, |step| outcome(&suite, step, &passes)) {
+    // Cores but for that of this thread; of one core some time is left, as programs wait.
+    let lanes = thread::available_parallelism().map_or(1, |cores| cores.get().max(2) - 1);
+    for (step, outcome) in outcomes(&steps, lanes, |step| outcome(&suite, step, &passes)) {
         match outcome {
             Outcome::Passed | Outcome::UpToDate => passed += 1,
             Outcome::Failed(why) => failed.push((&step.name, why)),
@@ -236,24 +239,37 @@ fn suite(site: &Site, steps: Vec<Step>, options: &Test) -> Result<(), Failure> {
     }
 }
 
-/// Runs each step in its turn; how it ended.
-fn outcomes<T: Send>(steps: &[Step], run: impl Fn(&Step) -> T + Sync) -> Vec<(&Step, T)> {
-    let run = &run;
-    thread::scope(|scope| {
-        let (mut ended, mut beside) = (vec![], vec![]);
-        for step in steps {
-            match step.turn {
-                Turn::Beside => beside.push(scope.spawn(move || (step, run(step)))),
-                Turn::Next => ended.push((step, run(step))),
-                Turn::Alone => {
-                    ended.extend(beside.drain(..).map(joined));
-                    ended.push((step, run(step)));
+/// Runs each step in its turn; how it ended. Those beside others take turns on `lanes` threads, and
+/// on this one behind all that are not.
+fn outcomes<T: Send>(
+    steps: &[Step],
+    lanes: usize,
+    run: impl Fn(&Step) -> T + Sync,
+) -> Vec<(&Step, T)> {
+    let mut ended = vec![];
+    for group in steps.split_inclusive(|step| step.turn == Turn::Alone) {
+        let (send, waiting) = mpsc::channel();
+        let waiting = Mutex::new(waiting);
+        let next = || waiting.lock().ok()?.recv().ok();
+        let lane = || iter::from_fn(next).map(|step| (step, run(step)));
+        thread::scope(|scope| {
+            let spawn = |_| scope.spawn(|| lane().collect::<Vec<_>>());
+            let beside: Vec<_> = (0..lanes).map(spawn).collect();
+            for step in group {
+                match step.turn {
+                    Turn::Beside => send.send(step).expect("the lanes wait for it"),
+                    Turn::Next => ended.push((step, run(step))),
+                    Turn::Alone => {}
                 }
             }
-        }
-        ended.extend(beside.drain(..).map(joined));
-        ended
-    })
+            drop(send);
+            ended.extend(lane());
+            ended.extend(beside.into_iter().flat_map(joined));
+        });
+        let alone = group.last().filter(|step| step.turn == Turn::Alone);
+        ended.extend(alone.map(|step| (step, run(step))));
+    }
+    ended
 }
 
 /// Result of a thread. Its panic is ours.
@@ -363,8 +379,7 @@ fn outcome(suite: &Suite<'_>, step: &Step, passes: &Passes<'_>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::{Mutex, mpsc};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
 
     use super::*;
@@ -449,9 +464,23 @@ mod tests {
             Turn::Next => send.send(()).is_ok(),
             Turn::Alone => ended.load(Ordering::Relaxed),
         };
-        let outcomes = outcomes(&steps, met);
+        let outcomes = outcomes(&steps, 1, met);
         assert!(outcomes.iter().all(|&(_, met)| met));
         let names: Vec<_> = outcomes.iter().map(|(step, _)| &*step.name).collect();
         assert_eq!(names, ["next", "beside", "alone"]);
+    }
+    #[test]
+    fn steps_beside_others_take_turns() {
+        let names = ["one", "two", "three", "four", "five"];
+        let steps = names.map(|name| step(name, Turn::Beside));
+        let running = AtomicUsize::new(0);
+        let counts = outcomes(&steps, 1, |_| {
+            let count = running.fetch_add(1, Ordering::SeqCst) + 1;
+            thread::sleep(Duration::from_millis(2));
+            running.fetch_sub(1, Ordering::SeqCst);
+            count
+        });
+        let most = counts.iter().map(|(_, count)| *count).max();
+        assert_eq!((counts.len(), most), (names.len(), Some(2)));
     }
 }
