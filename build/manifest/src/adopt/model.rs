@@ -274,12 +274,39 @@ fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {
         Mixers::Attention => Ok(vec![Mixer::Attention]),
         Mixers::Hybrid | Mixers::Sliding | Mixers::Windowed | Mixers::Mamba => mixers(words, count),
     };
-    let (count, mixers) = (count? as usize, mixers?);
+    let dense = dense(words, traits);
+    let (count, mixers, dense) = (count? as usize, mixers?, dense?);
+    let part = |layer| match dense.contains(&layer) {
+        true => Part::Mlp,
+        false => traits.feed_forward.usual(),
+    };
+    let parts: Vec<Part> = (0..count).map(part).collect();
     Ok(Layers {
         count,
         period: shortest(&mixers, count),
-        feed_forward: Vec::new(),
+        feed_forward: match dense.is_empty() {
+            true => Vec::new(),
+            false => shortest(&parts, count),
+        },
     })
+}
+
+/// Layers that have an MLP where others of the family have experts: the first ones, and a list.
+pub(super) fn dense(words: &mut Words, traits: &Traits) -> Read<Vec<usize>> {
+    if traits.mixers == Mixers::Mamba || traits.feed_forward == FeedForward::Mlp {
+        return Ok(Vec::new());
+    }
+    let first = words.whole(&["/first_k_dense_replace"], 0..=largest::LAYERS)?;
+    let first = first.unwrap_or(0) as usize;
+    let rule = "must list numbers of layers, ascending";
+    let listed = words.optional(&["/mlp_only_layers"], rule, |value| {
+        let layers = value.as_array()?.iter();
+        let layers: Option<Vec<_>> = layers.map(|layer| Some(layer.as_u64()? as usize)).collect();
+        layers.filter(|layers| layers.is_sorted())
+    })?;
+    let listed = listed.into_iter().flatten();
+    let others = listed.filter(|layer| *layer >= first);
+    Ok((0..first).chain(others).collect())
 }
 
 /// Layers of one block each, a letter of a text.
@@ -342,12 +369,12 @@ fn mixer(name: &Value) -> Option<Mixer> {
     }
 }
 
-/// The shortest list that makes all `count` mixers when it is repeated.
-fn shortest(mixers: &[Mixer], count: usize) -> Vec<Mixer> {
+/// The shortest list that makes all `count` members when it is repeated.
+fn shortest<T: Copy + PartialEq>(all: &[T], count: usize) -> Vec<T> {
     let repeats = |period: &usize| {
-        let rest = mixers.iter().skip(*period);
-        count.is_multiple_of(*period) && rest.zip(mixers).all(|(later, first)| later == first)
+        let rest = all.iter().skip(*period);
+        count.is_multiple_of(*period) && rest.zip(all).all(|(later, first)| later == first)
     };
-    let period = (1..=mixers.len()).find(repeats);
-    mixers[..period.unwrap_or(mixers.len())].to_vec()
+    let period = (1..=all.len()).find(repeats);
+    all[..period.unwrap_or(all.len())].to_vec()
 }

@@ -43,10 +43,10 @@ pub(super) fn rules(matrices: &[Named]) -> Vec<Rule> {
     rules
 }
 
-/// The format that a matrix has at most of its sites.
+/// The format that a matrix has at most of its sites; of several the first.
 fn usual(named: &Named) -> Option<Format> {
     let count = |format: &Format| named.at.iter().filter(|(_, other)| other == format).count();
-    let most = FORMATS.into_iter().max_by_key(count)?;
+    let most = FORMATS.into_iter().rev().max_by_key(count)?;
     (count(&most) > 0).then_some(most)
 }
 

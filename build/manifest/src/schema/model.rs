@@ -509,6 +509,14 @@ impl Form {
         *self == Form::default()
     }
 
+    /// The form in which a file of dimensions is named `name`.
+    pub(crate) fn of_config(name: &str) -> Form {
+        match name == Form::Mistral.config() {
+            true => Form::Mistral,
+            false => Form::Transformers,
+        }
+    }
+
     /// File of the model's dimensions.
     pub(crate) const fn config(self) -> &'static str {
         match self {
@@ -527,7 +535,7 @@ impl Form {
 }
 
 /// One published set of weights.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
     /// `owner/name` where it is published; absent for weights kept beside `model.toml`.
