@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::config::{config_facts, generation_facts};
+use crate::config::{beside_facts, config_facts, generation_facts};
 use crate::constants::{Constant, Value, constants};
 use crate::facts::Fact;
 use crate::files::sha256;
@@ -289,6 +289,8 @@ impl Target {
         line(out, "Shard of each tensor.", "INDEX_FILE", &index);
         let doc = "Facts that [`CONFIG_FILE`] must not contradict.";
         write_facts(out, doc, "CONFIG", &config_facts(self));
+        let doc = "Facts that a `config.json` beside another form of it must not contradict.";
+        write_facts(out, doc, "BESIDE", &beside_facts(self));
         let doc = "Facts that its `generation_config.json` must not contradict.";
         write_facts(out, doc, "GENERATION", &generation_facts(&self.model));
     }
