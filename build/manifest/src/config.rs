@@ -81,10 +81,6 @@ fn usual_facts(target: &Target) -> Vec<Fact> {
     if target.has(Switch::Latent) {
         facts.extend(latent(model));
     }
-    if model.mamba.is_some() {
-        let layers = u64::from(model.mtp.unused.is_some());
-        facts.push(fact("mtp.unused", layers, "/num_nextn_predict_layers"));
-    }
     facts.extend(layers(target));
     facts.extend(quantisation(target));
     facts.extend(model.chat.as_ref().map(|chat| {

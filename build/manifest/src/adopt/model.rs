@@ -131,7 +131,8 @@ impl Reader<'_, '_> {
         let traits = self.form.traits;
         match key {
             "mtp.layers" => {
-                let found = self.predicts && traits.mixers == Mixers::Hybrid;
+                let kinds = [Mixers::Hybrid, Mixers::Mamba];
+                let found = self.predicts && kinds.contains(&traits.mixers);
                 Some(json!(u64::from(found)))
             }
             "tied_head" => Some(json!(traits.tied)),
@@ -309,12 +310,15 @@ pub(super) fn dense(words: &mut Words, traits: &Traits) -> Read<Vec<usize>> {
     Ok((0..first).chain(others).collect())
 }
 
-/// Layers of one block each, a letter of a text.
+/// Layers of one block each, a letter of a text or a word of a list.
 fn blocks(words: &mut Words) -> Read<Layers> {
     let rule = "must have an M (Mamba-2), * (attention) or E (experts) for each layer";
-    let blocks = words.required(&["/hybrid_override_pattern"], rule, |value| {
-        let letters = value.as_str()?.chars();
-        let blocks: Option<Vec<_>> = letters.map(block).collect();
+    let places = ["/hybrid_override_pattern", "/layers_block_type"];
+    let blocks = words.required(&places, rule, |value| {
+        let blocks: Option<Vec<_>> = match value {
+            Value::String(letters) => letters.chars().map(block).collect(),
+            words => words.as_array()?.iter().map(named_block).collect(),
+        };
         blocks.filter(|blocks| (1..=largest::LAYERS as usize).contains(&blocks.len()))
     })?;
     let count = blocks.len();
@@ -333,6 +337,15 @@ fn block(letter: char) -> Option<(Mixer, Part)> {
         'E' => Some((Mixer::None, Part::Moe)),
         _ => None,
     }
+}
+
+fn named_block(word: &Value) -> Option<(Mixer, Part)> {
+    block(match word.as_str()? {
+        "linear_attention" => 'M',
+        "full_attention" => '*',
+        "moe" => 'E',
+        _ => return None,
+    })
 }
 
 /// The mixer of each layer: listed, or attention behind every so many.

@@ -178,7 +178,7 @@ fn references() -> Vec<Target> {
     let published = targets.filter(|it| {
         let made = it.leaf.derive.is_some() || it.leaf.checkpoint.is_some();
         let is_new = seen.insert((it.leaf.model.clone(), it.quant.clone()));
-        it.model.mtp.unused.is_none() && !made && !is_any(it) && is_new
+        !made && !is_any(it) && is_new
     });
     published.collect()
 }
@@ -241,6 +241,54 @@ fn a_release_of_mistral_s_own_form_is_made_of_its_params() {
     let (_, index) = described(&target);
     let found = adopted_of("a/params.json", &published(), &index);
     assert_same(&found.unwrap_or_else(|why| panic!("{why:#?}")), &target);
+}
+
+/// The configuration of a release whose layers are one block each.
+fn nemotron_3_super() -> Value {
+    json!({
+        "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h", "vocab_size": 131072,
+        "hidden_size": 4096, "hybrid_override_pattern": "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEM\
+            EMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME", "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": false, "max_position_embeddings": 262144,
+        "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
+        "mamba_num_heads": 128, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8,
+        "conv_kernel": 4, "use_conv_bias": true, "mlp_hidden_act": "relu2",
+        "n_routed_experts": 512, "num_experts_per_tok": 22, "moe_latent_size": 1024,
+        "moe_intermediate_size": 2688, "moe_shared_expert_intermediate_size": 5376,
+        "routed_scaling_factor": 5.0, "norm_topk_prob": true, "n_group": 1, "topk_group": 1,
+        "num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E",
+        "quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+    })
+}
+
+#[test]
+fn a_release_of_blocks_in_three_formats_is_made_of_its_facts() {
+    let target = repository("h200/nemotron-3-super-120b-a12b/nvfp4");
+    let (_, index) = described(&target);
+    let found = adopted(&nemotron_3_super(), &index).unwrap_or_else(|why| panic!("{why:#?}"));
+    assert_same(&found, &target);
+}
+
+#[test]
+fn blocks_may_be_words_and_a_prediction_of_others_is_refused() {
+    let (mut config, index) = files_of("random-nemotron-6");
+    config["hybrid_override_pattern"].take();
+    let words = [
+        "linear_attention",
+        "moe",
+        "linear_attention",
+        "full_attention",
+        "moe",
+    ];
+    config["layers_block_type"] = json!(words);
+    let found = adopted(&config, &index).unwrap_or_else(|why| panic!("{why:#?}"));
+    assert_same(&found, &repository("cpu/random-nemotron-6/nvfp4"));
+    config["mtp_hybrid_override_pattern"] = json!("*E*E");
+    let told = adopted(&config, &index).unwrap_err()[0].to_string();
+    assert!(
+        told.contains("states \"*E*E\" at /mtp_hybrid_override_pattern"),
+        "{told}"
+    );
 }
 
 #[test]

@@ -408,8 +408,6 @@ pub struct Mtp {
     /// Tokens that may be drafted: those with lower ids, which a vocabulary made of pairs has most
     /// of its text in; all if absent. A draft reads as many rows of the head.
     pub draft_ids: Option<u64>,
-    /// Tensors of layers that are in the checkpoint and not used.
-    pub unused: Option<Unused>,
 }
 
 /// Tensors of a checkpoint that are not used.
