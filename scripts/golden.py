@@ -225,6 +225,31 @@ class Mtp(torch.nn.Module):
         return model.lm_head(self.norm(x))
 
 
+class MtpOfBlocks(torch.nn.Module):
+    """The same of Nemotron-H, whose layers are one block each: attention without positions, then experts."""
+
+    def __init__(self, model):
+        super().__init__()
+        decoder = model.get_decoder()
+        config, size = decoder.config, decoder.config.hidden_size
+        norm = lambda: type(decoder.norm_f)(size, eps=config.layer_norm_epsilon)
+        both = type(config)(**{**config.to_dict(), "layers_block_type": ["full_attention", "moe"]})
+        both._attn_implementation, both._experts_implementation = "eager", config._experts_implementation
+        mixing, feeding = (type(decoder.layers[0])(both, at) for at in range(2))
+        mixing.enorm, mixing.hnorm = norm(), norm()
+        mixing.eh_proj = torch.nn.Linear(2 * size, size, bias=False)
+        feeding.final_layernorm = norm()
+        self.layers = torch.nn.ModuleList([mixing, feeding])
+
+    def forward(self, model, following, hidden):
+        mixing, feeding = self.layers
+        embedded = mixing.enorm(model.get_decoder().embeddings(following))
+        x = mixing.eh_proj(torch.cat([embedded, mixing.hnorm(hidden)], -1))
+        rows = x.shape[1]
+        mask = torch.full((rows, rows), float("-inf")).triu(1)[None, None]
+        return model.lm_head(feeding.final_layernorm(feeding(mixing(x, attention_mask=mask))))
+
+
 def class_of(config):
     """The class and the configuration that it takes: the text model alone where transformers has it."""
     text = config.get("text_config", config)
@@ -305,7 +330,8 @@ def load(folder):
             module.forward = functools.partial(turn_by_kind, module)
     mtp = None
     if draft:
-        mtp = Mtp(model).float().eval()
+        kind = MtpOfBlocks if model.config.model_type == "nemotron_h" else Mtp
+        mtp = kind(model).float().eval()
         mtp.load_state_dict(draft, strict=True)
     return model, mtp
 

@@ -244,6 +244,14 @@ class Checkpoint:
                 self.relu2_experts(f"{layer}.mixer")
         self.norm("backbone.norm_f.weight", m["hidden"])
         self.matrix("lm_head", m["vocab"], m["hidden"], gain=1.2)
+        if m["mtp"]:
+            mixing, feeding = "mtp.layers.0", "mtp.layers.1"
+            for norm in (f"{mixing}.enorm", f"{mixing}.hnorm", f"{mixing}.norm", f"{feeding}.norm",
+                         f"{feeding}.final_layernorm"):
+                self.norm(f"{norm}.weight", m["hidden"])
+            self.matrix(f"{mixing}.eh_proj", m["hidden"], 2 * m["hidden"])
+            self.attention(f"{mixing}.mixer", "attention", m)
+            self.relu2_experts(f"{feeding}.mixer")
         return self.tensors
 
     def layer(self, name, kind, groups=("attention", "experts", "shared_expert")):
@@ -349,6 +357,7 @@ def nemotron(m):
         "n_groups": m["key_heads"], "ssm_state_size": m["key_dim"], "conv_kernel": 4, "use_conv_bias": True,
         **feed_forward(m), "moe_shared_expert_intermediate_size": m["shared"], "routed_scaling_factor": m["scale"],
         **({"moe_latent_size": m["latent"]} if m["latent"] else {}),
+        **({"num_nextn_predict_layers": m["mtp"], "mtp_hybrid_override_pattern": "*E"} if m["mtp"] else {}),
         **dict(family.words),
     }
 

@@ -16,7 +16,7 @@ mod facts;
 #[path = "../../build/manifest/src/table.rs"]
 mod table;
 
-pub use facts::{FAMILY, Fact, contradiction, unknown_maths};
+pub use facts::{FAMILY, Fact, contradiction, is_vision, unknown_maths};
 pub use table::{
     Dtype, FP8_BLOCK, Format, Kind, MXFP4_GROUP, NVFP4_GROUP, Piece, Purpose, Role, Row, Run, Site,
     Sites,

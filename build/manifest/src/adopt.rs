@@ -31,6 +31,7 @@ use self::index::Index;
 use self::understood::understood;
 use self::words::shown;
 use crate::error::ManifestError;
+use crate::schema::model::Form;
 
 /// Hardware that a new model has a leaf for beside the reference.
 const GPUS: [&str; 2] = ["h200", "gb10"];
@@ -60,10 +61,18 @@ pub struct Published<'a> {
     pub name: &'a str,
     /// Name of the leaves; absent: the format with the fewest bits.
     pub quant: Option<&'a str>,
-    /// `config.json`.
+    /// `config.json`, or `params.json` of Mistral's own form.
     pub config: Source<'a>,
     /// The index of its files, or the only file.
     pub index: Source<'a>,
+}
+
+impl Published<'_> {
+    /// Form that the name of the configuration's file says.
+    fn form(&self) -> Form {
+        let name = Path::new(self.config.path).file_name();
+        Form::of_config(&name.unwrap_or_default().to_string_lossy())
+    }
 }
 
 /// Manifests of a model, and what they leave open.

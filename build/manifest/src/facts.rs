@@ -47,6 +47,23 @@ pub struct Contradiction {
     pub right: String,
 }
 
+/// Beginnings of the names of a vision tower's tensors, which text generation does not use.
+const VISION: [&str; 8] = [
+    "model.visual.",
+    "visual.",
+    "model.vision_tower.",
+    "model.embed_vision.",
+    "vision_encoder.",
+    "vision_language_adapter.",
+    "patch_merger.",
+    "pre_mm_projector_norm.",
+];
+
+/// Whether a tensor is of a vision tower.
+pub fn is_vision(name: &str) -> bool {
+    VISION.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// Where a multimodal configuration describes its text model.
 pub const TEXT: &str = "text_config";
 

@@ -60,7 +60,7 @@ const OPTIONAL: [(&str, Fate); 20] = [
 ];
 
 /// Keys whose values no configuration states, with the least that another one does.
-const UNSTATED: [(&str, Fate); 34] = [
+const UNSTATED: [(&str, Fate); 32] = [
     ("attention.yarn.truncate", Compiled),
     ("chat.added_tokens.first", Compiled),
     ("chat.added_tokens.texts", Compiled),
@@ -90,8 +90,6 @@ const UNSTATED: [(&str, Fate); 34] = [
     ("id", Compiled),
     ("layers.feed_forward", Refused),
     ("licence", Shown),
-    ("mtp.unused.bytes", Refused),
-    ("mtp.unused.tensors", Refused),
     ("title", Shown),
     ("vision.bytes", Compiled),
     ("vision.tensors", Compiled),

@@ -296,7 +296,6 @@ pub(crate) const TABLES: &[(&str, Of)] = &[
         maybe(it.turns() && !it.traits.mixers.slide())
     }),
     ("attention.yarn", |it| maybe(it.turns())),
-    ("mtp.unused", |it| maybe(it.traits.mixers == Mixers::Mamba)),
 ];
 
 /// The number of a key.

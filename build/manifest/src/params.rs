@@ -1,11 +1,14 @@
 //! `params.json`, in which releases of Mistral's own form state what others state in `config.json`.
 
-use crate::config::fact;
+use serde_json::{Value, json};
+
+use crate::config::{KIND, fact};
 use crate::facts::Fact;
 use crate::schema::model::{Model, Yarn};
 
 /// Pointers into `config.json`, and those of `params.json` to the same value.
-const WORDS: [[&str; 2]; 30] = [
+const WORDS: [[&str; 2]; 31] = [
+    ["/max_position_embeddings", "/max_position_embeddings"],
     ["/hidden_size", "/dim"],
     ["/num_hidden_layers", "/n_layers"],
     ["/vocab_size", "/vocab_size"],
@@ -21,16 +24,16 @@ const WORDS: [[&str; 2]; 30] = [
     ["/qk_nope_head_dim", "/qk_nope_head_dim"],
     ["/qk_rope_head_dim", "/qk_rope_head_dim"],
     ["/v_head_dim", "/v_head_dim"],
-    ["/rope_theta", "/rope_theta"],
-    ["/rope_scaling/factor", "/yarn/factor"],
-    ["/rope_scaling/beta_fast", "/yarn/beta"],
-    ["/rope_scaling/beta_slow", "/yarn/alpha"],
+    ["/rope_parameters/rope_theta", "/rope_theta"],
+    ["/rope_parameters/factor", "/yarn/factor"],
+    ["/rope_parameters/beta_fast", "/yarn/beta"],
+    ["/rope_parameters/beta_slow", "/yarn/alpha"],
     [
-        "/rope_scaling/original_max_position_embeddings",
+        "/rope_parameters/original_max_position_embeddings",
         "/yarn/original_max_position_embeddings",
     ],
     [
-        "/rope_scaling/llama_4_scaling_beta",
+        "/rope_parameters/llama_4_scaling_beta",
         "/llama_4_scaling/beta",
     ],
     ["/n_routed_experts", "/moe/num_experts"],
@@ -43,6 +46,8 @@ const WORDS: [[&str; 2]; 30] = [
     ["/first_k_dense_replace", "/moe/first_k_dense_replace"],
     ["/decoder_sparse_step", "/moe/route_every_n"],
 ];
+/// Type of the only family whose releases have this form.
+const TYPE: &str = "mistral4";
 /// Description of how weights are stored, which is the one of `config.json`.
 const QUANTISATION: &str = "/quantization_config";
 
@@ -51,6 +56,34 @@ pub(crate) fn facts(model: &Model, usual: Vec<Fact>) -> Vec<Fact> {
     let mut facts: Vec<Fact> = usual.into_iter().filter_map(renamed).collect();
     facts.extend(model.attention.yarn.iter().flat_map(slowed));
     facts
+}
+
+/// The words of `params` as `config.json` would have them.
+pub(crate) fn usual(params: &Value) -> Value {
+    let mut config = json!({"model_type": TYPE});
+    let mut set = |pointer: &str, value: &Value| {
+        let names = pointer.split('/').skip(1);
+        let place = names.fold(&mut config, |place, name| &mut place[name]);
+        place.clone_from(value);
+    };
+    for [usual, own] in WORDS {
+        if let Some(value) = params.pointer(own) {
+            set(usual, value);
+        }
+    }
+    if params.pointer("/yarn").is_some() {
+        set(KIND[0], &json!("yarn"));
+    }
+    if params.pointer(GROWS) == Some(&json!(false)) {
+        set("/rope_parameters/attention_factor", &json!(1.0));
+    }
+    config
+}
+
+/// Pointer into `params.json` to what stands at one of `config.json`.
+pub(crate) fn own(usual: &str) -> &str {
+    let word = WORDS.iter().find(|[word, _]| *word == usual);
+    word.map_or(usual, |[_, own]| own)
 }
 
 fn renamed(fact: Fact) -> Option<Fact> {
@@ -66,14 +99,13 @@ fn renamed(fact: Fact) -> Option<Fact> {
     })
 }
 
+/// Pointer to whether YaRN has queries and keys grow.
+const GROWS: &str = "/yarn/apply_scale";
+
 /// Whether queries and keys grow, and where the temperature of queries begins to.
 fn slowed(yarn: &Yarn) -> [Fact; 2] {
     let grows = yarn.attention_factor != Some(1.0);
-    let grown = fact(
-        "attention.yarn.attention_factor",
-        grows,
-        "/yarn/apply_scale",
-    );
+    let grown = fact("attention.yarn.attention_factor", grows, GROWS);
     [
         Fact {
             required: true,
@@ -88,14 +120,14 @@ fn slowed(yarn: &Yarn) -> [Fact; 2] {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use serde_json::{Value, json};
 
     use crate::config::check_config;
-    use crate::testing::repository;
+    use crate::testing::{Scratch, repository};
 
     /// The configuration of the release, as published.
-    fn published() -> Value {
+    pub(crate) fn published() -> Value {
         json!({
             "dim": 4096, "n_layers": 36, "head_dim": 128, "hidden_dim": 12288, "n_heads": 32,
             "n_kv_heads": 32, "rope_theta": 10000.0, "norm_eps": 1e-6, "vocab_size": 131072,
@@ -123,6 +155,24 @@ mod tests {
     #[test]
     fn the_release_s_own_configuration_is_right() {
         compared(&published()).unwrap();
+    }
+
+    #[test]
+    fn a_config_json_beside_it_with_scores_that_grow_is_refused() {
+        let leaf = "h200/mistral-small-4-119b/nvfp4";
+        let scratch = Scratch::of(leaf);
+        let beside = |rope: Value| {
+            let config = json!({"model_type": "mistral3", "text_config": {
+                "model_type": "mistral4", "q_lora_rank": 1024, "rope_parameters": rope}});
+            let file = "targets/_model/mistral-small-4-119b/config.json";
+            scratch.write(file, config.to_string().as_bytes());
+            scratch.load(leaf).map_err(|error| error.to_string())
+        };
+        beside(json!({"rope_type": "yarn", "factor": 128.0})).unwrap();
+        let told = beside(json!({"rope_type": "yarn", "mscale_all_dim": 1.0})).unwrap_err();
+        let said = "config.json states 1.0 at /text_config/rope_parameters/mscale_all_dim";
+        assert!(told.contains("attention.yarn.mscale_all_dim"), "{told}");
+        assert!(told.ends_with(said), "{told}");
     }
 
     #[test]

@@ -18,21 +18,10 @@ use super::seeded::{self, Seeded};
 use super::source::Source;
 use super::stored::{Bits, Global, Stored};
 use super::{config, digests, index, locate, origin, rounding};
-use crate::target::{self, CheckpointFile, Format, Kind, Piece, Purpose, Role, Site};
+use crate::target::{self, CheckpointFile, Format, Kind, Piece, Purpose, Role, Site, is_vision};
 
 /// Most shards that an index may name.
 const SHARDS_MAX: usize = 1000;
-/// Prefixes of the tensors of a vision tower, which text generation does not use.
-const VISION: [&str; 8] = [
-    "model.visual.",
-    "visual.",
-    "model.vision_tower.",
-    "model.embed_vision.",
-    "vision_encoder.",
-    "vision_language_adapter.",
-    "patch_merger.",
-    "pre_mm_projector_norm.",
-];
 
 /// An open checkpoint of the target.
 pub struct Checkpoint {
@@ -1057,10 +1046,6 @@ fn canonical(name: &str) -> String {
         Some(rest) => format!("model.{rest}"),
         None => name.to_string(),
     }
-}
-
-fn is_vision(name: &str) -> bool {
-    VISION.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Tensors of the vision tower (0), or their bytes (1).

@@ -16,7 +16,7 @@ use crate::check::check;
 use crate::error::ManifestError;
 use crate::schema::hardware::Backend;
 use crate::schema::leaf::{Limits, Steps};
-use crate::schema::model::{Checkpoint, Form, Model, Unused};
+use crate::schema::model::{Checkpoint, Model, Unused};
 use crate::schema::parse;
 use crate::table::Format;
 use crate::target::{Target, hardware_file, read_hardware};
@@ -28,16 +28,26 @@ const ABSENT: &str = "absent";
 const RECOMMENDED: &str = "generation_config.json has what its makers recommend";
 
 /// A CPU target of the model whose matrices are all floats.
-pub(super) fn floats(root: &Path, name: &str, model: Model) -> Result<Target, ManifestError> {
+pub(super) fn floats(
+    root: &Path,
+    published: &Published,
+    mut model: Model,
+) -> Result<Target, ManifestError> {
+    let checkpoint = Checkpoint {
+        form: published.form(),
+        ..Checkpoint::default()
+    };
+    model.checkpoint = [(UNNAMED.to_string(), checkpoint)].into();
     let all = Rule {
         patterns: vec!["*".to_string()],
         layers: None,
         format: Format::Bf16,
     };
     let sizes = limits::cpu(&model);
-    let text = text::leaf([CPU, name, kv_of(Backend::Cpu)], &[all], &sizes);
+    let name = [CPU, published.name, kv_of(Backend::Cpu)];
+    let text = text::leaf(name, &[all], &sizes);
     Ok(Target {
-        name: format!("{CPU}/{name}/{UNNAMED}"),
+        name: format!("{CPU}/{}/{UNNAMED}", published.name),
         quant: UNNAMED.to_string(),
         hardware: read_hardware(root, CPU)?,
         leaf: parse(&text, UNNAMED, "")?,
@@ -64,7 +74,7 @@ pub(super) fn drafted(
     config: &Value,
     index: &Index,
 ) -> Result<Adopted, Vec<ManifestError>> {
-    let checkpoint = beginning(&floats.model, index);
+    let checkpoint = beginning(&floats, index);
     let floats = with(floats, UNNAMED, checkpoint.clone());
     let stored = stored(&floats, index, published.index.path)?;
     let rules = rules::rules(&stored.matrices);
@@ -128,21 +138,14 @@ fn checked(
 }
 
 /// A checkpoint whose names have not been looked at yet.
-fn beginning(model: &Model, index: &Index) -> Checkpoint {
+fn beginning(target: &Target, index: &Index) -> Checkpoint {
     Checkpoint {
-        repository: None,
-        revision: None,
         tensors: Some(index.names.len() as u64 + index.tower),
         tensor_bytes: index.bytes,
-        form: Form::default(),
-        input_scales: Vec::new(),
+        form: target.form(),
         stacked_experts: index.stacked_experts(),
-        kv_scales: false,
-        tied_head_stored: false,
-        without_mtp: model.mtp.layers > 0 && !index.predicts(),
-        text_nll: None,
-        source: None,
-        files: Vec::new(),
+        without_mtp: target.model.mtp.layers > 0 && !index.predicts(),
+        ..Checkpoint::default()
     }
 }
 

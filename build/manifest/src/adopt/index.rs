@@ -7,18 +7,12 @@ use serde_json::Value;
 use super::Source;
 use super::words::shown;
 use crate::error::ManifestError;
+use crate::facts::is_vision;
 use crate::safetensors::{self, Entry};
 use crate::schema::model::StackedIn;
 
 /// End of the name of a file that holds tensors itself.
 pub(super) const TENSORS_FILE: &str = ".safetensors";
-/// Beginnings of the names of a vision tower's tensors.
-const VISION: [&str; 4] = [
-    "model.visual.",
-    "visual.",
-    "model.vision_tower.",
-    "model.embed_vision.",
-];
 /// Beginning of names in multimodal releases, `model.` in others.
 const MULTIMODAL: &str = "model.language_model.";
 /// Beginning of the names of multi-token prediction.
@@ -150,17 +144,12 @@ impl Index {
             let mut names = self.names.iter();
             names.any(|name| {
                 let is_of_mtp = name.starts_with(PREDICTION);
-                name.ends_with(".mlp.experts.gate_up_proj")
-                    && is_of_mtp == (*part == StackedIn::Mtp)
+                name.ends_with(".experts.gate_up_proj") && is_of_mtp == (*part == StackedIn::Mtp)
             })
         };
         let parts = [StackedIn::Layers, StackedIn::Mtp];
         parts.into_iter().filter(stacked).collect()
     }
-}
-
-fn is_vision(name: &str) -> bool {
-    VISION.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// A name as the tables of families have it.

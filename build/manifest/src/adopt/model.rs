@@ -131,7 +131,8 @@ impl Reader<'_, '_> {
         let traits = self.form.traits;
         match key {
             "mtp.layers" => {
-                let found = self.predicts && traits.mixers == Mixers::Hybrid;
+                let kinds = [Mixers::Hybrid, Mixers::Mamba];
+                let found = self.predicts && kinds.contains(&traits.mixers);
                 Some(json!(u64::from(found)))
             }
             "tied_head" => Some(json!(traits.tied)),
@@ -274,20 +275,50 @@ fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {
         Mixers::Attention => Ok(vec![Mixer::Attention]),
         Mixers::Hybrid | Mixers::Sliding | Mixers::Windowed | Mixers::Mamba => mixers(words, count),
     };
-    let (count, mixers) = (count? as usize, mixers?);
+    let dense = dense(words, traits);
+    let (count, mixers, dense) = (count? as usize, mixers?, dense?);
+    let part = |layer| match dense.contains(&layer) {
+        true => Part::Mlp,
+        false => traits.feed_forward.usual(),
+    };
+    let parts: Vec<Part> = (0..count).map(part).collect();
     Ok(Layers {
         count,
         period: shortest(&mixers, count),
-        feed_forward: Vec::new(),
+        feed_forward: match dense.is_empty() {
+            true => Vec::new(),
+            false => shortest(&parts, count),
+        },
     })
 }
 
-/// Layers of one block each, a letter of a text.
+/// Layers that have an MLP where others of the family have experts: the first ones, and a list.
+pub(super) fn dense(words: &mut Words, traits: &Traits) -> Read<Vec<usize>> {
+    if traits.mixers == Mixers::Mamba || traits.feed_forward == FeedForward::Mlp {
+        return Ok(Vec::new());
+    }
+    let first = words.whole(&["/first_k_dense_replace"], 0..=largest::LAYERS)?;
+    let first = first.unwrap_or(0) as usize;
+    let rule = "must list numbers of layers, ascending";
+    let listed = words.optional(&["/mlp_only_layers"], rule, |value| {
+        let layers = value.as_array()?.iter();
+        let layers: Option<Vec<_>> = layers.map(|layer| Some(layer.as_u64()? as usize)).collect();
+        layers.filter(|layers| layers.is_sorted())
+    })?;
+    let listed = listed.into_iter().flatten();
+    let others = listed.filter(|layer| *layer >= first);
+    Ok((0..first).chain(others).collect())
+}
+
+/// Layers of one block each, a letter of a text or a word of a list.
 fn blocks(words: &mut Words) -> Read<Layers> {
     let rule = "must have an M (Mamba-2), * (attention) or E (experts) for each layer";
-    let blocks = words.required(&["/hybrid_override_pattern"], rule, |value| {
-        let letters = value.as_str()?.chars();
-        let blocks: Option<Vec<_>> = letters.map(block).collect();
+    let places = ["/hybrid_override_pattern", "/layers_block_type"];
+    let blocks = words.required(&places, rule, |value| {
+        let blocks: Option<Vec<_>> = match value {
+            Value::String(letters) => letters.chars().map(block).collect(),
+            words => words.as_array()?.iter().map(named_block).collect(),
+        };
         blocks.filter(|blocks| (1..=largest::LAYERS as usize).contains(&blocks.len()))
     })?;
     let count = blocks.len();
@@ -306,6 +337,15 @@ fn block(letter: char) -> Option<(Mixer, Part)> {
         'E' => Some((Mixer::None, Part::Moe)),
         _ => None,
     }
+}
+
+fn named_block(word: &Value) -> Option<(Mixer, Part)> {
+    block(match word.as_str()? {
+        "linear_attention" => 'M',
+        "full_attention" => '*',
+        "moe" => 'E',
+        _ => return None,
+    })
 }
 
 /// The mixer of each layer: listed, or attention behind every so many.
@@ -342,12 +382,12 @@ fn mixer(name: &Value) -> Option<Mixer> {
     }
 }
 
-/// The shortest list that makes all `count` mixers when it is repeated.
-fn shortest(mixers: &[Mixer], count: usize) -> Vec<Mixer> {
+/// The shortest list that makes all `count` members when it is repeated.
+fn shortest<T: Copy + PartialEq>(all: &[T], count: usize) -> Vec<T> {
     let repeats = |period: &usize| {
-        let rest = mixers.iter().skip(*period);
-        count.is_multiple_of(*period) && rest.zip(mixers).all(|(later, first)| later == first)
+        let rest = all.iter().skip(*period);
+        count.is_multiple_of(*period) && rest.zip(all).all(|(later, first)| later == first)
     };
-    let period = (1..=mixers.len()).find(repeats);
-    mixers[..period.unwrap_or(mixers.len())].to_vec()
+    let period = (1..=all.len()).find(repeats);
+    all[..period.unwrap_or(all.len())].to_vec()
 }

@@ -30,33 +30,45 @@ pub(super) struct Rule {
 
 /// The rules of a checkpoint with these matrices: for some layers, for all, and for what is left.
 pub(super) fn rules(matrices: &[Named]) -> Vec<Rule> {
-    let mut rules = of_some_layers(matrices);
-    let usual: Vec<(&str, Format)> = matrices
-        .iter()
-        .filter_map(|named| Some((named.name.as_str(), usual(named)?)))
-        .collect();
-    let present = FORMATS.iter().rev();
-    let present = present.filter(|format| usual.iter().any(|(_, other)| other == *format));
-    let choices = present.map(|last| of_all_layers(&usual, *last));
+    let present = FORMATS.into_iter().rev();
+    let present = present.filter(|format| matrices.iter().any(|named| sites(named, *format) > 0));
+    let choices = present.map(|last| {
+        let names = matrices.iter();
+        let usual = names.filter_map(|named| Some((named.name.as_str(), usual(named, last)?)));
+        let mut rules = of_some_layers(matrices, last);
+        rules.extend(of_all_layers(&usual.collect::<Vec<_>>(), last));
+        rules
+    });
     let patterns = |rules: &Vec<Rule>| rules.iter().map(|rule| rule.patterns.len()).sum::<usize>();
-    rules.extend(choices.min_by_key(patterns).into_iter().flatten());
-    rules
+    choices.min_by_key(patterns).unwrap_or_default()
 }
 
-/// The format that a matrix has at most of its sites.
-fn usual(named: &Named) -> Option<Format> {
-    let count = |format: &Format| named.at.iter().filter(|(_, other)| other == format).count();
-    let most = FORMATS.into_iter().max_by_key(count)?;
-    (count(&most) > 0).then_some(most)
+/// Sites at which a matrix has a format.
+fn sites(named: &Named, format: Format) -> usize {
+    named
+        .at
+        .iter()
+        .filter(|(_, other)| *other == format)
+        .count()
+}
+
+/// The format that a matrix has where no rule names layers: the last rule's, if it has that
+/// anywhere, else the one at most of its sites.
+fn usual(named: &Named, last: Format) -> Option<Format> {
+    let most = FORMATS
+        .into_iter()
+        .max_by_key(|format| sites(named, *format))?;
+    let usual = if sites(named, last) > 0 { last } else { most };
+    (sites(named, usual) > 0).then_some(usual)
 }
 
 /// Rules for matrices whose format is another in some layers.
-fn of_some_layers(matrices: &[Named]) -> Vec<Rule> {
+fn of_some_layers(matrices: &[Named], last: Format) -> Vec<Rule> {
     let mut groups: BTreeMap<(Vec<usize>, usize), Vec<&str>> = BTreeMap::new();
     for named in matrices {
         for (at, format) in FORMATS.into_iter().enumerate() {
             let layers = layers_of(named, format);
-            if usual(named) != Some(format) && !layers.is_empty() {
+            if usual(named, last) != Some(format) && !layers.is_empty() {
                 groups.entry((layers, at)).or_default().push(&named.name);
             }
         }

@@ -1,5 +1,6 @@
 //! Models of this repository from their own files, and files that are broken in every way.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -11,35 +12,45 @@ use super::stored::Named;
 use super::{Adopted, Published, Source, adopt, text};
 use crate::config::config_facts;
 use crate::error::ManifestError;
-use crate::family::Traits;
+use crate::family::{Mixers, Traits};
 use crate::formats::Formatted;
-use crate::schema::model::{Family, Model, Sampling};
+use crate::params::tests::published;
+use crate::schema::model::{Family, FeedForward, Mixer, Mlp, Model, Sampling};
 use crate::schema::parse;
-use crate::table::Row;
+use crate::table::{Format, Row};
 use crate::target::{Target, leaves};
 use crate::testing::{Scratch, repository, root, usual};
 
 /// Name of models that tests make.
 const NAME: &str = "fresh";
 /// Experts of a layer in tests, as many as any model visits.
-const EXPERTS: u64 = 10;
+const EXPERTS: u64 = 22;
 const CONFIG: &str = "a/config.json";
 const INDEX: &str = "a/index.json";
 
 type Problems = Vec<ManifestError>;
 
 fn adopted(config: &Value, index: &Value) -> Result<Adopted, Problems> {
+    adopted_of(CONFIG, config, index)
+}
+
+/// Manifests of a configuration at `path`.
+fn adopted_of(path: &str, config: &Value, index: &Value) -> Result<Adopted, Problems> {
     let (config, index) = (config.to_string(), index.to_string());
-    of_text(config.as_bytes(), index.as_bytes())
+    of_sources([(path, config.as_bytes()), (INDEX, index.as_bytes())])
 }
 
 fn of_text(config: &[u8], index: &[u8]) -> Result<Adopted, Problems> {
-    let source = |path, content| Source { path, content };
+    of_sources([(CONFIG, config), (INDEX, index)])
+}
+
+fn of_sources(sources: [(&str, &[u8]); 2]) -> Result<Adopted, Problems> {
+    let [config, index] = sources.map(|(path, content)| Source { path, content });
     let published = Published {
         name: NAME,
         quant: None,
-        config: source(CONFIG, config),
-        index: source(INDEX, index),
+        config,
+        index,
     };
     adopt(&root(), &published)
 }
@@ -75,7 +86,7 @@ fn decided(target: &Target) -> Model {
     checkpoint.tensors = Some(target.checkpoint_tensors());
     checkpoint.tensor_bytes = Some(target.checkpoint_bytes());
     checkpoint.files.clear();
-    model.checkpoint = [(target.quant.clone(), checkpoint)].into();
+    model.checkpoint = [(String::new(), checkpoint)].into();
     model
 }
 
@@ -156,16 +167,20 @@ fn described(target: &Target) -> (Value, Value) {
     (config, index)
 }
 
-/// Targets of the reference whose weights are published as they are.
+/// A target of each model whose weights are published as they are.
 fn references() -> Vec<Target> {
     let names = leaves(&root()).unwrap();
-    let names = names.iter().filter(|name| name.starts_with("cpu/"));
-    let targets = names.map(|name| repository(name));
-    // Layers of other forms than their family's are in no configuration that is adopted.
-    let usual = |target: &Target| target.model.layers.feed_forward.is_empty();
-    targets
-        .filter(|it| it.leaf.derive.is_none() && it.leaf.checkpoint.is_none() && usual(it))
-        .collect()
+    let targets = names.iter().map(|name| repository(name));
+    // Layers of any form are in no configuration that is adopted.
+    let is_any =
+        |it: &Target| it.traits().mixers != Mixers::Mamba && it.mixers().contains(&Mixer::None);
+    let mut seen = BTreeSet::new();
+    let published = targets.filter(|it| {
+        let made = it.leaf.derive.is_some() || it.leaf.checkpoint.is_some();
+        let is_new = seen.insert((it.leaf.model.clone(), it.quant.clone()));
+        !made && !is_any(it) && is_new
+    });
+    published.collect()
 }
 
 #[test]
@@ -175,9 +190,17 @@ fn models_with_files_are_made_of_them_again() {
     let targets: Vec<_> = targets.iter().filter(with_files).collect();
     assert!(targets.len() > 20);
     for target in targets {
+        let folder = root().join("targets/_model").join(&target.leaf.model);
         let (config, index) = files_of(&target.leaf.model);
-        let found = adopted(&config, &index).unwrap_or_else(|why| panic!("{why:#?}"));
-        assert_same(&found, target);
+        let found = match fs::read(folder.join("model.safetensors")) {
+            // The header, which says which matrices are F32.
+            Ok(only) => of_sources([
+                (CONFIG, config.to_string().as_bytes()),
+                ("a/model.safetensors", &only),
+            ]),
+            Err(_) => adopted(&config, &index),
+        };
+        assert_same(&found.unwrap_or_else(|why| panic!("{why:#?}")), target);
     }
 }
 
@@ -195,12 +218,163 @@ fn with_few_experts(mut target: Target) -> Target {
 
 #[test]
 fn models_of_known_facts_are_made_of_what_these_describe() {
-    for target in references().into_iter().map(with_few_experts) {
+    // Names do not say which matrices are F32.
+    let in_names = |target: &Target| {
+        let rows = target.table();
+        rows.iter().all(|row| row.format() != Some(Format::F32))
+    };
+    let targets = references().into_iter().filter(in_names);
+    for target in targets.map(with_few_experts) {
         let (config, index) = described(&target);
-        let found = adopted(&config, &index).unwrap_or_else(|why| panic!("{why:#?}"));
+        let path = format!("a/{}", target.form().config());
+        let found = adopted_of(&path, &config, &index);
+        let found = found.unwrap_or_else(|why| panic!("{}: {why:#?}", target.name));
         assert_same(&found, &target);
         let tower = |target: &Target| target.model.vision.as_ref().map(|vision| vision.tensors);
         assert_eq!(tower(&loaded(&found)[0]), tower(&target));
+    }
+}
+
+#[test]
+fn a_release_of_mistral_s_own_form_is_made_of_its_params() {
+    let target = repository("h200/mistral-small-4-119b/nvfp4");
+    let (_, index) = described(&target);
+    let found = adopted_of("a/params.json", &published(), &index);
+    assert_same(&found.unwrap_or_else(|why| panic!("{why:#?}")), &target);
+}
+
+/// The configuration of a release whose layers are one block each.
+fn nemotron_3_super() -> Value {
+    json!({
+        "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h", "vocab_size": 131072,
+        "hidden_size": 4096, "hybrid_override_pattern": "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEM\
+            EMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME", "layer_norm_epsilon": 1e-5,
+        "tie_word_embeddings": false, "max_position_embeddings": 262144,
+        "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
+        "mamba_num_heads": 128, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8,
+        "conv_kernel": 4, "use_conv_bias": true, "mlp_hidden_act": "relu2",
+        "n_routed_experts": 512, "num_experts_per_tok": 22, "moe_latent_size": 1024,
+        "moe_intermediate_size": 2688, "moe_shared_expert_intermediate_size": 5376,
+        "routed_scaling_factor": 5.0, "norm_topk_prob": true, "n_group": 1, "topk_group": 1,
+        "num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E",
+        "quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+    })
+}
+
+#[test]
+fn a_release_of_blocks_in_three_formats_is_made_of_its_facts() {
+    let target = repository("h200/nemotron-3-super-120b-a12b/nvfp4");
+    let (_, index) = described(&target);
+    let found = adopted(&nemotron_3_super(), &index).unwrap_or_else(|why| panic!("{why:#?}"));
+    assert_same(&found, &target);
+}
+
+#[test]
+fn blocks_may_be_words_and_a_prediction_of_others_is_refused() {
+    let (mut config, index) = files_of("random-nemotron-6");
+    config["hybrid_override_pattern"].take();
+    let words = [
+        "linear_attention",
+        "moe",
+        "linear_attention",
+        "full_attention",
+        "moe",
+    ];
+    config["layers_block_type"] = json!(words);
+    let found = adopted(&config, &index).unwrap_or_else(|why| panic!("{why:#?}"));
+    assert_same(&found, &repository("cpu/random-nemotron-6/nvfp4"));
+    config["mtp_hybrid_override_pattern"] = json!("*E*E");
+    let told = adopted(&config, &index).unwrap_err()[0].to_string();
+    assert!(
+        told.contains("states \"*E*E\" at /mtp_hybrid_override_pattern"),
+        "{told}"
+    );
+}
+
+#[test]
+fn params_are_told_in_their_own_words() {
+    let told = |pointer: &str, value: Value| {
+        let mut params = published();
+        *params.pointer_mut(pointer).unwrap() = value;
+        let problems = adopted_of("a/params.json", &params, &json!({"weight_map": {"a": "b"}}));
+        let problems = problems.unwrap_err();
+        problems
+            .iter()
+            .map(ManifestError::to_string)
+            .collect::<String>()
+    };
+    for (pointer, value, said) in [
+        (
+            "/dim",
+            json!(0),
+            "a/params.json: dim = 0: must be a whole number",
+        ),
+        (
+            "/moe/num_experts",
+            json!("many"),
+            "moe.num_experts = \"many\": must be",
+        ),
+        ("/yarn/beta", Value::Null, "yarn.beta = absent: must be"),
+        (
+            "/yarn/apply_scale",
+            Value::Null,
+            "does not state /yarn/apply_scale",
+        ),
+        (
+            "/moe/num_expert_groups",
+            json!(8),
+            "states 8 at /moe/num_expert_groups",
+        ),
+        (
+            "/llama_4_scaling/original_max_position_embeddings",
+            json!(4096),
+            "states 4096 at /llama_4_scaling/original_max_position_embeddings",
+        ),
+    ] {
+        let told = told(pointer, value);
+        assert!(told.contains(said), "{told}");
+    }
+}
+
+#[test]
+fn a_text_model_is_found_within_its_multimodal_configuration() {
+    for (model, kind, class) in [
+        (
+            "random-mistral4-1",
+            "mistral3",
+            "Mistral3ForConditionalGeneration",
+        ),
+        (
+            "random-mistral4-3",
+            "mistral3",
+            "Mistral3ForConditionalGeneration",
+        ),
+    ] {
+        let (config, index) = files_of(model);
+        let around = json!({"model_type": kind, "architectures": [class], "text_config": config,
+            "vision_config": {"model_type": "pixtral", "hidden_size": 9}});
+        let found = adopted(&around, &index).unwrap_or_else(|why| panic!("{why:#?}"));
+        assert_same(&found, &repository(&format!("cpu/{model}/bf16")));
+    }
+}
+
+#[test]
+fn layers_without_experts_are_the_first_ones_or_listed() {
+    let mut target = repository("cpu/random-qwen3_moe-1/bf16");
+    target.model.layers.count = 4;
+    target.model.mlp = Some(Mlp { intermediate: 40 });
+    for checkpoint in target.model.checkpoint.values_mut() {
+        (checkpoint.tensors, checkpoint.tensor_bytes) = (None, None);
+    }
+    for dense in [vec![0], vec![1, 2], vec![0, 3]] {
+        let part = |layer| match dense.contains(&layer) {
+            true => FeedForward::Mlp,
+            false => FeedForward::Moe,
+        };
+        target.model.layers.feed_forward = (0..4).map(part).collect();
+        let (config, index) = described(&target);
+        let found = adopted(&config, &index).unwrap_or_else(|why| panic!("{why:#?}"));
+        assert_same(&found, &target);
     }
 }
 

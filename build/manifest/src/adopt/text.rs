@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 
 use super::rules::Rule;
 use crate::schema::leaf::{Limits, Steps};
-use crate::schema::model::{Checkpoint, Model};
+use crate::schema::model::{Checkpoint, Form, Model};
 
 /// Digits from which on they are grouped.
 const GROUPED: usize = 5;
@@ -189,6 +189,9 @@ fn weights(lines: &mut Lines, quant: &str, checkpoint: &Checkpoint) {
     lines
         .0
         .push_str("# repository = \"owner/name\"\n# revision = \"\"\n");
+    if checkpoint.form == Form::Mistral {
+        lines.text("form", "mistral");
+    }
     if let Some(tensors) = checkpoint.tensors {
         lines.count("tensors", tensors);
     }

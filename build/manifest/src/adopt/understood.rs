@@ -1,6 +1,7 @@
 //! A configuration as a target: facts that are read, rules that they keep, and what else the
 //! configuration says that would change answers.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use serde_json::Value;
@@ -12,7 +13,8 @@ use crate::check::model_problems;
 use crate::config::config_facts;
 use crate::error::ManifestError;
 use crate::facts::{FAMILY, Fact, contradiction, unknown_maths};
-use crate::schema::model::Family;
+use crate::params;
+use crate::schema::model::{Family, Form};
 use crate::target::Target;
 
 /// Key of the facts about formats.
@@ -28,23 +30,26 @@ pub(super) fn understood(
     config: &Value,
     predicts: bool,
 ) -> Result<Target, Vec<ManifestError>> {
-    let mut words = Words {
-        file: published.config.path,
-        config,
-        problems: Vec::new(),
+    let form = published.form();
+    let usual = match form {
+        Form::Transformers => Cow::Borrowed(config),
+        Form::Mistral => Cow::Owned(params::usual(config)),
     };
+    let mut words = words(published, &usual);
     let Ok(family) = model::family(&mut words) else {
         return Err(words.problems);
     };
     let read = model::model(&mut words, family, published.name, predicts);
     let target = match read {
-        Ok(model) => noted(floats(root, published.name, model), &mut words.problems),
+        Ok(model) => noted(floats(root, published, model), &mut words.problems),
         Err(_) => None,
     };
     let Some(target) = target else {
-        let more = contradicted(&words, family, &family.traits().facts(&[]));
+        let dense = model::dense(&mut words, family.traits()).unwrap_or_default();
+        let more = contradicted(&words, family, &family.traits().facts(&dense));
         return Err([words.problems, more].concat());
     };
+    let words = Words { config, ..words };
     let mut facts = config_facts(&target);
     facts.retain(|fact| fact.key != FORMAT);
     let broken = model_problems(&target).into_iter();
@@ -59,20 +64,24 @@ pub(super) fn understood(
     }
 }
 
+fn words<'a>(published: &Published<'a>, config: &'a Value) -> Words<'a> {
+    Words {
+        file: published.config.path,
+        config,
+        form: published.form(),
+        problems: Vec::new(),
+    }
+}
+
 /// Statements of the configuration about formats that are not those of the target's leaf.
 pub(super) fn other_formats(
     published: &Published,
     config: &Value,
     target: &Target,
 ) -> Vec<ManifestError> {
-    let words = Words {
-        file: published.config.path,
-        config,
-        problems: Vec::new(),
-    };
     let mut facts = config_facts(target);
     facts.retain(|fact| fact.key == FORMAT);
-    contradicted(&words, target.model.family, &facts)
+    contradicted(&words(published, config), target.model.family, &facts)
 }
 
 /// Statements of the configuration that speak of maths and that nothing compares.
@@ -112,9 +121,10 @@ fn located(problem: ManifestError, words: &Words, facts: &[Fact]) -> ManifestErr
 
 /// Every fact that a configuration states differently.
 fn contradicted(words: &Words, family: Family, facts: &[Fact]) -> Vec<ManifestError> {
-    // Facts of other keys were read from where they stand.
+    // Facts of other keys were read from where they stand, but for what `params.json` alone states.
+    let all = words.form == Form::Mistral;
     let alone = |fact: &Fact| Fact {
-        required: fact.required && fact.key == FAMILY,
+        required: fact.required && (all || fact.key == FAMILY),
         ..fact.clone()
     };
     let found = facts.iter();

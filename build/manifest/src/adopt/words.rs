@@ -8,6 +8,8 @@ use serde_json::Value;
 use crate::error::ManifestError;
 use crate::facts::TEXT;
 use crate::numbers::Range;
+use crate::params;
+use crate::schema::model::Form;
 
 /// Longest value that a problem shows whole, characters.
 const SHOWN: usize = 80;
@@ -24,6 +26,8 @@ pub(super) struct Words<'a> {
     /// Name of the file in problems.
     pub file: &'a str,
     pub config: &'a Value,
+    /// Form of the file, whose words problems have; `config` has the usual ones.
+    pub form: Form,
     pub problems: Vec<ManifestError>,
 }
 
@@ -42,9 +46,17 @@ impl<'a> Words<'a> {
         let places = [format!("/{TEXT}{pointer}"), pointer.to_string()];
         places.into_iter().find_map(|place| {
             let value = self.config.pointer(&place)?;
-            let key = place[1..].replace('/', ".");
-            (!value.is_null()).then_some((key, value))
+            (!value.is_null()).then(|| (self.key(&place), value))
         })
+    }
+
+    /// A place as problems name it.
+    fn key(&self, place: &str) -> String {
+        let own = match self.form {
+            Form::Transformers => place,
+            Form::Mistral => params::own(place),
+        };
+        own[1..].replace('/', ".")
     }
 
     /// Notes what `key` must be.
@@ -88,7 +100,7 @@ impl<'a> Words<'a> {
 
     /// Notes that nothing stands at a pointer.
     pub fn absent(&mut self, pointer: &str, rule: &str) -> Noted {
-        let key = pointer[1..].replace('/', ".");
+        let key = self.key(pointer);
         self.note(&key, "absent", rule)
     }
 

@@ -69,7 +69,7 @@ impl File {
                 self.rule(fits, "moe.experts_per_token", chosen, &rule)
             }),
             self.mtp_rules(&model.mtp, model.vocab),
-            vision.map_or(Ok(()), |vision| self.unused_rules("vision", vision)),
+            vision.map_or(Ok(()), |vision| self.unused_rules(vision)),
             self.sampling_rules(&model.sampling, model.vocab),
             chat.map_or(Ok(()), |chat| self.chat_rules(chat, model.vocab)),
         ]);
@@ -131,11 +131,6 @@ impl File {
     }
 
     fn mtp_rules(&self, mtp: &Mtp, vocab: u64) -> Rule {
-        if let Some(unused) = &mtp.unused {
-            let rule = "is of a model whose mtp.layers are 0";
-            self.rule(mtp.layers == 0, "mtp.unused", "stated", rule)?;
-            self.unused_rules("mtp.unused", unused)?;
-        }
         mtp.draft_ids.map_or(Ok(()), |ids| {
             let rule = format!("must be a multiple of {PANEL_ROWS}, {TOP_K} ..= vocab = {vocab}");
             let fits = ids.is_multiple_of(PANEL_ROWS) && (TOP_K..=vocab).contains(&ids);
@@ -156,7 +151,7 @@ impl File {
             ("layers.period", recurs, hybrid && recurs),
             ("layers.period", mixes, mamba && mixes),
             ("layers.period", slides, traits.mixers.slide()),
-            ("mtp", predicts, hybrid && predicts),
+            ("mtp", predicts, (hybrid || mamba) && predicts),
         ] {
             let (found, rule) = match has {
                 true => ("absent", format!("family = {:?} has it", traits.name)),
@@ -317,10 +312,9 @@ impl File {
         self.rule(turned < kept, "attention.rotary_dim", turned, &rule)
     }
 
-    fn unused_rules(&self, part: &str, unused: &Unused) -> Rule {
-        let tensors = format!("{part}.tensors");
-        self.count(&tensors, unused.tensors, largest::TENSORS)?;
-        self.count(&format!("{part}.bytes"), unused.bytes, largest::BYTES)
+    fn unused_rules(&self, vision: &Unused) -> Rule {
+        self.count("vision.tensors", vision.tensors, largest::TENSORS)?;
+        self.count("vision.bytes", vision.bytes, largest::BYTES)
     }
 
     fn sampling_rules(&self, sampling: &Sampling, vocab: u64) -> Rule {

@@ -44,7 +44,7 @@ refused!(unknown_key_of_hardware: HARDWARE_FILE, "sms = 132" => "sms = 132\ncore
      `partition`, `threads_per_sm`, `shared_bytes_per_block`, `l2_bytes`, `memory_bytes`, \
      `bandwidth_rated`, `bandwidth_read_measured`");
 refused!(unknown_key_of_model: MODEL_FILE, "[mtp]" => "[mtp]\ndepth = 2",
-    "line 36: `depth = 2`: unknown field `depth`, expected one of `layers`, `draft_ids`, `unused`");
+    "line 36: `depth = 2`: unknown field `depth`, expected `layers` or `draft_ids`");
 refused!(leaf_overrides_a_fact: LEAF_FILE, "[numbers]" => "[hidden]\nsize = 4096\n[numbers]",
     "line 19: `[hidden]`: unknown field `hidden`, expected one of `hw`, `model`, `embed`, \
      `checkpoint`, `derive`, `format`, `numbers`, `limits`, `steps`, `op` (facts are stated in \

@@ -33,7 +33,7 @@ impl Place {
     }
 
     /// The layer of multi-token prediction; nowhere if the checkpoint has none.
-    fn prediction(target: &Target) -> Place {
+    pub fn prediction(target: &Target) -> Place {
         let none = Sites::Layers(Cow::Borrowed(&[]));
         Place {
             prefix: "mtp.layers.0",

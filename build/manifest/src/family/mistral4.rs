@@ -10,8 +10,8 @@ use crate::target::Target;
 
 pub(super) const TRAITS: Traits = Traits {
     name: "mistral4",
-    types: &["mistral4"],
-    classes: &["Mistral4ForCausalLM"],
+    types: &["mistral4", "mistral3"],
+    classes: &["Mistral4ForCausalLM", "Mistral3ForConditionalGeneration"],
     feed_forward: FeedForward::UngatedShared,
     words: &[
         ("moe.experts", &["/n_routed_experts", "/num_local_experts"]),

@@ -16,6 +16,7 @@ pub(super) const TRAITS: Traits = Traits {
     feed_forward: FeedForward::ExpertBeside,
     activation: Activation::Relu2,
     words: &[
+        ("mtp.layers", &["/num_nextn_predict_layers"]),
         ("moe.experts", &["/n_routed_experts"]),
         (
             "moe.shared_intermediate",
@@ -52,13 +53,43 @@ fn rows(target: &Target) -> Vec<Row> {
         norm(&mixing(|mixer| mixer != Mixer::None), Role::InputNorm),
         norm(&feeding, Role::PostNorm),
     ];
-    let attending = mixing(|mixer| mixer == Mixer::Attention);
-    rows.extend(attention(target, &attending, &model.attention));
+    rows.extend(attending(
+        target,
+        &mixing(|mixer| mixer == Mixer::Attention),
+    ));
+    rows.extend(mamba(target, &mixing(|mixer| mixer == Mixer::Mamba)));
+    rows.extend(experts_and_beside(target, &feeding));
+    rows.extend(prediction(target));
+    rows
+}
+
+/// Multi-token prediction, whose attention and experts are named as layers of their own.
+fn prediction(target: &Target) -> Vec<Row> {
+    let [mixing, feeding] = ["mtp.layers.0", "mtp.layers.1"].map(|prefix| Place {
+        prefix,
+        ..Place::prediction(target)
+    });
+    let hidden = target.model.hidden;
+    let norm = |place: &Place, role, name| place.vector(role, name, &[hidden], false);
+    let mut rows = vec![
+        norm(&mixing, Role::EmbeddingNorm, "enorm.weight"),
+        norm(&mixing, Role::HiddenNorm, "hnorm.weight"),
+        mixing.matrix(Role::Fusion, "eh_proj", hidden, 2 * hidden),
+        norm(&mixing, Role::InputNorm, "norm.weight"),
+        norm(&feeding, Role::PostNorm, "norm.weight"),
+        norm(&feeding, Role::FinalNorm, "final_layernorm.weight"),
+    ];
+    rows.extend(attending(target, &mixing));
+    rows.extend(experts_and_beside(target, &feeding));
+    rows
+}
+
+/// Attention under the name that every mixer has.
+fn attending(target: &Target, place: &Place) -> Vec<Row> {
+    let mut rows = attention(target, place, &target.model.attention);
     for row in &mut rows {
         row.name = Cow::Owned(row.name.replace("self_attn.", "mixer."));
     }
-    rows.extend(mamba(target, &mixing(|mixer| mixer == Mixer::Mamba)));
-    rows.extend(experts_and_beside(target, &feeding));
     rows
 }
 

@@ -185,6 +185,9 @@ const STATED: &[Stated] = stated! {
     "/use_conv_bias": |_| json!([true]), of(|it| it.mixers == Mixers::Mamba);
     "/mamba_proj_bias": |_| json!([false]), of(|it| it.mixers == Mixers::Mamba);
     "/n_shared_experts": |_| json!([1]), of(|it| it.mixers == Mixers::Mamba);
+    "/mtp_hybrid_override_pattern": |_| json!(["*E"]), of(|it| it.mixers == Mixers::Mamba);
+    "/mtp_layers_block_type": |_| json!([["full_attention", "moe"]]),
+        of(|it| it.mixers == Mixers::Mamba);
     "/norm_topk_prob": |_| json!([true]), of(Traits::routes), required(|it| it.states_norm);
     "/n_group": |_| json!([1]), of(Traits::routes);
     "/topk_group": |_| json!([1]), of(Traits::routes);

@@ -408,8 +408,6 @@ pub struct Mtp {
     /// Tokens that may be drafted: those with lower ids, which a vocabulary made of pairs has most
     /// of its text in; all if absent. A draft reads as many rows of the head.
     pub draft_ids: Option<u64>,
-    /// Tensors of layers that are in the checkpoint and not used.
-    pub unused: Option<Unused>,
 }
 
 /// Tensors of a checkpoint that are not used.
@@ -509,6 +507,14 @@ impl Form {
         *self == Form::default()
     }
 
+    /// The form in which a file of dimensions is named `name`.
+    pub(crate) fn of_config(name: &str) -> Form {
+        match name == Form::Mistral.config() {
+            true => Form::Mistral,
+            false => Form::Transformers,
+        }
+    }
+
     /// File of the model's dimensions.
     pub(crate) const fn config(self) -> &'static str {
         match self {
@@ -527,7 +533,7 @@ impl Form {
 }
 
 /// One published set of weights.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
     /// `owner/name` where it is published; absent for weights kept beside `model.toml`.

@@ -35,7 +35,7 @@ struct Model {
     /// name of the model in targets, as qwen3-8b
     #[argh(positional)]
     name: String,
-    /// config.json of the checkpoint
+    /// config.json of the checkpoint, or params.json of Mistral's own form
     #[argh(option)]
     config: PathBuf,
     /// model.safetensors.index.json, or model.safetensors where that is the only file
