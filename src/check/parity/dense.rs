@@ -1,6 +1,6 @@
 //! Cases of operations of any model: embedding, norms, products, the head.
 
-use super::matrices::{Shape, blocks, name, once, stored};
+use super::matrices::{Shape, blocks, once, stored};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{F16_STORED, FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use model::ops::ENDS_MAX;
@@ -296,7 +296,7 @@ impl RowOp for NormLinear {
     }
 
     fn case(&self, rows: usize) -> String {
-        format!("{rows} {}", name(&self.parts[0].bits))
+        format!("{rows} {}", self.parts[0].bits.coding().name())
     }
 
     /// A normed element beside the middle of two F16 may be rounded to the other one.
@@ -413,7 +413,7 @@ impl RowOp for LmHead {
     }
 
     fn case(&self, rows: usize) -> String {
-        let matrix = name(&self.matrix.bits);
+        let matrix = self.matrix.bits.coding().name();
         match self.wanted(rows) {
             Some(wanted) => format!("{} of {rows} {matrix}", wanted.len()),
             None => format!("{rows} {matrix}"),
@@ -483,7 +483,7 @@ impl<B: Probe> RowOpOn<B> for LmHead {
 
 fn product(rows: usize, matrix: &Stored) -> String {
     let Stored { n, k, bits, .. } = matrix;
-    format!("{rows} x {n} x {k} {}", name(bits))
+    format!("{rows} x {n} x {k} {}", bits.coding().name())
 }
 
 /// Ids, logits and sums, which no common norm is of.

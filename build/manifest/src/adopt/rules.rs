@@ -7,18 +7,6 @@ use super::stored::Named;
 use crate::formats::is_match;
 use crate::table::{Format, Site};
 
-/// Formats in the order in which rules that need none of each other stand, bits ascending behind
-/// the floats.
-pub(super) const FORMATS: [Format; 7] = [
-    Format::Bf16,
-    Format::F32,
-    Format::Nvfp4CompressedTensors,
-    Format::Nvfp4Modelopt,
-    Format::Fp8Block128,
-    Format::Fp8Tensor,
-    Format::Mxfp4,
-];
-
 /// A `[[format]]` of a leaf.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rule {
@@ -35,7 +23,7 @@ pub(super) fn rules(matrices: &[Named]) -> Vec<Rule> {
         .iter()
         .filter_map(|named| Some((named.name.as_str(), usual(named)?)))
         .collect();
-    let present = FORMATS.iter().rev();
+    let present = Format::ALL.iter().rev();
     let present = present.filter(|format| usual.iter().any(|(_, other)| other == *format));
     let choices = present.map(|last| of_all_layers(&usual, *last));
     let patterns = |rules: &Vec<Rule>| rules.iter().map(|rule| rule.patterns.len()).sum::<usize>();
@@ -46,7 +34,7 @@ pub(super) fn rules(matrices: &[Named]) -> Vec<Rule> {
 /// The format that a matrix has at most of its sites.
 fn usual(named: &Named) -> Option<Format> {
     let count = |format: &Format| named.at.iter().filter(|(_, other)| other == format).count();
-    let most = FORMATS.into_iter().max_by_key(count)?;
+    let most = Format::ALL.into_iter().max_by_key(count)?;
     (count(&most) > 0).then_some(most)
 }
 
@@ -54,7 +42,7 @@ fn usual(named: &Named) -> Option<Format> {
 fn of_some_layers(matrices: &[Named]) -> Vec<Rule> {
     let mut groups: BTreeMap<(Vec<usize>, usize), Vec<&str>> = BTreeMap::new();
     for named in matrices {
-        for (at, format) in FORMATS.into_iter().enumerate() {
+        for (at, format) in Format::ALL.into_iter().enumerate() {
             let layers = layers_of(named, format);
             if usual(named) != Some(format) && !layers.is_empty() {
                 groups.entry((layers, at)).or_default().push(&named.name);
@@ -73,7 +61,7 @@ fn of_some_layers(matrices: &[Named]) -> Vec<Rule> {
         Rule {
             patterns: cover(&names, &all.collect::<Vec<_>>()),
             layers: Some(layers),
-            format: FORMATS[at],
+            format: Format::ALL[at],
         }
     };
     groups.into_iter().map(rule).collect()
@@ -100,7 +88,7 @@ fn of_all_layers(usual: &[(&str, Format)], last: Format) -> Vec<Rule> {
         layers: None,
         format,
     };
-    let others = FORMATS.into_iter().filter(|format| *format != last);
+    let others = Format::ALL.into_iter().filter(|format| *format != last);
     let mut rules: Vec<Rule> = others.map(|format| rule(format, of(format))).collect();
     rules.retain(|rule| !rule.patterns.is_empty());
     rules.push(rule(last, vec!["*".to_string()]));
