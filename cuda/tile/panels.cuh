@@ -36,8 +36,7 @@ __host__ __device__ constexpr Storage storage_of(target::Format format) {
   switch (format) {
     case target::Format::bf16:
       return Storage::f16;
-    case target::Format::fp8_block128:
-    case target::Format::fp8_tensor:
+    case target::Format::fp8:
       return Storage::fp8_block128;
     case target::Format::mxfp4:
       return Storage::mxfp4;

@@ -156,11 +156,8 @@ impl Route<'_> {
     }
 
     fn allows(self, method: &Method) -> bool {
-        match self {
-            Route::Body(_) | Route::CancelResponse(_) => method == Method::POST,
-            Route::Response(_) => [Method::GET, Method::HEAD, Method::DELETE].contains(method),
-            _ => method == Method::GET || method == Method::HEAD,
-        }
+        let mut allowed = self.allowed().split(", ");
+        allowed.any(|allowed| allowed == method.as_str())
     }
 
     fn allowed(self) -> &'static str {

@@ -5,14 +5,7 @@ namespace atlas::target {
 
 enum class KvFormat { f32, bf16, fp8 };
 enum class Activation { silu, gelu_tanh, clamped, relu2 };
-enum class Format {
-  bf16,
-  nvfp4_compressed_tensors,
-  nvfp4_modelopt,
-  fp8_block128,
-  fp8_tensor,
-  mxfp4
-};
+enum class Format { bf16, nvfp4, fp8, mxfp4 };
 
 // Width of the residual stream, zeros up to a multiple that kernels take included.
 inline constexpr int HIDDEN = 256;
@@ -37,11 +30,11 @@ inline constexpr Format FORMAT_EMBED = Format::bf16;
 // Output head.
 inline constexpr Format FORMAT_HEAD = Format::bf16;
 // Routed experts.
-inline constexpr Format FORMAT_EXPERTS = Format::nvfp4_compressed_tensors;
+inline constexpr Format FORMAT_EXPERTS = Format::nvfp4;
 // Shared expert.
-inline constexpr Format FORMAT_SHARED_EXPERT = Format::nvfp4_compressed_tensors;
+inline constexpr Format FORMAT_SHARED_EXPERT = Format::nvfp4;
 // Experts of the prediction layer.
-inline constexpr Format FORMAT_MTP_EXPERTS = Format::nvfp4_compressed_tensors;
+inline constexpr Format FORMAT_MTP_EXPERTS = Format::nvfp4;
 // Keys and values.
 inline constexpr KvFormat FORMAT_KV = KvFormat::bf16;
 // Tokens per KV page; also the grid of prefill chunks.
@@ -132,9 +125,9 @@ using LinearWidths = Widths<256, 512>;
 // Widths of the rows that `linear_add` multiplies.
 using LinearAddWidths = Widths<1024, 512>;
 // Formats of the matrices of `norm_linear`.
-inline constexpr Format NORM_LINEAR_FORMATS[] = {Format::nvfp4_compressed_tensors, Format::bf16};
+inline constexpr Format NORM_LINEAR_FORMATS[] = {Format::nvfp4, Format::bf16};
 // Formats of the matrices of `linear`.
-inline constexpr Format LINEAR_FORMATS[] = {Format::bf16, Format::nvfp4_compressed_tensors};
+inline constexpr Format LINEAR_FORMATS[] = {Format::bf16, Format::nvfp4};
 
 // Kernel `spans_f32` of `accept`.
 struct Accept {

@@ -4,7 +4,7 @@
 use crate::check::{File, Rule};
 use crate::schema::model::{Gdn, Model, Moe};
 use crate::shapes::Attends;
-use crate::table::{FP8_BLOCK, Format, Role, Row};
+use crate::table::{Coding, FP8_BLOCK, Format, Role, Row};
 use crate::target::Target;
 
 /// A key of a table of the manifest, its value, and whether the kernel takes it.
@@ -255,10 +255,10 @@ const BOUNDS: &[Bound] = bounds! {
 /// Columns that a matrix of a format has a multiple of: whole runs of floats, and of codes whole
 /// blocks with their scales, which are copied by twos where they are F32.
 const fn columns_of(format: Format) -> u64 {
-    match format {
-        Format::Bf16 | Format::F32 => RUN_COLUMNS,
-        Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt | Format::Mxfp4 => FP8_BLOCK as u64,
-        Format::Fp8Block128 | Format::Fp8Tensor => 2 * FP8_BLOCK as u64,
+    match format.coding() {
+        Coding::Bf16 => RUN_COLUMNS,
+        Coding::Nvfp4 | Coding::Mxfp4 => FP8_BLOCK as u64,
+        Coding::Fp8 => 2 * FP8_BLOCK as u64,
     }
 }
 

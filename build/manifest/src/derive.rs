@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use crate::family::Switch;
 use crate::schema::leaf::KvFormat;
 use crate::schema::model::{Attention, Mixer, Model};
-use crate::table::{Format, NVFP4_GROUP, Piece, Row};
+use crate::table::{Coding, Format, NVFP4_GROUP, Piece, Row};
 use crate::target::Target;
 use crate::weights::{Part, count, elements, piece_bytes};
 
@@ -290,7 +290,7 @@ impl Target {
     fn padded_bytes(&self, row: &Row) -> u64 {
         let [n, k] = row.padded(self.pads().map(|pad| pad as usize));
         let bytes = match row.resident() {
-            Some(format) if format == Format::Mxfp4 || format.is_nvfp4() => {
+            Some(format) if matches!(format.coding(), Coding::Mxfp4 | Coding::Nvfp4) => {
                 n * (k / 2 + k / NVFP4_GROUP + size_of::<f32>())
             }
             Some(format) => format.bytes(n, k),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::constants::{Constant, Value, constants};
-use crate::kernels::{top_k_chunks, top_k_parts};
+use crate::kernels::{distinct, top_k_chunks, top_k_parts};
 use crate::shapes::camel;
 use crate::target::Target;
 
@@ -36,15 +36,16 @@ impl Target {
         out += "namespace atlas::target {\n\n";
         out += "enum class KvFormat { f32, bf16, fp8 };\n";
         out += "enum class Activation { silu, gelu_tanh, clamped, relu2 };\n";
-        out += "enum class Format {\n  bf16,\n  nvfp4_compressed_tensors,\n";
-        out += "  nvfp4_modelopt,\n  fp8_block128,\n  fp8_tensor,\n  mxfp4\n};\n\n";
+        out += "enum class Format { bf16, nvfp4, fp8, mxfp4 };\n\n";
         for constant in constants(self).into_iter().filter(is_of_device) {
             let name = constant.name;
             let text = match constant.value {
                 Value::Size(value) => format!("int {name} = {value}"),
                 Value::Single(value) => format!("float {name} = {value:?}f"),
                 Value::Bool(value) => format!("bool {name} = {value}"),
-                Value::Format(value) => format!("Format {name} = Format::{}", value.name()),
+                Value::Format(value) => {
+                    format!("Format {name} = Format::{}", value.coding().name())
+                }
                 Value::Kv(value) => {
                     let value = format!("{value:?}").to_lowercase();
                     format!("KvFormat {name} = KvFormat::{value}")
@@ -62,10 +63,8 @@ impl Target {
 
     fn write_cuda_formats(&self, out: &mut String) {
         for (name, op, formats) in self.product_formats() {
-            let names: Vec<_> = formats
-                .into_iter()
-                .map(|format| format!("Format::{}", format.name()))
-                .collect();
+            let names = formats.into_iter().map(|format| format.coding().name());
+            let names = distinct(names.map(|name| format!("Format::{name}")));
             let _ = writeln!(out, "// Formats of the matrices of `{op}`.");
             let names = names.join(", ");
             let _ = writeln!(out, "inline constexpr Format {name}[] = {{{names}}};");

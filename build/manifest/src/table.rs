@@ -7,29 +7,87 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Storage of a weight matrix, as checkpoints have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Format {
+/// Makes `Format` of rows: tensors that hold it, its name in manifests, and their coding.
+macro_rules! formats {
+    ($($(#[$doc:meta])* $format:ident: $name:literal $coding:ident;)+) => {
+        /// Storage of a weight matrix, as checkpoints have it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+        pub enum Format {
+            $($(#[$doc])* #[serde(rename = $name)] $format,)+
+        }
+
+        impl Format {
+            /// All of them, bits ascending behind the floats.
+            pub const ALL: [Format; [$($name),+].len()] = [$(Format::$format),+];
+
+            /// Name in manifests.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Format::$format => $name,)+
+                }
+            }
+
+            /// Codes that memory and kernels have its weights in.
+            pub const fn coding(self) -> Coding {
+                match self {
+                    $(Format::$format => Coding::$coding,)+
+                }
+            }
+        }
+    };
+}
+
+formats! {
     /// `X.weight` BF16 `[N, K]`.
-    Bf16,
+    Bf16: "bf16" Bf16;
     /// `X.weight` F32 `[N, K]` of BF16 numbers, as which memory holds them; a weight of more bits
     /// is refused.
-    F32,
-    /// compressed-tensors NVFP4, E2M1 with an E4M3 scale per 16 columns: `X.weight_packed`,
-    /// `X.weight_scale`, `X.weight_global_scale` (divide).
-    Nvfp4CompressedTensors,
-    /// modelopt NVFP4, E2M1 with an E4M3 scale per 16 columns: `X.weight`, `X.weight_scale`,
-    /// `X.weight_scale_2` (multiply).
-    Nvfp4Modelopt,
-    /// FP8 E4M3 with a scale per 128x128 block: `X.weight`, `X.weight_scale_inv` (multiply).
-    Fp8Block128,
-    /// modelopt FP8, E4M3 with a scale of the whole matrix: `X.weight`,
-    /// `X.weight_scale` (multiply).
-    Fp8Tensor,
-    /// OCP MXFP4 of stacked experts, E2M1 with a power of two (E8M0) per 32 columns: `X_blocks`
-    /// `[experts, N, K / 32, 16]`, `X_scales` `[experts, N, K / 32]`.
+    F32: "f32" Bf16;
+    /// compressed-tensors NVFP4: `X.weight_packed`, `X.weight_scale`, `X.weight_global_scale`
+    /// (divide).
+    Nvfp4CompressedTensors: "nvfp4_compressed_tensors" Nvfp4;
+    /// modelopt NVFP4: `X.weight`, `X.weight_scale`, `X.weight_scale_2` (multiply).
+    Nvfp4Modelopt: "nvfp4_modelopt" Nvfp4;
+    /// FP8 with a scale per 128x128 block: `X.weight`, `X.weight_scale_inv` (multiply).
+    Fp8Block128: "fp8_block128" Fp8;
+    /// modelopt FP8 with a scale of the whole matrix: `X.weight`, `X.weight_scale` (multiply).
+    Fp8Tensor: "fp8_tensor" Fp8;
+    /// OCP MXFP4 of stacked experts: `X_blocks` `[experts, N, K / 32, 16]`, `X_scales`
+    /// `[experts, N, K / 32]`.
+    Mxfp4: "mxfp4" Mxfp4;
+}
+
+/// Codes of weights and their scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    Bf16,
+    /// E2M1 with an E4M3 scale per 16 columns.
+    Nvfp4,
+    /// E4M3 with a scale per 128x128 block.
+    Fp8,
+    /// E2M1 with a power of two (E8M0) per 32 columns.
     Mxfp4,
+}
+
+impl Coding {
+    /// Name in those of targets.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Coding::Bf16 => "bf16",
+            Coding::Nvfp4 => "nvfp4",
+            Coding::Fp8 => "fp8",
+            Coding::Mxfp4 => "mxfp4",
+        }
+    }
+
+    /// Bits of a weight, scales left out.
+    pub const fn bits(self) -> u32 {
+        match self {
+            Coding::Bf16 => 16,
+            Coding::Fp8 => 8,
+            Coding::Nvfp4 | Coding::Mxfp4 => 4,
+        }
+    }
 }
 
 /// Columns of NVFP4 that share an E4M3 scale.
@@ -40,27 +98,11 @@ pub const MXFP4_GROUP: usize = 32;
 pub const FP8_BLOCK: usize = 128;
 
 impl Format {
-    /// Name in manifests.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Format::Bf16 => "bf16",
-            Format::F32 => "f32",
-            Format::Nvfp4CompressedTensors => "nvfp4_compressed_tensors",
-            Format::Nvfp4Modelopt => "nvfp4_modelopt",
-            Format::Fp8Block128 => "fp8_block128",
-            Format::Fp8Tensor => "fp8_tensor",
-            Format::Mxfp4 => "mxfp4",
-        }
-    }
-
     /// Name in those of targets.
     pub const fn short(self) -> &'static str {
         match self {
-            Format::Bf16 => "bf16",
-            Format::F32 => "f32",
-            Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => "nvfp4",
-            Format::Fp8Block128 | Format::Fp8Tensor => "fp8",
-            Format::Mxfp4 => "mxfp4",
+            Format::F32 => self.name(),
+            _ => self.coding().name(),
         }
     }
 
@@ -74,7 +116,7 @@ impl Format {
 
     /// E2M1 codes with an E4M3 scale per 16 columns.
     pub const fn is_nvfp4(self) -> bool {
-        matches!(self, Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt)
+        matches!(self.coding(), Coding::Nvfp4)
     }
 
     /// Whether other weights can be rounded to it.
@@ -86,9 +128,7 @@ impl Format {
     pub const fn bits(self) -> u32 {
         match self {
             Format::F32 => 32,
-            Format::Bf16 => 16,
-            Format::Fp8Block128 | Format::Fp8Tensor => 8,
-            Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt | Format::Mxfp4 => 4,
+            _ => self.coding().bits(),
         }
     }
 }

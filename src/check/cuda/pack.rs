@@ -147,12 +147,11 @@ fn as_read(part: &Stored, start: usize, count: usize) -> Vec<u8> {
         let row = bytes.len() / part.n;
         bytes[start * row..][..count * row].to_vec()
     };
-    let (codes, scales) = match &part.bits {
-        Bits::Bf16(codes) | Bits::Fp8 { codes, .. } => (of_rows(codes), Vec::new()),
-        Bits::Nvfp4 { codes, scales, .. } | Bits::Mxfp4 { codes, scales, .. } => {
-            (of_rows(codes), of_rows(scales))
-        }
-    };
+    let (codes, scales) = part.bits.sections();
+    let (codes, scales) = (
+        of_rows(codes),
+        scales.map_or(Vec::new(), |scales| of_rows(scales)),
+    );
     let all = factors(part);
     let (all, biases) = all.split_at(all.len() - if BIASED { part.n } else { 0 });
     // One of the matrix, or as many for each block of rows, or one a row.

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::dense::{products, projections};
-use super::matrices::{blocks, name, once, stored};
+use super::matrices::{blocks, once, stored};
 use super::probe::rounded;
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::sequences::{Opened, SequenceOp, SequenceOpOn};
@@ -132,7 +132,7 @@ impl<D: shapes::Delta> RowOp for GatedLinearAdd<D> {
     }
 
     fn case(&self, rows: usize) -> String {
-        format!("{rows} {}", name(&self.matrix.bits))
+        format!("{rows} {}", self.matrix.bits.coding().name())
     }
 
     /// A normed element beside the middle of two F16 may be rounded to the other one.

@@ -1,6 +1,6 @@
 //! Cases of operations of any model: embedding, norms, products, the head.
 
-use super::matrices::{Shape, blocks, name, once, stored};
+use super::matrices::{Shape, blocks, once, stored};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{F16_STORED, FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use model::ops::ENDS_MAX;
@@ -115,6 +115,83 @@ pub(super) fn projections(random: &mut Random, shapes: &[Shape]) -> Box<dyn RowC
     })
 }
 
+/// Makes operations without weights of rows: a name, the operation's, widths of its inputs, what is
+/// special of it, if anything, and what it does.
+macro_rules! weightless {
+    ($(
+        $name:ident $op:literal [$($width:expr),+] $({ $($special:tt)* })?
+        |$b:ident, $x:ident, $batch:pat_param| $run:block
+    )+) => {$(
+        struct $name;
+
+        impl RowOp for $name {
+            fn about(&self) -> (&'static str, Vec<usize>) {
+                ($op, vec![$($width),+])
+            }
+
+            $($($special)*)?
+        }
+
+        impl<B: Probe> RowOpOn<B> for $name {
+            fn load(&self, _: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
+                Ok(Box::new(|$b, $x, $batch| {
+                    $run
+                    Ok(())
+                }))
+            }
+        }
+    )+};
+}
+
+weightless! {
+    Relu2 "relu2" [HIDDEN] |b, x, _| { b.relu2(&mut x[0]); }
+
+    CapLogits "cap_logits" [VOCAB] {
+        fn takes(&self, rows: usize) -> bool {
+            rows <= ENDS_MAX
+        }
+    } |b, x, _| { cap(b, &mut x[0]); }
+
+    Concat "concat" [HIDDEN, HIDDEN] |b, x, batch| {
+        let mut out = b.room(batch.rows(), 2 * HIDDEN)?;
+        b.concat(&x[0], &x[1], &mut out);
+        x.push(out);
+    }
+
+    Select "select" [HIDDEN] {
+        fn is_by_row(&self) -> bool {
+            false
+        }
+    } |b, x, batch| {
+        let mut out = b.room(batch.rows(), HIDDEN)?;
+        b.select(&x[0], batch, &mut out);
+        x.push(out);
+    }
+
+    TopK "top_k" [VOCAB] {
+        fn takes(&self, rows: usize) -> bool {
+            rows <= MAX_SEQUENCES
+        }
+
+        /// Whole numbers are equal so often that ranking them has a way of its own.
+        fn alter(&self, inputs: &mut [Vec<f32>]) {
+            for logits in inputs[0].chunks_exact_mut(VOCAB).skip(1).step_by(3) {
+                logits.iter_mut().for_each(|logit| *logit = logit.round());
+            }
+        }
+
+        fn parts(&self, mut left: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+            let ranked = left.pop().expect("the ranking");
+            left.extend(ranked_parts(&ranked));
+            left
+        }
+    } |b, x, batch| {
+        let mut out = b.room(batch.rows(), RANKED)?;
+        b.top_k(&x[0], &mut out);
+        x.push(out);
+    }
+}
+
 struct Embed(Stored);
 
 impl RowOp for Embed {
@@ -181,44 +258,6 @@ struct RmsNorm {
     /// Weights, as many as a row has elements.
     norm: Vec<f32>,
     adds: Option<f32>,
-}
-
-struct CapLogits;
-
-impl RowOp for CapLogits {
-    fn about(&self) -> (&'static str, Vec<usize>) {
-        ("cap_logits", vec![VOCAB])
-    }
-
-    fn takes(&self, rows: usize) -> bool {
-        rows <= ENDS_MAX
-    }
-}
-
-impl<B: Probe> RowOpOn<B> for CapLogits {
-    fn load(&self, _: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
-        Ok(Box::new(|b, x, _| {
-            cap(b, &mut x[0]);
-            Ok(())
-        }))
-    }
-}
-
-struct Relu2;
-
-impl RowOp for Relu2 {
-    fn about(&self) -> (&'static str, Vec<usize>) {
-        ("relu2", vec![HIDDEN])
-    }
-}
-
-impl<B: Probe> RowOpOn<B> for Relu2 {
-    fn load(&self, _: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
-        Ok(Box::new(|b, x, _| {
-            b.relu2(&mut x[0]);
-            Ok(())
-        }))
-    }
 }
 
 impl RowOp for RmsNorm {
@@ -296,7 +335,7 @@ impl RowOp for NormLinear {
     }
 
     fn case(&self, rows: usize) -> String {
-        format!("{rows} {}", name(&self.parts[0].bits))
+        format!("{rows} {}", self.parts[0].bits.coding().name())
     }
 
     /// A normed element beside the middle of two F16 may be rounded to the other one.
@@ -323,84 +362,6 @@ impl<B: Probe> RowOpOn<B> for NormLinear {
     }
 }
 
-struct Concat;
-
-impl RowOp for Concat {
-    fn about(&self) -> (&'static str, Vec<usize>) {
-        ("concat", vec![HIDDEN, HIDDEN])
-    }
-}
-
-impl<B: Probe> RowOpOn<B> for Concat {
-    fn load(&self, _: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
-        Ok(Box::new(|b, x, batch| {
-            let mut out = b.room(batch.rows(), 2 * HIDDEN)?;
-            b.concat(&x[0], &x[1], &mut out);
-            x.push(out);
-            Ok(())
-        }))
-    }
-}
-
-struct Select;
-
-impl RowOp for Select {
-    fn about(&self) -> (&'static str, Vec<usize>) {
-        ("select", vec![HIDDEN])
-    }
-
-    fn is_by_row(&self) -> bool {
-        false
-    }
-}
-
-impl<B: Probe> RowOpOn<B> for Select {
-    fn load(&self, _: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
-        Ok(Box::new(|b, x, batch| {
-            let mut out = b.room(batch.rows(), HIDDEN)?;
-            b.select(&x[0], batch, &mut out);
-            x.push(out);
-            Ok(())
-        }))
-    }
-}
-
-struct TopK;
-
-impl RowOp for TopK {
-    fn about(&self) -> (&'static str, Vec<usize>) {
-        ("top_k", vec![VOCAB])
-    }
-
-    fn takes(&self, rows: usize) -> bool {
-        rows <= MAX_SEQUENCES
-    }
-
-    /// Whole numbers are equal so often that ranking them has a way of its own.
-    fn alter(&self, inputs: &mut [Vec<f32>]) {
-        for logits in inputs[0].chunks_exact_mut(VOCAB).skip(1).step_by(3) {
-            logits.iter_mut().for_each(|logit| *logit = logit.round());
-        }
-    }
-
-    fn parts(&self, mut left: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
-        let ranked = left.pop().expect("the ranking");
-        left.extend(ranked_parts(&ranked));
-        left
-    }
-}
-
-impl<B: Probe> RowOpOn<B> for TopK {
-    fn load(&self, _: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
-        Ok(Box::new(|b, x, batch| {
-            let mut out = b.room(batch.rows(), RANKED)?;
-            b.top_k(&x[0], &mut out);
-            x.push(out);
-            Ok(())
-        }))
-    }
-}
-
 struct LmHead {
     norm: Vec<f32>,
     matrix: Stored,
@@ -413,7 +374,7 @@ impl RowOp for LmHead {
     }
 
     fn case(&self, rows: usize) -> String {
-        let matrix = name(&self.matrix.bits);
+        let matrix = self.matrix.bits.coding().name();
         match self.wanted(rows) {
             Some(wanted) => format!("{} of {rows} {matrix}", wanted.len()),
             None => format!("{rows} {matrix}"),
@@ -483,7 +444,7 @@ impl<B: Probe> RowOpOn<B> for LmHead {
 
 fn product(rows: usize, matrix: &Stored) -> String {
     let Stored { n, k, bits, .. } = matrix;
-    format!("{rows} x {n} x {k} {}", name(bits))
+    format!("{rows} x {n} x {k} {}", bits.coding().name())
 }
 
 /// Ids, logits and sums, which no common norm is of.

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::dense::{products, projections};
-use super::matrices::{Shape, blocks, name, once, stored};
+use super::matrices::{Shape, blocks, once, stored};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{BF16_STORED, F16_STORED, Group, Probe, Random};
 use model::backend::cpu::{self, Cpu};
@@ -123,7 +123,7 @@ impl<E: shapes::Experts> RowOp for Experts<E> {
     }
 
     fn case(&self, rows: usize) -> String {
-        format!("{rows} {}", name(&self.all[0][0].bits))
+        format!("{rows} {}", self.all[0][0].bits.coding().name())
     }
 
     /// Results of gate and up are rounded on their way to `down`, whose sums cancel in part: the

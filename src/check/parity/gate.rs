@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::dense::{products, projections};
-use super::matrices::{blocks, name, once, stored};
+use super::matrices::{blocks, once, stored};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn, gathered, sampled};
 use super::{F16_STORED, FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use model::backend::cpu::{Cpu, Tensor};
@@ -110,7 +110,10 @@ impl<M: shapes::Mlp> RowOp for WholeMlp<M> {
     }
 
     fn case(&self, rows: usize) -> String {
-        let formats = self.weights.each_ref().map(|stored| name(&stored.bits));
+        let formats = self
+            .weights
+            .each_ref()
+            .map(|stored| stored.bits.coding().name());
         format!("{rows} {}", formats.join(" "))
     }
 

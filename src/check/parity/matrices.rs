@@ -1,7 +1,7 @@
 //! Matrices of the target, as its table of tensors has them, and random weights like theirs.
 
 use super::Random;
-use model::target::{BIASED, Format, Role, Site};
+use model::target::{BIASED, Coding, Format, Role, Site};
 use model::weights::{Bits, Global, Layout, Stored};
 
 /// Rows, columns and format of a matrix.
@@ -35,21 +35,11 @@ pub fn once<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     distinct
 }
 
-/// Name of a format in cases.
-pub fn name(bits: &Bits) -> &'static str {
-    match bits {
-        Bits::Bf16(_) => "bf16",
-        Bits::Nvfp4 { .. } => "nvfp4",
-        Bits::Fp8 { .. } => "fp8",
-        Bits::Mxfp4 { .. } => "mxfp4",
-    }
-}
-
 /// Random weights `[n, k]` of a format.
 pub fn stored(random: &mut Random, (n, k, format): Shape) -> Stored {
-    let bits = match format {
-        Format::Bf16 | Format::F32 => Bits::Bf16(random.bf16_bytes(n * k, 0.1)),
-        Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => Bits::Nvfp4 {
+    let bits = match format.coding() {
+        Coding::Bf16 => Bits::Bf16(random.bf16_bytes(n * k, 0.1)),
+        Coding::Nvfp4 => Bits::Nvfp4 {
             codes: random.bytes(n * k / 2, 0..=255),
             // Subnormal and normal E4M3, none of them negative or not a number.
             scales: random.bytes(n * k / 16, 1..=0x50),
@@ -58,7 +48,7 @@ pub fn stored(random: &mut Random, (n, k, format): Shape) -> Stored {
                 _ => Global::Divide(77.0),
             },
         },
-        Format::Mxfp4 => {
+        Coding::Mxfp4 => {
             let codes = random.bytes(n * k / 2, 0..=255);
             // Powers as far apart as kernels take them in a row.
             let scales = random.bytes(n * k / 16, 0..=24);
@@ -69,7 +59,7 @@ pub fn stored(random: &mut Random, (n, k, format): Shape) -> Stored {
                 factors: (0..n).map(|row| 0.5f32.powi(18 + row as i32 % 5)).collect(),
             }
         }
-        Format::Fp8Block128 | Format::Fp8Tensor => Bits::Fp8 {
+        Coding::Fp8 => Bits::Fp8 {
             codes: random
                 .bytes(n * k, 0..=255)
                 .into_iter()

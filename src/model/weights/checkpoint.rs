@@ -18,7 +18,9 @@ use super::seeded::{self, Seeded};
 use super::source::Source;
 use super::stored::{Bits, Global, Stored};
 use super::{config, digests, index, locate, origin, rounding};
-use crate::target::{self, CheckpointFile, Format, Kind, Piece, Purpose, Role, Site, is_vision};
+use crate::target::{
+    self, CheckpointFile, Coding, Format, Kind, Piece, Purpose, Role, Site, is_vision,
+};
 
 /// Most shards that an index may name.
 const SHARDS_MAX: usize = 1000;
@@ -602,12 +604,10 @@ impl MatrixSource<'_> {
 
     fn sections_of(&self, format: Format, rows: usize) -> [usize; 2] {
         let weights = rows * self.weight.k();
-        match format {
-            Format::Bf16 | Format::F32 => [2 * weights, 0],
-            Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt | Format::Mxfp4 => {
-                [weights / 2, weights / NVFP4_GROUP]
-            }
-            Format::Fp8Block128 | Format::Fp8Tensor => [weights, 0],
+        match format.coding() {
+            Coding::Bf16 => [2 * weights, 0],
+            Coding::Nvfp4 | Coding::Mxfp4 => [weights / 2, weights / NVFP4_GROUP],
+            Coding::Fp8 => [weights, 0],
         }
     }
 

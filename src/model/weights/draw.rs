@@ -19,7 +19,7 @@ use super::format::{self, FP8_BLOCK, e4m3};
 use super::header::Dtype;
 use super::layout::{Expected, Layout, Weight};
 use crate::shapes::Activation;
-use crate::target::{self, Format, Kind, Purpose, Role, Site, each_experts};
+use crate::target::{self, Coding, Kind, Purpose, Role, Site, each_experts};
 
 /// Distance of the channels that hold the same value for every token.
 const COMMON_EVERY: usize = 16;
@@ -238,7 +238,7 @@ fn of_matrix(tensor: &Expected, gain: f32) -> Numbers {
             set: WEIGHT_CODES.0,
             drawn: WEIGHT_CODES.1,
         },
-        (Purpose::Factor, _) if tensor.weight.stored_format() == Format::Fp8Tensor => {
+        (Purpose::Factor, _) if tensor.weight.stored_format().coding() == Coding::Fp8 => {
             let size = e4m3_rms(WEIGHT_CODES) * columns.sqrt();
             Numbers::F32(Range::factor(gain / size))
         }

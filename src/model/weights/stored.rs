@@ -3,6 +3,7 @@
 use std::ops::Deref;
 
 use super::format;
+use crate::target::Coding;
 
 /// Weights `[n, k]` as they are stored, in memory of their own or in a part of another's.
 #[derive(Clone, Debug)]
@@ -34,6 +35,27 @@ pub enum Bits<Bytes = Vec<u8>> {
     },
     /// E4M3 codes, and a scale for each block of 128 x 128.
     Fp8 { codes: Bytes, scales: Vec<f32> },
+}
+
+impl<Bytes> Bits<Bytes> {
+    pub const fn coding(&self) -> Coding {
+        match self {
+            Bits::Bf16(_) => Coding::Bf16,
+            Bits::Nvfp4 { .. } => Coding::Nvfp4,
+            Bits::Mxfp4 { .. } => Coding::Mxfp4,
+            Bits::Fp8 { .. } => Coding::Fp8,
+        }
+    }
+
+    /// Codes, and the scales that are bytes beside them.
+    pub const fn sections(&self) -> (&Bytes, Option<&Bytes>) {
+        match self {
+            Bits::Bf16(codes) | Bits::Fp8 { codes, .. } => (codes, None),
+            Bits::Nvfp4 { codes, scales, .. } | Bits::Mxfp4 { codes, scales, .. } => {
+                (codes, Some(scales))
+            }
+        }
+    }
 }
 
 /// Meaning of an NVFP4 scale's companion.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::index::Index;
 use super::limits;
-use super::rules::{self, FORMATS, Rule};
+use super::rules::{self, Rule};
 use super::stored::{Stored, stored};
 use super::text;
 use super::understood::{other_formats, stops, unknown};
@@ -162,7 +162,7 @@ fn looked_at(checkpoint: Checkpoint, stored: &Stored) -> Checkpoint {
 /// Name of the leaves: as asked for if it says the format with the fewest bits, else that.
 fn quant<'a>(published: &Published<'a>, rules: &[Rule]) -> Result<&'a str, ManifestError> {
     let has = |format: &Format| rules.iter().any(|rule| rule.format == *format);
-    let [floats, quantised @ ..] = FORMATS;
+    let [floats, quantised @ ..] = Format::ALL;
     let short = quantised.into_iter().find(has).unwrap_or(floats).short();
     let Some(name) = published.quant else {
         return Ok(short);

@@ -7,18 +7,6 @@ use super::stored::Named;
 use crate::formats::is_match;
 use crate::table::{Format, Site};
 
-/// Formats in the order in which rules that need none of each other stand, bits ascending behind
-/// the floats.
-pub(super) const FORMATS: [Format; 7] = [
-    Format::Bf16,
-    Format::F32,
-    Format::Nvfp4CompressedTensors,
-    Format::Nvfp4Modelopt,
-    Format::Fp8Block128,
-    Format::Fp8Tensor,
-    Format::Mxfp4,
-];
-
 /// A `[[format]]` of a leaf.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rule {
@@ -30,7 +18,7 @@ pub(super) struct Rule {
 
 /// The rules of a checkpoint with these matrices: for some layers, for all, and for what is left.
 pub(super) fn rules(matrices: &[Named]) -> Vec<Rule> {
-    let present = FORMATS.into_iter().rev();
+    let present = Format::ALL.into_iter().rev();
     let present = present.filter(|format| matrices.iter().any(|named| sites(named, *format) > 0));
     let choices = present.map(|last| {
         let names = matrices.iter();
@@ -55,7 +43,7 @@ fn sites(named: &Named, format: Format) -> usize {
 /// The format that a matrix has where no rule names layers: the last rule's, if it has that
 /// anywhere, else the one at most of its sites.
 fn usual(named: &Named, last: Format) -> Option<Format> {
-    let most = FORMATS
+    let most = Format::ALL
         .into_iter()
         .max_by_key(|format| sites(named, *format))?;
     let usual = if sites(named, last) > 0 { last } else { most };
@@ -66,7 +54,7 @@ fn usual(named: &Named, last: Format) -> Option<Format> {
 fn of_some_layers(matrices: &[Named], last: Format) -> Vec<Rule> {
     let mut groups: BTreeMap<(Vec<usize>, usize), Vec<&str>> = BTreeMap::new();
     for named in matrices {
-        for (at, format) in FORMATS.into_iter().enumerate() {
+        for (at, format) in Format::ALL.into_iter().enumerate() {
             let layers = layers_of(named, format);
             if usual(named, last) != Some(format) && !layers.is_empty() {
                 groups.entry((layers, at)).or_default().push(&named.name);
@@ -85,7 +73,7 @@ fn of_some_layers(matrices: &[Named], last: Format) -> Vec<Rule> {
         Rule {
             patterns: cover(&names, &all.collect::<Vec<_>>()),
             layers: Some(layers),
-            format: FORMATS[at],
+            format: Format::ALL[at],
         }
     };
     groups.into_iter().map(rule).collect()
@@ -112,7 +100,7 @@ fn of_all_layers(usual: &[(&str, Format)], last: Format) -> Vec<Rule> {
         layers: None,
         format,
     };
-    let others = FORMATS.into_iter().filter(|format| *format != last);
+    let others = Format::ALL.into_iter().filter(|format| *format != last);
     let mut rules: Vec<Rule> = others.map(|format| rule(format, of(format))).collect();
     rules.retain(|rule| !rule.patterns.is_empty());
     rules.push(rule(last, vec!["*".to_string()]));

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use super::index::Index;
-use super::rules::FORMATS;
 use crate::error::ManifestError;
 use crate::table::{Dtype, Format, Kind, Piece, Purpose, Role, Row, Site};
 use crate::target::Target;
@@ -64,7 +63,7 @@ struct Walk<'a> {
     /// Experts of a layer in several formats.
     uneven: Vec<String>,
     matrices: Vec<Named>,
-    inputs: [Tally; FORMATS.len()],
+    inputs: [Tally; Format::ALL.len()],
     kv: Tally,
     head: Tally,
 }
@@ -190,7 +189,7 @@ impl Walk<'_> {
             let found = self.take(&name, &piece);
             match piece.purpose {
                 Purpose::Input => {
-                    let of = FORMATS.iter().zip(&mut self.inputs);
+                    let of = Format::ALL.iter().zip(&mut self.inputs);
                     of.filter(|(each, _)| **each == format)
                         .for_each(|(_, tally)| tally.add(found));
                 }
@@ -265,7 +264,7 @@ impl Walk<'_> {
     fn stored(self) -> Stored {
         Stored {
             input_scales: {
-                let of = FORMATS.into_iter().zip(&self.inputs);
+                let of = Format::ALL.into_iter().zip(&self.inputs);
                 of.filter_map(|(format, tally)| tally.has().then_some(format))
                     .collect()
             },

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::limits::cpu;
-use super::rules::{FORMATS, rules};
+use super::rules::rules;
 use super::stored::Named;
 use super::{Adopted, Published, Source, adopt, text};
 use crate::config::config_facts;
@@ -824,16 +824,16 @@ fn rules_say_any_formats_that_layers_have() {
     let base = repository("cpu/random-packed/nvfp4");
     for seed in 1..16 {
         let mut draws = Draws(seed << 32 | seed);
-        let kinds = 1 + draws.below(FORMATS.len());
+        let kinds = 1 + draws.below(Format::ALL.len());
         let matrices = base
             .tensors()
             .into_iter()
             .filter(|row| row.format().is_some());
         let matrices = matrices.map(|row| {
-            let usual = FORMATS[draws.below(kinds)];
+            let usual = Format::ALL[draws.below(kinds)];
             let sites = row.sites.iter();
             let at = sites.map(|site| match draws.below(8) {
-                0 => (site, FORMATS[draws.below(kinds)]),
+                0 => (site, Format::ALL[draws.below(kinds)]),
                 _ => (site, usual),
             });
             let at = at.collect();

@@ -7,7 +7,7 @@ use crate::formats::Formatted;
 use crate::kernels::{FP4_KERNEL, FP4_OPS, distinct};
 use crate::schema::hardware::{Backend, Gpu};
 use crate::schema::leaf::{KvFormat, Rows};
-use crate::table::{FP8_BLOCK, Format, MXFP4_GROUP, NVFP4_GROUP, Role, Row, Run};
+use crate::table::{Coding, FP8_BLOCK, Format, MXFP4_GROUP, NVFP4_GROUP, Role, Row, Run};
 use crate::target::Target;
 use crate::weights::Part;
 
@@ -260,10 +260,8 @@ impl File {
         for (key, pad) in pads.clone().zip(target.pads()) {
             self.rule(pad.is_power_of_two(), key, pad, rule)?;
         }
-        let blocks = [Format::Fp8Block128, Format::Fp8Tensor];
-        let plain = row
-            .resident()
-            .is_none_or(|format| !blocks.contains(&format));
+        let is_fp8 = |format: Format| format.coding() == Coding::Fp8;
+        let plain = !row.resident().is_some_and(is_fp8);
         let rule = format!("is for matrices of no fp8, and {} is one", row.name);
         let padded = row.padded(target.pads().map(|pad| pad as usize));
         let whole = plain && row.role != Role::Fusion || padded == [row.n(), row.k()];

@@ -6,6 +6,7 @@ use super::largest;
 use crate::constants::Value::Size;
 use crate::constants::constants;
 use crate::schema::model::{Family, Mixer};
+use crate::table::Format;
 use crate::testing::{Scratch, root};
 
 const LEAF: &str = "h200/qwen3.5-35b-a3b/nvfp4";
@@ -54,9 +55,9 @@ refused!(missing_fact: MODEL_FILE, "hidden = 2048\n" => "",
 refused!(missing_fact_of_a_table: MODEL_FILE, "kv_heads = 2\n" => "",
     "line 15: `[attention]`: missing field `kv_heads`");
 refused!(unknown_format: LEAF_FILE, "as = \"bf16\"" => "as = \"int8\"",
-    "line 13: `as = \"int8\"`: unknown variant `int8`, expected one of `bf16`, \
-     `f32`, `nvfp4_compressed_tensors`, `nvfp4_modelopt`, `fp8_block128`, `fp8_tensor`, `mxfp4` \
-     (facts are stated in targets/_hw and targets/_model only)");
+    format!("line 13: `as = \"int8\"`: unknown variant `int8`, expected one of {} \
+     (facts are stated in targets/_hw and targets/_model only)",
+     Format::ALL.map(|format| format!("`{}`", format.name())).join(", ")));
 refused!(a_pattern_that_is_none: LEAF_FILE, "match = \"*\"" => "match = 3",
     "line 16: `match = 3`: expected a pattern of names, or a list of them (facts are stated in \
      targets/_hw and targets/_model only)");

@@ -105,7 +105,7 @@ pub fn contents(sandbox: &Sandbox<'_>) -> Result<(), String> {
     sandbox.write("data.tar", &tar(&installed, "./", time)?)?;
     sandbox.write(
         "control.tar.gz",
-        &gzip(&tar(&parts.control(&installed)?, "./", time)?),
+        gzip(&tar(&parts.control(&installed)?, "./", time)?),
     )?;
     let prefix = format!("{}-{}/", parts.name, parts.release.version);
     sandbox.write("release.tar", &tar(&parts.released(), &prefix, time)?)?;
@@ -443,7 +443,7 @@ pub fn assemble(sandbox: &Sandbox<'_>) -> Result<(), String> {
         ("data.tar.xz", sandbox.read("data.tar.xz")?),
     ];
     let deb = sandbox.arg("deb")?;
-    sandbox.write(deb, &ar(&members, time))?;
+    sandbox.write(deb, ar(&members, time))?;
     let mut names: Vec<&str> = sandbox.arg("sums")?.split(' ').collect();
     names.sort_unstable();
     let mut sums = String::new();

@@ -211,12 +211,8 @@ mod tests {
                 let mut slot = vec![0x55; job.bytes()];
                 job.read(&mut slot).unwrap();
                 let stored = source.read_rows(job.rows.clone()).unwrap();
-                let (codes, scales) = match &stored.bits {
-                    Bits::Bf16(codes) | Bits::Fp8 { codes, .. } => (codes, &Vec::new()),
-                    Bits::Nvfp4 { codes, scales, .. } | Bits::Mxfp4 { codes, scales, .. } => {
-                        (codes, scales)
-                    }
-                };
+                let (codes, scales) = stored.bits.sections();
+                let scales = scales.map_or(&[][..], Vec::as_slice);
                 let factors = factors(&stored).into_iter().flat_map(f32::to_le_bytes);
                 let factors: Vec<u8> = factors.collect();
                 let whole = [&codes[..], scales, &factors].concat();

@@ -235,19 +235,11 @@ fn nvfp4_word(word: u32) -> u32 {
 }
 
 fn codes(bits: &Bits) -> &[u8] {
-    match bits {
-        Bits::Bf16(codes)
-        | Bits::Nvfp4 { codes, .. }
-        | Bits::Mxfp4 { codes, .. }
-        | Bits::Fp8 { codes, .. } => codes,
-    }
+    bits.sections().0
 }
 
 fn scales_of(bits: &Bits) -> &[u8] {
-    match bits {
-        Bits::Nvfp4 { scales, .. } | Bits::Mxfp4 { scales, .. } => scales,
-        Bits::Bf16(_) | Bits::Fp8 { .. } => &[],
-    }
+    bits.sections().1.map_or(&[], Vec::as_slice)
 }
 
 /// Factor of a row's sums: of its matrix, or its own.

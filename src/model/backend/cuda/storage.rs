@@ -1,7 +1,7 @@
 //! Storage of weights on the device, as `cuda/tile/panels.cuh` and `cuda/tile/fp4.cuh` say it.
 
 use crate::ROWS_NVFP4;
-use crate::target::{BIASED, Format};
+use crate::target::{BIASED, Coding, Format};
 use crate::weights::Bits;
 
 /// Rows of a panel.
@@ -31,11 +31,15 @@ pub enum Storage {
 
 impl Storage {
     pub const fn of_format(format: Format) -> Storage {
-        match format {
-            Format::Bf16 | Format::F32 => Storage::F16,
-            Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt => Storage::Nvfp4,
-            Format::Fp8Block128 | Format::Fp8Tensor => Storage::Fp8Block128,
-            Format::Mxfp4 => Storage::Mxfp4,
+        Storage::of_coding(format.coding())
+    }
+
+    const fn of_coding(coding: Coding) -> Storage {
+        match coding {
+            Coding::Bf16 => Storage::F16,
+            Coding::Nvfp4 => Storage::Nvfp4,
+            Coding::Fp8 => Storage::Fp8Block128,
+            Coding::Mxfp4 => Storage::Mxfp4,
         }
     }
 
@@ -97,12 +101,7 @@ impl Storage {
     }
 
     pub const fn of(bits: &Bits) -> Storage {
-        match bits {
-            Bits::Bf16(_) => Storage::F16,
-            Bits::Nvfp4 { .. } => Storage::Nvfp4,
-            Bits::Fp8 { .. } => Storage::Fp8Block128,
-            Bits::Mxfp4 { .. } => Storage::Mxfp4,
-        }
+        Storage::of_coding(bits.coding())
     }
 
     /// Columns that every `K` is a multiple of.
