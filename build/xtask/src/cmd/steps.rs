@@ -414,7 +414,8 @@ fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
         _ => "-- golden:: tests::bits_of_rows",
     };
     let optimised = match leaf.starts_with(RANDOM) {
-        true => Optimised::No,
+        true if weights_bytes(site, leaf) < LARGE => Optimised::No,
+        true => Optimised::Yes,
         false => Optimised::Wholly,
     };
     let step = Step::new(
@@ -436,6 +437,16 @@ fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
         },
     );
     Ok(step.reads(Reads::of_crate(site, "src/check")?.leaf(leaf)))
+}
+
+/// Bytes of weights in the repository from which a model takes longer to run than to optimise.
+const LARGE: u64 = 4 << 20;
+
+/// Bytes of a target's weights in the repository; none where they are in several files.
+fn weights_bytes(site: &Site, target: &str) -> u64 {
+    let model = target.split('/').nth(1).unwrap_or_default();
+    let file = format!("targets/_model/{model}/model.safetensors");
+    std::fs::metadata(site.root.join(file)).map_or(0, |file| file.len())
 }
 
 /// A model that no outside reference has: its layers against their formulas and each other.
