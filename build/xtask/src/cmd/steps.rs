@@ -252,15 +252,18 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     steps.extend(golden_steps(site, &leaves)?);
     steps.push(mixed_step(site)?);
     steps.extend([binary_step(DEFAULT_TARGET), end_to_end_step(DEFAULT_TARGET)]);
+    let devices = DEVICE_TARGETS.iter();
+    let devices = devices.filter(|(target, _)| leaves.iter().any(|leaf| leaf == target));
     // They compile while those that serve wait for clients.
-    for (target, tier) in DEVICE_TARGETS {
-        if leaves.iter().any(|leaf| leaf == target) {
-            let of_target = device_steps(target).into_iter();
-            steps.extend(of_target.map(|step| step.turn(Turn::Beside).tier(tier)));
-        }
+    for &(target, tier) in devices.clone() {
+        steps.push(binary_step(target).turn(Turn::Beside).tier(tier));
     }
     steps.extend(serving_steps(DEFAULT_TARGET));
     steps.push(boundary_step(DEVICE_TARGETS[0].0));
+    for &(target, tier) in devices {
+        let of_target = started_steps(target).into_iter();
+        steps.extend(of_target.map(|step| step.tier(tier)));
+    }
     Ok(steps)
 }
 
@@ -316,7 +319,11 @@ fn steps_of(site: &Site, target: String) -> Result<Vec<Step>, Failure> {
             steps
         }
         true => vec![golden_step(site, &target)?, binary_step(&target)],
-        false => device_steps(&target),
+        false => {
+            let mut steps = vec![binary_step(&target)];
+            steps.extend(started_steps(&target));
+            steps
+        }
     })
 }
 
@@ -777,7 +784,8 @@ fn percent(text: &str) -> Option<f64> {
         .ok()
 }
 
-fn device_steps(target: &str) -> Vec<Step> {
+/// Steps that start a binary with device code.
+fn started_steps(target: &str) -> Vec<Step> {
     let (starting, parity) = (target.to_string(), target.to_string());
     let start = move |suite: &Suite<'_>, name: &str| start(suite, name, &starting).into();
     let parity = move |suite: &Suite<'_>, name: &str| match Path::new(GPU).exists() {
@@ -788,7 +796,6 @@ fn device_steps(target: &str) -> Vec<Step> {
         },
     };
     vec![
-        binary_step(target),
         Step::new(
             format!("start {target}"),
             "the loader finds all it needs",
