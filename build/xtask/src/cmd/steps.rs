@@ -52,7 +52,7 @@ type Run = Box<dyn Fn(&Suite<'_>, &str) -> Outcome + Send + Sync>;
 pub enum Turn {
     /// Behind the step before it.
     Next,
-    /// While those behind it run, up to one that runs alone.
+    /// While those behind it run, as lanes get free, up to one that runs alone.
     Beside,
     /// While no other does: it looks at how long something takes.
     Alone,
@@ -235,7 +235,12 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             "the README tells no figure that nobody measured",
             |suite, _| figures::check(suite.site).into(),
         )
-        .reads(Reads::of(&["README.md", "ci/baseline", "targets"])),
+        .reads(Reads::of(&[
+            "README.md",
+            figures::OPERATIONS,
+            "ci/baseline",
+            "targets",
+        ])),
         Step::new(
             "workflows",
             "no linter knows a mistake or a weakness in the workflow files",
