@@ -49,6 +49,8 @@ fn random_reply(compiled: &Arc<Compiled>, close: &str, random: &mut Random) -> O
     let tokenizer = &compiled.vocabulary;
     let mut guide = compiled.guide(Scope::default());
     let (mut text, mut mask) = (Vec::new(), Mask::default());
+    let ends_value = |id| tokenizer.text(id).iter().any(|b| b"\"]}0".contains(b));
+    let ends: Vec<bool> = (0..VOCABULARY as TokenId).map(ends_value).collect();
     for _ in 0..TOKENS_MAX {
         match guide.next() {
             Next::Complete => return Some(String::from_utf8(text).unwrap()),
@@ -60,24 +62,21 @@ fn random_reply(compiled: &Arc<Compiled>, close: &str, random: &mut Random) -> O
                 Err(error) => panic!("{error}"),
             },
         }
-        let allowed: Vec<TokenId> = mask.ids().collect();
-        // Mostly a token that goes on to close something, or texts would hardly end.
         let rest = rest_of(close.as_bytes(), &text);
-        let ends_argument = |id: &&TokenId| rest.starts_with(tokenizer.text(**id));
-        let ends_value = |id: &&TokenId| tokenizer.text(**id).iter().any(|b| b"\"]}0".contains(b));
-        let (closes, ends): (Vec<TokenId>, Vec<TokenId>) = (
-            allowed.iter().filter(ends_argument).copied().collect(),
-            allowed.iter().filter(ends_value).copied().collect(),
-        );
         let begun = rest.len() < close.len();
-        let from = match random.below(8) {
-            0 => &allowed,
-            _ if begun && !closes.is_empty() => &closes,
-            1 | 2 => &allowed,
-            3..6 if !closes.is_empty() => &closes,
-            _ if !ends.is_empty() => &ends,
-            _ => &allowed,
-        };
+        let draw = random.below(8);
+        // Mostly a token that goes on to close something, or texts would hardly end.
+        let mut from: Vec<TokenId> = Vec::new();
+        if draw > 0 && (begun || (3..6).contains(&draw)) {
+            let goes_on = |id: &TokenId| rest.starts_with(tokenizer.text(*id));
+            from = mask.ids().filter(goes_on).collect();
+        }
+        if from.is_empty() && draw > 2 {
+            from = mask.ids().filter(|&id| ends[id as usize]).collect();
+        }
+        if from.is_empty() {
+            from = mask.ids().collect();
+        }
         let id = from[random.below(from.len())];
         text.extend_from_slice(tokenizer.text(id));
         guide.advance(id).unwrap();

@@ -16,7 +16,7 @@ use crate::site::{Failure, Site};
 /// Figures of another server beside those of this one, on one card.
 const COMPARED: &str = "ci/baseline/compared.json";
 const README: &str = "README.md";
-const OPERATIONS: &str = "packaging/operations.md";
+pub const OPERATIONS: &str = "packaging/operations.md";
 /// Tokens of an agent's prompt by which targets are compared, in Ki.
 const AGENTS: [usize; 2] = [32, 128];
 /// Hardware whose figures are told.

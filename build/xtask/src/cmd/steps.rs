@@ -52,7 +52,7 @@ type Run = Box<dyn Fn(&Suite<'_>, &str) -> Outcome + Send + Sync>;
 pub enum Turn {
     /// Behind the step before it.
     Next,
-    /// While those behind it run, up to one that runs alone.
+    /// While those behind it run, as lanes get free, up to one that runs alone.
     Beside,
     /// While no other does: it looks at how long something takes.
     Alone,
@@ -235,7 +235,12 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             "the README tells no figure that nobody measured",
             |suite, _| figures::check(suite.site).into(),
         )
-        .reads(Reads::of(&["README.md", "ci/baseline", "targets"])),
+        .reads(Reads::of(&[
+            "README.md",
+            figures::OPERATIONS,
+            "ci/baseline",
+            "targets",
+        ])),
         Step::new(
             "workflows",
             "no linter knows a mistake or a weakness in the workflow files",
@@ -252,15 +257,18 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     steps.extend(golden_steps(site, &leaves)?);
     steps.push(mixed_step(site)?);
     steps.extend([binary_step(DEFAULT_TARGET), end_to_end_step(DEFAULT_TARGET)]);
+    let devices = DEVICE_TARGETS.iter();
+    let devices = devices.filter(|(target, _)| leaves.iter().any(|leaf| leaf == target));
     // They compile while those that serve wait for clients.
-    for (target, tier) in DEVICE_TARGETS {
-        if leaves.iter().any(|leaf| leaf == target) {
-            let of_target = device_steps(target).into_iter();
-            steps.extend(of_target.map(|step| step.turn(Turn::Beside).tier(tier)));
-        }
+    for &(target, tier) in devices.clone() {
+        steps.push(binary_step(target).turn(Turn::Beside).tier(tier));
     }
     steps.extend(serving_steps(DEFAULT_TARGET));
     steps.push(boundary_step(DEVICE_TARGETS[0].0));
+    for &(target, tier) in devices {
+        let of_target = started_steps(target).into_iter();
+        steps.extend(of_target.map(|step| step.tier(tier)));
+    }
     Ok(steps)
 }
 
@@ -316,7 +324,11 @@ fn steps_of(site: &Site, target: String) -> Result<Vec<Step>, Failure> {
             steps
         }
         true => vec![golden_step(site, &target)?, binary_step(&target)],
-        false => device_steps(&target),
+        false => {
+            let mut steps = vec![binary_step(&target)];
+            steps.extend(started_steps(&target));
+            steps
+        }
     })
 }
 
@@ -415,7 +427,8 @@ fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
         _ => "-- golden:: tests::bits_of_rows",
     };
     let optimised = match leaf.starts_with(RANDOM) {
-        true => Optimised::No,
+        true if weights_bytes(site, leaf) < LARGE => Optimised::No,
+        true => Optimised::Yes,
         false => Optimised::Wholly,
     };
     let step = Step::new(
@@ -437,6 +450,16 @@ fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
         },
     );
     Ok(step.reads(Reads::of_crate(site, "src/check")?.leaf(leaf)))
+}
+
+/// Bytes of weights in the repository from which a model takes longer to run than to optimise.
+const LARGE: u64 = 4 << 20;
+
+/// Bytes of a target's weights in the repository; none where they are in several files.
+fn weights_bytes(site: &Site, target: &str) -> u64 {
+    let model = target.split('/').nth(1).unwrap_or_default();
+    let file = format!("targets/_model/{model}/model.safetensors");
+    std::fs::metadata(site.root.join(file)).map_or(0, |file| file.len())
 }
 
 /// A model that no outside reference has: its layers against their formulas and each other.
@@ -700,8 +723,8 @@ fn binary(site: &Site, target: &str) -> Result<(), Failure> {
 fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let path = build(suite.site, Some(target), false)?;
     let mut cargo = linted(suite.product_cargo("test", Optimised::Wholly, "--test e2e")?);
-    // Each waits for a server or for a client half of its time.
-    let threads = std::thread::available_parallelism().map_or(2, |cores| 2 * cores.get());
+    // Each waits at times for a server that waits for its client; more would make servers slow.
+    let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get() + 1);
     cargo.env("RUST_TEST_THREADS", threads.to_string());
     let text = suite.run(name, cargo.env("ATLAS_BINARY", path))?;
     Ok(some_test_passed(&text)?)
@@ -767,7 +790,8 @@ fn percent(text: &str) -> Option<f64> {
         .ok()
 }
 
-fn device_steps(target: &str) -> Vec<Step> {
+/// Steps that start a binary with device code.
+fn started_steps(target: &str) -> Vec<Step> {
     let (starting, parity) = (target.to_string(), target.to_string());
     let start = move |suite: &Suite<'_>, name: &str| start(suite, name, &starting).into();
     let parity = move |suite: &Suite<'_>, name: &str| match Path::new(GPU).exists() {
@@ -778,7 +802,6 @@ fn device_steps(target: &str) -> Vec<Step> {
         },
     };
     vec![
-        binary_step(target),
         Step::new(
             format!("start {target}"),
             "the loader finds all it needs",

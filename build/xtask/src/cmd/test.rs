@@ -1,6 +1,7 @@
 //! `test`: everything that can be tried without a GPU, and with one if there is one.
 
 use std::fs::File;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, mpsc};
@@ -212,8 +213,8 @@ fn suite(site: &Site, steps: Vec<Step>, options: &Test) -> Result<(), Failure> {
     let suite = Suite { site };
     let passes = Passes::open(site, options)?;
     let (mut passed, mut failed, mut skipped) = (0, vec![], vec![]);
-    // Cores but for that of this thread; of one core some time is left, as programs wait.
-    let lanes = thread::available_parallelism().map_or(1, |cores| cores.get().max(2) - 1);
+    // One more than there are cores run then: each waits for something at times.
+    let lanes = thread::available_parallelism().map_or(1, NonZero::get);
     for (step, outcome) in outcomes(&steps, lanes, |step| outcome(&suite, step, &passes)) {
         match outcome {
             Outcome::Passed | Outcome::UpToDate => passed += 1,
