@@ -302,6 +302,32 @@ impl Of {
     }
 }
 
+impl Target {
+    /// The first op whose kernel does not take the model, with the shape where it is of one, and
+    /// the rule.
+    pub(crate) fn unfit(&self) -> Option<(String, &'static str)> {
+        let kernels = BOUNDS
+            .iter()
+            .filter_map(|bound| Some((bound, bound.kernel?)));
+        let broken = kernels.flat_map(|(bound, [op, kernel])| {
+            let facts = bound.of.facts(self).into_iter();
+            let broken = facts.filter(|(.., holds)| !holds);
+            broken.map(move |(shape, ..)| (bound.rule, op, kernel, shape))
+        });
+        let mut chosen = broken.filter(|(_, op, kernel, shape)| {
+            let choice = self.op(op, shape.as_deref());
+            choice.is_some_and(|choice| choice.kernel == *kernel)
+        });
+        let (rule, op, _, shape) = chosen.next()?;
+        Some((table(op, shape), rule))
+    }
+}
+
+/// Name of the table that chooses an op's kernel.
+fn table(op: &str, shape: Option<String>) -> String {
+    shape.map_or(op.to_string(), |shape| format!("{op}.{shape}"))
+}
+
 impl File {
     /// Facts of the model are ones that this hardware's kernels take.
     pub(crate) fn bound_rules(&self, target: &Target) -> Rule {
@@ -321,7 +347,7 @@ impl File {
                 };
                 let chosen = target.op(op, shape.as_deref());
                 let is_it = chosen.is_some_and(|choice| choice.kernel == kernel);
-                let table = shape.map_or(op.to_string(), |shape| format!("{op}.{shape}"));
+                let table = table(op, shape);
                 let rule =
                     format!("{key} = {value} {rule}; name another kernel in [op.\"{table}\"]");
                 let chooser = File(target.chooser_of(op));

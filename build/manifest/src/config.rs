@@ -335,15 +335,25 @@ fn layers(target: &Target) -> Vec<Fact> {
     facts
 }
 
+/// Blocks of layers that have one each: letter and word, and what they are.
+pub(crate) const BLOCKS: [([&str; 2], (Mixer, schema::FeedForward)); 3] = [
+    (
+        ["M", "linear_attention"],
+        (Mixer::Mamba, schema::FeedForward::None),
+    ),
+    (
+        ["*", "full_attention"],
+        (Mixer::Attention, schema::FeedForward::None),
+    ),
+    (["E", "moe"], (Mixer::None, schema::FeedForward::Moe)),
+];
+
 /// The block of each layer, as a text of letters or a list of words.
 fn pattern(target: &Target) -> Fact {
-    let word = |[letter, word]: [&'static str; 2]| (letter, word);
-    let blocks = target.mixers().into_iter().map(|mixer| match mixer {
-        Mixer::Mamba => ["M", "linear_attention"],
-        Mixer::Attention => ["*", "full_attention"],
-        Mixer::Gdn | Mixer::Sliding | Mixer::None => ["E", "moe"],
-    });
-    let (letters, words): (String, Vec<_>) = blocks.map(word).unzip();
+    let mixers = target.mixers().into_iter();
+    let blocks = mixers.flat_map(|mixer| BLOCKS.iter().find(|(_, (its, _))| *its == mixer));
+    let blocks = blocks.map(|([letter, word], _)| (*letter, *word));
+    let (letters, words): (String, Vec<_>) = blocks.unzip();
     let right = [json!(letters), json!(words)];
     Fact {
         required: true,

@@ -14,8 +14,9 @@ use super::understood::{other_formats, stops, unknown};
 use super::{Adopted, CPU, GPUS, Open, Published};
 use crate::check::check;
 use crate::error::ManifestError;
+use crate::kernels::kernels_of;
 use crate::schema::hardware::Backend;
-use crate::schema::leaf::{Limits, Steps};
+use crate::schema::leaf::{Limits, Op, Steps};
 use crate::schema::model::{Checkpoint, Model, Unused};
 use crate::schema::parse;
 use crate::table::Format;
@@ -25,6 +26,9 @@ use crate::target::{Target, hardware_file, read_hardware};
 const UNNAMED: &str = "unnamed";
 /// Value of a key that is not set.
 const ABSENT: &str = "absent";
+/// Threads of a block of kernels that are not a hardware's own choice: eight warps, which each of
+/// them takes.
+const OTHER_THREADS: u64 = 256;
 const RECOMMENDED: &str = "generation_config.json has what its makers recommend";
 
 /// A CPU target of the model whose matrices are all floats.
@@ -249,7 +253,14 @@ impl Draft<'_> {
             let file = hardware_file(hw);
             return Err(ManifestError::key(&file, "gpu.memory_bytes", memory, &rule));
         };
-        let leaf = self.leaf(target, hw, &sizes)?;
+        let mut leaf = self.leaf(target, hw, &sizes)?;
+        while let Some((table, rule)) = leaf.1.unfit() {
+            let Some(op) = fitting(&leaf.1, &table, rule) else {
+                break;
+            };
+            text::add_op(&mut leaf.0, &table, &op);
+            leaf.1.leaf.op.insert(table, op);
+        }
         check(&leaf.1)?;
         Ok(leaf)
     }
@@ -257,7 +268,18 @@ impl Draft<'_> {
     /// Adds the leaf of a GPU, or why there is none.
     fn add_gpu(&self, target: &Target, hw: &str, adopted: &mut Adopted) {
         match self.gpu_leaf(target, hw) {
-            Ok((text, leaf)) => adopted.files.push((leaf.leaf_file(), text)),
+            Ok((text, leaf)) => {
+                adopted.open.extend(leaf.leaf.op.iter().map(|(table, op)| {
+                    Open {
+                        file: leaf.leaf_file(),
+                        key: format!("op.{table:?}.kernel = {}", op.kernel),
+                        note: "takes the model, which the hardware's own does not; nobody has \
+                           measured it"
+                            .to_string(),
+                    }
+                }));
+                adopted.files.push((leaf.leaf_file(), text));
+            }
             Err(why) => adopted.open.push(Open {
                 file: format!("targets/{hw}/{}/{}.toml", self.name, self.quant),
                 key: String::new(),
@@ -265,6 +287,24 @@ impl Draft<'_> {
             }),
         }
     }
+}
+
+/// Another kernel of the op that `table` is of, one that takes the target's model.
+fn fitting(target: &Target, table: &str, rule: &str) -> Option<Op> {
+    let (op, shape) = table.split_once('.').unwrap_or((table, ""));
+    let usual = target.op(op, Some(shape))?;
+    let kernels = kernels_of(op)?.into_iter();
+    let mut choices = kernels.map(|kernel| Op {
+        kernel: kernel.to_string(),
+        why: format!("{} {rule}", usual.kernel),
+        threads: OTHER_THREADS,
+        ..usual.clone()
+    });
+    choices.find(|choice| {
+        let mut other = target.clone();
+        other.leaf.op.insert(table.to_string(), choice.clone());
+        other.unfit().is_none_or(|(unfit, _)| unfit != table)
+    })
 }
 
 /// Facts that neither configuration nor index decides.

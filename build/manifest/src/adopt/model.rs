@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::limits::PAGE;
 use super::words::{Noted, Read, Words, positive, text};
 use crate::check::largest;
-use crate::config::{KIND, SCALINGS};
+use crate::config::{BLOCKS, KIND, SCALINGS};
 use crate::family::{FeedForward, Mixers, Switch, Traits};
 use crate::numbers::{
     self, Form, Has, NUMBERS, Number, ROTARY_DIM, TURNED_ELEMENTS, TURNED_PAIRS, of_table,
@@ -315,36 +315,20 @@ fn blocks(words: &mut Words) -> Read<Layers> {
     let rule = "must have an M (Mamba-2), * (attention) or E (experts) for each layer";
     let places = ["/hybrid_override_pattern", "/layers_block_type"];
     let blocks = words.required(&places, rule, |value| {
-        let blocks: Option<Vec<_>> = match value {
-            Value::String(letters) => letters.chars().map(block).collect(),
-            words => words.as_array()?.iter().map(named_block).collect(),
+        let names: Vec<String> = match value {
+            Value::String(letters) => letters.chars().map(String::from).collect(),
+            words => serde_json::from_value(words.clone()).ok()?,
         };
+        let known = |name: &String| BLOCKS.iter().find(|(words, _)| words.contains(&&**name));
+        let blocks: Option<Vec<_>> = names.iter().map(known).collect();
         blocks.filter(|blocks| (1..=largest::LAYERS as usize).contains(&blocks.len()))
     })?;
     let count = blocks.len();
-    let (period, feed_forward) = blocks.into_iter().unzip();
+    let (period, feed_forward) = blocks.iter().map(|(_, block)| *block).unzip();
     Ok(Layers {
         count,
         period,
         feed_forward,
-    })
-}
-
-fn block(letter: char) -> Option<(Mixer, Part)> {
-    match letter {
-        'M' => Some((Mixer::Mamba, Part::None)),
-        '*' => Some((Mixer::Attention, Part::None)),
-        'E' => Some((Mixer::None, Part::Moe)),
-        _ => None,
-    }
-}
-
-fn named_block(word: &Value) -> Option<(Mixer, Part)> {
-    block(match word.as_str()? {
-        "linear_attention" => 'M',
-        "full_attention" => '*',
-        "moe" => 'E',
-        _ => return None,
     })
 }
 

@@ -269,6 +269,32 @@ fn a_release_of_blocks_in_three_formats_is_made_of_its_facts() {
     assert_same(&found, &target);
 }
 
+/// Kernels that a leaf names beside the hardware's, by table.
+fn kernels(target: &Target) -> Vec<(&String, &String, u64)> {
+    let ops = target.leaf.op.iter();
+    ops.map(|(table, op)| (table, &op.kernel, op.threads))
+        .collect()
+}
+
+#[test]
+fn a_leaf_names_a_kernel_that_takes_the_model_where_the_usual_one_does_not() {
+    for model in [
+        "mistral-small-4-119b/nvfp4",
+        "random-gemma4-4/bf16",
+        "random-nemotron-4/bf16",
+    ] {
+        let target = with_few_experts(repository(&format!("h200/{model}")));
+        let (config, index) = described(&target);
+        let path = format!("a/{}", target.form().config());
+        let found = adopted_of(&path, &config, &index).unwrap_or_else(|why| panic!("{why:#?}"));
+        let leaves = loaded(&found);
+        let leaf = leaves.iter().find(|leaf| leaf.leaf.hw == "h200");
+        assert_eq!(kernels(leaf.expect(model)), kernels(&target), "{model}");
+        let told = found.open.iter().filter(|open| open.key.starts_with("op."));
+        assert!(told.count() >= target.leaf.op.len(), "{model}");
+    }
+}
+
 #[test]
 fn blocks_may_be_words_and_a_prediction_of_others_is_refused() {
     let (mut config, index) = files_of("random-nemotron-6");

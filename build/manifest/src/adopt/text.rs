@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write};
 
 use super::rules::Rule;
-use crate::schema::leaf::{Limits, Steps};
+use crate::schema::leaf::{Limits, Op, Steps};
 use crate::schema::model::{Checkpoint, Form, Model};
 
 /// Digits from which on they are grouped.
@@ -237,6 +237,16 @@ pub(super) fn leaf(
     lines.table("steps");
     lines.count("prefill", steps.prefill);
     lines.0
+}
+
+/// Adds the choice of a kernel to a leaf.
+pub(super) fn add_op(leaf: &mut String, table: &str, op: &Op) {
+    let mut lines = Lines(std::mem::take(leaf));
+    lines.table(&format!("op.{table:?}"));
+    lines.text("kernel", &op.kernel);
+    lines.count("threads", op.threads);
+    lines.text("why", &op.why);
+    *leaf = lines.0;
 }
 
 fn rule(lines: &mut Lines, rule: &Rule) {
