@@ -22,18 +22,12 @@ const BYTES_MAX: u64 = 16 << 20;
 /// `Config` with the first fact that is stated differently, or a file that cannot be read.
 pub(super) fn check(folder: &Folder) -> Result<Vec<String>, WeightsError> {
     let config = check_file(folder, CONFIG, target::CONFIG)?;
-    check_others(
-        folder,
-        &[(GENERATION, target::GENERATION), (BESIDE, target::BESIDE)],
-    )?;
+    for (name, facts) in [(GENERATION, target::GENERATION), (BESIDE, target::BESIDE)] {
+        if !facts.is_empty() && folder.has(name) {
+            check_file(folder, name, facts)?;
+        }
+    }
     Ok(unknown_maths(&config, target::CONFIG))
-}
-
-/// Compares files that a release may lack.
-fn check_others(folder: &Folder, others: &[(&str, &[Fact])]) -> Result<(), WeightsError> {
-    let there = |(name, facts): &&(&str, &[Fact])| !facts.is_empty() && folder.has(name);
-    let mut others = others.iter().filter(there);
-    others.try_for_each(|(name, facts)| check_file(folder, name, facts).map(drop))
 }
 
 fn check_file(folder: &Folder, name: &str, facts: &[Fact]) -> Result<Value, WeightsError> {
