@@ -750,9 +750,6 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "format", pointer: "/quantization_config/config_groups/*/weights/group_size", elsewhere: &[], right: Cow::Borrowed(r#"[16]"#), required: false, switch: None },
     Fact { key: "chat.stop_ids", pointer: "/eos_token_id", elsewhere: &[], right: Cow::Borrowed(r#"[3065,3063,[3065,3063],[3063,3065],[3063],[3065]]"#), required: false, switch: None },
 ];
-/// Facts that a `config.json` beside another form of it must not contradict.
-pub const BESIDE: &[Fact] = &[
-];
 /// Facts that its `generation_config.json` must not contradict.
 pub const GENERATION: &[Fact] = &[
     Fact { key: "chat.stop_ids", pointer: "/eos_token_id", elsewhere: &[], right: Cow::Borrowed(r#"[[3065,3063],[3063,3065],[3065,3063]]"#), required: false, switch: None },

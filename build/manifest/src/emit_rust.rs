@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::config::{beside_facts, config_facts, generation_facts};
+use crate::config::{config_facts, generation_facts};
 use crate::constants::{Constant, Value, constants};
 use crate::facts::Fact;
 use crate::files::sha256;
@@ -203,8 +203,6 @@ impl Target {
             INDEX_FILE: &str = "{index:?}";
             /// Facts that [`CONFIG_FILE`] must not contradict.
             CONFIG: &[Fact] = "&[\n{}]", facts(&config_facts(self));
-            /// Facts that a `config.json` beside another form of it must not contradict.
-            BESIDE: &[Fact] = "&[\n{}]", facts(&beside_facts(self));
             /// Facts that its `generation_config.json` must not contradict.
             GENERATION: &[Fact] = "&[\n{}]", facts(&generation_facts(&self.model));
         }

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use crate::config::{check_beside, check_config, check_generation, check_tokenizer};
+use crate::config::{check_config, check_generation, check_tokenizer};
 use crate::error::ManifestError;
 use crate::safetensors;
-use crate::schema::model::{Checkpoint, File, Form};
+use crate::schema::model::{Checkpoint, File};
 use crate::target::Target;
 
 /// Sampling and the tokens that end a reply.
@@ -121,9 +121,8 @@ fn verify_inside(target: &Target) -> Result<(), ManifestError> {
         .chat
         .as_ref()
         .map(|chat| chat.tokenizer.as_str());
-    let checks: [(&str, Check); 4] = [
+    let checks: [(&str, Check); 3] = [
         (target.form().config(), check_config),
-        (Form::default().config(), check_beside),
         (GENERATION_CONFIG, check_generation),
         (tokenizer.unwrap_or_default(), check_tokenizer),
     ];

@@ -124,7 +124,7 @@ pub(crate) mod tests {
     use serde_json::{Value, json};
 
     use crate::config::check_config;
-    use crate::testing::{Scratch, repository};
+    use crate::testing::repository;
 
     /// The configuration of the release, as published.
     pub(crate) fn published() -> Value {
@@ -155,24 +155,6 @@ pub(crate) mod tests {
     #[test]
     fn the_release_s_own_configuration_is_right() {
         compared(&published()).unwrap();
-    }
-
-    #[test]
-    fn a_config_json_beside_it_with_scores_that_grow_is_refused() {
-        let leaf = "h200/mistral-small-4-119b/nvfp4";
-        let scratch = Scratch::of(leaf);
-        let beside = |rope: Value| {
-            let config = json!({"model_type": "mistral3", "text_config": {
-                "model_type": "mistral4", "q_lora_rank": 1024, "rope_parameters": rope}});
-            let file = "targets/_model/mistral-small-4-119b/config.json";
-            scratch.write(file, config.to_string().as_bytes());
-            scratch.load(leaf).map_err(|error| error.to_string())
-        };
-        beside(json!({"rope_type": "yarn", "factor": 128.0})).unwrap();
-        let told = beside(json!({"rope_type": "yarn", "mscale_all_dim": 1.0})).unwrap_err();
-        let said = "config.json states 1.0 at /text_config/rope_parameters/mscale_all_dim";
-        assert!(told.contains("attention.yarn.mscale_all_dim"), "{told}");
-        assert!(told.ends_with(said), "{told}");
     }
 
     #[test]

@@ -651,21 +651,6 @@ mod tests {
     const TWO: &str = "h200/random-sliding-1/bf16";
 
     #[test]
-    fn scores_grow_as_yarn_s_number_says() {
-        for (leaf, scale) in [
-            (
-                "cpu/random-mistral4-1/bf16",
-                (0.1 * 16f64.ln() + 1.0).powi(2) / 44f64.sqrt(),
-            ),
-            ("h200/mistral-small-4-119b/nvfp4", 1.0 / 128f64.sqrt()),
-        ] {
-            let rust = repository(leaf).emit_rust(&[]);
-            let expected = format!("SCALE: f32 = {:?};", scale as f32);
-            assert!(rust.contains(&expected), "{leaf}: {expected}");
-        }
-    }
-
-    #[test]
     fn each_attention_shape_has_its_numbers_and_launchers() {
         let rust = repository(TWO).emit_rust(&[]);
         for (name, place, head_dim, window) in

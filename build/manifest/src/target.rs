@@ -155,13 +155,13 @@ impl Target {
             .map_or(&[][..], |checkpoint| &checkpoint.files);
         paths.extend(kept.iter().map(|file| self.model_path(&file.name)));
         paths.extend(self.own_template());
-        let [own, usual] = [self.form(), Form::default()].map(Form::config);
-        for name in [own, usual, files::GENERATION_CONFIG] {
-            let path = self.model_path(name);
-            if !paths.contains(&path) {
-                paths.push(path);
-            }
-        }
+        let read = [self.form().config(), files::GENERATION_CONFIG];
+        let read = read.map(|name| self.model_path(name));
+        paths.extend(
+            read.into_iter()
+                .filter(|path| !paths.contains(path))
+                .collect::<Vec<_>>(),
+        );
         paths.retain(|path| self.root.join(path).is_file());
         paths.into_iter().map(PathBuf::from).collect()
     }

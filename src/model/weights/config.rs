@@ -10,22 +10,18 @@ use super::sniff;
 use crate::target::{self, Fact, contradiction, unknown_maths};
 
 const GENERATION: &str = "generation_config.json";
-/// Configuration of the library, which a release of another form may have beside its own.
-const BESIDE: &str = "config.json";
 /// Largest configuration that is read.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// Compares the configuration in `folder`, and those beside it where there are some; what the first
-/// says of the model's maths that nothing here knows.
+/// Compares the configuration in `folder`, and that of generation where there is one; what the
+/// former says of the model's maths that nothing here knows.
 ///
 /// # Errors
 /// `Config` with the first fact that is stated differently, or a file that cannot be read.
 pub(super) fn check(folder: &Folder) -> Result<Vec<String>, WeightsError> {
     let config = check_file(folder, CONFIG, target::CONFIG)?;
-    for (name, facts) in [(GENERATION, target::GENERATION), (BESIDE, target::BESIDE)] {
-        if !facts.is_empty() && folder.has(name) {
-            check_file(folder, name, facts)?;
-        }
+    if folder.has(GENERATION) {
+        check_file(folder, GENERATION, target::GENERATION)?;
     }
     Ok(unknown_maths(&config, target::CONFIG))
 }
