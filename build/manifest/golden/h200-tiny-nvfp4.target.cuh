@@ -55,8 +55,6 @@ inline constexpr int COMPUTE_CAPABILITY = 90;
 inline constexpr int SMS = 132;
 // Shared memory that one block may ask for, bytes.
 inline constexpr int SHARED_BYTES_PER_BLOCK = 232448;
-// Second-level cache, bytes.
-inline constexpr unsigned L2_BYTES = 62914560;
 // Most rows of `moe` in one launch.
 inline constexpr int MOE_ROWS = 128;
 // Chunks of a row of logits: what each block of the head makes.

@@ -88,8 +88,7 @@ impl Target {
         let Some(gpu) = &self.hardware.gpu else {
             return;
         };
-        let (capability, sms, l2) = (gpu.capability(), gpu.sms, gpu.l2_bytes);
-        let bytes = gpu.shared_bytes_per_block;
+        let (capability, sms, bytes) = (gpu.capability(), gpu.sms, gpu.shared_bytes_per_block);
         let _ = writeln!(
             out,
             "// Of `sm_121a` it is 121.\n\
@@ -98,8 +97,6 @@ impl Target {
              inline constexpr int SMS = {sms};\n\
              // Shared memory that one block may ask for, bytes.\n\
              inline constexpr int SHARED_BYTES_PER_BLOCK = {bytes};\n\
-             // Second-level cache, bytes.\n\
-             inline constexpr unsigned L2_BYTES = {l2};\n\
              // Most rows of `moe` in one launch.\n\
              inline constexpr int MOE_ROWS = {};\n\
              // Chunks of a row of logits: what each block of the head makes.\n\

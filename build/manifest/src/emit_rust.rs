@@ -121,8 +121,6 @@ impl Target {
             SMS: u32 = "{}", gpu.sms;
             /// Most rows of `moe` in one launch.
             MOE_ROWS: usize = "{}", self.moe_rows(gpu.shared_bytes_per_block);
-            /// Whether `norm_linear` leaves rows of F16 to `experts`, where they are many.
-            EXPERTS_TAKE_ROUNDED: bool = "{}", self.takes_rounded();
             /// Chunks of a row of logits: what each block of the head makes.
             TOP_K_CHUNKS: usize = "{}", top_k_chunks(&self.model, gpu.sms.into());
             /// Parts of a chunk, which a warp ranks.

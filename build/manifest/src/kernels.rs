@@ -12,7 +12,7 @@ use crate::family::Switch;
 use crate::schema::leaf::Op;
 use crate::schema::model::Model;
 use crate::shapes::Shape;
-use crate::table::{FP8_BLOCK, Format, Role, Row};
+use crate::table::{Format, Role, Row};
 use crate::target::Target;
 
 /// A kernel chosen for an op, with its numbers.
@@ -226,16 +226,6 @@ impl Target {
         let of_shape = format!("{op}.{}", shape.unwrap_or_default());
         let chosen = of_leaf.get(&of_shape).or(of_leaf.get(op));
         chosen.or(self.hardware.op.get(op))
-    }
-
-    /// Whether kernels of normed rows and of experts agree on rows of F16 between them: products
-    /// of many such rows take whole blocks of columns.
-    pub(crate) fn takes_rounded(&self) -> bool {
-        let is = |op, kernel| self.op(op, None).is_some_and(|it| it.kernel == kernel);
-        let whole = self
-            .padded(self.model.hidden)
-            .is_multiple_of(FP8_BLOCK as u64);
-        is("norm_linear", "held_f16") && is("experts", "grouped_f16") && whole
     }
 
     /// File of the manifest that chooses the kernel of `op`.

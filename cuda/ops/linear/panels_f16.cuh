@@ -152,7 +152,7 @@ __global__ __launch_bounds__(tile::kPanelThreads) void flat(Params params) {
 
 // Rows that take the same panels one after the other, bytes: so weights come from memory once for
 // all of them, where the second-level cache has room for the rows and for no matrix.
-inline constexpr unsigned kGroupBytes = target::L2_BYTES / 3;
+inline constexpr unsigned kGroupBytes = 8 << 20;
 
 // A block's panels, `x`, and its tile of rows, `y`, which has so many bytes. Blocks start in the
 // order of their numbers.

@@ -254,8 +254,6 @@ pub struct Tensor {
     pub values: DeviceBuf<f32>,
     /// Whether rows that a cell of the step takes are F16, as `cuda/tile/head_f16.cuh` has them.
     pub cells_f16: bool,
-    /// Whether all rows are F16, in half of the room: only experts read such.
-    pub rounded: bool,
     /// Elements before and after the tensor's own.
     pub guard: usize,
 }
@@ -294,8 +292,7 @@ impl Tensor {
     /// Sets the shape; the content is unspecified.
     fn shape(&mut self, rows: usize, width: usize) -> *mut f32 {
         assert!(rows * width + 2 * self.guard <= self.values.len());
-        (self.rows, self.width) = (rows, width);
-        (self.cells_f16, self.rounded) = (false, false);
+        (self.rows, self.width, self.cells_f16) = (rows, width, false);
         self.as_mut_ptr()
     }
 
@@ -483,7 +480,6 @@ impl Device for Cuda {
             width,
             values: memory::buffer(&self.device, rows * width)?,
             cells_f16: false,
-            rounded: false,
             guard: 0,
         })
     }
