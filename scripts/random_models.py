@@ -147,8 +147,6 @@ LATENTS = {"attend.full": dict(kernel="split_kv_bf16", threads=256,
 # Few rows at once, as where a block has room for no more.
 FEW = {"moe": dict(kernel="rows_f16", threads=256, rows=4, why="more rows go as route and experts")}
 
-# Prompts of experts without gates.
-GATELESS = {"experts": dict(kernel="grouped_f16", threads=256, why="a tile of warpgroups has gates and ups")}
 
 MODELS = {
     "random-ratio1": model(
@@ -358,18 +356,18 @@ MODELS = {
     "random-nemotron-4": model(
         "nemotron_h", 114, "eight heads in each of two groups, two of five experts, for a GPU too", vocab=281,
         hidden=256, heads=8, kv_heads=1, head_dim=128, experts=5, top=2, inner=128, shared=256, scale=2.5,
-        ops={"h200": GATELESS}, **alone("MEM*E", 16, 2, 64, 128) | GPU),
+        **alone("MEM*E", 16, 2, 64, 128) | GPU),
     "random-nemotron-5": model(
         "nemotron_h", 115, "sixteen query heads on one, routers of F32, NVFP4 but for a mixer, padded for a GPU too",
         quant="nvfp4", vocab=263, hidden=336, heads=16, kv_heads=1, head_dim=64, experts=6, top=4, inner=176,
-        shared=368, scale=2.5, wide=True, pad=512, pad_inner=128, ops={"h200": GATELESS}, **alone("MEM*E", 8, 2, 64, 128) | GPU,
+        shared=368, scale=2.5, wide=True, pad=512, pad_inner=128, **alone("MEM*E", 8, 2, 64, 128) | GPU,
         rules=[{"match": "*.mixer.gate", "as": "f32"}, floats(),
                {"match": ["*.in_proj", "*.out_proj"], "layers": [2], "as": "bf16"},
                {"match": "*", "as": "nvfp4_modelopt"}]),
     "random-nemotron-6": model(
         "nemotron_h", 116, "twenty-two of 24 experts over latents, FP8 and NVFP4 matrix by matrix, drafts, for a GPU too",
         quant="nvfp4", vocab=271, hidden=512, heads=4, kv_heads=2, head_dim=64, experts=24, top=22, inner=128,
-        latent=256, shared=256, scale=5.0, wide=True, ops={"h200": GATELESS | FEW, "gb10": FEW}, **alone("MEM*E", 4, 1, 64, 128) | GPU,
+        latent=256, shared=256, scale=5.0, wide=True, ops={"h200": FEW, "gb10": FEW}, **alone("MEM*E", 4, 1, 64, 128) | GPU,
         mtp=1,
         rules=[{"match": "mtp.*", "as": "bf16"},
                {"match": "*.in_proj", "layers": [0], "as": "fp8_tensor"},
