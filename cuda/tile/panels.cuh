@@ -508,11 +508,13 @@ struct WarpPanels {
 
 // With so many rows and fewer weights, registers are the better place for them.
 inline constexpr int kFlatRowsMax = 64;
+// Rows, at most, that are no tiles though panels fill the SMs: tiles would be half empty.
+inline constexpr int kFilledRowsMax = 32;
 
-// Whether a product of so many rows of `k` columns takes them rounded: tiles have whole blocks of
-// columns.
-__host__ __device__ constexpr bool takes_rounded(int rows, int k) {
-  return rows > kFlatRowsMax && k % kBlockColumns == 0;
+// Whether a product of `rows`, more than `most`, of `k` columns takes them rounded: tiles have whole
+// blocks of columns.
+__host__ __device__ constexpr bool takes_rounded(int rows, int k, int most = kFlatRowsMax) {
+  return rows > most && k % kBlockColumns == 0;
 }
 
 // Rows of F16 by the panels of four warps, two each: a warp reads all rows for both. Rows and

@@ -405,10 +405,12 @@ struct PanelsF16 {
 
   template <tile::Storage kStorage>
   static cudaError_t of(const Params& params, f16* rounded, cudaStream_t stream) {
-    if (tile::takes_rounded(params.rows, params.k)) {
+    // Fewer rows are tiles, too, where panels alone are blocks for most of the SMs.
+    const bool fills = 4 * tile::Tiled<kStorage>::blocks(params.n) >= 3 * target::SMS;
+    const int most = fills ? tile::kFilledRowsMax : tile::kFlatRowsMax;
+    if (params.x == nullptr || tile::takes_rounded(params.rows, params.k, most)) {
       return many<kStorage>(params, rounded, stream);
     }
-    if (params.x == nullptr) return cudaErrorInvalidValue;
     if (params.rows <= tile::kTileRows) {
       return tile_streamed_of<kStorage>(params, Widths{}, stream);
     }

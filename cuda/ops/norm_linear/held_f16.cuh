@@ -79,6 +79,14 @@ inline cudaError_t launch_held(Params params, bool keep, unsigned char* operands
 
 static_assert(kFits<sizeof(tile::HeldStorage<tile::kHeldTiles * tile::kTileRows>)>);
 
+// Whether many rows are rounded once for all products.
+inline constexpr bool kRounds = tile::takes_rounded(tile::kFlatRowsMax + 1, HIDDEN);
+// Rows, at most, that are held where panels fill the SMs twice: for each block of rows weights are
+// read and decoded again, and of fewer rows tiles would be half empty.
+inline constexpr int kTwoBlocks = 2 * tile::held_rows(HIDDEN);
+inline constexpr int kFilledHeldMax =
+    kTwoBlocks > tile::kFilledRowsMax ? kTwoBlocks : tile::kFilledRowsMax;
+
 // Norms a row a block into `rounded`, and into `x` as well unless that is null.
 static __global__ __launch_bounds__(tile::kPanelThreads) void norm_many(const float* residual,
                                                                        const float* gains, float* x,
@@ -99,7 +107,6 @@ struct HeldF16 {
   // One op after the other, as many rows want it; where `linear` takes rounded rows, they are
   // rounded once for all.
   static int many(const Params& params, bool keep, unsigned char* operands, cudaStream_t stream) {
-    constexpr bool kRounds = tile::takes_rounded(tile::kHeldRowsMax + 1, HIDDEN);
     const auto rows = static_cast<unsigned>(params.rows);
     int failed = 0;
     if constexpr (kRounds) {
@@ -118,6 +125,15 @@ struct HeldF16 {
     return failed;
   }
 
+  // Whether blocks hold the rows; others are tiles.
+  static bool holds(const Params& params) {
+    int panels = 0;
+    for (const Part& part : params.part) panels += tile::panels_of(part.n);
+    constexpr int kBlockPanels = tile::Tiled<tile::Storage::f16>::kBlockPanels;
+    const bool fills = kRounds && panels >= 2 * target::SMS * kBlockPanels;
+    return params.rows <= (fills ? min(kFilledHeldMax, tile::kHeldRowsMax) : tile::kHeldRowsMax);
+  }
+
   static int launch(const float* residual, const float* gain, float* x, unsigned keep,
                     unsigned char* operands, unsigned* arrived,
                     const unsigned char* w0, float* out0, unsigned n0, unsigned format0,
@@ -129,7 +145,7 @@ struct HeldF16 {
                                     w2, out2, n2, format2, w3, out3, n3, format3, rows);
     if (rows == 0) return cudaSuccess;
     if (rows <= kFewRowsMax) return launch_few(params, stream);
-    return rows <= tile::kHeldRowsMax ? launch_held(params, keep != 0, operands, arrived, stream)
+    return holds(params) ? launch_held(params, keep != 0, operands, arrived, stream)
                                       : many(params, keep != 0, operands, stream);
   }
 };
