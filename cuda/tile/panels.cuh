@@ -511,8 +511,8 @@ inline constexpr int kFlatRowsMax = 64;
 // Rows, at most, that are no tiles though panels fill the SMs: tiles would be half empty.
 inline constexpr int kFilledRowsMax = 32;
 
-// Whether a product of `rows`, more than `most`, of `k` columns takes them rounded: tiles have whole
-// blocks of columns.
+// Whether a product of `rows` of `k` columns, more than `most`, takes them rounded: tiles have
+// whole blocks of columns.
 __host__ __device__ constexpr bool takes_rounded(int rows, int k, int most = kFlatRowsMax) {
   return rows > most && k % kBlockColumns == 0;
 }
