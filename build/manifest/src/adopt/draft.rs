@@ -293,7 +293,7 @@ impl Draft<'_> {
 fn fitting(target: &Target, table: &str, rule: &str) -> Option<Op> {
     let (op, shape) = table.split_once('.').unwrap_or((table, ""));
     let usual = target.op(op, Some(shape))?;
-    let kernels = kernels_of(op)?.into_iter();
+    let kernels = kernels_of(op)?.iter();
     let mut choices = kernels.map(|kernel| Op {
         kernel: kernel.to_string(),
         why: format!("{} {rule}", usual.kernel),
