@@ -27,7 +27,7 @@ HOST = "chat.example"
 PATIENCE_S = 60
 PACKAGING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "packaging")
 STORY = {"messages": [{"role": "user", "content": "Tell me a long story."}], "stream": True,
-         "max_tokens": 100, "ignore_eos": True}
+         "max_tokens": 400, "ignore_eos": True}
 CHAT = "/v1/chat/completions"
 
 NGINX = """user root; daemon off; pid {folder}/pid; error_log {folder}/log;
