@@ -723,9 +723,6 @@ fn binary(site: &Site, target: &str) -> Result<(), Failure> {
 fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
     let path = build(suite.site, Some(target), false)?;
     let mut cargo = linted(suite.product_cargo("test", Optimised::Wholly, "--test e2e")?);
-    // Each waits at times for a server that waits for its client; more would make servers slow.
-    let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get() + 1);
-    cargo.env("RUST_TEST_THREADS", threads.to_string());
     let text = suite.run(name, cargo.env("ATLAS_BINARY", path))?;
     Ok(some_test_passed(&text)?)
 }
