@@ -98,6 +98,9 @@ impl<T: Element> DeviceBuf<T> {
 
     /// Copies `from` to the elements from `start` on, in stream order, and waits for it.
     ///
+    /// # Errors
+    /// The call that failed.
+    ///
     /// # Panics
     /// If they do not fit.
     pub fn upload(&mut self, start: usize, from: &[T], stream: &Stream) -> Result<(), CudaError> {
@@ -132,6 +135,9 @@ impl<T: Element> DeviceBuf<T> {
     /// # Safety
     /// `to` is neither read, written nor freed before the stream has passed the copy.
     ///
+    /// # Errors
+    /// The call that failed.
+    ///
     /// # Panics
     /// If they are not that many.
     pub unsafe fn download_unwaited(
@@ -151,6 +157,9 @@ impl<T: Element> DeviceBuf<T> {
     ///
     /// # Safety
     /// `from` is neither written nor dropped before the stream has passed the copy.
+    ///
+    /// # Errors
+    /// The call that failed.
     ///
     /// # Panics
     /// If either is shorter.
@@ -172,6 +181,9 @@ impl<T: Element> DeviceBuf<T> {
     ///
     /// # Safety
     /// `from` is neither written nor freed before the stream has passed the copy.
+    ///
+    /// # Errors
+    /// The call that failed.
     ///
     /// # Panics
     /// If they do not fit.
@@ -223,6 +235,9 @@ pub struct PinnedBuf<T: Element> {
 impl<T: Element> PinnedBuf<T> {
     /// Takes host memory for `len` elements, at least one, all bits zero.
     ///
+    /// # Errors
+    /// The call that failed.
+    ///
     /// # Panics
     /// If `len` is 0, its bytes overflow, or the device is sealed.
     pub fn zeroed(device: &Device, len: usize) -> Result<PinnedBuf<T>, CudaError> {
@@ -231,6 +246,9 @@ impl<T: Element> PinnedBuf<T> {
     }
 
     /// `zeroed`, of a device that may be sealed: the caller answers for what the host has.
+    ///
+    /// # Errors
+    /// The call that failed.
     ///
     /// # Panics
     /// If `len` is 0 or its bytes overflow.
@@ -336,6 +354,9 @@ impl CopyBatch {
     /// # Safety
     /// Until the stream has passed them all, what is copied from is not written, what is copied to
     /// is neither read nor written, and neither is freed.
+    ///
+    /// # Errors
+    /// The call that failed.
     pub unsafe fn queue(&mut self, stream: &Stream) -> Result<(), CudaError> {
         if self.0.is_empty() {
             return Ok(());

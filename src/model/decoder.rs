@@ -112,6 +112,9 @@ fn predicts(layout: Layout) -> bool {
 
 impl<B: Runs> Scratch<B> {
     /// Room for the largest step of a model with these weights.
+    ///
+    /// # Errors
+    /// Too little memory.
     pub fn new(ops: &B, layout: Layout) -> Result<Scratch<B>, DeviceError> {
         let [last, logits, ranked] = END_WIDTHS.map(|width| ops.tensor(ENDS_MAX, width));
         Ok(Scratch {

@@ -191,6 +191,9 @@ impl<B: Runs> Runner<B> {
     /// after `next`. The layer keeps keys and values of its own in
     /// the same pages, so it sees only positions that were drafted.
     ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
+    ///
     /// # Panics
     /// Unless the target has such a layer and `next` has one token per row.
     pub fn draft(&mut self, next: &[TokenId]) -> Result<(), DeviceError> {

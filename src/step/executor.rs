@@ -230,6 +230,9 @@ pub trait Executor {
     }
 
     /// Runs one step over the rows of one or more sequences, each sequence at most once.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
     fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError>;
 
     /// Ranking of a row of [`Executor::logits`] of the last step or prediction; none if the device
@@ -240,6 +243,9 @@ pub trait Executor {
 
     /// The `VOCAB` logits of row `index` of the last step, counted among those whose logits were
     /// wanted.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
     fn logits(&mut self, index: usize) -> Result<&[f32], DeviceError>;
 
     /// Whether it has a prediction layer, which drafts tokens.
@@ -253,12 +259,18 @@ pub trait Executor {
     ///
     /// The layer keeps keys and values of its own in the same pages: it knows of a position what
     /// was predicted there last.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
     fn predict(&mut self, _next: &[TokenId], _wanted: &[usize]) -> Result<(), DeviceError> {
         Err(DeviceError::Failed(NO_PREDICTION.to_owned()))
     }
 
     /// Runs it once more behind the rows that the last prediction was wanted of: a row for each, in
     /// their order, at the position behind, of the token that was drafted.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
     fn predict_on(&mut self, _rows: &[Rows<'_>]) -> Result<(), DeviceError> {
         Err(DeviceError::Failed(NO_PREDICTION.to_owned()))
     }
@@ -266,11 +278,17 @@ pub trait Executor {
     /// `step` over replies and their drafts, all logits wanted, and behind it, while the host goes
     /// on, predictions: `Executor::guessed` waits for them. The device draws the tokens that they
     /// need by `ahead`. False, and nothing was run, where it cannot.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
     fn step_ahead(&mut self, _rows: &[Rows<'_>], _: &Ahead<'_>) -> Result<bool, DeviceError> {
         Ok(false)
     }
 
     /// Waits for what follows the last `step_ahead`, and gives what was drawn of each sequence.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
     fn guessed(&mut self, _guessed: &mut Vec<Guessed>) -> Result<(), DeviceError> {
         Err(DeviceError::Failed(NO_PREDICTION.to_owned()))
     }
@@ -280,6 +298,9 @@ pub trait Executor {
     /// sequences were given: ascending, from 1 to `Facts::sequences` of them.
     ///
     /// `logits` is cleared and filled with `VOCAB` floats for each of `rows`.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError>;
 
     /// Bytes of what can be kept outside of the device; none if nothing can.
@@ -288,6 +309,9 @@ pub trait Executor {
     }
 
     /// Takes the host's room for transfers, once, before the first step.
+    ///
+    /// # Errors
+    /// Too little memory.
     fn take_room(&mut self, _bytes: usize) -> Result<(), DeviceError> {
         Err(DeviceError::Absent(NO_TRANSFER.to_owned()))
     }
@@ -331,17 +355,26 @@ pub trait Executor {
 
     /// Starts copies to the host's room of pieces as the steps so far leave them, and does not wait
     /// for them. No step may write the pieces until they are done.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
     fn save(&mut self, _transfers: &[Transfer]) -> Result<(), DeviceError> {
         Err(DeviceError::Failed(NO_TRANSFER.to_owned()))
     }
 
     /// Starts copies from the host's room, and does not wait for them. No step may use the pieces
     /// until they are done, and those before must not.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
     fn restore(&mut self, _transfers: &[Transfer]) -> Result<(), DeviceError> {
         Err(DeviceError::Failed(NO_TRANSFER.to_owned()))
     }
 
     /// Transfers that are done since the start: they end in the order in which they were started.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
     fn transferred(&mut self) -> Result<u64, DeviceError> {
         Ok(0)
     }

@@ -343,6 +343,9 @@ impl<N: Naming> Tier<N> {
     }
 
     /// Takes what has been copied; slots whose beginnings are filled.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
     pub fn settle(
         &mut self,
         executor: &mut impl Executor,
@@ -381,6 +384,9 @@ impl<N: Naming> Tier<N> {
     }
 
     /// Starts copies, as many as may be under way: first those that a sequence waits for.
+    ///
+    /// # Errors
+    /// `DeviceError` is fatal for the process.
     pub fn start(
         &mut self,
         executor: &mut impl Executor,

@@ -90,6 +90,9 @@ macro_rules! blocks {
             }
 
             /// Room for steps of at most `rows` rows.
+            ///
+            /// # Errors
+            /// Too little memory.
             pub fn new(ops: &B, rows: usize) -> Result<Scratch<B>, DeviceError> {
                 Ok(Scratch {
                     $($name: kinds::$shape::<B>::scratch(ops, rows)?,)+

@@ -60,6 +60,9 @@ impl<B: Device> Loader<'_, B> {
     }
 
     /// The next attention layer's cache.
+    ///
+    /// # Errors
+    /// Too little memory.
     pub fn cache<A: shapes::Attention>(&mut self) -> Result<B::KvCache, DeviceError>
     where
         B: Attend<A>,
@@ -71,6 +74,9 @@ impl<B: Device> Loader<'_, B> {
     }
 
     /// The next recurrent layer's states.
+    ///
+    /// # Errors
+    /// Too little memory.
     #[cfg(has = "delta")]
     pub fn states<D: shapes::Delta>(&mut self) -> Result<B::State, DeviceError>
     where

@@ -62,6 +62,9 @@ pub trait Block<B: Device>: Sized {
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError>;
 
     /// Storage for steps of at most `rows` rows.
+    ///
+    /// # Errors
+    /// Too little memory.
     fn scratch(ops: &B, rows: usize) -> Result<Self::Scratch, DeviceError>;
 
     /// Adds to the pass's `stream.residual` what the block makes of its rows, normed by `norms`.
@@ -123,6 +126,9 @@ impl<B: Device> Stream<B> {
     }
 
     /// Room for at most `rows` rows.
+    ///
+    /// # Errors
+    /// Too little memory.
     pub fn new(ops: &B, rows: usize, mixed: usize) -> Result<Stream<B>, DeviceError> {
         let [residual, x, mixed] = Self::widths(mixed).map(|width| ops.tensor(rows, width));
         Ok(Stream {

@@ -108,6 +108,9 @@ pub trait Device {
     /// Loads a vector. `# Errors` as `load_matrix`.
     fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Self::Vector, WeightsError>;
     /// A vector of zeros.
+    ///
+    /// # Errors
+    /// Too little memory.
     fn zeros(&mut self, elements: usize) -> Result<Self::Vector, DeviceError>;
 
     /// Memory of `pieces` pieces of `bytes` each, all bits zero.
