@@ -1,4 +1,4 @@
-// Activations of a tile's gates and ups, as operands of the next product.
+// Activations of a tile's gates and ups, or of its rows alone, as operands of the next product.
 #pragma once
 
 #include <type_traits>

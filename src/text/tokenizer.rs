@@ -225,7 +225,7 @@ impl Tokenizer {
 
     /// [`Tokenizer::encode`] for a rendered conversation that may have `most` tokens, in which
     /// `mark` breaks what is no control token (see [`super::control`]). The marks are not encoded.
-    /// What is beyond `most` costs no more than a look at its length. What `domain` had encoded
+    /// Text beyond `most` costs no more than a look at its length. Text that `domain` had encoded
     /// before is looked up and the rest remembered for it, if there is one.
     ///
     /// # Errors

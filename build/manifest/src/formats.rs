@@ -16,8 +16,8 @@ pub(crate) struct Formatted {
     idle: Vec<(usize, String)>,
 }
 
-/// Whether `name` is `pattern`, in which `*` stands for any text. What lies between stars is looked
-/// for once, where it is first: later places would leave less for what is behind it.
+/// Whether `name` is `pattern`, in which `*` stands for any text. Text between stars is looked for
+/// once, where it is first: later places would leave less for what is behind it.
 pub(crate) fn is_match(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else {
         return pattern == name;

@@ -338,6 +338,13 @@ fn another_element_type_is_named() {
     assert!(matches!(single(&content), WeightsError::Dtype { tensor, .. } if tensor == NORM));
 }
 
+fn assert_not_finite(error: WeightsError, tensor: &str, index: usize) {
+    let wrong = Wrong::NotFinite;
+    let is_it = matches!(&error, WeightsError::Element { tensor: of, index: at, wrong: why, .. }
+        if (of.as_str(), *at, why) == (tensor, index, &wrong));
+    assert!(is_it, "{error}");
+}
+
 #[test]
 fn a_value_that_is_not_finite_is_refused_when_read() {
     for value in [f32::NAN, f32::INFINITY] {
@@ -349,17 +356,7 @@ fn a_value_that_is_not_finite_is_refused_when_read() {
         let folder = Folder::with("model.safetensors", &content);
         let checkpoint = open_any(&folder.0).unwrap();
         let norm = checkpoint.vector(Role::FinalNorm, Site::Whole);
-        let error = norm.read_f32().unwrap_err();
-        let WeightsError::Element {
-            tensor,
-            index,
-            wrong,
-            ..
-        } = error
-        else {
-            panic!("{error}");
-        };
-        assert_eq!((tensor.as_str(), index, wrong), (NORM, 1, Wrong::NotFinite));
+        assert_not_finite(norm.read_f32().unwrap_err(), NORM, 1);
     }
 }
 
@@ -390,20 +387,7 @@ fn a_weight_that_is_no_f16_is_refused_when_read() {
         assert!(!error.to_string().contains("download the file again"));
     }
     for value in [f32::NAN, f32::INFINITY] {
-        let error = read(value).unwrap_err();
-        let WeightsError::Element {
-            tensor,
-            index,
-            wrong,
-            ..
-        } = error
-        else {
-            panic!("{error}");
-        };
-        assert_eq!(
-            (tensor.as_str(), index, wrong),
-            (table, 2, Wrong::NotFinite)
-        );
+        assert_not_finite(read(value).unwrap_err(), table, 2);
     }
 }
 
