@@ -157,7 +157,7 @@ __device__ void merge_heads(const Params& params, Storage& shared, const uint4& 
                                   partial.stats + place, max(count, 1)};
     merged.run();
     const float total = with_sink<A>(params, merged.total, static_cast<int>(in_row));
-    params.out[head * A::kValueDim + dim + lane] = gated<A>(merged.sum / total, gate);
+    put_mixed(params, head * A::kValueDim + dim + lane, gated<A>(merged.sum / total, gate));
   }
 }
 

@@ -150,12 +150,11 @@ struct TileRows : Heads<A> {
           gate[t] = *reinterpret_cast<const float2*>(gates + t * 8);
         }
       }
-      float* to = params.out + at * kValueDim + lane % 4 * 2;
+      const size_t to = at * kValueDim + lane % 4 * 2;
 #pragma unroll
       for (int t = 0; t < kValueDim / 8; ++t) {
-        *reinterpret_cast<float2*>(to + t * 8) = {
-            gated<A>(mixed[t][2 * half] * share, gate[t].x),
-            gated<A>(mixed[t][2 * half + 1] * share, gate[t].y)};
+        put_mixed(params, to + t * 8, gated<A>(mixed[t][2 * half] * share, gate[t].x),
+                  gated<A>(mixed[t][2 * half + 1] * share, gate[t].y));
       }
     }
   }
