@@ -236,13 +236,15 @@ impl Target {
         self.has_kernels(&kernels) && whole(self.padded(self.model.hidden))
     }
 
-    /// Whether `attend` leaves many rows in F16 to the products behind it.
+    /// Whether `attend` leaves rows of cells, and those beside them, in F16 to the products behind
+    /// it; latents are rows of none.
     pub(crate) fn attend_rounds(&self) -> bool {
         let products = [("linear", "panels_f16"), ("linear_add", "panels_f16")];
         self.has_kernels(&products)
             && self.attentions().iter().all(|each| {
                 let attend = self.op("attend", Some(&each.snake()));
                 attend.is_some_and(|it| it.kernel == "warps_bf16")
+                    && !each.is_latent()
                     && self.o_columns(each).is_multiple_of(FP8_BLOCK as u64)
             })
     }

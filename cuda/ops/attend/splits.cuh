@@ -665,6 +665,8 @@ struct CellsThenSplits {
                   static_cast<int>(places),
                   sinks,
                   rounded != 0};
+    // Cells are compiled for one kind of rows.
+    if (cell_count > 0 && params.rounded != target::ATTEND_ROUNDS) return cudaErrorInvalidValue;
     const cudaError_t failed = Kernel::cells(params, cell_count, cell_tokens, stream);
     if (failed != cudaSuccess) return failed;
     params.tiles = reinterpret_cast<const uint4*>(tiles);

@@ -211,14 +211,13 @@ impl<A: Launchers> Attend<A> for Cuda {
         assert_eq!((q.rows, q.width), (batch.rows(), A::QUERIES));
         assert!(batch.page_count(A::PAGES) <= cache.pages());
         let mixed = out.shape(q.rows, A::MIXED);
-        // Latents are no rows of a product of theirs.
-        out.rounded = ATTEND_ROUNDS && !A::LATENT && q.rows > FEW_ROWS;
         let step = self.step.of(batch);
         let Tiles {
             cells,
             cell_tokens,
             others,
         } = step.tiles(A::PLACE);
+        out.rounded = ATTEND_ROUNDS && cells.count > 0;
         let places = match step.one_by_one {
             few @ ..=FEW_ROWS => few,
             _ => 0,
