@@ -58,10 +58,7 @@ impl From<Error> for GraphError {
             Error::Missing(_) => GraphError::Host {
                 what: error.to_string(),
             },
-            other => GraphError::Plan {
-                label: "device code".to_string(),
-                what: other.to_string(),
-            },
+            other => GraphError::plan("device code", other.to_string()),
         }
     }
 }
@@ -334,15 +331,12 @@ fn compile_action(
             Source::Text(target.constants.clone()),
             "generated/target.cuh",
         )
-        .tool(&host.cxx)
-        .tool(&host.linker)
+        .tools([&host.cxx, &host.linker])
+        .tools(&host.beside)
         .output(&format!("{launcher}.o"))
         .output(&format!("{launcher}.ptxas"));
     for (name, value) in compile::args(host, &toolchain.host, &target.arch, launcher) {
         action = action.arg(name, value);
-    }
-    for tool in &host.beside {
-        action = action.tool(tool);
     }
     for file in needed(&toolchain.root, folder)? {
         action = action.workspace(&file);
@@ -420,7 +414,9 @@ fn archive_action(target: &DeviceTarget, host: &Host, objects: &[(String, Action
     ];
     argv.extend(objects.iter().map(|(op, _)| format!("{op}.o")));
     let label = labelled(format!("archive {}", target.name), target.probe);
-    let mut action = Action::process(label, argv).tool(&host.ar).output(ARCHIVE);
+    let mut action = Action::process(label, argv)
+        .tools([&host.ar])
+        .output(ARCHIVE);
     for (op, id) in objects {
         let object = format!("{op}.o");
         action = action.input(id.output(&object), &object);

@@ -98,10 +98,8 @@ pub fn plan(target: &Target, toolchain: &Toolchain, variant: &Variant) -> Result
     let mut graph = Graph::new();
     let device = match target.hardware.backend {
         Backend::Cpu if variant.probe.is_some() => {
-            return Err(Error::Plan {
-                label: "--probe".to_string(),
-                what: format!("{} has no kernels to probe", target.name),
-            });
+            let what = format!("{} has no kernels to probe", target.name);
+            return Err(Error::plan("--probe", what));
         }
         Backend::Cpu => None,
         Backend::Cuda => Some(cuda::plan(
@@ -175,18 +173,12 @@ fn cargo(
     let argv = argv
         .chain(additions.args.iter().cloned())
         .chain(features.map(String::from));
-    let mut action = Action::process(&label, argv);
     let rustc = additions.rustc.as_ref();
-    for tool in [&toolchain.cargo, rustc.unwrap_or(&toolchain.rustc)]
-        .into_iter()
-        .chain(&toolchain.cc)
-    {
-        action = action.tool(tool);
-    }
-    for tool in &additions.tools {
-        action = action.tool(tool);
-    }
-    action = sources(action, target, &toolchain.root)?;
+    let action = Action::process(&label, argv)
+        .tools([&toolchain.cargo, rustc.unwrap_or(&toolchain.rustc)])
+        .tools(&toolchain.cc)
+        .tools(&additions.tools);
+    let mut action = sources(action, target, &toolchain.root)?;
     action.inputs.extend(additions.inputs.iter().cloned());
     action = action
         .env("ATLAS_TARGET", &target.name)
@@ -291,11 +283,8 @@ pub fn sources(mut action: Action, target: &Target, root: &Path) -> Result<Actio
 fn unused_targets(root: &Path) -> Result<Vec<String>, Error> {
     let path = root.join("Cargo.toml");
     let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
-    let plan = |why: toml::de::Error| Error::Plan {
-        label: "cargo".to_string(),
-        what: why.to_string(),
-    };
-    let manifest: toml::Table = toml::from_str(&text).map_err(plan)?;
+    let manifest = text.parse::<toml::Table>();
+    let manifest = manifest.map_err(|why| Error::plan("cargo", why.to_string()))?;
     let entries = ["test", "bench", "example"]
         .into_iter()
         .filter_map(|kind| manifest.get(kind)?.as_array());

@@ -209,9 +209,9 @@ impl Action {
         self
     }
 
-    /// Allows the action to start `tool` by name.
-    pub fn tool(mut self, tool: &Tool) -> Action {
-        self.tools.push(tool.clone());
+    /// Allows the action to start `tools` by name.
+    pub fn tools<'t>(mut self, tools: impl IntoIterator<Item = &'t Tool>) -> Action {
+        self.tools.extend(tools.into_iter().cloned());
         self
     }
 
@@ -295,39 +295,30 @@ impl Action {
             .iter()
             .map(|variable| ("variable", variable.name.as_str()));
         let mut seen = std::collections::BTreeSet::new();
+        let wrong = |what: &str| Err(Error::plan(&self.label, what));
         for (kind, name) in inputs.chain(outputs).chain(tools).chain(env) {
             let inside = !name.is_empty()
                 && !name.starts_with('/')
                 && name.split('/').all(|part| !matches!(part, "" | "." | ".."));
             if !inside {
-                return Err(self.plan(format!(
-                    "{kind} `{name}` must be a relative path inside its folder"
-                )));
+                let what = format!("{kind} `{name}` must be a relative path inside its folder");
+                return wrong(&what);
             }
             if !seen.insert((kind, name)) {
-                return Err(self.plan(format!("{kind} `{name}` is declared twice")));
+                return wrong(&format!("{kind} `{name}` is declared twice"));
             }
         }
         if self.env.iter().any(|variable| variable.name == "PATH") {
-            return Err(self.plan("PATH is made of the declared tools".to_string()));
+            return wrong("PATH is made of the declared tools");
         }
         let caches = self
             .outputs
             .iter()
             .any(|output| output.place == Place::Cache);
         if caches && self.cache.is_none() {
-            return Err(
-                self.plan("an output lies in the cache, but the action has none".to_string())
-            );
+            return wrong("an output lies in the cache, but the action has none");
         }
         Ok(())
-    }
-
-    fn plan(&self, what: String) -> Error {
-        Error::Plan {
-            label: self.label.clone(),
-            what,
-        }
     }
 }
 

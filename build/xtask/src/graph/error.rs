@@ -39,6 +39,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// A mistake in the plan of `label`.
+    pub fn plan(label: &str, what: impl Into<String>) -> Error {
+        Error::Plan {
+            label: label.to_string(),
+            what: what.into(),
+        }
+    }
+
     /// Wraps an error of the host; for `map_err`.
     pub(crate) fn io<'a>(
         doing: &'a str,

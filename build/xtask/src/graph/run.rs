@@ -3,19 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::Graph;
-use super::action::{Action, ActionId, Form, Function, Place, Source, Work, slug};
+use super::action::{Action, ActionId, Function, Place, Source, Work, slug};
 use super::digest::{self, Digest};
 use super::error::Error;
 use super::explain::{self, Reason};
 use super::progress::Progress;
-use super::store::{self, Lookup, Store, Stored, content};
+use super::store::{self, Kind, Lookup, Store, Stored};
 
 /// Folder, in the action's own, that holds a link to each declared tool and is the whole `PATH`.
 const TOOLS_FOLDER: &str = ".tools";
@@ -399,7 +398,7 @@ impl Runner<'_> {
                     let stored = stored
                         .expect("Graph::add checked that the maker declares it")
                         .clone();
-                    (stored.content(), Bytes::Stored(stored))
+                    (stored.kind.content(&stored.digest), Bytes::Stored(stored))
                 }
             };
             Ok(Located {
@@ -426,12 +425,9 @@ impl Runner<'_> {
             }
         };
         let metadata = fs::metadata(&full).map_err(refuse)?;
-        let executable = metadata.permissions().mode() & 0o100 != 0;
         let digest = self.store.digests.of_file(&full).map_err(refuse)?;
-        Ok((
-            content(Form::File, executable, &digest),
-            Bytes::Workspace(full.clone()),
-        ))
+        let content = Kind::of(&metadata).content(&digest);
+        Ok((content, Bytes::Workspace(full.clone())))
     }
 
     fn execute(
@@ -657,10 +653,7 @@ impl Site {
             return Ok(self.work.join(name));
         }
         let what = format!("argv[0] `{name}` is neither a declared tool nor the path of an input");
-        Err(Error::Plan {
-            label: action.label.clone(),
-            what,
-        })
+        Err(Error::plan(&action.label, what))
     }
 }
 
