@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{JoinSet, LocalSet};
 
-use super::BenchError;
 use super::client::{Ask, Connection, Endpoint, Reply};
 use super::figures::Figures;
 use super::process;
 use super::report::Report;
 use super::scenario::{self, Scenario};
+use super::{unavailable, usage};
+use crate::start::exit::Failure;
 use crate::start::machine;
 
 /// After this a reply counts as failed.
@@ -25,11 +26,11 @@ pub(super) async fn measure(
     model: Option<String>,
     scenarios: &[Scenario],
     pid: Option<u32>,
-) -> Result<Report, BenchError> {
-    let mut connection = endpoint.connect().await.map_err(BenchError::Server)?;
+) -> Result<Report, Failure> {
+    let mut connection = endpoint.connect().await.map_err(unavailable)?;
     let model = match model {
         Some(model) => model,
-        None => connection.first_model().await.map_err(BenchError::Server)?,
+        None => connection.first_model().await.map_err(unavailable)?,
     };
     let mut report = Report::new(&endpoint.url, &model);
     report.server = connection.target().await;
@@ -38,14 +39,11 @@ pub(super) async fn measure(
     for scenario in scenarios {
         prompts.words = words_for(&mut connection, &model, scenario, &mut prompts)
             .await
-            .map_err(BenchError::Server)?;
+            .map_err(unavailable)?;
         let outcome = run(endpoint, &model, scenario, &mut prompts).await;
         report.add(outcome.0, outcome.1);
     }
-    report.memory = pid
-        .map(process::memory)
-        .transpose()
-        .map_err(BenchError::Option)?;
+    report.memory = pid.map(process::memory).transpose().map_err(usage)?;
     Ok(report)
 }
 

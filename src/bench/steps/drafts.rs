@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::drafted::Drafted;
 use super::figures::CaseFigures;
-use super::{BenchError, Case, Job, Report, write_json};
-use crate::start::boot;
+use super::{Case, Job, Report, usage, write_json};
+use crate::start::boot::{self, Failure};
 use model::target::{self, DRAFTS, KV_PAGES, MAX_CONTEXT};
 use step::executor::DEPTH_MAX;
 
@@ -90,8 +90,8 @@ struct Gain {
 
 /// # Errors
 /// Failure to measure or to write.
-pub fn drafts(options: DraftsOptions) -> Result<(), BenchError> {
-    boot::require_prediction().map_err(BenchError::Start)?;
+pub fn drafts(options: DraftsOptions) -> Result<(), Failure> {
+    boot::require_prediction()?;
     let acceptances = options.acceptances()?;
     let all = options.cases()?;
     let cases = all.iter().flat_map(|drafted| {
@@ -114,14 +114,14 @@ pub fn drafts(options: DraftsOptions) -> Result<(), BenchError> {
 }
 
 impl DraftsOptions {
-    fn acceptances(&self) -> Result<Vec<f64>, BenchError> {
+    fn acceptances(&self) -> Result<Vec<f64>, Failure> {
         if let Some(wrong) = self
             .acceptance
             .iter()
             .find(|share| !(0.0..=1.0).contains(*share))
         {
             let text = format!("--acceptance: a share from 0 to 1, not {wrong}");
-            return Err(BenchError::Option(text));
+            return Err(usage(text));
         }
         Ok(match self.acceptance.is_empty() {
             true => ACCEPTANCES.to_vec(),
@@ -130,7 +130,7 @@ impl DraftsOptions {
     }
 
     /// Cases that the target has room for.
-    fn cases(&self) -> Result<Vec<Drafted>, BenchError> {
+    fn cases(&self) -> Result<Vec<Drafted>, Failure> {
         let drafted = |sequences, depth| Drafted {
             sequences,
             depth,
@@ -146,7 +146,7 @@ impl DraftsOptions {
                     "--context: less than the target's {MAX_CONTEXT}, not {}",
                     self.context
                 );
-                Err(BenchError::Option(text))
+                Err(usage(text))
             }
         }
     }
@@ -380,15 +380,12 @@ mod tests {
             let refused = options(&["--acceptance", share]).acceptances().unwrap_err();
             assert!(
                 refused
-                    .to_string()
+                    .message
                     .starts_with("--acceptance: a share from 0 to 1")
             );
         }
         let whole = MAX_CONTEXT.to_string();
-        let refused = options(&["--context", &whole])
-            .cases()
-            .unwrap_err()
-            .to_string();
+        let refused = options(&["--context", &whole]).cases().unwrap_err().message;
         assert!(refused.starts_with("--context: less than"), "{refused}");
     }
 
