@@ -80,9 +80,7 @@ pub fn files(site: &Site) -> Result<[(&'static str, String); 4], Failure> {
     let experimental = served.iter().filter(|target| !is_measured(site, target));
     let experimental: Vec<String> = experimental.map(|target| target.binary()).collect();
     let released: Vec<String> = served.iter().map(|target| target.name.clone()).collect();
-    let rustup = cuda::pins(&site.root)
-        .map_err(|why| why.to_string())?
-        .rustup;
+    let rustup = cuda::pins(&site.root)?.rustup;
     Ok(FILES.map(|(name, text)| {
         let targets = if name == RELEASE { &released } else { &leaves };
         let shards: Vec<String> = targets.chunks(SHARD).map(|part| part.join(" ")).collect();

@@ -38,7 +38,7 @@ pub struct Build {
 impl Build {
     pub fn start(self, site: &Site) -> Result<(), Failure> {
         if let Some(folder) = &self.wheels {
-            cuda::give_wheels(&site.root, &site.atlas(), folder).map_err(|why| why.to_string())?;
+            cuda::give_wheels(&site.root, &site.atlas(), folder)?;
         }
         let variant = Variant {
             features: self.features,

@@ -30,7 +30,7 @@ pub fn check(work: &Work<'_>) -> Result<(), Failure> {
 
 /// The programs, each of its pinned wheel.
 fn programs(site: &Site) -> Result<[PathBuf; 3], Failure> {
-    let pins = cuda::pins(&site.root).map_err(|why| why.to_string())?;
+    let pins = cuda::pins(&site.root)?;
     let scripts = |pin: &Pin| format!("{}-{}.data/scripts", pin.name(), pin.version());
     let folders = [
         format!("{}/bin", pins.actionlint.name()),

@@ -175,7 +175,8 @@ fn crates(plan: &mut Plan, target: &Target, toolchain: &Toolchain) -> Result<Act
 /// The programs that made the binary and its packages, as JSON.
 fn tools(plan: &Plan, toolchain: &Toolchain, others: &[&graph::Tool]) -> Result<String, Error> {
     let mut tools = match plan.device {
-        Some(_) => cuda::wheels(&toolchain.root, &plan.triple)?,
+        Some(_) => cuda::wheels(&toolchain.root, &plan.triple)
+            .map_err(|what| Error::plan("device code", what))?,
         None => Vec::new(),
     };
     let compilers = [&toolchain.rustc].into_iter().chain(&toolchain.cc);
