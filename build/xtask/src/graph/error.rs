@@ -47,6 +47,17 @@ impl Error {
         }
     }
 
+    /// End of an action that ran.
+    pub fn failed(label: &str, argv: Vec<String>, why: String, output: String) -> Error {
+        let label = label.to_string();
+        Error::Failed {
+            label,
+            argv,
+            why,
+            output,
+        }
+    }
+
     /// Wraps an error of the host; for `map_err`.
     pub(crate) fn io<'a>(
         doing: &'a str,
