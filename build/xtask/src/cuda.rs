@@ -240,13 +240,8 @@ impl Folders {
             let from = wheels.unpack(graph, &unpack)?;
             licences.push((folder, from));
         }
-        let compiler = [
-            &pins.nvcc,
-            &pins.nvvm,
-            &pins.crt,
-            &pins.cccl,
-            &pins.cudart_x86_64,
-        ];
+        let [nvcc, nvvm, crt] = [&pins.nvcc, &pins.nvvm, &pins.crt];
+        let compiler = [nvcc, nvvm, crt, &pins.cccl, &pins.cudart_x86_64];
         let cudart_folder = format!("cudart-{}", host.triple);
         let mut unpack = |into, wheels_of: &[&Pin], keep| {
             let unpack = Unpack {
@@ -346,9 +341,8 @@ fn needed(root: &Path, folder: String) -> Result<BTreeSet<String>, String> {
 
 /// Folders of the ops that a header includes, as `cuda/ops/route`.
 fn included_ops(header: &str) -> Vec<String> {
-    let includes = header
-        .lines()
-        .filter_map(|line| line.strip_prefix("#include \"ops/"));
+    let lines = header.lines();
+    let includes = lines.filter_map(|line| line.strip_prefix("#include \"ops/"));
     let ops = includes.filter_map(|rest| rest.split_once('/'));
     ops.map(|(op, _)| format!("cuda/ops/{op}")).collect()
 }
@@ -358,11 +352,8 @@ fn headers(root: &Path, folder: &str) -> Result<Vec<String>, String> {
     let refuse = |why: std::io::Error| format!("{folder}: {why}");
     let mut names = Vec::new();
     for entry in fs::read_dir(root.join(folder)).map_err(refuse)? {
-        let name = entry
-            .map_err(refuse)?
-            .file_name()
-            .to_string_lossy()
-            .into_owned();
+        let name = entry.map_err(refuse)?.file_name();
+        let name = name.to_string_lossy().into_owned();
         if name.ends_with(".cuh") {
             names.push(name);
         }
@@ -375,9 +366,8 @@ fn headers(root: &Path, folder: &str) -> Result<Vec<String>, String> {
 fn kernel_header(root: &Path, folder: &str, kernel: &str, arch: &str) -> Result<String, Error> {
     let arch = arch.trim_end_matches('a').replace('_', "");
     let names = [format!("{kernel}_{arch}.cuh"), format!("{kernel}.cuh")];
-    let found = names
-        .iter()
-        .find(|name| root.join(folder).join(name).is_file());
+    let folder_at = root.join(folder);
+    let found = names.iter().find(|name| folder_at.join(name).is_file());
     found.cloned().ok_or_else(|| {
         wrong(format!(
             "kernel `{kernel}` has neither {folder}/{} nor {folder}/{}",
@@ -387,12 +377,9 @@ fn kernel_header(root: &Path, folder: &str, kernel: &str, arch: &str) -> Result<
 }
 
 fn archive_action(target: &DeviceTarget, host: &Host, objects: &[(String, ActionId)]) -> Action {
-    let mut argv = vec![
-        host.ar.name.clone(),
-        "crsD".to_string(),
-        ARCHIVE.to_string(),
-    ];
-    argv.extend(objects.iter().map(|(op, _)| format!("{op}.o")));
+    let argv = [&host.ar.name, "crsD", ARCHIVE].map(str::to_string);
+    let argv = argv.into_iter();
+    let argv = argv.chain(objects.iter().map(|(op, _)| format!("{op}.o")));
     let label = labelled(format!("archive {}", target.name), target.probe);
     let mut action = Action::process(label, argv)
         .tools([&host.ar])
