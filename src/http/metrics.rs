@@ -115,12 +115,8 @@ fn engine(page: &mut Page, service: &Service) {
     }
     let finished = finished(stats, ["stop", "length", "failed", "cancelled"]);
     let finished = finished.map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), count));
-    page.series(
-        "counter",
-        "atlas_requests_finished_total",
-        FINISHED,
-        finished,
-    );
+    let name = "atlas_requests_finished_total";
+    page.series("counter", name, FINISHED, finished);
     figures! { page:
         gauge "atlas_events_waiting_bytes" "Memory of replies that their clients have not read."
             => alone(service.engine.backlog_bytes() as u64),
@@ -132,12 +128,8 @@ const FINISHED: &str = "Sequences by how they ended.";
 /// Sequences that ended on a stop token, at their length, by a failure and without a reader, by
 /// the words for these.
 fn finished(stats: &Stats, words: [&'static str; 4]) -> [(&'static str, f64); 4] {
-    let counts = [
-        &stats.finished_stop,
-        &stats.finished_length,
-        &stats.failed,
-        &stats.cancelled,
-    ];
+    let (stop, length) = (&stats.finished_stop, &stats.finished_length);
+    let counts = [stop, length, &stats.failed, &stats.cancelled];
     std::array::from_fn(|at| (words[at], counts[at].get() as f64))
 }
 

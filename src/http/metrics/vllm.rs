@@ -27,10 +27,8 @@ fn alias(name: &str) -> Option<&'static str> {
 /// Appends the aliases, and what that server tells beside them.
 pub fn write(page: &mut Page, state: &State, service: &Service) {
     // One engine, as vLLM counts its own from 0.
-    let labels = format!(
-        "engine=\"0\",model_name=\"{}\"",
-        label_value(&state.model_id)
-    );
+    let model = label_value(&state.model_id);
+    let labels = format!("engine=\"0\",model_name=\"{model}\"");
     let braced = format!("{{{labels}}}");
     let stats = service.engine.stats();
     let used = stats.pages_used.get() as f64 / (stats.pages_total.get() as f64).max(1.0);
@@ -57,10 +55,8 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
         let (name, help) = (told.alias, told.help);
         told.histogram.write(&mut page.text, name, &labels, help);
     }
-    let (name, help) = (
-        "vllm:iteration_tokens_total",
-        "Tokens of prompts and replies in a step.",
-    );
+    let name = "vllm:iteration_tokens_total";
+    let help = "Tokens of prompts and replies in a step.";
     let steps = &stats.step_tokens.0;
     steps.write(&mut page.text, name, &labels, help);
     // The form that vLLM's page has for its routes.
