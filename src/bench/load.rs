@@ -75,13 +75,12 @@ async fn words_for(
     let mut best = (isize::MAX, 0);
     for _ in 0..PROBES_MAX {
         prompts.words = words as usize;
-        let reply = connection
-            .chat(&Ask {
-                model,
-                prompt: prompts.next(),
-                tokens: 1,
-            })
-            .await?;
+        let ask = Ask {
+            model,
+            prompt: prompts.next(),
+            tokens: 1,
+        };
+        let reply = connection.chat(&ask).await?;
         let missing = wanted - reply.prompt_tokens as isize;
         best = best.min((missing.abs(), words));
         let tokens_per_word = (reply.prompt_tokens as isize / words.max(1)).max(1);
@@ -163,10 +162,8 @@ impl Stream {
         while let Some(prompt) = self.next_prompt() {
             let timed = tokio::time::timeout(REPLY_TIME_MAX, self.ask(&mut connection, prompt));
             let outcome = timed.await.unwrap_or_else(|_| {
-                Err(format!(
-                    "no complete reply within {} s",
-                    REPLY_TIME_MAX.as_secs()
-                ))
+                let most = REPLY_TIME_MAX.as_secs();
+                Err(format!("no complete reply within {most} s"))
             });
             if outcome.is_err() {
                 connection = None;
@@ -193,11 +190,11 @@ impl Stream {
             Some(open) => open,
             None => connection.insert(self.endpoint.connect().await?),
         };
-        open.chat(&Ask {
+        let ask = Ask {
             model: &self.model,
             prompt,
             tokens: self.tokens,
-        })
-        .await
+        };
+        open.chat(&ask).await
     }
 }

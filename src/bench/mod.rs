@@ -163,24 +163,14 @@ fn measure(options: &Options) -> Result<Report, Failure> {
         .enable_all()
         .build()
         .map_err(|cause| unavailable(format!("no sockets: {cause}")))?;
-    runtime.block_on(load::measure(
-        &endpoint,
-        options.model.clone(),
-        &scenarios,
-        options.pid,
-    ))
+    let model = options.model.clone();
+    runtime.block_on(load::measure(&endpoint, model, &scenarios, options.pid))
 }
 
 /// The listed scenarios, or the one that the numbers describe.
 fn scenarios(options: &Options) -> Result<Vec<Scenario>, Failure> {
-    let Options {
-        streams,
-        requests,
-        prompt_tokens,
-        max_tokens,
-        ..
-    } = *options;
-    let numbers = [streams, requests, prompt_tokens, max_tokens];
+    let (streams, requests) = (options.streams, options.requests);
+    let numbers = [streams, requests, options.prompt_tokens, options.max_tokens];
     if numbers.contains(&Some(0)) {
         let text = "--streams, --requests, --prompt-tokens and --max-tokens must be at least 1";
         return Err(usage(text.to_owned()));
@@ -191,12 +181,7 @@ fn scenarios(options: &Options) -> Result<Vec<Scenario>, Failure> {
                         or the other";
             return Err(usage(text.to_owned()));
         }
-        return Ok(vec![Scenario::custom(
-            streams,
-            requests,
-            prompt_tokens,
-            max_tokens,
-        )]);
+        return Ok(vec![Scenario::custom(numbers)]);
     }
     if options.scenario.is_empty() {
         return Ok(match options.large {
@@ -204,11 +189,8 @@ fn scenarios(options: &Options) -> Result<Vec<Scenario>, Failure> {
             false => scenario::SCENARIOS.to_vec(),
         });
     }
-    options
-        .scenario
-        .iter()
-        .map(|name| scenario::named(name).map_err(usage))
-        .collect()
+    let named = |name: &String| scenario::named(name).map_err(usage);
+    options.scenario.iter().map(named).collect()
 }
 
 fn read(path: &Path) -> Result<String, Failure> {

@@ -48,12 +48,7 @@ impl Scenario {
     }
 
     /// A scenario from the command line; what is not given is as in a chat with eight users.
-    pub fn custom(
-        streams: Option<usize>,
-        requests: Option<usize>,
-        prompt_tokens: Option<usize>,
-        max_tokens: Option<usize>,
-    ) -> Scenario {
+    pub fn custom([streams, requests, prompt_tokens, max_tokens]: [Option<usize>; 4]) -> Scenario {
         let streams = streams.unwrap_or(8);
         let requests = requests.unwrap_or(4 * streams);
         let tokens = [prompt_tokens.unwrap_or(200), max_tokens.unwrap_or(128)];

@@ -272,13 +272,8 @@ impl Report {
     }
 
     fn write_table(&self, text: &mut String) -> std::fmt::Result {
-        let Report {
-            target,
-            weights,
-            runs,
-            ..
-        } = self;
-        let how = match runs {
+        let (target, weights) = (&self.target, &self.weights);
+        let how = match self.runs {
             1 => "this process, from its command line on".to_owned(),
             runs => format!("medians of {runs} processes"),
         };

@@ -20,10 +20,9 @@ use step::executor::DEPTH_MAX;
 /// Replies of a step, where the target has the slots.
 const SEQUENCES: [usize; 3] = [1, 4, 8];
 /// Tokens of each reply before a step, unless asked for.
-const CONTEXT: usize = if MAX_CONTEXT < 2048 {
-    MAX_CONTEXT / 2
-} else {
-    1024
+const CONTEXT: usize = match MAX_CONTEXT < 2048 {
+    true => MAX_CONTEXT / 2,
+    false => 1024,
 };
 /// Acceptances, unless asked for.
 const ACCEPTANCES: [f64; 3] = [0.85, 0.75, 0.6];
@@ -115,11 +114,8 @@ pub fn drafts(options: DraftsOptions) -> Result<(), Failure> {
 
 impl DraftsOptions {
     fn acceptances(&self) -> Result<Vec<f64>, Failure> {
-        if let Some(wrong) = self
-            .acceptance
-            .iter()
-            .find(|share| !(0.0..=1.0).contains(*share))
-        {
+        let is_share = |share: &&f64| (0.0..=1.0).contains(*share);
+        if let Some(wrong) = self.acceptance.iter().find(|share| !is_share(share)) {
             let text = format!("--acceptance: a share from 0 to 1, not {wrong}");
             return Err(usage(text));
         }
@@ -169,9 +165,8 @@ impl DraftsReport {
 /// Tokens that a reply is expected to get of a step whose drafts hold with a probability of
 /// `acceptance`, each behind those that held.
 fn expected_tokens(acceptance: f64, depth: usize) -> f64 {
-    (0..=depth as i32)
-        .map(|drafts| acceptance.powi(drafts))
-        .sum()
+    let drafts = 0..=depth as i32;
+    drafts.map(|drafts| acceptance.powi(drafts)).sum()
 }
 
 impl Gain {
