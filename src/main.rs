@@ -6,6 +6,7 @@
 
 use std::process::ExitCode;
 
+use atlas::bench;
 use atlas::cli::{self, Exit, Failure, Parsed, Verb};
 use atlas::start;
 use host::allocator::{self, Allocator};
@@ -60,6 +61,6 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Selftest(options) => cli::selftest::run(&options),
         Verb::Synth(options) => cli::synth::run(&options),
         Verb::Logits(options) => cli::logits::run(&options),
-        Verb::Bench(options) => cli::bench(options),
+        Verb::Bench(options) => bench::run(options),
     }
 }

@@ -19,6 +19,7 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 /// Characters of a refusal that are shown.
 const REFUSAL_CHARS_MAX: usize = 300;
 const END_OF_STREAM: &str = "[DONE]";
+const CHAT: &str = "/v1/chat/completions";
 /// Realm of our servers, which they tell who has no key.
 const OUR_REALM: &str = "realm=\"Atlas";
 
@@ -66,9 +67,8 @@ impl Endpoint {
     pub async fn connect(&self) -> Result<Connection, String> {
         let refused = |cause: &dyn std::fmt::Display| format!("cannot reach {}: {cause}", self.url);
         let address = (self.host.as_str(), self.port);
-        let stream = TcpStream::connect(address)
-            .await
-            .map_err(|cause| refused(&cause))?;
+        let stream = TcpStream::connect(address).await;
+        let stream = stream.map_err(|cause| refused(&cause))?;
         stream.set_nodelay(true).map_err(|cause| refused(&cause))?;
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
@@ -150,11 +150,8 @@ impl Connection {
     /// Target and version of the server, where it is one of ours that asks for no other key.
     pub async fn target(&mut self) -> Option<String> {
         let of = self.read("/version").await.ok()?;
-        Some(format!(
-            "{} {}",
-            of["target"].as_str()?,
-            of["version"].as_str()?
-        ))
+        let (target, version) = (of["target"].as_str()?, of["version"].as_str()?);
+        Some(format!("{target} {version}"))
     }
 
     /// Whether the server is one of ours that asks for another key.
@@ -173,17 +170,14 @@ impl Connection {
     pub async fn first_model(&mut self) -> Result<String, String> {
         let list = self.read("/v1/models").await?;
         let id = list["data"][0]["id"].as_str();
-        Ok(id
-            .ok_or("/v1/models lists no model; name one with --model")?
-            .to_owned())
+        let id = id.ok_or("/v1/models lists no model; name one with --model")?;
+        Ok(id.to_owned())
     }
 
     /// Asks and reads the reply to its end. A reply that is cut short or miscounted is an error.
     pub async fn chat(&mut self, ask: &Ask<'_>) -> Result<Reply, String> {
         let begun = Instant::now();
-        let response = self
-            .send(Method::POST, "/v1/chat/completions", ask.body())
-            .await?;
+        let response = self.send(Method::POST, CHAT, ask.body()).await?;
         let mut transcript = Transcript::default();
         let take = |data: &str, at| {
             transcript.take(data, at);
@@ -206,9 +200,7 @@ impl Connection {
         let body = json!({
             "model": model, "messages": [{"role": "user", "content": prompt}], "stream": true,
         });
-        let response = self
-            .send(Method::POST, "/v1/chat/completions", body.to_string())
-            .await?;
+        let response = self.send(Method::POST, CHAT, body.to_string()).await?;
         let (mut ended, mut outcome) = (false, Ok(()));
         let take = |data: &str, _| {
             ended |= data == END_OF_STREAM;
@@ -286,13 +278,10 @@ impl Connection {
         for (name, value) in headers {
             request = request.header(name, value);
         }
-        let request = request
-            .body(Full::from(body))
-            .map_err(|cause| cause.to_string())?;
-        self.sender
-            .ready()
-            .await
-            .map_err(|cause| format!("the connection is gone: {cause}"))?;
+        let request = request.body(Full::from(body));
+        let request = request.map_err(|cause| cause.to_string())?;
+        let ready = self.sender.ready().await;
+        ready.map_err(|cause| format!("the connection is gone: {cause}"))?;
         let response = self.sender.send_request(request).await;
         response.map_err(|cause| format!("no response: {cause}"))
     }
@@ -343,9 +332,8 @@ fn reported(error: &Value) -> String {
 /// Message of an error; all of it where it has none.
 fn words(error: &Value) -> String {
     let message = error.get("message").unwrap_or(error);
-    message
-        .as_str()
-        .map_or_else(|| error.to_string(), str::to_owned)
+    let text = message.as_str().map(str::to_owned);
+    text.unwrap_or_else(|| error.to_string())
 }
 
 /// Places of what a model wrote, in events and whole answers of all dialects: a text, or the name
@@ -373,9 +361,8 @@ fn any_text_of(data: &str) -> Option<Result<String, String>> {
     if let Some(error) = error.into_iter().flatten().find(|error| !error.is_null()) {
         return Some(Err(reported(error)));
     }
-    let texts = TEXTS
-        .iter()
-        .filter_map(|place| event.pointer(place)?.as_str());
+    let texts = TEXTS.iter();
+    let texts = texts.filter_map(|place| event.pointer(place)?.as_str());
     let mut texts = texts.filter(|text| !text.is_empty());
     texts.next().map(|text| Ok(text.to_owned()))
 }
@@ -392,9 +379,8 @@ fn text_of(data: &str) -> Result<String, String> {
 }
 
 async fn read_whole(response: Response<Incoming>) -> Result<String, String> {
-    let body = Limited::new(response.into_body(), BODY_BYTES_MAX)
-        .collect()
-        .await;
+    let body = Limited::new(response.into_body(), BODY_BYTES_MAX);
+    let body = body.collect().await;
     let body = body.map_err(|cause| format!("the body broke: {cause}"))?;
     Ok(String::from_utf8_lossy(&body.to_bytes()).into_owned())
 }

@@ -87,10 +87,8 @@ fn millis(time: Duration) -> f64 {
 }
 
 fn gaps_ms(reply: &Reply) -> impl Iterator<Item = f64> {
-    reply
-        .pieces
-        .windows(2)
-        .map(|pair| millis(pair[1] - pair[0]))
+    let pairs = reply.pieces.windows(2);
+    pairs.map(|pair| millis(pair[1] - pair[0]))
 }
 
 /// None for a reply whose text came in one piece: it says nothing about a rate.

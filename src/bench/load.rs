@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{JoinSet, LocalSet};
 
-use super::BenchError;
 use super::client::{Ask, Connection, Endpoint, Reply};
 use super::figures::Figures;
 use super::process;
 use super::report::Report;
 use super::scenario::{self, Scenario};
+use super::{unavailable, usage};
+use crate::start::exit::Failure;
 use crate::start::machine;
 
 /// After this a reply counts as failed.
@@ -25,11 +26,11 @@ pub(super) async fn measure(
     model: Option<String>,
     scenarios: &[Scenario],
     pid: Option<u32>,
-) -> Result<Report, BenchError> {
-    let mut connection = endpoint.connect().await.map_err(BenchError::Server)?;
+) -> Result<Report, Failure> {
+    let mut connection = endpoint.connect().await.map_err(unavailable)?;
     let model = match model {
         Some(model) => model,
-        None => connection.first_model().await.map_err(BenchError::Server)?,
+        None => connection.first_model().await.map_err(unavailable)?,
     };
     let mut report = Report::new(&endpoint.url, &model);
     report.server = connection.target().await;
@@ -38,14 +39,11 @@ pub(super) async fn measure(
     for scenario in scenarios {
         prompts.words = words_for(&mut connection, &model, scenario, &mut prompts)
             .await
-            .map_err(BenchError::Server)?;
+            .map_err(unavailable)?;
         let outcome = run(endpoint, &model, scenario, &mut prompts).await;
         report.add(outcome.0, outcome.1);
     }
-    report.memory = pid
-        .map(process::memory)
-        .transpose()
-        .map_err(BenchError::Option)?;
+    report.memory = pid.map(process::memory).transpose().map_err(usage)?;
     Ok(report)
 }
 
@@ -77,13 +75,12 @@ async fn words_for(
     let mut best = (isize::MAX, 0);
     for _ in 0..PROBES_MAX {
         prompts.words = words as usize;
-        let reply = connection
-            .chat(&Ask {
-                model,
-                prompt: prompts.next(),
-                tokens: 1,
-            })
-            .await?;
+        let ask = Ask {
+            model,
+            prompt: prompts.next(),
+            tokens: 1,
+        };
+        let reply = connection.chat(&ask).await?;
         let missing = wanted - reply.prompt_tokens as isize;
         best = best.min((missing.abs(), words));
         let tokens_per_word = (reply.prompt_tokens as isize / words.max(1)).max(1);
@@ -165,10 +162,8 @@ impl Stream {
         while let Some(prompt) = self.next_prompt() {
             let timed = tokio::time::timeout(REPLY_TIME_MAX, self.ask(&mut connection, prompt));
             let outcome = timed.await.unwrap_or_else(|_| {
-                Err(format!(
-                    "no complete reply within {} s",
-                    REPLY_TIME_MAX.as_secs()
-                ))
+                let most = REPLY_TIME_MAX.as_secs();
+                Err(format!("no complete reply within {most} s"))
             });
             if outcome.is_err() {
                 connection = None;
@@ -195,11 +190,11 @@ impl Stream {
             Some(open) => open,
             None => connection.insert(self.endpoint.connect().await?),
         };
-        open.chat(&Ask {
+        let ask = Ask {
             model: &self.model,
             prompt,
             tokens: self.tokens,
-        })
-        .await
+        };
+        open.chat(&ask).await
     }
 }

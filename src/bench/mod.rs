@@ -24,7 +24,7 @@ use argh::{ArgsInfo, FromArgs};
 use self::client::Endpoint;
 use self::report::Report;
 use self::scenario::Scenario;
-use crate::start::exit::Failure;
+use crate::start::exit::{Exit, Failure};
 use host::operator_file;
 use host::output;
 use model::target;
@@ -103,34 +103,11 @@ pub struct Options {
     json: Option<PathBuf>,
 }
 
-/// Why there are no figures, or none to rely on.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// An option does not make sense; the text says which and why.
-    #[error("{0}")]
-    Option(String),
-    /// The server could not be asked at all.
-    #[error("{0}")]
-    Server(String),
-    /// The model could not be loaded or run.
-    #[error("{0}")]
-    Model(String),
-    /// The model could not be made ready.
-    #[error("{}", .0.message)]
-    Start(Failure),
-    /// A file could not be read or written.
-    #[error("{path}: {cause}")]
-    File { path: PathBuf, cause: String },
-    /// Some requests failed; the figures are of the others.
-    #[error("{failed} requests failed, the first one with: {first}")]
-    Requests { failed: usize, first: String },
-}
-
 /// Runs the load, prints a table, writes the files that were asked for.
 ///
 /// # Errors
 /// Also when single requests failed, after everything has been written.
-pub fn run(command: Command) -> Result<(), BenchError> {
+pub fn run(command: Command) -> Result<(), Failure> {
     match command.what {
         What::Serve(options) => serve(&options),
         What::Decode(options) => steps::decode(options),
@@ -140,7 +117,7 @@ pub fn run(command: Command) -> Result<(), BenchError> {
     }
 }
 
-fn serve(options: &Options) -> Result<(), BenchError> {
+fn serve(options: &Options) -> Result<(), Failure> {
     let report = measure(options)?;
     match &options.json {
         // A program reads standard output then, and the table goes to the person behind it.
@@ -159,10 +136,11 @@ fn serve(options: &Options) -> Result<(), BenchError> {
     }
     match report.first_error {
         None => Ok(()),
-        Some(first) => Err(BenchError::Requests {
-            failed: report.scenarios.iter().map(|figures| figures.errors).sum(),
-            first,
-        }),
+        Some(first) => {
+            let failed: usize = report.scenarios.iter().map(|figures| figures.errors).sum();
+            let text = format!("{failed} requests failed, the first one with: {first}");
+            Err(unavailable(text))
+        }
     }
 }
 
@@ -177,48 +155,33 @@ fn peer() -> String {
     )
 }
 
-fn measure(options: &Options) -> Result<Report, BenchError> {
+fn measure(options: &Options) -> Result<Report, Failure> {
     let scenarios = scenarios(options)?;
     let key = options.key_file.as_deref().map(read).transpose()?;
-    let endpoint = Endpoint::parse(&options.url, key).map_err(BenchError::Option)?;
+    let endpoint = Endpoint::parse(&options.url, key).map_err(usage)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|cause| BenchError::Server(format!("no sockets: {cause}")))?;
-    runtime.block_on(load::measure(
-        &endpoint,
-        options.model.clone(),
-        &scenarios,
-        options.pid,
-    ))
+        .map_err(|cause| unavailable(format!("no sockets: {cause}")))?;
+    let model = options.model.clone();
+    runtime.block_on(load::measure(&endpoint, model, &scenarios, options.pid))
 }
 
 /// The listed scenarios, or the one that the numbers describe.
-fn scenarios(options: &Options) -> Result<Vec<Scenario>, BenchError> {
-    let Options {
-        streams,
-        requests,
-        prompt_tokens,
-        max_tokens,
-        ..
-    } = *options;
-    let numbers = [streams, requests, prompt_tokens, max_tokens];
+fn scenarios(options: &Options) -> Result<Vec<Scenario>, Failure> {
+    let (streams, requests) = (options.streams, options.requests);
+    let numbers = [streams, requests, options.prompt_tokens, options.max_tokens];
     if numbers.contains(&Some(0)) {
         let text = "--streams, --requests, --prompt-tokens and --max-tokens must be at least 1";
-        return Err(BenchError::Option(text.to_owned()));
+        return Err(usage(text.to_owned()));
     }
     if numbers.iter().any(Option::is_some) {
         if options.large || !options.scenario.is_empty() {
             let text = "--scenario and --large fix streams, requests and tokens already: give one \
                         or the other";
-            return Err(BenchError::Option(text.to_owned()));
+            return Err(usage(text.to_owned()));
         }
-        return Ok(vec![Scenario::custom(
-            streams,
-            requests,
-            prompt_tokens,
-            max_tokens,
-        )]);
+        return Ok(vec![Scenario::custom(numbers)]);
     }
     if options.scenario.is_empty() {
         return Ok(match options.large {
@@ -226,28 +189,32 @@ fn scenarios(options: &Options) -> Result<Vec<Scenario>, BenchError> {
             false => scenario::SCENARIOS.to_vec(),
         });
     }
-    options
-        .scenario
-        .iter()
-        .map(|name| scenario::named(name).map_err(BenchError::Option))
-        .collect()
+    let named = |name: &String| scenario::named(name).map_err(usage);
+    options.scenario.iter().map(named).collect()
 }
 
-fn read(path: &Path) -> Result<String, BenchError> {
-    let text =
-        operator_file::text(path, FILE_BYTES_MAX).map_err(|cause| file_error(path, &cause))?;
+fn read(path: &Path) -> Result<String, Failure> {
+    let text = operator_file::text(path, FILE_BYTES_MAX);
+    let text = text.map_err(|cause| file_failure(path, &cause))?;
     Ok(text.trim().to_owned())
 }
 
-fn write(path: &Path, text: &str) -> Result<(), BenchError> {
-    output::write(path, text).map_err(|cause| file_error(path, &cause))
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    output::write(path, text).map_err(|cause| file_failure(path, &cause))
 }
 
-fn file_error(path: &Path, cause: &dyn fmt::Display) -> BenchError {
-    BenchError::File {
-        path: path.to_owned(),
-        cause: cause.to_string(),
-    }
+fn file_failure(path: &Path, cause: &dyn fmt::Display) -> Failure {
+    Failure::new(Exit::Io, format!("{}: {cause}", path.display()))
+}
+
+/// Report of an option that makes no sense; the text says which and why.
+fn usage(text: impl fmt::Display) -> Failure {
+    Failure::new(Exit::Usage, text)
+}
+
+/// Report of a server that cannot be asked, or answers no more.
+fn unavailable(text: impl fmt::Display) -> Failure {
+    Failure::new(Exit::Unavailable, text)
 }
 
 #[cfg(test)]

@@ -22,9 +22,8 @@ pub(super) fn memory(pid: u32) -> Result<Memory, String> {
 /// Format: proc_pid_status(5); the figures are in units of 1024 bytes.
 fn parse(status: &str) -> Option<Memory> {
     let bytes = |name: &str| -> Option<u64> {
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
     };
     Some(Memory {

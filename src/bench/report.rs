@@ -106,11 +106,8 @@ fn write_figures(text: &mut String, figures: &Figures) -> std::fmt::Result {
             values.p50, values.p90, values.p99
         )?;
     }
-    writeln!(
-        text,
-        "  {:<28}{:>10.2}",
-        "all streams, tok/s", figures.total_tok_s
-    )
+    let (name, rate) = ("all streams, tok/s", figures.total_tok_s);
+    writeln!(text, "  {name:<28}{rate:>10.2}")
 }
 
 #[cfg(test)]

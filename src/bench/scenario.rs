@@ -15,78 +15,44 @@ pub(super) struct Scenario {
 }
 
 pub(super) const SCENARIOS: [Scenario; 3] = [
-    Scenario {
-        name: "decode-1",
-        streams: 1,
-        requests: 8,
-        prompt_tokens: 64,
-        max_tokens: 128,
-    },
-    Scenario {
-        name: "decode-8",
-        streams: 8,
-        requests: 32,
-        prompt_tokens: 64,
-        max_tokens: 128,
-    },
-    Scenario {
-        name: "prefill-200",
-        streams: 1,
-        requests: 32,
-        prompt_tokens: 200,
-        max_tokens: 1,
-    },
+    Scenario::of("decode-1", [1, 8], [64, 128]),
+    Scenario::of("decode-8", [8, 32], [64, 128]),
+    Scenario::of("prefill-200", [1, 32], [200, 1]),
 ];
-
-/// A load of one prompt at a time, for the time to the first token.
-const fn first(name: &'static str, prompt_tokens: usize, requests: usize) -> Scenario {
-    Scenario {
-        name,
-        streams: 1,
-        requests,
-        prompt_tokens,
-        max_tokens: 1,
-    }
-}
-
-/// A load of replies behind short prompts.
-const fn streams(name: &'static str, streams: usize, requests: usize, tokens: usize) -> Scenario {
-    Scenario {
-        name,
-        streams,
-        requests,
-        prompt_tokens: 128,
-        max_tokens: tokens,
-    }
-}
 
 /// For a model of real size: what a first token takes, and what one to 64 readers get.
 pub(super) const LARGE: [Scenario; 7] = [
-    first("first-128", 128, 12),
-    first("first-1024", 1024, 8),
-    first("first-8192", 8192, 4),
-    streams("streams-1", 1, 4, 512),
-    streams("streams-8", 8, 16, 256),
-    streams("streams-32", 32, 64, 256),
-    streams("streams-64", 64, 128, 256),
+    Scenario::of("first-128", [1, 12], [128, 1]),
+    Scenario::of("first-1024", [1, 8], [1024, 1]),
+    Scenario::of("first-8192", [1, 4], [8192, 1]),
+    Scenario::of("streams-1", [1, 4], [128, 512]),
+    Scenario::of("streams-8", [8, 16], [128, 256]),
+    Scenario::of("streams-32", [32, 64], [128, 256]),
+    Scenario::of("streams-64", [64, 128], [128, 256]),
 ];
 
 impl Scenario {
-    /// A scenario from the command line; what is not given is as in a chat with eight users.
-    pub fn custom(
-        streams: Option<usize>,
-        requests: Option<usize>,
-        prompt_tokens: Option<usize>,
-        max_tokens: Option<usize>,
+    /// Streams and requests, and the tokens of a prompt and of a reply.
+    const fn of(
+        name: &'static str,
+        [streams, requests]: [usize; 2],
+        [prompt_tokens, max_tokens]: [usize; 2],
     ) -> Scenario {
-        let streams = streams.unwrap_or(8);
         Scenario {
-            name: "custom",
+            name,
             streams,
-            requests: requests.unwrap_or(4 * streams),
-            prompt_tokens: prompt_tokens.unwrap_or(200),
-            max_tokens: max_tokens.unwrap_or(128),
+            requests,
+            prompt_tokens,
+            max_tokens,
         }
+    }
+
+    /// A scenario from the command line; what is not given is as in a chat with eight users.
+    pub fn custom([streams, requests, prompt_tokens, max_tokens]: [Option<usize>; 4]) -> Scenario {
+        let streams = streams.unwrap_or(8);
+        let requests = requests.unwrap_or(4 * streams);
+        let tokens = [prompt_tokens.unwrap_or(200), max_tokens.unwrap_or(128)];
+        Scenario::of("custom", [streams, requests], tokens)
     }
 }
 

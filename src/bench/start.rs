@@ -16,7 +16,7 @@ use std::time::Instant;
 use argh::{ArgsInfo, FromArgs};
 use serde::{Deserialize, Serialize};
 
-use super::{BenchError, STANDARD_OUTPUT, write};
+use super::{STANDARD_OUTPUT, usage, write};
 use crate::start::boot::{self, Engine, Files};
 use crate::start::exit::{Exit, Failure};
 use engine::{Limits, Phase};
@@ -89,11 +89,11 @@ impl StageFigures {
 
 /// # Errors
 /// What keeps the model from being ready, or the figures from being written.
-pub fn start(options: &StartOptions) -> Result<(), BenchError> {
+pub fn start(options: &StartOptions) -> Result<(), Failure> {
     if options.runs == 0 {
-        return Err(BenchError::Option("--runs must be at least 1".to_owned()));
+        return Err(usage("--runs must be at least 1"));
     }
-    let files = Files::locate(options.weights.as_deref()).map_err(BenchError::Start)?;
+    let files = Files::locate(options.weights.as_deref())?;
     if options.runs == 1 {
         return here(&files, |report| tell(report, options));
     }
@@ -103,16 +103,16 @@ pub fn start(options: &StartOptions) -> Result<(), BenchError> {
 }
 
 /// Prints and writes the figures.
-fn tell(report: &Report, options: &StartOptions) -> Result<(), BenchError> {
+fn tell(report: &Report, options: &StartOptions) -> Result<(), Failure> {
     let json = serde_json::to_string_pretty(report).expect("plain numbers and strings") + "\n";
     match &options.json {
         // A program reads standard output then, and the table goes to the person behind it.
         Some(path) if path.as_os_str() == STANDARD_OUTPUT => {
-            boot::print(&json).map_err(BenchError::Start)?;
+            boot::print(&json)?;
             eprint!("{}", report.table());
         }
         path => {
-            boot::print(&report.table()).map_err(BenchError::Start)?;
+            boot::print(&report.table())?;
             path.as_ref().map_or(Ok(()), |path| write(path, &json))?;
         }
     }
@@ -120,12 +120,9 @@ fn tell(report: &Report, options: &StartOptions) -> Result<(), BenchError> {
 }
 
 /// Starts the model in this process, tells how long it took, and takes it down.
-fn here(
-    files: &Files,
-    tell: impl FnOnce(&Report) -> Result<(), BenchError>,
-) -> Result<(), BenchError> {
+fn here(files: &Files, tell: impl FnOnce(&Report) -> Result<(), Failure>) -> Result<(), Failure> {
     let begun = Instant::now();
-    boot::preflight(files, boot::THREADS).map_err(BenchError::Start)?;
+    boot::preflight(files, boot::THREADS)?;
     let progress = Arc::new(Progress::default());
     let Engine {
         handle: engine,
@@ -134,9 +131,9 @@ fn here(
     } = boot::engine(files, &progress, None, Limits::of(&target::FACTS).into());
     let broken = || Failure::new(Exit::Internal, "a thread broke down");
     let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let runtime = runtime.map_err(|cause| BenchError::Model(format!("no waiting: {cause}")))?;
-    let chat = runtime.block_on(boot::chat_of(chat));
-    chat.map_err(BenchError::Start)?;
+    let runtime =
+        runtime.map_err(|cause| Failure::new(Exit::Internal, format!("no waiting: {cause}")))?;
+    runtime.block_on(boot::chat_of(chat))?;
     let text_s = begun.elapsed().as_secs_f64();
     let serving = runtime.block_on(boot::reached(&engine, Phase::Serving)) == Phase::Serving;
     let total_s = begun.elapsed().as_secs_f64();
@@ -158,9 +155,9 @@ fn here(
     });
     engine.drain();
     match thread.join() {
-        Ok(Err(error)) => Err(BenchError::Start(boot::engine_failure(&error))),
-        Ok(Ok(())) => told.unwrap_or_else(|| Err(BenchError::Start(broken()))),
-        Err(_) => Err(BenchError::Start(broken())),
+        Ok(Err(error)) => Err(boot::engine_failure(&error)),
+        Ok(Ok(())) => told.unwrap_or_else(|| Err(broken())),
+        Err(_) => Err(broken()),
     }
 }
 
@@ -180,8 +177,8 @@ fn stages(begun: Instant, total_s: f64, progress: &Progress) -> Vec<StageFigures
 }
 
 /// Starts the model in a process of its own; with the time that it takes to become one.
-fn process(weights: Option<&Path>) -> Result<Report, BenchError> {
-    let failed = |cause: String| BenchError::Model(format!("a run failed: {cause}"));
+fn process(weights: Option<&Path>) -> Result<Report, Failure> {
+    let failed = |cause: String| Failure::new(Exit::Internal, format!("a run failed: {cause}"));
     let this = std::env::current_exe().map_err(|cause| failed(cause.to_string()))?;
     let mut command = Command::new(this);
     command.args(["bench", "start"]).args(weights);
@@ -201,7 +198,7 @@ fn process(weights: Option<&Path>) -> Result<Report, BenchError> {
         let message = format!("a run failed: {}\n{}", output.status, said.trim_end());
         let exit = output.status.code().and_then(Exit::of_code);
         let exit = exit.unwrap_or(Exit::Internal);
-        return Err(BenchError::Start(Failure::new(exit, message)));
+        return Err(Failure::new(exit, message));
     }
     let wall_s = read.map_err(|cause| failed(cause.to_string()))?;
     let report: Report =
@@ -275,13 +272,8 @@ impl Report {
     }
 
     fn write_table(&self, text: &mut String) -> std::fmt::Result {
-        let Report {
-            target,
-            weights,
-            runs,
-            ..
-        } = self;
-        let how = match runs {
+        let (target, weights) = (&self.target, &self.weights);
+        let how = match self.runs {
             1 => "this process, from its command line on".to_owned(),
             runs => format!("medians of {runs} processes"),
         };

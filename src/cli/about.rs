@@ -55,10 +55,9 @@ pub fn run(options: &About) -> Result<(), Failure> {
     if let Some(page) = options.page {
         return boot::print(&page.own());
     }
-    let text = if options.json {
-        format!("{:#}\n", facts())
-    } else {
-        plain()
+    let text = match options.json {
+        true => format!("{:#}\n", facts()),
+        false => plain(),
     };
     boot::print(&text)
 }
@@ -74,10 +73,8 @@ fn licences(path: &Path) -> io::Result<String> {
     file.read_exact(&mut length)?;
     file.read_exact(&mut mark)?;
     let length = u64::from_le_bytes(length);
-    let begin = file
-        .metadata()?
-        .len()
-        .checked_sub(length.saturating_add(16));
+    let bytes = file.metadata()?.len();
+    let begin = bytes.checked_sub(length.saturating_add(16));
     let (Some(begin), true) = (begin, mark == *LICENCES_MARK) else {
         let why = "this build has none; those that `cargo xtask dist` makes have them";
         return Err(io::Error::other(why));
@@ -130,10 +127,9 @@ fn facts() -> Value {
 }
 
 fn plain() -> String {
-    let weights = if needs_weights() {
-        "from a directory that you give"
-    } else {
-        "inside this binary"
+    let weights = match needs_weights() {
+        true => "from a directory that you give",
+        false => "inside this binary",
     };
     let part = match target::PARTITION {
         Some(sms) => format!(" ({sms} SMs of a larger GPU)"),

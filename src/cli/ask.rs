@@ -45,10 +45,8 @@ pub fn run(options: &Try) -> Result<(), Failure> {
     let runtime = runtime.map_err(|why| Failure::new(Exit::Internal, why))?;
     let answered = runtime.block_on(async {
         let mut connection = endpoint.connect().await.map_err(|why| {
-            format!(
-                "{why}; is the server started, as in `{} serve`?",
-                model::target::BINARY
-            )
+            let binary = model::target::BINARY;
+            format!("{why}; is the server started, as in `{binary} serve`?")
         })?;
         let model = connection.first_model().await?;
         // Who does not read any more does not want the rest.

@@ -52,19 +52,14 @@ pub fn read(command: &[&str], arguments: &[&str]) -> Result<Merged, Reading> {
         });
     };
     let wrong = |why: String| {
-        Reading::File(Failure::new(
-            Exit::Config,
-            format!("{FLAG} {}: {why}", path.display()),
-        ))
+        let message = format!("{FLAG} {}: {why}", path.display());
+        Reading::File(Failure::new(Exit::Config, message))
     };
     let table = load(path).map_err(wrong)?;
     let (added, of_file) = added(&table, &of_flags).map_err(wrong)?;
     // In front, where none is taken for text behind `--`.
-    let all: Vec<&str> = added
-        .iter()
-        .map(String::as_str)
-        .chain(arguments.iter().copied())
-        .collect();
+    let all = added.iter().map(String::as_str);
+    let all: Vec<&str> = all.chain(arguments.iter().copied()).collect();
     let serve = Serve::from_args(command, &all);
     // The command line alone was right.
     let serve = serve.map_err(|early| wrong(early.output.trim().to_string()))?;
@@ -86,10 +81,8 @@ pub enum Reading {
 /// Names of the flags in arguments, without dashes.
 fn names(arguments: &[&str]) -> BTreeSet<String> {
     let flags = arguments.iter().take_while(|argument| **argument != "--");
-    flags
-        .filter_map(|argument| argument.strip_prefix("--"))
-        .map(str::to_string)
-        .collect()
+    let names = flags.filter_map(|argument| argument.strip_prefix("--"));
+    names.map(str::to_string).collect()
 }
 
 fn load(path: &Path) -> Result<Table, String> {
@@ -130,16 +123,12 @@ fn words(info: &CommandInfoWithArgs, key: &str, value: &Value) -> Result<Vec<Str
     if key == WEIGHTS {
         return Ok(vec![word(key, value)?]);
     }
-    let flags = info
-        .flags
-        .iter()
-        .filter(|flag| !OF_COMMANDS.contains(&name(flag)));
+    let flags = info.flags.iter();
+    let flags = flags.filter(|flag| !OF_COMMANDS.contains(&name(flag)));
     let Some(flag) = flags.clone().find(|flag| name(flag) == key) else {
         let known: Vec<&str> = [WEIGHTS].into_iter().chain(flags.map(name)).collect();
-        return Err(format!(
-            "`{key}` is no flag of serve; it has {}",
-            known.join(", ")
-        ));
+        let known = known.join(", ");
+        return Err(format!("`{key}` is no flag of serve; it has {known}"));
     };
     let named = |value: &Value| Ok::<_, String>([flag.long.to_string(), word(key, value)?]);
     let values = match (&flag.kind, &flag.optionality, value) {

@@ -95,9 +95,8 @@ impl FromStr for Client {
     fn from_str(text: &str) -> Result<Client, String> {
         let found = CLIENTS.iter().find(|(name, _)| *name == text);
         let names = CLIENTS.map(|(name, _)| name).join(", ");
-        found
-            .map(|(_, client)| *client)
-            .ok_or_else(|| format!("must be one of {names}"))
+        let client = found.map(|(_, client)| *client);
+        client.ok_or_else(|| format!("must be one of {names}"))
     }
 }
 
@@ -108,19 +107,14 @@ impl FromStr for Client {
 /// started.
 pub fn run(options: &Connect) -> Result<(), Failure> {
     let usage = |why: &str| Failure::new(Exit::Usage, why);
-    for (flag, value) in [
-        ("--url", &options.url),
-        ("--model", &options.model),
-        ("--key", &options.key),
-    ] {
-        if value.is_empty()
-            || value
-                .chars()
-                .any(|c| c.is_control() || "'\"\\ ".contains(c))
-        {
-            return Err(usage(&format!(
-                "{flag}: is empty, or has a space or a quotation mark"
-            )));
+    let Connect {
+        url, model, key, ..
+    } = options;
+    for (flag, value) in [("--url", url), ("--model", model), ("--key", key)] {
+        let breaks = |c: char| c.is_control() || "'\"\\ ".contains(c);
+        if value.is_empty() || value.chars().any(breaks) {
+            let problem = "is empty, or has a space or a quotation mark";
+            return Err(usage(&format!("{flag}: {problem}")));
         }
     }
     if options.run && options.check {
@@ -147,15 +141,10 @@ pub fn run(options: &Connect) -> Result<(), Failure> {
         ));
     };
     let mut command = Command::new(program);
-    command
-        .envs(variables)
-        .args(arguments)
-        .args(&options.arguments);
-    let why = command.exec();
-    Err(Failure::new(
-        Exit::Unavailable,
-        format!("cannot start {program}: {why}; install it first"),
-    ))
+    command.envs(variables).args(arguments);
+    let why = command.args(&options.arguments).exec();
+    let message = format!("cannot start {program}: {why}; install it first");
+    Err(Failure::new(Exit::Unavailable, message))
 }
 
 /// Address without a slash at its end.

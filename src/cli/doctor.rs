@@ -64,19 +64,16 @@ pub fn run(options: &Doctor) -> Result<(), Failure> {
 }
 
 fn serving() -> Finding {
-    boot::require_serving()
-        .map(|()| boot::version_line())
-        .map_err(|failure| failure.message)
+    boot::require_serving().map_err(|failure| failure.message)?;
+    Ok(boot::version_line())
 }
 
 /// The ledger that `serve` states over weights of this layout.
 fn memory(layout: Layout) -> Finding {
     let room = backend::room().map_err(|error| error.to_string())?;
-    let plan = Plan::within::<Backend>(
-        room,
-        Drafting::of(Limits::of(&target::FACTS)).loaded(layout),
-    )
-    .map_err(|error| error.to_string())?;
+    let loaded = Drafting::of(Limits::of(&target::FACTS)).loaded(layout);
+    let plan = Plan::within::<Backend>(room, loaded);
+    let plan = plan.map_err(|error| error.to_string())?;
     Ok(plan.lines().join("\n     "))
 }
 

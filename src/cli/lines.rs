@@ -33,10 +33,8 @@ pub fn numbered(
 /// The next line with its end, or as much of it as tells that it is too long; empty at the end.
 fn bounded(reader: &mut impl BufRead, most: usize) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    reader
-        .by_ref()
-        .take(most as u64 + 1)
-        .read_until(b'\n', &mut text)?;
+    let mut line = reader.by_ref().take(most as u64 + 1);
+    line.read_until(b'\n', &mut text)?;
     if text.len() > most && !text.ends_with(b"\n") {
         reader.skip_until(b'\n')?;
     }

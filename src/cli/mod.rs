@@ -26,7 +26,7 @@ pub mod warm;
 use argh::{ArgsInfo, EarlyExit, FromArgs};
 
 use self::config::Reading;
-use crate::bench::{self, BenchError};
+use crate::bench;
 use crate::start::boot;
 pub use crate::start::exit::{Exit, Failure};
 use host::threads;
@@ -94,23 +94,6 @@ impl Verb {
         };
         threads::require(needed).map_err(|why| Failure::new(Exit::Unavailable, why))
     }
-}
-
-/// Runs `bench`.
-///
-/// # Errors
-/// In the terms of exit codes.
-pub fn bench(options: bench::Command) -> Result<(), Failure> {
-    bench::run(options).map_err(|error| {
-        let exit = match &error {
-            BenchError::Start(failure) => failure.exit,
-            BenchError::Option(_) => Exit::Usage,
-            BenchError::Server(_) | BenchError::Requests { .. } => Exit::Unavailable,
-            BenchError::File { .. } => Exit::Io,
-            BenchError::Model(_) => Exit::Internal,
-        };
-        Failure::new(exit, error)
-    })
 }
 
 /// Verb and flags of a command line.

@@ -108,10 +108,8 @@ fn address(name: &OsStr) -> io::Result<SocketAddr> {
 
 fn loading(progress: &Progress) -> String {
     let loading = boot::loading(progress);
-    let (done, total) = (
-        loading.bytes_done as f64 / GB,
-        loading.bytes_total as f64 / GB,
-    );
+    let done = loading.bytes_done as f64 / GB;
+    let total = loading.bytes_total as f64 / GB;
     match loading.bytes_total < TOLD_BYTES_MIN {
         true => loading.stage.to_string(),
         false => format!("{}: {done:.1} of {total:.1} GB", loading.stage),

@@ -92,12 +92,9 @@ fn texts(files: &Files) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     names.extend([special::FILE, target::TOKENIZER_FILE, target::TEMPLATE_FILE]);
     names.sort_unstable();
     names.dedup();
-    let there = names
-        .into_iter()
-        .filter(|name| !name.is_empty() && files.has(name));
-    there
-        .map(|name| Ok((name.to_string(), files.read(name)?)))
-        .collect()
+    names.retain(|name| !name.is_empty() && files.has(name));
+    let read = |name: &str| Ok((name.to_string(), files.read(name)?));
+    names.into_iter().map(read).collect()
 }
 
 /// Bytes of the file, at most, but for its table.
@@ -170,10 +167,8 @@ fn write(
     in_order(stacks.len(), packed, append)?;
     for vector in layout.vectors() {
         let values = checkpoint.vector(vector.role(), vector.site()).read_f32()?;
-        let bytes: Vec<u8> = values
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect();
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes());
+        let bytes: Vec<u8> = bytes.collect();
         writer.weight(vector.key(), [values.len(), 1], VECTOR, &bytes)?;
     }
     for (name, content) in texts {

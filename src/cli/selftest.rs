@@ -95,10 +95,8 @@ pub fn run(options: &Selftest) -> Result<(), Failure> {
     if report.passed() {
         return Ok(());
     }
-    Err(Failure::new(
-        Exit::Internal,
-        "a comparison failed: this device must not serve",
-    ))
+    let message = "a comparison failed: this device must not serve";
+    Err(Failure::new(Exit::Internal, message))
 }
 
 /// The promise of equal bits on the first layers of this binary's model.

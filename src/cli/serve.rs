@@ -255,11 +255,9 @@ pub fn run(options: &Serve) -> Result<(), Failure> {
     let none = |error| Failure::new(Exit::Internal, format!("no threads: {error}"));
     let threads = Threads::new(IO_THREADS).map_err(none)?;
     // Accepts connections, waits for signals and starts the engine.
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .map_err(none)?;
+    let mut runtime = Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(1).enable_all().build();
+    let runtime = runtime.map_err(none)?;
     runtime.block_on(serve(options, files, warm, threads.homes()))
 }
 
@@ -303,12 +301,9 @@ fn require_room(size: Option<&Size>) -> Result<(), Failure> {
 
 /// Refuses half of what a disk for prompts needs.
 fn require_disk(options: &Serve) -> Result<(), Failure> {
-    let bytes = options
-        .cache_disk
-        .as_ref()
-        .or(options.cache_disk_daily.as_ref());
-    match (&options.cache_dir, bytes, &options.cache_disk) {
-        (None, None, _) | (Some(_), _, Some(_)) => Ok(()),
+    let (bytes, daily) = (&options.cache_disk, &options.cache_disk_daily);
+    match (&options.cache_dir, bytes, daily) {
+        (None, None, None) | (Some(_), Some(_), _) => Ok(()),
         _ => Err(Failure::new(
             Exit::Usage,
             "--cache-dir and --cache-disk belong together: give a directory and how much of its \
@@ -330,12 +325,8 @@ fn disk(options: &Serve, files: &Files) -> Option<disk::Options> {
     let (path, size) = (options.cache_dir.clone()?, options.cache_disk.as_ref()?);
     let daily = options.cache_disk_daily.as_ref().unwrap_or(size);
     let files = files.clone();
-    let bytes = (size.bytes, daily.bytes);
-    Some(disk::Options::folder(
-        path,
-        move || identity::of(&files),
-        bytes,
-    ))
+    let (name, bytes) = (move || identity::of(&files), (size.bytes, daily.bytes));
+    Some(disk::Options::folder(path, name, bytes))
 }
 
 /// Refuses an address that other machines reach unless who may use it is stated, once.
@@ -351,9 +342,8 @@ fn require_keys(options: &Serve) -> Result<(), Failure> {
              keys with --api-keys-file, or say --without-keys to serve whoever can connect"
         ),
         (Some(host), None, true) if !host.is_loopback() => {
-            log::line(format_args!(
-                "warning: whoever reaches {host} is served, without a key"
-            ));
+            let told = format!("warning: whoever reaches {host} is served, without a key");
+            log::line(told);
             return Ok(());
         }
         _ => return Ok(()),
@@ -425,12 +415,8 @@ fn settings(options: &Serve, place: &Place) -> Result<Settings, Failure> {
         log::line(format_args!("{} API keys", keys.count()));
         warn_of(keys);
     }
-    let access_log = journal(
-        "--access-log",
-        &options.access_log,
-        ACCESS_LOG_MODE,
-        u64::MAX,
-    )?;
+    let (path, mode) = (&options.access_log, ACCESS_LOG_MODE);
+    let access_log = journal("--access-log", path, mode, u64::MAX)?;
     let dump = journal("--dump", &options.dump, DUMP_MODE, DUMP_BYTES_MAX)?;
     if let Some(path) = &options.dump {
         log::line(format_args!(
@@ -630,10 +616,8 @@ fn on_signal(kind: SignalKind) -> Result<Signal, Failure> {
 
 /// Waits for a signal to stop; returns its name.
 pub(super) async fn signalled() -> Result<&'static str, Failure> {
-    let (mut interrupt, mut terminate) = (
-        on_signal(SignalKind::interrupt())?,
-        on_signal(SignalKind::terminate())?,
-    );
+    let mut interrupt = on_signal(SignalKind::interrupt())?;
+    let mut terminate = on_signal(SignalKind::terminate())?;
     Ok(tokio::select! {
         _ = interrupt.recv() => "SIGINT",
         _ = terminate.recv() => "SIGTERM",
@@ -713,8 +697,6 @@ fn bind_failure(address: SocketAddr, error: &std::io::Error) -> Failure {
         std::io::ErrorKind::AddrNotAvailable => "this machine has no such address; check --host",
         _ => "choose another with --host and --port",
     };
-    Failure::new(
-        Exit::Unavailable,
-        format!("cannot listen on {address}: {error}: {fix}"),
-    )
+    let message = format!("cannot listen on {address}: {error}: {fix}");
+    Failure::new(Exit::Unavailable, message)
 }

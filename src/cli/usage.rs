@@ -29,10 +29,9 @@ fn explanation(program: &str, arguments: &[String], problem: &str) -> String {
         Some(word) => unknown(word, &info),
         None => problem,
     };
-    let end = if problem.ends_with(['.', '?']) {
-        ""
-    } else {
-        "."
+    let end = match problem.ends_with(['.', '?']) {
+        true => "",
+        false => ".",
     };
     format!("{command}: {problem}{end} `{command} --help` tells more")
 }

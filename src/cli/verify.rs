@@ -197,9 +197,8 @@ fn block(files: &Files, progress: &Arc<Progress>) -> Result<(), Failure> {
             weights::revisions_of(directory).map_err(|error| weights_failure(&error))?
         }
     };
-    let revision = told
-        .first()
-        .map(|told| format!("revision = {:?}\n", told.commit));
+    let told = told.first();
+    let revision = told.map(|told| format!("revision = {:?}\n", told.commit));
     boot::print(&format!(
         "# {} for targets/_model/{}/model.toml\n{}{}",
         target::BINARY,

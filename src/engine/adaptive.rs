@@ -151,9 +151,8 @@ impl Adaptive {
             return temperature;
         }
         let boost = BOOSTS.into_iter().find(|&(rows, _)| self.sure >= rows);
-        let factor = FACTORS
-            .into_iter()
-            .find(|&(share, _)| self.distinct < share);
+        let mut factors = FACTORS.into_iter();
+        let factor = factors.find(|&(share, _)| self.distinct < share);
         let (boost, factor) = (boost.map_or(0.0, |of| of.1), factor.map_or(1.0, |of| of.1));
         (temperature + boost) * factor
     }
@@ -172,10 +171,9 @@ fn entropy(logits: &[f32]) -> f64 {
     let (largest, sum) = weights(logits);
     let surprise = |&logit: &f32| {
         let share = (f64::from(logit) - largest).exp() / sum;
-        if share > 0.0 {
-            -share * share.ln()
-        } else {
-            0.0
+        match share > 0.0 {
+            true => -share * share.ln(),
+            false => 0.0,
         }
     };
     logits.iter().map(surprise).sum()
@@ -183,10 +181,8 @@ fn entropy(logits: &[f32]) -> f64 {
 
 /// Share of distinct runs of bytes among all of some tokens.
 fn distinct(tokens: &VecDeque<TokenId>) -> f32 {
-    let bytes: Vec<u8> = tokens
-        .iter()
-        .flat_map(|token| token.to_le_bytes())
-        .collect();
+    let bytes = tokens.iter().flat_map(|token| token.to_le_bytes());
+    let bytes: Vec<u8> = bytes.collect();
     let runs = || RUNS.flat_map(|length| bytes.windows(length));
     let distinct: HashSet<&[u8]> = runs().collect();
     distinct.len() as f32 / runs().count() as f32

@@ -254,14 +254,12 @@ impl Guide {
         }
         let (back, coming) = mpsc::sync_channel(1);
         let mask = std::mem::take(&mut self.mask);
-        threads.send(
-            self.slot,
-            Job {
-                constraint,
-                mask,
-                back,
-            },
-        );
+        let job = Job {
+            constraint,
+            mask,
+            back,
+        };
+        threads.send(self.slot, job);
         self.state = State::Away(coming);
     }
 

@@ -69,13 +69,11 @@ fn bytes(event: &Event) -> usize {
 pub fn channel(backlog: &Arc<Backlog>, most: usize) -> (EventSender, EventReceiver) {
     let (sender, receiver) = mpsc::channel(most);
     let backlog = backlog.clone();
-    (
-        EventSender {
-            sender,
-            backlog: backlog.clone(),
-        },
-        EventReceiver { receiver, backlog },
-    )
+    let sender = EventSender {
+        sender,
+        backlog: backlog.clone(),
+    };
+    (sender, EventReceiver { receiver, backlog })
 }
 
 /// The engine's end.

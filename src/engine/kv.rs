@@ -171,10 +171,8 @@ impl<N: Naming> Kv<N> {
         prompt: &[TokenId],
         restorable: usize,
     ) -> Option<usize> {
-        self.behind(
-            &self.prefixes.look_up(domain, prompt, restorable),
-            restorable,
-        )
+        let found = self.prefixes.look_up(domain, prompt, restorable);
+        self.behind(&found, restorable)
     }
 
     fn behind(&self, hit: &Hit, restorable: usize) -> Option<usize> {
@@ -192,9 +190,8 @@ impl<N: Naming> Kv<N> {
             _ => asked.owner,
         };
         let restorable = asked.restorable;
-        let mut hit = self
-            .prefixes
-            .look_up(asked.domain, asked.prompt, restorable);
+        let (domain, prompt) = (asked.domain, asked.prompt);
+        let mut hit = self.prefixes.look_up(domain, prompt, restorable);
         let restored_behind = self.behind(&hit, restorable);
         if restored_behind.is_some() {
             hit.state = None;
@@ -239,10 +236,8 @@ impl<N: Naming> Kv<N> {
     /// nothing runs: else it could be that a request never fits.
     fn may_go(&self, owner: Owner) -> usize {
         let mut running = self.slots.iter().filter(|held| !held.table.is_empty());
-        match (
-            running.clone().next(),
-            running.any(|held| held.owner == owner),
-        ) {
+        let first = running.clone().next();
+        match (first, running.any(|held| held.owner == owner)) {
             (None, _) => self.prefixes.pages_unused(),
             (_, false) => self.prefixes.pages_beyond(owner, 0),
             (_, true) => self.prefixes.pages_beyond(owner, self.share(owner)),
@@ -344,9 +339,8 @@ impl<N: Naming> Kv<N> {
         let (whose, kept) = ((held.domain, held.owner), held.shared);
         let behind = (held.node, held.reuse);
         let rest = &prompt[(kept * PAGE).min(prompt.len())..];
-        let (last, count) = self
-            .prefixes
-            .insert(whose, behind, rest, &mut held.table[kept..]);
+        let table = &mut held.table[kept..];
+        let (last, count) = self.prefixes.insert(whose, behind, rest, table);
         (held.node, held.shared) = (last, kept + count);
         let is_whole = held.shared * PAGE == prompt.len();
         if let (Some(windows), Some((_, state))) = (&mut self.windows, state) {
@@ -476,11 +470,8 @@ impl<N: Naming> Kv<N> {
             return Err(format!("KV page {page} has {} owners", page_owners[page]));
         }
         for slot in 0..self.slots.len() {
-            let free = self
-                .slots_free
-                .iter()
-                .filter(|free| free.0 as usize == slot)
-                .count();
+            let free = self.slots_free.iter();
+            let free = free.filter(|free| free.0 as usize == slot).count();
             let owns_pages = usize::from(!self.slots[slot].table.is_empty());
             if free + owns_pages != 1 {
                 return Err(format!(
@@ -488,9 +479,8 @@ impl<N: Naming> Kv<N> {
                 ));
             }
         }
-        self.windows
-            .as_ref()
-            .map_or(Ok(()), Windows::check_integrity)
+        let windows = self.windows.as_ref();
+        windows.map_or(Ok(()), Windows::check_integrity)
     }
 }
 

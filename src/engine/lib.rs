@@ -181,9 +181,8 @@ fn serve<E: Executor>(
     mut inbox: mpsc::Receiver<Queued>,
     shared: Arc<Shared>,
 ) -> Outcome {
-    let started = catch_unwind(AssertUnwindSafe(|| {
-        make().and_then(|made| Ok((made, runtime()?)))
-    }));
+    let start = || make().and_then(|made| Ok((made, runtime()?)));
+    let started = catch_unwind(AssertUnwindSafe(start));
     let (executor, runtime) = match started.unwrap_or_else(|_| Err("a panic, printed above".into()))
     {
         Ok(started) => started,
@@ -246,10 +245,9 @@ impl Waits {
 
     /// It has begun, or never will.
     fn forget(&self, tier: &mut Tier) {
-        self.read
-            .flatten()
-            .into_iter()
-            .for_each(|read| tier.forget(read));
+        if let Some(read) = self.read.flatten() {
+            tier.forget(read);
+        }
         self.check.into_iter().for_each(|check| tier.uncheck(check));
     }
 }
@@ -513,11 +511,8 @@ impl<E: Executor> Engine<E> {
             stats.cancelled.add(usize::from(abandoned));
             !abandoned
         });
-        for sequence in self
-            .running
-            .iter_mut()
-            .filter(|sequence| sequence.is_abandoned())
-        {
+        let running = self.running.iter_mut();
+        for sequence in running.filter(|sequence| sequence.is_abandoned()) {
             sequence.end = Some(End::Cancelled);
         }
         self.free();
@@ -593,10 +588,8 @@ impl<E: Executor> Engine<E> {
             }
             let (request, place) = waits.queued;
             drop(place);
-            let _ = request.admitted.set(Admission {
-                at: Instant::now(),
-                cached: begin.cached,
-            });
+            let (at, cached) = (Instant::now(), begin.cached);
+            let _ = request.admitted.set(Admission { at, cached });
             self.shared.stats.looked_up_tokens.add(looked_up_tokens);
             self.shared.stats.cached_tokens.add(begin.cached);
             let (tokens, took) = self.prompts_alone;
@@ -690,9 +683,8 @@ impl<E: Executor> Engine<E> {
         let waiting = self.waiting.iter().enumerate();
         let ready = waiting.filter(|(_, waits)| !self.is_behind(waits));
         let ready: Vec<usize> = ready.map(|(index, _)| index).collect();
-        let sources = ready
-            .iter()
-            .map(|&index| self.waiting[index].request().source);
+        let sources = ready.iter();
+        let sources = sources.map(|&index| self.waiting[index].request().source);
         let beyond_step = self.running.len() >= self.limits.sequences;
         let next = self.turns.next(sources, held, beyond_step);
         next.map(|next| ready[next])
@@ -727,9 +719,8 @@ impl<E: Executor> Engine<E> {
         let replies = lanes.filter(|(lane, _)| lane.ready && !lane.is_prompt());
         let mut replies: Vec<_> = replies.collect();
         self.replies.clear();
-        let drafted = replies
-            .iter_mut()
-            .map(|(_, sequence)| sequence.draft(drafter, &self.costs));
+        let drafted = replies.iter_mut();
+        let drafted = drafted.map(|(_, sequence)| sequence.draft(drafter, &self.costs));
         self.replies.extend(drafted);
         let most = (most, Made::Already);
         speculate::choose(limits.speculate, &self.costs, most, &mut self.replies);
@@ -796,20 +787,17 @@ impl<E: Executor> Engine<E> {
     /// than a step has room for.
     fn leave_one_out(&mut self) {
         let lanes = self.lanes.iter().enumerate();
-        let ready: Vec<usize> = lanes
-            .filter(|(_, lane)| lane.ready)
-            .map(|(index, _)| index)
-            .collect();
+        let ready = lanes.filter(|(_, lane)| lane.ready);
+        let ready: Vec<usize> = ready.map(|(index, _)| index).collect();
         if ready.len() <= self.limits.sequences {
             return;
         }
         let held = self.held();
         let by = |index: usize| held.by(self.running[index].source);
         let most = ready.iter().map(|&index| by(index)).max();
-        let of_most: Vec<usize> = ready
-            .into_iter()
-            .filter(|&index| Some(by(index)) == most)
-            .collect();
+        let of_most = ready.into_iter();
+        let of_most = of_most.filter(|&index| Some(by(index)) == most);
+        let of_most: Vec<usize> = of_most.collect();
         self.lanes[of_most[self.crowded % of_most.len()]].ready = false;
         self.crowded += 1;
     }
@@ -844,9 +832,8 @@ impl<E: Executor> Engine<E> {
 
     /// Nothing can run now: the time to look closely at the books.
     fn idle(&mut self) -> Round {
-        self.kv
-            .check_integrity()
-            .unwrap_or_else(|lost| panic!("{lost}"));
+        let checked = self.kv.check_integrity();
+        checked.unwrap_or_else(|lost| panic!("{lost}"));
         match self.open || !self.running.is_empty() {
             true => Round::Idle,
             false => Round::Finished,
@@ -995,10 +982,8 @@ impl<E: Executor> Engine<E> {
             false
         });
         let lent = lent(running);
-        assert!(
-            kv.is_conserved(running.len(), lent),
-            "slots, KV pages or states were lost"
-        );
+        let is_conserved = kv.is_conserved(running.len(), lent);
+        assert!(is_conserved, "slots, KV pages or states were lost");
         self.count_running();
     }
 
@@ -1057,9 +1042,9 @@ impl<E: Executor> Engine<E> {
         }
         self.running.clear();
         self.shared.stats.running.set(0);
-        self.waiting
-            .drain(..)
-            .for_each(|waits| refuse(waits.queued, &self.shared.stats, text));
+        for waits in self.waiting.drain(..) {
+            refuse(waits.queued, &self.shared.stats, text);
+        }
         refuse_queued(&mut self.inbox, &self.shared.stats, text);
     }
 }
@@ -1114,13 +1099,10 @@ fn recycle<'a>(mut rows: Vec<Rows<'_>>) -> Vec<Rows<'a>> {
 /// Completes with the first of `futures`; never when there are none.
 async fn any<F: Future>(futures: &mut [Pin<Box<F>>]) {
     poll_fn(|context| {
-        let ready = futures
-            .iter_mut()
-            .any(|future| future.as_mut().poll(context).is_ready());
-        if ready {
-            Poll::Ready(())
-        } else {
-            Poll::Pending
+        let mut all = futures.iter_mut();
+        match all.any(|future| future.as_mut().poll(context).is_ready()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
         }
     })
     .await;

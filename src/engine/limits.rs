@@ -147,10 +147,8 @@ fn check_sampling(rule: &Sampling) -> Result<(), String> {
             f32::MAX,
         ),
     ];
-    let biases = rule
-        .logit_bias
-        .iter()
-        .map(|&(_, bias)| ("logit_bias", bias, -100.0, 100.0));
+    let biases = rule.logit_bias.iter();
+    let biases = biases.map(|&(_, bias)| ("logit_bias", bias, -100.0, 100.0));
     for (name, value, least, most) in within.into_iter().chain(biases) {
         // Not `value < least || value > most`, which NaN passes.
         if !(least..=most).contains(&value) {

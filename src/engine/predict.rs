@@ -38,11 +38,8 @@ pub(super) fn step_ahead<E: Executor>(
     (plan, running, kv): (&Plan, &[Sequence], &Kv),
     depth: usize,
 ) -> Result<Option<Drawn>, DeviceError> {
-    let work = || {
-        plan.work
-            .iter()
-            .map(|work| (&running[work.lane], work.tokens))
-    };
+    let work = plan.work.iter();
+    let work = || work.clone().map(|work| (&running[work.lane], work.tokens));
     let room = work().map(|(reply, rows)| reply.room_ahead(rows, kv));
     let depth = room.fold(depth, usize::min);
     let last = work().map(|(reply, rows)| reply.row_ahead((rows, depth), kv));
@@ -237,15 +234,14 @@ impl<E: Executor> Engine<E> {
             return depth.min(drafts);
         }
         self.replies.clear();
-        let replies = lanes
-            .iter()
-            .map(|&lane| self.running[lane].predicted_reply());
+        let replies = lanes.iter();
+        let replies = replies.map(|&lane| self.running[lane].predicted_reply());
         self.replies.extend(replies);
         let depth = self.paying_depth();
         if depth == 0 {
-            lanes
-                .iter()
-                .for_each(|&lane| self.running[lane].predict_nothing());
+            for &lane in lanes {
+                self.running[lane].predict_nothing();
+            }
         }
         depth
     }
@@ -290,9 +286,8 @@ impl<E: Executor> Engine<E> {
 
     /// Predicts behind the last draft of each reply.
     fn predict_on(&mut self, lanes: &[usize]) -> Result<(), DeviceError> {
-        let rows = lanes
-            .iter()
-            .map(|&lane| self.running[lane].predicted_row(&self.kv));
+        let rows = lanes.iter();
+        let rows = rows.map(|&lane| self.running[lane].predicted_row(&self.kv));
         let rows: Vec<Rows<'_>> = rows.collect();
         self.executor.predict_on(&rows)
     }

@@ -683,9 +683,8 @@ impl<N: Naming> Prefixes<N> {
     /// Room of all others but the operator.
     fn others_of(&self, owner: Owner) -> impl Iterator<Item = &Holding> {
         let others = self.holdings.iter();
-        others
-            .filter(move |(name, _)| ![owner, OPERATOR].contains(name))
-            .map(|(_, of)| of)
+        let others = others.filter(move |(name, _)| ![owner, OPERATOR].contains(name));
+        others.map(|(_, of)| of)
     }
 
     /// Pages that may go for an owner where each other one is left `share` of its own.
@@ -937,9 +936,8 @@ impl<N: Naming> Prefixes<N> {
         self.list(id);
         let behind = self.ends.iter().copied();
         let has_it = |other: &NodeId| {
-            self.node(*other)
-                .kept
-                .is_some_and(|of| of.before == Some(id))
+            let kept = self.node(*other).kept;
+            kept.is_some_and(|of| of.before == Some(id))
         };
         for other in behind.filter(has_it).collect::<Vec<_>>() {
             self.kept_mut(other).before = kept.before;
@@ -998,10 +996,9 @@ impl<N: Naming> Prefixes<N> {
         };
         let beyond = owner == asker || of.pages > share || self.is_away(of);
         // Parts of a share, so that not every page that goes changes the order.
-        let parts = if beyond {
-            usize::MAX
-        } else {
-            SHARE_PARTS * of.pages / share.max(1)
+        let parts = match beyond {
+            true => usize::MAX,
+            false => SHARE_PARTS * of.pages / share.max(1),
         };
         (owner == OPERATOR, Reverse(parts))
     }

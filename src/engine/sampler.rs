@@ -405,12 +405,11 @@ pub fn logprobs(logits: &[f32], chosen: TokenId, count: usize) -> TokenLogprobs 
     let max = f64::from(maximum(logits));
     let weight = weight_of(logits, max);
     let mut top = most_likely(logits, count);
-    top.iter_mut()
-        .for_each(|(_, value)| *value = logprob(*value, max, weight));
-    TokenLogprobs {
-        logprob: logprob(logits[chosen as usize], max, weight),
-        top,
+    for (_, value) in &mut top {
+        *value = logprob(*value, max, weight);
     }
+    let logprob = logprob(logits[chosen as usize], max, weight);
+    TokenLogprobs { logprob, top }
 }
 
 /// [`logprobs`] by the largest logits of a row; `None` if it is of others too.
@@ -548,10 +547,8 @@ fn collect(candidates: &mut Vec<Candidate>, logits: &[f32], least: f32) {
 /// Brings the `count` most likely candidates to the front, in order.
 fn rank(candidates: &mut [Candidate], count: usize) {
     let order = |a: &Candidate, b: &Candidate| -> Ordering {
-        b.logit
-            .partial_cmp(&a.logit)
-            .expect("logits are finite")
-            .then(a.id.cmp(&b.id))
+        let order = b.logit.partial_cmp(&a.logit);
+        order.expect("logits are finite").then(a.id.cmp(&b.id))
     };
     if count < candidates.len() {
         candidates.select_nth_unstable_by(count - 1, order);
@@ -583,9 +580,8 @@ fn keep_typical(candidates: &mut Vec<Candidate>, share: f32) {
     let total = weight(candidates);
     candidates.retain(|candidate| candidate.weight > 0.0);
     let surprise = |candidate: &Candidate| -(candidate.weight / total).ln();
-    let expected = candidates
-        .iter()
-        .map(|one| one.weight / total * surprise(one));
+    let expected = candidates.iter();
+    let expected = expected.map(|one| one.weight / total * surprise(one));
     let expected: f64 = expected.sum();
     let far = |candidate: &Candidate| (surprise(candidate) - expected).abs();
     candidates.sort_unstable_by(|a, b| far(a).total_cmp(&far(b)).then(a.id.cmp(&b.id)));

@@ -80,12 +80,8 @@ impl Plan {
 pub fn plan(state: &State<'_>, plan: &mut Plan) {
     plan.work.clear();
     plan.prompts.clear();
-    for (lane, view) in state
-        .lanes
-        .iter()
-        .enumerate()
-        .filter(|(_, view)| view.ready)
-    {
+    let lanes = state.lanes.iter().enumerate();
+    for (lane, view) in lanes.filter(|(_, view)| view.ready) {
         match view.is_prompt() {
             true => plan.prompts.push(lane),
             false => plan.work.push(Work {
@@ -152,10 +148,9 @@ fn oldest_share(prefill_tokens: usize) -> usize {
 
 /// The most of `remaining` tokens that `budget` allows: all of them, or whole pages.
 fn chunk(remaining: usize, budget: usize) -> usize {
-    if remaining <= budget {
-        remaining
-    } else {
-        budget / PAGE * PAGE
+    match remaining <= budget {
+        true => remaining,
+        false => budget / PAGE * PAGE,
     }
 }
 

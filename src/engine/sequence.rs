@@ -298,9 +298,9 @@ impl Sequence {
             && self.tokens.last() == Some(&guessed.token);
         if right && self.begin_prediction().is_some() {
             let drafts = &guessed.drafts[..depth];
-            drafts
-                .iter()
-                .for_each(|&draft| self.drafts.add_predicted(draft));
+            for &draft in drafts {
+                self.drafts.add_predicted(draft);
+            }
         }
     }
 
@@ -451,10 +451,8 @@ impl Sequence {
             }
             false => (drafts, count),
         };
-        assert!(
-            count > 0 && count == tokens.len(),
-            "rows beyond the known tokens and drafts"
-        );
+        let known = count > 0 && count == tokens.len();
+        assert!(known, "rows beyond the known tokens and drafts");
         assert!(end <= pages.len() * PAGE, "rows beyond the reserved pages");
         Rows {
             states: self.states(),
@@ -532,9 +530,8 @@ impl Sequence {
             Some(Ok(allowed)) => allowed,
             Some(Err(text)) => return Some(self.settle(Err(refused(text)))),
         };
-        let id = self
-            .sampler
-            .choose_ranked(ranked, allowed, self.tokens.len())?;
+        let position = self.tokens.len();
+        let id = self.sampler.choose_ranked(ranked, allowed, position)?;
         let logprobs = match self.logprobs {
             Some(_) if !matches!(allowed, Allowed::All) => return None,
             Some(count) => Some(sampler::logprobs_ranked(ranked, id, count)?),
@@ -596,9 +593,8 @@ impl Sequence {
         let logits = sampler::restrict(logits, allowed, &mut restricted);
         let id = self.sampler.next(logits, self.tokens.len(), scratch);
         let id = id.ok_or_else(|| Event::Refused(NOTHING_LEFT.into()))?;
-        let logprobs = self
-            .logprobs
-            .map(|count| sampler::logprobs(logits, id, count));
+        let count = self.logprobs;
+        let logprobs = count.map(|count| sampler::logprobs(logits, id, count));
         scratch.restricted = restricted;
         self.push(id, logprobs, threads)
     }

@@ -31,10 +31,8 @@ impl FromStr for Speculate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Speculate, String> {
-        let depth = text
-            .parse()
-            .ok()
-            .filter(|depth| (1..=DEPTH_MAX).contains(depth));
+        let depth = text.parse().ok();
+        let depth = depth.filter(|depth| (1..=DEPTH_MAX).contains(depth));
         match (text, depth) {
             ("off", _) => Ok(Speculate::Off),
             ("auto", _) => Ok(Speculate::Auto),

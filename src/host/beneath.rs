@@ -262,13 +262,8 @@ impl Dir {
         let (holder, name) = self.holder(path)?;
         // By its handle, so that what is linked is what was read.
         let from = format!("/proc/self/fd/{}", file.as_raw_fd());
-        Ok(linkat(
-            CWD,
-            from,
-            &holder,
-            name.as_str(),
-            AtFlags::SYMLINK_FOLLOW,
-        )?)
+        let follow = AtFlags::SYMLINK_FOLLOW;
+        Ok(linkat(CWD, from, &holder, name.as_str(), follow)?)
     }
 
     /// Facts of whatever a path stands for, be it a link; none where there is nothing.
@@ -330,13 +325,8 @@ impl Dir {
 
     /// Renames what is in it, as `flags` say.
     pub fn rename(&self, from: &Beneath, to: &Beneath, flags: RenameFlags) -> Result<(), Errno> {
-        renameat_with(
-            &self.handle,
-            from.as_str(),
-            &self.handle,
-            to.as_str(),
-            flags,
-        )
+        let (folder, from, to) = (&self.handle, from.as_str(), to.as_str());
+        renameat_with(folder, from, folder, to, flags)
     }
 
     /// Removes a file or link.
@@ -403,10 +393,10 @@ const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW;
 fn regular(file: File) -> io::Result<File> {
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "is no regular file",
-        )),
+        false => {
+            let problem = "is no regular file";
+            Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
+        }
     }
 }
 

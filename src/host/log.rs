@@ -70,10 +70,9 @@ pub fn line(text: impl Display) {
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
-        if char.is_control() {
-            out.extend(char.escape_default())
-        } else {
-            out.push(char)
+        match char.is_control() {
+            true => out.extend(char.escape_default()),
+            false => out.push(char),
         }
     }
     out

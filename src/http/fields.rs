@@ -39,11 +39,12 @@ impl<'v> Object<'v> {
     pub fn root(value: &'v Value) -> Result<Object<'v>, ApiError> {
         let map = value.as_object();
         let map = map.ok_or_else(|| ApiError::malformed("the body must be a JSON object"))?;
-        Ok(Object {
-            map,
-            path: String::new(),
-            asked: RefCell::default(),
-        })
+        Ok(Object::of(map, String::new()))
+    }
+
+    fn of(map: &'v Map<String, Value>, path: String) -> Object<'v> {
+        let asked = RefCell::default();
+        Object { map, path, asked }
     }
 
     /// Fields that nobody asked for: this server does not know them.
@@ -79,13 +80,8 @@ impl<'v> Object<'v> {
         record::note(&self.path_of(name), &[]);
         let (key, value) = self.map.get_key_value(name)?;
         self.asked.borrow_mut().push(key);
-        if value.is_null() {
-            return None;
-        }
-        Some(Field {
-            value,
-            path: self.path_of(name),
-        })
+        let path = self.path_of(name);
+        (!value.is_null()).then_some(Field { value, path })
     }
 
     /// A field that must be there.
@@ -105,10 +101,9 @@ impl<'v> Object<'v> {
 
     /// The path of the field `name`.
     pub fn path_of(&self, name: &str) -> String {
-        if self.path.is_empty() {
-            name.to_string()
-        } else {
-            format!("{}.{name}", self.path)
+        match self.path.as_str() {
+            "" => name.to_string(),
+            path => format!("{path}.{name}"),
         }
     }
 
@@ -166,9 +161,8 @@ impl<'v> Field<'v> {
     pub fn boolean(&self) -> Result<bool, ApiError> {
         #[cfg(test)]
         record::note(&self.path, &[("type", "boolean".into())]);
-        self.value
-            .as_bool()
-            .ok_or_else(|| self.mismatch("true or false"))
+        let found = self.value.as_bool();
+        found.ok_or_else(|| self.mismatch("true or false"))
     }
 
     /// A whole number as JSON writes it: neither a fraction nor an exponent.
@@ -176,41 +170,27 @@ impl<'v> Field<'v> {
         #[cfg(test)]
         record::note_range(&self.path, "integer", *range.start(), *range.end());
         let found = self.value.as_i64().filter(|found| range.contains(found));
-        found.ok_or_else(|| {
-            self.mismatch(format!(
-                "an integer from {} to {}",
-                range.start(),
-                range.end()
-            ))
-        })
+        let (least, most) = range.into_inner();
+        found.ok_or_else(|| self.mismatch(format!("an integer from {least} to {most}")))
     }
 
     pub fn number(&self, range: RangeInclusive<f64>) -> Result<f64, ApiError> {
         #[cfg(test)]
         record::note_range(&self.path, "number", *range.start(), *range.end());
         let found = self.value.as_f64().filter(|found| range.contains(found));
-        found.ok_or_else(|| {
-            self.mismatch(format!(
-                "a number from {} to {}",
-                range.start(),
-                range.end()
-            ))
-        })
+        let (least, most) = range.into_inner();
+        found.ok_or_else(|| self.mismatch(format!("a number from {least} to {most}")))
     }
 
     /// A list of at most `most` items.
     pub fn list(&self, most: usize) -> Result<Vec<Field<'v>>, ApiError> {
         #[cfg(test)]
         record::note(&self.path, &[("type", "array".into())]);
-        let items = self
-            .value
-            .as_array()
-            .ok_or_else(|| self.mismatch("a list"))?;
-        if items.len() > most {
-            return Err(self.error(format!(
-                "has {} items, at most {most} are taken",
-                items.len()
-            )));
+        let items = self.value.as_array();
+        let items = items.ok_or_else(|| self.mismatch("a list"))?;
+        let count = items.len();
+        if count > most {
+            return Err(self.error(format!("has {count} items, at most {most} are taken")));
         }
         let field = |(at, value)| {
             self.step()?;
@@ -246,15 +226,9 @@ impl<'v> Field<'v> {
     pub fn object(&self) -> Result<Object<'v>, ApiError> {
         #[cfg(test)]
         record::note(&self.path, &[("type", "object".into())]);
-        let map = self
-            .value
-            .as_object()
-            .ok_or_else(|| self.mismatch("an object"))?;
-        Ok(Object {
-            map,
-            path: self.path.clone(),
-            asked: RefCell::default(),
-        })
+        let map = self.value.as_object();
+        let map = map.ok_or_else(|| self.mismatch("an object"))?;
+        Ok(Object::of(map, self.path.clone()))
     }
 }
 

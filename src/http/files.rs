@@ -9,10 +9,8 @@ use super::limits::{CONNECTIONS_MAX, FILES_BESIDE_CONNECTIONS};
 pub fn connections() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let wanted = (CONNECTIONS_MAX + FILES_BESIDE_CONNECTIONS) as u64;
-    let raised = Rlimit {
-        current: Some(raised(limit.current, limit.maximum, wanted)),
-        ..limit
-    };
+    let current = Some(raised(limit.current, limit.maximum, wanted));
+    let raised = Rlimit { current, ..limit };
     let files = match setrlimit(Resource::Nofile, raised) {
         Ok(()) => raised.current,
         Err(_) => limit.current,

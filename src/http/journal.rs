@@ -44,11 +44,8 @@ impl Journal {
     pub fn open(path: &Path, mode: u32, bytes_max: u64) -> io::Result<Journal> {
         let name = path.display().to_string();
         if path.as_os_str() == STANDARD_OUTPUT {
-            return Ok(Journal::over(
-                Out::Stream(Box::new(io::stdout())),
-                name,
-                bytes_max,
-            ));
+            let out = Out::Stream(Box::new(io::stdout()));
+            return Ok(Journal::over(out, name, bytes_max));
         }
         let file = open_file(path, mode)?;
         let room = bytes_max.saturating_sub(file.metadata()?.len());
@@ -69,9 +66,8 @@ impl Journal {
             lost: lost.clone(),
         };
         let builder = thread::Builder::new().name("journal".to_owned());
-        builder
-            .spawn(move || writer.run(&lines, done))
-            .expect("the system refuses a thread");
+        let thread = builder.spawn(move || writer.run(&lines, done));
+        thread.expect("the system refuses a thread");
         Journal {
             lines: Some(sender),
             queued,

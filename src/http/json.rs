@@ -43,9 +43,8 @@ struct Strict<'a> {
 impl<'a> Strict<'a> {
     fn deeper<E: Error>(self) -> Result<Strict<'a>, E> {
         if self.depth == JSON_DEPTH_MAX {
-            return Err(E::custom(format!(
-                "nested deeper than {JSON_DEPTH_MAX} levels"
-            )));
+            let problem = format!("nested deeper than {JSON_DEPTH_MAX} levels");
+            return Err(E::custom(problem));
         }
         Ok(Strict {
             depth: self.depth + 1,

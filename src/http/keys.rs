@@ -47,11 +47,8 @@ pub fn domain(key: Option<KeyId>, salt: &str) -> u128 {
         return 0;
     }
     let of_key = key.map_or(Sha256Digest::default(), |key| key.0);
-    let digest: Sha256Digest = Sha256::new()
-        .chain_update(of_key)
-        .chain_update(salt)
-        .finalize()
-        .into();
+    let digest = Sha256::new().chain_update(of_key).chain_update(salt);
+    let digest: Sha256Digest = digest.finalize().into();
     let (first, _) = digest.split_first_chunk().expect("a digest is longer");
     u128::from_le_bytes(*first)
 }
@@ -98,10 +95,8 @@ impl Keys {
         let digests = read(&self.path)?;
         let count = digests.len();
         // The lock guards one assignment, which cannot leave anything half done.
-        *self
-            .digests
-            .write()
-            .unwrap_or_else(|poisoned| poisoned.into_inner()) = digests;
+        let known = self.digests.write();
+        *known.unwrap_or_else(|poisoned| poisoned.into_inner()) = digests;
         Ok(count)
     }
 

@@ -7,13 +7,15 @@ mod reference;
 mod vllm;
 
 use std::fmt::{Display, Write};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::Stats;
 use step::Facts;
 
+use super::journal::Journal;
 use super::settings::Compatibility;
-use super::state::State;
+use super::state::{Service, State};
 
 /// The page while it is written.
 #[derive(Debug, Default)]
@@ -22,7 +24,7 @@ struct Page {
 }
 
 impl Page {
-    /// One figure, or several that labels tell apart.
+    /// One figure, or several that labels tell apart; none of it where there are no values.
     fn series(
         &mut self,
         kind: &str,
@@ -30,19 +32,27 @@ impl Page {
         help: &str,
         values: impl IntoIterator<Item = (impl Display, f64)>,
     ) {
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        let mut values = values.into_iter().peekable();
+        if values.peek().is_some() {
+            let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        }
         for (labels, value) in values {
             let _ = writeln!(self.text, "{name}{labels} {value}");
         }
     }
+}
 
-    fn gauge(&mut self, name: &str, help: &str, value: u64) {
-        self.series("gauge", name, help, [("", value as f64)]);
-    }
+/// Writes rows to a page: the kind of a figure, its name, its meaning and its values.
+macro_rules! figures {
+    ($page:ident: $($kind:ident $name:literal $help:literal => $values:expr,)*) => {
+        $($page.series(stringify!($kind), $name, $help, $values);)*
+    };
+}
+use figures;
 
-    fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.series("counter", name, help, [("", value as f64)]);
-    }
+/// A value that no label tells from others.
+fn alone(value: u64) -> [(&'static str, f64); 1] {
+    [("", value as f64)]
 }
 
 /// The whole page.
@@ -52,12 +62,7 @@ pub fn page(state: &State) -> String {
     process::write(&mut page, state.created);
     server(&mut page, state);
     if let Some(service) = state.service() {
-        engine(&mut page, service.engine.stats());
-        page.gauge(
-            "atlas_events_waiting_bytes",
-            "Memory of replies that their clients have not read.",
-            service.engine.backlog_bytes() as u64,
-        );
+        engine(&mut page, service);
         for told in service.times.told() {
             if !told.name.is_empty() {
                 let (name, help) = (told.name, told.help);
@@ -80,48 +85,31 @@ fn build(page: &mut Page, facts: &Facts) {
         facts.model,
         facts.quant
     );
-    let help = "1, with what this binary is in its labels.";
-    page.series("gauge", "atlas_build_info", help, [(labels, 1.0)]);
+    figures! { page:
+        gauge "atlas_build_info" "1, with what this binary is in its labels." => [(labels, 1.0)],
+    }
 }
 
 fn server(page: &mut Page, state: &State) {
     let ready = u64::from(state.service().is_some() && !state.is_draining());
-    page.gauge("atlas_ready", "1 while requests are answered.", ready);
-    let figures = &state.figures;
-    let connections = figures.connections.load(Ordering::Relaxed);
-    page.gauge("atlas_connections", "Open connections.", connections);
-    page.counter(
-        "atlas_connections_refused_total",
-        "Connections refused because too many were open.",
-        figures.connections_refused.load(Ordering::Relaxed),
-    );
-    let name = "atlas_http_responses_total";
-    page.series(
-        "counter",
-        name,
-        "Responses by class.",
-        responses(state, "class"),
-    );
-    let settings = &state.settings;
-    for (journal, name, help) in [
-        (
-            &settings.access_log,
-            "atlas_access_log_lines_lost_total",
-            "Lines that the access log could not take.",
-        ),
-        (
-            &settings.dump,
-            "atlas_dump_lines_lost_total",
-            "Requests that could not be recorded.",
-        ),
-    ] {
-        if let Some(journal) = journal {
-            page.counter(name, help, journal.lost());
-        }
+    let (figures, settings) = (&state.figures, &state.settings);
+    let lost = |journal: &Option<Arc<Journal>>| Some(("", journal.as_ref()?.lost() as f64));
+    figures! { page:
+        gauge "atlas_ready" "1 while requests are answered." => alone(ready),
+        gauge "atlas_connections" "Open connections."
+            => alone(figures.connections.load(Ordering::Relaxed)),
+        counter "atlas_connections_refused_total" "Connections refused because too many were open."
+            => alone(figures.connections_refused.load(Ordering::Relaxed)),
+        counter "atlas_http_responses_total" "Responses by class." => responses(state, "class"),
+        counter "atlas_access_log_lines_lost_total" "Lines that the access log could not take."
+            => lost(&settings.access_log),
+        counter "atlas_dump_lines_lost_total" "Requests that could not be recorded."
+            => lost(&settings.dump),
     }
 }
 
-fn engine(page: &mut Page, stats: &Stats) {
+fn engine(page: &mut Page, service: &Service) {
+    let stats = service.engine.stats();
     for told in stats.told() {
         page.series(told.kind, told.name, told.help, [("", told.value)]);
     }
@@ -129,6 +117,10 @@ fn engine(page: &mut Page, stats: &Stats) {
     let finished = finished.map(|(reason, count)| (format!("{{reason=\"{reason}\"}}"), count));
     let name = "atlas_requests_finished_total";
     page.series("counter", name, FINISHED, finished);
+    figures! { page:
+        gauge "atlas_events_waiting_bytes" "Memory of replies that their clients have not read."
+            => alone(service.engine.backlog_bytes() as u64),
+    }
 }
 
 const FINISHED: &str = "Sequences by how they ended.";
@@ -136,12 +128,8 @@ const FINISHED: &str = "Sequences by how they ended.";
 /// Sequences that ended on a stop token, at their length, by a failure and without a reader, by
 /// the words for these.
 fn finished(stats: &Stats, words: [&'static str; 4]) -> [(&'static str, f64); 4] {
-    let counts = [
-        &stats.finished_stop,
-        &stats.finished_length,
-        &stats.failed,
-        &stats.cancelled,
-    ];
+    let (stop, length) = (&stats.finished_stop, &stats.finished_length);
+    let counts = [stop, length, &stats.failed, &stats.cancelled];
     std::array::from_fn(|at| (words[at], counts[at].get() as f64))
 }
 

@@ -96,11 +96,8 @@ impl Parsing {
             });
             name
         };
-        let turn = Turn {
-            desk: self.0.clone(),
-            name,
-            bytes,
-        };
+        let desk = self.0.clone();
+        let turn = Turn { desk, name, bytes };
         self.0.call();
         // It is called, or the wait ends: the queue forgets nobody.
         let _ = call.await;
@@ -312,10 +309,8 @@ impl Queue {
 
     /// Sets the stage of a work whose client is there.
     fn set(&mut self, name: u64, stage: Stage) {
-        if let Some(work) = self
-            .find(name)
-            .filter(|work| !matches!(work.stage, Stage::Left))
-        {
+        let here = |work: &&mut Work| !matches!(work.stage, Stage::Left);
+        if let Some(work) = self.find(name).filter(here) {
             work.stage = stage;
         }
     }
@@ -361,16 +356,11 @@ impl Queue {
 /// Whether there is a place for a new work beside those that have begun; the only large one may
 /// take any memory.
 fn has_place(work: &Work, begun: &[&Work]) -> bool {
-    let alike = || {
-        begun
-            .iter()
-            .copied()
-            .filter(|other| other.large == work.large)
-    };
-    let most = if work.large {
-        LARGE_PARSERS_MAX
-    } else {
-        PARSERS_MAX
+    let is_alike = |other: &&Work| other.large == work.large;
+    let alike = || begun.iter().copied().filter(is_alike);
+    let most = match work.large {
+        true => LARGE_PARSERS_MAX,
+        false => PARSERS_MAX,
     };
     let bytes: usize = alike().map(|other| other.bytes).sum();
     let fits = !work.large || bytes == 0 || bytes + work.bytes <= PARSING_BYTES_MAX;

@@ -43,10 +43,8 @@ fn refused(bytes: &[u8], instead: Option<&str>) -> Option<Vec<u8>> {
         "code": null,
     }});
     let body = error.to_string();
-    let headers = format!(
-        "content-type: application/json\r\ncontent-length: {}\r\n",
-        body.len()
-    );
+    let bytes = body.len();
+    let headers = format!("content-type: application/json\r\ncontent-length: {bytes}\r\n");
     let head = head.replacen(own, whole, 1);
     let head = head.replacen(NO_CONTENT, &headers, 1);
     Some(format!("{head}\r\n{body}").into_bytes())

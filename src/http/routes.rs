@@ -170,7 +170,7 @@ impl Route<'_> {
 }
 
 /// Streams are neither kept by what is on the way, nor compressed, which would hold events back.
-const STREAM_CACHE_CONTROL: HeaderValue = HeaderValue::from_static("no-cache, no-transform");
+const STREAM_CACHE_CONTROL: &str = "no-cache, no-transform";
 /// Tells nginx, and proxies that heed it too, not to collect a stream before they pass it on.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
@@ -236,12 +236,8 @@ async fn answer(
     }
     let path = request.uri().path().to_string();
     let route = Route::find(&path);
-    if let Some(keys) = state
-        .settings
-        .keys
-        .as_ref()
-        .filter(|_| !route.is_some_and(Route::is_open))
-    {
+    let is_open = route.is_some_and(Route::is_open);
+    if let Some(keys) = state.settings.keys.as_ref().filter(|_| !is_open) {
         let asks_password = matches!(route, Some(Route::Page));
         let key = keys.check(request.headers()).map_err(|error| ApiError {
             asks_password,
@@ -298,17 +294,10 @@ fn check_head<B>(request: &Request<B>) -> Result<(), ApiError> {
         let message = format!("{} is not served", request.method());
         return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).closing());
     }
-    let hosts: Vec<&[u8]> = request
-        .headers()
-        .get_all(HOST)
-        .iter()
-        .map(HeaderValue::as_bytes)
-        .collect();
+    let hosts = request.headers().get_all(HOST).iter();
+    let hosts: Vec<&[u8]> = hosts.map(HeaderValue::as_bytes).collect();
     let host_required = request.version() >= Version::HTTP_11;
-    if uri
-        .scheme_str()
-        .is_some_and(|scheme| !matches!(scheme, "http" | "https"))
-    {
+    if !matches!(uri.scheme_str(), None | Some("http" | "https")) {
         return Err(ApiError::malformed("the URI is of another scheme than http").closing());
     }
     let authority = uri.authority().map(|authority| authority.as_str());
@@ -380,10 +369,9 @@ async fn body_answer(
         Answer::Text(text) => told(call, StatusCode::OK, text),
         Answer::Stream(stream) => {
             let mut response = Response::new(Either::Right(*stream));
-            let headers = response.headers_mut();
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-            headers.insert(CACHE_CONTROL, STREAM_CACHE_CONTROL);
-            headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+            set(&mut response, CONTENT_TYPE, "text/event-stream");
+            set(&mut response, CACHE_CONTROL, STREAM_CACHE_CONTROL);
+            set(&mut response, X_ACCEL_BUFFERING, "no");
             response
         }
     })
@@ -411,9 +399,7 @@ fn health(state: &State) -> Response<ResponseBody> {
     if foreseen {
         response.extensions_mut().insert(Foreseen);
     }
-    response
-        .headers_mut()
-        .insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    set(&mut response, RETRY_AFTER, "1");
     response
 }
 
@@ -447,10 +433,8 @@ fn model(state: &State) -> Value {
 }
 
 fn rfc3339(seconds: u64) -> String {
-    strftime(
-        "%Y-%m-%dT%H:%M:%SZ",
-        UNIX_EPOCH + Duration::from_secs(seconds),
-    )
+    let time = UNIX_EPOCH + Duration::from_secs(seconds);
+    strftime("%Y-%m-%dT%H:%M:%SZ", time)
 }
 
 fn models(state: &State) -> Value {
@@ -465,10 +449,8 @@ fn models(state: &State) -> Value {
 
 fn no_model(state: &State, id: &str) -> ApiError {
     let shown: String = id.chars().take(64).collect();
-    let message = format!(
-        "there is no model {shown:?}; this server has {:?}",
-        state.model_id
-    );
+    let own = &state.model_id;
+    let message = format!("there is no model {shown:?}; this server has {own:?}");
     ApiError {
         code: Some("model_not_found"),
         param: Some("model".to_string()),
@@ -552,11 +534,8 @@ fn not_found(path: &str) -> ApiError {
 fn meant(path: &str) -> Option<(&'static str, String)> {
     let plain = path.trim_end_matches('/');
     let mut once = plain;
-    while let Some(rest) = once
-        .strip_prefix("/v1")
-        .filter(|rest| rest.starts_with("/v1/"))
-    {
-        once = rest;
+    while once.starts_with("/v1/v1/") {
+        once = &once["/v1".len()..];
     }
     let bare = once.strip_prefix("/v1").unwrap_or_default();
     let candidates = [
@@ -574,10 +553,7 @@ fn page() -> Response<ResponseBody> {
     let page = Bytes::from_static(ui::PAGE.as_bytes());
     let mut response = Response::new(Either::Left(Full::new(page)));
     for (name, value) in ui::headers() {
-        let name = HeaderName::from_static(name);
-        response
-            .headers_mut()
-            .insert(name, HeaderValue::from_static(value));
+        set(&mut response, HeaderName::from_static(name), value);
     }
     response
 }
@@ -586,9 +562,7 @@ fn method_not_allowed(route: Route<'_>, dialect: Dialect, call: &Call) -> Respon
     let message = format!("send {} here", route.allowed());
     let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message);
     let mut response = error_response(&error, dialect, call);
-    response
-        .headers_mut()
-        .insert(ALLOW, HeaderValue::from_static(route.allowed()));
+    set(&mut response, ALLOW, route.allowed());
     response
 }
 
@@ -598,17 +572,12 @@ fn error_response(error: &ApiError, dialect: Dialect, call: &Call) -> Response<R
         body["request_id"] = Value::from(call.id_text());
     }
     let mut response = told(call, error.status, body.to_string());
-    let headers = response.headers_mut();
-    let mut insert = |name, value| headers.insert(name, HeaderValue::from_static(value));
+    let mut insert = |name, value| set(&mut response, name, value);
     match error.status {
         // Clients that try again after any 5xx heed this.
-        StatusCode::NOT_IMPLEMENTED => {
-            insert(X_SHOULD_RETRY, "false");
-        }
+        StatusCode::NOT_IMPLEMENTED => insert(X_SHOULD_RETRY, "false"),
         // Where a route is known, its own methods take the place of these.
-        StatusCode::METHOD_NOT_ALLOWED => {
-            insert(ALLOW, METHODS);
-        }
+        StatusCode::METHOD_NOT_ALLOWED => insert(ALLOW, METHODS),
         StatusCode::UNAUTHORIZED => {
             let scheme = match error.asks_password {
                 true => "Basic realm=\"Atlas: any name, and an API key as the password\"",
@@ -622,9 +591,16 @@ fn error_response(error: &ApiError, dialect: Dialect, call: &Call) -> Response<R
         insert(CONNECTION, "close");
     }
     if let Some(seconds) = error.retry_after_s {
-        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        let seconds = HeaderValue::from(seconds);
+        response.headers_mut().insert(RETRY_AFTER, seconds);
     }
     response
+}
+
+/// Sets a header of a response.
+fn set(response: &mut Response<ResponseBody>, name: HeaderName, value: &'static str) {
+    let value = HeaderValue::from_static(value);
+    response.headers_mut().insert(name, value);
 }
 
 /// An answer of JSON that the call takes note of.
@@ -644,7 +620,6 @@ fn json_text_response(status: StatusCode, text: impl Into<Bytes>) -> Response<Re
 fn whole(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<ResponseBody> {
     let mut response = Response::new(Either::Left(Full::new(text.into())));
     *response.status_mut() = status;
-    let kind = HeaderValue::from_static(kind);
-    response.headers_mut().insert(CONTENT_TYPE, kind);
+    set(&mut response, CONTENT_TYPE, kind);
     response
 }

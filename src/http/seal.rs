@@ -64,9 +64,8 @@ impl Seal {
     pub fn open(&self, sealed: &str) -> Option<String> {
         let bytes = base64::decode(sealed.strip_prefix(MARK)?).ok()?;
         let (nonce, sealed) = bytes.split_first_chunk::<NONCE_BYTES>()?;
-        let text = self
-            .cipher()
-            .decrypt(&XNonce::from(*nonce), self.payload(sealed));
+        let nonce = XNonce::from(*nonce);
+        let text = self.cipher().decrypt(&nonce, self.payload(sealed));
         String::from_utf8(text.ok()?).ok()
     }
 

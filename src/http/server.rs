@@ -99,10 +99,8 @@ impl Server {
         state.drain();
         stopping.send_replace(true);
         let all = connections_max as u32;
-        if timeout(DRAIN_TIMEOUT, places.acquire_many(all))
-            .await
-            .is_ok()
-        {
+        let drained = timeout(DRAIN_TIMEOUT, places.acquire_many(all)).await;
+        if drained.is_ok() {
             return true;
         }
         state.abort_replies(ApiError::draining());
@@ -153,10 +151,8 @@ async fn accept(
             }
         };
         let Ok(permit) = places.clone().try_acquire_owned() else {
-            state
-                .figures
-                .connections_refused
-                .fetch_add(1, Ordering::Relaxed);
+            let refused = &state.figures.connections_refused;
+            refused.fetch_add(1, Ordering::Relaxed);
             if tls.is_none() {
                 stream.write_now(TOO_MANY);
             }

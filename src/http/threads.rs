@@ -128,9 +128,8 @@ impl Home {
 
     /// The one of `homes` that has the fewest connections.
     pub fn emptiest(homes: &[Home]) -> &Home {
-        let emptiest = homes
-            .iter()
-            .min_by_key(|home| Arc::strong_count(&home.shares));
+        let shares = |home: &&Home| Arc::strong_count(&home.shares);
+        let emptiest = homes.iter().min_by_key(shares);
         emptiest.expect("there is a home")
     }
 

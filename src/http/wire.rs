@@ -511,10 +511,8 @@ fn advance_head(mut head: Head, byte: u8) -> Option<Place> {
 
 /// The size of a chunk: one to sixteen hexadecimal digits, then perhaps an extension.
 fn chunk_size(line: &[u8]) -> Option<u64> {
-    let end = line
-        .iter()
-        .position(|byte| *byte == b';')
-        .unwrap_or(line.len());
+    let end = line.iter().position(|byte| *byte == b';');
+    let end = end.unwrap_or(line.len());
     let digits = line[..end].trim_ascii_end();
     if line[end..].iter().any(u8::is_ascii_control) {
         return None;

@@ -42,10 +42,8 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Report of a file of the checkpoint that cannot be used.
 fn config(name: &str, problem: &dyn Error) -> Failure {
-    Failure::new(
-        Exit::Config,
-        format!("{name}: {problem}; download it again"),
-    )
+    let message = format!("{name}: {problem}; download it again");
+    Failure::new(Exit::Config, message)
 }
 
 /// Report of a file of another model.
@@ -124,9 +122,8 @@ pub const THREADS: usize = 1 + grammar::THREADS + 3 + engine::constraint::THREAD
 /// When files are missing, threads too few or memory too little, by what is known before anything
 /// is loaded.
 pub fn preflight(files: &Files, threads: usize) -> Result<(), Failure> {
-    files
-        .require_whole()
-        .map_err(|error| start_failure(&error))?;
+    let whole = files.require_whole();
+    whole.map_err(|error| start_failure(&error))?;
     log::line(version_line());
     let needed = threads + backend::threads();
     threads::require(needed).map_err(|why| Failure::new(Exit::Unavailable, why))?;
@@ -210,10 +207,8 @@ pub fn runner(
     drop(meter);
     progress.enter(Stage::Verifying);
     let found = checks()?.run(&mut runner)?;
-    log::line(format_args!(
-        "the weights take {}",
-        ledger::mebibytes(runner.matrix_bytes())
-    ));
+    let taken = ledger::mebibytes(runner.matrix_bytes());
+    log::line(format_args!("the weights take {taken}"));
     found.iter().for_each(log::line);
     progress.enter(Stage::Ready);
     Ok(runner)
@@ -389,10 +384,8 @@ fn end(thread: engine::Thread) -> engine::Outcome {
 /// Waits until the engine is at `phase` or further; which one it is at then.
 pub async fn reached(engine: &Handle, phase: Phase) -> Phase {
     let mut phases = engine.phases();
-    let found = phases
-        .wait_for(|found| *found >= phase)
-        .await
-        .map(|found| *found);
+    let found = phases.wait_for(|found| *found >= phase).await;
+    let found = found.map(|found| *found);
     found.unwrap_or(Phase::Stopped)
 }
 
@@ -442,10 +435,8 @@ pub fn require_serving() -> Result<(), Failure> {
     if target::SERVES {
         return Ok(());
     }
-    Err(Failure::new(
-        Exit::Config,
-        unfinished(target::TOKENIZER_FILE),
-    ))
+    let message = unfinished(target::TOKENIZER_FILE);
+    Err(Failure::new(Exit::Config, message))
 }
 
 /// Refuses targets whose model does not draft.

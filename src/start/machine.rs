@@ -77,10 +77,8 @@ fn processes() -> impl Iterator<Item = String> {
 
 /// Whether an open file of a process lies under `path`; false where this user may not look.
 fn holds(process: &str, path: &str) -> bool {
-    let files = fs::read_dir(format!("/proc/{process}/fd"))
-        .into_iter()
-        .flatten()
-        .flatten();
+    let files = fs::read_dir(format!("/proc/{process}/fd"));
+    let files = files.into_iter().flatten().flatten();
     files
         .filter_map(|file| fs::read_link(file.path()).ok())
         .any(|to| to.to_str().is_some_and(|to| to.starts_with(path)))
@@ -112,11 +110,8 @@ pub fn power() -> Finding {
                           clocks_event_reasons.hw_thermal_slowdown,\
                           clocks_event_reasons.hw_power_brake_slowdown";
     let mut command = Command::new("nvidia-smi");
-    command.args([
-        &format!("--query-gpu={FIELDS}"),
-        "--format=csv,noheader",
-        "--id=0",
-    ]);
+    command.arg(format!("--query-gpu={FIELDS}"));
+    command.args(["--format=csv,noheader", "--id=0"]);
     match command.output() {
         Ok(done) if done.status.success() => power_of(&String::from_utf8_lossy(&done.stdout)),
         _ => {
@@ -129,9 +124,9 @@ pub fn power() -> Finding {
 fn power_of(line: &str) -> Finding {
     let cells: Vec<&str> = line.trim().split(',').map(str::trim).collect();
     let [name, state, clock, most, draw, heat, slowdowns @ ..] = cells.as_slice() else {
+        let said = line.trim();
         return Ok(format!(
-            "clocks and power are not known: nvidia-smi says {}",
-            line.trim()
+            "clocks and power are not known: nvidia-smi says {said}"
         ));
     };
     let text = format!("{name} in state {state}, {clock} of {most}, {draw}, {heat} °C");
@@ -148,11 +143,8 @@ fn power_of(line: &str) -> Finding {
 /// means for a start.
 pub fn disk(directory: &Path) -> Finding {
     let size = |path: &Path| fs::metadata(path).map_or(0, |found| found.len());
-    let files = fs::read_dir(directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path());
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    let files = files.map(|entry| entry.path());
     // Packed weights are a file.
     let files = files.chain([directory.to_path_buf()]);
     let files: Vec<_> = files.filter(|path| path.is_file()).collect();
@@ -164,10 +156,8 @@ pub fn disk(directory: &Path) -> Finding {
         Ok(rate) => rate,
         // Some file systems have no reads past the cache.
         Err(why) => {
-            return Ok(format!(
-                "the disk's speed is not known: {}: {why}",
-                largest.display()
-            ));
+            let file = largest.display();
+            return Ok(format!("the disk's speed is not known: {file}: {why}"));
         }
     };
     let text = format!("the disk reads {:.1} GB/s", rate / GB);
@@ -176,20 +166,20 @@ pub fn disk(directory: &Path) -> Finding {
         true => Err(format!(
             "{text}: loading takes about {seconds:.0} s; put the weights onto a faster disk"
         )),
-        false => Ok(format!(
-            "{text}: {:.1} GB load in {seconds:.0} s at least",
-            total as f64 / GB
-        )),
+        false => {
+            let all = total as f64 / GB;
+            Ok(format!(
+                "{text}: {all:.1} GB load in {seconds:.0} s at least"
+            ))
+        }
     }
 }
 
 /// Bytes a second of reading the beginning of a file.
 fn rate(path: &Path) -> io::Result<f64> {
     let flags = OFlags::DIRECT.bits().cast_signed();
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)?;
+    let mut file = OpenOptions::new();
+    let file = file.read(true).custom_flags(flags).open(path)?;
     let mut memory = vec![0u8; READ_BYTES + ALIGNMENT];
     let skip = memory.as_ptr().align_offset(ALIGNMENT);
     let buffer = &mut memory[skip..skip + READ_BYTES];
@@ -218,11 +208,8 @@ pub fn open_files() -> Finding {
 pub fn kernel() -> Finding {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let pages = page_size() >> 10;
-    Ok(format!(
-        "Linux {}, pages of {pages} KiB, {}",
-        release.trim(),
-        target::HARDWARE
-    ))
+    let (release, hardware) = (release.trim(), target::HARDWARE);
+    Ok(format!("Linux {release}, pages of {pages} KiB, {hardware}"))
 }
 
 #[cfg(test)]

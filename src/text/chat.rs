@@ -204,9 +204,8 @@ impl ChatModel {
         let other = with_other_message(conversation);
         let (text, mark) = self.render(&other).ok()?;
         let most = counted(prompt.len());
-        let encoded = self
-            .tokenizer
-            .encode_rendered_at_most(&text, mark, most, Some(domain));
+        let tokenizer = &self.tokenizer;
+        let encoded = tokenizer.encode_rendered_at_most(&text, mark, most, Some(domain));
         let Ok(Encoded::Whole(tokens)) = encoded else {
             return None;
         };

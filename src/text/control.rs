@@ -79,9 +79,8 @@ impl ControlTokens {
         let finder = self.finder.as_ref()?;
         let rest = text.as_bytes().get(from..)?;
         // Most text holds nothing that a token could begin with; looking for that is quicker.
-        let skipped = rest
-            .iter()
-            .position(|byte| self.begins[usize::from(*byte)])?;
+        let begins = |byte: &u8| self.begins[usize::from(*byte)];
+        let skipped = rest.iter().position(begins)?;
         let found = finder.leftmost_find_iter(&rest[skipped..]).next()?;
         Some(Found {
             start: from + skipped + found.start(),

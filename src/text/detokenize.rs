@@ -48,11 +48,8 @@ impl Detokenizer {
             }
             TextStart::FirstToken => {
                 self.start = TextStart::Whole;
-                bytes
-                    .iter()
-                    .filter(|byte| **byte != b' ')
-                    .copied()
-                    .collect()
+                let bytes = bytes.iter().copied();
+                bytes.filter(|byte| *byte != b' ').collect()
             }
         }
     }

@@ -39,10 +39,8 @@ pub fn files(facts: &Facts) -> Vec<Named> {
 
 /// Files that have a name: a target names none that its model lacks.
 fn named(files: [Named; 3]) -> Vec<Named> {
-    files
-        .into_iter()
-        .filter(|(name, _)| !name.is_empty())
-        .collect()
+    let files = files.into_iter();
+    files.filter(|(name, _)| !name.is_empty()).collect()
 }
 
 /// The template with a token behind each turn that ends it, and the tags of the model's thoughts.
@@ -148,12 +146,10 @@ fn tokenizer(facts: &Facts) -> Value {
 /// lacks behind it, wherever they lie.
 fn vocabulary(facts: &Facts) -> Map<String, Value> {
     let bytes = (0..=u8::MAX).map(|byte| byte_symbol(byte).to_string());
-    let bytes = bytes
-        .zip(free_ids(facts))
-        .map(|(word, id)| (word, id.into()));
-    let fillers = free_ids(facts)
-        .skip(BYTES)
-        .map(|id| (filler(id), id.into()));
+    let bytes = bytes.zip(free_ids(facts));
+    let bytes = bytes.map(|(word, id)| (word, id.into()));
+    let others = free_ids(facts).skip(BYTES);
+    let fillers = others.map(|id| (filler(id), id.into()));
     let added = facts.added_tokens.iter();
     let added = added.map(|&(id, text)| (text.to_string(), id.into()));
     bytes.chain(fillers).chain(added).collect()

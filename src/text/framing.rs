@@ -19,10 +19,8 @@ pub fn apply(tokenizer: &mut Tokenizer, template: &Template) -> Result<(), Token
     let framing: Vec<String> = tokenizer.added().into_iter().filter(written).collect();
     tokenizer.guard(&framing)?;
     let texts: Vec<&str> = framing.iter().map(String::as_str).collect();
-    let found: Vec<String> = looked_for(template, &texts)
-        .into_iter()
-        .map(str::to_string)
-        .collect();
+    let found = looked_for(template, &texts).into_iter();
+    let found: Vec<String> = found.map(str::to_string).collect();
     tokenizer.look_for(&found);
     Ok(())
 }

@@ -47,9 +47,9 @@ pub fn check_tokenizer(facts: &Facts, tokenizer: &Tokenizer) -> Result<(), Strin
         Some(found) => format!("has {text} as token {found}"),
         None => format!("has no token {text}"),
     };
+    let model = &facts.model;
     Err(format!(
-        "{found}, {} has it as {id}: this is the tokenizer of another model",
-        facts.model
+        "{found}, {model} has it as {id}: this is the tokenizer of another model"
     ))
 }
 

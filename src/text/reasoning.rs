@@ -54,10 +54,9 @@ pub struct ReasoningSplitter {
 impl ReasoningSplitter {
     /// `opened`: the prompt already ends with the opening tag.
     pub fn new(open: &'static str, close: &'static str, opened: bool) -> ReasoningSplitter {
-        let state = if opened {
-            State::Opened
-        } else {
-            State::Undecided
+        let state = match opened {
+            true => State::Opened,
+            false => State::Undecided,
         };
         ReasoningSplitter {
             open,
@@ -185,10 +184,8 @@ impl ReasoningSplitter {
         }
         self.release(free, out);
         if close.is_some() {
-            let rest = self
-                .held
-                .find(self.close)
-                .map_or(0, |at| at + self.close.len());
+            let close = self.held.find(self.close);
+            let rest = close.map_or(0, |at| at + self.close.len());
             self.held.drain(..rest);
             self.state = State::Closed;
         }

@@ -85,9 +85,9 @@ impl StopMatcher {
     /// Forgets the text so far, none of which is held: what follows is another text.
     pub fn restart(&mut self) {
         debug_assert!(self.held.is_empty());
-        self.patterns
-            .iter_mut()
-            .for_each(|pattern| pattern.matched = 0);
+        for pattern in &mut self.patterns {
+            pattern.matched = 0;
+        }
     }
 
     /// Appends to `out` what was held back for a stop string that never came.
@@ -137,10 +137,9 @@ impl Pattern {
             self.matched = self.borders[self.matched - 1];
         }
         self.matched += usize::from(self.bytes[self.matched] == byte);
-        if self.matched == self.bytes.len() {
-            self.matched
-        } else {
-            0
+        match self.matched == self.bytes.len() {
+            true => self.matched,
+            false => 0,
         }
     }
 }

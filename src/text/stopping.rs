@@ -263,9 +263,8 @@ fn is_whole(escape: &str) -> bool {
 }
 
 fn is_high_surrogate(escape: &str) -> bool {
-    let number = escape
-        .get(2..)
-        .map(|digits| u16::from_str_radix(digits, 16));
+    let number = escape.get(2..);
+    let number = number.map(|digits| u16::from_str_radix(digits, 16));
     matches!(number, Some(Ok(0xd800..=0xdbff)))
 }
 

@@ -135,9 +135,8 @@ impl Template {
         }
         // The engine borrows a source. A process loads one template and keeps it to its end.
         let compiled: &'static str = source::rewritten(source).leak();
-        environment
-            .add_template(NAME, compiled)
-            .map_err(load_error)?;
+        let added = environment.add_template(NAME, compiled);
+        added.map_err(load_error)?;
         let template = environment.get_template(NAME).map_err(load_error)?;
         Ok(Template {
             variables: template.undeclared_variables(false),
@@ -243,9 +242,8 @@ impl io::Write for Capped {
 }
 
 fn load_error(error: Error) -> TemplateError {
-    let line = error
-        .line()
-        .map_or(String::new(), |line| format!(" (line {line})"));
+    let line = error.line();
+    let line = line.map_or(String::new(), |line| format!(" (line {line})"));
     TemplateError::Load(format!("{error}{line}"))
 }
 
@@ -266,10 +264,8 @@ fn too_large() -> Error {
 
 /// Block tags take their line with them, as in Hugging Face's renderer.
 fn syntax() -> Result<SyntaxConfig, TemplateError> {
-    let syntax = SyntaxConfig::builder()
-        .trim_blocks(true)
-        .lstrip_blocks(true)
-        .build();
+    let mut syntax = SyntaxConfig::builder();
+    let syntax = syntax.trim_blocks(true).lstrip_blocks(true).build();
     syntax.map_err(load_error)
 }
 

@@ -139,9 +139,8 @@ impl Tokenizer {
     /// When the library refuses one.
     pub fn guard(&mut self, texts: &[String]) -> Result<(), TokenizerError> {
         let added = self.inner.get_added_tokens_decoder();
-        let guarded = added
-            .into_values()
-            .filter(|token| texts.contains(&token.content));
+        let added = added.into_values();
+        let guarded = added.filter(|token| texts.contains(&token.content));
         let guarded: Vec<_> = guarded
             .filter(|token| !depends_on_text_around(token))
             .map(|token| tokenizers::AddedToken {
@@ -374,10 +373,8 @@ fn control_tokens(inner: &tokenizers::Tokenizer) -> Result<ControlTokens, Tokeni
     let mut tokens = Vec::new();
     for (id, token) in added.into_iter().filter(|(_, token)| token.special) {
         if depends_on_text_around(&token) {
-            let problem = format!(
-                "the control token {:?} depends on the text around it",
-                token.content
-            );
+            let text = &token.content;
+            let problem = format!("the control token {text:?} depends on the text around it");
             return Err(TokenizerError::Unsupported(problem));
         }
         tokens.push((token.content, id));
@@ -391,9 +388,8 @@ fn document_frame(
 ) -> Result<(Vec<TokenId>, Vec<TokenId>), TokenizerError> {
     let bare = encode_plain(inner, "a", false)?;
     let framed = encode_plain(inner, "a", true)?;
-    let at = framed
-        .windows(bare.len().max(1))
-        .position(|window| window == bare);
+    let mut windows = framed.windows(bare.len().max(1));
+    let at = windows.position(|window| window == bare);
     let at = at.ok_or_else(|| {
         TokenizerError::Unsupported("documents are changed when they are framed".to_string())
     })?;
@@ -436,12 +432,8 @@ fn further(
 /// Takes away what a rule does for the first word of a document alone; whether there was any.
 fn begin_no_document(rule: &mut serde_json::Value) -> bool {
     if let Some(rules) = rule["pretokenizers"].as_array_mut() {
-        return rules
-            .iter_mut()
-            .map(begin_no_document)
-            .filter(|first| *first)
-            .count()
-            > 0;
+        let begun = rules.iter_mut().map(begin_no_document);
+        return begun.filter(|first| *first).count() > 0;
     }
     let first = rule["type"] == "Metaspace" && rule["prepend_scheme"] == "first";
     if first {
@@ -463,9 +455,8 @@ fn is_cut(
     };
     let mut split = PreTokenizedString::from(text.as_str());
     let encode = |text: &str| encode_plain(inner, text, false);
-    splitter
-        .pre_tokenize(&mut split)
-        .map_err(|error| TokenizerError::Encode(error.to_string()))?;
+    let done = splitter.pre_tokenize(&mut split);
+    done.map_err(|error| TokenizerError::Encode(error.to_string()))?;
     let splits = split.get_splits(OffsetReferential::Original, OffsetType::Byte);
     let ends = splits.iter().any(|(_, (_, end), _)| *end == before.len());
     Ok(ends && encode(&text)? == [encode(before)?, encode(behind)?].concat())

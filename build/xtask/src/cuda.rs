@@ -8,8 +8,7 @@ use manifest::Target;
 
 use crate::dist::Tool;
 use crate::glibc::{self, Programs};
-use crate::graph::{Action, ActionId, Input, Source};
-use crate::graph::{Error as GraphError, Graph};
+use crate::graph::{Action, ActionId, Error, Graph, Input, Source};
 use crate::toolchain::{CargoAdditions, Toolchain};
 use crate::wheel::{self, Pin, Unpack, Wheels};
 
@@ -38,32 +37,9 @@ const ARCHIVE: &str = "libatlas_ops.a";
 /// Folders of headers that every kernel may include.
 const SHARED_HEADERS: [&str; 2] = ["cuda/base", "cuda/tile"];
 
-/// Why there is no plan.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Programs of the host that are not there, each with what brings it.
-    #[error("this target needs what this machine lacks:\n  {}", .0.join("\n  "))]
-    Missing(Vec<String>),
-    /// A table or a kernel's file is wrong or absent.
-    #[error("{0}")]
-    Source(String),
-    #[error("{0}")]
-    Graph(#[from] GraphError),
-}
-
-impl From<Error> for GraphError {
-    fn from(error: Error) -> GraphError {
-        match error {
-            Error::Graph(error) => error,
-            Error::Missing(_) => GraphError::Host {
-                what: error.to_string(),
-            },
-            other => GraphError::Plan {
-                label: "device code".to_string(),
-                what: other.to_string(),
-            },
-        }
-    }
+/// Report of a table or a kernel's file that is wrong or absent.
+fn wrong(what: String) -> Error {
+    Error::plan("device code", what)
 }
 
 /// Facts of a target that the device code depends on.
@@ -100,11 +76,11 @@ impl DeviceTarget {
     /// The device side of a checked target, or of a probe of it.
     ///
     /// # Errors
-    /// [`Error::Source`] if its hardware has no GPU or no host.
+    /// If its hardware has no GPU or no host.
     pub fn of(target: &Target, probe: Option<Probe>) -> Result<DeviceTarget, Error> {
         let hardware = &target.hardware;
         let (Some(gpu), Some(host)) = (&hardware.gpu, &hardware.host) else {
-            return Err(Error::Source(format!(
+            return Err(wrong(format!(
                 "targets/_hw/{}.toml: device code needs `host` and `[gpu]`",
                 target.leaf.hw
             )));
@@ -164,8 +140,9 @@ pub fn plan(
     target: &DeviceTarget,
 ) -> Result<Device, Error> {
     let host = Host::find(&target.host, &toolchain.host, &toolchain.rustc)?;
-    let pins = pins(&toolchain.root)?;
-    let table = abi::parse(&read(&toolchain.root, OPS)?).map_err(Error::Source)?;
+    let pins = pins(&toolchain.root).map_err(wrong)?;
+    let table = read(&toolchain.root, OPS).and_then(|text| abi::parse(&text));
+    let table = table.map_err(wrong)?;
     let folders = Folders::plan(graph, &pins, &host)?;
     let mut objects = Vec::new();
     for compiled in &target.kernels {
@@ -194,7 +171,7 @@ pub fn plan(
 ///
 /// # Errors
 /// If the table of pins is wrong.
-pub fn wheels(root: &Path, triple: &str) -> Result<Vec<Tool>, Error> {
+pub fn wheels(root: &Path, triple: &str) -> Result<Vec<Tool>, String> {
     let pins = pins(root)?;
     let linked = linked(&pins, triple).map(|pin| &pin.file);
     let tool = |pin: &Pin| Tool {
@@ -221,20 +198,20 @@ fn linked<'p>(pins: &'p Pins, triple: &str) -> [&'p Pin; 3] {
 ///
 /// # Errors
 /// The pin that is not in the folder or has another digest.
-pub fn give_wheels(root: &Path, atlas: &Path, folder: &Path) -> Result<(), Error> {
-    wheel::give(atlas, &pins(root)?.all(), folder).map_err(Error::Source)
+pub fn give_wheels(root: &Path, atlas: &Path, folder: &Path) -> Result<(), String> {
+    wheel::give(atlas, &pins(root)?.all(), folder)
 }
 
 /// Everything that `build/toolchain.toml` pins.
 ///
 /// # Errors
 /// If the table cannot be read or is wrong.
-pub fn pins(root: &Path) -> Result<Pins, Error> {
-    Pins::parse(&read(root, pins::FILE)?).map_err(Error::Source)
+pub fn pins(root: &Path) -> Result<Pins, String> {
+    Pins::parse(&read(root, pins::FILE)?)
 }
 
-fn read(root: &Path, file: &str) -> Result<String, Error> {
-    fs::read_to_string(root.join(file)).map_err(|why| Error::Source(format!("{file}: {why}")))
+fn read(root: &Path, file: &str) -> Result<String, String> {
+    fs::read_to_string(root.join(file)).map_err(|why| format!("{file}: {why}"))
 }
 
 /// The unpacked wheels.
@@ -248,7 +225,7 @@ struct Folders {
 }
 
 impl Folders {
-    fn plan(graph: &mut Graph, pins: &Pins, host: &Host) -> Result<Folders, GraphError> {
+    fn plan(graph: &mut Graph, pins: &Pins, host: &Host) -> Result<Folders, Error> {
         let linked = linked(pins, &host.triple);
         let [cudart, ..] = linked;
         let mut wheels = Wheels::default();
@@ -263,13 +240,8 @@ impl Folders {
             let from = wheels.unpack(graph, &unpack)?;
             licences.push((folder, from));
         }
-        let compiler = [
-            &pins.nvcc,
-            &pins.nvvm,
-            &pins.crt,
-            &pins.cccl,
-            &pins.cudart_x86_64,
-        ];
+        let [nvcc, nvvm, crt] = [&pins.nvcc, &pins.nvvm, &pins.crt];
+        let compiler = [nvcc, nvvm, crt, &pins.cccl, &pins.cudart_x86_64];
         let cudart_folder = format!("cudart-{}", host.triple);
         let mut unpack = |into, wheels_of: &[&Pin], keep| {
             let unpack = Unpack {
@@ -316,10 +288,10 @@ fn compile_action(
     let Compiled { op, launcher, .. } = compiled;
     let folder = format!("cuda/ops/{op}");
     let header = kernel_header(&toolchain.root, &folder, &compiled.kernel, &target.arch)?;
-    let mut unit = compile::unit(table, compiled, &header).map_err(Error::Source)?;
+    let mut unit = compile::unit(table, compiled, &header).map_err(wrong)?;
     let launchers = target.launchers.iter();
     let launchers = launchers.map(|(op, launcher)| (op.as_str(), launcher.as_str()));
-    let abi = abi::header(table, launchers).map_err(Error::Source)?;
+    let abi = abi::header(table, launchers).map_err(wrong)?;
     let probe = target.probe_of(op);
     if let Some(probe) = probe {
         unit = format!("#define ATLAS_PROBE {}\n{unit}", probe.name());
@@ -334,17 +306,14 @@ fn compile_action(
             Source::Text(target.constants.clone()),
             "generated/target.cuh",
         )
-        .tool(&host.cxx)
-        .tool(&host.linker)
+        .tools([&host.cxx, &host.linker])
+        .tools(&host.beside)
         .output(&format!("{launcher}.o"))
         .output(&format!("{launcher}.ptxas"));
     for (name, value) in compile::args(host, &toolchain.host, &target.arch, launcher) {
         action = action.arg(name, value);
     }
-    for tool in &host.beside {
-        action = action.tool(tool);
-    }
-    for file in needed(&toolchain.root, folder)? {
+    for file in needed(&toolchain.root, folder).map_err(wrong)? {
         action = action.workspace(&file);
     }
     Ok(action)
@@ -352,7 +321,7 @@ fn compile_action(
 
 /// The headers that an op's folder needs: its own, the shared ones, and those of the ops whose
 /// headers it includes.
-fn needed(root: &Path, folder: String) -> Result<BTreeSet<String>, Error> {
+fn needed(root: &Path, folder: String) -> Result<BTreeSet<String>, String> {
     let mut files = BTreeSet::new();
     let mut folders = vec![folder];
     folders.extend(SHARED_HEADERS.map(str::to_string));
@@ -372,23 +341,19 @@ fn needed(root: &Path, folder: String) -> Result<BTreeSet<String>, Error> {
 
 /// Folders of the ops that a header includes, as `cuda/ops/route`.
 fn included_ops(header: &str) -> Vec<String> {
-    let includes = header
-        .lines()
-        .filter_map(|line| line.strip_prefix("#include \"ops/"));
+    let lines = header.lines();
+    let includes = lines.filter_map(|line| line.strip_prefix("#include \"ops/"));
     let ops = includes.filter_map(|rest| rest.split_once('/'));
     ops.map(|(op, _)| format!("cuda/ops/{op}")).collect()
 }
 
 /// Names of the headers in `folder`, sorted.
-fn headers(root: &Path, folder: &str) -> Result<Vec<String>, Error> {
-    let refuse = |why: std::io::Error| Error::Source(format!("{folder}: {why}"));
+fn headers(root: &Path, folder: &str) -> Result<Vec<String>, String> {
+    let refuse = |why: std::io::Error| format!("{folder}: {why}");
     let mut names = Vec::new();
     for entry in fs::read_dir(root.join(folder)).map_err(refuse)? {
-        let name = entry
-            .map_err(refuse)?
-            .file_name()
-            .to_string_lossy()
-            .into_owned();
+        let name = entry.map_err(refuse)?.file_name();
+        let name = name.to_string_lossy().into_owned();
         if name.ends_with(".cuh") {
             names.push(name);
         }
@@ -401,11 +366,10 @@ fn headers(root: &Path, folder: &str) -> Result<Vec<String>, Error> {
 fn kernel_header(root: &Path, folder: &str, kernel: &str, arch: &str) -> Result<String, Error> {
     let arch = arch.trim_end_matches('a').replace('_', "");
     let names = [format!("{kernel}_{arch}.cuh"), format!("{kernel}.cuh")];
-    let found = names
-        .iter()
-        .find(|name| root.join(folder).join(name).is_file());
+    let folder_at = root.join(folder);
+    let found = names.iter().find(|name| folder_at.join(name).is_file());
     found.cloned().ok_or_else(|| {
-        Error::Source(format!(
+        wrong(format!(
             "kernel `{kernel}` has neither {folder}/{} nor {folder}/{}",
             names[0], names[1]
         ))
@@ -413,14 +377,13 @@ fn kernel_header(root: &Path, folder: &str, kernel: &str, arch: &str) -> Result<
 }
 
 fn archive_action(target: &DeviceTarget, host: &Host, objects: &[(String, ActionId)]) -> Action {
-    let mut argv = vec![
-        host.ar.name.clone(),
-        "crsD".to_string(),
-        ARCHIVE.to_string(),
-    ];
-    argv.extend(objects.iter().map(|(op, _)| format!("{op}.o")));
+    let argv = [&host.ar.name, "crsD", ARCHIVE].map(str::to_string);
+    let argv = argv.into_iter();
+    let argv = argv.chain(objects.iter().map(|(op, _)| format!("{op}.o")));
     let label = labelled(format!("archive {}", target.name), target.probe);
-    let mut action = Action::process(label, argv).tool(&host.ar).output(ARCHIVE);
+    let mut action = Action::process(label, argv)
+        .tools([&host.ar])
+        .output(ARCHIVE);
     for (op, id) in objects {
         let object = format!("{op}.o");
         action = action.input(id.output(&object), &object);

@@ -45,19 +45,15 @@ pub fn link_with(
 ) -> Result<(), Error> {
     let arch = triple.split('-').next().unwrap_or_default();
     let list = format!("{SOURCES}/{arch}.txt");
-    let mut action = Action::built_in(format!("glibc {arch}"), "glibc", make, CODE)
+    let action = Action::built_in(format!("glibc {arch}"), "glibc", make, CODE)
         .arg("list", &list)
         .arg("cc", &programs.cc.name)
         .arg("ar", &programs.ar.name)
         .workspace(&list)
         .workspace(START)
+        .tools([programs.cc, programs.ar])
+        .tools(programs.beside)
         .output_tree(FOLDER);
-    for tool in [programs.cc, programs.ar]
-        .into_iter()
-        .chain(programs.beside)
-    {
-        action = action.tool(tool);
-    }
     let from = graph.add(action)?.output(FOLDER);
     additions.inputs.push(Input {
         from,

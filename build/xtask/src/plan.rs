@@ -98,27 +98,23 @@ pub fn plan(target: &Target, toolchain: &Toolchain, variant: &Variant) -> Result
     let mut graph = Graph::new();
     let device = match target.hardware.backend {
         Backend::Cpu if variant.probe.is_some() => {
-            return Err(Error::Plan {
-                label: "--probe".to_string(),
-                what: format!("{} has no kernels to probe", target.name),
-            });
+            let what = format!("{} has no kernels to probe", target.name);
+            return Err(Error::plan("--probe", what));
         }
         Backend::Cpu => None,
-        Backend::Cuda => Some(cuda::plan(
-            &mut graph,
-            toolchain,
-            &DeviceTarget::of(target, variant.probe)?,
-        )?),
+        Backend::Cuda => {
+            let target = DeviceTarget::of(target, variant.probe)?;
+            Some(cuda::plan(&mut graph, toolchain, &target)?)
+        }
     };
-    let of_host = match device {
-        Some(_) => None,
-        None => Some(linked_for(&mut graph, toolchain)?),
+    let of_host;
+    let additions = match &device {
+        Some(device) => &device.cargo,
+        None => {
+            of_host = linked_for(&mut graph, toolchain)?;
+            &of_host
+        }
     };
-    let additions = device
-        .as_ref()
-        .map(|device| &device.cargo)
-        .or(of_host.as_ref());
-    let additions = additions.expect("one of the two is there");
     let cargo = graph.add(cargo(target, toolchain, additions, variant)?)?;
     let binary = match variant.probe {
         Some(probe) => format!("{}.{}", target.binary(), probe.name()),
@@ -159,34 +155,18 @@ fn cargo(
     // Also where the target is this host: only then has cargo one way to compile build scripts and
     // macros, without flags, and compiles them once for targets of all hosts.
     let triple = additions.triple.as_ref().unwrap_or(&toolchain.host);
-    let argv = [
-        "cargo",
-        "build",
-        "--release",
-        "--locked",
-        "--target",
-        triple,
-        "--bin",
-        CARGO_BINARY,
-    ];
-    let argv = argv.into_iter().map(String::from);
-    let features = &variant.features;
-    let features = features.iter().flat_map(|name| ["--features", name]);
-    let argv = argv
-        .chain(additions.args.iter().cloned())
-        .chain(features.map(String::from));
-    let mut action = Action::process(&label, argv);
+    let argv = ["cargo", "build", "--release", "--locked", "--target"];
+    let argv = argv.into_iter().chain([triple, "--bin", CARGO_BINARY]);
+    let features = variant.features.iter();
+    let features = features.flat_map(|name| ["--features", name]);
+    let more = additions.args.iter().map(String::as_str);
+    let argv = argv.chain(more).chain(features);
     let rustc = additions.rustc.as_ref();
-    for tool in [&toolchain.cargo, rustc.unwrap_or(&toolchain.rustc)]
-        .into_iter()
-        .chain(&toolchain.cc)
-    {
-        action = action.tool(tool);
-    }
-    for tool in &additions.tools {
-        action = action.tool(tool);
-    }
-    action = sources(action, target, &toolchain.root)?;
+    let action = Action::process(&label, argv)
+        .tools([&toolchain.cargo, rustc.unwrap_or(&toolchain.rustc)])
+        .tools(&toolchain.cc)
+        .tools(&additions.tools);
+    let mut action = sources(action, target, &toolchain.root)?;
     action.inputs.extend(additions.inputs.iter().cloned());
     action = action
         .env("ATLAS_TARGET", &target.name)
@@ -232,12 +212,8 @@ pub fn sharing(toolchain: &Toolchain, atlas: &Path) -> [(&'static str, String); 
 fn flags(toolchain: &Toolchain) -> String {
     let (home, cargo_home) = (toolchain.home.display(), toolchain.cargo_home.display());
     let registry = format!("{cargo_home}/registry/src");
-    let sysroot = toolchain
-        .rustc
-        .path
-        .parent()
-        .and_then(Path::parent)
-        .unwrap_or(Path::new("/"));
+    let sysroot = toolchain.rustc.path.ancestors().nth(2);
+    let sysroot = sysroot.unwrap_or(Path::new("/"));
     let library = format!("{}/lib/rustlib/src/rust", sysroot.display());
     let maps = [
         (home.to_string(), "/home"),
@@ -247,10 +223,8 @@ fn flags(toolchain: &Toolchain) -> String {
         ("{root}".to_string(), "/atlas"),
         ("{atlas}".to_string(), "/atlas/.atlas"),
     ];
-    let flags = maps
-        .iter()
-        .map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
-    flags.collect::<Vec<_>>().join("\x1f")
+    let flags = maps.map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
+    flags.join("\x1f")
 }
 
 /// Declares everything that cargo, the build scripts and the manifest read.
@@ -259,27 +233,18 @@ pub fn sources(mut action: Action, target: &Target, root: &Path) -> Result<Actio
     for source in SOURCES {
         files(root, Path::new(source), &mut paths)?;
     }
-    paths.extend(
-        target
-            .files_read()
-            .iter()
-            .map(|path| path.display().to_string()),
-    );
+    let read = target.files_read();
+    paths.extend(read.iter().map(|path| path.display().to_string()));
     paths.extend(EMPTY.map(|(manifest, _, _)| manifest.to_string()));
     paths.sort();
     paths.dedup();
     for path in &paths {
         action = action.workspace(path);
     }
-    let mut stubs = EMPTY
-        .map(|(_, path, text)| (path.to_string(), text))
-        .to_vec();
-    stubs.extend(
-        unused_targets(root)?
-            .into_iter()
-            .map(|path| (path, "fn main() {}\n")),
-    );
-    for (path, text) in stubs {
+    let stubs = EMPTY.map(|(_, path, text)| (path.to_string(), text));
+    let unused = unused_targets(root)?.into_iter();
+    let unused = unused.map(|path| (path, "fn main() {}\n"));
+    for (path, text) in stubs.into_iter().chain(unused) {
         if !paths.contains(&path) {
             action = action.input(Source::Text(text.to_string()), &path);
         }
@@ -291,17 +256,12 @@ pub fn sources(mut action: Action, target: &Target, root: &Path) -> Result<Actio
 fn unused_targets(root: &Path) -> Result<Vec<String>, Error> {
     let path = root.join("Cargo.toml");
     let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
-    let plan = |why: toml::de::Error| Error::Plan {
-        label: "cargo".to_string(),
-        what: why.to_string(),
-    };
-    let manifest: toml::Table = toml::from_str(&text).map_err(plan)?;
-    let entries = ["test", "bench", "example"]
-        .into_iter()
-        .filter_map(|kind| manifest.get(kind)?.as_array());
-    let paths = entries
-        .flatten()
-        .filter_map(|entry| entry.get("path")?.as_str());
+    let manifest = text.parse::<toml::Table>();
+    let manifest = manifest.map_err(|why| Error::plan("cargo", why.to_string()))?;
+    let kinds = ["test", "bench", "example"].into_iter();
+    let entries = kinds.filter_map(|kind| manifest.get(kind)?.as_array());
+    let paths = entries.flatten();
+    let paths = paths.filter_map(|entry| entry.get("path")?.as_str());
     Ok(paths.map(String::from).collect())
 }
 

@@ -27,6 +27,9 @@ pub enum Failure {
     /// The machine lacks programs; says how to get them.
     #[error("{0}")]
     Missing(String),
+    /// The machine lacks what no package brings.
+    #[error("{0}")]
+    Absent(String),
 }
 
 impl Failure {
@@ -35,7 +38,7 @@ impl Failure {
         eprintln!("error: {self}");
         match self {
             Failure::Usage(_) => ExitCode::from(EXIT_USAGE),
-            Failure::Failed(_) | Failure::Missing(_) => ExitCode::from(EXIT_FAILED),
+            _ => ExitCode::from(EXIT_FAILED),
         }
     }
 }

@@ -53,17 +53,14 @@ impl Toolchain {
             identity: ask(&rustc, &["-vV"], root)?.trim().to_string(),
             path: sysroot.join("bin/rustc"),
         };
-        let host = rustc
-            .identity
-            .lines()
-            .find_map(|line| line.strip_prefix("host: "));
+        let mut lines = rustc.identity.lines();
+        let host = lines.find_map(|line| line.strip_prefix("host: "));
         let host = host.ok_or("rustc -vV names no host")?.to_string();
         let home = PathBuf::from(env::var("HOME").map_err(|_| "HOME is not set")?);
         let cargo_home = env::var("CARGO_HOME").map_or_else(|_| home.join(".cargo"), PathBuf::from);
         let cargo = cargo(&sysroot, &cargo_home, &rustc)?;
-        let cc = ["cc", "as", "ld", "ar"]
-            .into_iter()
-            .map(|name| versioned(name, "gcc", root));
+        let cc = ["cc", "as", "ld", "ar"].into_iter();
+        let cc = cc.map(|name| versioned(name, "gcc", root));
         let cc = cc.collect::<Result<_, _>>()?;
         Ok(Toolchain {
             root: root.to_path_buf(),
@@ -80,24 +77,19 @@ impl Toolchain {
 /// Cargo comes with rustc; its settings outside the workspace can change what it builds.
 fn cargo(sysroot: &Path, cargo_home: &Path, rustc: &Tool) -> Result<Tool, String> {
     let settings = ["config.toml", "config"].map(|name| std::fs::read(cargo_home.join(name)).ok());
-    let settings: Vec<_> = settings
-        .into_iter()
-        .flatten()
-        .map(|text| Digest::of(&text))
-        .collect();
+    let settings = settings.into_iter().flatten().next();
     let release = rustc.identity.lines().next().unwrap_or_default();
-    let identity = match settings.first() {
+    let identity = match settings.map(|text| Digest::of(&text)) {
         Some(digest) => format!("cargo of {release}, settings {digest}"),
         None => format!("cargo of {release}"),
     };
-    let path = sysroot.join("bin/cargo");
-    let path = if path.exists() {
-        path
-    } else {
-        on_path("cargo").ok_or("cargo is not on PATH")?
+    let path = match sysroot.join("bin/cargo") {
+        path if path.exists() => path,
+        _ => on_path("cargo").ok_or("cargo is not on PATH")?,
     };
+    let name = "cargo".to_string();
     Ok(Tool {
-        name: "cargo".to_string(),
+        name,
         path,
         identity,
     })
@@ -122,17 +114,14 @@ pub fn versioned(name: &str, package: &str, root: &Path) -> Result<Tool, String>
 /// Full path of a program of `PATH`.
 pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
-    env::split_paths(&path)
-        .map(|folder| folder.join(name))
-        .find(|path| path.is_file())
+    let mut found = env::split_paths(&path).map(|folder| folder.join(name));
+    found.find(|path| path.is_file())
 }
 
 fn ask(program: &Path, args: &[&str], folder: &Path) -> Result<String, String> {
     let failed = |why: String| format!("{} {}: {why}", program.display(), args.join(" "));
-    let output = Command::new(program)
-        .args(args)
-        .current_dir(folder)
-        .output();
+    let mut command = Command::new(program);
+    let output = command.args(args).current_dir(folder).output();
     let output = output.map_err(|why| failed(why.to_string()))?;
     if !output.status.success() {
         return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));

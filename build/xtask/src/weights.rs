@@ -100,10 +100,8 @@ fn pin(model: &str, part: &Part) -> Result<Pin, Error> {
 }
 
 fn wrong(model: &str, what: &str) -> Error {
-    Error::Plan {
-        label: format!("targets/_model/{model}/model.toml: source"),
-        what: what.to_string(),
-    }
+    let label = format!("targets/_model/{model}/model.toml: source");
+    Error::plan(&label, what)
 }
 
 fn elements(elements: Elements) -> &'static str {

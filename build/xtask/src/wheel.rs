@@ -69,12 +69,9 @@ impl Pin {
 
 impl fmt::Display for Pin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Pin { file, sha256, .. } = self;
         let (name, version) = (self.name(), self.version());
-        write!(
-            f,
-            "{name} {version} (file {}, sha256 {})",
-            self.file, self.sha256
-        )
+        write!(f, "{name} {version} (file {file}, sha256 {sha256})")
     }
 }
 
@@ -146,10 +143,8 @@ impl Wheels {
 pub fn give(atlas: &Path, pins: &[&Pin], folder: &Path) -> Result<(), String> {
     let given = atlas.join(GIVEN);
     fs::create_dir_all(&given).map_err(|why| format!("make {}: {why}", given.display()))?;
-    let (there, missing): (Vec<&Pin>, Vec<&Pin>) = pins
-        .iter()
-        .copied()
-        .partition(|pin| folder.join(&pin.file).is_file());
+    let is_there = |pin: &&Pin| folder.join(&pin.file).is_file();
+    let (there, missing): (Vec<&Pin>, Vec<&Pin>) = pins.iter().copied().partition(is_there);
     if let ([], [pin, ..]) = (there.as_slice(), missing.as_slice()) {
         verify(pin, &folder.join(&pin.file))?;
     }
@@ -175,10 +170,8 @@ fn fetch(sandbox: &Sandbox<'_>) -> Result<(), String> {
         sha256: sandbox.arg("sha256")?.to_string(),
         purpose: String::new(),
     };
-    let (from, to) = (
-        Path::new(sandbox.arg("given")?).join(&pin.file),
-        sandbox.path(&pin.file),
-    );
+    let from = Path::new(sandbox.arg("given")?).join(&pin.file);
+    let to = sandbox.path(&pin.file);
     match from.is_file() {
         true => copy(&pin, &from, &to)?,
         false => download(&pin, sandbox.work)?,
@@ -199,7 +192,8 @@ pub fn keep(pin: &Pin, folder: &Path) -> Result<(), String> {
     fs::create_dir_all(&half).map_err(failed)?;
     download(pin, &half)?;
     verify(pin, &half.join(&pin.file))?;
-    fs::rename(half.join(&pin.file), &to)
+    let moved = fs::rename(half.join(&pin.file), &to);
+    moved
         .and_then(|()| fs::remove_dir_all(&half))
         .map_err(failed)
 }
@@ -220,19 +214,16 @@ fn verify(pin: &Pin, file: &Path) -> Result<(), String> {
         true => Ok(()),
         false => Err(io::Error::other("it is no regular file")),
     });
-    let found = metadata
-        .and_then(|()| Digest::of_file(file))
-        .map_err(|why| {
-            let (file, fix) = (file.display(), offline(pin));
-            format!("{pin}: {file} cannot be read: {why}. To build without an index, {fix}")
-        })?;
+    let found = metadata.and_then(|()| Digest::of_file(file));
+    let found = found.map_err(|why| {
+        let (file, fix) = (file.display(), offline(pin));
+        format!("{pin}: {file} cannot be read: {why}. To build without an index, {fix}")
+    })?;
     if found.to_string() == pin.sha256 {
         return Ok(());
     }
-    Err(format!(
-        "{pin}: the file has sha256 {found}. {}",
-        fix_of(pin, HASH_MARK)
-    ))
+    let fix = fix_of(pin, HASH_MARK);
+    Err(format!("{pin}: the file has sha256 {found}. {fix}"))
 }
 
 /// Words that pip prints when a digest differs.
@@ -242,27 +233,18 @@ const DISK_MARK: &str = "No space left on device";
 
 fn download(pin: &Pin, folder: &Path) -> Result<(), String> {
     let list = folder.join("requirements.txt");
-    let line = format!(
-        "{}=={} --hash=sha256:{}\n",
-        pin.name(),
-        pin.version(),
-        pin.sha256
-    );
+    let (name, version, sha256) = (pin.name(), pin.version(), &pin.sha256);
+    let line = format!("{name}=={version} --hash=sha256:{sha256}\n");
     fs::write(&list, line).map_err(|why| format!("{pin}: {why}. {}", fix_of(pin, DISK_MARK)))?;
     let mut command = Command::new("python3");
-    command
-        .args(["-m", "pip", "download", "--quiet", "--no-input"])
-        .args(["--disable-pip-version-check", "--no-cache-dir"]);
+    command.args(["-m", "pip", "download", "--quiet", "--no-input"]);
+    command.args(["--disable-pip-version-check", "--no-cache-dir"]);
     command.args(["--no-deps", "--require-hashes", "--only-binary=:all:"]);
-    command.args(
-        pin.platform()
-            .iter()
-            .flat_map(|platform| ["--platform", platform]),
-    );
-    let (dest, list) = (folder.as_os_str(), list.as_os_str());
+    let platform = pin.platform();
+    command.args(platform.iter().flat_map(|name| ["--platform", name]));
     command
         .arg("--dest")
-        .arg(dest)
+        .arg(folder)
         .arg("--requirement")
         .arg(list);
     let done = command.output().map_err(|why| {
@@ -278,9 +260,9 @@ fn download(pin: &Pin, folder: &Path) -> Result<(), String> {
     let said = String::from_utf8_lossy(&done.stderr).trim().to_string();
     // The last line says what happened; what stands before it are retries or a trace.
     let last = said.lines().last().unwrap_or("nothing");
+    let fix = fix_of(pin, &said);
     Err(format!(
-        "{pin}: pip could not fetch it. {} (pip said: {last})",
-        fix_of(pin, &said)
+        "{pin}: pip could not fetch it. {fix} (pip said: {last})"
     ))
 }
 
@@ -294,25 +276,19 @@ fn fix_of(pin: &Pin, text: &str) -> String {
     if text.contains(DISK_MARK) {
         return "The disk is full: free some space and build again".to_string();
     }
-    format!(
-        "Check that the package index can be reached, or {}",
-        offline(pin)
-    )
+    let offline = offline(pin);
+    format!("Check that the package index can be reached, or {offline}")
 }
 
 fn offline(pin: &Pin) -> String {
-    format!(
-        "put {} into a folder and build with `--wheels FOLDER`",
-        pin.file
-    )
+    let file = &pin.file;
+    format!("put {file} into a folder and build with `--wheels FOLDER`")
 }
 
 /// Leaves in the folder `into` what lies below `keep` in the `wheels`.
 fn unpack_wheels(sandbox: &Sandbox<'_>) -> Result<(), String> {
-    let (into, keep) = (
-        sandbox.path(sandbox.arg("into")?),
-        format!("{}/", sandbox.arg("keep")?),
-    );
+    let into = sandbox.path(sandbox.arg("into")?);
+    let keep = format!("{}/", sandbox.arg("keep")?);
     for file in sandbox.arg("wheels")?.split(' ') {
         let count = unpack_one(&sandbox.path(file), &keep, &into)
             .map_err(|why| format!("unpacking {file}: {why}"))?;

@@ -80,9 +80,7 @@ pub fn files(site: &Site) -> Result<[(&'static str, String); 4], Failure> {
     let experimental = served.iter().filter(|target| !is_measured(site, target));
     let experimental: Vec<String> = experimental.map(|target| target.binary()).collect();
     let released: Vec<String> = served.iter().map(|target| target.name.clone()).collect();
-    let rustup = cuda::pins(&site.root)
-        .map_err(|why| why.to_string())?
-        .rustup;
+    let rustup = cuda::pins(&site.root)?.rustup;
     Ok(FILES.map(|(name, text)| {
         let targets = if name == RELEASE { &released } else { &leaves };
         let shards: Vec<String> = targets.chunks(SHARD).map(|part| part.join(" ")).collect();
@@ -123,10 +121,8 @@ impl Job<'_> {
 
     /// Machines that run it: one for each row of its matrix.
     fn machines(&self) -> usize {
-        let rows = self
-            .text
-            .lines()
-            .skip_while(|line| !line.contains("matrix:"));
+        let rows = self.text.lines();
+        let rows = rows.skip_while(|line| !line.contains("matrix:"));
         let mut rows = rows.take_while(|line| line.starts_with("      ")).skip(1);
         let first = rows.next().unwrap_or_default();
         let listed = rows.take_while(|row| row.trim_start().starts_with("- "));
@@ -151,17 +147,15 @@ impl Job<'_> {
 fn jobs(text: &str) -> Vec<Job<'_>> {
     let (_, jobs) = text.split_once("\njobs:\n").unwrap_or_default();
     let mut found: Vec<Job<'_>> = Vec::new();
-    for line in jobs
-        .lines()
-        .filter(|line| !line.trim_start().starts_with('#'))
-    {
+    let is_comment = |line: &&str| line.trim_start().starts_with('#');
+    for line in jobs.lines().filter(|line| !is_comment(line)) {
         let name = line.trim().trim_end_matches(':');
         match found.last_mut() {
             Some(job) if line.starts_with("   ") => job.text += &format!("{line}\n"),
-            _ => found.push(Job {
-                name,
-                text: String::new(),
-            }),
+            _ => {
+                let text = String::new();
+                found.push(Job { name, text });
+            }
         }
     }
     found
@@ -169,10 +163,8 @@ fn jobs(text: &str) -> Vec<Job<'_>> {
 
 /// Minutes of all machines of a file's jobs at most.
 fn minutes(text: &str) -> usize {
-    jobs(text)
-        .iter()
-        .map(|job| job.machines() * job.limit())
-        .sum()
+    let minutes = |job: &Job<'_>| job.machines() * job.limit();
+    jobs(text).iter().map(minutes).sum()
 }
 
 /// Jobs of each file with what they wait for and the minutes they take at most.
@@ -233,9 +225,8 @@ pub fn write(site: &Site) -> Result<(), Failure> {
 
 /// Lines of a list, each behind `prefix`.
 fn rows(prefix: &str, items: &[impl AsRef<str>]) -> String {
-    let rows = items
-        .iter()
-        .map(|item| format!("{prefix}{}", item.as_ref()));
+    let rows = items.iter().map(AsRef::as_ref);
+    let rows = rows.map(|item| format!("{prefix}{item}"));
     rows.collect::<Vec<_>>().join("\n")
 }
 

@@ -12,18 +12,17 @@ use serde::Serialize;
 
 use super::drafted::Drafted;
 use super::figures::CaseFigures;
-use super::{BenchError, Case, Job, Report, write_json};
-use crate::start::boot;
+use super::{Case, Job, Report, usage, write_json};
+use crate::start::boot::{self, Failure};
 use model::target::{self, DRAFTS, KV_PAGES, MAX_CONTEXT};
 use step::executor::DEPTH_MAX;
 
 /// Replies of a step, where the target has the slots.
 const SEQUENCES: [usize; 3] = [1, 4, 8];
 /// Tokens of each reply before a step, unless asked for.
-const CONTEXT: usize = if MAX_CONTEXT < 2048 {
-    MAX_CONTEXT / 2
-} else {
-    1024
+const CONTEXT: usize = match MAX_CONTEXT < 2048 {
+    true => MAX_CONTEXT / 2,
+    false => 1024,
 };
 /// Acceptances, unless asked for.
 const ACCEPTANCES: [f64; 3] = [0.85, 0.75, 0.6];
@@ -90,8 +89,8 @@ struct Gain {
 
 /// # Errors
 /// Failure to measure or to write.
-pub fn drafts(options: DraftsOptions) -> Result<(), BenchError> {
-    boot::require_prediction().map_err(BenchError::Start)?;
+pub fn drafts(options: DraftsOptions) -> Result<(), Failure> {
+    boot::require_prediction()?;
     let acceptances = options.acceptances()?;
     let all = options.cases()?;
     let cases = all.iter().flat_map(|drafted| {
@@ -114,14 +113,11 @@ pub fn drafts(options: DraftsOptions) -> Result<(), BenchError> {
 }
 
 impl DraftsOptions {
-    fn acceptances(&self) -> Result<Vec<f64>, BenchError> {
-        if let Some(wrong) = self
-            .acceptance
-            .iter()
-            .find(|share| !(0.0..=1.0).contains(*share))
-        {
+    fn acceptances(&self) -> Result<Vec<f64>, Failure> {
+        let is_share = |share: &&f64| (0.0..=1.0).contains(*share);
+        if let Some(wrong) = self.acceptance.iter().find(|share| !is_share(share)) {
             let text = format!("--acceptance: a share from 0 to 1, not {wrong}");
-            return Err(BenchError::Option(text));
+            return Err(usage(text));
         }
         Ok(match self.acceptance.is_empty() {
             true => ACCEPTANCES.to_vec(),
@@ -130,7 +126,7 @@ impl DraftsOptions {
     }
 
     /// Cases that the target has room for.
-    fn cases(&self) -> Result<Vec<Drafted>, BenchError> {
+    fn cases(&self) -> Result<Vec<Drafted>, Failure> {
         let drafted = |sequences, depth| Drafted {
             sequences,
             depth,
@@ -146,7 +142,7 @@ impl DraftsOptions {
                     "--context: less than the target's {MAX_CONTEXT}, not {}",
                     self.context
                 );
-                Err(BenchError::Option(text))
+                Err(usage(text))
             }
         }
     }
@@ -169,9 +165,8 @@ impl DraftsReport {
 /// Tokens that a reply is expected to get of a step whose drafts hold with a probability of
 /// `acceptance`, each behind those that held.
 fn expected_tokens(acceptance: f64, depth: usize) -> f64 {
-    (0..=depth as i32)
-        .map(|drafts| acceptance.powi(drafts))
-        .sum()
+    let drafts = 0..=depth as i32;
+    drafts.map(|drafts| acceptance.powi(drafts)).sum()
 }
 
 impl Gain {
@@ -380,15 +375,12 @@ mod tests {
             let refused = options(&["--acceptance", share]).acceptances().unwrap_err();
             assert!(
                 refused
-                    .to_string()
+                    .message
                     .starts_with("--acceptance: a share from 0 to 1")
             );
         }
         let whole = MAX_CONTEXT.to_string();
-        let refused = options(&["--context", &whole])
-            .cases()
-            .unwrap_err()
-            .to_string();
+        let refused = options(&["--context", &whole]).cases().unwrap_err().message;
         assert!(refused.starts_with("--context: less than"), "{refused}");
     }
 

@@ -28,8 +28,8 @@ use std::time::Instant;
 use argh::{ArgsInfo, FromArgs};
 use serde::Serialize;
 
-use super::{BenchError, write};
-use crate::start::boot;
+use super::{usage, write};
+use crate::start::boot::{self, Failure};
 use model::Runs;
 use model::backend::clock::Timed;
 use model::backend::{self, Backend};
@@ -144,7 +144,7 @@ struct Job {
 
 /// # Errors
 /// What cannot be measured, or written.
-pub fn decode(options: DecodeOptions) -> Result<(), BenchError> {
+pub fn decode(options: DecodeOptions) -> Result<(), Failure> {
     let rows = ROWS.into_iter();
     let cases = rows.flat_map(|rows| CONTEXTS.map(|context| Decode { rows, context }));
     let cases = cases.filter(|case| case.fits(STEPS_ALL, KV_PAGES));
@@ -159,7 +159,7 @@ pub fn decode(options: DecodeOptions) -> Result<(), BenchError> {
 
 /// # Errors
 /// As `decode`.
-pub fn prefill(options: PrefillOptions) -> Result<(), BenchError> {
+pub fn prefill(options: PrefillOptions) -> Result<(), Failure> {
     let most = MAX_CONTEXT / PAGE * PAGE;
     let prompts = match options.tokens {
         None => {
@@ -170,7 +170,7 @@ pub fn prefill(options: PrefillOptions) -> Result<(), BenchError> {
         Some(tokens) if (1..=most).contains(&tokens) => vec![tokens],
         Some(tokens) => {
             let text = format!("--tokens: 1 to {most}, not {tokens}");
-            return Err(BenchError::Option(text));
+            return Err(usage(text));
         }
     };
     let job = Job {
@@ -183,14 +183,13 @@ pub fn prefill(options: PrefillOptions) -> Result<(), BenchError> {
 }
 
 impl Job {
-    fn report(&self) -> Result<Report, BenchError> {
+    fn report(&self) -> Result<Report, Failure> {
         if self.layers == 0 || self.layers > target::LAYERS {
             let text = format!("--layers: 1 to {}, not {}", target::LAYERS, self.layers);
-            return Err(BenchError::Option(text));
+            return Err(usage(text));
         }
         let measured = self.measure();
-        let failed = |error: Box<dyn Error + Send + Sync>| boot::start_failure(error.as_ref());
-        measured.map_err(|error| BenchError::Start(failed(error)))
+        measured.map_err(|error| boot::start_failure(error.as_ref()))
     }
 
     fn open(&self) -> Result<Checkpoint, Box<dyn Error + Send + Sync>> {
@@ -340,7 +339,7 @@ impl Case {
 
 impl Report {
     /// Prints the figures, and writes the file that was asked for.
-    fn tell(&self, json: Option<PathBuf>) -> Result<(), BenchError> {
+    fn tell(&self, json: Option<PathBuf>) -> Result<(), Failure> {
         print!("{}", self.table());
         json.map_or(Ok(()), |path| write_json(&path, self))
     }
@@ -382,7 +381,7 @@ impl Report {
     }
 }
 
-fn write_json(path: &Path, report: &impl Serialize) -> Result<(), BenchError> {
+fn write_json(path: &Path, report: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(report).expect("plain numbers and strings");
     write(path, &(text + "\n"))
 }

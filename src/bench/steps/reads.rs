@@ -41,9 +41,8 @@ impl<C: Clock> Reads<C> {
             self.clock.read_bytes(bytes)?;
             marks.push(self.clock.mark()?);
         }
-        let spans = marks
-            .windows(2)
-            .map(|pair| self.clock.seconds(&pair[0], &pair[1]));
+        let pairs = marks.windows(2);
+        let spans = pairs.map(|pair| self.clock.seconds(&pair[0], &pair[1]));
         let mut times = spans.collect::<Result<Vec<_>, _>>()?;
         times.sort_by(f64::total_cmp);
         let seconds = times[TIMED / 2];

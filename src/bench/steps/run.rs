@@ -71,9 +71,8 @@ impl Decode {
 /// Seconds of a prompt of `tokens`, up to the logits of the first token of the reply.
 pub fn prefill<E: Executor>(executor: &mut E, tokens: usize) -> Result<f64, DeviceError> {
     let prompt = drawn(0, tokens);
-    let pages: Vec<_> = (0..tokens.div_ceil(PAGE))
-        .map(|page| PageId(page as u32))
-        .collect();
+    let pages = 0..tokens.div_ceil(PAGE) as u32;
+    let pages: Vec<_> = pages.map(PageId).collect();
     let window = window_ring(0, tokens, PREFILL_TOKENS);
     let start = Instant::now();
     for (index, chunk) in prompt.chunks(PREFILL_TOKENS).enumerate() {

@@ -126,10 +126,8 @@ impl Answers {
         let metadata = file.metadata().map_err(io)?;
         let read = std::fs::metadata(requests).map_err(io)?;
         if (metadata.dev(), metadata.ino()) == (read.dev(), read.ino()) {
-            return Err(failure(
-                Exit::Usage,
-                &"holds the requests; name another file",
-            ));
+            let problem = "holds the requests; name another file";
+            return Err(failure(Exit::Usage, &problem));
         }
         lock(&file).map_err(|why| match why {
             TryLockError::WouldBlock => failure(
@@ -256,9 +254,8 @@ impl Answers {
     /// # Errors
     /// When the file takes it not.
     pub fn refuse(&mut self, bad: &Bad) -> Result<(), Failure> {
-        let field = bad
-            .field
-            .map_or(String::new(), |field| format!("{field}: "));
+        let field = bad.field;
+        let field = field.map_or(String::new(), |field| format!("{field}: "));
         let line = Answer {
             id: new_id(),
             custom_id: bad.custom_id.as_deref(),

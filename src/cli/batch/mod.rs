@@ -102,12 +102,8 @@ async fn answer(files: &Files, run: &mut Run) -> Result<(), Failure> {
         return boot::ended(thread);
     };
     let loading = move || boot::loading(&progress);
-    let state = State::new(
-        &target::FACTS,
-        target::MODEL_ID,
-        Settings::default(),
-        loading,
-    );
+    let settings = Settings::default();
+    let state = State::new(&target::FACTS, target::MODEL_ID, settings, loading);
     state.serve(chat, engine.clone());
     let ended = tokio::select! {
         ended = run.all(&state) => ended?,
@@ -148,15 +144,13 @@ impl Run {
         let known = run.done();
         if known > 0 {
             let all = run.requests.count();
-            log::line(format_args!(
-                "{known} of {all} requests are answered already"
-            ));
+            let told = format!("{known} of {all} requests are answered already");
+            log::line(told);
         }
         let strange = run.answers.names().count() - known;
         if strange > 0 {
-            log::line(format_args!(
-                "{strange} answers are of no request of the file"
-            ));
+            let told = format!("{strange} answers are of no request of the file");
+            log::line(told);
         }
         run
     }
@@ -270,12 +264,8 @@ async fn ask(state: Arc<State>, places: Arc<Semaphore>, wanted: Wanted) -> Asked
     let place = places.acquire().await;
     let mut answered = offline::post(&state, url.clone(), body.clone()).await;
     drop(place);
-    if [
-        StatusCode::TOO_MANY_REQUESTS,
-        StatusCode::SERVICE_UNAVAILABLE,
-    ]
-    .contains(&answered.status)
-    {
+    let status = answered.status;
+    if status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::SERVICE_UNAVAILABLE {
         let _alone = places.acquire_many(AT_ONCE as u32).await;
         answered = offline::post(&state, url, body).await;
     }

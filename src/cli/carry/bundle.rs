@@ -101,16 +101,15 @@ fn empty_folder(path: &Path) -> io::Result<Dir> {
     let parent = Dir::make(parent)?;
     let folder = match parent.look(&name)? {
         None => parent.new_folder(&name, MODE_PROGRAM)?,
-        Some(_) => parent
-            .folder(&name)
-            .map_err(|_| wrong("is no directory; name another"))?,
+        Some(_) => {
+            let folder = parent.folder(&name);
+            folder.map_err(|_| wrong("is no directory; name another"))?
+        }
     };
     let mark = Beneath::parse(UNFINISHED).expect("a plain name");
     if folder.look(&mark)?.is_some_and(|stat| is_own(&stat)) {
-        log::line(format_args!(
-            "{} is unfinished, and begun anew",
-            path.display()
-        ));
+        let shown = path.display();
+        log::line(format_args!("{shown} is unfinished, and begun anew"));
         folder.empty()?;
     }
     match folder.is_empty()? {

@@ -92,9 +92,8 @@ fn of_directory(directory: &Path) -> Result<Weights, Failure> {
     opened.map_err(|error| boot::start_failure(&error))?;
     let mut weights = carried(&files)?;
     for (name, pieces) in &mut weights {
-        let known = target::CHECKPOINT
-            .iter()
-            .find(|file| file.name == name.as_str());
+        let mut files = target::CHECKPOINT.iter();
+        let known = files.find(|file| file.name == name.as_str());
         for piece in pieces {
             piece.sha256 = known.map(|file| file.sha256.to_string());
         }
@@ -184,10 +183,8 @@ fn check_replaced(parent: &Dir, name: &Beneath, weights: &Weights) -> io::Result
         weights::may_be_listed(name) || ends.any(|end| name.ends_with(end))
     };
     let names = parent.folder(name)?.names()?;
-    let mut others = names
-        .iter()
-        .filter(|name| !weights.contains_key(name) && !listed(name));
-    match others.next() {
+    let is_other = |name: &&Beneath| !weights.contains_key(name) && !listed(name);
+    match names.iter().find(is_other) {
         None => Ok(()),
         Some(other) => wrong(format!(
             "holds {other}, which is no file of weights and would be lost; move it or name another \
@@ -242,14 +239,11 @@ fn check(directory: &Path) -> Result<(), WeightsError> {
 
 fn link(copy: &Copy<'_>, into: &Dir) -> Result<bool, Failure> {
     let [piece] = copy.pieces else {
-        return Err(Failure::new(
-            Exit::Usage,
-            "--link: files in parts must be copied",
-        ));
+        let message = "--link: files in parts must be copied";
+        return Err(Failure::new(Exit::Usage, message));
     };
-    let linked = into
-        .remove(&copy.to)
-        .and_then(|()| into.link(piece.file(), &copy.to));
+    let removed = into.remove(&copy.to);
+    let linked = removed.and_then(|()| into.link(piece.file(), &copy.to));
     linked.map(|()| true).map_err(|why| {
         let message = format!("--link {}: {why}; copy without it", piece.shown().display());
         Failure::new(Exit::Io, message)

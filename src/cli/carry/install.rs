@@ -130,17 +130,15 @@ fn unit() -> Beneath {
 }
 
 fn drop_in() -> Beneath {
-    let name = target::BINARY;
-    path(&format!(
-        "etc/systemd/system/{name}.service.d/10-hardware.conf"
-    ))
+    let folder = format!("{}.d", unit());
+    path(&format!("{folder}/10-hardware.conf"))
 }
 
 /// Link by which systemd starts the unit.
 fn wanted() -> Beneath {
-    let name = target::BINARY;
+    let unit = format!("{}.service", target::BINARY);
     path(&format!(
-        "etc/systemd/system/multi-user.target.wants/{name}.service"
+        "etc/systemd/system/multi-user.target.wants/{unit}"
     ))
 }
 
@@ -298,9 +296,8 @@ fn link_equal(others: &[Dir], copy: &Copy<'_>, into: &Dir) -> io::Result<bool> {
 /// Brings the program beside its place.
 fn stage_program(places: &Places, program: &Piece) -> Result<Output, Failure> {
     let shown = places.shown(&binary());
-    let output = places
-        .make(&binary())
-        .and_then(|(folder, name)| Output::inside(folder, name));
+    let made = places.make(&binary());
+    let output = made.and_then(|(folder, name)| Output::inside(folder, name));
     let output = output.map_err(|why| unwritable(&shown, &why))?;
     let copy = Copy {
         pieces: std::slice::from_ref(program),
@@ -308,10 +305,8 @@ fn stage_program(places: &Places, program: &Piece) -> Result<Output, Failure> {
         mode: MODE_PROGRAM,
     };
     transfer::enough(output.folder(), copy.bytes())?;
-    let mut file: File = output
-        .file()
-        .try_clone()
-        .map_err(|why| unwritable(&shown, &why))?;
+    let file = output.file().try_clone();
+    let mut file: File = file.map_err(|why| unwritable(&shown, &why))?;
     transfer::into_file(&copy, &mut file, &shown)?;
     Ok(output)
 }
@@ -329,10 +324,8 @@ pub(super) fn write(places: &Places, path: &Beneath, text: &str) -> io::Result<(
 pub fn remove(options: &Uninstall) -> Result<(), Failure> {
     let places = Places::new(&options.root);
     let record = Record::read(&places)?;
-    if let Some(path) = record
-        .paths()
-        .find(|path| record::is_packaged(&places, path))
-    {
+    let packaged = |path: &&Beneath| record::is_packaged(&places, path);
+    if let Some(path) = record.paths().find(packaged) {
         return Err(of_package(&places, path));
     }
     let failed = |path: &Beneath, why: &io::Error| unwritable(&places.shown(path), why);

@@ -46,13 +46,11 @@ impl Record {
             Some(opened) => opened.map_err(failed)?,
         };
         let wrong = |why: String| Failure::new(Exit::Config, format!("{}: {why}", shown.display()));
-        let owner = rustix::fs::fstat(&file)
-            .map_err(|why| failed(why.into()))?
-            .st_uid;
+        let found = rustix::fs::fstat(&file);
+        let owner = found.map_err(|why| failed(why.into()))?.st_uid;
         if !trusted().contains(&owner) {
-            return Err(wrong(format!(
-                "is user {owner}'s; nothing is removed by it"
-            )));
+            let problem = format!("is user {owner}'s; nothing is removed by it");
+            return Err(wrong(problem));
         }
         let text = io::read_to_string(file).map_err(failed)?;
         let lines = text.split_terminator('\n').enumerate();
@@ -65,10 +63,8 @@ impl Record {
 
     /// Writes it, for the user of this process alone to change.
     pub fn write(&self, places: &Places) -> Result<(), Failure> {
-        let lines = self
-            .0
-            .iter()
-            .map(|(path, digest)| format!("{digest}  {path}\n"));
+        let lines = self.0.iter();
+        let lines = lines.map(|(path, digest)| format!("{digest}  {path}\n"));
         let written = install::write(places, &place(), &lines.collect::<String>());
         written.map_err(|why| unwritable(&places.shown(&place()), &why))
     }
@@ -202,11 +198,8 @@ pub fn is_packaged(places: &Places, path: &Beneath) -> bool {
         let rest = name.as_str().strip_prefix(target::BINARY);
         rest.is_some_and(|rest| rest == ".list" || rest.starts_with(':') && rest.ends_with(".list"))
     };
-    let mut lists = folder
-        .names()
-        .unwrap_or_default()
-        .into_iter()
-        .filter(is_list);
+    let names = folder.names().unwrap_or_default().into_iter();
+    let mut lists = names.filter(is_list);
     lists.any(|list| {
         let text = folder.read(&list).and_then(io::read_to_string);
         let names = |line: &str| line.strip_prefix('/') == Some(path.as_str());

@@ -56,10 +56,8 @@ impl Sums {
 
     /// The text that [`Sums::parse`] reads.
     pub fn text(&self) -> String {
-        let lines = self
-            .0
-            .iter()
-            .map(|(path, digest)| format!("{digest}  {path}\n"));
+        let lines = self.0.iter();
+        let lines = lines.map(|(path, digest)| format!("{digest}  {path}\n"));
         lines.collect()
     }
 }
@@ -101,15 +99,13 @@ fn check_signature(folder: &Dir, key: &Path, list: &str) -> Result<(), Failure> 
     let signature = text(folder, SIGNATURE).map_err(|why| io(&path, why))?;
     let signature = Signature::decode(signature.trim());
     let signature = signature.map_err(|why| wrong(&path, format!("is no signature: {why}")))?;
-    public
-        .verify(list.as_bytes(), &signature, false)
-        .map_err(|why| {
-            let key = key.display();
-            wrong(
-                &path,
-                format!("{SUMS} is not what the key of {key} signed ({why}); nothing is done"),
-            )
-        })
+    let verified = public.verify(list.as_bytes(), &signature, false);
+    verified.map_err(|why| {
+        let key = key.display();
+        let problem =
+            format!("{SUMS} is not what the key of {key} signed ({why}); nothing is done");
+        wrong(&path, problem)
+    })
 }
 
 #[cfg(test)]

@@ -95,9 +95,8 @@ impl Copy<'_> {
 pub fn run(copies: &[Copy<'_>], into: &Dir) -> Result<(), Failure> {
     room(copies, into)?;
     let mut told = Told::new(copies.iter().map(Copy::bytes).sum());
-    copies
-        .iter()
-        .try_for_each(|copy| one(copy, into, &mut told))
+    let mut copies = copies.iter();
+    copies.try_for_each(|copy| one(copy, into, &mut told))
 }
 
 /// Refuses before anything is written what the disk has no room for.
@@ -296,10 +295,8 @@ pub fn digest(file: &File, at: u64, most: u64) -> io::Result<String> {
 
 /// Report of a file that cannot be read.
 pub fn unreadable(path: &Path, why: &io::Error) -> Failure {
-    Failure::new(
-        Exit::Io,
-        format!("{}: cannot be read: {why}", path.display()),
-    )
+    let message = format!("{}: cannot be read: {why}", path.display());
+    Failure::new(Exit::Io, message)
 }
 
 /// Report of a file that cannot be written.
@@ -345,12 +342,8 @@ impl Told {
         self.done += bytes as u64;
         if self.last.elapsed() >= meter::EVERY {
             self.last = Instant::now();
-            log::line(meter::line(
-                "copying",
-                self.done,
-                self.total,
-                self.begun.elapsed(),
-            ));
+            let took = self.begun.elapsed();
+            log::line(meter::line("copying", self.done, self.total, took));
         }
     }
 }

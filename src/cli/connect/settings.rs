@@ -148,10 +148,8 @@ fn openwebui(options: &Connect) -> String {
         ("OPENAI_API_KEY", options.key.clone()),
         ("ENABLE_OLLAMA_API", "false".to_string()),
     ];
-    exports(
-        "of Open WebUI; in a container, 127.0.0.1 is the container",
-        &variables,
-    )
+    let place = "of Open WebUI; in a container, 127.0.0.1 is the container";
+    exports(place, &variables)
 }
 
 fn litellm(options: &Connect) -> String {

@@ -13,10 +13,8 @@ pub fn bash(command: &Command, name: &str) -> String {
         let below = verb.commands.iter().map(|verb| verb.name);
         let offers: Vec<&str> = below.chain(flags).collect();
         let words = words.join(" ");
-        cases.push_str(&format!(
-            "        '{words}') offers='{}' ;;\n",
-            offers.join(" ")
-        ));
+        let offers = offers.join(" ");
+        cases.push_str(&format!("        '{words}') offers='{offers}' ;;\n"));
         for flag in shown(verb).filter(|flag| value(flag).is_some()) {
             let files = if is_path(flag) { "files" } else { "nothing" };
             paths.push_str(&format!("        '{words} {}') {files}=1 ;;\n", flag.long));
@@ -123,9 +121,9 @@ pub fn fish(command: &Command, name: &str) -> String {
             let seen = format!("-n '__fish_seen_subcommand_from {}'", verb.name);
             for inner in &below.commands {
                 let words = quoted(inner.command.description);
+                let inner = &inner.name;
                 out.push_str(&format!(
-                    "complete -c {name} {seen} -a {} -d {words}\n",
-                    inner.name
+                    "complete -c {name} {seen} -a {inner} -d {words}\n"
                 ));
             }
             for flag in shown(below) {

@@ -31,11 +31,8 @@ pub fn page(command: &Command, build: &Build<'_>) -> String {
     }
     out.push_str(".SH EXIT STATUS\n");
     for code in command.error_codes {
-        out.push_str(&format!(
-            ".TP\n{}\n{}\n",
-            code.code,
-            sentence(code.description)
-        ));
+        let meaning = sentence(code.description);
+        out.push_str(&format!(".TP\n{}\n{meaning}\n", code.code));
     }
     out.push_str(".SH EXAMPLES\n");
     for example in command.examples {
@@ -65,28 +62,24 @@ fn section(name: &str, words: &[&str], verb: &Command) -> String {
         sentence(verb.description),
         plain(&usage)
     );
-    verb.positionals
-        .iter()
-        .for_each(|place| out.push_str(&positional(place)));
+    for place in verb.positionals {
+        out.push_str(&positional(place));
+    }
     shown(verb).for_each(|flag| out.push_str(&option(flag)));
     out
 }
 
 fn positional(place: &PositionalInfo<'static>) -> String {
     let upper = place.name.to_uppercase();
-    format!(
-        ".TP\n.I {}\n{}\n",
-        plain(&upper),
-        sentence(place.description)
-    )
+    let (name, meaning) = (plain(&upper), sentence(place.description));
+    format!(".TP\n.I {name}\n{meaning}\n")
 }
 
 fn option(flag: &FlagInfo<'static>) -> String {
     let value = value(flag).map(|value| format!(" \\fI{}\\fR", plain(&value.to_uppercase())));
-    let required = if is_required(&flag.optionality) {
-        " Required."
-    } else {
-        ""
+    let required = match is_required(&flag.optionality) {
+        true => " Required.",
+        false => "",
     };
     format!(
         ".TP\n\\fB{}\\fR{}\n{}{required}\n",
@@ -99,10 +92,8 @@ fn option(flag: &FlagInfo<'static>) -> String {
 /// Text that begins with a capital and ends with a full stop.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
-    let first: String = letters
-        .next()
-        .map(|c| c.to_uppercase().collect())
-        .unwrap_or_default();
+    let first = letters.next().map(|c| c.to_uppercase().collect());
+    let first: String = first.unwrap_or_default();
     let end = if text.ends_with('.') { "" } else { "." };
     plain(&format!("{first}{}{end}", letters.as_str()))
 }

@@ -356,11 +356,8 @@ impl<N: Naming> Tier<N> {
             return Ok(vec![]);
         }
         let done = executor.transferred()?;
-        while self
-            .under_way
-            .pop_front_if(|(last, _)| *last <= done)
-            .is_some()
-        {}
+        let is_done = |(last, _): &mut (u64, _)| *last <= done;
+        while self.under_way.pop_front_if(is_done).is_some() {}
         self.settle_checks(executor);
         let (room, pieces) = (&self.room, self.pieces);
         let is_done =
@@ -369,10 +366,8 @@ impl<N: Naming> Tier<N> {
             self.take_saved(save, kv);
         }
         let mut filled = vec![];
-        while let Some(restore) = self
-            .restores
-            .pop_front_if(|first| first.copies.is_done(done))
-        {
+        let is_done = |first: &mut Restore| first.copies.is_done(done);
+        while let Some(restore) = self.restores.pop_front_if(is_done) {
             if restore.has_state {
                 self.index.has_read(restore.node);
             }
@@ -520,10 +515,9 @@ impl<N: Naming> Tier<N> {
         let (owner, count) = (whose.1, pages - known);
         let state = match beginning.kind {
             Some(kind) => {
-                self.room
-                    .take_state()
-                    .into_iter()
-                    .for_each(|state| self.index.add_state(state));
+                if let Some(state) = self.room.take_state() {
+                    self.index.add_state(state);
+                }
                 let place = Place {
                     tokens: pages * PAGE,
                     kind,
@@ -543,9 +537,9 @@ impl<N: Naming> Tier<N> {
             self.index.free_pages(1, (owner, share));
             self.collect();
             if self.room.pages_free() == free {
-                state
-                    .into_iter()
-                    .for_each(|state| self.index.give_back(owner, state));
+                if let Some(state) = state {
+                    self.index.give_back(owner, state);
+                }
                 return None;
             }
         }

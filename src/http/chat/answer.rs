@@ -125,11 +125,7 @@ fn choice_json(
             Delta::Arguments { index, json } => calls[index].1.push_str(&json),
         }
     }
-    let content = if content.is_empty() && !calls.is_empty() {
-        None
-    } else {
-        Some(content)
-    };
+    let content = Some(content).filter(|content| !content.is_empty() || calls.is_empty());
     let mut message = json!({"role": "assistant", "content": content});
     if !reasoning.is_empty() {
         message["reasoning_content"] = Value::from(reasoning);

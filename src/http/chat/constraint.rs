@@ -14,11 +14,8 @@ use super::messages;
 
 /// Reads `tools` and `tool_choice`.
 pub fn policy(object: &Object<'_>) -> Result<ToolPolicy, ApiError> {
-    let tools = object
-        .get("tools")
-        .map(|tools| messages::tools(&tools))
-        .transpose()?;
-    let tools = tools.unwrap_or_default();
+    let tools = object.get("tools").map(|tools| messages::tools(&tools));
+    let tools = tools.transpose()?.unwrap_or_default();
     ToolPolicy::read(object, (tools, &[]), "a function by its name", chosen)
 }
 

@@ -134,18 +134,12 @@ fn content(field: &Field<'_>) -> Result<String, ApiError> {
         return Ok(text.clone());
     }
     if !field.value.is_array() {
-        let wanted = "a string or a list of text parts";
-        let mut error = field.mismatch(wanted);
-        error
-            .message
-            .push_str("; send other values as the text of their JSON");
+        let mut error = field.mismatch("a string or a list of text parts");
+        error.message += "; send other values as the text of their JSON";
         return Err(error);
     }
-    field
-        .list(CONTENT_PARTS_MAX)?
-        .iter()
-        .map(text_part)
-        .collect()
+    let parts = field.list(CONTENT_PARTS_MAX)?;
+    parts.iter().map(text_part).collect()
 }
 
 fn text_part(field: &Field<'_>) -> Result<String, ApiError> {

@@ -108,9 +108,8 @@ fn choice_json(model: &ChatModel, shape: &Shape, index: usize, reply: Gathered) 
     shape.position(model, index, &reply.prompt, &reply.logprobs, &mut told);
     let empty =
         || json!({"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []});
-    let logprobs = shape
-        .logprobs
-        .map(|_| told.positions.take().unwrap_or_else(empty));
+    let logprobs = shape.logprobs;
+    let logprobs = logprobs.map(|_| told.positions.take().unwrap_or_else(empty));
     let mut choice = json!({
         "index": index,
         "text": text,

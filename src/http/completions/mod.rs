@@ -47,12 +47,8 @@ pub async fn answer(
         return Ok(Answer::stream(generation, writer, state.abort()));
     }
     let (replies, usage) = generate::gather(generation, state.abort()).await?;
-    Ok(Answer::Whole(answer::whole_answer(
-        &service.chat,
-        &shape,
-        replies,
-        usage,
-    )))
+    let whole = answer::whole_answer(&service.chat, &shape, replies, usage);
+    Ok(Answer::Whole(whole))
 }
 
 /// From bytes to a checked request and its prompts, each of which leaves room for its reply.

@@ -142,10 +142,9 @@ pub fn prompt_logprobs(
             (id.to_string(), told)
         };
         let top = scored.logprobs.top.iter().take(count);
-        let mut likely: Map<String, Value> = (1..)
-            .zip(top)
-            .map(|(rank, &(id, logprob))| entry(id, logprob, rank))
-            .collect();
+        let likely = (1..).zip(top);
+        let likely = likely.map(|(rank, &(id, logprob))| entry(id, logprob, rank));
+        let mut likely: Map<String, Value> = likely.collect();
         let own = entry(*id, scored.logprobs.logprob, scored.rank as usize);
         likely.insert(own.0, own.1);
         Value::Object(likely)

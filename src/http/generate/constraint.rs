@@ -84,10 +84,8 @@ impl Rule {
         // Blanks may stand before any value of JSON.
         let tokens = chat.tokenizer.encode(said.trim_start());
         let tokens = tokens.map_err(|why| error(&why.to_string()))?;
-        let guide = follows
-            .compiled
-            .as_ref()
-            .map(|compiled| compiled.guide(Scope::default()));
+        let compiled = follows.compiled.as_ref();
+        let guide = compiled.map(|compiled| compiled.guide(Scope::default()));
         if let Some(mut guide) = guide {
             if !takes(&mut *guide, &tokens) {
                 let problem = "is not what the message begins with that the reply goes on with";

@@ -147,10 +147,8 @@ impl ConversationTools {
 
     /// The tools that may be called: those of the head first.
     pub fn callable(&self) -> Vec<Value> {
-        let callable = self
-            .tools
-            .iter()
-            .filter(|tool| tool.state == State::Callable);
+        let tools = self.tools.iter();
+        let callable = tools.filter(|tool| tool.state == State::Callable);
         callable.map(|tool| tool.definition.clone()).collect()
     }
 

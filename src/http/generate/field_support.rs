@@ -40,12 +40,8 @@ const fn all(words: &'static str) -> Words {
 
 const NONE: Words = all("");
 const CHAT: Words = all("a text is continued as it is; use chat/completions");
-const TURNS: Words = [
-    "send messages",
-    "send prompt",
-    "send input",
-    "send messages",
-];
+const MESSAGES: &str = "send messages";
+const TURNS: Words = [MESSAGES, "send prompt", "send input", MESSAGES];
 const SYSTEM: Words = [
     "send a system message",
     "put it into the prompt",
@@ -65,12 +61,8 @@ const TURN: Words = [
     "end messages with what the assistant has said to go on with it",
 ];
 const OFFLINE: Words = all("this server reaches no network");
-const PARALLEL: Words = [
-    "",
-    "a text calls no tools",
-    "",
-    "send tool_choice.disable_parallel_tool_use",
-];
+const SINGLE: &str = "send tool_choice.disable_parallel_tool_use";
+const PARALLEL: Words = ["", "a text calls no tools", "", SINGLE];
 const LENGTH: Words = [
     "send max_completion_tokens",
     "send max_tokens",
@@ -81,21 +73,13 @@ const LEAST: Words = all("send min_tokens");
 const STOP: Words = ["send stop", "send stop", "send stop", "send stop_sequences"];
 const STOP_TEXT: Words = all("stop strings are no part of a reply");
 const SCHEMA: &str = "send output_config.format";
-const FORM: Words = [
-    "send response_format",
-    "send response_format",
-    "send text.format",
-    SCHEMA,
-];
+const FORMAT: &str = "send response_format";
+const FORM: Words = [FORMAT, FORMAT, "send text.format", SCHEMA];
 const COMPACT: &str = "send structured_outputs.disable_any_whitespace";
 const WHITESPACE: Words = [COMPACT, COMPACT, COMPACT, SCHEMA];
 const TOOLS: Words = ["send tools", CHAT[1], "send tools", "send tools"];
-const CHOICE: Words = [
-    "send tool_choice",
-    CHAT[1],
-    "send tool_choice",
-    "send tool_choice",
-];
+const CHOOSE: &str = "send tool_choice";
+const CHOICE: Words = [CHOOSE, CHAT[1], CHOOSE, CHOOSE];
 const BIAS: Words = all("send logit_bias");
 const BEAMS: Words = all("beam search is not served");
 const PENALTY: Words = all("send repetition_penalty");
@@ -364,9 +348,8 @@ const FIELDS: &[Known] = &[
 /// # Errors
 /// Names the first field that asks for something that is not served.
 pub fn check(object: &Object<'_>, api: Api) -> Result<(), ApiError> {
-    FIELDS
-        .iter()
-        .try_for_each(|known| check_one(object, api, known))
+    let mut all = FIELDS.iter();
+    all.try_for_each(|known| check_one(object, api, known))
 }
 
 /// The check for the fields `names` alone.
@@ -390,10 +373,10 @@ fn check_one(
     if !is_honoured(parent, api) {
         return Ok(());
     }
-    let parent = root.optional_object(parent)?;
-    parent.map_or(Ok(()), |parent| {
-        check_in(&parent, name, mark, neutral, words)
-    })
+    match root.optional_object(parent)? {
+        Some(parent) => check_in(&parent, name, mark, neutral, words),
+        None => Ok(()),
+    }
 }
 
 fn is_honoured(path: &str, api: Api) -> bool {

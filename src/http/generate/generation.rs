@@ -455,9 +455,8 @@ impl Generation {
                     times.first_token.record(now - self.submitted, 1);
                 }
                 Some(last) => {
-                    times
-                        .between_tokens
-                        .record((now - last) / tokens as u32, tokens as u64);
+                    let each = (now - last) / tokens as u32;
+                    times.between_tokens.record(each, tokens as u64);
                 }
             }
         }
@@ -491,10 +490,8 @@ impl Generation {
 
     /// When the first of the replies got a slot.
     fn admitted(&self) -> Option<Instant> {
-        let admitted = self
-            .choices
-            .iter()
-            .filter_map(|choice| choice.admitted.get());
+        let choices = self.choices.iter();
+        let admitted = choices.filter_map(|choice| choice.admitted.get());
         admitted.map(|admission| admission.at).min()
     }
 

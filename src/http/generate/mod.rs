@@ -136,11 +136,8 @@ pub enum Answer {
 impl Answer {
     /// A stream of the events that `writer` writes.
     pub fn stream(generation: Generation, writer: impl Writer + 'static, abort: Abort) -> Answer {
-        Answer::Stream(Box::new(ReplyStream::new(
-            generation,
-            Box::new(writer),
-            abort,
-        )))
+        let stream = ReplyStream::new(generation, Box::new(writer), abort);
+        Answer::Stream(Box::new(stream))
     }
 }
 
@@ -178,13 +175,9 @@ fn encoded(
     }
     let messages = std::mem::take(&mut ask.messages);
     let words = ask.start.words(&messages);
-    let (mut conversation, left_out) = conversation(
-        chat,
-        messages,
-        &ask.tools,
-        ask.thinking,
-        (&ask.start, &ask.variables),
-    )?;
+    let how = (&ask.start, &ask.variables[..]);
+    let conversation = conversation(chat, messages, &ask.tools, ask.thinking, how);
+    let (mut conversation, left_out) = conversation?;
     ask.left_out.extend(left_out);
     // A budget counts from the prompt's end, and a grammar begins behind the reasoning.
     let is_whole = ask.rule.as_ref().is_some_and(Rule::is_whole);
@@ -298,10 +291,8 @@ pub fn submit_all(
             wanted.sampling.thinking_budget = thinking_budget(service, ask, prompt)?;
             let (admitted, max_tokens) = (wanted.admitted.clone(), wanted.max_tokens);
             // Replies submitted before end when their receivers are dropped.
-            service
-                .engine
-                .submit(wanted)
-                .map_err(|rejected| rejection(service, &rejected))?;
+            let submitted = service.engine.submit(wanted);
+            submitted.map_err(|rejected| rejection(service, &rejected))?;
             service.times.max_tokens.record_tokens(max_tokens);
             let reply = Reply::new(&service.chat, format);
             let choice = Choice::new(events, admitted, reply, fills_context);
@@ -310,12 +301,12 @@ pub fn submit_all(
         }
     }
     service.times.choices.record_tokens(ask.choices);
-    let (service, call) = (service.clone(), call.clone());
+    let (service, call, choices) = (service.clone(), call.clone(), (choices, ask.choices));
     Ok(Generation::new(
         service,
         call,
         submitted,
-        (choices, ask.choices),
+        choices,
         prompt_tokens,
     ))
 }
@@ -333,14 +324,11 @@ fn check_scores(ask: &Ask, tokens: usize) -> Result<(), ApiError> {
         "{wanted} log-probabilities of the prompt are wanted, at most {PROMPT_LOGPROBS_MAX} are \
          told; send fewer prompts or ask for fewer tokens at each place"
     );
-    Err(ApiError::field(
-        if ask.raw {
-            "logprobs"
-        } else {
-            "prompt_logprobs"
-        },
-        problem,
-    ))
+    let field = match ask.raw {
+        true => "logprobs",
+        false => "prompt_logprobs",
+    };
+    Err(ApiError::field(field, problem))
 }
 
 fn thinking_budget(

@@ -117,10 +117,8 @@ fn logit_bias(object: &Object<'_>, vocab: usize) -> Result<Vec<(TokenId, f32)>, 
     let mut found: Vec<(TokenId, f32)> = Vec::new();
     for key in biases.keys() {
         let plain = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
-        let id = key
-            .parse::<TokenId>()
-            .ok()
-            .filter(|&id| plain && (id as usize) < vocab);
+        let id = key.parse::<TokenId>().ok();
+        let id = id.filter(|&id| plain && (id as usize) < vocab);
         let id = id.ok_or_else(|| {
             field.error(format!("keys must be token ids from 0 to {}", vocab - 1))
         })?;

@@ -46,11 +46,8 @@ impl Start {
         let content = &messages.last().filter(|_| self.is_amid())?["content"];
         let parts = content.as_array().into_iter().flatten();
         let parts = parts.filter_map(|part| part["text"].as_str());
-        Some(
-            content
-                .as_str()
-                .map_or_else(|| parts.collect(), str::to_string),
-        )
+        let text = content.as_str().map(str::to_string);
+        Some(text.unwrap_or_else(|| parts.collect()))
     }
 
     /// Whether the reply may go on with the last of `messages`, if it is to.

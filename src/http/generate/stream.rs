@@ -190,10 +190,8 @@ impl Body for ReplyStream {
             }
         }
         // To ask both of them at every token would cost as much as writing its event.
-        let asked = this
-            .woken
-            .as_ref()
-            .is_some_and(|waker| waker.will_wake(cx.waker()));
+        let woken = this.woken.as_ref();
+        let asked = woken.is_some_and(|waker| waker.will_wake(cx.waker()));
         if asked && !this.abort.may_be_due() && !this.keep_alive.is_elapsed() {
             return Poll::Pending;
         }

@@ -73,10 +73,8 @@ pub fn read(object: &Object<'_>) -> Result<Vec<Variable>, ApiError> {
         let problem = format!("has more than {TEMPLATE_VARIABLES_MAX} variables");
         return Err(ApiError::field(OBJECT, problem));
     }
-    for name in inner
-        .keys()
-        .filter(|name| !SWITCHES.contains(&name.as_str()))
-    {
+    let is_switch = |name: &&String| SWITCHES.contains(&name.as_str());
+    for name in inner.keys().filter(|name| !is_switch(name)) {
         if let Some(field) = inner.get(name) {
             found.push(variable(name, &field)?);
         }

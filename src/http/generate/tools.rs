@@ -72,10 +72,10 @@ pub fn arguments_object(field: &Field<'_>) -> Result<Map<String, Value>, ApiErro
     }
     match json::parse(digits::kept(text).as_bytes()) {
         Ok(Value::Object(map)) => Ok(map),
-        _ => Ok(Map::from_iter([(
-            "arguments".to_string(),
-            Value::from(text.as_str()),
-        )])),
+        _ => {
+            let text = Value::from(text.as_str());
+            Ok(Map::from_iter([("arguments".to_string(), text)]))
+        }
     }
 }
 

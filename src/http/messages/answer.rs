@@ -96,13 +96,9 @@ fn usage_json(usage: Usage) -> Value {
 
 /// The answer to a request that does not stream.
 pub fn whole_answer(identity: &Identity, reply: Gathered, usage: Usage) -> Value {
-    let finish = reply.finish.unwrap_or(Finish::Stop);
-    let usage = usage_json(usage);
-    identity.message(
-        content(identity, reply.deltas),
-        &identity.end(finish),
-        &usage,
-    )
+    let end = identity.end(reply.finish.unwrap_or(Finish::Stop));
+    let content = content(identity, reply.deltas);
+    identity.message(content, &end, &usage_json(usage))
 }
 
 /// The content blocks of a reply whose pieces are joined.
@@ -259,11 +255,8 @@ impl Writer for MessageWriter {
         self.begun = true;
         let usage = usage_json(usage);
         let message = self.identity.message(Vec::new(), &Value::Null, &usage);
-        event(
-            out,
-            "message_start",
-            &json!({"type": "message_start", "message": message}),
-        );
+        let data = json!({"type": "message_start", "message": message});
+        event(out, "message_start", &data);
     }
 
     fn write(&mut self, _: &ChatModel, settled: Settled, out: &mut Vec<u8>) {

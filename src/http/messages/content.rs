@@ -295,9 +295,9 @@ fn assistant(content: &Field<'_>, seal: &Seal, out: &mut Transcript) -> Result<(
                 None => out.leave_out_reasoning(object.path_of("signature")),
             },
             kind if kind.ends_with(SERVED_RESULT) => {
-                open.take()
-                    .into_iter()
-                    .for_each(|turn| out.push(turn.message()));
+                if let Some(turn) = open.take() {
+                    out.push(turn.message());
+                }
                 served_result(&object, out)?;
                 is_silent = false;
             }
@@ -350,9 +350,8 @@ fn readable(value: &Value) -> Value {
             Value::from(left_out("file"))
         }
         Value::Object(fields) => {
-            let open = fields
-                .iter()
-                .filter(|(name, _)| !name.starts_with(ENCRYPTED));
+            let fields = fields.iter();
+            let open = fields.filter(|(name, _)| !name.starts_with(ENCRYPTED));
             let read = open.map(|(name, value)| (name.clone(), readable(value)));
             Value::Object(read.collect::<Map<_, _>>())
         }

@@ -109,9 +109,8 @@ fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, 
 
 /// A last message of the assistant is gone on with.
 fn start(object: &Object<'_>, messages: &[Value]) -> Start {
-    let said = messages
-        .last()
-        .is_some_and(|last| last["role"] == "assistant");
+    let last = messages.last();
+    let said = last.is_some_and(|last| last["role"] == "assistant");
     let list = object.get("messages");
     let count = list.and_then(|list| list.value.as_array().map(Vec::len));
     match count.filter(|_| said) {
@@ -126,10 +125,8 @@ fn format(object: &Object<'_>) -> Result<Option<(&'static str, Grammar)>, ApiErr
     let nested = nested.and_then(|output| output.get("format"));
     let read = |name, format: Option<Field<'_>>| format.map(|format| schema_of(name, &format));
     let nested = read("output_config", nested).transpose()?;
-    joined(
-        nested,
-        read("output_format", object.get("output_format")).transpose()?,
-    )
+    let own = read("output_format", object.get("output_format"));
+    joined(nested, own.transpose()?)
 }
 
 /// The schema of a format, with the field that it stands in.

@@ -166,10 +166,8 @@ pub fn defined<'v>(object: &Object<'v>) -> Result<Option<(Field<'v>, Value)>, Ap
         Some(typed) => typed,
         None => described(object)?,
     });
-    Ok(Some((
-        name,
-        json!({"type": "function", "function": function}),
-    )))
+    let tool = json!({"type": "function", "function": function});
+    Ok(Some((name, tool)))
 }
 
 /// Description of a client's tool beside the name.

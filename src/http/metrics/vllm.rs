@@ -5,7 +5,7 @@
 
 use step::PAGE;
 
-use super::{FINISHED, Page, finished, responses};
+use super::{FINISHED, Page, figures, finished, responses};
 use crate::state::{Service, State};
 
 /// Name of that server for a figure of the engine.
@@ -27,10 +27,8 @@ fn alias(name: &str) -> Option<&'static str> {
 /// Appends the aliases, and what that server tells beside them.
 pub fn write(page: &mut Page, state: &State, service: &Service) {
     // One engine, as vLLM counts its own from 0.
-    let labels = format!(
-        "engine=\"0\",model_name=\"{}\"",
-        label_value(&state.model_id)
-    );
+    let model = label_value(&state.model_id);
+    let labels = format!("engine=\"0\",model_name=\"{model}\"");
     let braced = format!("{{{labels}}}");
     let stats = service.engine.stats();
     let used = stats.pages_used.get() as f64 / (stats.pages_total.get() as f64).max(1.0);
@@ -41,30 +39,11 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
             page.series(told.kind, name, told.help, [(&braced, told.value)]);
         }
     }
-    for (kind, name, help, labels, value) in [
-        (
-            "gauge",
-            "vllm:kv_cache_usage_perc",
-            "KV pages in use; 1 is all of them.",
-            &braced,
-            used,
-        ),
-        (
-            "gauge",
-            "vllm:cache_config_info",
-            "The KV pages.",
-            &config,
-            1.0,
-        ),
-        (
-            "counter",
-            "vllm:num_preemptions_total",
-            "Sequences preempted: none ever is.",
-            &braced,
-            0.0,
-        ),
-    ] {
-        page.series(kind, name, help, [(labels, value)]);
+    figures! { page:
+        gauge "vllm:kv_cache_usage_perc" "KV pages in use; 1 is all of them." => [(&braced, used)],
+        gauge "vllm:cache_config_info" "The KV pages." => [(&config, 1.0)],
+        counter "vllm:num_preemptions_total" "Sequences preempted: none ever is."
+            => [(&braced, 0.0)],
     }
     let finished = finished(stats, ["stop", "length", "error", "abort"]);
     let finished = finished.map(|(reason, count)| {
@@ -76,20 +55,15 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
         let (name, help) = (told.alias, told.help);
         told.histogram.write(&mut page.text, name, &labels, help);
     }
-    let (name, help) = (
-        "vllm:iteration_tokens_total",
-        "Tokens of prompts and replies in a step.",
-    );
+    let name = "vllm:iteration_tokens_total";
+    let help = "Tokens of prompts and replies in a step.";
     let steps = &stats.step_tokens.0;
     steps.write(&mut page.text, name, &labels, help);
     // The form that vLLM's page has for its routes.
-    let help = "Requests by the class of their status.";
-    page.series(
-        "counter",
-        "http_requests_total",
-        help,
-        responses(state, "status"),
-    );
+    figures! { page:
+        counter "http_requests_total" "Requests by the class of their status."
+            => responses(state, "status"),
+    }
 }
 
 /// Text between the quotes of the text format.

@@ -124,10 +124,9 @@ impl Call {
 
 /// The one part of a reasoning item.
 fn thought_part(text: &str, summarized: bool) -> Value {
-    let kind = if summarized {
-        "summary_text"
-    } else {
-        "reasoning_text"
+    let kind = match summarized {
+        true => "summary_text",
+        false => "reasoning_text",
     };
     json!({"type": kind, "text": text})
 }
@@ -138,10 +137,8 @@ fn reasoning_item(
     (seal, summarized): (Option<&Seal>, bool),
     status: &str,
 ) -> Value {
-    let parts: Vec<Value> = text
-        .map(|text| thought_part(text, summarized))
-        .into_iter()
-        .collect();
+    let part = text.map(|text| thought_part(text, summarized));
+    let parts: Vec<Value> = part.into_iter().collect();
     let (told, other) = match summarized {
         true => ("summary", "content"),
         false => ("content", "summary"),
@@ -306,15 +303,11 @@ impl Composer {
     fn begin_reasoning(&mut self, out: &mut Vec<u8>) {
         let id = new_id("rs");
         let item = reasoning_item(&id, None, (None, self.summarized), "in_progress");
-        let text = String::new();
-        self.begin(
-            Open::Reasoning {
-                id: id.clone(),
-                text,
-            },
-            item,
-            out,
-        );
+        let open = Open::Reasoning {
+            id: id.clone(),
+            text: String::new(),
+        };
+        self.begin(open, item, out);
         self.begin_part(&id, thought_part("", self.summarized), out);
     }
 

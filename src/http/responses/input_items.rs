@@ -27,27 +27,20 @@ pub fn of(input: &Value, store: &Store) -> Vec<Item> {
         {
             return (id.to_string(), known);
         }
-        let fields = item
-            .as_object()
-            .is_some_and(|fields| fields.contains_key("type"));
-        if !fields {
+        if item.get("type").is_none() {
             item["type"] = Value::from("message");
         }
         let id = item["id"].as_str().map(str::to_string);
-        let prefix = if item["type"] == "message" {
-            "msg"
-        } else {
-            "item"
+        let prefix = match item["type"] == "message" {
+            true => "msg",
+            false => "item",
         };
         let id = id.unwrap_or_else(|| new_id(prefix));
         item["id"] = Value::from(id.as_str());
         (id, item.to_string())
     };
-    items
-        .into_iter()
-        .filter(Value::is_object)
-        .map(full)
-        .collect()
+    let items = items.into_iter().filter(Value::is_object);
+    items.map(full).collect()
 }
 
 /// Query of a page.

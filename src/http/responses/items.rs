@@ -53,9 +53,10 @@ pub fn read(
 ) -> Result<Read, ApiError> {
     let mut turns = Turns::new(messages, (store, seal));
     match input.value {
-        Value::String(text) => turns
-            .messages
-            .push(json!({"role": "user", "content": text})),
+        Value::String(text) => {
+            let message = json!({"role": "user", "content": text});
+            turns.messages.push(message);
+        }
         Value::Array(_) => {
             for item in input.list(MESSAGES_MAX)? {
                 turns.add(&item)?;
@@ -195,9 +196,8 @@ impl Turns<'_> {
     }
 
     fn has_calls(&self) -> bool {
-        self.open
-            .as_ref()
-            .is_some_and(|turn| !turn.calls.is_empty())
+        let open = self.open.as_ref();
+        open.is_some_and(|turn| !turn.calls.is_empty())
     }
 
     fn reasoning(&mut self, object: &Object<'_>) -> Result<(), ApiError> {

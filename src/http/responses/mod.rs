@@ -97,10 +97,8 @@ pub fn known(
 ) -> Result<String, ApiError> {
     let mut fields = query.unwrap_or_default().split('&');
     let stream = |field: &&str| field.split('=').next() == Some("stream");
-    if fields
-        .find(stream)
-        .is_some_and(|found| found != "stream=false")
-    {
+    let asked = fields.find(stream);
+    if asked.is_some_and(|asked| asked != "stream=false") {
         let problem = "a response is streamed once, to who asked for it; leave it out";
         return Err(ApiError::field("stream", problem));
     }
@@ -108,11 +106,8 @@ pub fn known(
     if let Some(response) = state.running.get(owner, id) {
         return Ok(response.to_string());
     }
-    let stored = state
-        .responses
-        .of(owner)
-        .get(id)
-        .ok_or_else(|| unknown(id))?;
+    let stored = state.responses.of(owner).get(id);
+    let stored = stored.ok_or_else(|| unknown(id))?;
     Ok(stored.response.to_string())
 }
 

@@ -75,10 +75,8 @@ impl ToolNames {
         let mut found = List::default();
         found.add_all(&Field { value, path }, None)?;
         for tool in found.tools {
-            let name = tool["function"]["name"]
-                .as_str()
-                .unwrap_or_default()
-                .to_string();
+            let name = tool["function"]["name"].as_str();
+            let name = name.unwrap_or_default().to_string();
             if told.find(tool) {
                 let known = found.names.tool(&name);
                 self.tools.insert(name, known);

@@ -146,23 +146,20 @@ fn conversation_tokens(
     )?;
     // The count of a conversation that does not fit is what some clients ask for.
     let prompt = service.chat.prompt(&conversation, domain, usize::MAX);
-    prompt
-        .map(|prompt| prompt.tokens)
-        .map_err(|error: PromptError| field.error(error.to_string()))
+    let prompt = prompt.map_err(|error: PromptError| field.error(error.to_string()))?;
+    Ok(prompt.tokens)
 }
 
 /// `{tokens}` to `{prompt}`: their bytes, with U+FFFD where these are no text.
 fn detokenize(service: &Service, object: &Object<'_>) -> Result<String, ApiError> {
     let fields = object.require("tokens")?.list(JSON_VALUES_MAX)?;
-    let start = service.chat.tokenizer.text_start();
+    let chat = &service.chat;
+    let start = chat.tokenizer.text_start();
     let (mut detokenizer, mut text) = (Detokenizer::of_text(start), String::new());
     for field in &fields {
         field.step()?;
-        let bytes = service
-            .chat
-            .tokenizer
-            .token_bytes(token(field, service.chat.facts.vocab)?);
-        detokenizer.push(bytes, &mut text);
+        let id = token(field, chat.facts.vocab)?;
+        detokenizer.push(chat.tokenizer.token_bytes(id), &mut text);
     }
     detokenizer.finish(&mut text);
     Ok(json!({"prompt": text}).to_string())

@@ -32,9 +32,9 @@ pub fn is_gbnf(text: &str) -> bool {
 /// Names the line and the construct that is not served.
 pub fn to_lark(text: &str) -> Result<String, String> {
     if text.len() > BYTES_MAX {
+        let bytes = text.len();
         return Err(format!(
-            "has {} bytes of GBNF, at most {BYTES_MAX} are taken",
-            text.len()
+            "has {bytes} bytes of GBNF, at most {BYTES_MAX} are taken"
         ));
     }
     let mut reader = Reader {
@@ -276,9 +276,8 @@ impl Reader<'_> {
             }
         };
         let number: String = (0..digits).filter_map(|_| self.next()).collect();
-        let char = u32::from_str_radix(&number, 16)
-            .ok()
-            .and_then(char::from_u32);
+        let char = u32::from_str_radix(&number, 16).ok();
+        let char = char.and_then(char::from_u32);
         char.ok_or_else(|| self.problem(&format!("the escape {number:?} is no character")))
     }
 }

@@ -89,12 +89,7 @@ impl Guide {
             Follow::Closed { rest: 0 } if *reasoning => {
                 self.stage = begin(&self.compiled, self.scope, NEWLINES_MAX);
             }
-            Follow::Closed { rest: 0 } => {
-                self.stage = Stage::Bound {
-                    matcher: Box::new(self.compiled.matcher()),
-                    newlines: 0,
-                };
-            }
+            Follow::Closed { rest: 0 } => self.stage = Stage::bound(&self.compiled, 0),
             Follow::Closed { .. } => return Err(format!("a token holds more than {tag}")),
         }
         Ok(())
@@ -109,10 +104,14 @@ fn begin(compiled: &Compiled, scope: Scope, newlines: usize) -> Stage {
             matched: 0,
             reasoning: false,
         },
-        None => Stage::Bound {
-            matcher: Box::new(compiled.matcher()),
-            newlines,
-        },
+        None => Stage::bound(compiled, newlines),
+    }
+}
+
+impl Stage {
+    fn bound(compiled: &Compiled, newlines: usize) -> Stage {
+        let matcher = Box::new(compiled.matcher());
+        Stage::Bound { matcher, newlines }
     }
 }
 

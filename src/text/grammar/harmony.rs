@@ -166,11 +166,9 @@ impl Constraint for HarmonyGuide {
             Stage::Forced(at) => {
                 let at = *at;
                 self.vocabulary.all_with(mask, |_| false);
-                self.header()
-                    .iter()
-                    .skip(at)
-                    .take(1)
-                    .for_each(|id| mask.set(*id, true));
+                if let Some(id) = self.header().get(at) {
+                    mask.set(*id, true);
+                }
                 Ok(false)
             }
             Stage::Header { matched } => {

@@ -166,9 +166,8 @@ fn allows_all(name: &str, value: &Value) -> bool {
     match name {
         "nullable" | "uniqueItems" => *value == false,
         "propertyNames" => value.as_object().is_some_and(|schema| {
-            let mut says = schema
-                .iter()
-                .filter(|(name, value)| !is_silent(name, value));
+            let says = schema.iter();
+            let mut says = says.filter(|(name, value)| !is_silent(name, value));
             says.all(|(name, value)| name == "type" && value == "string")
         }),
         "unevaluatedItems" | "unevaluatedProperties" => *value == true,
@@ -216,10 +215,8 @@ pub fn followed<'v>(mut schema: &'v Value, root: &Root<'v>) -> Result<&'v Value,
         check_alone(schema, "$ref")?;
         let target = reference.as_str().and_then(|name| root.target(name));
         let target = target.ok_or_else(|| leads_nowhere(reference))?;
-        if schema
-            .get("type")
-            .is_some_and(|names| *names != target["type"])
-        {
+        let names = schema.get("type");
+        if names.is_some_and(|names| *names != target["type"]) {
             return Err("the keyword \"type\" beside \"$ref\" is not enforced".to_string());
         }
         schema = target;
@@ -327,11 +324,8 @@ fn are_apart(one: &Value, other: &Value, root: &Root<'_>) -> bool {
     if root.types(one).excludes(root.types(other)) {
         return true;
     }
-    let needed = [one, other]
-        .map(|schema| schema["required"].as_array())
-        .into_iter()
-        .flatten()
-        .flatten();
+    let needed = [one, other].map(|schema| schema["required"].as_array());
+    let needed = needed.into_iter().flatten().flatten();
     let told_apart = |name: &str| {
         let [one, other] = [one, other].map(|schema| &schema["properties"][name]);
         let values = |schema| {

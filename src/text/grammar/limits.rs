@@ -98,17 +98,11 @@ pub fn check(grammar: &Grammar) -> Result<(), GrammarError> {
         Grammar::Regex(pattern) => check_expression(pattern),
         Grammar::Lark(text) => {
             at_most(text.len(), GRAMMAR_BYTES_MAX, "bytes")?;
-            at_most(
-                depth_of_lark(text),
-                LARK_DEPTH_MAX,
-                "brackets in each other",
-            )?;
+            let depth = depth_of_lark(text);
+            at_most(depth, LARK_DEPTH_MAX, "brackets in each other")?;
             let conjunctions = text.matches(['&', '~']).count();
-            at_most(
-                conjunctions,
-                CONJUNCTIONS_MAX,
-                "conjunctions and complements",
-            )?;
+            let what = "conjunctions and complements";
+            at_most(conjunctions, CONJUNCTIONS_MAX, what)?;
             let repetitions = lark_repetitions(text);
             check_repetitions(&repetitions, LARK_REPEATED_MAX, "parts of one repetition")?;
             at_most(repetitions.count, LARK_PARTS_MAX, "names and texts")?;

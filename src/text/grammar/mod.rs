@@ -311,18 +311,16 @@ impl Compiler {
         warnings.extend(found.iter().map(|text| explained(text)));
         // A grammar without a first token is known here rather than in the engine.
         let mut matcher = Matcher::new(Ok(parser.deep_clone())).into_cancellable();
-        let watched = matcher
-            .cancellation_handle()
-            .map(|handle| self.watch.over(handle));
+        let handle = matcher.cancellation_handle();
+        let watched = handle.map(|handle| self.watch.over(handle));
         let first = panics::inside(|| matcher.compute_mask());
         drop(watched);
         let mut mask = Mask::default();
         mask.copy_from(first.map_err(|error| refused(&error))?.as_slice());
         self.vocabulary.without_end(&mut mask);
         if mask.is_empty() {
-            return Err(GrammarError(
-                "nothing but the empty text matches it".to_string(),
-            ));
+            let problem = "nothing but the empty text matches it";
+            return Err(GrammarError(problem.to_string()));
         }
         Ok(Compiled {
             parser,
@@ -370,9 +368,8 @@ impl Threads {
     fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (tell, told) = mpsc::sync_channel(1);
         let job = move || drop(tell.send(panic::catch_unwind(panic::AssertUnwindSafe(work))));
-        self.jobs
-            .send(Box::new(job))
-            .expect("the threads are there");
+        let sent = self.jobs.send(Box::new(job));
+        sent.expect("the threads are there");
         let done = told.recv().expect("each job tells its end");
         done.unwrap_or_else(|panic| panic::resume_unwind(panic))
     }

@@ -249,11 +249,8 @@ impl<'r, 'v> Writer<'r, 'v> {
             }
             ("properties" | "patternProperties", Value::Object(members)) => {
                 let place = &place.inner(keyword);
-                return Ok(Some(self.members(
-                    members,
-                    keyword != "properties",
-                    place,
-                )?));
+                let loose = keyword != "properties";
+                return self.members(members, loose, place).map(Some);
             }
             ("items" | "additionalItems" | "additionalProperties", _) => {
                 return Ok(Some(self.schema(value, &place.inner(keyword))?));
@@ -368,10 +365,8 @@ impl<'r, 'v> Writer<'r, 'v> {
     }
 
     fn spend(&mut self, values: usize, bytes: usize) -> Result<(), String> {
-        let left = self
-            .values
-            .checked_sub(values)
-            .zip(self.bytes.checked_sub(bytes));
+        let bytes = self.bytes.checked_sub(bytes);
+        let left = self.values.checked_sub(values).zip(bytes);
         (self.values, self.bytes) = left.ok_or_else(|| {
             format!(
                 "with what it refers to it has more than {SCHEMA_VALUES_MAX} values or \

@@ -17,11 +17,8 @@ pub fn check(document: &Value) -> Result<(), GrammarError> {
     collect(document, &root, &mut targets);
     let mut together = 0;
     let height = height(document, &targets, &mut together);
-    at_most(
-        height + together,
-        LEVELS_TOGETHER_MAX,
-        "levels in all that it refers to",
-    )?;
+    let (levels, what) = (height + together, "levels in all that it refers to");
+    at_most(levels, LEVELS_TOGETHER_MAX, what)?;
     let mut cost = ReferenceCost {
         root,
         known: HashMap::new(),
@@ -83,11 +80,8 @@ impl<'v> ReferenceCost<'v> {
         }
         self.known.insert(place, NOTHING);
         let below = self.read(value, depth)?;
-        at_most(
-            depth + below.levels,
-            LEVELS_MAX,
-            "levels along its references",
-        )?;
+        let along = depth + below.levels;
+        at_most(along, LEVELS_MAX, "levels along its references")?;
         self.known.insert(place, below);
         Ok(below)
     }

@@ -71,9 +71,8 @@ impl Vocabulary {
     /// All tokens whose text satisfies a condition.
     pub fn all_with(&self, mask: &mut Mask, condition: impl Fn(&[u8]) -> bool) {
         mask.fill(self.size);
-        self.ids()
-            .filter(|&id| !condition(self.text(id)))
-            .for_each(|id| mask.set(id, false));
+        let others = self.ids().filter(|&id| !condition(self.text(id)));
+        others.for_each(|id| mask.set(id, false));
     }
 
     /// Adds the tokens of one to `most` newlines and nothing else.

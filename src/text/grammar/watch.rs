@@ -125,9 +125,8 @@ impl Watch {
         let desk = Arc::new(Desk::default());
         let shared = desk.clone();
         let builder = thread::Builder::new().name("grammars".to_owned());
-        builder
-            .spawn(move || shared.look())
-            .expect("the system refuses a thread");
+        let thread = builder.spawn(move || shared.look());
+        thread.expect("the system refuses a thread");
         Watch { desk }
     }
 

@@ -20,14 +20,12 @@ pub(super) fn of(conversation: &Conversation, abilities: &Abilities) -> Value {
     };
     let set = conversation.variables.iter();
     let set = set.map(|(name, set)| (name.as_str(), value(set)));
+    let generates = Value::from(conversation.add_generation_prompt);
     let own = [
         ("messages", messages),
         ("tools", tools),
         ("documents", Value::from(())),
-        (
-            "add_generation_prompt",
-            Value::from(conversation.add_generation_prompt),
-        ),
+        ("add_generation_prompt", generates),
         ("enable_thinking", Value::from(conversation.enable_thinking)),
         ("opens_reasoning", Value::from(conversation.opens_reasoning)),
     ];

@@ -65,10 +65,8 @@ fn past_string(bytes: &[u8], start: usize) -> usize {
 
 fn past_number(bytes: &[u8], start: usize) -> usize {
     let is_part = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
-    let length = bytes[start..]
-        .iter()
-        .take_while(|byte| is_part(byte))
-        .count();
+    let number = bytes[start..].iter();
+    let length = number.take_while(|byte| is_part(byte)).count();
     start + length
 }
 

@@ -123,10 +123,8 @@ fn join(
     attribute: Option<&Value>,
     options: Kwargs,
 ) -> Result<String, Error> {
-    let named = (
-        options.get::<Option<&Value>>("d")?,
-        options.get::<Option<&Value>>("attribute")?,
-    );
+    let option = |name| options.get::<Option<&Value>>(name);
+    let named = (option("d")?, option("attribute")?);
     options.assert_all_used()?;
     let between = between.or(named.0).map_or(Ok(String::new()), text)?;
     let attribute = attribute.or(named.1);
@@ -221,9 +219,9 @@ fn separators(value: &Value) -> Result<Option<(String, String)>, Error> {
     let parts: Vec<Value> = value.try_iter()?.collect();
     match &parts[..] {
         [comma, colon] => Ok(Some((text(comma)?, text(colon)?))),
-        _ => Err(Error::new(
-            ErrorKind::InvalidOperation,
-            "separators of JSON are two",
-        )),
+        _ => {
+            let problem = "separators of JSON are two";
+            Err(Error::new(ErrorKind::InvalidOperation, problem))
+        }
     }
 }

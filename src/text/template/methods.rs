@@ -48,10 +48,8 @@ fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Erro
         "rsplit" => split(text, args, true)?,
         "splitlines" => {
             let (keep,): (Option<bool>,) = from_args(args)?;
-            lines(text, keep.unwrap_or(false))
-                .into_iter()
-                .map(Value::from)
-                .collect()
+            let lines = lines(text, keep.unwrap_or(false));
+            lines.into_iter().map(Value::from).collect()
         }
         "partition" => partition(text, args, text.find(from_args::<(&str,)>(args)?.0), false)?,
         "rpartition" => partition(text, args, text.rfind(from_args::<(&str,)>(args)?.0), true)?,
@@ -66,9 +64,8 @@ fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Erro
         "isspace" => Value::from(!text.is_empty() && text.chars().all(is_blank)),
         "index" => {
             let (wanted,): (&str,) = from_args(args)?;
-            let at = text
-                .find(wanted)
-                .ok_or_else(|| refused("substring not found"))?;
+            let at = text.find(wanted);
+            let at = at.ok_or_else(|| refused("substring not found"))?;
             Value::from(text[..at].chars().count())
         }
         "title" => Value::from(title(text, |c| !c.is_alphabetic())),
@@ -100,31 +97,27 @@ fn of_text(text: &str, name: &str, args: &[Value]) -> Result<Option<Value>, Erro
 fn stripped<'a>(text: &'a str, args: &[Value], left: bool, right: bool) -> Result<&'a str, Error> {
     let (chars,): (Option<&str>,) = from_args(args)?;
     let goes = |c: char| chars.map_or_else(|| is_blank(c), |chars| chars.contains(c));
-    let text = if left {
-        text.trim_start_matches(goes)
-    } else {
-        text
+    let text = match left {
+        true => text.trim_start_matches(goes),
+        false => text,
     };
-    Ok(if right {
-        text.trim_end_matches(goes)
-    } else {
-        text
+    Ok(match right {
+        true => text.trim_end_matches(goes),
+        false => text,
     })
 }
 
 /// `split` and `rsplit`: at a text, or at runs of blanks.
 fn split(text: &str, args: &[Value], from_right: bool) -> Result<Value, Error> {
     let (separator, most): (Option<&Value>, Option<i64>) = from_args(args)?;
-    let most = most
-        .and_then(|most| usize::try_from(most).ok())
-        .unwrap_or(usize::MAX - 1);
+    let most = most.and_then(|most| usize::try_from(most).ok());
+    let most = most.unwrap_or(usize::MAX - 1);
     let separator = separator.filter(|separator| !separator.is_none());
     let parts: Vec<&str> = match separator {
         None => split_blanks(text, most, from_right),
         Some(separator) => {
-            let separator = separator
-                .as_str()
-                .ok_or_else(|| refused("must be str or None"))?;
+            let separator = separator.as_str();
+            let separator = separator.ok_or_else(|| refused("must be str or None"))?;
             if separator.is_empty() {
                 return Err(refused("empty separator"));
             }

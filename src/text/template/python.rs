@@ -74,10 +74,8 @@ fn is_float(value: &Value) -> bool {
 
 fn pairs(value: &Value) -> impl Iterator<Item = (Value, Value)> {
     let object = value.as_object();
-    object
-        .and_then(|object| object.try_iter_pairs())
-        .into_iter()
-        .flatten()
+    let pairs = object.and_then(|object| object.try_iter_pairs());
+    pairs.into_iter().flatten()
 }
 
 fn items(value: &Value) -> impl Iterator<Item = Value> {

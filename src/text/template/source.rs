@@ -194,9 +194,8 @@ fn apply(text: &str, mut edits: Vec<Edit>, out: &mut String) {
 /// Sequence that a `for` tag runs over.
 fn size_loop(tokens: &[Token<'_>], edits: &mut Vec<Edit>) {
     let top = |word: &str, from: usize| {
-        let found = tokens[from..]
-            .iter()
-            .position(|token| token.depth == 0 && token.text == word);
+        let is_word = |token: &Token<'_>| token.depth == 0 && token.text == word;
+        let found = tokens[from..].iter().position(is_word);
         found.map(|at| from + at)
     };
     let Some(start) = top("in", 1) else { return };
@@ -227,10 +226,8 @@ fn concatenation(tokens: &[Token<'_>], first: usize, at: usize, edits: &mut Vec<
     loop {
         let end = (from..tokens.len()).find(ends).unwrap_or(tokens.len());
         wrap(&tokens[from..end], &format!("|{STRING}"), edits);
-        if tokens
-            .get(end)
-            .is_none_or(|token| token.text != "~" || token.depth != depth)
-        {
+        let goes_on = |token: &Token<'_>| token.text == "~" && token.depth == depth;
+        if !tokens.get(end).is_some_and(goes_on) {
             wrap(&tokens[start..end], "", edits);
             return;
         }

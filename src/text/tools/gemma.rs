@@ -208,10 +208,9 @@ impl Gemma {
         let text = std::mem::take(&mut self.bare);
         let text = text.trim();
         let is_value = is_json(text) && self.types != Some(Types::TEXT);
-        sink.arguments(if is_value {
-            text.to_string()
-        } else {
-            quoted(text)
+        sink.arguments(match is_value {
+            true => text.to_string(),
+            false => quoted(text),
         });
         self.place = Place::Behind;
         Step::Again

@@ -289,10 +289,8 @@ impl<T: Tags> Reader<'_, T> {
         while let Some(found) = text[from..].find('<') {
             let at = from + found;
             let rest = &text[at..];
-            let (open, close) = (
-                rest.strip_prefix(T::CALL.0),
-                rest.strip_prefix(T::ARGUMENT.2),
-            );
+            let open = rest.strip_prefix(T::CALL.0);
+            let close = rest.strip_prefix(T::ARGUMENT.2);
             let cut = T::CALL.0.starts_with(rest) || T::ARGUMENT.2.starts_with(rest);
             let unfinished = match (open.map(T::function), close.map(|rest| whole.behind(rest))) {
                 (Some(Ok(_)), _) => return Last::Yes,

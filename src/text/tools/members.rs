@@ -251,16 +251,14 @@ impl<'v> Layer<&'v Value> {
     fn typed(&self, root: &Root<'v>) -> Layer<Types> {
         let typed = |schema: &'v Value| root.types(schema);
         let named = self.named.iter();
+        let named = named.map(|(name, schema)| (name.clone(), typed(schema)));
         let patterns = self.patterns.iter();
+        let patterns = patterns.map(|(name, schema)| (name.clone(), typed(schema)));
         Layer {
             schema: typed(self.schema),
-            named: named
-                .map(|(name, schema)| (name.clone(), typed(schema)))
-                .collect(),
+            named: named.collect(),
             places: self.places.clone(),
-            patterns: patterns
-                .map(|(name, schema)| (name.clone(), typed(schema)))
-                .collect(),
+            patterns: patterns.collect(),
             others: self.others.map(typed),
             required: self.required.clone(),
             closed: self.closed,
@@ -274,10 +272,8 @@ impl<M: Clone> Layer<M> {
         let named = self.places.get(name).map(|at| self.named[*at].1.clone());
         let patterns = self.patterns.iter();
         let patterns = patterns.filter(|(pattern, _)| pattern.is_match(name));
-        let said: Vec<M> = named
-            .into_iter()
-            .chain(patterns.map(|(_, said)| said.clone()))
-            .collect();
+        let patterns = patterns.map(|(_, said)| said.clone());
+        let said: Vec<M> = named.into_iter().chain(patterns).collect();
         match said.is_empty() {
             true => self.others.clone().into_iter().collect(),
             false => said,

@@ -609,9 +609,6 @@ fn close(held: &mut String, tag: &str) -> Step {
 
 /// Newlines at the end of a text that belong to the tag behind it rather than to the text.
 pub fn newlines_at_end(text: &str) -> usize {
-    text.bytes()
-        .rev()
-        .take(BLANK_BYTES_MAX)
-        .take_while(|byte| *byte == b'\n')
-        .count()
+    let last = text.bytes().rev().take(BLANK_BYTES_MAX);
+    last.take_while(|byte| *byte == b'\n').count()
 }

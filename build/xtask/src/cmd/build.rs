@@ -6,6 +6,7 @@ use argh::FromArgs;
 
 use crate::cuda::{self, Probe};
 use crate::graph::run::Summary;
+use crate::graph::store::Stored;
 use crate::graph::{Graph, Options, Progress, Source, Store, run};
 use crate::plan::{self, Plan, Variant};
 use crate::site::{Failure, Site};
@@ -37,7 +38,7 @@ pub struct Build {
 impl Build {
     pub fn start(self, site: &Site) -> Result<(), Failure> {
         if let Some(folder) = &self.wheels {
-            cuda::give_wheels(&site.root, &site.atlas(), folder).map_err(|why| why.to_string())?;
+            cuda::give_wheels(&site.root, &site.atlas(), folder)?;
         }
         let variant = Variant {
             features: self.features,
@@ -91,20 +92,11 @@ pub fn make(
     besides: &[&Source],
     explain: bool,
 ) -> Result<Built, Failure> {
-    let store = open(site)?;
-    let mut wanted = vec![plan.last];
-    wanted.extend(besides.iter().filter_map(|source| source.maker()));
-    let summary = run(&plan.graph, &wanted, &store, &options(site, explain))?;
+    let last = plan.last.output(&plan.binary);
+    let made = Made::of(site, &plan.graph, &[&[&last], besides].concat(), explain)?;
     let binary = site.atlas().join(&plan.published);
-    let stored = summary.output(plan.last, &plan.binary);
-    store.publish(
-        stored.expect("an action that succeeded has its outputs"),
-        &binary,
-    )?;
-    let besides = besides
-        .iter()
-        .filter_map(|source| path(&store, &summary, source))
-        .collect();
+    made.store.publish(made.stored(&last), &binary)?;
+    let besides = made.paths(besides);
     Ok(Built { binary, besides })
 }
 
@@ -113,13 +105,7 @@ pub fn make(
 /// # Errors
 /// The first action that failed.
 pub fn make_only(site: &Site, graph: &Graph, outputs: &[&Source]) -> Result<Vec<PathBuf>, Failure> {
-    let store = open(site)?;
-    let wanted: Vec<_> = outputs.iter().filter_map(|source| source.maker()).collect();
-    let summary = run(graph, &wanted, &store, &options(site, false))?;
-    Ok(outputs
-        .iter()
-        .filter_map(|source| path(&store, &summary, source))
-        .collect())
+    Ok(Made::of(site, graph, outputs, false)?.paths(outputs))
 }
 
 /// Makes outputs of a plan and publishes each in `folder`, relative to `.atlas`, by its name; gives
@@ -134,26 +120,43 @@ pub fn make_published(
     files: &[(String, Source)],
     explain: bool,
 ) -> Result<Vec<PathBuf>, Failure> {
-    let store = open(site)?;
-    let wanted: Vec<_> = files
-        .iter()
-        .filter_map(|(_, source)| source.maker())
-        .collect();
-    let summary = run(&plan.graph, &wanted, &store, &options(site, explain))?;
-    let mut paths = Vec::new();
-    for (name, source) in files {
-        let Source::Output(id, output) = source else {
-            continue;
-        };
-        let stored = summary.output(*id, output);
-        let path = site.atlas().join(folder).join(name);
-        store.publish(
-            stored.expect("an action that succeeded has its outputs"),
-            &path,
-        )?;
-        paths.push(path);
+    let outputs: Vec<_> = files.iter().map(|(_, source)| source).collect();
+    let made = Made::of(site, &plan.graph, &outputs, explain)?;
+    let folder = site.atlas().join(folder);
+    let publish = |(name, source): &(String, Source)| {
+        let path = folder.join(name);
+        made.store.publish(made.stored(source), &path)?;
+        Ok(path)
+    };
+    files.iter().map(publish).collect()
+}
+
+/// Outputs of a graph that are made, and the store that has them.
+struct Made {
+    store: Store,
+    summary: Summary,
+}
+
+impl Made {
+    fn of(site: &Site, graph: &Graph, outputs: &[&Source], explain: bool) -> Result<Made, Failure> {
+        let store = open(site)?;
+        let wanted: Vec<_> = outputs.iter().filter_map(|source| source.maker()).collect();
+        let summary = run(graph, &wanted, &store, &options(site, explain))?;
+        Ok(Made { store, summary })
     }
-    Ok(paths)
+
+    fn stored(&self, source: &Source) -> &Stored {
+        let stored = match source {
+            Source::Output(id, name) => self.summary.output(*id, name),
+            Source::Workspace(_) | Source::Text(_) => None,
+        };
+        stored.expect("an action that succeeded has its outputs")
+    }
+
+    fn paths(&self, outputs: &[&Source]) -> Vec<PathBuf> {
+        let stored = outputs.iter().map(|source| self.stored(source));
+        stored.map(|stored| self.store.path(stored)).collect()
+    }
 }
 
 pub fn open(site: &Site) -> Result<Store, Failure> {
@@ -169,12 +172,4 @@ pub fn options(site: &Site, explain: bool) -> Options {
         explain,
         progress: Progress::detect(),
     }
-}
-
-/// Where the store keeps an output.
-fn path(store: &Store, summary: &Summary, source: &Source) -> Option<PathBuf> {
-    let Source::Output(id, name) = source else {
-        return None;
-    };
-    summary.output(*id, name).map(|stored| store.path(stored))
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::build::make_only;
-use super::test::Suite;
+use super::test::Work;
 use crate::cuda;
 use crate::graph::Graph;
 use crate::site::{Failure, Site};
@@ -15,26 +15,22 @@ use crate::workflow::{FILES, FOLDER};
 ///
 /// # Errors
 /// The findings, or a linter that cannot be had.
-pub fn check(suite: &Suite<'_>, name: &str) -> Result<(), Failure> {
-    let [actionlint, shellcheck, zizmor] = programs(suite.site)?;
-    let folder = suite.site.root.join(FOLDER);
+pub fn check(work: &Work<'_>) -> Result<(), Failure> {
+    let [actionlint, shellcheck, zizmor] = programs(work.site)?;
+    let folder = work.site.root.join(FOLDER);
     let mut mistakes = Command::new(actionlint);
     mistakes.arg("-shellcheck").arg(shellcheck);
     mistakes.args(["-pyflakes=", "-no-color"]);
-    suite.run(
-        name,
-        mistakes.args(FILES.map(|(file, _)| folder.join(file))),
-    )?;
+    work.run(mistakes.args(FILES.map(|(file, _)| folder.join(file))))?;
     let mut weaknesses = Command::new(zizmor);
     weaknesses.args(["--offline", "--no-progress", "--color", "never"]);
     weaknesses.args(["--persona", "pedantic", "--min-severity", "medium"]);
-    suite.run(name, weaknesses.arg(folder))?;
-    Ok(())
+    work.run(weaknesses.arg(folder)).map(drop)
 }
 
 /// The programs, each of its pinned wheel.
 fn programs(site: &Site) -> Result<[PathBuf; 3], Failure> {
-    let pins = cuda::pins(&site.root).map_err(|why| why.to_string())?;
+    let pins = cuda::pins(&site.root)?;
     let scripts = |pin: &Pin| format!("{}-{}.data/scripts", pin.name(), pin.version());
     let folders = [
         format!("{}/bin", pins.actionlint.name()),

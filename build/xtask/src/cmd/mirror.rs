@@ -57,7 +57,7 @@ impl Mirror {
 
 /// Wheels of the device toolchain and those with weights, each once.
 fn wheels(site: &Site) -> Result<Vec<Pin>, Failure> {
-    let pins = cuda::pins(&site.root).map_err(|why| why.to_string())?;
+    let pins = cuda::pins(&site.root)?;
     let mut found: Vec<Pin> = pins.all().into_iter().cloned().collect();
     for leaf in site.leaves()? {
         let plan = weights::plan(&site.target(Some(&leaf))?)?;
@@ -91,7 +91,7 @@ fn crates(site: &Site, home: &Path) -> Result<(), String> {
 
 /// Fetches the archives of the toolchain that `rust-toolchain.toml` names, and `rustup`.
 fn rust(site: &Site, folder: &Path) -> Result<(), String> {
-    let pins = cuda::pins(&site.root).map_err(|why| why.to_string())?;
+    let pins = cuda::pins(&site.root)?;
     fetch(SERVER, &pins.rustup, folder)?;
     fetch(SERVER, &pins.rust, folder)?;
     let list = folder.join(&pins.rust.file);

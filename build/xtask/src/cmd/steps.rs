@@ -12,7 +12,7 @@ use super::model::golden_command;
 use super::reads::{
     BESIDE_PRODUCT, MANIFEST_TESTS, PIPELINE_TESTS, PRODUCT, Reads, TEST_MODEL, WORKSPACE,
 };
-use super::test::{Optimised, ROOMS, Room, Suite};
+use super::test::{Optimised, ROOMS, Room, Work};
 use super::weights::folder;
 use crate::server::Server;
 use crate::site::{DEFAULT_TARGET, Failure, Site};
@@ -25,27 +25,24 @@ pub enum Outcome {
     /// It passed before, and nothing that it reads has changed.
     UpToDate,
     Failed(String),
-    /// `installable` if a package of the system would have made the step possible; `why` names it.
-    Skipped {
-        why: String,
-        installable: bool,
-    },
+    Skipped(String),
 }
 
-impl<E: Into<Failure>> From<Result<(), E>> for Outcome {
-    fn from(result: Result<(), E>) -> Outcome {
-        match result.map_err(Into::into) {
+impl Outcome {
+    /// Outcome of a step that ran; where the suite must be `complete`, it fails without what a
+    /// package of the system brings.
+    pub fn of(ended: Result<(), Failure>, complete: bool) -> Outcome {
+        match ended {
             Ok(()) => Outcome::Passed,
-            Err(Failure::Missing(why)) => Outcome::Skipped {
-                why: why.replace('\n', ""),
-                installable: true,
-            },
+            Err(Failure::Missing(why)) if complete => Outcome::Failed(why.replace('\n', "")),
+            Err(Failure::Missing(why)) => Outcome::Skipped(why.replace('\n', "")),
+            Err(Failure::Absent(why)) => Outcome::Skipped(why),
             Err(Failure::Failed(why) | Failure::Usage(why)) => Outcome::Failed(why),
         }
     }
 }
 
-type Run = Box<dyn Fn(&Suite<'_>, &str) -> Outcome + Send + Sync>;
+type Run = Box<dyn Fn(&Work<'_>) -> Result<(), Failure> + Send + Sync>;
 
 /// When a step runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +73,8 @@ pub struct Step {
     pub tier: Tier,
     /// Inputs, if it need not run again while they stay the same.
     pub reads: Option<Reads>,
+    /// Target that it tries, the default one unless another is named.
+    pub target: String,
     pub run: Run,
 }
 
@@ -83,7 +82,7 @@ impl Step {
     fn new(
         name: impl Into<String>,
         protects: &'static str,
-        run: impl Fn(&Suite<'_>, &str) -> Outcome + Send + Sync + 'static,
+        run: impl Fn(&Work<'_>) -> Result<(), Failure> + Send + Sync + 'static,
     ) -> Step {
         Step {
             name: name.into(),
@@ -91,6 +90,7 @@ impl Step {
             turn: Turn::Next,
             tier: Tier::Suite,
             reads: None,
+            target: DEFAULT_TARGET.to_string(),
             run: Box::new(run),
         }
     }
@@ -106,6 +106,42 @@ impl Step {
     fn reads(self, reads: Reads) -> Step {
         let reads = Some(reads);
         Step { reads, ..self }
+    }
+
+    fn of(self, target: &str) -> Step {
+        let target = target.to_string();
+        Step { target, ..self }
+    }
+
+    /// The step that reads `paths` beside the binary of its target.
+    fn reads_binary_and(self, paths: &[&str]) -> Step {
+        let reads = Reads::of(paths).binary(&self.target);
+        self.reads(reads)
+    }
+}
+
+impl Work<'_> {
+    /// Runs tests of the binary's crates; what they print.
+    fn test(&self, optimised: Optimised, args: &str) -> Result<String, Failure> {
+        self.run(&mut linted(self.product_cargo("test", optimised, args)?))
+    }
+
+    /// Path of the target's binary, as it is released.
+    fn binary(&self) -> Result<PathBuf, Failure> {
+        build(self.site, Some(self.target), false)
+    }
+
+    /// The server that the step asks.
+    fn server(&self) -> Result<Server, Failure> {
+        let log = self.log(&format!("{} server", self.name));
+        Ok(Server::start(&self.binary()?, &[], &log)?)
+    }
+
+    /// A script of the workspace; it leaves no compiled modules there.
+    fn python(&self, script: &str) -> Command {
+        let mut command = Command::new("python3");
+        command.args(["-B", script]).current_dir(&self.site.root);
+        command
     }
 }
 
@@ -180,16 +216,13 @@ const SWEEP_TEST: &str = "scripts/sweep_test.py";
 /// If the targets cannot be listed or `target` is not one of them.
 pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     if let Some(name) = target {
-        return steps_of(site, site.target(Some(name))?.name);
+        return steps_of(site, &site.target(Some(name))?.name);
     }
     let leaves = site.leaves()?;
     let mut steps = vec![
         cargo_step("format", "one layout of all Rust code", "fmt --all --check")
             .reads(Reads::of(PRODUCT).but(&["targets"])),
-        Step::new("clippy", "no warning in any crate", |suite, name| {
-            clippy(suite, name).into()
-        })
-        .reads(Reads::of(PRODUCT)),
+        Step::new("clippy", "no warning in any crate", clippy).reads(Reads::of(PRODUCT)),
     ];
     for room in ROOMS {
         let step = room_step(site, room)?;
@@ -224,16 +257,15 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         cargo_step("pipeline tests", "build actions", PIPELINE)
             .reads(Reads::of(PIPELINE_TESTS).and(&WORKSPACE))
             .turn(Turn::Beside),
-        Step::new("tidy rules", "rules of all files", |suite, name| {
-            let mut cargo = linted(suite.cargo(TIDY));
-            let run = suite.run(name, &mut cargo);
-            run.and_then(|text| some_test_passed(&text)).into()
+        Step::new("tidy rules", "rules of all files", |work| {
+            let text = work.run(&mut linted(work.cargo(TIDY)))?;
+            Ok(some_test_passed(&text)?)
         })
         .reads(Reads::of(PRODUCT).and(&[".ci", ".github", "cuda"])),
         Step::new(
             "figures",
             "the README tells no figure that nobody measured",
-            |suite, _| figures::check(suite.site).into(),
+            |work| figures::check(work.site),
         )
         .reads(Reads::of(&[
             "README.md",
@@ -244,7 +276,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         Step::new(
             "workflows",
             "no linter knows a mistake or a weakness in the workflow files",
-            |suite, name| lint::check(suite, name).into(),
+            lint::check,
         )
         .reads(Reads::of(&[FOLDER, crate::cuda::pins::FILE])),
         kernels_step(&leaves).turn(Turn::Beside).tier(Tier::All),
@@ -256,14 +288,14 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     }
     steps.extend(golden_steps(site, &leaves)?);
     steps.push(mixed_step(site)?);
-    steps.extend([binary_step(DEFAULT_TARGET), end_to_end_step(DEFAULT_TARGET)]);
+    steps.extend([binary_step(DEFAULT_TARGET), end_to_end_step()]);
     let devices = DEVICE_TARGETS.iter();
     let devices = devices.filter(|(target, _)| leaves.iter().any(|leaf| leaf == target));
     // They compile while those that serve wait for clients.
     for &(target, tier) in devices.clone() {
         steps.push(binary_step(target).turn(Turn::Beside).tier(tier));
     }
-    steps.extend(serving_steps(DEFAULT_TARGET));
+    steps.extend(serving_steps());
     steps.push(boundary_step(DEVICE_TARGETS[0].0));
     for &(target, tier) in devices {
         let of_target = started_steps(target).into_iter();
@@ -316,38 +348,32 @@ fn kinds(site: &Site, leaf: &str) -> Result<BTreeSet<String>, Failure> {
     Ok(formats.chain(target.math()).collect())
 }
 
-fn steps_of(site: &Site, target: String) -> Result<Vec<Step>, Failure> {
-    Ok(match target.starts_with("cpu/") {
+fn steps_of(site: &Site, target: &str) -> Result<Vec<Step>, Failure> {
+    let mut steps = vec![binary_step(target)];
+    match target.starts_with("cpu/") {
         true if REAL.iter().any(|(leaf, _)| target == *leaf) => {
-            let mut steps = real_steps(site, &target)?;
-            steps.push(binary_step(&target));
-            steps
+            steps.splice(..0, real_steps(site, target)?);
         }
-        true => vec![golden_step(site, &target)?, binary_step(&target)],
-        false => {
-            let mut steps = vec![binary_step(&target)];
-            steps.extend(started_steps(&target));
-            steps
-        }
-    })
+        true => steps.insert(0, golden_step(site, target)?),
+        false => steps.extend(started_steps(target)),
+    }
+    Ok(steps)
 }
 
 fn cargo_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
-    Step::new(name, protects, move |suite, name| {
-        let mut cargo = linted(suite.cargo(args));
-        suite.run(name, &mut cargo).map(drop).into()
+    Step::new(name, protects, |work| {
+        work.run(&mut linted(work.cargo(args))).map(drop)
     })
 }
 
 /// Tests of a crate that serves any target.
 fn room_step(site: &Site, (package, folder, compared): Room) -> Result<Step, Failure> {
-    let run = move |suite: &Suite<'_>, name: &str| {
-        let args = format!("-p {package} --features testing --lib --no-fail-fast");
-        let run = |cargo| suite.run(name, &mut linted(cargo));
-        let cargo = suite.product_cargo("test", Optimised::Wholly, &args);
-        cargo.and_then(run).map(drop).into()
-    };
-    let step = Step::new(format!("tests of {package}"), "the crate's own tests", run);
+    let args = format!("-p {package} --features testing --lib --no-fail-fast");
+    let step = Step::new(
+        format!("tests of {package}"),
+        "the crate's own tests",
+        move |work| work.test(Optimised::Wholly, &args).map(drop),
+    );
     let reads = Reads::of_crate(site, folder)?;
     Ok(step.reads(reads.and(&[TEST_MODEL]).and(compared)))
 }
@@ -358,10 +384,8 @@ const MODEL_TESTS: &str = "-p model --features testing --lib --no-fail-fast";
 
 /// Tests of the model's crate for the default target.
 fn model_step(site: &Site) -> Result<Step, Failure> {
-    let step = Step::new("tests of model", "the crate's own tests", |suite, name| {
-        let run = |cargo| suite.run(name, &mut linted(cargo));
-        let cargo = suite.product_cargo("test", Optimised::No, MODEL_TESTS);
-        cargo.and_then(run).map(drop).into()
+    let step = Step::new("tests of model", "the crate's own tests", |work| {
+        work.test(Optimised::No, MODEL_TESTS).map(drop)
     });
     let reads = Reads::of_crate(site, "src/model")?.and(&[crate::cuda::OPS]);
     Ok(step.reads(reads.leaf(DEFAULT_TARGET)))
@@ -374,10 +398,8 @@ const TIDY: &str = "test -p gguf -p manifest -p xtask --locked --bins -- tidy:: 
 
 /// Tests of the binary's crate.
 fn product_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
-    Step::new(name, protects, move |suite, name| {
-        let run = |cargo| suite.run(name, &mut linted(cargo));
-        let cargo = suite.product_cargo("test", Optimised::Wholly, args);
-        cargo.and_then(run).map(drop).into()
+    Step::new(name, protects, |work| {
+        work.test(Optimised::Wholly, args).map(drop)
     })
     .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT))
 }
@@ -390,21 +412,15 @@ fn linted(mut cargo: Command) -> Command {
 }
 
 /// Compiles all tests, and the crates in them.
-fn clippy(suite: &Suite<'_>, name: &str) -> Result<(), String> {
+fn clippy(work: &Work<'_>) -> Result<(), Failure> {
     const ALL: &str = "--all-targets --no-run";
-    let pipeline = suite.cargo(&format!("test -p gguf -p manifest -p xtask --locked {ALL}"));
     let rooms = ROOMS.map(|(package, ..)| format!("-p {package}")).join(" ");
-    let product = suite.product_cargo(
-        "test",
-        Optimised::Wholly,
-        &format!("-p atlas -p check {rooms} {ALL}"),
-    )?;
+    let pipeline = work.cargo(&format!("test -p gguf -p manifest -p xtask --locked {ALL}"));
+    no_warning(&work.run(&mut linted(pipeline))?)?;
+    let product = format!("-p atlas -p check {rooms} {ALL}");
+    no_warning(&work.test(Optimised::Wholly, &product)?)?;
     let model = format!("{MODEL_TESTS} --no-run");
-    let model = suite.product_cargo("test", Optimised::No, &model)?;
-    for cargo in [pipeline, product, model] {
-        no_warning(&suite.run(name, &mut linted(cargo))?)?;
-    }
-    Ok(())
+    Ok(no_warning(&work.test(Optimised::No, &model)?)?)
 }
 
 /// Cargo succeeds with warnings, and prints those of earlier runs again.
@@ -421,7 +437,6 @@ fn no_warning(text: &str) -> Result<(), String> {
 /// it is so small that running it takes no time. The default target stands for all in the other
 /// tests of the checks.
 fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
-    let target = leaf.to_string();
     let tests = match leaf {
         DEFAULT_TARGET => "--no-fail-fast",
         _ => "-- golden:: tests::bits_of_rows",
@@ -434,22 +449,29 @@ fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
     let step = Step::new(
         format!("golden {leaf}"),
         "the tokens and logprobs of an outside reference",
-        move |suite, name| {
-            if let Some(missing) = goldens_missing(&suite.site.root, &target) {
-                return missing;
-            }
-            // Clippy's step names no target, and what it compiled is run here. Constants of others
-            // would be lints: of comparisons that hold for them alone.
-            let run = |mut cargo: Command| match target == DEFAULT_TARGET {
-                true => suite.run(name, &mut linted(cargo)),
-                false => suite.run(name, cargo.env("ATLAS_TARGET", &target)),
-            };
-            let args = format!("-p check --features testing --lib {tests}");
-            let run = suite.product_cargo("test", optimised, &args).and_then(run);
-            run.and_then(|text| some_test_passed(&text)).into()
+        move |work| {
+            goldens_are_there(&work.site.root, work.target)?;
+            test_checks(work, optimised, tests)
         },
     );
-    Ok(step.reads(Reads::of_crate(site, "src/check")?.leaf(leaf)))
+    Ok(step
+        .of(leaf)
+        .reads(Reads::of_crate(site, "src/check")?.leaf(leaf)))
+}
+
+/// Tests of the checks of the target's model, some of which must pass.
+fn test_checks(work: &Work<'_>, optimised: Optimised, tests: &str) -> Result<(), Failure> {
+    let args = format!("-p check --features testing --lib {tests}");
+    // Clippy's step names no target, and what it compiled is run here. Constants of others would
+    // be lints: of comparisons that hold for them alone.
+    let text = match work.target == DEFAULT_TARGET {
+        true => work.test(optimised, &args)?,
+        false => {
+            let mut cargo = work.product_cargo("test", optimised, &args)?;
+            work.run(cargo.env("ATLAS_TARGET", work.target))?
+        }
+    };
+    Ok(some_test_passed(&text)?)
 }
 
 /// Bytes of weights in the repository from which a model takes longer to run than to optimise.
@@ -464,97 +486,73 @@ fn weights_bytes(site: &Site, target: &str) -> u64 {
 
 /// A model that no outside reference has: its layers against their formulas and each other.
 fn mixed_step(site: &Site) -> Result<Step, Failure> {
+    let tests = "-- tests::a_layer tests::bits_of_rows oracle::";
     let step = Step::new(
         format!("layers {MIXED}"),
         "a mixer alone, what follows one alone, and an MLP beside experts",
-        |suite, name| {
-            let args =
-                "-p check --features testing --lib -- tests::a_layer tests::bits_of_rows oracle::";
-            let run = |mut cargo: Command| suite.run(name, cargo.env("ATLAS_TARGET", MIXED));
-            let run = suite
-                .product_cargo("test", Optimised::No, args)
-                .and_then(run);
-            run.and_then(|text| some_test_passed(&text)).into()
-        },
+        |work| test_checks(work, Optimised::No, tests),
     );
-    Ok(step.reads(Reads::of_crate(site, "src/check")?.leaf(MIXED)))
+    let reads = Reads::of_crate(site, "src/check")?.leaf(MIXED);
+    Ok(step.of(MIXED).reads(reads))
 }
 
-/// Says that there are no golden files of a target's model: nothing would be compared, which is no
+/// Whether there are golden files of a target's model: nothing would be compared else, which is no
 /// success where the weights lie in the repository.
-fn goldens_missing(root: &Path, target: &str) -> Option<Outcome> {
-    let model = target.split('/').nth(1)?;
+fn goldens_are_there(root: &Path, target: &str) -> Result<(), Failure> {
+    let model = target.split('/').nth(1).unwrap_or_default();
     let folder = Path::new("targets/_model").join(model);
     let golden = folder.join("golden/tokens.json");
     if root.join(&golden).is_file() {
-        return None;
+        return Ok(());
     }
     let command = golden_command(model);
     let why = format!("{} is missing; `{command}` writes it", golden.display());
     let weights = ["model.safetensors", "model.safetensors.index.json"];
     let mut weights = weights.iter().map(|name| root.join(&folder).join(name));
-    Some(match weights.any(|path| path.is_file()) {
-        true => Outcome::Failed(why),
-        false => Outcome::Skipped {
-            why,
-            installable: false,
-        },
+    Err(match weights.any(|path| path.is_file()) {
+        true => Failure::Failed(why),
+        false => Failure::Absent(why),
     })
 }
 
 /// A model with real weights, as it is served, and how well its weights are rounded, if they are.
 fn real_steps(site: &Site, leaf: &str) -> Result<Vec<Step>, Failure> {
-    let rounds = site.target(Some(leaf))?.rounds();
-    let real = move |suite: &Suite<'_>, name: &str, target: &str| {
-        let model = suite.site.target(Some(target))?.leaf.model;
-        let mut command = of_real(suite, REAL_MODEL, target)?;
-        command.args(rounds.then_some("--rounded"));
-        run(suite, name, command.arg(format!("targets/_model/{model}")))
-    };
-    let rounding = |suite: &Suite<'_>, name: &str, target: &str| {
-        let numpy = Command::new("python3")
-            .args(["-c", "import numpy"])
-            .output();
-        if !numpy.is_ok_and(|tried| tried.status.success()) {
-            return lacks("numpy for python3", "python3-numpy");
-        }
-        run(suite, name, &mut of_real(suite, ROUNDING, target)?)
+    let step = |what: &str, protects, script, run: fn(&Work<'_>) -> Result<(), Failure>| {
+        let step = script_step(format!("{what} {leaf}"), protects, ["python3"], run).of(leaf);
+        step.reads(Reads::of(&[script, "build/gguf"]).leaf(leaf).binary(leaf))
     };
     let replies = "logits, token ids and replies of an outside reference";
-    let mut steps = vec![script_of_real(
-        "real model",
-        leaf,
-        replies,
-        REAL_MODEL,
-        real,
-    )];
-    if rounds {
+    let mut steps = vec![step("real model", replies, REAL_MODEL, real_model)];
+    if site.target(Some(leaf))?.rounds() {
         let errors = "rounded weights are as near as an independent search finds them";
-        steps.push(script_of_real("rounding", leaf, errors, ROUNDING, rounding));
+        steps.push(step("rounding", errors, ROUNDING, rounding));
     }
     Ok(steps)
 }
 
-/// A step of a script over the binary and the weights of a target.
-fn script_of_real(
-    what: &str,
-    leaf: &str,
-    protects: &'static str,
-    script: &'static str,
-    run: impl Fn(&Suite<'_>, &str, &str) -> Result<(), Failure> + Send + Sync + 'static,
-) -> Step {
-    let (name, target) = (format!("{what} {leaf}"), leaf.to_string());
-    let run = move |suite: &Suite<'_>, name: &str| run(suite, name, &target);
-    let reads = Reads::of(&[script, "build/gguf"]).leaf(leaf).binary(leaf);
-    script_step(name, protects, ["python3"], run).reads(reads)
+fn real_model(work: &Work<'_>) -> Result<(), Failure> {
+    let target = work.site.target(Some(work.target))?;
+    let mut command = of_real(work, REAL_MODEL)?;
+    command.args(target.rounds().then_some("--rounded"));
+    command.arg(format!("targets/_model/{}", target.leaf.model));
+    work.run(&mut command).map(drop)
 }
 
-/// A script with the binary of a target and its real weights.
-fn of_real(suite: &Suite<'_>, script: &str, target: &str) -> Result<Command, Failure> {
-    let weights = folder(suite.site, Some(target))?;
-    let path = build(suite.site, Some(target), false)?;
-    let mut command = python(suite, script);
-    command.arg(path).args(weights);
+fn rounding(work: &Work<'_>) -> Result<(), Failure> {
+    let numpy = Command::new("python3")
+        .args(["-c", "import numpy"])
+        .output();
+    if !numpy.is_ok_and(|tried| tried.status.success()) {
+        return lacks("numpy for python3", "python3-numpy");
+    }
+    work.run(&mut of_real(work, ROUNDING)?).map(drop)
+}
+
+/// A script with the binary of the target and its real weights.
+fn of_real(work: &Work<'_>, script: &str) -> Result<Command, Failure> {
+    let weights = folder(work.site, Some(work.target))?;
+    let mut command = work.python(script);
+    command.arg(work.binary()?).args(weights);
     Ok(command)
 }
 
@@ -570,70 +568,78 @@ fn some_test_passed(text: &str) -> Result<(), String> {
     }
 }
 
-fn end_to_end_step(target: &'static str) -> Step {
+fn end_to_end_step() -> Step {
     Step::new(
         "end to end",
         "the release binary's behaviour over a real socket",
-        move |suite, name| end_to_end(suite, name, target).into(),
+        end_to_end,
     )
-    .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT).binary(target))
+    .reads(
+        Reads::of(PRODUCT)
+            .but(BESIDE_PRODUCT)
+            .binary(DEFAULT_TARGET),
+    )
     .turn(Turn::Alone)
 }
 
-fn serving_steps(target: &'static str) -> Vec<Step> {
-    let measured = vec![
+fn serving_steps() -> Vec<Step> {
+    let measured = [
         script_step(
             "chat page",
             "the page in a real browser",
             ["python3", BROWSER],
-            move |suite, name| chat_page(suite, name, target),
+            chat_page,
         )
-        .reads(Reads::of(&["scripts"]).binary(target))
+        .reads_binary_and(&["scripts"])
         // It waits for the browser most of the time.
         .turn(Turn::Beside),
         script_step(
             "sweep",
             "measured figures are those of the server, and failures are told",
             ["python3"],
-            move |suite, name| sweep(suite, name, target),
+            sweep,
         )
-        .reads(Reads::of(&["scripts"]).binary(target)),
+        .reads_binary_and(&["scripts"]),
     ];
     let served = [
         script_step(
             "tiny evaluation",
             "the served model really answers",
             ["python3"],
-            move |suite, name| evaluate(suite, name, target),
+            evaluate,
         )
-        .reads(Reads::of(&["scripts"]).binary(target)),
+        .reads_binary_and(&["scripts"]),
         Step::new(
             "tiny drafts",
             "the drafting layer is worth its weights",
-            move |suite, name| drafts(suite, name, target).into(),
+            drafts,
         )
-        .reads(Reads::of(&["scripts"]).binary(target)),
+        .reads_binary_and(&["scripts"]),
         Step::new(
             "library",
             "the program with the model inside, and the examples of the documentation",
-            |suite, name| library(suite, name).into(),
+            library,
         )
         .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT)),
     ];
     // Each has a server and ports of its own.
-    let proxies = PROXY_NAMES.map(|proxy| proxy_step(proxy, target).turn(Turn::Beside));
+    let proxies = PROXY_NAMES.map(|proxy| proxy_step(proxy).turn(Turn::Beside));
     measured.into_iter().chain(proxies).chain(served).collect()
 }
 
 /// The files of `packaging/` for one proxy, and what it does to streams and to the page.
-fn proxy_step(proxy: &'static str, target: &'static str) -> Step {
+fn proxy_step(proxy: &'static str) -> Step {
     script_step(
         format!("proxy {proxy}"),
         "streams, cancellation and the page behind it",
         ["python3", "openssl", proxy],
-        move |suite, name| try_proxy(suite, name, target, proxy),
+        move |work| {
+            let mut command = work.python(PROXIES);
+            command.args([proxy, "--binary"]).arg(work.binary()?);
+            work.run(&mut command).map(drop)
+        },
     )
-    .reads(Reads::of(&["packaging", "scripts"]).binary(target))
+    .reads_binary_and(&["packaging", "scripts"])
 }
 
 /// A step of a script, skipped where a program that it needs is missing.
@@ -641,13 +647,13 @@ fn script_step<const N: usize>(
     name: impl Into<String>,
     protects: &'static str,
     programs: [&'static str; N],
-    run: impl Fn(&Suite<'_>, &str) -> Result<(), Failure> + Send + Sync + 'static,
+    run: impl Fn(&Work<'_>) -> Result<(), Failure> + Send + Sync + 'static,
 ) -> Step {
-    Step::new(name, protects, move |suite, name| {
+    Step::new(name, protects, move |work| {
         let mut missing = programs.iter().filter(|program| on_path(program).is_none());
         match missing.next() {
-            Some(program) => lacks(program, program).into(),
-            None => run(suite, name).into(),
+            Some(program) => lacks(program, program),
+            None => run(work),
         }
     })
 }
@@ -658,59 +664,30 @@ fn lacks(program: &str, package: &str) -> Result<(), Failure> {
     Err(Failure::Missing(why))
 }
 
-/// The server that a step asks, as it is released.
-fn server(suite: &Suite<'_>, name: &str, target: &str) -> Result<Server, Failure> {
-    let path = build(suite.site, Some(target), false)?;
-    Ok(Server::start(
-        &path,
-        &[],
-        &suite.log(&format!("{name} server")),
-    )?)
+fn chat_page(work: &Work<'_>) -> Result<(), Failure> {
+    let server = work.server()?;
+    let mut command = work.python(CHAT_PAGE);
+    work.run(command.arg(&server.url)).map(drop)
 }
 
-fn chat_page(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
-    let server = server(suite, name, target)?;
-    run(suite, name, python(suite, CHAT_PAGE).arg(&server.url))
-}
-
-fn sweep(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
-    let server = server(suite, name, target)?;
-    run(suite, name, &mut python(suite, SWEEP_TEST))?;
-    let results = suite.site.atlas().join("log").join("sweep");
-    let mut command = python(suite, SWEEP);
+fn sweep(work: &Work<'_>) -> Result<(), Failure> {
+    let server = work.server()?;
+    work.run(&mut work.python(SWEEP_TEST))?;
+    let results = work.site.atlas().join("log").join("sweep");
+    let mut command = work.python(SWEEP);
     command.args([&server.url, "--short", "--out"]).arg(results);
-    run(suite, name, &mut command)
-}
-
-fn try_proxy(suite: &Suite<'_>, name: &str, target: &str, proxy: &str) -> Result<(), Failure> {
-    let path = build(suite.site, Some(target), false)?;
-    let mut command = python(suite, PROXIES);
-    run(suite, name, command.args([proxy, "--binary"]).arg(path))
-}
-
-/// A script of the workspace; it leaves no compiled modules there.
-fn python(suite: &Suite<'_>, script: &str) -> Command {
-    let mut command = Command::new("python3");
-    command.args(["-B", script]).current_dir(&suite.site.root);
-    command
-}
-
-fn run(suite: &Suite<'_>, name: &str, command: &mut Command) -> Result<(), Failure> {
-    Ok(suite.run(name, command).map(drop)?)
+    work.run(&mut command).map(drop)
 }
 
 /// Builds the binary and checks what it promises about itself.
 fn binary_step(target: &str) -> Step {
-    let target = target.to_string();
     let protects = "one file: glibc and the driver alone, no PTX, no paths of this machine";
-    let name = format!("binary {target}");
-    let reads = Reads::of(PRODUCT).binary(&target);
-    let run = move |suite: &Suite<'_>, _: &str| binary(suite.site, &target).into();
-    Step::new(name, protects, run).reads(reads)
+    let step = Step::new(format!("binary {target}"), protects, binary).of(target);
+    step.reads_binary_and(PRODUCT)
 }
 
-fn binary(site: &Site, target: &str) -> Result<(), Failure> {
-    let (_, findings) = checks(site, &site.target(Some(target))?)?;
+fn binary(work: &Work<'_>) -> Result<(), Failure> {
+    let (_, findings) = checks(work.site, &work.site.target(Some(work.target))?)?;
     let wrong = findings
         .into_iter()
         .find_map(|(what, result)| Some((what, result.err()?)));
@@ -720,54 +697,48 @@ fn binary(site: &Site, target: &str) -> Result<(), Failure> {
     }
 }
 
-fn end_to_end(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
-    let path = build(suite.site, Some(target), false)?;
-    let mut cargo = linted(suite.product_cargo("test", Optimised::Wholly, "--test e2e")?);
-    let text = suite.run(name, cargo.env("ATLAS_BINARY", path))?;
+fn end_to_end(work: &Work<'_>) -> Result<(), Failure> {
+    let path = work.binary()?;
+    let mut cargo = linted(work.product_cargo("test", Optimised::Wholly, "--test e2e")?);
+    let text = work.run(cargo.env("ATLAS_BINARY", path))?;
     Ok(some_test_passed(&text)?)
 }
 
 /// The library, as other programs use it: the example runs, and those of the documentation compile.
-fn library(suite: &Suite<'_>, name: &str) -> Result<(), String> {
-    suite.run(
-        name,
-        &mut linted(suite.product_cargo("test", Optimised::Wholly, "--doc")?),
-    )?;
+fn library(work: &Work<'_>) -> Result<(), Failure> {
+    work.test(Optimised::Wholly, "--doc")?;
     let args = format!("--example {EXAMPLE}");
-    let said = suite.run(
-        name,
-        &mut linted(suite.product_cargo("run", Optimised::Wholly, &args)?),
-    )?;
+    let example = work.product_cargo("run", Optimised::Wholly, &args)?;
+    let said = work.run(&mut linted(example))?;
     match EXAMPLE_SAYS.iter().find(|text| !said.contains(*text)) {
         None => Ok(()),
-        Some(text) => Err(format!("{EXAMPLE} does not say {text}:\n{said}")),
+        Some(text) => Err(format!("{EXAMPLE} does not say {text}:\n{said}").into()),
     }
 }
 
-fn evaluate(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
-    let server = server(suite, name, target)?;
-    let served = served(suite);
+fn evaluate(work: &Work<'_>) -> Result<(), Failure> {
+    let server = work.server()?;
+    let served = served(work);
     let _ = std::fs::remove_file(&served);
-    let mut command = python(suite, EVALUATION);
+    let mut command = work.python(EVALUATION);
     command.args(["--url", &server.url, "--short", EVALUATION_QUESTIONS]);
-    run(suite, name, command.arg("--served").arg(served))
+    work.run(command.arg("--served").arg(served)).map(drop)
 }
 
 /// Where the evaluation leaves what was served.
-fn served(suite: &Suite<'_>) -> PathBuf {
-    suite.site.atlas().join("log").join(SERVED)
+fn served(work: &Work<'_>) -> PathBuf {
+    work.site.atlas().join("log").join(SERVED)
 }
 
 /// First drafts against what was served.
-fn drafts(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
-    if !served(suite).exists() {
+fn drafts(work: &Work<'_>) -> Result<(), Failure> {
+    let served = served(work);
+    if !served.exists() {
         let why = "the evaluation left no served replies";
         return Err(Failure::Missing(why.to_string()));
     }
-    let path = build(suite.site, Some(target), false)?;
-    let mut command = Command::new(path);
-    command.args(["selftest", "--drafts"]).arg(served(suite));
-    let text = suite.run(name, &mut command)?;
+    let mut command = Command::new(work.binary()?);
+    let text = work.run(command.args(["selftest", "--drafts"]).arg(served))?;
     match percent(&text) {
         Some(found) if found >= ACCEPTANCE_LEAST => Ok(()),
         _ => Err(Failure::Failed(format!(
@@ -788,35 +759,24 @@ fn percent(text: &str) -> Option<f64> {
 }
 
 /// Steps that start a binary with device code.
-fn started_steps(target: &str) -> Vec<Step> {
-    let (starting, parity) = (target.to_string(), target.to_string());
-    let start = move |suite: &Suite<'_>, name: &str| start(suite, name, &starting).into();
-    let parity = move |suite: &Suite<'_>, name: &str| match Path::new(GPU).exists() {
-        true => selftest(suite, name, &parity).into(),
-        false => Outcome::Skipped {
-            why: "no NVIDIA GPU".to_string(),
-            installable: false,
-        },
-    };
-    vec![
-        Step::new(
-            format!("start {target}"),
-            "the loader finds all it needs",
-            start,
-        )
-        .reads(Reads::default().binary(target)),
-        Step::new(
-            format!("parity {target}"),
-            "device ops equal the reference",
-            parity,
-        ),
-    ]
+fn started_steps(target: &str) -> [Step; 2] {
+    let start = Step::new(
+        format!("start {target}"),
+        "the loader finds all it needs",
+        start,
+    );
+    let parity = Step::new(
+        format!("parity {target}"),
+        "device ops equal the reference",
+        parity,
+    );
+    [start.of(target).reads_binary_and(&[]), parity.of(target)]
 }
 
 /// Starts the binary, in an emulator if it is for another host.
-fn start(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
-    let path = build(suite.site, Some(target), false)?;
-    let host = suite.site.target(Some(target))?.hardware.host;
+fn start(work: &Work<'_>) -> Result<(), Failure> {
+    let path = work.binary()?;
+    let host = work.site.target(Some(work.target))?.hardware.host;
     let host = host.unwrap_or_default();
     let mut command = match host.split('-').next() {
         Some(machine) if machine != std::env::consts::ARCH => {
@@ -829,12 +789,15 @@ fn start(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
         }
         _ => Command::new(path),
     };
-    run(suite, name, command.arg("about"))
+    work.run(command.arg("about")).map(drop)
 }
 
-fn selftest(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
-    let path = build(suite.site, Some(target), false)?;
-    run(suite, name, Command::new(path).arg("selftest"))
+fn parity(work: &Work<'_>) -> Result<(), Failure> {
+    if !Path::new(GPU).exists() {
+        return Err(Failure::Absent("no NVIDIA GPU".to_string()));
+    }
+    let mut command = Command::new(work.binary()?);
+    work.run(command.arg("selftest")).map(drop)
 }
 
 /// Kernels of a small model of each family, for the GPUs in turn: the workflows build them for all.
@@ -844,47 +807,42 @@ fn kernels_step(leaves: &[String]) -> Step {
     let [even, odd] = RANDOM_DEVICE.map(of);
     let targets = even.step_by(2).chain(odd.skip(1).step_by(2));
     let targets: Vec<_> = targets.cloned().collect();
-    let run = move |suite: &Suite<'_>, _: &str| kernels(suite.site, &targets).into();
     Step::new(
         "kernels of every family",
         "what no GPU target that is served reaches still compiles",
-        run,
+        move |work| {
+            targets
+                .iter()
+                .try_for_each(|target| kernels(work.site, target))
+        },
     )
 }
 
-fn kernels(site: &Site, targets: &[String]) -> Result<(), Failure> {
-    for target in targets {
-        let plan = plan(site, Some(target))?;
-        let reports = plan.device.iter().flat_map(|device| &device.reports);
-        let reports: Vec<_> = reports.map(|(_, report)| report).collect();
-        make_only(site, &plan.graph, &reports)?;
-    }
-    Ok(())
+fn kernels(site: &Site, target: &str) -> Result<(), Failure> {
+    let plan = plan(site, Some(target))?;
+    let reports = plan.device.iter().flat_map(|device| &device.reports);
+    let reports: Vec<_> = reports.map(|(_, report)| report).collect();
+    make_only(site, &plan.graph, &reports).map(drop)
 }
 
 /// The crate that needs libclang, which comes with the pinned toolchain of a device target.
 fn boundary_step(target: &'static str) -> Step {
-    let run = move |suite: &Suite<'_>, name: &str| boundary(suite, name, target).into();
     Step::new(
         "boundary",
         "the crate between Rust and CUDA compiles and holds its rules",
-        run,
+        boundary,
     )
+    .of(target)
     .reads(Reads::of(&["Cargo.toml", "Cargo.lock", "ffi", "build/manifest"]).leaf(target))
 }
 
-fn boundary(suite: &Suite<'_>, name: &str, target: &str) -> Result<(), Failure> {
-    let plan = plan(suite.site, Some(target))?;
-    let libclang = plan.device.as_ref().map(|device| &device.libclang);
-    let built = make_only(
-        suite.site,
-        &plan.graph,
-        &libclang.into_iter().collect::<Vec<_>>(),
-    )?;
-    let mut cargo =
-        linted(suite.product_cargo("test", Optimised::Wholly, "-p ffi --all-targets")?);
+fn boundary(work: &Work<'_>) -> Result<(), Failure> {
+    let plan = plan(work.site, Some(work.target))?;
+    let libclang: Vec<_> = plan.device.iter().map(|device| &device.libclang).collect();
+    let built = make_only(work.site, &plan.graph, &libclang)?;
+    let cargo = work.product_cargo("test", Optimised::Wholly, "-p ffi --all-targets")?;
     let libclang = built.iter().map(|path| ("LIBCLANG_PATH", path));
-    Ok(no_warning(&suite.run(name, cargo.envs(libclang))?)?)
+    Ok(no_warning(&work.run(linted(cargo).envs(libclang))?)?)
 }
 
 #[cfg(test)]
@@ -912,16 +870,16 @@ mod tests {
         std::fs::create_dir_all(model.join("golden")).unwrap();
         let expected = "targets/_model/small/golden/tokens.json is missing; `python3 \
                         scripts/golden.py targets/_model/small --weights FOLDER` writes it";
-        let found = || goldens_missing(&root, "cpu/small/bf16");
+        let found = || goldens_are_there(&root, "cpu/small/bf16");
         let skipped = found();
         std::fs::write(model.join("model.safetensors"), "").unwrap();
         let failed = found();
         std::fs::write(model.join("golden/tokens.json"), "").unwrap();
         let there = found();
         std::fs::remove_dir_all(&root).unwrap();
-        assert!(matches!(skipped, Some(Outcome::Skipped { why, .. }) if why == expected));
-        assert!(matches!(failed, Some(Outcome::Failed(why)) if why == expected));
-        assert!(there.is_none());
+        assert!(matches!(skipped, Err(Failure::Absent(why)) if why == expected));
+        assert!(matches!(failed, Err(Failure::Failed(why)) if why == expected));
+        assert!(there.is_ok());
     }
 
     #[test]

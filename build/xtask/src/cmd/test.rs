@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
-use std::{iter, thread};
+use std::{io, iter, thread};
 
 use argh::FromArgs;
 
@@ -107,13 +107,17 @@ pub enum Optimised {
     Wholly = 3,
 }
 
-/// Everything that steps work with.
-pub struct Suite<'a> {
+/// Surroundings of a step at work.
+pub struct Work<'a> {
     pub site: &'a Site,
+    /// Name of the step.
+    pub name: &'a str,
+    /// Target that it tries.
+    pub target: &'a str,
 }
 
-impl Suite<'_> {
-    /// Path of the log of a step.
+impl Work<'_> {
+    /// Path of the log of the step, or of another program beside it.
     pub fn log(&self, name: &str) -> PathBuf {
         self.site.atlas().join("log").join(slug(name))
     }
@@ -182,12 +186,11 @@ impl Suite<'_> {
     ///
     /// # Errors
     /// The last part of what it printed.
-    pub fn run(&self, name: &str, command: &mut Command) -> Result<String, String> {
-        let log = self.log(name);
-        let out = File::create(&log).map_err(|why| format!("open {}: {why}", log.display()))?;
-        let err = out
-            .try_clone()
-            .map_err(|why| format!("open {}: {why}", log.display()))?;
+    pub fn run(&self, command: &mut Command) -> Result<String, Failure> {
+        let log = self.log(self.name);
+        let failed = |why: io::Error| format!("open {}: {why}", log.display());
+        let out = File::create(&log).map_err(failed)?;
+        let err = out.try_clone().map_err(failed)?;
         let program = command.get_program().display().to_string();
         let status = command
             .stdout(out)
@@ -202,7 +205,7 @@ impl Suite<'_> {
         let from = text.floor_char_boundary(text.len().saturating_sub(SHOWN_BYTES));
         let args = command.get_args().map(|arg| arg.to_string_lossy());
         let args = args.collect::<Vec<_>>().join(" ");
-        Err(format!("{program} {args}: {status}\n{}", &text[from..]))
+        Err(format!("{program} {args}: {status}\n{}", &text[from..]).into())
     }
 }
 
@@ -210,16 +213,15 @@ impl Suite<'_> {
 fn suite(site: &Site, steps: Vec<Step>, options: &Test) -> Result<(), Failure> {
     let log = site.atlas().join("log");
     std::fs::create_dir_all(&log).map_err(|why| format!("make {}: {why}", log.display()))?;
-    let suite = Suite { site };
     let passes = Passes::open(site, options)?;
     let (mut passed, mut failed, mut skipped) = (0, vec![], vec![]);
     // One more than there are cores run then: each waits for something at times.
     let lanes = thread::available_parallelism().map_or(1, NonZero::get);
-    for (step, outcome) in outcomes(&steps, lanes, |step| outcome(&suite, step, &passes)) {
+    for (step, outcome) in outcomes(&steps, lanes, |step| outcome(site, step, &passes)) {
         match outcome {
             Outcome::Passed | Outcome::UpToDate => passed += 1,
             Outcome::Failed(why) => failed.push((&step.name, why)),
-            Outcome::Skipped { why, .. } => skipped.push((&step.name, step.protects, why)),
+            Outcome::Skipped(why) => skipped.push((&step.name, step.protects, why)),
         }
     }
     for (name, protects, why) in &skipped {
@@ -342,9 +344,9 @@ struct Known {
     reason: Option<Reason>,
 }
 
-fn outcome(suite: &Suite<'_>, step: &Step, passes: &Passes<'_>) -> Outcome {
+fn outcome(site: &Site, step: &Step, passes: &Passes<'_>) -> Outcome {
     let since = Instant::now();
-    let known = passes.known(suite.site, step);
+    let known = passes.known(site, step);
     if let Ok(Some(Known { reason: None, .. })) = &known
         && !passes.options.again
     {
@@ -352,17 +354,12 @@ fn outcome(suite: &Suite<'_>, step: &Step, passes: &Passes<'_>) -> Outcome {
         return Outcome::UpToDate;
     }
     println!("test  {} ...", step.name);
-    let (known, outcome) = match known {
-        Ok(known) => (known, (step.run)(suite, &step.name)),
-        Err(why) => (None, Outcome::from(Err::<(), _>(why))),
+    let (name, target) = (&step.name, &step.target);
+    let (known, ended) = match known {
+        Ok(known) => (known, (step.run)(&Work { site, name, target })),
+        Err(why) => (None, Err(why)),
     };
-    let outcome = match outcome {
-        Outcome::Skipped {
-            why,
-            installable: true,
-        } if passes.options.complete => Outcome::Failed(why),
-        outcome => outcome,
-    };
+    let outcome = Outcome::of(ended, passes.options.complete);
     let seconds = since.elapsed().as_secs_f32();
     match &outcome {
         Outcome::Passed => {
@@ -372,7 +369,7 @@ fn outcome(suite: &Suite<'_>, step: &Step, passes: &Passes<'_>) -> Outcome {
             }
         }
         Outcome::UpToDate => {}
-        Outcome::Skipped { why, .. } => println!("skip  {}: {why}", step.name),
+        Outcome::Skipped(why) => println!("skip  {}: {why}", step.name),
         Outcome::Failed(why) => println!("FAIL  {} ({seconds:.1} s)\n{why}", step.name),
     }
     outcome
@@ -394,7 +391,8 @@ mod tests {
             turn,
             tier: Tier::Suite,
             reads: None,
-            run: Box::new(|_, _| Outcome::Passed),
+            target: String::new(),
+            run: Box::new(|_| Ok(())),
         }
     }
 
@@ -426,13 +424,13 @@ mod tests {
         let run = |fail: bool| {
             let step = Step {
                 reads: Some(Reads::of(&["read"])),
-                run: Box::new(move |_, _| match fail {
-                    true => Outcome::Failed("it does".to_string()),
-                    false => Outcome::Passed,
+                run: Box::new(move |_| match fail {
+                    true => Err(Failure::Failed("it does".to_string())),
+                    false => Ok(()),
                 }),
                 ..step("reads", Turn::Next)
             };
-            outcome(&Suite { site: &site }, &step, &passes)
+            outcome(&site, &step, &passes)
         };
         write("one");
         assert!(matches!(run(true), Outcome::Failed(_)));

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::Error;
-use crate::graph::Tool;
+use crate::graph::{Error, Tool};
 use crate::toolchain::on_path;
 
 pub const X86_64: &str = "x86_64-unknown-linux-gnu";
@@ -29,17 +28,11 @@ pub struct Host {
     pub rustc: Option<Tool>,
 }
 
-/// A program that was looked for, and the Debian package that brings it.
-struct Wanted {
-    program: String,
-    package: &'static str,
-}
-
 impl Host {
     /// Finds everything for `triple`, building on `build_host` with `rustc`.
     ///
     /// # Errors
-    /// [`Error::Missing`] with all that is missing and what brings it.
+    /// All that is missing and what brings it.
     pub fn find(triple: &str, build_host: &str, rustc: &Tool) -> Result<Host, Error> {
         let (prefix, package, binutils) = match triple {
             _ if triple == build_host => ("", "g++", "binutils"),
@@ -54,9 +47,7 @@ impl Host {
                 "binutils-x86-64-linux-gnu",
             ),
             other => {
-                return Err(Error::Missing(vec![format!(
-                    "no host compiler is known for {other}"
-                )]));
+                return Err(lacks(&[format!("no host compiler is known for {other}")]));
             }
         };
         let mut missing = Vec::new();
@@ -64,7 +55,7 @@ impl Host {
             let program = format!("{prefix}{name}");
             let found = tool(&program);
             if found.is_none() {
-                missing.push(Wanted { program, package }.to_string());
+                missing.push(format!("`{program}` (Debian: apt-get install {package})"));
             }
             found
         };
@@ -88,15 +79,16 @@ impl Host {
                 beside: beside.into_iter().flatten().collect(),
                 rustc,
             }),
-            _ => Err(Error::Missing(missing)),
+            _ => Err(lacks(&missing)),
         }
     }
 }
 
-impl std::fmt::Display for Wanted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Wanted { program, package } = self;
-        write!(f, "`{program}` (Debian: apt-get install {package})")
+/// Programs of the host that are not there, each with what brings it.
+fn lacks(missing: &[String]) -> Error {
+    let missing = missing.join("\n  ");
+    Error::Host {
+        what: format!("this target needs what this machine lacks:\n  {missing}"),
     }
 }
 

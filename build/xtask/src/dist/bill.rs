@@ -37,18 +37,12 @@ pub fn cyclonedx(
     let own = crates.iter().filter(|known| known.sha256.is_none());
     let direct: Vec<String> = own.map(of_cargo).chain(linked).collect();
     let mut graph = vec![depends(name, &direct)];
-    graph.extend(
-        crates
-            .iter()
-            .map(|known| depends(&of_cargo(known), &known.needs)),
-    );
-    let mut components: Vec<Value> = crates.iter().map(of_crate).collect();
-    components.extend(tools.iter().filter(|tool| tool.linked).map(of_tool));
-    let making: Vec<Value> = tools
-        .iter()
-        .filter(|tool| !tool.linked)
-        .map(of_tool)
-        .collect();
+    let others = crates.iter();
+    graph.extend(others.map(|known| depends(&of_cargo(known), &known.needs)));
+    let (linked, making): (Vec<&Tool>, Vec<&Tool>) = tools.iter().partition(|tool| tool.linked);
+    let components = crates.iter().map(of_crate);
+    let components: Vec<Value> = components.chain(linked.into_iter().map(of_tool)).collect();
+    let making: Vec<Value> = making.into_iter().map(of_tool).collect();
     json!({
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -94,12 +88,7 @@ fn purl(tool: &Tool) -> Option<String> {
 }
 
 fn of_crate(known: &Crate) -> Value {
-    let Crate {
-        name,
-        version,
-        licence,
-        ..
-    } = known;
+    let (name, version, licence) = (&known.name, &known.version, &known.licence);
     let purl = of_cargo(known);
     let supplier = match known.sha256 {
         Some(_) => "crates.io",
@@ -120,12 +109,7 @@ fn of_crate(known: &Crate) -> Value {
 }
 
 fn of_tool(tool: &Tool) -> Value {
-    let Tool {
-        name,
-        version,
-        purpose,
-        ..
-    } = tool;
+    let (name, version, purpose) = (&tool.name, &tool.version, &tool.purpose);
     let mut component = json!({
         "type": if tool.linked { "library" } else { "application" },
         "name": name, "version": version, "description": purpose,
@@ -148,18 +132,13 @@ pub fn licences(own: &str, crates: &[Crate], tools: &[(String, String)]) -> Stri
     );
     // Text to what it is the licence of.
     let mut texts: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    texts
-        .entry(own.trim())
-        .or_default()
-        .push("atlas".to_string());
+    texts.insert(own.trim(), vec!["atlas".to_string()]);
     for known in crates {
         let label = format!("{} {}", known.name, known.version);
         out.push_str(&format!("{label}: {}\n", known.licence));
         for (file, text) in &known.texts {
-            texts
-                .entry(text.trim())
-                .or_default()
-                .push(format!("{label} ({file})"));
+            let owners = texts.entry(text.trim()).or_default();
+            owners.push(format!("{label} ({file})"));
         }
     }
     for (name, text) in tools {
@@ -168,11 +147,8 @@ pub fn licences(own: &str, crates: &[Crate], tools: &[(String, String)]) -> Stri
     }
     out.push_str("the Rust standard library: MIT OR Apache-2.0\n");
     for (text, owners) in texts {
-        let line = "-".repeat(80);
-        out.push_str(&format!(
-            "\n{line}\n{}\n{line}\n\n{text}\n",
-            owners.join("\n")
-        ));
+        let (line, owners) = ("-".repeat(80), owners.join("\n"));
+        out.push_str(&format!("\n{line}\n{owners}\n{line}\n\n{text}\n"));
     }
     out
 }

@@ -85,10 +85,7 @@ pub fn plan(plan: &mut Plan, target: &Target, toolchain: &Toolchain) -> Result<D
 fn newest(toolchain: &Toolchain, version: &str) -> Result<Release, Error> {
     let path = toolchain.root.join(changes::FILE);
     let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
-    Release::newest(&text, version).map_err(|what| Error::Plan {
-        label: "dist".to_string(),
-        what,
-    })
+    Release::newest(&text, version).map_err(|what| Error::plan("dist", what))
 }
 
 /// First part of a Rust triple.
@@ -138,7 +135,7 @@ pub fn commit(root: &Path) -> String {
 fn stripped(plan: &mut Plan, strip: &graph::Tool) -> Result<ActionId, Error> {
     let argv = [&strip.name, "--strip-all", "-o", "stripped", "binary"];
     let action = Action::process(format!("strip {}", plan.binary), argv)
-        .tool(strip)
+        .tools([strip])
         .input(plan.last.output(&plan.binary), "binary")
         .output("stripped");
     plan.graph.add(action)
@@ -178,7 +175,8 @@ fn crates(plan: &mut Plan, target: &Target, toolchain: &Toolchain) -> Result<Act
 /// The programs that made the binary and its packages, as JSON.
 fn tools(plan: &Plan, toolchain: &Toolchain, others: &[&graph::Tool]) -> Result<String, Error> {
     let mut tools = match plan.device {
-        Some(_) => cuda::wheels(&toolchain.root, &plan.triple)?,
+        Some(_) => cuda::wheels(&toolchain.root, &plan.triple)
+            .map_err(|what| Error::plan("device code", what))?,
         None => Vec::new(),
     };
     let compilers = [&toolchain.rustc].into_iter().chain(&toolchain.cc);
@@ -234,7 +232,7 @@ fn compressed(
         .chain(options.iter().copied())
         .chain(["--force", file]);
     let action = Action::process(label, argv)
-        .tool(tool)
+        .tools([tool])
         .input(from.output(file), file)
         .output(&packed);
     Ok((plan.graph.add(action)?, packed))

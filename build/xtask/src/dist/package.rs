@@ -312,11 +312,16 @@ impl Parts {
     /// Files of the Debian package, where they are installed.
     fn installed(&self) -> Vec<Member> {
         let name = &self.name;
-        let doc = |file: &str| format!("usr/share/doc/{name}/{file}");
+        let doc = |file: &str, content: Vec<u8>| {
+            Member::text(format!("usr/share/doc/{name}/{file}"), content)
+        };
+        let page = |path: String, template: &str| {
+            Member::text(format!("usr/share/{path}"), self.template(template))
+        };
         let changes = self
             .release
             .debian(name, self.template("packaging/CHANGELOG.md"));
-        let examples = doc("examples/");
+        let examples = format!("usr/share/doc/{name}/examples/");
         let mut members = self.service("/usr/bin", "lib/systemd/system/", &examples);
         members.extend([
             Member::program(format!("usr/bin/{name}"), self.binary.clone()),
@@ -325,31 +330,22 @@ impl Parts {
                 format!("usr/share/man/man1/{name}.1.gz"),
                 gzip(self.template(MANUAL).as_bytes()),
             ),
-            Member::text(
-                format!("usr/share/bash-completion/completions/{name}"),
-                self.template(BASH),
+            page(format!("bash-completion/completions/{name}"), BASH),
+            page(format!("zsh/vendor-completions/_{name}"), ZSH),
+            page(format!("fish/vendor_completions.d/{name}.fish"), FISH),
+            page(
+                format!("doc/{name}/copyright"),
+                "packaging/debian/copyright",
             ),
-            Member::text(
-                format!("usr/share/zsh/vendor-completions/_{name}"),
-                self.template(ZSH),
+            doc("changelog.gz", gzip(changes.as_bytes())),
+            doc("licenses.txt.gz", gzip(self.licences.as_bytes())),
+            page(format!("doc/{name}/README.md"), "packaging/README.md"),
+            page(
+                format!("doc/{name}/operations.md"),
+                "packaging/operations.md",
             ),
-            Member::text(
-                format!("usr/share/fish/vendor_completions.d/{name}.fish"),
-                self.template(FISH),
-            ),
-            Member::text(
-                doc("copyright"),
-                self.template("packaging/debian/copyright"),
-            ),
-            Member::text(doc("changelog.gz"), gzip(changes.as_bytes())),
-            Member::text(doc("licenses.txt.gz"), gzip(self.licences.as_bytes())),
-            Member::text(doc("README.md"), self.template("packaging/README.md")),
-            Member::text(
-                doc("operations.md"),
-                self.template("packaging/operations.md"),
-            ),
-            Member::text(doc("MANIFEST.json"), self.manifest()),
-            Member::text(doc(&format!("{name}.cdx.json")), self.bill()),
+            doc("MANIFEST.json", self.manifest().into()),
+            doc(&format!("{name}.cdx.json"), self.bill().into()),
         ]);
         members
     }

@@ -102,6 +102,17 @@ pub struct Variable {
     pub covered: bool,
 }
 
+impl Variable {
+    fn of(name: &str, value: String, covered: bool) -> Variable {
+        let name = name.to_string();
+        Variable {
+            name,
+            value,
+            covered,
+        }
+    }
+}
+
 /// A built-in action is a plain function: it cannot capture anything that the key does not cover.
 pub type Function = fn(&Sandbox<'_>) -> Result<(), String>;
 
@@ -172,16 +183,13 @@ impl Action {
         function: Function,
         code: Code,
     ) -> Action {
-        let args = Vec::new();
-        Action::with(
-            label.into(),
-            Work::BuiltIn {
-                function,
-                name,
-                code,
-                args,
-            },
-        )
+        let work = Work::BuiltIn {
+            function,
+            name,
+            code,
+            args: Vec::new(),
+        };
+        Action::with(label.into(), work)
     }
 
     fn with(label: String, work: Work) -> Action {
@@ -209,9 +217,9 @@ impl Action {
         self
     }
 
-    /// Allows the action to start `tool` by name.
-    pub fn tool(mut self, tool: &Tool) -> Action {
-        self.tools.push(tool.clone());
+    /// Allows the action to start `tools` by name.
+    pub fn tools<'t>(mut self, tools: impl IntoIterator<Item = &'t Tool>) -> Action {
+        self.tools.extend(tools.into_iter().cloned());
         self
     }
 
@@ -255,23 +263,13 @@ impl Action {
 
     /// Sets a variable of the process.
     pub fn env(mut self, name: &str, value: impl Into<String>) -> Action {
-        let (name, value) = (name.to_string(), value.into());
-        self.env.push(Variable {
-            name,
-            value,
-            covered: true,
-        });
+        self.env.push(Variable::of(name, value.into(), true));
         self
     }
 
     /// Sets a variable whose value cannot change outputs; see [`Variable::covered`].
     pub fn env_uncovered(mut self, name: &str, value: impl Into<String>) -> Action {
-        let (name, value) = (name.to_string(), value.into());
-        self.env.push(Variable {
-            name,
-            value,
-            covered: false,
-        });
+        self.env.push(Variable::of(name, value.into(), false));
         self
     }
 
@@ -285,49 +283,33 @@ impl Action {
     /// declared twice.
     pub(super) fn check(&self) -> Result<(), Error> {
         let inputs = self.inputs.iter().map(|input| ("input", input.at.as_str()));
-        let outputs = self
-            .outputs
-            .iter()
-            .map(|output| ("output", output.path.as_str()));
+        let outputs = self.outputs.iter();
+        let outputs = outputs.map(|output| ("output", output.path.as_str()));
         let tools = self.tools.iter().map(|tool| ("tool", tool.name.as_str()));
-        let env = self
-            .env
-            .iter()
-            .map(|variable| ("variable", variable.name.as_str()));
+        let env = self.env.iter();
+        let env = env.map(|variable| ("variable", variable.name.as_str()));
         let mut seen = std::collections::BTreeSet::new();
+        let wrong = |what: &str| Err(Error::plan(&self.label, what));
         for (kind, name) in inputs.chain(outputs).chain(tools).chain(env) {
             let inside = !name.is_empty()
                 && !name.starts_with('/')
                 && name.split('/').all(|part| !matches!(part, "" | "." | ".."));
             if !inside {
-                return Err(self.plan(format!(
-                    "{kind} `{name}` must be a relative path inside its folder"
-                )));
+                let what = format!("{kind} `{name}` must be a relative path inside its folder");
+                return wrong(&what);
             }
             if !seen.insert((kind, name)) {
-                return Err(self.plan(format!("{kind} `{name}` is declared twice")));
+                return wrong(&format!("{kind} `{name}` is declared twice"));
             }
         }
         if self.env.iter().any(|variable| variable.name == "PATH") {
-            return Err(self.plan("PATH is made of the declared tools".to_string()));
+            return wrong("PATH is made of the declared tools");
         }
-        let caches = self
-            .outputs
-            .iter()
-            .any(|output| output.place == Place::Cache);
-        if caches && self.cache.is_none() {
-            return Err(
-                self.plan("an output lies in the cache, but the action has none".to_string())
-            );
+        let in_cache = |output: &Output| output.place == Place::Cache;
+        if self.cache.is_none() && self.outputs.iter().any(in_cache) {
+            return wrong("an output lies in the cache, but the action has none");
         }
         Ok(())
-    }
-
-    fn plan(&self, what: String) -> Error {
-        Error::Plan {
-            label: self.label.clone(),
-            what,
-        }
     }
 }
 

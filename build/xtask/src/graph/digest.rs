@@ -129,18 +129,18 @@ fn walk(action: &Action, inputs: &[String], executable: &Digest, out: &mut impl 
                 }
             };
             out.fact("function", name, &code);
-            args.iter()
-                .for_each(|(name, value)| out.fact("arg", name, value));
+            for (name, value) in args {
+                out.fact("arg", name, value);
+            }
         }
     }
     for tool in &action.tools {
         out.fact("tool", &tool.name, &tool.identity);
     }
     for variable in &action.env {
-        let value = if variable.covered {
-            &variable.value
-        } else {
-            "(value not covered)"
+        let value = match variable.covered {
+            true => &variable.value,
+            false => "(value not covered)",
         };
         out.fact("env", &variable.name, value);
     }
@@ -205,11 +205,8 @@ impl Stamp {
     }
 
     fn is_settled(&self) -> bool {
-        let age = SystemTime::now() - TIME_STAMP_GRAIN;
-        let age = age
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |age| age.as_nanos());
-        self.modified_ns < age as i128
+        let age = (SystemTime::now() - TIME_STAMP_GRAIN).duration_since(UNIX_EPOCH);
+        self.modified_ns < age.map_or(0, |age| age.as_nanos()) as i128
     }
 }
 
@@ -218,14 +215,11 @@ impl Digests {
     /// time only.
     pub fn load(at: PathBuf) -> Digests {
         let text = fs::read_to_string(&at).unwrap_or_default();
-        let digests = text.lines().filter_map(parse_line).collect();
-        Digests {
-            at,
-            known: Mutex::new(Known {
-                digests,
-                changed: false,
-            }),
-        }
+        let known = Mutex::new(Known {
+            digests: text.lines().filter_map(parse_line).collect(),
+            changed: false,
+        });
+        Digests { at, known }
     }
 
     /// Digest of the file's content, hashed only if the file looks different from last time.
@@ -261,9 +255,8 @@ impl Digests {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.known
-            .lock()
-            .expect("no thread panics while it holds this lock")
+        let known = self.known.lock();
+        known.expect("no thread panics while it holds this lock")
     }
 
     /// Writes what is known for the next run, without files that are gone.
@@ -278,12 +271,8 @@ impl Digests {
             let Some(path) = path.to_str().filter(|path| !path.contains('\n')) else {
                 continue;
             };
-            let Stamp {
-                bytes,
-                modified_ns,
-                inode,
-            } = stamp;
-            writeln!(text, "{digest} {bytes} {modified_ns} {inode} {path}")
+            let (bytes, modified, inode) = (stamp.bytes, stamp.modified_ns, stamp.inode);
+            writeln!(text, "{digest} {bytes} {modified} {inode} {path}")
                 .expect("a String takes any text");
         }
         known.changed = false;
@@ -296,18 +285,10 @@ impl Digests {
 fn parse_line(line: &str) -> Option<(PathBuf, (Stamp, Digest))> {
     let mut parts = line.splitn(5, ' ');
     let digest = Digest::parse(parts.next()?)?;
-    let bytes = parts.next()?.parse().ok()?;
-    let modified_ns = parts.next()?.parse().ok()?;
-    let inode = parts.next()?.parse().ok()?;
-    Some((
-        parts.next()?.into(),
-        (
-            Stamp {
-                bytes,
-                modified_ns,
-                inode,
-            },
-            digest,
-        ),
-    ))
+    let stamp = Stamp {
+        bytes: parts.next()?.parse().ok()?,
+        modified_ns: parts.next()?.parse().ok()?,
+        inode: parts.next()?.parse().ok()?,
+    };
+    Some((parts.next()?.into(), (stamp, digest)))
 }

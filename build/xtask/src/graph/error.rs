@@ -39,6 +39,25 @@ pub enum Error {
 }
 
 impl Error {
+    /// A mistake in the plan of `label`.
+    pub fn plan(label: &str, what: impl Into<String>) -> Error {
+        Error::Plan {
+            label: label.to_string(),
+            what: what.into(),
+        }
+    }
+
+    /// End of an action that ran.
+    pub fn failed(label: &str, argv: Vec<String>, why: String, output: String) -> Error {
+        let label = label.to_string();
+        Error::Failed {
+            label,
+            argv,
+            why,
+            output,
+        }
+    }
+
     /// Wraps an error of the host; for `map_err`.
     pub(crate) fn io<'a>(
         doing: &'a str,

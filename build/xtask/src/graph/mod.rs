@@ -46,10 +46,7 @@ impl Graph {
             let made = self.actions.get(maker.index()).map(|maker| &maker.outputs);
             if !made.is_some_and(|outputs| outputs.iter().any(|output| output.path == *name)) {
                 let what = format!("no earlier action leaves `{name}`");
-                return Err(Error::Plan {
-                    label: action.label.clone(),
-                    what,
-                });
+                return Err(Error::plan(&action.label, what));
             }
         }
         let id = ActionId(self.actions.len() as u32);
@@ -58,11 +55,7 @@ impl Graph {
             .insert(action::slug(&action.label), id)
             .is_some()
         {
-            let what = "another action has this label".to_string();
-            return Err(Error::Plan {
-                label: action.label.clone(),
-                what,
-            });
+            return Err(Error::plan(&action.label, "another action has this label"));
         }
         self.actions.push(action);
         Ok(id)

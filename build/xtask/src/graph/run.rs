@@ -3,19 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::Graph;
-use super::action::{Action, ActionId, Form, Function, Place, Source, Work, slug};
+use super::action::{Action, ActionId, Function, Place, Source, Work, slug};
 use super::digest::{self, Digest};
 use super::error::Error;
 use super::explain::{self, Reason};
 use super::progress::Progress;
-use super::store::{self, Lookup, Store, Stored, content};
+use super::store::{self, Kind, Lookup, Store, Stored};
 
 /// Folder, in the action's own, that holds a link to each declared tool and is the whole `PATH`.
 const TOOLS_FOLDER: &str = ".tools";
@@ -91,10 +90,8 @@ pub struct Summary {
 impl Summary {
     /// The stored output `path` of an action that was wanted.
     pub fn output(&self, id: ActionId, path: &str) -> Option<&Stored> {
-        self.outputs
-            .get(&id)?
-            .iter()
-            .find(|stored| stored.path == path)
+        let mut outputs = self.outputs.get(&id)?.iter();
+        outputs.find(|stored| stored.path == path)
     }
 }
 
@@ -118,14 +115,9 @@ pub fn run(
         runner.watch();
     });
     options.progress.end();
-    let queue = runner
-        .queue
-        .into_inner()
-        .expect("workers do not panic with the queue");
-    match queue.error {
-        Some(error) => Err(error),
-        None => Ok(queue.summary),
-    }
+    let queue = runner.queue.into_inner();
+    let queue = queue.expect("workers do not panic with the queue");
+    queue.error.map_or(Ok(queue.summary), Err)
 }
 
 /// Keys of the actions whose outputs for the sources as they are lie in the store.
@@ -141,11 +133,8 @@ pub fn present(graph: &Graph, store: &Store, options: &Options) -> Result<BTreeS
             continue;
         }
         let action = graph.action(id);
-        let key = digest::key(
-            action,
-            &contents(&runner.locate(action, &made)?),
-            &runner.executable,
-        );
+        let contents = contents(&runner.locate(action, &made)?);
+        let key = digest::key(action, &contents, &runner.executable);
         if let Lookup::Found(outputs) = store.lookup(&key) {
             made.insert(id, outputs);
             keys.insert(key);
@@ -157,14 +146,13 @@ pub fn present(graph: &Graph, store: &Store, options: &Options) -> Result<BTreeS
 fn own_digest(store: &Store) -> Result<Digest, Error> {
     let path =
         std::env::current_exe().map_err(Error::io("find", Path::new("the running executable")))?;
-    store
-        .digests
-        .of_file(&path)
-        .map_err(Error::io("read", &path))
+    let digest = store.digests.of_file(&path);
+    digest.map_err(Error::io("read", &path))
 }
 
 /// Which actions wait for what. An action goes waiting -> ready -> running -> done; it leaves
 /// `waiting` when the last of the actions it names is done.
+#[derive(Default)]
 struct Queue {
     waiting: BTreeMap<ActionId, BTreeSet<ActionId>>,
     ready: BTreeSet<ActionId>,
@@ -185,14 +173,10 @@ impl Queue {
                 waiting.insert(id, makers);
             }
         }
-        let (running, busy_caches, summary) = Default::default();
         Queue {
             waiting,
             ready,
-            running,
-            busy_caches,
-            error: None,
-            summary,
+            ..Queue::default()
         }
     }
 
@@ -306,20 +290,16 @@ impl<'a> Runner<'a> {
 
 impl Runner<'_> {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue
-            .lock()
-            .expect("no thread panics while it holds the queue")
+        let queue = self.queue.lock();
+        queue.expect("no thread panics while it holds the queue")
     }
 
     /// Redraws the status line until all is done.
     fn watch(&self) {
         let mut queue = self.lock();
         while !queue.is_over() {
-            queue = self
-                .wake
-                .wait_timeout(queue, REDRAW)
-                .expect("as in lock()")
-                .0;
+            let woken = self.wake.wait_timeout(queue, REDRAW);
+            (queue, _) = woken.expect("as in lock()");
             self.options.progress.redraw();
         }
         self.wake.notify_all();
@@ -333,10 +313,8 @@ impl Runner<'_> {
                 queue = self.wake.wait(queue).expect("as in lock()");
                 continue;
             };
-            let makers = self.graph.makers(id);
-            let made = makers
-                .into_iter()
-                .map(|maker| (maker, queue.summary.outputs[&maker].clone()));
+            let makers = self.graph.makers(id).into_iter();
+            let made = makers.map(|maker| (maker, queue.summary.outputs[&maker].clone()));
             let made: BTreeMap<_, _> = made.collect();
             drop(queue);
             let result = self.make(self.graph.action(id), &made);
@@ -348,6 +326,11 @@ impl Runner<'_> {
 
     /// Brings the outputs of one action into the store, running it only if they are not there.
     fn make(&self, action: &Action, made: &BTreeMap<ActionId, Vec<Stored>>) -> Result<Done, Error> {
+        let (progress, atlas, slug) = (
+            &self.options.progress,
+            self.store.atlas(),
+            slug(&action.label),
+        );
         let inputs = self.locate(action, made)?;
         let contents = contents(&inputs);
         let key = digest::key(action, &contents, &self.executable);
@@ -355,33 +338,25 @@ impl Runner<'_> {
         let reason = match self.store.lookup(&key) {
             Lookup::Found(outputs) => {
                 if self.options.explain {
-                    self.options
-                        .progress
-                        .note(&explain::up_to_date(&action.label, &key, &text));
+                    progress.note(&explain::up_to_date(&action.label, &key, &text));
                 }
-                explain::record(self.store.atlas(), &slug(&action.label), &text)?;
-                self.options.progress.hit();
-                return Ok(Done {
-                    outputs,
-                    ran: false,
-                });
+                explain::record(atlas, &slug, &text)?;
+                progress.hit();
+                let ran = false;
+                return Ok(Done { outputs, ran });
             }
             Lookup::Damaged(output) => Reason::Damaged(output),
-            Lookup::Absent => explain::reason(self.store.atlas(), &slug(&action.label), &text),
+            Lookup::Absent => explain::reason(atlas, &slug, &text),
         };
         if self.options.explain {
-            self.options
-                .progress
-                .note(&explain::ran(&action.label, &key, &reason, &text));
+            progress.note(&explain::ran(&action.label, &key, &reason, &text));
         }
-        self.options.progress.started(&action.label);
+        progress.started(&action.label);
         let since = Instant::now();
         let result = self.execute(action, &inputs, &key);
-        self.options
-            .progress
-            .ended(&action.label, since.elapsed(), result.is_ok());
+        progress.ended(&action.label, since.elapsed(), result.is_ok());
         let outputs = result?;
-        explain::record(self.store.atlas(), &slug(&action.label), &text)?;
+        explain::record(atlas, &slug, &text)?;
         Ok(Done { outputs, ran: true })
     }
 
@@ -396,17 +371,13 @@ impl Runner<'_> {
                 Source::Text(text) => (Digest::of(text.as_bytes()).to_string(), Bytes::Text(text)),
                 Source::Output(maker, name) => {
                     let stored = made[maker].iter().find(|stored| stored.path == *name);
-                    let stored = stored
-                        .expect("Graph::add checked that the maker declares it")
-                        .clone();
-                    (stored.content(), Bytes::Stored(stored))
+                    let stored = stored.expect("Graph::add checked that the maker declares it");
+                    let content = stored.kind.content(&stored.digest);
+                    (content, Bytes::Stored(stored.clone()))
                 }
             };
-            Ok(Located {
-                at: &input.at,
-                content,
-                bytes,
-            })
+            let at = &input.at;
+            Ok(Located { at, content, bytes })
         };
         action.inputs.iter().map(locate).collect()
     }
@@ -417,21 +388,15 @@ impl Runner<'_> {
         path: &Path,
     ) -> Result<(String, Bytes<'static>), Error> {
         let full = self.options.root.join(path);
-        let refuse = |why: std::io::Error| {
-            let label = action.label.clone();
-            Error::Input {
-                label,
-                path: full.clone(),
-                why: why.to_string(),
-            }
+        let refuse = |why: std::io::Error| Error::Input {
+            label: action.label.clone(),
+            path: full.clone(),
+            why: why.to_string(),
         };
         let metadata = fs::metadata(&full).map_err(refuse)?;
-        let executable = metadata.permissions().mode() & 0o100 != 0;
         let digest = self.store.digests.of_file(&full).map_err(refuse)?;
-        Ok((
-            content(Form::File, executable, &digest),
-            Bytes::Workspace(full.clone()),
-        ))
+        let content = Kind::of(&metadata).content(&digest);
+        Ok((content, Bytes::Workspace(full.clone())))
     }
 
     fn execute(
@@ -449,7 +414,7 @@ impl Runner<'_> {
                 name,
                 args,
                 ..
-            } => call(action, &site, *function, name, args)?,
+            } => call(action, &site, (*function, name), args)?,
         }
         let outputs = self.store.keep(key, action, &site.work, &site.cache)?;
         if !site.is_shared {
@@ -460,49 +425,26 @@ impl Runner<'_> {
 
     fn start(&self, action: &Action, site: &Site, argv: &[String]) -> Result<(), Error> {
         let argv: Vec<_> = argv.iter().map(|arg| site.fill(arg)).collect();
-        let failed = |why: String, output: String| {
-            let (label, argv) = (action.label.clone(), argv.clone());
-            Error::Failed {
-                label,
-                argv,
-                why,
-                output,
-            }
-        };
+        let failed = |why, output| Error::failed(&action.label, argv.clone(), why, output);
         let program = site.program(action, &argv)?;
         let log_path = self.store.atlas().join("log").join(slug(&action.label));
-        let log = File::options()
-            .create(true)
-            .truncate(true)
-            .read(true)
-            .write(true)
-            .open(&log_path);
-        let mut log = log.map_err(Error::io("open", &log_path))?;
+        let mut log = File::options();
+        log.create(true).truncate(true).read(true).write(true);
+        let mut log = log.open(&log_path).map_err(Error::io("open", &log_path))?;
         let clone = |file: &File| file.try_clone().map_err(Error::io("open", &log_path));
         let mut command = Command::new(program);
         command.args(&argv[1..]).current_dir(&site.work).env_clear();
         command.env("PATH", site.work.join(TOOLS_FOLDER));
-        command.envs(
-            action
-                .env
-                .iter()
-                .map(|variable| (&variable.name, site.fill(&variable.value))),
-        );
-        let lock = self
-            .store
-            .lock_handle()
-            .map_err(Error::io("open", Path::new("lock")))?;
-        command
-            .stdin(lock)
-            .stdout(clone(&log)?)
-            .stderr(clone(&log)?);
-        let status = command
-            .status()
-            .map_err(|why| failed(why.to_string(), String::new()))?;
-        if status.success() {
-            Ok(())
-        } else {
-            Err(failed(describe(status), tail(&mut log)))
+        let env = action.env.iter();
+        command.envs(env.map(|variable| (&variable.name, site.fill(&variable.value))));
+        let lock = self.store.lock_handle();
+        command.stdin(lock.map_err(Error::io("open", Path::new("lock")))?);
+        command.stdout(clone(&log)?).stderr(clone(&log)?);
+        let status = command.status();
+        let status = status.map_err(|why| failed(why.to_string(), String::new()))?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(failed(describe(status), tail(&mut log))),
         }
     }
 }
@@ -510,27 +452,16 @@ impl Runner<'_> {
 fn call(
     action: &Action,
     site: &Site,
-    function: Function,
-    name: &str,
+    (function, name): (Function, &str),
     args: &[(String, String)],
 ) -> Result<(), Error> {
-    let args: Vec<_> = args
-        .iter()
-        .map(|(name, value)| (name.clone(), site.fill(value)))
-        .collect();
-    function(&Sandbox {
-        work: &site.work,
-        args: &args,
-    })
-    .map_err(|why| {
+    let args = args.iter();
+    let args = args.map(|(name, value)| (name.clone(), site.fill(value)));
+    let (work, args) = (&*site.work, &args.collect::<Vec<_>>()[..]);
+    function(&Sandbox { work, args }).map_err(|why| {
         let shown = args.iter().map(|(name, value)| format!("{name}={value}"));
         let argv = std::iter::once(name.to_string()).chain(shown).collect();
-        Error::Failed {
-            label: action.label.clone(),
-            argv,
-            why,
-            output: String::new(),
-        }
+        Error::failed(&action.label, argv, why, String::new())
     })
 }
 
@@ -589,10 +520,8 @@ impl Site {
             atlas,
             root: root.to_path_buf(),
         };
-        action
-            .outputs
-            .iter()
-            .try_for_each(|output| site.clear(output))?;
+        let mut outputs = action.outputs.iter();
+        outputs.try_for_each(|output| site.clear(output))?;
         Ok(site)
     }
 
@@ -640,11 +569,11 @@ impl Site {
             ("{atlas}", &self.atlas),
             ("{root}", &self.root),
         ];
-        folders
-            .into_iter()
-            .fold(text.to_string(), |text, (name, folder)| {
-                text.replace(name, &folder.display().to_string())
-            })
+        let mut text = text.to_string();
+        for (name, folder) in folders {
+            text = text.replace(name, &folder.display().to_string());
+        }
+        text
     }
 
     /// The file that `argv[0]` stands for.
@@ -657,10 +586,7 @@ impl Site {
             return Ok(self.work.join(name));
         }
         let what = format!("argv[0] `{name}` is neither a declared tool nor the path of an input");
-        Err(Error::Plan {
-            label: action.label.clone(),
-            what,
-        })
+        Err(Error::plan(&action.label, what))
     }
 }
 

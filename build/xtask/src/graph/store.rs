@@ -5,7 +5,7 @@
 //! build leaves nothing that counts.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -20,29 +20,49 @@ const MODE_FILE: u32 = 0o444;
 /// Mode of a stored executable.
 const MODE_EXECUTABLE: u32 = 0o555;
 
+/// Kind of what is stored, or found for an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    File,
+    Executable,
+    Tree,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::File, Kind::Executable, Kind::Tree];
+
+    /// Kind of what is no link.
+    pub fn of(metadata: &Metadata) -> Kind {
+        match metadata.permissions().mode() & 0o100 != 0 {
+            _ if metadata.is_dir() => Kind::Tree,
+            true => Kind::Executable,
+            false => Kind::File,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::File => "file",
+            Kind::Executable => "executable",
+            Kind::Tree => "tree",
+        }
+    }
+
+    /// Part of a key that stands for an input of the kind.
+    pub fn content(self, digest: &Digest) -> String {
+        match self {
+            Kind::File => digest.to_string(),
+            kind => format!("{digest} {}", kind.name()),
+        }
+    }
+}
+
 /// An output in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     pub path: String,
-    pub form: Form,
-    pub executable: bool,
+    pub kind: Kind,
     pub digest: Digest,
-}
-
-impl Stored {
-    /// Part of a key that stands for an input with this content.
-    pub fn content(&self) -> String {
-        content(self.form, self.executable, &self.digest)
-    }
-}
-
-/// Part of a key that stands for an input.
-pub fn content(form: Form, executable: bool, digest: &Digest) -> String {
-    match (form, executable) {
-        (Form::File, false) => format!("{digest}"),
-        (Form::File, true) => format!("{digest} executable"),
-        (Form::Tree, _) => format!("{digest} tree"),
-    }
 }
 
 /// Result of looking a key up.
@@ -121,11 +141,11 @@ impl Store {
     /// Path of a stored output.
     pub fn path(&self, stored: &Stored) -> PathBuf {
         let digest = &stored.digest;
-        match (stored.form, stored.executable) {
-            (Form::File, false) => self.atlas.join(format!("store/blob/{digest}")),
-            (Form::File, true) => self.atlas.join(format!("store/blob/{digest}-x")),
-            (Form::Tree, _) => self.atlas.join(format!("store/tree/{digest}")),
-        }
+        self.atlas.join(match stored.kind {
+            Kind::File => format!("store/blob/{digest}"),
+            Kind::Executable => format!("store/blob/{digest}-x"),
+            Kind::Tree => format!("store/tree/{digest}"),
+        })
     }
 
     /// Looks up the outputs of a key and checks their content.
@@ -155,9 +175,9 @@ impl Store {
 
     fn is_intact(&self, stored: &Stored) -> bool {
         let path = self.path(stored);
-        let digest = match stored.form {
-            Form::File => self.digests.of_file(&path),
-            Form::Tree => tree_digest(&path, &|file| self.digests.of_file(file)),
+        let digest = match stored.kind {
+            Kind::Tree => tree_digest(&path, &|file| self.digests.of_file(file)),
+            _ => self.digests.of_file(&path),
         };
         digest.is_ok_and(|digest| digest == stored.digest)
     }
@@ -215,35 +235,30 @@ impl Store {
             copy_all(&from, &copy).map_err(Error::io("copy", &from))?;
             from = copy;
         }
-        let executable = output.form == Form::File && metadata.permissions().mode() & 0o100 != 0;
-        self.take(&from, output, executable)
+        self.take(&from, &output.path, Kind::of(&metadata))
             .map_err(Error::io("move into the store", &from))
     }
 
-    fn take(&self, from: &Path, output: &Output, executable: bool) -> io::Result<Stored> {
-        let digest = match output.form {
-            Form::File => Digest::of_file(from)?,
-            Form::Tree => tree_digest(from, &Digest::of_file)?,
+    fn take(&self, from: &Path, path: &str, kind: Kind) -> io::Result<Stored> {
+        let digest = match kind {
+            Kind::Tree => tree_digest(from, &Digest::of_file)?,
+            _ => Digest::of_file(from)?,
         };
-        let stored = Stored {
-            path: output.path.clone(),
-            form: output.form,
-            executable,
-            digest,
-        };
+        let path = path.to_string();
+        let stored = Stored { path, kind, digest };
         let to = self.path(&stored);
         if to.exists() && self.is_intact(&stored) {
             return Ok(stored);
         }
         seal(from)?;
-        if output.form == Form::Tree && to.exists() {
+        if kind == Kind::Tree && to.exists() {
             fs::remove_dir_all(&to)?;
         }
         fs::rename(from, &to)?;
         for file in files_below(&to)? {
-            match output.form {
-                Form::File => self.digests.remember(&file, digest)?,
-                Form::Tree => self.digests.forget(&file),
+            match kind {
+                Kind::Tree => self.digests.forget(&file),
+                _ => self.digests.remember(&file, digest)?,
             }
         }
         Ok(stored)
@@ -252,9 +267,9 @@ impl Store {
     /// Puts a link to a stored output at `to`.
     pub fn place(&self, stored: &Stored, to: &Path) -> Result<(), Error> {
         let from = self.path(stored);
-        let placed = match stored.form {
-            Form::File => fs::hard_link(&from, to),
-            Form::Tree => symlink(&from, to),
+        let placed = match stored.kind {
+            Kind::Tree => symlink(&from, to),
+            _ => fs::hard_link(&from, to),
         };
         placed.map_err(Error::io("place an input at", to))
     }
@@ -265,7 +280,7 @@ impl Store {
             .digests
             .of_file(to)
             .is_ok_and(|digest| digest == stored.digest);
-        if same && stored.form == Form::File {
+        if same && stored.kind != Kind::Tree {
             return Ok(());
         }
         let folder = to.parent().expect("a published file has a folder");
@@ -285,29 +300,16 @@ impl Drop for Store {
 }
 
 fn line_of(stored: &Stored) -> String {
-    let form = match (stored.form, stored.executable) {
-        (Form::File, false) => "file",
-        (Form::File, true) => "executable",
-        (Form::Tree, _) => "tree",
-    };
-    format!("{form} {} {}\n", stored.digest, stored.path)
+    format!("{} {} {}\n", stored.kind.name(), stored.digest, stored.path)
 }
 
 fn parse_stored(line: &str) -> Option<Stored> {
     let mut parts = line.splitn(3, ' ');
-    let (form, executable) = match parts.next()? {
-        "file" => (Form::File, false),
-        "executable" => (Form::File, true),
-        "tree" => (Form::Tree, false),
-        _ => return None,
-    };
+    let kind = parts.next()?;
+    let kind = Kind::ALL.into_iter().find(|known| known.name() == kind)?;
     let digest = Digest::parse(parts.next()?)?;
-    Some(Stored {
-        path: parts.next()?.to_string(),
-        form,
-        executable,
-        digest,
-    })
+    let path = parts.next()?.to_string();
+    Some(Stored { path, kind, digest })
 }
 
 /// Digest of a folder: names, modes, link targets and contents of everything below it.
@@ -322,11 +324,8 @@ fn tree_digest(root: &Path, of_file: &dyn Fn(&Path) -> io::Result<Digest>) -> io
         let line = if metadata.is_symlink() {
             format!("link {name:?} {:?}\n", fs::read_link(&path)?)
         } else {
-            let executable = metadata.permissions().mode() & 0o100 != 0;
-            format!(
-                "file {name:?} {}\n",
-                content(Form::File, executable, &of_file(&path)?)
-            )
+            let content = Kind::of(&metadata).content(&of_file(&path)?);
+            format!("file {name:?} {content}\n")
         };
         listing.push_str(&line);
     }
@@ -393,11 +392,11 @@ pub fn copy_changed(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Whether two files, or links, are alike; `metadata` is that of the first.
-fn same(from: &Path, metadata: &fs::Metadata, to: &Path) -> io::Result<bool> {
+fn same(from: &Path, metadata: &Metadata, to: &Path) -> io::Result<bool> {
     let Ok(there) = fs::symlink_metadata(to) else {
         return Ok(false);
     };
-    let form = |of: &fs::Metadata| (of.file_type(), of.len(), of.permissions().mode());
+    let form = |of: &Metadata| (of.file_type(), of.len(), of.permissions().mode());
     if form(metadata) != form(&there) {
         return Ok(false);
     }
@@ -439,11 +438,9 @@ fn seal(path: &Path) -> io::Result<()> {
     for file in files_below(path)? {
         let metadata = fs::symlink_metadata(&file)?;
         if !metadata.is_symlink() {
-            let executable = metadata.permissions().mode() & 0o100 != 0;
-            let mode = if executable {
-                MODE_EXECUTABLE
-            } else {
-                MODE_FILE
+            let mode = match Kind::of(&metadata) {
+                Kind::Executable => MODE_EXECUTABLE,
+                _ => MODE_FILE,
             };
             fs::set_permissions(&file, fs::Permissions::from_mode(mode))?;
         }

@@ -91,7 +91,7 @@ fn shell(label: &str, script: &str) -> Action {
     let action = Action::process(label, ["sh", "-c", script]);
     names
         .iter()
-        .fold(action, |action, name| action.tool(&host_tool(name)))
+        .fold(action, |action, name| action.tools([&host_tool(name)]))
 }
 
 fn copy_of_a() -> Action {
@@ -196,8 +196,8 @@ fn a_changed_tool_runs_again_and_is_named() {
         ..host_tool("ls")
     };
     let (before, after) = (
-        copy_of_a().tool(&tool("ls 1")),
-        copy_of_a().tool(&tool("ls 2")),
+        copy_of_a().tools([&tool("ls 1")]),
+        copy_of_a().tools([&tool("ls 2")]),
     );
     reruns(
         "version",

@@ -79,18 +79,16 @@ impl Bond {
     pub fn seal(&self, secret: &Secret, index: usize, piece: &mut [u8]) -> Tag {
         let cipher = secret.cipher();
         let sealed = cipher.encrypt_inout_detached(&self.nonce(index), &self.head, piece.into());
-        sealed
-            .expect("a piece is shorter than the cipher allows")
-            .into()
+        let tag = sealed.expect("a piece is shorter than the cipher allows");
+        tag.into()
     }
 
     /// Opens a piece where it lies; false if it is not the one that was sealed there.
     pub fn open(&self, secret: &Secret, index: usize, piece: &mut [u8], tag: &Tag) -> bool {
         let (nonce, tag) = (self.nonce(index), (*tag).into());
         let cipher = secret.cipher();
-        cipher
-            .decrypt_inout_detached(&nonce, &self.head, piece.into(), &tag)
-            .is_ok()
+        let opened = cipher.decrypt_inout_detached(&nonce, &self.head, piece.into(), &tag);
+        opened.is_ok()
     }
 }
 

@@ -71,9 +71,10 @@ impl Index {
     /// Tells the time since some start. It does not go back.
     pub fn tell_time(&mut self, time: Duration) {
         self.now = self.now.max(time);
+        let now = self.now;
         while self
             .written
-            .pop_front_if(|(at, _)| self.now > *at + DAY)
+            .pop_front_if(|(at, _)| now > *at + DAY)
             .is_some()
         {}
     }
@@ -98,9 +99,8 @@ impl Index {
     /// Number of the first of these blocks, and of all behind it, that no entry has.
     pub fn known(&self, names: &[Name]) -> usize {
         let known = names.iter();
-        known
-            .take_while(|name| self.blocks.contains_key(*name))
-            .count()
+        let there = known.take_while(|name| self.blocks.contains_key(*name));
+        there.count()
     }
 
     /// Whether all blocks are there and a prompt can go on from the last.
@@ -225,10 +225,8 @@ impl Index {
             .into_iter()
             .max_by_key(|(owner, bytes)| (*bytes, *owner));
         let most = most?.0;
-        let own = self
-            .entries
-            .iter()
-            .filter(|(_, of)| of.header.owner == most);
+        let entries = self.entries.iter();
+        let own = entries.filter(|(_, of)| of.header.owner == most);
         let last = own.min_by_key(|(id, entry)| (entry.used, std::cmp::Reverse(**id)));
         last.map(|(id, _)| *id)
     }

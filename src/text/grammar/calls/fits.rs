@@ -151,10 +151,10 @@ fn obeys(value: &Value, name: &str, said: &Value, expressions: &mut Expressions)
             is_of(value, said)
         }
         ("const", _) => spelt(said) == spelt(value),
-        ("enum", _) => said
-            .as_array()?
-            .iter()
-            .any(|one| spelt(one) == spelt(value)),
+        ("enum", _) => {
+            let mut listed = said.as_array()?.iter();
+            listed.any(|one| spelt(one) == spelt(value))
+        }
         ("minLength", Value::String(text)) => text.chars().count() as f64 >= said.as_f64()?,
         ("maxLength", Value::String(text)) => text.chars().count() as f64 <= said.as_f64()?,
         ("pattern", Value::String(text)) => {

@@ -51,9 +51,8 @@ impl CallGrammar for Gemma {
             rules: 0,
             known: HashMap::new(),
         };
-        let objects = alternatives
-            .iter()
-            .map(|arguments| values.object("", arguments, 0));
+        let objects = alternatives.iter();
+        let objects = objects.map(|arguments| values.object("", arguments, 0));
         let objects = objects.collect::<Result<Vec<String>, Stop>>();
         let objects = objects.map_err(|stop| match stop {
             Stop::Here(problem) | Stop::All(Fatal(problem)) => problem,
@@ -154,9 +153,8 @@ impl<'v> Values<'_, 'v> {
             return Ok(ANY_VALUE.to_string());
         }
         if !schema.is_object() {
-            return Err("a schema that allows nothing is not enforced"
-                .to_string()
-                .into());
+            let problem = "a schema that allows nothing is not enforced";
+            return Err(problem.to_string().into());
         }
         if let Some(values) = keywords::fixed(schema)? {
             let texts: Result<Vec<String>, String> = values.into_iter().map(spelt).collect();
@@ -169,9 +167,8 @@ impl<'v> Values<'_, 'v> {
         if let Some(options) = keywords::alternatives(schema, root, |_| true)? {
             let within = |option| root.types(option) == root.types(schema);
             if schema.get("type").is_some() && !options.iter().all(within) {
-                return Err("type beside alternatives is not enforced"
-                    .to_string()
-                    .into());
+                let problem = "type beside alternatives is not enforced";
+                return Err(problem.to_string().into());
             }
             let values = options.iter().map(|one| self.value(place, one, depth + 1));
             let values = values.collect::<Result<Vec<String>, Fatal>>()?;
@@ -259,10 +256,8 @@ impl<'v> Values<'_, 'v> {
             return Ok(r#""[]""#.to_string());
         }
         let more = most.map_or(String::new(), |most| (most - 1).to_string());
-        let items = format!(
-            r#"{item} ("," {item}){{{},{more}}}"#,
-            least.saturating_sub(1)
-        );
+        let others = least.saturating_sub(1);
+        let items = format!(r#"{item} ("," {item}){{{others},{more}}}"#);
         Ok(match least {
             0 => format!(r#""[" ({items})? "]""#),
             _ => format!(r#""[" {items} "]""#),
@@ -304,10 +299,8 @@ impl<'v> Values<'_, 'v> {
             };
             let key = quoted(&written_key(key));
             self.lark.line(&format!("{rule}_{at}: {key} {value}"));
-            let (with_first, with_next) = (
-                format!("{rule}_{at} {next}"),
-                format!("\",\" {rule}_{at} {next}"),
-            );
+            let with_first = format!("{rule}_{at} {next}");
+            let with_next = format!("\",\" {with_first}");
             (first, next) = match (member.required, first.is_empty()) {
                 (true, _) => (with_first, with_next),
                 (false, true) => (format!("({with_first})?"), format!("({with_next})?")),
@@ -344,10 +337,8 @@ fn inner(member: Member<&Value>) -> Argument<'_> {
 
 /// A key before its value. Those that would not end where they do stand between marks.
 fn written_key(key: &str) -> String {
-    let bare = key
-        .chars()
-        .all(|char| char.is_alphanumeric() || "_-.$@".contains(char));
-    match bare && !key.is_empty() {
+    let is_plain = |char: char| char.is_alphanumeric() || "_-.$@".contains(char);
+    match key.chars().all(is_plain) && !key.is_empty() {
         true => format!("{key}:"),
         false => format!("{QUOTE}{key}{QUOTE}:"),
     }

@@ -48,20 +48,15 @@ impl<T: Tags> CallGrammar for Markup<T> {
             written.push_str(&format!(" {}", one_of_lists(&lists)));
         }
         let line_break = if T::CALL.1.is_empty() { "" } else { "\n" };
-        Ok(format!(
-            "{written} {}",
-            quoted(&format!("{close}{line_break}"))
-        ))
+        let close = quoted(&format!("{close}{line_break}"));
+        Ok(format!("{written} {close}"))
     }
 }
 
 /// One of some lists, of which an empty one leaves nothing to write.
 fn one_of_lists(lists: &[String]) -> String {
-    let said: Vec<&str> = lists
-        .iter()
-        .map(String::as_str)
-        .filter(|list| !list.is_empty())
-        .collect();
+    let said = lists.iter().map(String::as_str);
+    let said: Vec<&str> = said.filter(|list| !list.is_empty()).collect();
     match (said.as_slice(), said.len() < lists.len()) {
         ([], _) => String::new(),
         (said, true) => format!("({})?", said.join(" | ")),
@@ -129,19 +124,13 @@ fn write_argument<'v, T: Tags>(
         Described::Of(types) if types.is_text() => (Some(Text::any()), None),
         Described::Of(types) => (None, Some(lark.json(&json!({"type": types.names()}))?)),
     };
-    let mut values: Vec<String> = json
-        .map(|json| format!("{json} {close}"))
-        .into_iter()
-        .collect();
+    let json = json.map(|json| format!("{json} {close}"));
+    let mut values: Vec<String> = json.into_iter().collect();
     if let Some(text) = text {
         let value = text.expression(lark, rule);
-        lark.text_rule(
-            &format!("{rule}_text"),
-            &value,
-            &value_close::<T>(),
-            T::ARGUMENT.2,
-        );
-        values.push(format!(r#"{rule}_text "\n""#));
+        let (rule, close) = (format!("{rule}_text"), value_close::<T>());
+        lark.text_rule(&rule, &value, &close, T::ARGUMENT.2);
+        values.push(format!(r#"{rule} "\n""#));
     }
     lark.line(&format!("{rule}: {open} ({})", values.join(" | ")));
     Ok(())

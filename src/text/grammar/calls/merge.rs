@@ -69,10 +69,9 @@ fn together(schema: &Map<String, Value>, root: &Root<'_>) -> Option<Map<String, 
     let mut all: Vec<&Map<String, Value>> = Vec::with_capacity(parts.len());
     for part in parts {
         let target = keywords::followed(part, root).unwrap_or(part);
-        let part = if stands_alone(target.as_object()?) {
-            target
-        } else {
-            part
+        let part = match stands_alone(target.as_object()?) {
+            true => target,
+            false => part,
         };
         all.push(part.as_object()?);
     }
@@ -171,11 +170,8 @@ fn lifted(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
         let keyword = alternatives_of(part)?;
         (told(part).count() == 1).then(|| (keyword, part[keyword].clone()))
     };
-    let (at, (keyword, options)) = parts
-        .iter()
-        .map(only)
-        .enumerate()
-        .find_map(|(at, only)| Some((at, only?)))?;
+    let mut all = parts.iter().map(only).enumerate();
+    let (at, (keyword, options)) = all.find_map(|(at, only)| Some((at, only?)))?;
     let mut one = schema.clone();
     one.get_mut("allOf")?.as_array_mut()?.remove(at);
     one.insert(keyword.to_string(), options);
@@ -188,9 +184,7 @@ fn by_types(schema: &Map<String, Value>) -> Option<Map<String, Value>> {
     let names = keywords::each(schema.get("type")?).iter();
     let names: Option<Vec<&str>> = names.map(Value::as_str).collect();
     let bound = told(schema).any(|(name, _)| name != "type");
-    let listed = ["const", "enum"]
-        .iter()
-        .any(|list| schema.contains_key(*list));
+    let listed = schema.contains_key("const") || schema.contains_key("enum");
     if !bound || listed || !stands_alone(schema) {
         return None;
     }
@@ -235,9 +229,8 @@ fn are_apart(one: Option<&Value>, other: &Value) -> bool {
 
 /// The keywords of a schema that say something of a value.
 fn told(schema: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
-    schema
-        .iter()
-        .filter(|(name, value)| !is_silent(name, value))
+    let all = schema.iter();
+    all.filter(|(name, value)| !is_silent(name, value))
 }
 
 fn stands_alone(schema: &Map<String, Value>) -> bool {

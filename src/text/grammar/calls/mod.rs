@@ -40,6 +40,14 @@ pub struct Refused {
     pub problem: String,
 }
 
+impl Refused {
+    /// Refusal of all tools together.
+    fn of_all(problem: String) -> Refused {
+        let tool = None;
+        Refused { tool, problem }
+    }
+}
+
 /// Blanks that may stand between an opening tag and a call, as an expression.
 const BLANK: &str = r"[ \t\r\n]{0,8}";
 
@@ -120,18 +128,14 @@ pub fn grammar<S: CallGrammar>(
 ) -> Result<Grammar, Refused> {
     let tools: Vec<Value> = tools.iter().map(without_annotations).collect();
     let schemas = tools.iter().map(|tool| &tool["function"]["parameters"]);
-    limits::check_schemas(schemas).map_err(|error| Refused {
-        tool: None,
-        problem: format!("the schemas of the tools: {error}"),
-    })?;
+    limits::check_schemas(schemas)
+        .map_err(|error| Refused::of_all(format!("the schemas of the tools: {error}")))?;
     let mut lark = Lark::default();
     let whole = S::JSON && answer.is_some();
     let mut functions = Vec::with_capacity(tools.len());
     for (at, tool) in tools.iter().enumerate() {
-        let function = Function {
-            whole,
-            ..Function::read(at, &tool["function"], loose)
-        };
+        let mut function = Function::read(at, &tool["function"], loose);
+        function.whole = whole;
         let written = function.write::<S>(&mut lark).map_err(|problem| Refused {
             tool: Some(function.name.to_string()),
             problem,
@@ -147,10 +151,7 @@ pub fn grammar<S: CallGrammar>(
     };
     let start = match answer {
         Some(answer) => {
-            let answer = lark.answer(answer).map_err(|problem| Refused {
-                tool: None,
-                problem,
-            })?;
+            let answer = lark.answer(answer).map_err(Refused::of_all)?;
             format!("{} | {forced}", S::answer(answer))
         }
         None => forced,
@@ -161,10 +162,9 @@ pub fn grammar<S: CallGrammar>(
         false => (S::begin(), S::AROUND),
     };
     lark.line(&format!("call: {open} body"));
-    let repeats = if S::SEVERAL && calls != Calls::One {
-        "+"
-    } else {
-        ""
+    let repeats = match S::SEVERAL && calls != Calls::One {
+        true => "+",
+        false => "",
     };
     let (before, behind) = (literal(before), literal(behind));
     lark.line(&format!("body: {before} function{repeats} {behind}"));
@@ -381,11 +381,7 @@ impl<'v> Function<'v> {
         let arguments = alternatives.map(|layers| {
             let members = Members::members(layers).into_iter();
             let arguments = members.map(|member| self.argument(lark, member));
-            Ok(arguments
-                .collect::<Result<Vec<_>, String>>()?
-                .into_iter()
-                .flatten()
-                .collect())
+            arguments.filter_map(Result::transpose).collect()
         });
         arguments.collect()
     }
@@ -440,9 +436,8 @@ impl<'v> Function<'v> {
             whitespace: form.whitespace,
             of_types: form.of_types,
         };
-        let name = schema["type"]
-            .as_str()
-            .filter(|name| keywords::is_type(name));
+        let name = schema["type"].as_str();
+        let name = name.filter(|name| keywords::is_type(name));
         let any = Part {
             root: &Root::new(&ANY),
             schema: &ANY,

@@ -158,9 +158,8 @@ impl<'v> Texts<'_, 'v> {
             types.is_text() || !read.excludes(types)
         };
         if let Some(options) = keywords::alternatives(schema, self.root, matters)? {
-            return options
-                .iter()
-                .try_for_each(|option| self.option(option, depth));
+            let mut options = options.iter();
+            return options.try_for_each(|option| self.option(option, depth));
         }
         let types = self.root.types(schema);
         if types.is_text() {
@@ -372,9 +371,8 @@ fn one_between(pattern: &str, begin: Edge, end: Edge) -> Option<String> {
     let signs: Vec<(usize, char, usize)> = signs(pattern).collect();
     let last = signs.last().filter(|(at, ..)| at + 1 == pattern.len());
     let outer = |sign: char| {
-        signs
-            .iter()
-            .filter(move |(_, one, depth)| *one == sign && *depth == 0)
+        let signs = signs.iter();
+        signs.filter(move |(_, one, depth)| *one == sign && *depth == 0)
     };
     match (pattern.chars().next(), last.map(|(_, sign, _)| *sign)) {
         (Some('^'), _) if begin != Edge::Inside => one_between(&pattern[1..], Edge::Anchored, end),
@@ -418,10 +416,8 @@ fn alternatives(pattern: &str) -> Vec<&str> {
     let ends: Vec<usize> = ends.map(|(at, ..)| at).collect();
     let begins = std::iter::once(0).chain(ends.iter().map(|at| at + 1));
     let ends = ends.iter().copied().chain([pattern.len()]);
-    begins
-        .zip(ends)
-        .map(|(begin, end)| &pattern[begin..end])
-        .collect()
+    let parts = begins.zip(ends);
+    parts.map(|(begin, end)| &pattern[begin..end]).collect()
 }
 
 /// The signs of a pattern that are not escaped, outside of classes: where, which, in how many

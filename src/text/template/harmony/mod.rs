@@ -98,10 +98,9 @@ fn system(conversation: &Conversation) -> String {
     let cutoff = set(CUTOFF).unwrap_or(CUTOFF_DEFAULT);
     let date = set(DATE).map_or(String::new(), |date| format!("\nCurrent date: {date}"));
     let effort = effort(set(EFFORT), conversation.enable_thinking);
-    let calls = if conversation.tools.is_empty() {
-        ""
-    } else {
-        CALLS
+    let calls = match conversation.tools.is_empty() {
+        true => "",
+        false => CALLS,
     };
     format!(
         "{identity}\nKnowledge cutoff: {cutoff}{date}\n\nReasoning: {effort}\n\n{CHANNELS}{calls}"
@@ -169,10 +168,8 @@ impl<'c> History<'c> {
             "system" | "developer" => message("developer", &instructed(content(one)), out),
             "assistant" => self.assistant(at >= self.running, one, out),
             "tool" => {
-                let head = format!(
-                    "{FUNCTIONS}{} to=assistant<|channel|>commentary",
-                    self.of(one)
-                );
+                let name = self.of(one);
+                let head = format!("{FUNCTIONS}{name} to=assistant<|channel|>commentary");
                 message(&head, content(one), out);
             }
             role => {
@@ -195,19 +192,16 @@ impl<'c> History<'c> {
     fn assistant(&mut self, running: bool, one: &'c Value, out: &mut String) {
         let calls = calls(one);
         let reasoning = ["reasoning_content", "thinking"].map(|name| one[name].as_str());
-        let reasoning = reasoning
-            .into_iter()
-            .flatten()
-            .find(|text| !text.is_empty());
+        let mut reasoning = reasoning.into_iter().flatten();
+        let reasoning = reasoning.find(|text| !text.is_empty());
         // Beginning of a reply without thinking.
         let none = (!self.thinks && !calls.is_empty()).then_some("");
         if let Some(reasoning) = reasoning.or(none).filter(|_| running) {
             message("assistant<|channel|>analysis", reasoning, out);
         }
-        let channel = if calls.is_empty() {
-            "final"
-        } else {
-            "commentary"
+        let channel = match calls.is_empty() {
+            true => "final",
+            false => "commentary",
         };
         if !content(one).is_empty() {
             message(&format!("assistant<|channel|>{channel}"), content(one), out);

@@ -110,9 +110,8 @@ fn comment(description: Option<&str>, schema: &Value, out: &mut String) {
 /// The default; a text is quoted unless the schema lists its values.
 fn default(schema: &Value) -> Option<String> {
     let value = schema.get("default")?;
-    let is_listed = schema["enum"]
-        .as_array()
-        .is_some_and(|values| !values.is_empty());
+    let listed = schema["enum"].as_array();
+    let is_listed = listed.is_some_and(|values| !values.is_empty());
     Some(match value.as_str() {
         Some(text) if is_listed => format!("default: {text}"),
         Some(text) => format!("default: \"{text}\""),
