@@ -7,9 +7,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Makes `Format` of rows: tensors that hold it, its name in manifests, and their coding.
+/// Makes `Format` of rows: tensors that hold it, its name in manifests, its coding, the tensors as
+/// data, and words of `quantization_config` that say it, each a pointer and JSON.
 macro_rules! formats {
-    ($($(#[$doc:meta])* $format:ident: $name:literal $coding:ident;)+) => {
+    ($(
+        $(#[$doc:meta])* $format:ident: $name:literal $coding:ident
+        [$($purpose:ident $suffix:literal $extent:expr, $dtypes:ident;)+]
+        [$($pointer:literal $json:literal),*];
+    )+) => {
         /// Storage of a weight matrix, as checkpoints have it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
         pub enum Format {
@@ -33,59 +38,144 @@ macro_rules! formats {
                     $(Format::$format => Coding::$coding,)+
                 }
             }
+
+            const fn parts(self) -> &'static [Part] {
+                match self {
+                    $(Format::$format => &[$((Purpose::$purpose, $suffix, $extent, $dtypes)),+],)+
+                }
+            }
+
+            /// Places of its description in `config.json` and what stands there, in JSON.
+            pub const fn described(self) -> &'static [(&'static str, &'static str)] {
+                match self {
+                    $(Format::$format => {
+                        &[$((concat!("/quantization_config", $pointer), $json)),*]
+                    })+
+                }
+            }
         }
     };
 }
 
 formats! {
-    /// `X.weight` BF16 `[N, K]`.
-    Bf16: "bf16" Bf16;
-    /// `X.weight` F32 `[N, K]` of BF16 numbers, as which memory holds them; a weight of more bits
-    /// is refused.
-    F32: "f32" Bf16;
-    /// compressed-tensors NVFP4: `X.weight_packed`, `X.weight_scale`, `X.weight_global_scale`
-    /// (divide).
-    Nvfp4CompressedTensors: "nvfp4_compressed_tensors" Nvfp4;
-    /// modelopt NVFP4: `X.weight`, `X.weight_scale`, `X.weight_scale_2` (multiply).
-    Nvfp4Modelopt: "nvfp4_modelopt" Nvfp4;
-    /// FP8 with a scale per 128x128 block: `X.weight`, `X.weight_scale_inv` (multiply).
-    Fp8Block128: "fp8_block128" Fp8;
-    /// modelopt FP8 with a scale of the whole matrix: `X.weight`, `X.weight_scale` (multiply).
-    Fp8Tensor: "fp8_tensor" Fp8;
-    /// OCP MXFP4 of stacked experts: `X_blocks` `[experts, N, K / 32, 16]`, `X_scales`
-    /// `[experts, N, K / 32]`.
-    Mxfp4: "mxfp4" Mxfp4;
+    /// Floats as kernels take them.
+    Bf16: "bf16" Bf16 [Elements ".weight" Weights, BF16;] [];
+    /// Memory has the BF16 numbers that these are; a weight of more bits is refused.
+    F32: "f32" Bf16 [Elements ".weight" Weights, F32;] [];
+    /// compressed-tensors NVFP4.
+    Nvfp4CompressedTensors: "nvfp4_compressed_tensors" Nvfp4 [
+        Elements ".weight_packed" Pairs, U8;
+        Scales ".weight_scale" Groups(NVFP4_GROUP), F8;
+        Divisor ".weight_global_scale" One, F32;
+        Input ".input_global_scale" One, F32_OR_BF16;
+    ] [
+        "/quant_method" "\"compressed-tensors\"",
+        "/format" "\"nvfp4-pack-quantized\"",
+        "/config_groups/*/weights/type" "\"float\"",
+        "/config_groups/*/weights/num_bits" "4",
+        "/config_groups/*/weights/group_size" "16"
+    ];
+    /// modelopt NVFP4.
+    Nvfp4Modelopt: "nvfp4_modelopt" Nvfp4 [
+        Elements ".weight" Pairs, U8;
+        Scales ".weight_scale" Groups(NVFP4_GROUP), F8;
+        Factor ".weight_scale_2" One, F32;
+        Input ".input_scale" One, F32;
+    ] ["/quant_method" "\"modelopt\"", "/quant_algo" "\"NVFP4\""];
+    /// FP8 with a scale per 128x128 block.
+    Fp8Block128: "fp8_block128" Fp8 [
+        Elements ".weight" Weights, F8;
+        Scales ".weight_scale_inv" Blocks, BF16_OR_F32;
+    ] ["/quant_method" "\"fp8\"", "/fmt" "\"e4m3\"", "/weight_block_size" "[128,128]"];
+    /// modelopt FP8 with a scale of the whole matrix.
+    Fp8Tensor: "fp8_tensor" Fp8 [
+        Elements ".weight" Weights, F8;
+        Factor ".weight_scale" One, F32;
+        Input ".input_scale" One, F32;
+    ] ["/quant_method" "\"modelopt\"", "/quant_algo" "\"FP8\""];
+    /// OCP MXFP4 of stacked experts.
+    Mxfp4: "mxfp4" Mxfp4 [
+        Elements "_blocks" Packs(MXFP4_GROUP), U8;
+        Scales "_scales" Groups(MXFP4_GROUP), U8;
+    ] ["/quant_method" "\"mxfp4\""];
 }
 
-/// Codes of weights and their scales.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coding {
-    Bf16,
+/// Makes `Coding` of rows: its name, bits of a weight, columns that share a byte of scale, if they
+/// do, and what numbers in F32 belong to.
+macro_rules! codings {
+    ($(
+        $(#[$doc:meta])* $coding:ident: $name:literal $bits:literal $group:expr, $factors:ident;
+    )+) => {
+        /// Codes of weights and their scales, as memory and kernels have them.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u32)]
+        pub enum Coding {
+            $($(#[$doc])* $coding,)+
+        }
+
+        impl Coding {
+            /// All of them, in the order of their numbers.
+            pub const ALL: [Coding; [$($name),+].len()] = [$(Coding::$coding),+];
+
+            /// Name in those of targets.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Coding::$coding => $name,)+
+                }
+            }
+
+            /// Bits of a weight, scales left out.
+            pub const fn bits(self) -> u32 {
+                match self {
+                    $(Coding::$coding => $bits,)+
+                }
+            }
+
+            /// Columns of a row that share a scale, a byte; none where no columns do.
+            pub const fn group(self) -> Option<usize> {
+                match self {
+                    $(Coding::$coding => $group,)+
+                }
+            }
+
+            /// Owners of the factors beside those scales.
+            pub const fn factors(self) -> Factors {
+                match self {
+                    $(Coding::$coding => Factors::$factors,)+
+                }
+            }
+        }
+    };
+}
+
+codings! {
+    Bf16: "bf16" 16 None, None;
     /// E2M1 with an E4M3 scale per 16 columns.
-    Nvfp4,
+    Nvfp4: "nvfp4" 4 Some(NVFP4_GROUP), Matrix;
     /// E4M3 with a scale per 128x128 block.
-    Fp8,
-    /// E2M1 with a power of two (E8M0) per 32 columns.
-    Mxfp4,
+    Fp8: "fp8" 8 None, Blocks;
+    /// E2M1 with the upper byte of an F16, a power of two, per 16 columns, and another power of two
+    /// of the row.
+    Mxfp4: "mxfp4" 4 Some(16), Rows;
+}
+
+/// Owners of factors in F32 that weights are multiplied by beside their scales of a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Factors {
+    None,
+    Matrix,
+    Rows,
+    /// Blocks of 128 rows and columns.
+    Blocks,
 }
 
 impl Coding {
-    /// Name in those of targets.
-    pub const fn name(self) -> &'static str {
+    /// Columns that a matrix in memory has a multiple of: whole runs of floats, and of codes whole
+    /// blocks.
+    pub const fn columns(self) -> usize {
         match self {
-            Coding::Bf16 => "bf16",
-            Coding::Nvfp4 => "nvfp4",
-            Coding::Fp8 => "fp8",
-            Coding::Mxfp4 => "mxfp4",
-        }
-    }
-
-    /// Bits of a weight, scales left out.
-    pub const fn bits(self) -> u32 {
-        match self {
-            Coding::Bf16 => 16,
-            Coding::Fp8 => 8,
-            Coding::Nvfp4 | Coding::Mxfp4 => 4,
+            Coding::Bf16 => RUN_COLUMNS,
+            _ => FP8_BLOCK,
         }
     }
 }
@@ -96,6 +186,8 @@ pub const NVFP4_GROUP: usize = 16;
 pub const MXFP4_GROUP: usize = 32;
 /// Rows and columns of FP8 that share a scale.
 pub const FP8_BLOCK: usize = 128;
+/// Columns of a run of BF16, the least that kernels read.
+pub const RUN_COLUMNS: usize = 32;
 
 impl Format {
     /// Name in those of targets.
@@ -122,6 +214,26 @@ impl Format {
     /// Whether other weights can be rounded to it.
     pub const fn is_rounded_to(self) -> bool {
         matches!(self, Format::Nvfp4Modelopt | Format::Fp8Block128)
+    }
+
+    /// Whether only stacks of experts have it: the tensors are of all copies.
+    pub const fn is_of_stacks(self) -> bool {
+        matches!(self, Format::Mxfp4)
+    }
+
+    /// Whether rows share scales in blocks as it is stored.
+    pub fn has_blocks(self) -> bool {
+        self.parts().iter().any(|part| matches!(part.2, Blocks))
+    }
+
+    /// Columns that a matrix has a multiple of as it is stored.
+    pub fn columns(self) -> usize {
+        let groups = self.parts().iter().map(|part| match part.2 {
+            Groups(columns) | Packs(columns) => columns,
+            Pairs => 2,
+            Weights | Blocks | One => 1,
+        });
+        groups.max().unwrap_or(1)
     }
 
     /// Bits of a weight, scales left out.
@@ -492,26 +604,44 @@ pub struct Piece {
 }
 
 impl Piece {
-    fn of(
-        purpose: Purpose,
-        suffix: &'static str,
-        shape: &[usize],
-        dtype: &'static [Dtype],
-    ) -> Piece {
-        Piece {
-            purpose,
-            suffix,
-            shape: shape.to_vec(),
-            dtypes: dtype,
-            optional: purpose == Purpose::Input,
-        }
-    }
-
     /// Elements of the tensor.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 }
+
+/// Extent of a tensor that belongs to a matrix `[n, k]`.
+#[derive(Clone, Copy, Debug)]
+enum Extent {
+    Weights,
+    /// A byte for two weights.
+    Pairs,
+    /// A scale for so many columns.
+    Groups(usize),
+    /// Bytes for two weights, those of so many columns by themselves.
+    Packs(usize),
+    /// A scale for 128 x 128 weights.
+    Blocks,
+    One,
+}
+
+use Extent::{Blocks, Groups, One, Packs, Pairs, Weights};
+
+impl Extent {
+    fn shape(self, n: usize, k: usize) -> Vec<usize> {
+        match self {
+            Weights => vec![n, k],
+            Pairs => vec![n, k / 2],
+            Groups(columns) => vec![n, k / columns],
+            Packs(columns) => vec![n, k / columns, columns / 2],
+            Blocks => vec![n.div_ceil(FP8_BLOCK), k.div_ceil(FP8_BLOCK)],
+            One => Vec::new(),
+        }
+    }
+}
+
+/// A tensor of a format: its purpose, the end of its name, its extent and element types.
+type Part = (Purpose, &'static str, Extent, &'static [Dtype]);
 
 const BF16: &[Dtype] = &[Dtype::Bf16];
 const F32: &[Dtype] = &[Dtype::F32];
@@ -602,76 +732,55 @@ impl Row {
 
     /// Tensors that hold what the row describes.
     pub fn pieces(&self) -> Vec<Piece> {
-        let whole = |dtypes| vec![Piece::of(Purpose::Elements, "", &self.shape, dtypes)];
         match self.kind {
-            Kind::Vector { .. } => whole(BF16_OR_F32),
-            Kind::Unused if self.shape.is_empty() => vec![Piece::of(Purpose::Input, "", &[], F32)],
-            Kind::Unused => vec![Piece::of(Purpose::Input, "", &self.shape, BF16)],
-            Kind::Matrix(stored) | Kind::Rounded { stored, .. } => match stored {
-                Format::Mxfp4 => self.mxfp4_pieces(),
-                _ if self.is_stacked() => whole(BF16),
-                _ => stored.pieces(self.shape[0], self.k()),
-            },
+            Kind::Vector { .. } => self.whole(Purpose::Elements, BF16_OR_F32),
+            Kind::Unused if self.shape.is_empty() => self.whole(Purpose::Input, F32),
+            Kind::Unused => self.whole(Purpose::Input, BF16),
+            Kind::Matrix(stored) | Kind::Rounded { stored, .. } => self.pieces_in(stored),
         }
     }
 
-    /// Codes and powers of two of a stack of experts.
-    fn mxfp4_pieces(&self) -> Vec<Piece> {
-        let [copies, n, k] = [0, 1, 2].map(|at| self.shape.get(at).copied().unwrap_or(0));
-        let (groups, bytes) = (k / MXFP4_GROUP, MXFP4_GROUP / 2);
-        vec![
-            Piece::of(
-                Purpose::Elements,
-                "_blocks",
-                &[copies, n, groups, bytes],
-                U8,
-            ),
-            Piece::of(Purpose::Scales, "_scales", &[copies, n, groups], U8),
-        ]
+    /// Tensors that hold the row's matrix in a format.
+    pub fn pieces_in(&self, format: Format) -> Vec<Piece> {
+        match self.shape[..] {
+            [n, k] => format.pieces(&[], n, k),
+            [copies, n, k] if format.is_of_stacks() => format.pieces(&[copies], n, k),
+            _ => self.whole(Purpose::Elements, BF16),
+        }
+    }
+
+    /// One tensor in the row's name and shape.
+    fn whole(&self, purpose: Purpose, dtypes: &'static [Dtype]) -> Vec<Piece> {
+        vec![Piece {
+            purpose,
+            suffix: "",
+            shape: self.shape.to_vec(),
+            dtypes,
+            optional: purpose == Purpose::Input,
+        }]
     }
 }
 
 impl Format {
     /// Bytes of a matrix `[n, k]` with its scales.
     pub fn bytes(self, n: usize, k: usize) -> usize {
-        let pieces = self.pieces(n, k).into_iter();
+        let pieces = self.pieces(&[], n, k).into_iter();
         let needed = pieces.filter(|piece| !piece.optional);
         needed
             .map(|piece| piece.elements() * piece.dtypes[0].bytes())
             .sum()
     }
 
-    /// Tensors that hold a matrix `[n, k]`.
-    fn pieces(self, n: usize, k: usize) -> Vec<Piece> {
-        use Purpose::{Divisor, Elements, Factor, Input, Scales};
-        let (of, groups) = (Piece::of, [n, k / NVFP4_GROUP]);
-        let blocks = [n.div_ceil(FP8_BLOCK), k.div_ceil(FP8_BLOCK)];
-        match self {
-            Format::Bf16 => vec![of(Elements, ".weight", &[n, k], BF16)],
-            Format::F32 => vec![of(Elements, ".weight", &[n, k], F32)],
-            Format::Nvfp4CompressedTensors => vec![
-                of(Elements, ".weight_packed", &[n, k / 2], U8),
-                of(Scales, ".weight_scale", &groups, F8),
-                of(Divisor, ".weight_global_scale", &[], F32),
-                of(Input, ".input_global_scale", &[], F32_OR_BF16),
-            ],
-            Format::Nvfp4Modelopt => vec![
-                of(Elements, ".weight", &[n, k / 2], U8),
-                of(Scales, ".weight_scale", &groups, F8),
-                of(Factor, ".weight_scale_2", &[], F32),
-                of(Input, ".input_scale", &[], F32),
-            ],
-            Format::Fp8Block128 => vec![
-                of(Elements, ".weight", &[n, k], F8),
-                of(Scales, ".weight_scale_inv", &blocks, BF16_OR_F32),
-            ],
-            Format::Fp8Tensor => vec![
-                of(Elements, ".weight", &[n, k], F8),
-                of(Factor, ".weight_scale", &[], F32),
-                of(Input, ".input_scale", &[], F32),
-            ],
-            // Stacks alone have it: their row says the pieces.
-            Format::Mxfp4 => Vec::new(),
-        }
+    /// Tensors that hold `copies` of a matrix `[n, k]`; of one, if there are none.
+    fn pieces(self, copies: &[usize], n: usize, k: usize) -> Vec<Piece> {
+        let parts = self.parts().iter();
+        let pieces = parts.map(|&(purpose, suffix, extent, dtypes)| Piece {
+            purpose,
+            suffix,
+            shape: [copies, &extent.shape(n, k)].concat(),
+            dtypes,
+            optional: purpose == Purpose::Input,
+        });
+        pieces.collect()
     }
 }
