@@ -4,7 +4,7 @@
 use crate::check::{File, Rule};
 use crate::schema::model::{Gdn, Model, Moe};
 use crate::shapes::Attends;
-use crate::table::{FP8_BLOCK, Factors, Format, RUN_COLUMNS, Role, Row};
+use crate::table::{FP8_BLOCK, Format, Owner, RUN_COLUMNS, Role, Row};
 use crate::target::Target;
 
 /// A key of a table of the manifest, its value, and whether the kernel takes it.
@@ -254,7 +254,7 @@ const BOUNDS: &[Bound] = bounds! {
 const fn columns_of(format: Format) -> u64 {
     let coding = format.coding();
     let copied = match coding.factors() {
-        Factors::Blocks => 2,
+        Owner::Blocks => 2,
         _ => 1,
     };
     copied * coding.columns() as u64

@@ -13,7 +13,7 @@ use crate::numbers::{
 };
 use crate::params;
 use crate::schema::model::{self as schema, AddedTokens, Attention, Form, Mixer, Model};
-use crate::table::Format;
+use crate::table::{ALGORITHM, Format};
 use crate::target::Target;
 
 /// A fact of which one value is right.
@@ -346,7 +346,6 @@ fn pattern(target: &Target) -> Fact {
 /// beside those of another algorithm. A leaf that derives its weights reads the configuration of
 /// others.
 fn quantisation(target: &Target) -> Vec<Fact> {
-    const ALGORITHM: &str = "/quantization_config/quant_algo";
     const MIXED: &str = "\"MIXED_PRECISION\"";
     if target.leaf.derive.is_some() {
         return Vec::new();

@@ -293,9 +293,9 @@ impl Target {
             return self.bytes_stored(row);
         };
         let coding = format.coding();
-        let bytes = match coding.group() {
-            Some(group) => n * (k * coding.bits() as usize / 8 + k / group + size_of::<f32>()),
-            None => format.bytes(n, k),
+        let bytes = match coding.sections(n, k) {
+            [_, 0] => format.bytes(n, k),
+            [codes, scales] => codes + scales + n * size_of::<f32>(),
         };
         (row.sites.iter().count() * row.copies * bytes) as u64
     }

@@ -37,8 +37,8 @@ impl Target {
         out += "namespace atlas::target {\n\n";
         out += "enum class KvFormat { f32, bf16, fp8 };\n";
         out += "enum class Activation { silu, gelu_tanh, clamped, relu2 };\n";
-        let codings = Coding::ALL.map(Coding::name).join(", ");
-        let _ = writeln!(out, "enum class Format {{ {codings} }};\n");
+        let names = Coding::ALL.map(Coding::name).join(", ");
+        out += &format!("enum class Format {{ {names} }};\n\n");
         for constant in constants(self).into_iter().filter(is_of_device) {
             let name = constant.name;
             let text = match constant.value {

@@ -7,161 +7,103 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Makes `Format` of rows: tensors that hold it, its name in manifests, its coding, the tensors as
-/// data, and words of `quantization_config` that say it, each a pointer and JSON.
-macro_rules! formats {
-    ($(
-        $(#[$doc:meta])* $format:ident: $name:literal $coding:ident
-        [$($purpose:ident $suffix:literal $extent:expr, $dtypes:ident;)+]
-        [$($pointer:literal $json:literal),*];
-    )+) => {
-        /// Storage of a weight matrix, as checkpoints have it.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-        pub enum Format {
-            $($(#[$doc])* #[serde(rename = $name)] $format,)+
-        }
-
-        impl Format {
-            /// All of them, bits ascending behind the floats.
-            pub const ALL: [Format; [$($name),+].len()] = [$(Format::$format),+];
-
-            /// Name in manifests.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Format::$format => $name,)+
-                }
-            }
-
-            /// Codes that memory and kernels have its weights in.
-            pub const fn coding(self) -> Coding {
-                match self {
-                    $(Format::$format => Coding::$coding,)+
-                }
-            }
-
-            const fn parts(self) -> &'static [Part] {
-                match self {
-                    $(Format::$format => &[$((Purpose::$purpose, $suffix, $extent, $dtypes)),+],)+
-                }
-            }
-
-            /// Places of its description in `config.json` and what stands there, in JSON.
-            pub const fn described(self) -> &'static [(&'static str, &'static str)] {
-                match self {
-                    $(Format::$format => {
-                        &[$((concat!("/quantization_config", $pointer), $json)),*]
-                    })+
-                }
-            }
-        }
-    };
-}
-
-formats! {
-    /// Floats as kernels take them.
-    Bf16: "bf16" Bf16 [Elements ".weight" Weights, BF16;] [];
-    /// Memory has the BF16 numbers that these are; a weight of more bits is refused.
-    F32: "f32" Bf16 [Elements ".weight" Weights, F32;] [];
-    /// compressed-tensors NVFP4.
-    Nvfp4CompressedTensors: "nvfp4_compressed_tensors" Nvfp4 [
-        Elements ".weight_packed" Pairs, U8;
-        Scales ".weight_scale" Groups(NVFP4_GROUP), F8;
-        Divisor ".weight_global_scale" One, F32;
-        Input ".input_global_scale" One, F32_OR_BF16;
-    ] [
-        "/quant_method" "\"compressed-tensors\"",
-        "/format" "\"nvfp4-pack-quantized\"",
-        "/config_groups/*/weights/type" "\"float\"",
-        "/config_groups/*/weights/num_bits" "4",
-        "/config_groups/*/weights/group_size" "16"
-    ];
-    /// modelopt NVFP4.
-    Nvfp4Modelopt: "nvfp4_modelopt" Nvfp4 [
-        Elements ".weight" Pairs, U8;
-        Scales ".weight_scale" Groups(NVFP4_GROUP), F8;
-        Factor ".weight_scale_2" One, F32;
-        Input ".input_scale" One, F32;
-    ] ["/quant_method" "\"modelopt\"", "/quant_algo" "\"NVFP4\""];
-    /// FP8 with a scale per 128x128 block.
-    Fp8Block128: "fp8_block128" Fp8 [
-        Elements ".weight" Weights, F8;
-        Scales ".weight_scale_inv" Blocks, BF16_OR_F32;
-    ] ["/quant_method" "\"fp8\"", "/fmt" "\"e4m3\"", "/weight_block_size" "[128,128]"];
-    /// modelopt FP8 with a scale of the whole matrix.
-    Fp8Tensor: "fp8_tensor" Fp8 [
-        Elements ".weight" Weights, F8;
-        Factor ".weight_scale" One, F32;
-        Input ".input_scale" One, F32;
-    ] ["/quant_method" "\"modelopt\"", "/quant_algo" "\"FP8\""];
-    /// OCP MXFP4 of stacked experts.
-    Mxfp4: "mxfp4" Mxfp4 [
-        Elements "_blocks" Packs(MXFP4_GROUP), U8;
-        Scales "_scales" Groups(MXFP4_GROUP), U8;
-    ] ["/quant_method" "\"mxfp4\""];
-}
-
-/// Makes `Coding` of rows: its name, bits of a weight, columns that share a byte of scale, if they
-/// do, and what numbers in F32 belong to.
-macro_rules! codings {
-    ($(
-        $(#[$doc:meta])* $coding:ident: $name:literal $bits:literal $group:expr, $factors:ident;
-    )+) => {
-        /// Codes of weights and their scales, as memory and kernels have them.
+/// Makes an enum of rows, and the tuple that each of them is.
+macro_rules! rows {
+    ($(#[$of:meta])* $table:ident -> $is:ty; $($(#[$doc:meta])* $row:ident: $value:expr;)+) => {
+        $(#[$of])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(u32)]
-        pub enum Coding {
-            $($(#[$doc])* $coding,)+
+        pub enum $table {
+            $($(#[$doc])* $row,)+
         }
 
-        impl Coding {
+        impl $table {
             /// All of them, in the order of their numbers.
-            pub const ALL: [Coding; [$($name),+].len()] = [$(Coding::$coding),+];
+            pub const ALL: [$table; [$(stringify!($row)),+].len()] = [$($table::$row),+];
 
-            /// Name in those of targets.
-            pub const fn name(self) -> &'static str {
+            const fn row(self) -> &'static $is {
                 match self {
-                    $(Coding::$coding => $name,)+
-                }
-            }
-
-            /// Bits of a weight, scales left out.
-            pub const fn bits(self) -> u32 {
-                match self {
-                    $(Coding::$coding => $bits,)+
-                }
-            }
-
-            /// Columns of a row that share a scale, a byte; none where no columns do.
-            pub const fn group(self) -> Option<usize> {
-                match self {
-                    $(Coding::$coding => $group,)+
-                }
-            }
-
-            /// Owners of the factors beside those scales.
-            pub const fn factors(self) -> Factors {
-                match self {
-                    $(Coding::$coding => Factors::$factors,)+
+                    $($table::$row => &const { $value },)+
                 }
             }
         }
     };
 }
 
-codings! {
-    Bf16: "bf16" 16 None, None;
-    /// E2M1 with an E4M3 scale per 16 columns.
-    Nvfp4: "nvfp4" 4 Some(NVFP4_GROUP), Matrix;
-    /// E4M3 with a scale per 128x128 block.
-    Fp8: "fp8" 8 None, Blocks;
-    /// E2M1 with the upper byte of an F16, a power of two, per 16 columns, and another power of two
-    /// of the row.
-    Mxfp4: "mxfp4" 4 Some(16), Rows;
+rows! {
+    /// Storage of a weight matrix, as checkpoints have it; bits ascend behind the floats. A row is
+    /// its name in manifests, its coding, columns that a matrix has a multiple of, its tensors, and
+    /// what `config.json` says of it, in JSON.
+    #[derive(Deserialize, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    Format -> (&'static str, Coding, usize, &'static [Part], &'static [Described]);
+    Bf16: ("bf16", Coding::Bf16, 1, &[(Elements, ".weight", |n, k| vec![n, k], BF16)], &[]);
+    /// Memory has the BF16 numbers that these are; a weight of more bits is refused.
+    F32: ("f32", Coding::Bf16, 1, &[(Elements, ".weight", |n, k| vec![n, k], F32)], &[]);
+    /// compressed-tensors NVFP4.
+    Nvfp4CompressedTensors: ("nvfp4_compressed_tensors", Coding::Nvfp4, NVFP4_GROUP, &[
+        (Elements, ".weight_packed", |n, k| vec![n, k / 2], U8),
+        (Scales, ".weight_scale", |n, k| vec![n, k / NVFP4_GROUP], F8),
+        (Divisor, ".weight_global_scale", |_, _| vec![], F32),
+        (Input, ".input_global_scale", |_, _| vec![], F32_OR_BF16),
+    ], &[
+        (METHOD, "\"compressed-tensors\""),
+        ("/quantization_config/format", "\"nvfp4-pack-quantized\""),
+        ("/quantization_config/config_groups/*/weights/type", "\"float\""),
+        ("/quantization_config/config_groups/*/weights/num_bits", "4"),
+        ("/quantization_config/config_groups/*/weights/group_size", "16"),
+    ]);
+    /// modelopt NVFP4.
+    Nvfp4Modelopt: ("nvfp4_modelopt", Coding::Nvfp4, NVFP4_GROUP, &[
+        (Elements, ".weight", |n, k| vec![n, k / 2], U8),
+        (Scales, ".weight_scale", |n, k| vec![n, k / NVFP4_GROUP], F8),
+        (Factor, ".weight_scale_2", |_, _| vec![], F32),
+        (Input, ".input_scale", |_, _| vec![], F32),
+    ], &[(METHOD, "\"modelopt\""), (ALGORITHM, "\"NVFP4\"")]);
+    /// FP8 with a scale per 128x128 block.
+    Fp8Block128: ("fp8_block128", Coding::Fp8, 1, &[
+        (Elements, ".weight", |n, k| vec![n, k], F8),
+        (Scales, ".weight_scale_inv", |n, k| [n, k].map(blocks).to_vec(), BF16_OR_F32),
+    ], &[
+        (METHOD, "\"fp8\""),
+        ("/quantization_config/fmt", "\"e4m3\""),
+        ("/quantization_config/weight_block_size", "[128,128]"),
+    ]);
+    /// modelopt FP8 with a scale of the whole matrix.
+    Fp8Tensor: ("fp8_tensor", Coding::Fp8, 1, &[
+        (Elements, ".weight", |n, k| vec![n, k], F8),
+        (Factor, ".weight_scale", |_, _| vec![], F32),
+        (Input, ".input_scale", |_, _| vec![], F32),
+    ], &[(METHOD, "\"modelopt\""), (ALGORITHM, "\"FP8\"")]);
+    /// OCP MXFP4 of stacked experts.
+    Mxfp4: ("mxfp4", Coding::Mxfp4, MXFP4_GROUP, &[
+        (Elements, "_blocks", |n, k| vec![n, k / MXFP4_GROUP, MXFP4_GROUP / 2], U8),
+        (Scales, "_scales", |n, k| vec![n, k / MXFP4_GROUP], U8),
+    ], &[(METHOD, "\"mxfp4\"")]);
 }
+
+rows! {
+    /// Codes of weights and their scales, as memory and kernels have them. A row is its name, bits
+    /// of a weight, columns that share a scale of a byte, and what numbers in F32 belong to.
+    Coding -> (&'static str, u32, Option<usize>, Owner);
+    Bf16: ("bf16", 16, None, Owner::None);
+    /// E2M1 with an E4M3 scale per 16 columns.
+    Nvfp4: ("nvfp4", 4, Some(NVFP4_GROUP), Owner::Matrix);
+    /// E4M3 with a scale per 128x128 block.
+    Fp8: ("fp8", 8, None, Owner::Blocks);
+    /// E2M1 with the upper byte of an F16, a power of two, per 16 columns, and another of the row.
+    Mxfp4: ("mxfp4", 4, Some(16), Owner::Rows);
+}
+
+/// A place in `config.json`, and what stands there, in JSON.
+type Described = (&'static str, &'static str);
+
+const METHOD: &str = "/quantization_config/quant_method";
+/// Algorithm of modelopt, which has a word for several beside each other.
+pub const ALGORITHM: &str = "/quantization_config/quant_algo";
 
 /// Owners of factors in F32 that weights are multiplied by beside their scales of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Factors {
+pub enum Owner {
     None,
     Matrix,
     Rows,
@@ -170,6 +112,40 @@ pub enum Factors {
 }
 
 impl Coding {
+    /// Name in those of targets.
+    pub const fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// Bits of a weight, scales left out.
+    pub const fn bits(self) -> u32 {
+        self.row().1
+    }
+
+    /// Owners of the factors beside those scales.
+    pub const fn factors(self) -> Owner {
+        self.row().3
+    }
+
+    /// Bytes of the codes of `[n, k]` weights, and of the scales of their groups.
+    pub const fn sections(self, n: usize, k: usize) -> [usize; 2] {
+        let scales = match self.row().2 {
+            Some(group) => n * (k / group),
+            None => 0,
+        };
+        [n * k * self.bits() as usize / 8, scales]
+    }
+
+    /// Factors of `[n, k]` weights.
+    pub const fn factors_of(self, n: usize, k: usize) -> usize {
+        match self.factors() {
+            Owner::None => 0,
+            Owner::Matrix => 1,
+            Owner::Rows => n,
+            Owner::Blocks => blocks(n) * blocks(k),
+        }
+    }
+
     /// Columns that a matrix in memory has a multiple of: whole runs of floats, and of codes whole
     /// blocks.
     pub const fn columns(self) -> usize {
@@ -186,10 +162,29 @@ pub const NVFP4_GROUP: usize = 16;
 pub const MXFP4_GROUP: usize = 32;
 /// Rows and columns of FP8 that share a scale.
 pub const FP8_BLOCK: usize = 128;
+/// Blocks of so many rows or columns.
+const fn blocks(n: usize) -> usize {
+    n.div_ceil(FP8_BLOCK)
+}
+
 /// Columns of a run of BF16, the least that kernels read.
 pub const RUN_COLUMNS: usize = 32;
 
 impl Format {
+    /// Name in manifests.
+    pub const fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// Codes that memory and kernels have its weights in.
+    pub const fn coding(self) -> Coding {
+        self.row().1
+    }
+
+    pub const fn described(self) -> &'static [Described] {
+        self.row().4
+    }
+
     /// Name in those of targets.
     pub const fn short(self) -> &'static str {
         match self {
@@ -222,18 +217,13 @@ impl Format {
     }
 
     /// Whether rows share scales in blocks as it is stored.
-    pub fn has_blocks(self) -> bool {
-        self.parts().iter().any(|part| matches!(part.2, Blocks))
+    pub const fn has_blocks(self) -> bool {
+        matches!(self, Format::Fp8Block128)
     }
 
     /// Columns that a matrix has a multiple of as it is stored.
-    pub fn columns(self) -> usize {
-        let groups = self.parts().iter().map(|part| match part.2 {
-            Groups(columns) | Packs(columns) => columns,
-            Pairs => 2,
-            Weights | Blocks | One => 1,
-        });
-        groups.max().unwrap_or(1)
+    pub const fn columns(self) -> usize {
+        self.row().2
     }
 
     /// Bits of a weight, scales left out.
@@ -610,38 +600,16 @@ impl Piece {
     }
 }
 
-/// Extent of a tensor that belongs to a matrix `[n, k]`.
-#[derive(Clone, Copy, Debug)]
-enum Extent {
-    Weights,
-    /// A byte for two weights.
-    Pairs,
-    /// A scale for so many columns.
-    Groups(usize),
-    /// Bytes for two weights, those of so many columns by themselves.
-    Packs(usize),
-    /// A scale for 128 x 128 weights.
-    Blocks,
-    One,
-}
+use Purpose::{Divisor, Elements, Factor, Input, Scales};
 
-use Extent::{Blocks, Groups, One, Packs, Pairs, Weights};
-
-impl Extent {
-    fn shape(self, n: usize, k: usize) -> Vec<usize> {
-        match self {
-            Weights => vec![n, k],
-            Pairs => vec![n, k / 2],
-            Groups(columns) => vec![n, k / columns],
-            Packs(columns) => vec![n, k / columns, columns / 2],
-            Blocks => vec![n.div_ceil(FP8_BLOCK), k.div_ceil(FP8_BLOCK)],
-            One => Vec::new(),
-        }
-    }
-}
-
-/// A tensor of a format: its purpose, the end of its name, its extent and element types.
-type Part = (Purpose, &'static str, Extent, &'static [Dtype]);
+/// A tensor of a format: its purpose, the end of its name, its shape for a matrix `[n, k]`, and its
+/// element types.
+type Part = (
+    Purpose,
+    &'static str,
+    fn(usize, usize) -> Vec<usize>,
+    &'static [Dtype],
+);
 
 const BF16: &[Dtype] = &[Dtype::Bf16];
 const F32: &[Dtype] = &[Dtype::F32];
@@ -773,11 +741,11 @@ impl Format {
 
     /// Tensors that hold `copies` of a matrix `[n, k]`; of one, if there are none.
     fn pieces(self, copies: &[usize], n: usize, k: usize) -> Vec<Piece> {
-        let parts = self.parts().iter();
-        let pieces = parts.map(|&(purpose, suffix, extent, dtypes)| Piece {
+        let parts = self.row().3.iter();
+        let pieces = parts.map(|&(purpose, suffix, shape, dtypes)| Piece {
             purpose,
             suffix,
-            shape: [copies, &extent.shape(n, k)].concat(),
+            shape: [copies, &shape(n, k)].concat(),
             dtypes,
             optional: purpose == Purpose::Input,
         });

@@ -7,7 +7,7 @@ use crate::formats::Formatted;
 use crate::kernels::{FP4_KERNEL, FP4_OPS, distinct};
 use crate::schema::hardware::{Backend, Gpu};
 use crate::schema::leaf::{KvFormat, Rows};
-use crate::table::{FP8_BLOCK, Factors, Format, Role, Row, Run};
+use crate::table::{FP8_BLOCK, Format, Owner, Role, Row, Run};
 use crate::target::Target;
 use crate::weights::Part;
 
@@ -254,7 +254,7 @@ impl File {
         for (key, pad) in pads.clone().zip(target.pads()) {
             self.rule(pad.is_power_of_two(), key, pad, rule)?;
         }
-        let in_blocks = |format: Format| format.coding().factors() == Factors::Blocks;
+        let in_blocks = |format: Format| format.coding().factors() == Owner::Blocks;
         let plain = !row.resident().is_some_and(in_blocks);
         let rule = format!("is for matrices of no fp8, and {} is one", row.name);
         let padded = row.padded(target.pads().map(|pad| pad as usize));

@@ -50,7 +50,7 @@ impl Dense for Cuda {
         assert_eq!(x.width, w.k);
         let out = out.shape(x.rows, w.n);
         let (rows, n, k) = (count(x.rows), count(w.n), count(w.k));
-        let (x, format, w) = (x.as_ptr(), w.storage as u32, w.bytes.as_ptr());
+        let (x, format, w) = (x.as_ptr(), w.storage.number(), w.bytes.as_ptr());
         let operands = self.operands.as_mut_ptr();
         // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
         // room for the longest rows.
@@ -63,7 +63,7 @@ impl Dense for Cuda {
         assert_eq!(x.width, w.k);
         assert_eq!((residual.rows, residual.width), (x.rows, w.n));
         let (rows, n, k) = (count(x.rows), count(w.n), count(w.k));
-        let (x, format, w) = (x.as_ptr(), w.storage as u32, w.bytes.as_ptr());
+        let (x, format, w) = (x.as_ptr(), w.storage.number(), w.bytes.as_ptr());
         let (operands, residual) = (self.operands.as_mut_ptr(), residual.as_mut_ptr());
         // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
         // room for ROWS_MAX rows of the longest sum.
@@ -83,7 +83,7 @@ impl Dense for Cuda {
         assert_eq!((residual.width, norm.0.len()), (HIDDEN, HIDDEN));
         let rows = residual.rows;
         let x = x.shape(rows, HIDDEN);
-        let storages = parts.iter().map(|(matrix, _)| 1 << matrix.storage as u32);
+        let storages = parts.iter().map(|(matrix, _)| 1 << matrix.storage.number());
         let storages = storages.fold(0u32, |all, one| all | one).count_ones();
         assert!(
             storages as usize <= NORMED_STORAGES,
@@ -94,7 +94,7 @@ impl Dense for Cuda {
         for (to, (matrix, out)) in list.iter_mut().zip(parts) {
             assert_eq!(matrix.k, HIDDEN);
             let out = out.shape(rows, matrix.n);
-            let format = matrix.storage as u32;
+            let format = matrix.storage.number();
             *to = (matrix.bytes.as_ptr(), out, count(matrix.n), format);
         }
         let [
@@ -245,7 +245,7 @@ impl Dense for Cuda {
                 ranked,
                 count(rows),
                 count(out.ids),
-                w.storage as u32,
+                w.storage.number(),
                 stream,
             )
         });

@@ -208,7 +208,7 @@ impl Route<Moe> for Cuda {
                 self.experts.turns.as_mut_ptr(),
                 to,
                 count(x.rows),
-                experts.storage as u32,
+                experts.storage.number(),
                 stream,
             )
         });
@@ -248,7 +248,7 @@ impl Route<Moe> for Cuda {
                 self.experts.turns.as_mut_ptr(),
                 to,
                 count(rows),
-                experts.storage as u32,
+                experts.storage.number(),
                 stream,
             )
         });
