@@ -34,6 +34,14 @@ pub const E4M3: [f32; 256] = {
     table
 };
 
+/// `2^exponent`, exactly, from the smallest subnormal on.
+pub fn power_of_two(exponent: i32) -> f32 {
+    match exponent {
+        -126.. => f32::from_bits(((exponent + 127) as u32) << 23),
+        _ => f32::from_bits(1 << (exponent + 149)),
+    }
+}
+
 /// Value of a BF16 given as little-endian bytes.
 pub fn bf16(bytes: [u8; 2]) -> f32 {
     f32::from_bits((u16::from_le_bytes(bytes) as u32) << 16)

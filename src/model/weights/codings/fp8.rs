@@ -3,7 +3,7 @@
 use super::*;
 
 /// Codes of drawn weights, the bits that are set and those that are drawn: below 1, and never NaN.
-const DRAWN: (u8, u8) = (0, 0xb7);
+pub const DRAWN: (u8, u8) = (0, 0xb7);
 /// Largest weight of a block under the first scale that is tried: up to 464 is rounded to 448.
 const FIRST: f32 = 464.0;
 /// Scales that are tried behind it, an octave and a little.
@@ -110,7 +110,7 @@ fn scale_of<'a>(block: impl Iterator<Item = &'a [f32]> + Clone) -> f32 {
 /// Columns 0 and 1 into the low and high half of a word, each as an F16 holds it: the sign in bit
 /// 15, exponent and mantissa in bits 13 .. 7. Columns 2 and 3 into the bits that are left: the sign
 /// in bit 14, the rest in bits 6 .. 0.
-fn word(word: u32) -> u32 {
+pub fn word(word: u32) -> u32 {
     // A byte in each half of a word.
     let halves = |low: u32, high: u32| low & 0xff | (high & 0xff) << 16;
     let of_both = |halves: u32, bits: u32| halves & (bits | bits << 16);

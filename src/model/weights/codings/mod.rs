@@ -13,7 +13,7 @@ use ::host::threads::fill_by_parts;
 use super::checkpoint::Rows;
 use super::draw::{E2M1_RMS, Numbers, Range, e4m3_rms};
 use super::error::{WeightsError, Wrong};
-use super::format::{self, E2M1, E4M3};
+use super::format::{self, E2M1, E4M3, power_of_two};
 use super::rounding::{
     E2M1_MAX, LANES, LEAST, e2m1_code, e4m3_code, error, largest, least, round_e2m1, round_e4m3,
 };

@@ -110,14 +110,6 @@ fn powers_of(codes: &[u8], powers: &[u8], out: &mut [u8]) -> Result<f32, (usize,
     Ok(power_of_two(most - 127 - POWER_MAX))
 }
 
-/// `2^exponent`, exactly, from the smallest subnormal on.
-fn power_of_two(exponent: i32) -> f32 {
-    match exponent {
-        -126.. => f32::from_bits(((exponent + 127) as u32) << 23),
-        _ => f32::from_bits(1 << (exponent + 149)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
