@@ -46,10 +46,10 @@ __device__ inline unsigned of_both(unsigned word, unsigned bits) {
 
 }  // namespace atlas::tile
 
-#include "tile/codings/bf16.cuh"
-#include "tile/codings/fp8.cuh"
-#include "tile/codings/mxfp4.cuh"
-#include "tile/codings/nvfp4.cuh"
+#include "tile/coding_bf16.cuh"
+#include "tile/coding_fp8.cuh"
+#include "tile/coding_mxfp4.cuh"
+#include "tile/coding_nvfp4.cuh"
 
 namespace atlas::tile {
 

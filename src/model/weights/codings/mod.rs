@@ -1,5 +1,5 @@
 //! Codings of weights on the host, one file each: their values, and how they are read, rounded,
-//! drawn and laid into panels. `cuda/tile/codings/` is the other side.
+//! drawn and laid into panels. `cuda/tile/codings.cuh` is the other side.
 
 mod bf16;
 mod fp8;

@@ -1,7 +1,7 @@
 // MXFP4: E2M1 with the upper byte of an F16, a power of two, per 16 columns and a factor of a row.
 #pragma once
 
-#include "tile/codings/nvfp4.cuh"
+#include "tile/coding_nvfp4.cuh"
 
 namespace atlas::tile {
 
