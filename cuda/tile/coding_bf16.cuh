@@ -12,6 +12,8 @@ struct Codec<Storage::f16> {
   static constexpr float kLeftOut = 1.0f;
   struct Scale {};
 
+  static constexpr int ahead(int) { return 4; }
+
   __device__ static void decode(const uint4& run, int, Scale, unsigned (&to)[4]) {
     to[0] = run.x;
     to[1] = run.y;

@@ -38,6 +38,9 @@ struct Codec<Storage::fp8_block128> : E4m3 {
   static constexpr float kLeftOut = 256.0f;
   struct Scale {};
 
+  // Sums of blocks are beside those of rows.
+  static constexpr int ahead(int tiles) { return tiles > 2 ? 2 : 4; }
+
   __device__ static void decode(const uint4& run, int octet, Scale, unsigned (&to)[4]) {
     E4m3::decode(run, octet, to);
   }

@@ -14,6 +14,8 @@ struct E2m1 {
   // Scales of the lane's first and last 16 columns.
   using Scale = unsigned short;
 
+  static constexpr int ahead(int tiles) { return tiles > 1 ? 3 : 4; }
+
   __device__ static void decode(const uint4& run, int octet, f16x2 factor, unsigned (&to)[4]) {
     const unsigned codes = octet == 0 ? run.x : octet == 1 ? run.y : octet == 2 ? run.z : run.w;
     constexpr unsigned kMagnitude = 0x0e000e00u, kSign = 0x80008000u;

@@ -26,7 +26,8 @@ enum class Factors { none, matrix, rows, blocks };
 // `kOctets` times 8 consecutive columns of a lane's 16 bytes become two instructions' operands:
 // `decode`. `packed` puts a lane's 16 bytes of the checkpoint into the order that is decoded, and
 // `kLeftOut` is what decoding leaves out of a value: its factor has it. `kScaleColumns` columns
-// share a scale of a byte, if any do; a `Scale` is those of a lane's 16 bytes.
+// share a scale of a byte, if any do; a `Scale` is those of a lane's 16 bytes. `ahead` is how many
+// groups of columns registers have room for beside the sums of so many tiles.
 template <Storage kStorage>
 struct Codec;
 

@@ -298,10 +298,8 @@ struct Flat {
   using W = Matrix<kStorage>;
   static constexpr int kThreads = kPanelThreads;
   static constexpr int kRows = 8 * kTiles;
-  // Groups of a warp that are under way at once: FP8's sums of many rows leave registers for two,
-  // as what NVFP4 is decoded from does for three.
-  static constexpr int kAhead =
-      W::kBlockFactors && kTiles > 2 ? 2 : W::kScales && kTiles > 1 ? 3 : 4;
+  // Groups of a warp that are under way at once.
+  static constexpr int kAhead = W::Code::ahead(kTiles);
 
   struct SharedStorage {
     float partial[kPanelWarps][kPanelRows][kRows];  // (warp, panel row, row)
