@@ -9,21 +9,20 @@ namespace atlas::tile {
 
 using OperandNormRow = AnyWarpNormRow<target::HIDDEN, kPanelThreads>;
 
-// Normed rows for matrices of each storage; none where no matrix has it.
+// Normed rows for matrices of as many bits a weight, of which they take the order; none where no
+// matrix has them.
 struct NormedOperands {
   Operands<Storage::f16> f16;
-  Operands<Storage::nvfp4> nvfp4;
-  Operands<Storage::fp8_block128> fp8;
+  Operands<Storage::nvfp4> four;
+  Operands<Storage::fp8_block128> eight;
 
   template <Storage kStorage>
-  __host__ __device__ Operands<kStorage>& of() {
-    if constexpr (kStorage == Storage::f16) {
-      return f16;
-    } else if constexpr (kStorage == Storage::nvfp4) {
-      return nvfp4;
-    } else {
-      return fp8;
-    }
+  auto& of() {
+    constexpr int kBits = bits_of(kStorage);
+    static_assert(kBits == 16 || kBits == 8 || kBits == 4);
+    if constexpr (kBits == 16) return f16;
+    if constexpr (kBits == 8) return eight;
+    if constexpr (kBits == 4) return four;
   }
 };
 
@@ -77,8 +76,8 @@ __global__ __launch_bounds__(kPanelThreads) void norm_few_operands(From from, co
   if (x != nullptr) row.store(x + static_cast<size_t>(r) * target::HIDDEN);
   NormedRow::for_each_vector([&](int i, int vector) {
     if (to.f16.base != nullptr) put(to.f16, r, vector, row.part[i]);
-    if (to.nvfp4.base != nullptr) put(to.nvfp4, r, vector, row.part[i]);
-    if (to.fp8.base != nullptr) put(to.fp8, r, vector, row.part[i]);
+    if (to.four.base != nullptr) put(to.four, r, vector, row.part[i]);
+    if (to.eight.base != nullptr) put(to.eight, r, vector, row.part[i]);
   });
 }
 
@@ -103,8 +102,8 @@ __global__ __launch_bounds__(kRoundThreads) void norm_operands(From from, int ro
     }
   }
   if (to.f16.base != nullptr) put(to.f16, normed);
-  if (to.nvfp4.base != nullptr) put(to.nvfp4, normed);
-  if (to.fp8.base != nullptr) put(to.fp8, normed);
+  if (to.four.base != nullptr) put(to.four, normed);
+  if (to.eight.base != nullptr) put(to.eight, normed);
 }
 
 template <class From>

@@ -3,14 +3,11 @@
 // A panel is 16 rows of `[N, K]` (the last one padded with zeros), the M of an instruction. Within
 // a panel, `kGroup` columns are 16 runs of 64 bytes, one per row; lane (g, q) of a warp, g = lane /
 // 4 and q = lane % 4, takes bytes 16 q .. 16 q + 15 of rows g and g + 8: a warp reads 512 bytes
-// side by side, twice. Decoding gives pairs of neighbouring columns in F16: of each four, FP8 has
-// the first two where an F16 has sign, exponent and mantissa, and the others in the bits between;
-// of each 8, NVFP4 has the even ones in the low half of a word and the odd ones in the high half,
-// two of the four where one shift brings sign and magnitude to an F16's place. What the checkpoint
-// has in BF16 is F16 already. The matrix is followed by its scales:
-//   nvfp4:         E4M3 (panel, K / 128, 16 rows, 8), then F32 (panel * 16) of the tensor
-//   mxfp4:         upper bytes of F16, powers of two, in their place, then F32 (panel * 16) of rows
-//   fp8_block128:  F32 (panel, K / 128, 2), for rows 0 .. 7 and 8 .. 15 of the panel
+// side by side, twice. Decoding gives pairs of neighbouring columns in F16. The matrix is followed
+// by its scales and factors, as its coding has them:
+//   scales of columns:   bytes (panel, K / kGroup, 16 rows, kGroup / columns)
+//   factors of rows:     F32 (panel * 16), of the rows or of the tensor
+//   factors of blocks:   F32 (panel, K / 128, 2), for rows 0 .. 7 and 8 .. 15 of the panel
 //
 // Behind them lie biases of rows, F32 (panel * 16), where the target has matrices with biases.
 //
@@ -22,28 +19,11 @@
 
 #include "base/types.cuh"
 #include "target.cuh"
+#include "tile/codings.cuh"
 #include "tile/ptx.cuh"
 #include "tile/reduce.cuh"
 
 namespace atlas::tile {
-
-// Storage of weights on the device; the numbers are those of `format` in ops.toml.
-enum class Storage : unsigned { f16 = 0, nvfp4 = 1, fp8_block128 = 2, mxfp4 = 4 };
-// Number of `format` in ops.toml: NVFP4 as `fp4.cuh` has it.
-inline constexpr unsigned kBlockScaled = 3;
-
-__host__ __device__ constexpr Storage storage_of(target::Format format) {
-  switch (format) {
-    case target::Format::bf16:
-      return Storage::f16;
-    case target::Format::fp8:
-      return Storage::fp8_block128;
-    case target::Format::mxfp4:
-      return Storage::mxfp4;
-    default:
-      return Storage::nvfp4;
-  }
-}
 
 inline constexpr int kPanelRows = 16;
 inline constexpr int kRunBytes = 64;
@@ -78,90 +58,10 @@ __device__ inline void put_vector(f16* row, int vector, const float4& value) {
   reinterpret_cast<uint2*>(row)[vector] = pack_vector(value);
 }
 
-__device__ inline unsigned scaled(unsigned pair, f16x2 scale) {
-  return multiply({pair}, scale).bits;
-}
-
 // Activations of 8 consecutive columns as two instructions' operands.
 __device__ inline uint4 encode(const float (&x)[8]) {
   return {pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7])};
 }
-
-// `kOctets` times 8 consecutive columns of a lane's 16 bytes become two instructions' operands.
-template <Storage kStorage>
-struct Codec;
-
-template <>
-struct Codec<Storage::f16> {
-  static constexpr int kBits = 16;
-  static constexpr int kOctets = 1;
-  struct Scale {};
-
-  __device__ static void decode(const uint4& run, int, Scale, unsigned (&to)[4]) {
-    to[0] = run.x;
-    to[1] = run.y;
-    to[2] = run.z;
-    to[3] = run.w;
-  }
-};
-
-template <>
-struct Codec<Storage::fp8_block128> {
-  static constexpr int kBits = 8;
-  static constexpr int kOctets = 2;
-  struct Scale {};
-
-  // E4M3's exponent and mantissa in an F16's place are the value times 2^-8; the block's scale has
-  // what is missing.
-  __device__ static void decode(const uint4& run, int octet, Scale, unsigned (&to)[4]) {
-    constexpr unsigned kMagnitude = 0x3f803f80u, kSign = 0x80008000u;
-    const unsigned words[2] = {octet == 0 ? run.x : run.z, octet == 0 ? run.y : run.w};
-#pragma unroll
-    for (int word = 0; word < 2; ++word) {
-      const unsigned codes = words[word];
-      to[2 * word] = codes & (kMagnitude | kSign);
-      to[2 * word + 1] = ((codes << 7) & kMagnitude) | ((codes << 1) & kSign);
-    }
-  }
-};
-
-// E2M1. Exponent and mantissa in an F16's place are the value times 2^-14; the products with a
-// factor are exact.
-struct E2m1 {
-  static constexpr int kBits = 4;
-  static constexpr int kOctets = 4;
-  // Scales of the lane's first and last 16 columns.
-  using Scale = unsigned short;
-
-  __device__ static void decode(const uint4& run, int octet, f16x2 factor, unsigned (&to)[4]) {
-    const unsigned codes = octet == 0 ? run.x : octet == 1 ? run.y : octet == 2 ? run.z : run.w;
-    constexpr unsigned kMagnitude = 0x0e000e00u, kSign = 0x80008000u;
-    to[0] = scaled(codes & (kMagnitude | kSign), factor);
-    to[1] = scaled((codes << 3) & (kMagnitude | kSign), factor);
-    to[3] = scaled(((codes << 6) & kMagnitude) | ((codes << 2) & kSign), factor);
-    // Moved by 9 and by 1 at once: no two bits of these meet.
-    constexpr unsigned kThird = kMagnitude >> 9 | kSign >> 1, kMoves = 1u << 9 | 1u << 1;
-    to[2] = scaled((codes & kThird) * kMoves & (kMagnitude | kSign), factor);
-  }
-};
-
-template <>
-struct Codec<Storage::nvfp4> : E2m1 {
-  // E4M3 in an F16's place is the value times 2^-8. The tensor's scale has what is missing, 2^7.
-  __device__ static void decode(const uint4& run, int octet, Scale scales, unsigned (&to)[4]) {
-    const unsigned e4m3 = __byte_perm(scales, 0, octet < 2 ? 0x4040 : 0x4141);
-    constexpr f16x2 kUp{0x78007800u};  // 2^15, both
-    E2m1::decode(run, octet, multiply({(e4m3 << 7) & 0x3f803f80u}, kUp), to);
-  }
-};
-
-template <>
-struct Codec<Storage::mxfp4> : E2m1 {
-  // The row's factor has what is missing, 2^14.
-  __device__ static void decode(const uint4& run, int octet, Scale scales, unsigned (&to)[4]) {
-    E2m1::decode(run, octet, {__byte_perm(scales, 0, octet < 2 ? 0x0404 : 0x1414)}, to);
-  }
-};
 
 // A row's factor, and its bias where the target has matrices with biases.
 struct Affine {
@@ -184,9 +84,13 @@ struct Matrix {
   // Columns of a lane's part of a run.
   static constexpr int kLaneColumns = kGroup / 4;
   static constexpr int kGroupBytes = kPanelRows * kRunBytes;
-  static constexpr bool kFp8 = kStorage == Storage::fp8_block128;
-  // E2M1 with scales of 16 columns, and factors of rows.
-  static constexpr bool kNvfp4 = kStorage == Storage::nvfp4 || kStorage == Storage::mxfp4;
+  static constexpr bool kBlockFactors = Code::kFactors == Factors::blocks;
+  static constexpr bool kRowFactors =
+      Code::kFactors == Factors::matrix || Code::kFactors == Factors::rows;
+  // Whether columns share scales, and the scales of a row's and of a panel's group of columns.
+  static constexpr bool kScales = Code::kScaleColumns > 0;
+  static constexpr int kRowScaleBytes = kScales ? kGroup / Code::kScaleColumns : 0;
+  static constexpr int kGroupScaleBytes = kPanelRows * kRowScaleBytes;
 
   // Whether there are such matrices of `k` columns.
   __host__ __device__ static constexpr bool has(int k) {
@@ -215,9 +119,8 @@ struct Matrix {
   // Size of a matrix with its scales.
   __host__ __device__ static size_t bytes(int n, int k) {
     const size_t panels = panels_of(n), blocks = k / kBlockColumns;
-    size_t scales = 0;
-    if (kNvfp4) scales = panels * kPanelRows * (blocks * 8 + sizeof(float));
-    if (kFp8) scales = panels * blocks * 2 * sizeof(float);
+    size_t scales = panels * blocks * kBlockScaleBytes;
+    if (kRowFactors) scales += panels * kPanelRows * sizeof(float);
     return code_bytes(n, k) + scales + bias_bytes(n);
   }
 
@@ -230,9 +133,9 @@ struct Matrix {
     return base + (static_cast<size_t>(panel) * (k / kGroup) + group) * kGroupBytes;
   }
 
-  // Bytes of the scales of a panel's next 128 columns.
+  // Bytes of the scales or factors of a panel's next 128 columns.
   static constexpr int kBlockScaleBytes =
-      kNvfp4 ? kPanelRows * kBlockColumns / 16 : kFp8 ? static_cast<int>(sizeof(float2)) : 0;
+      kBlockFactors ? static_cast<int>(sizeof(float2)) : kBlockColumns / kGroup * kGroupScaleBytes;
 
   // The scales of a panel's block of columns; blocks of a panel lie side by side.
   __device__ const unsigned char* block_scales(int panel, int block) const {
@@ -240,36 +143,49 @@ struct Matrix {
     return base + code_bytes(n, k) + at * kBlockScaleBytes;
   }
 
-  // E2M1's scale of a lane's part of a block of columns, of row g or g + 8.
-  __device__ static Scale lane_scale(const unsigned char* of_block, int others) {
-    const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
-    return *reinterpret_cast<const Scale*>(of_block + others * 64 + g * 8 + q * 2);
+  // The scales of a panel's group of columns, or the factors of its block.
+  __device__ const unsigned char* scales_of(int panel, int group) const {
+    const unsigned char* of_block = block_scales(panel, group * kGroup / kBlockColumns);
+    if constexpr (!kScales || kGroup == kBlockColumns) return of_block;
+    return of_block + group % (kBlockColumns / kGroup) * kGroupScaleBytes;
   }
 
-  // A lane's part of the scales of a block of columns.
-  __device__ static Scales lane_scales(const unsigned char* of_block) {
+  // Scales of a row's group that a lane's part has, and lanes that have the same.
+  static constexpr int kLaneScaleBytes = sizeof(Scale);
+  static constexpr int kAlikeLanes = kScales ? 4 * kLaneScaleBytes / kRowScaleBytes : 1;
+
+  // The scale of a lane's part of a group of columns, of row g or g + 8.
+  __device__ static Scale lane_scale(const unsigned char* of_group, int others) {
+    const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4 / kAlikeLanes;
+    return *reinterpret_cast<const Scale*>(of_group + others * (kGroupScaleBytes / 2) +
+                                           g * kRowScaleBytes + q * kLaneScaleBytes);
+  }
+
+  // A lane's part of the scales of a group of columns, or of the factors of its block.
+  __device__ static Scales lane_scales(const unsigned char* from) {
     Scales scales;
-    if constexpr (kNvfp4) {
-      scales.scale[0] = lane_scale(of_block, 0), scales.scale[1] = lane_scale(of_block, 1);
+    if constexpr (kScales) {
+      scales.scale[0] = lane_scale(from, 0), scales.scale[1] = lane_scale(from, 1);
     }
-    if constexpr (kFp8) scales.block = *reinterpret_cast<const float2*>(of_block);
+    if constexpr (kBlockFactors) scales.block = *reinterpret_cast<const float2*>(from);
     return scales;
   }
 
   __device__ Scales scales(int panel, int group) const {
-    return scales_at(block_scales(panel, group * kGroup / kBlockColumns));
+    return scales_at(scales_of(panel, group));
   }
 
-  // A lane's part of the scales of a block of columns, in device memory.
-  __device__ static Scales scales_at(const unsigned char* of_block) {
-    const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
+  // A lane's part of the scales of a group of columns, or of the factors of its block, in device
+  // memory.
+  __device__ static Scales scales_at(const unsigned char* from) {
     Scales scales;
-    if constexpr (kNvfp4) {
-      const unsigned char* scale = of_block + g * 8 + q * 2;
+    if constexpr (kScales) {
+      const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4 / kAlikeLanes;
+      const unsigned char* scale = from + g * kRowScaleBytes + q * kLaneScaleBytes;
       scales.scale[0] = __ldg(reinterpret_cast<const Scale*>(scale));
-      scales.scale[1] = __ldg(reinterpret_cast<const Scale*>(scale + 64));
+      scales.scale[1] = __ldg(reinterpret_cast<const Scale*>(scale + kGroupScaleBytes / 2));
     }
-    if constexpr (kFp8) scales.block = __ldg(reinterpret_cast<const float2*>(of_block));
+    if constexpr (kBlockFactors) scales.block = __ldg(reinterpret_cast<const float2*>(from));
     return scales;
   }
 
@@ -298,13 +214,14 @@ struct Matrix {
 
   // Factors of all rows' sums, behind the scales.
   __device__ const float* row_scales() const {
-    const size_t scales = static_cast<size_t>(panels_of(n)) * kPanelRows * (k / 16);
+    const size_t rows = static_cast<size_t>(panels_of(n)) * kPanelRows;
+    const size_t scales = kScales ? rows * (k / Code::kScaleColumns) : 0;
     return reinterpret_cast<const float*>(base + code_bytes(n, k) + scales);
   }
 
   // Factor of a row's sums.
   __device__ float row_scale(int row) const {
-    if constexpr (!kNvfp4) return 1.0f;
+    if constexpr (!kRowFactors) return 1.0f;
     return __ldg(row_scales() + row);
   }
 
@@ -381,9 +298,8 @@ struct Flat {
   using W = Matrix<kStorage>;
   static constexpr int kThreads = kPanelThreads;
   static constexpr int kRows = 8 * kTiles;
-  // Groups of a warp that are under way at once: FP8's sums of many rows leave registers for two,
-  // as what NVFP4 is decoded from does for three.
-  static constexpr int kAhead = W::kFp8 && kTiles > 2 ? 2 : W::kNvfp4 && kTiles > 1 ? 3 : 4;
+  // Groups of a warp that are under way at once.
+  static constexpr int kAhead = W::Code::ahead(kTiles);
 
   struct SharedStorage {
     float partial[kPanelWarps][kPanelRows][kRows];  // (warp, panel row, row)
@@ -433,8 +349,8 @@ struct Flat {
         if (group + kAhead < groups) {
           ring[j] = w.load(panel, segment * groups + group + kAhead);
         }
-        multiply(now, from, column, W::kFp8 ? chain : sum);
-        if (W::kFp8 && (group + 1) * W::kGroup % kBlockColumns == 0) {
+        multiply(now, from, column, W::kBlockFactors ? chain : sum);
+        if (W::kBlockFactors && (group + 1) * W::kGroup % kBlockColumns == 0) {
 #pragma unroll
           for (int t = 0; t < kTiles; ++t) close_chain(sum[t], chain[t], now.block);
         }
@@ -529,7 +445,7 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
   static constexpr int kThreads = 4 * kWarpLanes;
   static constexpr int kPanels = 2;  // of a warp
   // FP8's third set of sums leaves registers for seven.
-  static constexpr int kTiles = W::kFp8 ? 7 : 8;
+  static constexpr int kTiles = W::kBlockFactors ? 7 : 8;
   static constexpr int kRows = 8 * kTiles;
   static constexpr int kParts = W::Code::kOctets;  // octets of a lane's part of a group
   static constexpr int kRowOctets = W::kGroup / 8;
@@ -539,7 +455,7 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
   // Tiles by which those grow that are multiplied.
   static constexpr int kLiveStep = 2;
   // Groups that share scales.
-  static constexpr int kTogether = W::kFp8 ? kBlockColumns / W::kGroup : 1;
+  static constexpr int kTogether = W::kBlockFactors ? kBlockColumns / W::kGroup : 1;
 
   struct Stage {
     uint4 x[kParts][kTiles][kWarpLanes];
@@ -644,7 +560,7 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
       const bool more = first + kTogether < groups;
       float chain[kPanels][kTiles][4] = {};
       typename W::Scales next[kPanels];
-      if (!W::kFp8 && more) load_scales(next);
+      if (!W::kBlockFactors && more) load_scales(next);
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         ptx::copy_async_wait<kStages - 2>();
@@ -657,12 +573,12 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
           if (i >= kCodes) ask_row(ahead, row, i - kCodes);
         };
         multiply<kPartial ? kLiveStep : kTiles>(live, shared.stages[now], scales,
-                                                W::kFp8 ? chain : sum, ask);
+                                                W::kBlockFactors ? chain : sum, ask);
         ptx::copy_async_commit();
         if (asks) codes += W::kGroupBytes, row += W::kGroup;
         now = now + 1 == kStages ? 0 : now + 1;
       }
-      if constexpr (W::kFp8) {
+      if constexpr (W::kBlockFactors) {
         close_chains(sum, chain, scales);
         if (more) load_scales(scales);
       } else {
@@ -714,15 +630,16 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
     }
   }
 
-  // Scales of the next block of columns.
+  // Scales of the next group, or factors of the next block.
   __device__ void load_scales(typename W::Scales (&scales)[kPanels]) {
-    if constexpr (W::kBlockScaleBytes > 0) {
-      constexpr unsigned kRatio = W::kGroupBytes * kTogether / W::kBlockScaleBytes;
+    constexpr int kBytes = W::kScales ? W::kGroupScaleBytes : W::kBlockScaleBytes;
+    if constexpr (kBytes > 0) {
+      constexpr unsigned kRatio = W::kGroupBytes * kTogether / kBytes;
 #pragma unroll
       for (int p = 0; p < kPanels; ++p) {
         scales[p] = W::scales_at(block_scales + p * (second() / kRatio));
       }
-      block_scales += W::kBlockScaleBytes;
+      block_scales += kBytes;
     }
   }
 

@@ -138,18 +138,19 @@ struct Split {
 
   __device__ void multiply(int panel, int tile, float (&sum)[kWarpPanels][kTiles][4]) const {
     const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
-    constexpr int kChains = W::kFp8 ? kWarpPanels : 1;
+    constexpr int kChains = W::kBlockFactors ? kWarpPanels : 1;
     float chain[kChains][kTiles][4] = {};
     const f16* x = shared.x[tile * kTileRows + g] + q * W::kLaneColumns;
 #pragma unroll 2
     for (int group = 0; group < kGroups; ++group) {
-      const int block = group * W::kGroup / kBlockColumns;
+      const int scales_at = W::kScales ? group * W::kGroupScaleBytes
+                                       : group * W::kGroup / kBlockColumns * W::kBlockScaleBytes;
       typename W::Fragment now[kWarpPanels];
 #pragma unroll
       for (int p = 0; p < kWarpPanels; ++p) {
         typename W::Scales scales;
         if constexpr (kScaleBytes > 0) {
-          scales = W::lane_scales(shared.scales[panel + p] + block * W::kBlockScaleBytes);
+          scales = W::lane_scales(shared.scales[panel + p] + scales_at);
         }
         now[p] = W::fragment(shared.codes[panel + p] + group * W::kGroupBytes, scales);
       }
@@ -166,13 +167,13 @@ struct Split {
                                                           group * W::kGroup + octet * 8);
 #pragma unroll
           for (int p = 0; p < kWarpPanels; ++p) {
-            float(&to)[4] = W::kFp8 ? chain[W::kFp8 ? p : 0][t] : sum[p][t];
+            float(&to)[4] = W::kBlockFactors ? chain[W::kBlockFactors ? p : 0][t] : sum[p][t];
             ptx::mma_f16(to, first[p], b.x, b.y);
             ptx::mma_f16(to, second[p], b.z, b.w);
           }
         }
       }
-      if (W::kFp8 && (group + 1) * W::kGroup % kBlockColumns == 0) {
+      if (W::kBlockFactors && (group + 1) * W::kGroup % kBlockColumns == 0) {
 #pragma unroll
         for (int p = 0; p < kChains; ++p) {
           const float2 scale = now[p].block;

@@ -56,13 +56,13 @@ constexpr bool wants_whole(int panels) {
 inline constexpr int kScaledBlocksMax = 8;
 constexpr bool streams(Storage storage, int k) {
   const int blocks = k / segments(k) / kBlockColumns;  // of a segment
-  if (storage != Storage::fp8_block128 || blocks < 2) return true;
+  if (!has_blocks(storage) || blocks < 2) return true;
   return blocks % 2 == 0 && blocks <= kScaledBlocksMax;
 }
 
 // Whether so many of FP8's scales leave a large SM's Wide no register for its third slot.
 constexpr bool is_tight(Storage storage, int k) {
-  return kLargeSm && storage == Storage::fp8_block128 &&
+  return kLargeSm && has_blocks(storage) &&
          k / segments(k) / kBlockColumns == kScaledBlocksMax;
 }
 
@@ -173,7 +173,7 @@ struct Stream {
   using Shared = StreamStorage<Shape>;
   using Slot = typename Shared::Slot;
   using Rows = StagedRows<Shape>;
-  static constexpr int kChains = W::kFp8 ? kTiles : 1;
+  static constexpr int kChains = W::kBlockFactors ? kTiles : 1;
 
   static constexpr int kSegments = segments(kK);
   // Segments of a panel that a warp has, side by side.
@@ -184,7 +184,7 @@ struct Stream {
   static constexpr int kRoom = Shape::kPieceBytes / W::kGroupBytes;
   static constexpr int kFit = kRoom / kGroups < kOwnSegments ? kRoom / kGroups : kOwnSegments;
   // A piece is a part of a segment or, where its sums are no chains, some segments.
-  static constexpr int kPieceSegments = W::kFp8 || kFit < 2 ? 1 : kFit;
+  static constexpr int kPieceSegments = W::kBlockFactors || kFit < 2 ? 1 : kFit;
   static constexpr int kPieceGroups =
       kRoom < kPieceSegments * kGroups ? kRoom : kPieceSegments * kGroups;
   static constexpr int kPieceColumns = kPieceGroups * W::kGroup;
@@ -197,9 +197,8 @@ struct Stream {
   static_assert(W::has(kK), "the storage has such matrices");
   static_assert(kAlike || kPieceSegments == 1, "a piece of several segments has all of them");
   static_assert(kOwnSegments % kPieceSegments == 0, "pieces have whole segments");
-  static_assert(!W::kFp8 || (kAlike && kBlockColumns % kPieceColumns == 0),
+  static_assert(!W::kBlockFactors || (kAlike && kBlockColumns % kPieceColumns == 0),
                 "a piece has one scale");
-  static_assert(!W::kNvfp4 || W::kGroup == kBlockColumns, "a group has a block's scales");
 
   // Groups of a piece of a panel, and of the pieces of its segment before it.
   __device__ static constexpr int groups_of(int piece) {
@@ -209,13 +208,14 @@ struct Stream {
     return kAlike ? piece * kPieceGroups
                   : piece / kPieces * kGroups + piece % kPieces * kPieceGroups;
   }
-  // Blocks of columns of what a warp has of a panel. NVFP4's scales come with each piece; FP8's, of
-  // all of these, with the first one: two of them are the least that a bulk copy brings.
+  // Blocks of columns of what a warp has of a panel. Scales come with each piece; factors, of all
+  // of these, with the first one: two of them are the least that a bulk copy brings.
   static constexpr int kBlocks = kOwnSegments * kGroups * W::kGroup / kBlockColumns;
-  static constexpr int kCopiedBlocks = W::kNvfp4 ? kPieceGroups : (kBlocks + 1) / 2 * 2;
-  static constexpr int kCopiedScales = kCopiedBlocks * W::kBlockScaleBytes;
+  static constexpr int kCopiedBlocks = (kBlocks + 1) / 2 * 2;
+  static constexpr int kCopiedScales = W::kScales ? kPieceGroups * W::kGroupScaleBytes
+                                                  : kCopiedBlocks * W::kBlockScaleBytes;
   static_assert(kCopiedScales <= Shape::kScaleBytes, "a slot has room for the scales");
-  static_assert(!W::kFp8 || (kK / kBlockColumns % 2 == 0 && kCopiedBlocks % 2 == 0),
+  static_assert(!W::kBlockFactors || (kK / kBlockColumns % 2 == 0 && kCopiedBlocks % 2 == 0),
                 "copies of scales are aligned");
 
   Shared& shared;
@@ -225,7 +225,7 @@ struct Stream {
   unsigned parity = 0;
   int ahead_unit, ahead_piece = 0;
   const unsigned char* ahead_codes = nullptr;
-  const unsigned char* ahead_scales = nullptr;  // NVFP4
+  const unsigned char* ahead_scales = nullptr;  // of columns
   float2 of_block{};  // FP8: scale of a block, of which each lane has one
 
   __device__ Stream(Shared& shared, const At& at, int count)
@@ -247,7 +247,7 @@ struct Stream {
     if (ptx::elect()) copy(shared.ring[warp()][into], &shared.full[warp()][into], scales);
     const int groups = groups_of(ahead_piece);
     ahead_codes += groups * W::kGroupBytes;
-    if constexpr (W::kNvfp4) ahead_scales = scales + groups * W::kBlockScaleBytes;
+    if constexpr (W::kScales) ahead_scales = scales + groups * W::kGroupScaleBytes;
     if (++ahead_piece < kOwnPieces) return;
     ahead_piece = 0;
     ahead_unit += kAtOnce;
@@ -258,13 +258,14 @@ struct Stream {
     const W w{unit.base, unit.n, kK};
     const int group = segment * kGroups, block = group * W::kGroup / kBlockColumns;
     ahead_codes = w.codes(unit.panel, group);
-    return w.block_scales(unit.panel, W::kFp8 ? block & ~1 : block);
+    if constexpr (W::kBlockFactors) return w.block_scales(unit.panel, block & ~1);
+    return w.scales_of(unit.panel, group);
   }
 
   __device__ void copy(Slot& to, unsigned long long* full, const unsigned char* scales) const {
-    const bool has_scales = W::kNvfp4 || (W::kFp8 && ahead_piece == 0);
+    const bool has_scales = W::kScales || (W::kBlockFactors && ahead_piece == 0);
     const int groups = groups_of(ahead_piece), codes = groups * W::kGroupBytes;
-    const int of_scales = W::kNvfp4 ? groups * W::kBlockScaleBytes : kCopiedScales;
+    const int of_scales = W::kScales ? groups * W::kGroupScaleBytes : kCopiedScales;
     ptx::mbarrier_expect(full, codes + (has_scales ? of_scales : 0));
     ptx::copy_bulk(to.codes, ahead_codes, codes, full);
     if (has_scales) ptx::copy_bulk(to.scales, scales, of_scales, full);
@@ -309,7 +310,7 @@ struct Stream {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         const uint4 b = operand(octet, t);
-        float(&to)[4] = W::kFp8 ? chain[W::kFp8 ? t : 0] : sum[t];
+        float(&to)[4] = W::kBlockFactors ? chain[W::kBlockFactors ? t : 0] : sum[t];
         ptx::mma_f16(to, first, b.x, b.y);
         ptx::mma_f16(to, second, b.z, b.w);
       }
@@ -319,7 +320,7 @@ struct Stream {
   // A group of a slot.
   __device__ static typename W::Fragment fragment(const Slot& from, int group) {
     typename W::Scales scales;
-    if constexpr (W::kNvfp4) scales = W::lane_scales(from.scales + group * W::kBlockScaleBytes);
+    if constexpr (W::kScales) scales = W::lane_scales(from.scales + group * W::kGroupScaleBytes);
     return W::fragment(from.codes + group * W::kGroupBytes, scales);
   }
 
@@ -327,7 +328,7 @@ struct Stream {
   __device__ const Slot& await(bool first) {
     const Slot& from = shared.ring[warp()][slot];
     ptx::mbarrier_wait(&shared.full[warp()][slot], parity);
-    if (W::kFp8 && first) {
+    if (W::kBlockFactors && first) {
       // Segments of an odd number of blocks begin in turn with the first and the second one copied.
       const int block = (kBlocks > 1 ? lane() % kBlocks : 0) + kBlocks % 2 * (segment % 2);
       of_block = reinterpret_cast<const float2*>(from.scales)[block];
@@ -337,7 +338,7 @@ struct Stream {
 
   // Adds the chains that end with a piece to the sums of their segment.
   __device__ void close(int piece, float (&sum)[kTiles][4], float (&chain)[kChains][4]) const {
-    if (!W::kFp8 || (piece + 1) * kPieceColumns % kBlockColumns != 0) return;
+    if (!W::kBlockFactors || (piece + 1) * kPieceColumns % kBlockColumns != 0) return;
     const int block = piece * kPieceColumns / kBlockColumns;
     const float2 scale = kBlocks == 1 ? of_block
                                       : float2{__shfl_sync(kAllLanes, of_block.x, block),
@@ -450,7 +451,7 @@ struct Stream {
   // Factor and bias of the sums that this thread adds in `finish`, asked for before they are used:
   // of one panel's rows r and r + 8, which is `more`, for the panels of a turn divide the threads.
   __device__ Affine affine(int first, int more) const {
-    constexpr bool kHas = W::kNvfp4 || target::BIASED;
+    constexpr bool kHas = W::kRowFactors || target::BIASED;
     const int unit = first + threadIdx.x / 8 % kAtOnce;
     if (!kHas || threadIdx.x >= kAtOnce * 8 * kTiles * kTileRows || unit >= count) {
       return {1.0f, 0.0f};

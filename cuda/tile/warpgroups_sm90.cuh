@@ -229,7 +229,7 @@ __host__ inline int tile_rows_for(int most, Count of_rows) {
 // Whether FP8's sums of a step wait for its scale, and those of a segment for the others: where a
 // segment has more steps than one.
 __host__ __device__ constexpr bool has_three_sums(Storage storage, int k) {
-  return storage == Storage::fp8_block128 && k / kBlockColumns > segments(k);
+  return has_blocks(storage) && k / kBlockColumns > segments(k);
 }
 
 // Launches a kernel of `args`, rows of a tile and the tiles' order, for all of `rows` rows by
@@ -316,7 +316,8 @@ struct Consumer {
   template <bool kOthers>
   __device__ Affine affine() const {
     const int g = lane() / 4;
-    return {W::kNvfp4 ? row_scales[kOthers][g] : 1.0f, target::BIASED ? biases[kOthers][g] : 0.0f};
+    return {W::kRowFactors ? row_scales[kOthers][g] : 1.0f,
+            target::BIASED ? biases[kOthers][g] : 0.0f};
   }
 
   __device__ static int warpgroup() { return thread() / 128; }
@@ -394,20 +395,20 @@ struct Warpgroups {
   static constexpr int kInstructions = kStep / 16;
   // Panels of a matrix that a tile has.
   static constexpr int kOfMatrix = kPaired ? kTilePanels / 2 : kTilePanels;
-  // Codes of a panel, and E2M1's scales of them.
+  // Codes of a panel, and the scales of them.
   static constexpr int kCodeBytes = kStepGroups * W::kGroupBytes;
-  static constexpr int kPanelBytes = kCodeBytes + (W::kNvfp4 ? W::kBlockScaleBytes : 0);
+  static constexpr int kPanelBytes = kCodeBytes + kStepGroups * W::kGroupScaleBytes;
   static constexpr int kTileGroups = kRows / kOperandRows;
   static constexpr int kStageBytes = kTilePanels * kPanelBytes + kBlocks * kTileGroups * X::kBytes;
   // FP8's scales of a panel, of this block's steps: too few for copies of a step.
-  static constexpr int kScaleBytes = W::kFp8 ? kSteps * W::kBlockScaleBytes : 0;
+  static constexpr int kScaleBytes = W::kBlockFactors ? kSteps * W::kBlockScaleBytes : 0;
   // Tiles that are there or under way.
   static constexpr int kKnown = 2;
 
   // A tile, its scales and the barriers by which its readers hear of both.
   struct Known {
     alignas(16) unsigned char scales[kTilePanels][kScaleBytes > 0 ? kScaleBytes : 16];
-    alignas(16) float row_scales[kTilePanels][W::kNvfp4 ? kPanelRows : 4];
+    alignas(16) float row_scales[kTilePanels][W::kRowFactors ? kPanelRows : 4];
     alignas(16) float biases[kTilePanels][target::BIASED ? kPanelRows : 4];
     WarpgroupTile tile;
     unsigned long long told;    // the tile is there
@@ -666,8 +667,9 @@ struct Warpgroups {
       if (copy < kTilePanels) {
         unsigned char* to = shared.codes[slot][copy];
         ask_panel(to, w.codes(panel, step * kStepGroups), kCodeBytes);
-        if constexpr (W::kNvfp4) {
-          ask_panel(to + kCodeBytes, w.block_scales(panel, step), W::kBlockScaleBytes);
+        if constexpr (W::kScales) {
+          const unsigned char* scales = w.scales_of(panel, step * kStepGroups);
+          ask_panel(to + kCodeBytes, scales, kStepGroups * W::kGroupScaleBytes);
         }
       } else if (copy == kTilePanels) {
         const unsigned bytes = groups * X::kBytes;
@@ -697,7 +699,7 @@ struct Warpgroups {
     constexpr int kLanes = kWarpLanes / kTilePanels;  // of a panel
     const int to = lane() / kLanes, panel = panel_of(known.tile, to);
     const W w = matrix(known.tile, to);
-    if constexpr (W::kFp8) {
+    if constexpr (W::kBlockFactors) {
       constexpr int kEach = W::kBlockScaleBytes;
       const unsigned char* from = w.block_scales(panel, first_step());
 #pragma unroll 1
@@ -706,7 +708,7 @@ struct Warpgroups {
       }
     }
     const int at = lane() % kLanes * 4;
-    if constexpr (W::kNvfp4) {
+    if constexpr (W::kRowFactors) {
       const float* scales = w.row_scales() + panel * kPanelRows + at;
       ptx::copy_async(known.row_scales[to] + at, scales, true);
     }
@@ -746,7 +748,7 @@ struct Warpgroups {
 
   // FP8's scales of a step of this warp's rows of weights.
   __device__ static float2 scale_at(const Known& known, int step) {
-    if constexpr (!W::kFp8) return {};
+    if constexpr (!W::kBlockFactors) return {};
     const auto of = [&](int2 at) {
       const auto* scales = reinterpret_cast<const float*>(known.scales[at.x]);
       return scales[step * 2 + at.y];
@@ -763,7 +765,10 @@ struct Warpgroups {
       const unsigned char* codes = shared.codes[slot][at.x];
       const auto* runs = reinterpret_cast<const uint4*>(codes + group * W::kGroupBytes);
       to.run[others] = runs[at.y * kWarpLanes + lane()];
-      if constexpr (W::kNvfp4) to.scale[others] = W::lane_scale(codes + kCodeBytes, at.y);
+      if constexpr (W::kScales) {
+        const unsigned char* scales = codes + kCodeBytes + group * W::kGroupScaleBytes;
+        to.scale[others] = W::lane_scale(scales, at.y);
+      }
     }
     return to;
   }
@@ -849,7 +854,7 @@ struct Warpgroups {
     decode(a[0]);
     const auto turn = [&](int step, bool first, const StepOperands& now, StepOperands& later) {
       const int used = slot;
-      multiply<kN>(now, part, !W::kFp8 && !first);
+      multiply<kN>(now, part, !W::kBlockFactors && !first);
       advance();
       if (step + 1 < kSteps) decode(later);
       const float2 scale = scale_at(known, step);
@@ -859,7 +864,7 @@ struct Warpgroups {
         add_step(sum, part, scale, first);
         if (last) add(total, sum);
       } else {
-        if constexpr (W::kFp8) add_step(part, part, scale, true);
+        if constexpr (W::kBlockFactors) add_step(part, part, scale, true);
         if (last) add(total, part);
       }
     };
@@ -907,7 +912,7 @@ struct Warpgroups {
         advance();
       }
       finish(part, used);
-      if constexpr (W::kFp8) add_step(part, part, scale_at(known, step), true);
+      if constexpr (W::kBlockFactors) add_step(part, part, scale_at(known, step), true);
       add(total, part);
     }
   }

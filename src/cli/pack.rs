@@ -158,11 +158,11 @@ fn write(
         let parts: Vec<_> = parts.map(|part| checkpoint.source(*part)).collect();
         backend::pack(&parts, stacks[ix].of_experts).map_err(Stopped::from)
     };
-    let append = |ix: usize, (storage, bytes): (_, Vec<u8>)| -> Result<(), Stopped> {
+    let append = |ix: usize, (storage, bytes): (String, Vec<u8>)| -> Result<(), Stopped> {
         let parts = &stacks[ix].parts;
         let n = parts.iter().map(|part| part.n()).sum();
         let shape = [n, parts[0].k()];
-        Ok(writer.weight(parts[0].key(), shape, storage, &bytes)?)
+        Ok(writer.weight(parts[0].key(), shape, &storage, &bytes)?)
     };
     in_order(stacks.len(), packed, append)?;
     for vector in layout.vectors() {

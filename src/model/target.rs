@@ -18,8 +18,8 @@ mod table;
 
 pub use facts::{FAMILY, Fact, contradiction, is_vision, unknown_maths};
 pub use table::{
-    Coding, Dtype, FP8_BLOCK, Format, Kind, MXFP4_GROUP, NVFP4_GROUP, Piece, Purpose, Role, Row,
-    Run, Site, Sites,
+    Coding, Dtype, FP8_BLOCK, Format, Kind, MXFP4_GROUP, NVFP4_GROUP, Owner, Piece, Purpose, Role,
+    Row, Run, Site, Sites,
 };
 
 /// Storage of keys and values.

@@ -4,7 +4,7 @@
 use crate::check::{File, Rule};
 use crate::schema::model::{Gdn, Model, Moe};
 use crate::shapes::Attends;
-use crate::table::{Coding, FP8_BLOCK, Format, Role, Row};
+use crate::table::{FP8_BLOCK, Format, Owner, RUN_COLUMNS, Role, Row};
 use crate::target::Target;
 
 /// A key of a table of the manifest, its value, and whether the kernel takes it.
@@ -59,16 +59,14 @@ fn at_most(key: &'static str, value: u64, most: u64) -> Fact {
     (key, value, value <= most)
 }
 
-/// Columns of a run of F16.
-const RUN_COLUMNS: u64 = 32;
 /// Parts of a sum over K, at most.
 const SEGMENTS_MAX: u64 = 8;
 
 /// Parts of a sum over `k` columns, as `tile/panels.cuh` cuts it.
 fn segments(k: u64) -> u64 {
-    let runs = k / RUN_COLUMNS;
+    let runs = k / RUN_COLUMNS as u64;
     let parts = runs & runs.wrapping_neg();
-    match parts * RUN_COLUMNS / FP8_BLOCK as u64 {
+    match parts * RUN_COLUMNS as u64 / FP8_BLOCK as u64 {
         0 => parts.max(1),
         blocks => blocks.min(SEGMENTS_MAX),
     }
@@ -252,14 +250,14 @@ const BOUNDS: &[Bound] = bounds! {
         "must be at least 64: so many tokens are ranked";
 };
 
-/// Columns that a matrix of a format has a multiple of: whole runs of floats, and of codes whole
-/// blocks with their scales, which are copied by twos where they are F32.
+/// Columns that a matrix of a format has a multiple of: scales of blocks are copied by twos.
 const fn columns_of(format: Format) -> u64 {
-    match format.coding() {
-        Coding::Bf16 => RUN_COLUMNS,
-        Coding::Nvfp4 | Coding::Mxfp4 => FP8_BLOCK as u64,
-        Coding::Fp8 => 2 * FP8_BLOCK as u64,
-    }
+    let coding = format.coding();
+    let copied = match coding.factors() {
+        Owner::Blocks => 2,
+        _ => 1,
+    };
+    copied * coding.columns() as u64
 }
 
 impl Of {

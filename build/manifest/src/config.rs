@@ -13,7 +13,7 @@ use crate::numbers::{
 };
 use crate::params;
 use crate::schema::model::{self as schema, AddedTokens, Attention, Form, Mixer, Model};
-use crate::table::Format;
+use crate::table::{ALGORITHM, Format};
 use crate::target::Target;
 
 /// A fact of which one value is right.
@@ -342,56 +342,30 @@ fn pattern(target: &Target) -> Fact {
     }
 }
 
-/// Description of the leaf's formats as `quantization_config`. A leaf that derives its weights
-/// reads the configuration of others.
+/// Description of the leaf's formats as `quantization_config`: of the first that are no floats,
+/// beside those of another algorithm. A leaf that derives its weights reads the configuration of
+/// others.
 fn quantisation(target: &Target) -> Vec<Fact> {
+    const MIXED: &str = "\"MIXED_PRECISION\"";
     if target.leaf.derive.is_some() {
         return Vec::new();
     }
     let rows = target.table();
-    let formats = || rows.iter().filter_map(|row| row.format());
-    let stored = formats().find(|format| format.exact() != Format::Bf16);
-    let has = |wanted: Format| formats().any(|format| format == wanted);
-    let of = |value: Value, pointer| fact("format", value, pointer);
-    match stored {
-        None => vec![of(Value::Null, "/quantization_config")],
-        Some(Format::Fp8Block128) => vec![
-            of(json!("fp8"), "/quantization_config/quant_method"),
-            of(json!("e4m3"), "/quantization_config/fmt"),
-            of(json!([128, 128]), "/quantization_config/weight_block_size"),
-        ],
-        Some(Format::Nvfp4Modelopt | Format::Fp8Tensor) => {
-            let algorithm = match (has(Format::Nvfp4Modelopt), has(Format::Fp8Tensor)) {
-                (true, true) => "MIXED_PRECISION",
-                (true, false) => "NVFP4",
-                (false, _) => "FP8",
-            };
-            vec![
-                of(json!("modelopt"), "/quantization_config/quant_method"),
-                of(json!(algorithm), "/quantization_config/quant_algo"),
-            ]
-        }
-        Some(Format::Mxfp4) => vec![of(json!("mxfp4"), "/quantization_config/quant_method")],
-        Some(_) => vec![
-            of(
-                json!("compressed-tensors"),
-                "/quantization_config/quant_method",
-            ),
-            of(json!("nvfp4-pack-quantized"), "/quantization_config/format"),
-            of(
-                json!("float"),
-                "/quantization_config/config_groups/*/weights/type",
-            ),
-            of(
-                json!(4),
-                "/quantization_config/config_groups/*/weights/num_bits",
-            ),
-            of(
-                json!(16),
-                "/quantization_config/config_groups/*/weights/group_size",
-            ),
-        ],
-    }
+    let formats = rows.iter().filter_map(|row| row.format());
+    let described = formats.map(Format::described);
+    let described: Vec<_> = described.filter(|facts| !facts.is_empty()).collect();
+    let Some(facts) = described.first() else {
+        return vec![fact("format", Value::Null, "/quantization_config")];
+    };
+    let of = |(at, json): &(&'static str, &'static str)| {
+        let differs = |(other, its): &(&str, &str)| other == at && its != json;
+        let mut all = described.iter().copied().flatten();
+        let mixed = *at == ALGORITHM && all.any(differs);
+        let json = if mixed { MIXED } else { json };
+        let value: Value = serde_json::from_str(json).expect("JSON of the table of formats");
+        fact("format", value, at)
+    };
+    facts.iter().map(of).collect()
 }
 
 /// A list of ids as the manifest has it, and sorted up and down.

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use crate::family::Switch;
 use crate::schema::leaf::KvFormat;
 use crate::schema::model::{Attention, Mixer, Model};
-use crate::table::{Coding, Format, NVFP4_GROUP, Piece, Row};
+use crate::table::{Format, Piece, Row};
 use crate::target::Target;
 use crate::weights::{Part, count, elements, piece_bytes};
 
@@ -285,16 +285,17 @@ impl Target {
         weights + self.kv_bytes() + state * self.states()
     }
 
-    /// Bytes of a row's matrices in memory where widths are padded: E2M1 has a scale for each 16
-    /// columns and a factor a row there.
+    /// Bytes of a row's matrices in memory where widths are padded: codes with scales of groups
+    /// have a factor a row there.
     fn padded_bytes(&self, row: &Row) -> u64 {
         let [n, k] = row.padded(self.pads().map(|pad| pad as usize));
-        let bytes = match row.resident() {
-            Some(format) if matches!(format.coding(), Coding::Mxfp4 | Coding::Nvfp4) => {
-                n * (k / 2 + k / NVFP4_GROUP + size_of::<f32>())
-            }
-            Some(format) => format.bytes(n, k),
-            None => return self.bytes_stored(row),
+        let Some(format) = row.resident() else {
+            return self.bytes_stored(row);
+        };
+        let coding = format.coding();
+        let bytes = match coding.sections(n, k) {
+            [_, 0] => format.bytes(n, k),
+            [codes, scales] => codes + scales + n * size_of::<f32>(),
         };
         (row.sites.iter().count() * row.copies * bytes) as u64
     }

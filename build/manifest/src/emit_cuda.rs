@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::constants::{Constant, Value, constants};
 use crate::kernels::{distinct, top_k_chunks, top_k_parts};
 use crate::shapes::camel;
+use crate::table::Coding;
 use crate::target::Target;
 
 /// Constants that device code reads, beside formats.
@@ -36,7 +37,8 @@ impl Target {
         out += "namespace atlas::target {\n\n";
         out += "enum class KvFormat { f32, bf16, fp8 };\n";
         out += "enum class Activation { silu, gelu_tanh, clamped, relu2 };\n";
-        out += "enum class Format { bf16, nvfp4, fp8, mxfp4 };\n\n";
+        let names = Coding::ALL.map(Coding::name).join(", ");
+        out += &format!("enum class Format {{ {names} }};\n\n");
         for constant in constants(self).into_iter().filter(is_of_device) {
             let name = constant.name;
             let text = match constant.value {

@@ -7,85 +7,151 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Makes `Format` of rows: tensors that hold it, its name in manifests, and their coding.
-macro_rules! formats {
-    ($($(#[$doc:meta])* $format:ident: $name:literal $coding:ident;)+) => {
-        /// Storage of a weight matrix, as checkpoints have it.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-        pub enum Format {
-            $($(#[$doc])* #[serde(rename = $name)] $format,)+
+/// Makes an enum of rows, and the tuple that each of them is.
+macro_rules! rows {
+    ($(#[$of:meta])* $table:ident -> $is:ty; $($(#[$doc:meta])* $row:ident: $value:expr;)+) => {
+        $(#[$of])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $table {
+            $($(#[$doc])* $row,)+
         }
 
-        impl Format {
-            /// All of them, bits ascending behind the floats.
-            pub const ALL: [Format; [$($name),+].len()] = [$(Format::$format),+];
+        impl $table {
+            /// All of them, in the order of their numbers.
+            pub const ALL: [$table; [$(stringify!($row)),+].len()] = [$($table::$row),+];
 
-            /// Name in manifests.
-            pub const fn name(self) -> &'static str {
+            const fn row(self) -> &'static $is {
                 match self {
-                    $(Format::$format => $name,)+
-                }
-            }
-
-            /// Codes that memory and kernels have its weights in.
-            pub const fn coding(self) -> Coding {
-                match self {
-                    $(Format::$format => Coding::$coding,)+
+                    $($table::$row => &const { $value },)+
                 }
             }
         }
     };
 }
 
-formats! {
-    /// `X.weight` BF16 `[N, K]`.
-    Bf16: "bf16" Bf16;
-    /// `X.weight` F32 `[N, K]` of BF16 numbers, as which memory holds them; a weight of more bits
-    /// is refused.
-    F32: "f32" Bf16;
-    /// compressed-tensors NVFP4: `X.weight_packed`, `X.weight_scale`, `X.weight_global_scale`
-    /// (divide).
-    Nvfp4CompressedTensors: "nvfp4_compressed_tensors" Nvfp4;
-    /// modelopt NVFP4: `X.weight`, `X.weight_scale`, `X.weight_scale_2` (multiply).
-    Nvfp4Modelopt: "nvfp4_modelopt" Nvfp4;
-    /// FP8 with a scale per 128x128 block: `X.weight`, `X.weight_scale_inv` (multiply).
-    Fp8Block128: "fp8_block128" Fp8;
-    /// modelopt FP8 with a scale of the whole matrix: `X.weight`, `X.weight_scale` (multiply).
-    Fp8Tensor: "fp8_tensor" Fp8;
-    /// OCP MXFP4 of stacked experts: `X_blocks` `[experts, N, K / 32, 16]`, `X_scales`
-    /// `[experts, N, K / 32]`.
-    Mxfp4: "mxfp4" Mxfp4;
+rows! {
+    /// Storage of a weight matrix, as checkpoints have it; bits ascend behind the floats. A row is
+    /// its name in manifests, its coding, columns that a matrix has a multiple of, its tensors, and
+    /// what `config.json` says of it, in JSON.
+    #[derive(Deserialize, Serialize)]
+    #[serde(rename_all = "snake_case")]
+    Format -> (&'static str, Coding, usize, &'static [Part], &'static [Described]);
+    Bf16: ("bf16", Coding::Bf16, 1, &[(Elements, ".weight", |n, k| vec![n, k], BF16)], &[]);
+    /// Memory has the BF16 numbers that these are; a weight of more bits is refused.
+    F32: ("f32", Coding::Bf16, 1, &[(Elements, ".weight", |n, k| vec![n, k], F32)], &[]);
+    /// compressed-tensors NVFP4.
+    Nvfp4CompressedTensors: ("nvfp4_compressed_tensors", Coding::Nvfp4, NVFP4_GROUP, &[
+        (Elements, ".weight_packed", |n, k| vec![n, k / 2], U8),
+        (Scales, ".weight_scale", |n, k| vec![n, k / NVFP4_GROUP], F8),
+        (Divisor, ".weight_global_scale", |_, _| vec![], F32),
+        (Input, ".input_global_scale", |_, _| vec![], F32_OR_BF16),
+    ], &[
+        (METHOD, "\"compressed-tensors\""),
+        ("/quantization_config/format", "\"nvfp4-pack-quantized\""),
+        ("/quantization_config/config_groups/*/weights/type", "\"float\""),
+        ("/quantization_config/config_groups/*/weights/num_bits", "4"),
+        ("/quantization_config/config_groups/*/weights/group_size", "16"),
+    ]);
+    /// modelopt NVFP4.
+    Nvfp4Modelopt: ("nvfp4_modelopt", Coding::Nvfp4, NVFP4_GROUP, &[
+        (Elements, ".weight", |n, k| vec![n, k / 2], U8),
+        (Scales, ".weight_scale", |n, k| vec![n, k / NVFP4_GROUP], F8),
+        (Factor, ".weight_scale_2", |_, _| vec![], F32),
+        (Input, ".input_scale", |_, _| vec![], F32),
+    ], &[(METHOD, "\"modelopt\""), (ALGORITHM, "\"NVFP4\"")]);
+    /// FP8 with a scale per 128x128 block.
+    Fp8Block128: ("fp8_block128", Coding::Fp8, 1, &[
+        (Elements, ".weight", |n, k| vec![n, k], F8),
+        (Scales, ".weight_scale_inv", |n, k| [n, k].map(blocks).to_vec(), BF16_OR_F32),
+    ], &[
+        (METHOD, "\"fp8\""),
+        ("/quantization_config/fmt", "\"e4m3\""),
+        ("/quantization_config/weight_block_size", "[128,128]"),
+    ]);
+    /// modelopt FP8 with a scale of the whole matrix.
+    Fp8Tensor: ("fp8_tensor", Coding::Fp8, 1, &[
+        (Elements, ".weight", |n, k| vec![n, k], F8),
+        (Factor, ".weight_scale", |_, _| vec![], F32),
+        (Input, ".input_scale", |_, _| vec![], F32),
+    ], &[(METHOD, "\"modelopt\""), (ALGORITHM, "\"FP8\"")]);
+    /// OCP MXFP4 of stacked experts.
+    Mxfp4: ("mxfp4", Coding::Mxfp4, MXFP4_GROUP, &[
+        (Elements, "_blocks", |n, k| vec![n, k / MXFP4_GROUP, MXFP4_GROUP / 2], U8),
+        (Scales, "_scales", |n, k| vec![n, k / MXFP4_GROUP], U8),
+    ], &[(METHOD, "\"mxfp4\"")]);
 }
 
-/// Codes of weights and their scales.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coding {
-    Bf16,
+rows! {
+    /// Codes of weights and their scales, as memory and kernels have them. A row is its name, bits
+    /// of a weight, columns that share a scale of a byte, and what numbers in F32 belong to.
+    Coding -> (&'static str, u32, Option<usize>, Owner);
+    Bf16: ("bf16", 16, None, Owner::None);
     /// E2M1 with an E4M3 scale per 16 columns.
-    Nvfp4,
+    Nvfp4: ("nvfp4", 4, Some(NVFP4_GROUP), Owner::Matrix);
     /// E4M3 with a scale per 128x128 block.
-    Fp8,
-    /// E2M1 with a power of two (E8M0) per 32 columns.
-    Mxfp4,
+    Fp8: ("fp8", 8, None, Owner::Blocks);
+    /// E2M1 with the upper byte of an F16, a power of two, per 16 columns, and another of the row.
+    Mxfp4: ("mxfp4", 4, Some(16), Owner::Rows);
+}
+
+/// A place in `config.json`, and what stands there, in JSON.
+type Described = (&'static str, &'static str);
+
+const METHOD: &str = "/quantization_config/quant_method";
+/// Algorithm of modelopt, which has a word for several beside each other.
+pub const ALGORITHM: &str = "/quantization_config/quant_algo";
+
+/// Owners of factors in F32 that weights are multiplied by beside their scales of a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    None,
+    Matrix,
+    Rows,
+    /// Blocks of 128 rows and columns.
+    Blocks,
 }
 
 impl Coding {
     /// Name in those of targets.
     pub const fn name(self) -> &'static str {
-        match self {
-            Coding::Bf16 => "bf16",
-            Coding::Nvfp4 => "nvfp4",
-            Coding::Fp8 => "fp8",
-            Coding::Mxfp4 => "mxfp4",
-        }
+        self.row().0
     }
 
     /// Bits of a weight, scales left out.
     pub const fn bits(self) -> u32 {
+        self.row().1
+    }
+
+    /// Owners of the factors beside those scales.
+    pub const fn factors(self) -> Owner {
+        self.row().3
+    }
+
+    /// Bytes of the codes of `[n, k]` weights, and of the scales of their groups.
+    pub const fn sections(self, n: usize, k: usize) -> [usize; 2] {
+        let scales = match self.row().2 {
+            Some(group) => n * (k / group),
+            None => 0,
+        };
+        [n * k * self.bits() as usize / 8, scales]
+    }
+
+    /// Factors of `[n, k]` weights.
+    pub const fn factors_of(self, n: usize, k: usize) -> usize {
+        match self.factors() {
+            Owner::None => 0,
+            Owner::Matrix => 1,
+            Owner::Rows => n,
+            Owner::Blocks => blocks(n) * blocks(k),
+        }
+    }
+
+    /// Columns that a matrix in memory has a multiple of: whole runs of floats, and of codes whole
+    /// blocks.
+    pub const fn columns(self) -> usize {
         match self {
-            Coding::Bf16 => 16,
-            Coding::Fp8 => 8,
-            Coding::Nvfp4 | Coding::Mxfp4 => 4,
+            Coding::Bf16 => RUN_COLUMNS,
+            _ => FP8_BLOCK,
         }
     }
 }
@@ -96,8 +162,29 @@ pub const NVFP4_GROUP: usize = 16;
 pub const MXFP4_GROUP: usize = 32;
 /// Rows and columns of FP8 that share a scale.
 pub const FP8_BLOCK: usize = 128;
+/// Blocks of so many rows or columns.
+const fn blocks(n: usize) -> usize {
+    n.div_ceil(FP8_BLOCK)
+}
+
+/// Columns of a run of BF16, the least that kernels read.
+pub const RUN_COLUMNS: usize = 32;
 
 impl Format {
+    /// Name in manifests.
+    pub const fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// Codes that memory and kernels have its weights in.
+    pub const fn coding(self) -> Coding {
+        self.row().1
+    }
+
+    pub const fn described(self) -> &'static [Described] {
+        self.row().4
+    }
+
     /// Name in those of targets.
     pub const fn short(self) -> &'static str {
         match self {
@@ -122,6 +209,21 @@ impl Format {
     /// Whether other weights can be rounded to it.
     pub const fn is_rounded_to(self) -> bool {
         matches!(self, Format::Nvfp4Modelopt | Format::Fp8Block128)
+    }
+
+    /// Whether only stacks of experts have it: the tensors are of all copies.
+    pub const fn is_of_stacks(self) -> bool {
+        matches!(self, Format::Mxfp4)
+    }
+
+    /// Whether rows share scales in blocks as it is stored.
+    pub const fn has_blocks(self) -> bool {
+        matches!(self, Format::Fp8Block128)
+    }
+
+    /// Columns that a matrix has a multiple of as it is stored.
+    pub const fn columns(self) -> usize {
+        self.row().2
     }
 
     /// Bits of a weight, scales left out.
@@ -492,26 +594,22 @@ pub struct Piece {
 }
 
 impl Piece {
-    fn of(
-        purpose: Purpose,
-        suffix: &'static str,
-        shape: &[usize],
-        dtype: &'static [Dtype],
-    ) -> Piece {
-        Piece {
-            purpose,
-            suffix,
-            shape: shape.to_vec(),
-            dtypes: dtype,
-            optional: purpose == Purpose::Input,
-        }
-    }
-
     /// Elements of the tensor.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 }
+
+use Purpose::{Divisor, Elements, Factor, Input, Scales};
+
+/// A tensor of a format: its purpose, the end of its name, its shape for a matrix `[n, k]`, and its
+/// element types.
+type Part = (
+    Purpose,
+    &'static str,
+    fn(usize, usize) -> Vec<usize>,
+    &'static [Dtype],
+);
 
 const BF16: &[Dtype] = &[Dtype::Bf16];
 const F32: &[Dtype] = &[Dtype::F32];
@@ -602,76 +700,55 @@ impl Row {
 
     /// Tensors that hold what the row describes.
     pub fn pieces(&self) -> Vec<Piece> {
-        let whole = |dtypes| vec![Piece::of(Purpose::Elements, "", &self.shape, dtypes)];
         match self.kind {
-            Kind::Vector { .. } => whole(BF16_OR_F32),
-            Kind::Unused if self.shape.is_empty() => vec![Piece::of(Purpose::Input, "", &[], F32)],
-            Kind::Unused => vec![Piece::of(Purpose::Input, "", &self.shape, BF16)],
-            Kind::Matrix(stored) | Kind::Rounded { stored, .. } => match stored {
-                Format::Mxfp4 => self.mxfp4_pieces(),
-                _ if self.is_stacked() => whole(BF16),
-                _ => stored.pieces(self.shape[0], self.k()),
-            },
+            Kind::Vector { .. } => self.whole(Purpose::Elements, BF16_OR_F32),
+            Kind::Unused if self.shape.is_empty() => self.whole(Purpose::Input, F32),
+            Kind::Unused => self.whole(Purpose::Input, BF16),
+            Kind::Matrix(stored) | Kind::Rounded { stored, .. } => self.pieces_in(stored),
         }
     }
 
-    /// Codes and powers of two of a stack of experts.
-    fn mxfp4_pieces(&self) -> Vec<Piece> {
-        let [copies, n, k] = [0, 1, 2].map(|at| self.shape.get(at).copied().unwrap_or(0));
-        let (groups, bytes) = (k / MXFP4_GROUP, MXFP4_GROUP / 2);
-        vec![
-            Piece::of(
-                Purpose::Elements,
-                "_blocks",
-                &[copies, n, groups, bytes],
-                U8,
-            ),
-            Piece::of(Purpose::Scales, "_scales", &[copies, n, groups], U8),
-        ]
+    /// Tensors that hold the row's matrix in a format.
+    pub fn pieces_in(&self, format: Format) -> Vec<Piece> {
+        match self.shape[..] {
+            [n, k] => format.pieces(&[], n, k),
+            [copies, n, k] if format.is_of_stacks() => format.pieces(&[copies], n, k),
+            _ => self.whole(Purpose::Elements, BF16),
+        }
+    }
+
+    /// One tensor in the row's name and shape.
+    fn whole(&self, purpose: Purpose, dtypes: &'static [Dtype]) -> Vec<Piece> {
+        vec![Piece {
+            purpose,
+            suffix: "",
+            shape: self.shape.to_vec(),
+            dtypes,
+            optional: purpose == Purpose::Input,
+        }]
     }
 }
 
 impl Format {
     /// Bytes of a matrix `[n, k]` with its scales.
     pub fn bytes(self, n: usize, k: usize) -> usize {
-        let pieces = self.pieces(n, k).into_iter();
+        let pieces = self.pieces(&[], n, k).into_iter();
         let needed = pieces.filter(|piece| !piece.optional);
         needed
             .map(|piece| piece.elements() * piece.dtypes[0].bytes())
             .sum()
     }
 
-    /// Tensors that hold a matrix `[n, k]`.
-    fn pieces(self, n: usize, k: usize) -> Vec<Piece> {
-        use Purpose::{Divisor, Elements, Factor, Input, Scales};
-        let (of, groups) = (Piece::of, [n, k / NVFP4_GROUP]);
-        let blocks = [n.div_ceil(FP8_BLOCK), k.div_ceil(FP8_BLOCK)];
-        match self {
-            Format::Bf16 => vec![of(Elements, ".weight", &[n, k], BF16)],
-            Format::F32 => vec![of(Elements, ".weight", &[n, k], F32)],
-            Format::Nvfp4CompressedTensors => vec![
-                of(Elements, ".weight_packed", &[n, k / 2], U8),
-                of(Scales, ".weight_scale", &groups, F8),
-                of(Divisor, ".weight_global_scale", &[], F32),
-                of(Input, ".input_global_scale", &[], F32_OR_BF16),
-            ],
-            Format::Nvfp4Modelopt => vec![
-                of(Elements, ".weight", &[n, k / 2], U8),
-                of(Scales, ".weight_scale", &groups, F8),
-                of(Factor, ".weight_scale_2", &[], F32),
-                of(Input, ".input_scale", &[], F32),
-            ],
-            Format::Fp8Block128 => vec![
-                of(Elements, ".weight", &[n, k], F8),
-                of(Scales, ".weight_scale_inv", &blocks, BF16_OR_F32),
-            ],
-            Format::Fp8Tensor => vec![
-                of(Elements, ".weight", &[n, k], F8),
-                of(Factor, ".weight_scale", &[], F32),
-                of(Input, ".input_scale", &[], F32),
-            ],
-            // Stacks alone have it: their row says the pieces.
-            Format::Mxfp4 => Vec::new(),
-        }
+    /// Tensors that hold `copies` of a matrix `[n, k]`; of one, if there are none.
+    fn pieces(self, copies: &[usize], n: usize, k: usize) -> Vec<Piece> {
+        let parts = self.row().3.iter();
+        let pieces = parts.map(|&(purpose, suffix, shape, dtypes)| Piece {
+            purpose,
+            suffix,
+            shape: [copies, &shape(n, k)].concat(),
+            dtypes,
+            optional: purpose == Purpose::Input,
+        });
+        pieces.collect()
     }
 }

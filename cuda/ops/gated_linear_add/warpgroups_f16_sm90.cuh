@@ -75,7 +75,7 @@ struct WarpgroupsF16 {
   static int many(float* x, const float* gain, const float* z, const unsigned* in_cells,
                   const unsigned char* weight, unsigned char* operands, float* residual,
                   unsigned rows, unsigned format, cudaStream_t stream) {
-    return linear_add::for_format(format, [&](auto storage) {
+    return linear_add::Few::for_format(format, [&](auto storage) {
       if (rows <= linear_add::few_rows_max<storage.value, kValues>(target::HIDDEN)) {
         return static_cast<cudaError_t>(HeadsF32<target::GatedRmsNorm, D>::launch(
             x, gain, z, in_cells, weight, operands, residual, rows, format, stream));

@@ -428,28 +428,29 @@ struct PanelsF16 {
     return storage == tile::Storage::f16;
   }
 
+  // `body(storage)` of a matrix's format, as a constant.
+  template <class Body>
+  static cudaError_t for_format(unsigned format, const Body& body) {
+    cudaError_t result = cudaErrorInvalidValue;
+    tile::any_storage([&](auto storage) {
+      if constexpr (used(storage.value)) {
+        if (format == static_cast<unsigned>(storage.value)) result = body(storage);
+      }
+      return false;
+    });
+    return result;
+  }
+
   static cudaError_t launch(const float* x, const unsigned char* weight, unsigned char* operands,
                             float* out, unsigned rows, unsigned n, unsigned k, unsigned format,
                             cudaStream_t stream) {
-    using tile::Storage;
     if (rows == 0) return cudaSuccess;
     auto* rounded = reinterpret_cast<f16*>(operands);
     const Params params{x, weight, out, static_cast<int>(rows), static_cast<int>(n),
                         static_cast<int>(k)};
-    if (format == static_cast<unsigned>(Storage::f16)) {
-      return of<Storage::f16>(params, rounded, stream);
-    }
-    if constexpr (used(Storage::nvfp4)) {
-      if (format == static_cast<unsigned>(Storage::nvfp4)) {
-        return of<Storage::nvfp4>(params, rounded, stream);
-      }
-    }
-    if constexpr (used(Storage::fp8_block128)) {
-      if (format == static_cast<unsigned>(Storage::fp8_block128)) {
-        return of<Storage::fp8_block128>(params, rounded, stream);
-      }
-    }
-    return cudaErrorInvalidValue;
+    return for_format(format, [&](auto storage) {
+      return of<storage.value>(params, rounded, stream);
+    });
   }
 };
 

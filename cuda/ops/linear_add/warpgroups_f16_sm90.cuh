@@ -31,8 +31,8 @@ int few_rows_max(int n) {
 // segments are single blocks leaves no registers for tiles of them.
 template <tile::Storage kStorage, int kK>
 inline constexpr bool kTiles =
-    kK % tile::kBlockColumns == 0 && (kStorage != tile::Storage::fp8_block128 ||
-                                      kK / tile::segments(kK) > tile::kBlockColumns);
+    kK % tile::kBlockColumns == 0 &&
+    (!tile::has_blocks(kStorage) || kK / tile::segments(kK) > tile::kBlockColumns);
 
 template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kRoundThreads) void round(const float* x,
@@ -121,7 +121,7 @@ cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
   // Results have the residual's width: too many tiles for one turn are too many in every product.
   // E2M1's scales and segments of many blocks leave no registers to join sums of so many rows.
   constexpr int kBlocks = kK / tile::segments(kK) / tile::kBlockColumns;
-  if constexpr (kStorage != tile::Storage::nvfp4 && kBlocks <= kJoinedBlocksMax &&
+  if constexpr (tile::bits_of(kStorage) > 4 && kBlocks <= kJoinedBlocksMax &&
                 tile::panel_tiles(target::HIDDEN) * tile::segments(kK) <= target::SMS) {
     const unsigned across = tile::panel_tiles(params.n);
     if (params.rows <= tile::kTileRowsMax && across * tile::segments(kK) <= target::SMS) {
@@ -131,23 +131,6 @@ cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
   return tile::launch_tiles<kStorage, kK>(
       [](auto most) { return product<kStorage, kK, most>; }, tile::panel_tiles(params.n),
       params.rows, tile::starts_early(params.rows), stream, params, x);
-}
-
-// `body(storage)` of a matrix's format, as a constant.
-template <class Body>
-cudaError_t for_format(unsigned format, Body body) {
-  using tile::Storage;
-  const auto is = [&](Storage storage) { return format == static_cast<unsigned>(storage); };
-  if (is(Storage::f16)) return body(std::integral_constant<Storage, Storage::f16>{});
-  if constexpr (Few::used(Storage::nvfp4)) {
-    if (is(Storage::nvfp4)) return body(std::integral_constant<Storage, Storage::nvfp4>{});
-  }
-  if constexpr (Few::used(Storage::fp8_block128)) {
-    if (is(Storage::fp8_block128)) {
-      return body(std::integral_constant<Storage, Storage::fp8_block128>{});
-    }
-  }
-  return cudaErrorInvalidValue;
 }
 
 template <class Tile>
@@ -181,7 +164,7 @@ struct WarpgroupsF16 {
   static bool many(const Params& params, unsigned char* operands, unsigned format,
                    cudaError_t& result, cudaStream_t stream) {
     bool has = false;
-    result = for_format(format, [&](auto storage) {
+    result = Few::for_format(format, [&](auto storage) {
       if constexpr (kTiles<storage.value, kK>) {
         if (params.rows <= few_rows_max<storage.value, kK>(params.n)) return cudaSuccess;
         has = true;

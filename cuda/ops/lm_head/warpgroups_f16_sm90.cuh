@@ -48,7 +48,7 @@ template <tile::Storage kStorage>
 cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStream_t stream) {
   const tile::Operands<kStorage> x{operands, tile::operand_groups(params.rows)};
   tile::NormedOperands to{};
-  to.of<kStorage>() = x;
+  to.of<kStorage>() = {x.base, x.groups};
   cudaError_t failed = tile::launch_norm_operands(params.rows_in(), params.rows, params.gain,
                                                   params.x, to, stream);
   if (failed != cudaSuccess) return failed;

@@ -76,7 +76,7 @@ struct WarpgroupsF16 {
     const tile::Operands<kStorage> x{operands, groups};
     const tile::Operands<kStorage> activated{reinterpret_cast<unsigned char*>(act), groups};
     tile::NormedOperands normed{};
-    normed.of<kStorage>() = x;
+    normed.of<kStorage>() = {operands, groups};
     cudaError_t failed = tile::launch_norm_operands(tile::RowsIn{residual}, rows, gain, nullptr,
                                                     normed, stream);
     if (failed != cudaSuccess) return failed;
@@ -97,7 +97,7 @@ struct WarpgroupsF16 {
     if constexpr (kFull) {
       if (is_many && gate_format == up_format && gate_format == down_format) {
         const Params params{gate, up, static_cast<int>(rows)};
-        return linear_add::for_format(gate_format, [&](auto storage) {
+        return linear_add::Few::for_format(gate_format, [&](auto storage) {
           return many<storage.value>(params, residual, gain, operands, down, act, stream);
         });
       }

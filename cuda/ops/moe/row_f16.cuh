@@ -226,11 +226,11 @@ struct Down {
           W::decode(part[round][group], octet, first, second);
           // Columns of an instruction without a row have the first one: their sums go nowhere.
           const uint4 b = *reinterpret_cast<const uint4*>(shared.act[turn] + column + octet * 8);
-          float(&to)[4] = W::kFp8 ? chain : sum;
+          float(&to)[4] = W::kBlockFactors ? chain : sum;
           ptx::mma_f16(to, first, b.x, b.y);
           ptx::mma_f16(to, second, b.z, b.w);
         }
-        if (W::kFp8 && (group + 1) * W::kGroup % tile::kBlockColumns == 0) {
+        if (W::kBlockFactors && (group + 1) * W::kGroup % tile::kBlockColumns == 0) {
           const float2 scale = part[round][group].block;
           tile::close_chain(sum, chain, scale);
         }

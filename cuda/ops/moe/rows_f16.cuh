@@ -320,8 +320,8 @@ struct Products {
     constexpr int kFit = kWarmBytes / kExperts / kPanelBytes;
     constexpr int kOfEach = kFit < kGatePanels ? kFit : kGatePanels;
     static_assert(kExperts * kOfEach <= Shape::kThreads * kWarmBlocks, "a thread asks for a panel");
-    // NVFP4's products do not wait for memory.
-    if constexpr (!W::kNvfp4 && kOfEach > 0) {
+    // Products of 4 bits do not wait for memory.
+    if constexpr (W::Code::kBits > 4 && kOfEach > 0) {
       const int item = threadIdx.x * kWarmBlocks + blockIdx.x;
       if (blockIdx.x >= kWarmBlocks || item >= kExperts * kOfEach) return;
       const W w{params.gate_up + item / kOfEach * W::bytes(kInner, kWidth), kInner, kWidth};
@@ -493,7 +493,7 @@ struct Products {
   // Factor and bias of the sums of its gate, or of its up, which is eight `more`; asked for before
   // they are needed.
   __device__ tile::Affine affine(const Round& round, int more) const {
-    constexpr bool kHas = W::kNvfp4 || target::BIASED;
+    constexpr bool kHas = W::kRowFactors || target::BIASED;
     const Item item(round.number);
     if (!kHas || !item.is_of(round)) return {1.0f, 0.0f};
     const W w = gate_up.at.matrix(round.tile.expert);

@@ -12,7 +12,15 @@ namespace atlas::norm_linear {
 using target::HIDDEN;
 
 inline constexpr int kParts = 4;
-inline constexpr int kStorages = 3;
+// Numbers of the weight formats of parts: there is room for the first three in any target.
+inline constexpr int kStorages = [] {
+  int end = 3;
+  for (const target::Format format : target::NORM_LINEAR_FORMATS) {
+    const int number = static_cast<int>(format);
+    end = number < end ? end : number + 1;
+  }
+  return end;
+}();
 
 struct Part {
   const unsigned char* weight;  // panels of (n, HIDDEN)
@@ -99,12 +107,6 @@ __device__ inline void run(const Params& params, int block, int blocks) {
   stage.run(staged, sink);
 }
 
-// A weight format as a type.
-template <tile::Storage kStorage>
-struct Constant {
-  static constexpr tile::Storage value = kStorage;
-};
-
 __host__ __device__ constexpr bool used(tile::Storage storage) {
   using namespace target;
   for (const Format format : NORM_LINEAR_FORMATS) {
@@ -113,11 +115,24 @@ __host__ __device__ constexpr bool used(tile::Storage storage) {
   return storage == tile::Storage::f16;  // gates and router
 }
 
+// `run(storage)` of the first of the weight formats that `is_of`, else of the last one.
+template <tile::Storage kFirst, tile::Storage... kOthers, class Is, class Run>
+__device__ inline void run_first(tile::Storages<kFirst, kOthers...>, const Is& is_of,
+                                 const Run& run) {
+  if constexpr (sizeof...(kOthers) == 0) {
+    run(tile::Constant<kFirst>{});
+  } else {
+    if constexpr (used(kFirst)) {
+      if (is_of(kFirst)) return run(tile::Constant<kFirst>{});
+    }
+    run_first(tile::Storages<kOthers...>{}, is_of, run);
+  }
+}
+
 // `body(storage, block, blocks)` of the weight format that a block has a part of.
 template <class Body>
 __device__ inline void for_storage(const Params& params, int block, const Body& body) {
-  using tile::Storage;
-  const auto is_of = [&](Storage storage) {
+  const auto is_of = [&](tile::Storage storage) {
     const int blocks = params.blocks[static_cast<int>(storage)];
     if (block < blocks) return true;
     block -= blocks;
@@ -126,13 +141,7 @@ __device__ inline void for_storage(const Params& params, int block, const Body& 
   const auto run = [&](auto storage) {
     body(storage, block, params.blocks[static_cast<int>(storage.value)]);
   };
-  if constexpr (used(Storage::nvfp4)) {
-    if (is_of(Storage::nvfp4)) return run(Constant<Storage::nvfp4>{});
-  }
-  if constexpr (used(Storage::fp8_block128)) {
-    if (is_of(Storage::fp8_block128)) return run(Constant<Storage::fp8_block128>{});
-  }
-  run(Constant<Storage::f16>{});
+  run_first(tile::AllStorages{}, is_of, run);
 }
 
 template <class Shape>
@@ -165,8 +174,7 @@ inline Params params_of(const float* residual, const float* gain, float* x,
 
 // Bytes of a panel's codes.
 constexpr size_t panel_bytes(tile::Storage storage) {
-  const size_t bits = storage == tile::Storage::f16 ? 16 : storage == tile::Storage::nvfp4 ? 4 : 8;
-  return tile::kPanelRows * HIDDEN * bits / 8;
+  return tile::kPanelRows * HIDDEN * static_cast<size_t>(tile::bits_of(storage)) / 8;
 }
 
 // Blocks that have `bytes` of `all`, of which each of `blocks` has as many, rounded up.

@@ -55,50 +55,47 @@ struct WarpgroupsF16 {
   template <tile::Storage kStorage>
   static cudaError_t multiply(Params params, tile::NormedOperands& x, bool& beside,
                               cudaStream_t stream) {
-    if (x.of<kStorage>().base == nullptr) return cudaSuccess;
     unsigned across = 0;
     for (Part& part : params.part) {
       const bool is = part.format == static_cast<unsigned>(kStorage);
       part.blocks = is ? tile::panel_tiles(part.n) : 0;
       across += part.blocks;
     }
+    if (across == 0) return cudaSuccess;
+    const auto& rows = x.of<kStorage>();
     const bool is_beside = std::exchange(beside, true);
     const bool early = is_beside || tile::starts_early(params.rows);
     return tile::launch_tiles<kStorage, HIDDEN>([](auto most) { return product<kStorage, most>; },
                                                 across, params.rows, early, stream, params,
-                                                x.of<kStorage>(), is_beside);
+                                                tile::Operands<kStorage>{rows.base, rows.groups},
+                                                is_beside);
   }
 
   static cudaError_t many(const Params& params, bool keep, unsigned char* operands,
                           cudaStream_t stream) {
-    using tile::Storage;
     tile::NormedOperands x{};
     const int groups = tile::operand_groups(params.rows);
-    const auto room = [&](auto& of, Storage storage) {
+    tile::any_storage([&](auto storage) {
+      auto& of = x.of<storage.value>();
       for (const Part& part : params.part) {
-        if (part.n == 0 || part.format != static_cast<unsigned>(storage)) continue;
+        const bool is = part.format == static_cast<unsigned>(storage.value);
+        if (part.n == 0 || !is || of.base != nullptr) continue;
         of = {operands, groups};
         operands += tile::operand_bytes(params.rows, HIDDEN);
-        return;
       }
-    };
-    room(x.f16, Storage::f16);
-    if constexpr (used(Storage::nvfp4)) room(x.nvfp4, Storage::nvfp4);
-    if constexpr (used(Storage::fp8_block128)) room(x.fp8, Storage::fp8_block128);
+      return false;
+    });
     const tile::RowsIn from{params.residual};
     cudaError_t failed = tile::launch_norm_operands(from, params.rows, params.gain,
                                                     keep ? params.x : nullptr, x, stream);
     bool beside = false;
-    if constexpr (used(Storage::nvfp4)) {
-      if (failed == cudaSuccess) failed = multiply<Storage::nvfp4>(params, x, beside, stream);
-    }
-    if constexpr (used(Storage::fp8_block128)) {
-      if (failed == cudaSuccess) {
-        failed = multiply<Storage::fp8_block128>(params, x, beside, stream);
+    // Gates have few tiles: as the last they take the SMs that the others leave.
+    tile::any_storage([&](auto storage) {
+      if constexpr (used(storage.value)) {
+        if (failed == cudaSuccess) failed = multiply<storage.value>(params, x, beside, stream);
       }
-    }
-    // Gates have few tiles: they take the SMs that the others leave.
-    if (failed == cudaSuccess) failed = multiply<Storage::f16>(params, x, beside, stream);
+      return false;
+    });
     return failed;
   }
 

@@ -1,11 +1,13 @@
 // Implements: Loader::load
-// Match:      rows of one matrix as the checkpoint has them, in BF16, NVFP4, MXFP4 or FP8
+// Match:      rows of one matrix as the checkpoint has them, in any coding
 // Bound by:   HBM; the copy before it, over the link to the host, takes far longer
 // Sync:       lanes of a run exchange words; one 16-byte vector a thread; chained launch
 //
 // A row becomes a row of a panel: runs of 64 bytes, the words of which are in the order that is
 // decoded. What decoding leaves out of a value is in its factor.
 #pragma once
+
+#include <type_traits>
 
 #include "base/launch.cuh"
 #include "base/types.cuh"
@@ -15,18 +17,19 @@
 
 namespace atlas::pack {
 
+using tile::Factors;
 using tile::Storage;
 
 // Rows of one matrix that lie side by side where several take turns.
 inline constexpr unsigned kTurnRows = tile::kPanelRows / 2;
 inline constexpr unsigned kRunVectors = tile::kRunBytes / kVectorBytes;
-// Rows and columns that share an FP8 scale; as many columns have 8 bytes of NVFP4 scales.
+// Rows and columns that share a factor.
 inline constexpr unsigned kBlock = tile::kBlockColumns;
 // Threads of a launch.
 inline constexpr unsigned kItemsMax = 1u << 31;
 
 struct Params {
-  // Codes (rows, k), scales (rows, k / 16), F32 (1), of rows or of blocks, biases F32 (rows)
+  // Codes (rows, k), scales, factors F32, biases F32 (rows)
   const unsigned char* stored;
   unsigned char* weight;        // panels (n, k)
   unsigned rows;
@@ -37,70 +40,13 @@ struct Params {
   unsigned k;
 };
 
-template <class Word>
-__device__ inline uint4 each(const uint4& words, Word word) {
-  return {word(words.x), word(words.y), word(words.z), word(words.w)};
-}
+// Forms that a lane's vector of a run is stored in: as panels have a coding.
+template <Storage kOf>
+struct Panels {
+  static constexpr Storage kStorage = kOf;
+  static constexpr float kLeftOut = tile::Codec<kOf>::kLeftOut;
 
-// Bits of both halves of a word.
-__device__ inline unsigned of_both(unsigned word, unsigned bits) {
-  return word & (bits | bits << 16);
-}
-
-// Forms that a lane's vector of a run is stored in.
-struct F16 {
-  static constexpr Storage kStorage = Storage::f16;
-
-  // Below 2^16 a BF16 is an F16 from 2^-17 on, and rounded below.
-  __device__ static uint4 of(const uint4& codes) {
-    return each(codes, [](unsigned pair) {
-      const float2 values = to_float2(bf16x2{pair});
-      return to_f16x2(values.x, values.y).bits;
-    });
-  }
-};
-
-struct Fp8 {
-  static constexpr Storage kStorage = Storage::fp8_block128;
-  static constexpr float kLeftOut = 256.0f;
-
-  // Columns 0 and 1 as an F16 holds them, 2 and 3 into the bits that are left.
-  __device__ static uint4 of(const uint4& codes) {
-    return each(codes, [](unsigned word) {
-      const unsigned whole = __byte_perm(word, 0, 0x4140), between = __byte_perm(word, 0, 0x4342);
-      return of_both(whole, 0x80) << 8 | of_both(whole, 0x7f) << 7 | of_both(between, 0x80) << 7 |
-             of_both(between, 0x7f);
-    });
-  }
-};
-
-struct Nvfp4 {
-  static constexpr Storage kStorage = Storage::nvfp4;
-  static constexpr float kLeftOut = 128.0f;
-
-  // Every second one of 8 codes, side by side.
-  __device__ static unsigned even(unsigned word) {
-    const unsigned codes = word & 0x0f0f0f0fu;
-    return __byte_perm(codes | codes >> 4, 0, 0x4420);
-  }
-
-  // Even columns into the low half and odd ones into the high half: of four the first as an F16
-  // holds it, the others where one shift brings sign and magnitude to its place.
-  __device__ static uint4 of(const uint4& codes) {
-    return each(codes, [](unsigned word) {
-      const unsigned halves = even(word) | even(word >> 4) << 16;
-      const unsigned first = of_both(halves, 0x0008) << 12 | of_both(halves, 0x0007) << 9;
-      const unsigned second = of_both(halves, 0x0080) << 5 | of_both(halves, 0x0070) << 2;
-      const unsigned third = of_both(halves, 0x0800) << 3 | of_both(halves, 0x0700) >> 8;
-      const unsigned fourth = of_both(halves, 0x8000) >> 2 | of_both(halves, 0x7000) >> 9;
-      return first | second | third | fourth;
-    });
-  }
-};
-
-struct Mxfp4 : Nvfp4 {
-  static constexpr Storage kStorage = Storage::mxfp4;
-  static constexpr float kLeftOut = 16384.0f;
+  __device__ static uint4 of(const uint4& codes) { return tile::Codec<kOf>::packed(codes); }
 };
 
 // NVFP4 as `fp4.cuh` has it.
@@ -126,6 +72,12 @@ struct BlockScaled {
   }
 };
 
+// Scales of a row's group of columns.
+template <class W>
+using GroupScales =
+    std::conditional_t<W::kRowScaleBytes == sizeof(uint2), uint2,
+                       std::conditional_t<W::kRowScaleBytes == 2, unsigned short, unsigned char>>;
+
 // Rows as they are stored.
 template <class Codes>
 struct Rows {
@@ -144,16 +96,16 @@ struct Rows {
     return params.stored + static_cast<size_t>(params.rows) * vectors(params.k) * kVectorBytes;
   }
 
-  // Scales of a row's block of columns, in NVFP4.
-  __device__ uint2 block_scales(unsigned row, unsigned block) const {
-    const auto* from = reinterpret_cast<const uint2*>(scales());
-    return from[static_cast<size_t>(row) * (params.k / kBlock) + block];
+  // Scales of a row's group of columns.
+  __device__ GroupScales<W> group_scales(unsigned row, unsigned group) const {
+    const auto* from = reinterpret_cast<const GroupScales<W>*>(scales());
+    return from[static_cast<size_t>(row) * (params.k / W::kGroup) + group];
   }
 
-  // Numbers behind codes and scales of 16 columns.
+  // Numbers behind codes and scales.
   __device__ const float* numbers() const {
-    size_t bytes = 0;
-    if (W::kNvfp4) bytes = static_cast<size_t>(params.rows) * blocks() * sizeof(uint2);
+    const size_t groups = static_cast<size_t>(params.rows) * (params.k / W::kGroup);
+    const size_t bytes = groups * W::kRowScaleBytes;
     return reinterpret_cast<const float*>(scales() + bytes);
   }
 
@@ -161,16 +113,16 @@ struct Rows {
 
   // Factor of the matrix, of the row, or of its block of columns.
   __device__ float factor(unsigned row, unsigned block) const {
-    if constexpr (Codes::kStorage == Storage::mxfp4) return numbers()[row];
-    if constexpr (W::kNvfp4) return numbers()[0];
+    if constexpr (W::Code::kFactors == Factors::rows) return numbers()[row];
+    if constexpr (W::Code::kFactors == Factors::matrix) return numbers()[0];
     return numbers()[row / kBlock * blocks() + block];
   }
 
   // Bias of a row's sums, behind all factors.
   __device__ float bias(unsigned row) const {
     unsigned factors = 0;
-    if (W::kNvfp4) factors = Codes::kStorage == Storage::mxfp4 ? params.rows : 1;
-    if (W::kFp8) factors = (params.rows + kBlock - 1) / kBlock * blocks();
+    if (W::kRowFactors) factors = W::Code::kFactors == Factors::rows ? params.rows : 1;
+    if (W::kBlockFactors) factors = (params.rows + kBlock - 1) / kBlock * blocks();
     return numbers()[factors + row];
   }
 };
@@ -192,19 +144,24 @@ struct PanelRow {
     return reinterpret_cast<uint4*>(to)[vector % kRunVectors];
   }
 
-  // The scales of all the panel's rows.
-  __device__ unsigned char* scales(unsigned block) const {
+  // The scales of a group of columns.
+  __device__ GroupScales<W>& group_scales(unsigned group) const {
+    const size_t index = static_cast<size_t>(panel()) * (params.k / W::kGroup) + group;
+    unsigned char* to = params.weight + W::code_bytes(params.n, params.k);
+    return reinterpret_cast<GroupScales<W>*>(to + index * W::kGroupScaleBytes)[at()];
+  }
+
+  // The factors of all the panel's rows.
+  __device__ unsigned char* factors(unsigned block) const {
     const size_t index = static_cast<size_t>(panel()) * (params.k / kBlock) + block;
     return params.weight + W::code_bytes(params.n, params.k) + index * W::kBlockScaleBytes;
   }
 
-  __device__ uint2& block_scales(unsigned block) const {
-    return reinterpret_cast<uint2*>(scales(block))[at()];
-  }
-
   // Factor of the row, or of its half of the panel.
   __device__ float& factor(unsigned block) const {
-    if constexpr (W::kFp8) return reinterpret_cast<float*>(scales(block))[at() / kTurnRows];
+    if constexpr (W::kBlockFactors) {
+      return reinterpret_cast<float*>(factors(block))[at() / kTurnRows];
+    }
     return of_rows(W::bytes(params.n, params.k) - W::bias_bytes(params.n));
   }
 
@@ -218,9 +175,10 @@ struct PanelRow {
 };
 
 // A vector of codes and what goes with it: nothing for a row of zeros.
+template <class W>
 struct Item {
   uint4 codes{};
-  uint2 scales{};
+  GroupScales<W> scales{};
   float factor = 0.0f;
   float bias = 0.0f;
 };
@@ -228,8 +186,7 @@ struct Item {
 template <class Codes>
 struct Stage {
   using W = tile::Matrix<Codes::kStorage>;
-  static constexpr bool kScales = W::kNvfp4;
-  static constexpr bool kFactor = W::kNvfp4 || W::kFp8;
+  static constexpr bool kFactor = W::kRowFactors || W::kBlockFactors;
   // Vectors of a row's block of columns.
   static constexpr unsigned kBlockVectors = kBlock / W::kGroup * kRunVectors;
 
@@ -240,18 +197,19 @@ struct Stage {
   __device__ PanelRow<Codes> to() const {
     return {params, params.first + row / kTurnRows * params.turn + row % kTurnRows};
   }
+  __device__ bool begins_group() const { return vector % kRunVectors == 0; }
   __device__ bool begins_block() const { return vector % kBlockVectors == 0; }
   __device__ bool has_factor() const {
-    return W::kFp8 ? begins_block() && to().row % kTurnRows == 0 : vector == 0;
+    return W::kBlockFactors ? begins_block() && to().row % kTurnRows == 0 : vector == 0;
   }
 
-  __device__ Item load() const {
-    Item item;
+  __device__ Item<W> load() const {
+    Item<W> item;
     if (row >= params.rows) return item;
     const Rows<Codes> from{params};
     item.codes = from.codes(row, vector);
-    if constexpr (kScales) {
-      if (begins_block()) item.scales = from.block_scales(row, vector / kBlockVectors);
+    if constexpr (W::kScales) {
+      if (begins_group()) item.scales = from.group_scales(row, vector / kRunVectors);
     }
     if constexpr (kFactor) {
       if (has_factor()) item.factor = from.factor(row, vector / kBlockVectors) * Codes::kLeftOut;
@@ -260,11 +218,11 @@ struct Stage {
     return item;
   }
 
-  __device__ void store(const Item& item) const {
+  __device__ void store(const Item<W>& item) const {
     if (row >= params.rows + params.zeros) return;
     to().codes(vector) = item.codes;
-    if constexpr (kScales) {
-      if (begins_block()) to().block_scales(vector / kBlockVectors) = item.scales;
+    if constexpr (W::kScales) {
+      if (begins_group()) to().group_scales(vector / kRunVectors) = item.scales;
     }
     if constexpr (kFactor) {
       if (has_factor()) to().factor(vector / kBlockVectors) = item.factor;
@@ -280,7 +238,7 @@ __global__ __launch_bounds__(Tile::kThreads) void vectors(Params params) {
   const unsigned item = blockIdx.x * Tile::kThreads + threadIdx.x;
   const unsigned width = Rows<Codes>::vectors(params.k);
   const Stage<Codes> stage{params, item / width, item % width};
-  Item loaded = stage.load();
+  auto loaded = stage.load();
   loaded.codes = Codes::of(loaded.codes);
   stage.store(loaded);
 }
@@ -305,20 +263,14 @@ struct Vectors {
     if (k == 0 || !whole || end > n) return cudaErrorInvalidValue;
     const unsigned zeros = end == n ? tile::panels_of(n) * tile::kPanelRows - n : 0;
     const Params params{stored, weight, rows, zeros, first, turn, n, k};
-    switch (format) {
-      case static_cast<unsigned>(Storage::f16):
-        return of<F16>(params, stream);
-      case static_cast<unsigned>(Storage::nvfp4):
-        return of<Nvfp4>(params, stream);
-      case static_cast<unsigned>(Storage::fp8_block128):
-        return of<Fp8>(params, stream);
-      case static_cast<unsigned>(Storage::mxfp4):
-        return of<Mxfp4>(params, stream);
-      case tile::kBlockScaled:
-        return of<BlockScaled>(params, stream);
-      default:
-        return cudaErrorInvalidValue;
-    }
+    if (format == tile::kBlockScaled) return of<BlockScaled>(params, stream);
+    cudaError_t result = cudaErrorInvalidValue;
+    tile::any_storage([&](auto storage) {
+      if (format != static_cast<unsigned>(storage.value)) return false;
+      result = of<Panels<storage.value>>(params, stream);
+      return true;
+    });
+    return result;
   }
 };
 

@@ -10,8 +10,8 @@ use model::backend::cuda::jobs::{Place, factors};
 use model::backend::cuda::panels::Panels;
 use model::backend::cuda::storage::{BLOCK_ROWS, Order, Storage};
 use model::backend::cuda::{Cuda, load, refused};
-use model::target::{BIASED, Format, Role, Site};
-use model::weights::{self, Bits, Stored, WeightsError};
+use model::target::{BIASED, Coding, Format, Owner, Role, Site};
+use model::weights::{self, Bits, Factors, Stored, WeightsError};
 use step::executor::DeviceError;
 
 /// Rows of the matrices that make one: whole panels, the edges of a panel and of an FP8 block, and
@@ -28,18 +28,11 @@ const SHAPES: [(Order, &[usize]); 9] = [
     (Order::Interleaved, &[264, 264]),
 ];
 const COLUMNS: [usize; 3] = [128, 384, 2048];
-const STORAGES: [(Storage, Format); 6] = [
-    (Storage::F16, Format::Bf16),
-    (Storage::Nvfp4, Format::Nvfp4CompressedTensors),
-    (Storage::Nvfp4, Format::Nvfp4Modelopt),
-    (Storage::Mxfp4, Format::Mxfp4),
-    (Storage::Fp8Block128, Format::Fp8Block128),
-    (Storage::BlockScaled, Format::Nvfp4CompressedTensors),
-];
-
 /// Every storage and order, then a layer's matrices as they are loaded.
 pub fn parity(report: &mut Report, random: &mut Random, cuda: &mut Cuda) {
-    for (storage, format) in STORAGES {
+    let panels = Format::ALL.map(|format| (Storage::of_format(format), format));
+    let block_scaled = (Storage::BlockScaled, Format::Nvfp4CompressedTensors);
+    for (storage, format) in panels.into_iter().chain([block_scaled]) {
         for (order, rows) in SHAPES {
             for k in COLUMNS {
                 let drawn = rows.iter().map(|&n| stored(random, (n, k, format)));
@@ -77,7 +70,7 @@ fn every_bf16() -> Stored {
     Stored {
         n: codes.len() / 2 / COLUMNS,
         k: COLUMNS,
-        bits: Bits::Bf16(codes),
+        bits: Bits::new(Coding::Bf16, codes, Vec::new(), Factors::default()),
         bias: Vec::new(),
     }
 }
@@ -147,22 +140,18 @@ fn as_read(part: &Stored, start: usize, count: usize) -> Vec<u8> {
         let row = bytes.len() / part.n;
         bytes[start * row..][..count * row].to_vec()
     };
-    let (codes, scales) = part.bits.sections();
-    let (codes, scales) = (
-        of_rows(codes),
-        scales.map_or(Vec::new(), |scales| of_rows(scales)),
-    );
+    let [codes, scales] = [&part.bits.codes, &part.bits.scales].map(|bytes| of_rows(bytes));
     let all = factors(part);
     let (all, biases) = all.split_at(all.len() - if BIASED { part.n } else { 0 });
-    // One of the matrix, or as many for each block of rows, or one a row.
-    let each = all.len() / part.n.div_ceil(BLOCK_ROWS);
-    let mut factors = match &part.bits {
-        Bits::Fp8 { .. } => {
-            all[start / BLOCK_ROWS * each..][..count.div_ceil(BLOCK_ROWS) * each].to_vec()
+    let coding = part.bits.coding;
+    let range = match coding.factors() {
+        Owner::None | Owner::Matrix => 0..all.len(),
+        Owner::Rows | Owner::Blocks => {
+            let [first, end] = [start, start + count].map(|rows| coding.factors_of(rows, part.k));
+            first..end
         }
-        Bits::Mxfp4 { .. } => all[start..][..count].to_vec(),
-        _ => all.to_vec(),
     };
+    let mut factors = all[range].to_vec();
     if BIASED {
         factors.extend(&biases[start..][..count]);
     }

@@ -132,7 +132,7 @@ impl<D: shapes::Delta> RowOp for GatedLinearAdd<D> {
     }
 
     fn case(&self, rows: usize) -> String {
-        format!("{rows} {}", self.matrix.bits.coding().name())
+        format!("{rows} {}", self.matrix.bits.coding.name())
     }
 
     /// A normed element beside the middle of two F16 may be rounded to the other one.

@@ -336,7 +336,7 @@ impl RowOp for NormLinear {
     }
 
     fn case(&self, rows: usize) -> String {
-        format!("{rows} {}", self.parts[0].bits.coding().name())
+        format!("{rows} {}", self.parts[0].bits.coding.name())
     }
 
     /// A normed element beside the middle of two F16 may be rounded to the other one.
@@ -381,7 +381,7 @@ impl RowOp for LmHead {
     }
 
     fn case(&self, rows: usize) -> String {
-        let matrix = self.matrix.bits.coding().name();
+        let matrix = self.matrix.bits.coding.name();
         match self.wanted(rows) {
             Some(wanted) => format!("{} of {rows} {matrix}", wanted.len()),
             None => format!("{rows} {matrix}"),
@@ -451,7 +451,7 @@ impl<B: Probe> RowOpOn<B> for LmHead {
 
 fn product(rows: usize, matrix: &Stored) -> String {
     let Stored { n, k, bits, .. } = matrix;
-    format!("{rows} x {n} x {k} {}", bits.coding().name())
+    format!("{rows} x {n} x {k} {}", bits.coding.name())
 }
 
 /// Ids, logits and sums, which no common norm is of.

@@ -9,8 +9,9 @@ use super::{BF16_STORED, F16_STORED, Group, Probe, Random};
 use model::backend::cpu::{self, Cpu};
 use model::ops::Route;
 use model::shapes;
+use model::target::Coding;
 use model::target::{Moe, Role};
-use model::weights::{Bits, Stored};
+use model::weights::Stored;
 use step::executor::DeviceError;
 
 pub(super) const GROUP: Group = Group {
@@ -73,7 +74,7 @@ impl<E: shapes::Experts> ProbeExperts<E> for Cpu {
         &mut self,
         stored: &[Vec<Stored>],
     ) -> Result<<Cpu as Route<E>>::Experts, DeviceError> {
-        let is_nvfp4 = matches!(stored[0][0].bits, Bits::Nvfp4 { .. });
+        let is_nvfp4 = stored[0][0].bits.coding == Coding::Nvfp4;
         let mut experts = <Cpu as Route<E>>::Experts::stored_as(is_nvfp4);
         for expert in stored {
             let (down, inputs) = expert.split_last().expect("an expert has matrices");
@@ -123,7 +124,7 @@ impl<E: shapes::Experts> RowOp for Experts<E> {
     }
 
     fn case(&self, rows: usize) -> String {
-        format!("{rows} {}", self.all[0][0].bits.coding().name())
+        format!("{rows} {}", self.all[0][0].bits.coding.name())
     }
 
     /// Results of gate and up are rounded on their way to `down`, whose sums cancel in part: the

@@ -113,7 +113,7 @@ impl<M: shapes::Mlp> RowOp for WholeMlp<M> {
         let formats = self
             .weights
             .each_ref()
-            .map(|stored| stored.bits.coding().name());
+            .map(|stored| stored.bits.coding.name());
         format!("{rows} {}", formats.join(" "))
     }
 

@@ -1,8 +1,11 @@
 //! Matrices of the target, as its table of tensors has them, and random weights like theirs.
 
+use std::ops::RangeInclusive;
+
 use super::Random;
-use model::target::{BIASED, Coding, Format, Role, Site};
-use model::weights::{Bits, Global, Layout, Stored};
+use model::target::{BIASED, Format, Role, Site};
+use model::weights::codings::Chance;
+use model::weights::{Layout, Stored};
 
 /// Rows, columns and format of a matrix.
 pub type Shape = (usize, usize, Format);
@@ -35,43 +38,19 @@ pub fn once<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     distinct
 }
 
+impl Chance for Random {
+    fn bytes(&mut self, count: usize, range: RangeInclusive<u8>) -> Vec<u8> {
+        Random::bytes(self, count, range)
+    }
+
+    fn bf16(&mut self, count: usize, scale: f32) -> Vec<f32> {
+        Random::bf16(self, count, scale)
+    }
+}
+
 /// Random weights `[n, k]` of a format.
 pub fn stored(random: &mut Random, (n, k, format): Shape) -> Stored {
-    let bits = match format.coding() {
-        Coding::Bf16 => Bits::Bf16(random.bf16_bytes(n * k, 0.1)),
-        Coding::Nvfp4 => Bits::Nvfp4 {
-            codes: random.bytes(n * k / 2, 0..=255),
-            // Subnormal and normal E4M3, none of them negative or not a number.
-            scales: random.bytes(n * k / 16, 1..=0x50),
-            global: match format {
-                Format::Nvfp4Modelopt => Global::Multiply(0.013),
-                _ => Global::Divide(77.0),
-            },
-        },
-        Coding::Mxfp4 => {
-            let codes = random.bytes(n * k / 2, 0..=255);
-            // Powers as far apart as kernels take them in a row.
-            let scales = random.bytes(n * k / 16, 0..=24);
-            let power = |at: u8| (at + 6) << 2;
-            Bits::Mxfp4 {
-                codes,
-                scales: scales.into_iter().map(power).collect(),
-                factors: (0..n).map(|row| 0.5f32.powi(18 + row as i32 % 5)).collect(),
-            }
-        }
-        Coding::Fp8 => Bits::Fp8 {
-            codes: random
-                .bytes(n * k, 0..=255)
-                .into_iter()
-                .map(|code| if code & 0x7f == 0x7f { code ^ 1 } else { code })
-                .collect(),
-            scales: random
-                .bf16(n.div_ceil(128) * k.div_ceil(128), 1e-3)
-                .into_iter()
-                .map(|scale| scale.abs() + 1e-3)
-                .collect(),
-        },
-    };
+    let bits = format.coding().codec().sample(format, n, k, random);
     let bias = if BIASED {
         random.bf16(n, 0.1)
     } else {

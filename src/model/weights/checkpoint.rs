@@ -5,9 +5,10 @@ use std::ops::{DerefMut, Range, RangeInclusive};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::codings::Exact;
 use super::error::{WeightsError, Wrong};
 use super::folder::Folder;
-use super::format::{self, FP8_BLOCK, MXFP4_GROUP, NVFP4_GROUP};
+use super::format;
 use super::header::{self, Dtype, TensorInfo};
 use super::layout::{Expected, Layout, Weight};
 use super::names::{CONFIG, INDEX, SINGLE};
@@ -16,10 +17,10 @@ use super::packed::{Packed, PackedStack};
 use super::progress::{Progress, Stage};
 use super::seeded::{self, Seeded};
 use super::source::Source;
-use super::stored::{Bits, Global, Stored};
+use super::stored::{Bits, Stored};
 use super::{config, digests, index, locate, origin, rounding};
 use crate::target::{
-    self, CheckpointFile, Coding, Format, Kind, Piece, Purpose, Role, Site, is_vision,
+    self, CheckpointFile, FP8_BLOCK, Format, Kind, Piece, Purpose, Role, Site, is_vision,
 };
 
 /// Most shards that an index may name.
@@ -435,34 +436,6 @@ impl Checkpoint {
         self.check_none(name, values.iter().position(|value| !value.is_finite()))
     }
 
-    /// Refuses a weight of F32 that no BF16 is.
-    fn check_narrow(
-        &self,
-        name: &str,
-        first: usize,
-        weights: &[[u8; 4]],
-    ) -> Result<(), WeightsError> {
-        let found = position(weights, |&weight| format::narrow(weight).is_none());
-        let Some(index) = found else { return Ok(()) };
-        let wrong = Wrong::Narrow(f32::from_le_bytes(weights[index]));
-        Err(self.wrong(name, first + index, wrong))
-    }
-
-    /// `first`: of the elements, in the tensor. Tensor instructions take F16, so that a weight is
-    /// below 2^16.
-    fn check_bf16(&self, name: &str, first: usize, bytes: &[u8]) -> Result<(), WeightsError> {
-        const END: u16 = (127 + 16) << 7;
-        let weights = bytes.as_chunks().0;
-        let found = position(weights, |&b| u16::from_le_bytes(b) & 0x7fff >= END);
-        let Some(index) = found else { return Ok(()) };
-        let value = format::bf16(weights[index]);
-        let wrong = match value.is_finite() {
-            true => Wrong::TooLarge(value),
-            false => Wrong::NotFinite,
-        };
-        Err(self.wrong(name, first + index, wrong))
-    }
-
     /// Refuses a stored head that is not the embedding that it is tied to, of which `bytes` begin
     /// at the tensor's byte `first`.
     fn check_tied(&self, first: usize, bytes: &[u8]) -> Result<(), WeightsError> {
@@ -483,12 +456,6 @@ impl Checkpoint {
             }
         }
         Ok(())
-    }
-
-    /// `first`: of the codes, in the tensor.
-    fn check_e4m3(&self, name: &str, first: usize, codes: &[u8]) -> Result<(), WeightsError> {
-        let found = position(codes, |code| code & 0x7f == 0x7f);
-        self.check_none(name, found.map(|index| first + index))
     }
 
     /// Refuses the value at `index`, if there is one.
@@ -599,16 +566,13 @@ impl MatrixSource<'_> {
 
     /// Bytes of the codes of so many rows, and of their scales.
     pub fn sections(&self, rows: usize) -> [usize; 2] {
-        self.sections_of(self.format(), rows)
+        self.format().coding().sections(rows, self.weight.k())
     }
 
-    fn sections_of(&self, format: Format, rows: usize) -> [usize; 2] {
-        let weights = rows * self.weight.k();
-        match format.coding() {
-            Coding::Bf16 => [2 * weights, 0],
-            Coding::Nvfp4 | Coding::Mxfp4 => [weights / 2, weights / NVFP4_GROUP],
-            Coding::Fp8 => [weights, 0],
-        }
+    /// Sections of rows as the checkpoint has them.
+    fn stored_sections(&self, rows: usize) -> [usize; 2] {
+        let coding = self.weight.stored_format().coding();
+        coding.sections(rows, self.weight.k())
     }
 
     /// `read_rows` into memory that has just the room of the `sections`.
@@ -636,23 +600,19 @@ impl MatrixSource<'_> {
     ) -> Result<Stored<Bytes>, WeightsError> {
         let stored = self.read_exact(rows.clone())?;
         let (n, k, values) = (stored.n, stored.k, stored.values());
-        let bits = if self.format().is_nvfp4() {
-            let factor = rounding::nvfp4_factor(match rows.len() == self.weight.n() {
-                true => rounding::largest(&values),
-                false => self.largest()?,
-            });
-            rounding::to_nvfp4(&values, factor, &mut codes, &mut scales);
-            let global = Global::Multiply(factor);
-            Bits::Nvfp4 {
-                codes,
-                scales,
-                global,
-            }
-        } else {
-            let scales = rounding::to_fp8(&values, k, &mut codes);
-            Bits::Fp8 { codes, scales }
+        let largest = || match rows.len() == self.weight.n() {
+            true => Ok(rounding::largest(&values)),
+            false => self.largest(),
         };
-        let bias = stored.bias;
+        let (coding, bias) = (self.format().coding(), stored.bias);
+        let (weights, largest) = (&values[..], &largest);
+        let exact = Exact {
+            weights,
+            k,
+            largest,
+        };
+        let factors = coding.codec().round(exact, &mut codes, &mut scales)?;
+        let bits = Bits::new(coding, codes, scales, factors);
         Ok(Stored { n, k, bits, bias })
     }
 
@@ -665,7 +625,7 @@ impl MatrixSource<'_> {
             return Ok(largest);
         }
         let n = self.weight.n();
-        let sections = self.sections_of(self.weight.stored_format(), n);
+        let sections = self.stored_sections(n);
         let bytes: usize = sections.iter().sum();
         self.checkpoint.progress.expect_more(bytes as u64);
         let mut largest = 0f32;
@@ -679,7 +639,7 @@ impl MatrixSource<'_> {
 
     /// Some rows as the checkpoint has them.
     fn read_exact(&self, rows: Range<usize>) -> Result<Stored, WeightsError> {
-        let sections = self.sections_of(self.weight.stored_format(), rows.len());
+        let sections = self.stored_sections(rows.len());
         let [codes, scales] = sections.map(|bytes| vec![0; bytes]);
         self.read_stored(rows, codes, scales)
     }
@@ -693,49 +653,16 @@ impl MatrixSource<'_> {
         let (n, k) = (rows.len(), self.weight.k());
         let has = self.weight.stored()[0];
         let stored = rows.start.min(has)..rows.end.min(has);
-        let bias = self.bias(rows.clone())?;
-        let stretches = self.weight.stretches(&stored);
-        let bits = match self.weight.stored_format() {
-            Format::Bf16 => {
-                self.read_bf16(&stretches, &mut codes)?;
-                Bits::Bf16(codes)
-            }
-            Format::F32 => {
-                self.read_narrow(&stretches, &mut codes)?;
-                Bits::Bf16(codes)
-            }
-            format @ (Format::Nvfp4CompressedTensors | Format::Nvfp4Modelopt) => {
-                self.read_nvfp4(&stretches, &mut codes, &mut scales)?;
-                let global = match format {
-                    Format::Nvfp4Modelopt => Global::Multiply(self.read_global(Purpose::Factor)?),
-                    _ => Global::Divide(self.read_global(Purpose::Divisor)?),
-                };
-                Bits::Nvfp4 {
-                    codes,
-                    scales,
-                    global,
-                }
-            }
-            Format::Mxfp4 => {
-                let factors = self.read_mxfp4(&stretches, &mut codes, &mut scales)?;
-                Bits::Mxfp4 {
-                    codes,
-                    scales,
-                    factors,
-                }
-            }
-            Format::Fp8Block128 => {
-                self.read_fp8(&stretches, &mut codes)?;
-                let scales = self.scales_of_blocks(&stretches)?;
-                Bits::Fp8 { codes, scales }
-            }
-            Format::Fp8Tensor => {
-                self.read_fp8(&stretches, &mut codes)?;
-                let blocks = n.div_ceil(FP8_BLOCK) * k.div_ceil(FP8_BLOCK);
-                let scales = vec![self.read_global(Purpose::Factor)?; blocks];
-                Bits::Fp8 { codes, scales }
-            }
+        let bias = self.bias(rows)?;
+        let rows = Rows {
+            checkpoint: self.checkpoint,
+            weight: self.weight,
+            stretches: self.weight.stretches(&stored),
+            rows: n,
         };
+        let coding = self.weight.stored_format().coding();
+        let factors = coding.codec().read(&rows, &mut codes, &mut scales)?;
+        let bits = Bits::new(coding, codes, scales, factors);
         let stored = Stored { n, k, bits, bias };
         // Factors that are finite apart may overflow together.
         if !stored.is_finite() {
@@ -744,167 +671,6 @@ impl MatrixSource<'_> {
             self.checkpoint.check_finite(&name, &values)?;
         }
         Ok(stored)
-    }
-
-    fn read_global(&self, purpose: Purpose) -> Result<f32, WeightsError> {
-        let name = self.weight.tensor(purpose);
-        Ok(self.checkpoint.read_all_floats(&name)?[0])
-    }
-
-    /// Fills `out` with the stretches of the tensor for a purpose, of so many bytes a row.
-    fn read_stretches(
-        &self,
-        purpose: Purpose,
-        stretches: &[Range<usize>],
-        row_bytes: usize,
-        mut out: &mut [u8],
-    ) -> Result<(), WeightsError> {
-        let name = self.weight.tensor(purpose);
-        for stretch in stretches {
-            let (now, rest) = out.split_at_mut(stretch.len() * row_bytes);
-            self.checkpoint
-                .read(&name, stretch.start * row_bytes, now)?;
-            out = rest;
-        }
-        Ok(())
-    }
-
-    fn read_nvfp4(
-        &self,
-        stretches: &[Range<usize>],
-        codes: &mut [u8],
-        scales: &mut [u8],
-    ) -> Result<(), WeightsError> {
-        let columns = [self.weight.stored()[1], self.weight.k()];
-        let unchecked = |_: usize, _: &[u8]| Ok(());
-        for (purpose, of, out) in [
-            (Purpose::Elements, 2, codes),
-            (Purpose::Scales, NVFP4_GROUP, scales),
-        ] {
-            let widths = columns.map(|columns| columns / of);
-            self.read_widened(purpose, stretches, widths, out, unchecked)?;
-        }
-        Ok(())
-    }
-
-    /// Factors of the rows.
-    fn read_mxfp4(
-        &self,
-        stretches: &[Range<usize>],
-        codes: &mut [u8],
-        scales: &mut [u8],
-    ) -> Result<Vec<f32>, WeightsError> {
-        let (stored, k) = (self.weight.stored()[1], self.weight.k());
-        let unchecked = |_: usize, _: &[u8]| Ok(());
-        let widths = [stored / 2, k / 2];
-        self.read_widened(Purpose::Elements, stretches, widths, codes, unchecked)?;
-        let rows = codes.len() / (k / 2);
-        let mut powers = vec![0; rows * (k / MXFP4_GROUP)];
-        let widths = [stored / MXFP4_GROUP, k / MXFP4_GROUP];
-        self.read_widened(Purpose::Scales, stretches, widths, &mut powers, unchecked)?;
-        let rows = codes
-            .chunks_exact(k / 2)
-            .zip(powers.chunks_exact(k / MXFP4_GROUP));
-        let rows = rows.zip(scales.chunks_exact_mut(k / NVFP4_GROUP));
-        let factors = rows.enumerate().map(|(row, ((codes, powers), scales))| {
-            let factor = format::mxfp4_powers(codes, powers, scales);
-            factor.map_err(|unfit| {
-                let tensor = self.weight.tensor(Purpose::Scales);
-                let of_row = stretches.iter().cloned().flatten().nth(row).unwrap_or(0);
-                let index = of_row * (stored / MXFP4_GROUP) + unfit.group;
-                let wrong = match unfit.finite {
-                    true => Wrong::Apart,
-                    false => Wrong::NotFinite,
-                };
-                self.checkpoint.wrong(&tensor, index, wrong)
-            })
-        });
-        factors.collect()
-    }
-
-    fn read_fp8(&self, stretches: &[Range<usize>], codes: &mut [u8]) -> Result<(), WeightsError> {
-        let k = self.weight.k();
-        self.read_stretches(Purpose::Elements, stretches, k, codes)?;
-        let name = self.weight.tensor(Purpose::Elements);
-        self.each_part(stretches, k, codes, |first, part| {
-            self.checkpoint.check_e4m3(&name, first, part)
-        })
-    }
-
-    fn scales_of_blocks(&self, stretches: &[Range<usize>]) -> Result<Vec<f32>, WeightsError> {
-        let name = self.weight.tensor(Purpose::Scales);
-        let scales = self.checkpoint.read_all_floats(&name)?;
-        let blocks = self.weight.k().div_ceil(FP8_BLOCK);
-        let of_stretch = |stretch: &Range<usize>| {
-            let first = stretch.start / FP8_BLOCK * blocks;
-            &scales[first..][..stretch.len().div_ceil(FP8_BLOCK) * blocks]
-        };
-        Ok(stretches.iter().flat_map(of_stretch).copied().collect())
-    }
-
-    fn read_bf16(&self, stretches: &[Range<usize>], codes: &mut [u8]) -> Result<(), WeightsError> {
-        let widths = [self.weight.stored()[1], self.weight.k()].map(|columns| 2 * columns);
-        let name = self.weight.tensor(Purpose::Elements);
-        let check = |first: usize, part: &[u8]| {
-            self.checkpoint.check_bf16(&name, first / 2, part)?;
-            match self.weight.role() {
-                Role::Embedding => self.checkpoint.check_tied(first, part),
-                _ => Ok(()),
-            }
-        };
-        self.read_widened(Purpose::Elements, stretches, widths, codes, check)
-    }
-
-    /// Weights of F32 as the BF16 numbers that they are.
-    fn read_narrow(
-        &self,
-        stretches: &[Range<usize>],
-        codes: &mut [u8],
-    ) -> Result<(), WeightsError> {
-        let widths = [self.weight.stored()[1], self.weight.k()].map(|columns| 4 * columns);
-        let name = self.weight.tensor(Purpose::Elements);
-        let check = |first: usize, part: &[u8]| {
-            let weights = part.as_chunks().0;
-            self.checkpoint.check_narrow(&name, first / 4, weights)?;
-            let narrow = weights.iter().filter_map(|&weight| format::narrow(weight));
-            let narrow: Vec<u8> = narrow.flatten().collect();
-            self.checkpoint.check_bf16(&name, first / 4, &narrow)
-        };
-        let mut wide = vec![0; 2 * codes.len()];
-        self.read_widened(Purpose::Elements, stretches, widths, &mut wide, check)?;
-        let codes = codes.as_chunks_mut().0.iter_mut();
-        for (to, &from) in codes.zip(wide.as_chunks().0) {
-            *to = format::narrow(from).expect("was checked");
-        }
-        Ok(())
-    }
-
-    /// Fills `out` with the stretches of the tensor for a purpose, checked as `each_part` does:
-    /// rows of `stored` bytes become rows of `wide` bytes by zeros, and so does what is left.
-    fn read_widened(
-        &self,
-        purpose: Purpose,
-        stretches: &[Range<usize>],
-        [stored, wide]: [usize; 2],
-        out: &mut [u8],
-        check: impl Fn(usize, &[u8]) -> Result<(), WeightsError>,
-    ) -> Result<(), WeightsError> {
-        let rows: usize = stretches.iter().map(|stretch| stretch.len()).sum();
-        let (filled, rest) = out.split_at_mut(rows * wide);
-        rest.fill(0);
-        if stored == wide {
-            self.read_stretches(purpose, stretches, stored, filled)?;
-            return self.each_part(stretches, stored, filled, check);
-        }
-        let mut narrow = vec![0; rows * stored];
-        self.read_stretches(purpose, stretches, stored, &mut narrow)?;
-        self.each_part(stretches, stored, &narrow, check)?;
-        let rows = narrow.chunks_exact(stored);
-        for (to, from) in filled.chunks_exact_mut(wide).zip(rows) {
-            to[..stored].copy_from_slice(from);
-            to[stored..].fill(0);
-        }
-        Ok(())
     }
 
     /// Biases of some rows' results, 0 of rows that the checkpoint has not; empty if the matrix has
@@ -931,21 +697,98 @@ impl MatrixSource<'_> {
         bias.resize(rows.len(), 0.0);
         Ok(bias)
     }
+}
 
-    /// Looks at what was read of each stretch: the first byte's place in the tensor, and the bytes.
-    fn each_part(
+/// Some rows of a matrix, to be read as the checkpoint has them.
+pub struct Rows<'a> {
+    checkpoint: &'a Checkpoint,
+    pub weight: Weight,
+    /// Rows of the tensors that they are.
+    pub stretches: Vec<Range<usize>>,
+    /// Rows in memory, of which the checkpoint may lack the last.
+    pub rows: usize,
+}
+
+impl Rows<'_> {
+    /// All numbers of the tensor for a purpose.
+    pub fn numbers(&self, purpose: Purpose) -> Result<Vec<f32>, WeightsError> {
+        let name = self.weight.tensor(purpose);
+        self.checkpoint.read_all_floats(&name)
+    }
+
+    /// Fills `out` with rows of the tensor for a purpose, of so many bytes for their columns: those
+    /// of the checkpoint are widened by zeros, and so is what is left. `check` looks at the bytes
+    /// of each stretch, of which the first has that place in the tensor.
+    pub fn read(
         &self,
-        stretches: &[Range<usize>],
-        row_bytes: usize,
-        mut bytes: &[u8],
+        purpose: Purpose,
+        bytes: fn(usize) -> usize,
+        out: &mut [u8],
         check: impl Fn(usize, &[u8]) -> Result<(), WeightsError>,
     ) -> Result<(), WeightsError> {
-        for stretch in stretches {
-            let (part, rest) = bytes.split_at(stretch.len() * row_bytes);
-            check(stretch.start * row_bytes, part)?;
-            bytes = rest;
+        let [stored, wide] = [self.weight.stored()[1], self.weight.k()].map(bytes);
+        let rows: usize = self.stretches.iter().map(|stretch| stretch.len()).sum();
+        let (filled, rest) = out.split_at_mut(rows * wide);
+        rest.fill(0);
+        if stored == wide {
+            return self.read_stretches(purpose, stored, filled, check);
+        }
+        let mut narrow = vec![0; rows * stored];
+        self.read_stretches(purpose, stored, &mut narrow, check)?;
+        let rows = narrow.chunks_exact(stored);
+        for (to, from) in filled.chunks_exact_mut(wide).zip(rows) {
+            to[..stored].copy_from_slice(from);
+            to[stored..].fill(0);
         }
         Ok(())
+    }
+
+    fn read_stretches(
+        &self,
+        purpose: Purpose,
+        row_bytes: usize,
+        mut out: &mut [u8],
+        check: impl Fn(usize, &[u8]) -> Result<(), WeightsError>,
+    ) -> Result<(), WeightsError> {
+        let name = self.weight.tensor(purpose);
+        for stretch in &self.stretches {
+            let (now, rest) = out.split_at_mut(stretch.len() * row_bytes);
+            let first = stretch.start * row_bytes;
+            self.checkpoint.read(&name, first, now)?;
+            check(first, now)?;
+            out = rest;
+        }
+        Ok(())
+    }
+
+    /// Refuses the first element that is wrong, of some from `first` on in a tensor.
+    pub fn check<T>(
+        &self,
+        purpose: Purpose,
+        first: usize,
+        elements: &[T],
+        wrong: impl Fn(&T) -> Option<Wrong>,
+    ) -> Result<(), WeightsError> {
+        let index = position(elements, |element| wrong(element).is_some()).unwrap_or(0);
+        let wrong = elements.get(index).and_then(wrong);
+        wrong.map_or(Ok(()), |wrong| {
+            Err(self.wrong(purpose, first + index, wrong))
+        })
+    }
+
+    /// The refusal of an element of a tensor.
+    pub fn wrong(&self, purpose: Purpose, index: usize, wrong: Wrong) -> WeightsError {
+        let name = self.weight.tensor(purpose);
+        self.checkpoint.wrong(&name, index, wrong)
+    }
+
+    /// Refuses a stored head that is not the embedding that it is tied to, of which `bytes` begin
+    /// at the tensor's byte `first`, if these are rows of that.
+    pub fn check_tied(&self, first: usize, bytes: &[u8]) -> Result<(), WeightsError> {
+        match self.weight.role() {
+            Role::Embedding => self.checkpoint.check_tied(first, bytes),
+            _ => Ok(()),
+        }
     }
 }
 

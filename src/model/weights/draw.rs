@@ -17,7 +17,7 @@
 //!   vocabulary is small.
 //! - A tensor's seed is its name: a checkpoint cut after some layers holds the same tensors.
 
-use super::format::{self, FP8_BLOCK, e4m3};
+use super::format::{self, e4m3};
 use super::header::Dtype;
 use super::layout::{Expected, Layout, Weight};
 use crate::shapes::Activation;
@@ -57,12 +57,7 @@ const HEAD_SPREAD: f32 = 1.05;
 const NORM_SPREAD: f32 = 0.5;
 
 /// Root mean square of uniformly drawn E2M1 codes.
-const E2M1_RMS: f32 = 2.926;
-/// Codes of drawn E4M3 scales, the bits that are set and those that are drawn: `0.5 .. 1.875`,
-/// sixteen steps.
-const SCALE_CODES: (u8, u8) = (0x30, 0x0f);
-/// Codes of drawn E4M3 weights: below 1, and never NaN.
-const WEIGHT_CODES: (u8, u8) = (0, 0xb7);
+pub const E2M1_RMS: f32 = 2.926;
 /// Drawn factors of whole tensors or blocks are `1 - FACTOR_SPREAD .. 1 + FACTOR_SPREAD`.
 const FACTOR_SPREAD: f32 = 0.25;
 
@@ -79,14 +74,11 @@ pub struct Draw {
 }
 
 #[derive(Clone, Debug)]
-enum Numbers {
+pub enum Numbers {
     Bf16(Range),
     F32(Range),
-    /// Bytes of which some bits are drawn, the others are `set`.
-    Bytes {
-        set: u8,
-        drawn: u8,
-    },
+    /// Bytes of which the first bits are set and the second drawn.
+    Bytes((u8, u8)),
     /// BF16 `[rows, columns]` that hold another value on the common channels: `common[row]`, or the
     /// only one.
     Rows {
@@ -98,14 +90,14 @@ enum Numbers {
 
 /// Evenly distributed numbers.
 #[derive(Clone, Copy, Debug)]
-struct Range {
+pub struct Range {
     centre: f32,
     spread: f32,
 }
 
 impl Range {
     /// Range of the weights of a matrix with `columns` that keeps the variance of its input.
-    fn matrix(columns: usize) -> Range {
+    pub fn matrix(columns: usize) -> Range {
         let (centre, spread) = (0.0, (3.0 / columns as f32).sqrt());
         Range { centre, spread }
     }
@@ -114,12 +106,12 @@ impl Range {
         Range { centre, spread }
     }
 
-    fn times(self, factor: f32) -> Range {
+    pub fn times(self, factor: f32) -> Range {
         Range::around(factor * self.centre, factor * self.spread)
     }
 
     /// Range of numbers that others are multiplied with.
-    fn factor(centre: f32) -> Range {
+    pub fn factor(centre: f32) -> Range {
         Range::around(centre, FACTOR_SPREAD * centre)
     }
 
@@ -234,47 +226,8 @@ fn popularity(router: Weight, below: f32) -> Vec<f32> {
     ranks.iter().map(|rank| logit(rank) / sum).collect()
 }
 
-/// Codes and scales of a matrix, whose numbers are times `gain`.
-fn of_matrix(tensor: &Expected, gain: f32) -> Numbers {
-    let columns = tensor.weight.stored()[1] as f32;
-    let last = tensor.piece.shape.last().copied().unwrap_or(1);
-    let divisor = E2M1_RMS * e4m3_rms(SCALE_CODES) * columns.sqrt();
-    match (tensor.piece.purpose, tensor.piece.dtypes[0]) {
-        (Purpose::Elements, Dtype::U8) => Numbers::Bytes {
-            set: 0,
-            drawn: 0xff,
-        },
-        // Powers of two: an even one, or the next.
-        (Purpose::Scales, Dtype::U8) => Numbers::Bytes {
-            set: ((gain / (E2M1_RMS * columns.sqrt())).log2().round() as i32 + 127) as u8 & !1,
-            drawn: 1,
-        },
-        (Purpose::Scales, Dtype::F8E4M3) => Numbers::Bytes {
-            set: SCALE_CODES.0,
-            drawn: SCALE_CODES.1,
-        },
-        (Purpose::Elements, Dtype::F8E4M3) => Numbers::Bytes {
-            set: WEIGHT_CODES.0,
-            drawn: WEIGHT_CODES.1,
-        },
-        (Purpose::Factor, _) if tensor.weight.stored_format().coding() == Coding::Fp8 => {
-            let size = e4m3_rms(WEIGHT_CODES) * columns.sqrt();
-            Numbers::F32(Range::factor(gain / size))
-        }
-        (Purpose::Divisor, _) => Numbers::F32(Range::factor(divisor / gain)),
-        (Purpose::Factor, _) => Numbers::F32(Range::factor(gain / divisor)),
-        (Purpose::Input, _) => Numbers::F32(Range::around(1.0, 0.0)),
-        (Purpose::Scales, _) => {
-            let columns = (last * FP8_BLOCK) as f32;
-            let size = e4m3_rms(WEIGHT_CODES) * columns.sqrt();
-            Numbers::Bf16(Range::factor(gain / size))
-        }
-        (Purpose::Elements, _) => Numbers::Bf16(Range::matrix(last).times(gain)),
-    }
-}
-
 /// Root mean square of E4M3 numbers with these bits set and these drawn.
-fn e4m3_rms((set, drawn): (u8, u8)) -> f32 {
+pub fn e4m3_rms((set, drawn): (u8, u8)) -> f32 {
     let square = |byte: u8| e4m3(byte & drawn | set).powi(2);
     ((0..=u8::MAX).map(square).sum::<f32>() / 256.0).sqrt()
 }
@@ -288,7 +241,19 @@ impl Draw {
         let widened = is(Dtype::F32);
         let floats = widened || is(Dtype::Bf16);
         let by_role = floats.then(|| of_role(weight, tied)).flatten();
-        let numbers = by_role.unwrap_or_else(|| of_matrix(tensor, gain(weight.role())));
+        let numbers = by_role.unwrap_or_else(|| match piece.purpose {
+            Purpose::Input => Numbers::F32(Range::around(1.0, 0.0)),
+            _ => {
+                let coding = if floats {
+                    Coding::Bf16
+                } else {
+                    weight.stored_format().coding()
+                };
+                coding
+                    .codec()
+                    .draw(piece, weight.stored()[1], gain(weight.role()))
+            }
+        });
         Draw {
             seed: seed(name),
             numbers,
@@ -315,7 +280,7 @@ impl Draw {
 
     fn fill_narrow(&self, offset: u64, out: &mut [u8]) {
         match &self.numbers {
-            Numbers::Bytes { set, drawn } => {
+            Numbers::Bytes((set, drawn)) => {
                 draw(self.seed, offset, out);
                 out.iter_mut().for_each(|byte| *byte = *byte & drawn | set);
             }
@@ -409,7 +374,7 @@ fn bf16(value: f32) -> [u8; 2] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::format::{self, NVFP4_GROUP};
+    use super::super::format;
     use super::*;
 
     fn bytes(numbers: Numbers, offset: u64, len: usize) -> Vec<u8> {
@@ -431,10 +396,7 @@ mod tests {
             columns: 40,
             common: vec![1.0, 2.0, 3.0],
         };
-        let any = Numbers::Bytes {
-            set: 0,
-            drawn: 0xff,
-        };
+        let any = Numbers::Bytes((0, 0xff));
         for numbers in [any, Numbers::Bf16(Range::matrix(3)), rows] {
             let whole = bytes(numbers.clone(), 0, 2 * DRAWN_BYTES + 480);
             for (start, len) in [(0, 2), (2, 18), (14, 100), (4096, 4200), (78, 320)] {
@@ -470,16 +432,17 @@ mod tests {
 
     #[test]
     fn codes_are_as_large_as_scales_count_on() {
-        let codes = |(set, drawn)| bytes(Numbers::Bytes { set, drawn }, 0, 60_000);
+        let codes = |of| bytes(Numbers::Bytes(of), 0, 60_000);
         let size = |values: &[f32]| {
             let square = values.iter().map(|value| value * value).sum::<f32>();
             (square / values.len() as f32).sqrt()
         };
         let e4m3_of = |kind| codes(kind).into_iter().map(e4m3).collect::<Vec<_>>();
-        let mut e2m1 = Vec::new();
-        let (scales, one) = ([0x38; 60_000 * 2 / NVFP4_GROUP], 1.0);
-        format::nvfp4_values(&codes((0, 0xff)), &scales, one, false, &mut e2m1);
-        let found = [WEIGHT_CODES, SCALE_CODES].map(|kind| size(&e4m3_of(kind)) / e4m3_rms(kind));
+        let both = codes((0, 0xff))
+            .into_iter()
+            .flat_map(|byte| [byte & 15, byte >> 4]);
+        let e2m1: Vec<f32> = both.map(|code| format::E2M1[usize::from(code)]).collect();
+        let found = [(0, 0xb7), (0x30, 0x0f)].map(|kind| size(&e4m3_of(kind)) / e4m3_rms(kind));
         for ratio in [found[0], found[1], size(&e2m1) / E2M1_RMS] {
             assert!((ratio - 1.0).abs() < 0.01, "{ratio}");
         }

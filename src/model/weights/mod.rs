@@ -1,6 +1,7 @@
 //! Checkpoints: safetensors files, checked against the target before a weight is read.
 
 mod checkpoint;
+pub mod codings;
 mod config;
 mod digests;
 mod draw;
@@ -46,5 +47,5 @@ pub use origin::{Revision, Witness};
 pub use packed::{Packed, PackedStack, Reader, is_packed};
 pub use progress::{Progress, Stage};
 pub use sniff::foreign;
-pub use stored::{Bits, Global, Stored};
+pub use stored::{Bits, Factors, Stored};
 pub use synth::{SynthError, Written, is_drawn, write as write_synthetic};

@@ -424,11 +424,11 @@ fn what_the_operating_system_refuses_is_told() {
 fn rows_are_read_as_they_lie_in_the_whole() {
     let checkpoint = open_seeded(Arc::default());
     let matrices = checkpoint.layout().matrices();
-    for matrix in matrices.filter(|matrix| matrix.n() > format::FP8_BLOCK) {
+    for matrix in matrices.filter(|matrix| matrix.n() > FP8_BLOCK) {
         let source = checkpoint.source(matrix);
-        let rows = format::FP8_BLOCK..matrix.n();
+        let rows = FP8_BLOCK..matrix.n();
         let (part, whole) = (source.read_rows(rows).unwrap(), source.read_f32().unwrap());
-        let later = &whole[format::FP8_BLOCK * matrix.k()..];
+        let later = &whole[FP8_BLOCK * matrix.k()..];
         assert!(part.values() == later, "{}", matrix.name());
     }
 }

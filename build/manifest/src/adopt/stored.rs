@@ -1,11 +1,12 @@
 //! Tensors of a checkpoint by name, against those that the model's family has: formats of matrices,
 //! and what a checkpoint may have beside them.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::index::Index;
 use crate::error::ManifestError;
-use crate::table::{Dtype, Format, Kind, Piece, Purpose, Role, Row, Site};
+use crate::table::{Format, Kind, Piece, Purpose, Role, Row, Site};
 use crate::target::Target;
 use crate::weights::Part;
 
@@ -108,18 +109,18 @@ impl Walk<'_> {
     /// Whether there is a tensor of this name; from now on it is described, as `piece` is.
     fn take(&mut self, name: &str, piece: &Piece) -> bool {
         self.left.remove(name);
-        let header = self.index.header.as_ref();
-        if let Some((dtype, shape)) = header.and_then(|header| header.shapes.get(name)) {
-            let known = piece.dtypes.iter().any(|each| each.to_string() == *dtype);
-            let scalar = piece.shape.is_empty() && shape[..] == [1];
-            if !known || !scalar && *shape != piece.shape {
-                let (usual, right) = (piece.dtypes[0], &piece.shape);
-                self.other.push(format!(
-                    "{name} is {dtype} {shape:?}, not {usual} {right:?}"
-                ));
-            }
-        }
+        self.other.extend(self.difference(name, piece));
         self.index.names.contains(name)
+    }
+
+    /// Type and shape of a tensor where they are known and not those of `piece`.
+    fn difference(&self, name: &str, piece: &Piece) -> Option<String> {
+        let (dtype, shape) = self.index.header.as_ref()?.shapes.get(name)?;
+        let known = piece.dtypes.iter().any(|each| each.to_string() == *dtype);
+        let scalar = piece.shape.is_empty() && shape[..] == [1];
+        let (usual, right) = (piece.dtypes[0], &piece.shape);
+        let differs = !known || !scalar && shape != right;
+        differs.then(|| format!("{name} is {dtype} {shape:?}, not {usual} {right:?}"))
     }
 
     fn vector(&mut self, row: &Row) {
@@ -178,13 +179,7 @@ impl Walk<'_> {
             self.missing.push(format!("{base}{end}"));
             return None;
         };
-        let kind = Kind::Matrix(format);
-        for piece in (Row {
-            kind,
-            ..row.clone()
-        })
-        .pieces()
-        {
+        for piece in row.pieces_in(format) {
             let name = format!("{base}{}", piece.suffix);
             let found = self.take(&name, &piece);
             match piece.purpose {
@@ -200,30 +195,26 @@ impl Walk<'_> {
         Some(format)
     }
 
-    /// The format whose tensors have this beginning.
+    /// The format whose tensors have this beginning: most of them by name, then by type and shape,
+    /// then with the fewest that are missing, the first of equal ones.
     fn format(&self, row: &Row, base: &str) -> Option<Format> {
-        let has = |end: &str| self.index.names.contains(&format!("{base}{end}"));
-        if row.is_stacked() {
-            let ends = [("", Format::Bf16), ("_blocks", Format::Mxfp4)];
-            let mut ends = ends.into_iter();
-            return ends.find_map(|(end, format)| has(end).then_some(format));
-        }
-        let ends = [
-            (".weight_packed", Format::Nvfp4CompressedTensors),
-            (".weight_scale_2", Format::Nvfp4Modelopt),
-            (".weight_scale_inv", Format::Fp8Block128),
-            (".weight_scale", Format::Fp8Tensor),
-            (".weight", Format::Bf16),
-        ];
-        let mut ends = ends.into_iter();
-        let format = ends.find_map(|(end, format)| has(end).then_some(format))?;
-        let header = self.index.header.as_ref();
-        let stored = header.and_then(|header| header.shapes.get(&format!("{base}.weight")));
-        let wide = stored.is_some_and(|(dtype, _)| *dtype == Dtype::F32.to_string());
-        Some(match format {
-            Format::Bf16 if wide => Format::F32,
-            other => other,
-        })
+        let rank = |format: Format| {
+            let (mut found, mut right, mut needed) = (0, 0, 0);
+            let pieces = row.pieces_in(format).into_iter();
+            for piece in pieces.filter(|piece| !piece.optional) {
+                let name = format!("{base}{}", piece.suffix);
+                let has = self.index.names.contains(&name);
+                found += usize::from(has);
+                right += usize::from(has && self.difference(&name, &piece).is_none());
+                needed += 1;
+            }
+            (found, right, Reverse(needed))
+        };
+        let ranked = Format::ALL.map(|format| (rank(format), format));
+        let some = ranked.into_iter().filter(|((found, ..), _)| *found > 0);
+        some.rev()
+            .max_by_key(|(rank, _)| *rank)
+            .map(|(_, format)| format)
     }
 
     /// A problem of each kind that there is.

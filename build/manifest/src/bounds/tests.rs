@@ -41,7 +41,7 @@ const FACTS: [&str; 28] = [
 ];
 
 /// Assertions that no bound has: those that others imply, and those on what a kernel chose itself.
-const OTHERS: [(&str, &str); 21] = [
+const OTHERS: [(&str, &str); 20] = [
     // The bounds of what has heads of latents.
     ("tile/head_product.cuh", "kK % kHeadStep == 0"),
     // Heads of 64 numbers and their multiples.
@@ -62,7 +62,7 @@ const OTHERS: [(&str, &str); 21] = [
     ("tile/stream.cuh", "W::has(kK)"),
     (
         "tile/stream.cuh",
-        "!W::kFp8 || (kK / kBlockColumns % 2 == 0 && kCopiedBlocks % 2 == 0)",
+        "!W::kBlockFactors || (kK / kBlockColumns % 2 == 0 && kCopiedBlocks % 2 == 0)",
     ),
     ("tile/fp4.cuh", "kWidth % kBlockColumns == 0"),
     ("tile/norm.cuh", "kWidth % 4 == 0"),
@@ -85,10 +85,6 @@ const OTHERS: [(&str, &str); 21] = [
          Experts::kIntermediate",
     ),
     ("tile/held.cuh", "kTiles * kTileRows <= held_rows(kK)"),
-    (
-        "tile/stream.cuh",
-        "!W::kNvfp4 || W::kGroup == kBlockColumns",
-    ),
     (
         "tile/warpgroups_sm90.cuh",
         "!kKnown || kSteps % kTurns == 0",

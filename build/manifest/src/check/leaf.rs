@@ -7,7 +7,7 @@ use crate::formats::Formatted;
 use crate::kernels::{FP4_KERNEL, FP4_OPS, distinct};
 use crate::schema::hardware::{Backend, Gpu};
 use crate::schema::leaf::{KvFormat, Rows};
-use crate::table::{Coding, FP8_BLOCK, Format, MXFP4_GROUP, NVFP4_GROUP, Role, Row, Run};
+use crate::table::{FP8_BLOCK, Format, Owner, Role, Row, Run};
 use crate::target::Target;
 use crate::weights::Part;
 
@@ -227,27 +227,21 @@ impl File {
             let floats = format.exact() == Format::Bf16;
             self.rule(floats || !row.role.is_float(), &key, format.name(), rule)?;
         }
-        let stacked = match format {
-            Format::Bf16 => true,
-            Format::Mxfp4 => row.is_stacked(),
-            _ => !row.is_stacked(),
-        };
+        let stacked = format == Format::Bf16 || format.is_of_stacks() == row.is_stacked();
         let rule = "experts that share a tensor are bf16 or mxfp4, and nothing else is mxfp4";
         self.rule(stacked, &key, format.name(), rule)?;
-        let nvfp4 = format.is_nvfp4() || resident.is_nvfp4();
-        let whole = !nvfp4 || row.k().is_multiple_of(NVFP4_GROUP);
         let key = format!("columns of {}", row.name);
-        let rule = "NVFP4 needs a multiple of 16 columns";
-        self.rule(whole, &key, row.k(), rule)?;
-        let whole = format != Format::Mxfp4 || row.k().is_multiple_of(MXFP4_GROUP);
-        let rule = "MXFP4 needs a multiple of 32 columns";
-        self.rule(whole, &key, row.k(), rule)?;
+        for format in [format, resident] {
+            let (name, columns) = (format.coding().name().to_uppercase(), format.columns());
+            let rule = format!("{name} needs a multiple of {columns} columns");
+            self.rule(row.k().is_multiple_of(columns), &key, row.k(), &rule)?;
+        }
         let blocks = |run: &Run| {
             let edges = [run.first, run.stride, run.rows];
             edges.iter().all(|edge| edge.is_multiple_of(FP8_BLOCK))
         };
         let one = row.runs.len() == 1 && row.runs[0].groups == 1 && row.runs[0].first == 0;
-        let whole = one || format != Format::Fp8Block128 || row.runs.iter().all(blocks);
+        let whole = one || !format.has_blocks() || row.runs.iter().all(blocks);
         let key = format!("rows of {}", row.name);
         let rule = "blocks of 128 rows that share a scale must not be cut";
         self.rule(whole, &key, row.n(), rule)
@@ -260,8 +254,8 @@ impl File {
         for (key, pad) in pads.clone().zip(target.pads()) {
             self.rule(pad.is_power_of_two(), key, pad, rule)?;
         }
-        let is_fp8 = |format: Format| format.coding() == Coding::Fp8;
-        let plain = !row.resident().is_some_and(is_fp8);
+        let in_blocks = |format: Format| format.coding().factors() == Owner::Blocks;
+        let plain = !row.resident().is_some_and(in_blocks);
         let rule = format!("is for matrices of no fp8, and {} is one", row.name);
         let padded = row.padded(target.pads().map(|pad| pad as usize));
         let whole = plain && row.role != Role::Fusion || padded == [row.n(), row.k()];

@@ -1,7 +1,7 @@
 //! Keys and values as pages of FP8 hold them: E4M3 numbers times a power of two for each position
 //! of a head, the least one that keeps its largest number within them.
 
-use super::nvfp4::power_of_two;
+use crate::weights::format::power_of_two;
 use crate::weights::rounding::{E4M3_MAX, round_e4m3};
 
 /// Powers of two below this one are none: the smallest numbers stay normal in BF16.

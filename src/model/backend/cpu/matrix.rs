@@ -12,7 +12,8 @@ use super::share::Shared;
 use super::split;
 use super::wide::{Kernel, Vector, widest};
 use crate::backend::mapping::{Mapping, Stretch};
-use crate::weights::{Bits, PackedStack, Stored, WeightsError};
+use crate::target::Coding;
+use crate::weights::{PackedStack, Stored, WeightsError};
 use ::host::threads::fill_by_parts;
 
 /// Layouts of panels, in the words of packed files.
@@ -199,9 +200,9 @@ impl Matrix {
 
     /// Stacks matrices of a checkpoint, without their biases.
     pub fn of_stored(parts: &[Stored]) -> Matrix {
-        let halves = parts.iter().map(|part| match &part.bits {
-            Bits::Bf16(bytes) => Some(bytes.as_chunks().0),
-            _ => None,
+        let halves = parts.iter().map(|part| {
+            let is_bf16 = part.bits.coding == Coding::Bf16;
+            is_bf16.then(|| part.bits.codes.as_chunks().0)
         });
         let k = parts[0].k;
         match halves.collect::<Option<Vec<_>>>() {
@@ -441,6 +442,7 @@ impl<E: Element> Panels<'_, E> {
 mod tests {
     use super::*;
     use crate::backend::cpu::testing::Random;
+    use crate::weights::Bits;
 
     fn naive(x: &[f32], w: &[f32], k: usize) -> Vec<u32> {
         let dot = |x: &[f32], w: &[f32]| {
@@ -500,7 +502,10 @@ mod tests {
     fn matrices_of_bf16_are_those_of_their_values() {
         let (n, k) = (LANES + 3, 32);
         let bytes: Vec<u8> = (0..2 * n * k).map(|at| (at * 37 % 120) as u8).collect();
-        let (bits, bias) = (Bits::Bf16(bytes), Vec::new());
+        let (bits, bias) = (
+            Bits::new(Coding::Bf16, bytes, Vec::new(), Vec::new().into()),
+            Vec::new(),
+        );
         let part = Stored { n, k, bits, bias };
         let parts = [part.clone(), part];
         let [found, wanted] = [

@@ -184,10 +184,10 @@ pub const READER: Reader = Reader {
 ///
 /// # Errors
 /// As `load_matrix`.
-pub fn pack(parts: &[MatrixSource<'_>], _: bool) -> Result<(&'static str, Vec<u8>), WeightsError> {
+pub fn pack(parts: &[MatrixSource<'_>], _: bool) -> Result<(String, Vec<u8>), WeightsError> {
     let matrix = repacked(parts)?;
     let (storage, bytes) = matrix.stored();
-    Ok((storage, bytes.to_vec()))
+    Ok((storage.to_string(), bytes.to_vec()))
 }
 
 /// Bytes that matrices of such parts take, at most: none where they are mapped.

@@ -1,7 +1,8 @@
 //! Rows rounded to NVFP4, as block-scaled tensor instructions multiply them: E2M1 numbers with an
 //! E4M3 scale per 16 columns and a power of two per row.
 
-use crate::weights::format::NVFP4_GROUP;
+use crate::target::NVFP4_GROUP;
+use crate::weights::format::power_of_two;
 use crate::weights::rounding::{E2M1_MAX, round_e2m1, round_e4m3};
 
 /// A row is multiplied by a power of two that brings its largest magnitude to `2^10 .. 2^11`.
@@ -28,11 +29,6 @@ pub fn round(row: &mut [f32]) {
             *x = round_e2m1(*x * inverse) * scale * factor;
         }
     }
-}
-
-/// For exponents of normal numbers.
-pub fn power_of_two(exponent: i32) -> f32 {
-    f32::from_bits(((exponent + 127) as u32) << 23)
 }
 
 #[cfg(test)]

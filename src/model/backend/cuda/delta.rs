@@ -199,7 +199,7 @@ impl Delta<Recurrent> for Cuda {
         );
         assert_eq!((w.n, w.k), (HIDDEN, Recurrent::VALUES));
         assert_eq!((residual.rows, residual.width), (x.rows, HIDDEN));
-        let (rows, format, in_cells) = (count(x.rows), w.storage as u32, self.in_cells(x));
+        let (rows, format, in_cells) = (count(x.rows), w.storage.number(), self.in_cells(x));
         let (norm, z, w) = (norm.0.as_ptr(), z.as_ptr(), w.bytes.as_ptr());
         x.cells_f16 = false;
         let (operands, residual) = (self.operands.as_mut_ptr(), residual.as_mut_ptr());

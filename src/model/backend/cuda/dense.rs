@@ -50,7 +50,7 @@ impl Dense for Cuda {
         assert_eq!(x.width, w.k);
         let out = out.shape(x.rows, w.n);
         let (rows, n, k) = (count(x.rows), count(w.n), count(w.k));
-        let (format, w) = (w.storage as u32, w.bytes.as_ptr());
+        let (format, w) = (w.storage.number(), w.bytes.as_ptr());
         let (x, operands) = x.as_factor(&mut self.operands);
         // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
         // room for the longest rows, or are rows, which kernels that take such leave alone.
@@ -63,7 +63,7 @@ impl Dense for Cuda {
         assert_eq!(x.width, w.k);
         assert_eq!((residual.rows, residual.width), (x.rows, w.n));
         let (rows, n, k) = (count(x.rows), count(w.n), count(w.k));
-        let (format, w) = (w.storage as u32, w.bytes.as_ptr());
+        let (format, w) = (w.storage.number(), w.bytes.as_ptr());
         let ((x, operands), residual) = (x.as_factor(&mut self.operands), residual.as_mut_ptr());
         // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
         // room for ROWS_MAX rows of the longest sum, or are rows, which kernels that take such
@@ -85,7 +85,7 @@ impl Dense for Cuda {
         let rows = residual.rows;
         let kept = x.shape(rows, HIDDEN);
         x.rounded = keep && EXPERTS_TAKE_ROUNDED && rows > MOE_ROWS;
-        let storages = parts.iter().map(|(matrix, _)| 1 << matrix.storage as u32);
+        let storages = parts.iter().map(|(matrix, _)| 1 << matrix.storage.number());
         let storages = storages.fold(0u32, |all, one| all | one).count_ones();
         assert!(
             storages as usize <= NORMED_STORAGES,
@@ -96,7 +96,7 @@ impl Dense for Cuda {
         for (to, (matrix, out)) in list.iter_mut().zip(parts) {
             assert_eq!(matrix.k, HIDDEN);
             let out = out.shape(rows, matrix.n);
-            let format = matrix.storage as u32;
+            let format = matrix.storage.number();
             *to = (matrix.bytes.as_ptr(), out, count(matrix.n), format);
         }
         let [
@@ -247,7 +247,7 @@ impl Dense for Cuda {
                 ranked,
                 count(rows),
                 count(out.ids),
-                w.storage as u32,
+                w.storage.number(),
                 stream,
             )
         });

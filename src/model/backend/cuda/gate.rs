@@ -35,7 +35,7 @@ impl Gate<Mlp> for Cuda {
         let x = x.shape(rows, HIDDEN);
         let [gates, ups, act] = own.map(|tensor| tensor.shape(rows, inner));
         let [(gate, f0), (up, f1), (down, f2)] =
-            weights.map(|matrix| (matrix.bytes.as_ptr(), matrix.storage as u32));
+            weights.map(|matrix| (matrix.bytes.as_ptr(), matrix.storage.number()));
         let (residual, norm) = (residual.as_mut_ptr(), norm.0.as_ptr());
         let (operands, arrived) = (self.operands.as_mut_ptr(), self.arrived.as_mut_ptr());
         // SAFETY: shapes are checked; matrices are in panels of their storage; the operands have

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::storage::{BLOCK_ROWS, Order, PANEL_ROWS, Storage};
 use crate::target::BIASED;
-use crate::weights::{Bits, MatrixSource, Stored, WeightsError};
+use crate::weights::{MatrixSource, Stored, WeightsError};
 
 /// Rows that are read together, as those that share FP8 scales are: a job has whole multiples, or
 /// the last rows of a part.
@@ -130,12 +130,8 @@ impl Job<'_> {
 /// Factors of codes and their scales: one number, or one of each block or row; then biases of
 /// rows, where the target has matrices with biases.
 pub fn factors<Bytes>(stored: &Stored<Bytes>) -> Vec<f32> {
-    let mut factors = match &stored.bits {
-        Bits::Bf16(_) => Vec::new(),
-        Bits::Nvfp4 { global, .. } => vec![global.factor()],
-        Bits::Fp8 { scales, .. } => scales.clone(),
-        Bits::Mxfp4 { factors, .. } => factors.clone(),
-    };
+    let all = &stored.bits.factors;
+    let mut factors: Vec<f32> = (0..all.numbers.len()).map(|at| all.of(at)).collect();
     if BIASED {
         let end = factors.len() + stored.n;
         factors.extend(&stored.bias);
@@ -211,8 +207,7 @@ mod tests {
                 let mut slot = vec![0x55; job.bytes()];
                 job.read(&mut slot).unwrap();
                 let stored = source.read_rows(job.rows.clone()).unwrap();
-                let (codes, scales) = stored.bits.sections();
-                let scales = scales.map_or(&[][..], Vec::as_slice);
+                let (codes, scales) = (&stored.bits.codes, &stored.bits.scales);
                 let factors = factors(&stored).into_iter().flat_map(f32::to_le_bytes);
                 let factors: Vec<u8> = factors.collect();
                 let whole = [&codes[..], scales, &factors].concat();

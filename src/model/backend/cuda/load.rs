@@ -241,7 +241,7 @@ pub unsafe fn pack(
     stream: &Stream,
 ) -> Result<(), CudaError> {
     let numbers = [rows, place.first, place.turn, place.n, place.k].map(count);
-    let ([rows, first, turn, n, k], format) = (numbers, place.storage as u32);
+    let ([rows, first, turn, n, k], format) = (numbers, place.storage.number());
     // SAFETY: as above.
     let code = unsafe {
         ops::atlas_pack(

@@ -17,10 +17,10 @@ pub const READER: Reader = Reader {
 pub fn pack(
     parts: &[MatrixSource<'_>],
     of_experts: bool,
-) -> Result<(&'static str, Vec<u8>), WeightsError> {
+) -> Result<(String, Vec<u8>), WeightsError> {
     let stored = parts.iter().map(MatrixSource::read);
     let stored = stored.collect::<Result<Vec<_>, _>>()?;
-    let storage = Storage::of(&stored[0].bits);
+    let storage = Storage::Panels(stored[0].bits.coding);
     let (order, storage) = match (of_experts, &parts) {
         (true, [_, _]) => (Order::Interleaved, storage.of_experts()),
         (true, _) => (Order::Stacked, storage.of_experts()),
@@ -48,7 +48,7 @@ impl<'a> Part<'a> {
             return Ok(None);
         };
         let (bytes, (buffer, first)) = (wanted.bytes(), wanted.to);
-        if (stack.storage(), stack.bytes()) != (wanted.storage.word(), bytes) {
+        if (stack.storage(), stack.bytes()) != (wanted.storage.word().as_str(), bytes) {
             return Err(stack.unknown());
         }
         let part = |start| Part {
@@ -98,7 +98,7 @@ mod tests {
             let (storage, bytes) = pack(&parts, stack.of_experts).unwrap();
             let n = stack.parts.iter().map(|part| part.n()).sum();
             let (key, k) = (stack.parts[0].key(), stack.parts[0].k());
-            writer.weight(key, [n, k], storage, &bytes).unwrap();
+            writer.weight(key, [n, k], &storage, &bytes).unwrap();
             written.push((stack, bytes));
         }
         writer.finish().unwrap();

@@ -210,7 +210,7 @@ impl Route<Moe> for Cuda {
                 self.experts.turns.as_mut_ptr(),
                 to,
                 count(x.rows),
-                experts.storage as u32,
+                experts.storage.number(),
                 stream,
             )
         });
@@ -250,7 +250,7 @@ impl Route<Moe> for Cuda {
                 self.experts.turns.as_mut_ptr(),
                 to,
                 count(rows),
-                experts.storage as u32,
+                experts.storage.number(),
                 stream,
             )
         });

@@ -1,0 +1,90 @@
+//! Codings of weights on the host, one file each: their values, and how they are read, rounded,
+//! drawn and laid into panels. `cuda/tile/codings.cuh` is the other side.
+
+mod bf16;
+mod fp8;
+mod mxfp4;
+mod nvfp4;
+
+use std::ops::RangeInclusive;
+
+use ::host::threads::fill_by_parts;
+
+use super::checkpoint::Rows;
+use super::draw::{E2M1_RMS, Numbers, Range, e4m3_rms};
+use super::error::{WeightsError, Wrong};
+use super::format::{self, E2M1, E4M3, power_of_two};
+use super::rounding::{
+    E2M1_MAX, LANES, LEAST, e2m1_code, e4m3_code, error, largest, least, round_e2m1, round_e4m3,
+};
+use super::stored::{Bits, Factors};
+use crate::target::Purpose::{Divisor, Elements, Factor, Scales};
+use crate::target::{Coding, FP8_BLOCK, Format, MXFP4_GROUP, NVFP4_GROUP, Piece};
+
+/// Rows of `k` weights to be rounded, and the largest magnitude of the whole matrix.
+pub struct Exact<'a> {
+    pub weights: &'a [f32],
+    pub k: usize,
+    pub largest: &'a dyn Fn() -> Result<f32, WeightsError>,
+}
+
+/// A source of numbers by chance.
+pub trait Chance {
+    fn bytes(&mut self, count: usize, range: RangeInclusive<u8>) -> Vec<u8>;
+
+    /// BF16 numbers of `-scale .. scale`.
+    fn bf16(&mut self, count: usize, scale: f32) -> Vec<f32>;
+}
+
+/// Factors of rows that were read or rounded.
+type Filled = Result<Factors, WeightsError>;
+
+/// Knowledge of a coding. What fills codes and scales, which have just the room, fails as its
+/// source does: `Io`, or `Element`.
+pub trait Codec: Sync {
+    /// Appends rows of `k` weights as exact F32.
+    fn values(&self, from: Bits<&[u8]>, k: usize, out: &mut Vec<f32>);
+
+    /// Rows of the checkpoint.
+    fn read(&self, rows: &Rows<'_>, codes: &mut [u8], scales: &mut [u8]) -> Filled;
+
+    /// Rows of weights under the scales of the least error.
+    fn round(&self, _: Exact<'_>, _codes: &mut [u8], _scales: &mut [u8]) -> Filled {
+        unreachable!("manifests round weights to no such format")
+    }
+
+    /// Content of a tensor of a drawn matrix of `columns`, whose weights have a standard deviation
+    /// of `gain / sqrt(columns)`.
+    fn draw(&self, piece: &Piece, columns: usize, gain: f32) -> Numbers;
+
+    /// Any bits `[n, k]` of a format that loading lets through.
+    fn sample(&self, format: Format, n: usize, k: usize, chance: &mut dyn Chance) -> Bits;
+
+    /// Puts codes of whole words into the order in which the device decodes them. A factor of a row
+    /// or block has what decoding leaves out of a value.
+    fn order(&self, codes: &mut [u8]) -> f32;
+}
+
+impl Coding {
+    pub const fn codec(self) -> &'static dyn Codec {
+        match self {
+            Coding::Bf16 => &bf16::Bf16,
+            Coding::Nvfp4 => &nvfp4::Nvfp4,
+            Coding::Fp8 => &fp8::Fp8,
+            Coding::Mxfp4 => &mxfp4::Mxfp4,
+        }
+    }
+}
+
+/// Reorders the codes of each word: a copy of the loop for each order, of vector instructions.
+#[inline(always)]
+fn in_words(codes: &mut [u8], order: impl Fn(u32) -> u32 + Sync) {
+    fill_by_parts(codes.as_chunks_mut::<4>().0, 1, |_, words| {
+        for word in words {
+            *word = order(u32::from_le_bytes(*word)).to_le_bytes();
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests;
