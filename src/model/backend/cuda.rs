@@ -41,6 +41,7 @@ use ffi::{
     CudaError, Device as Gpu, DeviceBuf, Element, Graph, Needed, PinnedBuf, Stream, launched,
 };
 
+use crate::blocks::AnyBlock;
 use crate::ops::{Batch, Copied, Device, ENDS_MAX, Program, ROWS_MAX, Side};
 use crate::shapes::largest;
 use crate::target::{
@@ -88,8 +89,6 @@ mod route {
 /// Nothing of Gated DeltaNet, for a model that has none.
 #[cfg(not(has = "delta"))]
 mod delta {
-    pub const WIDEST: usize = 0;
-    pub const WIDEST_ROW: usize = 0;
     pub const RECORDS: usize = 0;
     pub const ARRIVED: usize = 0;
 }
@@ -115,20 +114,16 @@ const FEW_ROWS: usize = 64;
 /// Rows that lie together as operands, and places of an expert.
 const OPERAND_ROWS: usize = 8;
 /// Longest sum of a product but those of experts.
-const WIDEST: usize = largest(&[2 * HIDDEN, attend::WIDEST, delta::WIDEST, WIDEST_MLP]);
+const WIDEST: usize = largest(&[2 * HIDDEN, attend::WIDEST, Block::MIXED, WIDEST_MLP]);
 /// Inner width of the widest MLP, or of that beside experts, 0 without one.
 const WIDEST_MLP: usize = most(
     largest(&each_mlp![M => <M as crate::shapes::Mlp>::INTERMEDIATE]),
     largest(&each_experts![E => <E as crate::shapes::Experts>::BESIDE]),
 );
 /// Elements of the widest row of a step: of those that operations take, and of its turns.
-const WIDEST_ROW: usize = largest(&[
-    2 * HIDDEN,
-    attend::WIDEST_ROW,
-    delta::WIDEST_ROW,
-    route::WIDEST_ROW,
-    WIDEST_MLP,
-]);
+const WIDEST_ROW: usize = largest(&[2 * HIDDEN, Block::WIDEST, route::WIDEST_ROW, WIDEST_MLP]);
+/// Blocks of the model.
+type Block = AnyBlock<Cuda>;
 /// Storages of the matrices of one `norm_linear`, each of which may have the rows laid out anew.
 const NORMED_STORAGES: usize = 2;
 /// Bytes of rows as operands of tensor instructions, which are F16: those of the longest sums, or

@@ -66,6 +66,9 @@ macro_rules! blocks {
             /// Widest row that a block leaves in `Stream::mixed`.
             pub const MIXED: usize = largest(&[$(kinds::$shape::<B>::MIXED,)+]);
 
+            /// Widest row that a block works on.
+            pub const WIDEST: usize = largest(&[$(largest(kinds::$shape::<B>::WIDTHS),)+]);
+
             /// Reads the weights of the loader's site as a block of that shape. `# Errors` as
             /// `Block::load`.
             pub fn load(shape: Shape, loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
