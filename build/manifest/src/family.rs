@@ -15,6 +15,7 @@ mod qwen3_5;
 mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_next;
+mod recurrent;
 mod sliding;
 mod switches;
 
@@ -23,6 +24,8 @@ use std::fmt;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+pub use self::recurrent::Recurrent;
+use self::recurrent::{MAMBA, Recurs};
 pub(crate) use self::switches::Switch;
 use crate::numbers::{ROPE_THETA, TURNED_PAIRS};
 use crate::schema::model as schema;
@@ -43,6 +46,8 @@ pub(crate) struct Traits {
     pub classes: &'static [&'static str],
     /// Token mixers of its layers.
     pub mixers: Mixers,
+    /// The mixer among them that keeps a state of each sequence.
+    pub recurs: Option<&'static Recurs>,
     /// Part of a layer behind its mixer.
     pub feed_forward: FeedForward,
     /// Function of gate and up of an MLP, or of experts.
@@ -72,6 +77,7 @@ const USUAL: Traits = Traits {
     types: &[],
     classes: &[],
     mixers: Mixers::Attention,
+    recurs: None,
     feed_forward: FeedForward::Mlp,
     activation: Activation::Silu,
     scale: Scale::Head,
@@ -103,6 +109,11 @@ impl Mixers {
     /// Whether some layers attend over a window.
     pub(crate) fn slide(self) -> bool {
         matches!(self, Mixers::Sliding | Mixers::Windowed)
+    }
+
+    /// Whether models may have a layer of multi-token prediction.
+    pub(crate) fn predict(self) -> bool {
+        matches!(self, Mixers::Hybrid | Mixers::Mamba)
     }
 }
 

@@ -141,17 +141,18 @@ impl File {
     /// Layers of the kinds that the family has, and no others.
     fn family_rules(&self, model: &Model) -> Rule {
         let traits = model.family.traits();
-        let [hybrid, mamba] = [Mixers::Hybrid, Mixers::Mamba].map(|mixers| traits.mixers == mixers);
         let period = &model.layers.period;
-        let [attends, recurs, mixes, slides] =
-            [Mixer::Attention, Mixer::Gdn, Mixer::Mamba, Mixer::Sliding]
-                .map(|mixer| period.contains(&mixer));
+        let [attends, slides] =
+            [Mixer::Attention, Mixer::Sliding].map(|mixer| period.contains(&mixer));
+        let mut recurrent = period.iter().filter(|mixer| mixer.recurs());
+        let recurs = recurrent.clone().next().is_some();
+        let its_own = traits.recurrent().map(Mixer::Recurrent);
+        let mixes = recurrent.all(|mixer| Some(*mixer) == its_own);
         let predicts = model.mtp.layers > 0;
         for (key, stated, has) in [
-            ("layers.period", recurs, hybrid && recurs),
-            ("layers.period", mixes, mamba && mixes),
+            ("layers.period", recurs, mixes && recurs),
             ("layers.period", slides, traits.mixers.slide()),
-            ("mtp", predicts, (hybrid || mamba) && predicts),
+            ("mtp", predicts, traits.mixers.predict() && predicts),
         ] {
             let (found, rule) = match has {
                 true => ("absent", format!("family = {:?} has it", traits.name)),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::blocks::{Place, attention, matrix, router, run, vector};
-use super::{Activation, FeedForward, Mixers, Switch, Traits, USUAL};
+use super::{Activation, FeedForward, MAMBA, Mixers, Switch, Traits, USUAL};
 use crate::schema::model::{FeedForward as Part, Mixer};
 use crate::table::{Role, Row, Sites};
 use crate::target::Target;
@@ -13,6 +13,7 @@ pub(super) const TRAITS: Traits = Traits {
     types: &["nemotron_h"],
     classes: &["NemotronHForCausalLM"],
     mixers: Mixers::Mamba,
+    recurs: Some(&MAMBA),
     feed_forward: FeedForward::ExpertBeside,
     activation: Activation::Relu2,
     words: &[
@@ -57,7 +58,7 @@ fn rows(target: &Target) -> Vec<Row> {
         target,
         &mixing(|mixer| mixer == Mixer::Attention),
     ));
-    rows.extend(mamba(target, &mixing(|mixer| mixer == Mixer::Mamba)));
+    rows.extend(mamba(target, &mixing(Mixer::recurs)));
     rows.extend(experts_and_beside(target, &feeding));
     rows.extend(prediction(target));
     rows

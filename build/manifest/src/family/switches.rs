@@ -49,11 +49,11 @@ use Switch::{Biased, Gated, KeysAreValues, Normed, RowsNormed, Sigmoid, ValuesNo
 
 /// Constants of shapes, in their order.
 const CONSTANTS: &[(Kind, &str, Switch)] = &[
-    (Kind::Attention, "GATED", Gated),
-    (Kind::Attention, "NORMED", Normed),
-    (Kind::Attention, "ROWS_NORMED", RowsNormed),
-    (Kind::Attention, "VALUES_NORMED", ValuesNormed),
-    (Kind::Experts, "SIGMOID", Sigmoid),
+    (Kind::ATTENTION, "GATED", Gated),
+    (Kind::ATTENTION, "NORMED", Normed),
+    (Kind::ATTENTION, "ROWS_NORMED", RowsNormed),
+    (Kind::ATTENTION, "VALUES_NORMED", ValuesNormed),
+    (Kind::EXPERTS, "SIGMOID", Sigmoid),
 ];
 
 impl Traits {

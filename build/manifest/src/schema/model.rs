@@ -5,17 +5,14 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::family::Family;
+pub use crate::family::{Family, Recurrent};
 use crate::table::Format;
 
 /// Token mixer of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mixer {
-    /// Gated DeltaNet.
-    Gdn,
-    /// Mamba-2.
-    Mamba,
+    /// The family's that keeps a state of each sequence.
+    Recurrent(Recurrent),
     /// Attention over all positions.
     Attention,
     /// Attention over a window of positions.
