@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::family::Switch;
 use crate::schema::leaf::Op;
 use crate::schema::model::Model;
-use crate::shapes::Shape;
+use crate::shapes::{Shape, camel};
 use crate::table::{Format, Role, Row};
 use crate::target::Target;
 
@@ -60,22 +60,45 @@ pub(crate) struct Kind {
     pub name: &'static str,
     /// Type of its block there.
     pub block: &'static str,
-    /// Trait of its operations in `src/model`.
-    pub ops: &'static str,
+    /// Trait of its operations in `src/model/ops`; none where they stand with the block.
+    pub group: Option<&'static str>,
 }
 
 impl Kind {
-    pub const ATTENTION: Kind = Kind::of("attention", "Attention", "ops::Attend");
-    pub const DELTA: Kind = Kind::of("delta", "DeltaNet", "ops::Delta");
-    pub const EXPERTS: Kind = Kind::of("experts", "Experts", "ops::Route");
-    pub const MLP: Kind = Kind::of("mlp", "Mlp", "ops::Gate");
+    pub const ATTENTION: Kind = Kind::of("attention", "Attention", "Attend");
+    pub const DELTA: Kind = Kind::of("delta", "DeltaNet", "Delta");
+    pub const EXPERTS: Kind = Kind::of("experts", "Experts", "Route");
+    pub const MLP: Kind = Kind::of("mlp", "Mlp", "Gate");
     /// The last two beside each other, whose operations are theirs.
-    pub const BOTH: Kind = Kind::of("both", "Both", "ops::Both");
+    pub const BOTH: Kind = Kind::of("both", "Both", "Both");
     /// Products that make queries of latents and results of them, around attention.
-    pub const LATENT: Kind = Kind::of("latent", "Latent", "ops::Latent");
+    pub const LATENT: Kind = Kind::alone("latent", "Latent");
 
-    pub(crate) const fn of(name: &'static str, block: &'static str, ops: &'static str) -> Kind {
-        Kind { name, block, ops }
+    const fn of(name: &'static str, block: &'static str, group: &'static str) -> Kind {
+        Kind {
+            group: Some(group),
+            ..Kind::alone(name, block)
+        }
+    }
+
+    /// A block that alone has its operations.
+    pub(crate) const fn alone(name: &'static str, block: &'static str) -> Kind {
+        Kind {
+            name,
+            block,
+            group: None,
+        }
+    }
+
+    /// Traits of its shapes and of its operations.
+    pub(crate) fn traits(self) -> [String; 2] {
+        match self.group {
+            Some(group) => [
+                format!("shapes::{}", camel(self.name)),
+                format!("ops::{group}"),
+            ],
+            None => ["Shape", "Ops"].map(|name| format!("blocks::{}::{name}", self.name)),
+        }
     }
 
     /// Names of all kinds.
@@ -345,7 +368,9 @@ mod tests {
     /// Methods of a file's groups: of what every model has, and of traits over shapes.
     fn methods(file: &str) -> impl Iterator<Item = &str> {
         let traits = file.split("\npub trait ").skip(1);
-        let is_group = |head: &str| head.starts_with("Dense") || head.contains("shapes::");
+        let is_group = |head: &str| {
+            ["Dense", "Ops"].iter().any(|name| head.starts_with(name)) || head.contains("shapes::")
+        };
         let groups = traits.filter(move |body| is_group(body.lines().next().unwrap()));
         let bodies = groups.map(|body| body.split("\n}\n").next().unwrap());
         let lines = bodies.flat_map(str::lines);

@@ -160,8 +160,7 @@ impl Shape {
         self.name.to_lowercase()
     }
 
-    /// Name of the trait in `src/model/shapes.rs`, and of the alias in `target.cuh` of an only
-    /// shape.
+    /// Name of the alias in `target.cuh` of an only shape.
     fn kind_name(&self) -> String {
         camel(self.kind.name)
     }
@@ -228,9 +227,9 @@ impl Target {
 
     pub(crate) fn write_shapes(&self, out: &mut String) {
         for shape in self.shapes() {
-            let (name, kind) = (shape.name, shape.kind_name());
+            let (name, [kind, _]) = (shape.name, shape.kind.traits());
             let _ = writeln!(out, "/// {}\npub struct {name};", shape.doc);
-            let _ = writeln!(out, "impl crate::shapes::{kind} for {name} {{");
+            let _ = writeln!(out, "impl crate::{kind} for {name} {{");
             for (name, number) in &shape.constants {
                 let _ = writeln!(out, "    {}", number.rust(name));
             }
@@ -282,11 +281,7 @@ impl Target {
             kind, word, name, ..
         } in blocks
         {
-            let Kind {
-                name: module,
-                block,
-                ops,
-            } = kind;
+            let (module, block, [_, ops]) = (kind.name, kind.block, kind.traits());
             let _ = writeln!(
                 out,
                 "            {word}: {module}::{block}<{name}> by {ops},"

@@ -18,8 +18,6 @@ mod footprint;
 mod gate;
 mod guess;
 pub mod jobs;
-#[cfg(has = "latent")]
-mod latent;
 pub mod load;
 pub mod memory;
 pub mod packed;
@@ -214,7 +212,11 @@ pub struct Queue {
 
 impl Queue {
     /// Calls a launcher, unless a call before it failed or a graph does its work.
-    fn launch(&mut self, op: &'static str, launcher: impl FnOnce(*mut atlas_stream) -> c_int) {
+    pub(crate) fn launch(
+        &mut self,
+        op: &'static str,
+        launcher: impl FnOnce(*mut atlas_stream) -> c_int,
+    ) {
         if self.mode != Mode::Replays && !self.failures.any() {
             assert!(
                 self.mode != Mode::Recorded,
@@ -382,7 +384,7 @@ impl Cuda {
     }
 }
 
-fn count(value: usize) -> u32 {
+pub(crate) fn count(value: usize) -> u32 {
     u32::try_from(value).expect("a step has fewer elements than 2^32")
 }
 
