@@ -26,7 +26,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use self::recurrent::Recurrent;
 use self::recurrent::{MAMBA, Recurs};
-pub(crate) use self::switches::Switch;
+use self::switches::stated;
+pub(crate) use self::switches::{Stated, Switch};
 use crate::numbers::{ROPE_THETA, TURNED_PAIRS};
 use crate::schema::model as schema;
 use crate::table::Row;
@@ -65,6 +66,8 @@ pub(crate) struct Traits {
     pub states_norm: bool,
     /// Switch of the window of positions, where the library has one: off, it ignores the window.
     pub window_switch: Option<&'static str>,
+    /// Statements that its configurations alone make about the layers' math.
+    pub stated: &'static [Stated],
     /// Numbers that its configurations have other words for than most.
     pub words: &'static [Word],
     /// Tensors of a checkpoint, matrices in BF16.
@@ -86,6 +89,7 @@ const USUAL: Traits = Traits {
     default_head_dim: false,
     states_norm: false,
     window_switch: None,
+    stated: &[],
     words: &[],
     rows: |target| blocks::plain(target, blocks::experts),
 };

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::emit_rust::item;
 use crate::family::{Activation, FeedForward as Beside, Mixers, Scale, Switch};
 use crate::kernels::{Kind, Launcher};
-use crate::numbers::{self, Range};
+use crate::numbers::{self, NUMBERS, Range};
 use crate::schema::leaf::Rows;
 use crate::schema::model::{Attention, FeedForward, Mixer, RopeScaling, Yarn};
 use crate::target::Target;
@@ -536,6 +536,15 @@ impl Target {
 
 /// Constants that numbers of a table are, as `facts` has them.
 pub(crate) fn stated(table: &str, facts: &impl Serialize) -> Vec<(&'static str, Number)> {
+    let listed = NUMBERS.iter().filter(|number| number.table() == table);
+    of_numbers(listed, facts)
+}
+
+/// Constants that some numbers are.
+pub(crate) fn of_numbers(
+    constants: impl Iterator<Item = &'static numbers::Number>,
+    facts: &impl Serialize,
+) -> Vec<(&'static str, Number)> {
     let facts = toml::Value::try_from(facts).expect("plain structures always serialise");
     let constant = |number: &'static numbers::Number| {
         let value = facts.get(number.key.rsplit_once('.')?.1);
@@ -547,7 +556,7 @@ pub(crate) fn stated(table: &str, facts: &impl Serialize) -> Vec<(&'static str, 
         };
         Some((number.constant?, value))
     };
-    numbers::of_table(table).filter_map(constant).collect()
+    constants.filter_map(constant).collect()
 }
 
 /// Shapes of a layer as an expression of the host's.

@@ -22,7 +22,7 @@ pub mod load;
 pub mod memory;
 pub mod packed;
 pub mod panels;
-mod pieces;
+pub(crate) mod pieces;
 #[cfg(has = "experts")]
 mod route;
 mod steps;
@@ -287,13 +287,13 @@ impl Deref for Host {
 
 impl Tensor {
     /// Sets the shape; the content is unspecified.
-    fn shape(&mut self, rows: usize, width: usize) -> *mut f32 {
+    pub(crate) fn shape(&mut self, rows: usize, width: usize) -> *mut f32 {
         assert!(rows * width + 2 * self.guard <= self.values.len());
         (self.rows, self.width, self.cells_f16) = (rows, width, false);
         self.as_mut_ptr()
     }
 
-    fn as_ptr(&self) -> *const f32 {
+    pub(crate) fn as_ptr(&self) -> *const f32 {
         self.values.as_ptr().wrapping_add(self.guard)
     }
 

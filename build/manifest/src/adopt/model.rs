@@ -8,7 +8,7 @@ use crate::check::largest;
 use crate::config::{BLOCKS, KIND, SCALINGS};
 use crate::family::{FeedForward, Mixers, Recurrent, Switch, Traits};
 use crate::numbers::{
-    self, Form, Has, NUMBERS, Number, ROTARY_DIM, TURNED_ELEMENTS, TURNED_PAIRS, of_table,
+    self, Form, Has, Number, ROTARY_DIM, TURNED_ELEMENTS, TURNED_PAIRS, of_table,
 };
 use crate::schema::model::{Family, FeedForward as Part, Layers, Mixer, Model, Sampling};
 
@@ -63,7 +63,7 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
     };
     reader.numbers("");
     reader.layers();
-    let mut tables: Vec<_> = NUMBERS.iter().map(Number::table).collect();
+    let mut tables: Vec<_> = numbers::all(traits).map(Number::table).collect();
     tables.dedup();
     // Tables within others are of the kind that these state.
     tables.retain(|table| !table.is_empty() && !table.contains('.'));
@@ -103,7 +103,7 @@ impl Reader<'_, '_> {
         if !self.form.has(table) {
             return;
         }
-        for number in of_table(table) {
+        for number in of_table(self.form.traits, table) {
             let has = (number.of)(&self.form);
             if has != Has::Never
                 && let Ok(Some(value)) = self.number(number, has)

@@ -7,7 +7,7 @@ use toml::Value;
 use super::{File, Rule, largest};
 use crate::family::{Mixers, Switch};
 use crate::kernels::{PANEL_ROWS, TOP_K};
-use crate::numbers::{Form, Has, NUMBERS, Number, ROPE_THETA, Range, TABLES};
+use crate::numbers::{self, Form, Has, Number, ROPE_THETA, Range, TABLES};
 use crate::schema::model::{
     self as schema, AddedTokens, Attention, Chat, Checkpoint, Latent, Layers, Mixer, Model, Mtp,
     Sampling, StackedIn, Unused,
@@ -106,7 +106,13 @@ impl File {
             }
         };
         let tables = TABLES.iter().map(|(table, of)| has(table, of(&form)));
-        tables.chain(NUMBERS.iter().map(number)).collect()
+        let known = |key: &str| numbers::of_table(form.traits, "mixer").any(|its| its.key == key);
+        let unknown = model.mixer.keys().map(|name| format!("mixer.{name}"));
+        let unknown = unknown
+            .filter(|key| !known(key))
+            .map(|key| has(&key, Has::Never));
+        let all = numbers::all(form.traits).map(number);
+        tables.chain(all).chain(unknown).collect()
     }
 
     fn ranged(&self, key: &str, value: &Value, range: &Range) -> Rule {

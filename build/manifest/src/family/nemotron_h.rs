@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 
+use serde_json::json;
+
 use super::blocks::{Place, attention, matrix, router, run, vector};
-use super::{Activation, FeedForward, MAMBA, Mixers, Switch, Traits, USUAL};
+use super::{Activation, FeedForward, MAMBA, Mixers, Switch, Traits, USUAL, stated};
 use crate::schema::model::{FeedForward as Part, Mixer};
 use crate::table::{Role, Row, Sites};
 use crate::target::Target;
@@ -24,6 +26,15 @@ pub(super) const TRAITS: Traits = Traits {
             &["/moe_shared_expert_intermediate_size"],
         ),
     ],
+    stated: stated! {
+        "/mlp_hidden_act": |_| json!(["relu2"]);
+        "/mamba_hidden_act": |_| json!(["silu"]);
+        "/use_conv_bias": |_| json!([true]);
+        "/mamba_proj_bias": |_| json!([false]);
+        "/n_shared_experts": |_| json!([1]);
+        "/mtp_hybrid_override_pattern": |_| json!(["*E"]);
+        "/mtp_layers_block_type": |_| json!([["full_attention", "moe"]]);
+    },
     rows,
     has: &[Switch::Unturned, Switch::Sigmoid],
     ..USUAL

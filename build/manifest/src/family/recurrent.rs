@@ -9,8 +9,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::blocks::Place;
 use super::{Family, Traits};
 use crate::kernels::Kind;
+use crate::numbers::Number;
 use crate::schema::model::{Mixer, Model};
-use crate::shapes::{Number, Shape, stated};
+use crate::shapes::{self, Shape, stated};
 use crate::table::{Role, Row};
 use crate::target::Target;
 
@@ -27,6 +28,8 @@ pub(crate) struct Recurs {
     /// Name of its shape.
     pub block: &'static str,
     pub shape: fn(&Target) -> Shape,
+    /// Numbers of `[mixer]`; none where the manifest has a table of the mixer's name.
+    pub numbers: &'static [Number],
     /// Elements that a layer keeps of a sequence: of matrices, and of rows of a convolution.
     pub state: fn(&Model) -> [u64; 2],
     /// A fact, and the columns of the last product that follow from it.
@@ -43,6 +46,7 @@ pub(super) const GDN: Recurs = Recurs {
         let doc = "Gated DeltaNet.";
         delta(&GDN, doc, stated("gdn", &gdn), gdn.value_dim)
     },
+    numbers: &[],
     state: |model| {
         let gdn = model.gdn();
         let matrices = gdn.value_heads * gdn.key_dim * gdn.value_dim;
@@ -68,13 +72,13 @@ pub(super) const MAMBA: Recurs = Recurs {
 fn delta(
     of: &Recurs,
     doc: &'static str,
-    numbers: Vec<(&'static str, Number)>,
+    numbers: Vec<(&'static str, shapes::Number)>,
     normed: u64,
 ) -> Shape {
     let is_mamba = of.name == MAMBA.name;
     let rule = [
-        ("MAMBA", Number::Bool(is_mamba)),
-        ("NORM", Number::Size(normed)),
+        ("MAMBA", shapes::Number::Bool(is_mamba)),
+        ("NORM", shapes::Number::Size(normed)),
     ];
     Shape {
         doc,

@@ -97,6 +97,9 @@ pub struct Model {
     pub gdn: Option<Gdn>,
     /// Mamba-2 layers, in families that have them.
     pub mamba: Option<Mamba>,
+    /// Numbers of the family's recurrent mixer, where it has no table of its name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mixer: BTreeMap<String, u64>,
     /// Mixture of experts, in models with layers that have one.
     pub moe: Option<Moe>,
     /// MLP, in models with layers that have one.

@@ -12,7 +12,7 @@ mod kv_fp8;
 mod lanes;
 mod matrix;
 mod nvfp4;
-mod pieces;
+pub(crate) mod pieces;
 pub(crate) mod pool;
 pub(crate) mod share;
 #[cfg(test)]
