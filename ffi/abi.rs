@@ -11,9 +11,6 @@ use serde::Deserialize;
 /// All ops by name.
 pub type Table = BTreeMap<String, Op>;
 
-/// Kinds of blocks that an op may be over.
-const KINDS: [&str; 5] = ["attention", "delta", "experts", "mlp", "latent"];
-
 /// One op of the table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -74,13 +71,6 @@ impl Type {
 
 impl Op {
     fn check(&self, name: &str) -> Result<(), String> {
-        if let Some(kind) = &self.over
-            && !KINDS.contains(&kind.as_str())
-        {
-            return Err(format!(
-                "ops.toml: {name}.over: `{kind}` is none of {KINDS:?}"
-            ));
-        }
         let blank = self.threads == 0 || self.why.trim().is_empty();
         if self.kernels.is_empty() || blank {
             let wanted = "names of kernels, and the threads of the first one and why";

@@ -38,13 +38,16 @@ fn generate() -> Result<(), Box<dyn Error>> {
     }
     fs::write(out.join("target.rs"), target.emit_rust(&derived))?;
     let kinds = target.block_kinds();
-    for (kind, has) in kinds {
+    for (kind, has) in &kinds {
         println!("cargo::rustc-check-cfg=cfg(has, values({kind:?}))");
-        if has {
+        if *has {
             println!("cargo::rustc-cfg=has={kind:?}");
         }
     }
-    let kinds = kinds.map(|(kind, has)| format!("{kind}={has}"));
+    let kinds: Vec<_> = kinds
+        .iter()
+        .map(|(kind, has)| format!("{kind}={has}"))
+        .collect();
     println!("cargo::metadata=kinds={}", kinds.join(" "));
     Ok(())
 }

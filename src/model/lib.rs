@@ -2,7 +2,7 @@
 //! devices that run those, and the weights.
 
 pub mod backend;
-mod blocks;
+pub mod blocks;
 mod decoder;
 pub mod ledger;
 pub mod ops;

@@ -97,30 +97,6 @@ pub enum PageGroup {
     Window,
 }
 
-/// Attention over one latent of each position (MLA): what makes keys and values of it is a part of
-/// queries and of results, so that all query heads ask one key head whose values are the latents.
-pub trait Latent: Send + Sync + 'static {
-    /// Attention over the latents.
-    type Attention: Attention;
-    /// Width between both products that make queries.
-    const QUERY_RANK: usize;
-    /// Elements of a query that a latent is asked by.
-    const NOPE_DIM: usize;
-    /// Elements of a head's result.
-    const RESULT_DIM: usize;
-    /// Growth of queries with their positions.
-    const TEMPERATURE: Option<Temperature>;
-
-    /// Elements of a query: those for a latent, then those that turn, pairs `(2i, 2i + 1)`.
-    const QUERY: usize = Self::NOPE_DIM + Self::Attention::ROTARY_DIM;
-    /// Width of queries.
-    const QUERIES: usize = Self::Attention::HEADS * Self::QUERY;
-    /// Width of results.
-    const RESULTS: usize = Self::Attention::HEADS * Self::RESULT_DIM;
-    /// Fails to compile where the numbers do not fit each other.
-    const CHECK: () = assert!(Self::Attention::LATENT && Self::Attention::KV_HEADS == 1);
-}
-
 /// Factor of queries behind positions of the first training: `1 + BETA ln(1 + position /
 /// ORIGINAL)`, the quotient rounded down.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -58,7 +58,7 @@ pub struct CheckpointFile {
 include!(concat!(env!("OUT_DIR"), "/target.rs"));
 
 macro_rules! block_shapes {
-    ($($name:ident: $module:ident::$block:ident<$shape:ident> by $ops:ident,)+) => {
+    ($($name:ident: $module:ident::$block:ident<$shape:ident> by $($ops:ident)::+,)+) => {
         /// Shape of a block, which says what block it is.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Shape {

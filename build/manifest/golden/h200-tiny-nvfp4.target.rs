@@ -510,9 +510,9 @@ pub use each_experts;
 macro_rules! with_blocks {
     ($macro:ident) => {
         $macro! {
-            attention: attention::Attention<Full> by Attend,
-            gdn: delta::DeltaNet<Gdn> by Delta,
-            moe: experts::Experts<Moe> by Route,
+            attention: attention::Attention<Full> by ops::Attend,
+            gdn: delta::DeltaNet<Gdn> by ops::Delta,
+            moe: experts::Experts<Moe> by ops::Route,
         }
     };
 }

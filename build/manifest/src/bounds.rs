@@ -390,7 +390,7 @@ fn of_mamba(key: &'static str) -> &'static str {
 /// The fact that the columns of a matrix follow from: its key and value.
 fn columns_key(target: &Target, row: &Row) -> (String, u64) {
     let model = &target.model;
-    let (gdn, moe) = (model.recurrence(), model.moe.as_ref());
+    let (recurs, moe) = (target.traits().recurs, model.moe.as_ref());
     let (key, value) = match row.role {
         Role::Output => {
             let attentions = target.attentions().into_iter();
@@ -403,12 +403,9 @@ fn columns_key(target: &Target, row: &Row) -> (String, u64) {
                 .unwrap_or(("attention", model.attention.heads));
             return (format!("{table}.heads"), heads);
         }
-        Role::GdnOutput => {
-            let key = match model.mamba {
-                None => "gdn.value_heads",
-                Some(_) => "mamba.heads",
-            };
-            (key, gdn.map(|gdn| gdn.value_heads))
+        Role::GdnOutput if let Some(recurs) = recurs => {
+            let ((key, value), _) = (recurs.columns)(model);
+            (key, Some(value))
         }
         Role::MlpDown if target.beside() => ("moe.shared_intermediate", moe.map(Moe::shared)),
         Role::MlpDown => {

@@ -6,10 +6,9 @@ use serde_json::{Value, json};
 
 use crate::error::ManifestError;
 use crate::facts::{FAMILY, Fact, contradiction};
-use crate::family::{FeedForward, Mixers, Switch};
+use crate::family::{FeedForward, Mixers, Recurrent, Switch};
 use crate::numbers::{
-    self, Has, NUMBERS, Number, ROPE_THETA, ROTARY_DIM, TURNED_ELEMENTS, TURNED_PAIRS, of_table,
-    places,
+    self, Has, Number, ROPE_THETA, ROTARY_DIM, TURNED_ELEMENTS, TURNED_PAIRS, of_table, places,
 };
 use crate::params;
 use crate::schema::model::{self as schema, AddedTokens, Attention, Form, Mixer, Model};
@@ -158,21 +157,21 @@ impl Stated<'_> {
 
     /// Numbers of the tables that the model has, but those of what turns, and its windows.
     fn numbers(&self) -> Vec<Fact> {
-        let facts = NUMBERS
-            .iter()
-            .flat_map(|number| match (number.key, number.table()) {
+        let facts = numbers::all(self.target.traits()).flat_map(|number| {
+            match (number.key, number.table()) {
                 ("sliding.window", _) => self.window(),
                 (ROPE_THETA, _) | (_, "sliding" | "attention.rope_scaling" | "attention.yarn") => {
                     Vec::new()
                 }
                 _ => Vec::from_iter(self.number(number)),
-            });
+            }
+        });
         facts.collect()
     }
 
     /// Numbers of a table, if the model has it.
     fn of_table(&self, table: &str) -> impl Iterator<Item = Fact> {
-        of_table(table).filter_map(|number| self.number(number))
+        of_table(self.target.traits(), table).filter_map(|number| self.number(number))
     }
 
     /// A number as configurations state it; none if others say it.
@@ -202,7 +201,8 @@ impl Stated<'_> {
         let has = table.is_empty() || (number.of)(&self.form) != Has::Never;
         let stated = !value.is_null();
         let places = number.places(traits);
-        (stated || has).then(|| at(number.key, value, places, required && stated))
+        let is_read = !places.is_empty() && (stated || has);
+        is_read.then(|| at(number.key, value, places, required && stated))
     }
 
     /// Whether heads are as wide as the library takes them to be.
@@ -291,7 +291,7 @@ impl Stated<'_> {
 /// The order of layers.
 fn layers(target: &Target) -> Vec<Fact> {
     let names = target.mixers().into_iter().map(|mixer| match mixer {
-        Mixer::Gdn | Mixer::Mamba => "linear_attention",
+        Mixer::Recurrent(recurrent) => recurrent.traits().stated,
         Mixer::Attention => "full_attention",
         Mixer::Sliding => "sliding_attention",
         Mixer::None => "none",
@@ -305,7 +305,7 @@ fn layers(target: &Target) -> Vec<Fact> {
     let (last, others) = period.split_last().expect("a checked period is not empty");
     if target.traits().mixers == Mixers::Hybrid
         && *last == Mixer::Attention
-        && others.iter().all(|mixer| *mixer == Mixer::Gdn)
+        && others.iter().all(|mixer| mixer.recurs())
     {
         facts.push(fact(
             "layers.period",
@@ -320,7 +320,10 @@ fn layers(target: &Target) -> Vec<Fact> {
 pub(crate) const BLOCKS: [([&str; 2], (Mixer, schema::FeedForward)); 3] = [
     (
         ["M", "linear_attention"],
-        (Mixer::Mamba, schema::FeedForward::None),
+        (
+            Mixer::Recurrent(Recurrent::MAMBA),
+            schema::FeedForward::None,
+        ),
     ),
     (
         ["*", "full_attention"],

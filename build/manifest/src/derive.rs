@@ -76,7 +76,8 @@ impl Target {
 
     /// Layers with a recurrent mixer.
     pub(crate) fn recurrent_layers(&self) -> u64 {
-        self.layers_of(Mixer::Gdn) + self.layers_of(Mixer::Mamba)
+        let mixers = self.mixers().into_iter();
+        mixers.filter(|each| each.recurs()).count() as u64
     }
 
     /// Bytes of keys and values of one token, decoder layers: of those that keep every position.
@@ -177,15 +178,20 @@ impl Target {
 
     /// Bytes of the FP32 matrix states of one sequence.
     pub fn state_matrix_bytes(&self) -> u64 {
-        let gdn = self.model.gdn();
-        let state = gdn.value_heads * gdn.key_dim * gdn.value_dim * F32_BYTES;
-        state * self.recurrent_layers()
+        let [matrices, _] = self.state_bytes();
+        matrices
     }
 
     /// Bytes of the convolution tails of one sequence: a row of F32 for each tap of a layer.
     pub fn state_conv_bytes(&self) -> u64 {
-        let gdn = self.model.gdn();
-        gdn.conv_kernel * gdn.qkv_rows() * F32_BYTES * self.recurrent_layers()
+        let [_, tails] = self.state_bytes();
+        tails
+    }
+
+    fn state_bytes(&self) -> [u64; 2] {
+        let recurs = self.traits().recurs;
+        let of_layer = recurs.map_or([0; 2], |recurs| (recurs.state)(&self.model));
+        of_layer.map(|elements| elements * F32_BYTES * self.recurrent_layers())
     }
 
     /// Bytes of a part of the checkpoint, text or multi-token prediction.

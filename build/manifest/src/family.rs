@@ -15,6 +15,7 @@ mod qwen3_5;
 mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_next;
+mod recurrent;
 mod sliding;
 mod switches;
 
@@ -23,7 +24,10 @@ use std::fmt;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub(crate) use self::switches::Switch;
+pub use self::recurrent::Recurrent;
+use self::recurrent::{MAMBA, Recurs};
+use self::switches::stated;
+pub(crate) use self::switches::{Stated, Switch};
 use crate::numbers::{ROPE_THETA, TURNED_PAIRS};
 use crate::schema::model as schema;
 use crate::table::Row;
@@ -43,6 +47,8 @@ pub(crate) struct Traits {
     pub classes: &'static [&'static str],
     /// Token mixers of its layers.
     pub mixers: Mixers,
+    /// The mixer among them that keeps a state of each sequence.
+    pub recurs: Option<&'static Recurs>,
     /// Part of a layer behind its mixer.
     pub feed_forward: FeedForward,
     /// Function of gate and up of an MLP, or of experts.
@@ -60,6 +66,8 @@ pub(crate) struct Traits {
     pub states_norm: bool,
     /// Switch of the window of positions, where the library has one: off, it ignores the window.
     pub window_switch: Option<&'static str>,
+    /// Statements that its configurations alone make about the layers' math.
+    pub stated: &'static [Stated],
     /// Numbers that its configurations have other words for than most.
     pub words: &'static [Word],
     /// Tensors of a checkpoint, matrices in BF16.
@@ -72,6 +80,7 @@ const USUAL: Traits = Traits {
     types: &[],
     classes: &[],
     mixers: Mixers::Attention,
+    recurs: None,
     feed_forward: FeedForward::Mlp,
     activation: Activation::Silu,
     scale: Scale::Head,
@@ -80,6 +89,7 @@ const USUAL: Traits = Traits {
     default_head_dim: false,
     states_norm: false,
     window_switch: None,
+    stated: &[],
     words: &[],
     rows: |target| blocks::plain(target, blocks::experts),
 };
@@ -103,6 +113,11 @@ impl Mixers {
     /// Whether some layers attend over a window.
     pub(crate) fn slide(self) -> bool {
         matches!(self, Mixers::Sliding | Mixers::Windowed)
+    }
+
+    /// Whether models may have a layer of multi-token prediction.
+    pub(crate) fn predict(self) -> bool {
+        matches!(self, Mixers::Hybrid | Mixers::Mamba)
     }
 }
 

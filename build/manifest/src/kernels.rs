@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::family::Switch;
 use crate::schema::leaf::Op;
 use crate::schema::model::Model;
-use crate::shapes::Shape;
+use crate::shapes::{Shape, camel};
 use crate::table::{FP8_BLOCK, Format, Role, Row};
 use crate::target::Target;
 
@@ -53,52 +53,66 @@ impl Launcher {
     }
 }
 
-/// Makes `Kind` of rows: the name in `over` of `ffi/ops.toml`, the type of its block in
-/// `src/model/blocks`, and the trait of its operations in `src/model/ops`.
-macro_rules! kinds {
-    ($($(#[doc = $doc:literal])* $kind:ident: $name:literal $block:literal $ops:literal,)*) => {
-        /// A kind of block, for each of whose shapes ops have a launcher of their own.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-        #[serde(rename_all = "snake_case")]
-        pub(crate) enum Kind {
-            $($(#[doc = $doc])* $kind,)*
-        }
-
-        impl Kind {
-            pub(crate) const ALL: [Kind; [$($name),*].len()] = [$(Kind::$kind),*];
-
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Kind::$kind => $name,)*
-                }
-            }
-
-            /// Its block, and its operations.
-            pub fn block(self) -> [&'static str; 2] {
-                match self {
-                    $(Kind::$kind => [$block, $ops],)*
-                }
-            }
-        }
-    };
+/// A kind of block, for each of whose shapes ops have a launcher of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    /// Name in `over` of `ffi/ops.toml`, and of its file in `src/model/blocks`.
+    pub name: &'static str,
+    /// Type of its block there.
+    pub block: &'static str,
+    /// Trait of its operations in `src/model/ops`; none where they stand with the block.
+    pub group: Option<&'static str>,
 }
 
-kinds! {
-    Attention: "attention" "Attention" "Attend",
-    Delta: "delta" "DeltaNet" "Delta",
-    Experts: "experts" "Experts" "Route",
-    Mlp: "mlp" "Mlp" "Gate",
+impl Kind {
+    pub const ATTENTION: Kind = Kind::of("attention", "Attention", "Attend");
+    pub const DELTA: Kind = Kind::of("delta", "DeltaNet", "Delta");
+    pub const EXPERTS: Kind = Kind::of("experts", "Experts", "Route");
+    pub const MLP: Kind = Kind::of("mlp", "Mlp", "Gate");
     /// The last two beside each other, whose operations are theirs.
-    Both: "both" "Both" "Both",
+    pub const BOTH: Kind = Kind::of("both", "Both", "Both");
     /// Products that make queries of latents and results of them, around attention.
-    Latent: "latent" "Latent" "Latent",
+    pub const LATENT: Kind = Kind::alone("latent", "Latent");
+
+    const fn of(name: &'static str, block: &'static str, group: &'static str) -> Kind {
+        Kind {
+            group: Some(group),
+            ..Kind::alone(name, block)
+        }
+    }
+
+    /// A block that alone has its operations.
+    pub(crate) const fn alone(name: &'static str, block: &'static str) -> Kind {
+        Kind {
+            name,
+            block,
+            group: None,
+        }
+    }
+
+    /// Traits of its shapes and of its operations.
+    pub(crate) fn traits(self) -> [String; 2] {
+        match self.group {
+            Some(group) => [
+                format!("shapes::{}", camel(self.name)),
+                format!("ops::{group}"),
+            ],
+            None => ["Shape", "Ops"].map(|name| format!("blocks::{}::{name}", self.name)),
+        }
+    }
+
+    /// Names of all kinds.
+    pub(crate) fn names() -> Vec<&'static str> {
+        let over = OPS.values().filter_map(|entry| entry.over.as_deref());
+        distinct(over.chain([Kind::BOTH.name]))
+    }
 }
 
 /// Row of an op in `ffi/ops.toml`, as far as targets depend on it.
 #[derive(Deserialize)]
 struct Entry {
-    /// Kind of block that it is over, if it is over one.
-    over: Option<Kind>,
+    /// Name of the kind of block that it is over, if it is over one.
+    over: Option<String>,
     kernels: Vec<String>,
     threads: u64,
     why: String,
@@ -150,9 +164,9 @@ pub const fn top_k_parts(model: &Model, sms: u64) -> u64 {
 /// Rows that `moe` takes at once, at most.
 pub(crate) const MOE_ROWS: u64 = 128;
 
-/// The kind of block that an op is over.
-fn kind_of(op: &str) -> Option<Kind> {
-    OPS.get(op)?.over
+/// Name of the kind of block that an op is over.
+fn kind_of(op: &str) -> Option<&'static str> {
+    OPS.get(op)?.over.as_deref()
 }
 
 /// Names of the kernels of `op`, which may name a shape behind a point; `None` when there is no
@@ -183,7 +197,7 @@ impl Target {
         let attended = self.attentions().into_iter();
         let attended = attended.map(|each| self.o_columns(&each));
         let rank = model.latent.as_ref().map(|latent| latent.query_rank);
-        let recurred = model.recurrence().map(|gdn| gdn.z_rows());
+        let recurred = self.traits().recurs.map(|recurs| (recurs.columns)(model).1);
         let inner = model.mlp.as_ref().map(|mlp| mlp.intermediate);
         let beside = self.beside().then(|| model.moe().shared());
         let latent = model.moe().latent;
@@ -291,7 +305,7 @@ impl Target {
             let Some(kind) = kind_of(op) else {
                 return vec![Launcher::new(op, None, false)];
             };
-            let names = shapes.iter().filter(|shape| shape.kind == kind);
+            let names = shapes.iter().filter(|shape| shape.kind.name == kind);
             let names: Vec<_> = names.map(Shape::snake).collect();
             let several = names.len() > 1;
             let launcher = |shape| Launcher::new(op, Some(shape), several);
@@ -348,46 +362,67 @@ pub(crate) fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Launcher, OPS, Role, follows_a_norm};
+    use std::fs;
+    use std::path::{Path, PathBuf};
 
-    /// Methods of the groups that make storage rather than compute.
-    const STORAGE: [&str; 6] = [
-        "cache_at",
-        "state_at",
-        "kv_cache",
-        "delta_state",
-        "load_experts",
-        "routing",
-    ];
+    use super::{Kind, Launcher, OPS, Role, follows_a_norm};
+
+    /// Methods of the groups that make storage rather than compute, beside those that find it `_at`
+    /// a place.
+    const STORAGE: [&str; 4] = ["kv_cache", "delta_state", "load_experts", "routing"];
 
     /// Ops of a device beside those of a forward pass: what draws drafts, loads weights, and
     /// measures.
     const BESIDE: [&str; 4] = ["accept", "guess", "pack", "read_bytes"];
 
-    /// Groups of operations that families are written in.
-    const GROUPS: [&str; 6] = [
-        include_str!("../../../src/model/ops/dense.rs"),
-        include_str!("../../../src/model/ops/attend.rs"),
-        include_str!("../../../src/model/ops/delta.rs"),
-        include_str!("../../../src/model/ops/route.rs"),
-        include_str!("../../../src/model/ops/gate.rs"),
-        include_str!("../../../src/model/ops/latent.rs"),
-    ];
+    fn model() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/model")
+    }
 
-    fn methods(group: &str) -> impl Iterator<Item = &str> {
-        let body = group.split("\npub trait ").nth(1).unwrap();
-        let body = body.split("\n}\n").next().unwrap();
-        let lines = body.lines().filter_map(|line| line.strip_prefix("    fn "));
-        lines.map(|line| line.split(['(', '<']).next().unwrap())
+    /// Texts of the files that groups of operations stand in.
+    fn files() -> Vec<String> {
+        let folders = ["ops", "blocks"].map(|folder| model().join(folder));
+        let entries = folders
+            .iter()
+            .flat_map(|folder| fs::read_dir(folder).unwrap());
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let files = paths.filter(|path| path.is_file());
+        files
+            .map(|path| fs::read_to_string(path).unwrap())
+            .collect()
+    }
+
+    /// Methods of a file's groups: of what every model has, and of traits over shapes.
+    fn methods(file: &str) -> impl Iterator<Item = &str> {
+        let traits = file.split("\npub trait ").skip(1);
+        let is_group = |head: &str| {
+            ["Dense", "Ops"].iter().any(|name| head.starts_with(name)) || head.contains("shapes::")
+        };
+        let groups = traits.filter(move |body| is_group(body.lines().next().unwrap()));
+        let bodies = groups.map(|body| body.split("\n}\n").next().unwrap());
+        let lines = bodies.flat_map(str::lines);
+        let heads = lines.filter_map(|line| line.strip_prefix("    fn "));
+        heads.map(|line| line.split(['(', '<']).next().unwrap())
     }
 
     #[test]
     fn the_ops_are_those_of_the_groups() {
-        let names = GROUPS.into_iter().flat_map(methods);
-        let mut names: Vec<_> = names.filter(|name| !STORAGE.contains(name)).collect();
+        let (files, stores) = (files(), |name: &str| STORAGE.contains(&name));
+        let names = files.iter().flat_map(|file| methods(file));
+        let mut names: Vec<_> = names
+            .filter(|name| !stores(name) && !name.ends_with("_at"))
+            .collect();
         names.extend(BESIDE);
         names.sort_unstable();
         assert_eq!(OPS.keys().collect::<Vec<_>>(), names);
+    }
+
+    #[test]
+    fn every_kind_of_block_is_a_file() {
+        for kind in Kind::names() {
+            let file = model().join(format!("blocks/{kind}.rs"));
+            assert!(file.is_file(), "{kind}");
+        }
     }
 
     #[test]

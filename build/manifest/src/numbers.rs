@@ -140,14 +140,14 @@ impl Number {
         traits.word(self.key).unwrap_or(self.at)
     }
 
-    const fn required(self) -> Number {
+    pub(crate) const fn required(self) -> Number {
         Number {
             required: true,
             ..self
         }
     }
 
-    const fn is(self, constant: &'static str) -> Number {
+    pub(crate) const fn is(self, constant: &'static str) -> Number {
         Number {
             constant: Some(constant),
             ..self
@@ -163,7 +163,7 @@ impl Number {
     }
 }
 
-const fn number(key: &'static str, range: Range, at: &'static [&'static str]) -> Number {
+pub(crate) const fn number(key: &'static str, range: Range, at: &'static [&'static str]) -> Number {
     Number {
         key,
         at,
@@ -209,8 +209,8 @@ macro_rules! numbers {
     };
 }
 
-/// Every number that configurations state, in the order of comparisons. An epsilon below that of
-/// norms is lost beside the F32 square that it is added to.
+/// Numbers that configurations of many families state, in the order of comparisons. An epsilon
+/// below that of norms is lost beside the F32 square that it is added to.
 pub(crate) const NUMBERS: &[Number] = numbers! {
     "hidden": count(WIDTH), &["/hidden_size"];
     "vocab": count(VOCAB), &["/vocab_size"];
@@ -286,6 +286,9 @@ pub(crate) const NUMBERS: &[Number] = numbers! {
 pub(crate) const TABLES: &[(&str, Of)] = &[
     ("gdn", |it| always(it.traits.mixers == Mixers::Hybrid)),
     ("mamba", |it| always(it.traits.mixers == Mixers::Mamba)),
+    ("mixer", |it| {
+        always(it.traits.recurs.is_some_and(|its| !its.numbers.is_empty()))
+    }),
     ("latent", |it| always(it.traits.has(Switch::Latent))),
     ("moe", |it| always(it.feeds(Part::Moe))),
     ("mlp", |it| always(it.feeds(Part::Mlp))),
@@ -304,9 +307,15 @@ pub(crate) fn of_key(key: &str) -> &'static Number {
     number.expect("a number of this list")
 }
 
+/// Numbers of a family: those that are listed here, and its mixer's.
+pub(crate) fn all(traits: &Traits) -> impl Iterator<Item = &'static Number> {
+    let own = traits.recurs.into_iter().flat_map(|recurs| recurs.numbers);
+    NUMBERS.iter().chain(own)
+}
+
 /// Numbers of a table.
-pub(crate) fn of_table(table: &str) -> impl Iterator<Item = &'static Number> {
-    NUMBERS.iter().filter(move |number| number.table() == table)
+pub(crate) fn of_table(traits: &Traits, table: &str) -> impl Iterator<Item = &'static Number> {
+    all(traits).filter(move |number| number.table() == table)
 }
 
 /// A JSON pointer to a dotted key.

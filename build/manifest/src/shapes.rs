@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::emit_rust::item;
 use crate::family::{Activation, FeedForward as Beside, Mixers, Scale, Switch};
 use crate::kernels::{Kind, Launcher};
-use crate::numbers::{self, Range};
+use crate::numbers::{self, NUMBERS, Range};
 use crate::schema::leaf::Rows;
 use crate::schema::model::{Attention, FeedForward, Mixer, RopeScaling, Yarn};
 use crate::target::Target;
@@ -17,16 +17,16 @@ use crate::target::Target;
 pub(crate) struct Shape {
     pub kind: Kind,
     /// Table of its facts in the manifest.
-    word: &'static str,
+    pub word: &'static str,
     /// Name of its struct; in lower case, of launchers of its own.
     pub name: &'static str,
-    doc: &'static str,
+    pub doc: &'static str,
     /// Constants in the order of the kind's trait.
-    constants: Vec<(&'static str, Number)>,
+    pub constants: Vec<(&'static str, Number)>,
 }
 
 /// A constant of a shape.
-enum Number {
+pub(crate) enum Number {
     Size(u64),
     Bool(bool),
     Single(f32),
@@ -62,7 +62,7 @@ impl Attends {
     pub fn table(&self) -> &'static str {
         match self.mixer {
             Mixer::Sliding => "sliding",
-            Mixer::Attention | Mixer::Gdn | Mixer::Mamba | Mixer::None => "attention",
+            Mixer::Attention | Mixer::Recurrent(_) | Mixer::None => "attention",
         }
     }
 
@@ -81,8 +81,7 @@ impl Mixer {
     /// Name of its shape.
     fn shape(self) -> Option<&'static str> {
         match self {
-            Mixer::Gdn => Some("Gdn"),
-            Mixer::Mamba => Some("Mamba"),
+            Mixer::Recurrent(recurrent) => Some(recurrent.traits().block),
             Mixer::Attention => Some("Full"),
             Mixer::Sliding => Some("Sliding"),
             Mixer::None => None,
@@ -161,10 +160,9 @@ impl Shape {
         self.name.to_lowercase()
     }
 
-    /// Name of the trait in `src/model/shapes.rs`, and of the alias in `target.cuh` of an only
-    /// shape.
+    /// Name of the alias in `target.cuh` of an only shape.
     fn kind_name(&self) -> String {
-        camel(self.kind.name())
+        camel(self.kind.name)
     }
 }
 
@@ -217,7 +215,7 @@ impl Target {
     pub(crate) fn shapes(&self) -> Vec<Shape> {
         let attentions = self.attentions().into_iter();
         let others = [
-            self.delta_shape(),
+            self.traits().recurs.map(|recurs| (recurs.shape)(self)),
             self.experts_shape(),
             self.mlp_shape(),
             self.both_shape(),
@@ -229,9 +227,9 @@ impl Target {
 
     pub(crate) fn write_shapes(&self, out: &mut String) {
         for shape in self.shapes() {
-            let (name, kind) = (shape.name, shape.kind_name());
+            let (name, [kind, _]) = (shape.name, shape.kind.traits());
             let _ = writeln!(out, "/// {}\npub struct {name};", shape.doc);
-            let _ = writeln!(out, "impl crate::shapes::{kind} for {name} {{");
+            let _ = writeln!(out, "impl crate::{kind} for {name} {{");
             for (name, number) in &shape.constants {
                 let _ = writeln!(out, "    {}", number.rust(name));
             }
@@ -240,22 +238,22 @@ impl Target {
         for shape in self
             .shapes()
             .iter()
-            .filter(|shape| shape.kind == Kind::Delta)
+            .filter(|shape| shape.kind == Kind::DELTA)
         {
             let doc = "Recurrent mixer of the model, whatever its rule.";
             let _ = writeln!(out, "/// {doc}\npub type Recurrent = {};", shape.name);
         }
-        self.write_each(out, Kind::Attention);
-        self.write_each(out, Kind::Experts);
+        self.write_each(out, Kind::ATTENTION);
+        self.write_each(out, Kind::EXPERTS);
         self.write_blocks(out);
         if self.hardware.gpu.is_some() {
-            self.write_each(out, Kind::Mlp);
+            self.write_each(out, Kind::MLP);
             self.write_launchers(out);
         }
     }
 
     fn write_each(&self, out: &mut String, kind: Kind) {
-        let name = kind.name();
+        let name = kind.name;
         let _ = writeln!(
             out,
             "/// Values of an expression for each shape of {name}, which it calls `$shape`.\n\
@@ -283,7 +281,7 @@ impl Target {
             kind, word, name, ..
         } in blocks
         {
-            let (module, [block, ops]) = (kind.name(), kind.block());
+            let (module, block, [_, ops]) = (kind.name, kind.block, kind.traits());
             let _ = writeln!(
                 out,
                 "            {word}: {module}::{block}<{name}> by {ops},"
@@ -328,14 +326,15 @@ impl Target {
     }
 
     /// Kinds of blocks, and whether the model has one of them.
-    pub fn block_kinds(&self) -> [(&'static str, bool); 6] {
+    pub fn block_kinds(&self) -> Vec<(&'static str, bool)> {
         let shapes = self.shapes();
-        let has = |kind| shapes.iter().any(|shape| shape.kind == kind);
-        Kind::ALL.map(|kind| {
+        let has = |kind| shapes.iter().any(|shape| shape.kind.name == kind);
+        let kinds = Kind::names().into_iter().map(|kind| {
             // Attention over latents is a part of their block.
-            let within = kind == Kind::Attention && has(Kind::Latent);
-            (kind.name(), has(kind) && !within)
-        })
+            let within = kind == Kind::ATTENTION.name && has(Kind::LATENT.name);
+            (kind, has(kind) && !within)
+        });
+        kinds.collect()
     }
 
     /// Launchers of the operations of each attention shape: the linker finds them, or fails.
@@ -362,7 +361,7 @@ impl Target {
     pub(crate) fn write_cuda_shapes(&self, out: &mut String) {
         out.push_str("\n// Blocks of the model.\nnamespace shapes {\n");
         let mut shapes = self.shapes();
-        shapes.retain(|shape| shape.kind != Kind::Both);
+        shapes.retain(|shape| shape.kind != Kind::BOTH);
         for shape in &shapes {
             let _ = writeln!(out, "\n// {}\nstruct {} {{", shape.doc, shape.name);
             for (name, number) in &shape.constants {
@@ -379,7 +378,7 @@ impl Target {
                 .filter(|other| other.kind == shape.kind)
                 .count()
                 == 1;
-            if alone && shape.kind != Kind::Attention {
+            if alone && shape.kind != Kind::ATTENTION {
                 let _ = writeln!(out, "// The only one of its kind.");
                 let _ = writeln!(out, "using {} = {};", shape.kind_name(), shape.name);
             }
@@ -416,7 +415,7 @@ impl Target {
             ("ROPE", Number::Rope(rope.0, rope.1)),
             ("SCALE", Number::Single(scale as f32)),
         ]);
-        constants.extend(self.switches(Kind::Attention));
+        constants.extend(self.switches(Kind::ATTENTION));
         constants.extend([
             ("WINDOW", Number::Window(attention.window)),
             ("SINKS", Number::Bool(traits.has(Switch::Sinks))),
@@ -426,7 +425,7 @@ impl Target {
             doc: each.doc,
             word: each.table(),
             name: each.name,
-            kind: Kind::Attention,
+            kind: Kind::ATTENTION,
             constants,
         }
     }
@@ -443,7 +442,7 @@ impl Target {
             doc: "Attention over latents.",
             word: "latent",
             name: "Latent",
-            kind: Kind::Latent,
+            kind: Kind::LATENT,
             constants,
         })
     }
@@ -454,27 +453,6 @@ impl Target {
             Some(latent) => each.facts.heads * latent.value_dim,
             None => each.facts.o_columns(),
         }
-    }
-
-    fn delta_shape(&self) -> Option<Shape> {
-        let gdn = self.model.recurrence()?;
-        let mamba = self.model.mamba.as_ref();
-        let (doc, word, name, normed) = match mamba {
-            None => ("Gated DeltaNet.", "gdn", "Gdn", gdn.value_dim),
-            Some(_) => ("Mamba-2.", "mamba", "Mamba", gdn.z_rows() / gdn.key_heads),
-        };
-        let mut constants = mamba.map_or_else(|| stated(word, &gdn), |mamba| stated(word, mamba));
-        constants.extend([
-            ("MAMBA", Number::Bool(mamba.is_some())),
-            ("NORM", Number::Size(normed)),
-        ]);
-        Some(Shape {
-            doc,
-            word,
-            name,
-            kind: Kind::Delta,
-            constants,
-        })
     }
 
     fn experts_shape(&self) -> Option<Shape> {
@@ -501,7 +479,7 @@ impl Target {
             ),
             ("BESIDE", beside),
         ]);
-        constants.extend(self.switches(Kind::Experts));
+        constants.extend(self.switches(Kind::EXPERTS));
         let scale = moe.scale.unwrap_or(1.0) as f32;
         constants.extend([
             ("WEIGHT_SCALE", Number::Single(scale)),
@@ -513,7 +491,7 @@ impl Target {
             doc: "Mixture of experts.",
             word: "moe",
             name: "Moe",
-            kind: Kind::Experts,
+            kind: Kind::EXPERTS,
             constants,
         })
     }
@@ -530,7 +508,7 @@ impl Target {
             doc: "A gated MLP.",
             word: "mlp",
             name: "Mlp",
-            kind: Kind::Mlp,
+            kind: Kind::MLP,
             constants: vec![
                 (
                     "INTERMEDIATE",
@@ -547,7 +525,7 @@ impl Target {
             doc: "An MLP and experts beside each other.",
             word: "both",
             name: "Both",
-            kind: Kind::Both,
+            kind: Kind::BOTH,
             constants: vec![
                 ("Mlp", Number::Shape("Mlp")),
                 ("Experts", Number::Shape("Moe")),
@@ -557,7 +535,16 @@ impl Target {
 }
 
 /// Constants that numbers of a table are, as `facts` has them.
-fn stated(table: &str, facts: &impl Serialize) -> Vec<(&'static str, Number)> {
+pub(crate) fn stated(table: &str, facts: &impl Serialize) -> Vec<(&'static str, Number)> {
+    let listed = NUMBERS.iter().filter(|number| number.table() == table);
+    of_numbers(listed, facts)
+}
+
+/// Constants that some numbers are.
+pub(crate) fn of_numbers(
+    constants: impl Iterator<Item = &'static numbers::Number>,
+    facts: &impl Serialize,
+) -> Vec<(&'static str, Number)> {
     let facts = toml::Value::try_from(facts).expect("plain structures always serialise");
     let constant = |number: &'static numbers::Number| {
         let value = facts.get(number.key.rsplit_once('.')?.1);
@@ -569,7 +556,7 @@ fn stated(table: &str, facts: &impl Serialize) -> Vec<(&'static str, Number)> {
         };
         Some((number.constant?, value))
     };
-    numbers::of_table(table).filter_map(constant).collect()
+    constants.filter_map(constant).collect()
 }
 
 /// Shapes of a layer as an expression of the host's.

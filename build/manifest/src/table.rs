@@ -330,8 +330,8 @@ pub enum Role {
     /// Scale of stored keys, which no target uses.
     KeyScale,
     ValueScale,
-    /// Gated DeltaNet's queries, keys and values, all heads of each together; Mamba-2's `C`, `B`
-    /// and `x`.
+    /// Rows that a recurrent mixer's convolution takes in: Gated DeltaNet's queries, keys and
+    /// values, all heads of each together; Mamba-2's `C`, `B` and `x`; gates of one and values.
     GdnQkv,
     /// Gate of its output, `z`.
     GdnGate,

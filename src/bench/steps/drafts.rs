@@ -260,9 +260,9 @@ impl fmt::Display for Gain {
 
 #[cfg(test)]
 mod tests {
-    use super::super::metered::{Call, Label};
     use super::super::tests::report;
     use super::*;
+    use model::backend::metered::{Call, Label};
     use model::ops::Cost;
 
     fn options(arguments: &[&str]) -> DraftsOptions {

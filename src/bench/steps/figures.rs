@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::metered::{Call, Label};
 use super::reads::Reads;
 use model::backend::clock::Clock;
+use model::backend::metered::{Call, Label};
 use step::executor::DeviceError;
 
 /// Read bandwidth of a GB10, bytes a second: what is reached, and what is reached at worst.

@@ -10,7 +10,6 @@
 pub mod drafted;
 pub mod drafts;
 pub mod figures;
-pub mod metered;
 mod origin;
 pub mod reads;
 pub mod run;
@@ -32,6 +31,7 @@ use super::{usage, write};
 use crate::start::boot::{self, Failure};
 use model::Runs;
 use model::backend::clock::Timed;
+use model::backend::metered::{self, Metered, Sink};
 use model::backend::{self, Backend};
 use model::ops::Device;
 use model::target::{self, KV_PAGES, MAX_CONTEXT, PAGE};
@@ -43,7 +43,6 @@ pub use drafts::DraftsOptions;
 
 use drafted::Drafted;
 use figures::CaseFigures;
-use metered::{Metered, Sink};
 use origin::Origin;
 use reads::Reads;
 use run::Decode;

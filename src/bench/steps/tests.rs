@@ -1,8 +1,8 @@
 //! The CPU's steps, and bytes against shapes.
 
-use super::metered::{Call, Label, distinct_experts};
 use super::*;
 use model::backend::cpu::Cpu;
+use model::backend::metered::{Call, Label, distinct_experts};
 use model::ops::ONE_BY_ONE;
 use model::shapes::{Attention as _, Delta as _, Experts as _};
 use model::target::{DRAFT_IDS, Full, Gdn, HIDDEN, Moe, Role, Site, VOCAB};

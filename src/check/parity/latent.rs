@@ -7,8 +7,9 @@ use super::matrices::{Shape, blocks, once, stored};
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use model::backend::cpu::{Cpu, Tensor};
-use model::ops::{Batch, Latent};
-use model::shapes::{self, Attention as _};
+use model::blocks::latent::{self, Ops};
+use model::ops::Batch;
+use model::shapes::Attention as _;
 use model::target::{self, Role};
 use model::weights::Stored;
 use step::executor::DeviceError;
@@ -77,8 +78,8 @@ struct OfHeads<L> {
     shape: PhantomData<L>,
 }
 
-impl<L: shapes::Latent> OfHeads<L> {
-    fn run<B: Probe + Latent<L>>(
+impl<L: latent::Shape> OfHeads<L> {
+    fn run<B: Probe + Ops<L>>(
         &self,
         b: &mut B,
         x: &B::Tensor,
@@ -144,7 +145,7 @@ impl<L: shapes::Latent> OfHeads<L> {
     }
 }
 
-impl<L: shapes::Latent> RowOp for OfHeads<L> {
+impl<L: latent::Shape> RowOp for OfHeads<L> {
     fn about(&self) -> (&'static str, Vec<usize>) {
         match self.queries {
             true => ("latent_queries", vec![L::QUERIES]),
@@ -157,7 +158,7 @@ impl<L: shapes::Latent> RowOp for OfHeads<L> {
     }
 }
 
-impl<L: shapes::Latent, B: Probe + Latent<L>> RowOpOn<B> for OfHeads<L> {
+impl<L: latent::Shape, B: Probe + Ops<L>> RowOpOn<B> for OfHeads<L> {
     fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError> {
         let w = b.matrix_of(&self.weights)?;
         Ok(Box::new(move |b, x, batch| {

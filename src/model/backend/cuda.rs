@@ -18,13 +18,11 @@ mod footprint;
 mod gate;
 mod guess;
 pub mod jobs;
-#[cfg(has = "latent")]
-mod latent;
 pub mod load;
 pub mod memory;
 pub mod packed;
 pub mod panels;
-mod pieces;
+pub(crate) mod pieces;
 #[cfg(has = "experts")]
 mod route;
 mod steps;
@@ -41,6 +39,7 @@ use ffi::{
     CudaError, Device as Gpu, DeviceBuf, Element, Graph, Needed, PinnedBuf, Stream, launched,
 };
 
+use crate::blocks::AnyBlock;
 use crate::ops::{Batch, Copied, Device, ENDS_MAX, Program, ROWS_MAX, Side};
 use crate::shapes::largest;
 use crate::target::{
@@ -88,8 +87,6 @@ mod route {
 /// Nothing of Gated DeltaNet, for a model that has none.
 #[cfg(not(has = "delta"))]
 mod delta {
-    pub const WIDEST: usize = 0;
-    pub const WIDEST_ROW: usize = 0;
     pub const RECORDS: usize = 0;
     pub const ARRIVED: usize = 0;
 }
@@ -115,20 +112,16 @@ const FEW_ROWS: usize = 64;
 /// Rows that lie together as operands, and places of an expert.
 const OPERAND_ROWS: usize = 8;
 /// Longest sum of a product but those of experts.
-const WIDEST: usize = largest(&[2 * HIDDEN, attend::WIDEST, delta::WIDEST, WIDEST_MLP]);
+const WIDEST: usize = largest(&[2 * HIDDEN, attend::WIDEST, Block::MIXED, WIDEST_MLP]);
 /// Inner width of the widest MLP, or of that beside experts, 0 without one.
 const WIDEST_MLP: usize = most(
     largest(&each_mlp![M => <M as crate::shapes::Mlp>::INTERMEDIATE]),
     largest(&each_experts![E => <E as crate::shapes::Experts>::BESIDE]),
 );
 /// Elements of the widest row of a step: of those that operations take, and of its turns.
-const WIDEST_ROW: usize = largest(&[
-    2 * HIDDEN,
-    attend::WIDEST_ROW,
-    delta::WIDEST_ROW,
-    route::WIDEST_ROW,
-    WIDEST_MLP,
-]);
+const WIDEST_ROW: usize = largest(&[2 * HIDDEN, Block::WIDEST, route::WIDEST_ROW, WIDEST_MLP]);
+/// Blocks of the model.
+type Block = AnyBlock<Cuda>;
 /// Storages of the matrices of one `norm_linear`, each of which may have the rows laid out anew.
 const NORMED_STORAGES: usize = 2;
 /// Bytes of rows as operands of tensor instructions, which are F16: those of the longest sums, or
@@ -219,7 +212,11 @@ pub struct Queue {
 
 impl Queue {
     /// Calls a launcher, unless a call before it failed or a graph does its work.
-    fn launch(&mut self, op: &'static str, launcher: impl FnOnce(*mut atlas_stream) -> c_int) {
+    pub(crate) fn launch(
+        &mut self,
+        op: &'static str,
+        launcher: impl FnOnce(*mut atlas_stream) -> c_int,
+    ) {
         if self.mode != Mode::Replays && !self.failures.any() {
             assert!(
                 self.mode != Mode::Recorded,
@@ -292,14 +289,14 @@ impl Deref for Host {
 
 impl Tensor {
     /// Sets the shape; the content is unspecified.
-    fn shape(&mut self, rows: usize, width: usize) -> *mut f32 {
+    pub(crate) fn shape(&mut self, rows: usize, width: usize) -> *mut f32 {
         assert!(rows * width + 2 * self.guard <= self.values.len());
         (self.rows, self.width) = (rows, width);
         (self.cells_f16, self.rounded) = (false, false);
         self.as_mut_ptr()
     }
 
-    fn as_ptr(&self) -> *const f32 {
+    pub(crate) fn as_ptr(&self) -> *const f32 {
         assert!(!self.rounded, "rows of F16");
         self.values.as_ptr().wrapping_add(self.guard)
     }
@@ -406,7 +403,7 @@ impl Cuda {
     }
 }
 
-fn count(value: usize) -> u32 {
+pub(crate) fn count(value: usize) -> u32 {
     u32::try_from(value).expect("a step has fewer elements than 2^32")
 }
 

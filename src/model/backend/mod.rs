@@ -1,11 +1,16 @@
 //! Devices that run `crate::ops`.
 
+#[macro_use]
+pub mod metered;
+
 mod budget;
 pub mod clock;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod host_memory;
+#[cfg(has = "latent")]
+mod latent;
 pub mod mapping;
 
 /// Storage and loading of the GPU's weights, and reports of failures, which are tested without one.

@@ -1,23 +1,23 @@
 //! The blocks of the target's model as one type, made of the list that the pipeline writes.
 
 use super::{Block, Loader, Pass};
-use crate::ops::{self, Dense, Guess};
+use crate::ops::{Dense, Guess};
 use crate::shapes::{PageGroup, largest};
 use crate::target::{self, Shape, with_blocks};
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
 macro_rules! blocks {
-    ($($name:ident: $module:ident::$block:ident<$shape:ident> by $ops:ident,)+) => {
+    ($($name:ident: $module:ident::$block:ident<$shape:ident> by $($ops:ident)::+,)+) => {
         /// Blocks by their shapes.
         mod kinds {
             $(pub type $shape<B> = crate::blocks::$module::$block<B, crate::target::$shape>;)+
         }
 
         /// Operations that the model is written in.
-        pub trait Runs: Dense + Guess $(+ ops::$ops<target::$shape>)+ {}
+        pub trait Runs: Dense + Guess $(+ crate::$($ops)::+<target::$shape>)+ {}
 
-        impl<B: Dense + Guess $(+ ops::$ops<target::$shape>)+> Runs for B {}
+        impl<B: Dense + Guess $(+ crate::$($ops)::+<target::$shape>)+> Runs for B {}
 
         /// A block of the model.
         pub enum AnyBlock<B: Runs> {
@@ -65,6 +65,9 @@ macro_rules! blocks {
         impl<B: Runs> AnyBlock<B> {
             /// Widest row that a block leaves in `Stream::mixed`.
             pub const MIXED: usize = largest(&[$(kinds::$shape::<B>::MIXED,)+]);
+
+            /// Widest row that a block works on.
+            pub const WIDEST: usize = largest(&[$(largest(kinds::$shape::<B>::WIDTHS),)+]);
 
             /// Reads the weights of the loader's site as a block of that shape. `# Errors` as
             /// `Block::load`.

@@ -43,6 +43,7 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
     const STATE_BYTES: &'static [usize] = &<B as Delta<D>>::STATE_BYTES;
 
     fn load(loader: &mut Loader<'_, B>) -> Result<Self, WeightsError> {
+        let states = loader.states(B::STATE_BYTES.iter().sum())?;
         let mut of_mamba = |role| D::MAMBA.then(|| loader.vector(role)).transpose();
         let (conv_bias, skip) = (of_mamba(Role::ConvBias)?, of_mamba(Role::Skip)?);
         let decay = if D::MAMBA {
@@ -65,7 +66,7 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
             a_log: loader.vector(Role::GdnDecayRate)?,
             dt_bias: loader.vector(Role::GdnDecayBias)?,
             norm: loader.vector(Role::GdnNorm)?,
-            state: loader.states()?,
+            state: loader.ops.state_at(states),
         })
     }
 

@@ -1,14 +1,57 @@
 //! Attention over latents of earlier positions (MLA).
 
 use super::{Block, Loader, Pass, Stream};
-use crate::ops::{self, Attend, Qkv};
-use crate::shapes::{self, Attention as _, PageGroup};
+use crate::ops::{Attend, Batch, Dense, Qkv};
+use crate::shapes::{self, Attention as _, PageGroup, Temperature};
 use crate::target::Role;
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
+/// Attention over one latent of each position (MLA): what makes keys and values of it is a part of
+/// queries and of results, so that all query heads ask one key head whose values are the latents.
+pub trait Shape: Send + Sync + 'static {
+    /// Attention over the latents.
+    type Attention: shapes::Attention;
+    /// Width between both products that make queries.
+    const QUERY_RANK: usize;
+    /// Elements of a query that a latent is asked by.
+    const NOPE_DIM: usize;
+    /// Elements of a head's result.
+    const RESULT_DIM: usize;
+    /// Growth of queries with their positions.
+    const TEMPERATURE: Option<Temperature>;
+
+    /// Elements of a query: those for a latent, then those that turn, pairs `(2i, 2i + 1)`.
+    const QUERY: usize = Self::NOPE_DIM + Self::Attention::ROTARY_DIM;
+    /// Width of queries.
+    const QUERIES: usize = Self::Attention::HEADS * Self::QUERY;
+    /// Width of results.
+    const RESULTS: usize = Self::Attention::HEADS * Self::RESULT_DIM;
+    /// Fails to compile where the numbers do not fit each other.
+    const CHECK: () = assert!(Self::Attention::LATENT && Self::Attention::KV_HEADS == 1);
+}
+
+/// Attention over latents of one shape, beside its products with whole rows.
+pub trait Ops<L: Shape>: Dense + Attend<L::Attention> {
+    /// Queries of latents: `q[r, h] = f(r) (turned | sum_d x[r, h, d] w[h NOPE_DIM + d])`, where
+    /// `turned` are the elements of `x[r, h]` behind the first `NOPE_DIM`, those of even places
+    /// before those of odd ones, and `f` is the `TEMPERATURE` at the row's position.
+    /// `x [R, QUERIES]`, `w [HEADS NOPE_DIM, VALUE_DIM]`, `q [R, HEADS HEAD_DIM]`.
+    fn latent_queries(
+        &mut self,
+        x: &Self::Tensor,
+        w: &Self::Matrix,
+        batch: &Batch,
+        q: &mut Self::Tensor,
+    );
+
+    /// Results of heads: `out[r, h, n] = sum_k mixed[r, h, k] w[h RESULT_DIM + n, k]`.
+    /// `mixed [R, HEADS VALUE_DIM]`, `w [HEADS RESULT_DIM, VALUE_DIM]`, `out [R, RESULTS]`.
+    fn latent_results(&mut self, mixed: &Self::Tensor, w: &Self::Matrix, out: &mut Self::Tensor);
+}
+
 /// Projections, what is between latents and heads, and the cache of one layer.
-pub struct Latent<B: ops::Latent<L>, L: shapes::Latent> {
+pub struct Latent<B: Ops<L>, L: Shape> {
     /// Both products that make queries, and the norm between them.
     query_down: B::Matrix,
     query_norm: B::Vector,
@@ -35,7 +78,7 @@ pub struct Scratch<T> {
     latents: T,
 }
 
-impl<L: shapes::Latent, B: ops::Latent<L>> Block<B> for Latent<B, L> {
+impl<L: Shape, B: Ops<L>> Block<B> for Latent<B, L> {
     type Scratch = Scratch<B::Tensor>;
 
     const WIDTHS: &'static [usize] = &[

@@ -1,8 +1,6 @@
 //! Weights of a site of the model, from a checkpoint onto a backend.
 
-#[cfg(has = "delta")]
-use crate::ops::Delta;
-use crate::ops::{Attend, Device};
+use crate::ops::{Attend, Device, Place};
 use crate::pools::Pools;
 use crate::shapes;
 use crate::target::{Role, Site};
@@ -73,20 +71,14 @@ impl<B: Device> Loader<'_, B> {
         }
     }
 
-    /// The next recurrent layer's states.
+    /// The next recurrent layer's part of each state.
     ///
     /// # Errors
     /// Too little memory.
-    #[cfg(has = "delta")]
-    pub fn states<D: shapes::Delta>(&mut self) -> Result<B::State, DeviceError>
-    where
-        B: Delta<D>,
-    {
+    pub fn states(&mut self, bytes: usize) -> Result<Place<B::Pool>, DeviceError> {
         match &mut self.kept {
-            Kept::Together(pools) => {
-                Ok(self.ops.state_at(pools.state(B::STATE_BYTES.iter().sum())))
-            }
-            Kept::Alone(_) => self.ops.delta_state(),
+            Kept::Together(pools) => Ok(pools.state(bytes)),
+            Kept::Alone(_) => self.ops.states(bytes),
         }
     }
 }

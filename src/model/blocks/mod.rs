@@ -11,7 +11,7 @@ mod delta;
 #[cfg(has = "experts")]
 pub(crate) mod experts;
 #[cfg(has = "latent")]
-mod latent;
+pub mod latent;
 mod loader;
 #[cfg(has = "mlp")]
 mod mlp;

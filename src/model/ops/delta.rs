@@ -3,9 +3,7 @@
 
 use super::{Batch, Dense, Device, Place};
 use crate::shapes;
-use crate::target::STATES;
 use step::executor::DeviceError;
-use step::transfer::PIECE_ALIGN;
 
 /// Gated DeltaNet or Mamba-2 of one shape.
 pub trait Delta<D: shapes::Delta>: Dense {
@@ -23,10 +21,8 @@ pub trait Delta<D: shapes::Delta>: Dense {
 
     /// Zero states of one layer with memory of their own, which do not touch.
     fn delta_state(&self) -> Result<Self::State, DeviceError> {
-        let [matrices, tail] = Self::STATE_BYTES;
-        let stride = matrices + tail + PIECE_ALIGN;
-        let (pool, at) = (self.pool(STATES, stride)?, PIECE_ALIGN);
-        Ok(self.state_at(Place { pool, at, stride }))
+        let place = self.states(Self::STATE_BYTES.iter().sum())?;
+        Ok(self.state_at(place))
     }
 
     /// Causal depthwise convolution and SiLU over each sequence's rows, `w, bias` being the taps:

@@ -4,10 +4,10 @@ use std::ops::{Deref, Range};
 use std::sync::mpsc::Receiver;
 
 use super::Batch;
-use crate::target::Format;
+use crate::target::{Format, STATES};
 use crate::weights::{MatrixSource, VectorSource, WeightsError};
 use step::executor::{DeviceError, Patience};
-use step::transfer::{Sum, at_once, sum};
+use step::transfer::{PIECE_ALIGN, Sum, at_once, sum};
 
 /// A sequence of operations that is run again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +115,12 @@ pub trait Device {
 
     /// Memory of `pieces` pieces of `bytes` each, all bits zero.
     fn pool(&self, pieces: usize, bytes: usize) -> Result<Self::Pool, DeviceError>;
+    /// Zero states of one layer with memory of their own, `bytes` each, which do not touch.
+    fn states(&self, bytes: usize) -> Result<Place<Self::Pool>, DeviceError> {
+        let (at, stride) = (PIECE_ALIGN, bytes + PIECE_ALIGN);
+        let pool = self.pool(STATES, stride)?;
+        Ok(Place { pool, at, stride })
+    }
     /// Takes the host's room for copies of pieces, once.
     fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError>;
     /// Bytes of it that no copy under way touches.

@@ -3,7 +3,8 @@
 //! [`Device`] is storage and order, [`Footprint`] the memory that it costs, [`Guess`] what runs
 //! ahead of the host. Beside them stand groups of operations: [`Dense`], and for each kind of block
 //! [`Attend`], [`Delta`], [`Route`] and [`Gate`], generic over the block's shape (`crate::shapes`).
-//! A model needs the groups of its blocks.
+//! Operations and shapes of one block alone stand with it, in `crate::blocks`. A model needs the
+//! groups of its blocks.
 //!
 //! A backend implements the primitives. Fused operations have a default body that defines them by
 //! primitives; a backend may override any of them, and must then agree with the default.
@@ -22,7 +23,6 @@ mod device;
 mod footprint;
 mod gate;
 mod guess;
-mod latent;
 mod route;
 
 pub use attend::{Attend, Qkv, store_and_attend};
@@ -34,7 +34,6 @@ pub use device::{Copied, Device, Place, Program, Side};
 pub use footprint::{Bound, Footprint, HostMemory};
 pub use gate::{Both, Gate};
 pub use guess::Guess;
-pub use latent::Latent;
 pub use route::{ExpertSource, Logits, Route};
 
 pub use step::ONE_BY_ONE;

@@ -65,7 +65,8 @@ impl Usual {
 /// Whether the model has recurrent states, of which some are kept, or windowed pages.
 fn keeps_snapshots(model: &Model) -> bool {
     let has = |mixer| model.layers.period.contains(&mixer);
-    model.recurrence().is_some() || has(Mixer::Sliding) && has(Mixer::Attention)
+    let recurs = model.layers.period.iter().any(|mixer| mixer.recurs());
+    recurs || has(Mixer::Sliding) && has(Mixer::Attention)
 }
 
 /// Tokens of whole pages.

@@ -6,9 +6,9 @@ use super::limits::PAGE;
 use super::words::{Noted, Read, Words, positive, text};
 use crate::check::largest;
 use crate::config::{BLOCKS, KIND, SCALINGS};
-use crate::family::{FeedForward, Mixers, Switch, Traits};
+use crate::family::{FeedForward, Mixers, Recurrent, Switch, Traits};
 use crate::numbers::{
-    self, Form, Has, NUMBERS, Number, ROTARY_DIM, TURNED_ELEMENTS, TURNED_PAIRS, of_table,
+    self, Form, Has, Number, ROTARY_DIM, TURNED_ELEMENTS, TURNED_PAIRS, of_table,
 };
 use crate::schema::model::{Family, FeedForward as Part, Layers, Mixer, Model, Sampling};
 
@@ -63,7 +63,7 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
     };
     reader.numbers("");
     reader.layers();
-    let mut tables: Vec<_> = NUMBERS.iter().map(Number::table).collect();
+    let mut tables: Vec<_> = numbers::all(traits).map(Number::table).collect();
     tables.dedup();
     // Tables within others are of the kind that these state.
     tables.retain(|table| !table.is_empty() && !table.contains('.'));
@@ -103,7 +103,7 @@ impl Reader<'_, '_> {
         if !self.form.has(table) {
             return;
         }
-        for number in of_table(table) {
+        for number in of_table(self.form.traits, table) {
             let has = (number.of)(&self.form);
             if has != Has::Never
                 && let Ok(Some(value)) = self.number(number, has)
@@ -131,8 +131,7 @@ impl Reader<'_, '_> {
         let traits = self.form.traits;
         match key {
             "mtp.layers" => {
-                let kinds = [Mixers::Hybrid, Mixers::Mamba];
-                let found = self.predicts && kinds.contains(&traits.mixers);
+                let found = self.predicts && traits.mixers.predict();
                 Some(json!(u64::from(found)))
             }
             "tied_head" => Some(json!(traits.tied)),
@@ -273,7 +272,9 @@ fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {
     let count = words.count("/num_hidden_layers", largest::LAYERS);
     let mixers = match traits.mixers {
         Mixers::Attention => Ok(vec![Mixer::Attention]),
-        Mixers::Hybrid | Mixers::Sliding | Mixers::Windowed | Mixers::Mamba => mixers(words, count),
+        Mixers::Hybrid | Mixers::Sliding | Mixers::Windowed | Mixers::Mamba => {
+            mixers(words, count, traits)
+        }
     };
     let dense = dense(words, traits);
     let (count, mixers, dense) = (count? as usize, mixers?, dense?);
@@ -333,12 +334,12 @@ fn blocks(words: &mut Words) -> Read<Layers> {
 }
 
 /// The mixer of each layer: listed, or attention behind every so many.
-fn mixers(words: &mut Words, count: Read<u64>) -> Read<Vec<Mixer>> {
+fn mixers(words: &mut Words, count: Read<u64>, traits: &Traits) -> Read<Vec<Mixer>> {
     let rule = "must list \"linear_attention\", \"full_attention\" or \"sliding_attention\" for \
                 each layer";
     let listed = words.optional(&["/layer_types"], rule, |value| {
         let names = value.as_array()?.iter();
-        let mixers: Option<Vec<Mixer>> = names.map(mixer).collect();
+        let mixers: Option<Vec<Mixer>> = names.map(|name| mixer(name, traits)).collect();
         let whole = |mixers: &Vec<Mixer>| count.is_ok_and(|count| count == mixers.len() as u64);
         mixers.filter(|mixers| count.is_err() || whole(mixers))
     })?;
@@ -346,23 +347,23 @@ fn mixers(words: &mut Words, count: Read<u64>) -> Read<Vec<Mixer>> {
         return Ok(listed);
     }
     let interval = words.whole(&["/full_attention_interval"], 1..=largest::LAYERS)?;
-    let Some(interval) = interval else {
+    let Some((interval, recurrent)) = interval.zip(traits.recurrent()) else {
         return Err(words.absent("/layer_types", rule));
     };
     let attends = |layer: u64| layer.is_multiple_of(interval);
     let mixer = |layer| match attends(layer) {
         true => Mixer::Attention,
-        false => Mixer::Gdn,
+        false => Mixer::Recurrent(recurrent),
     };
     Ok((1..=count?).map(mixer).collect())
 }
 
-fn mixer(name: &Value) -> Option<Mixer> {
+fn mixer(name: &Value, traits: &Traits) -> Option<Mixer> {
+    let is = |recurrent: &Recurrent| recurrent.traits().stated == name;
     match name.as_str()? {
-        "linear_attention" => Some(Mixer::Gdn),
         "full_attention" => Some(Mixer::Attention),
         "sliding_attention" => Some(Mixer::Sliding),
-        _ => None,
+        _ => traits.recurrent().filter(is).map(Mixer::Recurrent),
     }
 }
 

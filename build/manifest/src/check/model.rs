@@ -7,7 +7,7 @@ use toml::Value;
 use super::{File, Rule, largest};
 use crate::family::{Mixers, Switch};
 use crate::kernels::{PANEL_ROWS, TOP_K};
-use crate::numbers::{Form, Has, NUMBERS, Number, ROPE_THETA, Range, TABLES};
+use crate::numbers::{self, Form, Has, Number, ROPE_THETA, Range, TABLES};
 use crate::schema::model::{
     self as schema, AddedTokens, Attention, Chat, Checkpoint, Latent, Layers, Mixer, Model, Mtp,
     Sampling, StackedIn, Unused,
@@ -106,7 +106,13 @@ impl File {
             }
         };
         let tables = TABLES.iter().map(|(table, of)| has(table, of(&form)));
-        tables.chain(NUMBERS.iter().map(number)).collect()
+        let known = |key: &str| numbers::of_table(form.traits, "mixer").any(|its| its.key == key);
+        let unknown = model.mixer.keys().map(|name| format!("mixer.{name}"));
+        let unknown = unknown
+            .filter(|key| !known(key))
+            .map(|key| has(&key, Has::Never));
+        let all = numbers::all(form.traits).map(number);
+        tables.chain(all).chain(unknown).collect()
     }
 
     fn ranged(&self, key: &str, value: &Value, range: &Range) -> Rule {
@@ -141,17 +147,18 @@ impl File {
     /// Layers of the kinds that the family has, and no others.
     fn family_rules(&self, model: &Model) -> Rule {
         let traits = model.family.traits();
-        let [hybrid, mamba] = [Mixers::Hybrid, Mixers::Mamba].map(|mixers| traits.mixers == mixers);
         let period = &model.layers.period;
-        let [attends, recurs, mixes, slides] =
-            [Mixer::Attention, Mixer::Gdn, Mixer::Mamba, Mixer::Sliding]
-                .map(|mixer| period.contains(&mixer));
+        let [attends, slides] =
+            [Mixer::Attention, Mixer::Sliding].map(|mixer| period.contains(&mixer));
+        let mut recurrent = period.iter().filter(|mixer| mixer.recurs());
+        let recurs = recurrent.clone().next().is_some();
+        let its_own = traits.recurrent().map(Mixer::Recurrent);
+        let mixes = recurrent.all(|mixer| Some(*mixer) == its_own);
         let predicts = model.mtp.layers > 0;
         for (key, stated, has) in [
-            ("layers.period", recurs, hybrid && recurs),
-            ("layers.period", mixes, mamba && mixes),
+            ("layers.period", recurs, mixes && recurs),
             ("layers.period", slides, traits.mixers.slide()),
-            ("mtp", predicts, (hybrid || mamba) && predicts),
+            ("mtp", predicts, traits.mixers.predict() && predicts),
         ] {
             let (found, rule) = match has {
                 true => ("absent", format!("family = {:?} has it", traits.name)),

@@ -5,7 +5,7 @@ use toml::Value;
 use super::largest;
 use crate::constants::Value::Size;
 use crate::constants::constants;
-use crate::schema::model::{Family, Mixer};
+use crate::schema::model::{Family, Mixer, Recurrent};
 use crate::table::Format;
 use crate::testing::{Scratch, root};
 
@@ -737,7 +737,7 @@ fn no_figure_of_the_largest_target_overflows() {
     let gpu = target.hardware.gpu.as_mut().unwrap();
     (gpu.sms, gpu.threads_per_sm) = (largest::SMS as u32, largest::SMS as u32);
     (gpu.shared_bytes_per_block, gpu.memory_bytes) = (largest::SHARED_BYTES, largest::BYTES);
-    for period in [[Mixer::Attention], [Mixer::Gdn]] {
+    for period in [[Mixer::Attention], [Mixer::Recurrent(Recurrent::GDN)]] {
         target.model.layers.period = period.to_vec();
         let text = target.expanded() + &target.emit_rust(&[]);
         assert!(text.contains("resident_bytes") && target.resident_bytes() < 1 << 62);

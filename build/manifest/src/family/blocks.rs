@@ -143,7 +143,7 @@ pub(super) fn hybrid(target: &Target, gdn: Rows, experts: Rows) -> Vec<Row> {
     let attending = Place::mixing(target, |mixer| mixer == Mixer::Attention);
     let shape = &target.model.attention;
     rows.extend(attention(target, &attending, shape));
-    let recurring = Place::mixing(target, |mixer| mixer == Mixer::Gdn);
+    let recurring = Place::mixing(target, |mixer| mixer.recurs());
     rows.extend(gdn(target, &recurring));
     rows.extend(feed_forwards(target, experts));
     let layer = Place::prediction(target);
@@ -290,39 +290,6 @@ fn latent(target: &Target, place: &Place) -> Vec<Row> {
         of_heads(Role::LatentKeys, 0, latent.nope_dim),
         of_heads(Role::LatentValues, latent.nope_dim, latent.value_dim),
         matrix(Role::Output, "o_proj", hidden, heads * latent.value_dim),
-    ]
-}
-
-/// Gated DeltaNet with a projection for each of its inputs.
-pub(super) fn gdn(target: &Target, place: &Place) -> Vec<Row> {
-    let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
-    let (qkv, z, heads) = (gdn.qkv_rows(), gdn.z_rows(), gdn.value_heads);
-    let mut rows = gdn_beside_inputs(target, place);
-    rows.extend([
-        place.matrix(Role::GdnQkv, "linear_attn.in_proj_qkv", qkv, hidden),
-        place.matrix(Role::GdnGate, "linear_attn.in_proj_z", z, hidden),
-        place.matrix(Role::GdnBeta, "linear_attn.in_proj_b", heads, hidden),
-        place.matrix(Role::GdnDecay, "linear_attn.in_proj_a", heads, hidden),
-    ]);
-    rows
-}
-
-/// Tensors of Gated DeltaNet beside the projections of its inputs.
-pub(super) fn gdn_beside_inputs(target: &Target, place: &Place) -> Vec<Row> {
-    let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
-    let (taps, heads) = ([gdn.qkv_rows(), 1, gdn.conv_kernel], [gdn.value_heads]);
-    let vector = |role, name, shape: &[u64]| place.vector(role, name, shape, false);
-    vec![
-        place.matrix(
-            Role::GdnOutput,
-            "linear_attn.out_proj",
-            hidden,
-            gdn.z_rows(),
-        ),
-        vector(Role::GdnConv, "linear_attn.conv1d.weight", &taps),
-        vector(Role::GdnDecayRate, "linear_attn.A_log", &heads),
-        vector(Role::GdnDecayBias, "linear_attn.dt_bias", &heads),
-        vector(Role::GdnNorm, "linear_attn.norm.weight", &[gdn.value_dim]),
     ]
 }
 

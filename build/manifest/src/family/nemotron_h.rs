@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 
+use serde_json::json;
+
 use super::blocks::{Place, attention, matrix, router, run, vector};
-use super::{Activation, FeedForward, Mixers, Switch, Traits, USUAL};
+use super::{Activation, FeedForward, MAMBA, Mixers, Switch, Traits, USUAL, stated};
 use crate::schema::model::{FeedForward as Part, Mixer};
 use crate::table::{Role, Row, Sites};
 use crate::target::Target;
@@ -13,6 +15,7 @@ pub(super) const TRAITS: Traits = Traits {
     types: &["nemotron_h"],
     classes: &["NemotronHForCausalLM"],
     mixers: Mixers::Mamba,
+    recurs: Some(&MAMBA),
     feed_forward: FeedForward::ExpertBeside,
     activation: Activation::Relu2,
     words: &[
@@ -23,6 +26,15 @@ pub(super) const TRAITS: Traits = Traits {
             &["/moe_shared_expert_intermediate_size"],
         ),
     ],
+    stated: stated! {
+        "/mlp_hidden_act": |_| json!(["relu2"]);
+        "/mamba_hidden_act": |_| json!(["silu"]);
+        "/use_conv_bias": |_| json!([true]);
+        "/mamba_proj_bias": |_| json!([false]);
+        "/n_shared_experts": |_| json!([1]);
+        "/mtp_hybrid_override_pattern": |_| json!(["*E"]);
+        "/mtp_layers_block_type": |_| json!([["full_attention", "moe"]]);
+    },
     rows,
     has: &[Switch::Unturned, Switch::Sigmoid],
     ..USUAL
@@ -57,7 +69,7 @@ fn rows(target: &Target) -> Vec<Row> {
         target,
         &mixing(|mixer| mixer == Mixer::Attention),
     ));
-    rows.extend(mamba(target, &mixing(|mixer| mixer == Mixer::Mamba)));
+    rows.extend(mamba(target, &mixing(Mixer::recurs)));
     rows.extend(experts_and_beside(target, &feeding));
     rows.extend(prediction(target));
     rows

@@ -1,6 +1,7 @@
 //! `qwen3_5`: Gated DeltaNet and gated attention in turn, an MLP in every layer.
 
-use super::blocks::{experts, gdn, hybrid};
+use super::blocks::{experts, hybrid};
+use super::recurrent::{GDN, gdn};
 use super::{Mixers, QWEN_WINDOW, Switch, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
@@ -8,6 +9,7 @@ pub(super) const TRAITS: Traits = Traits {
     types: &["qwen3_5_text", "qwen3_5"],
     classes: &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
     mixers: Mixers::Hybrid,
+    recurs: Some(&GDN),
     window_switch: QWEN_WINDOW,
     rows: |target| hybrid(target, gdn, experts),
     has: &[Switch::Gated, Switch::Normed, Switch::PlusOne],

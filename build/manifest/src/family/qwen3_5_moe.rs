@@ -1,6 +1,7 @@
 //! `qwen3_5_moe`: Gated DeltaNet and gated attention in turn, experts in every layer.
 
-use super::blocks::{gdn, hybrid, shared_expert};
+use super::blocks::{hybrid, shared_expert};
+use super::recurrent::{GDN, gdn};
 use super::{FeedForward, Mixers, QWEN_WINDOW, Switch, Traits, USUAL};
 
 pub(super) const TRAITS: Traits = Traits {
@@ -11,6 +12,7 @@ pub(super) const TRAITS: Traits = Traits {
         "Qwen3_5MoeForConditionalGeneration",
     ],
     mixers: Mixers::Hybrid,
+    recurs: Some(&GDN),
     feed_forward: FeedForward::SharedExpert,
     window_switch: QWEN_WINDOW,
     rows: |target| hybrid(target, gdn, shared_expert),

@@ -1,6 +1,7 @@
 //! `qwen3_next`: as `qwen3_5_moe`, with the inputs of Gated DeltaNet in two tensors.
 
-use super::blocks::{Place, gdn_beside_inputs, hybrid, shared_expert};
+use super::blocks::{Place, hybrid, shared_expert};
+use super::recurrent::{GDN, gdn_beside_inputs};
 use super::{FeedForward, Mixers, QWEN_WINDOW, Switch, Traits, USUAL};
 use crate::table::{Role, Row, Run};
 use crate::target::Target;
@@ -10,6 +11,7 @@ pub(super) const TRAITS: Traits = Traits {
     types: &["qwen3_next"],
     classes: &["Qwen3NextForCausalLM"],
     mixers: Mixers::Hybrid,
+    recurs: Some(&GDN),
     feed_forward: FeedForward::SharedExpert,
     window_switch: QWEN_WINDOW,
     rows: |target| hybrid(target, interleaved_gdn, shared_expert),

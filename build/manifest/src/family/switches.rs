@@ -49,11 +49,11 @@ use Switch::{Biased, Gated, KeysAreValues, Normed, RowsNormed, Sigmoid, ValuesNo
 
 /// Constants of shapes, in their order.
 const CONSTANTS: &[(Kind, &str, Switch)] = &[
-    (Kind::Attention, "GATED", Gated),
-    (Kind::Attention, "NORMED", Normed),
-    (Kind::Attention, "ROWS_NORMED", RowsNormed),
-    (Kind::Attention, "VALUES_NORMED", ValuesNormed),
-    (Kind::Experts, "SIGMOID", Sigmoid),
+    (Kind::ATTENTION, "GATED", Gated),
+    (Kind::ATTENTION, "NORMED", Normed),
+    (Kind::ATTENTION, "ROWS_NORMED", RowsNormed),
+    (Kind::ATTENTION, "VALUES_NORMED", ValuesNormed),
+    (Kind::EXPERTS, "SIGMOID", Sigmoid),
 ];
 
 impl Traits {
@@ -75,7 +75,7 @@ const CLAMP: f64 = 7.0;
 const ALPHA: f64 = 1.702;
 
 /// A family, and layers that have an MLP where others have experts.
-struct Layers<'a> {
+pub(crate) struct Layers<'a> {
     traits: &'a Traits,
     dense: &'a [usize],
 }
@@ -107,14 +107,14 @@ impl Layers<'_> {
 }
 
 /// A statement of configurations about the layers' math.
-struct Stated {
-    pointer: &'static str,
+pub(crate) struct Stated {
+    pub(super) pointer: &'static str,
     /// List of the right values.
-    right: fn(&Layers) -> Value,
+    pub(super) right: fn(&Layers) -> Value,
     /// Families whose configurations it is looked for in.
-    of: fn(&Traits) -> bool,
+    pub(super) of: fn(&Traits) -> bool,
     /// Families whose configurations must have it: the library would take another value.
-    required: fn(&Traits) -> bool,
+    pub(super) required: fn(&Traits) -> bool,
 }
 
 impl Stated {
@@ -138,7 +138,7 @@ impl Stated {
 /// A row for each statement: its pointer, the values that are right, and what it is marked with.
 macro_rules! stated {
     ($($pointer:literal: $right:expr $(, $mark:ident($of:expr))*;)*) => {
-        &[$(Stated {
+        &[$($crate::family::Stated {
             pointer: $pointer,
             right: $right,
             of: |_| true,
@@ -147,9 +147,11 @@ macro_rules! stated {
     };
 }
 
-/// Statements of configurations about the layers' math, in the words of the transformers library.
-/// Most values are what the library takes where nothing is stated; `"vision"` is about images
-/// alone.
+pub(super) use stated;
+
+/// Statements of configurations about many families' layers, in the words of the transformers
+/// library. Most values are what the library takes where nothing is stated; `"vision"` is about
+/// images alone.
 const STATED: &[Stated] = stated! {
     "/hidden_act": |it| it.activation();
     "/hidden_activation": |it| it.activation();
@@ -180,14 +182,6 @@ const STATED: &[Stated] = stated! {
     "/output_gate_type": |it| it.activation(), of(|it| it.mixers == Mixers::Hybrid);
     "/mamba_ssm_dtype": |_| json!(["float32"]), of(|it| it.mixers == Mixers::Hybrid);
     "/mtp_use_dedicated_embeddings": |_| json!([false]), of(|it| it.mixers == Mixers::Hybrid);
-    "/mlp_hidden_act": |_| json!(["relu2"]), of(|it| it.mixers == Mixers::Mamba);
-    "/mamba_hidden_act": |_| json!(["silu"]), of(|it| it.mixers == Mixers::Mamba);
-    "/use_conv_bias": |_| json!([true]), of(|it| it.mixers == Mixers::Mamba);
-    "/mamba_proj_bias": |_| json!([false]), of(|it| it.mixers == Mixers::Mamba);
-    "/n_shared_experts": |_| json!([1]), of(|it| it.mixers == Mixers::Mamba);
-    "/mtp_hybrid_override_pattern": |_| json!(["*E"]), of(|it| it.mixers == Mixers::Mamba);
-    "/mtp_layers_block_type": |_| json!([["full_attention", "moe"]]),
-        of(|it| it.mixers == Mixers::Mamba);
     "/norm_topk_prob": |_| json!([true]), of(Traits::routes), required(|it| it.states_norm);
     "/n_group": |_| json!([1]), of(Traits::routes);
     "/topk_group": |_| json!([1]), of(Traits::routes);
@@ -229,7 +223,8 @@ impl Traits {
             traits: self,
             dense,
         };
-        let stated = STATED.iter().filter(|stated| (stated.of)(self));
+        let all = STATED.iter().chain(self.stated);
+        let stated = all.filter(|stated| (stated.of)(self));
         named
             .into_iter()
             .chain(stated.map(|stated| stated.fact(&layers)))

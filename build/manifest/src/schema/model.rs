@@ -5,17 +5,14 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::family::Family;
+pub use crate::family::{Family, Recurrent};
 use crate::table::Format;
 
 /// Token mixer of a layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mixer {
-    /// Gated DeltaNet.
-    Gdn,
-    /// Mamba-2.
-    Mamba,
+    /// The family's that keeps a state of each sequence.
+    Recurrent(Recurrent),
     /// Attention over all positions.
     Attention,
     /// Attention over a window of positions.
@@ -100,6 +97,9 @@ pub struct Model {
     pub gdn: Option<Gdn>,
     /// Mamba-2 layers, in families that have them.
     pub mamba: Option<Mamba>,
+    /// Numbers of the family's recurrent mixer, where it has no table of its name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mixer: BTreeMap<String, u64>,
     /// Mixture of experts, in models with layers that have one.
     pub moe: Option<Moe>,
     /// MLP, in models with layers that have one.

@@ -10,12 +10,11 @@ mod elementwise;
 mod experts;
 mod kv_fp8;
 mod lanes;
-mod latent;
 mod matrix;
 mod nvfp4;
-mod pieces;
-mod pool;
-mod share;
+pub(crate) mod pieces;
+pub(crate) mod pool;
+pub(crate) mod share;
 #[cfg(test)]
 pub(crate) mod testing;
 // A target of every group of operations.
@@ -59,7 +58,7 @@ pub const THREADS_MAX: usize = 8;
 
 /// The host's processor.
 pub struct Cpu {
-    pool: Pool,
+    pub(crate) pool: Pool,
     ropes: Ropes,
     experts: experts::Scratch,
     delta: delta::Scratch,
@@ -77,8 +76,8 @@ pub struct Cpu {
 #[derive(Debug, Default)]
 pub struct Tensor {
     pub rows: usize,
-    width: usize,
-    values: Vec<f32>,
+    pub(crate) width: usize,
+    pub(crate) values: Vec<f32>,
 }
 
 impl Tensor {
@@ -93,13 +92,13 @@ impl Tensor {
     }
 
     /// Sets the shape; the content is unspecified.
-    fn shape(&mut self, rows: usize, width: usize) -> &mut [f32] {
+    pub(crate) fn shape(&mut self, rows: usize, width: usize) -> &mut [f32] {
         (self.rows, self.width) = (rows, width);
         self.values.resize(rows * width, 0.0);
         &mut self.values
     }
 
-    fn row(&self, row: usize) -> &[f32] {
+    pub(crate) fn row(&self, row: usize) -> &[f32] {
         &self.values[row * self.width..][..self.width]
     }
 
@@ -201,7 +200,7 @@ fn bytes_of<'a>(parts: impl IntoIterator<Item = &'a MatrixSource<'a>>) -> u64 {
 }
 
 /// Splits `count` equal items of `work` multiply-adds each over the pool.
-fn split(pool: &mut Pool, count: usize, work: usize, run: impl Fn(Range<usize>) + Sync) {
+pub(crate) fn split(pool: &mut Pool, count: usize, work: usize, run: impl Fn(Range<usize>) + Sync) {
     let tasks = (count * work / TASK_WORK)
         .clamp(1, pool.threads() * TASKS_PER_THREAD)
         .min(count);

@@ -27,8 +27,6 @@ pub trait Launchers: shapes::Attention {
 
 /// Longest sum of its products beside the hidden size.
 pub const WIDEST: usize = largest(&each_attention![A => A::MIXED]);
-/// Elements of its widest row.
-pub const WIDEST_ROW: usize = largest(&each_attention![A => A::QUERIES]);
 /// Most groups of query heads of a layer that are scored together.
 pub const GROUPS: usize = largest(&each_attention![A => A::HEADS / A::TOGETHER]);
 /// Bytes that a layer's part of a page is aligned to.

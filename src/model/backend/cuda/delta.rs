@@ -11,10 +11,6 @@ use crate::ops::{Batch, CELL, Delta, DeltaNet, ENDS_MAX, GatedDelta, Place, ROWS
 use crate::shapes::Delta as _;
 use crate::target::{HIDDEN, Recurrent};
 
-/// Longest sum of its products beside the hidden size.
-pub const WIDEST: usize = Recurrent::VALUES;
-/// Elements of its widest row.
-pub const WIDEST_ROW: usize = Recurrent::QKV;
 /// Bytes that are prepared of a cell: for a key head its keys and queries, for a value head the 16
 /// x 16 tiles of two lower triangles, all F16, and three F32 a row; with Mamba-2 of one triangle,
 /// and four.

@@ -4,15 +4,15 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use model::backend::clock::{Clock, Timed};
-use model::ops::{
+use crate::backend::clock::{Clock, Timed};
+use crate::ops::{
     Attend, Batch, BesideNorms, Copied, Cost, Delta, DeltaNet, Dense, Device, Ends, ExpertSource,
-    Gate, GatedDelta, Guess, Hidden, Latent, Logits, Place, Qkv, RANKED, Route, Side, Span, Taps,
+    Gate, GatedDelta, Guess, Hidden, Logits, Place, Qkv, RANKED, Route, Side, Span, Taps,
     norm_and_rank, store_and_attend,
 };
-use model::shapes::{self, Attention as _};
-use model::target::Format;
-use model::weights::{MatrixSource, VectorSource, WeightsError};
+use crate::shapes;
+use crate::target::Format;
+use crate::weights::{MatrixSource, VectorSource, WeightsError};
 use step::executor::{DeviceError, Patience};
 
 /// Which operation on what: `n` and `k` are those of its matrix, or 0.
@@ -36,7 +36,7 @@ pub type Sink = Rc<RefCell<Vec<Call>>>;
 
 /// Runs and times the operations of `B` one by one, without a recorded step.
 pub struct Metered<B: Device + Timed> {
-    inner: B,
+    pub(crate) inner: B,
     clock: B::Clock,
     begun: Option<<B::Clock as Clock>::Mark>,
     ends: Vec<(Label, Cost, <B::Clock as Clock>::Mark)>,
@@ -46,23 +46,23 @@ pub struct Metered<B: Device + Timed> {
 
 /// A tensor, and the shape and the size that the last operation gave it.
 pub struct Shaped<T> {
-    inner: T,
-    rows: usize,
+    pub(crate) inner: T,
+    pub(crate) rows: usize,
     width: usize,
     /// Bytes of one pass over the cache.
-    bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// Weights, their shape, and their bytes on the device.
 pub struct Weighed<M> {
-    inner: M,
-    n: usize,
-    k: usize,
-    bytes: u64,
+    pub(crate) inner: M,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) bytes: u64,
 }
 
 impl<T> Shaped<T> {
-    fn shape(&mut self, rows: usize, width: usize) {
+    pub(crate) fn shape(&mut self, rows: usize, width: usize) {
         (self.rows, self.width) = (rows, width);
         self.bytes = (rows * width * size_of::<f32>()) as u64;
     }
@@ -134,7 +134,7 @@ impl<B: Device + Timed> Metered<B> {
         }
     }
 
-    fn done(&mut self, op: &'static str, work: Work) {
+    pub(crate) fn done(&mut self, op: &'static str, work: Work) {
         let Work {
             matrix: (n, k),
             bytes,
@@ -149,14 +149,14 @@ impl<B: Device + Timed> Metered<B> {
 
 /// Matrix that a call is told by, if it is by one, and what the call moves and computes.
 #[derive(Default)]
-struct Work {
+pub(crate) struct Work {
     matrix: (usize, usize),
     bytes: u64,
     flops: u64,
 }
 
 /// Work of an operation that only moves.
-fn moves(bytes: u64) -> Work {
+pub(crate) fn moves(bytes: u64) -> Work {
     Work {
         bytes,
         ..Work::default()
@@ -164,7 +164,7 @@ fn moves(bytes: u64) -> Work {
 }
 
 /// Work of `rows` rows times a matrix `[n, k]`.
-fn multiplies(rows: usize, (n, k): (usize, usize), bytes: u64) -> Work {
+pub(crate) fn multiplies(rows: usize, (n, k): (usize, usize), bytes: u64) -> Work {
     Work {
         matrix: (n, k),
         bytes,
@@ -547,19 +547,6 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         // Cells that a row stores are written and need not be read again: of the cache each
         // position moves once.
         self.done("attention", attend_work::<A>(batch, given + out.bytes));
-    }
-}
-
-impl<L: shapes::Latent, B: Latent<L> + Timed> Latent<L> for Metered<B> {
-    metered! { Latent<L>:
-        latent_queries(x[tensor] w[matrix] batch[&Batch] q[room]) {
-            q.shape(x.rows, L::Attention::QUERIES);
-            multiplies(x.rows, (w.n, w.k), w.bytes + x.bytes + q.bytes)
-        }
-        latent_results(mixed[tensor] w[matrix] out[room]) {
-            out.shape(mixed.rows, L::RESULTS);
-            multiplies(mixed.rows, (w.n, w.k), w.bytes + mixed.bytes + out.bytes)
-        }
     }
 }
 

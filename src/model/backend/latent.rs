@@ -1,11 +1,27 @@
-//! Products of heads with their rows of a matrix: queries of latents, and results of these.
+//! Queries of latents, and results of these, on each device: products of heads with their rows of a
+//! matrix.
 
-use super::matrix::Matrix;
-use super::pool::Pool;
-use super::share::Shared;
-use super::{Cpu, Tensor, split};
-use crate::ops::{Batch, Latent};
-use crate::shapes::{self, Attention};
+use super::clock::Timed;
+use super::cpu::pool::Pool;
+use super::cpu::share::Shared;
+use super::cpu::{Cpu, Matrix, Tensor, split};
+use super::metered::{Metered, multiplies};
+use crate::blocks::latent::{Ops, Shape};
+use crate::ops::Batch;
+use crate::shapes::Attention as _;
+
+impl<L: Shape, B: Ops<L> + Timed> Ops<L> for Metered<B> {
+    metered! { Ops<L>:
+        latent_queries(x[tensor] w[matrix] batch[&Batch] q[room]) {
+            q.shape(x.rows, L::Attention::QUERIES);
+            multiplies(x.rows, (w.n, w.k), w.bytes + x.bytes + q.bytes)
+        }
+        latent_results(mixed[tensor] w[matrix] out[room]) {
+            out.shape(mixed.rows, L::RESULTS);
+            multiplies(mixed.rows, (w.n, w.k), w.bytes + mixed.bytes + out.bytes)
+        }
+    }
+}
 
 /// Calls `run(head, at, weights)` with each head's rows of `w [heads rows, k]`, `at` of them from
 /// the head's first one on; heads are split over the pool.
@@ -27,7 +43,7 @@ fn each_row(
 }
 
 /// Queries of latents of a row: `x [QUERIES]`, `q` with sums in the places of latents.
-fn finish<L: shapes::Latent>(x: &[f32], q: &mut [f32], position: usize) {
+fn finish<L: Shape>(x: &[f32], q: &mut [f32], position: usize) {
     let heads = q.chunks_exact_mut(L::Attention::HEAD_DIM);
     for (q, x) in heads.zip(x.chunks_exact(L::QUERY)) {
         let pairs = x[L::NOPE_DIM..].chunks_exact(2).enumerate();
@@ -41,7 +57,7 @@ fn finish<L: shapes::Latent>(x: &[f32], q: &mut [f32], position: usize) {
     }
 }
 
-impl<L: shapes::Latent> Latent<L> for Cpu {
+impl<L: Shape> Ops<L> for Cpu {
     fn latent_queries(&mut self, x: &Tensor, w: &Matrix, batch: &Batch, q: &mut Tensor) {
         let (heads, rank) = (L::Attention::HEADS, L::Attention::VALUE_DIM);
         let (width, all) = (L::Attention::HEAD_DIM, L::Attention::QUERIES);
@@ -80,5 +96,48 @@ impl<L: shapes::Latent> Latent<L> for Cpu {
                 to[0] = sum;
             }
         });
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod on_gpu {
+    use ffi::ops;
+
+    use crate::backend::cuda::storage::Storage;
+    use crate::backend::cuda::{Cuda, Matrix, Tensor, count};
+    use crate::blocks::latent::{Ops, Shape};
+    use crate::ops::Batch;
+    use crate::shapes::Attention as _;
+    use crate::target::Latent;
+
+    type Attention = <Latent as Shape>::Attention;
+
+    /// Checks a matrix whose rows are those of heads, `[HEADS rows, VALUE_DIM]`.
+    fn check(w: &Matrix, rows: usize) {
+        assert_eq!((w.n, w.k), (Attention::HEADS * rows, Attention::VALUE_DIM));
+        assert!(w.storage == Storage::F16, "rows of heads are floats");
+    }
+
+    impl Ops<Latent> for Cuda {
+        fn latent_queries(&mut self, x: &Tensor, w: &Matrix, batch: &Batch, q: &mut Tensor) {
+            assert_eq!((x.rows, x.width), (batch.rows(), Latent::QUERIES));
+            check(w, Latent::NOPE_DIM);
+            let (rows, q) = (count(x.rows), q.shape(x.rows, Attention::QUERIES));
+            let positions = self.step.of(batch).positions();
+            // SAFETY: shapes are checked; the matrix is in panels of F16.
+            self.queue.launch("latent_queries", |stream| unsafe {
+                ops::atlas_latent_queries(x.as_ptr(), w.bytes.as_ptr(), positions, q, rows, stream)
+            });
+        }
+
+        fn latent_results(&mut self, mixed: &Tensor, w: &Matrix, out: &mut Tensor) {
+            assert_eq!(mixed.width, Attention::MIXED);
+            check(w, Latent::RESULT_DIM);
+            let (rows, out) = (count(mixed.rows), out.shape(mixed.rows, Latent::RESULTS));
+            // SAFETY: as above.
+            self.queue.launch("latent_results", |stream| unsafe {
+                ops::atlas_latent_results(mixed.as_ptr(), w.bytes.as_ptr(), out, rows, stream)
+            });
+        }
     }
 }
