@@ -138,8 +138,9 @@ pub fn plan(
     graph: &mut Graph,
     toolchain: &Toolchain,
     target: &DeviceTarget,
+    rustc: Option<&crate::graph::Tool>,
 ) -> Result<Device, Error> {
-    let host = Host::find(&target.host, &toolchain.host, &toolchain.rustc)?;
+    let host = Host::find(&target.host, &toolchain.host, rustc)?;
     let pins = pins(&toolchain.root).map_err(wrong)?;
     let table = read(&toolchain.root, OPS).and_then(|text| abi::parse(&text));
     let table = table.map_err(wrong)?;

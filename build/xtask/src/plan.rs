@@ -104,7 +104,12 @@ pub fn plan(target: &Target, toolchain: &Toolchain, variant: &Variant) -> Result
         Backend::Cpu => None,
         Backend::Cuda => {
             let target = DeviceTarget::of(target, variant.probe)?;
-            Some(cuda::plan(&mut graph, toolchain, &target)?)
+            Some(cuda::plan(
+                &mut graph,
+                toolchain,
+                &target,
+                Some(&toolchain.rustc),
+            )?)
         }
     };
     let of_host;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use argh::FromArgs;
 
-use crate::cuda::{self, Probe};
+use crate::cuda::{self, DeviceTarget, Probe};
 use crate::graph::run::Summary;
 use crate::graph::store::Stored;
 use crate::graph::{Graph, Options, Progress, Source, Store, run};
@@ -98,6 +98,18 @@ pub fn make(
     made.store.publish(made.stored(&last), &binary)?;
     let besides = made.paths(besides);
     Ok(Built { binary, besides })
+}
+
+/// Compiles the kernels of a target, and nothing else.
+///
+/// # Errors
+/// Why there is no plan of them, or the first one that failed.
+pub fn kernels(site: &Site, target: &str) -> Result<(), Failure> {
+    let target = DeviceTarget::of(&site.target(Some(target))?, None)?;
+    let mut graph = Graph::new();
+    let device = cuda::plan(&mut graph, &Toolchain::find(&site.root)?, &target, None)?;
+    let reports: Vec<_> = device.reports.iter().map(|(_, report)| report).collect();
+    make_only(site, &graph, &reports).map(drop)
 }
 
 /// Makes outputs of a graph and what they need; gives their paths in the store.

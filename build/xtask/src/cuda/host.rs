@@ -29,11 +29,12 @@ pub struct Host {
 }
 
 impl Host {
-    /// Finds everything for `triple`, building on `build_host` with `rustc`.
+    /// Finds everything for `triple`, building on `build_host` with `rustc`; without that, all that
+    /// kernels alone need.
     ///
     /// # Errors
     /// All that is missing and what brings it.
-    pub fn find(triple: &str, build_host: &str, rustc: &Tool) -> Result<Host, Error> {
+    pub fn find(triple: &str, build_host: &str, rustc: Option<&Tool>) -> Result<Host, Error> {
         let (prefix, package, binutils) = match triple {
             _ if triple == build_host => ("", "g++", "binutils"),
             AARCH64 => (
@@ -63,13 +64,11 @@ impl Host {
         let linker = find("gcc", package);
         let beside = [find("as", binutils), find("ld", binutils)];
         let ar = find("ar", binutils);
-        let rustc = match rustc_for(triple, rustc) {
-            Ok(rustc) => rustc,
-            Err(what) => {
-                missing.push(what);
-                None
-            }
-        };
+        let rustc = rustc.map_or(Ok(None), |rustc| rustc_for(triple, rustc));
+        let rustc = rustc.unwrap_or_else(|what| {
+            missing.push(what);
+            None
+        });
         match (cxx, linker, ar) {
             (Some(cxx), Some(linker), Some(ar)) if missing.is_empty() => Ok(Host {
                 triple: triple.to_string(),

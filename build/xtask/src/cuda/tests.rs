@@ -55,10 +55,11 @@ fn try_made(name: &str) -> Result<Made, String> {
     let site = Site::here();
     let toolchain = Toolchain::find(&site.root)?;
     let target = device_target(&site, name)?;
-    let host = Host::find(&target.host, &toolchain.host, &toolchain.rustc);
+    let host = Host::find(&target.host, &toolchain.host, Some(&toolchain.rustc));
     let host = host.map_err(|why| why.to_string())?;
     let mut graph = Graph::new();
-    let device = plan(&mut graph, &toolchain, &target).map_err(|why| why.to_string())?;
+    let device = plan(&mut graph, &toolchain, &target, Some(&toolchain.rustc));
+    let device = device.map_err(|why| why.to_string())?;
     let all: Vec<_> = graph.ids().collect();
     let path = outputs(&site, &graph, &all)?;
     let input = |at: &str| {
@@ -109,7 +110,8 @@ fn object(name: &str, op: &str) -> Result<[PathBuf; 2], String> {
     let toolchain = Toolchain::find(&site.root)?;
     let target = device_target(&site, name)?;
     let mut graph = Graph::new();
-    let device = plan(&mut graph, &toolchain, &target).map_err(|why| why.to_string())?;
+    let device = plan(&mut graph, &toolchain, &target, Some(&toolchain.rustc));
+    let device = device.map_err(|why| why.to_string())?;
     let report = device.reports.iter().find(|(other, _)| other == op);
     let Some((_, Source::Output(compiled, _))) = report else {
         panic!("{name} has no op {op}");
