@@ -10,31 +10,16 @@
 
 use serde_json::{Map, Value};
 
-use super::json::{Arguments, Rest, Scan, arguments_of, parts};
+use super::json::{ObjectCall, Scan, arguments_of, parts};
 use super::markup::{Named, named};
 use super::{End, Miss, Opening, Sink, Step, Syntax, close, head, is_name};
 
 pub const CALL: (&str, &str) = ("<tool_call>", "</tool_call>");
 
-#[derive(Debug, Default)]
-enum State {
-    #[default]
-    Arguments,
-    /// Behind the arguments, in the object around them.
-    Rest,
-    /// Behind that object.
-    Closing,
-}
-
 /// The reader of this form.
 #[derive(Debug, Default)]
 pub struct Hermes {
-    state: State,
-    arguments: Arguments,
-    /// Follows an object that is read whole; `scanned` bytes of it so far.
-    whole: Scan,
-    scanned: usize,
-    rest: Rest,
+    call: ObjectCall,
 }
 
 impl Syntax for Hermes {
@@ -43,42 +28,21 @@ impl Syntax for Hermes {
     const MARKS: &'static [&'static str] = &[CALL.0, CALL.1];
 
     fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
-        let opening = match name_first(text) {
+        match name_first(text) {
             Ok((name, length)) => {
                 sink.announce(name);
-                self.state = State::Arguments;
+                self.call = ObjectCall::default();
                 Opening::Call { length }
             }
             Err(Miss::Unfinished) => Opening::Unfinished,
             Err(Miss::Other) => self.whole(text, sink),
-        };
-        if opening != Opening::Unfinished {
-            let state = std::mem::take(&mut self.state);
-            *self = Hermes {
-                state,
-                ..Hermes::default()
-            };
         }
-        opening
     }
 
     fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, _: End) -> Step {
-        match self.state {
-            State::Arguments => {
-                if !self.arguments.read(held, sink) {
-                    return Step::Wait;
-                }
-                self.state = State::Rest;
-                Step::Again
-            }
-            State::Rest => {
-                if !self.rest.read(held) {
-                    return Step::Wait;
-                }
-                self.state = State::Closing;
-                Step::Again
-            }
-            State::Closing => close(held, CALL.1),
+        match self.call.read(held, sink) {
+            true => close(held, CALL.1),
+            false => Step::Wait,
         }
     }
 }
@@ -89,18 +53,13 @@ impl Hermes {
         if let Err(miss) = head(text, "{") {
             return miss.into();
         }
-        let end = self.whole.push(&text[self.scanned..]);
-        let Some(length) = end.map(|end| self.scanned + end) else {
-            self.scanned = text.len();
+        let Some(length) = self.call.end(Scan::default, text) else {
             return Opening::Unfinished;
         };
         let Some((name, arguments)) = call_in(&text[..length]) else {
             return Opening::Other;
         };
-        sink.announce(&name);
-        sink.arguments(arguments);
-        sink.complete();
-        self.state = State::Closing;
+        self.call.tell(&name, arguments, sink);
         Opening::Call { length }
     }
 }
@@ -116,11 +75,11 @@ fn name_first(text: &str) -> Named<'_> {
 
 /// The name and the arguments of an object that is a call. Arguments may be left out, or be the
 /// text of an object.
-fn call_in(text: &str) -> Option<(String, String)> {
+fn call_in(text: &str) -> Option<(String, Map<String, Value>)> {
     let mut call: Map<String, Value> = serde_json::from_str(text).ok()?;
     let name = call.get("name")?.as_str()?.to_string();
     let arguments = arguments_of(call.remove("arguments").unwrap_or_default())?;
-    is_name(&name).then(|| (name, Value::Object(arguments).to_string()))
+    is_name(&name).then_some((name, arguments))
 }
 
 #[cfg(test)]

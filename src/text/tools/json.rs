@@ -116,6 +116,60 @@ impl Rest {
     }
 }
 
+/// Part of an object that is read next.
+#[derive(Debug, Default, PartialEq)]
+enum Part {
+    #[default]
+    Arguments,
+    /// The members behind the arguments.
+    Rest,
+    /// None: the object is at its end.
+    Behind,
+}
+
+/// Reader of an object that is a call: of its arguments as they come, or of all of it at once.
+#[derive(Debug, Default)]
+pub struct ObjectCall {
+    part: Part,
+    arguments: Arguments,
+    rest: Rest,
+    /// Follows an object that is read at once, with the bytes so far.
+    whole: Option<(Scan, usize)>,
+}
+
+impl ObjectCall {
+    /// Passes on the arguments in `held` and drops the members behind them; returns whether the
+    /// object is at its end.
+    pub fn read(&mut self, held: &mut String, sink: &mut Sink<'_>) -> bool {
+        if self.part == Part::Arguments && self.arguments.read(held, sink) {
+            self.part = Part::Rest;
+        }
+        if self.part == Part::Rest && self.rest.read(held) {
+            self.part = Part::Behind;
+        }
+        self.part == Part::Behind
+    }
+
+    /// Looks for the end of an object that is read at once; `text` is the same as in the last look,
+    /// which began at `start`, or longer.
+    pub fn end(&mut self, start: fn() -> Scan, text: &str) -> Option<usize> {
+        let (mut scan, scanned) = self.whole.take().unwrap_or((start(), 0));
+        let end = scan.push(&text[scanned..]);
+        if end.is_none() {
+            self.whole = Some((scan, text.len()));
+        }
+        end.map(|end| scanned + end)
+    }
+
+    /// Tells a call that was read at once.
+    pub fn tell(&mut self, name: &str, arguments: Map<String, Value>, sink: &mut Sink<'_>) {
+        sink.announce(name);
+        sink.arguments(Value::Object(arguments).to_string());
+        sink.complete();
+        self.part = Part::Behind;
+    }
+}
+
 /// Looks for `parts` behind each other, with blank text before each; bytes up to their end.
 pub fn parts(text: &str, parts: &[&str]) -> Result<usize, Miss> {
     let mut at = 0;

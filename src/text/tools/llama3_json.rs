@@ -13,7 +13,7 @@
 
 use serde_json::{Map, Value};
 
-use super::json::{Arguments, Rest, Scan, arguments_of, parts};
+use super::json::{ObjectCall, Scan, arguments_of, parts};
 use super::markup::{Named, named};
 use super::{BLANK_BYTES_MAX, End, Miss, Opening, Sink, Step, Syntax, either, head, is_name, next};
 
@@ -26,27 +26,12 @@ const KIND: &[&str] = &["\"type\"", ":", "\"function\"", ","];
 /// Members that hold arguments.
 const ARGUMENTS: [&str; 2] = ["parameters", "arguments"];
 
-#[derive(Debug, Default)]
-enum State {
-    #[default]
-    Arguments,
-    /// Behind the arguments, in the object around them.
-    Rest,
-    /// Behind that object.
-    Behind,
-    /// Behind what separates it from the next.
-    Separated,
-}
-
 /// The reader of this form.
 #[derive(Debug, Default)]
 pub struct Llama3Json {
-    state: State,
-    arguments: Arguments,
-    rest: Rest,
-    /// Follows an object that is read whole; `scanned` bytes behind its head so far.
-    whole: Option<Scan>,
-    scanned: usize,
+    call: ObjectCall,
+    /// Whether what separates the call from the next is read.
+    separated: bool,
 }
 
 impl Syntax for Llama3Json {
@@ -64,53 +49,32 @@ impl Syntax for Llama3Json {
         let opening = match found {
             Ok((name, length)) if sink.knows(name) => {
                 sink.announce(name);
-                self.state = State::Arguments;
+                self.call = ObjectCall::default();
                 Opening::Call { length }
             }
             Err(Miss::Unfinished) => Opening::Unfinished,
             Ok(_) | Err(Miss::Other) => self.other(text, sink),
         };
-        if opening != Opening::Unfinished {
-            let state = std::mem::take(&mut self.state);
-            *self = Llama3Json {
-                state,
-                ..Llama3Json::default()
-            };
-        }
+        self.separated = false;
         opening
     }
 
     fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, _: End) -> Step {
-        match self.state {
-            State::Arguments => {
-                let done = self.arguments.read(held, sink);
-                self.goes_on(done, State::Rest)
-            }
-            State::Rest => {
-                let done = self.rest.read(held);
-                self.goes_on(done, State::Behind)
-            }
-            State::Behind => self.behind(held),
-            State::Separated => {
-                held.drain(..held.len() - held.trim_start().len());
-                match held.is_empty() {
-                    true => Step::Wait,
-                    false => Step::Closed,
-                }
-            }
+        if !self.call.read(held, sink) {
+            return Step::Wait;
+        }
+        if !self.separated {
+            return self.behind(held);
+        }
+        held.drain(..held.len() - held.trim_start().len());
+        match held.is_empty() {
+            true => Step::Wait,
+            false => Step::Closed,
         }
     }
 }
 
 impl Llama3Json {
-    fn goes_on(&mut self, done: bool, state: State) -> Step {
-        if !done {
-            return Step::Wait;
-        }
-        self.state = state;
-        Step::Again
-    }
-
     /// Reads what does not begin like a call: it may be one in another order.
     fn other(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
         match begins(text, sink) {
@@ -122,20 +86,14 @@ impl Llama3Json {
 
     /// Reads an object once it is complete.
     fn whole(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
-        let scan = self.whole.get_or_insert_with(Scan::inside);
-        let Some(end) = scan.push(&text[self.scanned..]) else {
-            self.scanned = text.len();
+        let Some(length) = self.call.end(Scan::inside, text) else {
             return Opening::Unfinished;
         };
-        let length = self.scanned + end;
         let call = call_in(&format!("{{{}", &text[..length]));
         let Some((name, arguments)) = call.filter(|(name, _)| sink.knows(name)) else {
             return Opening::Object;
         };
-        sink.announce(&name);
-        sink.arguments(arguments);
-        sink.complete();
-        self.state = State::Behind;
+        self.call.tell(&name, arguments, sink);
         Opening::Call { length }
     }
 
@@ -148,7 +106,8 @@ impl Llama3Json {
         match held[blank..].chars().next() {
             Some(';') => {
                 held.drain(..=blank);
-                self.goes_on(true, State::Separated)
+                self.separated = true;
+                Step::Again
             }
             Some('{') => {
                 held.drain(..blank);
@@ -224,11 +183,11 @@ fn as_call(found: Result<usize, Miss>) -> Opening {
 }
 
 /// The name and the arguments of an object that is a call.
-fn call_in(text: &str) -> Option<(String, String)> {
+fn call_in(text: &str) -> Option<(String, Map<String, Value>)> {
     let mut call: Map<String, Value> = serde_json::from_str(text).ok()?;
     let name = call.get("name")?.as_str()?.to_string();
     let arguments = ARGUMENTS.iter().find_map(|key| call.remove(*key))?;
-    let arguments = Value::Object(arguments_of(arguments)?).to_string();
+    let arguments = arguments_of(arguments)?;
     is_name(&name).then_some((name, arguments))
 }
 

@@ -40,12 +40,8 @@ impl Bench {
     pub fn start(self, site: &Site, flags: &[String]) -> Result<(), Failure> {
         let binary = build(site, Some(&self.target), false)?;
         let found = self.measure(site, &binary, flags)?;
-        let arguments = format!(
-            "bench {} {} {}",
-            self.target,
-            self.what,
-            self.serve_flags(flags)
-        );
+        let (target, what, flags) = (&self.target, &self.what, self.serve_flags(flags));
+        let arguments = format!("bench {target} {what} {flags}");
         let mut figures = Map::new();
         flatten("", &found, &mut figures);
         let origin = origin(&site.root, &found);
@@ -76,15 +72,11 @@ impl Bench {
 
     /// Runs the binary's own `bench`; what it wrote as JSON.
     fn measure(&self, site: &Site, binary: &Path, flags: &[String]) -> Result<Value, Failure> {
-        let (json, log) = (
-            site.atlas().join("log/bench.json"),
-            site.atlas().join("log/bench-server"),
-        );
+        let log = site.atlas().join("log");
+        let (json, log) = (log.join("bench.json"), log.join("bench-server"));
         let mut command = Command::new(binary);
-        command
-            .args(["bench", &self.what, "--json"])
-            .arg(&json)
-            .args(flags);
+        command.args(["bench", &self.what, "--json"]);
+        command.arg(&json).args(flags);
         let serve: Vec<String> = self.serve.split_whitespace().map(String::from).collect();
         let server = match self.what.as_str() {
             "serve" => Some(Server::start(binary, &serve, &log)?),
@@ -107,9 +99,8 @@ impl Bench {
 
 /// File of a target's figures.
 pub fn baseline(site: &Site, target: &str) -> PathBuf {
-    site.root
-        .join("ci/baseline")
-        .join(format!("{}.json", target.replace('/', "-")))
+    let name = target.replace('/', "-");
+    site.root.join(format!("ci/baseline/{name}.json"))
 }
 
 fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
@@ -150,12 +141,9 @@ fn save(
 
 /// Numbers of a JSON value under their dotted names.
 fn flatten(name: &str, value: &Value, to: &mut Map<String, Value>) {
-    let below = |key: &str| {
-        if name.is_empty() {
-            key.to_string()
-        } else {
-            format!("{name}.{key}")
-        }
+    let below = |key: &str| match name {
+        "" => key.to_string(),
+        name => format!("{name}.{key}"),
     };
     match value {
         Value::Object(fields) => fields
@@ -174,10 +162,8 @@ fn flatten(name: &str, value: &Value, to: &mut Map<String, Value>) {
 
 /// A table: figure, measured, baseline, difference.
 fn compare(what: &str, figures: &Map<String, Value>, kept: Option<&Map<String, Value>>) -> String {
-    let mut table = format!(
-        "{:<44} {:>14} {:>14} {:>9}\n",
-        what, "measured", "baseline", "change"
-    );
+    let columns = format!("{:>14} {:>14} {:>9}", "measured", "baseline", "change");
+    let mut table = format!("{what:<44} {columns}\n");
     for (name, value) in figures {
         let measured = value.as_f64().unwrap_or(f64::NAN);
         let row = match kept.and_then(|kept| kept.get(name)?.as_f64()) {

@@ -17,19 +17,13 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     pub fn start(self, site: &Site) -> Result<(), Failure> {
-        let own = site.root.join("targets/_model").join(&self.model);
-        let folder = if own.is_dir() {
-            own
-        } else {
-            PathBuf::from(&self.model)
-        };
-        if !folder.is_dir() {
-            let text = format!(
-                "`{}` is neither a folder nor a model of targets/_model",
-                self.model
-            );
+        let model = &self.model;
+        let own = site.root.join("targets/_model").join(model);
+        let places = [own, PathBuf::from(model)];
+        let Some(folder) = places.into_iter().find(|place| place.is_dir()) else {
+            let text = format!("`{model}` is neither a folder nor a model of targets/_model");
             return Err(Failure::Usage(text));
-        }
+        };
         print!("{}", manifest::checkpoint_block(&folder)?);
         Ok(())
     }

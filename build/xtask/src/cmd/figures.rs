@@ -137,10 +137,7 @@ fn sizing(site: &Site) -> Result<String, Failure> {
         let memory = target.resident_bytes() as f64 / GB;
         let tokens = target.leaf.limits.kv_tokens;
         let kept = (target.kv_bytes_per_token_of_all() << 10) as f64 / MB;
-        let _ = write!(
-            table,
-            "| `{leaf}` | {memory:.1} GB | {tokens} | {kept:.1} MB |"
-        );
+        table += &format!("| `{leaf}` | {memory:.1} GB | {tokens} | {kept:.1} MB |");
         for length in AGENTS {
             let (pages, states) = (target.kv_pages() as usize, target.snapshots() as usize);
             let agents = match length << 10 {
@@ -178,10 +175,8 @@ fn models(site: &Site) -> Result<String, Failure> {
             continue;
         }
         let names = BUILT_FOR.map(|(folder, name)| (format!("{folder}/{model}"), name));
-        let built: Vec<_> = names
-            .iter()
-            .filter(|(target, _)| leaves.contains(target))
-            .collect();
+        let built = names.iter().filter(|(target, _)| leaves.contains(target));
+        let built: Vec<_> = built.collect();
         let target = site.target(built.first().map(|(target, _)| target.as_str()))?;
         let names: Vec<&str> = built.iter().map(|(_, name)| *name).collect();
         let sizes = sizes(&target, &names.join(", "));
@@ -210,12 +205,8 @@ fn row(kept: &Map<String, Value>) -> String {
         let _ = write!(row, " {} |", rate(kept, "decode", &case));
     }
     let prompt = figure(kept, "prefill", &format!("prompt of {PROMPT}"), "tok_s");
-    let micros = figure(
-        kept,
-        "decode",
-        "1 x context 128",
-        "projected_gb10.us_at_232_gb_s",
-    );
+    let name = "projected_gb10.us_at_232_gb_s";
+    let micros = figure(kept, "decode", "1 x context 128", name);
     let projected = micros.map(|micros| 1e6 / micros);
     let _ = write!(row, " {} | {} |", whole(prompt), whole(projected));
     row
@@ -287,9 +278,8 @@ fn whole(figure: Option<f64>) -> String {
 }
 
 fn figure(kept: &Map<String, Value>, what: &str, case: &str, name: &str) -> Option<f64> {
-    kept.get(what)?
-        .get(format!("cases.{case}.{name}"))?
-        .as_f64()
+    let of_kind = kept.get(what)?;
+    of_kind.get(format!("cases.{case}.{name}"))?.as_f64()
 }
 
 #[cfg(test)]

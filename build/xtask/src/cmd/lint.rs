@@ -39,15 +39,12 @@ fn programs(site: &Site) -> Result<[PathBuf; 3], Failure> {
     ];
     let (mut graph, mut wheels) = (Graph::new(), Wheels::default());
     let unpacked = pins.linters().into_iter().zip(&folders).map(|(pin, keep)| {
-        let (into, from) = (pin.name(), &[pin]);
-        wheels.unpack(
-            &mut graph,
-            &Unpack {
-                into,
-                wheels: from,
-                keep,
-            },
-        )
+        let unpack = Unpack {
+            into: pin.name(),
+            wheels: &[pin],
+            keep,
+        };
+        wheels.unpack(&mut graph, &unpack)
     });
     let unpacked = unpacked.collect::<Result<Vec<_>, _>>()?;
     let made = make_only(site, &graph, &unpacked.iter().collect::<Vec<_>>())?;

@@ -144,9 +144,9 @@ fn fetch(server: &str, pin: &Pin, folder: &Path) -> Result<(), String> {
         ));
     }
     let _ = fs::remove_file(&half);
+    let sha256 = &pin.sha256;
     Err(format!(
-        "{url}: its sha256 is not {}, and it was removed",
-        pin.sha256
+        "{url}: its sha256 is not {sha256}, and it was removed"
     ))
 }
 

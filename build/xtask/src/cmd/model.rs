@@ -84,9 +84,8 @@ impl Model {
 
 /// All problems, a line each.
 fn refused(problems: impl IntoIterator<Item = impl ToString>) -> Failure {
-    let lines = problems
-        .into_iter()
-        .map(|why| format!("\n  {}", why.to_string()));
+    let lines = problems.into_iter();
+    let lines = lines.map(|why| format!("\n  {}", why.to_string()));
     let lines: String = lines.collect();
     Failure::Failed(format!("nothing is written:{lines}"))
 }
@@ -97,16 +96,12 @@ fn content(path: &Path) -> Result<Vec<u8>, String> {
     let tensors = path.extension().is_some_and(|end| end == "safetensors");
     let (file, mut content) = (File::open(path).map_err(failed)?, Vec::new());
     let first = if tensors { LENGTH_BYTES } else { LARGEST };
-    (&file)
-        .take(first)
-        .read_to_end(&mut content)
-        .map_err(failed)?;
+    let read = (&file).take(first).read_to_end(&mut content);
+    read.map_err(failed)?;
     if let (true, Ok(length)) = (tensors, <[u8; 8]>::try_from(&content[..])) {
         let header = u64::from_le_bytes(length).min(LARGEST);
-        (&file)
-            .take(header)
-            .read_to_end(&mut content)
-            .map_err(failed)?;
+        let read = (&file).take(header).read_to_end(&mut content);
+        read.map_err(failed)?;
     }
     match content.len() as u64 >= LARGEST {
         true => Err(format!("{}: has more than {LARGEST} bytes", path.display())),
@@ -116,12 +111,12 @@ fn content(path: &Path) -> Result<Vec<u8>, String> {
 
 /// Writes all files, or none.
 fn write(root: &Path, adopted: &Adopted) -> Result<(), Failure> {
-    let mut written = Vec::new();
+    let mut written: Vec<PathBuf> = Vec::new();
     for (file, text) in &adopted.files {
         if let Err(why) = create(&root.join(file), text) {
-            written
-                .iter()
-                .for_each(|path: &PathBuf| drop(fs::remove_file(path)));
+            for path in written {
+                let _ = fs::remove_file(path);
+            }
             return Err(Failure::Failed(format!("write {file}: {why}")));
         }
         written.push(root.join(file));
@@ -142,10 +137,8 @@ pub fn golden_command(model: &str) -> String {
 
 /// Files that were written, what is left to decide, and how to go on.
 fn report(name: &str, adopted: &Adopted) -> String {
-    let files = adopted
-        .files
-        .iter()
-        .map(|(file, _)| format!("wrote {file}\n"));
+    let files = adopted.files.iter();
+    let files = files.map(|(file, _)| format!("wrote {file}\n"));
     let open = adopted.open.iter().map(|open| format!("  {open}\n"));
     let (files, open): (String, String) = (files.collect(), open.collect());
     let quant = &adopted.quant;

@@ -104,17 +104,13 @@ impl Reads {
     }
 
     pub fn leaf(self, target: &str) -> Reads {
-        Reads {
-            leaf: Some(target.to_string()),
-            ..self
-        }
+        let leaf = Some(target.to_string());
+        Reads { leaf, ..self }
     }
 
     pub fn binary(self, target: &str) -> Reads {
-        Reads {
-            binary: Some(target.to_string()),
-            ..self
-        }
+        let binary = Some(target.to_string());
+        Reads { binary, ..self }
     }
 
     /// Whether the step neither starts a binary nor looks at another target than the default one.
@@ -163,9 +159,8 @@ fn needed_crates(root: &Path, folder: &str) -> Result<Vec<String>, Failure> {
     let manifest: toml::Table =
         toml::from_str(&text).map_err(|why| format!("{}: {why}", path.display()))?;
     let kinds = ["dependencies", "dev-dependencies", "build-dependencies"];
-    let tables = kinds
-        .iter()
-        .filter_map(|kind| manifest.get(*kind)?.as_table());
+    let kinds = kinds.iter();
+    let tables = kinds.filter_map(|kind| manifest.get(*kind)?.as_table());
     let paths = tables.flat_map(toml::Table::values);
     let paths = paths.filter_map(|dependency| dependency.get("path")?.as_str());
     Ok(paths.map(|path| joined(folder, path)).collect())

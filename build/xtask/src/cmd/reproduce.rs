@@ -33,10 +33,8 @@ pub fn same_elsewhere(site: &Site, target: &str) -> Result<Vec<String>, Failure>
         root: elsewhere.0.clone(),
     };
     let there = files(&site, Some(target), false)?;
-    here.iter()
-        .zip(&there)
-        .map(|(here, there)| same(here, there))
-        .collect()
+    let files = here.iter().zip(&there);
+    files.map(|(here, there)| same(here, there)).collect()
 }
 
 /// Name and digest of two files that are equal.

@@ -29,9 +29,7 @@ impl Run {
             command.args(folder(site, self.target.as_deref())?);
         }
         let why = command.args(flags).exec();
-        Err(Failure::Failed(format!(
-            "cannot start {}: {why}",
-            path.display()
-        )))
+        let path = path.display();
+        Err(Failure::Failed(format!("cannot start {path}: {why}")))
     }
 }

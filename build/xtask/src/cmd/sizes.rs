@@ -41,17 +41,13 @@ impl Sizes {
             .into_iter()
             .partition(|(_, bytes)| *bytes as f64 >= total * SHARE_SHOWN);
         let row = |name: &str, bytes: usize| {
-            println!(
-                "{bytes:>12}  {:>5.1} %  {name}",
-                100.0 * bytes as f64 / total
-            )
+            let share = 100.0 * bytes as f64 / total;
+            println!("{bytes:>12}  {share:>5.1} %  {name}")
         };
         row(&path.display().to_string(), bytes.len());
         large.iter().for_each(|(name, bytes)| row(name, *bytes));
-        row(
-            "(all smaller sections)",
-            small.iter().map(|(_, bytes)| bytes).sum(),
-        );
+        let rest = small.iter().map(|(_, bytes)| bytes).sum();
+        row("(all smaller sections)", rest);
         let mut crates = BTreeMap::new();
         for (name, bytes) in elf.functions() {
             *crates.entry(crate_of(&name).to_string()).or_insert(0) += bytes as usize;
@@ -100,11 +96,9 @@ fn named(rest: &str) -> Option<&str> {
 
 /// Prints registers, spills and shared memory of the kernels of one op.
 fn kernels(report: &Path) -> Result<(), Failure> {
-    let read = std::fs::read_to_string(report);
-    print!(
-        "{}",
-        read.map_err(|why| format!("read {}: {why}", report.display()))?
-    );
+    let text = std::fs::read_to_string(report);
+    let text = text.map_err(|why| format!("read {}: {why}", report.display()))?;
+    print!("{text}");
     Ok(())
 }
 

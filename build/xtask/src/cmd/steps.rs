@@ -371,9 +371,8 @@ fn steps_of(site: &Site, target: &str) -> Result<Vec<Step>, Failure> {
 }
 
 fn cargo_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
-    Step::new(name, protects, |work| {
-        work.run(&mut linted(work.cargo(args))).map(drop)
-    })
+    let run = |work: &Work<'_>| work.run(&mut linted(work.cargo(args))).map(drop);
+    Step::new(name, protects, run)
 }
 
 /// Tests of a crate that serves any target.
@@ -408,10 +407,8 @@ const TIDY: &str = "test -p gguf -p manifest -p xtask --locked --bins -- tidy:: 
 
 /// Tests of the binary's crate.
 fn product_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
-    Step::new(name, protects, |work| {
-        work.test(Optimised::Wholly, args).map(drop)
-    })
-    .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT))
+    let run = |work: &Work<'_>| work.test(Optimised::Wholly, args).map(drop);
+    Step::new(name, protects, run).reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT))
 }
 
 /// A cargo whose compiler of our crates is clippy's: rustc with more lints. What it compiles is
@@ -464,9 +461,8 @@ fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
             test_checks(work, optimised, tests)
         },
     );
-    Ok(step
-        .of(leaf)
-        .reads(Reads::of_crate(site, "src/check")?.leaf(leaf)))
+    let reads = Reads::of_crate(site, "src/check")?.leaf(leaf);
+    Ok(step.of(leaf).reads(reads))
 }
 
 /// Tests of the checks of the target's model, some of which must pass.
@@ -549,9 +545,8 @@ fn real_model(work: &Work<'_>) -> Result<(), Failure> {
 }
 
 fn rounding(work: &Work<'_>) -> Result<(), Failure> {
-    let numpy = Command::new("python3")
-        .args(["-c", "import numpy"])
-        .output();
+    let mut numpy = Command::new("python3");
+    let numpy = numpy.args(["-c", "import numpy"]).output();
     if !numpy.is_ok_and(|tried| tried.status.success()) {
         return lacks("numpy for python3", "python3-numpy");
     }
@@ -568,9 +563,8 @@ fn of_real(work: &Work<'_>, script: &str) -> Result<Command, Failure> {
 
 /// `cargo test` succeeds when its filter matches nothing; that would protect nothing.
 fn some_test_passed(text: &str) -> Result<(), String> {
-    let results = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("test result: ok. "));
+    let lines = text.lines();
+    let results = lines.filter_map(|line| line.strip_prefix("test result: ok. "));
     let counts = results.filter_map(|rest| rest.split(' ').next()?.parse::<usize>().ok());
     match counts.sum::<usize>() {
         0 => Err("no test ran".to_string()),
@@ -579,17 +573,11 @@ fn some_test_passed(text: &str) -> Result<(), String> {
 }
 
 fn end_to_end_step() -> Step {
-    Step::new(
-        "end to end",
-        "the release binary's behaviour over a real socket",
-        end_to_end,
-    )
-    .reads(
-        Reads::of(PRODUCT)
-            .but(BESIDE_PRODUCT)
-            .binary(DEFAULT_TARGET),
-    )
-    .turn(Turn::Alone)
+    let protects = "the release binary's behaviour over a real socket";
+    let reads = Reads::of(PRODUCT).but(BESIDE_PRODUCT);
+    Step::new("end to end", protects, end_to_end)
+        .reads(reads.binary(DEFAULT_TARGET))
+        .turn(Turn::Alone)
 }
 
 fn serving_steps() -> Vec<Step> {
@@ -698,13 +686,10 @@ fn binary_step(target: &str) -> Step {
 
 fn binary(work: &Work<'_>) -> Result<(), Failure> {
     let (_, findings) = checks(work.site, &work.site.target(Some(work.target))?)?;
-    let wrong = findings
-        .into_iter()
-        .find_map(|(what, result)| Some((what, result.err()?)));
-    match wrong {
-        Some((what, why)) => Err(Failure::Failed(format!("{what}: {why}"))),
-        None => Ok(()),
+    for (what, result) in findings {
+        result.map_err(|why| Failure::Failed(format!("{what}: {why}")))?;
     }
+    Ok(())
 }
 
 fn end_to_end(work: &Work<'_>) -> Result<(), Failure> {
@@ -761,25 +746,15 @@ fn drafts(work: &Work<'_>) -> Result<(), Failure> {
 /// The number before the first `%`.
 fn percent(text: &str) -> Option<f64> {
     let (before, _) = text.split_once('%')?;
-    before
-        .rsplit(['(', ' '])
-        .find(|word| !word.is_empty())?
-        .parse()
-        .ok()
+    let mut words = before.rsplit(['(', ' ']);
+    words.find(|word| !word.is_empty())?.parse().ok()
 }
 
 /// Steps that start a binary with device code.
 fn started_steps(target: &str) -> [Step; 2] {
-    let start = Step::new(
-        format!("start {target}"),
-        "the loader finds all it needs",
-        start,
-    );
-    let parity = Step::new(
-        format!("parity {target}"),
-        "device ops equal the reference",
-        parity,
-    );
+    let name = |what: &str| format!("{what} {target}");
+    let start = Step::new(name("start"), "the loader finds all it needs", start);
+    let parity = Step::new(name("parity"), "device ops equal the reference", parity);
     [start.of(target).reads_binary_and(&[]), parity.of(target)]
 }
 
@@ -829,13 +804,10 @@ fn kernels_step(name: &'static str, protects: &'static str, targets: Vec<String>
 
 /// The crate that needs libclang, which comes with the pinned toolchain of a device target.
 fn boundary_step(target: &'static str) -> Step {
-    Step::new(
-        "boundary",
-        "the crate between Rust and CUDA compiles and holds its rules",
-        boundary,
-    )
-    .of(target)
-    .reads(Reads::of(&["Cargo.toml", "Cargo.lock", "ffi", "build/manifest"]).leaf(target))
+    let protects = "the crate between Rust and CUDA compiles and holds its rules";
+    let reads = Reads::of(&["Cargo.toml", "Cargo.lock", "ffi", "build/manifest"]);
+    let step = Step::new("boundary", protects, boundary).of(target);
+    step.reads(reads.leaf(target))
 }
 
 fn boundary(work: &Work<'_>) -> Result<(), Failure> {

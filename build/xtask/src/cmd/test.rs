@@ -125,14 +125,11 @@ impl Work<'_> {
     /// A cargo in the workspace, free of what the cargo that started us has set.
     pub fn cargo(&self, args: &str) -> Command {
         let mut command = Command::new("cargo");
-        command
-            .args(args.split_whitespace())
-            .current_dir(&self.site.root);
+        command.args(args.split_whitespace());
+        command.current_dir(&self.site.root);
         for (name, _) in std::env::vars() {
-            if CARGO_VARIABLES
-                .iter()
-                .any(|prefix| name.starts_with(prefix))
-            {
+            let mut prefixes = CARGO_VARIABLES.iter();
+            if prefixes.any(|prefix| name.starts_with(prefix)) {
                 command.env_remove(name);
             }
         }
@@ -192,11 +189,8 @@ impl Work<'_> {
         let out = File::create(&log).map_err(failed)?;
         let err = out.try_clone().map_err(failed)?;
         let program = command.get_program().display().to_string();
-        let status = command
-            .stdout(out)
-            .stderr(err)
-            .status()
-            .map_err(|why| format!("{program}: {why}"))?;
+        let status = command.stdout(out).stderr(err).status();
+        let status = status.map_err(|why| format!("{program}: {why}"))?;
         let bytes = std::fs::read(&log).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         if status.success() {
@@ -230,15 +224,11 @@ fn suite(site: &Site, steps: Vec<Step>, options: &Test) -> Result<(), Failure> {
     for (name, why) in &failed {
         println!("failed: {name}: {}", why.lines().next().unwrap_or_default());
     }
-    println!(
-        "{passed} passed, {} failed, {} skipped",
-        failed.len(),
-        skipped.len()
-    );
-    if failed.is_empty() {
-        Ok(())
-    } else {
-        Err(Failure::Failed("tests failed".to_string()))
+    let (wrong, lacking) = (failed.len(), skipped.len());
+    println!("{passed} passed, {wrong} failed, {lacking} skipped");
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Failed("tests failed".to_string())),
     }
 }
 
@@ -318,9 +308,8 @@ impl<'a> Passes<'a> {
         let facts = format!("{}{}", self.tools, reads.facts(site, &self.digests)?);
         let reason = explain::changed(&self.atlas, &slug(&step.name), &facts);
         if self.options.explain {
-            let why = reason
-                .as_ref()
-                .map_or("nothing changed".to_string(), Reason::to_string);
+            let why = reason.as_ref().map(Reason::to_string);
+            let why = why.unwrap_or("nothing changed".to_string());
             println!("why   {}: {why}\n{facts}", step.name);
         }
         Ok(Some(Known { facts, reason }))

@@ -53,15 +53,8 @@ pub fn tar(members: &[Member], prefix: &str, time: u64) -> Result<Vec<u8>, Strin
                 folders.push(folder.to_string());
             }
         }
-        let content = &member.content;
-        append(
-            &mut builder,
-            &path,
-            EntryType::Regular,
-            member.mode,
-            time,
-            content,
-        )?;
+        let (kind, mode) = (EntryType::Regular, member.mode);
+        append(&mut builder, &path, kind, mode, time, &member.content)?;
     }
     builder.into_inner().map_err(|why| format!("tar: {why}"))
 }
@@ -84,22 +77,16 @@ fn append(
     header.set_gid(0);
     header.set_username("root").map_err(failed)?;
     header.set_groupname("root").map_err(failed)?;
-    builder
-        .append_data(&mut header, path, content)
-        .map_err(failed)
+    let appended = builder.append_data(&mut header, path, content);
+    appended.map_err(failed)
 }
 
 /// A Unix archive of `members` (name, content), as `deb(5)` asks for.
 pub fn ar(members: &[(&str, Vec<u8>)], time: u64) -> Vec<u8> {
     let mut out = b"!<arch>\n".to_vec();
     for (name, content) in members {
-        let header = format!(
-            "{name:<16}{time:<12}{:<6}{:<6}{:<8}{:<10}`\n",
-            0,
-            0,
-            100644,
-            content.len()
-        );
+        let (owner, group, mode, bytes) = (0, 0, 100644, content.len());
+        let header = format!("{name:<16}{time:<12}{owner:<6}{group:<6}{mode:<8}{bytes:<10}`\n");
         out.extend(header.bytes());
         out.extend(content);
         if content.len() % 2 == 1 {

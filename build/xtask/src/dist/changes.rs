@@ -45,12 +45,8 @@ impl Release {
     pub fn debian(&self, package: &str, text: &str) -> String {
         let section = text.split("\n## ").nth(1).unwrap_or_default();
         let mut items: Vec<String> = Vec::new();
-        for line in section
-            .lines()
-            .skip(1)
-            .map(str::trim)
-            .filter(|line| !line.is_empty())
-        {
+        let lines = section.lines().skip(1).map(str::trim);
+        for line in lines.filter(|line| !line.is_empty()) {
             match (line.strip_prefix("- "), items.last_mut()) {
                 (None, Some(item)) => *item = format!("{item} {line}"),
                 (item, _) => items.push(item.unwrap_or(line).to_string()),
@@ -103,10 +99,9 @@ fn days(date: &str) -> Option<u64> {
         return None;
     }
     // Years begin in March here, so that a leap day is the last of one.
-    let (year, month) = if month > 2 {
-        (year, month - 3)
-    } else {
-        (year - 1, month + 9)
+    let (year, month) = match month > 2 {
+        true => (year, month - 3),
+        false => (year - 1, month + 9),
     };
     let leap_days = year / 4 - year / 100 + year / 400;
     let since_zero = year * 365 + leap_days + (153 * month + 2) / 5 + day - 1;

@@ -59,9 +59,8 @@ pub fn collect(sandbox: &Sandbox<'_>) -> Result<(), String> {
         .env("RUSTC", sandbox.arg("rustc")?)
         .env("CARGO_HOME", sandbox.arg("cargo_home")?)
         .env_remove("ATLAS_TARGET");
-    let done = command
-        .output()
-        .map_err(|why| format!("cargo metadata: {why}"))?;
+    let done = command.output();
+    let done = done.map_err(|why| format!("cargo metadata: {why}"))?;
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         return Err(format!("cargo metadata: {}", said.trim()));
@@ -87,14 +86,8 @@ fn checksums(lock: &str) -> Result<BTreeMap<(String, String), String>, String> {
         checksum: Option<String>,
     }
     let lock: Lock = toml::from_str(lock).map_err(|why| format!("Cargo.lock: {why}"))?;
-    let sums = lock.package.into_iter().filter_map(|package| {
-        let Package {
-            name,
-            version,
-            checksum,
-        } = package;
-        Some(((name, version), checksum?))
-    });
+    let packages = lock.package.into_iter();
+    let sums = packages.filter_map(|of| Some(((of.name, of.version), of.checksum?)));
     Ok(sums.collect())
 }
 
@@ -112,9 +105,8 @@ fn linked(
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
     while let Some(id) = open.pop() {
-        let package = packages
-            .get(id)
-            .ok_or_else(|| format!("cargo metadata lacks {id}"))?;
+        let package = packages.get(id);
+        let package = package.ok_or_else(|| format!("cargo metadata lacks {id}"))?;
         if !seen.insert(id) || is_macro(package) {
             continue;
         }
@@ -169,10 +161,8 @@ fn by_id(list: &Value) -> BTreeMap<&str, &Value> {
 
 fn is_macro(package: &Value) -> bool {
     let targets = package["targets"].as_array().into_iter().flatten();
-    targets
-        .flat_map(|target| target["kind"].as_array())
-        .flatten()
-        .any(|kind| kind == "proc-macro")
+    let kinds = targets.flat_map(|target| target["kind"].as_array());
+    kinds.flatten().any(|kind| kind == "proc-macro")
 }
 
 /// Ids of what the program itself needs.
@@ -195,9 +185,8 @@ fn known(package: &Value, checksums: &BTreeMap<(String, String), String>) -> Cra
     let text = |field: &str| package[field].as_str().map(str::to_string);
     let name = text("name").unwrap_or_default();
     let version = text("version").unwrap_or_default();
-    let folder = package["manifest_path"]
-        .as_str()
-        .and_then(|path| Path::new(path).parent());
+    let manifest = package["manifest_path"].as_str();
+    let folder = manifest.and_then(|path| Path::new(path).parent());
     let sha256 = checksums.get(&(name.clone(), version.clone())).cloned();
     Crate {
         licence: text("license").unwrap_or_else(|| "see its files".to_string()),
@@ -221,10 +210,8 @@ fn licences(folder: &Path) -> Vec<(String, String)> {
         let name = entry.file_name().into_string().ok()?;
         let upper = name.to_uppercase();
         let is_one = LICENCE_FILES.iter().any(|start| upper.starts_with(start));
-        Some((
-            name,
-            fs::read_to_string(entry.path()).ok().filter(|_| is_one)?,
-        ))
+        let text = fs::read_to_string(entry.path()).ok();
+        Some((name, text.filter(|_| is_one)?))
     });
     let mut files: Vec<_> = files.collect();
     files.sort();

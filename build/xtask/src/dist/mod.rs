@@ -61,13 +61,8 @@ pub fn plan(plan: &mut Plan, target: &Target, toolchain: &Toolchain) -> Result<D
         commit: commit(&toolchain.root),
     };
     let contents = contents(plan, target, &made)?;
-    let data = compressed(
-        plan,
-        contents,
-        "data.tar",
-        &xz,
-        &["--keep", "--threads=1", "-9"],
-    )?;
+    let best = &["--keep", "--threads=1", "-9"];
+    let data = compressed(plan, contents, "data.tar", &xz, best)?;
     let release = compressed(plan, contents, "release.tar", &zstd, &["--quiet", "-19"])?;
     let arch = debian_name(&plan.triple);
     let published = Published {
@@ -227,10 +222,7 @@ fn compressed(
 ) -> Result<(ActionId, String), Error> {
     let label = format!("{} {file} of {}", tool.name, plan.binary);
     let packed = format!("{file}.{}", if tool.name == "xz" { "xz" } else { "zst" });
-    let argv = [tool.name.as_str()]
-        .into_iter()
-        .chain(options.iter().copied())
-        .chain(["--force", file]);
+    let argv = [&[&*tool.name], options, &["--force", file]].concat();
     let action = Action::process(label, argv)
         .tools([tool])
         .input(from.output(file), file)
@@ -250,30 +242,21 @@ struct Published {
 }
 
 fn assembled(plan: &mut Plan, made: Made, published: Published) -> Result<Dist, Error> {
-    let Published {
-        contents,
-        data,
-        release,
-        deb,
-        archive,
-        bill,
-        time,
-    } = published;
+    let Published { contents, deb, .. } = published;
+    let (data, release) = (published.data, published.release);
+    let list = format!("{}.MANIFEST.json", made.name);
     let mut files = vec![
         (made.name.clone(), made.licensed.output("binary")),
-        (archive, release.0.output(release.1)),
-        (bill, contents.output("sbom.json")),
+        (published.archive, release.0.output(release.1)),
+        (published.bill, contents.output("sbom.json")),
         // A release has one of each target.
-        (
-            format!("{}.MANIFEST.json", made.name),
-            contents.output("MANIFEST.json"),
-        ),
+        (list, contents.output("MANIFEST.json")),
     ];
     let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
     let label = format!("assemble {}", made.name);
     let mut action = Action::built_in(label, "assemble", package::assemble, Code::Executable)
         .arg("deb", &deb)
-        .arg("time", time.to_string())
+        .arg("time", published.time.to_string())
         .arg("sums", format!("{} {deb}", names.join(" ")))
         .input(contents.output("control.tar.gz"), "control.tar.gz")
         .input(data.0.output(data.1), "data.tar.xz")
@@ -285,10 +268,8 @@ fn assembled(plan: &mut Plan, made: Made, published: Published) -> Result<Dist, 
     let last = plan.graph.add(action)?;
     let outputs = [deb, SUMS.to_string()];
     files.extend(outputs.map(|name| (name.clone(), last.output(name))));
-    Ok(Dist {
-        folder: PathBuf::from("dist").join(&made.name),
-        files,
-    })
+    let folder = PathBuf::from("dist").join(&made.name);
+    Ok(Dist { folder, files })
 }
 
 #[cfg(test)]

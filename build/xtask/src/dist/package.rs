@@ -103,10 +103,8 @@ pub fn contents(sandbox: &Sandbox<'_>) -> Result<(), String> {
     let time = parts.release.seconds;
     let installed = parts.installed();
     sandbox.write("data.tar", &tar(&installed, "./", time)?)?;
-    sandbox.write(
-        "control.tar.gz",
-        gzip(&tar(&parts.control(&installed)?, "./", time)?),
-    )?;
+    let control = tar(&parts.control(&installed)?, "./", time)?;
+    sandbox.write("control.tar.gz", gzip(&control))?;
     let prefix = format!("{}-{}/", parts.name, parts.release.version);
     sandbox.write("release.tar", &tar(&parts.released(), &prefix, time)?)?;
     sandbox.write("MANIFEST.json", parts.manifest().as_bytes())?;
@@ -216,30 +214,24 @@ impl Parts {
     /// The filled template of a path.
     fn template(&self, path: &str) -> &str {
         let mut known = self.templates.iter();
-        known
-            .find(|(name, _)| name == path)
-            .map_or("", |(_, text)| text)
+        let found = known.find(|(name, _)| name == path);
+        found.map_or("", |(_, text)| text)
     }
 
     /// The unit, its drop-in for this hardware and those that the owner may choose, as members
     /// below `units` and `choices`, for a binary in the folder `programs`.
     fn service(&self, programs: &str, units: &str, choices: &str) -> Vec<Member> {
         let name = &self.name;
-        let hardware = if self.facts["gpu"] == true {
-            "gpu"
-        } else {
-            "cpu"
+        let hardware = match self.facts["gpu"] == true {
+            true => "gpu",
+            false => "cpu",
         };
         let drop_in = |of: &str| format!("packaging/drop-ins/{of}.conf");
+        let service = format!("{units}{name}.service");
+        let of_hardware = format!("{service}.d/10-{hardware}.conf");
         let files = [
-            (
-                format!("{units}{name}.service"),
-                "packaging/atlas.service".to_string(),
-            ),
-            (
-                format!("{units}{name}.service.d/10-{hardware}.conf"),
-                drop_in(hardware),
-            ),
+            (service, "packaging/atlas.service".to_string()),
+            (of_hardware, drop_in(hardware)),
             (format!("{choices}lan.conf"), drop_in("lan")),
             (format!("{choices}keys.conf"), drop_in("keys")),
         ];
@@ -253,10 +245,8 @@ impl Parts {
     fn bill(&self) -> String {
         let digest = Digest::of(&self.binary).to_string();
         let (name, version) = (&self.name, &self.release.version);
-        format!(
-            "{:#}\n",
-            bill::cyclonedx(name, version, &digest, &self.crates, &self.tools)
-        )
+        let bill = bill::cyclonedx(name, version, &digest, &self.crates, &self.tools);
+        format!("{bill:#}\n")
     }
 
     /// Inputs of the build, and each file of the plain archive.
@@ -318,9 +308,8 @@ impl Parts {
         let page = |path: String, template: &str| {
             Member::text(format!("usr/share/{path}"), self.template(template))
         };
-        let changes = self
-            .release
-            .debian(name, self.template("packaging/CHANGELOG.md"));
+        let changes = self.template("packaging/CHANGELOG.md");
+        let changes = self.release.debian(name, changes);
         let examples = format!("usr/share/doc/{name}/examples/");
         let mut members = self.service("/usr/bin", "lib/systemd/system/", &examples);
         members.extend([
@@ -359,12 +348,10 @@ impl Parts {
     fn control(&self, installed: &[Member]) -> Result<Vec<Member>, String> {
         let bytes: usize = installed.iter().map(|member| member.content.len()).sum();
         let size = bytes.div_ceil(SIZE_UNIT).to_string();
-        let control = self
-            .template("packaging/debian/control")
-            .replace("@SIZE@", &size);
-        let sums = installed
-            .iter()
-            .map(|member| format!("{}  {}\n", md5(&member.content), member.path));
+        let control = self.template("packaging/debian/control");
+        let control = control.replace("@SIZE@", &size);
+        let sums = installed.iter();
+        let sums = sums.map(|member| format!("{}  {}\n", md5(&member.content), member.path));
         let mut members = vec![
             Member::text("control", control),
             Member::text("conffiles", format!("/{}\n", self.settings())),
@@ -406,16 +393,11 @@ fn depends(elf: &Elf<'_>) -> Result<String, String> {
 
 fn wheel_licences(sandbox: &Sandbox<'_>) -> Result<Vec<(String, String)>, String> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(sandbox.path(WHEEL_LICENCES))
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
+    let folders = fs::read_dir(sandbox.path(WHEEL_LICENCES));
+    for entry in folders.into_iter().flatten().flatten() {
         let mut text = String::new();
-        for file in fs::read_dir(entry.path())
-            .map_err(|why| why.to_string())?
-            .flatten()
-        {
+        let files = fs::read_dir(entry.path()).map_err(|why| why.to_string())?;
+        for file in files.flatten() {
             text.push_str(&fs::read_to_string(file.path()).map_err(|why| why.to_string())?);
         }
         found.push((entry.file_name().to_string_lossy().into_owned(), text));
@@ -429,10 +411,8 @@ fn wheel_licences(sandbox: &Sandbox<'_>) -> Result<Vec<(String, String)>, String
 /// # Errors
 /// If an input cannot be read.
 pub fn assemble(sandbox: &Sandbox<'_>) -> Result<(), String> {
-    let time = sandbox
-        .arg("time")?
-        .parse()
-        .map_err(|_| "time is no number")?;
+    let time = sandbox.arg("time")?.parse();
+    let time = time.map_err(|_| "time is no number")?;
     let members = [
         ("debian-binary", b"2.0\n".to_vec()),
         ("control.tar.gz", sandbox.read("control.tar.gz")?),

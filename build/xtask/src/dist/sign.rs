@@ -19,13 +19,8 @@ pub fn sign(file: &Path, key: &Path, comment: &str) -> Result<(), String> {
     let text = fs::read_to_string(key).map_err(|why| failed(key, &why))?;
     let secret = secret(&text).map_err(|why| failed(key, &why))?;
     let content = fs::read(file).map_err(|why| failed(file, &why))?;
-    let made = minisign::sign(
-        None,
-        &secret,
-        Cursor::new(content),
-        Some(comment),
-        Some("Atlas"),
-    );
+    let (content, own) = (Cursor::new(content), Some("Atlas"));
+    let made = minisign::sign(None, &secret, content, Some(comment), own);
     let made = made.map_err(|why| failed(file, &why))?;
     let path = signature(file);
     fs::write(&path, made.into_string()).map_err(|why| failed(&path, &why))

@@ -105,12 +105,8 @@ impl Walk for Written {
 /// Tells `out` everything that decides the outputs of `action`. `inputs` are the contents of its
 /// inputs, in order; `executable` identifies xtask itself.
 fn walk(action: &Action, inputs: &[String], executable: &Digest, out: &mut impl Walk) {
-    assert_eq!(
-        action.inputs.len(),
-        inputs.len(),
-        "{}: a content for each input",
-        action.label
-    );
+    let (count, label) = (action.inputs.len(), &action.label);
+    assert_eq!(count, inputs.len(), "{label}: a content for each input");
     out.fact("format", "key", KEY_FORMAT);
     match &action.work {
         Work::Process { argv } => {

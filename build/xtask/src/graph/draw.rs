@@ -18,12 +18,8 @@ pub fn dot(graph: &Graph) -> String {
             action.label
         );
         for maker in graph.makers(id) {
-            let _ = writeln!(
-                text,
-                "  {:?} -> {:?};",
-                graph.action(maker).label,
-                action.label
-            );
+            let (from, to) = (&graph.action(maker).label, &action.label);
+            let _ = writeln!(text, "  {from:?} -> {to:?};");
         }
     }
     text.push_str("}\n");

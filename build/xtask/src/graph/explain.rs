@@ -31,21 +31,11 @@ impl fmt::Display for Reason {
             Reason::Gone => write!(f, "its outputs are no longer in the store"),
             Reason::Damaged(output) => write!(f, "its stored output `{output}` is damaged"),
             Reason::Changed(changes) => {
-                write!(
-                    f,
-                    "{}",
-                    changes
-                        .iter()
-                        .take(CHANGES_SHOWN)
-                        .cloned()
-                        .collect::<Vec<_>>()
-                        .join("; ")
-                )?;
-                let more = changes.len().saturating_sub(CHANGES_SHOWN);
-                if more == 0 {
-                    Ok(())
-                } else {
-                    write!(f, "; and {more} more")
+                let shown = &changes[..changes.len().min(CHANGES_SHOWN)];
+                f.write_str(&shown.join("; "))?;
+                match changes.len() - shown.len() {
+                    0 => Ok(()),
+                    more => write!(f, "; and {more} more"),
                 }
             }
         }
@@ -112,9 +102,8 @@ fn changes(recorded: &str, text: &str) -> Vec<String> {
 }
 
 fn facts(text: &str) -> BTreeMap<&str, &str> {
-    text.lines()
-        .filter_map(|line| line.split_once(" = "))
-        .collect()
+    let lines = text.lines();
+    lines.filter_map(|line| line.split_once(" = ")).collect()
 }
 
 /// A digest by its first digits, other values whole.

@@ -50,11 +50,8 @@ impl Graph {
             }
         }
         let id = ActionId(self.actions.len() as u32);
-        if self
-            .labels
-            .insert(action::slug(&action.label), id)
-            .is_some()
-        {
+        let other = self.labels.insert(action::slug(&action.label), id);
+        if other.is_some() {
             return Err(Error::plan(&action.label, "another action has this label"));
         }
         self.actions.push(action);

@@ -1,7 +1,7 @@
 //! Progress of a graph for a person: one status line on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal, Write};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Columns of the status line.
@@ -43,19 +43,19 @@ impl Progress {
 
     /// A status line if standard error is a terminal.
     pub fn detect() -> Progress {
-        let terminal = std::io::stderr().is_terminal();
-        Progress::new(if terminal {
-            Style::Terminal
-        } else {
-            Style::Lines
+        Progress::new(match std::io::stderr().is_terminal() {
+            true => Style::Terminal,
+            false => Style::Lines,
         })
     }
 
+    fn lock(&self) -> MutexGuard<'_, State> {
+        let state = self.state.lock();
+        state.expect("no thread panics while it holds this lock")
+    }
+
     fn change(&self, change: impl FnOnce(&mut State)) {
-        let mut state = self
-            .state
-            .lock()
-            .expect("no thread panics while it holds this lock");
+        let mut state = self.lock();
         change(&mut state);
         self.draw(&state);
     }
@@ -94,10 +94,7 @@ impl Progress {
 
     /// Prints text that stays.
     pub(super) fn note(&self, text: &str) {
-        let _state = self
-            .state
-            .lock()
-            .expect("no thread panics while it holds this lock");
+        let _state = self.lock();
         match self.style {
             Style::Terminal => eprint!("\r\x1b[K{text}"),
             Style::Lines => eprint!("{text}"),

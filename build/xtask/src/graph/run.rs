@@ -326,11 +326,8 @@ impl Runner<'_> {
 
     /// Brings the outputs of one action into the store, running it only if they are not there.
     fn make(&self, action: &Action, made: &BTreeMap<ActionId, Vec<Stored>>) -> Result<Done, Error> {
-        let (progress, atlas, slug) = (
-            &self.options.progress,
-            self.store.atlas(),
-            slug(&action.label),
-        );
+        let (progress, atlas) = (&self.options.progress, self.store.atlas());
+        let slug = slug(&action.label);
         let inputs = self.locate(action, made)?;
         let contents = contents(&inputs);
         let key = digest::key(action, &contents, &self.executable);

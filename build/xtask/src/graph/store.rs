@@ -100,12 +100,9 @@ impl Store {
             fs::create_dir_all(&folder).map_err(Error::io("make", &folder))?;
         }
         let path = atlas.join("lock");
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .open(&path);
+        let mut lock = OpenOptions::new();
+        lock.create(true).truncate(false).read(true).write(true);
+        let lock = lock.open(&path);
         let lock = lock.map_err(Error::io("open", &path))?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -276,10 +273,8 @@ impl Store {
 
     /// Copies a stored output to `to` for people; replaces what is there in one step.
     pub fn publish(&self, stored: &Stored, to: &Path) -> Result<(), Error> {
-        let same = self
-            .digests
-            .of_file(to)
-            .is_ok_and(|digest| digest == stored.digest);
+        let there = self.digests.of_file(to);
+        let same = there.is_ok_and(|digest| digest == stored.digest);
         if same && stored.kind != Kind::Tree {
             return Ok(());
         }
@@ -316,10 +311,8 @@ fn parse_stored(line: &str) -> Option<Stored> {
 fn tree_digest(root: &Path, of_file: &dyn Fn(&Path) -> io::Result<Digest>) -> io::Result<Digest> {
     let mut listing = String::new();
     for path in files_below(root)? {
-        let name = path
-            .strip_prefix(root)
-            .expect("files below a root start with it")
-            .display();
+        let name = path.strip_prefix(root);
+        let name = name.expect("files below a root start with it").display();
         let metadata = fs::symlink_metadata(&path)?;
         let line = if metadata.is_symlink() {
             format!("link {name:?} {:?}\n", fs::read_link(&path)?)

@@ -69,12 +69,10 @@ impl Store {
     /// Paths of the outputs of a key, with their bytes.
     fn sizes(&self, key: &Digest) -> io::Result<Vec<(PathBuf, u64)>> {
         let outputs = self.outputs(key).unwrap_or_default().into_iter();
-        let paths = outputs
-            .map(|stored| self.path(&stored))
-            .filter(|path| path.exists());
-        paths
-            .map(|path| Ok((path.clone(), bytes_below(&path)?)))
-            .collect()
+        let paths = outputs.map(|stored| self.path(&stored));
+        let paths = paths.filter(|path| path.exists());
+        let sizes = paths.map(|path| Ok((path.clone(), bytes_below(&path)?)));
+        sizes.collect()
     }
 }
 
