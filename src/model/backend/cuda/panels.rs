@@ -103,7 +103,9 @@ fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
     let of_groups: fn(&Bits) -> &[u8] = |bits| &bits.scales;
     match coding.sections(1, 8 * RUN_BYTES / coding.bits() as usize)[1] {
         0 => block_scales(parts, &rows, left_out, out_scales),
+        1 => runs::<1>(parts, &rows, scale_bytes, of_groups, out_scales),
         2 => runs::<2>(parts, &rows, scale_bytes, of_groups, out_scales),
+        4 => runs::<4>(parts, &rows, scale_bytes, of_groups, out_scales),
         8 => runs::<8>(parts, &rows, scale_bytes, of_groups, out_scales),
         bytes => unreachable!("no coding has {bytes} bytes of scales beside a run"),
     }
@@ -142,8 +144,7 @@ fn runs<const RUN: usize>(
     });
 }
 
-/// Puts the words of a run that one lane takes beside each other, every fourth one. Gives what
-/// decoding leaves out of a value.
+/// Puts every fourth word of a run, which one lane takes, side by side; decoding leaves out 1.
 fn in_lanes(codes: &mut [u8]) -> f32 {
     for run in codes.as_chunks_mut::<RUN_BYTES>().0 {
         let words = *run;
