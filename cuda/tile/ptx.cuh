@@ -50,6 +50,14 @@ __device__ inline bool elect() {
   return is != 0;
 }
 
+// The thread's index, read where it is asked for: no register keeps it, or what follows from it,
+// from where it was read before.
+__device__ inline unsigned thread_anew() {
+  unsigned index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
+
 // `2^x` to two units in the last place; what is too small for a normal number is 0.
 __device__ inline float exp2_fast(float x) {
   float y;

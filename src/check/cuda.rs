@@ -76,6 +76,7 @@ impl Probe for Cuda {
             width,
             values,
             cells_f16: false,
+            rounded: false,
             guard: GUARD,
         })
     }
@@ -119,7 +120,8 @@ impl Probe for Cuda {
 
     fn rows_seen(&mut self, tensor: &Tensor, rows: &[usize]) -> Result<Vec<f32>, DeviceError> {
         self.passed()?;
-        let (width, values) = (tensor.width, &tensor.values);
+        let values = &tensor.values;
+        let width = tensor.width / if tensor.rounded { 2 } else { 1 };
         let stream = &self.queue.stream;
         let mut found = vec![0.0f32; rows.len() * width];
         let mut rest = &mut found[..];
@@ -136,6 +138,7 @@ impl Probe for Cuda {
         read.map_err(refused)?;
         let poison = u32::from_ne_bytes([POISON; 4]);
         match guards.iter().all(|element| element.to_bits() == poison) {
+            true if tensor.rounded => Ok(wide(&found)),
             true => Ok(delta::widened(self, tensor, rows, found)),
             false => Err(DeviceError::Failed(
                 "memory around an array was written".into(),
@@ -156,6 +159,24 @@ impl<A: Launchers> ProbeAttention<A> for Cuda {
         let wide = wide.map(|of| f32::from_bits(u32::from(u16::from_ne_bytes(*of)) << 16));
         Ok(wide.collect())
     }
+}
+
+/// The values of pairs of F16, each where an F32 would be.
+fn wide(pairs: &[f32]) -> Vec<f32> {
+    let pairs = pairs.iter().map(|pair| pair.to_bits());
+    let halves = pairs.flat_map(|pair| [pair as u16, (pair >> 16) as u16]);
+    halves.map(f32_of_f16).collect()
+}
+
+/// The value of an IEEE 754 binary16 number.
+fn f32_of_f16(bits: u16) -> f32 {
+    let (exponent, fraction) = (u32::from(bits >> 10 & 0x1f), u32::from(bits & 0x3ff));
+    let size = match exponent {
+        0 => fraction as f32 / (1 << 24) as f32,
+        0x1f => f32::from_bits(0xff << 23 | fraction << 13),
+        _ => f32::from_bits((exponent + 127 - 15) << 23 | fraction << 13),
+    };
+    if bits >> 15 == 0 { size } else { -size }
 }
 
 /// Compares every op with the CPU on every case.

@@ -631,6 +631,10 @@ pub const COMPUTE_CAPABILITY: (i32, i32) = (9, 0);
 pub const SMS: u32 = 132;
 /// Most rows of `moe` in one launch.
 pub const MOE_ROWS: usize = 128;
+/// Whether `norm_linear` leaves many rows in F16 to `experts`.
+pub const EXPERTS_TAKE_ROUNDED: bool = false;
+/// Whether `attend` leaves rows in F16 where there are cells, for the products behind it.
+pub const ATTEND_ROUNDS: bool = false;
 /// Chunks of a row of logits: what each block of the head makes.
 pub const TOP_K_CHUNKS: usize = 132;
 /// Parts of a chunk, which a warp ranks.

@@ -101,11 +101,14 @@ impl Target {
              inline constexpr int SHARED_BYTES_PER_BLOCK = {bytes};\n\
              // Most rows of `moe` in one launch.\n\
              inline constexpr int MOE_ROWS = {};\n\
+             // Whether `attend` leaves rows in F16 where there are cells, for the products behind it.\n\
+             inline constexpr bool ATTEND_ROUNDS = {};\n\
              // Chunks of a row of logits: what each block of the head makes.\n\
              inline constexpr int TOP_K_CHUNKS = {};\n\
              // Parts of a chunk, which a warp ranks.\n\
              inline constexpr int TOP_K_PARTS = {};",
             self.moe_rows(bytes),
+            self.attend_rounds(),
             top_k_chunks(&self.model, sms.into()),
             top_k_parts(&self.model, sms.into())
         );

@@ -121,6 +121,10 @@ impl Target {
             SMS: u32 = "{}", gpu.sms;
             /// Most rows of `moe` in one launch.
             MOE_ROWS: usize = "{}", self.moe_rows(gpu.shared_bytes_per_block);
+            /// Whether `norm_linear` leaves many rows in F16 to `experts`.
+            EXPERTS_TAKE_ROUNDED: bool = "{}", self.experts_take_rounded();
+            /// Whether `attend` leaves rows in F16 where there are cells, for the products behind it.
+            ATTEND_ROUNDS: bool = "{}", self.attend_rounds();
             /// Chunks of a row of logits: what each block of the head makes.
             TOP_K_CHUNKS: usize = "{}", top_k_chunks(&self.model, gpu.sms.into());
             /// Parts of a chunk, which a warp ranks.

@@ -12,7 +12,7 @@ use crate::family::Switch;
 use crate::schema::leaf::Op;
 use crate::schema::model::Model;
 use crate::shapes::Shape;
-use crate::table::{Format, Role, Row};
+use crate::table::{FP8_BLOCK, Format, Role, Row};
 use crate::target::Target;
 
 /// A kernel chosen for an op, with its numbers.
@@ -226,6 +226,33 @@ impl Target {
         let of_shape = format!("{op}.{}", shape.unwrap_or_default());
         let chosen = of_leaf.get(&of_shape).or(of_leaf.get(op));
         chosen.or(self.hardware.op.get(op))
+    }
+
+    /// Whether `norm_linear` leaves many rows in F16 to `experts`: products of such rows take whole
+    /// blocks of columns.
+    pub(crate) fn experts_take_rounded(&self) -> bool {
+        let kernels = [("norm_linear", "held_f16"), ("experts", "grouped_f16")];
+        let whole = |columns: u64| columns.is_multiple_of(FP8_BLOCK as u64);
+        self.has_kernels(&kernels) && whole(self.padded(self.model.hidden))
+    }
+
+    /// Whether `attend` leaves rows of cells, and those beside them, in F16 to the products behind
+    /// it; latents are rows of none.
+    pub(crate) fn attend_rounds(&self) -> bool {
+        let products = [("linear", "panels_f16"), ("linear_add", "panels_f16")];
+        self.has_kernels(&products)
+            && self.attentions().iter().all(|each| {
+                let attend = self.op("attend", Some(&each.snake()));
+                attend.is_some_and(|it| it.kernel == "warps_bf16")
+                    && !each.is_latent()
+                    && self.o_columns(each).is_multiple_of(FP8_BLOCK as u64)
+            })
+    }
+
+    /// Whether these are the kernels of these operations.
+    fn has_kernels(&self, kernels: &[(&str, &str)]) -> bool {
+        let mut kernels = kernels.iter();
+        kernels.all(|(op, kernel)| self.op(op, None).is_some_and(|it| it.kernel == *kernel))
     }
 
     /// File of the manifest that chooses the kernel of `op`.

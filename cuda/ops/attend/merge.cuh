@@ -157,7 +157,13 @@ __device__ void merge_heads(const Params& params, Storage& shared, const uint4& 
                                   partial.stats + place, max(count, 1)};
     merged.run();
     const float total = with_sink<A>(params, merged.total, static_cast<int>(in_row));
-    params.out[head * A::kValueDim + dim + lane] = gated<A>(merged.sum / total, gate);
+    const float number = gated<A>(merged.sum / total, gate);
+    const size_t at = head * A::kValueDim + dim + lane;
+    if (params.rounds()) {
+      reinterpret_cast<f16*>(params.out)[at] = to_f16(number);
+    } else {
+      params.out[at] = number;
+    }
   }
 }
 

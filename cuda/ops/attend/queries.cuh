@@ -86,7 +86,19 @@ struct Params {
   float* out;          // (rows, kHeads, kValueDim)
   int places;          // rows of all tiles; 0 if `partial` has no room for them
   const float* sinks;  // (kHeads): scores that no value belongs to, null if not `kSinks`
+  bool rounded;        // `out` is F16: where cells have rows, if `ATTEND_ROUNDS`
+
+  __device__ bool rounds() const { return target::ATTEND_ROUNDS && rounded; }
 };
+
+// Puts two neighbours among the numbers of `out`, from number `at` on.
+__device__ inline void put_mixed(float* out, bool rounded, size_t at, float low, float high) {
+  if (rounded) {
+    reinterpret_cast<f16x2*>(out)[at / 2] = to_f16x2(low, high);
+  } else {
+    *reinterpret_cast<float2*>(out + at) = {low, high};
+  }
+}
 
 // First position that `row` of the step sees.
 template <class A>
@@ -501,8 +513,8 @@ struct Totals {
       const int in_row = static_cast<int>(head % A::kHeads);
       const float total = with_sink<A>(stage.params, stats[t][half], in_row);
       const float* mix = sums[t][d] + 2 * half;
-      *reinterpret_cast<float2*>(stage.params.out + head * A::kValueDim + dim) = {
-          gated<A>(mix[0] / total, gate.x), gated<A>(mix[1] / total, gate.y)};
+      put_mixed(stage.params.out, stage.params.rounds(), head * A::kValueDim + dim,
+                gated<A>(mix[0] / total, gate.x), gated<A>(mix[1] / total, gate.y));
     });
   }
 };

@@ -651,7 +651,7 @@ struct CellsThenSplits {
                             const unsigned* tiles, const float* sinks, float* partial,
                             unsigned* arrived, float* out, unsigned page_stride, unsigned,
                             unsigned cell_count, unsigned cell_tokens, unsigned places,
-                            unsigned tile_count, cudaStream_t stream) {
+                            unsigned tile_count, unsigned rounded, cudaStream_t stream) {
     Params params{q,
                   cache,
                   page_stride,
@@ -663,7 +663,10 @@ struct CellsThenSplits {
                   arrived,
                   out,
                   static_cast<int>(places),
-                  sinks};
+                  sinks,
+                  rounded != 0};
+    // Cells are compiled for one kind of rows.
+    if (cell_count > 0 && params.rounded != target::ATTEND_ROUNDS) return cudaErrorInvalidValue;
     const cudaError_t failed = Kernel::cells(params, cell_count, cell_tokens, stream);
     if (failed != cudaSuccess) return failed;
     params.tiles = reinterpret_cast<const uint4*>(tiles);

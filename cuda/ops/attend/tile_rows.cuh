@@ -27,16 +27,19 @@ struct TileRows : Heads<A> {
   const int first;   // row of the step
   const int tokens;  // of the tile
   const int start;   // position of the first token
-  const int lane = threadIdx.x % tile::kWarpLanes;
+  const int lane;
   // This thread's upper row of the tile; the lower one is eight behind.
-  const int row = static_cast<int>(threadIdx.x - kFirstThread) / tile::kWarpLanes * 16 + lane / 4;
+  const int row;
 
-  __device__ TileRows(const Params& params, int first, int tokens, int kv_head)
+  __device__ TileRows(const Params& params, int first, int tokens, int kv_head,
+                      unsigned thread = threadIdx.x)
       : params(params),
         kv_head(kv_head),
         first(first),
         tokens(tokens),
-        start(params.positions[first]) {}
+        start(params.positions[first]),
+        lane(thread % tile::kWarpLanes),
+        row(static_cast<int>(thread - kFirstThread) / tile::kWarpLanes * 16 + lane / 4) {}
 
   __device__ int first_block() const { return H::first_seen(start) / kPositions; }
   __device__ int last_block() const { return (start + tokens - 1) / kPositions; }
@@ -150,12 +153,12 @@ struct TileRows : Heads<A> {
           gate[t] = *reinterpret_cast<const float2*>(gates + t * 8);
         }
       }
-      float* to = params.out + at * kValueDim + lane % 4 * 2;
+      const size_t to = at * kValueDim + lane % 4 * 2;
 #pragma unroll
       for (int t = 0; t < kValueDim / 8; ++t) {
-        *reinterpret_cast<float2*>(to + t * 8) = {
-            gated<A>(mixed[t][2 * half] * share, gate[t].x),
-            gated<A>(mixed[t][2 * half + 1] * share, gate[t].y)};
+        put_mixed(params.out, target::ATTEND_ROUNDS, to + t * 8,
+                  gated<A>(mixed[t][2 * half] * share, gate[t].x),
+                  gated<A>(mixed[t][2 * half + 1] * share, gate[t].y));
       }
     }
   }

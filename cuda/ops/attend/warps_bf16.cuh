@@ -296,7 +296,8 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
       mix(mixed, weights, values);
       release(item);
     }
-    this->store(mixed, stats);
+    // Places of results, kept beside the mixes, would be a register too many.
+    Base(params, first, this->tokens, kv_head, ptx::thread_anew()).store(mixed, stats);
   }
 };
 

@@ -143,7 +143,8 @@ struct SplitKvBf16 {
                                 arrived,
                                 out,
                                 static_cast<int>(rows),
-                                sinks};
+                                sinks,
+                                false};
     const Constants constants{k, v, q_norm, k_norm, angles, cache};
     if (rows == 0) return cudaSuccess;
     return attend::launch_splits<Tile, A, Projected>(params, constants, rows, stream);

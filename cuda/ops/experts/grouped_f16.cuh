@@ -149,12 +149,14 @@ cudaError_t launch_products(const Params& params, const Number* rows, f16* round
 
 template <tile::Storage kStorage>
 struct GroupedProducts {
-  static cudaError_t launch(const Params& params, cudaStream_t stream) {
+  // `rows` are those of `x` rounded, where there is no `x`.
+  static cudaError_t launch(const Params& params, cudaStream_t stream, const f16* rows) {
     using Part = tile::Tiled<kStorage>;
-    // Rounded rows take the place of `y`, which is written later.
-    auto* rounded = reinterpret_cast<f16*>(params.y);
+    // Rows that are rounded here take the place of `y`, which is written later.
+    auto* rounded = params.x == nullptr ? nullptr : reinterpret_cast<f16*>(params.y);
     return launch_products<kStorage, Part, f16>(
-        params, rounded, rounded, [](int n, int) { return Part::blocks(n); }, stream);
+        params, rounded == nullptr ? rows : rounded, rounded,
+        [](int n, int) { return Part::blocks(n); }, stream);
   }
 };
 
@@ -173,7 +175,7 @@ struct GroupedF16 {
 
   static cudaError_t launch(const float* x, const unsigned* chosen, const float* weights,
                             const unsigned char* gate_up, const unsigned char* down,
-                            unsigned char* scratch, unsigned char* /* operands */, float* act,
+                            unsigned char* scratch, unsigned char* operands, float* act,
                             unsigned* y, float* residual, unsigned rows, unsigned format,
                             cudaStream_t stream) {
     if (rows == 0) return cudaSuccess;
@@ -182,10 +184,12 @@ struct GroupedF16 {
                                     rows);
     const bool few = kTakesFew && rows <= kFewRows;
     cudaError_t failed = cudaSuccess;
+    if (few && x == nullptr) return cudaErrorInvalidValue;
     if constexpr (kTakesFew) {
       if (few) failed = launch_format<FewProducts>(params, format, stream);
     }
-    if (!few) failed = launch_format<GroupedProducts>(params, format, stream);
+    const auto* rounded = reinterpret_cast<const f16*>(operands);
+    if (!few) failed = launch_format<GroupedProducts>(params, format, stream, rounded);
     return failed == cudaSuccess ? launch_sum<SumRows>(params, stream) : failed;
   }
 };

@@ -86,6 +86,9 @@ inline constexpr bool kRounds = tile::takes_rounded(tile::kFlatRowsMax + 1, HIDD
 inline constexpr int kTwoBlocks = 2 * tile::held_rows(HIDDEN);
 inline constexpr int kFilledHeldMax =
     kTwoBlocks > tile::kFilledRowsMax ? kTwoBlocks : tile::kFilledRowsMax;
+// Values of `keep` beside 0: rows are left in `x`, or in F16, where `linear` takes these.
+inline constexpr unsigned kKeep = 1;
+inline constexpr unsigned kKeepRounded = 2;
 
 // Norms a row a block into `rounded`, and into `x` as well unless that is null.
 static __global__ __launch_bounds__(tile::kPanelThreads) void norm_many(const float* residual,
@@ -105,13 +108,15 @@ struct HeldF16 {
   static_assert(Tile::kThreads == tile::HeldShape::kThreads, "a block is the warps that hold rows");
 
   // One op after the other, as many rows want it; where `linear` takes rounded rows, they are
-  // rounded once for all.
-  static int many(const Params& params, bool keep, unsigned char* operands, cudaStream_t stream) {
+  // rounded once for all, and kept so where that is asked.
+  static int many(const Params& params, unsigned keep, unsigned char* operands,
+                  cudaStream_t stream) {
     const auto rows = static_cast<unsigned>(params.rows);
+    if (keep == kKeepRounded) operands = reinterpret_cast<unsigned char*>(params.x);
     int failed = 0;
     if constexpr (kRounds) {
       failed = launch_chained(norm_many, {rows, tile::kPanelThreads, 0}, stream, params.residual,
-                              params.gain, keep ? params.x : nullptr,
+                              params.gain, keep == kKeep ? params.x : nullptr,
                               reinterpret_cast<f16*>(operands));
     } else {
       failed = atlas_rms_norm(params.residual, params.gain, params.x, 0, 1.0f, rows, HIDDEN,
@@ -144,9 +149,11 @@ struct HeldF16 {
     const Params params = params_of(residual, gain, x, w0, out0, n0, format0, w1, out1, n1, format1,
                                     w2, out2, n2, format2, w3, out3, n3, format3, rows);
     if (rows == 0) return cudaSuccess;
+    if (keep == kKeepRounded && !kRounds) return cudaErrorInvalidValue;
+    if (keep == kKeepRounded) return many(params, keep, operands, stream);
     if (rows <= kFewRowsMax) return launch_few(params, stream);
     return holds(params) ? launch_held(params, keep != 0, operands, arrived, stream)
-                                      : many(params, keep != 0, operands, stream);
+                         : many(params, keep, operands, stream);
   }
 };
 

@@ -30,22 +30,8 @@ pub fn widened(cuda: &Cuda, tensor: &Tensor, rows: &[usize], mut values: Vec<f32
         let (keys, values) = row.split_at_mut(keys);
         let keys = keys.chunks_exact_mut(Recurrent::KEY_DIM);
         for head in keys.chain(values.chunks_exact_mut(Recurrent::VALUE_DIM)) {
-            let pairs = head[..head.len() / 2].iter().map(|pair| pair.to_bits());
-            let halves = pairs.flat_map(|pair| [pair as u16, (pair >> 16) as u16]);
-            let wide: Vec<_> = halves.map(f32_of_f16).collect();
-            head.copy_from_slice(&wide);
+            head.copy_from_slice(&super::wide(&head[..head.len() / 2]));
         }
     }
     values
-}
-
-/// The value of an IEEE 754 binary16 number.
-fn f32_of_f16(bits: u16) -> f32 {
-    let (exponent, fraction) = (u32::from(bits >> 10 & 0x1f), u32::from(bits & 0x3ff));
-    let size = match exponent {
-        0 => fraction as f32 / (1 << 24) as f32,
-        0x1f => f32::from_bits(0xff << 23 | fraction << 13),
-        _ => f32::from_bits((exponent + 127 - 15) << 23 | fraction << 13),
-    };
-    if bits >> 15 == 0 { size } else { -size }
 }

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use super::dense::{products, projections};
 use super::head_norms::{Norms, beside};
 use super::matrices::{blocks, once};
+use super::probe::as_factors;
 use super::rows::RowCase;
 use super::sequences::{Opened, SequenceCase, SequenceOp, SequenceOpOn};
 use super::{BF16_STORED, Group, Probe, Random, formula};
@@ -122,6 +123,10 @@ impl<A: shapes::Attention> SequenceOp for Attending<A> {
 
     fn limit(&self, _: bool) -> f64 {
         LIMIT
+    }
+
+    fn compared(&self, left: Vec<f32>) -> Vec<f32> {
+        as_factors(left)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Cases of operations of any model: embedding, norms, products, the head.
 
 use super::matrices::{Shape, blocks, once, stored};
+use super::probe::as_factors;
 use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::{F16_STORED, FORMULA_ROWS, Group, Probe, Random, Report, formula};
 use model::ops::ENDS_MAX;
@@ -341,6 +342,12 @@ impl RowOp for NormLinear {
     /// A normed element beside the middle of two F16 may be rounded to the other one.
     fn limit(&self) -> f64 {
         F16_STORED
+    }
+
+    fn parts(&self, mut left: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+        let normed = left.pop().expect("normed rows are last");
+        left.push(as_factors(normed));
+        left
     }
 }
 

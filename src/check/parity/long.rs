@@ -15,6 +15,7 @@ use std::rc::Rc;
 
 use super::attention::{Calls, LIMIT, ProbeAttention, shortened};
 use super::head_norms::{Norms, beside, short_norms};
+use super::probe::as_factors;
 use super::rows::gathered;
 use super::sequences::dealt;
 use super::{ALONE, APART, DEVICE_CPU, RUNS, Random, Report, nearest, same_bits};
@@ -141,7 +142,7 @@ impl<A: shapes::Attention> LongContext<A> {
                     sinks: norms.sinks(),
                 };
                 calls.attention::<A, B>(b, input, &mut cache, &batch, &mut out);
-                let found = b.seen(&out)?;
+                let found = as_factors(b.seen(&out)?);
                 let copies = found.chunks_exact(found.len() / copies);
                 for (result, found) in results.iter_mut().zip(copies) {
                     result.extend_from_slice(found);

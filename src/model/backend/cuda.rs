@@ -254,6 +254,8 @@ pub struct Tensor {
     pub values: DeviceBuf<f32>,
     /// Whether rows that a cell of the step takes are F16, as `cuda/tile/head_f16.cuh` has them.
     pub cells_f16: bool,
+    /// Whether all rows are F16, in half of the room: only products read such.
+    pub rounded: bool,
     /// Elements before and after the tensor's own.
     pub guard: usize,
 }
@@ -292,16 +294,33 @@ impl Tensor {
     /// Sets the shape; the content is unspecified.
     fn shape(&mut self, rows: usize, width: usize) -> *mut f32 {
         assert!(rows * width + 2 * self.guard <= self.values.len());
-        (self.rows, self.width, self.cells_f16) = (rows, width, false);
+        (self.rows, self.width) = (rows, width);
+        (self.cells_f16, self.rounded) = (false, false);
         self.as_mut_ptr()
     }
 
     fn as_ptr(&self) -> *const f32 {
+        assert!(!self.rounded, "rows of F16");
         self.values.as_ptr().wrapping_add(self.guard)
     }
 
     fn as_mut_ptr(&mut self) -> *mut f32 {
         self.values.as_mut_ptr().wrapping_add(self.guard)
+    }
+
+    /// Rows as a product takes them: F32 and where they are rounded, or, without the former, F16.
+    fn as_factor(&self, operands: &mut DeviceBuf<u8>) -> (*const f32, *mut u8) {
+        match self.rounded {
+            true => (
+                ptr::null(),
+                self.values
+                    .as_ptr()
+                    .wrapping_add(self.guard)
+                    .cast_mut()
+                    .cast(),
+            ),
+            false => (self.as_ptr(), operands.as_mut_ptr()),
+        }
     }
 }
 
@@ -480,6 +499,7 @@ impl Device for Cuda {
             width,
             values: memory::buffer(&self.device, rows * width)?,
             cells_f16: false,
+            rounded: false,
             guard: 0,
         })
     }

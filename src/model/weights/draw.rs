@@ -9,7 +9,9 @@
 //!   both times `ROUTER_SPREAD`. With 256 experts, 8 a token, the busiest is taken 5 to 6 times as
 //!   often as on average, the busiest tenth gets a quarter of all turns, and none stays idle; the
 //!   first expert of a token has half of their weight, the eighth 2 % (`scripts/full_width.py`
-//!   tells how it is).
+//!   tells how it is). Logits whose sigmoids are scores lie lower, by `SIGMOID_BELOW`, and spread
+//!   further: where they are near 1, all chosen experts have one weight, and a near tie would
+//!   exchange a whole share of a layer's experts.
 //! - Logits have a standard deviation of `HEAD_SPREAD sqrt(2 ln VOCAB)`, where a few tokens share
 //!   most of the probability: on average the next token has an entropy of 2 to 4 nats, less if the
 //!   vocabulary is small.
@@ -27,6 +29,10 @@ const COMMON_EVERY: usize = 16;
 const COMMON: f32 = 2.0;
 /// Standard deviation of what the token decides of a router's logits.
 const ROUTER_SPREAD: f32 = 4.0;
+/// The deviation where scores are sigmoids of the logits.
+const SIGMOID_SPREAD: f32 = 6.0;
+/// Distance below zero of the mean of these, in units of that.
+const SIGMOID_BELOW: f32 = 1.5;
 /// Exponent of the popularity of experts, in units of that.
 const POPULARITY: f32 = 0.2;
 /// Mean square that a layer adds to the hidden state.
@@ -42,9 +48,9 @@ const ADDED_GAIN: f32 = 0.21;
 /// Another of experts that are clamped, whose activations are larger: to the up they add one.
 const CLAMPED_GAIN: f32 = 0.034;
 /// Another of experts without a gate, whose weights have a sum above 1.
-const RELU2_GAIN: f32 = 0.115;
-/// Largest correction of the scores of experts.
-const CORRECTION_SPREAD: f32 = 0.02;
+const RELU2_GAIN: f32 = 0.065;
+/// Largest correction of the scores of experts: some tenth of the least one that is chosen.
+const CORRECTION_SPREAD: f32 = 0.002;
 /// Standard deviation of logits, in units of `sqrt(2 ln VOCAB)`.
 const HEAD_SPREAD: f32 = 1.05;
 /// Norm weights are `-NORM_SPREAD .. NORM_SPREAD` around their centre.
@@ -134,7 +140,13 @@ fn of_role(weight: Weight, tied: bool) -> Option<Numbers> {
         Role::Embedding if tied => embedding(head_scale()),
         Role::Embedding => embedding(1.0),
         Role::Head => Numbers::Bf16(Range::around(0.0, head_scale() * 3f32.sqrt())),
-        Role::Router => rows(ROUTER_SPREAD, Range::matrix(columns), popularity(weight)),
+        Role::Router => {
+            let (spread, below) = match scores_are_sigmoids() {
+                true => (SIGMOID_SPREAD, SIGMOID_BELOW),
+                false => (ROUTER_SPREAD, 0.0),
+            };
+            rows(spread, Range::matrix(columns), popularity(weight, below))
+        }
         Role::FinalNorm
         | Role::InputNorm
         | Role::PostNorm
@@ -182,6 +194,12 @@ fn gain(role: Role) -> f32 {
     }
 }
 
+/// Whether experts are chosen by sigmoids.
+fn scores_are_sigmoids() -> bool {
+    let sigmoid = each_experts![E => <E as crate::shapes::Experts>::SIGMOID];
+    sigmoid.contains(&true)
+}
+
 /// Standard deviation of the head's weights.
 fn head_scale() -> f32 {
     let logits = HEAD_SPREAD * (2.0 * (target::VOCAB as f32).ln()).sqrt();
@@ -189,8 +207,9 @@ fn head_scale() -> f32 {
     logits / hidden.sqrt()
 }
 
-/// Values of a router's rows on the common channels: ranks are dealt anew in each layer.
-fn popularity(router: Weight) -> Vec<f32> {
+/// Values of a router's rows on the common channels, for logits that lie so far below zero: ranks
+/// are dealt anew in each layer.
+fn popularity(router: Weight, below: f32) -> Vec<f32> {
     let place = match router.site() {
         Site::Layer(layer) => layer,
         Site::Whole | Site::Prediction => target::LAYERS,
@@ -203,7 +222,7 @@ fn popularity(router: Weight) -> Vec<f32> {
     let mut ranks: Vec<usize> = (0..router.n()).collect();
     let dealt = seed("popularity").wrapping_add(place as u64);
     ranks.sort_by_key(|&rank| word(dealt, rank as u64));
-    let logit = |rank: &usize| -POPULARITY * ((rank + 1) as f32).ln();
+    let logit = |rank: &usize| -POPULARITY * ((rank + 1) as f32).ln() - below;
     ranks.iter().map(|rank| logit(rank) / sum).collect()
 }
 

@@ -12,7 +12,7 @@ use super::steps::{SHAPES, Tiles};
 use super::{Cuda, FEW_ROWS, Tensor, Vector, count, largest, memory, refused};
 use crate::ops::{Attend, Batch, Place, Qkv, position_bytes, store_and_attend};
 use crate::shapes::{self, Attention as _};
-use crate::target::{MAX_CONTEXT, PAGE, each_attention};
+use crate::target::{ATTEND_ROUNDS, MAX_CONTEXT, PAGE, each_attention};
 use step::SPLIT;
 use step::executor::DeviceError;
 
@@ -210,13 +210,14 @@ impl<A: Launchers> Attend<A> for Cuda {
     ) {
         assert_eq!((q.rows, q.width), (batch.rows(), A::QUERIES));
         assert!(batch.page_count(A::PAGES) <= cache.pages());
-        let out = out.shape(q.rows, A::MIXED);
+        let mixed = out.shape(q.rows, A::MIXED);
         let step = self.step.of(batch);
         let Tiles {
             cells,
             cell_tokens,
             others,
         } = step.tiles(A::PLACE);
+        out.rounded = ATTEND_ROUNDS && cells.count > 0;
         let places = match step.one_by_one {
             few @ ..=FEW_ROWS => few,
             _ => 0,
@@ -236,13 +237,14 @@ impl<A: Launchers> Attend<A> for Cuda {
                 sinks,
                 self.attend.partial.as_mut_ptr(),
                 self.arrived.as_mut_ptr(),
-                out,
+                mixed,
                 cache.stride(),
                 count(q.rows),
                 count(cells.count),
                 count(cell_tokens),
                 count(places),
                 count(others.count),
+                out.rounded.into(),
                 stream,
             )
         });

@@ -8,7 +8,7 @@ use super::storage::Storage;
 use super::{Cuda, FEW_ROWS, Matrix, NORMED_STORAGES, Tensor, Vector, count};
 use crate::ops::ENDS_MAX;
 use crate::ops::{Batch, BesideNorms, Dense, Ends, Hidden, RANKED, norm_and_rank};
-use crate::target::{HIDDEN, LOGIT_CAP, VOCAB};
+use crate::target::{EXPERTS_TAKE_ROUNDED, HIDDEN, LOGIT_CAP, MOE_ROWS, VOCAB};
 
 impl Dense for Cuda {
     fn embed(&mut self, table: &Matrix, batch: &Batch, out: &mut Tensor) {
@@ -50,10 +50,10 @@ impl Dense for Cuda {
         assert_eq!(x.width, w.k);
         let out = out.shape(x.rows, w.n);
         let (rows, n, k) = (count(x.rows), count(w.n), count(w.k));
-        let (x, format, w) = (x.as_ptr(), w.storage.number(), w.bytes.as_ptr());
-        let operands = self.operands.as_mut_ptr();
+        let (format, w) = (w.storage.number(), w.bytes.as_ptr());
+        let (x, operands) = x.as_factor(&mut self.operands);
         // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
-        // room for the longest rows.
+        // room for the longest rows, or are rows, which kernels that take such leave alone.
         self.queue.launch("linear", |stream| unsafe {
             ops::atlas_linear(x, w, operands, out, rows, n, k, format, stream)
         });
@@ -63,10 +63,11 @@ impl Dense for Cuda {
         assert_eq!(x.width, w.k);
         assert_eq!((residual.rows, residual.width), (x.rows, w.n));
         let (rows, n, k) = (count(x.rows), count(w.n), count(w.k));
-        let (x, format, w) = (x.as_ptr(), w.storage.number(), w.bytes.as_ptr());
-        let (operands, residual) = (self.operands.as_mut_ptr(), residual.as_mut_ptr());
+        let (format, w) = (w.storage.number(), w.bytes.as_ptr());
+        let ((x, operands), residual) = (x.as_factor(&mut self.operands), residual.as_mut_ptr());
         // SAFETY: shapes are checked; the matrix is in panels of its storage; the operands have
-        // room for ROWS_MAX rows of the longest sum.
+        // room for ROWS_MAX rows of the longest sum, or are rows, which kernels that take such
+        // leave alone.
         self.queue.launch("linear_add", |stream| unsafe {
             ops::atlas_linear_add(x, w, operands, residual, rows, n, k, format, stream)
         });
@@ -82,7 +83,8 @@ impl Dense for Cuda {
     ) {
         assert_eq!((residual.width, norm.0.len()), (HIDDEN, HIDDEN));
         let rows = residual.rows;
-        let x = x.shape(rows, HIDDEN);
+        let kept = x.shape(rows, HIDDEN);
+        x.rounded = keep && EXPERTS_TAKE_ROUNDED && rows > MOE_ROWS;
         let storages = parts.iter().map(|(matrix, _)| 1 << matrix.storage.number());
         let storages = storages.fold(0u32, |all, one| all | one).count_ones();
         assert!(
@@ -104,15 +106,15 @@ impl Dense for Cuda {
             (w3, out3, n3, f3),
         ] = list;
         let (residual, norm, rows) = (residual.as_ptr(), norm.0.as_ptr(), count(rows));
-        let keep = u32::from(keep);
+        let keep = u32::from(keep) + u32::from(x.rounded);
         let (operands, arrived) = (self.operands.as_mut_ptr(), self.arrived.as_mut_ptr());
         // SAFETY: shapes are checked; matrices are in panels of their storage; the operands have
         // room for FEW_ROWS rows, or for ROWS_MAX for NORMED_STORAGES where kernels lay them out,
         // and parts have no more; `arrived` has numbers.
         self.queue.launch("norm_linear", |stream| unsafe {
             ops::atlas_norm_linear(
-                residual, norm, x, keep, operands, arrived, w0, out0, n0, f0, w1, out1, n1, f1, w2,
-                out2, n2, f2, w3, out3, n3, f3, rows, stream,
+                residual, norm, kept, keep, operands, arrived, w0, out0, n0, f0, w1, out1, n1, f1,
+                w2, out2, n2, f2, w3, out3, n3, f3, rows, stream,
             )
         });
     }

@@ -193,17 +193,19 @@ impl Route<Moe> for Cuda {
     fn experts(&mut self, x: &Tensor, routing: &Routing, experts: &Experts, to: &mut Tensor) {
         assert_eq!((x.rows, x.width), (routing.rows, Moe::WIDTH));
         let to = sums_of(to, x.rows);
+        let (rows, operands) = x.as_factor(&mut self.operands);
         // SAFETY: shapes are checked; the scratch has room for the places of ROWS_MAX rows; both
-        // arrays hold all experts' matrices in panels of their storage.
+        // arrays hold all experts' matrices in panels of their storage; kernels that take rounded
+        // rows write no operands.
         self.queue.launch("experts", |stream| unsafe {
             ops::atlas_experts(
-                x.as_ptr(),
+                rows,
                 routing.chosen.as_ptr(),
                 routing.weights.as_ptr(),
                 experts.gate_up.as_ptr(),
                 experts.down.as_ptr(),
                 self.experts.plan.as_mut_ptr(),
-                self.operands.as_mut_ptr(),
+                operands,
                 self.experts.act.as_mut_ptr(),
                 self.experts.turns.as_mut_ptr(),
                 to,
