@@ -73,15 +73,17 @@ struct BlockScaled {
 };
 
 // Scales of a row's group of columns.
-template <class W>
-using GroupScales =
-    std::conditional_t<W::kRowScaleBytes == sizeof(uint2), uint2,
-                       std::conditional_t<W::kRowScaleBytes == 2, unsigned short, unsigned char>>;
+template <class W, int kBytes = W::kRowScaleBytes>
+using GroupScales = std::conditional_t<
+    kBytes == 8, uint2,
+    std::conditional_t<kBytes == 4, unsigned,
+                       std::conditional_t<kBytes == 2, unsigned short, unsigned char>>>;
 
 // Rows as they are stored.
 template <class Codes>
 struct Rows {
   using W = tile::Matrix<Codes::kStorage>;
+  static_assert(W::kRowScaleBytes == 0 || W::kRowScaleBytes == sizeof(GroupScales<W>));
 
   const Params& params;
 

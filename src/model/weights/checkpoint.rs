@@ -658,7 +658,6 @@ impl MatrixSource<'_> {
             checkpoint: self.checkpoint,
             weight: self.weight,
             stretches: self.weight.stretches(&stored),
-            rows: n,
         };
         let coding = self.weight.stored_format().coding();
         let factors = coding.codec().read(&rows, &mut codes, &mut scales)?;
@@ -705,8 +704,6 @@ pub struct Rows<'a> {
     pub weight: Weight,
     /// Rows of the tensors that they are.
     pub stretches: Vec<Range<usize>>,
-    /// Rows in memory, of which the checkpoint may lack the last.
-    pub rows: usize,
 }
 
 impl Rows<'_> {

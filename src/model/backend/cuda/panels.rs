@@ -97,16 +97,15 @@ fn fill(parts: &[Stored], order: Order, storage: Storage, out: &mut [u8]) {
     let [row_bytes, scale_bytes] = coding.sections(1, k);
     runs::<RUN_BYTES>(parts, &rows, row_bytes, |bits| &bits.codes, out_codes);
     let left_out = match storage {
-        Storage::BlockScaled => {
-            in_lanes(out_codes);
-            1.0
-        }
+        Storage::BlockScaled => in_lanes(out_codes),
         Storage::Panels(_) => coding.codec().order(out_codes),
     };
     let of_groups: fn(&Bits) -> &[u8] = |bits| &bits.scales;
     match coding.sections(1, 8 * RUN_BYTES / coding.bits() as usize)[1] {
         0 => block_scales(parts, &rows, left_out, out_scales),
+        1 => runs::<1>(parts, &rows, scale_bytes, of_groups, out_scales),
         2 => runs::<2>(parts, &rows, scale_bytes, of_groups, out_scales),
+        4 => runs::<4>(parts, &rows, scale_bytes, of_groups, out_scales),
         8 => runs::<8>(parts, &rows, scale_bytes, of_groups, out_scales),
         bytes => unreachable!("no coding has {bytes} bytes of scales beside a run"),
     }
@@ -145,14 +144,15 @@ fn runs<const RUN: usize>(
     });
 }
 
-/// Puts the words of a run that one lane takes beside each other: every fourth one.
-fn in_lanes(codes: &mut [u8]) {
+/// Puts every fourth word of a run, which one lane takes, side by side; decoding leaves out 1.
+fn in_lanes(codes: &mut [u8]) -> f32 {
     for run in codes.as_chunks_mut::<RUN_BYTES>().0 {
         let words = *run;
         for (at, to) in run.as_chunks_mut::<4>().0.iter_mut().enumerate() {
             to.copy_from_slice(&words[(at % 4 * 4 + at / 4) * 4..][..4]);
         }
     }
+    1.0
 }
 
 /// Factor of a row's sums, or of its part of a block of columns.

@@ -29,12 +29,8 @@ impl Codec for Bf16 {
     fn sample(&self, _: Format, n: usize, k: usize, chance: &mut dyn Chance) -> Bits {
         let codes = chance.bf16(n * k, 0.1).into_iter();
         let codes = codes.flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes());
-        Bits::new(
-            Coding::Bf16,
-            codes.collect(),
-            Vec::new(),
-            Factors::default(),
-        )
+        let codes = codes.collect();
+        Bits::new(Coding::Bf16, codes, Vec::new(), Factors::default())
     }
 
     /// Makes F16 of BF16, in vector instructions.

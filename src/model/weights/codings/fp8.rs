@@ -30,7 +30,7 @@ impl Codec for Fp8 {
         rows.read(Elements, |columns| columns, codes, check)?;
         let k = rows.weight.k();
         if rows.weight.stored_format() == Format::Fp8Tensor {
-            let blocks = Coding::Fp8.factors_of(rows.rows, k);
+            let blocks = Coding::Fp8.factors_of(codes.len() / k, k);
             return Ok(vec![rows.numbers(Factor)?[0]; blocks].into());
         }
         let blocks = k.div_ceil(FP8_BLOCK);
@@ -70,10 +70,7 @@ impl Codec for Fp8 {
         match piece.purpose {
             Elements => Numbers::Bytes(DRAWN),
             Factor => Numbers::F32(Range::factor(gain / size(columns))),
-            _ => {
-                let blocks = piece.shape.last().copied().unwrap_or(1);
-                Numbers::Bf16(Range::factor(gain / size(blocks * FP8_BLOCK)))
-            }
+            _ => Numbers::Bf16(Range::factor(gain / size(piece.shape[1] * FP8_BLOCK))),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Codings of weights on the host, one file each: their values, and how they are read, rounded,
-//! drawn and laid into panels. `cuda/tile/codings.cuh` is the other side.
+//! drawn and laid into panels. A new one is a row of the manifest's table, a file here and one
+//! beside `cuda/tile/codings.cuh`, and a line in the list of each side.
 
 mod bf16;
 mod fp8;
@@ -39,8 +40,7 @@ pub trait Chance {
 /// Factors of rows that were read or rounded.
 type Filled = Result<Factors, WeightsError>;
 
-/// Knowledge of a coding. What fills codes and scales, which have just the room, fails as its
-/// source does: `Io`, or `Element`.
+/// Knowledge of a coding. Reading and rounding fill codes and scales that have just the room.
 pub trait Codec: Sync {
     /// Appends rows of `k` weights as exact F32.
     fn values(&self, from: Bits<&[u8]>, k: usize, out: &mut Vec<f32>);

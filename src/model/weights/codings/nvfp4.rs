@@ -50,8 +50,7 @@ impl Codec for Nvfp4 {
         for ((group, codes), scale) in groups.iter().zip(codes).zip(scales) {
             let code = scale_of(group, factor);
             let inverse = 1.0 / (E4M3[usize::from(code)] * factor);
-            let pairs = group.as_chunks::<2>().0.iter().zip(codes);
-            for (pair, byte) in pairs {
+            for (pair, byte) in group.as_chunks::<2>().0.iter().zip(codes) {
                 let [low, high] = pair.map(|x| e2m1_code(round_e2m1(x * inverse)));
                 *byte = low | high << 4;
             }
