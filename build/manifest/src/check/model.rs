@@ -152,7 +152,7 @@ impl File {
             [Mixer::Attention, Mixer::Sliding].map(|mixer| period.contains(&mixer));
         let mut recurrent = period.iter().filter(|mixer| mixer.recurs());
         let recurs = recurrent.clone().next().is_some();
-        let its_own = traits.recurrent().map(Mixer::Recurrent);
+        let its_own = traits.recurs.map(Mixer::Recurrent);
         let mixes = recurrent.all(|mixer| Some(*mixer) == its_own);
         let predicts = model.mtp.layers > 0;
         for (key, stated, has) in [
