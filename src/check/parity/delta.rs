@@ -9,7 +9,7 @@ use super::rows::{Loaded, RowCase, RowOp, RowOpOn};
 use super::sequences::{Opened, SequenceOp, SequenceOpOn};
 use super::{F16_OPERANDS, F16_STORED, F32_CHAIN, Group, Probe, Random};
 use model::backend::cpu::{self, Cpu};
-use model::ops::{self, Batch, Delta, Dense};
+use model::ops::{self, Batch, Decay, Delta, Dense};
 use model::shapes::{self, Delta as _};
 use model::target::{HIDDEN, Recurrent, Role};
 use model::weights::Stored;
@@ -157,10 +157,9 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> RowOpOn<B> for GatedLinearAdd<D> {
 /// Weights of a layer, and what decays in it.
 struct Layer<D> {
     conv: Vec<f32>,
-    /// Biases of the convolution and factors of values, of Mamba-2.
-    of_mamba: Option<[Vec<f32>; 2]>,
-    a_log: Vec<f32>,
-    dt_bias: Vec<f32>,
+    /// Biases of the convolution, of Mamba-2.
+    bias: Option<Vec<f32>>,
+    decay: Decay<Vec<f32>>,
     norm: Vec<f32>,
     shape: PhantomData<D>,
 }
@@ -169,9 +168,12 @@ impl<D: shapes::Delta> Layer<D> {
     fn draw(random: &mut Random) -> Layer<D> {
         Layer {
             conv: random.bf16(D::QKV * D::CONV, 0.5),
-            of_mamba: D::MAMBA.then(|| [D::QKV, D::VALUE_HEADS].map(|n| random.bf16(n, 0.5))),
-            a_log: random.bf16(D::VALUE_HEADS, 1.0),
-            dt_bias: random.bf16(D::VALUE_HEADS, 1.0),
+            bias: D::MAMBA.then(|| random.bf16(D::QKV, 0.5)),
+            decay: Decay {
+                skip: D::MAMBA.then(|| random.bf16(D::VALUE_HEADS, 0.5)),
+                a_log: random.bf16(D::VALUE_HEADS, 1.0),
+                dt_bias: random.bf16(D::VALUE_HEADS, 1.0),
+            },
             norm: random.bf16(D::GAINS, 0.5),
             shape: PhantomData,
         }
@@ -180,12 +182,21 @@ impl<D: shapes::Delta> Layer<D> {
     fn open<B: ProbeDelta<D>>(&self, b: &mut B) -> Result<OpenLayer<D, B>, DeviceError> {
         Ok(OpenLayer {
             conv: b.vector_of(&self.conv)?,
-            of_mamba: match &self.of_mamba {
-                None => None,
-                Some([bias, skip]) => Some([b.vector_of(bias)?, b.vector_of(skip)?]),
+            bias: self
+                .bias
+                .as_ref()
+                .map(|bias| b.vector_of(bias))
+                .transpose()?,
+            decay: Decay {
+                a_log: b.vector_of(&self.decay.a_log)?,
+                dt_bias: b.vector_of(&self.decay.dt_bias)?,
+                skip: self
+                    .decay
+                    .skip
+                    .as_ref()
+                    .map(|skip| b.vector_of(skip))
+                    .transpose()?,
             },
-            a_log: b.vector_of(&self.a_log)?,
-            dt_bias: b.vector_of(&self.dt_bias)?,
             norm: b.vector_of(&self.norm)?,
             state: b.delta_state()?,
         })
@@ -195,9 +206,8 @@ impl<D: shapes::Delta> Layer<D> {
 /// A layer on a backend, with its state.
 struct OpenLayer<D: shapes::Delta, B: Delta<D>> {
     conv: B::Vector,
-    of_mamba: Option<[B::Vector; 2]>,
-    a_log: B::Vector,
-    dt_bias: B::Vector,
+    bias: Option<B::Vector>,
+    decay: Decay<B::Vector>,
     norm: B::Vector,
     state: B::State,
 }
@@ -212,15 +222,13 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> OpenLayer<D, B> {
     ) -> Result<B::Tensor, DeviceError> {
         let mut conv = b.room(batch.rows(), D::QKV)?;
         let mut out = b.room(batch.rows(), D::VALUES)?;
-        let taps = (&self.conv, self.of_mamba.as_ref().map(|of| &of[0]));
+        let taps = (&self.conv, self.bias.as_ref());
         b.conv_silu(qkv, taps, &mut self.state, batch, &mut conv);
         let input = ops::GatedDelta {
             qkv: &conv,
             b: beta,
             a: decay,
-            a_log: &self.a_log,
-            dt_bias: &self.dt_bias,
-            skip: self.of_mamba.as_ref().map(|of| &of[1]),
+            decay: &self.decay,
         };
         b.gated_delta(input, &mut self.state, batch, &mut out);
         Ok(out)
@@ -257,7 +265,7 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> SequenceOpOn<B> for ConvSilu<D> {
         let mut layer = self.0.open(b)?;
         Ok(Box::new(move |b, x, batch| {
             let mut out = b.room(batch.rows(), D::QKV)?;
-            let taps = (&layer.conv, layer.of_mamba.as_ref().map(|of| &of[0]));
+            let taps = (&layer.conv, layer.bias.as_ref());
             b.conv_silu(&x[0], taps, &mut layer.state, batch, &mut out);
             Ok(out)
         }))
@@ -306,14 +314,14 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> SequenceOpOn<B> for DeltaNet<D> {
         let mut layer = self.0.open(b)?;
         Ok(Box::new(move |b, x, batch| {
             let input = ops::DeltaNet {
-                qkv: &x[0],
+                rows: ops::GatedDelta {
+                    qkv: &x[0],
+                    b: &x[2],
+                    a: &x[3],
+                    decay: &layer.decay,
+                },
                 z: &x[1],
-                b: &x[2],
-                a: &x[3],
-                conv: (&layer.conv, layer.of_mamba.as_ref().map(|of| &of[0])),
-                a_log: &layer.a_log,
-                dt_bias: &layer.dt_bias,
-                skip: layer.of_mamba.as_ref().map(|of| &of[1]),
+                conv: (&layer.conv, layer.bias.as_ref()),
                 norm: &layer.norm,
             };
             let mut conv = b.room(batch.rows(), D::QKV)?;
