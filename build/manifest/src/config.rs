@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::error::ManifestError;
 use crate::facts::{FAMILY, Fact, contradiction};
-use crate::family::{FeedForward, Mixers, Recurrent, Switch};
+use crate::family::{FeedForward, MAMBA, Mixers, Switch};
 use crate::numbers::{
     self, Has, Number, ROPE_THETA, ROTARY_DIM, TURNED_ELEMENTS, TURNED_PAIRS, of_table, places,
 };
@@ -201,8 +201,7 @@ impl Stated<'_> {
         let has = table.is_empty() || (number.of)(&self.form) != Has::Never;
         let stated = !value.is_null();
         let places = number.places(traits);
-        let is_read = !places.is_empty() && (stated || has);
-        is_read.then(|| at(number.key, value, places, required && stated))
+        (stated || has).then(|| at(number.key, value, places, required && stated))
     }
 
     /// Whether heads are as wide as the library takes them to be.
@@ -291,7 +290,7 @@ impl Stated<'_> {
 /// The order of layers.
 fn layers(target: &Target) -> Vec<Fact> {
     let names = target.mixers().into_iter().map(|mixer| match mixer {
-        Mixer::Recurrent(recurrent) => recurrent.traits().stated,
+        Mixer::Recurrent(recurs) => recurs.stated,
         Mixer::Attention => "full_attention",
         Mixer::Sliding => "sliding_attention",
         Mixer::None => "none",
@@ -320,10 +319,7 @@ fn layers(target: &Target) -> Vec<Fact> {
 pub(crate) const BLOCKS: [([&str; 2], (Mixer, schema::FeedForward)); 3] = [
     (
         ["M", "linear_attention"],
-        (
-            Mixer::Recurrent(Recurrent::MAMBA),
-            schema::FeedForward::None,
-        ),
+        (Mixer::Recurrent(&MAMBA), schema::FeedForward::None),
     ),
     (
         ["*", "full_attention"],

@@ -176,19 +176,9 @@ impl Target {
         self.leaf.limits.sequences + self.snapshots() + drafts
     }
 
-    /// Bytes of the FP32 matrix states of one sequence.
-    pub fn state_matrix_bytes(&self) -> u64 {
-        let [matrices, _] = self.state_bytes();
-        matrices
-    }
-
-    /// Bytes of the convolution tails of one sequence: a row of F32 for each tap of a layer.
-    pub fn state_conv_bytes(&self) -> u64 {
-        let [_, tails] = self.state_bytes();
-        tails
-    }
-
-    fn state_bytes(&self) -> [u64; 2] {
+    /// Bytes of one sequence's FP32 matrix states, and of its convolution tails: a row of F32 for
+    /// each tap of a layer.
+    pub fn state_bytes(&self) -> [u64; 2] {
         let recurs = self.traits().recurs;
         let of_layer = recurs.map_or([0; 2], |recurs| (recurs.state)(&self.model));
         of_layer.map(|elements| elements * F32_BYTES * self.recurrent_layers())
@@ -283,7 +273,7 @@ impl Target {
 
     /// Bytes that must be resident to serve: text and prediction weights, KV pages, states.
     pub fn resident_bytes(&self) -> u64 {
-        let state = self.state_matrix_bytes() + self.state_conv_bytes();
+        let state: u64 = self.state_bytes().iter().sum();
         let weights = match self.pads() {
             [1, 1] => self.sum(|row| self.bytes_resident(row)),
             _ => self.table().iter().map(|row| self.padded_bytes(row)).sum(),
@@ -494,8 +484,8 @@ mod tests {
         assert_eq!(read, 12_645_741_472 - corrections);
         assert_eq!(target.kv_bytes_per_token(), 8_192);
         // Wider by the experts' padding alone: FP8 stays FP8 beside them.
-        let (kept, state) = (target.kv_bytes(), target.state_matrix_bytes());
-        let states = (state + target.state_conv_bytes()) * target.states();
+        let (kept, state) = (target.kv_bytes(), target.state_bytes().iter().sum::<u64>());
+        let states = state * target.states();
         let weights = target.resident_bytes() - kept - states;
         assert!(
             (83_800_000_000..84_000_000_000).contains(&weights),
@@ -507,8 +497,7 @@ mod tests {
     fn bytes_of_a_sequence() {
         let target = repository(QWEN35);
         assert_eq!(target.kv_bytes_per_token(), 20_480);
-        assert_eq!(target.state_matrix_bytes(), 62_914_560);
-        assert_eq!(target.state_conv_bytes(), 3_932_160);
+        assert_eq!(target.state_bytes(), [62_914_560, 3_932_160]);
     }
 
     #[test]

@@ -57,6 +57,10 @@ impl Target {
     }
 
     fn derived(&self) -> Derived {
+        let [
+            state_matrix_bytes_per_sequence,
+            state_conv_bytes_per_sequence,
+        ] = self.state_bytes();
         Derived {
             parameters_text: self.part_parameters(Part::Text),
             parameters_mtp: self.part_parameters(Part::Mtp),
@@ -69,8 +73,8 @@ impl Target {
             kv_bytes_per_token: self.kv_bytes_per_token(),
             kv_pages: self.kv_pages(),
             kv_bytes: self.kv_bytes(),
-            state_matrix_bytes_per_sequence: self.state_matrix_bytes(),
-            state_conv_bytes_per_sequence: self.state_conv_bytes(),
+            state_matrix_bytes_per_sequence,
+            state_conv_bytes_per_sequence,
             resident_bytes: self.resident_bytes(),
         }
     }

@@ -24,8 +24,10 @@ use std::fmt;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub use self::recurrent::Recurrent;
-use self::recurrent::{MAMBA, Recurs};
+#[cfg(test)]
+pub(crate) use self::recurrent::GDN;
+pub(crate) use self::recurrent::MAMBA;
+pub use self::recurrent::Recurs;
 use self::switches::stated;
 pub(crate) use self::switches::{Stated, Switch};
 use crate::numbers::{ROPE_THETA, TURNED_PAIRS};

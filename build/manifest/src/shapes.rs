@@ -81,7 +81,7 @@ impl Mixer {
     /// Name of its shape.
     fn shape(self) -> Option<&'static str> {
         match self {
-            Mixer::Recurrent(recurrent) => Some(recurrent.traits().block),
+            Mixer::Recurrent(recurs) => Some(recurs.block),
             Mixer::Attention => Some("Full"),
             Mixer::Sliding => Some("Sliding"),
             Mixer::None => None,

@@ -589,14 +589,7 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
         out: &mut Self::Tensor,
     ) {
         let given = input.qkv.bytes + input.b.bytes + input.a.bytes;
-        let inner = GatedDelta {
-            qkv: &input.qkv.inner,
-            b: &input.b.inner,
-            a: &input.a.inner,
-            a_log: input.a_log,
-            dt_bias: input.dt_bias,
-            skip: input.skip,
-        };
+        let inner = unwrapped_rows(&input);
         self.inner.gated_delta(inner, state, batch, &mut out.inner);
         out.shape_with_cells(batch, D::VALUES, <B as Delta<D>>::CELL_BYTES);
         self.done("gated_delta", states_work::<D>(batch, given + out.bytes));
@@ -610,16 +603,12 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
         batch: &Batch,
         out: &mut Self::Tensor,
     ) {
-        let given = [input.qkv, input.z, input.b, input.a].map(|rows| rows.bytes);
+        let DeltaNet { rows, z, .. } = &input;
+        let given = [rows.qkv, z, rows.b, rows.a].map(|rows| rows.bytes);
         let inner = DeltaNet {
-            qkv: &input.qkv.inner,
-            z: &input.z.inner,
-            b: &input.b.inner,
-            a: &input.a.inner,
+            rows: unwrapped_rows(rows),
+            z: &z.inner,
             conv: input.conv,
-            a_log: input.a_log,
-            dt_bias: input.dt_bias,
-            skip: input.skip,
             norm: input.norm,
         };
         let room = &mut conv.inner;
@@ -694,6 +683,15 @@ fn experts_work<E: shapes::Experts, T, M>(
         (experts.n, experts.k),
         read + 3 * x.bytes + logits,
     )
+}
+
+fn unwrapped_rows<'a, B: Device + Timed>(rows: &GatedDelta<'a, Metered<B>>) -> GatedDelta<'a, B> {
+    GatedDelta {
+        qkv: &rows.qkv.inner,
+        b: &rows.b.inner,
+        a: &rows.a.inner,
+        decay: rows.decay,
+    }
 }
 
 /// States of every sequence once beside `rows` bytes of rows, the rule of every row.

@@ -1,7 +1,7 @@
 //! Recurrent mixers: Gated DeltaNet and Mamba-2.
 
 use super::{Block, Loader, Pass, Stream};
-use crate::ops::{self, Delta, GatedDelta};
+use crate::ops::{self, Decay, Delta, GatedDelta};
 use crate::shapes;
 use crate::target::Role;
 use crate::weights::WeightsError;
@@ -16,11 +16,9 @@ pub struct DeltaNet<B: Delta<D>, D: shapes::Delta> {
     a: B::Matrix,
     out: B::Matrix,
     conv: B::Vector,
-    /// Bias of the convolution, and factors of the inputs beside the state: Mamba-2 alone has them.
+    /// Bias of the convolution: Mamba-2 alone has it.
     conv_bias: Option<B::Vector>,
-    skip: Option<B::Vector>,
-    a_log: B::Vector,
-    dt_bias: B::Vector,
+    decay: Decay<B::Vector>,
     pub(crate) norm: B::Vector,
     state: B::State,
 }
@@ -53,7 +51,6 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
         };
         Ok(DeltaNet {
             conv_bias,
-            skip,
             qkv: loader.matrix(Role::GdnQkv)?,
             z: loader.matrix(Role::GdnGate)?,
             b: match D::MAMBA {
@@ -63,8 +60,11 @@ impl<D: shapes::Delta, B: Delta<D>> Block<B> for DeltaNet<B, D> {
             a: loader.matrix(decay)?,
             out: loader.matrix(Role::GdnOutput)?,
             conv: loader.vector(Role::GdnConv)?,
-            a_log: loader.vector(Role::GdnDecayRate)?,
-            dt_bias: loader.vector(Role::GdnDecayBias)?,
+            decay: Decay {
+                a_log: loader.vector(Role::GdnDecayRate)?,
+                dt_bias: loader.vector(Role::GdnDecayBias)?,
+                skip,
+            },
             norm: loader.vector(Role::GdnNorm)?,
             state: loader.ops.state_at(states),
         })
@@ -102,14 +102,14 @@ impl<D: shapes::Delta, B: Delta<D>> DeltaNet<B, D> {
     fn few(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Scratch<B::Tensor>) {
         let Pass { stream, batch, .. } = pass;
         let input = ops::DeltaNet {
-            qkv: &own.qkv,
+            rows: GatedDelta {
+                qkv: &own.qkv,
+                b: if D::MAMBA { &own.a } else { &own.b },
+                a: &own.a,
+                decay: &self.decay,
+            },
             z: &own.z,
-            b: if D::MAMBA { &own.a } else { &own.b },
-            a: &own.a,
             conv: (&self.conv, self.conv_bias.as_ref()),
-            a_log: &self.a_log,
-            dt_bias: &self.dt_bias,
-            skip: self.skip.as_ref(),
             norm: &self.norm,
         };
         let (conv, mixed) = (&mut own.conv, &mut stream.mixed);
@@ -126,9 +126,7 @@ impl<D: shapes::Delta, B: Delta<D>> DeltaNet<B, D> {
             qkv: &own.conv,
             b: if D::MAMBA { &own.a } else { &own.b },
             a: &own.a,
-            a_log: &self.a_log,
-            dt_bias: &self.dt_bias,
-            skip: self.skip.as_ref(),
+            decay: &self.decay,
         };
         let (mixed, residual) = (&mut stream.mixed, &mut stream.residual);
         ops.gated_delta(input, &mut self.state, batch, mixed);

@@ -85,17 +85,9 @@ pub trait Delta<D: shapes::Delta>: Dense {
         batch: &Batch,
         out: &mut Self::Tensor,
     ) {
-        let DeltaNet { qkv, z, b, a, .. } = input;
-        self.conv_silu(qkv, input.conv, state, batch, conv);
-        let delta = GatedDelta {
-            qkv: conv,
-            b,
-            a,
-            a_log: input.a_log,
-            dt_bias: input.dt_bias,
-            skip: input.skip,
-        };
-        self.gated_delta(delta, state, batch, out);
+        let DeltaNet { rows, z, .. } = input;
+        self.conv_silu(rows.qkv, input.conv, state, batch, conv);
+        self.gated_delta(GatedDelta { qkv: conv, ..rows }, state, batch, out);
         self.gated_rms_norm(out, input.norm, z);
     }
 }
@@ -109,21 +101,22 @@ pub struct GatedDelta<'a, B: Device + ?Sized> {
     /// Gates of what is written; with `MAMBA` nobody reads them.
     pub b: &'a B::Tensor,
     pub a: &'a B::Tensor,
-    pub a_log: &'a B::Vector,
-    pub dt_bias: &'a B::Vector,
+    pub decay: &'a Decay<B::Vector>,
+}
+
+/// Weights of a rule by head.
+pub struct Decay<V> {
+    pub a_log: V,
+    pub dt_bias: V,
     /// With `MAMBA` alone.
-    pub skip: Option<&'a B::Vector>,
+    pub skip: Option<V>,
 }
 
 /// Inputs of [`Delta::delta_net`].
 pub struct DeltaNet<'a, B: Device + ?Sized> {
-    pub qkv: &'a B::Tensor,
+    /// Rows before the convolution.
+    pub rows: GatedDelta<'a, B>,
     pub z: &'a B::Tensor,
-    pub b: &'a B::Tensor,
-    pub a: &'a B::Tensor,
     pub conv: Taps<'a, B>,
-    pub a_log: &'a B::Vector,
-    pub dt_bias: &'a B::Vector,
-    pub skip: Option<&'a B::Vector>,
     pub norm: &'a B::Vector,
 }

@@ -28,7 +28,7 @@ mod route;
 pub use attend::{Attend, Qkv, store_and_attend};
 pub use batch::{Batch, PAGE_GROUPS, Span};
 pub use cost::{Cost, position_bytes};
-pub use delta::{Delta, DeltaNet, GatedDelta, Taps};
+pub use delta::{Decay, Delta, DeltaNet, GatedDelta, Taps};
 pub use dense::{BesideNorms, Dense, Ends, Hidden, cap, norm_and_rank, norm_and_rank_by};
 pub use device::{Copied, Device, Place, Program, Side};
 pub use footprint::{Bound, Footprint, HostMemory};

@@ -82,7 +82,7 @@ pub(super) fn cpu(model: &Model) -> (Limits, Steps) {
 /// Capacities on the target's GPU; none if its memory has no room for a page beside the weights.
 pub(super) fn gpu(target: &Target, memory: u64) -> Option<(Limits, Steps)> {
     let weights = target.part_bytes(Part::Text) + target.part_bytes(Part::Mtp);
-    let state = target.state_matrix_bytes() + target.state_conv_bytes();
+    let state: u64 = target.state_bytes().iter().sum();
     let reserve = target.hardware.host_reserve_bytes.unwrap_or(0);
     let window = target.window_bytes_for([GPU.sequences, GPU.prefill, GPU.sequences]);
     let taken = weights + 2 * state * GPU.sequences + window + reserve;

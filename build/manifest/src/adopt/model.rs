@@ -6,7 +6,7 @@ use super::limits::PAGE;
 use super::words::{Noted, Read, Words, positive, text};
 use crate::check::largest;
 use crate::config::{BLOCKS, KIND, SCALINGS};
-use crate::family::{FeedForward, Mixers, Recurrent, Switch, Traits};
+use crate::family::{FeedForward, Mixers, Recurs, Switch, Traits};
 use crate::numbers::{
     self, Form, Has, Number, ROTARY_DIM, TURNED_ELEMENTS, TURNED_PAIRS, of_table,
 };
@@ -347,23 +347,23 @@ fn mixers(words: &mut Words, count: Read<u64>, traits: &Traits) -> Read<Vec<Mixe
         return Ok(listed);
     }
     let interval = words.whole(&["/full_attention_interval"], 1..=largest::LAYERS)?;
-    let Some((interval, recurrent)) = interval.zip(traits.recurrent()) else {
+    let Some((interval, recurs)) = interval.zip(traits.recurs) else {
         return Err(words.absent("/layer_types", rule));
     };
     let attends = |layer: u64| layer.is_multiple_of(interval);
     let mixer = |layer| match attends(layer) {
         true => Mixer::Attention,
-        false => Mixer::Recurrent(recurrent),
+        false => Mixer::Recurrent(recurs),
     };
     Ok((1..=count?).map(mixer).collect())
 }
 
 fn mixer(name: &Value, traits: &Traits) -> Option<Mixer> {
-    let is = |recurrent: &Recurrent| recurrent.traits().stated == name;
+    let is = |recurs: &&Recurs| recurs.stated == name;
     match name.as_str()? {
         "full_attention" => Some(Mixer::Attention),
         "sliding_attention" => Some(Mixer::Sliding),
-        _ => traits.recurrent().filter(is).map(Mixer::Recurrent),
+        _ => traits.recurs.filter(is).map(Mixer::Recurrent),
     }
 }
 

@@ -5,7 +5,8 @@ use toml::Value;
 use super::largest;
 use crate::constants::Value::Size;
 use crate::constants::constants;
-use crate::schema::model::{Family, Mixer, Recurrent};
+use crate::family::GDN;
+use crate::schema::model::{Family, Mixer};
 use crate::table::Format;
 use crate::testing::{Scratch, root};
 
@@ -161,7 +162,7 @@ refused!(no_width: MODEL_FILE, "hidden = 2048" => "hidden = 0",
     "hidden = 0: must be 1 ..= 131072");
 refused!(no_epsilon: MODEL_FILE, "1e-6" => "0.0", "norm_eps = 0: must be 1e-12 ..= 1e-2");
 refused!(pattern_that_does_not_fit_the_layers: MODEL_FILE, "count = 40" => "count = 41",
-    "layers.period = [Gdn, Gdn, Gdn, Attention]: 4 mixers must divide layers.count = 41; list \
+    "layers.period = [gdn, gdn, gdn, attention]: 4 mixers must divide layers.count = 41; list \
      every layer where none repeats");
 refused!(kv_heads_that_do_not_divide_heads: MODEL_FILE, "kv_heads = 2" => "kv_heads = 3",
     "attention.kv_heads = 3: must divide attention.heads = 16");
@@ -179,12 +180,16 @@ refused!(a_table_that_the_family_has: MODEL_FILE,
     => "", "moe = absent: family = \"qwen3_5_moe\" has it");
 refused!(a_table_that_the_family_has_not: MODEL_FILE, "[mtp]" => "[mlp]\nintermediate = 1\n[mtp]",
     "mlp = stated: family = \"qwen3_5_moe\" has none");
+refused!(a_number_that_the_mixer_has_not: MODEL_FILE, "[mtp]" => "[mixer]\ntaps = 3\n[mtp]",
+    "mixer.taps = stated: family = \"qwen3_5_moe\" has none");
+refused!(a_mixer_of_another_family: MODEL_FILE, "\"gdn\", \"att" => "\"mamba\", \"att",
+    "layers.period = stated: family = \"qwen3_5_moe\" has none");
 refused!(a_shared_expert_that_the_family_has: MODEL_FILE, "shared_intermediate = 512\n" => "",
     "moe.shared_intermediate = absent: family = \"qwen3_5_moe\" has it");
 refused!(a_shared_expert_that_the_family_has_not: MODEL_FILE, "\"qwen3_5_moe\"" => "\"qwen3_moe\"",
     "gdn = stated: family = \"qwen3_moe\" has none");
 refused!(layers_that_all_recur: MODEL_FILE, "\"gdn\", \"attention\"]" => "\"gdn\", \"gdn\"]",
-    "layers.period = [Gdn, Gdn, Gdn, Gdn]: family = \"qwen3_5_moe\" attends in some layers");
+    "layers.period = [gdn, gdn, gdn, gdn]: family = \"qwen3_5_moe\" attends in some layers");
 
 #[test]
 fn a_family_that_is_not_known_is_refused_with_those_that_are() {
@@ -593,7 +598,7 @@ fn two_shapes_of_attention_are_refused_by_the_keys_of_each() {
         (
             "\"sliding\", \"attention\"]",
             "\"sliding\", \"sliding\"]",
-            "layers.period = [Sliding, Sliding, Sliding]: family = \"sliding\" attends in some \
+            "layers.period = [sliding, sliding, sliding]: family = \"sliding\" attends in some \
              layers",
         ),
         (
@@ -737,7 +742,7 @@ fn no_figure_of_the_largest_target_overflows() {
     let gpu = target.hardware.gpu.as_mut().unwrap();
     (gpu.sms, gpu.threads_per_sm) = (largest::SMS as u32, largest::SMS as u32);
     (gpu.shared_bytes_per_block, gpu.memory_bytes) = (largest::SHARED_BYTES, largest::BYTES);
-    for period in [[Mixer::Attention], [Mixer::Recurrent(Recurrent::GDN)]] {
+    for period in [[Mixer::Attention], [Mixer::Recurrent(&GDN)]] {
         target.model.layers.period = period.to_vec();
         let text = target.expanded() + &target.emit_rust(&[]);
         assert!(text.contains("resident_bytes") && target.resident_bytes() < 1 << 62);

@@ -3,11 +3,8 @@
 
 use std::fmt;
 
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
+use super::Family;
 use super::blocks::Place;
-use super::{Family, Traits};
 use crate::kernels::Kind;
 use crate::numbers::Number;
 use crate::schema::model::{Mixer, Model};
@@ -16,36 +13,28 @@ use crate::table::{Role, Row};
 use crate::target::Target;
 
 /// A mixer that keeps a state of each sequence.
-#[derive(Clone, Copy)]
-pub struct Recurrent(&'static Recurs);
-
-/// Names of such a mixer in manifests and configurations, and its part in targets.
-pub(crate) struct Recurs {
+pub struct Recurs {
     /// Name in the order of layers.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Name in that of configurations.
-    pub stated: &'static str,
+    pub(crate) stated: &'static str,
     /// Name of its shape.
-    pub block: &'static str,
-    pub shape: fn(&Target) -> Shape,
+    pub(crate) block: &'static str,
+    pub(crate) shape: fn(&Target) -> Shape,
     /// Numbers of `[mixer]`; none where the manifest has a table of the mixer's name.
-    pub numbers: &'static [Number],
+    pub(crate) numbers: &'static [Number],
     /// Elements that a layer keeps of a sequence: of matrices, and of rows of a convolution.
-    pub state: fn(&Model) -> [u64; 2],
+    pub(crate) state: fn(&Model) -> [u64; 2],
     /// A fact, and the columns of the last product that follow from it.
-    pub columns: fn(&Model) -> ((&'static str, u64), u64),
+    pub(crate) columns: fn(&Model) -> ((&'static str, u64), u64),
 }
 
 /// Gated DeltaNet.
-pub(super) const GDN: Recurs = Recurs {
+pub(crate) const GDN: Recurs = Recurs {
     name: "gdn",
     stated: "linear_attention",
     block: "Gdn",
-    shape: |target| {
-        let gdn = target.model.gdn();
-        let doc = "Gated DeltaNet.";
-        delta(&GDN, doc, stated("gdn", &gdn), gdn.value_dim)
-    },
+    shape: delta,
     numbers: &[],
     state: |model| {
         let gdn = model.gdn();
@@ -56,28 +45,25 @@ pub(super) const GDN: Recurs = Recurs {
 };
 
 /// Mamba-2.
-pub(super) const MAMBA: Recurs = Recurs {
+pub(crate) const MAMBA: Recurs = Recurs {
     name: "mamba",
     block: "Mamba",
-    shape: |target| {
-        let (gdn, numbers) = (target.model.gdn(), stated("mamba", &target.model.mamba));
-        let group = gdn.z_rows() / gdn.key_heads.max(1);
-        delta(&MAMBA, "Mamba-2.", numbers, group)
-    },
     columns: |model| columns("mamba.heads", model),
     ..GDN
 };
 
-/// The shape of a delta rule whose norms are over so many elements.
-fn delta(
-    of: &Recurs,
-    doc: &'static str,
-    numbers: Vec<(&'static str, shapes::Number)>,
-    normed: u64,
-) -> Shape {
-    let is_mamba = of.name == MAMBA.name;
+/// The shape of a delta rule.
+fn delta(target: &Target) -> Shape {
+    let (gdn, mamba) = (target.model.gdn(), target.model.mamba.as_ref());
+    let (doc, of, normed, numbers) = match mamba {
+        None => ("Gated DeltaNet.", GDN, gdn.value_dim, stated("gdn", &gdn)),
+        Some(facts) => {
+            let group = gdn.z_rows() / gdn.key_heads;
+            ("Mamba-2.", MAMBA, group, stated("mamba", facts))
+        }
+    };
     let rule = [
-        ("MAMBA", shapes::Number::Bool(is_mamba)),
+        ("MAMBA", shapes::Number::Bool(mamba.is_some())),
         ("NORM", shapes::Number::Size(normed)),
     ];
     Shape {
@@ -94,39 +80,9 @@ fn columns(key: &'static str, model: &Model) -> ((&'static str, u64), u64) {
     ((key, gdn.value_heads), gdn.z_rows())
 }
 
-impl Recurrent {
-    #[cfg(test)]
-    pub(crate) const GDN: Recurrent = Recurrent(&GDN);
-    pub(crate) const MAMBA: Recurrent = Recurrent(&MAMBA);
-
-    pub(crate) const fn traits(self) -> &'static Recurs {
-        self.0
-    }
-}
-
-impl fmt::Debug for Mixer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mixer::Recurrent(recurrent) => recurrent.0.block,
-            Mixer::Attention => "Attention",
-            Mixer::Sliding => "Sliding",
-            Mixer::None => "None",
-        })
-    }
-}
-
-impl PartialEq for Recurrent {
-    fn eq(&self, other: &Recurrent) -> bool {
-        self.0.name == other.0.name
-    }
-}
-
-impl Eq for Recurrent {}
-
-impl Traits {
-    /// The recurrent mixer of the family.
-    pub(crate) fn recurrent(&self) -> Option<Recurrent> {
-        self.recurs.map(Recurrent)
+impl PartialEq for Recurs {
+    fn eq(&self, other: &Recurs) -> bool {
+        self.name == other.name
     }
 }
 
@@ -135,10 +91,12 @@ impl Mixer {
     pub(crate) fn recurs(self) -> bool {
         matches!(self, Mixer::Recurrent(_))
     }
+}
 
-    fn name(self) -> &'static str {
-        match self {
-            Mixer::Recurrent(recurrent) => recurrent.0.name,
+impl From<Mixer> for &'static str {
+    fn from(mixer: Mixer) -> &'static str {
+        match mixer {
+            Mixer::Recurrent(recurs) => recurs.name,
             Mixer::Attention => "attention",
             Mixer::Sliding => "sliding",
             Mixer::None => "none",
@@ -146,21 +104,22 @@ impl Mixer {
     }
 }
 
-impl Serialize for Mixer {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(self.name())
+impl TryFrom<String> for Mixer {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Mixer, String> {
+        let families = Family::ALL.iter();
+        let recurrent = families.filter_map(|family| family.traits().recurs);
+        let others = [Mixer::Attention, Mixer::Sliding, Mixer::None];
+        let mut all = recurrent.map(Mixer::Recurrent).chain(others);
+        let found = all.find(|mixer| name == <&str>::from(*mixer));
+        found.ok_or_else(|| format!("unknown mixer `{name}`"))
     }
 }
 
-impl<'de> Deserialize<'de> for Mixer {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Mixer, D::Error> {
-        let name = String::deserialize(from)?;
-        let families = Family::ALL.iter();
-        let recurrent = families.filter_map(|family| family.traits().recurrent());
-        let others = [Mixer::Attention, Mixer::Sliding, Mixer::None];
-        let mut all = recurrent.map(Mixer::Recurrent).chain(others);
-        let found = all.find(|mixer| mixer.name() == name);
-        found.ok_or_else(|| Error::custom(format!("unknown mixer `{name}`")))
+impl fmt::Debug for Mixer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str((*self).into())
     }
 }
 

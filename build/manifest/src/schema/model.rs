@@ -5,14 +5,15 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::family::{Family, Recurrent};
+pub use crate::family::{Family, Recurs};
 use crate::table::Format;
 
 /// Token mixer of a layer.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "&'static str")]
 pub enum Mixer {
     /// The family's that keeps a state of each sequence.
-    Recurrent(Recurrent),
+    Recurrent(&'static Recurs),
     /// Attention over all positions.
     Attention,
     /// Attention over a window of positions.

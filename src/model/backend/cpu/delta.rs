@@ -274,7 +274,7 @@ fn gated_delta<D: shapes::Delta>(
     let spans = batch.spans();
     let longest = spans.iter().map(|span| span.rows.len()).max().unwrap_or(0);
     let (scratch, values) = (&*scratch, &input.qkv.values);
-    let skip = input.skip.map_or(&[][..], |skip| skip);
+    let skip = input.decay.skip.as_deref().unwrap_or_default();
     let out = Shared::new(&mut out.values);
     let mut elements = state.part.write();
     let all = States {
@@ -369,10 +369,10 @@ impl Scratch {
         }
         for (index, (&a, &b)) in input.a.values.iter().zip(&input.b.values).enumerate() {
             let head = index % D::VALUE_HEADS;
-            let step = softplus(a + input.dt_bias[head]);
+            let step = softplus(a + input.decay.dt_bias[head]);
             let weight = if D::MAMBA { step } else { sigmoid(b) };
             self.gates
-                .push((exp(-exp(input.a_log[head]) * step), weight));
+                .push((exp(-exp(input.decay.a_log[head]) * step), weight));
         }
     }
 }

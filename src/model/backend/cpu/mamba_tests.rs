@@ -4,7 +4,7 @@ use super::experts::Routing;
 use super::tests::{assert_close, batch, sigmoid, tensor, wide};
 use super::{Cpu, Tensor};
 use crate::backend::cpu::testing::Random;
-use crate::ops::{Delta, GatedDelta};
+use crate::ops::{Decay, Delta, GatedDelta};
 use crate::shapes;
 use crate::target::NORM_EPS;
 use step::executor::PageId;
@@ -83,13 +83,16 @@ fn states_take_values_whole_and_results_have_a_part_of_them() {
         Tensor::default(),
     );
     state.part.write().fill(9.0);
+    let decay = Decay {
+        a_log,
+        dt_bias,
+        skip: Some(skip),
+    };
     let input = GatedDelta {
         qkv: &xbc,
         b: &dt,
         a: &dt,
-        a_log: &a_log,
-        dt_bias: &dt_bias,
-        skip: Some(&skip),
+        decay: &decay,
     };
     cpu.gated_delta(
         input,

@@ -3,7 +3,7 @@
 
 use super::testing::Random;
 use super::*;
-use crate::ops::{Attend, Delta, Ends, GatedDelta, Hidden, Route};
+use crate::ops::{Attend, Decay, Delta, Ends, GatedDelta, Hidden, Route};
 use crate::shapes::{Attention as _, Delta as _, Experts as _};
 use crate::target::*;
 use step::executor::{PageId, Rows, Slot};
@@ -320,13 +320,16 @@ fn delta_rule() {
     }
     let (mut state, mut out) = (Delta::<Gdn>::delta_state(&cpu).unwrap(), Tensor::default());
     state.part.write().fill(9.0);
+    let decay = Decay {
+        a_log,
+        dt_bias,
+        skip: None,
+    };
     let input = GatedDelta {
         qkv: &qkv,
         b: &b,
         a: &a,
-        a_log: &a_log,
-        dt_bias: &dt_bias,
-        skip: None,
+        decay: &decay,
     };
     cpu.gated_delta(
         input,

@@ -116,20 +116,13 @@ impl Delta<Recurrent> for Cuda {
         batch: &Batch,
         out: &mut Tensor,
     ) {
-        let GatedDelta {
-            qkv,
-            b,
-            a,
-            a_log,
-            dt_bias,
-            skip,
-        } = input;
+        let GatedDelta { qkv, b, a, decay } = input;
         let rows = batch.rows();
         assert_eq!((qkv.rows, qkv.width), (rows, Recurrent::QKV));
         assert!(qkv.cells_f16);
         assert_eq!((b.rows, b.width), (rows, Recurrent::VALUE_HEADS));
         assert_eq!((a.rows, a.width), (rows, Recurrent::VALUE_HEADS));
-        let heads = (a_log.0.len(), dt_bias.0.len());
+        let heads = (decay.a_log.0.len(), decay.dt_bias.0.len());
         assert_eq!(heads, (Recurrent::VALUE_HEADS, Recurrent::VALUE_HEADS));
         let to = out.shape(rows, Recurrent::VALUES);
         out.cells_f16 = true;
@@ -142,9 +135,9 @@ impl Delta<Recurrent> for Cuda {
                 qkv.as_ptr(),
                 b.as_ptr(),
                 a.as_ptr(),
-                a_log.0.as_ptr(),
-                dt_bias.0.as_ptr(),
-                of_mamba(skip, Recurrent::VALUE_HEADS),
+                decay.a_log.0.as_ptr(),
+                decay.dt_bias.0.as_ptr(),
+                of_mamba(decay.skip.as_ref(), Recurrent::VALUE_HEADS),
                 state.matrices(),
                 step.span_list(),
                 step.cell_list(),
@@ -217,29 +210,20 @@ impl Delta<Recurrent> for Cuda {
         batch: &Batch,
         out: &mut Tensor,
     ) {
-        let DeltaNet { qkv, z, b, a, .. } = input;
-        let DeltaNet { a_log, dt_bias, .. } = input;
+        let DeltaNet { rows, z, .. } = input;
         if !batch.is_short() {
-            self.conv_silu(qkv, input.conv, state, batch, conv);
-            let qkv = &*conv;
-            let delta = GatedDelta {
-                qkv,
-                b,
-                a,
-                a_log,
-                dt_bias,
-                skip: input.skip,
-            };
-            self.gated_delta(delta, state, batch, out);
+            self.conv_silu(rows.qkv, input.conv, state, batch, conv);
+            self.gated_delta(GatedDelta { qkv: conv, ..rows }, state, batch, out);
             return self.gated_rms_norm(out, input.norm, z);
         }
+        let GatedDelta { qkv, b, a, decay } = rows;
         let rows = batch.rows();
         assert_eq!((qkv.rows, qkv.width), (rows, Recurrent::QKV));
         assert_eq!((z.rows, z.width), (rows, Recurrent::VALUES));
         assert_eq!((b.rows, b.width), (rows, Recurrent::VALUE_HEADS));
         assert_eq!((a.rows, a.width), (rows, Recurrent::VALUE_HEADS));
         assert_eq!(input.conv.0.0.len(), Recurrent::QKV * Recurrent::CONV);
-        let heads = (a_log.0.len(), dt_bias.0.len());
+        let heads = (decay.a_log.0.len(), decay.dt_bias.0.len());
         assert_eq!(heads, (Recurrent::VALUE_HEADS, Recurrent::VALUE_HEADS));
         assert_eq!(input.norm.0.len(), Recurrent::GAINS);
         let out = out.shape(rows, Recurrent::VALUES);
@@ -260,9 +244,9 @@ impl Delta<Recurrent> for Cuda {
                 a.as_ptr(),
                 input.conv.0.0.as_ptr(),
                 of_mamba(input.conv.1, Recurrent::QKV),
-                a_log.0.as_ptr(),
-                dt_bias.0.as_ptr(),
-                of_mamba(input.skip, Recurrent::VALUE_HEADS),
+                decay.a_log.0.as_ptr(),
+                decay.dt_bias.0.as_ptr(),
+                of_mamba(decay.skip.as_ref(), Recurrent::VALUE_HEADS),
                 input.norm.0.as_ptr(),
                 state.tails(),
                 state.matrices(),
