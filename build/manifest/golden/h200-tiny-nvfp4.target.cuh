@@ -57,7 +57,7 @@ inline constexpr int SMS = 132;
 inline constexpr int SHARED_BYTES_PER_BLOCK = 232448;
 // Most rows of `moe` in one launch.
 inline constexpr int MOE_ROWS = 128;
-// Whether `attend` leaves rows in F16 where there are cells, for the products behind it.
+// Whether `attend` leaves rows in F16 where there are cells.
 inline constexpr bool ATTEND_ROUNDS = false;
 // Chunks of a row of logits: what each block of the head makes.
 inline constexpr int TOP_K_CHUNKS = 132;

@@ -633,7 +633,7 @@ pub const SMS: u32 = 132;
 pub const MOE_ROWS: usize = 128;
 /// Whether `norm_linear` leaves many rows in F16 to `experts`.
 pub const EXPERTS_TAKE_ROUNDED: bool = false;
-/// Whether `attend` leaves rows in F16 where there are cells, for the products behind it.
+/// Whether `attend` leaves rows in F16 where there are cells.
 pub const ATTEND_ROUNDS: bool = false;
 /// Chunks of a row of logits: what each block of the head makes.
 pub const TOP_K_CHUNKS: usize = 132;

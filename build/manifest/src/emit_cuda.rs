@@ -101,7 +101,7 @@ impl Target {
              inline constexpr int SHARED_BYTES_PER_BLOCK = {bytes};\n\
              // Most rows of `moe` in one launch.\n\
              inline constexpr int MOE_ROWS = {};\n\
-             // Whether `attend` leaves rows in F16 where there are cells, for the products behind it.\n\
+             // Whether `attend` leaves rows in F16 where there are cells.\n\
              inline constexpr bool ATTEND_ROUNDS = {};\n\
              // Chunks of a row of logits: what each block of the head makes.\n\
              inline constexpr int TOP_K_CHUNKS = {};\n\

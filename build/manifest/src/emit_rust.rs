@@ -123,7 +123,7 @@ impl Target {
             MOE_ROWS: usize = "{}", self.moe_rows(gpu.shared_bytes_per_block);
             /// Whether `norm_linear` leaves many rows in F16 to `experts`.
             EXPERTS_TAKE_ROUNDED: bool = "{}", self.experts_take_rounded();
-            /// Whether `attend` leaves rows in F16 where there are cells, for the products behind it.
+            /// Whether `attend` leaves rows in F16 where there are cells.
             ATTEND_ROUNDS: bool = "{}", self.attend_rounds();
             /// Chunks of a row of logits: what each block of the head makes.
             TOP_K_CHUNKS: usize = "{}", top_k_chunks(&self.model, gpu.sms.into());
