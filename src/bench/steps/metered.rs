@@ -135,41 +135,37 @@ impl<B: Device + Timed> Metered<B> {
     }
 
     fn done(&mut self, op: &'static str, work: Work) {
-        let Work {
-            matrix: (n, k),
-            bytes,
-            flops,
-        } = work;
-        let (label, cost) = (Label { op, n, k }, Cost { bytes, flops });
+        let (n, k) = work.matrix;
         if let Some(mark) = self.mark() {
-            self.ends.push((label, cost, mark));
+            self.ends.push((Label { op, n, k }, work.cost, mark));
         }
     }
 }
 
 /// Matrix that a call is told by, if it is by one, and what the call moves and computes.
-#[derive(Default)]
 struct Work {
     matrix: (usize, usize),
-    bytes: u64,
-    flops: u64,
+    cost: Cost,
+}
+
+impl Work {
+    /// Work of an operation without a matrix.
+    fn of(bytes: u64, flops: u64) -> Work {
+        let (matrix, cost) = ((0, 0), Cost { bytes, flops });
+        Work { matrix, cost }
+    }
 }
 
 /// Work of an operation that only moves.
 fn moves(bytes: u64) -> Work {
-    Work {
-        bytes,
-        ..Work::default()
-    }
+    Work::of(bytes, 0)
 }
 
 /// Work of `rows` rows times a matrix `[n, k]`.
 fn multiplies(rows: usize, (n, k): (usize, usize), bytes: u64) -> Work {
-    Work {
-        matrix: (n, k),
-        bytes,
-        flops: (2 * rows * n * k) as u64,
-    }
+    let work = Work::of(bytes, (2 * rows * n * k) as u64);
+    let matrix = (n, k);
+    Work { matrix, ..work }
 }
 
 /// Type of an argument: a kind of what `Metered` wraps, or a type that it passes on.
@@ -410,34 +406,27 @@ impl<B: Dense + Timed> Dense for Metered<B> {
         if out.hidden == Hidden::OfRows && !batch.wants_all() {
             return norm_and_rank(self, residual, norm, w, batch, out);
         }
-        let Ends {
-            hidden,
-            x,
-            last,
-            ids,
-            logits,
-            mut ranked,
-        } = out;
+        let (ids, mut ranked) = (out.ids, out.ranked);
         let inner = Ends {
-            hidden,
-            x: &mut x.inner,
-            last: &mut last.inner,
+            hidden: out.hidden,
+            x: &mut out.x.inner,
+            last: &mut out.last.inner,
             ids,
-            logits: &mut logits.inner,
+            logits: &mut out.logits.inner,
             ranked: ranked.as_deref_mut().map(|ranked| &mut ranked.inner),
         };
         let head = &w.inner;
         self.inner
             .lm_head(&residual.inner, norm, head, batch, inner);
         let rows = batch.wanted().len();
-        let normed = match hidden {
-            Hidden::OfRows => x,
-            Hidden::OfWanted => last,
+        let normed = match out.hidden {
+            Hidden::OfRows => out.x,
+            Hidden::OfWanted => out.last,
         };
         normed.shape(rows, residual.width);
-        logits.shape(rows, ids);
+        out.logits.shape(rows, ids);
         let read = if rows == 0 { 0 } else { w.bytes_of(ids) };
-        let mut bytes = read + 2 * normed.bytes + logits.bytes;
+        let mut bytes = read + 2 * normed.bytes + out.logits.bytes;
         if let Some(ranked) = ranked
             && B::RANKS
         {
@@ -527,20 +516,13 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         if !batch.is_decode() {
             return store_and_attend::<A, Self>(self, input, cache, batch, out);
         }
-        let Qkv {
-            q,
-            k,
-            v,
-            norms,
-            sinks,
-        } = input;
-        let given = q.bytes + k.bytes + v.map_or(0, |v| v.bytes);
+        let given = input.q.bytes + input.k.bytes + input.v.map_or(0, |v| v.bytes);
         let inner = Qkv {
-            q: &mut q.inner,
-            k: &mut k.inner,
-            v: v.map(|v| &v.inner),
-            norms,
-            sinks,
+            q: &mut input.q.inner,
+            k: &mut input.k.inner,
+            v: input.v.map(|v| &v.inner),
+            norms: input.norms,
+            sinks: input.sinks,
         };
         self.inner.attention(inner, cache, batch, &mut out.inner);
         out.shape(batch.rows(), A::MIXED);
@@ -702,21 +684,15 @@ fn experts_work<E: shapes::Experts, T, M>(
     let share = visited / E::ALL as f64;
     let read = (experts.bytes as f64 * share) as u64;
     let products = (E::INPUTS + 1) * x.rows * E::TURNS;
-    multiplies(
-        products,
-        (experts.n, experts.k),
-        read + 3 * x.bytes + logits,
-    )
+    let bytes = read + 3 * x.bytes + logits;
+    multiplies(products, (experts.n, experts.k), bytes)
 }
 
 /// States of every sequence once beside `rows` bytes of rows, the rule of every row.
 fn states_work<D: shapes::Delta>(batch: &Batch, rows: u64) -> Work {
     let each = Cost::gated_delta::<D>();
-    Work {
-        bytes: rows + each.times(batch.spans().len()).bytes,
-        flops: each.times(batch.rows()).flops,
-        ..Work::default()
-    }
+    let bytes = rows + each.times(batch.spans().len()).bytes;
+    Work::of(bytes, each.times(batch.rows()).flops)
 }
 
 /// Bytes of a convolution beside its rows: its weights, and the inputs of earlier steps that it
@@ -737,9 +713,6 @@ fn attend_work<A: shapes::Attention>(batch: &Batch, rows: u64) -> Work {
         let seen = position + 1 - A::first_seen(position);
         Cost::attend::<A>(seen).flops
     };
-    Work {
-        bytes: rows + batch.spans().iter().map(of_span).sum::<u64>(),
-        flops: batch.positions().iter().map(of_row).sum(),
-        ..Work::default()
-    }
+    let bytes = rows + batch.spans().iter().map(of_span).sum::<u64>();
+    Work::of(bytes, batch.positions().iter().map(of_row).sum())
 }
