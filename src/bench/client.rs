@@ -221,12 +221,9 @@ impl Connection {
     /// follows is not read.
     pub async fn first_text(&mut self, outgoing: Outgoing) -> Result<(Duration, String), String> {
         let begun = Instant::now();
-        let Outgoing {
-            path,
-            headers,
-            body,
-        } = outgoing;
-        let response = self.exchange(Method::POST, &path, &headers, body).await?;
+        let (path, headers) = (&outgoing.path, &outgoing.headers);
+        let response = self.exchange(Method::POST, path, headers, outgoing.body);
+        let response = response.await?;
         let response = accepted(response).await?;
         let kind = response.headers().get(header::CONTENT_TYPE);
         if kind.is_none_or(|kind| !kind.as_bytes().starts_with(b"text/event-stream")) {
@@ -261,18 +258,13 @@ impl Connection {
         headers: &[(String, String)],
         body: String,
     ) -> Result<Response<Incoming>, String> {
-        let Endpoint {
-            authority,
-            prefix,
-            key,
-            ..
-        } = &self.endpoint;
+        let (prefix, authority) = (&self.endpoint.prefix, &self.endpoint.authority);
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{prefix}{path}"))
             .header(header::HOST, authority)
             .header(header::CONTENT_TYPE, "application/json");
-        if let Some(key) = key {
+        if let Some(key) = &self.endpoint.key {
             request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
         }
         for (name, value) in headers {

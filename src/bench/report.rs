@@ -59,12 +59,8 @@ impl Report {
         for figures in &self.scenarios {
             write_figures(&mut text, figures).expect("a string takes everything");
         }
-        if let Some(Memory {
-            rss_bytes,
-            peak_bytes,
-        }) = self.memory
-        {
-            let (now, peak) = (rss_bytes as f64 / MIB, peak_bytes as f64 / MIB);
+        if let Some(memory) = &self.memory {
+            let [now, peak] = [memory.rss_bytes, memory.peak_bytes].map(|bytes| bytes as f64 / MIB);
             text += &format!("\nserver memory: {now:.1} MiB resident, {peak:.1} MiB at most\n");
         }
         text

@@ -17,7 +17,7 @@ use argh::{ArgsInfo, FromArgs};
 use serde::{Deserialize, Serialize};
 
 use super::{STANDARD_OUTPUT, usage, write};
-use crate::start::boot::{self, Engine, Files};
+use crate::start::boot::{self, Files};
 use crate::start::exit::{Exit, Failure};
 use engine::{Limits, Phase};
 use model::target;
@@ -124,11 +124,9 @@ fn here(files: &Files, tell: impl FnOnce(&Report) -> Result<(), Failure>) -> Res
     let begun = Instant::now();
     boot::preflight(files, boot::THREADS)?;
     let progress = Arc::new(Progress::default());
-    let Engine {
-        handle: engine,
-        thread,
-        chat,
-    } = boot::engine(files, &progress, None, Limits::of(&target::FACTS).into());
+    let limits = Limits::of(&target::FACTS);
+    let started = boot::engine(files, &progress, None, limits.into());
+    let (engine, thread, chat) = (started.handle, started.thread, started.chat);
     let broken = || Failure::new(Exit::Internal, "a thread broke down");
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime =
@@ -245,20 +243,15 @@ impl Report {
 
     /// Where the weights were read from.
     fn read(&self) -> String {
-        let Report {
-            bytes,
-            bytes_direct,
-            detour,
-            ..
-        } = self;
-        match detour {
+        let (bytes, bytes_direct) = (self.bytes, self.bytes_direct);
+        match &self.detour {
             Some(why) => format!("through the page cache, whatever it held ({why})"),
             None if self.weights == Files::Embedded.to_string() => "in memory".to_owned(),
-            None if *bytes_direct == 0 => "from the page cache".to_owned(),
+            None if bytes_direct == 0 => "from the page cache".to_owned(),
             None => format!(
                 "{:.2} of {:.2} GB past the page cache, by direct reads, the rest from it",
-                *bytes_direct as f64 / GB,
-                *bytes as f64 / GB
+                bytes_direct as f64 / GB,
+                bytes as f64 / GB
             ),
         }
     }
@@ -266,8 +259,8 @@ impl Report {
     /// For people.
     fn table(&self) -> String {
         let mut text = String::new();
-        self.write_table(&mut text)
-            .expect("a string takes everything");
+        let written = self.write_table(&mut text);
+        written.expect("a string takes everything");
         text
     }
 
@@ -278,20 +271,11 @@ impl Report {
             runs => format!("medians of {runs} processes"),
         };
         writeln!(text, "{target}, weights {weights}: {how}")?;
-        writeln!(
-            text,
-            "  {:<24}{:>10}{:>16}{:>8}",
-            "stage", "s", "bytes", "GB/s"
-        )?;
-        for StageFigures {
-            name,
-            s,
-            bytes,
-            gb_s,
-        } in &self.stages
-        {
-            write!(text, "  {name:<24}{s:>10.3}")?;
-            if let (Some(bytes), Some(gb_s)) = (bytes, gb_s) {
+        let columns = format!("{:>10}{:>16}{:>8}", "s", "bytes", "GB/s");
+        writeln!(text, "  {:<24}{columns}", "stage")?;
+        for stage in &self.stages {
+            write!(text, "  {:<24}{:>10.3}", stage.name, stage.s)?;
+            if let (Some(bytes), Some(gb_s)) = (stage.bytes, stage.gb_s) {
                 write!(text, "{bytes:>16}{gb_s:>8.2}")?;
             }
             writeln!(text)?;

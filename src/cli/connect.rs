@@ -129,19 +129,15 @@ pub fn run(options: &Connect) -> Result<(), Failure> {
             false => boot::print(&settings::of(options)),
         };
     }
-    let Some(Start {
-        program,
-        variables,
-        arguments,
-    }) = start(options)
-    else {
+    let Some(start) = start(options) else {
         return Err(usage(
             "--run starts claude, codex or opencode, which can be told all by their command line: \
              print the settings of the others instead",
         ));
     };
+    let program = start.program;
     let mut command = Command::new(program);
-    command.envs(variables).args(arguments);
+    command.envs(start.variables).args(start.arguments);
     let why = command.args(&options.arguments).exec();
     let message = format!("cannot start {program}: {why}; install it first");
     Err(Failure::new(Exit::Unavailable, message))
@@ -177,19 +173,15 @@ const CLAUDE_ARGUMENTS: [&str; 2] = ["--permission-mode", "default"];
 /// where the limit is reached, which needs room too.
 fn codex(options: &Connect) -> [(&'static str, String); 7] {
     let text = |text: &str| format!("\"{text}\"");
+    let compact = (target::MAX_CONTEXT - OUTPUT_TOKENS).to_string();
+    let url = text(&format!("{}/v1", base(options)));
     [
         ("model", text(&options.model)),
         ("model_provider", text("atlas")),
         ("model_context_window", target::MAX_CONTEXT.to_string()),
-        (
-            "model_auto_compact_token_limit",
-            (target::MAX_CONTEXT - OUTPUT_TOKENS).to_string(),
-        ),
+        ("model_auto_compact_token_limit", compact),
         ("model_providers.atlas.name", text("Atlas")),
-        (
-            "model_providers.atlas.base_url",
-            text(&format!("{}/v1", base(options))),
-        ),
+        ("model_providers.atlas.base_url", url),
         ("model_providers.atlas.env_key", text(CODEX_KEY)),
     ]
 }

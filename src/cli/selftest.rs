@@ -141,14 +141,10 @@ impl check::Trial for Trial {
 
     fn tell(&mut self, tried: Tried) {
         let passed = tried.passed();
-        let Tried {
-            case,
-            rule,
-            rows,
-            different,
-        } = tried;
+        let (rows, different) = (tried.rows, tried.different);
         let found = format!("{rows} rows of logits, {different} different");
-        self.report.push("model", &case, rule, found, passed);
+        let report = &mut self.report;
+        report.push("model", &tried.case, tried.rule, found, passed);
     }
 
     fn chooser(&mut self, rule: &Rule) -> (Draw, Chooser) {

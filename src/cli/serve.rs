@@ -510,11 +510,7 @@ async fn live(
 ) -> Result<(), Failure> {
     let signals = signalled();
     tokio::pin!(signals);
-    let boot::Engine {
-        handle: engine,
-        thread,
-        chat,
-    } = engine;
+    let (engine, thread, chat) = (engine.handle, engine.thread, engine.chat);
     // Where this returns, the engine thread is left to its loading; the process ends around it.
     let chat = tokio::select! {
         chat = ready(&engine, chat, warm, notifier) => chat?,

@@ -895,11 +895,8 @@ impl<E: Executor> Engine<E> {
                 self.scored_rows.extend((first + begin..).take(count));
                 let logits = &mut self.scored_logits;
                 self.executor.logits_of(&self.scored_rows, logits)?;
-                assert_eq!(
-                    logits.len(),
-                    count * E::VOCAB,
-                    "the executor returned other rows"
-                );
+                let (found, wanted) = (logits.len(), count * E::VOCAB);
+                assert_eq!(found, wanted, "the executor returned other rows");
                 for (index, logits) in (begin..).zip(logits.chunks_exact(E::VOCAB)) {
                     sequence.score(index, logits);
                 }
@@ -1091,9 +1088,8 @@ fn lent(running: &[Sequence]) -> (usize, usize) {
 /// An empty vector with the memory of `rows`, free to borrow from something else.
 fn recycle<'a>(mut rows: Vec<Rows<'_>>) -> Vec<Rows<'a>> {
     rows.clear();
-    rows.into_iter()
-        .map(|_| unreachable!("it was cleared"))
-        .collect()
+    let none = rows.into_iter();
+    none.map(|_| unreachable!("it was cleared")).collect()
 }
 
 /// Completes with the first of `futures`; never when there are none.

@@ -83,10 +83,8 @@ impl Limits {
     /// # Panics
     /// If a limit is zero or the prompt budget is off the grid: no engine can run so.
     pub(super) fn check(&self) {
-        assert!(
-            self.sequences > 0 && self.queued > 0 && self.pages > 0,
-            "{self:?}"
-        );
+        assert!(self.sequences > 0 && self.queued > 0, "{self:?}");
+        assert!(self.pages > 0, "{self:?}");
         assert!(self.context > 0, "{self:?}");
         assert!(self.prefill_tokens >= PAGE, "{self:?}");
         assert!(self.prefill_tokens.is_multiple_of(PAGE), "{self:?}");

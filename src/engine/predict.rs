@@ -6,13 +6,13 @@
 
 use std::time::{Duration, Instant};
 
+use super::Engine;
 use super::drafts::Drafter;
 use super::kv::Kv;
 use super::scheduler::Plan;
 use super::sequence::Sequence;
 use super::speculate::{self, DEPTH_MAX, Made, Reply, Speculate};
 use super::trust::Maker;
-use super::{Engine, Limits};
 use step::executor::{
     Ahead, BlockTable, DeviceError, Draw, Executor, PageId, Rows, Slot, States, TokenId,
 };
@@ -52,10 +52,9 @@ pub(super) fn step_ahead<E: Executor>(
         draws: &draws,
     };
     let runs = executor.step_ahead(rows, &ahead)?;
+    let replies = work().map(|(reply, _)| (reply.slot, reply.known()));
     Ok(runs.then(|| Drawn {
-        replies: work()
-            .map(|(reply, _)| (reply.slot, reply.known()))
-            .collect(),
+        replies: replies.collect(),
         depth,
     }))
 }
@@ -227,9 +226,7 @@ impl<E: Executor> Engine<E> {
         if lanes.is_empty() {
             return 0;
         }
-        let Limits {
-            speculate, drafts, ..
-        } = self.limits;
+        let (speculate, drafts) = (self.limits.speculate, self.limits.drafts);
         if let Speculate::Depth(depth) = speculate {
             return depth.min(drafts);
         }

@@ -12,16 +12,10 @@ pub fn philox4x32(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for _ in 0..ROUNDS {
         let (high0, low0) = multiply(MULTIPLIERS[0], counter[0]);
         let (high1, low1) = multiply(MULTIPLIERS[1], counter[2]);
-        counter = [
-            high1 ^ counter[1] ^ key[0],
-            low1,
-            high0 ^ counter[3] ^ key[1],
-            low0,
-        ];
-        key = [
-            key[0].wrapping_add(INCREMENTS[0]),
-            key[1].wrapping_add(INCREMENTS[1]),
-        ];
+        let mixed = [high1 ^ counter[1] ^ key[0], high0 ^ counter[3] ^ key[1]];
+        counter = [mixed[0], low1, mixed[1], low0];
+        key[0] = key[0].wrapping_add(INCREMENTS[0]);
+        key[1] = key[1].wrapping_add(INCREMENTS[1]);
     }
     counter
 }

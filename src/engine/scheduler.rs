@@ -112,10 +112,8 @@ fn plan_prompts(state: &State<'_>, plan: &mut Plan) {
         let view = &state.lanes[lane];
         let more = budget.take(view, served);
         if served + more > 0 {
-            plan.work.push(Work {
-                lane,
-                tokens: served + more,
-            });
+            let tokens = served + more;
+            plan.work.push(Work { lane, tokens });
         }
     }
 }

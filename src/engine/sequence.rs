@@ -228,9 +228,8 @@ impl Sequence {
             true => None,
             false => self.sampler.choose_ranked(ranked, Allowed::All, position),
         };
-        guess
-            .inspect(|&token| self.drafts.add_predicted(token))
-            .is_some()
+        let guess = guess.inspect(|&token| self.drafts.add_predicted(token));
+        guess.is_some()
     }
 
     /// Drafts the next token by the whole row.

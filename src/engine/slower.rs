@@ -90,11 +90,8 @@ impl Slower {
     /// Fastest step of a window that ends here, over that of the first.
     fn ratio(&mut self, work: Work, took: Duration) -> Option<f64> {
         let octaves = (work.positions.max(1) as f64).log2();
-        let kind = (
-            work.sequences,
-            work.rows,
-            (octaves * PARTS_OF_OCTAVE) as u32,
-        );
+        let part = (octaves * PARTS_OF_OCTAVE) as u32;
+        let kind = (work.sequences, work.rows, part);
         if self.kinds.len() == KINDS_MAX && !self.kinds.contains_key(&kind) {
             return None;
         }

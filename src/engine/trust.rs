@@ -41,10 +41,8 @@ impl Score {
     pub fn of(drafts: &[TokenId], came: &[TokenId]) -> Score {
         let pairs = drafts.iter().zip(came);
         let held = pairs.take_while(|(draft, token)| draft == token).count();
-        Score {
-            known: drafts.len().min(came.len()).min(held + 1),
-            held,
-        }
+        let known = drafts.len().min(came.len()).min(held + 1);
+        Score { known, held }
     }
 }
 
@@ -97,10 +95,8 @@ impl Record {
     pub fn note(&mut self, score: Score) {
         self.all.add(score);
         for (at, place) in self.places.iter_mut().take(score.known).enumerate() {
-            place.add(Score {
-                known: 1,
-                held: usize::from(at < score.held),
-            });
+            let held = usize::from(at < score.held);
+            place.add(Score { known: 1, held });
         }
     }
 

@@ -47,18 +47,13 @@ const LEVELS: usize = 5;
 impl Source {
     /// From the widest to the narrowest.
     fn owners(self) -> [Owner; LEVELS] {
-        let Source {
-            client,
-            returns,
-            connection,
-            call,
-        } = self;
+        let (client, returns, connection) = (self.client, self.returns, self.connection);
         [
             Owner::All,
             Owner::Client(client),
             Owner::Connections(client, returns),
             Owner::Connection(client, returns, connection),
-            Owner::Call(client, returns, connection, call),
+            Owner::Call(client, returns, connection, self.call),
         ]
     }
 }

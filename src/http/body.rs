@@ -100,9 +100,8 @@ where
     let mut whole: Vec<u8> = Vec::new();
     let mut share = memory.share()?;
     loop {
-        let frame = timeout(BODY_IDLE_TIMEOUT, body.frame())
-            .await
-            .map_err(|_| too_slow())?;
+        let frame = timeout(BODY_IDLE_TIMEOUT, body.frame()).await;
+        let frame = frame.map_err(|_| too_slow())?;
         let Some(frame) = frame else { break };
         let frame =
             frame.map_err(|_| ApiError::malformed("the body is not framed as HTTP says"))?;
@@ -124,10 +123,8 @@ where
 fn reserve(memory: &Arc<Semaphore>, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
     let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
     memory.clone().try_acquire_many_owned(permits).map_err(|_| {
-        ApiError::unavailable(
-            "overloaded",
-            "too many large requests are arriving; try again",
-        )
+        let why = "too many large requests are arriving; try again";
+        ApiError::unavailable("overloaded", why)
     })
 }
 

@@ -28,9 +28,8 @@ fn fitting(files: Option<u64>) -> usize {
     let Some(files) = files.and_then(|files| usize::try_from(files).ok()) else {
         return CONNECTIONS_MAX;
     };
-    files
-        .saturating_sub(FILES_BESIDE_CONNECTIONS)
-        .clamp(1, CONNECTIONS_MAX)
+    let most = files.saturating_sub(FILES_BESIDE_CONNECTIONS);
+    most.clamp(1, CONNECTIONS_MAX)
 }
 
 #[cfg(test)]

@@ -64,10 +64,8 @@ impl Hosts {
         let is_address = name.starts_with('[') || name.parse::<IpAddr>().is_ok();
         // A name may end with the dot of the root.
         let name = name.strip_suffix('.').unwrap_or(name);
-        is_address
-            || names
-                .iter()
-                .any(|listed| name.eq_ignore_ascii_case(&listed.0))
+        let mut names = names.iter();
+        is_address || names.any(|listed| name.eq_ignore_ascii_case(&listed.0))
     }
 }
 

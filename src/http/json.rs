@@ -25,13 +25,13 @@ pub fn parse(bytes: &[u8]) -> Result<Value, String> {
     }
     let values_left = Cell::new(JSON_VALUES_MAX);
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    Strict {
+    let strict = Strict {
         depth: 0,
         values_left: &values_left,
-    }
-    .deserialize(&mut deserializer)
-    .and_then(|value| deserializer.end().map(|()| value))
-    .map_err(|error| format!("the body is not valid JSON: {error}"))
+    };
+    let value = strict.deserialize(&mut deserializer);
+    let value = value.and_then(|value| deserializer.end().map(|()| value));
+    value.map_err(|error| format!("the body is not valid JSON: {error}"))
 }
 
 #[derive(Clone, Copy)]

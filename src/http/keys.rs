@@ -104,9 +104,8 @@ impl Keys {
     pub fn secret(&self, purpose: &[u8]) -> [u8; 32] {
         let digest = Sha256::new().chain_update(purpose);
         let keys = self.current();
-        let digest = keys
-            .iter()
-            .fold(digest, |digest, key| digest.chain_update(key));
+        let keys = keys.iter();
+        let digest = keys.fold(digest, |digest, key| digest.chain_update(key));
         digest.finalize().into()
     }
 
@@ -130,9 +129,8 @@ impl Keys {
 
     fn current(&self) -> Arc<[Sha256Digest]> {
         let digests = self.digests.read();
-        digests
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .clone()
+        let digests = digests.unwrap_or_else(|poisoned| poisoned.into_inner());
+        digests.clone()
     }
 
     /// Lets a request pass that has a key, in either header. A browser sends a password with what

@@ -40,9 +40,8 @@ impl FromStr for Origin {
     fn from_str(text: &str) -> Result<Origin, Self::Err> {
         let parts = text.split_once("://");
         let fits = parts.is_some_and(|(scheme, authority)| {
-            let letters = scheme
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+            let mut bytes = scheme.bytes();
+            let letters = bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
             !scheme.is_empty() && letters && hosts::is_host(authority)
         });
         match fits || text == ANY {

@@ -68,14 +68,12 @@ pub fn read(object: &Object<'_>, default: bool) -> Result<Thinking, ApiError> {
     let (think, by_think) = think(object)?;
     let by_template = effort(template.as_ref(), "reasoning_effort")?;
     let asked = nested.or(flat).or(by_think).or(by_template);
+    let flag = object.get("enable_thinking");
     let switches = [
         thinking.as_ref().map(switch).transpose()?,
         boolean(&template, "enable_thinking")?,
         boolean(&template, "thinking")?,
-        object
-            .get("enable_thinking")
-            .map(|field| field.boolean())
-            .transpose()?,
+        flag.map(|field| field.boolean()).transpose()?,
         think,
         boolean(&reasoning, "enabled")?,
         asked.map(|effort| !matches!(effort, Effort::None)),

@@ -179,9 +179,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             self.stall = None;
             return outcome;
         }
-        let stall = self
-            .stall
-            .get_or_insert_with(|| Box::pin(sleep(WRITE_STALL_TIMEOUT)));
+        let begin = || Box::pin(sleep(WRITE_STALL_TIMEOUT));
+        let stall = self.stall.get_or_insert_with(begin);
         if stall.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
@@ -375,9 +374,8 @@ impl Head {
         let value = line[colon + 1..].trim_ascii();
         if line[..colon].eq_ignore_ascii_case(b"content-length") {
             let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-            let length = std::str::from_utf8(value)
-                .ok()
-                .and_then(|text| text.parse().ok());
+            let length = std::str::from_utf8(value).ok();
+            let length = length.and_then(|text| text.parse().ok());
             match length.filter(|_| digits) {
                 Some(length) => self.lengths.push(length),
                 None => self.unclear = true,

@@ -135,21 +135,17 @@ pub fn preflight(files: &Files, threads: usize) -> Result<(), Failure> {
 }
 
 /// The running engine, its end, and what the text side is made of meanwhile.
-pub struct Engine {
+pub struct Engine<T = JoinHandle<engine::Outcome>> {
     pub handle: Handle,
-    pub thread: JoinHandle<engine::Outcome>,
+    pub thread: T,
     pub chat: TextSide,
 }
+
+/// A model that was started, whose end nobody waits for yet.
+pub type Started = Engine<engine::Thread>;
 
 /// Result of loading the text side.
 pub type TextSide = oneshot::Receiver<Result<ChatModel, Failure>>;
-
-/// A model that was started, whose end nobody waits for yet.
-pub struct Started {
-    pub handle: Handle,
-    pub thread: engine::Thread,
-    pub chat: TextSide,
-}
 
 /// Said of a checkpoint whose configuration declares the layer that is not there.
 const LACKS_PREDICTION: &str = "the checkpoint has no tensors of the layer of multi-token \
@@ -254,9 +250,7 @@ fn guard(mapping: Weak<Mapping>) {
             match checked {
                 None => return,
                 Some(Ok(())) => {}
-                Some(Err(why)) => {
-                    return Exit::Io.within(LAST_WORDS, why);
-                }
+                Some(Err(why)) => return Exit::Io.within(LAST_WORDS, why),
             }
         }
     });
@@ -327,14 +321,14 @@ pub fn start(
     // Nobody may wait for it any more.
     thread::spawn(move || drop(told.send(load())));
     let (files, progress) = (files.clone(), progress.clone());
+    let checks = move || {
+        let checks = given.recv();
+        checks.map_err(|_| "there is nothing to check the model with".into())
+    };
     let (handle, thread) = engine::spawn(setup, move || {
-        runner(&files, &progress, Drafting::of(limits), || {
-            given
-                .recv()
-                .map_err(|_| "there is nothing to check the model with".into())
-        })
+        runner(&files, &progress, Drafting::of(limits), checks)
     });
-    Started {
+    Engine {
         handle,
         thread,
         chat,
@@ -348,15 +342,12 @@ pub fn engine(
     golden: Option<&Path>,
     setup: Setup,
 ) -> Engine {
-    let Started {
-        handle,
-        thread,
-        chat,
-    } = start(files, progress, golden, setup);
+    let started = start(files, progress, golden, setup);
+    let thread = started.thread;
     Engine {
-        handle,
+        handle: started.handle,
         thread: thread::spawn(move || end(thread)),
-        chat,
+        chat: started.chat,
     }
 }
 

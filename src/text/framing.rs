@@ -34,10 +34,9 @@ fn is_markup(text: &str) -> bool {
 /// Texts among `texts` whose presence in an assistant's turn changes what is rendered of it, alone
 /// or together with one that does so alone.
 fn looked_for<'a>(template: &Template, texts: &[&'a str]) -> Vec<&'a str> {
-    let alone = texts
-        .iter()
-        .filter(|text| is_looked_for(template, text, None));
-    let alone: Vec<&str> = alone.copied().collect();
+    let alone = texts.iter().copied();
+    let alone = alone.filter(|text| is_looked_for(template, text, None));
+    let alone: Vec<&str> = alone.collect();
     let together = texts.iter().filter(|text| {
         let others = alone.iter().filter(|other| other != text);
         let mut others = others.map(|other| is_looked_for(template, text, Some(other)));

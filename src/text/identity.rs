@@ -11,9 +11,8 @@ use step::Facts;
 pub fn tags(facts: &Facts) -> Vec<&'static str> {
     let tags = [facts.think_open, facts.think_close];
     let texts = facts.added_tokens.iter().map(|(_, text)| *text);
-    texts
-        .filter(|text| tags.iter().any(|tag| tag.starts_with(text)))
-        .collect()
+    let beginnings = texts.filter(|text| tags.iter().any(|tag| tag.starts_with(text)));
+    beginnings.collect()
 }
 
 /// Tokens of a conversation that must be those of the manifest: what ends a turn, and what is

@@ -33,9 +33,8 @@ impl<'a> Elf<'a> {
     pub fn sections(&self) -> Vec<(String, usize)> {
         let name = |name: Result<&str, _>| name.unwrap_or_default().to_string();
         let sections = self.0.sections();
-        sections
-            .map(|each| (name(each.name()), each.size() as usize))
-            .collect()
+        let sized = sections.map(|each| (name(each.name()), each.size() as usize));
+        sized.collect()
     }
 
     /// Names of the shared libraries that the loader must find.
@@ -46,10 +45,8 @@ impl<'a> Elf<'a> {
         let table = self.0.elf_dynamic_table().map_err(text)?;
         let needed = table.iter().filter(|entry| entry.tag == elf::DT_NEEDED);
         let name = |entry| Ok(String::from_utf8_lossy(table.string(entry)?).into_owned());
-        needed
-            .map(name)
-            .collect::<object::Result<_>>()
-            .map_err(text)
+        let names: object::Result<_> = needed.map(name).collect();
+        names.map_err(text)
     }
 
     /// The least glibc that has all symbols that are needed, as (2, 31); (0, 0) if none is.
@@ -70,10 +67,8 @@ impl<'a> Elf<'a> {
 
     /// Names and bytes of the functions; none in a stripped file.
     pub fn functions(&self) -> Vec<(String, u64)> {
-        let functions = self
-            .0
-            .symbols()
-            .filter(|each| each.kind() == SymbolKind::Text);
+        let symbols = self.0.symbols();
+        let functions = symbols.filter(|each| each.kind() == SymbolKind::Text);
         let named = functions.filter_map(|each| Some((each.name().ok()?.to_string(), each.size())));
         named.collect()
     }
@@ -86,15 +81,13 @@ impl<'a> Elf<'a> {
     pub fn hardened(&self) -> Result<(), String> {
         let dynamic = self.0.elf_dynamic_table().map_err(text)?;
         let has = |tag, flag| {
-            dynamic
-                .iter()
-                .any(|entry| entry.tag == tag && entry.val & flag != 0)
+            let mut entries = dynamic.iter();
+            entries.any(|entry| entry.tag == tag && entry.val & flag != 0)
         };
         let segments = self.0.elf_program_headers();
         let flags = |kind| {
-            let found = segments
-                .iter()
-                .find(|each| each.p_type.get(LittleEndian) == kind);
+            let mut each = segments.iter();
+            let found = each.find(|each| each.p_type.get(LittleEndian) == kind);
             found.map(|each| each.p_flags.get(LittleEndian).0)
         };
         let runs = |stack: u32| stack & elf::PF_X.0 != 0;
@@ -130,12 +123,8 @@ pub fn refuse_path(bytes: &[u8], path: &str) -> Result<(), String> {
         return Ok(());
     };
     let printable = |byte: &&u8| byte.is_ascii_graphic();
-    let around: Vec<u8> = bytes[at..]
-        .iter()
-        .take_while(printable)
-        .take(120)
-        .copied()
-        .collect();
+    let around = bytes[at..].iter().take_while(printable).take(120);
+    let around: Vec<u8> = around.copied().collect();
     let around = String::from_utf8_lossy(&around);
     Err(format!(
         "the binary contains a path of this machine, at byte {at}: {around}"

@@ -55,10 +55,9 @@ pub fn start(args: &[String]) -> Result<(), Failure> {
     {
         return Err(Failure::Usage(unknown("verb", verb, verbs())));
     }
-    let args = if args.is_empty() {
-        vec!["--help"]
-    } else {
-        args
+    let args = match args.is_empty() {
+        true => vec!["--help"],
+        false => args,
     };
     match Xtask::from_args(&["cargo xtask"], &args) {
         Ok(xtask) => xtask.verb.start(&Site::find()?, rest),
@@ -76,10 +75,8 @@ pub fn start(args: &[String]) -> Result<(), Failure> {
 /// Brings `args` into the one form argh takes (`--key value`, `--help`) and cuts them at the first
 /// `--`.
 fn split(args: &[String]) -> (Vec<String>, Vec<String>) {
-    let cut = args
-        .iter()
-        .position(|arg| arg == "--")
-        .unwrap_or(args.len());
+    let cut = args.iter().position(|arg| arg == "--");
+    let cut = cut.unwrap_or(args.len());
     let rest = args.get(cut + 1..).unwrap_or_default().to_vec();
     let plain = |arg: &String| match arg.split_once('=') {
         _ if arg == "-h" => vec!["--help".to_string()],

@@ -252,27 +252,16 @@ impl Folders {
             };
             wheels.unpack(graph, &unpack)
         };
+        let inspectors = [&pins.cuobjdump, &pins.nvdisasm];
+        let clang = format!("libclang-{}.data", pins.libclang.version());
+        let clang = format!("{clang}/platlib/clang/native");
+        let include = "cutlass_library/source/include";
         Ok(Folders {
             toolkit: unpack(compile::TOOLKIT, &compiler, "nvidia/cu13")?,
-            cutlass: unpack(
-                compile::CUTLASS,
-                &[&pins.cutlass],
-                "cutlass_library/source/include",
-            )?,
+            cutlass: unpack(compile::CUTLASS, &[&pins.cutlass], include)?,
             cudart: unpack(&cudart_folder, &[cudart], "nvidia/cu13/lib")?,
-            cuobjdump: unpack(
-                "cuobjdump",
-                &[&pins.cuobjdump, &pins.nvdisasm],
-                "nvidia/cu13",
-            )?,
-            libclang: unpack(
-                "libclang",
-                &[&pins.libclang],
-                &format!(
-                    "libclang-{}.data/platlib/clang/native",
-                    pins.libclang.version()
-                ),
-            )?,
+            cuobjdump: unpack("cuobjdump", &inspectors, "nvidia/cu13")?,
+            libclang: unpack("libclang", &[&pins.libclang], &clang)?,
             licences,
         })
     }
@@ -298,15 +287,13 @@ fn compile_action(
         unit = format!("#define ATLAS_PROBE {}\n{unit}", probe.name());
     }
     let label = labelled(format!("nvcc {} {launcher}", target.name), probe);
+    let constants = Source::Text(target.constants.clone());
     let mut action = Action::built_in(label, "nvcc", compile::nvcc, compile::CODE)
         .input(folders.toolkit.clone(), compile::TOOLKIT)
         .input(folders.cutlass.clone(), compile::CUTLASS)
         .input(Source::Text(unit), compile::UNIT)
         .input(Source::Text(abi), "generated/ops.h")
-        .input(
-            Source::Text(target.constants.clone()),
-            "generated/target.cuh",
-        )
+        .input(constants, "generated/target.cuh")
         .tools([&host.cxx, &host.linker])
         .tools(&host.beside)
         .output(&format!("{launcher}.o"))
@@ -411,10 +398,8 @@ fn cargo_additions(
     let mut tools = Vec::new();
     if host.triple != toolchain.host {
         let triple = host.triple.to_uppercase().replace('-', "_");
-        env.push((
-            format!("CARGO_TARGET_{triple}_LINKER"),
-            host.linker.name.clone(),
-        ));
+        let linker = format!("CARGO_TARGET_{triple}_LINKER");
+        env.push((linker, host.linker.name.clone()));
         tools.push(host.linker.clone());
         tools.extend(host.beside.iter().cloned());
     }

@@ -171,10 +171,8 @@ fn run(sandbox: &Sandbox<'_>, program: &str, args: &[&str]) -> Result<(), String
     let program = sandbox.arg(program)?;
     let mut command = Command::new(tools.join(program));
     command.args(args).current_dir(sandbox.work);
-    command
-        .env_clear()
-        .env("PATH", &tools)
-        .env("TMPDIR", sandbox.work);
+    command.env_clear().env("PATH", &tools);
+    command.env("TMPDIR", sandbox.work);
     let done = command.output();
     let done = done.map_err(|why| format!("{program} cannot be started: {why}"))?;
     match done.status.success() {

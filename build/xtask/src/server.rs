@@ -31,9 +31,8 @@ impl Server {
         let mut command = Command::new(binary);
         command.arg("serve").args(flags).args(["--port", "0"]);
         command.stdin(Stdio::null()).stdout(out).stderr(err);
-        let child = command
-            .spawn()
-            .map_err(|why| format!("start {}: {why}", binary.display()))?;
+        let child = command.spawn();
+        let child = child.map_err(|why| format!("start {}: {why}", binary.display()))?;
         let mut server = Server {
             child,
             url: String::new(),

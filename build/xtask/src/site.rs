@@ -126,11 +126,8 @@ impl Site {
         let name = name.unwrap_or(DEFAULT_TARGET);
         let leaves = self.leaves()?;
         if !leaves.iter().any(|leaf| leaf == name) {
-            return Err(Failure::Usage(unknown(
-                "target",
-                name,
-                leaves.iter().map(String::as_str),
-            )));
+            let names = leaves.iter().map(String::as_str);
+            return Err(Failure::Usage(unknown("target", name, names)));
         }
         Ok(manifest::load(&self.root, name)?)
     }

@@ -193,9 +193,8 @@ pub fn keep(pin: &Pin, folder: &Path) -> Result<(), String> {
     download(pin, &half)?;
     verify(pin, &half.join(&pin.file))?;
     let moved = fs::rename(half.join(&pin.file), &to);
-    moved
-        .and_then(|()| fs::remove_dir_all(&half))
-        .map_err(failed)
+    let moved = moved.and_then(|()| fs::remove_dir_all(&half));
+    moved.map_err(failed)
 }
 
 fn copy(pin: &Pin, from: &Path, to: &Path) -> Result<(), String> {
@@ -242,11 +241,8 @@ fn download(pin: &Pin, folder: &Path) -> Result<(), String> {
     command.args(["--no-deps", "--require-hashes", "--only-binary=:all:"]);
     let platform = pin.platform();
     command.args(platform.iter().flat_map(|name| ["--platform", name]));
-    command
-        .arg("--dest")
-        .arg(folder)
-        .arg("--requirement")
-        .arg(list);
+    command.arg("--dest").arg(folder);
+    command.arg("--requirement").arg(list);
     let done = command.output().map_err(|why| {
         format!(
             "{pin}: `python3 -m pip` cannot be started: {why}. Install python3 and pip (Debian: \

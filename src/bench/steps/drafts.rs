@@ -95,10 +95,8 @@ pub fn drafts(options: DraftsOptions) -> Result<(), Failure> {
     let all = options.cases()?;
     let cases = all.iter().flat_map(|drafted| {
         let predicts = drafted.depth > 0;
-        [
-            Some(Case::Verify(*drafted)),
-            predicts.then_some(Case::Predict(*drafted)),
-        ]
+        let predicts = predicts.then_some(Case::Predict(*drafted));
+        [Some(Case::Verify(*drafted)), predicts]
     });
     let job = Job {
         layers: options.layers,

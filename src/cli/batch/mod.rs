@@ -88,11 +88,9 @@ enum Ended {
 async fn answer(files: &Files, run: &mut Run) -> Result<(), Failure> {
     let mut signals = pin!(signalled());
     let progress = Arc::new(Progress::default());
-    let boot::Engine {
-        handle: engine,
-        thread,
-        chat,
-    } = boot::engine(files, &progress, None, Limits::of(&target::FACTS).into());
+    let limits = Limits::of(&target::FACTS);
+    let started = boot::engine(files, &progress, None, limits.into());
+    let (engine, thread, chat) = (started.handle, started.thread, started.chat);
     let chat = tokio::select! {
         chat = boot::serving(&engine, chat) => chat?,
         // Its thread is left to its loading; the process ends around it.
@@ -256,11 +254,7 @@ impl Run {
 
 /// Asks a request; one that finds no room beside others has another turn alone.
 async fn ask(state: Arc<State>, places: Arc<Semaphore>, wanted: Wanted) -> Asked {
-    let Wanted {
-        custom_id,
-        url,
-        body,
-    } = wanted;
+    let (url, body) = (wanted.url, wanted.body);
     let place = places.acquire().await;
     let mut answered = offline::post(&state, url.clone(), body.clone()).await;
     drop(place);
@@ -271,7 +265,7 @@ async fn ask(state: Arc<State>, places: Arc<Semaphore>, wanted: Wanted) -> Asked
     }
     let serving = state.service().map(|service| service.engine.phase()) == Some(Phase::Serving);
     let lost = answered.status.is_server_error() && !serving;
-    (custom_id, (!lost).then_some(answered))
+    (wanted.custom_id, (!lost).then_some(answered))
 }
 
 /// Progress, for the operator.

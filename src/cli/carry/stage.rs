@@ -96,12 +96,7 @@ impl Stage {
     /// # Errors
     /// The operating system's; what was there is there still.
     pub fn finish(self) -> io::Result<()> {
-        let Stage {
-            parent,
-            name,
-            beside,
-            ..
-        } = &self;
+        let (parent, name, beside) = (&self.parent, &self.name, &self.beside);
         let old = match parent.look(name)? {
             None => None,
             Some(_) => Some(parent.folder(name)?),

@@ -518,10 +518,8 @@ impl<N: Naming> Tier<N> {
                 if let Some(state) = self.room.take_state() {
                     self.index.add_state(state);
                 }
-                let place = Place {
-                    tokens: pages * PAGE,
-                    kind,
-                };
+                let tokens = pages * PAGE;
+                let place = Place { tokens, kind };
                 Some(self.index.lend(whose, (node, beginning.reuse), place)?)
             }
             None => None,
@@ -562,20 +560,14 @@ impl<N: Naming> Tier<N> {
 
     /// A beginning is in its places: it is found from now on. Its last block stays in use.
     fn finish(&mut self, incoming: Incoming) -> (Beginning, Option<NodeId>) {
-        let Incoming {
-            beginning,
-            node,
-            known,
-            mut places,
-            state,
-        } = incoming;
-        let rest = &beginning.tokens[known * PAGE..];
-        let (whose, behind) = (beginning.whose, (node, beginning.reuse));
+        let (beginning, mut places) = (incoming.beginning, incoming.places);
+        let rest = &beginning.tokens[incoming.known * PAGE..];
+        let (whose, behind) = (beginning.whose, (incoming.node, beginning.reuse));
         let (last, count) = self.index.insert(whose, behind, rest, &mut places);
-        let left = places.split_off(count);
-        left.into_iter()
-            .for_each(|place| self.room.give_page(place));
-        let state = beginning.kind.zip(state);
+        for place in places.split_off(count) {
+            self.room.give_page(place);
+        }
+        let state = beginning.kind.zip(incoming.state);
         match (state, last.filter(|_| count == rest.len() / PAGE)) {
             (Some(state), Some(last)) => self.index.keep(whose, last, state),
             (Some((_, state)), None) => self.index.give_back(whose.1, state),

@@ -60,9 +60,8 @@ pub fn read(object: &Object<'_>) -> Result<Vec<Variable>, ApiError> {
             found.push(Variable { name, ..effort });
         }
     }
-    let beside = BESIDE
-        .iter()
-        .filter_map(|name| Some((*name, object.get(name)?)));
+    let beside = BESIDE.iter();
+    let beside = beside.filter_map(|name| Some((*name, object.get(name)?)));
     for (name, field) in beside {
         found.push(variable(name, &field)?);
     }

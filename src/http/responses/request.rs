@@ -72,10 +72,8 @@ impl ResponsesRequest {
         let start = start(&object);
         // A reply that goes on with an answer has thought before it, if at all.
         let thinking = thinking::read(&object, facts.thinking && !start.is_amid())?;
-        let Read {
-            messages: history,
-            left_out,
-        } = history(&object, known)?;
+        let read = history(&object, known)?;
+        let (history, left_out) = (read.messages, read.left_out);
         let tools::Offered { tools, names } = tools::offered(&object, &history)?;
         let parallel_tool_calls = object.boolean("parallel_tool_calls", true)?;
         let rule =

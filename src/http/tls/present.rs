@@ -56,13 +56,9 @@ impl Tls {
     /// # Errors
     /// As `load`; certificate and key stay as they were then.
     pub fn reload(&self) -> Result<(), String> {
-        let Shared {
-            certificates,
-            key,
-            acceptor,
-        } = &*self.0;
-        let read = read(certificates, key)?;
-        *acceptor.write().unwrap_or_else(PoisonError::into_inner) = read;
+        let acceptor = read(&self.0.certificates, &self.0.key)?;
+        let known = self.0.acceptor.write();
+        *known.unwrap_or_else(PoisonError::into_inner) = acceptor;
         Ok(())
     }
 

@@ -32,9 +32,8 @@ fn check(expression: &RegexAst) -> Result<(), String> {
 /// shows the expression, marks a part of it in the next line, and tells the reason at last.
 pub fn one_line(text: &str) -> Option<String> {
     let (_, shown) = text.split_once("regex parse error:\n")?;
-    let reason = shown
-        .lines()
-        .find_map(|line| line.strip_prefix("error: "))?;
+    let mut lines = shown.lines();
+    let reason = lines.find_map(|line| line.strip_prefix("error: "))?;
     let marks = |line: &str| line.contains('^') && line.trim_matches([' ', '^']).is_empty();
     let mut lines = shown.lines().zip(shown.lines().skip(1));
     let Some((expression, marks)) = lines.find(|(_, line)| marks(line)) else {

@@ -142,11 +142,9 @@ pub fn unknown_type(names: &Value) -> Option<String> {
 /// Parts of an object's schema that are not enforced beside its members: references that lead
 /// nowhere, and alternatives of which a value may fit two.
 pub fn object_problem(schema: &Value, root: &Root<'_>) -> Option<String> {
+    let leads = |to: &Value| to.as_str().is_some_and(|name| root.target(name).is_some());
     if let Some(reference) = schema.get("$ref")
-        && reference
-            .as_str()
-            .and_then(|name| root.target(name))
-            .is_none()
+        && !leads(reference)
     {
         return Some(leads_nowhere(reference));
     }

@@ -299,8 +299,8 @@ fn class(text: &str) -> usize {
 /// Length of what opens a group, with its flags or its name.
 fn opening(text: &str) -> usize {
     let end = |text: &str| {
-        text.find([':', '>', ')'])
-            .filter(|_| text.starts_with("(?"))
+        let end = text.find([':', '>', ')']);
+        end.filter(|_| text.starts_with("(?"))
     };
     match end(text) {
         Some(at) if text[at..].starts_with(')') => at,

@@ -49,9 +49,8 @@ fn height(value: &Value, targets: &HashSet<*const Value>, together: &mut usize) 
 fn children(value: &Value) -> impl Iterator<Item = (&str, &Value)> {
     let members = value.as_object().into_iter().flatten();
     let items = value.as_array().into_iter().flatten();
-    members
-        .map(|(name, value)| (name.as_str(), value))
-        .chain(items.map(|item| ("", item)))
+    let members = members.map(|(name, value)| (name.as_str(), value));
+    members.chain(items.map(|item| ("", item)))
 }
 
 /// Values below a value, counted.
@@ -122,10 +121,8 @@ impl<'v> ReferenceCost<'v> {
         if factors.iter().filter(|ways| **ways > 1).count() > 1 {
             at_most(ways, COMBINATIONS_MAX, "combinations of alternatives")?;
         }
-        Ok(Below {
-            levels: levels + 1,
-            ways,
-        })
+        let levels = levels + 1;
+        Ok(Below { levels, ways })
     }
 }
 

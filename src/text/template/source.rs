@@ -12,6 +12,9 @@
 use super::filters::{SIZED, STRING};
 use crate::past_unescaped;
 
+/// Operators of two characters.
+const PAIRS: [&str; 6] = ["==", "!=", "<=", ">=", "//", "**"];
+
 /// The source to compile. What is no template is left for the compiler to refuse.
 pub(super) fn rewritten(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
@@ -112,15 +115,11 @@ fn tokens<'a>(text: &'a str, end: &str) -> Option<(Vec<Token<'a>>, usize)> {
         let first = rest.chars().next()?;
         let length = match first {
             '\'' | '"' => string_length(rest)?,
-            c if c.is_alphanumeric() || c == '_' => rest
-                .find(|c: char| !c.is_alphanumeric() && c != '_')
-                .unwrap_or(rest.len()),
-            _ if ["==", "!=", "<=", ">=", "//", "**"]
-                .iter()
-                .any(|pair| rest.starts_with(pair)) =>
-            {
-                2
+            c if c.is_alphanumeric() || c == '_' => {
+                let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
+                end.unwrap_or(rest.len())
             }
+            _ if PAIRS.iter().any(|pair| rest.starts_with(pair)) => 2,
             c => c.len_utf8(),
         };
         if matches!(first, ')' | ']' | '}') {

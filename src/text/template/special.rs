@@ -55,9 +55,8 @@ impl SpecialTokens {
 
     /// The text of the token `name`, as in `bos_token`.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, text)| text)
+        let found = self.iter().find(|(known, _)| *known == name);
+        found.map(|(_, text)| text)
     }
 
     /// Each name with its text.

@@ -28,9 +28,8 @@ impl Tags for GlmTags {
     fn function(text: &str) -> Named<'_> {
         let found = named(text, "", "")?;
         let rest = &text[found.1..];
-        either(head(rest, Self::ARGUMENT.0), || {
-            head(rest, Self::FUNCTION.2)
-        })?;
+        let end = || head(rest, Self::FUNCTION.2);
+        either(head(rest, Self::ARGUMENT.0), end)?;
         Ok(found)
     }
 }

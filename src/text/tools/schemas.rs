@@ -33,21 +33,18 @@ impl ToolSchemas {
     /// Reads tools in the form of the chat completions API; what it does not understand is
     /// taken as text.
     pub fn new<'v>(tools: impl IntoIterator<Item = &'v Value>) -> ToolSchemas {
-        let functions = tools
-            .into_iter()
-            .map(without_annotations)
-            .filter_map(|tool| {
-                let function = &tool["function"];
-                let root = Root::new(&function["parameters"]);
-                let members = Members::of(&root, root.value).typed(&root);
-                let mut names = members.names();
-                names.sort_by_key(|name| std::cmp::Reverse(name.len()));
-                let name = function["name"].as_str()?.to_string();
-                Some((name, Function { members, names }))
-            });
-        ToolSchemas {
-            functions: functions.collect(),
-        }
+        let tools = tools.into_iter().map(without_annotations);
+        let functions = tools.filter_map(|tool| {
+            let function = &tool["function"];
+            let root = Root::new(&function["parameters"]);
+            let members = Members::of(&root, root.value).typed(&root);
+            let mut names = members.names();
+            names.sort_by_key(|name| std::cmp::Reverse(name.len()));
+            let name = function["name"].as_str()?.to_string();
+            Some((name, Function { members, names }))
+        });
+        let functions = functions.collect();
+        ToolSchemas { functions }
     }
 
     /// Whether there is a function of this name.
@@ -349,10 +346,8 @@ impl<'v> Root<'v> {
             either("oneOf"),
             Types::listed(schema),
         ];
-        let mut said = all
-            .into_iter()
-            .flatten()
-            .chain(parts("allOf").filter_map(inside));
+        let all = all.into_iter().flatten();
+        let mut said = all.chain(parts("allOf").filter_map(inside));
         let first = said.next()?;
         // Where nothing fits all, the first of them is as good as any.
         let types = said.fold(first, |types, more| types.and(more).said().unwrap_or(types));

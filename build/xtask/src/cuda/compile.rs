@@ -37,9 +37,8 @@ const OPTIMISATION: u32 = 3;
 /// If `ops.toml` has no such op.
 pub fn unit(table: &abi::Table, compiled: &Compiled, header: &str) -> Result<String, String> {
     let op = &compiled.op;
-    let row = table
-        .get(op)
-        .ok_or_else(|| format!("ffi/ops.toml has no op `{op}`"))?;
+    let row = table.get(op);
+    let row = row.ok_or_else(|| format!("ffi/ops.toml has no op `{op}`"))?;
     let declaration = abi::declaration(&compiled.launcher, row);
     let names: Vec<&str> = row.args.iter().map(|arg| arg.name.as_str()).collect();
     let (kernel, tile) = (camel(&compiled.kernel), camel(&compiled.launcher));
@@ -57,9 +56,8 @@ pub fn unit(table: &abi::Table, compiled: &Compiled, header: &str) -> Result<Str
 
 /// `rms_norm` to `RmsNorm`.
 fn camel(name: &str) -> String {
-    let words = name
-        .split('_')
-        .map(|word| word[..1].to_uppercase() + &word[1..]);
+    let words = name.split('_');
+    let words = words.map(|word| word[..1].to_uppercase() + &word[1..]);
     words.collect()
 }
 
@@ -90,9 +88,8 @@ pub fn nvcc(sandbox: &Sandbox<'_>) -> Result<(), String> {
     let object = sandbox.arg("object")?;
     let mut command = compose(sandbox)?;
     command.args(["-c", UNIT, "-o"]).arg(format!("{object}.o"));
-    let done = command
-        .output()
-        .map_err(|why| format!("nvcc cannot be started: {why}"))?;
+    let done = command.output();
+    let done = done.map_err(|why| format!("nvcc cannot be started: {why}"))?;
     let printed = String::from_utf8_lossy(&done.stdout) + String::from_utf8_lossy(&done.stderr);
     if !done.status.success() {
         return Err(format!("{command:?}\n{printed}"));
@@ -135,9 +132,8 @@ fn compose(sandbox: &Sandbox<'_>) -> Result<Command, String> {
     build.flag("-gencode").flag(gencode(sandbox.arg("arch")?));
     build.flag("-Xptxas").flag("-v,-warn-spills");
     // No C++ runtime: the binary needs libc alone.
-    build
-        .flag("-Xcompiler")
-        .flag("-fno-exceptions,-fno-rtti,-fno-threadsafe-statics");
+    build.flag("-Xcompiler");
+    build.flag("-fno-exceptions,-fno-rtti,-fno-threadsafe-statics");
     let compiler = build.try_get_compiler().map_err(|why| why.to_string())?;
     let mut command = compiler.to_command();
     command.env_clear().envs(environment_of(&tools, &scratch));

@@ -31,18 +31,15 @@ fn list(cuobjdump: &Path, option: &str, file: &Path) -> Result<Vec<String>, Stri
     }
     let names = printed.lines().filter(|line| line.contains(" file "));
     let names = names.filter_map(|line| line.split_once(": ").map(|(_, name)| name.trim()));
-    Ok(names
-        .filter(|name| !name.starts_with("No "))
-        .map(str::to_string)
-        .collect())
+    let names = names.filter(|name| !name.starts_with("No "));
+    Ok(names.map(str::to_string).collect())
 }
 
 /// `unit.1.sm_90a.cubin` to `sm_90a`.
 fn arch_of(name: &str) -> Option<String> {
     let mut parts = name.rsplit('.').skip(1);
-    parts
-        .find(|part| part.starts_with("sm_"))
-        .map(str::to_string)
+    let found = parts.find(|part| part.starts_with("sm_"));
+    found.map(str::to_string)
 }
 
 /// Checks that `file` holds cubins of `arch` alone and no PTX.

@@ -32,12 +32,8 @@ impl FromStr for Probe {
 
     fn from_str(text: &str) -> Result<Probe, String> {
         let found = PROBES.into_iter().find(|probe| probe.0 == text);
-        found.ok_or_else(|| {
-            format!(
-                "{text}: is none of {}",
-                PROBES.map(|probe| probe.0).join(", ")
-            )
-        })
+        let known = || PROBES.map(|probe| probe.0).join(", ");
+        found.ok_or_else(|| format!("{text}: is none of {}", known()))
     }
 }
 

@@ -12,11 +12,8 @@ pub fn dot(graph: &Graph) -> String {
     for id in graph.ids() {
         let action = graph.action(id);
         let inputs = action.inputs.len() - graph.makers(id).len().min(action.inputs.len());
-        let _ = writeln!(
-            text,
-            "  {:?} [tooltip=\"{inputs} files of the workspace\"];",
-            action.label
-        );
+        let (label, files) = (&action.label, "files of the workspace");
+        let _ = writeln!(text, "  {label:?} [tooltip=\"{inputs} {files}\"];");
         for maker in graph.makers(id) {
             let (from, to) = (&graph.action(maker).label, &action.label);
             let _ = writeln!(text, "  {from:?} -> {to:?};");

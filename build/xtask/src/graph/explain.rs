@@ -88,11 +88,10 @@ fn changes(recorded: &str, text: &str) -> Vec<String> {
     for (name, value) in &after {
         match before.get(name) {
             Some(known) if known == value => {}
-            Some(known) => changes.push(format!(
-                "{name} changed from {} to {}",
-                short(known),
-                short(value)
-            )),
+            Some(known) => {
+                let (from, to) = (short(known), short(value));
+                changes.push(format!("{name} changed from {from} to {to}"));
+            }
             None => changes.push(format!("{name} is added ({})", short(value))),
         }
     }

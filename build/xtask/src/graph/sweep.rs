@@ -47,10 +47,8 @@ impl Store {
         remove_others(&store, &kept)?;
         let left = bytes_below(&store)?;
         let amount = |actions, bytes| Amount { actions, bytes };
-        Ok([
-            amount(count - actions, before - left),
-            amount(actions, left),
-        ])
+        let gone = amount(count - actions, before - left);
+        Ok([gone, amount(actions, left)])
     }
 
     /// Keys of all records, with whether they are needed and when they were last used.
@@ -78,8 +76,8 @@ impl Store {
 
 fn bytes_below(path: &Path) -> io::Result<u64> {
     let files = files_below(path)?;
-    files
-        .iter()
+    let sizes = files.iter();
+    sizes
         .map(|file| Ok(fs::symlink_metadata(file)?.len()))
         .sum()
 }

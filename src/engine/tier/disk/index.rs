@@ -115,9 +115,8 @@ impl Index {
         let depth = match self.pieces.state {
             0 => known.len(),
             _ => {
-                let last = known
-                    .iter()
-                    .rposition(|name| self.states.contains_key(name));
+                let mut known = known.iter();
+                let last = known.rposition(|name| self.states.contains_key(name));
                 last.map_or(0, |last| last + 1)
             }
         };
@@ -132,10 +131,8 @@ impl Index {
             let place = self.place(*entry, header.names.len(), self.pieces.state);
             Some((header.state?, place))
         });
-        Found {
-            pages: known.iter().map(page).collect(),
-            state,
-        }
+        let pages = known.iter().map(page).collect();
+        Found { pages, state }
     }
 
     fn place(&self, entry: u64, index: usize, bytes: usize) -> Place {
@@ -221,10 +218,8 @@ impl Index {
             let bytes = entry.header.entry_bytes(self.pieces);
             *owners.entry(entry.header.owner).or_default() += bytes;
         }
-        let most = owners
-            .into_iter()
-            .max_by_key(|(owner, bytes)| (*bytes, *owner));
-        let most = most?.0;
+        let owners = owners.into_iter();
+        let (most, _) = owners.max_by_key(|(owner, bytes)| (*bytes, *owner))?;
         let entries = self.entries.iter();
         let own = entries.filter(|(_, of)| of.header.owner == most);
         let last = own.min_by_key(|(id, entry)| (entry.used, std::cmp::Reverse(**id)));

@@ -445,10 +445,8 @@ impl Disk {
             self.index.add(entry, header, bond);
         }
         let bytes = self.index.bytes();
-        log::line(format_args!(
-            "--cache-dir {}: {bytes} bytes of prompts are there",
-            self.name
-        ));
+        let found = format_args!("{bytes} bytes of prompts are there");
+        log::line(format_args!("--cache-dir {}: {found}", self.name));
         for entry in self.index.make_room(0).unwrap_or_default() {
             self.keep(move |storage| storage.remove(entry));
         }
@@ -502,9 +500,8 @@ impl Disk {
     /// Notes whether a prompt was read before it would have been computed.
     pub fn note_pace(&mut self, in_time: bool) -> Option<Event> {
         self.slow = if in_time { 0 } else { self.slow + 1 };
-        (self.slow >= SLOW_MAX)
-            .then(|| self.turn_off("it is slower than computing"))
-            .flatten()
+        let off = (self.slow >= SLOW_MAX).then(|| self.turn_off("it is slower than computing"));
+        off.flatten()
     }
 
     fn turn_off(&mut self, why: impl fmt::Display) -> Option<Event> {
