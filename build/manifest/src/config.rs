@@ -201,8 +201,7 @@ impl Stated<'_> {
         let has = table.is_empty() || (number.of)(&self.form) != Has::Never;
         let stated = !value.is_null();
         let places = number.places(traits);
-        let is_read = !places.is_empty() && (stated || has);
-        is_read.then(|| at(number.key, value, places, required && stated))
+        (stated || has).then(|| at(number.key, value, places, required && stated))
     }
 
     /// Whether heads are as wide as the library takes them to be.

@@ -60,8 +60,8 @@ pub(crate) struct Kind {
     pub name: &'static str,
     /// Type of its block there.
     pub block: &'static str,
-    /// Trait of its operations in `src/model/ops`; none where they stand with the block.
-    pub group: Option<&'static str>,
+    /// Trait of its operations in `src/model/ops`; `Ops` is one that stands with the block.
+    pub ops: &'static str,
 }
 
 impl Kind {
@@ -72,32 +72,18 @@ impl Kind {
     /// The last two beside each other, whose operations are theirs.
     pub const BOTH: Kind = Kind::of("both", "Both", "Both");
     /// Products that make queries of latents and results of them, around attention.
-    pub const LATENT: Kind = Kind::alone("latent", "Latent");
+    pub const LATENT: Kind = Kind::of("latent", "Latent", "Ops");
 
-    const fn of(name: &'static str, block: &'static str, group: &'static str) -> Kind {
-        Kind {
-            group: Some(group),
-            ..Kind::alone(name, block)
-        }
-    }
-
-    /// A block that alone has its operations.
-    pub(crate) const fn alone(name: &'static str, block: &'static str) -> Kind {
-        Kind {
-            name,
-            block,
-            group: None,
-        }
+    pub(crate) const fn of(name: &'static str, block: &'static str, ops: &'static str) -> Kind {
+        Kind { name, block, ops }
     }
 
     /// Traits of its shapes and of its operations.
     pub(crate) fn traits(self) -> [String; 2] {
-        match self.group {
-            Some(group) => [
-                format!("shapes::{}", camel(self.name)),
-                format!("ops::{group}"),
-            ],
-            None => ["Shape", "Ops"].map(|name| format!("blocks::{}::{name}", self.name)),
+        let Kind { name, ops, .. } = self;
+        match ops {
+            "Ops" => ["Shape", "Ops"].map(|of| format!("blocks::{name}::{of}")),
+            _ => [format!("shapes::{}", camel(name)), format!("ops::{ops}")],
         }
     }
 

@@ -286,9 +286,6 @@ pub(crate) const NUMBERS: &[Number] = numbers! {
 pub(crate) const TABLES: &[(&str, Of)] = &[
     ("gdn", |it| always(it.traits.mixers == Mixers::Hybrid)),
     ("mamba", |it| always(it.traits.mixers == Mixers::Mamba)),
-    ("mixer", |it| {
-        always(it.traits.recurs.is_some_and(|its| !its.numbers.is_empty()))
-    }),
     ("latent", |it| always(it.traits.has(Switch::Latent))),
     ("moe", |it| always(it.feeds(Part::Moe))),
     ("mlp", |it| always(it.feeds(Part::Mlp))),

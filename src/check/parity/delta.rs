@@ -28,9 +28,9 @@ pub(super) const GROUP: Group = Group {
     rows,
     sequences: |random| {
         vec![
-            Box::new(ConvSilu(Layer::<Recurrent>::draw(random))),
-            Box::new(GatedDelta(Layer::<Recurrent>::draw(random))),
-            Box::new(DeltaNet(Layer::<Recurrent>::draw(random))),
+            Box::new(Recurs::<Recurrent>::draw(random, Op::ConvSilu)),
+            Box::new(Recurs::<Recurrent>::draw(random, Op::GatedDelta)),
+            Box::new(Recurs::<Recurrent>::draw(random, Op::DeltaNet)),
             Box::new(DeltaNetAdd {
                 layer: Layer::<Recurrent>::draw(random),
                 matrix: stored(random, blocks(&[Role::GdnOutput])[0][0]),
@@ -213,6 +213,18 @@ struct OpenLayer<D: shapes::Delta, B: Delta<D>> {
 }
 
 impl<D: shapes::Delta, B: ProbeDelta<D>> OpenLayer<D, B> {
+    fn convolve(
+        &mut self,
+        b: &mut B,
+        qkv: &B::Tensor,
+        batch: &Batch,
+    ) -> Result<B::Tensor, DeviceError> {
+        let mut out = b.room(batch.rows(), D::QKV)?;
+        let taps = (&self.conv, self.bias.as_ref());
+        b.conv_silu(qkv, taps, &mut self.state, batch, &mut out);
+        Ok(out)
+    }
+
     /// `conv_silu`, then `gated_delta`: only a device knows how the one leaves rows for the other.
     fn mix(
         &mut self,
@@ -220,10 +232,8 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> OpenLayer<D, B> {
         [qkv, beta, decay]: [&B::Tensor; 3],
         batch: &Batch,
     ) -> Result<B::Tensor, DeviceError> {
-        let mut conv = b.room(batch.rows(), D::QKV)?;
+        let conv = self.convolve(b, qkv, batch)?;
         let mut out = b.room(batch.rows(), D::VALUES)?;
-        let taps = (&self.conv, self.bias.as_ref());
-        b.conv_silu(qkv, taps, &mut self.state, batch, &mut conv);
         let input = ops::GatedDelta {
             qkv: &conv,
             b: beta,
@@ -233,101 +243,76 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> OpenLayer<D, B> {
         b.gated_delta(input, &mut self.state, batch, &mut out);
         Ok(out)
     }
-}
 
-/// Largest norm-wise difference of what the delta rule makes.
-fn rule_limit(has_cells: bool) -> f64 {
-    match has_cells {
-        true => F16_OPERANDS,
-        // Errors are carried from row to row.
-        false => 10.0 * F32_CHAIN,
+    fn net(&mut self, b: &mut B, x: &[B::Tensor], batch: &Batch) -> Result<B::Tensor, DeviceError> {
+        let input = ops::DeltaNet {
+            rows: ops::GatedDelta {
+                qkv: &x[0],
+                b: &x[2],
+                a: &x[3],
+                decay: &self.decay,
+            },
+            z: &x[1],
+            conv: (&self.conv, self.bias.as_ref()),
+            norm: &self.norm,
+        };
+        let mut conv = b.room(batch.rows(), D::QKV)?;
+        let mut out = b.room(batch.rows(), D::VALUES)?;
+        b.delta_net(input, &mut conv, &mut self.state, batch, &mut out);
+        Ok(out)
     }
 }
 
-struct ConvSilu<D>(Layer<D>);
+#[derive(Clone, Copy)]
+enum Op {
+    ConvSilu,
+    /// Behind `conv_silu`.
+    GatedDelta,
+    DeltaNet,
+}
 
-impl<D: shapes::Delta> SequenceOp for ConvSilu<D> {
+/// An operation on a layer and its state.
+struct Recurs<D> {
+    layer: Layer<D>,
+    op: Op,
+}
+
+impl<D: shapes::Delta> Recurs<D> {
+    fn draw(random: &mut Random, op: Op) -> Recurs<D> {
+        let layer = Layer::draw(random);
+        Recurs { layer, op }
+    }
+}
+
+impl<D: shapes::Delta> SequenceOp for Recurs<D> {
     fn about(&self) -> (&'static str, Vec<usize>) {
-        ("conv_silu", vec![D::QKV])
+        let heads = D::VALUE_HEADS;
+        match self.op {
+            Op::ConvSilu => ("conv_silu", vec![D::QKV]),
+            Op::GatedDelta => ("gated_delta", vec![D::QKV, heads, heads]),
+            Op::DeltaNet => ("delta_net", vec![D::QKV, D::VALUES, heads, heads]),
+        }
     }
 
     fn limit(&self, has_cells: bool) -> f64 {
-        match has_cells {
+        match (self.op, has_cells) {
             // Inputs of cells are stored as F16.
-            true => F16_OPERANDS / 2.0,
-            false => F32_CHAIN,
+            (Op::ConvSilu, true) => F16_OPERANDS / 2.0,
+            (Op::ConvSilu, false) => F32_CHAIN,
+            (_, true) => F16_OPERANDS,
+            // Errors are carried from row to row.
+            (_, false) => 10.0 * F32_CHAIN,
         }
     }
 }
 
-impl<D: shapes::Delta, B: ProbeDelta<D>> SequenceOpOn<B> for ConvSilu<D> {
+impl<D: shapes::Delta, B: ProbeDelta<D>> SequenceOpOn<B> for Recurs<D> {
     fn open(&self, b: &mut B) -> Result<Opened<'_, B>, DeviceError> {
-        let mut layer = self.0.open(b)?;
-        Ok(Box::new(move |b, x, batch| {
-            let mut out = b.room(batch.rows(), D::QKV)?;
-            let taps = (&layer.conv, layer.bias.as_ref());
-            b.conv_silu(&x[0], taps, &mut layer.state, batch, &mut out);
-            Ok(out)
-        }))
-    }
-}
-
-/// `conv_silu` and `gated_delta`.
-struct GatedDelta<D>(Layer<D>);
-
-impl<D: shapes::Delta> SequenceOp for GatedDelta<D> {
-    fn about(&self) -> (&'static str, Vec<usize>) {
-        ("gated_delta", vec![D::QKV, D::VALUE_HEADS, D::VALUE_HEADS])
-    }
-
-    fn limit(&self, has_cells: bool) -> f64 {
-        rule_limit(has_cells)
-    }
-}
-
-impl<D: shapes::Delta, B: ProbeDelta<D>> SequenceOpOn<B> for GatedDelta<D> {
-    fn open(&self, b: &mut B) -> Result<Opened<'_, B>, DeviceError> {
-        let mut layer = self.0.open(b)?;
-        Ok(Box::new(move |b, x, batch| {
-            layer.mix(b, [&x[0], &x[1], &x[2]], batch)
-        }))
-    }
-}
-
-struct DeltaNet<D>(Layer<D>);
-
-impl<D: shapes::Delta> SequenceOp for DeltaNet<D> {
-    fn about(&self) -> (&'static str, Vec<usize>) {
-        (
-            "delta_net",
-            vec![D::QKV, D::VALUES, D::VALUE_HEADS, D::VALUE_HEADS],
-        )
-    }
-
-    fn limit(&self, has_cells: bool) -> f64 {
-        rule_limit(has_cells)
-    }
-}
-
-impl<D: shapes::Delta, B: ProbeDelta<D>> SequenceOpOn<B> for DeltaNet<D> {
-    fn open(&self, b: &mut B) -> Result<Opened<'_, B>, DeviceError> {
-        let mut layer = self.0.open(b)?;
-        Ok(Box::new(move |b, x, batch| {
-            let input = ops::DeltaNet {
-                rows: ops::GatedDelta {
-                    qkv: &x[0],
-                    b: &x[2],
-                    a: &x[3],
-                    decay: &layer.decay,
-                },
-                z: &x[1],
-                conv: (&layer.conv, layer.bias.as_ref()),
-                norm: &layer.norm,
-            };
-            let mut conv = b.room(batch.rows(), D::QKV)?;
-            let mut out = b.room(batch.rows(), D::VALUES)?;
-            b.delta_net(input, &mut conv, &mut layer.state, batch, &mut out);
-            Ok(out)
+        let mut layer = self.layer.open(b)?;
+        Ok(Box::new(move |b, x, batch| match self.op {
+            Op::ConvSilu => layer.convolve(b, &x[0], batch),
+            Op::GatedDelta => layer.mix(b, [&x[0], &x[1], &x[2]], batch),
+            Op::DeltaNet => layer.net(b, x, batch),
         }))
     }
 }

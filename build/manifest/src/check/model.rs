@@ -100,17 +100,16 @@ impl File {
                 None if key == ROPE_THETA && its != Has::Never => {
                     self.rule(false, key, 0, &number.range.rule())
                 }
-                None if !table.is_empty() && value(table).is_none() => Ok(()),
+                None if value(table).is_none() && !matches!(table, "" | "mixer") => Ok(()),
                 None => has(key, its),
                 Some(value) => has(key, its).and_then(|()| self.ranged(key, value, &number.range)),
             }
         };
         let tables = TABLES.iter().map(|(table, of)| has(table, of(&form)));
         let known = |key: &str| numbers::of_table(form.traits, "mixer").any(|its| its.key == key);
-        let unknown = model.mixer.keys().map(|name| format!("mixer.{name}"));
-        let unknown = unknown
-            .filter(|key| !known(key))
-            .map(|key| has(&key, Has::Never));
+        let mut stated = model.mixer.keys().map(|name| format!("mixer.{name}"));
+        let unknown = stated.find(|key| !known(key));
+        let unknown = unknown.map(|key| has(&key, Has::Never));
         let all = numbers::all(form.traits).map(number);
         tables.chain(all).chain(unknown).collect()
     }

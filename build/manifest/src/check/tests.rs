@@ -180,6 +180,10 @@ refused!(a_table_that_the_family_has: MODEL_FILE,
     => "", "moe = absent: family = \"qwen3_5_moe\" has it");
 refused!(a_table_that_the_family_has_not: MODEL_FILE, "[mtp]" => "[mlp]\nintermediate = 1\n[mtp]",
     "mlp = stated: family = \"qwen3_5_moe\" has none");
+refused!(a_number_that_the_mixer_has_not: MODEL_FILE, "[mtp]" => "[mixer]\ntaps = 3\n[mtp]",
+    "mixer.taps = stated: family = \"qwen3_5_moe\" has none");
+refused!(a_mixer_of_another_family: MODEL_FILE, "\"gdn\", \"att" => "\"mamba\", \"att",
+    "layers.period = stated: family = \"qwen3_5_moe\" has none");
 refused!(a_shared_expert_that_the_family_has: MODEL_FILE, "shared_intermediate = 512\n" => "",
     "moe.shared_intermediate = absent: family = \"qwen3_5_moe\" has it");
 refused!(a_shared_expert_that_the_family_has_not: MODEL_FILE, "\"qwen3_5_moe\"" => "\"qwen3_moe\"",

@@ -118,11 +118,11 @@ pub(crate) struct Stated {
 }
 
 impl Stated {
-    const fn of(self, of: fn(&Traits) -> bool) -> Stated {
+    pub(super) const fn of(self, of: fn(&Traits) -> bool) -> Stated {
         Stated { of, ..self }
     }
 
-    const fn required(self, required: fn(&Traits) -> bool) -> Stated {
+    pub(super) const fn required(self, required: fn(&Traits) -> bool) -> Stated {
         Stated { required, ..self }
     }
 
