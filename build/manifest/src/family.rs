@@ -99,7 +99,7 @@ const USUAL: Traits = Traits {
 /// Token mixers of a family's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mixers {
-    /// Attention in every layer.
+    /// Attention in every layer that does not recur.
     Attention,
     /// Gated DeltaNet in some layers, attention in others.
     Hybrid,

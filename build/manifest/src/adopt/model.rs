@@ -270,11 +270,10 @@ fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {
         return blocks(words);
     }
     let count = words.count("/num_hidden_layers", largest::LAYERS);
-    let mixers = match traits.mixers {
-        Mixers::Attention => Ok(vec![Mixer::Attention]),
-        Mixers::Hybrid | Mixers::Sliding | Mixers::Windowed | Mixers::Mamba => {
-            mixers(words, count, traits)
-        }
+    let alike = traits.mixers == Mixers::Attention && traits.recurs.is_none();
+    let mixers = match alike {
+        true => Ok(vec![Mixer::Attention]),
+        false => mixers(words, count, traits),
     };
     let dense = dense(words, traits);
     let (count, mixers, dense) = (count? as usize, mixers?, dense?);

@@ -149,13 +149,12 @@ impl File {
         let period = &model.layers.period;
         let [attends, slides] =
             [Mixer::Attention, Mixer::Sliding].map(|mixer| period.contains(&mixer));
-        let mut recurrent = period.iter().filter(|mixer| mixer.recurs());
-        let recurs = recurrent.clone().next().is_some();
         let its_own = traits.recurs.map(Mixer::Recurrent);
-        let mixes = recurrent.all(|mixer| Some(*mixer) == its_own);
+        let is_other = |mixer: &Mixer| mixer.recurs() && Some(*mixer) != its_own;
+        let others = period.iter().any(is_other);
         let predicts = model.mtp.layers > 0;
         for (key, stated, has) in [
-            ("layers.period", recurs, mixes && recurs),
+            ("layers.period", others, false),
             ("layers.period", slides, traits.mixers.slide()),
             ("mtp", predicts, traits.mixers.predict() && predicts),
         ] {
