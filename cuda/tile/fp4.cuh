@@ -60,11 +60,13 @@ __device__ inline float power_of_two(int exponent) {
   return __uint_as_float(static_cast<unsigned>(exponent + 127) << 23);
 }
 
-// Up to `kRows` rows of `kWidth` columns as instructions read them, in one piece of memory.
+// Up to `kRows` rows of `kWidth` columns as instructions read them, in one piece of memory, behind
+// which another one may begin.
 template <int kRows, int kWidth>
 struct Fp4Rows {
   static constexpr int kGroups = kWidth / kFp4Group;
-  static constexpr size_t kBytes = size_t{kRows} * (kWidth / 2 + kGroups + sizeof(float));
+  static constexpr size_t kUsed = size_t{kRows} * (kWidth / 2 + kGroups + sizeof(float));
+  static constexpr size_t kBytes = (kUsed + kVectorBytes - 1) / kVectorBytes * kVectorBytes;
 
   static_assert(kWidth % kBlockColumns == 0, "rows are whole runs");
 

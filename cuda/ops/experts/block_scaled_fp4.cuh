@@ -20,8 +20,6 @@ inline constexpr int kRoundThreads = kRoundWarps * tile::kWarpLanes;
 using InputRows = tile::Fp4Rows<kRowsMax, kWidth>;
 using InnerRows = tile::Fp4Rows<kPlacesMax, Experts::kIntermediate>;
 
-static_assert(InputRows::kBytes % kVectorBytes == 0, "inner rows begin at a vector");
-
 // Rows of both products as operands, in one piece of memory.
 struct Fp4Operands {
   unsigned char* base;
@@ -124,7 +122,7 @@ struct BlockScaledFp4 {
     if (format != tile::kBlockScaled) {
       constexpr tile::Storage kOther = tile::storage_of(target::FORMAT_MTP_EXPERTS);
       if (format != static_cast<unsigned>(kOther)) return cudaErrorInvalidValue;
-      failed = GroupedProducts<kOther>::launch(params, stream);
+      failed = GroupedProducts<kOther>::launch(params, stream, nullptr);
     } else if (rows <= kFewRows) {
       failed = launch_fp4<FewFp4>(params, {operands}, kFewTileRows, stream);
     } else {

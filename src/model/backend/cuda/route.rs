@@ -47,9 +47,12 @@ pub const OPERAND_BYTES: usize = most(
     },
 );
 
-/// Rows of E2M1, an E4M3 scale for each 16 columns, an F32 a row.
+/// Bytes that a thread of a kernel reads at once.
+const VECTOR_BYTES: usize = 16;
+
+/// Rows of E2M1, an E4M3 scale for each 16 columns, an F32 a row: whole vectors of a thread.
 const fn nvfp4_bytes(rows: usize, width: usize) -> usize {
-    rows * (width / 2 + width / 16 + size_of::<f32>())
+    (rows * (width / 2 + width / 16 + size_of::<f32>())).next_multiple_of(VECTOR_BYTES)
 }
 
 /// Memory that experts work in.
