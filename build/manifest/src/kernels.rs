@@ -407,7 +407,11 @@ mod tests {
     fn every_kind_of_block_is_a_file() {
         for kind in Kind::names() {
             let file = model().join(format!("blocks/{kind}.rs"));
-            assert!(file.is_file(), "{kind}");
+            assert!(
+                file.is_file(),
+                "ffi/ops.toml: over `{kind}`: no {}",
+                file.display()
+            );
         }
     }
 

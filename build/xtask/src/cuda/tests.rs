@@ -427,12 +427,6 @@ fn a_shape_of_several_has_launchers_of_its_own() {
 }
 
 #[test]
-fn a_kind_that_no_block_has_is_refused() {
-    let row = row("op", "over = \"atention\"\nargs = []");
-    assert!(abi::parse(&row).unwrap_err().contains("atention"));
-}
-
-#[test]
 fn an_array_states_its_shape_and_its_direction() {
     let args = "args = [{ name = \"x\", type = \"f32\", io = \"in\" }]";
     assert!(abi::parse(&row("op", args)).unwrap_err().contains("op.x"));
