@@ -1,6 +1,6 @@
 //! Weights rounded to a format of fewer bits: each to the nearest code, under the scale of its
-//! block that leaves the least squared error.
-//! The same weights give the same bits, on any machine and in any parts.
+//! block that leaves the least squared error. Bits depend on the weights alone, not on the machine
+//! or on how they are cut into parts.
 
 /// Largest magnitudes of E2M1 and of E4M3.
 pub const E2M1_MAX: f32 = 6.0;
