@@ -362,14 +362,6 @@ impl Cuda {
         self.graphs.iter().find(is_it).map(|(_, _, graph)| graph)
     }
 
-    /// Which rows of `x`, a tensor of the step, are F16; null if none is.
-    fn in_cells(&self, x: &Tensor) -> *const u32 {
-        match x.cells_f16 {
-            true => self.step.now.in_cells(),
-            false => ptr::null(),
-        }
-    }
-
     /// Memory of zeros.
     fn zeroed<T: Element>(&self, len: usize) -> Result<DeviceBuf<T>, DeviceError> {
         let mut buffer = memory::buffer(&self.device, len)?;

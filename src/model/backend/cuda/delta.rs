@@ -55,6 +55,16 @@ fn of_mamba(vector: Option<&Vector>, elements: usize) -> *const f32 {
     vector.map_or(ptr::null(), |vector| vector.0.as_ptr())
 }
 
+impl Cuda {
+    /// Which rows of `x`, a tensor of the step, are F16; null if none is.
+    fn in_cells(&self, x: &Tensor) -> *const u32 {
+        match x.cells_f16 {
+            true => self.step.now.in_cells(),
+            false => ptr::null(),
+        }
+    }
+}
+
 impl Delta<Recurrent> for Cuda {
     type State = State;
 
