@@ -83,8 +83,9 @@ fn clients_that_leave_free_their_slots() {
     drop(open);
     server.wait_for_metric("atlas_requests_running", 0.0);
     server.wait_for_metric("atlas_requests_waiting", 0.0);
-    assert_eq!(server.metric("atlas_kv_pages_used"), 0.0);
     server.wait_for_metric("atlas_requests_finished_total{reason=\"cancelled\"}", 20.0);
+    // Between those that ran and those that waited none runs, and a step under way has its pages.
+    server.wait_for_metric("atlas_kv_pages_used", 0.0);
 }
 
 fn stops_cleanly_on(signal: &str) {
