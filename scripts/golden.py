@@ -1,4 +1,4 @@
-"""Writes the golden files of a model folder by Hugging Face transformers in float32, for any family that it reads.
+"""Writes the golden files of a model folder by Hugging Face transformers, for any family that it reads.
 
     python scripts/golden.py targets/_model/tiny --chats heldout.jsonl --length 2048
     python scripts/golden.py targets/_model/random-fp8
@@ -12,6 +12,8 @@ compiled into the binary, which replays it before it serves. `golden/logits.safe
 and of the multi-token-prediction layer, at positions where pages, cells and splits begin and end. Weights are
 dequantised here, independently of the server's loader, and named and stacked as modules are by transformers itself.
 Angles of rotary positions are exact: those of float32 frequencies are off by more the further a position is.
+Trained models are computed in float32, drawn ones in float64: their products cancel, so that float32 is off by as much
+as a server may be.
 A model with recurrent layers caches nothing: it may lack the layers whose cache transformers measures. The family
 `sliding`, which transformers has not, is that of `sliding_model.py`. The format of
 tokens.json is described in src/check/selfcheck.rs.
@@ -25,6 +27,7 @@ so many greedy tokens of every chat. Needs torch, transformers and safetensors.
 """
 
 import argparse
+import contextlib
 import functools
 import json
 import math
@@ -35,6 +38,7 @@ import torch
 import transformers
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch.overrides import TorchFunctionMode
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 import sliding_model
@@ -208,7 +212,7 @@ class Mtp(torch.nn.Module):
         size, eps = config.hidden_size, config.rms_norm_eps
         norm, layer = type(decoder.norm), type(decoder.layers[0])
         one = type(config)(**{**config.to_dict(), "num_hidden_layers": 1, "layer_types": ["full_attention"]})
-        one._attn_implementation = "eager"
+        one._attn_implementation, one._experts_implementation = "eager", config._experts_implementation
         self.pre_fc_norm_embedding = norm(size, eps)
         self.pre_fc_norm_hidden = norm(size, eps)
         self.fc = torch.nn.Linear(2 * size, size, bias=False)
@@ -317,11 +321,21 @@ def turn_by_kind(rotary, x, position_ids, kind):
     return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
 
-def load(folder):
-    """The model, and its drafting layer if it has one."""
+class Wide(TorchFunctionMode):
+    """What transformers computes in float32, whatever the model's numbers are, is in float64."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        widened = lambda value: torch.float64 if value is torch.float32 else value
+        function = torch.Tensor.double if function is torch.Tensor.float else function
+        return function(*map(widened, args), **{key: widened(value) for key, value in (kwargs or {}).items()})
+
+
+def load(folder, wide=False):
+    """The model, and its drafting layer if it has one; numbers are float64 if `wide`."""
     config, weights = configuration(folder), dequantise(read(folder))
     draft = {name.removeprefix("mtp."): weights.pop(name) for name in list(weights) if name.startswith("mtp.")}
-    model = build(config, weights)
+    # Grouped products are of float32 at most.
+    model = build(config, weights, **({"experts_implementation": "eager"} if wide else {}))
     for module in model.get_decoder().modules():
         if hasattr(module, "inv_freq"):
             exact = frequencies(module, module.config.rope_parameters, module.inv_freq)
@@ -333,7 +347,7 @@ def load(folder):
         kind = MtpOfBlocks if model.config.model_type == "nemotron_h" else Mtp
         mtp = kind(model).float().eval()
         mtp.load_state_dict(draft, strict=True)
-    return model, mtp
+    return (model.double(), mtp and mtp.double()) if wide else (model, mtp)
 
 
 def steps(model, prompt, count):
@@ -371,7 +385,7 @@ def head(model, hidden):
 
 
 def capped(model, logits):
-    cap = getattr(model.config, "final_logit_softcapping", None)
+    cap = getattr(model.get_decoder().config, "final_logit_softcapping", None)
     return cap * torch.tanh(logits / cap) if cap else logits
 
 
@@ -439,12 +453,13 @@ def main():
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     folder = arguments.folder
-    model, mtp = load(arguments.weights or folder)
+    trained = arguments.chats or arguments.text
+    model, mtp = load(arguments.weights or folder, wide=not trained)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     golden = folder / "golden"
     golden.mkdir(exist_ok=True)
     prompts, tokens = random_prompts(model.lm_head.out_features, arguments.length)
-    if arguments.chats or arguments.text:
+    if trained:
         tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.weights or folder)
     if arguments.text:
         tokens = tokenizer.encode(arguments.text.read_text())[:arguments.length]
@@ -457,9 +472,12 @@ def main():
             text = f'{{"versions":{json.dumps(versions)},"sequences":[\n' \
                 f"{lines(replies(model, tokenizer, chats, arguments.replies))}\n]}}\n"
             (golden / "chats.json").write_text(text)
-    save_file(long_sequence(model, mtp, tokens, arguments.columns), golden / "logits.safetensors", metadata=versions)
-    text = f'{{"format":1,"versions":{json.dumps(versions)},"sequences":[\n' \
-        f"{lines(greedy(model, prompt) for prompt in prompts)}\n]}}\n"
+    with contextlib.nullcontext() if trained else Wide():
+        tensors = long_sequence(model, mtp, tokens, arguments.columns)
+        sequences = [greedy(model, prompt) for prompt in prompts]
+    narrow = {name: values.float() if values.is_floating_point() else values for name, values in tensors.items()}
+    save_file(narrow, golden / "logits.safetensors", metadata=versions)
+    text = f'{{"format":1,"versions":{json.dumps(versions)},"sequences":[\n{lines(sequences)}\n]}}\n'
     (golden / "tokens.json").write_text(text)
 
 

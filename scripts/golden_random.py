@@ -73,8 +73,8 @@ class Checkpoint:
     def vector(self, name, values):
         self.tensors[name] = values.bfloat16()
 
-    def norm(self, name, size):
-        self.vector(name, self.family.norm + self.normal(size, scale=0.3))
+    def norm(self, name, size, gain=1.0):
+        self.vector(name, gain * (self.family.norm + self.normal(size, scale=0.3)))
 
     def format_of(self, name, group):
         """By the first rule that is for the matrix, in models with rules."""
@@ -170,7 +170,7 @@ class Checkpoint:
             self.vector(f"{name}.sinks", 1 + self.normal(m["heads"]))
         if self.family.qk_norm:
             self.norm(f"{name}.q_norm.weight", m["head_dim"])
-            self.norm(f"{name}.k_norm.weight", m["head_dim"])
+            self.norm(f"{name}.k_norm.weight", m["head_dim"], self.m["key_norm"])
         if self.family.rows_norm:
             self.norm(f"{name}.q_norm.weight", q)
             self.norm(f"{name}.k_norm.weight", kv)
@@ -488,9 +488,10 @@ def blocks(m):
     """The manifest's tables of what the model's family has."""
     family = FAMILIES[m["family"]]
     attention = lambda its, **own: dict(
-        heads=its["heads"], kv_heads=its["kv_heads"], head_dim=its["head_dim"], **own,
-        **({"rotary_dim": its["rotary"], "rope_theta": float(its["theta"])} if "theta" in its else {}),
-        **({"turned_pairs": its["turned"]} if its.get("turned") else {}))
+        heads=its["heads"], kv_heads=its["kv_heads"], head_dim=its["head_dim"],
+        **({"rotary_dim": its["rotary"]} if "theta" in its else {}),
+        **({"turned_pairs": its["turned"]} if its.get("turned") else {}), **own,
+        **({"rope_theta": float(its["theta"])} if "theta" in its else {}))
     slides = family.slides or family.windowed
     layers = dict(count=m["layers"]) | (dict(period=m["period"]) if family.gdn or slides or family.mamba else {})
     layers |= dict(feed_forward=m["parts"]) if family.mamba else {}
@@ -554,7 +555,9 @@ def manifest(name, m, folder, tensors):
 
 
 def leaf(hardware, name, m):
-    states = dict(snapshots=16 if hardware == "cpu" else 8) if FAMILIES[m["family"]].gdn or FAMILIES[m["family"]].mamba else {}
+    family = FAMILIES[m["family"]]
+    recurrent, windowed = family.gdn or family.mamba, family.slides or family.windowed
+    states = dict(snapshots=16 if hardware == "cpu" and recurrent else 8) if recurrent or windowed else {}
     tables = [
         ("", dict(hw=hardware, model=name, embed=False)),
         *[("[format]", rule) for rule in format_rules(m)],

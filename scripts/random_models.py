@@ -67,11 +67,12 @@ FAMILIES = {
 
 # What a model need not say. `formats` name the groups that are not BF16; `ops` are a hardware's kernels for its leaf;
 # `keys` scales the taps of recurrent queries and keys; `rules` are the leaf's on formats, in place of `formats`;
-# `wide` corrections of experts are F32.
+# `wide` corrections of experts are F32; `key_norm` scales norms of keys: unscaled scores of many
+# layers multiply what F32 rounds, until transformers itself is further from F64 than the golden files allow.
 DEFAULTS = dict(quant="bf16", layers=2, period=["attention"], tied=False, head_stored=False, mtp=0, prefix="model.",
                 stacked=False, weights_alone=False, shards=1, formats={}, eps=1e-6, keys=1.0, rope={}, words={}, around={}, hardware=["cpu"],
                 ops={}, pad=1, pad_inner=None, rules=[], wide=False, latent=None, scalar=None, turned=None,
-                cap=None, beside=None, dense=0, embedding=0.15, gain=1.5)
+                cap=None, beside=None, dense=0, embedding=0.15, gain=1.5, key_norm=1.0)
 # Dimensions that kernels take: rows of whole runs of 32 columns, of 256 beside experts, recurrent heads of 128. An
 # epsilon of norms that counts beside the squares of heads and rows.
 GPU = dict(hardware=["cpu", "h200", "gb10"], eps=1e-2)
@@ -133,16 +134,19 @@ def floats(*more):
     return {"match": [*names, *more], "as": "bf16"}
 
 
-# Prompts of heads that are wider than a warpgroup's sums.
-WIDE = {"attend.full": dict(kernel="split_kv_bf16", threads=256,
-                            why="heads of 512: a warpgroup's sums are up to 256 columns")}
+# Prompts of heads of 512, by hardware.
+WIDE = {hardware: {"attend.full": dict(kernel="split_kv_bf16", threads=256, why=f"heads of 512: {why}")}
+        for hardware, why in (("h200", "a warpgroup's sums are up to 256 columns"),
+                              ("gb10", "no warp has registers for their mixes"))}
 
 # Numbers of a model with latents, which a GPU rounds to BF16 for all heads alike, that leave it within what `verify` allows.
 CALM = dict(embedding=1.0, gain=1.0)
 
-# Prompts of latents.
-LATENTS = {"attend.full": dict(kernel="split_kv_bf16", threads=256,
-                               why="latents: values that lie in keys")}
+# Prompts of latents, by hardware.
+LATENTS = {
+    "h200": {"attend.full": dict(kernel="warps_bf16", threads=256, why="latents: values that lie in keys")},
+    "gb10": {"attend.full": dict(kernel="warps_bf16", threads=128,
+                                 why="queries of latents lie in shared memory: those of four warps, beside two blocks")}}
 
 # Few rows at once, as where a block has room for no more.
 FEW = {"moe": dict(kernel="rows_f16", threads=256, rows=4, why="more rows go as route and experts")}
@@ -265,7 +269,7 @@ MODELS = {
         "sliding", 71, "heads of 256 over a window, of 512 over all positions, for a GPU too", vocab=293, hidden=128,
         heads=2, kv_heads=1, head_dim=512, rotary=512, theta=1e6, inner=160, layers=3,
         period=["sliding", "sliding", "attention"],
-        sliding=dict(heads=2, kv_heads=2, head_dim=256, rotary=256, window=100, theta=1e4), ops={"h200": WIDE}, **GPU),
+        sliding=dict(heads=2, kv_heads=2, head_dim=256, rotary=256, window=100, theta=1e4), ops=WIDE, **GPU),
     "random-sliding-2": model(
         "sliding", 72, "narrow heads, far positions", vocab=107, hidden=36, heads=3, kv_heads=1, head_dim=12, rotary=12,
         inner=44, period=["sliding", "attention"],
@@ -291,7 +295,8 @@ MODELS = {
     "random-gemma4-1": model(
         "gemma4", 101, "a quarter of wide heads turns, five layers of a window in six", vocab=173, hidden=84, tied=True,
         layers=6, period=["sliding"] * 5 + ["attention"], heads=4, kv_heads=1, head_dim=64, rotary=64, turned=8,
-        theta=1e6, inner=108, cap=30.0, sliding=dict(heads=4, kv_heads=2, head_dim=32, rotary=32, window=70, theta=1e4)),
+        theta=1e6, inner=108, cap=30.0, sliding=dict(heads=4, kv_heads=2, head_dim=32, rotary=32, window=70, theta=1e4),
+        key_norm=0.25),
     "random-gemma4-2": model(
         "gemma4", 102, "a key head for each query head, far positions", vocab=139, hidden=45, tied=True, layers=3,
         heads=3, kv_heads=3, head_dim=16, rotary=16, turned=4, inner=52, cap=5.0,
@@ -305,12 +310,12 @@ MODELS = {
     "random-gemma4-4": model(
         "gemma4", 104, "heads of 256 over a window, of 512 over all positions, for a GPU too", vocab=313, hidden=128,
         tied=True, heads=2, kv_heads=1, head_dim=512, rotary=512, turned=64, theta=1e6, inner=160, cap=30.0, layers=3,
-        period=["sliding", "sliding", "attention"], ops={"h200": WIDE},
+        period=["sliding", "sliding", "attention"], ops=WIDE, key_norm=0.25,
         sliding=dict(heads=2, kv_heads=2, head_dim=256, rotary=256, window=100, theta=1e4), **GPU),
     "random-gemma4-5": model(
         "gemma4", 105, "two of five experts beside the MLP, stacked, for a GPU too", vocab=293, hidden=256, tied=True,
         heads=2, kv_heads=1, head_dim=512, rotary=512, turned=64, theta=1e6, inner=160, cap=30.0, layers=2,
-        period=["sliding", "attention"], ops={"h200": WIDE}, beside=dict(experts=5, top=2, inner=128), stacked=True,
+        period=["sliding", "attention"], ops=WIDE, beside=dict(experts=5, top=2, inner=128), stacked=True,
         sliding=dict(heads=2, kv_heads=2, head_dim=256, rotary=256, window=100, theta=1e4), **GPU),
     "random-gemma4-6": model(
         "gemma4", 106, "three of seven experts beside the MLP", vocab=151, hidden=52, tied=True, heads=4, kv_heads=1,
@@ -396,7 +401,7 @@ MODELS = {
     "random-mistral4-4": model(
         "mistral4", 124, "latents of 256 beside 64, two of three experts, for a GPU too", vocab=311, hidden=256,
         heads=32, rank=256, rotary=64, nope=64, value=64, query_rank=128, theta=1e4, experts=3, top=2, inner=128,
-        layers=1, rope=latent_yarn(128.0, 256, 0.1, attention_factor=1.0), ops={"h200": LATENTS}, **(GPU | CALM | dict(eps=1e-6))),
+        layers=1, rope=latent_yarn(128.0, 256, 0.1, attention_factor=1.0), ops=LATENTS, **(GPU | CALM | dict(eps=1e-6))),
 
     "random-llama-4": model(
         "llama", 14, "four query heads on each of two, for a GPU too", vocab=331, hidden=128,

@@ -161,9 +161,10 @@ pub struct Llama3 {
 }
 
 impl Rope {
-    /// Radians per position of a pair, rounded to F32 as in the models' training code.
-    pub fn frequency(&self, pair: usize, rotary_dim: usize) -> f32 {
-        let frequency = libm::pow(self.theta, -2.0 * pair as f64 / rotary_dim as f64) as f32;
+    /// Radians per position of a pair. Rounded to F32, as training code has it, an angle would be
+    /// off by more the further a position is.
+    pub fn frequency(&self, pair: usize, rotary_dim: usize) -> f64 {
+        let frequency = libm::pow(self.theta, -2.0 * pair as f64 / rotary_dim as f64);
         match self.scaling {
             Some(Scaling::Llama3(scaling)) => scaling.of(frequency),
             Some(Scaling::First(pairs)) if pair >= pairs => 0.0,
@@ -183,10 +184,9 @@ impl Rope {
         }
     }
 
-    /// Cosine and sine of a pair's angle, times what queries and keys grow by. The angle is rounded
-    /// to F32, as in training code.
+    /// Cosine and sine of a pair's angle, times what queries and keys grow by.
     pub fn turn(&self, position: usize, pair: usize, rotary_dim: usize) -> (f32, f32) {
-        let angle = f64::from(position as f32 * self.frequency(pair, rotary_dim));
+        let angle = position as f64 * self.frequency(pair, rotary_dim);
         let growth = self.growth();
         let grown = |value: f64| (growth * value) as f32;
         (grown(libm::cos(angle)), grown(libm::sin(angle)))
@@ -195,7 +195,7 @@ impl Rope {
 
 impl Yarn {
     /// Part of a pair's frequency that is left.
-    fn share(&self, theta: f64, pair: usize, rotary_dim: usize) -> f32 {
+    fn share(&self, theta: f64, pair: usize, rotary_dim: usize) -> f64 {
         let pairs = rotary_dim as f64 / 2.0;
         // The pair that turns so many times.
         let of = |turns: f64| {
@@ -210,23 +210,21 @@ impl Yarn {
         // Width that the library takes where both are one.
         let width = if high == low { 0.001 } else { high - low };
         let slowed = ((pair as f64 - low) / width).clamp(0.0, 1.0);
-        (slowed / self.factor + 1.0 - slowed) as f32
+        slowed / self.factor + 1.0 - slowed
     }
 }
 
 impl Llama3 {
-    fn of(&self, frequency: f32) -> f32 {
-        let wavelength = 2.0 * std::f32::consts::PI / frequency;
-        let [factor, low, high, original] =
-            [self.factor, self.low, self.high, self.original].map(|number| number as f32);
-        if wavelength < original / high {
+    fn of(&self, frequency: f64) -> f64 {
+        let wavelength = 2.0 * std::f64::consts::PI / frequency;
+        if wavelength < self.original / self.high {
             return frequency;
         }
-        if wavelength > original / low {
-            return frequency / factor;
+        if wavelength > self.original / self.low {
+            return frequency / self.factor;
         }
-        let kept = (original / wavelength - low) / (high - low);
-        (1.0 - kept) * frequency / factor + kept * frequency
+        let kept = (self.original / wavelength - self.low) / (self.high - self.low);
+        (1.0 - kept) * frequency / self.factor + kept * frequency
     }
 }
 
