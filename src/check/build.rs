@@ -1,4 +1,4 @@
-//! Cargo's hook: kinds of blocks that the target's model has, as the model's own build tells them.
+//! Build script: `cfg`s of the kinds of blocks that the target's model has, from `model`'s build.
 
 use std::env;
 

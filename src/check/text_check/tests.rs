@@ -16,7 +16,7 @@ enum Fault {
     Decode,
     /// A chunk that begins where no largest chunk does has one other bit.
     Cut,
-    /// A row behind others has one other bit.
+    /// A row after others of its step has one wrong bit.
     Company,
 }
 
@@ -49,7 +49,7 @@ impl Reciting {
         }
     }
 
-    /// Logits behind the `index`-th token of `sequence`, the `place`-th of a step.
+    /// Logits after the `index`-th token of `sequence`, the `place`-th of a step.
     fn row(&self, sequence: &Rows<'_>, index: usize, place: usize) -> Vec<f32> {
         let position = (sequence.start + index) as TokenId + 1;
         let next = (position * position + 3 * position) % VOCAB as TokenId;
@@ -168,7 +168,7 @@ fn bits_that_depend_on_the_cut_are_found() {
 }
 
 #[test]
-fn bits_that_depend_on_the_company_are_found() {
+fn bits_that_depend_on_other_sequences_are_found() {
     if COMPANIONS > 0 {
         let error = found(Fault::Company, TextBound::Plausible).unwrap_err();
         let by = "beside other sequences";
