@@ -1,4 +1,4 @@
-//! `clean`: removes what the pipeline made.
+//! `clean`: removes files that the pipeline made.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -13,9 +13,9 @@ use crate::graph::{Graph, Store};
 use crate::site::{Failure, Site};
 use crate::weights;
 
-/// Days that outputs are kept for after a build used them last.
+/// Default days since the last use after which an output is removed.
 const OLDER_DAYS: u64 = 30;
-/// Gigabytes that the store may have.
+/// Default size that the store may have, gigabytes.
 const KEEP_GB: u64 = 20;
 const GB: u64 = 1_000_000_000;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -62,8 +62,8 @@ fn told(Amount { actions, bytes }: Amount) -> String {
     format!("outputs of {actions} actions, {gigabytes:.1} GB")
 }
 
-/// Keys of everything in the store that a target of this tree needs. A target that this machine
-/// cannot plan needs nothing here.
+/// Keys of everything in the store that a target of this tree needs; nothing for targets that
+/// cannot be planned on this machine.
 fn needed(site: &Site, store: &Store) -> Result<BTreeSet<Digest>, Failure> {
     let mut keys = BTreeSet::new();
     let mut walk = |graph: &Graph| -> Result<(), Failure> {
