@@ -109,7 +109,7 @@ pub(super) fn predictions<B: Runs>(
     let case = format!("{} steps", extent.cuts);
     let mut compared = Tried::nothing(&case, "drafts of the device = of the host");
     for _ in 0..extent.cuts {
-        let replies = (0..1 + trial.below(PREDICTED_MAX)).map(|at| Drafted::new(runner, at, trial));
+        let replies = (0..1 + trial.below(PREDICTED_MAX)).map(|at| Reply::drawn(runner, at, trial));
         let replies = replies.collect::<Result<Vec<_>, _>>()?;
         let depth = 1 + trial.below(DEPTH_MAX);
         let Some(guessed) = guessed(runner, &replies, depth)? else {
@@ -122,7 +122,7 @@ pub(super) fn predictions<B: Runs>(
 }
 
 /// A sequence without a prompt: a first token, then drafts.
-struct Drafted {
+struct Reply {
     slot: Slot,
     pages: Vec<PageId>,
     /// First token, then drafts, of which some are right.
@@ -133,15 +133,15 @@ struct Drafted {
     draws: bool,
 }
 
-impl Drafted {
-    fn new<B: Runs>(
+impl Reply {
+    fn drawn<B: Runs>(
         runner: &mut Runner<B>,
         at: usize,
         trial: &mut impl Trial,
-    ) -> Result<Drafted, DeviceError> {
+    ) -> Result<Reply, DeviceError> {
         let rule = rule(trial);
         let (draw, chooser) = trial.chooser(&rule);
-        let mut reply = Drafted {
+        let mut reply = Reply {
             slot: Slot(at as u32),
             pages: pages(at, ONE_BY_ONE + DEPTH_MAX),
             tokens: prompt(trial, 1),
@@ -187,14 +187,14 @@ impl Drafted {
 /// Drafts that the device makes after a step of all rows; none on a backend that makes no drafts.
 fn guessed<B: Runs>(
     runner: &mut Runner<B>,
-    replies: &[Drafted],
+    replies: &[Reply],
     depth: usize,
 ) -> Result<Option<Vec<Guessed>>, DeviceError> {
     let steps: Vec<_> = replies
         .iter()
         .map(|reply| reply.rows(0, &reply.tokens))
         .collect();
-    let last = |reply: &Drafted| reply.tokens.len() + depth - 2;
+    let last = |reply: &Reply| reply.tokens.len() + depth - 2;
     let rows: Vec<_> = replies
         .iter()
         .map(|reply| reply.rows(last(reply), &[0]))
@@ -216,7 +216,7 @@ fn guessed<B: Runs>(
 /// Compares drafts of the device with the host's choices.
 fn compare<B: Runs>(
     runner: &mut Runner<B>,
-    replies: &[Drafted],
+    replies: &[Reply],
     (guessed, depth): (&[Guessed], usize),
     compared: &mut Tried,
 ) -> Result<(), DeviceError> {
