@@ -105,7 +105,7 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
       ptx::mbarrier_init(&sums.there, HeldShape::kWarps * kWarpLanes);
       ptx::mbarrier_init_fence();
     }
-    __syncthreads();  // the barrier can be waited for
+    __syncthreads();  // the barrier is initialised
     int turn = 0;
 #pragma unroll 1
     for (int first = 0; first < this->count; first += kAtOnce, turn ^= 1) {

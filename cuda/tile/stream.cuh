@@ -277,7 +277,7 @@ struct Stream {
       for (int i = 0; i < Shape::kSlots; ++i) ptx::mbarrier_init(&shared.full[warp()][i]);
       ptx::mbarrier_init_fence();
     }
-    __syncwarp();  // the barriers can be waited for
+    __syncwarp();  // the barriers are initialised
   }
 
   // Fills the slots from `first` on; reads weights alone, before the wait for other kernels.

@@ -484,9 +484,9 @@ struct Warpgroups {
       ptx::mbarrier_init_fence();
     }
     if constexpr (kParts > 1) {
-      ptx::cluster_sync();  // the barriers can be waited for, and arrived at
+      ptx::cluster_sync();  // the barriers are initialised
     } else {
-      __syncthreads();  // the barriers can be waited for
+      __syncthreads();  // the barriers are initialised
       follow(beside);
     }
     if (warp() < 4) {
@@ -496,7 +496,7 @@ struct Warpgroups {
       } else if (warp() == kFetchers) {
         tell(tiles);
       }
-      if constexpr (kParts > 1) __syncwarp();  // lanes that copied or told go together
+      if constexpr (kParts > 1) __syncwarp();  // lanes that diverged meet again
     } else {
       ptx::registers_take<kConsumerRegisters>();
       if constexpr (kParts > 1) follow(beside);

@@ -384,7 +384,7 @@ struct Queries : Heads<A> {
       infinite = min(infinite, item);
     }
     if (!__syncthreads_or(infinite < count * kVectors)) return last + 1;
-    int position = 0;  // a barrier each: this is seldom
+    int position = 0;  // a barrier for each position: values are seldom not finite
     while (!__syncthreads_or(infinite / kVectors == position)) ++position;
     return begin + position;
   }

@@ -483,7 +483,8 @@ struct Splits : Queries<A, 1> {
     }
   }
 
-  // Weights of a split's scores: a warp has a row, eight lanes a block; `item`: first of values.
+  // Turns a split's scores into weights: a warp has a row, eight lanes a block. `item` is the item
+  // of the ring with the split's first values.
   template <class Put>
   __device__ void weigh(int begin, int blocks, int item, const Put& put) const {
     const int block = lane() / BlockScores::kLanes;
@@ -578,7 +579,7 @@ __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constan
   Source source(constants, stage);
   ptx::griddepcontrol_wait();  // after positions of earlier steps were requested
   source.take(stage);
-  __syncthreads();  // queries are written, barriers can be waited for
+  __syncthreads();  // queries are written, barriers are initialised
   const bool is_first = share.block == 0;
   const Partial<A> partial(params);
   Totals<A, 1> totals;

@@ -348,7 +348,7 @@ __global__ __launch_bounds__(kWideThreads, 1) void tiles_bf16(Params params) {
     }
     ptx::mbarrier_init_fence();
   }
-  __syncthreads();  // the barriers can be waited for
+  __syncthreads();  // the barriers are initialised
   const WideTile<A> wide(params, shared, params.tiles[gridDim.x - 1 - blockIdx.x], blockIdx.y);
   ptx::griddepcontrol_wait();  // lists depend on nothing; everything below does
   if (threadIdx.x < wgmma::kThreads) {

@@ -319,7 +319,7 @@ __global__ __launch_bounds__(Tile::kThreads, 1) void warps_bf16(Params params, u
   const uint4 tile = params.tiles[last / parts];
   const int before = last % parts * Rows::kTokens, tokens = static_cast<int>(tile.y) - before;
   if (tokens <= 0) return;
-  __syncthreads();  // the barriers can be waited for
+  __syncthreads();  // the barriers are initialised
   ptx::griddepcontrol_wait();
   Rows(params, shared, tile.x + before, min(tokens, Rows::kTokens), blockIdx.y).go();
 }

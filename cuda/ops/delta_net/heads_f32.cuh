@@ -104,7 +104,7 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   __syncthreads();  // query and key have unit length
   const gated_delta::Step step{shared.query, shared.key, shared.decay, shared.weight,
                                shared.overlap, skip};
-#pragma unroll 1  // larger code is read from memory longer than this waits
+#pragma unroll 1  // unrolled code takes longer to read from memory
   for (int split = 0; split < kSplits; ++split) {
     const int at = split * kColumns + column;
     float4 s[kParts] = {};
@@ -139,7 +139,7 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
 inline unsigned shared_bytes(unsigned blocks) {
   constexpr unsigned kOnSm = target::SHARED_BYTES_PER_BLOCK;
   const unsigned each = blocks_for(blocks, target::SMS);
-  const unsigned more = kOnSm / (each + 1) + 1;  // that one more would not fit
+  const unsigned more = kOnSm / (each + 1) + 1;  // bytes for which one more block does not fit
   return more > sizeof(SharedStorage) ? more : sizeof(SharedStorage);
 }
 

@@ -99,7 +99,7 @@ inline __global__ __launch_bounds__(kSpanThreads) void spans_f32(Params params, 
   const uint2 span = spans.list[blockIdx.y];
   const size_t first = span.x;
   const int rows = span.y, head = blockIdx.x / kSplits, split = blockIdx.x % kSplits;
-  if (rows == 0) return;  // others of the grid wait for the kernel before
+  if (rows == 0) return;  // other blocks of the grid wait for the kernel before
   const int warp = threadIdx.x / tile::kWarpLanes, lane = threadIdx.x % tile::kWarpLanes;
   const int position = static_cast<int>(params.positions[first]);
   const unsigned before = params.from_slots[first];
@@ -139,7 +139,7 @@ inline __global__ __launch_bounds__(kSpanThreads) void spans_f32(Params params, 
   __syncthreads();  // queries and keys have unit length
   carry(params, shared, first, head, split, rows, position != 0);
   if (threadIdx.x == 0) shared.readers = readers;
-  __syncthreads();  // it is known how many have read
+  __syncthreads();  // the number of readers is known
   // New inputs overwrite inputs that other blocks of the key head read: the last block to have read
   // writes them.
   const bool is_last = shared.readers + 1 == kReaders;

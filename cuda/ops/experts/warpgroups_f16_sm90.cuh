@@ -96,7 +96,7 @@ __global__ __launch_bounds__(tile::kRoundThreads) void gather(Params params, con
   const tile::Operands<kStorage> to{operands, places / tile::kOperandRows};
   tile::round_rows(to, kWidth, [&](int place) -> const f16* {
     const unsigned turn = plan.turn_of[place];
-    if (turn == kNoTurn) return nullptr;  // whatever lies there, no row's sums see it
+    if (turn == kNoTurn) return nullptr;  // the place has no row, so its operands do not matter
     return rows + static_cast<size_t>(turn / kTurns) * kWidth;
   });
 }

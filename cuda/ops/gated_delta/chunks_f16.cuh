@@ -67,8 +67,8 @@ struct CarryStorage {
     uint4 update[kRowTiles][tile::kWarpLanes];
     float back;
     unsigned long long states;   // barrier: the state before the cell is there
-    unsigned long long updates;  // barrier: so are the updates
-    unsigned long long taken;    // barrier: both are read
+    unsigned long long updates;  // barrier: the updates of the cell are there
+    unsigned long long taken;    // barrier: state and updates have been read
   } handed[kPairs][kAhead];
   // A cell's values, distributed over lanes as in a carrier's registers.
   struct Values {
@@ -193,7 +193,7 @@ __device__ inline float largest_of_warp(const float (&of_lane)[4]) {
 
 template <int kTiles>
 __device__ inline float largest_of_warp(const Sums<kTiles>& sums) {
-  float largest[4] = {};  // side by side: one after the other takes four times as long
+  float largest[4] = {};  // four chains: one would take four times as long
 #pragma unroll
   for (const auto& tile : sums) {
 #pragma unroll
@@ -359,7 +359,7 @@ struct Carry {
     scale = next;
   }
 
-  // Updates of a cell's rows, scaled: `w (V - e^G (K S))` through T; in Mamba-2 the values.
+  // Updates of a cell's rows, scaled: T times `w (V - e^G (K S))`; in Mamba-2 `w V`.
   template <class Record>
   __device__ static void write(const Record& record, const KeyRecord& keys,
                                Sums<kRowTiles>& updates, const Operands<kKeyTiles>& state,

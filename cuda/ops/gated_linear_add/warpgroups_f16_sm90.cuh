@@ -15,7 +15,7 @@ static_assert(tile::kRoundColumns % Delta::kValueDim == 0, "a warp rounds whole 
 
 // A row whose heads are normed and gated as it is rounded; a warp has one head at a time.
 struct GatedRow {
-  const float* x;  // null: there is none
+  const float* x;  // null: no row
   const float* z;
   float4 gain;   // this lane's of every head
   bool in_cell;  // heads of x are F16

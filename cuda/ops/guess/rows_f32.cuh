@@ -46,7 +46,7 @@ __device__ inline int part_of(const unsigned* orders, const Turn& turn) {
     const int part = i * tile::kWarpLanes + lane;
     mine[i] = part < kParts ? top_k::key_of(orders[part], part) : 0;
   }
-  Key own = 0;  // the largest but `lane`
+  Key own = 0;  // key of the lane-th largest logit
   const int count = turn.count();
 #pragma unroll 1
   for (int place = 0; place < count; ++place) {

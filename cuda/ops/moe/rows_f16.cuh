@@ -281,7 +281,8 @@ struct Products {
   static_assert(kGatePanels % kAtOnce == 0, "a round's panels are of one tile");
   // Activations of a round in which each warp has a segment of one panel.
   static constexpr int kPanelItems = kAtOnce * 8 * tile::kTileRows;
-  // Whether rounds may have several panels: their overhead is much beside one piece a warp.
+  // Whether a round of several panels has threads enough. A panel with one piece a warp is little
+  // work for a round's overhead.
   static constexpr bool kFits = kRoundPanelsMax * kPanelItems <= Shape::kThreads;
   static constexpr int kRoundPanels = GateUp::kPieces == 1 && kFits ? kRoundPanelsMax : 1;
   static constexpr int kItems = kRoundPanels * kPanelItems;
@@ -388,7 +389,7 @@ struct Products {
   // Moves on to the next slot after a warp has used one.
   template <class Stream>
   __device__ void advance(Stream& stream) {
-    __syncwarp();  // all lanes have read it
+    __syncwarp();  // all lanes have read the slot
     ask(stream.slot);
     stream.next_slot();
   }
@@ -603,7 +604,7 @@ __global__ __launch_bounds__(tile::Wide::kThreads, 1) void products(RowsParams p
   }
   Stage::GateUp::init(shared.stream);
   if (rows >= kManyRows) Stage::warm(params);
-  __syncthreads();  // the plan is empty, the barriers can be waited for
+  __syncthreads();  // the plan is empty, the barriers are initialised
   ptx::griddepcontrol_wait();
   // Not earlier: the next kernel may read what the kernel before this one has written.
   ptx::griddepcontrol_launch_dependents();

@@ -55,7 +55,7 @@ __global__ __launch_bounds__(Tile::kThreads) void ring(Params params) {
     for (int i = 0; i < kSlots<Tile>; ++i) ptx::mbarrier_init(&shared.full[warp][i]);
     ptx::mbarrier_init_fence();
   }
-  __syncwarp();  // the barriers can be waited for
+  __syncwarp();  // the barriers are initialised
   ptx::griddepcontrol_wait();
   // Neighbouring pieces are read by different SMs.
   const unsigned begin = (warp * gridDim.x + blockIdx.x) * kPieceLines;
