@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn too_little_memory_of_the_gpu_is_told_with_the_fix() {
-        let told = |call, code| {
+        let advised = |call, code| {
             let failed = CudaError {
                 call,
                 code,
@@ -138,10 +138,10 @@ mod tests {
             Error::Call(failed).to_string()
         };
         for call in TAKES_DEVICE_MEMORY {
-            assert!(told(call, 2).contains("Stop other programs"));
+            assert!(advised(call, 2).contains("Stop other programs"));
         }
-        assert!(!told("cuMemHostAlloc", 2).contains("GPU"));
-        assert!(!told("cuMemAlloc", 700).contains("memory. Stop"));
+        assert!(!advised("cuMemHostAlloc", 2).contains("GPU"));
+        assert!(!advised("cuMemAlloc", 700).contains("memory. Stop"));
     }
 
     #[test]

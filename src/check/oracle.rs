@@ -2,7 +2,7 @@
 //!
 //! A text is run through the model on the device, its end token by token, and all hidden states are
 //! recorded. The CPU then computes the layers, loading one at a time, in two ways: in a chain of
-//! its own, and with each part fed the device's input, so that an error of the part is told from
+//! its own, and with each part fed the device's input, so that a part's error is not mixed with
 //! errors before it, and the part is named. Attention, the only part that depends on positions, is
 //! compared over a longer text as well.
 

@@ -170,11 +170,11 @@ pub(crate) mod tests {
                     Some(number) => json!(number + 1.0),
                     None => json!(!value.as_bool().unwrap()),
                 };
-                let told = compared(&other).err().unwrap_or_default();
+                let message = compared(&other).err().unwrap_or_default();
                 assert_eq!(
-                    told.contains(&pointer),
+                    message.contains(&pointer),
                     !unread.contains(&&*pointer),
-                    "{told}"
+                    "{message}"
                 );
             }
         }
@@ -185,8 +185,8 @@ pub(crate) mod tests {
         for name in ["norm_eps", "yarn", "llama_4_scaling", "moe"] {
             let mut config = published();
             config[name].take();
-            let told = compared(&config).unwrap_err();
-            assert!(told.contains("does not state"), "{told}");
+            let message = compared(&config).unwrap_err();
+            assert!(message.contains("does not state"), "{message}");
         }
     }
 }

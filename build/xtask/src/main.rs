@@ -39,11 +39,11 @@ const READER_LEFT: i32 = 128 + 13;
 /// Makes the process exit quietly when its reader closes standard output, as in `show TARGET |
 /// head`: printing panics then.
 fn end_with_the_reader() {
-    let told = panic::take_hook();
+    let default = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         if info.to_string().contains("Broken pipe") {
             exit(READER_LEFT);
         }
-        told(info);
+        default(info);
     }));
 }

@@ -59,7 +59,7 @@ struct RingStorage : OwnExponents<tile::kFp8Pages> {
   unsigned long long full[kSlots];
 };
 
-// Most slots of the ring: as many bytes as this many positions of BF16 elements have, whatever a
+// Slots of a ring: one position of each takes together the bytes of `elements` in BF16, whatever a
 // head's width and format.
 template <class A>
 constexpr int slots_of(int elements) {

@@ -118,7 +118,7 @@ __device__ inline void round_x(const Params& params, f16* rounded, int block, in
   }
 }
 
-// Plans in a kernel: blocks count the turns of each expert and exchange counts. The order of an
+// Kernel of the plan: blocks count the turns of each expert and exchange counts. The order of an
 // expert's places depends on which thread counts first; a row's result does not depend on its
 // place. Blocks after those that plan round rows meanwhile.
 template <int kBlocks>

@@ -290,8 +290,8 @@ fn a_leaf_names_a_kernel_that_takes_the_model_where_the_usual_one_does_not() {
         let leaves = loaded(&found);
         let leaf = leaves.iter().find(|leaf| leaf.leaf.hw == "h200");
         assert_eq!(kernels(leaf.expect(model)), kernels(&target), "{model}");
-        let told = found.open.iter().filter(|open| open.key.starts_with("op."));
-        assert!(told.count() >= target.leaf.op.len(), "{model}");
+        let message = found.open.iter().filter(|open| open.key.starts_with("op."));
+        assert!(message.count() >= target.leaf.op.len(), "{model}");
     }
 }
 
@@ -310,16 +310,16 @@ fn blocks_may_be_words_and_a_prediction_of_others_is_refused() {
     let found = adopted(&config, &index).unwrap_or_else(|why| panic!("{why:#?}"));
     assert_same(&found, &repository("cpu/random-nemotron-6/nvfp4"));
     config["mtp_hybrid_override_pattern"] = json!("*E*E");
-    let told = adopted(&config, &index).unwrap_err()[0].to_string();
+    let message = adopted(&config, &index).unwrap_err()[0].to_string();
     assert!(
-        told.contains("states \"*E*E\" at /mtp_hybrid_override_pattern"),
-        "{told}"
+        message.contains("states \"*E*E\" at /mtp_hybrid_override_pattern"),
+        "{message}"
     );
 }
 
 #[test]
 fn params_are_told_in_their_own_words() {
-    let told = |pointer: &str, value: Value| {
+    let message = |pointer: &str, value: Value| {
         let mut params = published();
         *params.pointer_mut(pointer).unwrap() = value;
         let problems = adopted_of("a/params.json", &params, &json!({"weight_map": {"a": "b"}}));
@@ -357,8 +357,8 @@ fn params_are_told_in_their_own_words() {
             "states 4096 at /llama_4_scaling/original_max_position_embeddings",
         ),
     ] {
-        let told = told(pointer, value);
-        assert!(told.contains(said), "{told}");
+        let message = message(pointer, value);
+        assert!(message.contains(said), "{message}");
     }
 }
 

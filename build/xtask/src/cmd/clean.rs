@@ -51,13 +51,13 @@ impl Clean {
         let [removed, kept] = store
             .sweep(&needed(site, &store)?, since, self.keep.saturating_mul(GB))
             .map_err(|why| format!("sweep {}: {why}", atlas.join("store").display()))?;
-        println!("removed {}", told(removed));
-        println!("kept {}", told(kept));
+        println!("removed {}", shown(removed));
+        println!("kept {}", shown(kept));
         Ok(())
     }
 }
 
-fn told(Amount { actions, bytes }: Amount) -> String {
+fn shown(Amount { actions, bytes }: Amount) -> String {
     let gigabytes = bytes as f64 / GB as f64;
     format!("outputs of {actions} actions, {gigabytes:.1} GB")
 }

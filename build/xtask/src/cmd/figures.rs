@@ -109,12 +109,12 @@ pub fn check(site: &Site) -> Result<(), Failure> {
     for (page, table) in tables(site)? {
         let text = fs::read_to_string(site.root.join(page));
         let text = text.map_err(|why| format!("{page}: {why}"))?;
-        let told = rows_below(&text, &table);
-        let unknown = told.iter().find(|row| !table.contains(*row));
+        let shown = rows_below(&text, &table);
+        let unknown = shown.iter().find(|row| !table.contains(*row));
         if let Some(row) = unknown {
             return Err(format!("{page}: no figures give this row:\n{row}").into());
         }
-        if let Some(row) = table.lines().find(|row| !told.contains(row)) {
+        if let Some(row) = table.lines().find(|row| !shown.contains(row)) {
             return Err(format!("{page}: `cargo xtask figures` prints this row:\n{row}").into());
         }
     }
@@ -307,14 +307,14 @@ mod tests {
     #[test]
     fn less_time_and_more_tokens_are_better() {
         let case = |unit| serde_json::json!({"case": "c", "unit": unit, "m": [2, 4]});
-        let told = |unit| {
+        let shown = |unit| {
             compared_row(
                 case(unit).as_object().unwrap(),
                 [&"m".to_string()].into_iter(),
             )
         };
-        assert_eq!(told("tok/s"), "| c | 2 tok/s | 4 tok/s | 2.00 |\n");
-        assert_eq!(told("ms"), "| c | 2 ms | 4 ms | 0.50 |\n");
+        assert_eq!(shown("tok/s"), "| c | 2 tok/s | 4 tok/s | 2.00 |\n");
+        assert_eq!(shown("ms"), "| c | 2 ms | 4 ms | 0.50 |\n");
     }
 
     #[test]

@@ -43,11 +43,11 @@ impl Outcome {
 
 type Run = Box<dyn Fn(&Work<'_>) -> Result<(), Failure> + Send + Sync>;
 
-/// Order of a step among the others.
+/// Schedule of a step among the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// In order: after the previous step with this order.
-    Next,
+pub enum Schedule {
+    /// After the previous step of this kind, in the order of the list.
+    InOrder,
     /// At the same time as later steps, on a free lane; done before the next step that runs alone.
     Beside,
     /// While no other step runs, because it measures time.
@@ -68,7 +68,7 @@ pub struct Step {
     pub name: String,
     /// The promise that may break unnoticed if this step is not run.
     pub protects: &'static str,
-    pub turn: Turn,
+    pub schedule: Schedule,
     pub tier: Tier,
     /// Inputs; the step need not run again until one changes. None: it always runs.
     pub reads: Option<Reads>,
@@ -86,7 +86,7 @@ impl Step {
         Step {
             name: name.into(),
             protects,
-            turn: Turn::Next,
+            schedule: Schedule::InOrder,
             tier: Tier::Suite,
             reads: None,
             target: DEFAULT_TARGET.to_string(),
@@ -98,8 +98,8 @@ impl Step {
         Step { tier, ..self }
     }
 
-    fn turn(self, turn: Turn) -> Step {
-        Step { turn, ..self }
+    fn schedule(self, schedule: Schedule) -> Step {
+        Step { schedule, ..self }
     }
 
     fn reads(self, reads: Reads) -> Step {
@@ -227,7 +227,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         let step = room_step(site, room)?;
         // Most of its time is spent in one single-threaded test.
         steps.push(match room.0 {
-            "text" => step.turn(Turn::Beside),
+            "text" => step.schedule(Schedule::Beside),
             _ => step,
         });
     }
@@ -250,12 +250,12 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             "test -p gguf -p manifest -p xtask --locked --lib --no-fail-fast",
         )
         .reads(Reads::of(MANIFEST_TESTS).and(&WORKSPACE))
-        .turn(Turn::Beside),
+        .schedule(Schedule::Beside),
         // These tests compile device code without cargo's locks while golden steps leave cores
         // idle.
         cargo_step("pipeline tests", "build actions", PIPELINE)
             .reads(Reads::of(PIPELINE_TESTS).and(&WORKSPACE))
-            .turn(Turn::Beside),
+            .schedule(Schedule::Beside),
         Step::new("tidy rules", "rules of all files", |work| {
             let text = work.run(&mut linted(work.cargo(TIDY)))?;
             Ok(some_test_passed(&text)?)
@@ -293,7 +293,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     // Scripts of real models leave a core idle at times, as golden steps do.
     for (leaf, tier) in REAL {
         let of_leaf = real_steps(site, leaf)?.into_iter();
-        steps.extend(of_leaf.map(|step| step.turn(Turn::Beside).tier(tier)));
+        steps.extend(of_leaf.map(|step| step.schedule(Schedule::Beside).tier(tier)));
     }
     steps.extend(golden_steps(site, &leaves)?);
     steps.push(mixed_step(site)?);
@@ -302,7 +302,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     let devices = devices.filter(|(target, _)| leaves.iter().any(|leaf| leaf == target));
     // Binaries are compiled while steps that serve wait for clients.
     for &(target, tier) in devices.clone() {
-        steps.push(binary_step(target).turn(Turn::Beside).tier(tier));
+        steps.push(binary_step(target).schedule(Schedule::Beside).tier(tier));
     }
     steps.extend(serving_steps());
     steps.push(boundary_step(DEVICE_TARGETS[0].0));
@@ -576,7 +576,7 @@ fn end_to_end_step() -> Step {
     let reads = Reads::of(PRODUCT).but(BESIDE_PRODUCT);
     Step::new("end to end", protects, end_to_end)
         .reads(reads.binary(DEFAULT_TARGET))
-        .turn(Turn::Alone)
+        .schedule(Schedule::Alone)
 }
 
 fn serving_steps() -> Vec<Step> {
@@ -589,7 +589,7 @@ fn serving_steps() -> Vec<Step> {
         )
         .reads_binary_and(&["scripts"])
         // The step waits for the browser most of the time.
-        .turn(Turn::Beside),
+        .schedule(Schedule::Beside),
         script_step(
             "sweep",
             "measured figures are those of the server, and failures are told",
@@ -620,7 +620,7 @@ fn serving_steps() -> Vec<Step> {
         .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT)),
     ];
     // Each step has a server and ports of its own.
-    let proxies = PROXY_NAMES.map(|proxy| proxy_step(proxy).turn(Turn::Beside));
+    let proxies = PROXY_NAMES.map(|proxy| proxy_step(proxy).schedule(Schedule::Beside));
     measured.into_iter().chain(proxies).chain(served).collect()
 }
 
@@ -798,7 +798,7 @@ fn kernels_step(name: &'static str, protects: &'static str, targets: Vec<String>
         let mut targets = targets.iter();
         targets.try_for_each(|target| kernels(work.site, target))
     };
-    Step::new(name, protects, each).turn(Turn::Beside)
+    Step::new(name, protects, each).schedule(Schedule::Beside)
 }
 
 /// Step of the FFI crate, which needs libclang from a device target's pinned toolchain.

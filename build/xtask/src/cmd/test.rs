@@ -11,7 +11,7 @@ use std::{io, iter, thread};
 use argh::FromArgs;
 
 use super::reads::Reads;
-use super::steps::{self, Outcome, Step, Tier, Turn};
+use super::steps::{self, Outcome, Schedule, Step, Tier};
 use crate::graph::digest::Digests;
 use crate::graph::explain::{self, Reason};
 use crate::plan::sharing;
@@ -238,7 +238,7 @@ fn outcomes<T: Send>(
     run: impl Fn(&Step) -> T + Sync,
 ) -> Vec<(&Step, T)> {
     let mut ended = vec![];
-    for group in steps.split_inclusive(|step| step.turn == Turn::Alone) {
+    for group in steps.split_inclusive(|step| step.schedule == Schedule::Alone) {
         let (send, waiting) = mpsc::channel();
         let waiting = Mutex::new(waiting);
         let next = || waiting.lock().ok()?.recv().ok();
@@ -247,17 +247,17 @@ fn outcomes<T: Send>(
             let spawn = |_| scope.spawn(|| lane().collect::<Vec<_>>());
             let beside: Vec<_> = (0..lanes).map(spawn).collect();
             for step in group {
-                match step.turn {
-                    Turn::Beside => send.send(step).expect("the lanes wait for it"),
-                    Turn::Next => ended.push((step, run(step))),
-                    Turn::Alone => {}
+                match step.schedule {
+                    Schedule::Beside => send.send(step).expect("the lanes wait for it"),
+                    Schedule::InOrder => ended.push((step, run(step))),
+                    Schedule::Alone => {}
                 }
             }
             drop(send);
             ended.extend(lane());
             ended.extend(beside.into_iter().flat_map(joined));
         });
-        let alone = group.last().filter(|step| step.turn == Turn::Alone);
+        let alone = group.last().filter(|step| step.schedule == Schedule::Alone);
         ended.extend(alone.map(|step| (step, run(step))));
     }
     ended
@@ -371,11 +371,11 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    fn step(name: &str, turn: Turn) -> Step {
+    fn step(name: &str, schedule: Schedule) -> Step {
         Step {
             name: name.to_string(),
             protects: "",
-            turn,
+            schedule,
             tier: Tier::Suite,
             reads: None,
             target: String::new(),
@@ -415,7 +415,7 @@ mod tests {
                     true => Err(Failure::Failed("it does".to_string())),
                     false => Ok(()),
                 }),
-                ..step("reads", Turn::Next)
+                ..step("reads", Schedule::InOrder)
             };
             outcome(&site, &step, &passes)
         };
@@ -433,22 +433,22 @@ mod tests {
     #[test]
     fn a_step_beside_others_ends_before_one_that_is_alone() {
         let steps = [
-            step("beside", Turn::Beside),
-            step("next", Turn::Next),
-            step("alone", Turn::Alone),
+            step("beside", Schedule::Beside),
+            step("next", Schedule::InOrder),
+            step("alone", Schedule::Alone),
         ];
         let (send, receive) = mpsc::channel();
         let receive = Mutex::new(receive);
         // The step beside ends well only if the next one runs meanwhile.
         let ended = AtomicBool::new(false);
-        let met = |step: &Step| match step.turn {
-            Turn::Beside => {
+        let met = |step: &Step| match step.schedule {
+            Schedule::Beside => {
                 let met = receive.lock().unwrap().recv_timeout(PATIENCE).is_ok();
                 ended.store(true, Ordering::Relaxed);
                 met
             }
-            Turn::Next => send.send(()).is_ok(),
-            Turn::Alone => ended.load(Ordering::Relaxed),
+            Schedule::InOrder => send.send(()).is_ok(),
+            Schedule::Alone => ended.load(Ordering::Relaxed),
         };
         let outcomes = outcomes(&steps, 1, met);
         assert!(outcomes.iter().all(|&(_, met)| met));
@@ -458,7 +458,7 @@ mod tests {
     #[test]
     fn steps_beside_others_take_turns() {
         let names = ["one", "two", "three", "four", "five"];
-        let steps = names.map(|name| step(name, Turn::Beside));
+        let steps = names.map(|name| step(name, Schedule::Beside));
         let running = AtomicUsize::new(0);
         let counts = outcomes(&steps, 1, |_| {
             let count = running.fetch_add(1, Ordering::SeqCst) + 1;
