@@ -188,7 +188,7 @@ struct Stream {
   static constexpr int kPieceGroups =
       kRoom < kPieceSegments * kGroups ? kRoom : kPieceSegments * kGroups;
   static constexpr int kPieceColumns = kPieceGroups * W::kGroup;
-  // Pieces of a piece's segments, and of all that a warp has of a panel.
+  // Pieces of the segments that a piece may span, and of all that a warp has of a panel.
   static constexpr int kPieces = (kPieceSegments * kGroups + kPieceGroups - 1) / kPieceGroups;
   static constexpr int kOwnPieces = kOwnSegments / kPieceSegments * kPieces;
   // Groups of the last piece of a segment, which may be shorter.

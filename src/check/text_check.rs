@@ -104,7 +104,7 @@ pub struct TextReport {
     pub bound: TextBound,
     /// Tokens that were run one by one.
     pub decoded: usize,
-    /// Root mean square of the differences of their log-probabilities from the prompt's, nats.
+    /// Root mean square difference of a token's log-probability between prefill and decode, nats.
     pub decode_difference: f64,
     /// Sequences that ran beside the checked one.
     pub companions: usize,

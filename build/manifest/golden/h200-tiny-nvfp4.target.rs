@@ -667,7 +667,7 @@ pub const REPOSITORY: Option<&str> = None;
 pub const REVISION: Option<&str> = None;
 /// Number of the checkpoint's tensors but for the vision tower: the least, the most.
 pub const TENSORS: std::ops::RangeInclusive<u64> = 487..=487;
-/// Bytes of these tensors, the least and the most.
+/// Bytes of the checkpoint's tensors but for the vision tower: the least, the most.
 pub const TENSOR_BYTES: std::ops::RangeInclusive<u64> = 10292076..=10292076;
 /// Number and bytes of the vision tower's tensors.
 pub const VISION_TENSORS: [u64; 2] = [0, 0];

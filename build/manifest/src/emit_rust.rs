@@ -193,7 +193,7 @@ impl Target {
             REVISION: Option<&str> = "{revision:?}";
             /// Number of the checkpoint's tensors but for the vision tower: the least, the most.
             TENSORS: std::ops::RangeInclusive<u64> = "{tensors:?}";
-            /// Bytes of these tensors, the least and the most.
+            /// Bytes of the checkpoint's tensors but for the vision tower: the least, the most.
             TENSOR_BYTES: std::ops::RangeInclusive<u64> = "{bytes:?}";
             /// Number and bytes of the vision tower's tensors.
             VISION_TENSORS: [u64; 2] = "[{towers}, {tower}]";

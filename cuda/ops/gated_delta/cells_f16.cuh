@@ -4,9 +4,9 @@
 // queries, the updates `D` (a row each) of a cell that starts at state `S` are
 //     D = T (w (V - e^G (K S))),   T = (1 + A)^-1,   A[r, s] = w[r] e^(G[r] - G[s]) k[r] . k[s]
 // with `s < r`, its results are
-// O = e^G (Q S) + M D,         M[r, s] = e^(G[r] - G[s]) q[r] . k[s],   s <= r and the state after
-// it is `e^G[last] S + K^T (e^(G[last] - G) D)`. Only differences of `G` that are not positive are
-// exponents. No element of T or M is larger than 1, so that F16 holds them.
+//     O = e^G (Q S) + M D,         M[r, s] = e^(G[r] - G[s]) q[r] . k[s],   s <= r
+// and the state after it is `e^G[last] S + K^T (e^(G[last] - G) D)`. Only differences of `G` that
+// are not positive are exponents. No element of T or M is larger than 1, so that F16 holds them.
 //
 // In Mamba-2 an update subtracts nothing: `D = w V`, with steps times lengths of keys as weights.
 // Keys and queries have length 1 here too, so results are multiplied by lengths of queries.
