@@ -18,11 +18,12 @@ MARK = re.compile(r"\s*(//[/!]?)(?!/)")
 
 
 def product(text):
-    """Numbered lines, items under `#[cfg(test)]` left out, each up to a line of its indent that ends in `;`, `,` or `}`."""
+    """Numbered lines; None for items under `#[cfg(test)]`, up to a line of their indent ending in `;`, `,` or `}`."""
     until = None
     for number, line in enumerate(text.splitlines(), 1):
         if until is None and (found := re.match(r"(\s*)#\[cfg\((?:all\()?test\b", line)):
             until = re.compile(found[1] + r"(\}|[^\s#/].*[;,}]$)")
+            yield number, None
         elif until is None:
             yield number, line
         elif until.match(line):
@@ -33,6 +34,9 @@ def comments(path):
     """`(line number, comment, next line of code)` of each comment of a file."""
     block, mark = [], None
     for number, line in product(path.read_text()):
+        if line is None:
+            block = []
+            continue
         found = MARK.match(line)
         if found and (not block or found[1] == mark):
             block.append((number, line))

@@ -56,7 +56,7 @@ impl Source<'_> {
 /// A model that has no manifests yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Published<'a> {
-    /// Name of its folder in `targets/_model`.
+    /// Name of the model's folder in `targets/_model`.
     pub name: &'a str,
     /// Name of the leaves; absent: named after the checkpoint's format with the fewest bits.
     pub quant: Option<&'a str>,

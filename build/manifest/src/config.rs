@@ -240,7 +240,7 @@ impl Stated<'_> {
         };
         facts.push(at(table, kind, KIND, true));
         facts.extend(self.of_table(table));
-        // The quotient of both numbers scales queries and keys; it must be 1.
+        // The quotient of YaRN's two `mscale` scales queries and keys; it must be 1.
         facts.extend(attention.yarn.as_ref().map(|yarn| {
             let (key, number) = ("attention.yarn.mscale_all_dim", yarn.mscale_all_dim);
             at(key, number, places!("mscale"), number.is_some())

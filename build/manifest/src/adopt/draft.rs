@@ -120,7 +120,7 @@ fn one(problem: ManifestError) -> Vec<ManifestError> {
     vec![problem]
 }
 
-/// The target with `checkpoint` as its only one.
+/// The target with `checkpoint` as its only checkpoint.
 fn with(mut target: Target, quant: &str, checkpoint: Checkpoint) -> Target {
     target.quant = quant.to_string();
     target.model.checkpoint = [(quant.to_string(), checkpoint)].into();

@@ -88,7 +88,7 @@ pub(super) fn model(model: &Model, stops: &[u64]) -> String {
     lines.0
 }
 
-/// Empty tables, written with a comment on their absence.
+/// Tables that mean the same as their absence, and are left out.
 const EMPTY: [&str; 2] = ["[mtp]\nlayers = 0", "[checkpoint]"];
 
 /// A line of TOML with its number in groups of digits.

@@ -537,9 +537,9 @@ impl Form {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
-    /// `owner/name` where it is published; absent for weights kept beside `model.toml`.
+    /// Repository, `owner/name`; absent for weights that are kept beside `model.toml`.
     pub repository: Option<String>,
-    /// Commit of that repository; absent while it is not known.
+    /// Commit of `repository`; absent while it is not known.
     pub revision: Option<String>,
     /// Form of its files and of its configuration; absent: that of the transformers library.
     #[serde(default, skip_serializing_if = "Form::is_usual")]

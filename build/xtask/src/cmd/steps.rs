@@ -225,7 +225,7 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     ];
     for room in ROOMS {
         let step = room_step(site, room)?;
-        // Most of its time is spent in one single-threaded test.
+        // Tests of `text` spend most of the time in one, which leaves a core idle.
         steps.push(match room.0 {
             "text" => step.schedule(Schedule::Beside),
             _ => step,
