@@ -31,7 +31,7 @@ pub enum Kind {
 impl Kind {
     const ALL: [Kind; 3] = [Kind::File, Kind::Executable, Kind::Tree];
 
-    /// Kind of a file or folder; links are followed before.
+    /// Kind of the file or folder that `metadata` is of; not for links.
     pub fn of(metadata: &Metadata) -> Kind {
         match metadata.permissions().mode() & 0o100 != 0 {
             _ if metadata.is_dir() => Kind::Tree,
