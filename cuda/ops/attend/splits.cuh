@@ -410,7 +410,7 @@ struct Splits : Queries<A, 1> {
     this->template score<kTogether>(shared.query, begin + first * kBlock, live, key, put);
   }
 
-  // Powers of two for this thread's two columns of scores, from the exponents of a warp's eight.
+  // Powers of two for this thread's two columns of scores, from a warp's eight exponents.
   __device__ static void score_factors(float (&to)[2], const uint2& exponents) {
     const int column = threadIdx.x % 4 * 2;
     const unsigned word = column < 4 ? exponents.x : exponents.y;

@@ -534,7 +534,7 @@ struct ChunksF16 {
     const auto* cell_list = reinterpret_cast<const uint2*>(cells);
     auto* cell_records = reinterpret_cast<CellRecord*>(records);
     const CellParams prepared{qkv, b, a, a_log, dt_bias, cell_list, cell_records};
-    // Cells that start early would fill the SMs that are free first; few of them have one each.
+    // Cells that start early would fill the SMs that are free first; few cells get an SM each.
     constexpr unsigned kOfCell = Delta::kKeyHeads * kHeadBlocks;
     const bool early = kOfCell * cell_count <= target::SMS;
     const Launch all{kOfCell, kCellThreads, early ? kAloneBytes : sizeof(CellStorage),

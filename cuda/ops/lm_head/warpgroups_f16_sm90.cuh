@@ -65,7 +65,7 @@ cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStrea
                                               static_cast<unsigned>(params.ids.count), stream));
 }
 
-// Rows beyond those that blocks hold: clusters split K, where HIDDEN has segments.
+// Launches more rows than blocks hold: with K split in clusters, if HIDDEN has several segments.
 struct Many {
   template <tile::Storage kStorage>
   static constexpr bool kHas =

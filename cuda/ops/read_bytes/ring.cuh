@@ -25,7 +25,7 @@ inline constexpr unsigned kLineBytes = 1024;
 // Lines of one bulk copy.
 inline constexpr unsigned kPieceLines = 4;
 inline constexpr unsigned kPieceBytes = kPieceLines * kLineBytes;
-// Most lines of a launch: counters exceed it by less than as much again.
+// Most lines of a launch: numbers of lines stay below twice this, within 32 bits.
 inline constexpr unsigned kLinesMax = 1u << 30;
 
 template <class Tile>
