@@ -85,7 +85,7 @@ impl Sequence {
         }
     }
 
-    /// Rows of `tokens` from position `start` on, with logits of the last one.
+    /// Rows from `start` on; the last one's logits are wanted.
     fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> Rows<'a> {
         Rows {
             window: BlockTable::whole(self.ring.as_ref().unwrap_or(&self.pages)),

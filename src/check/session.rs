@@ -45,7 +45,7 @@ impl Session {
         }
     }
 
-    /// The next rows of the sequence, with logits of the last one.
+    /// The next rows of the sequence. The logits of the last one are wanted.
     fn rows<'a>(&'a self, tokens: &'a [TokenId]) -> Rows<'a> {
         let held = (self.len + tokens.len()).div_ceil(PAGE);
         Rows {

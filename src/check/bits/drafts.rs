@@ -184,7 +184,7 @@ impl Reply {
     }
 }
 
-/// Drafts that the device makes after a step of all rows; none on a backend that makes no drafts.
+/// Guesses of the device behind a step of all rows; none if it makes none.
 fn guessed<B: Runs>(
     runner: &mut Runner<B>,
     replies: &[Reply],

@@ -41,7 +41,7 @@ pub(super) fn moves<B: Runs>(
     Ok(())
 }
 
-/// Reserves host memory for the pieces of one sequence.
+/// Takes the host's room for the pieces of a sequence.
 pub(crate) fn take_room<B: Runs>(runner: &mut Runner<B>) -> Result<(), DeviceError> {
     let bytes = runner.piece_bytes().expect("pieces can be copied");
     let pages = pages(0, PROMPT + STEPS).len();
