@@ -1,8 +1,8 @@
-//! Cargo's hook for the binary: what it is linked with.
+//! Build script of the binary: passes the linker its archives and libraries.
 //!
 //! `ATLAS_OBJECTS` is the folder with the archives that the pipeline compiled for a target with
-//! device code. `ATLAS_GLIBC` is the folder with what the binary is linked with in place of the
-//! host's C library. Nothing but the binary is compiled again when either changes.
+//! device code. `ATLAS_GLIBC` is the folder with the libraries that stand for the host's C library.
+//! A change of either variable relinks the binary and compiles nothing else again.
 
 use std::env;
 use std::fs;
@@ -19,9 +19,9 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Searches start files and libraries in the given folder first. Symbols that the host's own
-/// libraries want of its C library are not looked for; copies of data are refused, for they would
-/// need the addresses of that release.
+/// Searches start files and libraries in the given folder first. Symbols that shared libraries of
+/// the host want of its C library are not resolved; copy relocations are refused, for they would
+/// need the addresses of the older release.
 fn link_glibc() {
     println!("cargo::rerun-if-env-changed=ATLAS_GLIBC");
     if let Ok(folder) = env::var("ATLAS_GLIBC") {

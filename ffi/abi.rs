@@ -8,20 +8,20 @@ use std::fmt::Write;
 
 use serde::Deserialize;
 
-/// All ops by name.
+/// Ops of the table by name.
 pub type Table = BTreeMap<String, Op>;
 
 /// One op of the table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Op {
-    /// Formula, one line.
+    /// Formula of the op, one line.
     pub does: String,
-    /// Kind of block that it has a launcher for each shape of; absent for an op over none.
+    /// Kind of block for each of whose shapes the op has a launcher; absent: one launcher.
     pub over: Option<String>,
-    /// Kernels that a hardware or a leaf may name; the first is that of a hardware that names none.
+    /// Kernels that a hardware or a leaf may choose; the first is the choice where none is named.
     pub kernels: Vec<String>,
-    /// Threads of a block of that one, and the reason.
+    /// Threads of a block of the first kernel, and the reason for it.
     pub threads: u64,
     pub why: String,
     /// Arguments in order; the stream follows them.
@@ -35,9 +35,9 @@ pub struct Arg {
     pub name: String,
     #[serde(rename = "type")]
     pub kind: Type,
-    /// Direction of an array; absent for a scalar.
+    /// Whether an array is read or written; absent for a scalar.
     pub io: Option<Io>,
-    /// Extents of an array, outermost first; absent for a scalar.
+    /// Dimensions of an array, outermost first; absent for a scalar.
     pub shape: Option<Vec<String>>,
 }
 
@@ -102,7 +102,7 @@ impl Arg {
     }
 }
 
-/// A launcher's symbol: it is named by its op, and by the shape where a target has several.
+/// Symbol of a launcher: its op, with the shape where a target has several.
 pub fn symbol(launcher: &str) -> String {
     format!("atlas_{launcher}")
 }
@@ -112,7 +112,7 @@ pub fn declaration(launcher: &str, op: &Op) -> String {
     signature(&symbol(launcher), op)
 }
 
-/// `name` as a function of the op's arguments.
+/// The C function `name` with the op's arguments.
 fn signature(name: &str, op: &Op) -> String {
     let mut parameters: Vec<String> = op.args.iter().map(Arg::parameter).collect();
     parameters.push("atlas_stream *stream".to_string());
@@ -135,7 +135,7 @@ const HEAD: &str = "\
 // Generated from ffi/ops.toml: the launchers of device ops.
 #pragma once
 
-// CUDA's CUstream_st, behind cudaStream_t and CUstream.
+// CUDA's CUstream_st, to which cudaStream_t and CUstream point.
 typedef struct CUstream_st atlas_stream;
 
 #ifdef __cplusplus
@@ -149,12 +149,11 @@ const TAIL: &str = "
 #endif
 ";
 
-/// The text of `ops.h`, which declares `launchers`: op and launcher of each, and for each op over a
-/// kind of block the type of its launchers. It includes nothing, so that it parses without any
-/// system's headers.
+/// The text of `ops.h`, which declares `launchers`, pairs of op and launcher, and for each op with
+/// shapes the type of its launchers. It includes no header, so that it parses on any system.
 ///
 /// # Errors
-/// A launcher of an op that the table does not have.
+/// If a launcher is of an op that the table lacks.
 pub fn header<'a>(
     table: &Table,
     launchers: impl Iterator<Item = (&'a str, &'a str)>,

@@ -1,5 +1,5 @@
-//! `ops.toml` and the shapes of the target, `ATLAS_TARGET`, -> `ops.h` -> Rust externs in
-//! `OUT_DIR/ops.rs`, and the link line of the CUDA runtime.
+//! Build script: from `ops.toml` and the shapes of the target `ATLAS_TARGET` to `ops.h` and Rust
+//! externs in `OUT_DIR/ops.rs`; and the link line of the CUDA runtime.
 
 use std::env;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 mod abi;
 
-/// The target of a check that names none.
+/// Target whose launchers are declared when `ATLAS_TARGET` is not set, as in a check.
 const DEFAULT_TARGET: &str = "cpu/tiny/nvfp4";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,8 +40,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// `ATLAS_CUDART` is the folder of `libcudart_static.a`; unset where nothing is linked, as for a
-/// check.
+/// Links the CUDA runtime. `ATLAS_CUDART` is the folder of `libcudart_static.a`; unset where
+/// nothing is linked, as in a check.
 fn link_runtime() {
     println!("cargo::rerun-if-env-changed=ATLAS_CUDART");
     if let Ok(folder) = env::var("ATLAS_CUDART") {

@@ -71,7 +71,7 @@ def kernels_of(lines):
 
 
 def prompts_of(kernels):
-    """The kernels of each whole prompt: the last one may have others of the measurement behind it."""
+    """The kernels of each whole prompt; after the last one, kernels of the rest of the measurement may follow."""
     prompts = []
     for kernel in kernels:
         if "embed" in kernel[0]:

@@ -44,7 +44,7 @@ judged is not so.
 For a target whose manifest says experts_rows = "nvfp4", give --experts-rows nvfp4: the reference then rounds what
 experts multiply as `Ops::experts` says. For a target that multiplies in F32, give --operands f32.
 
-Takes 4 bytes a weight and four times the logits (2 GB for 2,048 positions of 248,320 tokens) on the device, behind the
+Takes 4 bytes a weight and four times the logits (2 GB for 2,048 positions of 248,320 tokens) on the device, after the
 binary. Matrices of single experts stay as they are stored, and are dequantised one by one in each run. A binary that
 tells its routers runs its steps one layer at a time; `selftest --bits` shows that recorded steps have the same bits.
 """
@@ -100,7 +100,7 @@ def binary_logits(arguments, layers, tokens, way, folder, routers):
 
 
 def router_logits(file, routers, positions):
-    """Router logits of the experts in the binary's file, [layers, positions, experts]; a gate's stand behind them."""
+    """Router logits of the experts in the binary's file, [layers, positions, experts]; a gate's are last."""
     told = torch.from_numpy(numpy.fromfile(file, "<f4"))
     told = told.reshape(positions, routers.layers, routers.experts + routers.gates)
     return told[..., :routers.experts].transpose(0, 1).contiguous()

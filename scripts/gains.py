@@ -3,7 +3,7 @@
 A part is a layer's mixer, its shared expert if it has one, or one of its experts. A part that is wrong by a factor
 moves what the next router sees along what the part adds, in every position that visits it; rounding moves it anywhere,
 along the part by chance. So the move of the router's logits, projected on what the part makes of them, tells the factor
-with far less noise than the distance of the logits, to which one expert of many hardly contributes. Behind the last
+with far less noise than the distance of the logits, to which one expert of many hardly contributes. After the last
 layer some tokens' logits take the place of a router's. A mixer between a part and its router adds to the projection by
 what it makes of the part, which is left out: factors are those of what goes straight through.
 
@@ -16,7 +16,7 @@ import torch
 import golden
 import reference
 
-TOKENS = 256  # whose logits stand for a router behind the last layer
+TOKENS = 256  # tokens whose logits stand for a router after the last layer
 VISITS = 16  # positions that a part needs to be judged
 ERRORS = 6  # standard errors that chance does not reach: some thousand parts are tried
 
@@ -31,7 +31,7 @@ class Gains:
         self.seen = torch.linspace(0, model.lm_head.out_features - 1, tokens_seen).long()
         self.norm = getattr(self.decoder, "norm", None) or self.decoder.norm_f
         # Of layers: what the mixer adds, what experts take and make, the shared expert's part and an MLP's beside, and
-        # hidden states before and behind. Of places: hidden states that the router there sees.
+        # hidden states before and after. Of places: hidden states that the router there sees.
         self.mixed, self.taken, self.made, self.shared, self.beside = {}, {}, {}, {}, {}
         self.before, self.behind, self.residual, self.hooks = {}, {}, {}, []
 

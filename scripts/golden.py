@@ -351,7 +351,7 @@ def load(folder, wide=False):
 
 
 def steps(model, prompt, count):
-    """The logits behind the prompt and behind each greedy token, one row after the other."""
+    """The logits after the prompt and after each greedy token, one row after the other."""
     config = model.get_decoder().config
     caches = not any(hasattr(config, word) for word in ("linear_num_value_heads", "mamba_num_heads"))
     cache, tokens = None, list(prompt)

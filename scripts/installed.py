@@ -102,7 +102,7 @@ class Machine:
         return done
 
     def steps(self, last, *command):
-        """Runs a command, and kills it with all that it started behind this step, if it has one; its steps so far."""
+        """Runs a command, and kills it and all that it started after step `last`, if there is one; returns its steps."""
         read, write = os.pipe()
         line = ["strace", "-f", "-qq", "-e", f"trace={STEPS}", "-e", "signal=none", "-o", f"/dev/fd/{write}"]
         line += ["-e", f"inject={STEPS}:delay_exit={STEP_MICROSECONDS}"]
@@ -301,7 +301,7 @@ def newer(deb, folder):
 
 
 def killed_at_steps(machine, most, command, before, behind):
-    """Runs a command to its end, then kills it behind as many as `most` of its steps; says how often."""
+    """Runs a command to its end, then again, killing it after each of up to `most` of its steps; returns how often."""
     before()
     steps = machine.steps(0, *command)
     behind()

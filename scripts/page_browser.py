@@ -67,7 +67,7 @@ class Browser:
             self.events.append(message)
 
     def event(self, method, wanted, heard):
-        """Waits for an event that is `wanted`, behind the first `heard` ones."""
+        """Waits for an event that is `wanted`, after the first `heard` ones."""
         while not any(event["method"] == method and wanted(event["params"])
                       for event in self.events[heard:]):
             if b"\0" not in self.held and not select.select([self.incoming], [], [], PATIENCE_S)[0]:

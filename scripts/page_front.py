@@ -180,7 +180,7 @@ def refusing(status, kind, text):
 
 
 def breaking(text):
-    """A play of a connection that is lost behind `text`."""
+    """A play of a connection that is lost after `text`."""
     def play(exchange):
         exchange.begin()
         if text:

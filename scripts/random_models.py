@@ -10,7 +10,7 @@ class Family:
     architecture: str
     model_type: str
     norm: float = 1.0  # weights of norms lie around it: 0 where a norm multiplies by 1 + w
-    gated: bool = False  # q_proj has a gate behind each query head
+    gated: bool = False  # q_proj has a gate after each query head
     qk_norm: bool = False  # a norm of each query and key head
     rows_norm: bool = False  # a norm over all query heads of a row, one over all key heads, which turn in part
     corrected: bool = False  # a sigmoid chooses experts, whose scores are corrected in the choice

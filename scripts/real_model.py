@@ -64,7 +64,7 @@ class Judge:
 
 @contextlib.contextmanager
 def rows(binary, weights, tokens, flags):
-    """`rows[position]`: the binary's logits behind each of the tokens."""
+    """`rows[position]`: the binary's logits after each of the tokens."""
     with tempfile.TemporaryDirectory() as folder:
         given, out = pathlib.Path(folder, "tokens.txt"), pathlib.Path(folder, "logits.f32")
         given.write_text(" ".join(map(str, tokens)))

@@ -113,7 +113,7 @@ def restart_rotary(model):
 
 
 def hidden_states(model, tokens):
-    """[positions, hidden], behind the last norm."""
+    """Hidden states after the last norm, [positions, hidden]."""
     ids = torch.tensor([tokens], device=model.lm_head.weight.device)
     return model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[0]
 
@@ -210,7 +210,7 @@ class Routers:
         self.layers = len(self.blocks)  # none has a router in a model without experts
         if self.blocks:
             self.experts, self.turns = len(self.blocks[0].matrix.weight), self.blocks[0].turns()
-            self.gates = int(self.blocks[0].shared_gate is not None)  # logits that are told behind the experts'
+            self.gates = int(self.blocks[0].shared_gate is not None)  # logits of shared gates, after the experts'
         for place, block in enumerate(self.blocks):
             if block.matrix is not block.router:
                 block.matrix.register_forward_hook(self.keep(place, lambda output: output))

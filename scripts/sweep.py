@@ -40,7 +40,7 @@ TOOL_TOKENS, SAID_TOKENS = 600, 96
 SYSTEM_TOKENS = 1500
 WORDS = ("the time of day is a good name for one long line in this new book and it was made by hand "
          "so that all of us can read what they wrote").split()
-# The reply of a long prompt, and room that is left behind it.
+# The reply of a long prompt, and tokens that are left free after it.
 LONG_REPLY, ROOM = 32, 64
 # This client's own share of a core above which its times are its own affair.
 BUSY = 0.8
@@ -207,7 +207,7 @@ class Client:
         self.frame = first.prompt - 50 * self.per_word
 
     def text_of_words(self, count):
-        """Words behind a number of their own, so that no beginning was computed before."""
+        """Words after a number of their own, so that no beginning was computed before."""
         words = itertools.islice(itertools.cycle(WORDS), max(count, 1))
         return f"{next(self.number):06d} " + " ".join(words)
 

@@ -27,7 +27,7 @@ import time
 import urllib.request
 
 SLOW_US = 100_000
-# Until a server is ready, and until the disk has what was written behind.
+# Until a server is ready, and until the disk has what was written in the background.
 READY_S, WRITTEN_S = 180, 8
 # Time that the stream has alone, the last second of which counts.
 ALONE_S = 1.5

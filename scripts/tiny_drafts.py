@@ -44,7 +44,7 @@ WRITING = 0.3  # share of the time for new replies
 FIRST_REPLIES = 0.12  # share of the time before the first step
 HEATED, HEAT = 0.25, 0.7  # share of replies that are drawn, and their temperature
 PEAK = 2e-3
-UNREACHED = 0.1  # weight of a pass behind a draft that did not hold
+UNREACHED = 0.1  # weight of a pass after a rejected draft
 EVALUATE_EVERY_S = 60
 
 
@@ -286,7 +286,7 @@ def hits(model, rows):
 
 
 def tokens_per_step(right, chains, depth):
-    """Replied tokens behind the first by the steps that serving with so many drafts would take."""
+    """Replied tokens after the first by the steps that serving with so many drafts would take."""
     tokens = steps = 0
     for row, (starts, _, ends) in zip(right.tolist(), chains.tolist()):
         wanted = 0
@@ -302,7 +302,7 @@ def tokens_per_step(right, chains, depth):
 
 
 def evaluate(model, rows):
-    """Prints the shares of drafts that hold, each behind ones that held, and tokens per step."""
+    """Prints the shares of accepted drafts, each after accepted ones, and tokens per step."""
     right, chains = hits(model, rows), rows.chains[: rows.filled].cpu()
     starts, _, ends = chains.unbind(1)
     reached, shares = torch.ones_like(starts, dtype=torch.bool), []

@@ -110,7 +110,7 @@ def delta_rule(q, k, v, log_decay, beta):
 
 
 def delta_step(q, k, v, log_decay, beta, state):
-    """Delta rule of one token behind `state`: q, k, v [B,H,1,128] -> [B,H,1,128], the new state."""
+    """Delta rule of one token after `state`: q, k, v [B,H,1,128] -> [B,H,1,128], the new state."""
     state = state * log_decay.exp()[..., None]
     change = beta[..., None] * (v - k @ state)
     state = state + k.transpose(-1, -2) @ change
@@ -382,7 +382,7 @@ class Layer(nn.Module):
         return self.mixer.memory(rows, room, like)
 
     def step(self, h, at, first, memory):
-        """One token [B,1,D] at position `at` [1] behind those of the memory."""
+        """One token [B,1,D] at position `at` [1] after those of the memory."""
         h = h + self.mixer.step(self.input_layernorm(h), at, first, memory)
         out, _ = self.mlp(self.post_attention_layernorm(h), lambda name: stored(self.mlp, name))
         return h + out

@@ -121,7 +121,7 @@ class Writer:
         return (self.reply() == self.stop).any(1)
 
     def ends(self):
-        """The column behind the token that ends each reply, or behind what there is of it."""
+        """The column after the token that ends each reply, or after its last token so far."""
         ends = self.reply() == self.stop
         length = torch.where(ends.any(1), ends.int().argmax(1) + 1, ends.shape[1])
         return self.prompt + length

@@ -1,4 +1,4 @@
-// The one way a kernel is launched: in a stream, chained to the kernel before it.
+// Launches of kernels: always in a stream, and dependent on the kernel before.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,20 +9,20 @@
 
 namespace atlas {
 
-// Dynamic shared memory that a kernel may ask for without saying so first, bytes.
+// Largest dynamic shared memory of a block that needs no `cudaFuncSetAttribute`, bytes.
 inline constexpr unsigned kSharedUnasked = 48 * 1024;
 
-// Shared memory of an SM of the chip, and of what the target takes one to be: one block of the
-// largest size and what the driver keeps of each, bytes.
+// Shared memory of an SM, bytes: of the chip, and of the target, which assumes one block of the
+// largest size and the driver's share of each.
 inline constexpr unsigned kChipShared = target::COMPUTE_CAPABILITY == 90 ? 228 * 1024 : 100 * 1024;
 inline constexpr unsigned kSmShared = target::SHARED_BYTES_PER_BLOCK + 1024;
 static_assert(kSmShared <= kChipShared, "a block fits an SM");
-// Percent of the chip's that an SM is asked to have; the rest is cache. Where the target's is
-// smaller, more blocks of a kernel would start on an SM than the target's has room for, and none on
-// others.
+// Carveout: percent of an SM's shared memory that is not used as cache. Where the target's SM is
+// smaller than the chip's, a larger carveout would let more blocks start on one SM than the target
+// counts on, and none on others.
 inline constexpr unsigned kCarveout = kSmShared * 100 / kChipShared;
 
-// A block's shared memory: what a kernel needs of it, where it is known when compiling.
+// Check at compile time that a block's shared memory, where it is known, is within the target's.
 template <unsigned kNeeded, unsigned kRoom = target::SHARED_BYTES_PER_BLOCK>
 struct Fits {
   static_assert(kNeeded <= kRoom, "a block has no room for what the kernel needs, bytes");
@@ -37,7 +37,7 @@ struct Launch {
   unsigned shared_bytes;
   unsigned grid_y = 1;
   unsigned grid_z = 1;
-  // Whether blocks may start while the kernel before still runs.
+  // Whether blocks may start while the kernel before is running.
   bool early = true;
 };
 
@@ -45,9 +45,8 @@ inline constexpr unsigned blocks_for(unsigned items, unsigned per_block) {
   return (items + per_block - 1) / per_block;
 }
 
-// Lets a kernel have so much dynamic shared memory. What it may have never shrinks: a profiler
-// checks the launch of a recorded step against what the kernel may have now, not what it might have
-// when the step was recorded.
+// Allows a kernel `bytes` of dynamic shared memory. The limit never shrinks: a profiler checks the
+// launches of a recorded graph against the present limit, not the one at recording.
 inline cudaError_t allow_shared(const void* kernel, unsigned bytes) {
   if (bytes <= kSharedUnasked) return cudaSuccess;
   cudaFuncAttributes known{};
@@ -57,17 +56,17 @@ inline cudaError_t allow_shared(const void* kernel, unsigned bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, wanted);
 }
 
-// Whether SMs that take `of_sm` each have room for all of `blocks`, which wait for each other: no
-// GPU, and no part of one, is opened that has fewer than the target's, and none that others share.
+// Whether SMs that hold `of_sm` blocks each hold all `blocks` at once, as blocks need that wait for
+// each other. A GPU or partition with fewer SMs than the target is never opened, nor a shared one.
 inline cudaError_t room_for_waiting(unsigned blocks, unsigned of_sm = 1) {
   const bool has_room = blocks <= of_sm * target::SMS;
   return has_room ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
 }
 
-// Launches `kernel` with programmatic dependence on the stream's previous kernel: its blocks may
-// start while that one still runs, unless `shape` says otherwise, so it must call
-// `griddepcontrol_wait` before it touches memory that any earlier kernel reads or writes. A grid of
-// no blocks is no launch.
+// Launches `kernel` with programmatic dependence on the stream's previous kernel: unless `shape` is
+// not early, its blocks may start while that kernel is running, so it must call
+// `griddepcontrol_wait` before it touches memory that an earlier kernel reads or writes. An empty
+// grid is not launched.
 template <class... Params, class... Args>
 cudaError_t launch_chained(void (*kernel)(Params...), Launch shape, cudaStream_t stream,
                            Args... args) {

@@ -1,5 +1,5 @@
-// Differences of a probe build: it shows whether kernels wait for each other where they must, and
-// whether a tool sees what they must not do. The product is no probe.
+// Probe builds: they show whether kernels wait for each other where they must, and whether a tool
+// finds a stray access. The product is none of them.
 #pragma once
 
 namespace atlas {
@@ -11,13 +11,13 @@ enum class Probe {
   stray,    // `read_bytes` reads beyond its buffer
 };
 
-// The pipeline names it where it was asked for one.
+// The pipeline defines `ATLAS_PROBE` as the probe to build; the product has no definition.
 #ifndef ATLAS_PROBE
 #define ATLAS_PROBE none
 #endif
 inline constexpr Probe kProbe = Probe::ATLAS_PROBE;
 
-// Some times what a kernel of a small model takes, ns.
+// Time that a probe's blocks rest, ns: several times that of a small model's kernel.
 inline constexpr unsigned long long kRestNs = 40'000;
 
 __device__ inline unsigned long long clock_ns() {
@@ -26,7 +26,7 @@ __device__ inline unsigned long long clock_ns() {
   return ns;
 }
 
-// Rests, if this is the first or the last block of its grid.
+// Rests in the first and the last block of a grid.
 __device__ inline void rest() {
   const bool first = blockIdx.x + blockIdx.y + blockIdx.z == 0;
   const bool last = blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1 &&

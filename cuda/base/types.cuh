@@ -5,20 +5,20 @@
 
 namespace atlas {
 
-// Numbers of two bytes, which kernels store, hand to tensor instructions and convert. CUDA's own
-// headers do much more, and every kernel would read them to compile.
+// Two-byte floats, which kernels store, convert and pass to tensor instructions. CUDA's own headers
+// have much more, which would be compiled with every kernel.
 struct bf16 {
   unsigned short bits;
 };
 
-// Stands for no slot in lists of them.
+// Slot number that stands for none.
 inline constexpr unsigned kNoSlot = ~0u;
 
 struct f16 {
   unsigned short bits;
 };
 
-// Two in a register, the first one in its low half.
+// Two bf16 in a register, the first one in the low half.
 struct bf16x2 {
   unsigned bits;
 };
@@ -27,7 +27,7 @@ struct f16x2 {
   unsigned bits;
 };
 
-// Each rounds to nearest, ties to even.
+// Conversion to bf16, rounded to nearest, ties to even.
 __device__ inline bf16 to_bf16(float x) {
   bf16 to;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to.bits) : "f"(x));

@@ -1,4 +1,4 @@
-// Activations of a tile's gates and ups, or of its rows alone, as operands of the next product.
+// Activations of a tile's gates and ups, or of its ups alone, as operands of the next product.
 #pragma once
 
 #include <type_traits>
@@ -7,22 +7,22 @@
 
 namespace atlas::tile {
 
-// Columns of activations of a tile whose panels make an octet each.
+// Columns of activations that a tile makes, if each of its panels makes an octet.
 inline constexpr int kActivatedColumns = kTilePanels * 8;
 
-// Activations of a tile's rows as operands of the next product, of as many places as `tile` has
-// groups of, with `kOctets` octets of columns of each panel: `Act` of a warp's first eight rows,
-// gates, and the others, ups; or of either alone. They meet in shared memory, so that a thread
-// writes what lies side by side.
+// Sink that makes activations of a tile's rows as operands of the next product, `kOctets` octets of
+// columns from each panel. `Act` takes the sums of a warp's first eight rows as gates and of the
+// others as ups, or of either alone. Results meet in shared memory, so that each thread writes
+// neighbours to memory.
 template <Storage kStorage, class Act, int kOctets = 1>
 struct Activates {
   using W = Matrix<kStorage>;
   using To = Operands<kStorage>;
-  // Columns that a tile makes.
+  // Columns of activations that a tile makes.
   static constexpr int kColumns = kOctets * kActivatedColumns;
-  // Pairs of columns of a tile that lie side by side, of four.
+  // Pairs of columns of a tile that are side by side in an operand, at most four.
   static constexpr int kPairs = kColumns / W::kLaneColumns < 4 ? kColumns / W::kLaneColumns : 4;
-  static constexpr int kPieces = kColumns / 2 / kPairs;  // of such, in a row
+  static constexpr int kPieces = kColumns / 2 / kPairs;  // groups of kPairs in a row
   using Piece = std::conditional_t<kPairs == 4, uint4, uint2>;
 
   static_assert(sizeof(Piece) == kPairs * 4, "a tile has two or four pairs");
@@ -57,10 +57,10 @@ struct Activates {
     }
   }
 
-  // Stages a warp's octet of columns from `column` on; `activated(e)` is of a sum of the lane's.
+  // Stages a warp's octet of columns from `column` on, `activated(e)` of the lane's sum `e`.
   template <int kSums, class Activated>
   __device__ static void stage(uint4* staged, int lane, int column, const Activated& activated) {
-    // This thread's words have columns g and its neighbour; rows go to the even or the odd of both.
+    // This thread's words have column g and its neighbour: even lanes take even rows.
     const int g = lane / 4;
     auto* words = reinterpret_cast<unsigned*>(staged) + word(column + g / 2 * 2) +
                   (lane % 4 * 2 + g % 2) * kPairs;
@@ -73,7 +73,7 @@ struct Activates {
     }
   }
 
-  // Where the word of an even column and its neighbour is staged, of the first row.
+  // Index of the staged word of an even column and its neighbour, in the first row.
   __device__ static int word(int column) {
     const int at = To::offset(column);
     return at / 128 * kOperandRows * kPairs + at % 16 / 4;

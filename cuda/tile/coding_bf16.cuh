@@ -1,4 +1,4 @@
-// BF16, which is F16 on the device.
+// BF16 weights, which are F16 on the device.
 #pragma once
 
 namespace atlas::tile {
@@ -21,7 +21,7 @@ struct Codec<Storage::f16> {
     to[3] = run.w;
   }
 
-  // Below 2^16 a BF16 is an F16 from 2^-17 on, and rounded below.
+  // Packs a lane's BF16 as F16: exact from 2^-17 to 2^16, rounded below.
   __device__ static uint4 packed(const uint4& codes) {
     return each(codes, [](unsigned pair) {
       const float2 values = to_float2(bf16x2{pair});

@@ -1,15 +1,15 @@
-// FP8: E4M3 with a factor per block of 128 x 128. Of four columns the first two lie where an F16
-// has sign, exponent and mantissa, and the others in the bits between.
+// FP8: E4M3 with a factor per block of 128 x 128. Of each four columns, two are stored where an F16
+// has sign, exponent and mantissa, the other two in the bits between.
 #pragma once
 
 namespace atlas::tile {
 
-// E4M3.
+// Decoding of E4M3.
 struct E4m3 {
   static constexpr int kBits = 8;
   static constexpr int kOctets = 2;
 
-  // Exponent and mantissa in an F16's place are the value times 2^-8.
+  // In an F16's place, exponent and mantissa are the value times 2^-8.
   __device__ static void decode(const uint4& run, int octet, unsigned (&to)[4]) {
     constexpr unsigned kMagnitude = 0x3f803f80u, kSign = 0x80008000u;
     const unsigned words[2] = {octet == 0 ? run.x : run.z, octet == 0 ? run.y : run.w};
@@ -21,7 +21,7 @@ struct E4m3 {
     }
   }
 
-  // Columns 0 and 1 as an F16 holds them, 2 and 3 into the bits that are left.
+  // Packs columns 0 and 1 in an F16's bits, 2 and 3 in the bits that are left.
   __device__ static uint4 packed(const uint4& codes) {
     return each(codes, [](unsigned word) {
       const unsigned whole = __byte_perm(word, 0, 0x4140), between = __byte_perm(word, 0, 0x4342);
@@ -38,7 +38,7 @@ struct Codec<Storage::fp8_block128> : E4m3 {
   static constexpr float kLeftOut = 256.0f;
   struct Scale {};
 
-  // Sums of blocks are beside those of rows.
+  // Groups loaded ahead: sums of blocks take registers beside those of rows.
   static constexpr int ahead(int tiles) { return tiles > 2 ? 2 : 4; }
 
   __device__ static void decode(const uint4& run, int octet, Scale, unsigned (&to)[4]) {

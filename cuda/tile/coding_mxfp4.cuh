@@ -1,4 +1,4 @@
-// MXFP4: E2M1 with the upper byte of an F16, a power of two, per 16 columns and a factor of a row.
+// MXFP4: E2M1 with a power of two, the upper byte of an F16, per 16 columns, and a factor per row.
 #pragma once
 
 #include "tile/coding_nvfp4.cuh"
@@ -10,7 +10,7 @@ struct Codec<Storage::mxfp4> : E2m1 {
   static constexpr Factors kFactors = Factors::rows;
   static constexpr float kLeftOut = 16384.0f;
 
-  // The row's factor has what is missing, 2^14.
+  // Decodes to values times 2^-14; the row's factor includes 2^14.
   __device__ static void decode(const uint4& run, int octet, Scale scales, unsigned (&to)[4]) {
     E2m1::decode(run, octet, {__byte_perm(scales, 0, octet < 2 ? 0x0404 : 0x1414)}, to);
   }

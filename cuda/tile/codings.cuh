@@ -1,4 +1,4 @@
-// Codings of weights on the device, one file each; `src/model/weights/codings/` is the other side.
+// Codings of weights on the device, one file each; `src/model/weights/codings/` has the host's.
 #pragma once
 
 #include "base/types.cuh"
@@ -6,28 +6,28 @@
 
 namespace atlas::tile {
 
-// Storage of weights on the device; the numbers are those of `format` in ops.toml.
+// Coding of a matrix on the device; numbers are those of `format` in ops.toml.
 enum class Storage : unsigned {
   f16 = static_cast<unsigned>(target::Format::bf16),
   nvfp4 = static_cast<unsigned>(target::Format::nvfp4),
   fp8_block128 = static_cast<unsigned>(target::Format::fp8),
   mxfp4 = static_cast<unsigned>(target::Format::mxfp4),
 };
-// Number of `format` in ops.toml: NVFP4 as `fp4.cuh` has it.
+// Number of `format` in ops.toml for NVFP4 in the layout of `fp4.cuh`.
 inline constexpr unsigned kBlockScaled = 31;
 
 __host__ __device__ constexpr Storage storage_of(target::Format format) {
   return static_cast<Storage>(format);
 }
 
-// Owners of factors in F32 beside scales; blocks are of 128 rows and columns.
+// Scope of the F32 factors beside one-byte scales; blocks are of 128 rows and columns.
 enum class Factors { none, matrix, rows, blocks };
 
-// `kOctets` times 8 consecutive columns of a lane's 16 bytes become two instructions' operands:
-// `decode`. `packed` puts a lane's 16 bytes of the checkpoint into the order that is decoded, and
-// `kLeftOut` is what decoding leaves out of a value: its factor has it. `kScaleColumns` columns
-// share a scale of a byte, if any do; a `Scale` is those of a lane's 16 bytes. `ahead` is how many
-// groups of columns registers have room for beside the sums of so many tiles.
+// A coding. `decode` turns `kOctets` times 8 consecutive columns of a lane's 16 bytes into operands
+// of two instructions. `packed` rearranges 16 bytes of the checkpoint for it. `kLeftOut` is a
+// factor that decoding leaves out and the matrix's factor includes. `kScaleColumns` columns share a
+// one-byte scale, if any do; a `Scale` is the scales of a lane's 16 bytes. `ahead(tiles)` is how
+// many groups of columns fit in registers beside the sums of so many tiles.
 template <Storage kStorage>
 struct Codec;
 
@@ -40,7 +40,7 @@ __device__ inline uint4 each(const uint4& words, Word word) {
   return {word(words.x), word(words.y), word(words.z), word(words.w)};
 }
 
-// Bits of both halves of a word.
+// Bits `bits` of both halves of a word.
 __device__ inline unsigned of_both(unsigned word, unsigned bits) {
   return word & (bits | bits << 16);
 }
@@ -54,7 +54,7 @@ __device__ inline unsigned of_both(unsigned word, unsigned bits) {
 
 namespace atlas::tile {
 
-// A storage as a type.
+// A coding's number as a type.
 template <Storage kStorage>
 struct Constant {
   static constexpr Storage value = kStorage;
@@ -63,11 +63,11 @@ struct Constant {
 template <Storage... kStorages>
 struct Storages {};
 
-// F16 is the last.
+// All codings that the target uses; F16 is the last.
 using AllStorages =
     Storages<Storage::nvfp4, Storage::fp8_block128, Storage::mxfp4, Storage::f16>;
 
-// `body(constant)` of all storages in turn, until one gives true; on the side that `body` is for.
+// Calls `body(constant)` with all codings in turn until it returns true, on `body`'s side.
 #pragma nv_exec_check_disable
 template <class Body, Storage... kAll>
 __host__ __device__ constexpr bool any_storage(const Body& body, Storages<kAll...>) {
@@ -80,14 +80,14 @@ __host__ __device__ constexpr bool any_storage(const Body& body) {
   return any_storage(body, AllStorages{});
 }
 
-// Whether factors are of blocks.
+// Whether F32 factors are of blocks.
 __host__ __device__ constexpr bool has_blocks(Storage storage) {
   return any_storage([&](auto each) {
     return each.value == storage && Codec<each.value>::kFactors == Factors::blocks;
   });
 }
 
-// Bits of a weight, scales left out.
+// Bits of a weight without scales.
 __host__ __device__ constexpr int bits_of(Storage storage) {
   int bits = 0;
   any_storage([&](auto each) {

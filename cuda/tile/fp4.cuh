@@ -2,10 +2,10 @@
 // tensor instructions.
 //
 // An instruction multiplies 16 rows of weights by 8 rows, 64 columns of each. Lane (g, q) of a
-// warp, g = lane / 4 and q = lane % 4, brings 8 columns from 8 q on and 8 more from 32 + 8 q on, a
-// word each. Codes of 128 columns are a run of 64 bytes, and the four words of a lane lie side by
-// side: word w of the run is at place w % 4 * 4 + w / 4. Weights are otherwise in the panels of
-// `panels.cuh`; their scales are those of the checkpoint, and their factor the tensor's.
+// warp, g = lane / 4 and q = lane % 4, has 8 columns from 8 q on and 8 more from 32 + 8 q on, a
+// word each. Codes of 128 columns are a run of 64 bytes, in which the four words of a lane are side
+// by side: word w of the columns is at w % 4 * 4 + w / 4. Otherwise weights are in panels as in
+// `panels.cuh`, with the checkpoint's scales and the tensor's factor.
 //
 // The sum over K is one chain of instructions in the order of K, for any number of rows.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace atlas::tile {
 
-// The instruction where the architecture has it.
+// The instruction, for architectures that have it.
 template <bool kHasIt>
 struct Fp4Choice {
   using Type = Fp4Software;
@@ -31,16 +31,16 @@ using Fp4Instruction = Fp4Choice<target::COMPUTE_CAPABILITY / 10 == 12>::Type;
 
 // Columns that share a scale.
 inline constexpr int kFp4Group = 16;
-// Largest magnitude of a code.
+// Largest magnitude of an E2M1 code.
 inline constexpr float kFp4Largest = 6.0f;
-// A row is multiplied by a power of two that brings its largest magnitude to `2^10 .. 2^11`, so
-// that the largest scale is in 170 .. 342 of E4M3's 448.
+// Exponent to which a row is scaled: a power of two brings its largest magnitude to `2^10 .. 2^11`,
+// so that the largest scale is in 170 .. 342 of E4M3's 448.
 inline constexpr int kFp4Exponent = 10;
-// Rows of smaller magnitudes than this power of two lose accuracy.
+// Exponent of magnitudes below which a row loses accuracy.
 inline constexpr int kFp4ExponentMin = -100;
 inline constexpr unsigned kE4m3Nan = 0x7f;
 
-// Rounded to nearest, ties to the even code; what is larger than all is the largest.
+// E2M1 code nearest to `x`, ties to the even code; larger magnitudes become the largest one.
 __device__ inline unsigned to_e2m1(float x) {
   const float size = fabsf(x);
   const float code = size < 2.0f   ? rintf(size * 2.0f)
@@ -49,7 +49,7 @@ __device__ inline unsigned to_e2m1(float x) {
   return static_cast<unsigned>(code) | (__float_as_uint(x) >> 31 << 3);
 }
 
-// Rounded to nearest, ties to even, at most 448. `x` is no NaN and not below 0.
+// E4M3 code nearest to `x`, ties to even, at most 448. `x` is not NaN and not negative.
 __device__ inline unsigned to_e4m3(float x) {
   unsigned short pair;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
@@ -60,7 +60,7 @@ __device__ inline float power_of_two(int exponent) {
   return __uint_as_float(static_cast<unsigned>(exponent + 127) << 23);
 }
 
-// Up to `kRows` rows of `kWidth` columns as instructions read them, in one piece of memory, behind
+// Up to `kRows` rows of `kWidth` columns in the instructions' layout, in one piece of memory, after
 // which another one may begin.
 template <int kRows, int kWidth>
 struct Fp4Rows {
@@ -76,13 +76,13 @@ struct Fp4Rows {
   __device__ unsigned char* scales(int row) const {
     return base + size_t{kRows} * (kWidth / 2) + size_t(row) * kGroups;
   }
-  // Factor of a row's sums.
+  // Factor that the sums of a row are multiplied by.
   __device__ float& factor(int row) const {
     unsigned char* factors = base + size_t{kRows} * (kWidth / 2 + kGroups);
     return reinterpret_cast<float*>(factors)[row];
   }
 
-  // Rounds a row; a warp's work. A group with what is no finite number gets a scale that is none.
+  // Rounds a row; by a warp. A group with a number that is not finite gets a NaN scale.
   __device__ void put(int row, const float* x) const {
     constexpr int kEach = (kGroups + kWarpLanes - 1) / kWarpLanes;
     const int lane = threadIdx.x % kWarpLanes;
@@ -95,7 +95,7 @@ struct Fp4Rows {
 #pragma unroll
       for (int v = 0; v < 4; ++v) {
         const float4 four = reinterpret_cast<const float4*>(x)[group * 4 + v];
-        // Magnitudes are in the order of their bits, infinities and NaN last.
+        // Bits of magnitudes, whose order is that of the magnitudes, with infinities and NaN last.
         const auto size = [](float of) { return __float_as_uint(of) & 0x7fffffffu; };
         largest[i] = max(max(largest[i], max(size(four.x), size(four.y))),
                          max(size(four.z), size(four.w)));
@@ -136,7 +136,7 @@ struct Fp4Rows {
   }
 };
 
-// Up to `8 * kTiles` rows by `kPanels` panels a warp; `kAhead` runs of weights are under way.
+// Up to `8 * kTiles` rows by `kPanels` panels a warp, with `kAhead` runs of weights in flight.
 template <class Instruction, int kWidth, int kTiles, int kPanels, int kAhead>
 struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
   using Base = WarpPanels<Storage::nvfp4, kPanels>;
@@ -145,13 +145,13 @@ struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
   using Base::w;
   static constexpr int kRows = 8 * kTiles;
   static constexpr int kRuns = kWidth / kBlockColumns;
-  // Runs between barriers.
+  // Runs of columns between two barriers.
   static constexpr int kStepRuns = kRuns % 4 == 0 ? 4 : 2;
   static constexpr int kSteps = kRuns / kStepRuns;
-  // Vectors of a row's scales of a step, padded: rows g of a warp differ in their banks.
+  // Vectors of a row's scales in a step, padded so that rows g of a warp are in different banks.
   static constexpr int kScales = kStepRuns * 8 / kVectorBytes;
   static constexpr int kScaleStride = kScales | 1;
-  // A place that is no row.
+  // Row number of a place without a row.
   static constexpr int kNoRow = -1;
 
   static_assert(kRuns % kStepRuns == 0, "a row is whole steps");
@@ -164,7 +164,7 @@ struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
     int row[kRows];
   };
 
-  // A lane's part of a run of a panel: rows g and g + 8, and the scales of one of them.
+  // A lane's share of a run of a panel: rows g and g + 8, and scales of one of them.
   struct Fragment {
     uint4 low, high;
     uint2 scales;
@@ -172,7 +172,7 @@ struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
 
   __device__ Fp4Tiled(const W& matrix, int block) : Base(matrix, block) {}
 
-  // Lanes of even q bring the scales of row g, the others those of row g + 8.
+  // Loads a fragment: lanes of even q have the scales of row g, others those of row g + 8.
   __device__ Fragment load(int panel, int run) const {
     const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
     const uint4* codes = reinterpret_cast<const uint4*>(w.codes(panel, run));
@@ -183,12 +183,12 @@ struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
   __device__ void load(int run, Fragment (&to)[kPanels]) const {
 #pragma unroll
     for (int p = 0; p < kPanels; ++p) {
-      // A panel behind the last one is the last one again; its sums are dropped.
+      // Panels after the last one repeat it; their sums are dropped.
       to[p] = load(min(first_panel + p, panels_of(w.n) - 1), run);
     }
   }
 
-  // Starts the copies of a step of the rows; zeros where there is none.
+  // Starts copying the rows of a step; places without a row get zeros.
   template <class Rows>
   __device__ static void fetch(const Rows& from, int step, SharedStorage& shared) {
     constexpr int kCodes = kStepRuns * 4;
@@ -206,8 +206,8 @@ struct Fp4Tiled : WarpPanels<Storage::nvfp4, kPanels> {
     }
   }
 
-  // `row_of(place)` is a row of `from`; `sink(panel, g, place, low, high)` gets the sums of rows g
-  // and g + 8 of a panel.
+  // Computes the products: `row_of(place)` is a row of `from`; `sink(panel, g, place, low, high)`
+  // takes the sums of rows g and g + 8 of a panel.
   template <class Rows, class RowOf, class Sink>
   __device__ void run(int places, const Rows& from, RowOf row_of, Sink sink,
                       SharedStorage& shared) const {

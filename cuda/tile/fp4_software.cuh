@@ -1,5 +1,5 @@
-// `Fp4Tensor::mma` in software, for architectures without the instruction: it takes the operands
-// from where that one takes them, so a kernel that is right with this one lays them out rightly.
+// `Fp4Tensor::mma` in software, for architectures without the instruction. It reads operands from
+// the registers where the instruction does, so a test of a kernel with it also tests their layout.
 #pragma once
 
 #include "tile/reduce.cuh"
@@ -7,13 +7,13 @@
 namespace atlas::tile {
 
 struct Fp4Software {
-  // Exponent and mantissa in an F32's place are the value times 2^-126.
+  // In an F32's place, exponent and mantissa are the value times 2^-126.
   __device__ static float e2m1(unsigned code) {
     const float size = __uint_as_float((code & 7u) << 22) * 0x1p126f;
     return code & 8u ? -size : size;
   }
 
-  // Value of a code without a sign; 0x7f is no number.
+  // Value of an E4M3 code without sign; 0x7f is NaN.
   __device__ static float e4m3(unsigned code) {
     const unsigned bits = code & 0x7fu;
     return bits == 0x7fu ? NAN : __uint_as_float(bits << 20) * 0x1p120f;
@@ -29,12 +29,12 @@ struct Fp4Software {
   }
 
  private:
-  // One copy of the code for all products of a kernel. Groups of 16 are summed without an error,
-  // the groups in order.
+  // The product, one copy of the code for a whole kernel. Groups of 16 are summed exactly, and the
+  // groups added in order.
   __device__ __noinline__ static float4 product(uint4 a, unsigned scale_a, uint2 b,
                                                 unsigned scale_b) {
     const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
-    // Lanes that hold the operands of row g, and of the two columns of this lane's sums.
+    // Lanes with the operands of row g, and of the two columns of this lane's sums.
     const int row = 4 * g, column[2] = {4 * (2 * q), 4 * (2 * q + 1)};
     const unsigned row_scales[2] = {__shfl_sync(kAllLanes, scale_a, row),
                                     __shfl_sync(kAllLanes, scale_a, row + 1)};
@@ -46,7 +46,7 @@ struct Fp4Software {
       float part[4] = {};
 #pragma unroll
       for (int octet = 0; octet < 2; ++octet) {
-        // Which registers of which lane of four have 8 columns of K from 16 * group + 8 * octet on.
+        // Register and lane (of four) with the 8 columns of K from 16 * group + 8 * octet on.
         const int from = group % 2 * 2 + octet;
         const unsigned low = group < 2 ? a.x : a.z, high = group < 2 ? a.y : a.w;
         const unsigned brought = group < 2 ? b.x : b.y;

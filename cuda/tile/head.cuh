@@ -1,6 +1,5 @@
-// A query's or a key's head on its way from a projection to attention, in one warp: RMSNorm where
-// the shape has it, then the rotation of its first dimensions by its position (RoPE, halves of
-// pairs apart).
+// A query's or a key's head in one warp, between projection and attention: RMSNorm where the shape
+// has it, then rotation of its first dimensions by its position (RoPE, pairs half of these apart).
 #pragma once
 
 #include "target.cuh"
@@ -9,20 +8,20 @@
 
 namespace atlas::tile {
 
-// Parts of a head of shape `A`, spread over a warp's lanes.
+// Parts of a head of shape `A`, one element a lane each.
 template <class A>
 struct HeadParts {
   static constexpr int kParts = A::kHeadDim / kWarpLanes;  // elements of a lane
   static constexpr int kPairs = A::kRotaryDim / 2;
   static constexpr int kPairParts = kPairs / kWarpLanes;
-  // First elements that a norm is over: of keys with latents, these.
+  // Parts before the latent of a key, which norms leave out.
   static constexpr int kPlainParts = kLatent<A> ? A::kRotaryDim / kWarpLanes : 0;
 
   static_assert(A::kHeadDim % kWarpLanes == 0, "a lane has whole elements of a head");
   static_assert(kPairs % kWarpLanes == 0, "both elements of a pair are in one lane");
 };
 
-// A lane's cosines and sines of a position.
+// A lane's cosines and sines for a position.
 template <class A>
 struct Turn : HeadParts<A> {
   using HeadParts<A>::kPairs;
@@ -30,7 +29,7 @@ struct Turn : HeadParts<A> {
 
   float2 part[kPairParts];
 
-  // `angles` is (MAX_CONTEXT, kPairs, 2): cosine, sine.
+  // Loads from `angles`, (MAX_CONTEXT, kPairs, 2): cosine, sine.
   __device__ void load(const float* angles, size_t position) {
     const int lane = threadIdx.x % kWarpLanes;
     const auto* from = reinterpret_cast<const float2*>(angles) + position * kPairs + lane;
@@ -39,7 +38,7 @@ struct Turn : HeadParts<A> {
   }
 };
 
-// A lane's elements of a head: every kWarpLanes-th.
+// A lane's elements of a head: every kWarpLanes-th one.
 template <class A>
 struct Head : HeadParts<A> {
   using HeadParts<A>::kParts;
@@ -56,14 +55,14 @@ struct Head : HeadParts<A> {
     for (int i = 0; i < kParts; ++i) part[i] = head[dim(i)];
   }
 
-  // The weights of the norm, if there is one.
+  // Loads the weights of the norm, if the shape has one.
   __device__ void load_gain(const float* gain) {
     if constexpr (!kNormed) return;
 #pragma unroll
     for (int i = kPlainParts; i < kParts; ++i) part[i] = gain[dim(i - kPlainParts)];
   }
 
-  // A key's norm, and a query's but for those that ask latents.
+  // Norms a key, or a query unless it asks latents.
   __device__ void norm(const Head& gain) {
     if constexpr (!kNormed) return;
     const float scale = inverse_rms();
@@ -71,7 +70,7 @@ struct Head : HeadParts<A> {
     for (int i = kPlainParts; i < kParts; ++i) part[i] *= scale * gain.part[i];
   }
 
-  // The norm of a value, which has no weights.
+  // Norms a value; this norm has no weights.
   __device__ void norm_value() {
     if constexpr (!A::kValuesNormed) return;
     const float scale = inverse_rms();

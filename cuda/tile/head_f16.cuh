@@ -1,16 +1,15 @@
-// A head of a row whose numbers are F16: they lie at the start of the room that its F32 numbers
-// have, so that a warp may put those where it has read the others, and rows of both kinds have one
-// shape.
+// A head whose numbers are F16, stored at the start of the memory for its F32 numbers: rows of both
+// kinds have one layout, and a warp may overwrite F16 that it has read by F32.
 //
-// Reading and widening are apart: loads that depend on which kind a row is stay side by side only
-// if nothing is computed of them there.
+// Loading and widening are separate functions: loads that depend on a row's kind are issued
+// together only if nothing is computed between them.
 #pragma once
 
 #include "base/types.cuh"
 
 namespace atlas::tile {
 
-// Four numbers of a head, from `4 * vector` on, as they lie there.
+// Four F16 of a head, from `4 * vector` on, as stored.
 __device__ inline const uint2& vector_of_f16(const float* head, int vector) {
   return reinterpret_cast<const uint2*>(head)[vector];
 }
@@ -25,7 +24,7 @@ __device__ inline void put_vector_f16(float* head, int vector, const float4& val
                                             to_f16x2(value.z, value.w).bits};
 }
 
-// One number of a head.
+// One F16 of a head.
 __device__ inline f16& number_of_f16(float* head, int at) {
   return reinterpret_cast<f16*>(head)[at];
 }
@@ -33,7 +32,7 @@ __device__ inline const f16& number_of_f16(const float* head, int at) {
   return reinterpret_cast<const f16*>(head)[at];
 }
 
-// Four numbers of a head that is of either kind, as they lie there.
+// Four numbers of a head of either kind, as stored.
 struct EitherVector {
   float4 bits;  // F16 numbers are in the first two words
   bool is_f16;

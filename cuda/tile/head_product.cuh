@@ -1,10 +1,10 @@
-// Products of each head's elements of a row with that head's rows of a matrix: F16 operands, sums
-// in F32.
+// Products of each head's elements of a row with the head's own rows of a matrix: F16 operands,
+// sums in F32.
 //
 // A block has 64 columns of a head's results and 64 rows of the step, a warp eight of the columns.
 // The sum over K is one chain of instructions in the order of K, whatever the number of rows. The
-// matrix is panels of F16; its part of a head is staged in shared memory as rows, which
-// instructions read either way: results are over its columns, or over its rows.
+// matrix is panels of F16; a head's rows are staged in shared memory, where instructions can read
+// them transposed: results are its columns, or its rows.
 #pragma once
 
 #include "base/launch.cuh"
@@ -18,17 +18,17 @@ inline constexpr int kHeadRows = 64;     // of the step
 inline constexpr int kHeadColumns = 64;  // of a head's results
 inline constexpr int kHeadStep = 64;     // of K
 inline constexpr int kHeadThreads = 256;
-// Rows of shared memory are padded so that eight of them lie in different banks.
+// Pitch of rows in shared memory, padded so that eight rows are in different banks.
 inline constexpr int kHeadPitch = 64 + 8;
 
 static_assert(kHeadColumns == kHeadThreads / kWarpLanes * 8, "a warp has 8 columns");
 
-// A grid of heads by columns of their results by rows of the step.
+// Grid of heads, by 64 columns of their results, by 64 rows of the step.
 __host__ inline Launch head_grid(unsigned heads, unsigned results, unsigned rows) {
   return {heads, kHeadThreads, 0, results / kHeadColumns, blocks_for(rows, kHeadRows)};
 }
 
-// The part of a block.
+// Head, first result and rows of a block.
 struct HeadBlock {
   const int head = blockIdx.x;
   const int column = blockIdx.y * kHeadColumns;
@@ -37,7 +37,7 @@ struct HeadBlock {
 
   __device__ explicit HeadBlock(int all) : rows(min(all - first, kHeadRows)) {}
 
-  // The head's `width` numbers of its row, in (rows, kHeads, width).
+  // Address of the head's `width` numbers in its row, in (rows, kHeads, width).
   template <int kHeads, class Number>
   __device__ Number* of(Number* all, int row, int width) const {
     return all + (static_cast<size_t>(first + row) * kHeads + head) * width;
@@ -49,7 +49,7 @@ struct HeadStorage {
   alignas(16) f16 w[64][kHeadPitch];
 };
 
-// Where eight neighbouring columns of a row of a matrix of `k` columns lie.
+// Address of eight neighbouring columns in a row of a matrix of `k` columns.
 __device__ inline const unsigned char* head_vector(const unsigned char* panels, int k, int row,
                                                    int column) {
   constexpr int kGroup = Matrix<Storage::f16>::kGroup;
@@ -57,9 +57,9 @@ __device__ inline const unsigned char* head_vector(const unsigned char* panels, 
   return panels + (group * kPanelRows + row % kPanelRows) * kRunBytes + column % kGroup * 2;
 }
 
-// Sums of up to kHeadRows rows. `kTransposed`: over the first kK rows of `w` from `first_row` on,
-// results being columns from `first_column` on; else over all kK columns, results being rows.
-// `x(row)` is where a row's kK numbers lie.
+// Sums for up to kHeadRows rows. `kTransposed`: over kK rows of `w` from `first_row` on, where
+// results are columns from `first_column` on; otherwise over all kK columns, where results are
+// rows. `x(row)` is the address of a row's kK numbers.
 template <int kK, bool kTransposed>
 struct HeadProduct {
   static_assert(kK % kHeadStep == 0, "steps are whole");
@@ -95,7 +95,7 @@ struct HeadProduct {
     }
   }
 
-  // Two instructions' operands of the matrix: 32 of K from `k` on, eight results of this warp.
+  // Loads two instructions' operands of the matrix: 32 of K from `k` on, this warp's results.
   __device__ void operands(int k, unsigned (&to)[4]) const {
     const int lane = threadIdx.x % kWarpLanes, result = threadIdx.x / kWarpLanes * 8;
     if constexpr (kTransposed) {
@@ -127,11 +127,11 @@ struct HeadProduct {
           }
         }
       }
-      __syncthreads();  // and read
+      __syncthreads();  // operands have been read
     }
   }
 
-  // `body(row, column, pair)` on each pair of neighbouring results.
+  // Calls `body(row, column, pair)` for each pair of neighbouring results.
   template <class Body>
   __device__ void for_each(int rows, const Body& body) const {
     const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;

@@ -1,49 +1,49 @@
-// More rows than a tile by many panels of weights, for decode: rows stay in registers, weights are
-// streamed past them. The arithmetic is that of `Flat`, `Tiled` and `Stream`.
+// Products of more rows than a tile with many panels of weights, for decode: rows are held in
+// registers, weights are streamed. The arithmetic is that of `Flat`, `Tiled` and `Stream`.
 //
-// A warp has a segment of K: its columns of all rows of the block are operands in its registers for
-// as long as the block runs. So a piece of weights is read from shared memory and decoded once for
-// all rows, and rows are not read again; through shared memory they would be, for every panel.
+// A warp has a segment of K: these columns of all the block's rows are operands in its registers
+// while the block runs. So a piece of weights is read from shared memory and decoded once for all
+// rows, and rows are not read again for every panel.
 #pragma once
 
 #include "tile/stream.cuh"
 
 namespace atlas::tile {
 
-// A block fills an SM: rows take the registers, weights the shared memory.
+// Shape of a block that fills an SM: rows take its registers, weights its shared memory.
 using HeldShape = Shape<8, kLargeSm ? 8 : 3, 2048>;
 
-// Rows of a grid, at most: more are faster in tiles.
+// Most rows of a grid; more are faster in tiles.
 inline constexpr int kHeldRowsMax = 64;
 
-// Registers of a thread for rows, at most.
+// Most registers of a thread for rows.
 inline constexpr int kHeldRegisters = 128;
 
-// Columns of a pair of instructions.
+// Columns that a pair of instructions multiplies.
 inline constexpr int kPairColumns = 32;
 
-// Rows of `k` columns that a block holds, at most: tiles, as many as a power of two.
+// Most rows of `k` columns that a block holds: a power of two of tiles.
 __host__ __device__ constexpr int held_rows(int k) {
   int tiles = 4;
   while (tiles > 1 && k / segments(k) / kPairColumns * 4 * tiles > kHeldRegisters) tiles /= 2;
   return tiles * kTileRows;
 }
 
-// Whether a block holds rows of `k` columns at all.
+// Whether a block can hold rows of `k` columns at all.
 __host__ __device__ constexpr bool holds(int k) {
   return k / segments(k) / kPairColumns * 4 <= kHeldRegisters;
 }
 
-// Tiles of those rows, and of fewer rows.
+// Tiles of `held_rows`, and of a block for fewer rows.
 __host__ __device__ constexpr int held_tiles(int k) { return held_rows(k) / kTileRows; }
 __host__ __device__ constexpr int few_held_tiles(int k) {
   return held_tiles(k) > 2 ? 2 : held_tiles(k);
 }
 
-// The sums of two turns on their way from warps to the block.
+// Sums of two turns, on their way from warps to the block.
 template <int kRows>
 struct HeldSums {
-  // Eight lanes' rows of weights and four lanes' rows lie in different banks.
+  // Pitch by which eight lanes' rows of weights and four lanes' rows are in different banks.
   static constexpr int kPitch = kPanelRows + 4;
 
   alignas(16) float sum[2][HeldShape::kWarps][kRows][kPitch];  // (turn, warp, row, panel row)
@@ -56,8 +56,8 @@ struct HeldStorage {
   HeldSums<kRows> sums;
 };
 
-// `Stream` for matrices with kK columns and 8 * kTiles rows. `sink(unit, quad, row, sums)` gets the
-// sums of the panel's rows 4 quad .. 4 quad + 3, before their row scale.
+// `Stream` for matrices of kK columns and 8 * kTiles rows in registers. `sink(unit, quad, row,
+// sums)` takes the sums of the panel's rows 4 quad .. 4 quad + 3, without their row scale.
 template <Storage kStorage, int kK, int kTiles, class At>
 struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
   using Base = Stream<kStorage, kK, kTiles, HeldShape, At>;
@@ -79,8 +79,8 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
   __device__ Held(StreamStorage<HeldShape>& shared, const At& at, int count)
       : Base(shared, at, count) {}
 
-  // `octet(row, column)`: eight columns of a row as operands, of which a lane asks for `kTogether`
-  // before it waits.
+  // Loads the rows: `octet(row, column)` gives eight columns of a row as operands; a lane has
+  // `kTogether` of these loads in flight.
   template <int kTogether = kOctets * kTiles, class Octet>
   __device__ void hold(int rows, const Octet& octet) {
     const int g = lane() / 4, q = lane() % 4;
@@ -90,22 +90,22 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
       const int column = group * W::kGroup + q * W::kLaneColumns + o % W::Code::kOctets * 8;
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        // A row behind the last one is the last one again: its sums go nowhere.
+        // Rows after the last one repeat it; their sums are dropped.
         x[o][t] = octet(min(t * kTileRows + g, rows - 1), column);
       }
-      // Loads stay on their side of it.
+      // The barrier separates groups of loads, which the compiler would otherwise reorder.
       if ((o + 1) * kTiles % kTogether == 0) __syncwarp();
     }
   }
 
-  // A turn's sums are added while the next one's weights are multiplied: no warp waits for others.
+  // Runs all panels. A turn's sums are added while the next one's weights are multiplied.
   template <class Sink>
   __device__ void run(int rows, Sums& sums, const Sink& sink) {
     if (threadIdx.x == 0) {
       ptx::mbarrier_init(&sums.there, HeldShape::kWarps * kWarpLanes);
       ptx::mbarrier_init_fence();
     }
-    __syncthreads();  // the barrier can be waited for
+    __syncthreads();  // the barrier is initialised
     int turn = 0;
 #pragma unroll 1
     for (int first = 0; first < this->count; first += kAtOnce, turn ^= 1) {
@@ -119,7 +119,7 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
     if (this->count > 0) add_segments(last, turn ^ 1, rows, sums, sink);
   }
 
-  // The sums of a segment of this warp's next panel.
+  // Sums of a segment of this warp's next panel.
   __device__ void multiply(float (&sum)[kTiles][4]) {
     float chain[Base::kChains][4] = {};
 #pragma unroll
@@ -151,9 +151,9 @@ struct Held : Stream<kStorage, kK, kTiles, HeldShape, At> {
     }
   }
 
-  // Adds the segments of the panels from `first` on, in order, when all warps' are there: one half
-  // of the block after one turn, the other after the next. A warp writes to a turn's place again
-  // when it has seen the next one's sums of all others.
+  // Adds up the segments of the panels from `first` on, in order, after all warps have written
+  // them: one half of the block after one turn, the other half after the next. A warp overwrites a
+  // turn's sums only after it has seen all others' sums of the next turn.
   template <class Sink>
   __device__ void add_segments(int first, int turn, int rows, Sums& sums, const Sink& sink) const {
     constexpr int kRows = kTiles * kTileRows, kHalf = HeldShape::kThreads / 2;

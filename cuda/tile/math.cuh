@@ -1,4 +1,4 @@
-// Scaled vectors, and activation functions in F32, as accurate as the device's library.
+// Scaling of vectors, and activation functions in F32, as accurate as the device's library.
 #pragma once
 
 #include "target.cuh"
@@ -9,14 +9,14 @@ __device__ inline float4 times(const float4& x, float factor) {
   return {x.x * factor, x.y * factor, x.z * factor, x.w * factor};
 }
 
-// `1 / d` for d from 1 to 2^126, as division rounds it, without its branch for other numbers.
+// `1 / d` for d from 1 to 2^126, rounded as a division, without the branches for other numbers.
 __device__ inline float reciprocal(float d) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(d));
   return fmaf(fmaf(-d, y, 1.0f), y, y);
 }
 
-// At least 2^-126.
+// Sigmoid of `x`, at least 2^-126.
 __device__ inline float sigmoid(float x) {
   const float d = 1.0f + expf(-x);
   return reciprocal(d > 0x1p126f ? 0x1p126f : d);
@@ -24,11 +24,11 @@ __device__ inline float sigmoid(float x) {
 
 __device__ inline float silu(float x) { return x * sigmoid(x); }
 
-// Bound of gate and up that are clamped, and the factor in their sigmoid.
+// Clamp of gate and up in clamped activations, and the factor in their sigmoid.
 inline constexpr float kClamp = 7.0f;
 inline constexpr float kAlpha = 1.702f;
 
-// A gate's factor of an activation, and up's. A clamped value that is no number stays so.
+// Factors of an activation from gate and from up. A NaN is not clamped.
 template <target::Activation kActivation>
 __device__ inline float open(float gate) {
   if constexpr (kActivation == target::Activation::clamped) {
@@ -37,7 +37,7 @@ __device__ inline float open(float gate) {
   } else if constexpr (kActivation == target::Activation::gelu_tanh) {
     return gate * sigmoid(1.5957691f * (gate + 0.044715f * gate * gate * gate));
   } else if constexpr (kActivation == target::Activation::relu2) {
-    return gate < 0.0f ? 0.0f : gate;  // what is no number stays that
+    return gate < 0.0f ? 0.0f : gate;  // a NaN stays NaN
   } else {
     return silu(gate);
   }
@@ -49,10 +49,10 @@ __device__ inline float lift(float up) {
   return (up > kClamp ? kClamp : up < -kClamp ? -kClamp : up) + 1.0f;
 }
 
-// `ln(1 + e^x)`.
+// Softplus: `ln(1 + e^x)`.
 __device__ inline float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 
-// `body(element of a, element of b)` on the four pairs.
+// Calls `body(element of a, element of b)` on all four pairs.
 template <class Body>
 __device__ inline float4 zip(const float4& a, const float4& b, Body body) {
   return {body(a.x, b.x), body(a.y, b.y), body(a.z, b.z), body(a.w, b.w)};

@@ -1,4 +1,4 @@
-// Blocks of a grid that wait for what others of it have written.
+// Synchronisation of the blocks of a grid that exchange data through memory.
 #pragma once
 
 #include "tile/ptx.cuh"
@@ -6,15 +6,14 @@
 namespace atlas::tile {
 
 struct Meeting {
-  unsigned* arrived;  // zero before the first block and behind the last one
+  unsigned* arrived;  // blocks that have arrived; zero before and after a launch
   unsigned writing;   // blocks that others wait for
   unsigned waiting;   // blocks that wait, which may be some of them
   unsigned before = 0;
 
-  // Says that this block has written what it has to, if it `writes`; waits until all have, if it
-  // `waits`.
+  // Announces this block's writes if it `writes`, and waits for all blocks' if it `waits`.
   __device__ void meet(bool writes, bool waits) {
-    __syncthreads();  // the block's own is written
+    __syncthreads();  // all threads of this block have written
     if (threadIdx.x == 0) {
       if (writes) ptx::add_release(arrived, 1);
       if (waits) {
@@ -23,11 +22,11 @@ struct Meeting {
         before = atomicAdd(arrived, 1);
       }
     }
-    if (waits) __syncthreads();  // everybody's is
+    if (waits) __syncthreads();  // all blocks have written
   }
 
-  // A block's leave, when it has nothing else to do: what the counter was takes a while to come.
-  // The last one leaves a zero.
+  // Marks this block as leaving, once it has nothing else to do, as the atomic's result takes a
+  // while. The last block resets the counter.
   __device__ void leave() const {
     if (threadIdx.x == 0 && before == writing + waiting - 1) ptx::store_relaxed(arrived, 0);
   }

@@ -1,4 +1,4 @@
-// A row of F32 spread over the threads of a block or of a warp, and its RMS norm.
+// RMS norm of an F32 row that is spread over the threads of a block or of a warp.
 #pragma once
 
 #include <type_traits>
@@ -9,7 +9,7 @@
 
 namespace atlas::tile {
 
-// Four columns times their row's factor and their gain.
+// Four columns times the row's factor and their gains.
 __device__ inline float4 scaled(float4 part, float scale, const float4& gain) {
   part.x *= scale * gain.x;
   part.y *= scale * gain.y;
@@ -18,8 +18,8 @@ __device__ inline float4 scaled(float4 part, float scale, const float4& gain) {
   return part;
 }
 
-// Factor that makes the sum of a row's squares their mean: channels of zeros, which pad a hidden
-// state, do not count.
+// Factor that turns a row's sum of squares into a mean: zero channels that pad a hidden state do
+// not count.
 template <int kWidth>
 inline constexpr float kMean =
     1.0f / (kWidth == target::HIDDEN ? target::CHANNELS : kWidth);
@@ -40,7 +40,7 @@ struct NormRow {
 
   float4 part[kVectors];  // vectors thread() + i * kThreads of the row
 
-  // Thread among the kThreads that have a row; a block may have several times as many.
+  // Number of this thread among the kThreads of a row; a block may have several such groups.
   __device__ static int thread() { return threadIdx.x % kThreads; }
 
   template <class Body>
@@ -80,14 +80,14 @@ struct NormRow {
     });
   }
 
-  // `this = this * rsqrt(mean(this^2) + eps) * gain`.
+  // Norm: `this = this * rsqrt(mean(this^2) + eps) * gain`.
   __device__ void normalise(const NormRow& gain, float eps, SharedStorage& shared) {
     put_squares(shared.partial);
     if constexpr (kWarps > 1) __syncthreads();  // every warp's squares are written
     scale(gain, eps, shared.partial);
   }
 
-  // The first half of `normalise`: each warp's sum of squares. A barrier must follow.
+  // First half of `normalise`: writes each warp's sum of squares. A barrier must follow.
   __device__ void put_squares(float (&partial)[kWarps]) const {
     float squares = 0.0f;
     for_each_vector([&](int i, int) {
@@ -101,7 +101,7 @@ struct NormRow {
     if constexpr (kWarps == 1) __syncwarp();
   }
 
-  // The second half.
+  // Second half of `normalise`: scales the row by the sums of all warps.
   __device__ void scale(const NormRow& gain, float eps, const float (&partial)[kWarps]) {
     float squares = partial[0];
 #pragma unroll
@@ -111,15 +111,15 @@ struct NormRow {
   }
 };
 
-// A row in one warp, normed to the bits of `NormRow` of `kThreads`: a lane has its vectors of every
-// warp.
+// A row in one warp, with the same bits as `NormRow` of `kThreads`: a lane has the vectors that its
+// lane of every warp would have.
 template <int kWidth, int kThreads>
 struct WarpNormRow {
   using Row = NormRow<kWidth, kThreads>;
 
   float4 part[Row::kWarps][Row::kVectors];
 
-  // `body(vector, part)` for every vector of this lane.
+  // Calls `body(vector, part)` for every vector of this lane.
   template <class Body>
   __device__ void for_each_vector(Body body) {
     const int lane = threadIdx.x % kWarpLanes;
@@ -141,7 +141,7 @@ struct WarpNormRow {
     });
   }
 
-  // Factor of all columns.
+  // Factor of the norm for all columns.
   __device__ float factor(float eps) {
     float squares[Row::kWarps] = {};
     for_each_vector([&](int vector, const float4& part) {
@@ -172,13 +172,13 @@ struct WarpNormRow {
   }
 };
 
-// `WarpNormRow` for rows so wide that registers have no room for one and its gains: they are
-// read again where they are used.
+// `WarpNormRow` for rows too wide for registers: row and gains are read a second time where they
+// are used.
 template <int kWidth, int kThreads>
 struct WideNormRow {
   using Row = NormRow<kWidth, kThreads>;
 
-  const float4* from = nullptr;  // null: zeros
+  const float4* from = nullptr;  // null: the vector is zeros
   const float4* gain = nullptr;
   float scale = 0.0f;
 
@@ -211,7 +211,7 @@ struct WideNormRow {
     scale = factor(eps);
   }
 
-  // `body(vector, part)` for every vector of this lane, normed.
+  // Calls `body(vector, part)` for every vector of this lane, with normed numbers.
   template <class Body>
   __device__ void for_each_vector(const Body& body) const {
     const int lane = threadIdx.x % kWarpLanes;
@@ -228,7 +228,7 @@ struct WideNormRow {
   }
 };
 
-// Widest row that a warp has registers for, and for its gains.
+// Widest row that fits a warp's registers together with its gains.
 inline constexpr int kWarpRowMax = 2048;
 
 template <int kWidth, int kThreads>

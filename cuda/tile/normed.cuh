@@ -1,5 +1,5 @@
-// Streaming weights by rows that every block norms for itself: they are in the second-level
-// cache, and a kernel that did it once would cost more than all blocks doing it.
+// Products with streamed weights whose blocks norm all rows for themselves: rows are in the
+// second-level cache, and a kernel that norms once would take longer.
 #pragma once
 
 #include "tile/stream.cuh"
@@ -8,8 +8,8 @@ namespace atlas::tile {
 
 using NormedRow = NormRow<target::HIDDEN, kPanelThreads>;
 
-// Rows that a thread has a part of at once, at most; small blocks norm one row, and of wide rows
-// registers have no room for more.
+// Most rows that are normed at once, each by some threads: one in small blocks, and one of wide
+// rows, which fill registers.
 template <class Shape>
 inline constexpr int kNormedAtOnce =
     Shape::kWarps == Wide::kWarps && NormedRow::kVectors <= 2 ? 4 : 1;
@@ -25,7 +25,7 @@ struct NormedStorage {
   }
 };
 
-// Rows that every shape has room for.
+// Most rows that every shape has room for.
 __host__ __device__ constexpr int normed_rows_max() {
   const auto fit = [](int rows) {
     const int narrow = rows < kNarrowRowsMax ? rows : kNarrowRowsMax;
@@ -37,7 +37,7 @@ __host__ __device__ constexpr int normed_rows_max() {
   return rows;
 }
 
-// Rows that lie one behind the other.
+// Rows that are one after the other in memory.
 struct RowsIn {
   const float* first;
 
@@ -46,7 +46,7 @@ struct RowsIn {
   }
 };
 
-// Rows of a list; null: the first ones.
+// Rows in a list; null: the first rows.
 struct ListedRows {
   const float* first;
   const unsigned* list;
@@ -56,8 +56,8 @@ struct ListedRows {
   }
 };
 
-// Gain of rows. A thread has its part in registers before a kernel waits for rows; of rows so wide
-// that registers have no room for it beside a row, it is read again with each.
+// Gains of the norm. A thread loads its part into registers before the kernel waits for rows; if
+// rows are too wide for this, gains are read again for each row.
 struct NormedGain {
   static constexpr bool kHeld = NormedRow::kVectors <= 5;
 
@@ -75,8 +75,8 @@ struct NormedGain {
   }
 };
 
-// Norms all rows into shared memory, `NormedRow`'s threads one at a time; the first block also
-// writes them to `x`. `from(r)` is row r.
+// Norms all rows into shared memory, each by `NormedRow`'s threads; the first block also writes
+// them to `x`. `from(r)` is row r.
 template <class Shape, class From>
 __device__ inline void norm_rows(const From& from, float* x, int rows, const NormedGain& gain,
                                  const StagedRows<Shape>& staged, NormedStorage<Shape>& shared) {

@@ -1,4 +1,4 @@
-// Rows that all blocks of a grid hold: the first blocks norm a row each into F16, for all.
+// Rows that all blocks of a grid hold: the first blocks norm one each into F16, for all.
 #pragma once
 
 #include "tile/held.cuh"
@@ -7,10 +7,10 @@
 
 namespace atlas::tile {
 
-// Where normed rows go.
+// Destination of normed rows.
 struct HeldRows {
   f16* x;             // (rows, HIDDEN)
-  unsigned* arrived;  // blocks that have normed theirs; zero before and behind
+  unsigned* arrived;  // blocks that have normed their row; zero before and after
 };
 
 // Norms a row into `to` from element `at` on, and into `x` as well unless that is null.
@@ -23,8 +23,8 @@ __device__ inline void norm_rounded(const float* from, const NormedRow& gain, f1
   if (x != nullptr) row.store(x + at);
 }
 
-// Norms rows, one a block, into `x` as well unless that is null, and waits until all are there.
-// `from(r)` is row r.
+// Norms rows, one a block, into `x` as well unless that is null, and waits until all rows are
+// normed. `from(r)` is row r.
 template <class From>
 __device__ inline Meeting norm_held(const From& from, float* x, int rows,
                                     const NormedRow& gain, const HeldRows& to) {
@@ -41,7 +41,7 @@ __device__ inline Meeting norm_held(const From& from, float* x, int rows,
   return meeting;
 }
 
-// Rows of 8 * kTiles, from `first` on, out of those.
+// Loads 8 * kTiles normed rows from `first` on into registers.
 template <int kTiles, class Stage>
 __device__ inline void hold_normed(Stage& stage, const HeldRows& from, int first, int rows) {
   const f16* x = from.x + static_cast<size_t>(first) * target::HIDDEN;
@@ -50,7 +50,7 @@ __device__ inline void hold_normed(Stage& stage, const HeldRows& from, int first
   });
 }
 
-// Tiles of normed rows that a block holds, and of fewer rows.
+// Tiles of normed rows that a block holds, and of a block for fewer rows.
 inline constexpr int kHeldTiles = held_tiles(target::HIDDEN);
 inline constexpr int kFewHeldTiles = few_held_tiles(target::HIDDEN);
 

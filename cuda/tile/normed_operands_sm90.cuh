@@ -1,4 +1,4 @@
-// Rows that are normed into operands of warpgroup instructions, once for all products.
+// Rows normed into operands of warpgroup instructions, once for all products.
 #pragma once
 
 #include "base/launch.cuh"
@@ -9,8 +9,8 @@ namespace atlas::tile {
 
 using OperandNormRow = AnyWarpNormRow<target::HIDDEN, kPanelThreads>;
 
-// Normed rows for matrices of as many bits a weight, of which they take the order; none where no
-// matrix has them.
+// Normed rows in the layouts for matrices of different bits a weight; a layout that no matrix uses
+// is empty.
 struct NormedOperands {
   Operands<Storage::f16> f16;
   Operands<Storage::nvfp4> four;
@@ -28,12 +28,12 @@ struct NormedOperands {
 
 inline constexpr int kNormBytes = operand_bytes(kOperandRows, target::HIDDEN);
 
-// Rows of which each has a block, at most.
+// Most rows that are normed one a block.
 inline constexpr int kFewNormsMax = 2 * target::SMS;
 
 extern __shared__ __align__(128) unsigned char norm_shared[];
 
-// Four columns of a row, as operands.
+// Writes four columns of a row as operands.
 template <Storage kStorage>
 __device__ inline void put(const Operands<kStorage>& to, int row, int vector,
                            const float4& part) {
@@ -42,11 +42,11 @@ __device__ inline void put(const Operands<kStorage>& to, int row, int vector,
   *reinterpret_cast<unsigned*>(first + 128) = pack(part.z, part.w);
 }
 
-// A block's eight rows, a warp each, in shared memory and from there to their place: what they have
-// side by side is a line.
+// Writes a block's eight rows, one a warp, from shared memory: columns of eight rows are neighbours
+// in operands, and a line together.
 template <Storage kStorage>
 __device__ inline void put(const Operands<kStorage>& to, OperandNormRow& row) {
-  __syncthreads();  // what was here has been copied
+  __syncthreads();  // the rows before have been copied
   const Operands<kStorage> staged{norm_shared, 1};
   row.for_each_vector([&](int vector, const float4& part) {
     put(staged, threadIdx.x / kWarpLanes, vector, part);
@@ -60,7 +60,7 @@ __device__ inline void put(const Operands<kStorage>& to, OperandNormRow& row) {
   }
 }
 
-// `from(r)` is row r of a block each; `x` is null where normed rows are not kept.
+// Norms row `from(r)` in block r; `x` is null where normed rows are not needed in F32.
 template <class From>
 __global__ __launch_bounds__(kPanelThreads) void norm_few_operands(From from, const float* gains,
                                                                    float* x, NormedOperands to) {
@@ -81,7 +81,7 @@ __global__ __launch_bounds__(kPanelThreads) void norm_few_operands(From from, co
   });
 }
 
-// Norms of many rows, eight of a block.
+// Norms many rows, eight a block.
 template <class From>
 __global__ __launch_bounds__(kRoundThreads) void norm_operands(From from, int rows,
                                                                const float* gains, float* x,
@@ -110,7 +110,7 @@ template <class From>
 cudaError_t launch_norm_operands(const From& from, int rows, const float* gain, float* x,
                                  const NormedOperands& to, cudaStream_t stream) {
   static_assert(kFits<kNormBytes>);
-  // Eight rows a block would leave most SMs idle.
+  // With eight rows a block, few rows would leave most SMs idle.
   if (rows <= kFewNormsMax) {
     const Launch shape{static_cast<unsigned>(rows), kPanelThreads, 0};
     return launch_chained(norm_few_operands<From>, shape, stream, from, gain, x, to);

@@ -1,9 +1,9 @@
-// A position written to pages of either format, and pages of FP8 widened.
+// Writing of positions to pages of either format, and widening of FP8 pages.
 //
-// In FP8 a position of a head is codes of E4M3 times one power of two, the least that keeps its
-// largest number within them. What they stand for is exact in bf16, so that products take them as
-// they take pages of bf16. Few rows are multiplied by the codes' bits as they are, 2^-120 of what
-// codes stand for: powers of two go to queries, scores and weights, where they change no bit.
+// In FP8 a position of a head is E4M3 codes times one power of two, the least that keeps its
+// largest number in range. Their values are exact in bf16, so products widen them to pages of bf16.
+// Products of few rows use the codes' bits as bf16, which are 2^-120 of the values: queries, scores
+// and weights are multiplied by powers of two instead, which is exact.
 #pragma once
 
 #include <type_traits>
@@ -16,22 +16,22 @@ namespace atlas::tile {
 
 inline constexpr int kE4m3Exponent = 8;
 inline constexpr unsigned kE4m3Mantissa = 0x600000;  // of 448, the largest number: 1.75 * 2^8
-// Exponents are stored 127 higher. The least one keeps E4M3's smallest number, 2^-9, a normal bf16;
-// behind the largest one what bits are multiplied by has no room in bf16.
+// Smallest stored exponent, which is 127 more than the exponent. The least keeps E4M3's smallest
+// number, 2^-9, a normal bf16; the largest keeps the factor of its bits within bf16.
 inline constexpr int kFp8ExponentMin = 127 - 117;
 inline constexpr int kFp8ExponentMax = 127 + 7;
-// Exponent of a position with what is no number up to 448 * 2^7: codes are zeros and what they are
-// multiplied by is infinity, so that all of it is NaN.
+// Stored exponent of a position with a number that is not within 448 * 2^7: its codes are zeros and
+// their factor is infinity, so that all of it is NaN.
 inline constexpr int kFp8ExponentNan = kFp8ExponentMax + 1;
 
-// Stored exponent of a position whose largest magnitude has these bits.
+// Stored exponent for a position, from the bits of its largest magnitude.
 __device__ inline int fp8_exponent(unsigned largest) {
   const int above = (largest & 0x7fffffu) > kE4m3Mantissa;
   const int exponent = static_cast<int>(largest >> 23) - kE4m3Exponent + above;
   return min(max(exponent, kFp8ExponentMin), kFp8ExponentNan);
 }
 
-// Code of `x` with a stored exponent: rounded to nearest, ties to even.
+// E4M3 code of `x` for a stored exponent, rounded to nearest, ties to even.
 __device__ inline unsigned char to_fp8(float x, int exponent) {
   unsigned short pair;
   const float down = __uint_as_float(static_cast<unsigned>(254 - exponent) << 23);
@@ -39,40 +39,40 @@ __device__ inline unsigned char to_fp8(float x, int exponent) {
   return exponent == kFp8ExponentNan ? 0 : static_cast<unsigned char>(pair);
 }
 
-// Dimensions of a strip: FP8 lies as (kHeadDim / 16, PAGE positions, 16 codes), then the positions'
-// exponents. Matrices of 16-bit units, which instructions load for bf16, are pairs of codes then.
+// Dimensions of a strip: FP8 has the layout (kHeadDim / 16, PAGE positions, 16 codes), then the
+// exponents of the positions. Instructions load pairs of codes as the 16-bit elements of bf16.
 inline constexpr int kFp8Columns = 16;
 
-// Place of a dimension's code in its strip's row. A word has two neighbours from the strip's first
-// half in its even bytes, and those eight dimensions on in its odd ones, so that each pair's codes
-// are 16 bits apart: as it is loaded the operand of keys, and transposed that of values.
+// Index of a dimension's code in its strip's 16 bytes. A word has two neighbours from the strip's
+// first half in its even bytes, and the dimensions eight further in its odd bytes, so that codes of
+// a pair are 16 bits apart: loaded as stored it is an operand of keys, transposed one of values.
 __device__ inline int fp8_column(int dim) {
   return dim % 8 * 2 + dim / 8 % 2;
 }
 
-// Place of a code in a head's keys, or values.
+// Index of a code in a head's keys, or values.
 __device__ inline int fp8_at(int position, int dim) {
   return (dim / kFp8Columns * target::PAGE + position) * kFp8Columns + fp8_column(dim);
 }
 
-// A head's exponents of a page.
+// Address of a head's exponents in a page.
 template <class A>
 inline constexpr int kExponentsAt = target::PAGE * A::kHeadDim;
 
-// Two codes, in the upper halves of 16 bits each, as bf16 of their bits: 2^-120 of what they stand
-// for. `low` is the word with these four bits lower.
+// Two codes in the upper halves of 16 bits each, as bf16: 2^-120 of their values. `low` is `word`
+// with the bits of each code shifted down by four.
 __device__ inline unsigned bits_of_fp8(unsigned word, unsigned low) {
   return (low & 0x07f007f0u) | (word & 0x80008000u);
 }
 
-// Codes of a word's even bytes, and of its odd ones.
+// Codes in a word's even bytes, and in its odd bytes.
 __device__ inline unsigned even_of_fp8(unsigned word) {
   return bits_of_fp8(word << 8, word << 4);
 }
 __device__ inline unsigned odd_of_fp8(unsigned word) { return bits_of_fp8(word, word >> 4); }
 
-// Operands of 8 keys from `position` on, 32 dimensions from `dim` on, of a block whose strips have
-// kPositions: bits of its codes.
+// Loads the operands of 8 keys from `position` on, 32 dimensions from `dim` on, as bits of codes; a
+// strip of the block has kPositions positions.
 template <int kPositions>
 __device__ inline void fp8_keys(unsigned (&to)[4], const unsigned char* block, int position,
                                 int dim) {
@@ -83,7 +83,7 @@ __device__ inline void fp8_keys(unsigned (&to)[4], const unsigned char* block, i
   to[2] = even_of_fp8(codes[1]), to[3] = odd_of_fp8(codes[1]);
 }
 
-// Operands of 16 values, 16 dimensions, likewise.
+// Loads the operands of 16 values, 16 dimensions, as bits of codes.
 template <int kPositions>
 __device__ inline void fp8_values(unsigned (&to)[4], const unsigned char* block, int position,
                                   int dim) {
@@ -94,9 +94,9 @@ __device__ inline void fp8_values(unsigned (&to)[4], const unsigned char* block,
   to[2] = odd_of_fp8(codes[0]), to[3] = odd_of_fp8(codes[1]);
 }
 
-// A strip's codes of a position as bf16, with a stored exponent: the first and the last eight.
+// A position's codes in a strip as bf16, times their exponent: the first and the last eight.
 __device__ inline void widened(Bf16x8 (&to)[2], const uint4& codes, unsigned exponent) {
-  // 2^(120 + exponent) in both halves.
+  // 2^(120 + exponent) as bf16 in both halves.
   constexpr unsigned kBoth = 0x00010001u;
   const bf16x2 factor{exponent * (kBoth << 7) + 120 * (kBoth << 7)};
   const unsigned words[4] = {codes.x, codes.y, codes.z, codes.w};
@@ -107,11 +107,11 @@ __device__ inline void widened(Bf16x8 (&to)[2], const uint4& codes, unsigned exp
   }
 }
 
-// Number as a page has it: bf16, or a code of FP8.
+// Stored type of a number in a page: bf16, or an FP8 code.
 using PageNumber = std::conditional_t<kFp8Pages, unsigned char, bf16>;
 
-// Writes a position of a head's keys or values; a warp's work. `each(dim, number)` gets what it
-// writes; returns the stored exponent of FP8.
+// Writes a position of a head's keys or values; by a warp. `each(dim, number)` gets every stored
+// number; returns the stored exponent of FP8.
 template <class A, class Each>
 __device__ inline int put_position(unsigned char* to, int position, const Head<A>& head,
                                    const Each& each) {
@@ -143,15 +143,15 @@ __device__ inline int put_position(unsigned char* to, int position, const Head<A
   }
 }
 
-// Widens the positions of a block before `live`, codes and exponents, to bf16 with `kGroup`
-// threads, of which this is number `thread`; `kAtOnce` strips' rows are under way. The others
-// become zeros, for nobody may have written them. `at(position, dim)` is where eight numbers lie.
+// Widens the positions of a block before `live` to bf16, with `kGroup` threads, of which this is
+// number `thread`; each has `kAtOnce` loads in flight. Other positions become zeros, as they may
+// never have been written. `at(position, dim)` is the address of eight numbers.
 template <class A, int kGroup, int kAtOnce, class At>
 __device__ inline void widen_block(const unsigned char* from, int live, int thread, const At& at) {
   constexpr int kStrips = A::kHeadDim / kFp8Columns;
   constexpr int kRounds = kStrips * target::PAGE / kGroup;
   static_assert(kGroup % target::PAGE == 0 && kRounds % kAtOnce == 0, "whole rounds");
-  // Threads beside each other have positions beside each other: rows of 16 bytes, in other banks.
+  // Neighbouring threads have neighbouring positions: 16-byte rows in different banks.
   const int position = thread % target::PAGE, strip = thread / target::PAGE;
   const bool is_live = position < live;
   const unsigned exponent = is_live ? from[kExponentsAt<A> + position] : kFp8ExponentMin;

@@ -1,15 +1,15 @@
-// Weight matrices as tensor instructions read them, of the checkpoint's values.
+// Weight matrices in the layout that tensor instructions read, with the checkpoint's values.
 //
 // A panel is 16 rows of `[N, K]` (the last one padded with zeros), the M of an instruction. Within
 // a panel, `kGroup` columns are 16 runs of 64 bytes, one per row; lane (g, q) of a warp, g = lane /
 // 4 and q = lane % 4, takes bytes 16 q .. 16 q + 15 of rows g and g + 8: a warp reads 512 bytes
-// side by side, twice. Decoding gives pairs of neighbouring columns in F16. The matrix is followed
-// by its scales and factors, as its coding has them:
+// side by side, twice. Decoding gives pairs of neighbouring columns in F16. After the codes, the
+// matrix has the scales and factors of its coding:
 //   scales of columns:   bytes (panel, K / kGroup, 16 rows, kGroup / columns)
 //   factors of rows:     F32 (panel * 16), of the rows or of the tensor
 //   factors of blocks:   F32 (panel, K / 128, 2), for rows 0 .. 7 and 8 .. 15 of the panel
 //
-// Behind them lie biases of rows, F32 (panel * 16), where the target has matrices with biases.
+// Last are biases of rows, F32 (panel * 16), where the target has matrices with biases.
 //
 // The sum over K is cut into `segments(K)` equal parts. Each is one chain of instructions from
 // zero, in the order of K (fp8: a chain per 128 columns, times its scale); the parts are added in
@@ -27,8 +27,7 @@ namespace atlas::tile {
 
 inline constexpr int kPanelRows = 16;
 inline constexpr int kRunBytes = 64;
-// Columns that share an FP8 scale. The K of FP8 and of NVFP4 is a multiple of it, that of F16 one
-// of a run.
+// Columns that share an FP8 scale. K is a multiple of it for FP8 and NVFP4; for F16, of a run.
 inline constexpr int kBlockColumns = 128;
 inline constexpr int kRunColumns = kRunBytes / 2;  // of F16
 inline constexpr int kSegmentsMax = 8;
@@ -37,8 +36,8 @@ inline constexpr int kPanelThreads = kPanelWarps * kWarpLanes;
 
 __host__ __device__ constexpr int panels_of(int n) { return (n + kPanelRows - 1) / kPanelRows; }
 
-// A power of two, as large as leaves segments whole blocks of columns, or whole runs where K is not
-// whole blocks.
+// Number of segments of K: the largest power of two by which segments are whole blocks of columns,
+// or whole runs where K is not whole blocks.
 __host__ __device__ constexpr int segments(int k) {
   const int runs = k / kRunColumns, parts = runs & -runs;
   constexpr int kRuns = kBlockColumns / kRunColumns;
@@ -49,7 +48,7 @@ static_assert(segments(128) == 1 && segments(768) == 2 && segments(2048) == 8 &&
 
 __device__ inline unsigned pack(float low, float high) { return to_f16x2(low, high).bits; }
 
-// Four columns of a row as operands.
+// Four columns of a row as F16 operands.
 __device__ inline uint2 pack_vector(const float4& value) {
   return make_uint2(pack(value.x, value.y), pack(value.z, value.w));
 }
@@ -58,12 +57,12 @@ __device__ inline void put_vector(f16* row, int vector, const float4& value) {
   reinterpret_cast<uint2*>(row)[vector] = pack_vector(value);
 }
 
-// Activations of 8 consecutive columns as two instructions' operands.
+// Eight consecutive columns of a row as operands of two instructions.
 __device__ inline uint4 encode(const float (&x)[8]) {
   return {pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7])};
 }
 
-// A row's factor, and its bias where the target has matrices with biases.
+// Factor of a row's sums, and its bias where the target has matrices with biases.
 struct Affine {
   float scale;
   float bias;
@@ -74,25 +73,25 @@ struct Affine {
   }
 };
 
-// A matrix on the device.
+// A matrix on the device, in panels.
 template <Storage kStorage>
 struct Matrix {
   using Code = Codec<kStorage>;
   using Scale = typename Code::Scale;
-  // Columns of a run.
+  // Columns of a run of 64 bytes, a group.
   static constexpr int kGroup = kRunBytes * 8 / Code::kBits;
-  // Columns of a lane's part of a run.
+  // Columns of a group that one lane has.
   static constexpr int kLaneColumns = kGroup / 4;
   static constexpr int kGroupBytes = kPanelRows * kRunBytes;
   static constexpr bool kBlockFactors = Code::kFactors == Factors::blocks;
   static constexpr bool kRowFactors =
       Code::kFactors == Factors::matrix || Code::kFactors == Factors::rows;
-  // Whether columns share scales, and the scales of a row's and of a panel's group of columns.
+  // Whether columns share one-byte scales; bytes of these for a row's group, and for a panel's.
   static constexpr bool kScales = Code::kScaleColumns > 0;
   static constexpr int kRowScaleBytes = kScales ? kGroup / Code::kScaleColumns : 0;
   static constexpr int kGroupScaleBytes = kPanelRows * kRowScaleBytes;
 
-  // Whether there are such matrices of `k` columns.
+  // Whether the target has matrices of this coding with `k` columns.
   __host__ __device__ static constexpr bool has(int k) {
     return k % (kStorage == Storage::f16 ? kRunColumns : kBlockColumns) == 0;
   }
@@ -101,13 +100,13 @@ struct Matrix {
   int n;
   int k;
 
-  // Scales of a lane's part of a group of columns.
+  // A lane's scales in a group of columns.
   struct Scales {
     Scale scale[2];  // of rows g and g + 8
     float2 block;    // of rows g and g + 8
   };
 
-  // A lane's part of a group of columns: its part of rows g and g + 8.
+  // A lane's codes and scales in a group of columns: its columns of rows g and g + 8.
   struct Fragment : Scales {
     uint4 run[2];
   };
@@ -116,7 +115,7 @@ struct Matrix {
     return static_cast<size_t>(panels_of(n)) * kPanelRows * k * Code::kBits / 8;
   }
 
-  // Size of a matrix with its scales.
+  // Bytes of a matrix with its scales, factors and biases.
   __host__ __device__ static size_t bytes(int n, int k) {
     const size_t panels = panels_of(n), blocks = k / kBlockColumns;
     size_t scales = panels * blocks * kBlockScaleBytes;
@@ -128,40 +127,40 @@ struct Matrix {
     return target::BIASED ? static_cast<size_t>(panels_of(n)) * kPanelRows * sizeof(float) : 0;
   }
 
-  // The codes of a group of a panel; groups of a panel lie side by side.
+  // Address of a panel's codes in a group of columns; groups of a panel are side by side.
   __device__ const unsigned char* codes(int panel, int group) const {
     return base + (static_cast<size_t>(panel) * (k / kGroup) + group) * kGroupBytes;
   }
 
-  // Bytes of the scales or factors of a panel's next 128 columns.
+  // Bytes of scales or factors of a panel in 128 columns.
   static constexpr int kBlockScaleBytes =
       kBlockFactors ? static_cast<int>(sizeof(float2)) : kBlockColumns / kGroup * kGroupScaleBytes;
 
-  // The scales of a panel's block of columns; blocks of a panel lie side by side.
+  // Address of a panel's scales in a block of columns; blocks of a panel are side by side.
   __device__ const unsigned char* block_scales(int panel, int block) const {
     const size_t at = static_cast<size_t>(panel) * (k / kBlockColumns) + block;
     return base + code_bytes(n, k) + at * kBlockScaleBytes;
   }
 
-  // The scales of a panel's group of columns, or the factors of its block.
+  // Address of a panel's scales in a group of columns, or of the factors of the group's block.
   __device__ const unsigned char* scales_of(int panel, int group) const {
     const unsigned char* of_block = block_scales(panel, group * kGroup / kBlockColumns);
     if constexpr (!kScales || kGroup == kBlockColumns) return of_block;
     return of_block + group % (kBlockColumns / kGroup) * kGroupScaleBytes;
   }
 
-  // Scales of a row's group that a lane's part has, and lanes that have the same.
+  // Bytes of scales that a lane has in a row's group, and number of lanes that have the same ones.
   static constexpr int kLaneScaleBytes = sizeof(Scale);
   static constexpr int kAlikeLanes = kScales ? 4 * kLaneScaleBytes / kRowScaleBytes : 1;
 
-  // The scale of a lane's part of a group of columns, of row g or g + 8.
+  // A lane's scale in a group of columns, for row g or g + 8.
   __device__ static Scale lane_scale(const unsigned char* of_group, int others) {
     const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4 / kAlikeLanes;
     return *reinterpret_cast<const Scale*>(of_group + others * (kGroupScaleBytes / 2) +
                                            g * kRowScaleBytes + q * kLaneScaleBytes);
   }
 
-  // A lane's part of the scales of a group of columns, or of the factors of its block.
+  // A lane's scales in a group of columns, or its factors in the group's block.
   __device__ static Scales lane_scales(const unsigned char* from) {
     Scales scales;
     if constexpr (kScales) {
@@ -175,7 +174,7 @@ struct Matrix {
     return scales_at(scales_of(panel, group));
   }
 
-  // A lane's part of the scales of a group of columns, or of the factors of its block, in device
+  // A lane's scales in a group of columns, or its factors in the group's block, read from device
   // memory.
   __device__ static Scales scales_at(const unsigned char* from) {
     Scales scales;
@@ -189,7 +188,7 @@ struct Matrix {
     return scales;
   }
 
-  // A lane's part of a group whose codes are at `codes`.
+  // A lane's codes of a group at `codes`, with its scales.
   __device__ static Fragment fragment(const unsigned char* codes, const Scales& scales) {
     const int lane = threadIdx.x % kWarpLanes;
     const auto* run = reinterpret_cast<const uint4*>(codes) + lane;
@@ -202,7 +201,7 @@ struct Matrix {
     return {scales(panel, group), {__ldg(run), __ldg(run + kWarpLanes)}};
   }
 
-  // Operands of the two instructions of an octet of a fragment.
+  // Decodes an octet of a fragment into the operands of two instructions.
   __device__ static void decode(const Fragment& from, int octet, unsigned (&first)[4],
                                 unsigned (&second)[4]) {
     unsigned low[4], high[4];
@@ -212,7 +211,7 @@ struct Matrix {
     second[0] = low[2], second[1] = high[2], second[2] = low[3], second[3] = high[3];
   }
 
-  // Factors of all rows' sums, behind the scales.
+  // Address of the factors of all rows' sums, after the scales.
   __device__ const float* row_scales() const {
     const size_t rows = static_cast<size_t>(panels_of(n)) * kPanelRows;
     const size_t scales = kScales ? rows * (k / Code::kScaleColumns) : 0;
@@ -225,7 +224,7 @@ struct Matrix {
     return __ldg(row_scales() + row);
   }
 
-  // Biases of all rows' sums.
+  // Address of the biases of all rows' sums.
   __device__ const float* biases() const {
     return reinterpret_cast<const float*>(base + bytes(n, k) - bias_bytes(n));
   }
@@ -246,14 +245,14 @@ __device__ inline void load_octet(const float* from, float (&to)[8]) {
   to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
 }
 
-// Destinations of a result, or of four side by side.
+// Ways to write a result, or four neighbours: `Stores` overwrites.
 struct Stores {
   template <class T>
   __device__ static void put(T& to, const T& value) {
     to = value;
   }
 };
-// An element is added to once in a launch: there is no order to depend on.
+// Adds to memory; in one launch each element is added to once, so no order matters.
 struct Adds {
   template <class T>
   __device__ static void put(T& to, const T& value) {
@@ -261,8 +260,8 @@ struct Adds {
   }
 };
 
-// Results of a row that starts at `to`: of the sums of rows `at` .. `at` + 3 of the matrix, four or
-// none of which a panel has.
+// Destination of the results of a row that starts at `to`: of rows `at` .. `at` + 3 of the matrix,
+// which a panel has all or none of.
 template <class Put, class W>
 __device__ inline void put_quad(const W& w, float* to, int at, const float4& sums) {
   if (at >= w.n) return;
@@ -278,7 +277,7 @@ __device__ inline void put_quad(const W& w, float* to, int at, const float4& sum
   }
 }
 
-// Adds a finished chain to the sum of its segment, and starts the next.
+// Adds a finished chain to the sum of its segment, and starts the next chain from zero.
 __device__ inline void close_chain(float (&sum)[4], float (&chain)[4], float2 scale) {
   sum[0] = fmaf(chain[0], scale.x, sum[0]);
   sum[1] = fmaf(chain[1], scale.x, sum[1]);
@@ -288,17 +287,17 @@ __device__ inline void close_chain(float (&sum)[4], float (&chain)[4], float2 sc
   for (int i = 0; i < 4; ++i) chain[i] = 0.0f;
 }
 
-// Up to 8 * kTiles rows by all panels of a matrix: weights are streamed once, straight into
-// registers. A block has kPanelWarps warps: one per segment, and as many panels as that leaves.
+// Product of up to 8 * kTiles rows with all panels of a matrix: weights are streamed once, straight
+// into registers. A block has kPanelWarps warps: one per segment, for as many panels as fit.
 //
-// `x(row)` is the address of a row's K activations. `sink(panel, g, row, low, high)` gets the sums
-// of the panel's rows g and g + 8, before their row scale.
+// `x(row)` is the address of a row's K activations. `sink(panel, g, row, low, high)` takes the sums
+// of the panel's rows g and g + 8, without their row scale.
 template <Storage kStorage, int kTiles>
 struct Flat {
   using W = Matrix<kStorage>;
   static constexpr int kThreads = kPanelThreads;
   static constexpr int kRows = 8 * kTiles;
-  // Groups of a warp that are under way at once.
+  // Groups of columns that a warp has in flight.
   static constexpr int kAhead = W::Code::ahead(kTiles);
 
   struct SharedStorage {
@@ -324,7 +323,7 @@ struct Flat {
     groups = panel < panels_of(w.n) ? w.k / W::kGroup / segment_count : 0;
   }
 
-  // Depends on weights alone: called before the wait for earlier kernels.
+  // Starts loading weights; may be called before the wait for earlier kernels.
   __device__ void prefetch(SharedStorage&) {
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
@@ -404,7 +403,7 @@ struct Flat {
   }
 };
 
-// Panels of a block whose warps have `kPanels` each.
+// Panels of a block, of which each warp has `kPanels` or a segment.
 template <Storage kStorage, int kPanels, int kWarps = kPanelWarps>
 struct WarpPanels {
   using W = Matrix<kStorage>;
@@ -422,20 +421,20 @@ struct WarpPanels {
         first_panel(block * kBlockPanels + threadIdx.x / kWarpLanes * kPanels) {}
 };
 
-// With so many rows and fewer weights, registers are the better place for them.
+// Most rows that are multiplied from registers where weights are few; more go in tiles.
 inline constexpr int kFlatRowsMax = 64;
-// Rows, at most, that are no tiles though panels fill the SMs: tiles would be half empty.
+// Most rows not in tiles though panels fill the SMs: tiles would be half empty.
 inline constexpr int kFilledRowsMax = 32;
 
-// Whether a product of `rows` of `k` columns, more than `most`, takes them rounded: tiles have
-// whole blocks of columns.
+// Whether a product of `rows` of `k` columns, more than `most`, takes F16 rows: tiles have whole
+// blocks of columns.
 __host__ __device__ constexpr bool takes_rounded(int rows, int k, int most = kFlatRowsMax) {
   return rows > most && k % kBlockColumns == 0;
 }
 
-// Rows of F16 by the panels of four warps, two each: a warp reads all rows for both. Rows and
-// weights of a group of columns are a stage in shared memory; stages are asked for while earlier
-// ones are multiplied. The arithmetic is `Flat`'s.
+// Product of F16 rows with the panels of four warps, two panels each: a warp reads each row once
+// for both. Rows and weights of a group of columns are a stage in shared memory; later stages are
+// loaded while earlier ones are multiplied. The arithmetic is that of `Flat`.
 template <Storage kStorage>
 struct Tiled : WarpPanels<kStorage, 2, 4> {
   using Base = WarpPanels<kStorage, 2, 4>;
@@ -444,17 +443,17 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
   using Base::w;
   static constexpr int kThreads = 4 * kWarpLanes;
   static constexpr int kPanels = 2;  // of a warp
-  // FP8's third set of sums leaves registers for seven.
+  // Tiles of rows: FP8 has a third set of sums, which leaves registers for seven.
   static constexpr int kTiles = W::kBlockFactors ? 7 : 8;
   static constexpr int kRows = 8 * kTiles;
   static constexpr int kParts = W::Code::kOctets;  // octets of a lane's part of a group
   static constexpr int kRowOctets = W::kGroup / 8;
-  // Threads of a row, side by side, so that they ask for whole sectors; octets of a thread.
+  // Threads that load a row, side by side, so that they read whole sectors; octets of each.
   static constexpr int kRowThreads = 2;
   static constexpr int kMine = kRowOctets / kRowThreads;
-  // Tiles by which those grow that are multiplied.
+  // Granularity of the number of tiles that are multiplied.
   static constexpr int kLiveStep = 2;
-  // Groups that share scales.
+  // Groups of columns that share scales.
   static constexpr int kTogether = W::kBlockFactors ? kBlockColumns / W::kGroup : 1;
 
   struct Stage {
@@ -462,7 +461,7 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
     uint4 codes[kPanels][2][kThreads];  // of rows g, and of rows g + 8
   };
 
-  // Bytes of stages, of which an SM of a GB10 has room for two blocks'.
+  // Bytes of a block's stages: an SM of a GB10 has room for two blocks.
   static constexpr int kStagesBytes = 48 * 1024;
   static constexpr int kStages = kStagesBytes / sizeof(Stage);
 
@@ -473,30 +472,30 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
   static_assert(kStages >= 2, "a stage is asked for while another is multiplied");
   static_assert(kRows * kRowThreads <= kThreads, "a thread asks for a part of one row");
 
-  // The warp's next codes and scales to be asked for, of its first panel.
+  // Addresses of the warp's next codes and scales to load, of its first panel.
   const unsigned char* codes;
   const unsigned char* block_scales;
 
-  // A panel behind the last one is the last one again; its sums are dropped.
+  // Panels after the last one repeat it; their sums are dropped.
   __device__ Tiled(const W& matrix, int block) : Base(matrix, block) {
     const int first = min(first_panel, panels_of(w.n) - 1);
     codes = w.codes(first, 0) + threadIdx.x % kWarpLanes * sizeof(uint4);
     block_scales = w.block_scales(first, 0);
   }
 
-  // Bytes from the codes of the warp's first panel to those of its second.
+  // Bytes from the codes of the warp's first panel to those of its second one.
   __device__ unsigned second() const {
     return first_panel < panels_of(w.n) - 1 ? w.k / W::kGroup * W::kGroupBytes : 0;
   }
 
-  // Place in a tile of row `r`'s first octet; that of quarter `q` is the exclusive or with `q`. So
-  // those that read eight octets at once, and those that write them, meet no bank twice.
+  // Index in a tile of row `r`'s first octet; that of quarter `q` is the exclusive or with `q`. So
+  // neither threads that read eight octets at once nor those that write have bank conflicts.
   __device__ static int place(int part, int r) {
     return r / 2 * 8 + ((r % 2 * 4) ^ (r / 2 % 2 * 2) ^ (part % 2));
   }
 
-  // Parts of a stage that a thread asks for: codes, which its warp's lanes read alone, and its part
-  // of a row, whose next group begins at `row`.
+  // Loads of a thread in a stage: codes, which only lanes of its warp read, and its part of a row,
+  // whose next group is at `row`.
   static constexpr int kCodes = 2 * kPanels;
   static constexpr int kAsked = kCodes + kMine;
 
@@ -514,7 +513,7 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
     }
   }
 
-  // Asks for the codes of the first groups, which depend on nothing.
+  // Starts loading the codes of the first groups, before the wait for earlier kernels.
   __device__ void prefetch(SharedStorage& shared) {
 #pragma unroll
     for (int group = 0; group < kStages - 1; ++group) {
@@ -525,7 +524,7 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
     }
   }
 
-  // `x` and `sink` as `Flat` has them. Of few rows, not all tiles are multiplied.
+  // Computes the product; `x` and `sink` as in `Flat`. Few rows use only some tiles.
   template <class X, class Sink>
   __device__ void run(int rows, X x, Sink sink, SharedStorage& shared) {
     run_tile<true>((rows + 7) / 8, [&](int row) { return x(min(row, rows - 1)); },
@@ -535,8 +534,8 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
                    shared);
   }
 
-  // `x` and `sink` of all rows of a tile: those behind the last one have some address, and are
-  // dropped by the sink. `live` tiles have rows, where some may have none.
+  // Computes the product of a tile; `x` gives an address for rows after the last one too, and
+  // `sink` drops them. `kPartial`: only the first `live` tiles have rows.
   template <bool kPartial, class X, class Sink>
   __device__ void run_tile(int live, X x, Sink sink, SharedStorage& shared) {
     const int lane = threadIdx.x % kWarpLanes, g = lane / 4, q = lane % 4;
@@ -630,7 +629,7 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
     }
   }
 
-  // Scales of the next group, or factors of the next block.
+  // Loads the scales of the next group, or the factors of the next block.
   __device__ void load_scales(typename W::Scales (&scales)[kPanels]) {
     constexpr int kBytes = W::kScales ? W::kGroupScaleBytes : W::kBlockScaleBytes;
     if constexpr (kBytes > 0) {
@@ -643,8 +642,8 @@ struct Tiled : WarpPanels<kStorage, 2, 4> {
     }
   }
 
-  // Products of the `live` first tiles, or of some more: of the first `kLive` if these are enough.
-  // `ask(i)` asks for a thread's parts of a stage, between the products of the first tiles.
+  // Multiplies the first `live` tiles, rounded up to `kLive` or to all. `ask(i)` starts a thread's
+  // loads for a later stage, between the products of the first tiles.
   template <int kLive, class Ask>
   __device__ static void multiply(int live, const Stage& stage,
                                   const typename W::Scales (&scales)[kPanels],

@@ -1,14 +1,14 @@
-// PTX that C++ has no word for: one instruction per function.
+// PTX instructions without a C++ counterpart: one per function.
 #pragma once
 
 #include "base/probe.cuh"
 
 namespace atlas::ptx {
 
-// Blocks until every kernel this one depends on has finished and its writes are visible.
+// Waits until every kernel that this one depends on has finished and its writes are visible.
 __device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Lets the next kernel of the stream start its prologue.
+// Lets the next kernel in the stream start and run up to its wait.
 __device__ inline void griddepcontrol_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   if constexpr (kProbe == Probe::delayed) rest();
@@ -36,8 +36,8 @@ __device__ inline void mma_f16(float (&d)[4], const unsigned (&a)[4], unsigned b
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Whether this lane is the one of its warp, all lanes of which are here. The compiler knows that it
-// is one, and makes no loop over lanes of a bulk copy.
+// Whether this lane is the elected one of its warp, all of whose lanes must call. The compiler
+// knows that only one lane is elected, and makes no loop over lanes of a bulk copy.
 __device__ inline bool elect() {
   unsigned is;
   asm volatile(
@@ -50,15 +50,15 @@ __device__ inline bool elect() {
   return is != 0;
 }
 
-// The thread's index, read where it is asked for: no register keeps it, or what follows from it,
-// from where it was read before.
+// The thread's index, read from its register anew: neither it nor numbers derived from it are kept
+// in other registers from an earlier read.
 __device__ inline unsigned thread_anew() {
   unsigned index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
   return index;
 }
 
-// `2^x` to two units in the last place; what is too small for a normal number is 0.
+// `2^x` to two units in the last place; results below the normal numbers are 0.
 __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -69,7 +69,7 @@ __device__ inline unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Four 8x8 bf16 matrices; lane l gives the address of row l % 8 of matrix l / 8, 16 bytes each.
+// Loads four 8x8 bf16 matrices; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void ldmatrix(unsigned (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -85,7 +85,7 @@ __device__ inline void ldmatrix_transposed(unsigned (&to)[4], const void* row) {
                : "memory");
 }
 
-// `ldmatrix` of two matrices, whose rows the first 16 lanes give.
+// `ldmatrix` of two matrices, with row addresses from the first 16 lanes.
 __device__ inline void ldmatrix(unsigned (&to)[2], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                : "=r"(to[0]), "=r"(to[1])
@@ -100,7 +100,7 @@ __device__ inline void ldmatrix_transposed(unsigned (&to)[2], const void* row) {
                : "memory");
 }
 
-// Starts a copy of 16 bytes to shared memory; `live` false writes zeros and reads nothing.
+// Starts a copy of 16 bytes to shared memory; if not `live`, writes zeros and reads nothing.
 __device__ inline void copy_async(void* to, const void* from, bool live) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
                "l"(from), "r"(live ? 16 : 0)
@@ -116,13 +116,13 @@ __device__ inline void copy_async_8(void* to, const void* from, bool live) {
 
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits until at most `kPending` of this thread's committed groups are under way.
+// Waits until at most `kPending` of this thread's committed groups of copies are in flight.
 template <int kPending>
 __device__ inline void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// An mbarrier of one arriving thread per phase.
+// Initialises an mbarrier with one arriving thread per phase.
 __device__ inline void mbarrier_init(unsigned long long* barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
 }
@@ -132,8 +132,8 @@ __device__ inline void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Starts a copy of `bytes` (a multiple of 16) to shared memory, which the barrier expects already.
-// The copied lines are the first to leave the second-level cache: nobody reads weights twice.
+// Starts a copy of `bytes` (a multiple of 16) to shared memory; the barrier expects them already.
+// Copied lines are evicted first from the second-level cache, as weights are read once.
 __device__ inline void copy_bulk(void* to, const void* from, unsigned bytes,
                                  unsigned long long* barrier) {
   constexpr unsigned long long kEvictFirst = 0x12f0000000000000ull;
@@ -144,8 +144,8 @@ __device__ inline void copy_bulk(void* to, const void* from, unsigned bytes,
       : "memory");
 }
 
-// Starts two copies, which together end the barrier's phase. Others will read the same lines: they
-// stay in the second-level cache.
+// Starts two copies, which together complete the barrier's phase. Their lines stay in the
+// second-level cache, as other blocks read them too.
 __device__ inline void copy_bulk_shared(void* to, const void* from, unsigned bytes, void* to_too,
                                         const void* from_too, unsigned bytes_too,
                                         unsigned long long* barrier) {
@@ -164,7 +164,7 @@ __device__ inline void copy_bulk_shared(void* to, const void* from, unsigned byt
   copy(to_too, from_too, bytes_too);
 }
 
-// Waits for the end of the barrier's phase of that parity.
+// Waits for the end of the barrier's phase of parity `parity`.
 __device__ inline void mbarrier_wait(unsigned long long* barrier, unsigned parity) {
   asm volatile(
       "{\n"
@@ -177,7 +177,7 @@ __device__ inline void mbarrier_wait(unsigned long long* barrier, unsigned parit
       : "memory");
 }
 
-// An mbarrier of `arrivals` arriving threads per phase.
+// Initialises an mbarrier with `arrivals` arriving threads per phase.
 __device__ inline void mbarrier_init(unsigned long long* barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(arrivals)
@@ -189,7 +189,7 @@ __device__ inline void mbarrier_arrive(unsigned long long* barrier) {
                : "memory");
 }
 
-// Arrives; the phase ends when `bytes` of bulk copies have come, too.
+// Arrives at the barrier; the phase ends after `bytes` of bulk copies, too.
 __device__ inline void mbarrier_expect(unsigned long long* barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
                    shared_address(barrier)),
@@ -197,14 +197,14 @@ __device__ inline void mbarrier_expect(unsigned long long* barrier, unsigned byt
                : "memory");
 }
 
-// This thread arrives when all that it has started with `copy_async` is there.
+// Makes this thread arrive when all copies that it started by `copy_async` are complete.
 __device__ inline void copy_async_arrive(unsigned long long* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
                    shared_address(barrier))
                : "memory");
 }
 
-// `copy_bulk` of bytes that other blocks read, too.
+// `copy_bulk` of bytes that other blocks read too: lines stay in the second-level cache.
 __device__ inline void copy_bulk_shared(void* to, const void* from, unsigned bytes,
                                         unsigned long long* barrier) {
   asm volatile(
@@ -214,13 +214,13 @@ __device__ inline void copy_bulk_shared(void* to, const void* from, unsigned byt
       : "memory");
 }
 
-// Orders ordinary reads and writes of shared memory before what bulk copies and tensor instructions
-// do from here on.
+// Orders earlier ordinary accesses to shared memory before later bulk copies and tensor
+// instructions.
 __device__ inline void fence_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Starts a copy of `bytes` (a multiple of 16) from shared memory, behind `fence_shared`.
+// Starts a copy of `bytes` (a multiple of 16) from shared memory, after `fence_shared`.
 __device__ inline void copy_out(void* to, const void* from, unsigned bytes) {
   asm volatile(
       "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
@@ -229,22 +229,22 @@ __device__ inline void copy_out(void* to, const void* from, unsigned bytes) {
       : "memory");
 }
 
-// Waits until all but the last `kPending` of what this thread copies out have been read.
+// Waits until the sources of all but this thread's last `kPending` groups of copies are read.
 template <int kPending>
 __device__ inline void copy_out_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Waits until it has been written.
+// Waits until all of this thread's copies out have been written.
 __device__ inline void copy_out_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// Brings `bytes` (a multiple of 16) to the second-level cache.
+// Starts loading `bytes` (a multiple of 16) into the second-level cache.
 __device__ inline void prefetch_bulk(const void* from, unsigned bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-// Adds to memory, rounding as `+` does; numbers below the normal ones are zeros. Nothing waits for
-// what was there.
+// Adds to memory without waiting for the old number. Rounds as `+`, except that subnormal results
+// are zeros.
 __device__ inline void add(float* to, float value) {
   asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory");
 }
@@ -255,8 +255,8 @@ __device__ inline void add(float4* to, const float4& value) {
                : "memory");
 }
 
-// Writes a number that other blocks wait for, and reads what they write: the first-level cache is
-// passed by. Nothing else is ordered by it.
+// Writes a number that other blocks poll, or polls one, past the first-level cache. No other
+// accesses are ordered by it.
 __device__ inline void store_relaxed(float* to, float value) {
   asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory");
 }
@@ -277,12 +277,12 @@ __device__ inline float4 load_relaxed(const float4* from) {
   return value;
 }
 
-// Adds to a number behind what this thread, and who met it at a barrier, has written; who reads it
-// with `load_acquire` sees that.
+// Adds to a number after earlier writes of this thread, and of threads that it met at a barrier; a
+// reader by `load_acquire` sees these writes.
 __device__ inline void add_release(unsigned* to, unsigned value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
-// Number before `add_release`; behind it is seen what others wrote who added to it before.
+// Adds as `add_release`, and returns the old number; later reads see earlier adders' writes.
 __device__ inline unsigned fetch_add(unsigned* to, unsigned value) {
   unsigned before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
@@ -297,13 +297,13 @@ __device__ inline unsigned load_acquire(const unsigned* from) {
   return value;
 }
 
-// Barrier `kId`, from 1 on, of `kThreads` of a block, whole warps. A number that the compiler does
-// not know would take all that a block may have, and leave an SM room for fewer blocks.
+// Barrier number `kId`, from 1 on, for `kThreads` of a block, whole warps. For a number unknown to
+// the compiler it would reserve all barriers of a block, and an SM would hold fewer blocks.
 template <int kId, int kThreads>
 __device__ inline void barrier_sync() {
   asm volatile("barrier.sync %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
 }
-// Barrier that also tells whether one of the threads says so.
+// Barrier that also returns whether any of its threads passes true.
 template <int kId, int kThreads>
 __device__ inline bool barrier_or(bool says) {
   unsigned any;
@@ -320,13 +320,13 @@ __device__ inline bool barrier_or(bool says) {
   return any != 0;
 }
 
-// Barrier of all threads of a cluster; what they wrote before is visible behind it.
+// Barrier of all threads of a cluster; earlier writes are visible after it.
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" :::
                "memory");
 }
 
-// A number in the shared memory of block `rank` of the cluster, at the address of this block's.
+// A number in the shared memory of the cluster's block `rank`, at `mine`'s address here.
 __device__ inline unsigned cluster_load(const unsigned* mine, unsigned rank) {
   unsigned at, value;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(mine)), "r"(rank));
@@ -346,16 +346,15 @@ __device__ inline float4 cluster_load(const float* mine, unsigned rank) {
   return value;
 }
 
-// Writes a number to the shared memory of block `rank` of the cluster, at the address of this
-// block's.
+// Writes a number to the shared memory of the cluster's block `rank`, at `mine`'s address here.
 __device__ inline void cluster_store(float* mine, unsigned rank, float value) {
   unsigned at;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(mine)), "r"(rank));
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(at), "f"(value) : "memory");
 }
 
-// Arrives at the barrier of block `rank` of the cluster that lies where this block's does, behind
-// what this thread, and who met it at a barrier, has written: `cluster_wait` sees it.
+// Arrives at the barrier of block `rank` at `mine`'s address, after earlier writes of this thread
+// and of threads that it met at a barrier: `cluster_wait` makes these visible.
 __device__ inline void cluster_arrive(unsigned long long* mine, unsigned rank) {
   unsigned at;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(mine)), "r"(rank));
@@ -374,7 +373,7 @@ __device__ inline void cluster_wait(unsigned long long* barrier, unsigned parity
       : "memory");
 }
 
-// Barrier `index` of `kThreads` threads, some of which arrive and do not wait.
+// Barrier number `index` for `kThreads` threads, some of which arrive without waiting.
 template <int kThreads>
 __device__ inline void named_sync(int index) {
   asm volatile("bar.sync %0, %1;" ::"r"(index), "n"(kThreads) : "memory");
@@ -384,7 +383,7 @@ __device__ inline void named_arrive(int index) {
   asm volatile("bar.arrive %0, %1;" ::"r"(index), "n"(kThreads) : "memory");
 }
 
-// Changes the number of registers of this warpgroup's threads.
+// Sets the number of registers of each thread of this warpgroup.
 template <int kCount>
 __device__ inline void registers_release() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));

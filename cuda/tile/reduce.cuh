@@ -6,7 +6,7 @@ namespace atlas::tile {
 inline constexpr int kWarpLanes = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Butterfly: addition commutes, so every lane ends with the same bits.
+// Butterfly sum: addition commutes, so every lane gets the same bits.
 __device__ inline float warp_sum(float value) {
 #pragma unroll
   for (int lanes = kWarpLanes / 2; lanes > 0; lanes /= 2) {

@@ -1,9 +1,9 @@
-// Shares of some work for the blocks of a grid.
+// Division of work among the blocks of a grid.
 #pragma once
 
 namespace atlas::tile {
 
-// The part of `items` of a block: the first blocks have one more than the others.
+// A block's share of `items`: the first blocks have one more than the others.
 struct Share {
   int first;
   int count;

@@ -1,22 +1,22 @@
-// Few panels of weights by up to 128 rows: K is split between the blocks of a cluster, a
-// segment each. The arithmetic is that of `Flat`, `Tiled` and `Stream`.
+// Products of few panels of weights with up to 128 rows: each block of a cluster has a segment of
+// K. The arithmetic is that of `Flat`, `Tiled` and `Stream`.
 //
-// So all SMs share a product that has fewer panels than they would need, a block has all its
-// weights under way before the rows are there, and it reads a segment's columns of the rows alone.
-// The segments' sums are added in order, out of the shared memory of the cluster's blocks.
+// So all SMs work on a product with few panels, a block has all its weights in flight before its
+// rows are there, and it reads only a segment's columns of the rows. The segments' sums are added
+// in order, read from the shared memory of the cluster's blocks.
 #pragma once
 
 #include "tile/stream.cuh"
 
 namespace atlas::tile {
 
-// Rows of a product that norms none, at most: more are faster in tiles.
+// Most rows of a product that does not norm them; more are faster in tiles.
 inline constexpr int kSplitRowsMax = 64;
 
 inline constexpr int kSplitWarps = 8;
 inline constexpr int kSplitThreads = kSplitWarps * kWarpLanes;
 
-// kPanels panels of a matrix with kK columns by 8 * kRowTiles rows.
+// Product of kPanels panels of a matrix of kK columns with 8 * kRowTiles rows.
 template <Storage kStorage, int kK, int kPanels, int kRowTiles>
 struct Split {
   using W = Matrix<kStorage>;
@@ -25,7 +25,7 @@ struct Split {
   static constexpr int kColumns = kK / kSegments;
   static constexpr int kGroups = kColumns / W::kGroup;
   static constexpr int kBlocks = kColumns / kBlockColumns;
-  // Panels and tiles of rows of a warp: an operand read from shared memory is used for each.
+  // Panels and tiles of rows of a warp, so that each operand that is read is used for several.
   static constexpr int kWarpPanels = kPanels > 1 && kRowTiles > 1 ? 2 : 1;
   static constexpr int kAcross = kPanels / kWarpPanels;
   static constexpr int kWarpRows = kSplitWarps / kAcross;
@@ -34,7 +34,7 @@ struct Split {
 
   static constexpr int kPanelBytes = kGroups * W::kGroupBytes;
   static constexpr int kScaleBytes = kBlocks * W::kBlockScaleBytes;
-  // Rows of operands and of sums are padded so that a warp's lie in different banks.
+  // Pitch of operands and of sums, padded so that a warp's rows are in different banks.
   static constexpr int kPitch = kColumns + (kStorage == Storage::f16 ? 32 : 8);
   static constexpr int kSumPitch = kPanelRows + 4;
 
@@ -63,7 +63,7 @@ struct Split {
     return static_cast<unsigned>((panels_of(n) + kPanels - 1) / kPanels * kSegments);
   }
 
-  // Reads weights alone.
+  // Starts loading weights; may be called before the wait for earlier kernels.
   __device__ void prefetch() {
     const int live = min(kPanels, panels_of(w.n) - first);
     if (threadIdx.x == 0) {
@@ -85,11 +85,11 @@ struct Split {
     }
   }
 
-  // A thread's vectors of the segment's columns of all rows.
+  // Vectors of the segment's columns in a row.
   static constexpr int kVectors = kColumns / 4;
   static constexpr int kMine = (kRows * kVectors + kSplitThreads - 1) / kSplitThreads;
 
-  // `body(i, row, vector)` of each vector from the thread's `start`-th on, `kCount` of them.
+  // Calls `body(i, row, vector)` for `kCount` of this thread's vectors, from number `start` on.
   template <int kCount, class Body>
   __device__ static void for_each_vector(int start, int rows, const Body& body) {
 #pragma unroll
@@ -103,7 +103,7 @@ struct Split {
     put_vector(shared.x[row], vector, value);
   }
 
-  // Rounds rows of F32, `from` being the first one.
+  // Rounds F32 rows, the first of which is at `from`, to operands.
   __device__ void round(const float* from, int rows) const {
     constexpr int kAtOnce = kMine < 16 ? kMine : 16;
     from += segment * kColumns;
@@ -119,8 +119,8 @@ struct Split {
     }
   }
 
-  // Multiplies the rows that are in shared memory. `sink(panel, quad, row, sums)` gets the sums of
-  // the panel's rows 4 quad .. 4 quad + 3, before their row scale.
+  // Multiplies the rows in shared memory. `sink(panel, quad, row, sums)` takes the sums of the
+  // panel's rows 4 quad .. 4 quad + 3, without their row scale.
   template <class Sink>
   __device__ void run(int rows, const Sink& sink) {
     float sum[kWarpPanels][kTiles][4] = {};
@@ -201,7 +201,7 @@ struct Split {
     }
   }
 
-  // Every block of the cluster adds a part of the sums.
+  // Adds up the segments of this block's share of the sums.
   template <class Sink>
   __device__ void add_segments(int rows, const Sink& sink) const {
     constexpr int kItems = kPanels * kRows * 4;

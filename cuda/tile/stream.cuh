@@ -1,5 +1,5 @@
-// Some rows by panels of weights, for decode: the weights are streamed once through shared memory
-// and asked for before the rows are there. The arithmetic is that of `Flat` and `Tiled`.
+// Rows by panels of weights, for decode: weights are streamed once through shared memory, and
+// requested before the rows are there. The arithmetic is that of `Flat` and `Tiled`.
 #pragma once
 
 #include "tile/norm.cuh"
@@ -8,51 +8,51 @@
 
 namespace atlas::tile {
 
-// N of an instruction.
+// Rows of a tile: an instruction's N.
 inline constexpr int kTileRows = 8;
 
-// Whether an SM has room for a large ring beside the one of the next kernel.
+// Whether an SM has room for a large ring beside that of the next kernel.
 inline constexpr bool kLargeSm = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024;
 
-// Warps of a block, pieces of panels that each has under way or not yet used, and the codes of a
-// piece, which are copied together, bytes.
+// Shape of a block: warps; pieces of weights that each warp has in flight or in use; and bytes of
+// codes in a piece, which are copied together.
 template <int kWarpCount, int kSlotCount, int kBytes>
 struct Shape {
   static constexpr int kWarps = kWarpCount;
   static constexpr int kSlots = kSlotCount;
   static constexpr int kThreads = kWarps * kWarpLanes;
   static constexpr int kPieceBytes = kBytes;
-  // Their scales.
+  // Bytes of the scales in a piece.
   static constexpr int kScaleBytes = kPieceBytes / 8;
 };
 
-// A grid has at most a block an SM, and blocks are so large that an SM has room for one: of smaller
-// ones, two would start where the kernel before has ended first, and none on other SMs. Wide is for
-// products of more panels than SMs. On a small SM, Narrow is for one row, and Wide, whose rows take
-// what is left, for more.
+// Shapes of which an SM holds one block, as a grid has at most one block an SM: two smaller blocks
+// would start on SMs where the kernel before ended first, and none on others. Wide is for products
+// of more panels than SMs. On a small SM, Narrow is for one row, and Wide, whose rows take the rest
+// of shared memory, for more.
 using Wide = Shape<kLargeSm ? 16 : 8, kLargeSm ? 3 : 2, kLargeSm ? 2048 : 1024>;
 using Narrow = Shape<kLargeSm ? 8 : 16, kLargeSm ? 6 : 2, 2048>;
 inline constexpr int kNarrowRowsMax = kLargeSm ? kTileRows : 1;
 
-// A shape with a slot less of each ring: rows that are long get its room.
+// A shape with one slot less in each ring, which leaves room for long rows.
 template <class Of>
 using Shorter = Shape<Of::kWarps, Of::kSlots - 1, Of::kPieceBytes>;
 
-// Whether Narrow's blocks multiply that many panels by that many rows.
+// Whether products of this many panels and rows use Narrow's blocks.
 inline bool is_narrow(int panels, int rows) {
   return rows <= kNarrowRowsMax && (!kLargeSm || panels <= target::SMS);
 }
 
-// Whether each warp multiplies whole panels: so many that few warps are without one at the end. On
-// large SMs memory is the limit as it is.
+// Whether each warp multiplies whole panels: if panels are so many that few warps are idle at the
+// end. On large SMs memory is the limit either way.
 template <class Shape>
 constexpr bool wants_whole(int panels) {
   constexpr int kManyPanels = 8;  // of a warp
   return !kLargeSm && panels >= kManyPanels * Shape::kWarps * target::SMS;
 }
 
-// Whether products that norm no rows stream weights of `k` columns. FP8's scales are copied two
-// blocks at once: an odd number in a segment, and many, take a register that these have not.
+// Most blocks of FP8 scales in a segment of streamed products that norm no rows: they are copied in
+// pairs, and an odd number, or many, take a register that these kernels lack.
 inline constexpr int kScaledBlocksMax = 8;
 constexpr bool streams(Storage storage, int k) {
   const int blocks = k / segments(k) / kBlockColumns;  // of a segment
@@ -60,13 +60,13 @@ constexpr bool streams(Storage storage, int k) {
   return blocks % 2 == 0 && blocks <= kScaledBlocksMax;
 }
 
-// Whether so many of FP8's scales leave a large SM's Wide no register for its third slot.
+// Whether so many FP8 scales leave Wide on a large SM no register for its third slot.
 constexpr bool is_tight(Storage storage, int k) {
   return kLargeSm && has_blocks(storage) &&
          k / segments(k) / kBlockColumns == kScaledBlocksMax;
 }
 
-// Every warp's own ring and its barriers.
+// Rings of all warps, with their barriers.
 template <class Shape>
 struct StreamStorage {
   struct alignas(128) Slot {
@@ -85,8 +85,8 @@ struct Unit {
   int panel;
 };
 
-// Rows as operands as lanes read operands, padded so that eight of them lie in different banks, and
-// the sums of two turns on their way from warps to the block.
+// Rows as operands in the order of lanes, padded so that eight rows are in different banks; and the
+// sums of two turns on their way from warps to the block.
 template <class Shape>
 struct StagedRows {
   f16* x;          // (rows, pitch)
@@ -104,7 +104,7 @@ struct StagedRows {
     return static_cast<unsigned>(rows * pitch_of(k) * sizeof(f16)) + partial_bytes(rows);
   }
 
-  // `rows` rows of `k` columns in memory that has room for them.
+  // Staging for `rows` rows of `k` columns in memory that has room for them.
   __device__ static StagedRows at(unsigned char* memory, int rows, int k) {
     auto* x = reinterpret_cast<f16*>(memory + partial_bytes(rows));
     return {x, reinterpret_cast<float*>(memory), pitch_of(k), rows};
@@ -114,8 +114,8 @@ struct StagedRows {
     put_vector(x + row * pitch, vector, value);
   }
 
-  // Rounds rows of kK columns from global memory, side by side; loads of several vectors are under
-  // way before the first is waited for.
+  // Rounds rows of kK columns, which are side by side in global memory; several vectors are loaded
+  // before the first is waited for.
   template <int kK>
   __device__ void round(const float* from) const {
     constexpr int kVectors = kK / 4, kEach = (kVectors + Shape::kThreads - 1) / Shape::kThreads;
@@ -140,33 +140,33 @@ struct StagedRows {
   }
 };
 
-// Dynamic shared memory of a block that streams for `rows` rows of `k` columns.
+// Dynamic shared memory of a block that streams weights for `rows` rows of `k` columns.
 template <class Shape>
 __host__ __device__ constexpr unsigned stream_bytes(int rows, int k) {
   return static_cast<unsigned>(sizeof(StreamStorage<Shape>)) + StagedRows<Shape>::bytes(rows, k);
 }
 
-// Rows of `k` columns that a block has room to stage, up to `most`.
+// Most rows of `k` columns that a block can stage, up to `most`.
 template <class Shape>
 __host__ __device__ constexpr int staged_rows(int k, int most) {
   while (most > 0 && stream_bytes<Shape>(most, k) > target::SHARED_BYTES_PER_BLOCK) --most;
   return most;
 }
 
-// Blocks on an SM that the registers of one leave room for. A small SM's memory has no room for a
-// second one of Narrow.
+// Blocks on an SM for which registers are left. A small SM's memory has no room for a second block
+// of Narrow.
 template <class Shape>
 inline constexpr int kResidentBlocks = Shape::kWarps != Narrow::kWarps ? 2 : kLargeSm ? 3 : 1;
 
-// `count` units, which are panels of matrices with kK columns, `kAtOnce` of them in turn for a
-// block's warps: a warp per segment and panel, or `kWhole` panels a warp. `at(unit)` gives the
-// unit's panel and matrix. `sink(unit, g, row, low, high)` gets the sums of the panel's rows g and
-// g + 8.
+// Product of staged rows with `count` units, which are panels of matrices with kK columns. A
+// block's warps take `kAtOnce` units in a turn: a warp per segment and panel, or with `kWhole` per
+// panel. `at(unit)` gives the unit's panel and matrix. `sink(unit, g, row, low, high)` takes the
+// sums of the panel's rows g and g + 8.
 //
-// Weights come by bulk copies into shared memory: registers would keep the next kernel's blocks
-// off the SM, and with them its weights. The code is small, because most of it runs a few times
-// only: it is read from memory as the weights are. Asking for a piece costs little beside its
-// products: a few instructions a piece are what keeps an SM from using more memory.
+// Bulk copies bring weights into shared memory: if they were in registers, the next kernel's blocks
+// could not start on the SM, nor its weights be requested. The code is kept small: most of it runs
+// a few times only, and it is read from memory as weights are. A request takes few instructions
+// beside its piece's products, as a few more would limit an SM's memory bandwidth.
 template <Storage kStorage, int kK, int kTiles, class Shape, class At, bool kWhole = false>
 struct Stream {
   using W = Matrix<kStorage>;
@@ -176,22 +176,22 @@ struct Stream {
   static constexpr int kChains = W::kBlockFactors ? kTiles : 1;
 
   static constexpr int kSegments = segments(kK);
-  // Segments of a panel that a warp has, side by side.
+  // Segments of a panel that one warp has, side by side.
   static constexpr int kOwnSegments = kWhole ? kSegments : 1;
   static constexpr int kAtOnce = Shape::kWarps * kOwnSegments / kSegments;
-  // Groups of a segment, and what a slot has room for: groups, and whole segments.
+  // Groups of a segment; groups and whole segments for which a slot has room.
   static constexpr int kGroups = kK / kSegments / W::kGroup;
   static constexpr int kRoom = Shape::kPieceBytes / W::kGroupBytes;
   static constexpr int kFit = kRoom / kGroups < kOwnSegments ? kRoom / kGroups : kOwnSegments;
-  // A piece is a part of a segment or, where its sums are no chains, some segments.
+  // Segments of a piece: one or a part of one, or several where sums are no chains.
   static constexpr int kPieceSegments = W::kBlockFactors || kFit < 2 ? 1 : kFit;
   static constexpr int kPieceGroups =
       kRoom < kPieceSegments * kGroups ? kRoom : kPieceSegments * kGroups;
   static constexpr int kPieceColumns = kPieceGroups * W::kGroup;
-  // Pieces of these segments, and of all that a warp has of a panel.
+  // Pieces of the segments that a piece may span, and of all that a warp has of a panel.
   static constexpr int kPieces = (kPieceSegments * kGroups + kPieceGroups - 1) / kPieceGroups;
   static constexpr int kOwnPieces = kOwnSegments / kPieceSegments * kPieces;
-  // Groups of the last of these pieces, where it is shorter.
+  // Groups of the last piece of a segment, which may be shorter.
   static constexpr int kLastGroups = kPieceSegments * kGroups - (kPieces - 1) * kPieceGroups;
   static constexpr bool kAlike = kLastGroups == kPieceGroups;
   static_assert(W::has(kK), "the storage has such matrices");
@@ -200,7 +200,7 @@ struct Stream {
   static_assert(!W::kBlockFactors || (kAlike && kBlockColumns % kPieceColumns == 0),
                 "a piece has one scale");
 
-  // Groups of a piece of a panel, and of the pieces of its segment before it.
+  // Groups of a piece, and of the pieces before it in its segment.
   __device__ static constexpr int groups_of(int piece) {
     return kAlike || (piece + 1) % kPieces != 0 ? kPieceGroups : kLastGroups;
   }
@@ -208,8 +208,8 @@ struct Stream {
     return kAlike ? piece * kPieceGroups
                   : piece / kPieces * kGroups + piece % kPieces * kPieceGroups;
   }
-  // Blocks of columns of what a warp has of a panel. Scales come with each piece; factors, of all
-  // of these, with the first one: two of them are the least that a bulk copy brings.
+  // Blocks of columns that a warp has of a panel. Scales come with each piece; factors of all
+  // blocks come with the first, as a bulk copy has at least two of them.
   static constexpr int kBlocks = kOwnSegments * kGroups * W::kGroup / kBlockColumns;
   static constexpr int kCopiedBlocks = (kBlocks + 1) / 2 * 2;
   static constexpr int kCopiedScales = W::kScales ? kPieceGroups * W::kGroupScaleBytes
@@ -239,7 +239,7 @@ struct Stream {
   __device__ static int lane() { return threadIdx.x % kWarpLanes; }
   __device__ static int warp() { return threadIdx.x / kWarpLanes; }
 
-  // Asks for the next piece of this warp, if there is one.
+  // Requests the next piece of this warp, if there is one.
   __device__ void ask(int into) {
     if (ahead_unit >= count) return;
     const unsigned char* scales = ahead_scales;
@@ -253,7 +253,7 @@ struct Stream {
     ahead_unit += kAtOnce;
   }
 
-  // The next pieces are of a panel; where its scales are.
+  // Makes `unit` the panel of the next pieces; returns the address of its scales.
   __device__ const unsigned char* enter(const Unit& unit) {
     const W w{unit.base, unit.n, kK};
     const int group = segment * kGroups, block = group * W::kGroup / kBlockColumns;
@@ -271,22 +271,22 @@ struct Stream {
     if (has_scales) ptx::copy_bulk(to.scales, scales, of_scales, full);
   }
 
-  // Once, before weights are asked for.
+  // Initialises barriers, once, before weights are requested.
   __device__ static void init(Shared& shared) {
     if (lane() == 0) {
       for (int i = 0; i < Shape::kSlots; ++i) ptx::mbarrier_init(&shared.full[warp()][i]);
       ptx::mbarrier_init_fence();
     }
-    __syncwarp();  // the barriers can be waited for
+    __syncwarp();  // the barriers are initialised
   }
 
-  // Fills the slots from `first` on. Reads weights alone.
+  // Fills the slots from `first` on; reads weights alone, before the wait for other kernels.
   __device__ void ask_first(int first = 0) {
 #pragma unroll 1
     for (int i = first; i < Shape::kSlots; ++i) ask(i);
   }
 
-  // Fills slots with the units before `end`; gives the first slot that is left.
+  // Fills slots with the units before `end`; returns the first slot that is free.
   __device__ int ask_before(int end) {
     int slot = 0;
 #pragma unroll 1
@@ -299,7 +299,7 @@ struct Stream {
     ask_first();
   }
 
-  // Adds the products of a group; `operand(octet, tile)` are eight columns of a tile's rows.
+  // Adds the products of a group; `operand(octet, tile)` gives eight columns of a tile's rows.
   template <class Operand>
   __device__ static void multiply_group(const typename W::Fragment& now, const Operand& operand,
                                         float (&sum)[kTiles][4], float (&chain)[kChains][4]) {
@@ -317,26 +317,26 @@ struct Stream {
     }
   }
 
-  // A group of a slot.
+  // This lane's codes and scales of a group in a slot.
   __device__ static typename W::Fragment fragment(const Slot& from, int group) {
     typename W::Scales scales;
     if constexpr (W::kScales) scales = W::lane_scales(from.scales + group * W::kGroupScaleBytes);
     return W::fragment(from.codes + group * W::kGroupBytes, scales);
   }
 
-  // Waits for a piece; `first` is the warp's first of a panel.
+  // Waits for a piece; `first`: it is the warp's first one of a panel.
   __device__ const Slot& await(bool first) {
     const Slot& from = shared.ring[warp()][slot];
     ptx::mbarrier_wait(&shared.full[warp()][slot], parity);
     if (W::kBlockFactors && first) {
-      // Segments of an odd number of blocks begin in turn with the first and the second one copied.
+      // Segments with an odd number of blocks begin in turn at the first and second copied block.
       const int block = (kBlocks > 1 ? lane() % kBlocks : 0) + kBlocks % 2 * (segment % 2);
       of_block = reinterpret_cast<const float2*>(from.scales)[block];
     }
     return from;
   }
 
-  // Adds the chains that end with a piece to the sums of their segment.
+  // Adds the chains that end with a piece to the sums of their segments.
   __device__ void close(int piece, float (&sum)[kTiles][4], float (&chain)[kChains][4]) const {
     if (!W::kBlockFactors || (piece + 1) * kPieceColumns % kBlockColumns != 0) return;
     const int block = piece * kPieceColumns / kBlockColumns;
@@ -347,7 +347,7 @@ struct Stream {
     for (int t = 0; t < kChains; ++t) close_chain(sum[t], chain[t], scale);
   }
 
-  // A slot has been read: asks for the next piece.
+  // Requests the next piece into the slot that has been read.
   __device__ void advance() {
     __syncwarp();  // all lanes have read
     ask(slot);
@@ -358,8 +358,8 @@ struct Stream {
     if (++slot == Shape::kSlots) slot = 0, parity ^= 1;
   }
 
-  // Adds the products of the warp's `piece`-th piece of a panel to those of its segments; `x` are
-  // the lane's octets of the warp's columns.
+  // Adds the products of the warp's `piece`-th piece of a panel to the sums of its segments; `x`
+  // are the lane's octets of the warp's columns.
   __device__ void multiply(const f16* const (&x)[kTiles], int piece,
                            float (&sums)[kPieceSegments][kTiles][4], float (&chain)[kChains][4]) {
     const Slot& from = await(piece == 0);
@@ -382,7 +382,7 @@ struct Stream {
     const f16* x[kTiles];
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      // A row behind the last one is the last one again: its sums go nowhere.
+      // Rows after the last one repeat it; their sums are dropped.
       const int row = min(t * kTileRows + g, rows.rows - 1);
       x[t] = rows.x + row * rows.pitch + segment * kGroups * W::kGroup + q * W::kLaneColumns;
     }
@@ -403,8 +403,8 @@ struct Stream {
     }
   }
 
-  // Adds the products of a whole panel, the warp's next one, segment by segment, in order;
-  // `advance()` when a slot has been read.
+  // Adds the products of the warp's next whole panel, segment by segment, in order; calls
+  // `advance()` after each slot that was read.
   template <class Advance>
   __device__ void multiply_whole(const f16* const (&x)[1], float (&chain)[1][4], float (&total)[4],
                                  const Advance& advance) {
@@ -425,8 +425,8 @@ struct Stream {
     }
   }
 
-  // `run` with a whole panel a warp: no warp waits for others, and none has a part of a sum to hand
-  // over. For so many panels that each warp has some.
+  // `run` with whole panels a warp: warps never wait for each other, and exchange no sums. For so
+  // many panels that each warp has some.
   template <class Sink>
   __device__ void run_whole(const Rows& rows, Sink sink) {
     const int g = lane() / 4, q = lane() % 4;
@@ -448,8 +448,8 @@ struct Stream {
     }
   }
 
-  // Factor and bias of the sums that this thread adds in `finish`, asked for before they are used:
-  // of one panel's rows r and r + 8, which is `more`, for the panels of a turn divide the threads.
+  // Factor and bias of the sums that this thread adds in `finish`, loaded before they are needed:
+  // of a panel's row r, or r + `more`; threads are divided among a turn's panels.
   __device__ Affine affine(int first, int more) const {
     constexpr bool kHas = W::kRowFactors || target::BIASED;
     const int unit = first + threadIdx.x / 8 % kAtOnce;
@@ -461,7 +461,7 @@ struct Stream {
     return w.affine(of.panel * kPanelRows + threadIdx.x % 8 + more);
   }
 
-  // Adds the segments of a turn's panels, in order.
+  // Adds up the segments of a turn's panels, in order.
   template <class Sink>
   __device__ void finish(int first, int odd_turn, const Rows& rows, const Affine (&of)[2],
                          const float (&sum)[kTiles][4], Sink& sink) const {
@@ -493,7 +493,7 @@ struct Stream {
   }
 };
 
-// Panels of one matrix from `first` on.
+// Panels of one matrix, from `first` on.
 struct Panels {
   const unsigned char* base;
   int n;

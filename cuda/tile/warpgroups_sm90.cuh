@@ -1,22 +1,22 @@
-// Many rows by panels of weights, on Hopper's warpgroup instructions. The arithmetic is that of
-// `Flat`, `Tiled` and `Stream`: an instruction sums the same 16 columns as `ptx::mma`, to the same
-// bits.
+// Products of many rows with panels of weights, by Hopper's warpgroup instructions. The arithmetic
+// is that of `Flat`, `Tiled` and `Stream`: an instruction sums the same 16 columns as `ptx::mma`,
+// to the same bits.
 //
-// A block is warps that fetch, one that tells them and the others what the tiles are, and two
-// warpgroups that multiply. Each warp of these decodes a panel into registers; rows come from
-// shared memory, as operands (K / columns, rows / 8, columns / 8, 8 rows, 8 columns) of 64 columns
-// for F16 and of 128 for others: eight rows by eight columns are the 128 bytes that the tensor core
-// reads at once, and a step of a tile's rows is one copy. The 16 columns of an instruction are
-// those that `Matrix::decode` gives four lanes: two neighbours of each, then the next two.
+// A block has warps that fetch, one that announces tiles to all, and two warpgroups that multiply.
+// Each multiplying warp decodes a panel into registers; rows come from shared memory, as operands
+// (K / columns, rows / 8, columns / 8, 8 rows, 8 columns) of 64 columns for F16 and of 128 for
+// others: eight rows by eight columns are the 128 bytes that the tensor core reads at once, and a
+// step of a tile's rows is one copy. The 16 columns of an instruction are those that
+// `Matrix::decode` gives four lanes: two neighbours of each, then the next two.
 //
-// Products of many rows run at the limit of the device's power, of which bytes on their way to an
-// SM take a part: tiles are as large as their sums have registers for. A warp decodes 32 columns
-// while the 32 before are multiplied. FP8, whose sums of 128 columns are scaled apart, has no
-// registers for that: there one warpgroup multiplies a step while the other decodes the next.
+// Products of many rows run at the device's power limit, and moving bytes to an SM takes power: so
+// tiles are as large as registers allow for their sums. A warp decodes 32 columns while the 32
+// before are multiplied. FP8, which scales sums of 128 columns, has no registers for that: there
+// one warpgroup multiplies a step while the other decodes the next.
 //
-// Where tiles would leave SMs idle, or rows are so few that weights alone take time, the blocks of
-// a cluster have a segment of K each of all the cluster's tiles, and add the segments in order out
-// of each other's shared memory.
+// Where tiles would leave SMs idle, or rows are so few that only weights take time, each block of a
+// cluster has a segment of K for all the cluster's tiles; segments are then added in order, read
+// from the blocks' shared memory.
 #pragma once
 
 #include <type_traits>
@@ -33,38 +33,38 @@ __host__ __device__ constexpr int operand_groups(int rows) {
   return (rows + kOperandRows - 1) / kOperandRows;
 }
 
-// Size of rows as operands, bytes.
+// Bytes of rows as operands.
 __host__ __device__ constexpr size_t operand_bytes(int rows, int k) {
   return static_cast<size_t>(operand_groups(rows)) * kOperandRows * k * 2;
 }
 
-// Rows as operands for a matrix of `kStorage`.
+// Layout of rows as operands for a matrix of coding `kStorage`.
 template <Storage kStorage>
 struct Operands {
   using W = Matrix<kStorage>;
-  // Columns side by side, and eight rows of them in bytes. F16 is copied in shorter steps: more of
-  // them are under way.
+  // Columns of a block of operands; and bytes of eight rows of them. F16 is copied in shorter
+  // steps, more of which are in flight.
   static constexpr int kColumns = kStorage == Storage::f16 ? 64 : kBlockColumns;
   static constexpr int kBytes = kOperandRows * kColumns * 2;
 
   unsigned char* base;
   int groups;  // of eight rows
 
-  // Where an even column of a block and its neighbour lie in eight rows: of the first one.
+  // Offset of an even column and its neighbour in a block's eight rows, for the first row.
   __device__ static int offset(int column) {
     const int group = column / W::kGroup, q = column % W::kGroup / W::kLaneColumns;
     const int pair = group * W::Code::kOctets + column % W::kLaneColumns / 8;
     return pair * 512 + column % 8 / 2 * 128 + q * 4;
   }
 
-  // An even column of a row.
+  // Address of an even column of a row.
   __device__ unsigned char* at(int row, int column) const {
     const size_t block = static_cast<size_t>(column / kColumns) * groups + row / kOperandRows;
     return base + block * kBytes + offset(column % kColumns) + row % kOperandRows * 16;
   }
 };
 
-// Rows that become operands: a block has eight rows by 512 columns.
+// Threads of a block that turns rows into operands: eight rows by 512 columns.
 inline constexpr int kRoundThreads = 256;
 inline constexpr int kRoundColumns = 512;
 
@@ -72,29 +72,28 @@ __host__ __device__ constexpr unsigned round_parts(int k) {
   return (k + kRoundColumns - 1) / kRoundColumns;
 }
 
-// Four columns of a row, and the same as operands.
+// Loads four columns of an F32 row; and rounds them to operands.
 __device__ inline float4 part_of(const float* row, int vector) {
   return reinterpret_cast<const float4*>(row)[vector];
 }
 
 __device__ inline uint2 rounded(const float4& part) { return pack_vector(part); }
 
-// Operand part of a row that is F16 already.
+// Loads operands from a row that is already F16.
 __device__ inline uint2 part_of(const f16* row, int vector) {
   return reinterpret_cast<const uint2*>(row)[vector];
 }
 
 __device__ inline uint2 rounded(const uint2& part) { return part; }
 
-// Rounds this block's part, blockIdx.y, of the eight rows blockIdx.x: `row(i)` is the i-th of all
-// rows, its address or what else has parts, or null where there is none. A warp reads a row, its
-// lanes side by side; through shared memory, a thread writes 16 bytes, and eight threads what eight
-// rows have side by side.
+// Rounds part blockIdx.y of the eight rows blockIdx.x: `row(i)` is the i-th row, its address or
+// another source of `part_of`, or null. A warp reads a row with neighbouring lanes; through shared
+// memory, a thread then writes 16 bytes, and eight threads the neighbours in eight rows.
 template <Storage kStorage, class Row>
 __device__ inline void round_rows(const Operands<kStorage>& to, int k, const Row& row) {
   using W = Matrix<kStorage>;
   using To = Operands<kStorage>;
-  // Four pairs of columns of eight rows are in different banks.
+  // Padded so that four pairs of columns in eight rows are in different banks.
   __shared__ uint2 staged[kOperandRows][kRoundColumns / 4 + 2];
   const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
   const int first = blockIdx.y * kRoundColumns, columns = min(k - first, kRoundColumns);
@@ -130,7 +129,7 @@ __device__ inline void round_rows(const Operands<kStorage>& to, int k, const Row
   }
 }
 
-// A tile of a product: rows by the panels of a block from `panel` on.
+// A tile of a product: some rows by a block's panels from `panel` on.
 struct WarpgroupTile {
   const unsigned char* weights;
   int n;
@@ -142,32 +141,32 @@ struct WarpgroupTile {
   const unsigned char* beside;  // matrix of the second half of the panels, where tiles are of two
 };
 
-// Warpgroups that multiply, and panels of a tile.
+// Warpgroups that multiply; panels of a tile.
 inline constexpr int kConsumers = 2;
 inline constexpr int kTilePanels = 4 * kConsumers;
-// Rows of a tile, at most, and of one whose sums leave no registers for anything else.
+// Most rows of a tile; and most where sums leave registers for nothing else.
 inline constexpr int kTileRowsMax = 128;
 inline constexpr int kWideRowsMax = 192;
-// Warps that fetch; one more tells of tiles.
+// Warps that fetch; one more announces tiles.
 inline constexpr int kFetchers = 3;
 inline constexpr int kWarpgroupThreads = (kConsumers + 1) * 128;
-// Shared memory of a block, bytes: steps under way, their barriers, operands on their way out.
+// Shared memory of a block, bytes: steps in flight, their barriers, operands to be written.
 inline constexpr int kWarpgroupBytes = 227 * 1024;
 
-// From so many rows on, a kernel starts when the one before it has ended: products of many rows run
-// at the limit of the device's power, and there they are faster so, by more than starting takes.
+// Fewest rows from which on a kernel starts only after the one before it has ended: at the device's
+// power limit, products are faster so, by more than the later start costs.
 inline constexpr int kLateRowsMin = 4096;
 
 inline bool starts_early(int rows) { return rows < kLateRowsMin; }
 
-// Tiles that cover `n` weights.
+// Tiles of panels that cover `n` weights.
 __host__ __device__ constexpr int panel_tiles(int n) {
   return (panels_of(n) + kTilePanels - 1) / kTilePanels;
 }
 
-// Division by a number that is fixed for a launch, in one multiplication and few registers.
+// Division by a launch constant, by one multiplication and few registers.
 struct Divisor {
-  // Numbers below this are divided exactly.
+  // Bound of the numbers that are divided exactly.
   static constexpr unsigned kEnd = 1u << 16;
 
   unsigned by;
@@ -181,8 +180,8 @@ struct Divisor {
   __device__ int remainder(int of) const { return of - quotient(of) * static_cast<int>(by); }
 };
 
-// Tiles of rows that take the same panels one after the other: so weights come from memory once for
-// all of them.
+// Tiles of rows that go through the same panels one after the other, so that these weights are read
+// from memory once for all.
 inline constexpr int kGroupTiles = 8;
 
 // Order of a product's tiles.
@@ -198,7 +197,7 @@ struct TileOrder {
 
   __host__ __device__ int tiles() const { return across * down; }
 
-  // Tile i: of the panels, `x`, and of the rows, `y`.
+  // Tile i: index among tiles of panels in `x`, among tiles of rows in `y`.
   __device__ int2 at(int i) const {
     const int first = group.quotient(i) * kGroupTiles;
     const unsigned in_group = group.remainder(i), rows = min(kGroupTiles, down - first);
@@ -207,8 +206,8 @@ struct TileOrder {
   }
 };
 
-// Rows of a tile, up to `most`, such that `of_rows(rows)` tiles take all SMs the shortest time: a
-// step of a tile takes a time of its own, which grows with its rows by less than they do.
+// Rows of a tile, up to `most`, for which all `of_rows(rows)` tiles take the SMs the shortest time:
+// the time of a tile's step grows with its rows, but by less than in proportion.
 template <class Count>
 __host__ inline int tile_rows_for(int most, Count of_rows) {
   constexpr struct {
@@ -226,15 +225,15 @@ __host__ inline int tile_rows_for(int most, Count of_rows) {
   return best;
 }
 
-// Whether FP8's sums of a step wait for its scale, and those of a segment for the others: where a
-// segment has more steps than one.
+// Whether FP8 keeps three sets of sums, of a step, of a segment and of all: where a segment has
+// several steps.
 __host__ __device__ constexpr bool has_three_sums(Storage storage, int k) {
   return has_blocks(storage) && k / kBlockColumns > segments(k);
 }
 
-// Launches a kernel of `args`, rows of a tile and the tiles' order, for all of `rows` rows by
-// `across` tiles of panels: `kernel(constant)` is the one whose tiles have so many rows at most.
-// `early`: as `Launch` has it.
+// Launches a kernel with `args`, rows of a tile and the tiles' order, for all `rows` rows by
+// `across` tiles of panels: `kernel(constant)` is the one for tiles of at most `constant` rows.
+// `early` is as in `Launch`.
 template <Storage kStorage, int kK, class Kernel, class... Args>
 cudaError_t launch_tiles(const Kernel& kernel, unsigned across, int rows, bool early,
                          cudaStream_t stream, Args... args) {
@@ -255,35 +254,35 @@ cudaError_t launch_tiles(const Kernel& kernel, unsigned across, int rows, bool e
   return launch(std::integral_constant<int, kTileRowsMax>{});
 }
 
-// Blocks of a grid whose clusters of `parts` have `tiles`: all at once, or in turns of as many as
-// there are SMs for.
+// Blocks of a grid for `tiles` in clusters of `parts`: all at once, or as many clusters as the SMs
+// hold.
 __host__ constexpr unsigned cluster_blocks(unsigned tiles, int parts) {
   const unsigned clusters = target::SMS / parts;
   return (tiles < clusters ? tiles : clusters) * parts;
 }
 
-// Barriers of all warpgroups that multiply, and of each; 1 and 2 are their turns.
+// Barriers: of both multiplying warpgroups together, and of each; 1 and 2 alternate between them.
 inline constexpr int kConsumersBarrier = 3;
 inline constexpr int kWarpgroupBarriers = 4;
 
-// Operands on their way out, `kOctets` octets of columns of each panel; one is written while the
-// other is read, but of the largest tiles, which leave room for one.
+// Buffers for operands to be written, `kOctets` octets of columns from each panel: two, one filled
+// while the other is read, but one for the largest tiles.
 template <int kRows, int kOctets = 1>
 struct OutStorage {
   static constexpr int kTurns = kRows * kOctets > kTileRowsMax ? 1 : 2;
   uint4 operands[kTurns][kRows * kTilePanels * kOctets * 8 * 2 / 16];
 };
 
-// Stands for storage of sums that go to memory from registers.
+// Placeholder for results that go to memory from registers.
 struct NoOutStorage {};
 
-// Rows of tiles that a cluster has more than one of, at most: sums of two have room. Half of them
-// leave more room for steps.
+// Most rows of a tile if a cluster has several tiles: sums of two tiles have room. With half of
+// these there is more room for steps.
 inline constexpr int kTurnRowsMax = 64;
 inline constexpr int kFewTurnRowsMax = 32;
 
-// A segment's sums, (rows, weights), of a tile and of the one before, which is added meanwhile.
-// Rows are padded so that a warp's lie in different banks.
+// A segment's sums, (rows, weights), of a tile and of the tile before, which are being added;
+// padded so that a warp's rows are in different banks.
 template <int kRows>
 struct SegmentStorage {
   static constexpr int kWeights = kTilePanels * kPanelRows;
@@ -293,16 +292,16 @@ struct SegmentStorage {
   unsigned long long there[kTurns];  // barrier: the segments of all blocks
 };
 
-// A thread of those that multiply, at one of the two tiles that are known.
+// A multiplying thread's view of one of the two announced tiles.
 template <class W, class Out>
 struct Consumer {
   Out& shared;
-  // Factors and biases of this warp's first eight rows of weights, and of the others.
+  // Factors and biases of this warp's first eight rows of weights, and of its other eight.
   const float* row_scales[2];
   const float* biases[2];
-  unsigned turn;  // which of the two
+  unsigned turn;  // index of the tile, 0 or 1
 
-  // Computed again wherever it is used: nothing is kept of it in registers.
+  // Number among multiplying threads, computed wherever it is used, so that no register holds it.
   __device__ static int thread() {
     int thread = threadIdx.x - 128;
     asm volatile("" : "+r"(thread));
@@ -312,7 +311,7 @@ struct Consumer {
   __device__ static int panel() { return thread() / kWarpLanes; }  // of the tile
   __device__ static int lane() { return thread() % kWarpLanes; }
 
-  // Factor and bias of this lane's row of the first eight, and of the others.
+  // Factor and bias of this lane's row in the first eight, or in the others.
   template <bool kOthers>
   __device__ Affine affine() const {
     const int g = lane() / 4;
@@ -321,7 +320,7 @@ struct Consumer {
   }
 
   __device__ static int warpgroup() { return thread() / 128; }
-  // The thread of a warpgroup that copies for it.
+  // Whether this thread copies for its warpgroup.
   __device__ static bool leads() { return thread() % 128 == 0; }
 
   __device__ static void sync() { ptx::named_sync<kConsumers * 128>(kConsumersBarrier); }
@@ -330,7 +329,7 @@ struct Consumer {
   }
 };
 
-// Sums go to rows of F32, which they replace or are added to; `out` is a float's.
+// Sink to F32 rows, which results replace or are added to; `out` is a pointer to float.
 template <class Put>
 struct RowSink {
   template <class W, int kSums>
@@ -354,7 +353,7 @@ struct RowSink {
   }
 };
 
-// Leaves a segment's sums to the blocks of the cluster.
+// Sink that leaves a segment's sums in shared memory for the cluster.
 struct PutsSegment {
   template <class W, int kRows, int kSums>
   __device__ void operator()(const Consumer<W, SegmentStorage<kRows>>& self,
@@ -373,17 +372,17 @@ struct PutsSegment {
   }
 };
 
-// Products with matrices of kK columns by tiles of up to kRows rows; `Out` is what sums need of
-// shared memory on their way out. A cluster of `kParts` blocks has a tile, each of them as much of
-// K. `kPaired`: half of a tile's panels are of one matrix, the others the same ones of another, and
-// a warp has eight rows of each: a thread has the sums of both.
+// Products with matrices of kK columns by tiles of up to kRows rows; `Out` is the shared memory
+// that results need. A cluster of `kParts` blocks shares each tile, every block with an equal part
+// of K. `kPaired`: half of a tile's panels are of one matrix and half the same panels of another; a
+// warp has eight rows of each, so a thread has the sums of both.
 template <Storage kStorage, int kK, class Out = NoOutStorage, int kParts = 1,
           int kRows = kTileRowsMax, bool kPaired = false>
 struct Warpgroups {
   using W = Matrix<kStorage>;
   using X = Operands<kStorage>;
   static_assert(kK % kBlockColumns == 0, "whole steps");
-  // Columns of a step. Few rows have longer ones: what a step takes beside its bytes counts there.
+  // Columns of a step; more for few rows, for which a step's overhead counts.
   static constexpr int kStep = kParts == 1 ? X::kColumns : kBlockColumns;
   static constexpr int kBlocks = kStep / X::kColumns;  // of operands
   static constexpr int kAllSteps = kK / kStep;
@@ -391,42 +390,42 @@ struct Warpgroups {
   static constexpr int kSegmentSteps = kAllSteps / segments(kK);
   static constexpr int kStepGroups = kStep / W::kGroup;
   static constexpr int kOctets = kStep / 32;
-  // Instructions of a step.
+  // Instructions that multiply one step.
   static constexpr int kInstructions = kStep / 16;
-  // Panels of a matrix that a tile has.
+  // Panels of one matrix in a tile.
   static constexpr int kOfMatrix = kPaired ? kTilePanels / 2 : kTilePanels;
-  // Codes of a panel, and the scales of them.
+  // Bytes of a panel's codes in a step, and with their scales.
   static constexpr int kCodeBytes = kStepGroups * W::kGroupBytes;
   static constexpr int kPanelBytes = kCodeBytes + kStepGroups * W::kGroupScaleBytes;
   static constexpr int kTileGroups = kRows / kOperandRows;
   static constexpr int kStageBytes = kTilePanels * kPanelBytes + kBlocks * kTileGroups * X::kBytes;
-  // FP8's scales of a panel, of this block's steps: too few for copies of a step.
+  // Bytes of a panel's FP8 scales in all of this block's steps; too few to be copied by step.
   static constexpr int kScaleBytes = W::kBlockFactors ? kSteps * W::kBlockScaleBytes : 0;
-  // Tiles that are there or under way.
+  // Tiles that are announced at once.
   static constexpr int kKnown = 2;
 
-  // A tile, its scales and the barriers by which its readers hear of both.
+  // An announced tile, its scales, and the barriers by which readers learn of both.
   struct Known {
     alignas(16) unsigned char scales[kTilePanels][kScaleBytes > 0 ? kScaleBytes : 16];
     alignas(16) float row_scales[kTilePanels][W::kRowFactors ? kPanelRows : 4];
     alignas(16) float biases[kTilePanels][target::BIASED ? kPanelRows : 4];
     WarpgroupTile tile;
     unsigned long long told;    // the tile is there
-    unsigned long long scaled;  // so are its scales
-    unsigned long long taken;   // nobody reads them any more
+    unsigned long long scaled;  // the scales of the tile are there
+    unsigned long long taken;   // all have read tile and scales
   };
 
-  // Steps under way: as many as have room, and no more than hide memory.
+  // Most stages of steps in flight: more would not hide more of memory's latency.
   static constexpr int kStagesMax = 12;
   static constexpr int kStagesFit =
       (kWarpgroupBytes - sizeof(Out) - kKnown * sizeof(Known) - 256) / kStageBytes;
   static constexpr int kStages = kStagesFit < kStagesMax ? kStagesFit : kStagesMax;
   static constexpr bool kThreeSums = has_three_sums(kStorage, kK);
-  // Rows of a tile whose steps are decoded whole while others are multiplied: E2M1, which takes
-  // long to decode, is faster so as long as there are registers.
+  // Most rows of a tile whose steps are decoded as a whole while others are multiplied: faster for
+  // E2M1, whose decoding is long, while registers suffice.
   static constexpr int kAheadRows = kThreeSums || kStorage == Storage::f16 ? 64 : kTileRowsMax;
 
-  // Registers of a thread; both are all that the block was started with. Sums of few rows are few.
+  // Registers of a fetching and a multiplying thread. Sums of small tiles take few.
   static constexpr int kFetcherRegisters = kRows <= kTurnRowsMax ? 88 : 24;
   static constexpr int kConsumerRegisters = kRows <= kTurnRowsMax ? 208 : 240;
 
@@ -451,22 +450,22 @@ struct Warpgroups {
 
   __device__ static int warp() { return threadIdx.x / kWarpLanes; }
   __device__ static int lane() { return threadIdx.x % kWarpLanes; }
-  // Number among the warpgroups that multiply.
+  // Number of this warpgroup among those that multiply.
   __device__ static int consumer() { return warp() / 4 - 1; }
 
-  // This block's first step of a tile.
+  // First step of this block's part of K.
   __device__ static int first_step() { return blockIdx.x % kParts * kSteps; }
 
   __device__ void advance() {
     if (++slot == kStages) slot = 0, parity ^= 1;
   }
 
-  // All tiles of this block: `tiles(i, tile)` gives the i-th of the grid, false behind the last.
-  // The block's next one is as far behind as there are blocks, or what `tiles.next` says.
-  // `sink(consumer, tile, sums)` takes a thread's sums of a tile, before their row scale.
-  // Waits for the kernels before this one, where a cluster shares K when it has asked for weights.
-  // `beside` the one just before, which has started because those before it are done, it waits at
-  // its end alone, so that what follows finds both done.
+  // Runs all tiles of this block. `tiles(i, tile)` gives the grid's i-th tile, or false after the
+  // last; the block's next one is gridDim.x further, or given by `tiles.next`. `sink(consumer,
+  // tile, sums)` takes a thread's sums of a tile, without row scales. Waits for the kernels before,
+  // in a cluster after weights are requested. `beside`: the kernel before runs at the same time, as
+  // those before it are done, and is waited for only at the end, so that later kernels find both
+  // done.
   template <class Tiles, class Sink>
   __device__ void run(const Tiles& tiles, const Sink& sink, bool beside = false) {
     if (threadIdx.x == 0) {
@@ -485,9 +484,9 @@ struct Warpgroups {
       ptx::mbarrier_init_fence();
     }
     if constexpr (kParts > 1) {
-      ptx::cluster_sync();  // the barriers can be waited for, and arrived at
+      ptx::cluster_sync();  // the barriers are initialised
     } else {
-      __syncthreads();  // the barriers can be waited for
+      __syncthreads();  // the barriers are initialised
       follow(beside);
     }
     if (warp() < 4) {
@@ -497,7 +496,7 @@ struct Warpgroups {
       } else if (warp() == kFetchers) {
         tell(tiles);
       }
-      if constexpr (kParts > 1) __syncwarp();  // lanes that copied or told go together
+      if constexpr (kParts > 1) __syncwarp();  // lanes that diverged meet again
     } else {
       ptx::registers_take<kConsumerRegisters>();
       if constexpr (kParts > 1) follow(beside);
@@ -509,23 +508,23 @@ struct Warpgroups {
     if constexpr (kParts > 1) ptx::cluster_sync();  // nobody reads or arrives here any more
   }
 
-  // Waits for the kernels before this one, if it is beside none, and lets the next one start.
+  // Waits for the kernels before this one unless it runs beside one, and lets the next one start.
   __device__ static void follow(bool beside) {
     if (!beside) ptx::griddepcontrol_wait();
     ptx::griddepcontrol_launch_dependents();
   }
 
-  // Waits until all warps have taken a tile, and tells the blocks of the cluster that this one's
-  // segment of it is there: a thread that has added to memory would first wait for that.
+  // Waits until all warps have taken a tile, and tells the cluster's blocks that its segment is
+  // there. A thread that has added to memory would first wait for its additions.
   __device__ void hand_over(unsigned told) const {
     ptx::mbarrier_wait(&known(told).taken, turn_of(told));
     if (lane() < kParts) ptx::cluster_arrive(&shared.out.there[told % Out::kTurns], lane());
   }
 
-  // Adds the segments' sums of a tile when the blocks of the cluster have made them, each block a
-  // part. `sink.join(tile, row, weight, sums)` takes those of four weights side by side. A block's
-  // sums of a tile are written where those of the last but one were: when it knows that all have
-  // made the last one's, they have added those before.
+  // Adds up this block's share of a tile's segments, after all blocks of the cluster have made
+  // them. `sink.join(tile, row, weight, sums)` takes the sums of four neighbouring weights. A
+  // tile's sums overwrite those of the tile two before: these were added once all blocks have made
+  // the tile between.
   template <class Sink>
   __device__ void join(unsigned told, const Sink& sink) const {
     const unsigned turn = told % Out::kTurns;
@@ -549,13 +548,13 @@ struct Warpgroups {
     }
   }
 
-  // Facts of the tile that was told after `told` others.
+  // The tile that is announced as number `told`.
   __device__ Known& known(unsigned told) const { return shared.known[told % kKnown]; }
-  // Parity of its barriers.
+  // Parity of the barriers of announced tile `told`.
   __device__ static unsigned turn_of(unsigned told) { return told / kKnown % 2; }
 
-  // Tells of all tiles, and behind them of one without rows. Looking one up takes as long as a step
-  // or two: one warp does it for all.
+  // Announces all tiles, and after them one without rows. To find a tile takes as long as a step or
+  // two, so one warp does it for all.
   template <class Tiles>
   __device__ void tell(const Tiles& tiles) {
     bool there = true;
@@ -567,7 +566,7 @@ struct Warpgroups {
       } else {
         ptx::mbarrier_wait(&to.taken, turn_of(told) ^ 1);
       }
-      // Words for the other warps are read by this one, too, which has few registers.
+      // One lane writes the tile; this warp, which has few registers, reads it back too.
       if (lane() == 0) {
         if (!tiles(i, to.tile)) to.tile.rows = 0;
         ptx::mbarrier_arrive(&to.told);
@@ -585,14 +584,14 @@ struct Warpgroups {
     if constexpr (kParts > 1) hand_over(told - kKnown);
   }
 
-  // Waits until the next tile is told of; false behind the last.
+  // Waits until tile `told` is announced; false after the last.
   __device__ bool next(unsigned told) const {
     ptx::mbarrier_wait(&known(told).told, turn_of(told));
     return known(told).tile.rows > 0;
   }
 
-  // Fetches codes and rows of all tiles. Codes of a cluster's tiles depend on nothing: the warp
-  // that fetches rows alone waits for the kernels before.
+  // Fetches codes and rows of all tiles. In a cluster, codes depend on no kernel: only the warp
+  // that fetches rows waits for the kernels before.
   __device__ void fetch(bool beside) {
     if constexpr (kParts > 1) {
       if (warp() == kFetchers - 1) follow(beside);
@@ -600,8 +599,8 @@ struct Warpgroups {
     for (unsigned told = 0; next(told); ++told) fetch(known(told).tile);
   }
 
-  // Number of this lane's copy of a step: a panel's codes, behind them the rows; others have none.
-  // Lanes start their copies one after the other: one warp alone would take longer than a step.
+  // Index of this lane's copy in a step: a panel's codes, then the rows; other lanes have none.
+  // Lanes start copies one after the other: one warp alone would take longer than a step.
   __device__ static int copy_of_lane() {
     if constexpr (kParts == 1) return warp() + lane() * kFetchers;
     constexpr int kWarps = kFetchers - 1;
@@ -612,7 +611,7 @@ struct Warpgroups {
   // Multiplies all tiles.
   template <class Sink>
   __device__ void multiply_all(const Sink& sink) {
-    // One register is kept while a tile is multiplied: the rest is computed again.
+    // One register, the tile's number, is kept while a tile is multiplied.
     unsigned told = 0;
     for (; next(told); ++told) {
       ptx::mbarrier_wait(&known(told).scaled, turn_of(told));
@@ -637,25 +636,25 @@ struct Warpgroups {
     if constexpr (kParts > 1) join(told - 1, sink);
   }
 
-  // Matrix of a tile's panel.
+  // Matrix that a panel of the tile belongs to.
   __device__ static W matrix(const WarpgroupTile& tile, int panel) {
     return {panel < kOfMatrix ? tile.weights : tile.beside, tile.n, kK};
   }
 
-  // The panel there. One behind the last one is the last one again; its sums are dropped.
+  // Number of a tile's panel in its matrix: the last one's beyond it, with sums dropped.
   __device__ static int panel_of(const WarpgroupTile& tile, int panel) {
     return min(tile.panel + panel % kOfMatrix, panels_of(tile.n) - 1);
   }
 
-  // Where this warp's first eight rows of weights lie, and the others: the panel of the tile, and
-  // which half of it.
+  // Panel in the tile, and half of it, of this warp's first eight rows of weights, or of its
+  // others.
   __device__ static int2 rows_at(int others) {
     const int warp = Warpgroups::warp() - 4;
     if constexpr (kPaired) return {warp / 2 + others * kOfMatrix, warp % 2};
     return {warp, others};
   }
 
-  // A warp's part of a tile.
+  // Fetches this warp's part of a tile.
   __device__ void fetch(const WarpgroupTile& tile) {
     const int groups = operand_groups(tile.rows), copy = copy_of_lane();
     const W w = matrix(tile, copy);
@@ -685,7 +684,7 @@ struct Warpgroups {
     }
   }
 
-  // Starts a copy of a part of a panel, which a cluster alone reads or others read, too.
+  // Starts a copy of part of a panel; outside of clusters, other blocks read it too.
   __device__ void ask_panel(unsigned char* to, const unsigned char* from, unsigned bytes) const {
     if constexpr (kParts > 1) {
       ptx::copy_bulk(to, from, bytes, &shared.full[slot]);
@@ -694,7 +693,7 @@ struct Warpgroups {
     }
   }
 
-  // Asks for what a tile has of factors beside its steps.
+  // Requests the factors of a tile that are not part of its steps.
   __device__ static void ask_scales(Known& known) {
     constexpr int kLanes = kWarpLanes / kTilePanels;  // of a panel
     const int to = lane() / kLanes, panel = panel_of(known.tile, to);
@@ -746,7 +745,7 @@ struct Warpgroups {
   using OctetOperands = unsigned[2][4];
   using StepOperands = OctetOperands[kOctets];
 
-  // FP8's scales of a step of this warp's rows of weights.
+  // FP8 scales of this warp's rows of weights in a step.
   __device__ static float2 scale_at(const Known& known, int step) {
     if constexpr (!W::kBlockFactors) return {};
     const auto of = [&](int2 at) {
@@ -756,7 +755,7 @@ struct Warpgroups {
     return {of(rows_at(0)), of(rows_at(1))};
   }
 
-  // This warp's part of a group of columns of the step in this slot.
+  // This warp's codes and scales of a group of columns, in the present slot.
   __device__ typename W::Fragment fragment(int group) const {
     typename W::Fragment to{};
 #pragma unroll
@@ -773,13 +772,13 @@ struct Warpgroups {
     return to;
   }
 
-  // An octet of a fragment as operands of two instructions.
+  // Decodes an octet of a fragment into operands of two instructions.
   __device__ static void decode(const typename W::Fragment& from, int octet, OctetOperands& to) {
     W::decode(from, octet % W::Code::kOctets, to[0], to[1]);
     for (auto& operand : to) wgmma::keep(operand);
   }
 
-  // This warp's panel of the step in this slot, when it is there.
+  // Decodes this warp's panel of the step in the present slot, once it is there.
   __device__ void decode(StepOperands& to) const {
     ptx::mbarrier_wait(&shared.full[slot], parity);
 #pragma unroll
@@ -793,7 +792,7 @@ struct Warpgroups {
     }
   }
 
-  // Starts the two instructions of an octet of the step in this slot.
+  // Starts the two instructions of an octet of the step in the present slot.
   template <int kN>
   __device__ void start(const OctetOperands& a, int octet, float (&to)[kN / 2],
                         bool accumulate) const {
@@ -804,7 +803,7 @@ struct Warpgroups {
     wgmma::multiply<kN>(to, a[1], wgmma::moved(first, 256), true);
   }
 
-  // Starts the instructions of the step in this slot.
+  // Starts all instructions of the step in the present slot.
   template <int kN>
   __device__ void multiply(const StepOperands& a, float (&to)[kN / 2], bool accumulate) const {
     wgmma::fence();
@@ -820,8 +819,8 @@ struct Warpgroups {
     if (threadIdx.x % 128 == 0) ptx::mbarrier_arrive(&shared.empty[used]);
   }
 
-  // Waits for the instructions of a slot and frees it: they end for all four warps together, and
-  // with them what those read before.
+  // Waits for the instructions of a slot and frees it: they end for all four warps together, so all
+  // reads are over.
   template <int kCount>
   __device__ void finish(float (&sums)[kCount], int used) {
     wgmma::wait<0>();
@@ -829,7 +828,7 @@ struct Warpgroups {
     free(used);
   }
 
-  // A step's sums times its scale become the first of a segment's or are added to them.
+  // Moves a step's sums times their scale to those of a segment: as the first, or added.
   template <int kCount>
   __device__ static void add_step(float (&sum)[kCount], const float (&step)[kCount], float2 scale,
                                   bool first) {
@@ -846,7 +845,7 @@ struct Warpgroups {
     for (int e = 0; e < kCount; ++e) total[e] = __fadd_rn(total[e], sum[e]);
   }
 
-  // A step is decoded while the one before is multiplied.
+  // Multiplies a tile; each step is decoded while the one before is multiplied.
   template <int kN>
   __device__ void sum_ahead(const Known& known, float (&total)[kN / 2]) {
     float sum[kThreeSums ? kN / 2 : 1] = {}, part[kN / 2] = {};
@@ -868,8 +867,8 @@ struct Warpgroups {
         if (last) add(total, part);
       }
     };
-    // Operands change places every turn. Where segments have a few steps, a power of two, turns
-    // know theirs.
+    // Operands in registers alternate. If segments have few steps, a power of two, the compiler
+    // knows which ones a turn has.
     constexpr bool kKnown = kSegmentSteps <= 8 && (kSegmentSteps & (kSegmentSteps - 1)) == 0;
     constexpr int kTurns = kSteps == 1 ? 1 : kKnown && kSegmentSteps > 2 ? kSegmentSteps : 2;
     static_assert(!kKnown || kSteps % kTurns == 0, "turns are whole segments");
@@ -884,8 +883,8 @@ struct Warpgroups {
     }
   }
 
-  // An octet is decoded while the one before is multiplied, of whatever step: the tensor cores have
-  // always something to do but at a segment's end. A step of FP8 is a segment.
+  // Multiplies a tile; each octet is decoded while the one before is multiplied, across steps, so
+  // that tensor cores idle only at a segment's end. For FP8, a step is a segment.
   template <int kN>
   __device__ void sum_octets(const Known& known, float (&total)[kN / 2]) {
     static_assert(kOctets % 2 == 0, "operands change places whole times in a step");
@@ -920,7 +919,7 @@ struct Warpgroups {
   __device__ void take_turn() const { ptx::named_sync<kConsumers * 128>(1 + consumer()); }
   __device__ void give_turn() const { ptx::named_arrive<kConsumers * 128>(2 - consumer()); }
 
-  // One warpgroup multiplies a step while the other decodes its next.
+  // Multiplies a tile of FP8: one warpgroup multiplies a step while the other decodes its next.
   template <int kN>
   __device__ void sum_in_turns(const Known& known, float (&total)[kN / 2]) {
     static_assert(kThreeSums, "the others have registers to decode ahead");

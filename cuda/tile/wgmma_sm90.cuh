@@ -1,9 +1,9 @@
-// Tensor instructions of a warpgroup, whose operands lie in shared memory: sm_90a alone.
+// Tensor instructions of a warpgroup with operands in shared memory, of sm_90a alone.
 //
-// Shared operands are blocks of 64 columns (128 bytes) of all rows, one block after the other; the
-// 16-byte vectors of a row are permuted within a block by the row's last three bits, as the
-// instructions' 128-byte mode asks. Blocks start at multiples of 1024 bytes. Sums of 64 rows lie in
-// the four warps' registers as those of `ptx::mma`, 16 rows a warp, eight columns after eight.
+// Shared operands are blocks of 64 columns (128 bytes) of all rows, one block after the other.
+// Within a block, the 16-byte vectors of a row are permuted by the row's last three bits, for the
+// instructions' 128-byte mode. Blocks start at multiples of 1024 bytes. Sums of 64 rows are in four
+// warps as those of `ptx::mma_f16`, 16 rows a warp, in octets of columns.
 #pragma once
 
 #include "base/types.cuh"
@@ -16,13 +16,14 @@ inline constexpr int kRows = 64;
 inline constexpr int kBlockColumns = 64;
 inline constexpr int kGroupBytes = 8 * 128;  // eight rows of a block
 
-// Where element (row, column) of an operand of `rows` rows lies, column a multiple of 8.
+// Index of element (row, column) in an operand of `rows` rows; columns in eights.
 __device__ inline int vector_at(int rows, int row, int column) {
   const int block = column / kBlockColumns, vector = column % kBlockColumns / 8;
   return block * rows * kBlockColumns + row * kBlockColumns + (vector ^ (row % 8)) * 8;
 }
 
-// An operand in the 128-byte mode: its address, bytes between blocks, bytes between eight rows.
+// Descriptor of an operand in 128-byte mode: address, bytes between blocks, and between octets of
+// rows.
 __device__ inline unsigned long long describe(const bf16* operand, int block_bytes) {
   constexpr unsigned long long kMode = 1ull << 62;
   const unsigned long long address = (ptx::shared_address(operand) & 0x3ffff) >> 4;
@@ -30,12 +31,12 @@ __device__ inline unsigned long long describe(const bf16* operand, int block_byt
          static_cast<unsigned long long>(kGroupBytes >> 4) << 32;
 }
 
-// Orders this warp's earlier accesses to registers before the next instructions.
+// Orders earlier accesses of this warp to registers before later instructions.
 __device__ inline void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ inline void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most `kPending` of the committed groups are under way.
+// Waits until at most `kPending` committed groups of instructions are in flight.
 template <int kPending>
 __device__ inline void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
@@ -63,8 +64,8 @@ __device__ inline void multiply_64(float (&d)[8][4], unsigned long long a, unsig
       : "l"(a), "l"(b), "r"(static_cast<int>(adds)));
 }
 
-// `multiply_64` with A in registers, as that of `ptx::mma`; rows of B are along columns where
-// `kAcross`.
+// `multiply_64` with A in registers, in the layout of `ptx::mma_f16`; rows of B are along columns
+// if `kAcross`.
 template <bool kAcross>
 __device__ inline void multiply_64(float (&d)[8][4], const unsigned (&a)[4], unsigned long long b,
                                    bool adds) {
@@ -88,8 +89,8 @@ __device__ inline void multiply_64(float (&d)[8][4], const unsigned (&a)[4], uns
         "n"(kAcross));
 }
 
-// Starts D += A B: 64 rows by as many columns as D has, 16 of K; A as that of `ptx::mma`, rows of B
-// along columns.
+// Starts D += A B: 64 rows by as many columns as D has, 16 of K; A in the layout of `ptx::mma_f16`,
+// rows of B along columns.
 __device__ inline void multiply_rows(float (&d)[8][4], const unsigned (&a)[4],
                                      unsigned long long b) {
   multiply_64<true>(d, a, b, true);
@@ -171,20 +172,20 @@ __device__ inline void multiply_rows(float (&d)[32][4], const unsigned (&a)[4],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1));
 }
 
-// Sums that instructions under way write are read behind this, not before.
+// Keeps the compiler from reading sums before this point, while instructions write them.
 template <int kCount>
 __device__ inline void keep(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Operands in registers are made before this, not among later instructions.
+// Makes the compiler compute operands in registers before this point, not among later instructions.
 __device__ inline void keep(unsigned (&a)[4]) {
   asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
 }
 
-// An operand along K in the plain mode: 8x8 matrices of 128 bytes, `along_k` and `along_n` bytes
-// from one to the next.
+// Descriptor of an operand along K in the mode without permutation: 8x8 matrices of 128 bytes,
+// `along_k` and `along_n` bytes from one to the next.
 __device__ inline unsigned long long describe_plain(const void* first, unsigned along_k,
                                                    unsigned along_n) {
   return static_cast<unsigned long long>((ptx::shared_address(first) & 0x3ffffu) >> 4) |
@@ -192,7 +193,7 @@ __device__ inline unsigned long long describe_plain(const void* first, unsigned 
          static_cast<unsigned long long>(along_n >> 4) << 32;
 }
 
-// The operand `bytes` further on.
+// Descriptor of the operand `bytes` further on.
 __device__ inline unsigned long long moved(unsigned long long operand, int bytes) {
   return operand + (bytes >> 4);
 }

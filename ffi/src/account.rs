@@ -1,16 +1,16 @@
-//! Memory that buffers take of a device, and the promise to take no more.
+//! Bytes that buffers take of a device's memory, and the promise to take no more.
 
 use std::cell::Cell;
 
-/// Most bytes of a buffer that the driver lets share a block of its memory.
+/// Largest buffer for which the driver shares a block of memory between buffers, bytes.
 const SHARED_MAX: usize = 1 << 20;
-/// Bytes of such a block; a larger buffer has whole ones of its own.
+/// Bytes of a block of the driver's memory; a larger buffer has whole blocks of its own.
 const BLOCK: usize = 2 << 20;
-/// A buffer in a shared block starts at a multiple of so many bytes.
+/// Multiple of bytes at which a buffer in a shared block starts.
 const ALIGNMENT: usize = 512;
 
-/// Bytes that a buffer of `bytes` takes of a device, at most, beside one block that is not yet
-/// full: a block holds as many buffers of one size as fit.
+/// Most bytes of a device's memory that a buffer of `bytes` takes, not counting one shared block
+/// that is partly filled: buffers of one size fill blocks.
 pub const fn buffer_bytes(bytes: usize) -> u64 {
     let taken = match bytes {
         0 => 0,
@@ -20,7 +20,7 @@ pub const fn buffer_bytes(bytes: usize) -> u64 {
     taken as u64
 }
 
-/// The buffers of a device.
+/// Bytes of a device's buffers, and whether more may be taken.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     taken: Cell<u64>,
@@ -28,15 +28,12 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Enters a buffer.
+    /// Adds a buffer to the account.
     pub fn take(&self, bytes: usize) {
         self.taken.set(self.taken.get() + buffer_bytes(bytes));
     }
 
-    /// Asked before memory is.
-    ///
-    /// # Panics
-    /// If the account is sealed.
+    /// Refuses a buffer if the account is sealed; called before memory is requested.
     pub fn check_open(&self) {
         assert!(
             !self.sealed.get(),
@@ -48,7 +45,7 @@ impl Account {
         self.taken.set(self.taken.get() - buffer_bytes(bytes));
     }
 
-    /// Bytes of all buffers; from here on no memory may be asked for.
+    /// Seals the account: no buffer may be added afterwards. Returns the bytes of all buffers.
     pub fn seal(&self) -> u64 {
         self.sealed.set(true);
         self.taken.get()

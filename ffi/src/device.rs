@@ -13,12 +13,12 @@ use crate::error::{CudaError, Error};
 use crate::ops::atlas_stream;
 use crate::partition::Partition;
 
-/// CUDA version of the linked runtime and of every driver function named here.
+/// Lowest CUDA version of the driver: that of the linked runtime, with every function called here.
 const CUDA_NEEDED: (i32, i32) = (13, 0);
 /// Longest GPU name that is read, with its closing zero.
 const NAME_BYTES: usize = 256;
 
-/// Facts of one GPU that `doctor` tells.
+/// Facts of one GPU, as `doctor` prints them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     pub name: String,
@@ -30,18 +30,18 @@ pub struct DeviceInfo {
     pub multiprocessors: u32,
     /// Device memory, bytes.
     pub memory_bytes: u64,
-    /// Whether contexts share it with those of other processes (MPS).
+    /// Whether processes share the GPU's contexts by MPS.
     pub shared: bool,
 }
 
-/// Architecture that kernels were compiled for.
+/// Requirements of the binary's kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needed {
-    /// The one compute capability (major, minor).
+    /// Compute capability that kernels are compiled for (major, minor).
     pub compute_capability: (i32, i32),
-    /// Multiprocessors: no grid whose blocks wait for each other has more blocks.
+    /// Least multiprocessors: blocks that wait for each other need one each.
     pub multiprocessors: u32,
-    /// Whether the GPU has more, to which kernels must not come.
+    /// Whether kernels must keep to `multiprocessors` of a GPU with more.
     pub partition: bool,
 }
 
@@ -74,10 +74,7 @@ impl DeviceInfo {
     }
 }
 
-/// Loads the driver and reads what GPU 0 is, without claiming any of its memory.
-///
-/// # Errors
-/// [`Error::NoDriver`], [`Error::OldDriver`], [`Error::NoGpu`], or the call that failed.
+/// Loads the driver and reads the facts of GPU 0, without taking any of its memory.
 pub fn probe() -> Result<DeviceInfo, Error> {
     let driver_cuda = start_driver()?;
     let device = first_gpu()?;
@@ -123,7 +120,7 @@ fn start_driver() -> Result<(i32, i32), Error> {
         check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
     }
     let found = (version / 1000, version % 1000 / 10);
-    // An older library lacks functions that are called below, so this comes first.
+    // Checked first, as an older library lacks functions that are called below.
     if found < CUDA_NEEDED {
         return Err(Error::OldDriver {
             found,
@@ -154,11 +151,11 @@ fn attribute_of(device: sys::CUdevice, attribute: Attribute) -> Result<i32, Cuda
 }
 
 /// The GPU's primary context, current on the thread that opened it. Every buffer, stream and event
-/// holds it, so it goes last; none of them can leave its thread.
+/// has a reference to it, so it is released last; none of them can leave the thread.
 #[derive(Debug)]
 pub struct Context {
     device: sys::CUdevice,
-    /// Where streams run, unless it is the whole GPU.
+    /// Partition in which streams run; none: the whole GPU.
     partition: Option<Partition>,
     account: Account,
 }
@@ -168,8 +165,8 @@ impl Context {
         &self.account
     }
 
-    /// Waits until nothing is under way in any stream, also of a partition, so that memory may go.
-    /// Where the device has failed nothing is.
+    /// Waits until no work is in flight in any stream, those of a partition included, so that
+    /// memory can be freed. After a device error no work is.
     pub(crate) fn settle(&self) {
         // SAFETY: the context is current on the thread that opened it, which no owner of it leaves.
         let _ = unsafe { sys::cuCtxSynchronize() };
@@ -178,7 +175,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // It is the primary context's.
+        // The partition belongs to the primary context, so it is released first.
         drop(self.partition.take());
         // SAFETY: pairs with the retain in `Device::open`; nothing made in the context is left.
         let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
@@ -193,8 +190,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens GPU 0 for kernels that need exactly `needed`. They run on a part of its
-    /// multiprocessors where that says so.
+    /// Opens GPU 0 for kernels that require `needed`, in a partition of its multiprocessors if
+    /// `needed` says so.
     ///
     /// # Errors
     /// Those of [`probe`] and [`DeviceInfo::check`], [`Error::NoPartition`],
@@ -214,7 +211,7 @@ impl Device {
                 account: Account::default(),
             };
             check("cuCtxSetCurrent", sys::cuCtxSetCurrent(primary))?;
-            // The runtime sets itself up with its first call, and takes memory for that.
+            // The runtime takes memory at its first call, which is made here.
             launched("cudaFree", cudaFree(ptr::null_mut()))?;
             context
         };
@@ -246,14 +243,14 @@ impl Device {
         Ok(free as u64)
     }
 
-    /// Bytes of all buffers; from here on to ask for memory, of the device or page-locked, or to
-    /// record a graph is a programming error and panics.
+    /// Bytes of all buffers. Seals the device: a later request for device or page-locked memory, or
+    /// for recording a graph, panics as a programming error.
     pub fn seal(&self) -> u64 {
         self.context.account.seal()
     }
 }
 
-/// A queue of device work, run in order. Clones are the same queue.
+/// A queue of device work, which runs in order. Clones share the queue.
 #[derive(Clone, Debug)]
 pub struct Stream(Rc<RawStream>);
 
@@ -264,7 +261,7 @@ struct RawStream {
 }
 
 impl Stream {
-    /// A stream that does not wait for the default stream.
+    /// A stream that does not wait for the default stream; in the partition, if there is one.
     pub fn open(device: &Device) -> Result<Stream, CudaError> {
         let context = device.context();
         let raw = match &context.partition {
@@ -288,7 +285,7 @@ impl Stream {
         Ok(raw)
     }
 
-    /// Waits until all work in the stream is done. Errors of kernels surface here.
+    /// Waits until all work in the stream is done. Errors of kernels are returned here.
     #[track_caller]
     pub fn synchronize(&self) -> Result<(), CudaError> {
         // SAFETY: the stream is open.
@@ -297,7 +294,7 @@ impl Stream {
         })
     }
 
-    /// Stream that launchers take.
+    /// Handle of the stream for launchers.
     pub fn launcher(&self) -> *mut atlas_stream {
         self.raw().cast()
     }
@@ -314,7 +311,7 @@ impl Drop for RawStream {
     }
 }
 
-/// A point in a stream that has a time.
+/// A point in a stream, with the time at which it is passed.
 #[derive(Debug)]
 pub struct Event {
     raw: sys::CUevent,
@@ -337,7 +334,7 @@ impl Event {
         })
     }
 
-    /// Marks the point that `stream` has been filled to.
+    /// Sets the event after the work that `stream` has so far.
     pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
         // SAFETY: both handles are open.
         check("cuEventRecord", unsafe {
@@ -345,7 +342,7 @@ impl Event {
         })
     }
 
-    /// Has what is put into `stream` from here on wait until the mark is passed.
+    /// Makes later work in `stream` wait until the event is passed.
     pub fn hold(&self, stream: &Stream) -> Result<(), CudaError> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT as u32;
         // SAFETY: both handles are open.
@@ -354,7 +351,7 @@ impl Event {
         })
     }
 
-    /// Waits until the stream has passed the mark; at once if there is none.
+    /// Waits until the event is passed; returns at once if it was never recorded.
     pub fn wait(&self) -> Result<(), CudaError> {
         // SAFETY: the event is open.
         check("cuEventSynchronize", unsafe {
@@ -362,7 +359,7 @@ impl Event {
         })
     }
 
-    /// Whether the stream has passed the mark, without waiting.
+    /// Whether the event is passed, without waiting.
     pub fn is_passed(&self) -> Result<bool, CudaError> {
         // SAFETY: the event is open.
         match unsafe { sys::cuEventQuery(self.raw) } {
@@ -394,17 +391,14 @@ impl Drop for Event {
     }
 }
 
-// The linked runtime: what sets it up, and its own words for its error codes.
+// Functions of the linked runtime: one that initialises it, and names of its error codes.
 unsafe extern "C" {
     fn cudaFree(address: *mut c_void) -> c_int;
     fn cudaGetErrorName(code: c_int) -> *const c_char;
     fn cudaGetErrorString(code: c_int) -> *const c_char;
 }
 
-/// Turns what a launcher of `ops.toml` returned into a `Result`.
-///
-/// # Errors
-/// The launcher's error, under the name of its op.
+/// Turns the return code of a launcher of `ops.toml` into a `Result`.
 #[track_caller]
 pub fn launched(op: &'static str, code: c_int) -> Result<(), CudaError> {
     if code == 0 {

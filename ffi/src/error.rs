@@ -8,17 +8,17 @@ use thiserror::Error as Texts;
 #[derive(Clone, Debug, Texts)]
 #[error("{call} failed with {code}: {text} (at {at})")]
 pub struct CudaError {
-    /// Name of the function or launcher.
+    /// Name of the function or launcher that failed.
     pub call: &'static str,
     /// CUDA's number for the error; the driver and the runtime share them.
     pub code: i32,
-    /// CUDA's name and description of it.
+    /// CUDA's name and description of the error.
     pub text: String,
-    /// Where the call was made.
+    /// Source location of the call.
     pub at: &'static Location<'static>,
 }
 
-/// Calls that take memory of the device; a graph does so when it is made or first launched.
+/// Calls that take device memory; graphs take some when made or first launched.
 const TAKES_DEVICE_MEMORY: [&str; 4] = [
     "cuMemAlloc",
     "cuDevicePrimaryCtxRetain",
@@ -27,13 +27,13 @@ const TAKES_DEVICE_MEMORY: [&str; 4] = [
 ];
 
 impl CudaError {
-    /// Whether there was no room on the device: of the host's memory others say the same.
+    /// Whether device memory was exhausted; calls for host memory return the same code.
     fn is_out_of_memory(&self) -> bool {
         const OUT_OF_MEMORY: i32 = 2;
         self.code == OUT_OF_MEMORY && TAKES_DEVICE_MEMORY.contains(&self.call)
     }
 
-    /// Fix of a failure that has one, before it is told.
+    /// Advice for a failure, if there is some, as the beginning of its text.
     fn advice(&self) -> &'static str {
         match self.is_out_of_memory() {
             true => {
@@ -78,8 +78,8 @@ pub enum Error {
         found: (i32, i32),
         needed: (i32, i32),
     },
-    /// The GPU, or the part of it that this process has, has fewer multiprocessors than grids have
-    /// blocks that wait for each other.
+    /// The GPU, or this process's part of it, has fewer multiprocessors than grids have blocks that
+    /// wait for each other.
     #[error(
         "{name} has {found} SMs for this process, this binary needs {needed}. Give it the whole \
          GPU (no MIG instance), or take the binary for this GPU"
@@ -90,20 +90,20 @@ pub enum Error {
         needed: u32,
     },
     /// The GPU is shared by MPS: blocks that wait for each other may wait for a multiprocessor that
-    /// another process holds, whose blocks wait likewise.
+    /// another process uses, whose blocks do the same.
     #[error(
         "{name} is shared by MPS, under which kernels of two processes may wait for each other's \
          SMs for ever. Stop MPS (`echo quit | nvidia-cuda-mps-control`)"
     )]
     Shared { name: String },
-    /// The GPU's driver does not confine work to `sms` of its `of` multiprocessors.
+    /// The GPU's driver cannot confine work to `sms` of its `of` multiprocessors.
     #[error(
         "this binary runs on {sms} of the GPU's {of} SMs, and the driver does not keep it to \
          them: {why}. Update the driver, and give this process the whole GPU (no MIG instance, no \
          MPS)"
     )]
     NoPartition { sms: u32, of: u32, why: CudaError },
-    /// The driver gives a part of `found` multiprocessors of `of`, or none, where `sms` are needed.
+    /// The driver gives a partition of `found` of the `of` multiprocessors, not of `sms`; 0: none.
     #[error(
         "this binary runs on {sms} of the GPU's SMs, and the driver gives {found} of {of}. Give \
          this process the whole of a GPU with more than {sms} SMs (no MIG instance, no MPS)"
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn too_little_memory_of_the_gpu_is_told_with_the_fix() {
-        let told = |call, code| {
+        let advised = |call, code| {
             let failed = CudaError {
                 call,
                 code,
@@ -138,10 +138,10 @@ mod tests {
             Error::Call(failed).to_string()
         };
         for call in TAKES_DEVICE_MEMORY {
-            assert!(told(call, 2).contains("Stop other programs"));
+            assert!(advised(call, 2).contains("Stop other programs"));
         }
-        assert!(!told("cuMemHostAlloc", 2).contains("GPU"));
-        assert!(!told("cuMemAlloc", 700).contains("memory. Stop"));
+        assert!(!advised("cuMemHostAlloc", 2).contains("GPU"));
+        assert!(!advised("cuMemAlloc", 700).contains("memory. Stop"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Recorded device work.
+//! Device work that is recorded and replayed.
 
 use std::ptr;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use crate::check::check;
 use crate::device::{Context, Device, Stream};
 use crate::error::CudaError;
 
-/// Launches that were recorded once and can be replayed as one.
+/// Recorded launches and copies, which are replayed by one call.
 #[derive(Debug)]
 pub struct Graph {
     raw: sys::CUgraphExec,
@@ -18,7 +18,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Records what `work` puts into `stream`, which does not run.
+    /// Records the work that `work` puts into `stream`, without running it.
     ///
     /// # Errors
     /// The call that failed; work that cannot be recorded is one.
@@ -48,7 +48,7 @@ impl Graph {
             let made = sys::cuGraphInstantiateWithFlags(&mut raw, graph, 0);
             let _ = sys::cuGraphDestroy(graph);
             check("cuGraphInstantiate", made)?;
-            // Whatever fails from here on, the recording is freed.
+            // From here on the recording is freed if a call fails.
             let recorded = Graph {
                 raw,
                 launches,
@@ -59,7 +59,7 @@ impl Graph {
         }
     }
 
-    /// Number of kernels and copies that were recorded.
+    /// Number of recorded kernels and copies.
     pub fn launches(&self) -> usize {
         self.launches
     }
@@ -67,7 +67,7 @@ impl Graph {
     /// Runs the recorded work in `stream`.
     ///
     /// # Safety
-    /// All memory that the work was recorded with is alive until the stream has passed it.
+    /// Memory that the recorded work uses stays allocated until the stream has passed the work.
     pub unsafe fn launch(&self, stream: &Stream) -> Result<(), CudaError> {
         // SAFETY: both handles are open; the caller keeps the memory.
         check("cuGraphLaunch", unsafe {

@@ -1,8 +1,8 @@
 //! The boundary between Rust and CUDA: device, stream, event, graph and buffers over the driver
 //! API, and the linked launchers of `ops.toml`.
 //!
-//! Nothing here decides anything: no policy, no hidden allocation, no global state beyond the
-//! driver's own. Every failing call comes back with its name, code, text and place.
+//! The crate has no policy, no hidden allocation and no global state beyond the driver's own. An
+//! error of a call has its name, code, text and source location.
 
 mod account;
 mod check;

@@ -1,4 +1,4 @@
-//! Device and pinned host memory, owned.
+//! Owned device memory and page-locked host memory.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::check::check;
 use crate::device::{Context, Device, Stream};
 use crate::error::CudaError;
 
-/// A type that any bits are a value of.
+/// A type of which all bits are valid values.
 ///
 /// # Safety
 /// Every bit pattern is valid, and the type has no padding and no destructor.
@@ -21,15 +21,15 @@ pub unsafe trait Element: Copy + 'static {}
 
 // SAFETY: plain numbers.
 unsafe impl Element for u8 {}
-// SAFETY: as above.
+// SAFETY: plain numbers.
 unsafe impl Element for u16 {}
-// SAFETY: as above.
+// SAFETY: plain numbers.
 unsafe impl Element for u32 {}
-// SAFETY: as above.
+// SAFETY: plain numbers.
 unsafe impl Element for u64 {}
-// SAFETY: as above.
+// SAFETY: plain numbers.
 unsafe impl Element for i32 {}
-// SAFETY: as above.
+// SAFETY: plain numbers.
 unsafe impl Element for f32 {}
 
 /// `len` elements of device memory, freed when dropped.
@@ -41,7 +41,7 @@ pub struct DeviceBuf<T: Element> {
 }
 
 impl<T: Element> DeviceBuf<T> {
-    /// Takes device memory for `len` elements, at least one, with whatever bits lie there.
+    /// Takes device memory for `len` elements, at least one, without initialising it.
     ///
     /// # Errors
     /// The call that failed; out of memory is one.
@@ -69,7 +69,7 @@ impl<T: Element> DeviceBuf<T> {
         self.len
     }
 
-    /// Never: a buffer has at least one element.
+    /// Always false: a buffer has at least one element.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -89,7 +89,7 @@ impl<T: Element> DeviceBuf<T> {
         self.raw as *mut T
     }
 
-    /// Sets every byte, in stream order.
+    /// Sets every byte to `byte`, in stream order.
     pub fn fill_bytes(&mut self, byte: u8, stream: &Stream) -> Result<(), CudaError> {
         // SAFETY: the range is this buffer.
         let set = unsafe { sys::cuMemsetD8Async(self.raw, byte, self.bytes(), stream.raw()) };
@@ -102,7 +102,7 @@ impl<T: Element> DeviceBuf<T> {
     /// The call that failed.
     ///
     /// # Panics
-    /// If they do not fit.
+    /// If `from` does not fit.
     pub fn upload(&mut self, start: usize, from: &[T], stream: &Stream) -> Result<(), CudaError> {
         let to = self.address(start, from.len());
         let (from, bytes) = (from.as_ptr().cast::<c_void>(), size_of_val(from));
@@ -118,7 +118,7 @@ impl<T: Element> DeviceBuf<T> {
     /// The call that failed, or the first error of earlier work in the stream.
     ///
     /// # Panics
-    /// If they are not that many.
+    /// If the buffer has fewer elements.
     pub fn download(&self, start: usize, to: &mut [T], stream: &Stream) -> Result<(), CudaError> {
         let from = self.address(start, to.len());
         let (to, bytes) = (to.as_mut_ptr().cast::<c_void>(), size_of_val(to));
@@ -130,7 +130,7 @@ impl<T: Element> DeviceBuf<T> {
     }
 
     /// Copies elements from `start` on to `to`, in stream order, without waiting. `to` should be
-    /// page-locked: the call waits for a copy to any other memory.
+    /// page-locked; for other memory the call waits until the copy is done.
     ///
     /// # Safety
     /// `to` is neither read, written nor freed before the stream has passed the copy.
@@ -139,7 +139,7 @@ impl<T: Element> DeviceBuf<T> {
     /// The call that failed.
     ///
     /// # Panics
-    /// If they are not that many.
+    /// If the buffer has fewer elements.
     pub unsafe fn download_unwaited(
         &self,
         start: usize,
@@ -153,7 +153,7 @@ impl<T: Element> DeviceBuf<T> {
         check("cuMemcpyDtoHAsync", copied)
     }
 
-    /// Copies the first `len` elements of `from` here, in stream order, without waiting.
+    /// Copies the first `len` elements of `from` to this buffer, in stream order, unwaited.
     ///
     /// # Safety
     /// `from` is neither written nor dropped before the stream has passed the copy.
@@ -162,7 +162,7 @@ impl<T: Element> DeviceBuf<T> {
     /// The call that failed.
     ///
     /// # Panics
-    /// If either is shorter.
+    /// If either buffer is shorter.
     pub unsafe fn upload_unwaited(
         &mut self,
         from: &PinnedBuf<T>,
@@ -177,7 +177,7 @@ impl<T: Element> DeviceBuf<T> {
     }
 
     /// Copies `from` to the elements from `start` on, in stream order. `from` should be
-    /// page-locked: any other memory is copied once more on the way.
+    /// page-locked; other memory is copied twice.
     ///
     /// # Safety
     /// `from` is neither written nor freed before the stream has passed the copy.
@@ -186,7 +186,7 @@ impl<T: Element> DeviceBuf<T> {
     /// The call that failed.
     ///
     /// # Panics
-    /// If they do not fit.
+    /// If `from` does not fit.
     pub unsafe fn upload_part_unwaited(
         &mut self,
         start: usize,
@@ -200,7 +200,7 @@ impl<T: Element> DeviceBuf<T> {
         check("cuMemcpyHtoDAsync", copied)
     }
 
-    /// Address of `len` elements from `start` on.
+    /// Device address of `len` elements from `start` on; panics if the buffer has fewer.
     fn address(&self, start: usize, len: usize) -> sys::CUdeviceptr {
         assert!(
             start <= self.len && len <= self.len - start,
@@ -225,7 +225,7 @@ impl<T: Element> Drop for DeviceBuf<T> {
     }
 }
 
-/// `len` elements of page-locked host memory, which the device copies without staging.
+/// `len` elements of page-locked host memory, which the device copies directly.
 pub struct PinnedBuf<T: Element> {
     raw: NonNull<T>,
     len: usize,
@@ -233,7 +233,7 @@ pub struct PinnedBuf<T: Element> {
 }
 
 impl<T: Element> PinnedBuf<T> {
-    /// Takes host memory for `len` elements, at least one, all bits zero.
+    /// Takes page-locked host memory for `len` elements, at least one, all bits zero.
     ///
     /// # Errors
     /// The call that failed.
@@ -245,7 +245,7 @@ impl<T: Element> PinnedBuf<T> {
         PinnedBuf::beside_plan(device, len)
     }
 
-    /// `zeroed`, of a device that may be sealed: the caller answers for what the host has.
+    /// `zeroed` for a device that may be sealed: the caller makes sure of the host's memory.
     ///
     /// # Errors
     /// The call that failed.
@@ -278,7 +278,7 @@ impl<T: Element> Deref for PinnedBuf<T> {
 
 impl<T: Element> DerefMut for PinnedBuf<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, borrowed mutably.
+        // SAFETY: `len` initialised elements, owned by this buffer and borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.raw.as_ptr(), self.len) }
     }
 }
@@ -297,38 +297,38 @@ impl<T: Element> Drop for PinnedBuf<T> {
     }
 }
 
-/// Parts of equal length in device memory, as far apart each from the one before.
+/// Parts of equal length in device memory, at equal distances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// First byte of the first one.
+    /// First byte of the first part.
     pub start: usize,
-    /// Bytes of each.
+    /// Bytes of each part.
     pub bytes: usize,
-    /// Bytes from the start of one to that of the next: whole parts, or one alone.
+    /// Bytes from the start of a part to that of the next: whole parts, or one part alone.
     pub apart: usize,
     pub count: usize,
 }
 
-/// Copies between device memory and page-locked memory that one call of the driver queues. Parts
-/// that lie in order take the driver no longer than a single one.
+/// Copies between device memory and page-locked memory that one driver call queues. Several parts
+/// of one copy take the driver no longer than a single part.
 #[derive(Default)]
 pub struct CopyBatch(Vec<sys::CUDA_MEMCPY3D_BATCH_OP>);
 
 impl CopyBatch {
-    /// Adds a copy of parts to `to`, where they follow each other; it is page-locked.
+    /// Adds a copy of device memory's `parts` to page-locked memory `to`, one after the other.
     ///
     /// # Panics
-    /// If `to` has not the length of all of them, if they are not in the buffer, or none.
+    /// If `to` has another length than all parts together, or parts are none or outside of `from`.
     pub fn download(&mut self, from: &DeviceBuf<u8>, parts: Parts, to: &mut [u8]) {
         let address = to.as_mut_ptr().expose_provenance() as u64;
         let (apart, behind) = operands(from, parts, address, to.len());
         self.add(apart, behind, parts);
     }
 
-    /// Adds a copy of `from`, which is page-locked, to parts, likewise.
+    /// Adds a copy of page-locked memory `from` to device memory's `parts`, one after the other.
     ///
     /// # Panics
-    /// If `from` has not the length of all of them, if they are not in the buffer, or none.
+    /// If `from` has another length than all parts together, or parts are none or outside of `to`.
     pub fn upload(&mut self, from: &[u8], to: &mut DeviceBuf<u8>, parts: Parts) {
         let address = from.as_ptr().expose_provenance() as u64;
         let (apart, behind) = operands(to, parts, address, from.len());
@@ -349,11 +349,11 @@ impl CopyBatch {
         });
     }
 
-    /// Queues all copies, in no order among them, and forgets them.
+    /// Queues all copies, which may run in any order, and removes them from the batch.
     ///
     /// # Safety
-    /// Until the stream has passed them all, what is copied from is not written, what is copied to
-    /// is neither read nor written, and neither is freed.
+    /// Until the stream has passed all copies, sources are not written, destinations neither read
+    /// nor written, and neither is freed.
     ///
     /// # Errors
     /// The call that failed.
@@ -362,8 +362,8 @@ impl CopyBatch {
             return Ok(());
         }
         let (count, operations) = (self.0.len(), self.0.as_mut_ptr());
-        // SAFETY: there are as many operations as is said, and each range was in its buffer when it
-        // was added; the caller keeps them until the copies are done.
+        // SAFETY: `count` is the number of operations, and each range was in its buffer when it was
+        // added; the caller keeps the memory until the copies are done.
         let queued = unsafe { sys::cuMemcpy3DBatchAsync_v2(count, operations, 0, stream.raw()) };
         self.0.clear();
         check("cuMemcpy3DBatchAsync", queued)
@@ -376,7 +376,7 @@ impl fmt::Debug for CopyBatch {
     }
 }
 
-/// Parts of device memory, and page-locked memory of `bytes` in which they follow each other.
+/// Operands of a copy: parts of device memory, and page-locked memory of `bytes` for them in order.
 fn operands(
     device: &DeviceBuf<u8>,
     parts: Parts,
@@ -402,7 +402,7 @@ fn operands(
     (operand(first, part, height), operand(host, part, 1))
 }
 
-/// Memory whose parts of `bytes` are `height` of these apart.
+/// Operand for parts of `bytes`, whose starts are `height` times `bytes` apart.
 fn operand(ptr: sys::CUdeviceptr, bytes: usize, height: usize) -> sys::CUmemcpy3DOperand {
     sys::CUmemcpy3DOperand {
         type_: sys::CUmemcpy3DOperandType::CU_MEMCPY_OPERAND_TYPE_POINTER,
@@ -411,7 +411,7 @@ fn operand(ptr: sys::CUdeviceptr, bytes: usize, height: usize) -> sys::CUmemcpy3
                 ptr,
                 rowLength: bytes,
                 layerHeight: height,
-                // Only memory that the driver may move has use for hints.
+                // Hints concern managed memory only, which the driver may move.
                 locHint: sys::CUmemLocation {
                     type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID,
                     id: 0,

@@ -1,12 +1,12 @@
 //! The launchers of `ops.toml`, as bindgen reads them from the generated C header.
 //!
-//! Which kernel stands behind a symbol is decided by the linker: none is a link error, two are one.
+//! The linker binds a symbol to its kernel: without a kernel, or with two, linking fails.
 #![allow(non_camel_case_types)]
 
-/// A function of one of the types `atlas_<op>_launcher`, which C lets be null.
+/// Function of a launcher type `atlas_<op>_launcher`, without the null that C allows.
 pub type Launcher<T> = <T as Nullable>::Function;
 
-/// A pointer to a function that may be null.
+/// A function pointer that may be null.
 pub trait Nullable {
     type Function;
 }

@@ -1,4 +1,4 @@
-//! A part of the GPU's multiprocessors, for binaries whose grids are sized for fewer than it has.
+//! A partition of the GPU's multiprocessors, for binaries with grids for fewer than it has.
 
 use std::mem;
 use std::ptr;
@@ -8,20 +8,19 @@ use cudarc::driver::sys::{self, CUdevResourceType::CU_DEV_RESOURCE_TYPE_SM as SM
 use crate::check::check;
 use crate::error::{CudaError, Error};
 
-/// A green context: kernels in its streams run on its multiprocessors and on no others, whether
-/// they are launched or replayed from a graph that was recorded in such a stream. It shares memory,
-/// kernels and events with the primary context, which stays the current one: the runtime's
-/// launchers go by the stream.
+/// A green context: kernels in its streams run on its multiprocessors alone, launched or replayed
+/// from a graph that was recorded in such a stream. It shares memory, kernels and events with the
+/// primary context, which stays the current one: the runtime launches by stream.
 ///
-/// Every driver that is not refused as too old has the functions named here.
+/// Every driver that is not refused as too old has the functions called here.
 #[derive(Debug)]
 pub(crate) struct Partition {
     raw: sys::CUgreenCtx,
 }
 
 impl Partition {
-    /// Takes exactly `sms` of the multiprocessors of `device`, which has `of`. Its primary context
-    /// is retained.
+    /// Makes a partition of exactly `sms` of the `of` multiprocessors of `device`, whose primary
+    /// context must be retained.
     ///
     /// # Errors
     /// [`Error::NoPartition`], or [`Error::OtherPartition`] where the driver cannot give that many.
@@ -55,7 +54,7 @@ impl Partition {
         Ok(Partition { raw })
     }
 
-    /// Multiprocessors that it has.
+    /// Multiprocessors of the partition.
     fn sms(&self) -> Result<u32, CudaError> {
         let mut has = nothing();
         // SAFETY: the context is open; writes one resource.
@@ -65,10 +64,10 @@ impl Partition {
         Ok(count(&has))
     }
 
-    /// A stream whose kernels run here; it does not wait for any default stream.
+    /// A stream whose kernels run in the partition; it does not wait for any default stream.
     pub(crate) fn stream(&self) -> Result<sys::CUstream, CudaError> {
         let mut raw = ptr::null_mut();
-        // Any other flag is refused.
+        // The driver refuses any other flag.
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the context is open; writes one handle.
         check("cuGreenCtxStreamCreate", unsafe {
@@ -80,12 +79,12 @@ impl Partition {
 
 impl Drop for Partition {
     fn drop(&mut self) {
-        // SAFETY: the context is open; streams hold it, so that none of its own is left.
+        // SAFETY: the context is open; streams have references to it, so none is left.
         let _ = unsafe { sys::cuGreenCtxDestroy(self.raw) };
     }
 }
 
-/// At least `sms` of the device's multiprocessors: the driver parts whole clusters.
+/// A resource of at least `sms` multiprocessors of the device: the driver separates whole clusters.
 fn split(device: sys::CUdevice, sms: u32) -> Result<sys::CUdevResource, CudaError> {
     let (mut all, mut part, mut rest, mut parts) = (nothing(), nothing(), nothing(), 1);
     // SAFETY: the first call writes one resource; the second reads it, writes as many parts as
@@ -100,17 +99,17 @@ fn split(device: sys::CUdevice, sms: u32) -> Result<sys::CUdevResource, CudaErro
             sys::cuDevSmResourceSplitByCount(&mut part, &mut parts, &all, &mut rest, 0, sms),
         )?;
     }
-    // A part that there is not is as it was before.
+    // Without a part, the driver leaves `part` as it was: `nothing`.
     Ok(part)
 }
 
-/// A resource before the driver writes it.
+/// A resource as it is before the driver writes it: all zeros.
 fn nothing() -> sys::CUdevResource {
-    // SAFETY: numbers, and a type of which 0 is a value.
+    // SAFETY: all fields are numbers, or an enum with a variant of value 0.
     unsafe { mem::zeroed() }
 }
 
-/// Multiprocessors of a resource that is `nothing` or of type `SM`.
+/// Multiprocessors of a resource: 0 for `nothing`.
 fn count(resource: &sys::CUdevResource) -> u32 {
     // SAFETY: all fields of the union are plain numbers.
     unsafe { resource.__bindgen_anon_1.sm.smCount }

@@ -1,4 +1,4 @@
-//! Share of served tokens that the multi-token-prediction layer guesses.
+//! Acceptance rate of the multi-token-prediction layer's first drafts over served replies.
 
 use model::target::PREFILL_TOKENS;
 use model::{Runner, Runs};
@@ -6,16 +6,16 @@ use step::executor::{DeviceError, Executor, TokenId};
 
 use super::session::{Session, most_likely};
 
-/// A prompt and the reply that a server gave to it.
+/// A prompt, and the reply that a server gave to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// Token ids, at least one.
+    /// Token ids of the prompt, at least one.
     pub prompt: Vec<TokenId>,
-    /// Token ids, the one that ended the reply included.
+    /// Token ids of the reply, the stop token included.
     pub reply: Vec<TokenId>,
 }
 
-/// First drafts made, and those that equal the token that was served.
+/// Number of first drafts, and of those that equal the served token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Acceptance {
     pub drafted: usize,
@@ -29,8 +29,8 @@ impl Acceptance {
     }
 }
 
-/// Follows each exchange and drafts every token of its reply but the first, which no draft
-/// precedes.
+/// Replays each exchange, and drafts every token of its reply but the first, which has no row
+/// before it to draft from.
 ///
 /// The runner must be idle. Prompts must not be empty, and an exchange must fit into the context.
 pub fn acceptance<B: Runs>(

@@ -1,8 +1,8 @@
-//! The promise of equal bits, tried on a whole model: what a sequence's logits are does not depend
-//! on what is beside it, on how its prompt was cut, or on whether its step was recorded.
+//! Batch invariance of a whole model: the bits of a sequence's logits depend neither on the other
+//! sequences of its steps, nor on how its prompt was cut, nor on whether the step was recorded.
 //!
-//! Memory is never cleaned in between: slots, pages and rows of activations hold what other trials
-//! left. Rows beyond those of a step are tried op by op, where they are not numbers.
+//! Memory is not cleared between trials: slots, pages and rows of activations hold values of
+//! earlier ones. Rows beyond those of a step hold NaN only in the checks of single operations.
 
 mod drafts;
 pub(crate) mod moves;
@@ -22,54 +22,54 @@ use step::ranking::{all_finite, argmax, most_likely};
 use super::session::window_ring;
 use model::{Runner, Runs};
 
-/// Amount that is tried.
+/// Amount of trials.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Largest batch; every smaller one is tried too.
+    /// Sequences of the largest batch; every smaller batch is tried too.
     pub sequences: usize,
-    /// Greedy tokens of each sequence of a batch.
+    /// Greedy tokens after each prompt of a batch.
     pub steps: usize,
-    /// Ways in which a long prompt is cut, prompts that go on from kept states, and replies with
-    /// drafts.
+    /// Number of trials of each other rule: cuts of a long prompt, prompts that resume from
+    /// snapshots, replies with drafts.
     pub cuts: usize,
 }
 
 impl Extent {
-    /// Batches, cuts, resumptions and replies with drafts in all.
+    /// Number of batches, cuts, resumptions and replies with drafts together.
     pub fn trials(&self) -> usize {
         let drafted = if DRAFTS > 0 { self.cuts } else { 0 };
         self.sequences + 2 * self.cuts + drafted
     }
 }
 
-/// Extent of `selftest --bits`.
+/// Extent of a whole run: `selftest --bits`.
 pub const WHOLE: Extent = Extent {
     sequences: MAX_SEQUENCES,
     steps: 4,
     cuts: 32,
 };
 
-/// Longest prompt of a batch: pages are crossed, and the last cell is full, short or nearly empty.
+/// Longest prompt of a batch: it crosses pages; its last cell is full, short or nearly empty.
 const PROMPT_MAX: usize = match 2 * CELL + 3 {
     longest if longest < PREFILL_TOKENS => longest,
     _ => PREFILL_TOKENS,
 };
-/// Length of the prompt that is cut.
+/// Length of the prompt that is cut, tokens.
 const CUT_PROMPT_MAX: usize = 16 * CELL + CELL / 3;
 
-/// Trace of a sequence: its greedy tokens, and a digest of the bits of the logits before each.
+/// Greedy tokens of a sequence, each with a digest of the bits of the logits that it was chosen by.
 type Trace = Vec<(TokenId, u64)>;
 
-/// A prompt at a place of its own.
+/// A prompt with a slot and pages of its own.
 struct Sequence {
     slot: Slot,
     pages: Vec<PageId>,
-    /// Pages of the windowed group that take turns; none: as many as of all positions.
+    /// Pages of the windowed group that are reused in turn; none: `pages`, one for each block.
     ring: Option<Vec<PageId>>,
     prompt: Vec<TokenId>,
-    /// Tokens that are computed already, and the state behind them.
+    /// Number of tokens that are computed already, and the state after them.
     begin: Option<(usize, Slot)>,
-    /// Tokens whose state is kept, and where.
+    /// Number of tokens after which the state is kept as a snapshot, and its slot.
     kept: Option<(usize, Slot)>,
 }
 
@@ -93,7 +93,7 @@ impl Sequence {
         }
     }
 
-    /// States of the rows from `start` to `end`.
+    /// States that rows `start..end` begin from and leave.
     fn states(&self, start: usize, end: usize) -> States {
         let begin = self.begin.filter(|(tokens, _)| *tokens == start);
         let kept = self
@@ -110,16 +110,16 @@ impl Sequence {
     }
 }
 
-/// A rule that was tried.
+/// A rule, and the number of rows for which it was tried.
 #[derive(Clone, Debug)]
 pub struct Tried {
-    /// Inputs, as `1 to 8 rows`.
+    /// Inputs of the trial, as `1 to 8 rows`.
     pub case: String,
-    /// Rule, as an equation.
+    /// Rule in the form of an equation.
     pub rule: &'static str,
     /// Rows of logits that were compared.
     pub rows: usize,
-    /// Rows of other bits.
+    /// Compared rows whose bits differ.
     pub different: usize,
 }
 
@@ -139,28 +139,28 @@ impl Tried {
         self.different += found.iter().zip(wanted).filter(|(a, b)| a != b).count();
     }
 
-    /// Whether the rule holds; of no rows it does not.
+    /// Whether the rule holds; it does not if no row was compared.
     pub fn passed(&self) -> bool {
         self.different == 0 && self.rows > 0
     }
 }
 
-/// Who draws the inputs of a trial and hears of it.
+/// Source of drawn inputs, and receiver of results.
 pub trait Trial {
     /// A drawn number below `end`.
     fn below(&mut self, end: usize) -> usize;
-    /// Hears before each trial how many are done, and of how many.
+    /// Called before each trial with the number of trials done, and of all trials.
     fn trying(&mut self, done: usize, of: usize);
-    /// Takes what was found of a rule.
+    /// Called with the result of each rule.
     fn tell(&mut self, tried: Tried);
-    /// A rule as a device draws by it at the first position, and as the host does at any.
+    /// The sampling rule as a device applies it at position 1, and as the host at any position.
     fn chooser(&mut self, rule: &Rule) -> (Draw, Chooser);
 }
 
-/// Token at a position, by what its row is ranked by.
+/// Token at a position, chosen by the ranking of its row.
 pub type Chooser = Box<dyn Fn(&Ranked<'_>, usize) -> TokenId>;
 
-/// Numbers of a random rule by which tokens are drawn.
+/// Parameters of a random sampling rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     pub temperature: f32,
@@ -170,15 +170,15 @@ pub struct Rule {
     pub seed: u64,
 }
 
-/// Way in which the steps behind the prompts are run.
+/// Execution of the steps after prompts: as recorded graphs, or launch by launch.
 #[derive(Clone, Copy)]
 enum Way {
     Recorded,
     Eager,
 }
 
-/// Every row of logits that was seen, in order: equal for two builds that compute the same bits of
-/// the same inputs.
+/// Digest of all rows of logits in order: equal for two builds that compute equal bits from equal
+/// inputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     rows: usize,
@@ -210,8 +210,8 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Tries the rules on inputs that `trial` draws; it hears how many rows were compared and how
-/// many differed.
+/// Tries all rules on inputs that `trial` draws, and reports to it the compared and the differing
+/// rows.
 pub fn bit_rules<B: Runs>(
     runner: &mut Runner<B>,
     extent: Extent,
@@ -243,7 +243,7 @@ fn prompt(trial: &mut impl Trial, length: usize) -> Vec<TokenId> {
     (0..length).map(|_| trial.below(VOCAB) as TokenId).collect()
 }
 
-/// Every batch from one sequence to all, beginning with another one each time, against each
+/// Compares batches of one sequence up to all, each from another first sequence on, with each
 /// sequence alone.
 fn batches<B: Runs>(
     runner: &mut Runner<B>,
@@ -278,7 +278,7 @@ fn batches<B: Runs>(
     Ok(())
 }
 
-/// A long prompt in random chunks of the grid, and two greedy tokens behind it.
+/// Compares a long prompt in random chunks, and two greedy tokens after it, with other chunks.
 fn cuts<B: Runs>(
     runner: &mut Runner<B>,
     extent: Extent,
@@ -294,7 +294,7 @@ fn cuts<B: Runs>(
     seen.add(&whole);
     for cut in 0..extent.cuts {
         trial.trying(extent.sequences + cut, extent.trials());
-        // First one cell at a time, then anything.
+        // One cell at a time in the first trial, then random multiples of the grid.
         let mut chunk = || match cut {
             0 => CELL,
             _ => (1 + trial.below(most)) * CELL,
@@ -307,7 +307,7 @@ fn cuts<B: Runs>(
     Ok(())
 }
 
-/// Prompts that go on from what another one has computed, from a page that both begin with.
+/// Compares prompts that resume from another prompt's pages and snapshot with whole prompts.
 fn resumes<B: Runs>(
     runner: &mut Runner<B>,
     extent: Extent,
@@ -320,7 +320,7 @@ fn resumes<B: Runs>(
     let mut compared = Tried::nothing(&case, "a prompt from a kept state = whole");
     for at in 0..extent.cuts {
         trial.trying(extent.sequences + extent.cuts + at, extent.trials());
-        // A row alone behind the page, a few, and any rows.
+        // One row after the shared pages, a few rows, or any number.
         let length = match at % 3 {
             0 => PAGE + 1,
             1 => 2 * PAGE + ONE_BY_ONE,
@@ -344,7 +344,7 @@ fn resumes<B: Runs>(
     Ok(())
 }
 
-/// Sequences whose pages of a window are given to later positions behind it.
+/// Compares sequences with windowed pages that are reused for later positions and that are not.
 fn rings<B: Runs>(
     runner: &mut Runner<B>,
     extent: Extent,
@@ -371,21 +371,21 @@ fn rings<B: Runs>(
     Ok(())
 }
 
-/// A prompt that has `shared` tokens of `whole` and `more` others, and `whole` from there on,
-/// elsewhere.
+/// A prompt of `shared` tokens of `whole` and `more` other tokens, which keeps a snapshot; and
+/// `whole` resumed from it, on other pages.
 fn resumption(whole: &Sequence, shared: usize, more: usize) -> (Sequence, Sequence) {
     let state = Slot((STATES - 1) as u32);
     let kept = (STATES > MAX_SEQUENCES).then_some((shared, state));
     let end = (shared + more).min(MAX_CONTEXT);
     let others = whole.prompt.iter().rev().cycle().take(end - shared);
-    let behind = whole.pages.len();
+    let after = whole.pages.len();
     let given = whole.prompt[..shared].iter().chain(others);
     let given = given.copied().collect();
     let donor = Sequence {
         kept,
-        ..Sequence::new(1 % MAX_SEQUENCES, pages(behind, end), given)
+        ..Sequence::new(1 % MAX_SEQUENCES, pages(after, end), given)
     };
-    let from = behind + donor.pages.len();
+    let from = after + donor.pages.len();
     let own = pages(from, whole.pages.len() * PAGE - shared);
     let pages = [&donor.pages[..shared / PAGE], &own].concat();
     let mut resumed = Sequence::new(2 % MAX_SEQUENCES, pages, whole.prompt.clone());
@@ -393,14 +393,14 @@ fn resumption(whole: &Sequence, shared: usize, more: usize) -> (Sequence, Sequen
     (donor, resumed)
 }
 
-/// Pages from the `first` on for so many tokens.
+/// Consecutive pages from `first` on that hold `tokens` tokens.
 fn pages(first: usize, tokens: usize) -> Vec<PageId> {
     let pages = first..first + tokens.div_ceil(PAGE);
     assert!(pages.end <= KV_PAGES, "so many pages are there");
     pages.map(|page| PageId(page as u32)).collect()
 }
 
-/// Prefills the sequences of a batch, as many at once as a step takes, then continues all together.
+/// Prefills the sequences of a batch, as many at once as a step takes, then decodes all together.
 fn replies<B: Runs>(
     runner: &mut Runner<B>,
     batch: &[&Sequence],
@@ -448,7 +448,7 @@ fn prefill_all<B: Runs>(
     Ok(traces)
 }
 
-/// The sequence alone, its prompt in chunks.
+/// Runs a sequence alone, its prompt in the given chunks.
 fn in_chunks<B: Runs>(
     runner: &mut Runner<B>,
     sequence: &Sequence,
@@ -463,7 +463,7 @@ fn in_chunks<B: Runs>(
     Ok(trace)
 }
 
-/// The prompt in chunks of as many rows as `chunk` says; what its last logits were.
+/// Prefills the prompt in chunks of `chunk()` rows; returns the trace of its last logits.
 fn prefill<B: Runs>(
     runner: &mut Runner<B>,
     sequence: &Sequence,
@@ -484,8 +484,8 @@ fn prefill<B: Runs>(
     seen(runner, 0)
 }
 
-/// Greedy token and digest of a row of logits of the last step; if the device ranks rows, it has
-/// ranked this one as it is.
+/// Greedy token and digest of a row of the last step's logits; on devices that rank rows, checks
+/// that this row's ranking agrees.
 fn seen<B: Runs>(runner: &mut Runner<B>, row: usize) -> Result<(TokenId, u64), DeviceError> {
     let ranked: Option<Vec<_>> = runner.ranked(row).map(|ranked| ranked.top().collect());
     let logits = runner.logits(row)?;
@@ -498,13 +498,13 @@ fn seen<B: Runs>(runner: &mut Runner<B>, row: usize) -> Result<(TokenId, u64), D
     }
 }
 
-/// The greedy token of a row of logits, and the digest of all its bits.
+/// The greedy token of a row of logits, and the digest of all bits of the row.
 pub(super) fn greedy_and_digest(logits: &[f32]) -> Result<(TokenId, u64), DeviceError> {
     Ok((argmax(logits), digest(logits)?))
 }
 
-/// Digest of all bits of a row of logits: FNV-1a over words, of the digests of as many parts as a
-/// core computes at once.
+/// Digest of all bits of a row of logits: FNV-1a over 32-bit words in `PARTS` interleaved chains,
+/// which a core computes at once.
 pub(super) fn digest(logits: &[f32]) -> Result<u64, DeviceError> {
     if !all_finite(logits) {
         return Err(DeviceError::Failed("a logit is not finite".to_string()));
@@ -518,7 +518,7 @@ pub(super) fn digest(logits: &[f32]) -> Result<u64, DeviceError> {
     Ok(parts.into_iter().fold(FNV_OFFSET, fold))
 }
 
-/// Words of a row that are folded side by side.
+/// Interleaved chains of a digest.
 const PARTS: usize = 8;
 
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
@@ -544,7 +544,7 @@ mod tests {
 
     #[test]
     fn other_bits_or_fewer_rows_have_another_digest() {
-        let told = |logits: &[f32]| {
+        let text = |logits: &[f32]| {
             let mut seen = Seen::nothing();
             let rows = logits
                 .iter()
@@ -552,11 +552,11 @@ mod tests {
             seen.add(&rows.collect());
             seen.to_string()
         };
-        assert_eq!(told(&[0.5, 0.25]), told(&[0.5, 0.25]));
+        assert_eq!(text(&[0.5, 0.25]), text(&[0.5, 0.25]));
         for other in [&[0.5, 0.25f32.next_up()][..], &[0.25, 0.5], &[0.5]] {
-            assert_ne!(told(other), told(&[0.5, 0.25]));
+            assert_ne!(text(other), text(&[0.5, 0.25]));
         }
-        assert!(told(&[0.5]).starts_with("digest of 1 rows of logits: "));
+        assert!(text(&[0.5]).starts_with("digest of 1 rows of logits: "));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The GPU's ops against the CPU's.
+//! Checks of the GPU's ops against the CPU's.
 
 #[cfg(has = "delta")]
 #[path = "cuda/delta.rs"]
@@ -24,7 +24,7 @@ use step::executor::DeviceError;
 mod delta {
     use super::{Cuda, Tensor};
 
-    /// The values themselves: no rows are F16.
+    /// The values as they are: without Gated DeltaNet no rows are in F16.
     pub fn widened(_: &Cuda, _: &Tensor, _: &[usize], values: Vec<f32>) -> Vec<f32> {
         values
     }
@@ -36,7 +36,7 @@ mod experts {
     use super::{Cuda, Report};
     use model::weights::{Checkpoint, WeightsError};
 
-    /// Nothing: an MLP's matrices are loaded as all others.
+    /// Does nothing: without experts all matrices are packed alike.
     pub fn pack(_: &mut Report, _: &mut Cuda, _: &Checkpoint) -> Result<(), WeightsError> {
         Ok(())
     }
@@ -44,9 +44,9 @@ mod experts {
 
 /// Distance that the self-check before serving allows from golden log-probabilities, which are of
 /// F32 arithmetic. Here operands of products are rounded to F16, a relative 2^-12 each, in every
-/// layer, and a router beside a near tie may choose another expert: a logit moves by some
-/// thousandths of the largest one then. Logits of tokens that are hardly ever taken are large sums
-/// with the other sign and move by more, which changes no distribution.
+/// layer, and a router beside a near tie may choose another expert: a logit then moves by some
+/// thousandths of the largest one. Logits of tokens that are hardly ever taken are large sums with
+/// the other sign and move by more, which changes no distribution.
 pub const GOLDEN_TOLERANCE: Tolerance = Tolerance {
     relative: 5e-3,
     floor: -7.0,
@@ -54,7 +54,7 @@ pub const GOLDEN_TOLERANCE: Tolerance = Tolerance {
 
 /// Elements before and after every array, which no kernel may touch.
 const GUARD: usize = 4096;
-/// Fills guards and outputs: as an F32 it is not a number, so what was not written is found.
+/// Byte that fills guards and outputs: four of them are a NaN, so unwritten results are found.
 const POISON: u8 = 0xff;
 
 impl Probe for Cuda {
@@ -126,15 +126,15 @@ impl Probe for Cuda {
         let mut found = vec![0.0f32; rows.len() * width];
         let mut rest = &mut found[..];
         for run in rows.chunk_by(|row, next| row + 1 == *next) {
-            let (to, behind) = rest.split_at_mut(run.len() * width);
-            rest = behind;
+            let (to, after) = rest.split_at_mut(run.len() * width);
+            rest = after;
             let read = values.download(GUARD + run[0] * width, to, stream);
             read.map_err(refused)?;
         }
         let mut guards = [0.0f32; 2 * GUARD];
-        let (before, behind) = guards.split_at_mut(GUARD);
+        let (before, after) = guards.split_at_mut(GUARD);
         let read = values.download(0, before, stream);
-        let read = read.and_then(|()| values.download(values.len() - GUARD, behind, stream));
+        let read = read.and_then(|()| values.download(values.len() - GUARD, after, stream));
         read.map_err(refused)?;
         let poison = u32::from_ne_bytes([POISON; 4]);
         match guards.iter().all(|element| element.to_bits() == poison) {
@@ -161,7 +161,7 @@ impl<A: Launchers> ProbeAttention<A> for Cuda {
     }
 }
 
-/// The values of pairs of F16, each where an F32 would be.
+/// Values of pairs of F16, each widened to an F32.
 fn wide(pairs: &[f32]) -> Vec<f32> {
     let pairs = pairs.iter().map(|pair| pair.to_bits());
     let halves = pairs.flat_map(|pair| [pair as u16, (pair >> 16) as u16]);
@@ -191,7 +191,7 @@ pub fn parity(report: &mut Report, random: &mut Random) {
     parity::compare(report, random, &mut cuda);
 }
 
-/// Reports the first byte that differs.
+/// Reports the first byte of `found` that differs from `wanted`.
 fn tell(report: &mut Report, case: &str, found: &[u8], wanted: &[u8]) {
     assert_eq!(found.len(), wanted.len());
     let first = found.iter().zip(wanted).position(|(a, b)| a != b);
@@ -200,12 +200,12 @@ fn tell(report: &mut Report, case: &str, found: &[u8], wanted: &[u8]) {
     report.same(about, &differing, first.is_none());
 }
 
-/// The first layer with experts.
+/// The first layer with experts, if there is one.
 fn routed() -> Option<Site> {
     Layout::whole().sites(Role::Router).next()
 }
 
-/// Loads matrices that make one, and reports it as that of a role.
+/// Loads matrices that make up one matrix, and reports it under the role's name.
 fn loaded(
     report: &mut Report,
     cuda: &mut Cuda,

@@ -95,10 +95,10 @@ fn the_weights_take_no_more_than_the_ledger_says() {
     assert!(taken > 0 && taken <= most, "{taken} of {most}");
 }
 
-/// A wrap of a table of angles, or an error of attention behind its first split, shows at none of
+/// A wrap of a table of angles, or an error of attention after its first split, shows at none of
 /// the positions before it.
 #[test]
-fn the_long_sequence_reaches_behind_what_may_wrap() {
+fn the_long_sequence_reaches_beyond_positions_that_may_wrap() {
     if folder().join("golden").exists() {
         let golden = Golden::read();
         let least = if target::MODEL == "tiny" { 2048 } else { 300 };

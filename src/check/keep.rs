@@ -1,5 +1,5 @@
-//! Golden tokens that an owner keeps: what the model of these weights on this device says now, for
-//! later starts to compare with.
+//! Golden tokens of an operator's own: results of the model with these weights on this device,
+//! which later starts compare with.
 
 use serde_json::{Value, json};
 
@@ -10,14 +10,14 @@ use step::ranking::{most_likely, weight_of};
 use super::selfcheck::FORMAT;
 use super::session::Session;
 
-/// Lengths of the prompts, of those that the text has: around pages, cells and splits of attention.
+/// Prompt lengths, cut to the text's: around the ends of pages, cells and splits of attention.
 const PROMPTS: [usize; 8] = [16, 63, 65, 130, 257, 513, 1030, 1500];
-/// Greedy tokens behind each.
+/// Greedy tokens after each prompt.
 const TOKENS: usize = 16;
-/// Log-probabilities kept for each of those.
+/// Log-probabilities written for each token.
 const TOP: usize = 20;
 
-/// The greedy continuations of beginnings of `text`, in the form that `selfcheck` reads.
+/// The greedy continuations of prefixes of `text`, in the form that `selfcheck` reads.
 pub fn keep_golden<E: Executor>(executor: &mut E, text: &[TokenId]) -> Result<String, DeviceError> {
     let longest = text.len().min(MAX_CONTEXT - TOKENS);
     let prompts = PROMPTS.into_iter().filter(|&length| length <= longest);

@@ -1,5 +1,5 @@
-//! Checks of a device's operations and of a loaded model, and what drives sequences straight
-//! through an executor for them. The model and its devices know nothing of these.
+//! Checks of a device's operations and of a loaded model, and the sessions that drive an executor
+//! for them. Neither the model nor its devices depend on this crate.
 
 mod acceptance;
 mod bits;
@@ -18,7 +18,7 @@ mod session;
 mod tests;
 mod text_check;
 
-/// The host's processor is the reference.
+/// Stand-in for a device where the host's processor, the reference, is the only backend.
 #[cfg(not(feature = "cuda"))]
 mod device {
     use super::parity::{Random, Report};
@@ -27,7 +27,7 @@ mod device {
     /// Distance that the self-check before serving allows from golden log-probabilities.
     pub const GOLDEN_TOLERANCE: Tolerance = TOLERANCE_F32;
 
-    /// Nothing: the CPU's ops are the reference.
+    /// Does nothing: the CPU's ops are the reference themselves.
     pub fn parity(_: &mut Report, _: &mut Random) {}
 }
 
@@ -42,9 +42,9 @@ pub use text_check::{
     TEXT, TEXT_IS_WHOLE, TEXT_TOKENS, TextBound, TextMismatch, TextReport, check_text, draw_tokens,
 };
 
-/// Compares the chosen ops of this binary with their reference, which takes most of a minute at a
-/// large model's shapes, and many with all rows: `tell` hears of each line when it is found. The
-/// inputs of one op alone are not those that it gets among all.
+/// Compares the chosen ops of this binary with their reference: most of a minute at a large model's
+/// shapes, and many minutes with all rows. `tell` gets each line as it is found. An op that is
+/// chosen alone has other random inputs than among all.
 pub fn compare_ops(choice: parity::Choice, tell: fn(&parity::Line)) -> parity::Report {
     let mut report = parity::Report::told(choice, tell);
     let mut random = parity::Random::seeded(report.seed);

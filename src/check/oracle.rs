@@ -1,10 +1,10 @@
 //! The device against the CPU's operations over the real weights, part by part.
 //!
-//! A text is run through the model on the device, its end token by token, and every hidden state is
-//! kept. The CPU then computes the same layers, one loaded at a time: in a chain of its own, and
-//! once more with each part fed what the device fed it, so that a part's error is its own and not
-//! what came before it. Where the device computes a part wrongly, the part is named. Attention,
-//! the only part to which a position means something, is compared over a longer text as well.
+//! A text is run through the model on the device, its end token by token, and all hidden states are
+//! recorded. The CPU then computes the layers, loading one at a time, in two ways: in a chain of
+//! its own, and with each part fed the device's input, so that a part's error is not mixed with
+//! errors before it, and the part is named. Attention, the only part that depends on positions, is
+//! compared over a longer text as well.
 
 use std::fmt;
 use std::time::Instant;
@@ -21,35 +21,34 @@ use super::text_check::TEXT_IS_WHOLE;
 use model::backend::cpu::{Cpu, Tensor};
 use model::{Kept, Layer, Loader, Part, ROUTED, ROUTER_LOGITS, Runner, Runs, Scratch};
 
-/// Tokens that are compared, at most: enough for every expert of a layer of 256 to be visited by
-/// some, and for pages and cells to be crossed. Builds that run a beginning of the start's text run
-/// a part.
+/// Most tokens that are compared: enough to visit every expert of a layer of 256 and to cross pages
+/// and cells. Builds that run a beginning of the start's text compare fewer.
 pub const ORACLE_TOKENS: usize = if TEXT_IS_WHOLE { 256 } else { 8 };
-/// Tokens of the longer text, at most: rotary that wraps at position 1,024 shows behind it.
+/// Most tokens of the longer text: rotary embedding that wraps at position 1,024 fails in it.
 const FAR_TOKENS: usize = if TEXT_IS_WHOLE { 1536 } else { 16 };
-/// Tokens at the end that the device takes one by one.
+/// Tokens at the end of the text that the device takes one by one.
 const DECODED: usize = 64;
-/// Rows in a row whose errors are averaged: as many as are decoded, so that a fault of decode steps
-/// alone, or of far positions, is not lost among right rows.
+/// Consecutive rows whose errors are averaged: as many as are decoded, so that a fault of decode
+/// steps or of far positions alone is not averaged away.
 const AVERAGED: usize = DECODED;
-/// Largest mean error of what a part adds. Measured with rounding alone on an H200: 6e-4 of
-/// recurrent mixers and experts, 2.5e-3 of attention over keys and values in BF16. A part that is
+/// Largest mean error of a part's contribution. Rounding alone was measured on an H200: 6e-4 for
+/// recurrent mixers and experts, 2.5e-3 for attention over keys and values in BF16. A part that is
 /// off by one percent has 1e-2.
 const MEAN_WITHIN: f64 = 5e-3;
-/// Largest error of one row of what a part adds, if the row visits the same experts; measured:
+/// Largest error of one row of a part's contribution, if the row visits the same experts; measured:
 /// 3.7e-3.
 const ROW_WITHIN: f64 = 4.0 * MEAN_WITHIN;
 
-/// Norm-wise errors of rows.
+/// Norm-wise relative errors of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
-    /// The largest mean of [`AVERAGED`] rows in a row.
+    /// The largest mean of [`AVERAGED`] consecutive rows.
     pub mean: f64,
     pub largest: f64,
 }
 
 impl Errors {
-    /// Errors of rows in the order of their positions.
+    /// Errors of `rows`, which are in the order of positions.
     fn of(rows: &[f64]) -> Errors {
         let mean = |rows: &[f64]| rows.iter().sum::<f64>() / rows.len() as f64;
         Errors {
@@ -58,7 +57,7 @@ impl Errors {
         }
     }
 
-    /// The worse of both, in either respect.
+    /// The larger mean and the larger row of both.
     fn or(self, other: Errors) -> Errors {
         Errors {
             mean: nan_max(self.mean, other.mean),
@@ -66,13 +65,13 @@ impl Errors {
         }
     }
 
-    /// Not `>`: an error that is not a number is not within anything.
+    /// Not `>`: a NaN is not within any bound.
     fn within(self) -> bool {
         self.mean <= MEAN_WITHIN && self.largest <= ROW_WITHIN
     }
 }
 
-/// The larger; not a number if one is not.
+/// The larger of both; NaN if either is.
 fn nan_max(a: f64, b: f64) -> f64 {
     match a.is_nan() || b.is_nan() {
         true => f64::NAN,
@@ -86,7 +85,7 @@ impl fmt::Display for Errors {
     }
 }
 
-/// Errors of a layer.
+/// Errors of the parts of a layer.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerFinding {
     pub layer: usize,
@@ -94,12 +93,12 @@ pub struct LayerFinding {
     pub mixer: Errors,
     pub router: Errors,
     pub experts: Errors,
-    /// Rows that prefer other experts on the device. Two are nearly equally preferred there, since
-    /// the router's logits are as near as `router` says; the rows are not in `experts`.
+    /// Rows that choose other experts on the device, because the router's logits of two are nearly
+    /// equal: they differ by no more than `router` says. `experts` is without these rows.
     pub ties: usize,
-    /// Experts that some row visits.
+    /// Experts that at least one row visits.
     pub visited: usize,
-    /// Errors of the hidden states behind the layer, against the CPU's own chain.
+    /// Errors of the hidden states after the layer, against the CPU's own chain.
     pub chain: Errors,
 }
 
@@ -136,7 +135,7 @@ impl fmt::Display for LayerFinding {
     }
 }
 
-/// Errors of all parts.
+/// Errors of all parts of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct OracleReport {
     pub tokens: usize,
@@ -146,9 +145,9 @@ pub struct OracleReport {
     pub embedding: Errors,
     pub head: Errors,
     pub layers_failed: usize,
-    /// Mean Kullback-Leibler divergence of the device's from the CPU's predictions, nats.
+    /// Mean Kullback-Leibler divergence of the device's predictions from the CPU's, nats.
     pub kld: f64,
-    /// Positions whose most likely token is the same.
+    /// Positions at which both predict the same most likely token.
     pub same_top: usize,
     /// Mean negative log-likelihood of the text on the device and on the CPU, nats per token.
     pub nats: [f64; 2],
@@ -184,7 +183,7 @@ impl fmt::Display for OracleReport {
     }
 }
 
-/// Why nothing was found.
+/// Reason why nothing was compared.
 #[derive(Debug, thiserror::Error)]
 pub enum OracleError {
     #[error("{0}")]
@@ -193,9 +192,9 @@ pub enum OracleError {
     Weights(#[from] WeightsError),
 }
 
-/// Compares the idle model of `runner` with that of `reference`, which is right, over the weights
-/// of `checkpoint` and the first [`ORACLE_TOKENS`] of `tokens`. `tell` hears of each layer when it
-/// is compared, and how long it took.
+/// Compares the idle model of `runner` with `reference`'s model of the weights of `checkpoint`,
+/// over the first [`ORACLE_TOKENS`] of `tokens`. `tell` gets each layer as it is compared, and the
+/// seconds that it took.
 pub fn oracle<B: Runs>(
     runner: &mut Runner<B>,
     reference: Cpu,
@@ -233,15 +232,15 @@ fn decoded(tokens: &[TokenId]) -> usize {
     DECODED.min(tokens.len() / 2)
 }
 
-/// Results of the device.
+/// Results of the device for the text.
 #[derive(Default)]
 struct Trace {
-    /// Hidden states `[tokens, HIDDEN]` behind the embedding, then behind each mixer and its
+    /// Hidden states `[tokens, HIDDEN]` after the embedding, then after each mixer and after its
     /// experts.
     states: Vec<Vec<f32>>,
     /// Logits of each layer's router, `[tokens, ROUTER_LOGITS]`.
     routers: Vec<Vec<f32>>,
-    /// `[tokens, VOCAB]`.
+    /// Logits of the model, `[tokens, VOCAB]`.
     logits: Vec<f32>,
 }
 
@@ -283,8 +282,8 @@ impl Trace {
 /// Results of the device for the longer text.
 struct Far<'a> {
     tokens: &'a [TokenId],
-    /// Hidden states in front of each layer's mixer and behind it, `[tokens, HIDDEN]`; none of a
-    /// layer without attention.
+    /// Hidden states before and after each layer's mixer, `[tokens, HIDDEN]`; empty for layers
+    /// without attention.
     states: Vec<[Vec<f32>; 2]>,
 }
 
@@ -313,7 +312,7 @@ impl<'a> Far<'a> {
     }
 }
 
-/// Runs `tokens` in steps of a prompt and, the last ones, one by one.
+/// Runs `tokens` in prefill steps, and the last ones one by one.
 fn steps(
     tokens: &[TokenId],
     mut step: impl FnMut(Rows<'_>) -> Result<(), DeviceError>,
@@ -342,13 +341,13 @@ fn pages(index: usize, tokens: usize) -> Vec<PageId> {
     pages.map(|page| PageId(page as u32)).collect()
 }
 
-/// The reference's computation: its own chain in the first rows of each step, and behind them rows
-/// that are fed what the device had.
+/// The reference's computation: the first rows of each step are a chain of its own, the rows after
+/// them are fed the device's hidden states.
 struct Reference {
     ops: Cpu,
     s: Scratch<Cpu>,
     batch: Batch,
-    /// Hidden states of its own chain, `[tokens, HIDDEN]`.
+    /// Hidden states of the reference's own chain, `[tokens, HIDDEN]`.
     own: Vec<f32>,
     host: Vec<f32>,
 }
@@ -398,13 +397,13 @@ impl Reference {
             kept: Kept::Alone(pages),
             site: Site::Layer(index),
         })?;
-        let [before, between, behind] = [0, 1, 2].map(|part| &device.states[2 * index + part][..]);
+        let [before, between, after] = [0, 1, 2].map(|part| &device.states[2 * index + part][..]);
         self.feed(before);
         layer.mix(&mut self.ops, &mut self.s, &self.batch);
         let mixer = self.compare(before, between)?;
         self.feed(between);
         layer.feed(&mut self.ops, &mut self.s, &self.batch);
-        let experts = self.compare(between, behind)?;
+        let experts = self.compare(between, after)?;
         let routing = self.routing(&device.routers[index])?;
         let same: Vec<f64> = experts
             .iter()
@@ -420,18 +419,18 @@ impl Reference {
             experts: Errors::of(&same),
             ties: routing.ties,
             visited: routing.visited,
-            chain: Errors::of(&row_errors(behind, &self.own, &zero, HIDDEN)),
+            chain: Errors::of(&row_errors(after, &self.own, &zero, HIDDEN)),
         })
     }
 
-    /// Compares the mixer of an attention layer over the longer text; nothing of another layer.
+    /// Compares the mixer of an attention layer over the longer text; skips other layers.
     fn far_mixer(
         &mut self,
         layer: &mut Layer<Cpu>,
         far: &Far<'_>,
         index: usize,
     ) -> Result<Vec<f64>, OracleError> {
-        let [before, behind] = &far.states[index];
+        let [before, after] = &far.states[index];
         if before.is_empty() {
             return Ok(Vec::new());
         }
@@ -442,17 +441,17 @@ impl Reference {
         layer.mix(&mut self.ops, &mut self.s, &batch);
         self.ops
             .read(&self.s.stream.residual, 0..batch.rows(), &mut self.host)?;
-        Ok(row_errors(behind, &self.host, before, HIDDEN))
+        Ok(row_errors(after, &self.host, before, HIDDEN))
     }
 
-    /// Puts its own chain's hidden states and the device's into the step.
+    /// Fills the step with the hidden states of the reference's own chain, then with the device's.
     fn feed(&mut self, device: &[f32]) {
         let states = [&self.own[..], device].concat();
         self.s.stream.residual = Tensor::of(HIDDEN, states);
     }
 
-    /// Takes its own chain on, and compares by row what the fed rows and the device's have become
-    /// since `before`.
+    /// Advances the reference's own chain, and compares the changes since `before` of fed rows and
+    /// of the device's, row by row.
     fn compare(&mut self, before: &[f32], device: &[f32]) -> Result<Vec<f64>, OracleError> {
         let found = self.residual()?;
         let half = found.len() / 2;
@@ -467,8 +466,8 @@ impl Reference {
         Ok(self.host.to_vec())
     }
 
-    /// Compares the router's logits of the fed rows, and the experts that follow from them; without
-    /// a router all rows go the same way.
+    /// Compares the router's logits of the fed rows, and the experts chosen by them; without a
+    /// router all rows count as equal.
     fn routing(&mut self, device: &[f32]) -> Result<Routing, OracleError> {
         let rows = self.batch.rows();
         let Some(router) = self.s.router() else {
@@ -498,7 +497,7 @@ impl Reference {
         Ok(routing)
     }
 
-    /// Compares the predictions of both chains, and the head over the device's hidden states.
+    /// Compares the predictions of both chains, and the head on the device's hidden states.
     fn head(
         &mut self,
         checkpoint: &Checkpoint,
@@ -534,17 +533,17 @@ impl Reference {
     }
 }
 
-/// Findings about a layer's routing.
+/// Comparison of a layer's routing.
 #[derive(Default)]
 struct Routing {
     errors: Vec<f64>,
-    /// By row: whether it visits the same experts.
+    /// For each row, whether both choose the same experts.
     same: Vec<bool>,
     ties: usize,
     visited: usize,
 }
 
-/// The experts of a row, by index.
+/// Indices of the experts chosen for a row.
 fn chosen(logits: &[f32]) -> Vec<usize> {
     let top = step::ranking::most_likely(&logits[..ROUTED[0]], ROUTED[1]);
     let mut chosen: Vec<usize> = top.iter().map(|&(expert, _)| expert as usize).collect();
@@ -552,7 +551,7 @@ fn chosen(logits: &[f32]) -> Vec<usize> {
     chosen
 }
 
-/// Errors behind the last layer.
+/// Sums of errors of predictions, after the last layer.
 #[derive(Default)]
 struct Ends {
     head: Errors,
@@ -562,7 +561,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// Adds a position: logits of the device and of the CPU's own chain, and the token behind it.
+    /// Adds a position: logits of the device and of the CPU's own chain, and the text's next token.
     fn add(&mut self, device: &[f32], cpu: &[f32], next: Option<TokenId>) {
         let [of_device, of_cpu] = [device, cpu].map(log_normaliser);
         let pairs = device.iter().zip(cpu);
@@ -591,13 +590,12 @@ fn log_normaliser(logits: &[f32]) -> f64 {
     max + weight_of(logits, max).ln()
 }
 
-/// By row of `width`: the norm of `device - cpu` over that of what `device` has become since
-/// `before`.
+/// For each row of `width`: the norm of `device - cpu` over the norm of `device - before`.
 fn row_errors(device: &[f32], cpu: &[f32], before: &[f32], width: usize) -> Vec<f64> {
     let rows = device.chunks(width).zip(cpu.chunks(width));
     let rows = rows.zip(before.chunks(width));
     let errors = rows.map(|((device, cpu), before)| match distance(device, cpu) {
-        // Also where nothing is added, because the layer lacks the part.
+        // A row without a difference has no error, even where the layer adds nothing.
         0.0 => 0.0,
         off => off / distance(device, before),
     });

@@ -1,9 +1,9 @@
-//! Ops against their reference: one case table for every backend.
+//! Ops compared with their reference, by the same cases for every backend.
 //!
-//! The CPU's norms, products, attention and MLP gates are compared with their formulas in F64, and
-//! all of the device's ops, if this binary has a device, with the CPU's. Cases come in the groups
-//! of `model::ops`; a group that the model lacks is not compiled. Inputs are drawn anew for each
-//! run; the report names the seed.
+//! The CPU's norms, products, attention and MLP gates are compared with formulas in F64, and all
+//! ops of the device, if the binary has one, with the CPU's. Cases are grouped as `model::ops` is;
+//! groups that the model lacks are not compiled. Each run draws new inputs; the report names the
+//! seed.
 
 mod against;
 mod attention;
@@ -47,25 +47,25 @@ use sequences::SequenceCase;
 
 /// Largest norm-wise error of F32 arithmetic: thousands of rounded additions in a row.
 pub const F32_CHAIN: f64 = 1e-5;
-/// Largest norm-wise error of results that are right in F32 and stored as BF16: half its unit
-/// roundoff, since errors of elements are spread below that.
+/// Largest norm-wise error of results that are exact in F32 and stored as BF16: half of BF16's unit
+/// roundoff, as errors of elements are spread below that.
 pub const BF16_STORED: f64 = 1.0 / 512.0;
-/// Largest norm-wise error of results that are right in F32 and stored as F16: half its unit
+/// Largest norm-wise error of results that are exact in F32 and stored as F16: half of F16's unit
 /// roundoff.
 pub const F16_STORED: f64 = 1.0 / 4096.0;
-/// Largest norm-wise error of results whose operands are rounded to F16 some times on their way:
-/// twice its unit roundoff.
+/// Largest norm-wise error of results whose operands are rounded to F16 a few times on the way:
+/// twice F16's unit roundoff.
 pub const F16_OPERANDS: f64 = 4.0 * F16_STORED;
 
-/// One thing that was compared.
+/// Result of one comparison.
 #[derive(Clone, Debug)]
 pub struct Line {
     pub op: &'static str,
-    /// Shape, as `16 x 2048`.
+    /// Shape of the inputs, as `16 x 2048`.
     pub case: String,
-    /// Things that were compared.
+    /// Both sides of the comparison, in words.
     pub check: &'static str,
-    /// Result in words, or as a figure with its limit.
+    /// Result in words, or as an error with its limit.
     pub found: String,
     pub passed: bool,
 }
@@ -86,19 +86,19 @@ impl fmt::Display for Line {
 
 /// A group of operations and its cases.
 struct Group {
-    /// Operations that have cases by row.
+    /// Operations with cases whose rows are independent.
     by_row: &'static [&'static str],
-    /// Operations that have cases by sequence, because they keep something of each.
+    /// Operations with cases of sequences, because they keep a cache or a state of each.
     by_sequence: &'static [&'static str],
-    /// Compares the CPU with formulas in F64.
+    /// Compares the CPU's operations with formulas in F64.
     formulas: fn(&mut Report, &mut Random),
-    /// Draws the cases by row.
+    /// Draws the cases of independent rows.
     rows: fn(&mut Random) -> Vec<Box<dyn RowCase>>,
-    /// Draws the operations that have cases by sequence.
+    /// Draws the operations that have cases of sequences.
     sequences: fn(&mut Random) -> Vec<Box<dyn SequenceCase>>,
 }
 
-/// Groups of the operations that the target's model is made of.
+/// Groups of the operations that the target's model uses.
 const GROUPS: &[Group] = &[
     dense::GROUP,
     #[cfg(has = "delta")]
@@ -111,44 +111,44 @@ const GROUPS: &[Group] = &[
     #[cfg(has = "latent")]
     latent::GROUP,
 ];
-/// Work of a device beside operations of the model: it makes panels of the checkpoint's rows.
+/// Name of the packing of the checkpoint's rows into panels, which is no operation of the model.
 const PACK: &str = "pack";
 
-/// Rows of the CPU's cases of formulas.
+/// Numbers of rows of the cases that compare the CPU with formulas.
 const FORMULA_ROWS: [usize; 3] = [1, MAX_SEQUENCES, PREFILL_TOKENS];
 
-/// The comparison with the reference.
+/// Check: the device's results against the CPU's.
 const DEVICE_CPU: &str = "cuda = cpu";
-/// Whether there is anything to compare.
+/// Check: the device can run at all.
 const RUNS: &str = "cuda runs";
-/// A sequence's results beside those of others.
+/// Check: a sequence's results alone against those in a batch.
 const ALONE: &str = "a sequence alone = in the batch";
-/// A sequence's results beside those of drafts that do not hold.
+/// Check: a sequence's results with rejected drafts against those without.
 const DRAFTED: &str = "with wrong drafts = without";
-/// Promise of `attention`.
+/// Check: results of `attention` against those of `store_kv` and `attend`.
 const APART: &str = "store_kv and attend = attention";
 
-/// Names of what can be compared, each once.
+/// Names of all comparisons that can be chosen, without duplicates.
 fn names() -> Vec<&'static str> {
     let groups = GROUPS.iter();
     let names = groups.flat_map(|group| [group.by_row, group.by_sequence].concat());
     matrices::once(names.chain([PACK]))
 }
 
-/// Selection of comparisons, and of their inputs.
+/// Selection of comparisons and of their inputs.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// Seed of the inputs; from the clock if there is none.
+    /// Seed of the inputs; none: from the clock.
     pub seed: Option<u64>,
-    /// The one operation; all if there is none.
+    /// Name of the only operation to compare; none: all.
     pub op: Option<String>,
-    /// Whether every row of many is compared, rather than some of each tile.
+    /// Whether every row of large cases is compared, not a sample of each tile.
     pub all: bool,
 }
 
 impl Choice {
     /// # Errors
-    /// If no operation has that name.
+    /// If no operation has the chosen name.
     pub fn check(&self) -> Result<(), String> {
         let known = names();
         match &self.op {
@@ -160,21 +160,21 @@ impl Choice {
     }
 }
 
-/// Results of a self-test.
+/// Results of a self-test, and its selection.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub seed: u64,
-    /// The one operation that is compared; all if there is none.
+    /// Name of the only operation to compare; none: all.
     pub only: Option<String>,
-    /// Whether every row of many is compared.
+    /// Whether every row of large cases is compared.
     pub all: bool,
     pub lines: Vec<Line>,
-    /// Called with each line when it is found.
+    /// Called with each line as it is found.
     pub tell: Option<fn(&Line)>,
 }
 
 impl Report {
-    /// One of what is chosen; `tell` hears of each line when it is found.
+    /// A report of what `choice` selects; `tell` gets each line as it is found.
     pub fn told(choice: Choice, tell: fn(&Line)) -> Report {
         let since = || SystemTime::now().duration_since(UNIX_EPOCH);
         let of_clock = || since().map_or(0, |since| since.as_nanos() as u64);
@@ -187,17 +187,17 @@ impl Report {
         }
     }
 
-    /// Whether an operation is compared.
+    /// Whether the operation `op` is compared.
     pub fn wants(&self, op: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only == op)
     }
 
-    /// Whether any of some operations is compared.
+    /// Whether any of `ops` is compared.
     fn wants_any(&self, ops: &[&str]) -> bool {
         ops.iter().any(|op| self.wants(op))
     }
 
-    /// Number of comparisons, and of those that failed.
+    /// Summary: number of comparisons, and of failed ones.
     pub fn total(&self) -> String {
         let failed = self.lines.iter().filter(|line| !line.passed).count();
         let (count, seed) = (self.lines.len(), self.seed);
@@ -209,7 +209,7 @@ impl Report {
         self.lines.iter().all(|line| line.passed)
     }
 
-    /// Adds a comparison of `found` with a limit.
+    /// Adds a comparison whose error `found` must be within a limit.
     pub fn within(
         &mut self,
         op: &'static str,
@@ -218,7 +218,7 @@ impl Report {
         found: Result<f64, String>,
         limit: f64,
     ) {
-        // Not `>`: an error that is not a number has not passed.
+        // Not `>`: a NaN has not passed.
         let passed = found.as_ref().is_ok_and(|error| *error <= limit);
         let found = match found {
             Ok(error) => format!("{error:.2e} of {limit:.2e}"),
@@ -227,7 +227,7 @@ impl Report {
         self.push(op, case, check, found, passed);
     }
 
-    /// Adds a comparison of bits; `differing` says where they are not the same.
+    /// Adds a comparison of bits; `differing` names a difference, if there is one.
     pub fn same(
         &mut self,
         (op, case, check): (&'static str, &str, &'static str),
@@ -241,7 +241,7 @@ impl Report {
         self.push(op, case, check, found, is_same);
     }
 
-    /// Adds a finding.
+    /// Adds a line to the report.
     pub fn push(
         &mut self,
         op: &'static str,
@@ -280,10 +280,10 @@ pub fn formulas(report: &mut Report, random: &mut Random) {
     }
 }
 
-/// Uniform numbers (SplitMix64): the state is a counter, so that any of them can be drawn first.
+/// Uniform random numbers (SplitMix64): the state is a counter, so any can be drawn first.
 pub struct Random(u64);
 
-/// Step of the counter, odd: it comes by all numbers.
+/// Step of the counter: odd, so that it takes all values.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Random {
@@ -303,7 +303,7 @@ impl Random {
         (self.bits() >> 33) as usize % end
     }
 
-    /// Makes a value of each of `count` draws and its number, by all cores where they are many.
+    /// Draws `count` values, each from its own number; on all cores if there are many.
     fn many<T: Send + Clone + Default>(
         &mut self,
         count: usize,
@@ -320,24 +320,24 @@ impl Random {
         all
     }
 
-    /// `count` bytes of `range`.
+    /// `count` random bytes in `range`.
     pub fn bytes(&mut self, count: usize, range: RangeInclusive<u8>) -> Vec<u8> {
         let span = u64::from(range.end() - range.start()) + 1;
         let byte = |_, bits: u64| range.start() + ((bits >> 32) % span) as u8;
         self.many(count, byte)
     }
 
-    /// `count` BF16 of `-scale .. scale`, as F32.
+    /// `count` random BF16 values in `-scale .. scale`, as F32.
     pub fn bf16(&mut self, count: usize, scale: f32) -> Vec<f32> {
         self.scaled(count, |_| scale)
     }
 
-    /// Numbers whose scale depends on their place.
+    /// `count` random values, each within the scale of its index.
     pub fn scaled(&mut self, count: usize, scale: impl Fn(usize) -> f32 + Sync) -> Vec<f32> {
         self.many(count, |at, bits| round_bf16(unit(bits) * scale(at)))
     }
 
-    /// `count` BF16 of `-scale .. scale`, as they are stored.
+    /// `count` random BF16 values in `-scale .. scale`, as stored bytes.
     pub fn bf16_bytes(&mut self, count: usize, scale: f32) -> Vec<u8> {
         let bytes = |_, bits| {
             let value = round_bf16(unit(bits) * scale);
@@ -346,19 +346,19 @@ impl Random {
         self.many(count, bytes).into_flattened()
     }
 
-    /// `count` weights of a norm, `0.5 .. 1.5`.
+    /// `count` random weights of a norm, in `0.5 .. 1.5`.
     pub fn gains(&mut self, count: usize) -> Vec<f32> {
         let around_zero = self.bf16(count, 0.5);
         around_zero.into_iter().map(|w| 1.0 + w).collect()
     }
 }
 
-/// A number of `-1 .. 1`.
+/// The number in `-1 .. 1` that `bits` stand for.
 fn unit(bits: u64) -> f32 {
     (bits >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// The nearest BF16, ties to even. `x` is finite.
+/// The nearest BF16 of a finite `x`, ties to even.
 pub fn round_bf16(x: f32) -> f32 {
     let bits = x.to_bits();
     f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
@@ -367,7 +367,7 @@ pub fn round_bf16(x: f32) -> f32 {
 /// `|found - wanted| / |wanted|`, at least 0.
 ///
 /// # Errors
-/// The first element that is finite on one side only, in words; the lengths, if they differ.
+/// Words that name the first element that is finite on one side only, or lengths that differ.
 pub fn distance(found: &[f32], wanted: &[f32]) -> Result<f64, String> {
     if found.len() != wanted.len() {
         return Err(format!("{} elements, not {}", found.len(), wanted.len()));
@@ -392,7 +392,7 @@ pub fn distance(found: &[f32], wanted: &[f32]) -> Result<f64, String> {
     })
 }
 
-/// Reports the result that is furthest from what is wanted.
+/// Reports the result with the largest distance from the wanted one.
 fn nearest(
     report: &mut Report,
     op: &'static str,
@@ -414,7 +414,7 @@ fn nearest(
     report.within(op, shape, check, furthest, limit);
 }
 
-/// Whether two results are the same, bit by bit.
+/// Whether two results are equal, bit by bit.
 fn same_bits(a: &[f32], b: &[f32]) -> bool {
     let mut pairs = a.iter().zip(b);
     a.len() == b.len() && pairs.all(|(a, b)| a.to_bits() == b.to_bits())

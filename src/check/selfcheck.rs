@@ -1,4 +1,4 @@
-//! Golden tokens: replays what another implementation computed, before anything is served.
+//! Golden tokens: replays sequences that another implementation computed, before a server starts.
 //!
 //! The golden text is JSON, written by `scripts/golden.py`:
 //!
@@ -21,12 +21,12 @@ use step::executor::{DeviceError, Executor, TokenId};
 
 use super::session::{Session, fitting, most_likely, step_together};
 
-/// The version of the text that this reads.
+/// The format version that is read here.
 pub(super) const FORMAT: u32 = 1;
-/// Least scale of a row of logits: golden log-probabilities have five decimals.
+/// Smallest scale of a row of logits: golden log-probabilities have five decimals.
 const SCALE_LEAST: f32 = 1.0;
 
-/// Distance that a device may have from golden log-probabilities.
+/// Distance from golden log-probabilities that a device is allowed.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerance {
     /// Largest difference of a log-probability, relative to the scale of the row's logits.
@@ -35,24 +35,24 @@ pub struct Tolerance {
     pub floor: f32,
 }
 
-/// For two F32 implementations that add in different orders. Where weights of norms are four times
-/// the usual, which makes products large that cancel, the reference differs from itself between
-/// prefill and decode by a third of this, and by as much from F64.
+/// Tolerance between two F32 implementations that add in different orders. Where norm weights are
+/// four times the usual, so that large products cancel, the reference itself differs by a third of
+/// this between prefill and decode, and by as much from F64.
 pub const TOLERANCE_F32: Tolerance = Tolerance {
     relative: 2e-4,
     floor: f32::NEG_INFINITY,
 };
 
-/// The magnitude that rounding of a row of logits is relative to: the largest one's.
+/// Scale of the rounding errors of a row of logits: its largest magnitude.
 pub(super) fn scale(logits: &[f32]) -> f32 {
     let largest = logits.iter().map(|logit| logit.abs());
     largest.fold(SCALE_LEAST, f32::max)
 }
 
-/// Judgement of a row of logits.
+/// Differences that are allowed in a row of logits.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowed {
-    /// Largest difference of a log-probability.
+    /// Largest difference of a log-probability that is allowed.
     pub difference: f32,
     /// Scale of the row's logits.
     pub scale: f32,
@@ -65,7 +65,7 @@ impl fmt::Display for Allowed {
     }
 }
 
-/// A replay that agreed.
+/// Result of a replay that agreed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     pub sequences: usize,
@@ -75,7 +75,7 @@ pub struct Report {
     pub logprob_difference_max: f32,
 }
 
-/// A replay that did not agree: this device, driver, build or weights file must not serve.
+/// Replay that did not agree: this device, driver, build or weights file must not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum Mismatch {
     /// The golden text cannot be used.
@@ -110,14 +110,14 @@ pub enum Mismatch {
     Device(#[from] DeviceError),
 }
 
-/// Meaning of a mismatch.
+/// Conclusion in the texts of mismatches.
 const OTHER: &str = "the device or the weights compute something else than the model";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Golden {
     format: u32,
-    /// Versions of the implementation that wrote the file, for people.
+    /// Versions of the implementation that wrote the file, for people to read.
     #[serde(rename = "versions")]
     _versions: BTreeMap<String, String>,
     sequences: Vec<Sequence>,
@@ -132,14 +132,14 @@ struct Sequence {
 }
 
 impl Sequence {
-    /// Tokens, those of the prompt among them.
+    /// Number of tokens, the prompt's included.
     fn len(&self) -> usize {
         self.prompt.len() + self.tokens.len()
     }
 }
 
-/// Replays the sequences of `golden` on `executor`, which must be idle: its first slots and pages
-/// are used, by as many sequences at once as have room. An empty text holds no sequences.
+/// Replays the sequences of `golden` on `executor`, which must be idle: the replay uses its first
+/// slots and pages, for as many sequences at once as fit. An empty text holds no sequences.
 ///
 /// The golden tokens are fed whatever the executor prefers, so one difference does not cascade.
 /// Where the two best golden tokens are closer than twice the tolerance, either may win.
@@ -197,7 +197,7 @@ fn parse(golden: &str, vocab: usize) -> Result<Vec<Sequence>, Mismatch> {
     Ok(golden.sequences)
 }
 
-/// The prompts one by one, then a token of each sequence in a step.
+/// Runs the prompts one by one, then one token of each sequence in a step.
 fn replay<E: Executor>(
     executor: &mut E,
     sequences: &[Sequence],

@@ -4,7 +4,7 @@ use model::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, 
 use step::Window;
 use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
 
-/// A sequence in a slot on pages of its own. Nothing but sessions may use the executor meanwhile.
+/// A sequence with a slot and pages of its own. Only sessions may use the executor meanwhile.
 pub struct Session {
     /// State that the next step begins from.
     from: Slot,
@@ -15,12 +15,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// The only one: in slot 0 on the first pages.
+    /// A session in slot 0, on the first pages.
     pub fn new() -> Session {
         Session::beside(0, MAX_CONTEXT.min(KV_PAGES * PAGE))
     }
 
-    /// The `index`-th of sessions side by side, each with room for `tokens`.
+    /// The `index`-th of several sessions side by side, each with pages for `tokens` tokens.
     pub fn beside(index: usize, tokens: usize) -> Session {
         let each = tokens.div_ceil(PAGE);
         let pages = index * each..(index + 1) * each;
@@ -33,8 +33,8 @@ impl Session {
         }
     }
 
-    /// A session that goes on from here in another slot, on the same pages. This one may go on,
-    /// too, when that has ended: its state stays, and it writes over what the other one wrote.
+    /// A session that continues this one in another slot, on the same pages. When it has ended,
+    /// this one may continue from its own state, and overwrites the other's keys and values.
     pub fn fork(&self, slot: Slot) -> Session {
         Session {
             from: self.slot,
@@ -78,16 +78,16 @@ impl Session {
     }
 }
 
-/// Sequences of so many tokens that fit side by side.
+/// Number of sequences of `tokens` tokens that fit side by side.
 pub fn fitting<E: Executor>(executor: &E, tokens: usize) -> usize {
     let pages = executor.pages().unwrap_or(usize::MAX);
     let fit = MAX_SEQUENCES.min(pages / tokens.div_ceil(PAGE));
     fit.min(rings_fitting(tokens, PREFILL_TOKENS))
 }
 
-/// Block table of the windowed group for one of sequences side by side that no engine runs, each of
-/// so many tokens, and of so many rows in a step: a few pages of its own take turns. Empty if the
-/// model has no such group.
+/// Block table of the windowed group for the `index`-th of several sequences that no engine runs,
+/// each of `tokens` tokens and at most `rows` rows in a step: a few pages of its own, reused in
+/// turn. Empty if the model has no windowed group.
 pub fn window_ring(index: usize, tokens: usize, rows: usize) -> Vec<PageId> {
     let Some(window) = WINDOW else { return vec![] };
     let pages = ring_pages(&window, tokens, rows);
@@ -95,7 +95,7 @@ pub fn window_ring(index: usize, tokens: usize, rows: usize) -> Vec<PageId> {
     (0..tokens.div_ceil(PAGE)).map(page).collect()
 }
 
-/// Rings of so many tokens and rows that there are pages for.
+/// Number of such block tables, for these `tokens` and `rows`, that there are pages for.
 pub fn rings_fitting(tokens: usize, rows: usize) -> usize {
     let rings = |window: Window| window.pages / ring_pages(&window, tokens, rows);
     WINDOW.map_or(usize::MAX, rings)

@@ -334,7 +334,7 @@ fn rows_out_of_range_are_refused() {
     );
 }
 
-/// State behind a part of the forward pass.
+/// Hidden states after a part of the forward pass.
 struct Left {
     part: Part,
     /// Hidden states.
@@ -343,7 +343,7 @@ struct Left {
     routed: bool,
 }
 
-/// States behind each part of a model's forward pass over a page of tokens.
+/// Hidden states after each part of a model's forward pass over a page of tokens.
 fn left_of_parts(checkpoint: &weights::Checkpoint) -> Vec<Left> {
     let plan = Plan::largest::<Cpu>(checkpoint.layout());
     let mut runner = Runner::load(Cpu::new(2), checkpoint, &plan).unwrap();
@@ -365,7 +365,7 @@ fn left_of_parts(checkpoint: &weights::Checkpoint) -> Vec<Left> {
     left
 }
 
-/// A block of each layer, or none, and the hidden states in front of it and behind it.
+/// A block of each layer, or none, and the hidden states before and after it.
 fn blocks_run(left: &[Left]) -> impl Iterator<Item = (Site, Option<Shape>, &[Left])> {
     let layers = (0..target::LAYERS).map(Site::Layer);
     let blocks = layers.flat_map(|site| blocks_at(site).map(|block| (site, block)));

@@ -1,10 +1,10 @@
-//! The check of a start that needs nothing an owner cannot have: a text of our own writing, run
-//! through the model as a prompt and token by token.
+//! The check at start that needs no reference: a text written for this project is run through the
+//! model as a prompt, and token by token.
 //!
-//! The model must find the text about as likely as a language model does, must find it equally
-//! likely both ways, and must give the same bits however the prompt was cut and whoever is beside
-//! the sequence. Faults that leave a model fluent, such as a matrix that is off by a percent, are
-//! not seen here: `oracle` finds those.
+//! The text's likelihood must be that of a language model and equal in both ways, and logits must
+//! have the same bits however the prompt is cut and whatever sequences run beside it. Faults that
+//! leave a model fluent, such as a matrix that is off by a percent, are not seen here: `oracle`
+//! finds those.
 
 use std::fmt;
 use std::ops::Range;
@@ -19,58 +19,58 @@ use step::ranking::{all_finite, weight_of};
 use super::bits::digest;
 use super::session::{Session, fitting, step_together};
 
-/// Prose, lists, code, a table and five languages.
+/// Text of the check: prose, lists, code, a table and five languages.
 pub const TEXT: &str = include_str!("text_check/text.txt");
-/// Tokens of the text that a start runs, at most. A third of them lie behind position 1,024, so
-/// that a rotary embedding that wraps there shows in the mean.
+/// Most tokens of the text that a start runs. A third of them are after position 1,024, so that a
+/// rotary embedding that wraps there is visible in the mean.
 pub const TEXT_TOKENS: usize = match MAX_CONTEXT {
     context if context < WANTED => context,
     _ => WANTED,
 };
-/// Whether a start runs the whole text. Builds for debugging and for tests, which compute up to a
-/// hundred times slower, run a beginning.
+/// Whether a start runs the whole text. Builds for debugging and for tests, up to a hundred times
+/// slower, run a beginning.
 pub const TEXT_IS_WHOLE: bool = !cfg!(any(debug_assertions, feature = "testing"));
 const WANTED: usize = if TEXT_IS_WHOLE { 1536 } else { 32 };
-/// One in so many tokens, those at the end, is run by itself as well.
+/// Divisor of the tokens: the last one in so many are run one by one as well.
 const DECODED_SHARE: usize = 24;
-/// One in so many positions is scored: to take all logits to the host costs more than the model.
+/// Divisor of the scored positions: copying all logits to the host costs more than the model.
 const SCORED_EVERY: usize = 4;
-/// Sequences beside the checked one, at most.
+/// Most sequences beside the checked one.
 const COMPANIONS: usize = match MAX_SEQUENCES {
     0..5 => MAX_SEQUENCES.saturating_sub(2),
     _ => 3,
 };
-/// Slot of a run whose state must not be that behind the prompt, which is in the first one.
+/// Slot of a run that must leave the state at the prompt's end, in slot 0, as it is.
 const FORKED: Slot = Slot(MAX_SEQUENCES as u32 - 1);
-/// Chunk of a prompt that is cut: whole pages, and no divisor of a usual chunk.
+/// Chunk of a prompt that is cut, tokens: whole pages, and no divisor of a usual chunk.
 const CUT: usize = match 3 * PAGE {
     cut if cut <= PREFILL_TOKENS => cut,
     _ => PREFILL_TOKENS,
 };
-/// Nats per token above which a text of this kind is noise to a model: noise has above ten, a
-/// language model below 3.5.
+/// Nats per token above which the text is noise to a model: untrained ones have above ten, language
+/// models below 3.5.
 const PLAUSIBLE_NATS: f64 = 5.0;
-/// Distance that a model whose figure is known may have from it, nats per token.
+/// Largest difference from the model's known figure, nats per token.
 const KNOWN_NATS_WITHIN: f64 = 0.02;
-/// Root of the mean square of what a token's log-probability may differ by between the prompt and
-/// token by token, nats: both round, a wrong kernel is off by far more.
+/// Largest root mean square of a token's differences in log-probability between prefill and decode,
+/// nats: both round, while a wrong kernel is off by far more.
 const DECODE_WITHIN: f64 = 0.1;
 
-/// `count` tokens in no order, for a model without a tokenizer: they mean nothing to it.
+/// `count` random tokens, for a model without a tokenizer: they have no meaning.
 pub fn draw_tokens(count: usize) -> Vec<TokenId> {
     (0..count)
         .map(|at| (at * 7919 % VOCAB) as TokenId)
         .collect()
 }
 
-/// Bound of the mean negative log-likelihood.
+/// Bound of the text's mean negative log-likelihood.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TextBound {
-    /// An outside reference's figure over the same weights, nats per token.
+    /// The figure of an outside reference with the same weights, nats per token.
     Known(f64),
-    /// Whatever a language model gives.
+    /// Any figure that a language model may have.
     Plausible,
-    /// Anything: the weights are drawn and mean nothing.
+    /// No bound: the weights are random.
     None,
 }
 
@@ -94,19 +94,19 @@ impl fmt::Display for TextBound {
     }
 }
 
-/// A check that passed.
+/// Figures of a check that passed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TextReport {
     /// Tokens that were run.
     pub tokens: usize,
-    /// Mean negative log-likelihood of those behind scored positions, nats.
+    /// Mean negative log-likelihood of the scored tokens, nats.
     pub nats: f64,
     pub bound: TextBound,
     /// Tokens that were run one by one.
     pub decoded: usize,
-    /// Root of the mean square of what their log-probabilities differ by, nats.
+    /// Root mean square difference of a token's log-probability between prefill and decode, nats.
     pub decode_difference: f64,
-    /// Sequences that were beside one of them.
+    /// Sequences that ran beside the checked one.
     pub companions: usize,
 }
 
@@ -129,24 +129,24 @@ impl fmt::Display for TextReport {
     }
 }
 
-/// A model that must not serve.
+/// Reason for which a model must not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum TextMismatch {
-    /// The text is not as likely as it must be.
+    /// The text's likelihood is out of its bound.
     #[error(
         "the check of the model failed: a text has {nats:.4} nats per token, must be {bound}; the \
          weights, or what this device makes of them, are not the model's. `verify --full` compares \
          the files, `verify --oracle` the device with the CPU"
     )]
     Likelihood { nats: f64, bound: TextBound },
-    /// Token by token the text has another likelihood.
+    /// Token by token, the text's log-probabilities differ.
     #[error(
         "the check of the model failed: token by token a text's log-probabilities differ by \
          {difference:.4} nats from those in a prompt, at most {DECODE_WITHIN}; the device computes \
          wrongly. `verify --oracle` tells in which layer"
     )]
     Decode { difference: f64 },
-    /// Logits of a position have other bits than before; `by`: what had changed in between.
+    /// Logits of a position have other bits than before; `by` names the change in between.
     #[error(
         "the check of the model failed: the logits of position {position} have other bits {by}; \
          the device computes wrongly"
@@ -156,8 +156,8 @@ pub enum TextMismatch {
     Device(#[from] DeviceError),
 }
 
-/// Runs `tokens`, the beginning of [`TEXT`], through `executor`, which must be idle: its first
-/// slots and pages are used.
+/// Checks the model with `tokens`, the beginning of [`TEXT`], on `executor`, which must be idle:
+/// its first slots and pages are used.
 pub fn check_text<E: Executor>(
     executor: &mut E,
     tokens: &[TokenId],
@@ -183,7 +183,7 @@ pub fn check_text<E: Executor>(
     }
     let companions = match MAX_SEQUENCES {
         1 => 0,
-        _ => in_company(executor, (whole.prompt, prompt), rest, &alone.digests[1..])?,
+        _ => beside_others(executor, (whole.prompt, prompt), rest, &alone.digests[1..])?,
     };
     Ok(TextReport {
         tokens: tokens.len(),
@@ -195,17 +195,17 @@ pub fn check_text<E: Executor>(
     })
 }
 
-/// A text that was run as a prompt.
+/// Results of the text run as a prompt.
 struct Whole {
-    /// Log-probabilities of the tokens behind scored positions.
+    /// Log-probabilities of the tokens after scored positions.
     log_likelihoods: Vec<f64>,
-    /// Behind the tokens that are not to be decoded.
+    /// Session at the end of the tokens that are not decoded.
     prompt: Session,
-    /// Bits of the logits there, if they are finite.
+    /// Digest of the logits there; an error if one is not finite.
     digest: Result<u64, DeviceError>,
 }
 
-/// `tokens` in the largest chunks, cut before the last `decoded` ones.
+/// Runs `tokens` in the largest chunks, cut before the last `decoded` ones.
 fn whole<E: Executor>(
     executor: &mut E,
     tokens: &[TokenId],
@@ -231,7 +231,7 @@ fn whole<E: Executor>(
     })
 }
 
-/// Runs one chunk of `tokens`, and adds the log-probabilities behind its scored positions.
+/// Runs one chunk of `tokens`; appends log-probabilities of the tokens after scored positions.
 fn score<E: Executor>(
     executor: &mut E,
     session: &mut Session,
@@ -253,12 +253,12 @@ fn score<E: Executor>(
     Ok(())
 }
 
-/// Whether the token behind `position` is scored, of a text of `length` tokens.
+/// Whether the token after `position` is scored, in a text of `length` tokens.
 fn is_scored(position: usize, length: usize) -> bool {
     position.is_multiple_of(SCORED_EVERY) && position + 1 < length
 }
 
-/// Log-probability of one token of each row of `logits [tokens, VOCAB]`.
+/// Log-probability of one token for each row of `logits [tokens, VOCAB]`.
 fn log_probabilities(logits: &[f32], tokens: &[TokenId]) -> Vec<f64> {
     let each = tokens.len().div_ceil(threads::cores()).max(1);
     let width = logits.len() / tokens.len();
@@ -278,7 +278,7 @@ fn log_probabilities(logits: &[f32], tokens: &[TokenId]) -> Vec<f64> {
     })
 }
 
-/// Log-probability of `token`; not a number if a logit is not finite.
+/// Log-probability of `token`; NaN if a logit is not finite.
 pub(super) fn log_probability(logits: &[f32], token: TokenId) -> f64 {
     if !all_finite(logits) {
         return f64::NAN;
@@ -287,22 +287,22 @@ pub(super) fn log_probability(logits: &[f32], token: TokenId) -> f64 {
     f64::from(logits[token as usize]) - max - weight_of(logits, max).ln()
 }
 
-/// Trace of a sequence, token by token.
+/// Results of a sequence, token by token.
 struct Trace {
-    /// Bits of the logits behind the prompt, and behind each token of the rest.
+    /// Digests of the logits after the prompt, and after each token of the rest.
     digests: Vec<u64>,
-    /// Log-likelihoods of the tokens behind scored positions of the rest.
+    /// Log-probabilities of the rest's tokens after scored positions.
     log_likelihoods: Vec<f64>,
 }
 
-/// `prompt` cut into pieces, then `rest` token by token.
+/// Runs `prompt` in chunks, then `rest` token by token.
 fn alone<E: Executor>(
     executor: &mut E,
     prompt: &[TokenId],
     rest: &[TokenId],
 ) -> Result<Trace, DeviceError> {
     let room = prompt.len() + rest.len();
-    // Elsewhere than the first, if there are pages for two.
+    // In other pages than the first ones, if there are enough for two sequences.
     let place = fitting(executor, room).min(2).saturating_sub(1);
     let mut session = Session::beside(place, room).fork(FORKED);
     for chunk in prompt.chunks(CUT) {
@@ -324,9 +324,9 @@ fn alone<E: Executor>(
     Ok(trace)
 }
 
-/// `rest` token by token behind the prompt, beside sequences that are elsewhere in the text; how
-/// many they were.
-fn in_company<E: Executor>(
+/// Runs `rest` token by token after the prompt, beside sequences at other positions of the text;
+/// returns the number of these.
+fn beside_others<E: Executor>(
     executor: &mut E,
     (mut ours, prompt): (Session, &[TokenId]),
     rest: &[TokenId],
@@ -340,7 +340,7 @@ fn in_company<E: Executor>(
         let length = (prompt.len() / (index + 2)).clamp(1, PREFILL_TOKENS);
         session.step(executor, &prompt[..length])?;
     }
-    // Ours is the last row of the step, so that those before it move it.
+    // The checked sequence is the last in the step, so that rows of others move its rows.
     let mut sessions: Vec<&mut Session> = others.iter_mut().chain([&mut ours]).collect();
     for (index, (&token, &alone)) in rest.iter().zip(alone).enumerate() {
         let tokens = vec![token; companions + 1];

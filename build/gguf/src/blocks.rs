@@ -1,17 +1,17 @@
-//! Blocks of numbers as ggml stores them, to F32.
+//! Conversion of ggml's blocks of numbers to F32.
 //!
-//! Format: `block_*` of ggml's `ggml-common.h`, numbers as its `dequantize_row_*` computes them: in
-//! F32, so `d * q + m` is rounded once.
+//! Format: `block_*` of ggml's `ggml-common.h`; arithmetic as in its `dequantize_row_*`: in F32, so
+//! `d * q + m` is rounded once.
 
 /// Elements of a block of the quantised kinds.
 const BLOCK: usize = 32;
-/// Elements of a block of the kinds whose parts have scales of their own.
+/// Elements of a block of the kinds whose parts of 16 or 32 have scales of their own.
 const SUPER: usize = 256;
-/// Bytes of the six-bit scales and minima of eight such parts.
+/// Bytes of the six-bit scales and minima of a block's eight parts.
 const SCALES: usize = 12;
 const HALF_BYTES: usize = 2;
 
-/// Storage of a tensor.
+/// Storage format of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     F32,
@@ -25,13 +25,13 @@ pub enum Kind {
     Q5_0,
     /// `d * q`, eight bits each.
     Q8_0,
-    /// `d * s * q - m * t`, four bits each, of 32 with their `s` and `t`.
+    /// `d * s * q - m * t`, four bits each; every 32 have their own `s` and `t`.
     Q4K,
-    /// `d * s * (q - 32)`, six bits each, of 16 with their `s`.
+    /// `d * s * (q - 32)`, six bits each; every 16 have their own `s`.
     Q6K,
 }
 
-/// Number of each in the file, and its name.
+/// Number of each kind in the file, and its name.
 const KINDS: [(u32, Kind, &str); 9] = [
     (0, Kind::F32, "F32"),
     (1, Kind::F16, "F16"),
@@ -50,14 +50,14 @@ impl Kind {
         found.map(|(_, kind, _)| *kind)
     }
 
-    /// All kinds with their numbers, for errors.
+    /// Names and numbers of all known kinds, for errors.
     pub fn known() -> String {
         KINDS
             .map(|(of, _, name)| format!("{of} ({name})"))
             .join(", ")
     }
 
-    /// Elements of a block.
+    /// Elements in one block of the kind.
     pub fn elements(self) -> usize {
         match self {
             Kind::F32 | Kind::F16 | Kind::Bf16 => 1,
@@ -66,7 +66,7 @@ impl Kind {
         }
     }
 
-    /// Bytes of a block.
+    /// Bytes of one block of the kind.
     pub fn bytes(self) -> usize {
         match self {
             Kind::F32 => 4,
@@ -80,7 +80,7 @@ impl Kind {
         }
     }
 
-    /// Appends the elements of whole blocks.
+    /// Appends to `to` the elements of whole blocks.
     pub fn dequantise(self, blocks: &[u8], to: &mut Vec<f32>) {
         for block in blocks.chunks_exact(self.bytes()) {
             match self {
@@ -110,13 +110,13 @@ impl Kind {
     }
 }
 
-/// The first half of a block lies in the low nibbles, the second in the high ones.
+/// Calls `number` for each code: a block's first half is in low nibbles, the second in high ones.
 fn nibbles(codes: &[u8], to: &mut Vec<f32>, mut number: impl FnMut(u8) -> f32) {
     to.extend(codes.iter().map(|code| number(code & 0xf)));
     to.extend(codes.iter().map(|code| number(code >> 4)));
 }
 
-/// Nibbles as in `nibbles`, their fifth bits in a word before them.
+/// A block of Q5_0: a factor, a word of the codes' fifth bits, and nibbles in two halves.
 fn q5_0(block: &[u8], to: &mut Vec<f32>) {
     let (d, codes) = (half(block), &block[HALF_BYTES..]);
     let fifth = u32::from_le_bytes([codes[0], codes[1], codes[2], codes[3]]);
@@ -128,7 +128,7 @@ fn q5_0(block: &[u8], to: &mut Vec<f32>) {
     });
 }
 
-/// Two parts of 32 share 32 bytes, the first in the low nibbles.
+/// A block of Q4_K: each two parts of 32 share 32 bytes, the first part in the low nibbles.
 fn q4_k(block: &[u8], to: &mut Vec<f32>) {
     let (d, m) = (half(block), half(&block[HALF_BYTES..]));
     let (scales, codes) = block[2 * HALF_BYTES..].split_at(SCALES);
@@ -142,8 +142,8 @@ fn q4_k(block: &[u8], to: &mut Vec<f32>) {
     }
 }
 
-/// Scale and minimum of a part: the first four have the low six bits of a byte each, the others a
-/// nibble of the last four bytes and the two bits that the first ones leave.
+/// Scale and minimum of a part, six bits each: for the first four parts the low bits of one byte,
+/// for the others a nibble of the last four bytes and the upper two bits of an earlier byte.
 fn six_bits(scales: &[u8], part: usize) -> [f32; 2] {
     let bits = match part {
         0..4 => [scales[part] & 63, scales[part + 4] & 63],
@@ -155,7 +155,7 @@ fn six_bits(scales: &[u8], part: usize) -> [f32; 2] {
     bits.map(f32::from)
 }
 
-/// Two halves of 128: 64 bytes of nibbles each, then 32 of the upper two bits, then signed scales.
+/// A block of Q6_K: 64 bytes of low nibbles for each half, then 32 of upper two bits, then scales.
 fn q6_k(block: &[u8], to: &mut Vec<f32>) {
     let (low, rest) = block.split_at(SUPER / 2);
     let (high, rest) = rest.split_at(SUPER / 4);
@@ -176,23 +176,23 @@ fn half(bytes: &[u8]) -> f32 {
     let sign = (bits & 0x8000) << 16;
     let magnitude = match bits & 0x7c00 {
         0x7c00 => f32::from_bits(0x7f80_0000 | (bits & 0x3ff) << 13),
-        // F32 has 127 - 15 = 112 more in its exponents; the product makes subnormals normal.
+        // F32's exponents are 127 - 15 = 112 larger; the product makes subnormals normal, too.
         _ => f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((127 + 112) << 23),
     };
     f32::from_bits(magnitude.to_bits() | sign)
 }
 
-/// Type of the elements of a checkpoint that is made.
+/// Element type of a checkpoint that is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
-    /// Every number as it is.
+    /// F32: every number exactly.
     F32,
-    /// Rounded to nearest, ties to even.
+    /// BF16: rounded to nearest, ties to even.
     Bf16,
 }
 
 impl Element {
-    /// The element of this name in a manifest.
+    /// The element type of a manifest's name.
     pub fn of(name: &str) -> Option<Element> {
         match name {
             "f32" => Some(Element::F32),
@@ -201,7 +201,7 @@ impl Element {
         }
     }
 
-    /// Name in a safetensors header.
+    /// Name of the element type in a safetensors header.
     pub fn dtype(self) -> &'static str {
         match self {
             Element::F32 => "F32",
@@ -209,7 +209,7 @@ impl Element {
         }
     }
 
-    /// Name in `config.json`.
+    /// Name of the element type in `config.json`.
     pub fn torch(self) -> &'static str {
         match self {
             Element::F32 => "float32",
@@ -224,7 +224,7 @@ impl Element {
         }
     }
 
-    /// Appends a number's bytes.
+    /// Appends the bytes of `number` as an element.
     pub fn push(self, number: f32, to: &mut Vec<u8>) {
         match self {
             Element::F32 => to.extend(number.to_le_bytes()),
@@ -233,7 +233,7 @@ impl Element {
     }
 }
 
-/// Bits of the nearest BF16 number of a finite one, the even one of two.
+/// Bits of the BF16 number nearest to a finite number; ties go to the even one.
 fn bf16(number: f32) -> u16 {
     let bits = number.to_bits();
     (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16

@@ -1,4 +1,4 @@
-//! `config.json` of a model, in the words of Hugging Face's classes; members in alphabetical order.
+//! `config.json` of a model, with the keys of Hugging Face's classes in alphabetical order.
 
 use serde_json::{Value, json};
 
@@ -6,9 +6,9 @@ use super::blocks::Element;
 use super::model::{Architecture, Model};
 use super::tokenizer::Tokens;
 
-/// Every so many layers of Gemma 3 one sees all positions.
+/// Period of Gemma 3's layers: the last one in each sees all positions, the others a window.
 const PERIOD: usize = 6;
-/// Base of the frequencies of the others.
+/// Base of RoPE in the layers with a window.
 const LOCAL_THETA: f64 = 10_000.0;
 
 impl Model {

@@ -1,11 +1,11 @@
-//! Metadata by key and type.
+//! Access to metadata by key and type.
 
 use super::read::{Entry, Gguf, Value, of_key};
 use super::{GgufError, fail};
 
 impl Gguf<'_> {
-    /// Fails at the first key that begins with `prefix` and is none of `known`: it could change
-    /// answers.
+    /// Fails at the first key that begins with `prefix` and is not in `known`, since it could
+    /// change answers.
     pub fn only(&self, prefix: &str, known: &[&str]) -> Result<(), GgufError> {
         let own = self.metadata.range(prefix.to_string()..);
         let mut own = own.take_while(|(key, _)| key.starts_with(prefix));
@@ -22,7 +22,7 @@ impl Gguf<'_> {
         }
     }
 
-    /// Fails for the value of a key.
+    /// An error about the value of a key.
     pub fn wrong<T>(&self, key: &str, problem: impl Into<String>) -> Result<T, GgufError> {
         fail(self.entry(key)?.offset, of_key(key), problem)
     }
@@ -72,7 +72,7 @@ impl Gguf<'_> {
         }
     }
 
-    /// Fails where a flag is set that would change answers. Absent means not set.
+    /// Fails if a flag is set, since it would change answers; an absent flag is not set.
     pub fn unset(&self, key: &str) -> Result<(), GgufError> {
         match self.metadata.get(key).map(|entry| &entry.value) {
             None | Some(Value::Bool(false)) => Ok(()),

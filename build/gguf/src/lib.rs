@@ -6,7 +6,7 @@
 //!      └─ tensors ─ model (names, order of rows) ─ blocks (numbers) ─ write ─ model.safetensors
 //! ```
 //!
-//! Strict: a key, tensor or type that nobody here knows could change answers, so it is an error.
+//! An unknown key, tensor or type is an error, since it could change answers.
 
 mod blocks;
 mod config;
@@ -27,7 +27,7 @@ use serde::Serialize;
 
 pub use blocks::Element;
 
-/// Files that [`convert`] leaves.
+/// Files that [`convert`] writes.
 pub const WEIGHTS: &str = "model.safetensors";
 const CONFIG: &str = "config.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
@@ -35,15 +35,15 @@ const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const TEMPLATE: &str = "chat_template.jinja";
 
-/// Bytes of a file that are written at once.
+/// Bytes of the buffer through which files are written.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A file that is no GGUF, or one that this does not know how to turn into a checkpoint.
+/// Reason why a file is no GGUF, or cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GgufError {
-    /// Byte of the file that it is about.
+    /// Byte of the file at which the problem is.
     pub offset: usize,
-    /// Key or tensor, with its name; empty for the file.
+    /// Key or tensor with the problem, by name; empty for the whole file.
     pub subject: String,
     pub problem: String,
 }
@@ -71,8 +71,8 @@ fn fail<T>(
     })
 }
 
-/// Makes the files of a checkpoint in the folder `to` of a GGUF file, whose matrices become
-/// `element`; `parts` are those of the file, in order.
+/// Converts a GGUF file, given in `parts`, to the files of a checkpoint in the folder `to`, with
+/// matrices of type `element`.
 ///
 /// # Errors
 /// The file with the byte, key or tensor that is wrong, or a file that cannot be read or written.

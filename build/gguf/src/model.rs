@@ -1,5 +1,4 @@
-//! Dimensions of a model, and its tensors with names and order of rows as Hugging Face's classes
-//! have them.
+//! Dimensions of a model, and its tensors in the names and row orders of Hugging Face's classes.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +7,8 @@ use super::write::Tensor;
 use super::{GgufError, fail};
 
 const ARCHITECTURE: &str = "general.architecture";
-/// Keys behind an architecture's name that both have. Any other, such as one that scales positions,
-/// is an error.
+/// Keys after the architecture's name, common to all architectures. Any other key, such as one that
+/// scales positions, is an error.
 const KNOWN: [&str; 10] = [
     "attention.head_count",
     "attention.head_count_kv",
@@ -24,23 +23,23 @@ const KNOWN: [&str; 10] = [
 ];
 const WINDOW: &str = "attention.sliding_window";
 const ROTARY: &str = "rope.dimension_count";
-/// A dimension, at most: products of two are far from overflow.
+/// Largest dimension: products of two are far from overflow.
 const DIMENSION_MAX: usize = 1 << 24;
-/// Stated beside them; it follows from the tensors.
+/// Key of the vocabulary's size, which is not read: it follows from the tensors.
 const VOCABULARY: &str = "vocab_size";
 
-/// A kind of models that a file may hold.
+/// An architecture of models that can be converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
     Llama,
-    /// Gemma 3, whose norms are stored plus one.
+    /// Gemma 3, whose norm weights are stored with one added.
     Gemma3,
 }
 
 impl Architecture {
     const ALL: [Architecture; 2] = [Architecture::Llama, Architecture::Gemma3];
 
-    /// Name, which its keys begin with.
+    /// Name of the architecture, with which its keys begin.
     fn name(self) -> &'static str {
         match self {
             Architecture::Llama => "llama",
@@ -56,7 +55,7 @@ impl Architecture {
     }
 }
 
-/// Dimensions of a model.
+/// Dimensions of a model, from the metadata.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     pub architecture: Architecture,
@@ -72,7 +71,7 @@ pub struct Model {
     pub norm_eps: f64,
     pub rope_theta: f64,
     pub tied: bool,
-    /// Positions that most layers of Gemma 3 see.
+    /// Positions in the window of most of Gemma 3's layers.
     pub window: Option<usize>,
 }
 
@@ -145,10 +144,7 @@ impl Model {
         }
     }
 
-    /// All tensors by the names of Hugging Face, in alphabetical order.
-    ///
-    /// # Errors
-    /// A tensor that is missing, has another shape, or that the architecture does not have.
+    /// All tensors, in the alphabetical order of Hugging Face's names.
     pub fn tensors<'a>(&self, gguf: &Gguf<'a>) -> Result<Vec<Tensor<'a>>, GgufError> {
         let mut left: Vec<_> = gguf.tensors.keys().collect();
         let mut found = BTreeMap::new();
@@ -223,11 +219,11 @@ fn dimension(gguf: &Gguf<'_>, key: &str) -> Result<usize, GgufError> {
     }
 }
 
-/// A tensor by its names and its shape.
+/// A tensor by its names and shape.
 struct Wanted {
     from: String,
     to: String,
-    /// First dimension of a matrix; none for a vector.
+    /// Rows of a matrix; none for a vector.
     rows: Option<usize>,
     columns: usize,
     interleaved: Option<usize>,
@@ -251,7 +247,7 @@ fn matrix(from: &str, to: &str, rows: usize, columns: usize) -> Wanted {
 }
 
 impl Wanted {
-    /// Rows of so many heads are stored for a rotary embedding that turns neighbours.
+    /// The tensor with rows of `heads` heads stored for a rotary embedding that rotates neighbours.
     fn interleaved(self, heads: usize) -> Wanted {
         Wanted {
             interleaved: Some(heads),

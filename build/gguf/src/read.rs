@@ -1,4 +1,4 @@
-//! Reading GGUF: header, metadata, descriptions of tensors, data.
+//! Reads GGUF: header, metadata, descriptions of tensors, data.
 //!
 //! Format: the ggml project's `docs/gguf.md`, versions 2 and 3, little-endian.
 
@@ -10,14 +10,14 @@ use super::{GgufError, fail};
 
 const MAGIC: &[u8; 4] = b"GGUF";
 const VERSIONS: [u32; 2] = [2, 3];
-/// Key of the multiple of bytes that tensors begin at, and its value where it is absent.
+/// Key of the alignment of tensors, bytes, and its value where the key is absent.
 const ALIGNMENT: &str = "general.alignment";
 const ALIGNMENT_USUAL: u64 = 32;
-/// Dimensions of a tensor, at most.
+/// Most dimensions of a tensor.
 const DIMENSIONS_MAX: usize = 4;
-/// Lists in lists, at most.
+/// Deepest nesting of lists.
 const NESTING_MAX: usize = 4;
-/// Least bytes of a key with its value, of a tensor's description, and of an item of a list.
+/// Fewest bytes of a key with its value, of a tensor's description, and of an item of a list.
 const KEY_BYTES_LEAST: usize = 8 + 4 + 1;
 const TENSOR_BYTES_LEAST: usize = 8 + 4 + 4 + 8;
 
@@ -33,25 +33,25 @@ pub enum Value {
     List(Vec<Value>),
 }
 
-/// A value and where it stands in the file.
+/// A value, and its offset in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub offset: usize,
     pub value: Value,
 }
 
-/// A tensor as it is described.
+/// A tensor, as the file describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor<'a> {
-    /// Place of its description in the file, bytes.
+    /// Offset of the description in the file, bytes.
     pub offset: usize,
     pub kind: Kind,
-    /// Elements of each dimension, that of a row first.
+    /// Elements in each dimension, columns first.
     pub dimensions: Vec<usize>,
     pub data: &'a [u8],
 }
 
-/// A whole file.
+/// A whole GGUF file in memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gguf<'a> {
     pub metadata: BTreeMap<String, Entry>,
@@ -59,11 +59,11 @@ pub struct Gguf<'a> {
 }
 
 impl<'a> Gguf<'a> {
-    /// Reads a file that lies in memory.
+    /// Parses a file in memory.
     ///
     /// # Errors
-    /// The first thing that is not as the format says: what does not end inside the file, comes
-    /// twice or lies over something else.
+    /// The first violation of the format: data that ends outside of the file, duplicates, or
+    /// overlaps.
     pub fn parse(bytes: &'a [u8]) -> Result<Gguf<'a>, GgufError> {
         let mut reader = Reader { bytes, at: 0 };
         let (tensors, keys) = reader.header()?;
@@ -91,12 +91,12 @@ impl<'a> Gguf<'a> {
     }
 }
 
-/// A key as errors name it.
+/// Name of a key in errors.
 pub fn of_key(key: &str) -> String {
     format!("key `{key}`")
 }
 
-/// A tensor as errors name it.
+/// Name of a tensor in errors.
 pub fn of_tensor(name: &str) -> String {
     format!("tensor `{name}`")
 }
@@ -115,7 +115,7 @@ fn alignment(metadata: &BTreeMap<String, Entry>) -> Result<usize, GgufError> {
     }
 }
 
-/// Gives each tensor its data. They may not overlap.
+/// Gives each tensor its data, which may not overlap another's.
 fn place(
     described: BTreeMap<String, Description>,
     data: &[u8],
@@ -152,13 +152,13 @@ fn place(
     Ok(placed)
 }
 
-/// Description of a tensor, which the file has before all data.
+/// Description of a tensor, before its data are known.
 struct Description {
     offset: usize,
     name: String,
     kind: Kind,
     dimensions: Vec<usize>,
-    /// First byte in the section of data.
+    /// Offset of the first byte in the data section.
     start: usize,
 }
 
@@ -167,7 +167,7 @@ impl Description {
         fail(self.offset, of_tensor(&self.name), problem)
     }
 
-    /// Bytes of the whole tensor. Blocks lie along the first dimension.
+    /// Bytes of the whole tensor. Blocks are along the first dimension.
     fn bytes(&self) -> Result<usize, GgufError> {
         let (block, bytes) = (self.kind.elements(), self.kind.bytes());
         let row = self.dimensions.first().copied().unwrap_or(0);
@@ -184,7 +184,7 @@ impl Description {
     }
 }
 
-/// The file from a byte on.
+/// A position in the file, with readers of the format's types.
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -217,7 +217,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A number of things of which each takes so many bytes at least.
+    /// A count of items, each of at least `each` bytes in the rest of the file.
     fn count(&mut self, each: usize) -> Result<usize, GgufError> {
         let offset = self.at;
         let count = self.u64()?;
@@ -241,7 +241,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Numbers of tensors and of keys.
+    /// Number of tensors, and number of keys.
     fn header(&mut self) -> Result<(usize, usize), GgufError> {
         if self.take(MAGIC.len())? != MAGIC {
             return fail(0, "", "the file does not begin with `GGUF`");

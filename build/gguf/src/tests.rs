@@ -1,4 +1,4 @@
-//! Files built by hand, and what becomes of them.
+//! Conversion of files that are built by hand.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ fn list(kind: u32, items: Vec<Vec<u8>>) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &count, &items.concat()].concat()
 }
 
-/// A file to be: keys with type and bytes; tensors with dimensions, type and data.
+/// A file before it is written: keys with type and bytes; tensors with dimensions, type and data.
 #[derive(Clone)]
 struct Draft {
     version: u32,
@@ -78,7 +78,7 @@ impl Draft {
     }
 }
 
-/// One layer, 8 wide, two heads of four on one, a vocabulary of six.
+/// A Llama of one layer, 8 wide, with two query heads of four, one KV head, six tokens.
 fn llama() -> Draft {
     let (keys, tensors) = (vec![], vec![]);
     let mut draft = Draft {
@@ -132,7 +132,7 @@ fn llama() -> Draft {
     draft
 }
 
-/// A Gemma 3 of the dimensions of the Llama above: its tensors, in seven layers, and pieces.
+/// A Gemma 3 of the same dimensions in seven layers, with a SentencePiece tokenizer.
 fn gemma3() -> Draft {
     let mut draft = llama();
     draft.tensors.truncate(2);
@@ -247,7 +247,7 @@ fn converted(name: &str, draft: &Draft) -> Scratch {
     scratch
 }
 
-/// Why a draft is refused.
+/// Error for which the file of a draft is refused.
 fn refused(name: &str, draft: &Draft) -> String {
     Scratch::new(name).convert(draft, Element::F32).unwrap_err()
 }
@@ -268,7 +268,7 @@ fn dimensions_become_a_configuration() {
         (6, 64)
     );
     assert_eq!(config["tie_word_embeddings"], true);
-    // The decimal that was meant, not that of the F32 number.
+    // The shortest decimal of the F32 number, not its exact value.
     assert_eq!(config["rms_norm_eps"], 1e-5);
     assert_eq!(config["rope_parameters"]["rope_theta"], 1e5);
 }
@@ -576,10 +576,10 @@ fn any_beginning_of_a_file_is_refused() {
     }
 }
 
-/// Files that are changed.
+/// Files with random changes.
 const CHANGES: usize = 500;
 
-/// Numbers without an order, the same each time.
+/// Pseudo-random numbers, equal in every run.
 struct Random(u64);
 
 impl Random {
@@ -613,7 +613,7 @@ fn no_change_of_bytes_is_a_panic() {
     assert!((CHANGES / 10..CHANGES).contains(&read), "{read}");
 }
 
-/// F16 by its parts.
+/// Value of an F16, from its sign, exponent and mantissa.
 fn f16(bits: u16) -> f64 {
     let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023) / 1024.0);
     let magnitude = match exponent {
@@ -636,7 +636,7 @@ fn every_f16_number_is_exact() {
     }
 }
 
-/// A block of drawn codes behind drawn finite numbers.
+/// A block of random codes after random finite F16 numbers.
 fn block(random: &mut Random, numbers: usize, codes: usize) -> (Vec<u16>, Vec<u8>) {
     let numbers = (0..numbers).map(|_| (random.below(0x7c00) | random.below(2) << 15) as u16);
     let numbers: Vec<u16> = numbers.collect();

@@ -1,5 +1,5 @@
-//! The tokenizer of a GGUF as Hugging Face's `tokenizer.json`: byte-level BPE, or the pieces of
-//! SentencePiece, whose scores say which pair is merged first.
+//! The tokenizer of a GGUF as Hugging Face's `tokenizer.json`: byte-level BPE, or SentencePiece,
+//! whose scores give the order of merges.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
@@ -15,7 +15,7 @@ const MERGES: &str = "tokenizer.ggml.merges";
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
 const TEMPLATE: &str = "tokenizer.chat_template";
-/// Keys that begin with `tokenizer.ggml.`.
+/// Keys with the prefix `tokenizer.ggml.` that any tokenizer may have.
 const KNOWN: [&str; 11] = [
     "add_bos_token",
     "add_eos_token",
@@ -30,27 +30,27 @@ const KNOWN: [&str; 11] = [
     "tokens",
 ];
 const UNKNOWN: &str = "unknown_token_id";
-/// Keys of pieces beside them.
+/// Further keys of SentencePiece.
 const OF_PIECES: [&str; 2] = ["add_sep_token", "scores"];
-/// A space inside of pieces.
+/// Character for a space in SentencePiece's tokens.
 const SPACE: &str = "\u{2581}";
 
-/// Types of tokens, of `enum llama_token_type`.
+/// Types of tokens, numbered as in `enum llama_token_type`.
 const NORMAL: u64 = 1;
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 const BYTE: u64 = 6;
 
-/// Ways to cut a text before pairs are merged, by llama.cpp's name for each: whether each digit
-/// stands alone. GPT-2's expression cuts the rest.
+/// Pre-tokenizers by llama.cpp's name; the flag: each digit is cut apart. The rest is cut by
+/// GPT-2's expression.
 const PRE_TOKENIZERS: [(&str, bool); 2] = [("gpt-2", false), ("smollm", true)];
 
-/// Everything that is known of the tokens.
+/// Tokens and rules of a tokenizer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tokens {
     /// Text of each token, by id.
     texts: Vec<String>,
-    /// Ids and whether the token structures a prompt, ascending.
+    /// Added tokens by id, ascending; the flag: the token is a special one.
     added: Vec<(usize, bool)>,
     merges: Vec<(String, String)>,
     kind: Kind,
@@ -62,12 +62,12 @@ pub struct Tokens {
     pub template: Option<String>,
 }
 
-/// Steps by which a text becomes tokens.
+/// Algorithm by which a text becomes tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
-    /// Pairs of bytes are merged.
+    /// BPE of bytes.
     ByteLevel { single_digits: bool },
-    /// Pairs of characters are merged; those without a token are bytes. Texts begin with a token.
+    /// BPE of characters, of bytes where characters have no token. Texts begin with token `bos`.
     Pieces,
 }
 
@@ -165,7 +165,7 @@ impl Tokens {
         }
     }
 
-    /// The token that texts begin with.
+    /// Post-processor that adds the beginning token to a text.
     fn beginning(&self) -> Json {
         let text = &self.texts[self.bos];
         let first = json!({"SpecialToken": {"id": text, "type_id": 0}});
@@ -213,7 +213,7 @@ fn texts(gguf: &Gguf<'_>) -> Result<Vec<String>, GgufError> {
     }
 }
 
-/// Tokens that are found before pairs are merged.
+/// Added tokens, which are found in a text before merges.
 fn added(gguf: &Gguf<'_>, count: usize) -> Result<Vec<(usize, bool)>, GgufError> {
     let types = gguf.list(TYPES)?;
     if types.len() != count {
@@ -241,7 +241,7 @@ fn added(gguf: &Gguf<'_>, count: usize) -> Result<Vec<(usize, bool)>, GgufError>
     Ok(added)
 }
 
-/// Pairs that become one token, the first ones first.
+/// Merges of byte-level BPE, the first ones first.
 fn merges(gguf: &Gguf<'_>, texts: &[String]) -> Result<Vec<(String, String)>, GgufError> {
     let known: std::collections::HashSet<&str> = texts.iter().map(String::as_str).collect();
     let pair = |merge: &str| {
@@ -267,7 +267,7 @@ fn merges(gguf: &Gguf<'_>, texts: &[String]) -> Result<Vec<(String, String)>, Gg
     merges.collect()
 }
 
-/// Pairs of pieces that make one, those of the highest score first, where scores say the order.
+/// Merges of SentencePiece, highest score first.
 fn merges_of_pieces(gguf: &Gguf<'_>, texts: &[String]) -> Result<Vec<(String, String)>, GgufError> {
     let (scores, types) = (gguf.list(SCORES)?, gguf.list(TYPES)?);
     if scores.len() != texts.len() || types.len() != texts.len() {
@@ -294,7 +294,7 @@ fn merges_of_pieces(gguf: &Gguf<'_>, texts: &[String]) -> Result<Vec<(String, St
             }
         }
     }
-    // The longest beginning goes first among the ways to one piece.
+    // Among merges to one token, the one with the longest left part is first.
     let length = |[left, _]: &[usize; 2]| texts[*left].len();
     pairs.sort_by(|(a, of_a), (b, of_b)| b.total_cmp(a).then(length(of_b).cmp(&length(of_a))));
     let pair = |(_, [left, right]): (f32, [usize; 2])| (texts[left].clone(), texts[right].clone());
@@ -305,7 +305,7 @@ fn replace(from: &str, to: &str) -> Json {
     json!({"type": "Replace", "pattern": {"String": from}, "content": to})
 }
 
-/// Steps that make a text of pieces.
+/// Decoder of SentencePiece's tokens to text.
 fn joined() -> Json {
     let [bytes, fuse] = ["ByteFallback", "Fuse"].map(|kind| json!({"type": kind}));
     json!({"type": "Sequence", "decoders": [replace(SPACE, " "), bytes, fuse]})
@@ -356,7 +356,7 @@ struct Added<'a> {
     special: bool,
 }
 
-/// Rules by which tokens are joined.
+/// A step that turns tokens into text.
 #[derive(serde::Serialize)]
 #[serde(untagged)]
 enum Decoder {
@@ -364,7 +364,7 @@ enum Decoder {
     Pieces(Json),
 }
 
-/// A part of the definition that cuts texts; the last one joins them as well.
+/// A step that cuts texts into parts; `ByteLevel` also turns tokens into text.
 #[derive(serde::Serialize)]
 #[serde(tag = "type")]
 enum Cutter {
@@ -392,8 +392,8 @@ struct Model<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     dropout: Option<()>,
-    /// None of byte-level BPE: bytes without a token of their own are left out, as llama.cpp
-    /// leaves them out.
+    /// Token for unknown characters; none in byte-level BPE, where bytes without a token are left
+    /// out, as in llama.cpp.
     unk_token: Option<&'a str>,
     continuing_subword_prefix: Option<()>,
     end_of_word_suffix: Option<()>,
@@ -404,7 +404,7 @@ struct Model<'a> {
     merges: &'a [(String, String)],
 }
 
-/// Texts and ids, in the order of ids.
+/// Texts of tokens in the order of ids, written as a map to ids.
 struct Vocabulary<'a>(&'a [String]);
 
 impl Serialize for Vocabulary<'_> {

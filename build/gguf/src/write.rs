@@ -1,4 +1,4 @@
-//! Writing safetensors: eight bytes of the header's length, JSON header, data.
+//! Writes safetensors: eight bytes of the header's length, JSON header, data.
 
 use std::io::{self, Write};
 
@@ -6,10 +6,10 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::blocks::{Element, Kind};
 
-/// The data begins at a multiple of so many bytes.
+/// Multiple of bytes at which the data section begins.
 const ALIGNMENT: usize = 8;
 
-/// A tensor to be written, one row after the other.
+/// A tensor to be written, row by row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor<'a> {
     pub name: String,
@@ -17,10 +17,10 @@ pub struct Tensor<'a> {
     pub shape: Vec<usize>,
     pub kind: Kind,
     pub data: &'a [u8],
-    /// Heads whose rows are interleaved in `data`: pairs of each are `head / 2` rows apart in what
-    /// is written. `None` where rows keep their order.
+    /// Number of heads whose rows are interleaved in `data`: neighbours there are written half a
+    /// head apart. `None` where rows keep their order.
     pub interleaved: Option<usize>,
-    /// One was added to what is to be written.
+    /// Whether `data` has one added to each element, which is subtracted.
     pub plus_one: bool,
 }
 
@@ -36,10 +36,10 @@ impl Tensor<'_> {
         }
     }
 
-    /// Row of `data` that becomes the given one.
+    /// Row of `data` that is written as row `row`.
     ///
-    /// A rotary embedding turns rows `i` and `i + head / 2` together in what is written, and `2 i`
-    /// and `2 i + 1` in `data`.
+    /// RoPE rotates rows `i` and `i + head / 2` of a head together in the written file, and rows `2
+    /// i` and `2 i + 1` in `data`.
     fn source(&self, row: usize) -> usize {
         let Some(heads) = self.interleaved else {
             return row;
@@ -51,7 +51,7 @@ impl Tensor<'_> {
     }
 }
 
-/// The header in JSON: tensors in their order.
+/// The JSON header, with tensors in their order.
 struct Header<'a, 'b> {
     tensors: &'a [Tensor<'b>],
     element: Element,
@@ -82,7 +82,7 @@ impl Serialize for Header<'_, '_> {
     }
 }
 
-/// Writes a file of the tensors.
+/// Writes a safetensors file.
 pub fn safetensors(
     to: &mut impl Write,
     tensors: &[Tensor<'_>],

@@ -7,23 +7,23 @@ enum class KvFormat { f32, bf16, fp8 };
 enum class Activation { silu, gelu_tanh, clamped, relu2 };
 enum class Format { bf16, nvfp4, fp8, mxfp4 };
 
-// Width of the residual stream, zeros up to a multiple that kernels take included.
+// Width of the residual stream, padding by zeros included.
 inline constexpr int HIDDEN = 256;
-// Channels of the residual stream, over which norms are.
+// Channels of the residual stream without padding; norms are over these.
 inline constexpr int CHANNELS = 256;
 // Rows of the embedding table.
 inline constexpr int VOCAB = 3072;
 // Whether the output head is the embedding table.
 inline constexpr bool TIED_HEAD = false;
-// Whether some matrices have biases of their results.
+// Whether some matrices add biases to their results.
 inline constexpr bool BIASED = false;
-// Factor of the rows of the embedding.
+// Factor of the embedding's rows.
 inline constexpr float EMBEDDING_SCALE = 1.0f;
-// Bound that logits approach, as a hyperbolic tangent does; 0 if there is none.
+// Cap of logits, `cap tanh(logit / cap)`; 0 if there is none.
 inline constexpr float LOGIT_CAP = 0.0f;
 // Epsilon of every norm.
 inline constexpr float NORM_EPS = 1e-6f;
-// Ids below this are drafted by that layer.
+// Ids below this can be draft tokens of the multi-token-prediction layer.
 inline constexpr int DRAFT_IDS = 2304;
 // Embedding table.
 inline constexpr Format FORMAT_EMBED = Format::bf16;
@@ -35,7 +35,7 @@ inline constexpr Format FORMAT_EXPERTS = Format::nvfp4;
 inline constexpr Format FORMAT_SHARED_EXPERT = Format::nvfp4;
 // Experts of the prediction layer.
 inline constexpr Format FORMAT_MTP_EXPERTS = Format::nvfp4;
-// Keys and values.
+// Storage of keys and values.
 inline constexpr KvFormat FORMAT_KV = KvFormat::bf16;
 // Tokens per KV page; also the grid of prefill chunks.
 inline constexpr int PAGE = 64;
@@ -55,13 +55,13 @@ inline constexpr int COMPUTE_CAPABILITY = 90;
 inline constexpr int SMS = 132;
 // Shared memory that one block may ask for, bytes.
 inline constexpr int SHARED_BYTES_PER_BLOCK = 232448;
-// Most rows of `moe` in one launch.
+// Most rows of one launch of `moe`.
 inline constexpr int MOE_ROWS = 128;
-// Whether `attend` leaves rows in F16 where there are cells.
+// Whether `attend` writes rows in F16 in launches with cells.
 inline constexpr bool ATTEND_ROUNDS = false;
-// Chunks of a row of logits: what each block of the head makes.
+// Chunks of a row of logits, each computed by one block of the head.
 inline constexpr int TOP_K_CHUNKS = 132;
-// Parts of a chunk, which a warp ranks.
+// Parts of a chunk of logits, each ranked by one warp.
 inline constexpr int TOP_K_PARTS = 1;
 
 // Blocks of the model.

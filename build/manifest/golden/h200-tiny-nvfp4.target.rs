@@ -12,9 +12,9 @@ pub const BINARY: &str = "atlas-h200-tiny-nvfp4";
 pub const MODEL_ID: &str = "tiny";
 /// Whether requests can be answered.
 pub const SERVES: bool = true;
-/// Memory of the host that is left to others, bytes, if the model lies in it.
+/// Bytes of host memory that are left to others, if the model is in this memory.
 pub const HOST_RESERVE: Option<u64> = None;
-/// SMs of a larger GPU that this binary keeps to; all of it if none.
+/// SMs that this binary keeps to on a larger GPU; absent: all.
 pub const PARTITION: Option<u32> = None;
 /// The expanded manifest (TOML), as `show` prints it.
 pub const MANIFEST: &str = r##"target = "h200/tiny/nvfp4"
@@ -379,13 +379,13 @@ sha256 = "beb89b99c6fcf88eeafb05a6f8b773f6b9fe414780dc8891a4f9d428d85ebcb1"
 "mtp.layers.0.mlp.shared_expert.down_proj" = { count = 1, shape = [256, 128], format = "nvfp4_compressed_tensors", bytes_stored = 18436, bytes_read_per_token = 0 }
 "mtp.layers.0.mlp.shared_expert_gate" = { count = 1, shape = [1, 256], format = "bf16", bytes_stored = 512, bytes_read_per_token = 0 }
 "##;
-/// Width of the residual stream, zeros up to a multiple that kernels take included.
+/// Width of the residual stream, padding by zeros included.
 pub const HIDDEN: usize = 256;
-/// Channels of the residual stream, over which norms are.
+/// Channels of the residual stream without padding; norms are over these.
 pub const CHANNELS: usize = 256;
-/// Hidden widths in memory are multiples of it.
+/// Hidden widths in memory are multiples of this.
 pub const PAD: usize = 1;
-/// Inner widths in memory are multiples of it.
+/// Inner widths in memory are multiples of this.
 pub const PAD_INNER: usize = 1;
 /// Decoder layers.
 pub const LAYERS: usize = 4;
@@ -393,17 +393,17 @@ pub const LAYERS: usize = 4;
 pub const VOCAB: usize = 3072;
 /// Whether the output head is the embedding table.
 pub const TIED_HEAD: bool = false;
-/// Whether some matrices have biases of their results.
+/// Whether some matrices add biases to their results.
 pub const BIASED: bool = false;
-/// Factor of the rows of the embedding.
+/// Factor of the embedding's rows.
 pub const EMBEDDING_SCALE: f32 = 1.0;
-/// Bound that logits approach, as a hyperbolic tangent does; 0 if there is none.
+/// Cap of logits, `cap tanh(logit / cap)`; 0 if there is none.
 pub const LOGIT_CAP: f32 = 0.0;
 /// Epsilon of every norm.
 pub const NORM_EPS: f32 = 1e-6;
 /// Multi-token-prediction layers (0 or 1).
 pub const MTP_LAYERS: usize = 1;
-/// Ids below this are drafted by that layer.
+/// Ids below this can be draft tokens of the multi-token-prediction layer.
 pub const DRAFT_IDS: usize = 2304;
 /// Embedding table.
 pub const FORMAT_EMBED: Format = Format::Bf16;
@@ -415,7 +415,7 @@ pub const FORMAT_EXPERTS: Format = Format::Nvfp4CompressedTensors;
 pub const FORMAT_SHARED_EXPERT: Format = Format::Nvfp4CompressedTensors;
 /// Experts of the prediction layer.
 pub const FORMAT_MTP_EXPERTS: Format = Format::Nvfp4CompressedTensors;
-/// Keys and values.
+/// Storage of keys and values.
 pub const FORMAT_KV: KvFormat = KvFormat::Bf16;
 /// Tokens per KV page; also the grid of prefill chunks.
 pub const PAGE: usize = 64;
@@ -423,9 +423,9 @@ pub const PAGE: usize = 64;
 pub const MAX_CONTEXT: usize = 2048;
 /// Sequences that may hold a slot at once.
 pub const MAX_SEQUENCES: usize = 16;
-/// Recurrent states: of sequences, then snapshots for prompts to come, then of drafts.
+/// Recurrent states: of sequences, then snapshots for later prompts, then of drafts.
 pub const STATES: usize = 46;
-/// Recurrent states kept for prompts to come.
+/// Recurrent states that are kept as snapshots for later prompts.
 pub const SNAPSHOTS: usize = 16;
 /// Draft tokens of all sequences that one step may verify.
 pub const DRAFTS: usize = 14;
@@ -433,9 +433,9 @@ pub const DRAFTS: usize = 14;
 pub const MAX_QUEUED: usize = 64;
 /// Prompt tokens that one step may prefill; a multiple of `PAGE`.
 pub const PREFILL_TOKENS: usize = 256;
-/// Longest time between two tokens of a reply that prompts are cut to, ms.
+/// Longest time between two tokens of a reply that bounds the prefill beside it, ms.
 pub const REPLY_GAP_MS: usize = 18;
-/// KV pages of the whole server, at most: memory may have room for fewer.
+/// KV pages of the whole server at most; memory may have room for fewer.
 pub const KV_PAGES: usize = 512;
 /// Largest logits of a row that `top_k` ranks.
 pub const TOP_K: usize = 64;
@@ -517,9 +517,9 @@ macro_rules! with_blocks {
     };
 }
 pub(crate) use with_blocks;
-/// Mixer of each layer, and what follows it.
+/// Mixer and feed-forward of each layer.
 pub const LAYER_BLOCKS: [[Option<Shape>; 2]; LAYERS] = [[Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Gdn), Some(Shape::Moe)], [Some(Shape::Full), Some(Shape::Moe)]];
-/// Blocks of the layer of multi-token prediction.
+/// Blocks of the multi-token-prediction layer.
 pub const PREDICTION_BLOCKS: [Option<Shape>; 2] = [Some(Shape::Full), Some(Shape::Moe)];
 /// Values of an expression for each shape of mlp, which it calls `$shape`.
 #[macro_export]
@@ -591,15 +591,15 @@ pub static TENSORS_TABLE: &[Row] = &[
     Row { role: Role::SharedDown, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert.down_proj"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[256, 128]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 256, first: 0, rows: 256 }]), kind: Kind::Matrix(Format::Nvfp4CompressedTensors) },
     Row { role: Role::SharedRouter, name: Cow::Borrowed("mtp.layers.0.mlp.shared_expert_gate"), sites: Sites::Prediction, copies: 1, shape: Cow::Borrowed(&[1, 256]), runs: Cow::Borrowed(&[Run { groups: 1, stride: 1, first: 0, rows: 1 }]), kind: Kind::Matrix(Format::Bf16) },
 ];
-/// Temperature of requests that name none.
+/// Temperature of requests that state none.
 pub const DEFAULT_TEMPERATURE: f32 = 0.7;
-/// Top-k of requests that name none; 0 keeps all.
+/// Top-k of requests that state none; 0 turns it off.
 pub const DEFAULT_TOP_K: u32 = 20;
-/// Top-p of requests that name none.
+/// Top-p of requests that state none.
 pub const DEFAULT_TOP_P: f32 = 0.8;
 /// Tokens that end a turn.
 pub const STOP_TOKENS: &[u32] = &[3065, 3063];
-/// Tokens that the tokenizer has beside those of its merges.
+/// Tokens of the tokenizer that no merge makes.
 pub const ADDED_TOKENS: &[(u32, &str)] = &[
     (3063, "<|endoftext|>"),
     (3064, "<|im_start|>"),
@@ -611,35 +611,35 @@ pub const ADDED_TOKENS: &[(u32, &str)] = &[
     (3070, "<think>"),
     (3071, "</think>"),
 ];
-/// Syntax of its tool calls, if it calls any.
+/// Syntax of the model's tool calls, if it makes any.
 pub const TOOL_FORMAT: Option<ToolFormat> = Some(ToolFormat::Qwen3Coder);
 /// Whether the model reasons when a request does not say.
 pub const THINKING_DEFAULT: bool = true;
-/// Opens reasoning.
+/// Text that opens reasoning.
 pub const THINK_OPEN: &str = "<think>";
-/// Closes reasoning.
+/// Text that closes reasoning.
 pub const THINK_CLOSE: &str = "</think>";
 /// Tokenizer in the weights directory; empty where the model has none.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
 /// Chat template in the weights directory; empty where the model has none there.
 pub const TEMPLATE_FILE: &str = "chat_template.jinja";
-/// Chat template of a model whose checkpoint has none to be used; empty: it has.
+/// Chat template that is compiled in; empty where the checkpoint's is used.
 pub const TEMPLATE: &str = "";
-/// The one that kernels are compiled for (major, minor).
+/// Compute capability that kernels are compiled for (major, minor).
 pub const COMPUTE_CAPABILITY: (i32, i32) = (9, 0);
 /// SMs that grids are sized for.
 pub const SMS: u32 = 132;
-/// Most rows of `moe` in one launch.
+/// Most rows of one launch of `moe`.
 pub const MOE_ROWS: usize = 128;
-/// Whether `norm_linear` leaves many rows in F16 to `experts`.
+/// Whether `norm_linear` writes many rows in F16 for `experts`.
 pub const EXPERTS_TAKE_ROUNDED: bool = false;
-/// Whether `attend` leaves rows in F16 where there are cells.
+/// Whether `attend` writes rows in F16 in launches with cells.
 pub const ATTEND_ROUNDS: bool = false;
-/// Chunks of a row of logits: what each block of the head makes.
+/// Chunks of a row of logits, each computed by one block of the head.
 pub const TOP_K_CHUNKS: usize = 132;
-/// Parts of a chunk, which a warp ranks.
+/// Parts of a chunk of logits, each ranked by one warp.
 pub const TOP_K_PARTS: usize = 1;
-/// Whether kernels lay rows out as operands of warpgroup instructions.
+/// Whether kernels lay out rows as operands of warpgroup instructions.
 pub const OPERANDS: bool = true;
 /// Files of the checkpoint; empty when their digests are unknown.
 pub const CHECKPOINT: &[CheckpointFile] = &[
@@ -652,30 +652,30 @@ pub const CHECKPOINT: &[CheckpointFile] = &[
 ];
 /// Beginning of the names of the decoder's tensors in the checkpoint.
 pub const NAME_PREFIX: &str = "model.";
-/// Formats whose matrices carry a scale of their input as well.
+/// Formats whose matrices have a scale of their input in the checkpoint.
 pub const INPUT_SCALES: &[Format] = &[];
 /// Files compiled into the binary: name and content.
 pub static EMBEDDED: &[(&str, &[u8])] = &[
 ];
-/// Prompts with the tokens that another implementation makes of them (JSON).
+/// Prompts and their tokens by another implementation (JSON).
 pub const GOLDEN: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../targets/_model/tiny/golden/tokens.json"));
-/// Nats per token that an outside reference gives the text of the start's check.
+/// Nats per token of the text that a start is checked with, by an outside reference.
 pub const TEXT_NLL: Option<f64> = Some(12.2716);
-/// Where the weights are published, `owner/name`.
+/// Repository in which the weights are published, `owner/name`.
 pub const REPOSITORY: Option<&str> = None;
-/// Commit of that repository.
+/// Commit of [`REPOSITORY`].
 pub const REVISION: Option<&str> = None;
-/// Tensors of the checkpoint without the vision tower, the least and the most.
+/// Number of the checkpoint's tensors but for the vision tower: the least, the most.
 pub const TENSORS: std::ops::RangeInclusive<u64> = 487..=487;
-/// Their bytes.
+/// Bytes of the checkpoint's tensors but for the vision tower: the least, the most.
 pub const TENSOR_BYTES: std::ops::RangeInclusive<u64> = 10292076..=10292076;
-/// Tensors of the vision tower, and their bytes.
+/// Number and bytes of the vision tower's tensors.
 pub const VISION_TENSORS: [u64; 2] = [0, 0];
-/// The model's dimensions, in the words of the release.
+/// File of the model's dimensions, as the release has it.
 pub const CONFIG_FILE: &str = "config.json";
-/// All tensors, where there is no index.
+/// File of all tensors, where there is no index.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
-/// Shard of each tensor.
+/// Index: the file of each tensor.
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
 /// Facts that [`CONFIG_FILE`] must not contradict.
 pub const CONFIG: &[Fact] = &[
@@ -752,7 +752,7 @@ pub const CONFIG: &[Fact] = &[
     Fact { key: "format", pointer: "/quantization_config/config_groups/*/weights/group_size", elsewhere: &[], right: Cow::Borrowed(r#"[16]"#), required: false, switch: None },
     Fact { key: "chat.stop_ids", pointer: "/eos_token_id", elsewhere: &[], right: Cow::Borrowed(r#"[3065,3063,[3065,3063],[3063,3065],[3063],[3065]]"#), required: false, switch: None },
 ];
-/// Facts that its `generation_config.json` must not contradict.
+/// Facts that `generation_config.json` must not contradict.
 pub const GENERATION: &[Fact] = &[
     Fact { key: "chat.stop_ids", pointer: "/eos_token_id", elsewhere: &[], right: Cow::Borrowed(r#"[[3065,3063],[3063,3065],[3065,3063]]"#), required: false, switch: None },
 ];

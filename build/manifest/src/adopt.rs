@@ -6,8 +6,7 @@
 //! model.safetensors.index.json ─ index ─────┤
 //!                            stored ─ rules ┘
 //! ```
-//!
-//! Everything that is written was parsed and checked as a build does it.
+//! Everything that is written here has been parsed and checked by the rules of a build.
 
 mod draft;
 mod index;
@@ -35,7 +34,7 @@ use crate::schema::model::Form;
 
 /// Hardware that a new model has a leaf for beside the reference.
 const GPUS: [&str; 2] = ["h200", "gb10"];
-/// Hardware of the reference.
+/// Name of the hardware whose leaf is the reference of a model.
 const CPU: &str = "cpu";
 
 /// A file that was published with a checkpoint.
@@ -43,7 +42,7 @@ const CPU: &str = "cpu";
 pub struct Source<'a> {
     /// Path that problems name.
     pub path: &'a str,
-    /// Its content; of a `.safetensors` file the header is enough.
+    /// The file's content; the header alone is enough of a `.safetensors` file.
     pub content: &'a [u8],
 }
 
@@ -57,18 +56,18 @@ impl Source<'_> {
 /// A model that has no manifests yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Published<'a> {
-    /// Name of its folder in `targets/_model`.
+    /// Name of the model's folder in `targets/_model`.
     pub name: &'a str,
-    /// Name of the leaves; absent: the format with the fewest bits.
+    /// Name of the leaves; absent: named after the checkpoint's format with the fewest bits.
     pub quant: Option<&'a str>,
     /// `config.json`, or `params.json` of Mistral's own form.
     pub config: Source<'a>,
-    /// The index of its files, or the only file.
+    /// The index of the weight files, or the only weight file.
     pub index: Source<'a>,
 }
 
 impl Published<'_> {
-    /// Form that the name of the configuration's file says.
+    /// Form of the release, as the configuration's file name tells it.
     fn form(&self) -> Form {
         let name = Path::new(self.config.path).file_name();
         Form::of_config(&name.unwrap_or_default().to_string_lossy())
@@ -109,7 +108,7 @@ impl fmt::Display for Open {
 /// Makes the manifests of `published`, below the repository `root`; writes nothing.
 ///
 /// # Errors
-/// Everything that stands against it, each with file, key, value and rule.
+/// Every reason for refusing the model, each with file, key, value and rule.
 pub fn adopt(root: &Path, published: &Published) -> Result<Adopted, Vec<ManifestError>> {
     let mut problems = places(root, published);
     let config = noted(published.config.json(), &mut problems);
@@ -129,12 +128,12 @@ pub fn adopt(root: &Path, published: &Published) -> Result<Adopted, Vec<Manifest
     }
 }
 
-/// A value, or none and its problem among the others.
+/// The value of `result`; none if it is a problem, which is added to `problems`.
 fn noted<T>(result: Result<T, ManifestError>, problems: &mut Vec<ManifestError>) -> Option<T> {
     result.map_err(|problem| problems.push(problem)).ok()
 }
 
-/// Names that cannot be those of files, and files that are there.
+/// Problems of names: those that cannot name files, and files that exist already.
 fn places(root: &Path, published: &Published) -> Vec<ManifestError> {
     let wrong = |key, name: &str, rule: &str| {
         let name = shown(format!("{name:?}"));
@@ -158,8 +157,8 @@ fn places(root: &Path, published: &Published) -> Vec<ManifestError> {
     problems
 }
 
-/// Whether a text can be a part of a target's path and of its binary's name, `marks` among its
-/// letters and digits.
+/// Whether a text can be a part of a target's path and of its binary's name: ASCII letters, digits
+/// and `marks`.
 fn is_name(name: &str, marks: &[u8]) -> bool {
     let part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let first = name.bytes().next().is_some_and(part);

@@ -1,5 +1,5 @@
-//! Bounds of kernels on a model's facts, each with the assertion of device code that it is: a test
-//! finds every one of them in `cuda/`, and no assertion about a model's facts there but these.
+//! Bounds of kernels on a model's facts, each with the assertion in device code that it repeats. A
+//! test finds every bound in `cuda/`, and no assertion about a model's facts there without a bound.
 
 use crate::check::{File, Rule};
 use crate::schema::model::{Gdn, Model, Moe};
@@ -10,33 +10,33 @@ use crate::target::Target;
 /// A key of a table of the manifest, its value, and whether the kernel takes it.
 type Fact = (&'static str, u64, bool);
 
-/// A bound on some facts.
+/// Shapes that a bound is about, and the fact that it takes from each.
 #[derive(Clone, Copy)]
 enum Of {
-    /// Each of the ways in which layers attend.
+    /// Each shape of attention.
     Attention(fn(&Attends) -> Fact),
-    /// A recurrent mixer, and whether it is Mamba-2.
+    /// A recurrent mixer; the flag: it is Mamba-2.
     Gdn(fn(&Gdn, bool) -> Fact),
-    /// Experts, and the width of the rows that they take.
+    /// Experts, and the width of the rows that routed ones read and make.
     Experts(fn(&Moe, u64) -> Fact),
     Model(fn(&Model) -> Option<Fact>),
 }
 
-/// Shapes that a kernel takes.
+/// A bound on the shapes that a kernel takes.
 struct Bound {
-    /// Op and name of the kernel whose bound it is; absent: of all kernels of an op.
+    /// Op and name of the kernel that has the bound; absent: every kernel of the op.
     kernel: Option<[&'static str; 2]>,
     /// File in `cuda/`.
     file: &'static str,
-    /// Condition of its assertion, spaces apart.
+    /// Condition of the assertion, without spaces.
     condition: &'static str,
     of: Of,
-    /// Rule of the manifest, in words.
+    /// The bound as a rule of the manifest, in words.
     rule: &'static str,
 }
 
-/// Makes bounds of rows: the file, op and name of the one kernel whose bound it is, the condition,
-/// what it is of, and the rule.
+/// Makes bounds of rows: the file, op and name of the one kernel that has the bound, the condition,
+/// the shapes, and the rule.
 macro_rules! bounds {
     ($($file:literal $(in $op:literal $name:literal)? asserts $condition:literal:
         $of:ident($holds:expr), $rule:literal;)*) => {
@@ -59,7 +59,7 @@ fn at_most(key: &'static str, value: u64, most: u64) -> Fact {
     (key, value, value <= most)
 }
 
-/// Parts of a sum over K, at most.
+/// Most parts that a sum over K is split into.
 const SEGMENTS_MAX: u64 = 8;
 
 /// Parts of a sum over `k` columns, as `tile/panels.cuh` cuts it.
@@ -72,19 +72,19 @@ fn segments(k: u64) -> u64 {
     }
 }
 
-/// The shared expert is a turn and an expert more, unless it is an MLP beside the others.
+/// Experts that every row visits: the shared one, unless it is an MLP beside the routed ones.
 fn shared(moe: &Moe) -> u64 {
     u64::from(moe.shared() > 0 && moe.scale.is_none())
 }
 
-/// Width of the rows that routed experts read and make, and its key.
+/// Width of the rows that routed experts read and make, after the key that states it.
 fn experts_width(model: &Model) -> Option<(&'static str, u64)> {
     let latent = model.moe.as_ref()?.latent;
     let latent = latent.map(|width| ("moe.latent", width));
     Some(latent.unwrap_or(("hidden", model.hidden)))
 }
 
-/// Activations that a panel's rows make: half as many where half of these are gates.
+/// Activations that the rows of a panel make: half as many where every other row is a gate.
 fn of_panel(moe: &Moe) -> u64 {
     match moe.scale {
         None => 8,
@@ -209,7 +209,7 @@ const BOUNDS: &[Bound] = bounds! {
         "must be a multiple of 64, or of 128 without gates: tiles are full";
     "ops/moe/rows_f16.cuh" asserts "kGatePanels % kAtOnce == 0":
         Experts(|it, width| {
-            // Warps of the smaller of both kinds of blocks.
+            // Warps of the smaller of the two kinds of blocks.
             let at_once = 8 / segments(width);
             let holds = (it.intermediate / of_panel(it)).is_multiple_of(at_once);
             ("intermediate", it.intermediate, holds)
@@ -250,7 +250,7 @@ const BOUNDS: &[Bound] = bounds! {
         "must be at least 64: so many tokens are ranked";
 };
 
-/// Columns that a matrix of a format has a multiple of: scales of blocks are copied by twos.
+/// Columns of a format that a matrix has a multiple of: block scales are copied in pairs.
 const fn columns_of(format: Format) -> u64 {
     let coding = format.coding();
     let copied = match coding.factors() {
@@ -261,7 +261,7 @@ const fn columns_of(format: Format) -> u64 {
 }
 
 impl Of {
-    /// A bound of a target: the shape that it is about, if it is of some, and a fact.
+    /// Facts of a target that the bound is about: shape, if any, key, value, whether it holds.
     fn facts(&self, target: &Target) -> Vec<(Option<String>, String, u64, bool)> {
         let model = &target.padded_model();
         let of = |table: &str, (key, value, holds): Fact| {
@@ -301,8 +301,8 @@ impl Of {
 }
 
 impl Target {
-    /// The first op whose kernel does not take the model, with the shape where it is of one, and
-    /// the rule.
+    /// The first op whose kernel does not take the model, with the shape if it is about one, and
+    /// the rule that breaks.
     pub(crate) fn unfit(&self) -> Option<(String, &'static str)> {
         let kernels = BOUNDS
             .iter()
@@ -321,13 +321,13 @@ impl Target {
     }
 }
 
-/// Name of the table that chooses an op's kernel.
+/// Name of the table of a manifest that chooses an op's kernel.
 fn table(op: &str, shape: Option<String>) -> String {
     shape.map_or(op.to_string(), |shape| format!("{op}.{shape}"))
 }
 
 impl File {
-    /// Facts of the model are ones that this hardware's kernels take.
+    /// Every fact of the model is within the bounds of this hardware's kernels.
     pub(crate) fn bound_rules(&self, target: &Target) -> Rule {
         let model = File(target.model_path("model.toml"));
         for bound in BOUNDS {
@@ -376,7 +376,7 @@ impl File {
     }
 }
 
-/// Key of Mamba-2 for one of Gated DeltaNet.
+/// Key of Mamba-2 that corresponds to a key of Gated DeltaNet.
 fn of_mamba(key: &'static str) -> &'static str {
     match key {
         "key_heads" => "groups",
@@ -387,7 +387,7 @@ fn of_mamba(key: &'static str) -> &'static str {
     }
 }
 
-/// The fact that the columns of a matrix follow from: its key and value.
+/// Key and value of the fact that decides the columns of a matrix.
 fn columns_key(target: &Target, row: &Row) -> (String, u64) {
     let model = &target.model;
     let (recurs, moe) = (target.traits().recurs, model.moe.as_ref());

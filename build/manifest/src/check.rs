@@ -1,4 +1,4 @@
-//! The rules between numbers: each one names the file, the key, the value and what it should be.
+//! Rules on the numbers of manifests: a broken one names the file, the key, the value and the rule.
 
 pub(crate) mod largest;
 mod leaf;
@@ -14,7 +14,7 @@ use crate::error::ManifestError;
 use crate::schema::hardware::{Backend, Hardware};
 use crate::target::Target;
 
-/// SMs that a driver parts from the others together, from compute capability 9.0 on: a cluster's.
+/// SMs of a cluster, the smallest part that a driver separates, from compute capability 9.0 on.
 const SMS_PARTED: u32 = 8;
 
 /// Result of one rule.
@@ -33,18 +33,18 @@ pub(crate) fn check(target: &Target) -> Rule {
     file.checkpoint_rules(target)
 }
 
-/// Everything that is wrong with the facts of a target's model.
+/// Every problem of the facts of a target's model.
 pub(crate) fn model_problems(target: &Target) -> Vec<ManifestError> {
     let file = File(target.model_path("model.toml"));
     let rules = file.model_parts(&target.model).into_iter();
     rules.filter_map(Result::err).collect()
 }
 
-/// A manifest whose rules are being checked.
+/// Path of a manifest whose rules are being checked.
 pub(crate) struct File(pub(crate) String);
 
 impl File {
-    /// `holds`, or an error that says so of `key`.
+    /// `holds`, or the error that `value` of `key` breaks `rule`.
     pub(crate) fn rule(&self, holds: bool, key: &str, value: impl Display, rule: &str) -> Rule {
         match holds {
             true => Ok(()),
@@ -57,17 +57,17 @@ impl File {
         self.rule(range.contains(&value), key, value, &rule)
     }
 
-    /// A count, 1 at least.
+    /// `value` is a count of 1 ..= `most`.
     fn count(&self, key: &str, value: u64, most: u64) -> Rule {
         self.within(key, value, 1..=most)
     }
 
-    /// A text that people or clients see.
+    /// `text`, which people or clients see, is not empty.
     fn text(&self, key: &str, text: &str) -> Rule {
         self.rule(!text.trim().is_empty(), key, "\"\"", "must not be empty")
     }
 
-    /// The name of a file inside a folder.
+    /// `name` is one of a file inside a folder.
     fn file_name(&self, key: &str, name: &str) -> Rule {
         let plain = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0']);
         let rule = "must be the name of a file in the weights directory";

@@ -15,12 +15,12 @@ use crate::schema::model::{self as schema, AddedTokens, Attention, Form, Mixer, 
 use crate::table::{ALGORITHM, Format};
 use crate::target::Target;
 
-/// A fact of which one value is right.
+/// A fact with one right value.
 pub(crate) fn fact(key: &'static str, value: impl Into<Value>, pointer: &'static str) -> Fact {
     one_of(key, &[value.into()], pointer)
 }
 
-/// A fact of which several values are right.
+/// A fact with several right values.
 fn one_of(key: &'static str, right: &[Value], pointer: &'static str) -> Fact {
     Fact {
         key,
@@ -32,20 +32,20 @@ fn one_of(key: &'static str, right: &[Value], pointer: &'static str) -> Fact {
     }
 }
 
-/// A fact that follows from the family, of which several values may be right.
+/// A fact that follows from the family, with one or several right values.
 pub(crate) fn family_fact(right: &[Value], pointer: &'static str) -> Fact {
     one_of(FAMILY, right, pointer)
 }
 
 impl Fact {
-    /// The fact, which older configurations state elsewhere.
+    /// The fact, looked for `elsewhere` as well: in the places of older configurations.
     fn or(self, elsewhere: &'static [&'static str]) -> Fact {
         Fact { elsewhere, ..self }
     }
 }
 
-/// Everything in a configuration that answers depend on: dimensions, and what changes answers while
-/// every tensor keeps its shape. `max_position` does not, and is compared in builds alone.
+/// Every fact of a configuration that answers depend on: dimensions, and settings that change
+/// answers but no tensor's shape. `max_position` is none; only builds compare it.
 pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     let model = &target.model;
     let stated = Stated::of(target);
@@ -61,7 +61,7 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     facts.extend(layers(target));
     facts.extend(quantisation(target));
     facts.extend(model.chat.as_ref().map(|chat| {
-        // The configuration of generation may have one more.
+        // `generation_config.json` may list one more id.
         let fewer = chat.stop_ids.iter().map(|id| {
             let others = chat.stop_ids.iter().filter(|other| *other != id);
             others.copied().collect::<Vec<u64>>()
@@ -82,7 +82,7 @@ pub(crate) fn config_facts(target: &Target) -> Vec<Fact> {
     }
 }
 
-/// Whether experts stand beside every layer's MLP.
+/// Fact that experts stand beside the MLP of every layer.
 fn both(target: &Target) -> Option<Fact> {
     let parts = target.model.feed_forward();
     let both = parts.contains(&schema::FeedForward::Both);
@@ -93,20 +93,20 @@ fn both(target: &Target) -> Option<Fact> {
     })
 }
 
-/// Layers with an MLP.
+/// Indices of layers with an MLP.
 fn dense_layers(target: &Target) -> Vec<usize> {
     let parts = target.model.feed_forwards().into_iter().enumerate();
     let dense = parts.filter(|(_, part)| *part == schema::FeedForward::Mlp);
     dense.map(|(layer, _)| layer).collect()
 }
 
-/// Layers before the first one that is none of these.
+/// Number of leading layers that `layers` lists: the first index that is missing.
 pub(crate) fn leading(layers: &[usize]) -> usize {
     let layers = layers.iter().enumerate();
     layers.take_while(|(at, layer)| at == *layer).count()
 }
 
-/// A fact at the first of `places`, or elsewhere at the others.
+/// A fact at the first of `places`; the others are its `elsewhere`.
 fn at(
     key: &'static str,
     value: impl Into<Value>,
@@ -120,14 +120,14 @@ fn at(
     }
 }
 
-/// Places of the kind of a scaling; early configurations of today's kind have another name of it.
+/// Pointers to the kind of a RoPE scaling, in both forms of configurations and by both names.
 pub(crate) const KIND: &[&str] = &[
     "/rope_parameters/rope_type",
     "/rope_parameters/type",
     "/rope_scaling/rope_type",
     "/rope_scaling/type",
 ];
-/// Scalings of frequencies: table of the manifest, and kind in configurations.
+/// RoPE scalings: table of the manifest, and kind in configurations.
 pub(crate) const SCALINGS: [[&str; 2]; 2] = [
     ["attention.rope_scaling", "llama3"],
     ["attention.yarn", "yarn"],
@@ -149,13 +149,13 @@ impl Stated<'_> {
         }
     }
 
-    /// Value of a key; null if it is absent.
+    /// Value of a key in the manifest; null if it is absent.
     fn value(&self, key: &str) -> Value {
         let stated = self.manifest.pointer(&numbers::pointer(key));
         stated.cloned().unwrap_or_default()
     }
 
-    /// Numbers of the tables that the model has, but those of what turns, and its windows.
+    /// Facts of the model's numbers, without those of rotation and windows.
     fn numbers(&self) -> Vec<Fact> {
         let facts = numbers::all(self.target.traits()).flat_map(|number| {
             match (number.key, number.table()) {
@@ -169,12 +169,12 @@ impl Stated<'_> {
         facts.collect()
     }
 
-    /// Numbers of a table, if the model has it.
+    /// Facts of a table's numbers, if the model has the table.
     fn of_table(&self, table: &str) -> impl Iterator<Item = Fact> {
         of_table(self.target.traits(), table).filter_map(|number| self.number(number))
     }
 
-    /// A number as configurations state it; none if others say it.
+    /// A number as configurations state it; none if it follows from others there.
     fn number(&self, number: &Number) -> Option<Fact> {
         let (traits, model) = (self.target.traits(), &self.target.model);
         let (value, table) = (self.value(number.key), number.table());
@@ -197,20 +197,20 @@ impl Stated<'_> {
             }
             _ => (value, number.required),
         };
-        // Numbers of the whole model are looked for in every family.
+        // Numbers outside of tables are compared in every family.
         let has = table.is_empty() || (number.of)(&self.form) != Has::Never;
         let stated = !value.is_null();
         let places = number.places(traits);
         (stated || has).then(|| at(number.key, value, places, required && stated))
     }
 
-    /// Whether heads are as wide as the library takes them to be.
+    /// Whether heads have the width that transformers assumes where none is stated.
     fn is_share(&self, attention: &Attention) -> bool {
         let share = self.target.model.hidden == attention.heads * attention.head_dim;
         self.target.traits().default_head_dim && share
     }
 
-    /// Experts that all rows visit, by the width of those that are.
+    /// Number of shared experts: their inner width over that of a routed one.
     fn shared_experts(&self) -> Value {
         let moe = self.target.model.moe();
         match moe.shared().is_multiple_of(moe.intermediate) {
@@ -219,7 +219,7 @@ impl Stated<'_> {
         }
     }
 
-    /// Rotary positions, in the words of both generations of configurations.
+    /// Facts of RoPE, at the pointers of both forms of configurations.
     fn rope(&self) -> Vec<Fact> {
         let (attention, traits) = (&self.target.model.attention, self.target.traits());
         let is_latent = traits.has(Switch::Latent);
@@ -240,7 +240,7 @@ impl Stated<'_> {
         };
         facts.push(at(table, kind, KIND, true));
         facts.extend(self.of_table(table));
-        // Queries and keys grow by the quotient of both, which is none.
+        // The quotient of YaRN's two `mscale` scales queries and keys; it must be 1.
         facts.extend(attention.yarn.as_ref().map(|yarn| {
             let (key, number) = ("attention.yarn.mscale_all_dim", yarn.mscale_all_dim);
             at(key, number, places!("mscale"), number.is_some())
@@ -248,13 +248,13 @@ impl Stated<'_> {
         facts
     }
 
-    /// The part of a head that turns.
+    /// Fact of the elements of a head that are rotated.
     fn turned(&self, key: &'static str, attention: &Attention) -> Fact {
         let places = numbers::of_key(key).places(self.target.traits());
         let share = attention.turned_share();
         let turned = at(key, share, places, share != 1.0);
         match places.contains(&TURNED_ELEMENTS) {
-            // Elements, which no share looks like.
+            // A number of elements, which cannot be mistaken for a share.
             true => Fact {
                 right: Cow::Owned(json!([attention.rotary_dim, share]).to_string()),
                 ..turned
@@ -263,7 +263,7 @@ impl Stated<'_> {
         }
     }
 
-    /// Layers that see a window of positions, or that there are none.
+    /// Facts of the window of positions, or of its absence.
     fn window(&self) -> Vec<Fact> {
         let traits = self.target.traits();
         let model = &self.target.model;
@@ -287,7 +287,7 @@ impl Stated<'_> {
     }
 }
 
-/// The order of layers.
+/// Facts of the order of layers.
 fn layers(target: &Target) -> Vec<Fact> {
     let names = target.mixers().into_iter().map(|mixer| match mixer {
         Mixer::Recurrent(recurs) => recurs.stated,
@@ -315,7 +315,7 @@ fn layers(target: &Target) -> Vec<Fact> {
     facts
 }
 
-/// Blocks of layers that have one each: letter and word, and what they are.
+/// Blocks of layers with one block: letter and word in configurations, mixer and feed-forward.
 pub(crate) const BLOCKS: [([&str; 2], (Mixer, schema::FeedForward)); 3] = [
     (
         ["M", "linear_attention"],
@@ -328,7 +328,7 @@ pub(crate) const BLOCKS: [([&str; 2], (Mixer, schema::FeedForward)); 3] = [
     (["E", "moe"], (Mixer::None, schema::FeedForward::Moe)),
 ];
 
-/// The block of each layer, as a text of letters or a list of words.
+/// Fact of the block of each layer, as a text of letters or a list of words.
 fn pattern(target: &Target) -> Fact {
     let mixers = target.mixers().into_iter();
     let blocks = mixers.flat_map(|mixer| BLOCKS.iter().find(|(_, (its, _))| *its == mixer));
@@ -341,9 +341,8 @@ fn pattern(target: &Target) -> Fact {
     }
 }
 
-/// Description of the leaf's formats as `quantization_config`: of the first that are no floats,
-/// beside those of another algorithm. A leaf that derives its weights reads the configuration of
-/// others.
+/// Facts of `quantization_config`: the leaf's first format that is not a float, beside formats of
+/// another algorithm. A leaf that derives its weights reads its source's configuration instead.
 fn quantisation(target: &Target) -> Vec<Fact> {
     const MIXED: &str = "\"MIXED_PRECISION\"";
     if target.leaf.derive.is_some() {
@@ -367,7 +366,7 @@ fn quantisation(target: &Target) -> Vec<Fact> {
     facts.iter().map(of).collect()
 }
 
-/// A list of ids as the manifest has it, and sorted up and down.
+/// Right values of a list of ids: in the manifest's order, ascending, descending.
 fn orders(ids: &[u64]) -> [Value; 3] {
     let mut up = ids.to_vec();
     up.sort_unstable();
@@ -395,7 +394,7 @@ pub(crate) fn config_checks(target: &Target) -> Vec<Fact> {
     facts
 }
 
-/// Widths of the heads that are made of latents.
+/// Facts of the widths of heads that are made of latents.
 fn latent(model: &Model) -> Vec<Fact> {
     let (heads, rotary_dim) = (model.attention.heads, model.attention.rotary_dim);
     let head = model.latent().nope_dim + rotary_dim;
@@ -416,7 +415,7 @@ fn latent(model: &Model) -> Vec<Fact> {
     ]
 }
 
-/// Scaling of frequencies, of each kind of layer.
+/// Pointers to the RoPE scaling of each kind of layer.
 const LAYER_ROPE_TYPES: [&[&str]; 2] = [
     &["/rope_parameters/full_attention/rope_type"],
     &["/rope_parameters/sliding_attention/rope_type"],

@@ -1,4 +1,4 @@
-//! The flat list of constants that Rust and CUDA text are both written from.
+//! The list of constants from which both the Rust and the CUDA text of a target are written.
 
 use crate::family::Switch;
 use crate::kernels::{TOP_K, distinct};
@@ -16,9 +16,9 @@ pub(crate) enum Value {
     Single(f64),
     /// `bool` in both.
     Bool(bool),
-    /// Storage of a group of matrices.
+    /// Storage format of a group of matrices.
     Format(Format),
-    /// Storage of keys and values.
+    /// Storage format of keys and values.
     Kv(KvFormat),
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Constant {
     pub value: Value,
 }
 
-/// Makes constants of rows: what each is, its name, its type and its value.
+/// Makes constants of rows: comment, name, type and value of each.
 macro_rules! constants {
     ($(#[doc = $doc:literal] $name:ident: $type:ident = $value:expr;)*) => {
         vec![$(Constant {
@@ -52,13 +52,13 @@ pub(crate) fn constants(target: &Target) -> Vec<Constant> {
 fn model_constants(target: &Target) -> Vec<Constant> {
     let model = &target.model;
     constants! {
-        /// Width of the residual stream, zeros up to a multiple that kernels take included.
+        /// Width of the residual stream, padding by zeros included.
         HIDDEN: Size = target.padded(model.hidden);
-        /// Channels of the residual stream, over which norms are.
+        /// Channels of the residual stream without padding; norms are over these.
         CHANNELS: Size = model.hidden;
-        /// Hidden widths in memory are multiples of it.
+        /// Hidden widths in memory are multiples of this.
         PAD: Size = target.pads()[0];
-        /// Inner widths in memory are multiples of it.
+        /// Inner widths in memory are multiples of this.
         PAD_INNER: Size = target.pads()[1];
         /// Decoder layers.
         LAYERS: Size = model.layers.count as u64;
@@ -66,23 +66,23 @@ fn model_constants(target: &Target) -> Vec<Constant> {
         VOCAB: Size = model.vocab;
         /// Whether the output head is the embedding table.
         TIED_HEAD: Bool = model.tied_head;
-        /// Whether some matrices have biases of their results.
+        /// Whether some matrices add biases to their results.
         BIASED: Bool = target.has(Switch::Biased);
-        /// Factor of the rows of the embedding.
+        /// Factor of the embedding's rows.
         EMBEDDING_SCALE: Single = target.embedding_scale();
-        /// Bound that logits approach, as a hyperbolic tangent does; 0 if there is none.
+        /// Cap of logits, `cap tanh(logit / cap)`; 0 if there is none.
         LOGIT_CAP: Single = model.logit_cap.unwrap_or(0.0);
         /// Epsilon of every norm.
         NORM_EPS: Single = model.norm_eps;
         /// Multi-token-prediction layers (0 or 1).
         MTP_LAYERS: Size = model.mtp.layers;
-        /// Ids below this are drafted by that layer.
+        /// Ids below this can be draft tokens of the multi-token-prediction layer.
         DRAFT_IDS: Size = model.mtp.draft_ids.unwrap_or(model.vocab);
     }
 }
 
-/// Matrices that device code takes in one format each: name of the constant, whose format it is,
-/// and what it is for.
+/// Groups of matrices that device code has in one format each: name of the constant, roles, and
+/// comment.
 const GROUPS: [(&str, &[Role], bool, &str); 5] = [
     (
         "FORMAT_EMBED",
@@ -138,7 +138,7 @@ fn format_constants(target: &Target) -> Vec<Constant> {
     let groups = group_formats(target).into_iter();
     let mut constants: Vec<Constant> = groups.map(|(constant, _)| constant).collect();
     constants.extend(constants! {
-        /// Keys and values.
+        /// Storage of keys and values.
         FORMAT_KV: Kv = target.leaf.numbers.kv;
     });
     constants
@@ -153,9 +153,9 @@ fn limit_constants(target: &Target) -> Vec<Constant> {
         MAX_CONTEXT: Size = limits.context;
         /// Sequences that may hold a slot at once.
         MAX_SEQUENCES: Size = limits.sequences;
-        /// Recurrent states: of sequences, then snapshots for prompts to come, then of drafts.
+        /// Recurrent states: of sequences, then snapshots for later prompts, then of drafts.
         STATES: Size = target.states();
-        /// Recurrent states kept for prompts to come.
+        /// Recurrent states that are kept as snapshots for later prompts.
         SNAPSHOTS: Size = target.snapshots();
         /// Draft tokens of all sequences that one step may verify.
         DRAFTS: Size = target.drafts();
@@ -163,9 +163,9 @@ fn limit_constants(target: &Target) -> Vec<Constant> {
         MAX_QUEUED: Size = limits.queued;
         /// Prompt tokens that one step may prefill; a multiple of `PAGE`.
         PREFILL_TOKENS: Size = steps.prefill;
-        /// Longest time between two tokens of a reply that prompts are cut to, ms.
+        /// Longest time between two tokens of a reply that bounds the prefill beside it, ms.
         REPLY_GAP_MS: Size = target.hardware.reply_gap_ms;
-        /// KV pages of the whole server, at most: memory may have room for fewer.
+        /// KV pages of the whole server at most; memory may have room for fewer.
         KV_PAGES: Size = target.kv_pages();
         /// Largest logits of a row that `top_k` ranks.
         TOP_K: Size = TOP_K;

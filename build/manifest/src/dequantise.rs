@@ -64,7 +64,7 @@ fn find<'a>(
     }
 }
 
-/// Whether `name` is a scale of a packed matrix.
+/// Whether `name` is a scale of a matrix that is packed in the file.
 fn belongs_to_matrix(header: &BTreeMap<String, Entry>, name: &str) -> bool {
     let base = [SCALE, GLOBAL, INPUT]
         .iter()
@@ -72,7 +72,7 @@ fn belongs_to_matrix(header: &BTreeMap<String, Entry>, name: &str) -> bool {
     base.is_some_and(|base| header.contains_key(&format!("{base}{PACKED}")))
 }
 
-/// `packed` [N, K/2], `scale` [N, K/16], `global` [1] to BF16 [N, K].
+/// Dequantises `packed` `[N, K/2]` with `scale` `[N, K/16]` and `global` `[1]` to BF16 `[N, K]`.
 fn matrix<'a>(
     name: &str,
     entry: &Entry,
@@ -121,7 +121,7 @@ fn e2m1(code: u8) -> f64 {
     if code & 8 == 0 { magnitude } else { -magnitude }
 }
 
-/// Value of an E4M3 code, not a number for the two codes that are none.
+/// Value of an E4M3 code; NaN for the two codes without a number.
 fn e4m3(code: u8) -> f64 {
     let (exponent, mantissa) = (i32::from(code >> 3 & 0xf), f64::from(code & 7));
     let magnitude = match (exponent, code & 7) {

@@ -12,7 +12,7 @@ use crate::weights::{Part, count, elements, piece_bytes};
 const F32_BYTES: u64 = 4;
 const BF16_BYTES: u64 = 2;
 
-/// The nearest BF16 number of a positive one, the even one of two.
+/// The nearest BF16 number of a positive number; ties go to the even one.
 fn nearest_bf16(number: f64) -> f64 {
     let bits = (number as f32).to_bits();
     let rounded = bits + 0x7fff + (bits >> 16 & 1);
@@ -20,23 +20,23 @@ fn nearest_bf16(number: f64) -> f64 {
 }
 
 impl Target {
-    /// Numbers that hidden and inner widths are multiples of in memory.
+    /// Multiples of hidden and of inner widths in memory.
     pub(crate) fn pads(&self) -> [u64; 2] {
         let numbers = &self.leaf.numbers;
         [numbers.pad, numbers.pad_inner.unwrap_or(numbers.pad)]
     }
 
-    /// A hidden width as it is in memory.
+    /// A hidden width in memory, padding included.
     pub(crate) fn padded(&self, width: u64) -> u64 {
         width.next_multiple_of(self.pads()[0])
     }
 
-    /// An inner width as it is in memory.
+    /// An inner width in memory, padding included.
     pub(crate) fn padded_inner(&self, width: u64) -> u64 {
         width.next_multiple_of(self.pads()[1])
     }
 
-    /// Factor of the rows of the embedding, a BF16 number as in training code.
+    /// Factor of the embedding's rows, rounded to BF16 as training code rounds it.
     pub(crate) fn embedding_scale(&self) -> f64 {
         match self.has(Switch::ScaledEmbedding) {
             true => nearest_bf16((self.model.hidden as f64).sqrt()),
@@ -44,7 +44,7 @@ impl Target {
         }
     }
 
-    /// The model with its widths as they are in memory.
+    /// The model with its widths in memory, padding included.
     pub(crate) fn padded_model(&self) -> Model {
         let mut model = self.model.clone();
         model.hidden = self.padded(model.hidden);
@@ -80,17 +80,17 @@ impl Target {
         mixers.filter(|each| each.recurs()).count() as u64
     }
 
-    /// Bytes of keys and values of one token, decoder layers: of those that keep every position.
+    /// Bytes of one token's keys and values in decoder layers that keep every position.
     pub fn kv_bytes_per_token(&self) -> u64 {
         self.kv_bytes_of(|window| window.is_none() || self.page_window().is_none())
     }
 
-    /// Bytes of keys and values of one token in layers whose pages are those of a window.
+    /// Bytes of one token's keys and values in decoder layers whose pages are freed after a window.
     fn window_bytes_per_token(&self) -> u64 {
         self.kv_bytes_of(|window| window.is_some() && self.page_window().is_some())
     }
 
-    /// Bytes of keys and values of one token in layers of some windows.
+    /// Bytes of one token's keys and values in decoder layers whose page window `window` accepts.
     fn kv_bytes_of(&self, window: impl Fn(Option<u64>) -> bool) -> u64 {
         let shapes = self.attentions().into_iter();
         let of_group = shapes.filter(|each| window(each.facts.window));
@@ -99,13 +99,13 @@ impl Target {
         of_layers.sum()
     }
 
-    /// Bytes of the windowed group's pages.
+    /// Bytes of all pages of windowed layers.
     pub fn window_bytes(&self) -> u64 {
         let (limits, prefill) = (&self.leaf.limits, self.leaf.steps.prefill);
         self.window_bytes_for([limits.sequences, prefill, self.snapshots()])
     }
 
-    /// Bytes of the windowed group's pages for so many sequences, prompt tokens of a step and
+    /// Bytes of windowed layers' pages for these numbers of sequences, prompt tokens of a step and
     /// snapshots.
     pub(crate) fn window_bytes_for(&self, limits: [u64; 3]) -> u64 {
         let [sequences, prefill, snapshots] = limits.map(|limit| limit as usize);
@@ -116,24 +116,24 @@ impl Target {
         self.page_window().map_or(0, pages) * self.window_bytes_per_token()
     }
 
-    /// Bytes of keys and values of one token, the prediction layer's included.
+    /// Bytes of one token's keys and values in all layers, the prediction layer included.
     pub fn kv_bytes_per_token_of_all(&self) -> u64 {
         let prediction = self.kv_bytes_in(&self.model.attention) * self.mtp_layers();
         self.kv_bytes_per_token() + prediction
     }
 
-    /// Bytes of keys and values of one token in one layer.
+    /// Bytes of one token's keys and values in one layer.
     fn kv_bytes_in(&self, attention: &Attention) -> u64 {
         let gpu = &self.hardware.gpu;
         let of_head = |dim| match (gpu, self.leaf.numbers.kv) {
-            // A CPU keeps the numbers of any format as F32.
+            // On a CPU, numbers of any format are in memory as F32.
             (None, _) | (_, KvFormat::F32) => F32_BYTES * dim,
             (_, KvFormat::Bf16) => BF16_BYTES * dim,
             (_, KvFormat::Fp8) => dim + 1,
         };
         let values = match (self.has(Switch::Latent), gpu) {
             (false, _) => of_head(attention.head_dim),
-            // A CPU keeps latents beside keys, too.
+            // On a CPU, latents are in memory a second time, beside keys.
             (true, None) => of_head(self.model.latent_rank()),
             (true, Some(_)) => 0,
         };
@@ -145,19 +145,19 @@ impl Target {
         self.leaf.limits.kv_tokens / self.leaf.limits.page
     }
 
-    /// Bytes of all KV pages, the prediction layer's and those of a window included.
+    /// Bytes of all KV pages, those of the prediction layer and of windowed layers included.
     pub fn kv_bytes(&self) -> u64 {
         let pages = self.kv_pages() * self.leaf.limits.page;
         pages * self.kv_bytes_per_token_of_all() + self.window_bytes()
     }
 
-    /// Whether prompts go on only where something was kept of them beside their pages: a recurrent
-    /// state, or the last pages of a window.
+    /// Whether a prompt can resume only from a snapshot beside its pages: of a recurrent state, or
+    /// of the last pages of a window.
     pub(crate) fn keeps_snapshots(&self) -> bool {
         self.recurrent_layers() > 0 || self.page_window().is_some()
     }
 
-    /// Recurrent states beside those of sequences.
+    /// Recurrent states kept as snapshots, beside those of sequences.
     pub fn snapshots(&self) -> u64 {
         self.leaf.limits.snapshots.unwrap_or(0)
     }
@@ -167,7 +167,7 @@ impl Target {
         self.leaf.limits.drafts.unwrap_or(0)
     }
 
-    /// Recurrent states: of sequences, snapshots, and one for each draft.
+    /// Recurrent states: one for each sequence, snapshot and draft.
     pub fn states(&self) -> u64 {
         let drafts = match self.keeps_snapshots() {
             true => self.drafts(),
@@ -176,7 +176,7 @@ impl Target {
         self.leaf.limits.sequences + self.snapshots() + drafts
     }
 
-    /// Bytes of one sequence's FP32 matrix states, and of its convolution tails: a row of F32 for
+    /// Bytes of one sequence's matrix states, F32, and of its convolution tails: a row of F32 for
     /// each tap of a layer.
     pub fn state_bytes(&self) -> [u64; 2] {
         let recurs = self.traits().recurs;
@@ -189,22 +189,22 @@ impl Target {
         self.sum(|row| u64::from(Part::of(row) == part) * self.bytes_stored(row))
     }
 
-    /// Tensors of the checkpoint that are not used, a vision tower's, and their bytes.
+    /// Tensors of the checkpoint that the server does not read, a vision tower's, and their bytes.
     fn unused(&self) -> [u64; 2] {
         let vision = self.model.vision.as_ref();
         vision.map_or([0; 2], |vision| [vision.tensors, vision.bytes])
     }
 
-    /// Bytes of all tensors of the checkpoint, unused ones included: the least, if all vectors are
-    /// BF16, and the most, if all are F32.
+    /// Bytes of all tensors of the checkpoint, a vision tower's included: the least, with all
+    /// vectors in BF16, and the most, with all in F32.
     pub(crate) fn checkpoint_bytes_range(&self) -> RangeInclusive<u64> {
         let [_, unused] = self.unused();
         let least = self.part_bytes(Part::Text) + self.part_bytes(Part::Mtp) + unused;
         least..=least + self.sum(|row| self.bytes_if_f32(row))
     }
 
-    /// Bytes of all tensors of the checkpoint, unused ones included: as published, or with vectors
-    /// of BF16.
+    /// Bytes of all tensors of the checkpoint, a vision tower's included: as published, or with
+    /// vectors in BF16.
     pub fn checkpoint_bytes(&self) -> u64 {
         let made = self.leaf.derive.is_some();
         let published = self.checkpoint().filter(|_| !made);
@@ -212,14 +212,14 @@ impl Target {
         stated.unwrap_or_else(|| *self.checkpoint_bytes_range().start())
     }
 
-    /// Tensors of the checkpoint, unused ones included.
+    /// Tensors of the checkpoint, a vision tower's included.
     pub fn checkpoint_tensors(&self) -> u64 {
         let [unused, _] = self.unused();
         self.sum(|row| count(row) * self.pieces(row).len() as u64) + unused
     }
 
-    /// Tensors and bytes of the decoder's tensors, the least and the most: as published, or, where
-    /// nobody states how many there are, with and without those that a checkpoint may leave out.
+    /// Number and bytes of the decoder's tensors, the least and the most: as published, or, where
+    /// no number is stated, without and with the tensors that a checkpoint may leave out.
     pub(crate) fn sums(&self) -> [RangeInclusive<u64>; 2] {
         let [unused, unused_bytes] = self.unused();
         let tensors = self.checkpoint_tensors() - unused;
@@ -241,7 +241,7 @@ impl Target {
         }
     }
 
-    /// Tensors that may be left out, and their bytes: those that are stated to be there, or all.
+    /// Number and bytes of optional tensors: of all, or of those that the checkpoint states it has.
     fn optional(&self, all: bool) -> [u64; 2] {
         let pieces = |row: &Row| match all {
             true => row.pieces(),
@@ -256,7 +256,7 @@ impl Target {
         [sum(|_| 1), sum(piece_bytes)]
     }
 
-    /// Parameters of a part.
+    /// Parameters of a part of the model.
     pub fn part_parameters(&self, part: Part) -> u64 {
         self.sum(|row| u64::from(Part::of(row) == part) * elements(row))
     }
@@ -281,8 +281,8 @@ impl Target {
         weights + self.kv_bytes() + state * self.states()
     }
 
-    /// Bytes of a row's matrices in memory where widths are padded: codes with scales of groups
-    /// have a factor a row there.
+    /// Bytes of a row's matrices in memory with padded widths: group-scaled codes then have one
+    /// factor more for each row.
     fn padded_bytes(&self, row: &Row) -> u64 {
         let [n, k] = row.padded(self.pads().map(|pad| pad as usize));
         let Some(format) = row.resident() else {
@@ -305,7 +305,7 @@ impl Target {
         }
     }
 
-    /// Formats whose matrices carry a scale of their input.
+    /// Formats whose matrices have a scale of their input in the checkpoint.
     pub(crate) fn input_scales(&self) -> &[Format] {
         self.checkpoint()
             .map_or(&[], |checkpoint| &checkpoint.input_scales)

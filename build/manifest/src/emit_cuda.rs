@@ -8,7 +8,7 @@ use crate::shapes::camel;
 use crate::table::Coding;
 use crate::target::Target;
 
-/// Constants that device code reads, beside formats.
+/// Constants that device code reads, formats left out.
 const DEVICE_CONSTANTS: [&str; 15] = [
     "HIDDEN",
     "CHANNELS",
@@ -99,13 +99,13 @@ impl Target {
              inline constexpr int SMS = {sms};\n\
              // Shared memory that one block may ask for, bytes.\n\
              inline constexpr int SHARED_BYTES_PER_BLOCK = {bytes};\n\
-             // Most rows of `moe` in one launch.\n\
+             // Most rows of one launch of `moe`.\n\
              inline constexpr int MOE_ROWS = {};\n\
-             // Whether `attend` leaves rows in F16 where there are cells.\n\
+             // Whether `attend` writes rows in F16 in launches with cells.\n\
              inline constexpr bool ATTEND_ROUNDS = {};\n\
-             // Chunks of a row of logits: what each block of the head makes.\n\
+             // Chunks of a row of logits, each computed by one block of the head.\n\
              inline constexpr int TOP_K_CHUNKS = {};\n\
-             // Parts of a chunk, which a warp ranks.\n\
+             // Parts of a chunk of logits, each ranked by one warp.\n\
              inline constexpr int TOP_K_PARTS = {};",
             self.moe_rows(bytes),
             self.attend_rounds(),

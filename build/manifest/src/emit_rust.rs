@@ -10,7 +10,7 @@ use crate::kernels::{top_k_chunks, top_k_parts};
 use crate::schema::model::{AddedTokens, Chat, File};
 use crate::target::{DerivedFile, Target};
 
-/// Writes items of rows: what each is, its name, its type, and its value as `format!` makes it.
+/// Writes items of rows: comment, name and type of each, and its value as `format!` makes it.
 macro_rules! items {
     ($out:expr; $(
         #[doc = $doc:literal] $name:ident: $type:ty = $form:literal $(, $value:expr)*;
@@ -58,9 +58,9 @@ impl Target {
             MODEL_ID: &str = "{:?}", self.model.id;
             /// Whether requests can be answered.
             SERVES: bool = "{}", self.serves();
-            /// Memory of the host that is left to others, bytes, if the model lies in it.
+            /// Bytes of host memory that are left to others, if the model is in this memory.
             HOST_RESERVE: Option<u64> = "{:?}", self.hardware.host_reserve_bytes;
-            /// SMs of a larger GPU that this binary keeps to; all of it if none.
+            /// SMs that this binary keeps to on a larger GPU; absent: all.
             PARTITION: Option<u32> = "{:?}", partition.map(|gpu| gpu.sms);
             /// The expanded manifest (TOML), as `show` prints it.
             MANIFEST: &str = "r##\"{}\"##", self.expanded();
@@ -70,11 +70,11 @@ impl Target {
     fn write_sampling(&self, out: &mut String) {
         let sampling = &self.model.sampling;
         items! { out;
-            /// Temperature of requests that name none.
+            /// Temperature of requests that state none.
             DEFAULT_TEMPERATURE: f32 = "{:?}", sampling.temperature;
-            /// Top-k of requests that name none; 0 keeps all.
+            /// Top-k of requests that state none; 0 turns it off.
             DEFAULT_TOP_K: u32 = "{}", sampling.top_k;
-            /// Top-p of requests that name none.
+            /// Top-p of requests that state none.
             DEFAULT_TOP_P: f32 = "{:?}", sampling.top_p;
         }
     }
@@ -89,21 +89,21 @@ impl Target {
         items! { out;
             /// Tokens that end a turn.
             STOP_TOKENS: &[u32] = "&{:?}", chat.map_or(&[][..], |chat| &chat.stop_ids);
-            /// Tokens that the tokenizer has beside those of its merges.
+            /// Tokens of the tokenizer that no merge makes.
             ADDED_TOKENS: &[(u32, &str)] = "&[\n{}]", chat.map_or(String::new(), added_tokens);
-            /// Syntax of its tool calls, if it calls any.
+            /// Syntax of the model's tool calls, if it makes any.
             TOOL_FORMAT: Option<ToolFormat> = "{}", format.as_deref().unwrap_or("None");
             /// Whether the model reasons when a request does not say.
             THINKING_DEFAULT: bool = "{}", chat.is_some_and(|chat| chat.thinking);
-            /// Opens reasoning.
+            /// Text that opens reasoning.
             THINK_OPEN: &str = "{:?}", text(|chat| &chat.think_open);
-            /// Closes reasoning.
+            /// Text that closes reasoning.
             THINK_CLOSE: &str = "{:?}", text(|chat| &chat.think_close);
             /// Tokenizer in the weights directory; empty where the model has none.
             TOKENIZER_FILE: &str = "{:?}", text(|chat| &chat.tokenizer);
             /// Chat template in the weights directory; empty where the model has none there.
             TEMPLATE_FILE: &str = "{:?}", if own.is_some() { "" } else { template };
-            /// Chat template of a model whose checkpoint has none to be used; empty: it has.
+            /// Chat template that is compiled in; empty where the checkpoint's is used.
             TEMPLATE: &str = "{}", included(own);
         }
     }
@@ -115,21 +115,21 @@ impl Target {
         let (major, minor) = (gpu.capability() / 10, gpu.capability() % 10);
         let operands = self.kernels().iter().any(|choice| choice.operands);
         items! { out;
-            /// The one that kernels are compiled for (major, minor).
+            /// Compute capability that kernels are compiled for (major, minor).
             COMPUTE_CAPABILITY: (i32, i32) = "({major}, {minor})";
             /// SMs that grids are sized for.
             SMS: u32 = "{}", gpu.sms;
-            /// Most rows of `moe` in one launch.
+            /// Most rows of one launch of `moe`.
             MOE_ROWS: usize = "{}", self.moe_rows(gpu.shared_bytes_per_block);
-            /// Whether `norm_linear` leaves many rows in F16 to `experts`.
+            /// Whether `norm_linear` writes many rows in F16 for `experts`.
             EXPERTS_TAKE_ROUNDED: bool = "{}", self.experts_take_rounded();
-            /// Whether `attend` leaves rows in F16 where there are cells.
+            /// Whether `attend` writes rows in F16 in launches with cells.
             ATTEND_ROUNDS: bool = "{}", self.attend_rounds();
-            /// Chunks of a row of logits: what each block of the head makes.
+            /// Chunks of a row of logits, each computed by one block of the head.
             TOP_K_CHUNKS: usize = "{}", top_k_chunks(&self.model, gpu.sms.into());
-            /// Parts of a chunk, which a warp ranks.
+            /// Parts of a chunk of logits, each ranked by one warp.
             TOP_K_PARTS: usize = "{}", top_k_parts(&self.model, gpu.sms.into());
-            /// Whether kernels lay rows out as operands of warpgroup instructions.
+            /// Whether kernels lay out rows as operands of warpgroup instructions.
             OPERANDS: bool = "{operands}";
         }
     }
@@ -148,7 +148,7 @@ impl Target {
             CHECKPOINT: &[CheckpointFile] = "&[\n{list}]";
             /// Beginning of the names of the decoder's tensors in the checkpoint.
             NAME_PREFIX: &str = "{prefix:?}";
-            /// Formats whose matrices carry a scale of their input as well.
+            /// Formats whose matrices have a scale of their input in the checkpoint.
             INPUT_SCALES: &[Format] = "&[{}]", scales.join(", ");
         }
         let mut text = String::from("EMBEDDED: &[(&str, &[u8])] = &[\n");
@@ -163,20 +163,20 @@ impl Target {
             let _ = writeln!(text, "    ({name:?}, include_bytes!(concat!({path}))),");
         }
         let doc = "Files compiled into the binary: name and content.";
-        // A constant would be copied into every unit of code that reads it.
+        // A static, as a constant would be copied into every codegen unit that reads it.
         let _ = writeln!(out, "/// {doc}\npub static {text}];");
         let golden = Some(self.golden_file()).filter(|_| self.has_golden_arithmetic());
-        // A figure of an outside reference is of the checkpoint's own weights.
+        // Figures of an outside reference hold for the checkpoint's weights, not for rounded ones.
         let checkpoint = self.checkpoint().filter(|_| !self.rounds());
         items! { out;
-            /// Prompts with the tokens that another implementation makes of them (JSON).
+            /// Prompts and their tokens by another implementation (JSON).
             GOLDEN: &str = "{}", included(golden.filter(|file| self.root.join(file).is_file()));
-            /// Nats per token that an outside reference gives the text of the start's check.
+            /// Nats per token of the text that a start is checked with, by an outside reference.
             TEXT_NLL: Option<f64> = "{:?}", checkpoint.and_then(|checkpoint| checkpoint.text_nll);
         }
     }
 
-    /// Facts that a directory of weights must state of itself.
+    /// Facts by which a directory of weights is identified.
     fn write_identity(&self, out: &mut String) {
         let checkpoint = self.checkpoint();
         let repository = checkpoint.and_then(|checkpoint| checkpoint.repository.as_ref());
@@ -187,30 +187,30 @@ impl Target {
         let (config, weights) = (self.form().config(), self.form().weights());
         let index = format!("{weights}.index.json");
         items! { out;
-            /// Where the weights are published, `owner/name`.
+            /// Repository in which the weights are published, `owner/name`.
             REPOSITORY: Option<&str> = "{repository:?}";
-            /// Commit of that repository.
+            /// Commit of [`REPOSITORY`].
             REVISION: Option<&str> = "{revision:?}";
-            /// Tensors of the checkpoint without the vision tower, the least and the most.
+            /// Number of the checkpoint's tensors but for the vision tower: the least, the most.
             TENSORS: std::ops::RangeInclusive<u64> = "{tensors:?}";
-            /// Their bytes.
+            /// Bytes of the checkpoint's tensors but for the vision tower: the least, the most.
             TENSOR_BYTES: std::ops::RangeInclusive<u64> = "{bytes:?}";
-            /// Tensors of the vision tower, and their bytes.
+            /// Number and bytes of the vision tower's tensors.
             VISION_TENSORS: [u64; 2] = "[{towers}, {tower}]";
-            /// The model's dimensions, in the words of the release.
+            /// File of the model's dimensions, as the release has it.
             CONFIG_FILE: &str = "{config:?}";
-            /// All tensors, where there is no index.
+            /// File of all tensors, where there is no index.
             WEIGHTS_FILE: &str = "{weights:?}";
-            /// Shard of each tensor.
+            /// Index: the file of each tensor.
             INDEX_FILE: &str = "{index:?}";
             /// Facts that [`CONFIG_FILE`] must not contradict.
             CONFIG: &[Fact] = "&[\n{}]", facts(&config_facts(self));
-            /// Facts that its `generation_config.json` must not contradict.
+            /// Facts that `generation_config.json` must not contradict.
             GENERATION: &[Fact] = "&[\n{}]", facts(&generation_facts(&self.model));
         }
     }
 
-    /// The checkpoint's files, those that this target derives in place of their sources.
+    /// The checkpoint's files, with derived ones in place of their sources.
     fn files(&self, derived: &[DerivedFile]) -> Vec<File> {
         let mut files = self
             .checkpoint()
@@ -225,7 +225,7 @@ impl Target {
     }
 }
 
-/// Text of a file of the repository, or none.
+/// Expression that includes a file of the repository, or an empty text.
 fn included(path: Option<String>) -> String {
     let include =
         |path| format!("include_str!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/../../{path}\"))");

@@ -20,7 +20,7 @@ struct Expanded<'a> {
     model: &'a Model,
 }
 
-/// Figures of the target, bytes and counts.
+/// Figures derived for a target, in bytes and counts.
 #[derive(Serialize)]
 struct Derived {
     parameters_text: u64,
@@ -79,7 +79,7 @@ impl Target {
         }
     }
 
-    /// One line for one row of the table.
+    /// A line of the expanded manifest for a row of the table.
     fn row(&self, row: &Row) -> String {
         let (name, shape, count) = (&row.name, &row.shape, count(row));
         let format = match (row.format(), row.resident()) {
@@ -101,7 +101,7 @@ impl Target {
     }
 }
 
-/// A unit variant as manifests write it.
+/// Name of a unit variant in manifests.
 pub(crate) fn toml_name(variant: &impl Serialize) -> String {
     let value = toml::Value::try_from(variant).expect("a unit variant is a string");
     value.to_string()

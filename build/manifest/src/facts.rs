@@ -1,34 +1,34 @@
-//! Facts as a checkpoint's configuration states them, and their comparison: the build compares a
-//! configuration that lies beside a manifest, and the server, which is compiled with the same file,
-//! the one beside the weights.
+//! Facts of a checkpoint's configuration, and their comparison: the build compares the
+//! configuration beside a manifest; the server, which is compiled with this file too, the one
+//! beside the weights.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// Key of facts that follow from the family, and of no other.
+/// Key of facts that follow from the family and have no key of their own.
 pub const FAMILY: &str = "family";
 
-/// Values that a configuration may have in one place.
+/// Values that a configuration may state in one place.
 #[derive(Clone, Debug)]
 pub struct Fact {
-    /// Key of the manifest that the fact is stated or follows from.
+    /// Key of the manifest that states the fact, or from which it follows.
     pub key: &'static str,
     /// JSON pointer; `*` stands for each member of an object.
     pub pointer: &'static str,
-    /// Pointers of older generations, where it may stand instead.
+    /// Pointers where older configurations state the fact.
     pub elsewhere: &'static [&'static str],
-    /// JSON array of what is right, the usual first.
+    /// JSON array of right values, the usual one first.
     pub right: Cow<'static, str>,
-    /// A configuration must state it, here or elsewhere: shapes do not show it, and there is no
-    /// default to trust.
+    /// Whether a configuration must state the fact: shapes do not show it, and there is no default
+    /// to trust.
     pub required: bool,
-    /// Pointer of a switch: where that is `false`, the library does not read what is stated here.
+    /// Pointer of a switch: where it is `false`, transformers ignores the fact's value.
     pub switch: Option<&'static str>,
 }
 
 impl Fact {
-    /// Every place where it may stand, the usual first.
+    /// Every pointer where the fact may be stated, the usual one first.
     pub fn places(&self) -> impl Iterator<Item = &'static str> {
         [self.pointer]
             .into_iter()
@@ -43,7 +43,7 @@ pub struct Contradiction {
     pub key: &'static str,
     /// `states VALUE at POINTER`, or `does not state POINTER`.
     pub stated: String,
-    /// The usual value that is right.
+    /// The usual right value.
     pub right: String,
 }
 
@@ -59,7 +59,7 @@ const VISION: [&str; 8] = [
     "pre_mm_projector_norm.",
 ];
 
-/// Whether a tensor is of a vision tower.
+/// Whether a tensor of this name belongs to a vision tower.
 pub fn is_vision(name: &str) -> bool {
     VISION.iter().any(|prefix| name.starts_with(prefix))
 }
@@ -73,7 +73,7 @@ pub fn contradiction(config: &Value, facts: &[Fact]) -> Option<Contradiction> {
     facts.iter().find_map(|fact| contradicted(config, fact))
 }
 
-/// Everything that `config` states at some pointers, each with its whole pointer.
+/// Every value that `config` states at some pointers, each with its pointer, `*` resolved.
 fn stated(config: &Value, pointers: impl Iterator<Item = &'static str>) -> Vec<(String, &Value)> {
     let mut stated = Vec::new();
     for pointer in pointers {
@@ -126,12 +126,12 @@ const MATHS: [&str; 10] = [
     "attn_temperature",
 ];
 
-/// End of the names of what a configuration describes beside the text model, as a tower for images
-/// and how weights are stored.
+/// End of the keys that describe something beside the text model: a tower for images, or how
+/// weights are stored.
 const DESCRIPTION: &str = "_config";
 
-/// Keys that speak of a model's maths by their names and that no fact is about, as
-/// `POINTER = VALUE`: what they change is not known here, so nothing compares them.
+/// Keys that by their names change a model's maths and that no fact is about, as `POINTER = VALUE`:
+/// what they change is unknown, so nothing compares them.
 pub fn unknown_maths(config: &Value, facts: &[Fact]) -> Vec<String> {
     let mut found = Vec::new();
     unknown_in(config, "", facts, &mut found);
@@ -150,7 +150,7 @@ fn unknown_in(part: &Value, path: &str, facts: &[Fact], found: &mut Vec<String>)
     }
 }
 
-/// Whether a fact stands at a pointer, or inside of what does.
+/// Whether a fact stands at a pointer, or inside of the value there.
 fn is_known(pointer: &str, facts: &[Fact]) -> bool {
     let inner = pointer.strip_prefix(&format!("/{TEXT}"));
     let pointer = inner.unwrap_or(pointer);
@@ -161,7 +161,7 @@ fn is_known(pointer: &str, facts: &[Fact]) -> bool {
     facts.iter().flat_map(Fact::places).any(inside)
 }
 
-/// Adds what `config` states at `pointer`, each with its whole path.
+/// Adds the values that `config` states at `pointer`, each with its whole path.
 fn collect<'a>(config: &'a Value, pointer: &str, path: String, out: &mut Vec<(String, &'a Value)>) {
     let Some(rest) = pointer.strip_prefix('/') else {
         if !config.is_null() {
@@ -177,7 +177,7 @@ fn collect<'a>(config: &'a Value, pointer: &str, path: String, out: &mut Vec<(St
     }
 }
 
-/// Numbers by their value, however they are written.
+/// Equality of values, of numbers however they are written.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Array(a), Value::Array(b)) => {

@@ -1,5 +1,5 @@
-//! Families of models: what of a model follows from its family alone, and which tensors its
-//! checkpoints have.
+//! Families of models: the facts that hold for every model of a family, and the tensors of its
+//! checkpoints.
 
 mod blocks;
 mod gemma3;
@@ -35,7 +35,7 @@ use crate::schema::model as schema;
 use crate::table::Row;
 use crate::target::Target;
 
-/// Layer math that a model follows, and the names of its tensors: a file of `family/` each.
+/// A family of models: layer math and names of tensors. Each has a file in `family/`.
 #[derive(Clone, Copy)]
 pub struct Family(&'static Traits);
 
@@ -43,40 +43,39 @@ pub struct Family(&'static Traits);
 pub(crate) struct Traits {
     /// Name in manifests.
     pub name: &'static str,
-    /// `model_type` of its configurations, the text model's first.
+    /// `model_type` of the family's configurations, the text model's first.
     pub types: &'static [&'static str],
-    /// `architectures` of its configurations, the text model's first.
+    /// `architectures` of the family's configurations, the text model's first.
     pub classes: &'static [&'static str],
-    /// Token mixers of its layers.
+    /// Token mixers of the family's layers.
     pub mixers: Mixers,
-    /// The mixer among them that keeps a state of each sequence.
+    /// The mixer of the family that has a recurrent state for each sequence.
     pub recurs: Option<&'static Recurs>,
-    /// Part of a layer behind its mixer.
+    /// Part of a layer after its mixer.
     pub feed_forward: FeedForward,
-    /// Function of gate and up of an MLP, or of experts.
+    /// Activation of MLPs and experts.
     pub activation: Activation,
-    /// Number whose root attention's scores are divided by.
+    /// Number by whose square root attention scores are divided.
     pub scale: Scale,
-    /// Switches that are on.
+    /// Switches of layer math that are on.
     pub has: &'static [Switch],
-    /// The head is the embedding table where configurations do not say.
+    /// Whether the head is the embedding table where configurations do not say.
     pub tied: bool,
-    /// Configurations need not state an attention head's width where it is the hidden width's
-    /// share.
+    /// Whether configurations may omit the width of a head that is hidden width over heads.
     pub default_head_dim: bool,
-    /// Configurations must state that weights of experts are normed: the library would not.
+    /// Whether configurations must state that expert weights are normalised: no default of theirs.
     pub states_norm: bool,
-    /// Switch of the window of positions, where the library has one: off, it ignores the window.
+    /// Pointer of the switch that turns the window of positions on, if transformers has one.
     pub window_switch: Option<&'static str>,
-    /// Statements that its configurations alone make about the layers' math.
+    /// Statements about layer math that only this family's configurations make.
     pub stated: &'static [Stated],
-    /// Numbers that its configurations have other words for than most.
+    /// Numbers with keys of their own in this family's configurations.
     pub words: &'static [Word],
-    /// Tensors of a checkpoint, matrices in BF16.
+    /// Tensors of a checkpoint, with matrices in BF16.
     rows: fn(&Target) -> Vec<Row>,
 }
 
-/// Facts of most families.
+/// Traits that most families share.
 const USUAL: Traits = Traits {
     name: "",
     types: &[],
@@ -99,48 +98,48 @@ const USUAL: Traits = Traits {
 /// Token mixers of a family's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mixers {
-    /// Attention in every layer that does not recur.
+    /// Attention in every layer that has no recurrent mixer.
     Attention,
-    /// Gated DeltaNet in some layers, attention in others.
+    /// Gated DeltaNet in some layers, attention in the others.
     Hybrid,
-    /// Attention over a window in some layers, over all positions in others.
+    /// Attention over a window in some layers, over all positions with other heads in the rest.
     Sliding,
-    /// Attention in every layer, in one shape but for the window.
+    /// Attention in every layer, over a window in some, all with heads of one shape.
     Windowed,
-    /// Mamba-2, attention over all positions or nothing; what follows is nothing, or alone.
+    /// Mamba-2, attention or no mixer; a feed-forward stands alone in its layer.
     Mamba,
 }
 
 impl Mixers {
-    /// Whether some layers attend over a window.
+    /// Whether some layers attend over a window and have a shape of their own.
     pub(crate) fn slide(self) -> bool {
         matches!(self, Mixers::Sliding | Mixers::Windowed)
     }
 
-    /// Whether models may have a layer of multi-token prediction.
+    /// Whether models may have a multi-token-prediction layer.
     pub(crate) fn predict(self) -> bool {
         matches!(self, Mixers::Hybrid | Mixers::Mamba)
     }
 }
 
-/// Numbers whose root attention's scores are divided by.
+/// Number by whose square root attention scores are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// Elements of a head.
+    /// Width of a head.
     Head,
-    /// A fact of the model.
+    /// A number that the manifest states.
     Stated,
-    /// Scores are as they are.
+    /// One: scores are not divided.
     One,
 }
 
-/// Functions of gate and up, as `shapes::Activation` of the server says.
+/// Activation of MLPs and experts, as in `shapes::Activation` of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Activation {
     Silu,
     GeluTanh,
     Clamped,
-    /// Squares of positive ups; there is no gate.
+    /// Squared ReLU of up; there is no gate.
     Relu2,
 }
 
@@ -155,7 +154,7 @@ impl Activation {
         }
     }
 
-    /// Names of the gate's function in configurations.
+    /// Names of the activation in configurations.
     pub(crate) fn words(self) -> &'static [&'static str] {
         match self {
             Activation::Silu | Activation::Clamped => &["silu", "swish"],
@@ -165,23 +164,23 @@ impl Activation {
     }
 }
 
-/// Part of a family's layers behind the mixer.
+/// Part of a family's layers after the mixer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FeedForward {
     /// One gated MLP.
     Mlp,
     /// Routed experts.
     Experts,
-    /// Routed experts, and one that every row visits, times a gate.
+    /// Routed experts, and a shared one whose weight is a gate of the row.
     SharedExpert,
-    /// Routed experts, and one that every row visits, without a gate.
+    /// Routed experts, and a shared one without a gate.
     UngatedShared,
-    /// Routed experts, and one beside them that every row visits with weight 1.
+    /// Routed experts, and an MLP beside them that counts as a shared expert of weight 1.
     ExpertBeside,
 }
 
 impl FeedForward {
-    /// The part in layers of which the manifest does not say it.
+    /// The part of a layer whose manifest names none.
     pub(crate) fn usual(self) -> schema::FeedForward {
         match self {
             FeedForward::Mlp => schema::FeedForward::Mlp,
@@ -193,19 +192,19 @@ impl FeedForward {
     }
 }
 
-/// Key of a number, and pointers to it in configurations, today's first.
+/// Key of a number, and its pointers in configurations, the present form's first.
 pub(crate) type Word = (&'static str, &'static [&'static str]);
 
 impl Traits {
-    /// Words of the family for a number, if it has some of its own.
+    /// The family's own pointers for a number, if it has some.
     pub(crate) fn word(&self, key: &str) -> Option<&'static [&'static str]> {
         let word = self.words.iter().find(|(its, _)| *its == key);
         word.map(|(_, pointers)| *pointers)
     }
 }
 
-/// Words for layers over all positions beside those with a window, whose heads are others: pairs
-/// that turn, and the base of their frequencies.
+/// Numbers of layers over all positions in families where layers with a window have other heads:
+/// key-value heads, rotated pairs, base of RoPE.
 const GLOBAL_KV_HEADS: Word = ("attention.kv_heads", &["/num_global_key_value_heads"]);
 const GLOBAL_HEAD_DIM: Word = ("attention.head_dim", &["/global_head_dim"]);
 const GLOBAL_TURNED: Word = (
@@ -214,17 +213,17 @@ const GLOBAL_TURNED: Word = (
 );
 const GLOBAL_THETA: Word = (ROPE_THETA, &["/rope_parameters/full_attention/rope_theta"]);
 
-/// Inner width of experts in models without MLPs.
+/// Inner width of experts in families without MLPs.
 const INTERMEDIATE: Word = ("moe.intermediate", &["/intermediate_size"]);
 
-/// Switch of the window in Qwen's configurations.
+/// Pointer of the window's switch in Qwen's configurations.
 const QWEN_WINDOW: Option<&str> = Some("/use_sliding_window");
 
-/// The families of some files.
+/// Declares the modules of families, and the list of all.
 macro_rules! families {
     ($($name:ident)*) => {
         impl Family {
-            /// Each of them.
+            /// All families.
             pub(crate) const ALL: &[Family] = &[$(Family(&$name::TRAITS)),*];
             const NAMES: &[&str] = &[$($name::TRAITS.name),*];
         }
@@ -280,8 +279,8 @@ impl Target {
         self.traits().has(switch)
     }
 
-    /// Parts of the layers' math that the model has, in words. Models with the same words differ in
-    /// sizes and names.
+    /// Parts of layer math that the model has, in words; equal lists mean models that differ in
+    /// sizes and names alone.
     pub fn math(&self) -> Vec<String> {
         let Traits {
             mixers,
@@ -301,8 +300,8 @@ impl Target {
         on.chain(each).collect()
     }
 
-    /// Every tensor that the target's checkpoint has beside a vision tower, matrices in BF16: the
-    /// leaf's rules say what they are.
+    /// Every tensor of the target's checkpoint but the vision tower's, with matrices in BF16;
+    /// format rules replace this.
     pub(crate) fn rows(&self) -> Vec<Row> {
         let mut rows = (self.traits().rows)(self);
         rows.retain(|row| row.sites.iter().next().is_some());

@@ -1,4 +1,4 @@
-//! Checkpoint files that are kept in this repository: digests, and the block that states them.
+//! Checkpoint files in this repository: their digests, and the `files` lines that state these.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::safetensors;
 use crate::schema::model::{Checkpoint, File};
 use crate::target::Target;
 
-/// Sampling and the tokens that end a reply.
+/// File of sampling defaults and of the tokens that end a reply.
 pub(crate) const GENERATION_CONFIG: &str = "generation_config.json";
 
-/// Lower-case hexadecimal SHA-256.
+/// SHA-256 in lower-case hexadecimal.
 pub(crate) fn sha256(content: &[u8]) -> String {
     let digest = Sha256::digest(content);
     digest
@@ -22,13 +22,13 @@ pub(crate) fn sha256(content: &[u8]) -> String {
         .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// Whether a file of a model's folder belongs to its checkpoint.
+/// Whether a file of this name in a model's folder is part of its checkpoint.
 fn is_checkpoint_file(name: &str) -> bool {
     let kinds = [".safetensors", ".json", ".jinja"];
     kinds.iter().any(|kind| name.ends_with(kind))
 }
 
-/// The `files` lines of a checkpoint whose files lie in `folder`, ready to paste.
+/// The `files` lines of a checkpoint whose files are in `folder`, ready to paste.
 pub fn checkpoint_block(folder: &Path) -> Result<String, ManifestError> {
     let shown = folder.display().to_string();
     let failed = |error| ManifestError::file(&shown, format!("cannot be read: {error}"));
@@ -56,7 +56,7 @@ pub fn checkpoint_block(folder: &Path) -> Result<String, ManifestError> {
     Ok(block(&files))
 }
 
-/// `files = [...]` as TOML.
+/// `files = [...]` of a manifest.
 pub fn block(files: &[File]) -> String {
     if files.is_empty() {
         return "files = []\n".into();
@@ -77,8 +77,8 @@ pub fn block(files: &[File]) -> String {
 }
 
 /// Compares the checkpoint's files that lie in the model's folder with what the manifest states:
-/// digests, then the tensors and the configuration inside. A target that embeds its checkpoint
-/// needs every file.
+/// digests, then then tensors and configuration. A target that embeds its checkpoint needs every
+/// file.
 ///
 /// # Errors
 /// Names the first file that is missing or differs; where its digest differs, shows the block that
@@ -112,8 +112,8 @@ pub(crate) fn verify(target: &Target) -> Result<(), ManifestError> {
     }
 }
 
-/// Compares what lies in the model's folder of configuration and tokenizer with the facts of the
-/// model, whether the manifest lists those files or not.
+/// Compares configuration and tokenizer in the model's folder with the facts of the model, whether
+/// the manifest lists the files or not.
 fn verify_inside(target: &Target) -> Result<(), ManifestError> {
     type Check = fn(&Target, &str, &[u8]) -> Result<(), ManifestError>;
     let tokenizer = target
@@ -166,8 +166,8 @@ impl Tally {
         Ok(())
     }
 
-    /// With what the checkpoint states, or with what follows where it states nothing; what a target
-    /// derives says nothing of its source.
+    /// Compares with the figures that the checkpoint states, or with derived ones; files that a
+    /// target derives say nothing of its source.
     fn compare(&self, target: &Target, checkpoint: &Checkpoint) -> Result<(), ManifestError> {
         let only = |stated| stated..=stated;
         let follows = |range| match target.leaf.derive {

@@ -1,4 +1,4 @@
-//! The leaf's rules on formats, applied to the rows of the model's family.
+//! The leaf's format rules, applied to the rows of the model's family.
 
 use std::borrow::Cow;
 
@@ -7,17 +7,17 @@ use crate::schema::leaf::FormatRule;
 use crate::table::{Kind, Row, Site, Sites};
 use crate::target::Target;
 
-/// Rows in the formats that the leaf's rules give them, and what the rules leave open.
+/// Rows in the formats of the leaf's rules, and faults of these rules.
 pub(crate) struct Formatted {
     pub rows: Vec<Row>,
-    /// Names of matrices that no rule names.
+    /// Names of matrices that no rule matches.
     unnamed: Vec<String>,
-    /// Patterns that decide nothing, each with the number of its rule.
+    /// Patterns that match nothing new, each after the index of its rule.
     idle: Vec<(usize, String)>,
 }
 
-/// Whether `name` is `pattern`, in which `*` stands for any text. Text between stars is looked for
-/// once, where it is first: later places would leave less for what is behind it.
+/// Whether `pattern` matches `name`; `*` is any text. Text between stars is taken where it occurs
+/// first: any later place would leave less for the rest of the pattern.
 pub(crate) fn is_match(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else {
         return pattern == name;
@@ -32,7 +32,7 @@ pub(crate) fn is_match(pattern: &str, name: &str) -> bool {
 }
 
 impl FormatRule {
-    /// Whether the rule is for `site`.
+    /// Whether the rule covers `site`.
     fn is_for(&self, site: Site) -> bool {
         match (&self.layers, site) {
             (None, _) => true,
@@ -41,7 +41,7 @@ impl FormatRule {
         }
     }
 
-    /// Kind of a matrix under this rule: as it is stored, or rounded.
+    /// Kind of a matrix under this rule: stored as such, or rounded.
     fn kind(&self) -> Kind {
         match (self.r#as, self.resident) {
             (stored, Some(resident)) => Kind::Rounded { stored, resident },
@@ -49,14 +49,14 @@ impl FormatRule {
         }
     }
 
-    /// The first pattern that `name` is.
+    /// Index of the first pattern that matches `name`.
     fn pattern(&self, name: &str) -> Option<usize> {
         let mut patterns = self.r#match.patterns().iter();
         patterns.position(|pattern| is_match(pattern, name))
     }
 }
 
-/// Rule and pattern that decide a matrix.
+/// Indices of the rule and of its pattern that decide a matrix.
 type Decision = (usize, usize);
 
 impl Formatted {
@@ -80,7 +80,7 @@ impl Formatted {
         formatted
     }
 
-    /// Adds a matrix's row, or one for each format that its sites have; what decides them.
+    /// Adds a matrix's row, one for each format that its sites have; returns the deciding patterns.
     fn add(&mut self, rules: &[FormatRule], row: &Row) -> Vec<Decision> {
         let named = rules.iter().enumerate();
         let named = named.filter_map(|(at, rule)| Some((at, rule.pattern(&row.name)?)));
@@ -110,10 +110,10 @@ impl Formatted {
         used
     }
 
-    /// Refuses rules that leave a matrix open, and patterns that decide nothing.
+    /// Refuses rules that leave a matrix without a format, and patterns that match nothing new.
     ///
     /// # Errors
-    /// Names those matrices, or the pattern, by keys of the leaf `file`.
+    /// Names the matrices, or the pattern, by keys of the leaf `file`.
     pub(crate) fn check(&self, file: &str) -> Result<(), ManifestError> {
         if !self.unnamed.is_empty() {
             let names = self.unnamed.join(", ");
@@ -129,8 +129,7 @@ impl Formatted {
     }
 }
 
-/// A matrix at the sites that no rule names, if there are any: its name, and the layers if they are
-/// not all.
+/// Name of a matrix without a format at some sites, and its layers if they are not all.
 fn words(row: &Row, open: &[Site]) -> Option<String> {
     let sites = these(&row.sites, open);
     match &sites {
@@ -150,7 +149,7 @@ fn patterns(rules: &[FormatRule]) -> impl Iterator<Item = (Decision, &str)> {
     })
 }
 
-/// Some of the sites of a row.
+/// The sites of a row, cut to `some`.
 fn these(sites: &Sites, some: &[Site]) -> Sites {
     let layers = some.iter().filter_map(|site| match site {
         Site::Layer(layer) => Some(*layer),
@@ -163,7 +162,7 @@ fn these(sites: &Sites, some: &[Site]) -> Sites {
 }
 
 impl Target {
-    /// Every tensor of the target's checkpoint beside a vision tower.
+    /// Every tensor of the target's checkpoint but the vision tower's.
     pub(crate) fn table(&self) -> Vec<Row> {
         Formatted::of(self).rows
     }

@@ -100,7 +100,7 @@ fn a_derived_file_is_stated_with_its_own_digest_and_taken_from_out_dir() {
     assert!(text.contains("include_bytes!(concat!(env!(\"OUT_DIR\"), \"/a.safetensors\"))"));
 }
 
-/// Errors that grow with the position, as those of rounded frequencies, show far from the first.
+/// Errors that grow with the position, as of rounded frequencies, need far positions to be seen.
 #[test]
 fn every_family_has_golden_logits_of_far_positions() {
     let mut far = std::collections::BTreeSet::new();

@@ -1,7 +1,7 @@
-//! Ops of `ffi/ops.toml` for a target: the kernels chosen for them, and the shapes they are over.
+//! Ops of `ffi/ops.toml` for a target: the kernels chosen for them, and the shapes they are for.
 //!
-//! What a kernel needs of registers and shared memory it computes and asserts itself, in `cuda/`;
-//! `bounds` has what it takes of a model's facts.
+//! A kernel computes and asserts its use of registers and shared memory itself, in `cuda/`;
+//! `bounds` has the facts of models that it accepts.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -15,31 +15,31 @@ use crate::shapes::{Shape, camel};
 use crate::table::{FP8_BLOCK, Format, Role, Row};
 use crate::target::Target;
 
-/// A kernel chosen for an op, with its numbers.
+/// A kernel chosen for an op, with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelChoice<'a> {
     /// Name of the op.
     pub op: &'a str,
-    /// Shape of the model's block that it is compiled for; `None` for an op over none.
+    /// Shape of the block that the kernel is compiled for; `None` for an op without shapes.
     pub shape: Option<String>,
-    /// Name of its launcher.
+    /// Name of the launcher.
     pub launcher: String,
     /// Name of the kernel: `cuda/ops/<op>/<kernel>.cuh` without its architecture.
     pub kernel: &'a str,
     /// Threads of a block.
     pub threads: u64,
-    /// Whether it lays rows out as operands of warpgroup instructions.
+    /// Whether the kernel lays out rows as operands of warpgroup instructions.
     pub operands: bool,
 }
 
-/// One launcher of a target.
+/// A launcher of a target: one op for one shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launcher {
     /// Name of the op.
     pub op: &'static str,
-    /// Shape of the model's block that it is for; `None` for an op over none.
+    /// Shape of the block that the launcher is for; `None` for an op without shapes.
     pub shape: Option<String>,
-    /// Its symbol without `atlas_`: the op, and the shape where the model has several of its kind.
+    /// Symbol without `atlas_`: the op, with the shape where the model has several of its kind.
     pub name: String,
 }
 
@@ -53,14 +53,14 @@ impl Launcher {
     }
 }
 
-/// A kind of block, for each of whose shapes ops have a launcher of their own.
+/// A kind of block; each of its shapes has a launcher for each of its ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
-    /// Name in `over` of `ffi/ops.toml`, and of its file in `src/model/blocks`.
+    /// Name in `over` of `ffi/ops.toml`, and of the file in `src/model/blocks`.
     pub name: &'static str,
-    /// Type of its block there.
+    /// Type of the block in `src/model/blocks`.
     pub block: &'static str,
-    /// Trait of its operations in `src/model/ops`; `Ops` is one that stands with the block.
+    /// Trait of the block's operations in `src/model/ops`; `Ops` is declared in the block's file.
     pub ops: &'static str,
 }
 
@@ -69,16 +69,16 @@ impl Kind {
     pub const DELTA: Kind = Kind::of("delta", "DeltaNet", "Delta");
     pub const EXPERTS: Kind = Kind::of("experts", "Experts", "Route");
     pub const MLP: Kind = Kind::of("mlp", "Mlp", "Gate");
-    /// The last two beside each other, whose operations are theirs.
+    /// An MLP and experts side by side, each with its own operations.
     pub const BOTH: Kind = Kind::of("both", "Both", "Both");
-    /// Products that make queries of latents and results of them, around attention.
+    /// Products before and after attention that turn latents into queries, and results into values.
     pub const LATENT: Kind = Kind::of("latent", "Latent", "Ops");
 
     pub(crate) const fn of(name: &'static str, block: &'static str, ops: &'static str) -> Kind {
         Kind { name, block, ops }
     }
 
-    /// Traits of its shapes and of its operations.
+    /// Names of the traits of the kind's shapes and operations.
     pub(crate) fn traits(self) -> [String; 2] {
         let Kind { name, ops, .. } = self;
         match ops {
@@ -94,10 +94,10 @@ impl Kind {
     }
 }
 
-/// Row of an op in `ffi/ops.toml`, as far as targets depend on it.
+/// Row of an op in `ffi/ops.toml`, without the keys that targets do not depend on.
 #[derive(Deserialize)]
 struct Entry {
-    /// Name of the kind of block that it is over, if it is over one.
+    /// Name of the kind of block whose shapes the op is for, if it has any.
     over: Option<String>,
     kernels: Vec<String>,
     threads: u64,
@@ -110,36 +110,36 @@ static OPS: LazyLock<BTreeMap<String, Entry>> = LazyLock::new(|| {
     rows.expect("a table that the tests of this crate read")
 });
 
-/// Kernel whose blocks are warpgroups, which many rows take: it lays rows out as their operands.
+/// Kernel for many rows, whose blocks are warpgroups: it lays out rows as their operands.
 const WARPGROUPS: &str = "warpgroups_f16";
-/// Op whose blocks keep a row in registers, and elements of it that one thread holds.
+/// Op whose blocks hold a row in registers, and elements of the row in one thread.
 const ROW_OP: (&str, u64) = ("rms_norm", 32);
 /// Kernel of rows that are rounded to NVFP4.
 pub(crate) const FP4_KERNEL: &str = "block_scaled_fp4";
-/// Ops that have it.
+/// Ops that have the kernel [`FP4_KERNEL`].
 pub(crate) const FP4_OPS: [&str; 2] = ["experts", "moe"];
 
 const WARP: u64 = 32;
 
-/// Blocks that may have so much shared memory have large rings of weights.
+/// Shared memory of a block from which on kernels have large weight rings, bytes.
 const LARGE_BLOCK: u64 = 128 * 1024;
 
-/// Logits of a panel.
+/// Logits of a panel: rows of the head.
 pub(crate) const PANEL_ROWS: u64 = 16;
 /// Largest logits of a row that are ranked: as many as a request may ask for by `top_k` or
-/// `top_logprobs` in practice, so that whole rows of logits are hardly ever taken to the host.
+/// `top_logprobs` in practice, so that whole rows of logits are rarely copied to the host.
 pub(crate) const TOP_K: u64 = 64;
 
-/// Chunks of a row of logits: what each block of the head makes, which has an SM to itself.
+/// Chunks of a row of logits: one for each block of the head, which has an SM to itself.
 pub const fn top_k_chunks(model: &Model, sms: u64) -> u64 {
     let panels = model.vocab.div_ceil(PANEL_ROWS);
     if panels < sms { panels } else { sms }
 }
 
-/// Logits of a part of a chunk, which a warp ranks, at most: eight a lane.
+/// Most logits of a part, which one warp ranks: eight a lane.
 const PART_LOGITS: u64 = 8 * WARP;
 
-/// Parts of a chunk: twice as many of a row as are ranked, or more.
+/// Parts of a chunk: all chunks together have at least twice `TOP_K`.
 pub const fn top_k_parts(model: &Model, sms: u64) -> u64 {
     let chunks = top_k_chunks(model, sms);
     let chunk = model.vocab.div_ceil(PANEL_ROWS).div_ceil(chunks) * PANEL_ROWS;
@@ -147,22 +147,22 @@ pub const fn top_k_parts(model: &Model, sms: u64) -> u64 {
     if of_chunk > of_row { of_chunk } else { of_row }
 }
 
-/// Rows that `moe` takes at once, at most.
+/// Most rows that `moe` takes in one launch.
 pub(crate) const MOE_ROWS: u64 = 128;
 
-/// Name of the kind of block that an op is over.
+/// Name of the kind of block whose shapes an op is for.
 fn kind_of(op: &str) -> Option<&'static str> {
     OPS.get(op)?.over.as_deref()
 }
 
-/// Names of the kernels of `op`, which may name a shape behind a point; `None` when there is no
-/// such op.
+/// Names of the kernels of `op`, whose shape after a point is ignored; `None` when there is no such
+/// op.
 pub(crate) fn kernels_of(op: &str) -> Option<&'static [String]> {
     let op = op.split('.').next().unwrap_or(op);
     OPS.get(op).map(|entry| entry.kernels.as_slice())
 }
 
-/// The first kernel of every op: of a hardware that names none.
+/// The first kernel of every op, which a hardware has that names none.
 pub(crate) fn usual_kernels() -> impl Iterator<Item = (String, Op)> {
     OPS.iter().map(|(op, entry)| {
         let usual = Op {
@@ -196,8 +196,8 @@ impl Target {
         }
     }
 
-    /// Formats of the matrices of `norm_linear`, and of those of `linear` and `linear_add`, which
-    /// take them too: by the name of the constant, and the op.
+    /// Formats of the matrices of `norm_linear`, and of those of `linear` and `linear_add`
+    /// together: name of the constant, op, and formats.
     pub(crate) fn product_formats(&self) -> [(&'static str, &'static str, Vec<Format>); 2] {
         let table = self.table();
         let of = |is: fn(Role) -> bool| {
@@ -210,8 +210,8 @@ impl Target {
         ]
     }
 
-    /// Rows that `moe` takes at once: as its kernel is chosen, or as many as a block of
-    /// `shared_bytes_max` has room to plan.
+    /// Most rows of one launch of `moe`: as the kernel's choice states, or as many as a block with
+    /// `shared_bytes_max` can plan.
     pub(crate) fn moe_rows(&self, shared_bytes_max: u64) -> u64 {
         let chosen = self.op("moe", None).and_then(|choice| choice.rows);
         chosen.unwrap_or(match shared_bytes_max {
@@ -220,7 +220,7 @@ impl Target {
         })
     }
 
-    /// The kernel of `op` over `shape`: the leaf's for the shape, or for all, or the hardware's.
+    /// The kernel of `op` for `shape`: the leaf's for it, the leaf's for all, or the hardware's.
     pub(crate) fn op(&self, op: &str, shape: Option<&str>) -> Option<&Op> {
         let of_leaf = &self.leaf.op;
         let of_shape = format!("{op}.{}", shape.unwrap_or_default());
@@ -228,16 +228,16 @@ impl Target {
         chosen.or(self.hardware.op.get(op))
     }
 
-    /// Whether `norm_linear` leaves many rows in F16 to `experts`: products of such rows take whole
-    /// blocks of columns.
+    /// Whether `norm_linear` writes many rows in F16 for `experts`: only if products of F16 rows
+    /// have whole blocks of columns.
     pub(crate) fn experts_take_rounded(&self) -> bool {
         let kernels = [("norm_linear", "held_f16"), ("experts", "grouped_f16")];
         let whole = |columns: u64| columns.is_multiple_of(FP8_BLOCK as u64);
         self.has_kernels(&kernels) && whole(self.padded(self.model.hidden))
     }
 
-    /// Whether `attend` leaves rows of cells, and those beside them, in F16 to the products behind
-    /// it; latents are rows of none.
+    /// Whether `attend` writes rows of launches with cells in F16 for the products after it; not if
+    /// rows are latents.
     pub(crate) fn attend_rounds(&self) -> bool {
         let products = [("linear", "panels_f16"), ("linear_add", "panels_f16")];
         self.has_kernels(&products)
@@ -249,13 +249,13 @@ impl Target {
             })
     }
 
-    /// Whether these are the kernels of these operations.
+    /// Whether every one of these ops has this kernel.
     fn has_kernels(&self, kernels: &[(&str, &str)]) -> bool {
         let mut kernels = kernels.iter();
         kernels.all(|(op, kernel)| self.op(op, None).is_some_and(|it| it.kernel == *kernel))
     }
 
-    /// File of the manifest that chooses the kernel of `op`.
+    /// Path of the manifest that chooses the kernel of `op`.
     pub(crate) fn chooser_of(&self, op: &str) -> String {
         let mut of_leaf = self.leaf.op.keys();
         let same = |key: &String| key.split('.').next() == Some(op);
@@ -265,7 +265,7 @@ impl Target {
         }
     }
 
-    /// The kernels of this target, by launcher. Names that no kernel has are left out.
+    /// The kernels of this target, by launcher. Ops without a known kernel are left out.
     pub fn kernels(&self) -> Vec<KernelChoice<'_>> {
         let launchers = self.launchers().into_iter();
         let chosen = launchers.filter_map(|Launcher { op, shape, name }| {
@@ -303,7 +303,7 @@ impl Target {
         all
     }
 
-    /// Whether `op`, a shape behind a point, has a launcher.
+    /// Whether `op`, with a shape after a point, has a launcher.
     pub(crate) fn has_launcher(&self, op: &str) -> bool {
         let mut launchers = self.launchers().into_iter();
         launchers.any(|launcher| {
@@ -312,20 +312,20 @@ impl Target {
         })
     }
 
-    /// Widest row that the threads of a kernel can hold, elements; `None` if they hold no row.
+    /// Widest row that the threads of a kernel hold, elements; `None` if they hold no row.
     pub(crate) fn row_max(choice: &KernelChoice<'_>) -> Option<u64> {
         let (op, elements) = ROW_OP;
         (choice.op == op).then_some(elements * choice.threads)
     }
 }
 
-/// Matrices of `linear`: all but the experts', and those between latents and heads.
+/// Whether `linear` may take matrices of a role: not of experts, nor between latents and heads.
 fn is_of_linear(role: Role) -> bool {
     let of_heads = matches!(role, Role::LatentKeys | Role::LatentValues);
     !role.is_expert() && !role.is_shared_expert() && !of_heads
 }
 
-/// Matrices of `norm_linear`.
+/// Whether `norm_linear` takes matrices of a role.
 fn follows_a_norm(role: Role) -> bool {
     use Role::{Embedding, ExpertsOut, Fusion, GdnOutput, Head, MlpDown, Output, QueryUp};
     let others = matches!(
@@ -335,7 +335,7 @@ fn follows_a_norm(role: Role) -> bool {
     is_of_linear(role) && !others
 }
 
-/// Items, each once, in the order of their first ones.
+/// Items without duplicates, in the order of their first occurrence.
 pub(crate) fn distinct<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<T> {
     let mut kept = Vec::new();
     for item in items {

@@ -8,9 +8,8 @@
 //! ```
 //!
 //! Numbers of models are declared in `numbers`, switches of their math in `family/switches`: rules,
-//! comparison with `config.json`, adoption and constants read these. Facts are stated once and
-//! derived numbers are computed, never written. Output depends on the
-//! files alone: no clock, no path, no environment.
+//! comparison with `config.json`, adoption and constants read these. A fact is stated once; numbers
+//! that follow are computed. Output depends on the files alone: no clock, no path, no environment.
 
 mod adopt;
 mod bounds;

@@ -16,19 +16,19 @@ use crate::schema::parse;
 use crate::target::{Target, leaves};
 use crate::testing::{repository, root, usual};
 
-/// Standing of a manifest without a fact, or with another one; the best first.
+/// Effect of leaving out or changing a fact of a manifest; the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
-    /// Refused by the name of the key.
+    /// Refused by a message that names the key.
     Named,
-    /// Refused by a rule between it and others.
+    /// Refused by a rule on the fact and others, named by another key.
     Refused,
-    /// Another program.
+    /// Accepted: constants of the program differ.
     Compiled,
     /// A program that differs by the text of its manifest alone: a fact for people, or of how files
     /// are made.
     Shown,
-    /// Nothing differs.
+    /// Accepted, and nothing differs.
     Idle,
 }
 
@@ -95,7 +95,7 @@ const UNSTATED: [(&str, Fate); 32] = [
     ("vision.tensors", Compiled),
 ];
 
-/// A key, through tables and arrays.
+/// Path of a key through tables and arrays.
 #[derive(Clone, Debug)]
 enum Step {
     Key(String),

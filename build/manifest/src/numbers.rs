@@ -1,5 +1,5 @@
-//! Numbers of a model, each declared here: its key, where configurations state it, its range and
-//! the families that have it. Rules, comparison with `config.json` and adoption read this alone.
+//! Numbers of a model, each declared here: its key, its pointers in configurations, its range and
+//! the families that have it. Rules, comparison with `config.json` and adoption all read this.
 
 use std::ops::RangeInclusive;
 
@@ -10,7 +10,7 @@ use crate::check::largest::{
 use crate::family::{FeedForward, Mixers, Scale, Switch, Traits};
 use crate::schema::model::{FeedForward as Part, Model};
 
-/// Whether a model states something.
+/// Whether a model has a number or a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Has {
     Always,
@@ -32,7 +32,7 @@ const fn maybe(holds: bool) -> Has {
     }
 }
 
-/// Traits that decide which numbers a model has: its family, and the parts behind mixers.
+/// Traits that decide which numbers a model has: its family, and the feed-forwards of its layers.
 pub(crate) struct Form {
     pub traits: &'static Traits,
     pub parts: Vec<Part>,
@@ -72,14 +72,14 @@ impl Form {
     }
 }
 
-/// Models that have something.
+/// Models that have a number or a table.
 pub(crate) type Of = fn(&Form) -> Has;
 
 /// Values of a number.
 #[derive(Clone, Debug)]
 pub(crate) enum Range {
     Whole(RangeInclusive<u64>),
-    /// Above the first, and not above the second.
+    /// Above the first bound, up to and including the second.
     Above(f64, f64),
     Within(f64, f64),
     Flag,
@@ -88,7 +88,7 @@ pub(crate) enum Range {
 use Range::{Above, Flag, Whole, Within};
 
 impl Range {
-    /// The range in words.
+    /// The range as a rule in words.
     pub(crate) fn rule(&self) -> String {
         match self {
             Range::Whole(range) => format!("must be {} ..= {}", range.start(), range.end()),
@@ -105,7 +105,7 @@ impl Range {
     }
 }
 
-/// A number in the shorter of its two forms.
+/// A number in decimal or exponent form, whichever is shorter.
 fn short(number: f64) -> String {
     let (plain, power) = (number.to_string(), format!("{number:e}"));
     match power.len() <= plain.len() {
@@ -118,24 +118,24 @@ fn short(number: f64) -> String {
 pub(crate) struct Number {
     /// Dotted key of `model.toml`.
     pub key: &'static str,
-    /// Pointers into a configuration, today's first. Families may have words of their own.
+    /// Pointers in configurations, the present form's first; a family may have its own.
     pub at: &'static [&'static str],
     pub range: Range,
     pub of: Of,
-    /// A configuration must state it: shapes do not show it, and there is no default to trust.
+    /// Whether a configuration must state the number: shapes do not show it, and it has no default.
     pub required: bool,
-    /// Constant of the block's shape that it is, on the host and on the device, if it is one as it
-    /// stands; 0 where the model has none.
+    /// Constant of the block's shape that has the number's value, on host and device; 0 where the
+    /// model has no such number.
     pub constant: Option<&'static str>,
 }
 
 impl Number {
-    /// Table that the key is in.
+    /// Table of the manifest that has the key.
     pub(crate) fn table(&self) -> &'static str {
         self.key.rsplit_once('.').map_or("", |(table, _)| table)
     }
 
-    /// Pointers into a configuration of a family.
+    /// Pointers to the number in configurations of a family.
     pub(crate) fn places(&self, traits: &Traits) -> &'static [&'static str] {
         traits.word(self.key).unwrap_or(self.at)
     }
@@ -174,12 +174,12 @@ pub(crate) const fn number(key: &'static str, range: Range, at: &'static [&'stat
     }
 }
 
-/// Counts, 1 at least.
+/// Range of counts, 1 ..= `most`.
 const fn count(most: u64) -> Range {
     Whole(1..=most)
 }
 
-/// Places of what a scaling of frequencies states, in both generations of configurations.
+/// Pointers to a number of a RoPE scaling, in both forms of configurations.
 macro_rules! places {
     ($name:literal) => {
         &[
@@ -190,27 +190,27 @@ macro_rules! places {
 }
 pub(crate) use places;
 
-/// Factors above 0, and those that are at least 1.
+/// Ranges of factors: above 0, and at least 1.
 const FACTOR: Range = Above(0.0, SCALING);
 const GROWTH: Range = Within(1.0, SCALING);
-/// Key of the base of frequencies.
+/// Key of RoPE's base.
 pub(crate) const ROPE_THETA: &str = "attention.rope_theta";
-/// Elements of a head that turn, where configurations state them in place of their share.
+/// Pointer to the rotated elements of a head, where configurations state them, not their share.
 pub(crate) const TURNED_ELEMENTS: &str = "/rotary_dim";
-/// Key of the elements of a head that turn; configurations state their share.
+/// Key of the rotated elements of a head; most configurations state their share.
 pub(crate) const ROTARY_DIM: &str = "attention.rotary_dim";
-/// Key of pairs that turn, of which configurations state a share.
+/// Key of rotated pairs, of which configurations state a share.
 pub(crate) const TURNED_PAIRS: &str = "attention.turned_pairs";
 
-/// A row for each number: its key, range and pointers, and what it is marked with.
+/// Makes numbers of rows: key, range, pointers, families, and whether it is required.
 macro_rules! numbers {
     ($($key:literal: $range:expr, $at:expr $(, $mark:ident $(($of:expr))?)*;)*) => {
         &[$(number($key, $range, $at)$(.$mark($($of)?))*),*]
     };
 }
 
-/// Numbers that configurations of many families state, in the order of comparisons. An epsilon
-/// below that of norms is lost beside the F32 square that it is added to.
+/// Numbers in configurations of several families, in the order of comparison. An epsilon below the
+/// least that norms may have would be lost beside the F32 square it is added to.
 pub(crate) const NUMBERS: &[Number] = numbers! {
     "hidden": count(WIDTH), &["/hidden_size"];
     "vocab": count(VOCAB), &["/vocab_size"];
@@ -282,7 +282,7 @@ pub(crate) const NUMBERS: &[Number] = numbers! {
     "moe.scale": FACTOR, &["/routed_scaling_factor"], required, of(|it| always(it.beside()));
 };
 
-/// Tables, and which models have them.
+/// Tables of manifests, and the models that have them.
 pub(crate) const TABLES: &[(&str, Of)] = &[
     ("gdn", |it| always(it.traits.mixers == Mixers::Hybrid)),
     ("mamba", |it| always(it.traits.mixers == Mixers::Mamba)),
@@ -298,19 +298,19 @@ pub(crate) const TABLES: &[(&str, Of)] = &[
     ("attention.yarn", |it| maybe(it.turns())),
 ];
 
-/// The number of a key.
+/// The number with a key.
 pub(crate) fn of_key(key: &str) -> &'static Number {
     let number = NUMBERS.iter().find(|number| number.key == key);
     number.expect("a number of this list")
 }
 
-/// Numbers of a family: those that are listed here, and its mixer's.
+/// Numbers of a family: those of all families, and those of its mixer.
 pub(crate) fn all(traits: &Traits) -> impl Iterator<Item = &'static Number> {
     let own = traits.recurs.into_iter().flat_map(|recurs| recurs.numbers);
     NUMBERS.iter().chain(own)
 }
 
-/// Numbers of a table.
+/// Numbers of a table of the manifest.
 pub(crate) fn of_table(traits: &Traits, table: &str) -> impl Iterator<Item = &'static Number> {
     all(traits).filter(move |number| number.table() == table)
 }

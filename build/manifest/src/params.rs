@@ -1,4 +1,4 @@
-//! `params.json`, in which releases of Mistral's own form state what others state in `config.json`.
+//! `params.json`, in which releases of Mistral's own form state the facts of `config.json`.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::config::{KIND, fact};
 use crate::facts::Fact;
 use crate::schema::model::{Model, Yarn};
 
-/// Pointers into `config.json`, and those of `params.json` to the same value.
+/// Pointers into `config.json`, each with the pointer into `params.json` to the same value.
 const WORDS: [[&str; 2]; 31] = [
     ["/max_position_embeddings", "/max_position_embeddings"],
     ["/hidden_size", "/dim"],
@@ -46,19 +46,19 @@ const WORDS: [[&str; 2]; 31] = [
     ["/first_k_dense_replace", "/moe/first_k_dense_replace"],
     ["/decoder_sparse_step", "/moe/route_every_n"],
 ];
-/// Type of the only family whose releases have this form.
+/// `model_type` of the only family whose releases have this form.
 const TYPE: &str = "mistral4";
-/// Description of how weights are stored, which is the one of `config.json`.
+/// Pointer to the description of stored weights, equal in both files.
 const QUANTISATION: &str = "/quantization_config";
 
-/// Facts of `usual` that `params.json` has words for, and what it alone states.
+/// Facts of `usual` that `params.json` states, and facts that it alone states.
 pub(crate) fn facts(model: &Model, usual: Vec<Fact>) -> Vec<Fact> {
     let mut facts: Vec<Fact> = usual.into_iter().filter_map(renamed).collect();
     facts.extend(model.attention.yarn.iter().flat_map(slowed));
     facts
 }
 
-/// The words of `params` as `config.json` would have them.
+/// `config.json` with the values of `params`.
 pub(crate) fn usual(params: &Value) -> Value {
     let mut config = json!({"model_type": TYPE});
     let mut set = |pointer: &str, value: &Value| {
@@ -80,7 +80,7 @@ pub(crate) fn usual(params: &Value) -> Value {
     config
 }
 
-/// Pointer into `params.json` to what stands at one of `config.json`.
+/// Pointer into `params.json` to the value at a pointer into `config.json`.
 pub(crate) fn own(usual: &str) -> &str {
     let word = WORDS.iter().find(|[word, _]| *word == usual);
     word.map_or(usual, |[_, own]| own)
@@ -99,10 +99,10 @@ fn renamed(fact: Fact) -> Option<Fact> {
     })
 }
 
-/// Pointer to whether YaRN has queries and keys grow.
+/// Pointer to whether YaRN scales queries and keys.
 const GROWS: &str = "/yarn/apply_scale";
 
-/// Whether queries and keys grow, and where the temperature of queries begins to.
+/// Facts of YaRN's scale of queries and keys, and of where the queries' temperature starts.
 fn slowed(yarn: &Yarn) -> [Fact; 2] {
     let grows = yarn.attention_factor != Some(1.0);
     let grown = fact("attention.yarn.attention_factor", grows, GROWS);
@@ -170,11 +170,11 @@ pub(crate) mod tests {
                     Some(number) => json!(number + 1.0),
                     None => json!(!value.as_bool().unwrap()),
                 };
-                let told = compared(&other).err().unwrap_or_default();
+                let message = compared(&other).err().unwrap_or_default();
                 assert_eq!(
-                    told.contains(&pointer),
+                    message.contains(&pointer),
                     !unread.contains(&&*pointer),
-                    "{told}"
+                    "{message}"
                 );
             }
         }
@@ -185,8 +185,8 @@ pub(crate) mod tests {
         for name in ["norm_eps", "yarn", "llama_4_scaling", "moe"] {
             let mut config = published();
             config[name].take();
-            let told = compared(&config).unwrap_err();
-            assert!(told.contains("does not state"), "{told}");
+            let message = compared(&config).unwrap_err();
+            assert!(message.contains("does not state"), "{message}");
         }
     }
 }

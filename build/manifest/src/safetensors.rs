@@ -39,7 +39,7 @@ pub(crate) fn fail<T>(tensor: &str, problem: impl Into<String>) -> Result<T, Che
 pub(crate) struct Entry {
     pub dtype: String,
     pub shape: Vec<usize>,
-    /// First byte and end in the data section.
+    /// First byte and end of the tensor in the data section.
     pub data_offsets: [usize; 2],
 }
 

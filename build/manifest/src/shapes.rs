@@ -1,5 +1,5 @@
-//! Blocks of a model as types, for host and device: a unit struct each in `target.rs`, with what it
-//! is of `src/model/shapes.rs`, and a struct of the same numbers in `target.cuh`.
+//! Shapes of a model's blocks as types of host and device: in `target.rs` a unit struct with a
+//! trait of `src/model/shapes.rs`, in `target.cuh` a struct of the same numbers.
 
 use std::fmt::Write;
 
@@ -16,12 +16,12 @@ use crate::target::Target;
 /// One block of the model.
 pub(crate) struct Shape {
     pub kind: Kind,
-    /// Table of its facts in the manifest.
+    /// Table of the block's facts in the manifest.
     pub word: &'static str,
-    /// Name of its struct; in lower case, of launchers of its own.
+    /// Name of the shape's struct; in lower case, the suffix of its launchers.
     pub name: &'static str,
     pub doc: &'static str,
-    /// Constants in the order of the kind's trait.
+    /// Constants in the order of the trait that the kind of block has.
     pub constants: Vec<(&'static str, Number)>,
 }
 
@@ -30,35 +30,34 @@ pub(crate) enum Number {
     Size(u64),
     Bool(bool),
     Single(f32),
-    /// Growth of queries, if there is one, and the positions of the first training; device code has
-    /// a factor of 0 if there is none.
+    /// Growth of queries and the context of the first training, tokens; device code has a growth of
+    /// 0 for none.
     Temperature(Option<(f64, u64)>),
     Activation(Activation),
-    /// Rotary embedding, whose angles the host makes: base of the frequencies, and their scaling as
-    /// an expression of the host's.
+    /// RoPE, whose angles the host computes: base, and scaling as an expression of the host's.
     Rope(f64, String),
-    /// Positions of a window, if there is one; in device code 0 if there is none.
+    /// Positions of a window; 0 in device code for none.
     Window(Option<u64>),
-    /// Pages with a block table of their own; device code is given that.
+    /// The page group of windowed pages, a constant of the host alone.
     WindowPages,
-    /// Another shape, which device code takes by itself.
+    /// Name of another shape, a type of the host alone.
     Shape(&'static str),
 }
 
-/// One of the ways in which layers of a model attend.
+/// A shape of attention in a model.
 pub(crate) struct Attends {
-    /// Layers that attend so.
+    /// Mixer of the layers with this attention.
     pub mixer: Mixer,
-    /// Name of the shape.
+    /// Name of the attention's shape.
     name: &'static str,
     doc: &'static str,
     pub facts: Attention,
-    /// Elements of a value.
+    /// Width of a value, elements.
     pub value_dim: u64,
 }
 
 impl Attends {
-    /// Name for people, which most manifests have a table of.
+    /// Table of the manifest that states the attention.
     pub fn table(&self) -> &'static str {
         match self.mixer {
             Mixer::Sliding => "sliding",
@@ -66,19 +65,19 @@ impl Attends {
         }
     }
 
-    /// Name in launchers of its own.
+    /// Suffix of the attention's own launchers.
     pub fn snake(&self) -> String {
         self.name.to_lowercase()
     }
 
-    /// Whether values are latents of keys.
+    /// Whether values are a part of the stored latents.
     pub fn is_latent(&self) -> bool {
         self.value_dim < self.facts.head_dim
     }
 }
 
 impl Mixer {
-    /// Name of its shape.
+    /// Name of the mixer's shape, if it has one.
     fn shape(self) -> Option<&'static str> {
         match self {
             Mixer::Recurrent(recurs) => Some(recurs.block),
@@ -101,7 +100,7 @@ impl FeedForward {
 }
 
 impl Number {
-    /// Item of the trait.
+    /// Constant of the host's trait, as an item of its implementation.
     fn rust(&self, name: &str) -> String {
         let (kind, value) = match self {
             Number::Size(value) => ("usize", value.to_string()),
@@ -155,24 +154,24 @@ impl Number {
 }
 
 impl Shape {
-    /// Name in launchers of its own.
+    /// Suffix of the shape's own launchers.
     pub fn snake(&self) -> String {
         self.name.to_lowercase()
     }
 
-    /// Name of the alias in `target.cuh` of an only shape.
+    /// Name in `target.cuh` of the only shape of a kind.
     fn kind_name(&self) -> String {
         camel(self.kind.name)
     }
 }
 
 impl Target {
-    /// Whether experts have one beside them that is an MLP of its own.
+    /// Whether an MLP of its own stands beside routed experts, as a shared expert.
     pub(crate) fn beside(&self) -> bool {
         self.traits().feed_forward == Beside::ExpertBeside
     }
 
-    /// Ways in which layers of the model attend, each once.
+    /// Shapes of attention in the model, each once.
     pub(crate) fn attentions(&self) -> Vec<Attends> {
         let predicts = self.model.mtp.layers > 0;
         let full = self.mixers().contains(&Mixer::Attention) || predicts;
@@ -203,8 +202,7 @@ impl Target {
         full.into_iter().chain(sliding).collect()
     }
 
-    /// Positions of the window whose pages are a group of their own: that of some layers, where
-    /// others attend over all positions.
+    /// Window of the page group that some layers have, where others attend over all positions.
     pub fn page_window(&self) -> Option<u64> {
         let attentions = self.attentions();
         let mut windows = attentions.iter().filter_map(|each| each.facts.window);
@@ -267,7 +265,7 @@ impl Target {
         let _ = writeln!(out, "        ]\n    }};\n}}\npub use each_{name};");
     }
 
-    /// The list of blocks, from which the model makes types, and the blocks of each layer.
+    /// The blocks, from which the server makes a type, and the names of each layer's blocks.
     fn write_blocks(&self, out: &mut String) {
         let doc = "Blocks that layers are made of, for a macro: name, block of a shape, and the \
                    operations that it takes.";
@@ -290,14 +288,14 @@ impl Target {
         out.push_str("        }\n    };\n}\npub(crate) use with_blocks;\n");
         let blocks = self.layer_blocks();
         let blocks: Vec<_> = blocks.into_iter().map(blocks_text).collect();
-        let doc = "Mixer of each layer, and what follows it.";
+        let doc = "Mixer and feed-forward of each layer.";
         let blocks = format!(
             "LAYER_BLOCKS: [[Option<Shape>; 2]; LAYERS] = [{}]",
             blocks.join(", ")
         );
         item(out, doc, &blocks);
         let blocks = blocks_text(self.prediction_blocks());
-        let doc = "Blocks of the layer of multi-token prediction.";
+        let doc = "Blocks of the multi-token-prediction layer.";
         item(
             out,
             doc,
@@ -305,7 +303,7 @@ impl Target {
         );
     }
 
-    /// Names of the shapes of each layer's mixer and of what follows it.
+    /// Names of the shapes of each layer's mixer and feed-forward.
     fn layer_blocks(&self) -> Vec<[Option<&'static str>; 2]> {
         let layers = self.mixers().into_iter().zip(self.model.feed_forwards());
         let blocks = layers.map(|(mixer, part)| match (mixer, self.has(Switch::Latent)) {
@@ -325,19 +323,19 @@ impl Target {
         }
     }
 
-    /// Kinds of blocks, and whether the model has one of them.
+    /// Kinds of blocks, each with whether the model has one.
     pub fn block_kinds(&self) -> Vec<(&'static str, bool)> {
         let shapes = self.shapes();
         let has = |kind| shapes.iter().any(|shape| shape.kind.name == kind);
         let kinds = Kind::names().into_iter().map(|kind| {
-            // Attention over latents is a part of their block.
+            // The block of latents contains its attention.
             let within = kind == Kind::ATTENTION.name && has(Kind::LATENT.name);
             (kind, has(kind) && !within)
         });
         kinds.collect()
     }
 
-    /// Launchers of the operations of each attention shape: the linker finds them, or fails.
+    /// Launchers of the operations of each attention shape, which the linker resolves.
     fn write_launchers(&self, out: &mut String) {
         for (place, each) in self.attentions().iter().enumerate() {
             let name = each.name;
@@ -357,7 +355,7 @@ impl Target {
         }
     }
 
-    /// Shapes for device code, `HEAD_DIM` being `kHeadDim`.
+    /// Shapes as text of device code, where `HEAD_DIM` is `kHeadDim`.
     pub(crate) fn write_cuda_shapes(&self, out: &mut String) {
         out.push_str("\n// Blocks of the model.\nnamespace shapes {\n");
         let mut shapes = self.shapes();
@@ -393,7 +391,7 @@ impl Target {
                 attention.rotary_dim,
                 (attention.rope_theta, scaling(attention)),
             ),
-            // Pairs of which none turns.
+            // Pairs, of which none is rotated.
             true => (attention.head_dim, (1.0, first(0))),
         };
         let divisor = match traits.scale {
@@ -447,7 +445,7 @@ impl Target {
         })
     }
 
-    /// Columns of the output projection behind an attention.
+    /// Columns of the output projection after an attention.
     pub(crate) fn o_columns(&self, each: &Attends) -> u64 {
         match &self.model.latent {
             Some(latent) => each.facts.heads * latent.value_dim,
@@ -496,7 +494,7 @@ impl Target {
         })
     }
 
-    /// Constants of a kind of shapes that the family's switches are.
+    /// Constants that switches of the family set in the shapes of a kind.
     fn switches(&self, kind: Kind) -> impl Iterator<Item = (&'static str, Number)> {
         let constants = self.traits().constants(kind);
         constants.map(|(name, is_on)| (name, Number::Bool(is_on)))
@@ -534,13 +532,13 @@ impl Target {
     }
 }
 
-/// Constants that numbers of a table are, as `facts` has them.
+/// Constants that have values of `facts`, the numbers of a table.
 pub(crate) fn stated(table: &str, facts: &impl Serialize) -> Vec<(&'static str, Number)> {
     let listed = NUMBERS.iter().filter(|number| number.table() == table);
     of_numbers(listed, facts)
 }
 
-/// Constants that some numbers are.
+/// Constants that have values of some numbers.
 pub(crate) fn of_numbers(
     constants: impl Iterator<Item = &'static numbers::Number>,
     facts: &impl Serialize,
@@ -559,7 +557,7 @@ pub(crate) fn of_numbers(
     constants.filter_map(constant).collect()
 }
 
-/// Shapes of a layer as an expression of the host's.
+/// A layer's shapes as an expression of the host's.
 fn blocks_text(blocks: [Option<&str>; 2]) -> String {
     let text = blocks.map(|shape| match shape {
         Some(shape) => format!("Some(Shape::{shape})"),
@@ -568,7 +566,7 @@ fn blocks_text(blocks: [Option<&str>; 2]) -> String {
     format!("[{}]", text.join(", "))
 }
 
-/// The scaling of rotary embedding as an expression of the host's, if there is one.
+/// The scaling of RoPE as an expression of the host's; identity if there is none.
 fn scaling(attention: &Attention) -> String {
     let llama3 = attention.rope_scaling.as_ref().map(llama3);
     let scaling = llama3
@@ -577,12 +575,12 @@ fn scaling(attention: &Attention) -> String {
     scaling.unwrap_or_else(|| "None".to_string())
 }
 
-/// The first pairs alone turn.
+/// Expression of the host's: only the first `pairs` are rotated.
 fn first(pairs: u64) -> String {
     format!("Some(crate::shapes::Scaling::First({pairs}))")
 }
 
-/// The scaling of Llama 3.1.
+/// Expression of the host's: Llama 3.1's scaling of RoPE.
 fn llama3(scaling: &RopeScaling) -> String {
     let RopeScaling {
         factor,
@@ -596,7 +594,7 @@ fn llama3(scaling: &RopeScaling) -> String {
     )
 }
 
-/// The scaling YaRN as an expression of the host's.
+/// Expression of the host's: YaRN's scaling of RoPE.
 fn yarn(scaling: &Yarn) -> String {
     let Yarn {
         factor,
@@ -614,7 +612,7 @@ fn yarn(scaling: &Yarn) -> String {
     )
 }
 
-/// Factor of scores that YaRN brings.
+/// Factor of attention scores that YaRN adds.
 fn score_growth(attention: &Attention) -> f64 {
     let growth = |yarn: &Yarn| {
         let number = yarn.mscale_all_dim.unwrap_or(0.0);
@@ -623,7 +621,7 @@ fn score_growth(attention: &Attention) -> f64 {
     attention.yarn.as_ref().map_or(1.0, growth)
 }
 
-/// `rms_norm` to `RmsNorm`.
+/// `rms_norm` as `RmsNorm`.
 pub(crate) fn camel(name: &str) -> String {
     let words = name
         .split('_')

@@ -1,13 +1,13 @@
 //! Tensors of a checkpoint as a table: a row for each kind of matrix, vector or scalar. The build
-//! writes it into `target.rs`; the server, which is compiled with this file too, opens, reads,
-//! draws and counts checkpoints by it and by nothing else.
+//! writes it into `target.rs`. The server is compiled with this file too, and opens, reads, draws
+//! and counts checkpoints by the table alone.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Makes an enum of rows, and the tuple that each of them is.
+/// Declares an enum, with a tuple of constants for each variant.
 macro_rules! rows {
     ($(#[$of:meta])* $table:ident -> $is:ty; $($(#[$doc:meta])* $row:ident: $value:expr;)+) => {
         $(#[$of])*
@@ -17,7 +17,7 @@ macro_rules! rows {
         }
 
         impl $table {
-            /// All of them, in the order of their numbers.
+            /// All variants, in the order of their discriminants.
             pub const ALL: [$table; [$(stringify!($row)),+].len()] = [$($table::$row),+];
 
             const fn row(self) -> &'static $is {
@@ -30,14 +30,14 @@ macro_rules! rows {
 }
 
 rows! {
-    /// Storage of a weight matrix, as checkpoints have it; bits ascend behind the floats. A row is
-    /// its name in manifests, its coding, columns that a matrix has a multiple of, its tensors, and
-    /// what `config.json` says of it, in JSON.
+    /// Storage of a weight matrix in a checkpoint; after the floats, bits ascend. A row is its name
+    /// in manifests, its coding, columns that a matrix has a multiple of, its tensors, and what
+    /// `config.json` says of it, in JSON.
     #[derive(Deserialize, Serialize)]
     #[serde(rename_all = "snake_case")]
     Format -> (&'static str, Coding, usize, &'static [Part], &'static [Described]);
     Bf16: ("bf16", Coding::Bf16, 1, &[(Elements, ".weight", |n, k| vec![n, k], BF16)], &[]);
-    /// Memory has the BF16 numbers that these are; a weight of more bits is refused.
+    /// In memory it is BF16; a weight that BF16 cannot hold exactly is refused.
     F32: ("f32", Coding::Bf16, 1, &[(Elements, ".weight", |n, k| vec![n, k], F32)], &[]);
     /// compressed-tensors NVFP4.
     Nvfp4CompressedTensors: ("nvfp4_compressed_tensors", Coding::Nvfp4, NVFP4_GROUP, &[
@@ -68,7 +68,7 @@ rows! {
         ("/quantization_config/fmt", "\"e4m3\""),
         ("/quantization_config/weight_block_size", "[128,128]"),
     ]);
-    /// modelopt FP8 with a scale of the whole matrix.
+    /// modelopt FP8 with one scale for the whole matrix.
     Fp8Tensor: ("fp8_tensor", Coding::Fp8, 1, &[
         (Elements, ".weight", |n, k| vec![n, k], F8),
         (Factor, ".weight_scale", |_, _| vec![], F32),
@@ -82,26 +82,26 @@ rows! {
 }
 
 rows! {
-    /// Codes of weights and their scales, as memory and kernels have them. A row is its name, bits
-    /// of a weight, columns that share a scale of a byte, and what numbers in F32 belong to.
+    /// Codes of weights and their scales in memory. A row is its name, bits of a weight, columns
+    /// that share a scale of a byte, and what numbers in F32 belong to.
     Coding -> (&'static str, u32, Option<usize>, Owner);
     Bf16: ("bf16", 16, None, Owner::None);
     /// E2M1 with an E4M3 scale per 16 columns.
     Nvfp4: ("nvfp4", 4, Some(NVFP4_GROUP), Owner::Matrix);
     /// E4M3 with a scale per 128x128 block.
     Fp8: ("fp8", 8, None, Owner::Blocks);
-    /// E2M1 with the upper byte of an F16, a power of two, per 16 columns, and another of the row.
+    /// E2M1 with a power of two per 16 columns, the upper byte of an F16, and one per row.
     Mxfp4: ("mxfp4", 4, Some(16), Owner::Rows);
 }
 
-/// A place in `config.json`, and what stands there, in JSON.
+/// A JSON pointer into `config.json`, and the JSON that must be there.
 type Described = (&'static str, &'static str);
 
 const METHOD: &str = "/quantization_config/quant_method";
-/// Algorithm of modelopt, which has a word for several beside each other.
+/// Pointer to modelopt's algorithm, which is `MIXED_PRECISION` where a checkpoint has several.
 pub const ALGORITHM: &str = "/quantization_config/quant_algo";
 
-/// Owners of factors in F32 that weights are multiplied by beside their scales of a byte.
+/// Scope of the F32 factors that weights have beside one-byte scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     None,
@@ -112,7 +112,7 @@ pub enum Owner {
 }
 
 impl Coding {
-    /// Name in those of targets.
+    /// Name of the coding in the names of targets.
     pub const fn name(self) -> &'static str {
         self.row().0
     }
@@ -122,12 +122,12 @@ impl Coding {
         self.row().1
     }
 
-    /// Owners of the factors beside those scales.
+    /// Scope of the F32 factors beside one-byte scales.
     pub const fn factors(self) -> Owner {
         self.row().3
     }
 
-    /// Bytes of the codes of `[n, k]` weights, and of the scales of their groups.
+    /// Bytes of the codes of weights `[n, k]`, and of their one-byte scales.
     pub const fn sections(self, n: usize, k: usize) -> [usize; 2] {
         let scales = match self.row().2 {
             Some(group) => n * (k / group),
@@ -136,7 +136,7 @@ impl Coding {
         [n * k * self.bits() as usize / 8, scales]
     }
 
-    /// Factors of `[n, k]` weights.
+    /// Number of F32 factors of weights `[n, k]`.
     pub const fn factors_of(self, n: usize, k: usize) -> usize {
         match self.factors() {
             Owner::None => 0,
@@ -146,8 +146,8 @@ impl Coding {
         }
     }
 
-    /// Columns that a matrix in memory has a multiple of: whole runs of floats, and of codes whole
-    /// blocks.
+    /// Columns that a matrix in memory has a multiple of: whole runs of floats, whole blocks of
+    /// codes.
     pub const fn columns(self) -> usize {
         match self {
             Coding::Bf16 => RUN_COLUMNS,
@@ -162,21 +162,21 @@ pub const NVFP4_GROUP: usize = 16;
 pub const MXFP4_GROUP: usize = 32;
 /// Rows and columns of FP8 that share a scale.
 pub const FP8_BLOCK: usize = 128;
-/// Blocks of so many rows or columns.
+/// Blocks that `n` rows or columns make, the last one perhaps in part.
 const fn blocks(n: usize) -> usize {
     n.div_ceil(FP8_BLOCK)
 }
 
-/// Columns of a run of BF16, the least that kernels read.
+/// Columns of a run of BF16, the least that a kernel reads.
 pub const RUN_COLUMNS: usize = 32;
 
 impl Format {
-    /// Name in manifests.
+    /// Name of the format in manifests.
     pub const fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// Codes that memory and kernels have its weights in.
+    /// Coding of the format's weights in memory.
     pub const fn coding(self) -> Coding {
         self.row().1
     }
@@ -185,7 +185,7 @@ impl Format {
         self.row().4
     }
 
-    /// Name in those of targets.
+    /// Name of the format in the names of targets.
     pub const fn short(self) -> &'static str {
         match self {
             Format::F32 => self.name(),
@@ -193,7 +193,7 @@ impl Format {
         }
     }
 
-    /// The format of its weights in memory, where nothing rounds them.
+    /// The format of weights in memory that are not rounded.
     pub const fn exact(self) -> Format {
         match self {
             Format::F32 => Format::Bf16,
@@ -201,32 +201,32 @@ impl Format {
         }
     }
 
-    /// E2M1 codes with an E4M3 scale per 16 columns.
+    /// Whether codes are E2M1 with an E4M3 scale per 16 columns.
     pub const fn is_nvfp4(self) -> bool {
         matches!(self.coding(), Coding::Nvfp4)
     }
 
-    /// Whether other weights can be rounded to it.
+    /// Whether weights of other formats can be rounded to this one.
     pub const fn is_rounded_to(self) -> bool {
         matches!(self, Format::Nvfp4Modelopt | Format::Fp8Block128)
     }
 
-    /// Whether only stacks of experts have it: the tensors are of all copies.
+    /// Whether the format is for stacks of experts only: each tensor has those of all experts.
     pub const fn is_of_stacks(self) -> bool {
         matches!(self, Format::Mxfp4)
     }
 
-    /// Whether rows share scales in blocks as it is stored.
+    /// Whether several rows of a stored matrix share a scale.
     pub const fn has_blocks(self) -> bool {
         matches!(self, Format::Fp8Block128)
     }
 
-    /// Columns that a matrix has a multiple of as it is stored.
+    /// Columns that a stored matrix has a multiple of.
     pub const fn columns(self) -> usize {
         self.row().2
     }
 
-    /// Bits of a weight, scales left out.
+    /// Bits of a stored weight, scales left out.
     pub const fn bits(self) -> u32 {
         match self {
             Format::F32 => 32,
@@ -242,13 +242,13 @@ pub enum Dtype {
     F8E4M3,
     Bf16,
     F32,
-    /// A known type that no target uses, by the bytes of an element; such a tensor can only be
+    /// A known type that no target reads, by the bytes of an element; such a tensor can only be
     /// ignored.
     Other(u8),
 }
 
 impl Dtype {
-    /// Bytes of one element.
+    /// Bytes of one element of the type.
     pub fn bytes(self) -> usize {
         match self {
             Dtype::U8 | Dtype::F8E4M3 => 1,
@@ -271,7 +271,7 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// Use that a model makes of a matrix or vector. Sites of a model tell those of one role apart.
+/// Use of a matrix or vector in a model. Tensors of one role differ in their site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -279,103 +279,103 @@ pub enum Role {
     Embedding,
     /// Output head, `[VOCAB, HIDDEN]`; absent where the embedding table serves as it.
     Head,
-    /// A second copy of an embedding table that serves as the head, which is not used.
+    /// A copy of an embedding table that serves as the head; it is not read.
     TiedHead,
-    /// Norm behind the last layer, of the decoder or of the prediction.
+    /// Norm after the last layer, of the decoder or of the prediction.
     FinalNorm,
     /// Norm before a layer's mixer.
     InputNorm,
     /// Norm before a layer's MLP or experts.
     PostNorm,
-    /// Norm of what a layer's mixer adds, in models that have one.
+    /// Norm of the results of a layer's mixer, in models that have one.
     MixedNorm,
-    /// Norm of what a layer's MLP adds, or an MLP and experts together.
+    /// Norm of the results of a layer's MLP, or of the sum of an MLP and experts.
     FedNorm,
-    /// Norm of what an MLP beside experts gives.
+    /// Norm of the results of an MLP beside experts.
     MlpNorm,
-    /// Norm before experts beside an MLP, and of what they give.
+    /// Norm before experts beside an MLP, and norm of their results.
     ExpertsInputNorm,
     ExpertsNorm,
-    /// Norm before a router that has one of its own; stored times the root of the hidden width.
+    /// Norm before a router that has its own; stored times the square root of the hidden width.
     RouterNorm,
-    /// Factor of the hidden states behind a layer.
+    /// Factor of the hidden states at the end of a layer.
     LayerScalar,
-    /// Attention's query projection; with an output gate, a head's query and its gate in turn.
+    /// Attention's query projection; with an output gate, each head's query and gate in turn.
     Query,
     Key,
     Value,
     /// Attention's output projection.
     Output,
-    /// Both products that make queries of latents, and the norm between them.
+    /// The two products that make queries by way of latents, and the norm between them.
     QueryDown,
     QueryDownNorm,
     QueryUp,
-    /// Product that makes what a position keeps: elements that turn, those of even places first,
-    /// and a latent.
+    /// Product that makes the elements stored for a position: rotated ones, evens before odds, and
+    /// a latent.
     LatentDown,
     LatentNorm,
-    /// Rows that make a head's key, and its value, of a latent: `[heads, dim]` of them.
+    /// Rows that make a head's key, and a head's value, of a latent: `[heads, dim]` rows.
     LatentKeys,
     LatentValues,
-    /// Biases of these projections.
+    /// Biases of attention's projections.
     QueryBias,
     KeyBias,
     ValueBias,
     OutputBias,
-    /// Scores of each query head that its softmax counts and that no value belongs to.
+    /// Attention sinks: a score for each query head that its softmax counts, without a value.
     Sinks,
-    /// Norm of each head's query, one for all heads.
+    /// Norm of each head's query, with one set of weights for all heads.
     QueryNorm,
     KeyNorm,
-    /// Scale of stored keys, which no target uses.
+    /// Scale of stored keys, which no target reads.
     KeyScale,
     ValueScale,
-    /// Rows that a recurrent mixer's convolution takes in: Gated DeltaNet's queries, keys and
-    /// values, all heads of each together; Mamba-2's `C`, `B` and `x`; gates of one and values.
+    /// Rows that make the inputs of a recurrent mixer's convolution: Gated DeltaNet's queries, keys
+    /// and values, each for all heads; Mamba-2's `C`, `B` and `x` in their places.
     GdnQkv,
-    /// Gate of its output, `z`.
+    /// Gate of the mixer's output, `z`.
     GdnGate,
-    /// Strength of an update, `b`.
+    /// Strength of an update of the state, `b`.
     GdnBeta,
     /// Decay of the state, `a`.
     GdnDecay,
     GdnOutput,
-    /// Mamba-2's step, `dt`: decay and strength.
+    /// Step of Mamba-2, `dt`, which makes decay and strength.
     TimeStep,
-    /// Factor of what a head of Mamba-2 adds to its result of its values.
+    /// Factor of a Mamba-2 head's input `x` in its output.
     Skip,
     /// Taps of the causal convolution, `[channels, 1, taps]`.
     GdnConv,
-    /// Biases of the convolution's channels.
+    /// Biases of the causal convolution, one for each channel.
     ConvBias,
-    /// Logarithm of a head's rate of decay.
+    /// Logarithm of a head's decay rate.
     GdnDecayRate,
     GdnDecayBias,
-    /// Norm of each head's output, one for all heads; in Mamba-2 over groups of heads, of each its
-    /// own.
+    /// Norm of each head's output, with one set of weights for all heads; in Mamba-2 over groups of
+    /// heads, each with weights of its own.
     GdnNorm,
-    /// A row of logits for each expert.
+    /// Router's matrix, which makes a logit for each expert.
     Router,
-    /// Logit of the shared expert's weight.
+    /// Matrix that makes the logit of the shared expert's weight.
     SharedRouter,
-    /// A routed expert's matrices; each site has one of every expert.
+    /// Matrices of routed experts; each site has one for every expert.
     ExpertGate,
     ExpertUp,
     ExpertDown,
-    /// Projection of hidden states to the latents that routed experts read, and of the sum of what
-    /// they make back.
+    /// Projections of hidden states to the latents that routed experts read, and of the sum of
+    /// their results back.
     ExpertsIn,
     ExpertsOut,
     RouterBias,
-    /// Factors of the weights of chosen experts, one of each.
+    /// Factors of the weights of chosen experts, one for each expert.
     ExpertScales,
-    /// Numbers that the scores of experts are compared with, and that their weights are without.
+    /// Corrections of the experts' scores, which count in the choice and not in the weights.
     Correction,
-    /// Biases of gate and up, as the rows of their tensor lie, `[experts, 2 I]`.
+    /// Biases of gate and up in the order of their tensor's rows, `[experts, 2 I]`.
     ExpertInBias,
     /// Biases of down, `[experts, HIDDEN]`.
     ExpertDownBias,
-    /// The shared expert's.
+    /// Matrices of the shared expert.
     SharedGate,
     SharedUp,
     SharedDown,
@@ -383,22 +383,22 @@ pub enum Role {
     MlpGate,
     MlpUp,
     MlpDown,
-    /// Norm of the embedding that a prediction begins with.
+    /// Norm of the embedding that goes into a prediction.
     EmbeddingNorm,
-    /// Norm of the hidden state that it begins with.
+    /// Norm of the hidden state that goes into a prediction.
     HiddenNorm,
-    /// Projection of both, the embedding first, `[HIDDEN, 2 HIDDEN]`.
+    /// Projection of embedding and hidden state, in this order, `[HIDDEN, 2 HIDDEN]`.
     Fusion,
 }
 
 impl Role {
-    /// Small matrices that every publisher leaves in floats, and that kernels take so.
+    /// Whether the matrix is small: every publisher stores it in floats, and kernels take it so.
     pub const fn is_float(self) -> bool {
         use Role::{Fusion, GdnBeta, GdnDecay, Router, SharedRouter};
         matches!(self, Router | SharedRouter | GdnBeta | GdnDecay | Fusion)
     }
 
-    /// Role of the biases of a matrix's results, where a model has them.
+    /// Role of the biases of a matrix's results, where a model may have them.
     pub const fn bias(self) -> Option<Role> {
         match self {
             Role::Query => Some(Role::QueryBias),
@@ -412,7 +412,7 @@ impl Role {
         }
     }
 
-    /// Matrices whose rows are hidden or inner channels, and vectors over hidden ones.
+    /// Whether rows are hidden or inner channels; or elements, of a vector.
     const fn has_wide_rows(self) -> bool {
         use Role::*;
         matches!(
@@ -443,7 +443,7 @@ impl Role {
         )
     }
 
-    /// Matrices whose rows are inner channels.
+    /// Whether a matrix's rows are inner channels.
     const fn has_inner_rows(self) -> bool {
         use Role::{ExpertGate, ExpertUp, MlpGate, MlpUp, SharedGate, SharedUp};
         matches!(
@@ -452,12 +452,12 @@ impl Role {
         )
     }
 
-    /// Matrices whose columns are inner channels.
+    /// Whether a matrix's columns are inner channels.
     const fn has_inner_columns(self) -> bool {
         matches!(self, Role::ExpertDown | Role::MlpDown | Role::SharedDown)
     }
 
-    /// Matrices whose columns are no hidden or inner channels.
+    /// Whether a matrix's columns are neither hidden nor inner channels.
     const fn has_own_columns(self) -> bool {
         use Role::{GdnOutput, LatentKeys, LatentValues, Output, QueryUp};
         matches!(
@@ -466,40 +466,40 @@ impl Role {
         )
     }
 
-    /// Matrices of the shared expert.
+    /// Whether a matrix belongs to the shared expert.
     pub const fn is_shared_expert(self) -> bool {
         matches!(self, Role::SharedGate | Role::SharedUp | Role::SharedDown)
     }
 
-    /// Matrices of a routed expert.
+    /// Whether a matrix belongs to a routed expert.
     pub const fn is_expert(self) -> bool {
         matches!(self, Role::ExpertGate | Role::ExpertUp | Role::ExpertDown)
     }
 }
 
-/// Place of a matrix or vector in a model.
+/// Part of a model that has a matrix or vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Site {
-    /// The model as a whole: before the first layer, or behind the last.
+    /// Outside of layers: before the first one, or after the last.
     Whole,
-    /// A decoder layer, from 0 on.
+    /// A decoder layer, counted from 0.
     Layer(usize),
-    /// The layer of multi-token prediction, and what surrounds it.
+    /// The multi-token-prediction layer, and the tensors around it.
     Prediction,
 }
 
-/// Sites that have the tensors of a row.
+/// Sites that have the tensors of a row of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sites {
     Whole,
-    /// Decoder layers, ascending.
+    /// Decoder layers in ascending order.
     Layers(Cow<'static, [usize]>),
     Prediction,
 }
 
 impl Sites {
-    /// Whether `site` is one of them.
+    /// Whether `site` is among the sites.
     pub fn contains(&self, site: Site) -> bool {
         match (self, site) {
             (Sites::Whole, Site::Whole) | (Sites::Prediction, Site::Prediction) => true,
@@ -508,7 +508,7 @@ impl Sites {
         }
     }
 
-    /// Each of them, in their order.
+    /// The sites, in order.
     pub fn iter(&self) -> impl Iterator<Item = Site> {
         let (alone, layers): (Option<Site>, &[usize]) = match self {
             Sites::Whole => (Some(Site::Whole), &[]),
@@ -530,71 +530,71 @@ pub struct Run {
     pub rows: usize,
 }
 
-/// Element type and meaning of what a row describes.
+/// Element type and meaning of the tensors of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A matrix in one of the formats.
+    /// A matrix in the same format on disk and in memory.
     Matrix(Format),
-    /// A matrix that is rounded to another format as it is read.
+    /// A matrix that is rounded from format `stored` to `resident` as it is read.
     Rounded { stored: Format, resident: Format },
     /// A vector, or a small tensor read as one; BF16 or F32, as the publisher likes.
     Vector {
-        /// It is stored around zero: one is added before use.
+        /// Whether the vector is stored less one: 1 is added before use.
         plus_one: bool,
     },
-    /// A tensor that may be absent and is not used: an F32, or BF16 of a shape.
+    /// A tensor that may be absent and is not read: an F32 scalar, or BF16 with a shape.
     Unused,
 }
 
-/// One kind of tensor in a checkpoint, and what a model takes from it.
+/// A row of the table: one kind of tensor in a checkpoint, and its part in a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
     pub role: Role,
-    /// Canonical name: `{layer}` and `{expert}` stand for their numbers. A matrix has a tensor
-    /// `<name>.weight` and its relatives, unless it is a part of a stack, whose name this is.
+    /// Canonical name with `{layer}` and `{expert}` in place of numbers. A matrix has a tensor
+    /// `<name>.weight` and related ones; a part of a stack has the stack's name.
     pub name: Cow<'static, str>,
     pub sites: Sites,
-    /// Matrices of the role at each site: one of every expert, else 1.
+    /// Matrices at each site: one for each expert, else 1.
     pub copies: usize,
-    /// Shape of the tensor: `[N, K]` of a matrix, `[copies, N, K]` of a stack of all copies.
+    /// Shape of the tensor: `[N, K]` of a matrix, `[copies, N, K]` of a stack.
     pub shape: Cow<'static, [usize]>,
-    /// Rows of the tensor, or of a copy's part of the stack, that make the matrix, in its order; of
-    /// a vector where its parts lie in another order in the tensor.
+    /// Rows of the tensor, or of a copy's part of a stack, that make the matrix, in the matrix's
+    /// order; likewise elements of a vector that is stored in another order.
     pub runs: Cow<'static, [Run]>,
     pub kind: Kind,
 }
 
-/// Purpose of a tensor among those that hold a matrix.
+/// Purpose of a tensor among the tensors of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// The elements, or their codes.
+    /// The elements, or the codes of elements.
     Elements,
-    /// Scales of groups or blocks.
+    /// The scales of groups or blocks.
     Scales,
-    /// The scale of a whole matrix, which others are divided by.
+    /// The scale of the whole matrix, by which products of code and group scale are divided.
     Divisor,
-    /// The scale of a whole matrix, which others are multiplied with.
+    /// The scale of the whole matrix, by which products of code and group scale are multiplied.
     Factor,
-    /// The scale of what the matrix is multiplied with, which no target uses.
+    /// The scale of the matrix's input, which no target reads.
     Input,
 }
 
-/// A tensor among those that hold a matrix, or a vector's.
+/// A tensor of a row: of several that hold a matrix, or the one of a vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub purpose: Purpose,
-    /// End of the tensor's name, behind the row's.
+    /// End of the tensor's name, after the row's.
     pub suffix: &'static str,
     pub shape: Vec<usize>,
     /// Element types that are accepted, the usual first.
     pub dtypes: &'static [Dtype],
-    /// It may be absent.
+    /// Whether the tensor may be absent.
     pub optional: bool,
 }
 
 impl Piece {
-    /// Elements of the tensor.
+    /// Number of elements of the tensor.
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
@@ -629,8 +629,8 @@ impl Row {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// Rows and columns of a matrix in memory, where hidden and inner widths are multiples of the
-    /// numbers in `pads`.
+    /// Rows and columns of the matrix in memory, where hidden and inner widths are padded to
+    /// multiples of `pads`.
     pub fn padded(&self, pads: [usize; 2]) -> [usize; 2] {
         let ([hidden, inner], role) = (pads, self.role);
         let rows = match role.has_wide_rows() {
@@ -649,7 +649,7 @@ impl Row {
         ]
     }
 
-    /// Elements of a vector in memory, whose hidden width is a multiple of `pad`.
+    /// Elements of the vector in memory, where its hidden width is padded to a multiple of `pad`.
     pub fn padded_elements(&self, pad: usize) -> usize {
         let elements = self.shape.iter().product::<usize>();
         if self.role.has_wide_rows() {
@@ -659,12 +659,12 @@ impl Row {
         }
     }
 
-    /// Whether the tensor holds the matrices of all copies.
+    /// Whether one tensor holds the matrices of all copies.
     pub fn is_stacked(&self) -> bool {
         self.format().is_some() && self.shape.len() > 2
     }
 
-    /// Format of the matrix in the checkpoint, if it is one.
+    /// Format of the matrix in the checkpoint; none of a vector.
     pub fn format(&self) -> Option<Format> {
         match self.kind {
             Kind::Matrix(stored) | Kind::Rounded { stored, .. } => Some(stored),
@@ -672,7 +672,7 @@ impl Row {
         }
     }
 
-    /// Format of the matrix in memory, if it is one.
+    /// Format of the matrix in memory; none of a vector.
     pub fn resident(&self) -> Option<Format> {
         match self.kind {
             Kind::Rounded { resident, .. } => Some(resident),
@@ -680,7 +680,7 @@ impl Row {
         }
     }
 
-    /// Tensors that a site has of each piece.
+    /// Number of tensors at a site for each piece.
     pub fn tensors_of_site(&self) -> usize {
         match self.is_stacked() {
             true => 1,
@@ -688,7 +688,7 @@ impl Row {
         }
     }
 
-    /// Name without the pieces' suffixes, in the canonical form.
+    /// Canonical name at a site, without the suffix of a piece.
     pub fn name_at(&self, site: Site, copy: usize) -> String {
         let layer = match site {
             Site::Layer(layer) => layer,
@@ -698,7 +698,7 @@ impl Row {
         name.replace("{expert}", &copy.to_string())
     }
 
-    /// Tensors that hold what the row describes.
+    /// Pieces of the row: the tensors that hold its matrix or vector.
     pub fn pieces(&self) -> Vec<Piece> {
         match self.kind {
             Kind::Vector { .. } => self.whole(Purpose::Elements, BF16_OR_F32),
@@ -708,7 +708,7 @@ impl Row {
         }
     }
 
-    /// Tensors that hold the row's matrix in a format.
+    /// Pieces that hold the row's matrix in a given format.
     pub fn pieces_in(&self, format: Format) -> Vec<Piece> {
         match self.shape[..] {
             [n, k] => format.pieces(&[], n, k),
@@ -717,7 +717,7 @@ impl Row {
         }
     }
 
-    /// One tensor in the row's name and shape.
+    /// One piece with the row's name and shape.
     fn whole(&self, purpose: Purpose, dtypes: &'static [Dtype]) -> Vec<Piece> {
         vec![Piece {
             purpose,
@@ -730,7 +730,7 @@ impl Row {
 }
 
 impl Format {
-    /// Bytes of a matrix `[n, k]` with its scales.
+    /// Bytes of a stored matrix `[n, k]`, scales included.
     pub fn bytes(self, n: usize, k: usize) -> usize {
         let pieces = self.pieces(&[], n, k).into_iter();
         let needed = pieces.filter(|piece| !piece.optional);
@@ -739,7 +739,7 @@ impl Format {
             .sum()
     }
 
-    /// Tensors that hold `copies` of a matrix `[n, k]`; of one, if there are none.
+    /// Pieces that hold `copies` of a matrix `[n, k]`; no copies: of the matrix itself.
     fn pieces(self, copies: &[usize], n: usize, k: usize) -> Vec<Piece> {
         let parts = self.row().3.iter();
         let pieces = parts.map(|&(purpose, suffix, shape, dtypes)| Piece {

@@ -33,9 +33,9 @@ pub struct Target {
 /// A checkpoint file that a target makes from a published one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DerivedFile {
-    /// Name inside the weights directory.
+    /// Name of the file inside the weights directory.
     pub name: String,
-    /// The whole content.
+    /// Content of the file.
     pub content: Vec<u8>,
 }
 
@@ -55,8 +55,8 @@ pub fn leaves(root: &Path) -> Result<Vec<String>, ManifestError> {
     Ok(found)
 }
 
-/// Names in `root/folder` that take part in a target's path: no leading underscore or dot. Empty
-/// when `folder` is a file.
+/// Names in `root/folder` that can be a part of a target's path: without a leading underscore or
+/// dot. Empty when `folder` is a file.
 fn entries(root: &Path, folder: &str) -> Result<Vec<String>, ManifestError> {
     let path = root.join(folder);
     if path.is_file() {
@@ -81,7 +81,7 @@ fn entries(root: &Path, folder: &str) -> Result<Vec<String>, ManifestError> {
 ///
 /// # Errors
 /// The first rule that a manifest breaks, or a checkpoint file of this repository whose size or
-/// digest is not the one stated.
+/// digest is not as stated.
 pub fn load(root: &Path, leaf: &str) -> Result<Target, ManifestError> {
     let [hardware, model, quant] = parts(root, leaf)?;
     let mut target = Target {
@@ -98,7 +98,7 @@ pub fn load(root: &Path, leaf: &str) -> Result<Target, ManifestError> {
     Ok(target)
 }
 
-/// A hardware, with the kernels that any has where its own tables name none.
+/// A hardware; ops without a table in its file have the first kernel of `ffi/ops.toml`.
 pub(crate) fn read_hardware(root: &Path, name: &str) -> Result<Hardware, ManifestError> {
     let mut hardware: Hardware = read(root, &hardware_file(name), "")?;
     if hardware.backend == Backend::Cuda {
@@ -125,19 +125,19 @@ fn parts<'a>(root: &Path, leaf: &'a str) -> Result<[&'a str; 3], ManifestError> 
 }
 
 impl Target {
-    /// Leaves the hardware the kernels of the model's operations alone.
+    /// Removes the hardware's choices for ops that the model has no use for.
     fn forget_idle_ops(&mut self) {
         let launched: Vec<_> = self.launchers().into_iter().map(|each| each.op).collect();
         let ops = &mut self.hardware.op;
         ops.retain(|op, _| launched.contains(&op.as_str()));
     }
 
-    /// Name of the binary.
+    /// Name of the target's binary.
     pub fn binary(&self) -> String {
         format!("atlas-{}", self.name.replace('/', "-"))
     }
 
-    /// File of the facts of its hardware.
+    /// Path of the manifest of the target's hardware.
     pub(crate) fn hardware_file(&self) -> String {
         hardware_file(&self.leaf.hw)
     }
@@ -166,7 +166,7 @@ impl Target {
         paths.into_iter().map(PathBuf::from).collect()
     }
 
-    /// The published weights that this target is built for or derives its own from.
+    /// The published weights that the target is built for, or that it derives its own from.
     pub fn checkpoint(&self) -> Option<&Checkpoint> {
         let named = self.leaf.checkpoint.as_ref().unwrap_or(&self.quant);
         let derive = self.leaf.derive.as_ref();
@@ -180,7 +180,7 @@ impl Target {
             .map_or_else(Form::default, |checkpoint| checkpoint.form)
     }
 
-    /// Path of the chat template that is compiled in, if one is.
+    /// Path of the chat template that is compiled in, if there is one.
     pub(crate) fn own_template(&self) -> Option<String> {
         let name = &self.model.chat.as_ref()?.template;
         let mut files = self.checkpoint()?.files.iter();
@@ -219,28 +219,28 @@ impl Target {
     }
 
     /// Whether the binary can answer requests: the model has a tokenizer, and the hardware is no
-    /// part of another.
+    /// partition of a GPU.
     pub fn serves(&self) -> bool {
         let part = self.hardware.gpu.as_ref().is_some_and(|gpu| gpu.partition);
         !part && self.model.chat.is_some()
     }
 
-    /// Whether its kernels multiply by block-scaled instructions of FP4: on `sm_12x`, where rows
-    /// are rounded for them.
+    /// Whether expert products use the block-scaled FP4 instructions of `sm_12x`, for which rows
+    /// are rounded.
     pub fn has_block_scaled_fp4(&self) -> bool {
         let gpu = self.hardware.gpu.as_ref();
         let has_them = gpu.is_some_and(|gpu| gpu.capability() / 10 == 12);
         has_them && self.leaf.numbers.experts_rows == Rows::Nvfp4
     }
 
-    /// Whether weights in memory are other numbers than the checkpoint's.
+    /// Whether weights in memory differ from the checkpoint's.
     pub fn rounds(&self) -> bool {
         let mut rules = self.leaf.format.iter();
         rules.any(|rule| rule.resident.is_some())
     }
 
-    /// Whether a reference's golden tokens are of this target's arithmetic: it rounds neither
-    /// weights nor keys and values to fewer bits than they come with.
+    /// Whether golden tokens of a reference hold for this target: it rounds neither weights nor
+    /// keys and values to fewer bits than they come with.
     pub fn has_golden_arithmetic(&self) -> bool {
         !self.rounds() && self.leaf.numbers.kv != KvFormat::Fp8
     }
@@ -253,7 +253,7 @@ impl Target {
         self.model_path("golden/tokens.json")
     }
 
-    /// Path of a file of the model's folder, from the repository root.
+    /// Path of a file in the model's folder, from the repository root.
     pub(crate) fn model_path(&self, name: &str) -> String {
         format!("targets/_model/{}/{name}", self.leaf.model)
     }

@@ -15,12 +15,12 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A target of this repository.
+/// A target of this repository, by its leaf.
 pub(crate) fn repository(leaf: &str) -> Target {
     load(&root(), leaf).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A configuration that states the usual value of every fact, in each of its places.
+/// A configuration that states the usual value of every fact, at each of its pointers.
 pub(crate) fn usual(facts: &[Fact]) -> Value {
     let mut config = Value::Null;
     for fact in facts {

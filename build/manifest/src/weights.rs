@@ -1,4 +1,4 @@
-//! Tensors of a checkpoint in numbers: the source of all byte figures.
+//! Numbers and bytes of a checkpoint's tensors, from which all byte figures follow.
 
 use serde::Serialize;
 
@@ -25,12 +25,12 @@ impl Part {
     }
 }
 
-/// Matrices or vectors of the row in the checkpoint, whole tensors each.
+/// Number of tensors with a row's elements in the checkpoint.
 pub(crate) fn count(row: &Row) -> u64 {
     (row.sites.iter().count() * row.tensors_of_site()) as u64
 }
 
-/// Elements of all of them; scales and unused scalars do not count.
+/// Elements of a row's matrices or vectors; scales and unused scalars do not count.
 pub(crate) fn elements(row: &Row) -> u64 {
     match row.kind {
         Kind::Unused => 0,
@@ -43,7 +43,7 @@ pub(crate) fn piece_bytes(piece: &Piece) -> u64 {
 }
 
 impl Target {
-    /// Rows of the table, each tensor once: parts of one tensor are rows of their own.
+    /// Rows of the table with each tensor once: of rows that are parts of one tensor, the first.
     pub(crate) fn tensors(&self) -> Vec<Row> {
         let mut found: Vec<Row> = Vec::new();
         for row in self.table() {
@@ -55,7 +55,7 @@ impl Target {
         found
     }
 
-    /// Pieces of a row that the checkpoint is stated to have.
+    /// Pieces of a row that the checkpoint has by its manifest.
     pub(crate) fn pieces(&self, row: &Row) -> Vec<Piece> {
         let mut pieces = row.pieces();
         let checkpoint = self.checkpoint();
@@ -80,7 +80,7 @@ impl Target {
         count(row) * pieces.iter().map(piece_bytes).sum::<u64>()
     }
 
-    /// Bytes that they take beside `bytes_stored` if vectors are F32.
+    /// Bytes that a row's tensors take beyond `bytes_stored` if vectors are F32.
     pub(crate) fn bytes_if_f32(&self, row: &Row) -> u64 {
         match row.kind {
             Kind::Vector { .. } => {
@@ -90,7 +90,7 @@ impl Target {
         }
     }
 
-    /// Bytes of a row's tensors in memory, where widths are not padded.
+    /// Bytes of a row's tensors in memory, without padding of widths.
     pub(crate) fn bytes_resident(&self, row: &Row) -> u64 {
         let other = |resident: &Format| row.format() != Some(*resident);
         let Some(resident) = row.resident().filter(other) else {
@@ -101,12 +101,12 @@ impl Target {
         count(row) * resident.bytes(rows, k) as u64
     }
 
-    /// Bytes that one decoded token reads at batch 1.
+    /// Bytes of the checkpoint that one decoded token reads at batch 1.
     pub(crate) fn bytes_read(&self, row: &Row) -> u64 {
         self.read_of(row, self.bytes_resident(row))
     }
 
-    /// The part of `all` of a row's tensors that one decoded token reads.
+    /// Share of `all`, a quantity of a row's tensors, that one decoded token reads.
     pub(crate) fn read_of(&self, row: &Row, all: u64) -> u64 {
         let moe = self.model.moe();
         match row.role {

@@ -24,7 +24,7 @@ struct Said {
 #[derive(Deserialize)]
 struct Advisory {
     package: String,
-    /// Set where it tells of no weakness, as of a crate that nobody maintains.
+    /// Set for a notice without a weakness, such as on a crate that is no longer maintained.
     informational: Option<String>,
 }
 
@@ -36,7 +36,7 @@ struct Versions {
     unaffected: Vec<String>,
 }
 
-/// `major.minor.patch`, and perhaps more behind it.
+/// A version `major.minor.patch`, with anything after it ignored.
 fn version(text: &str) -> Option<Version> {
     let release = text.split(['-', '+']).next()?;
     let mut numbers = release.split('.').map(|number| number.parse().ok());
@@ -135,7 +135,7 @@ fn an_older_crate_is_found() {
     assert!(weak("no advisory", lock).is_err());
 }
 
-/// Lines of dependencies that say nothing of why they are there.
+/// Lines of dependencies without a comment on their reason.
 fn unreasoned(manifest: &str) -> Vec<&str> {
     let mut inside = false;
     let lines = manifest.lines().filter(|line| {

@@ -1,13 +1,13 @@
-//! Facts told from the bytes of a binary: ELF sections, libraries it needs, paths, PTX.
+//! Facts read from the bytes of a binary: ELF sections, needed libraries, paths, PTX.
 
 use object::elf;
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, SymbolKind};
 
-/// Paths shorter than this (`/`, `/a`) occur in any binary by chance.
+/// Shortest path that is searched for: shorter ones (`/`, `/a`) occur in any binary by chance.
 const PATH_BYTES_MIN: usize = 4;
 
-/// `e_machine` of the two hosts that binaries are made for.
+/// `e_machine` of the two kinds of hosts that binaries are made for.
 pub const MACHINE_X86_64: u16 = elf::EM_X86_64.0;
 pub const MACHINE_AARCH64: u16 = elf::EM_AARCH64.0;
 
@@ -15,10 +15,10 @@ pub const MACHINE_AARCH64: u16 = elf::EM_AARCH64.0;
 pub struct Elf<'a>(ElfFile64<'a, LittleEndian>);
 
 impl<'a> Elf<'a> {
-    /// Reads the tables of headers.
+    /// Parses the header tables.
     ///
     /// # Errors
-    /// If this is no such file, or it is cut short.
+    /// If the file is no 64-bit little-endian ELF, or is cut short.
     pub fn parse(bytes: &'a [u8]) -> Result<Elf<'a>, String> {
         let file = ElfFile64::parse(bytes);
         let file = file.map_err(|why| format!("no 64-bit little-endian ELF file: {why}"))?;
@@ -29,7 +29,7 @@ impl<'a> Elf<'a> {
         self.0.elf_header().e_machine.get(LittleEndian).0
     }
 
-    /// Name and bytes of each section; some have only a size.
+    /// Name and bytes of each section; `.bss` and its like have a size only.
     pub fn sections(&self) -> Vec<(String, usize)> {
         let name = |name: Result<&str, _>| name.unwrap_or_default().to_string();
         let sections = self.0.sections();
@@ -49,10 +49,10 @@ impl<'a> Elf<'a> {
         names.map_err(text)
     }
 
-    /// The least glibc that has all symbols that are needed, as (2, 31); (0, 0) if none is.
+    /// The oldest glibc with all symbols that the binary needs, as (2, 31); (0, 0) for none.
     ///
     /// # Errors
-    /// If the file names no symbols of others.
+    /// If needed symbols have no versions.
     pub fn glibc(&self) -> Result<(u32, u32), String> {
         let names = self.0.section_by_name(".dynstr");
         let names = names.ok_or("the dynamic section names no strings")?;
@@ -65,7 +65,7 @@ impl<'a> Elf<'a> {
         Ok(versions.max().unwrap_or((0, 0)))
     }
 
-    /// Names and bytes of the functions; none in a stripped file.
+    /// Name and bytes of each function; none in a stripped file.
     pub fn functions(&self) -> Vec<(String, u64)> {
         let symbols = self.0.symbols();
         let functions = symbols.filter(|each| each.kind() == SymbolKind::Text);
@@ -73,11 +73,11 @@ impl<'a> Elf<'a> {
         named.collect()
     }
 
-    /// Whether it loads anywhere, runs no code from its stack, and is read-only where the loader
-    /// has been.
+    /// Checks that the binary is position-independent, has no executable stack, and maps relocated
+    /// data read-only.
     ///
     /// # Errors
-    /// The one of these that it lacks.
+    /// The first property that it lacks.
     pub fn hardened(&self) -> Result<(), String> {
         let dynamic = self.0.elf_dynamic_table().map_err(text)?;
         let has = |tag, flag| {
@@ -113,7 +113,7 @@ fn text(why: object::Error) -> String {
 /// Fails if `bytes` contain the folder `path`, and shows where.
 ///
 /// # Errors
-/// Says which path, at which byte, and what stands around it.
+/// Names the path, its offset, and the bytes around it.
 pub fn refuse_path(bytes: &[u8], path: &str) -> Result<(), String> {
     let needle = format!("{}/", path.trim_end_matches('/'));
     if needle.len() < PATH_BYTES_MIN {

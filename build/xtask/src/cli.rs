@@ -1,4 +1,4 @@
-//! The command line: verbs, flags, and what argh does not know about either.
+//! The command line: verbs, flags, and conventions that argh lacks.
 
 use argh::{EarlyExit, FromArgs, SubCommands};
 
@@ -42,10 +42,10 @@ fn verbs() -> impl Iterator<Item = &'static str> {
     Verb::COMMANDS.iter().map(|verb| verb.name)
 }
 
-/// Parses `args` and does what they say.
+/// Parses `args` and runs their verb.
 ///
 /// # Errors
-/// What the verb reports, or a usage error.
+/// The verb's failure, or a usage error.
 pub fn start(args: &[String]) -> Result<(), Failure> {
     let (args, rest) = split(args);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -72,8 +72,8 @@ pub fn start(args: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// Brings `args` into the one form argh takes (`--key value`, `--help`) and cuts them at the first
-/// `--`.
+/// Rewrites `args` in the one form that argh takes (`--key value`, `--help`), and splits them at
+/// the first `--`.
 fn split(args: &[String]) -> (Vec<String>, Vec<String>) {
     let cut = args.iter().position(|arg| arg == "--");
     let cut = cut.unwrap_or(args.len());

@@ -1,4 +1,4 @@
-//! The device half of the plan: fetch -> unpack -> nvcc per op -> archive -> what cargo needs.
+//! The device half of the plan: fetch -> unpack -> nvcc for each op -> archive -> inputs of cargo.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,14 +30,14 @@ use pins::Pins;
 pub use inspect::{block_scaled_fp4, check};
 pub use probe::Probe;
 
-/// Table of the launchers, from the root of the workspace.
+/// Path of the table of ops, from the root of the workspace.
 pub const OPS: &str = "ffi/ops.toml";
-/// The archive of all launchers, as `build.rs` finds it.
+/// Name of the archive with all launchers, which `build.rs` looks for.
 const ARCHIVE: &str = "libatlas_ops.a";
 /// Folders of headers that every kernel may include.
 const SHARED_HEADERS: [&str; 2] = ["cuda/base", "cuda/tile"];
 
-/// Report of a table or a kernel's file that is wrong or absent.
+/// Error about the table of ops or a kernel's file that is wrong or absent.
 fn wrong(what: String) -> Error {
     Error::plan("device code", what)
 }
@@ -53,19 +53,19 @@ pub struct DeviceTarget {
     pub host: String,
     /// Text of `target.cuh`.
     pub constants: String,
-    /// One for each launcher with a kernel.
+    /// Launchers with a kernel of their own, to be compiled.
     pub kernels: Vec<Compiled>,
     /// Op and name of every launcher.
     pub launchers: Vec<(String, String)>,
-    /// None for the product.
+    /// Probe that the kernels are compiled as; none for the product.
     pub probe: Option<Probe>,
 }
 
-/// A launcher that is compiled.
+/// A launcher to be compiled.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     pub op: String,
-    /// Shape of a block that it is for.
+    /// Shape of the block that the launcher is for.
     pub shape: Option<String>,
     /// Name of the launcher.
     pub launcher: String,
@@ -103,13 +103,13 @@ impl DeviceTarget {
         })
     }
 
-    /// The probe that `op` is compiled as.
+    /// The probe that the kernels of `op` are compiled as, if it changes them.
     fn probe_of(&self, op: &str) -> Option<Probe> {
         self.probe.filter(|probe| probe.changes(op))
     }
 }
 
-/// A label of the target's, or of the probe's.
+/// `label`, marked with the probe if there is one.
 pub fn labelled(label: String, probe: Option<Probe>) -> String {
     match probe {
         Some(probe) => format!("{label} {}", probe.name()),
@@ -117,23 +117,23 @@ pub fn labelled(label: String, probe: Option<Probe>) -> String {
     }
 }
 
-/// Device side of a plan: the input of the cargo action, and what the checks read.
+/// Outputs of the device half: input of the cargo action, and files that checks read.
 pub struct Device {
     pub cargo: CargoAdditions,
-    /// Action that compiles each launcher, and the name of its resource report.
+    /// For each launcher the name of its resource report and its source.
     pub reports: Vec<(String, Source)>,
     /// The folder that holds `bin/cuobjdump`, and `bin/nvdisasm` beside it.
     pub cuobjdump: Source,
     /// The folder that holds libclang.
     pub libclang: Source,
-    /// Folders with the licences of what is in the binary, by name of the wheel.
+    /// Folders with the licences of linked wheels, by name of the wheel.
     pub licences: Vec<(String, Source)>,
 }
 
 /// Adds the device half of `target` to the graph, once per graph.
 ///
 /// # Errors
-/// What is missing on this machine, all of it at once, before any action runs.
+/// All programs that are missing on this machine, at once, before any action runs.
 pub fn plan(
     graph: &mut Graph,
     toolchain: &Toolchain,
@@ -168,7 +168,7 @@ pub fn plan(
     })
 }
 
-/// The wheels of the toolchain; those whose code is in binaries for `triple` say so.
+/// The wheels of the toolchain, each with whether binaries for `triple` contain code of it.
 ///
 /// # Errors
 /// If the table of pins is wrong.
@@ -185,7 +185,7 @@ pub fn wheels(root: &Path, triple: &str) -> Result<Vec<Tool>, String> {
     Ok(pins.all().into_iter().map(tool).collect())
 }
 
-/// The runtime, and headers with code.
+/// Wheels whose code is in binaries: the runtime, and headers with code.
 fn linked<'p>(pins: &'p Pins, triple: &str) -> [&'p Pin; 3] {
     let cudart = match triple {
         host::AARCH64 => &pins.cudart_aarch64,
@@ -203,7 +203,7 @@ pub fn give_wheels(root: &Path, atlas: &Path, folder: &Path) -> Result<(), Strin
     wheel::give(atlas, &pins(root)?.all(), folder)
 }
 
-/// Everything that `build/toolchain.toml` pins.
+/// All pins of `build/toolchain.toml`.
 ///
 /// # Errors
 /// If the table cannot be read or is wrong.
@@ -215,7 +215,7 @@ fn read(root: &Path, file: &str) -> Result<String, String> {
     fs::read_to_string(root.join(file)).map_err(|why| format!("{file}: {why}"))
 }
 
-/// The unpacked wheels.
+/// Folders of the unpacked wheels, as inputs.
 struct Folders {
     toolkit: Source,
     cutlass: Source,
@@ -307,8 +307,8 @@ fn compile_action(
     Ok(action)
 }
 
-/// The headers that an op's folder needs: its own, the shared ones, and those of the ops whose
-/// headers it includes.
+/// Headers that the ops in a folder need: their own, shared ones, and those of ops whose headers
+/// they include.
 fn needed(root: &Path, folder: String) -> Result<BTreeSet<String>, String> {
     let mut files = BTreeSet::new();
     let mut folders = vec![folder];
@@ -327,7 +327,7 @@ fn needed(root: &Path, folder: String) -> Result<BTreeSet<String>, String> {
     Ok(files)
 }
 
-/// Folders of the ops that a header includes, as `cuda/ops/route`.
+/// Folders of the ops whose headers `header` includes, as `cuda/ops/route`.
 fn included_ops(header: &str) -> Vec<String> {
     let lines = header.lines();
     let includes = lines.filter_map(|line| line.strip_prefix("#include \"ops/"));
@@ -350,7 +350,7 @@ fn headers(root: &Path, folder: &str) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// The file of a kernel: for this architecture alone (`rows_f32_sm90.cuh`) or for all.
+/// Path of a kernel's header: for this architecture alone (`rows_f32_sm90.cuh`), or for all.
 fn kernel_header(root: &Path, folder: &str, kernel: &str, arch: &str) -> Result<String, Error> {
     let arch = arch.trim_end_matches('a').replace('_', "");
     let names = [format!("{kernel}_{arch}.cuh"), format!("{kernel}.cuh")];

@@ -1,8 +1,8 @@
-//! Libraries that a binary is linked with in place of this host's, so that it runs with an older
-//! one: empty libraries that name the symbols of that release, and its start of a process.
+//! Stand-ins for the host's C library at link time, so that a binary runs with an older release:
+//! empty libraries that name the older release's symbols, and its process start.
 //!
-//! A linker notes for each symbol the version that the library before it has. The loader of a later
-//! system finds that version there too, one of an earlier system finds no later version.
+//! The linker records for each symbol the version in the library that it sees. Loaders of later
+//! systems have that version, too; a version that is later than the system's would be missing.
 
 use std::fmt::Write;
 use std::fs;
@@ -11,17 +11,17 @@ use std::process::Command;
 use crate::graph::{Action, Code, Error, Graph, Input, Sandbox, Tool};
 use crate::toolchain::CargoAdditions;
 
-/// The release whose symbols the lists name.
+/// The glibc release whose symbols the lists name.
 pub const RELEASE: (u32, u32) = (2, 31);
 
-/// Folder of the lists and of what is compiled, in the workspace and in the action's folder.
+/// Folder of the symbol lists and the start of a process, in workspace and action's folder.
 const SOURCES: &str = "build/glibc";
 const START: &str = "build/glibc/start.c";
 /// Name of the folder that the linker searches first.
 const FOLDER: &str = "glibc";
 /// Folder in which the executor puts links to an action's tools.
 const TOOLS: &str = ".tools";
-/// Inputs that decide the libraries besides the lists.
+/// Code that decides the libraries, beside the lists: this file.
 const CODE: Code = Code::Sources(&[include_str!("glibc.rs")]);
 
 /// Programs that make objects and libraries for one triple.
@@ -29,11 +29,11 @@ pub struct Programs<'t> {
     /// The compiler driver that rustc links with.
     pub cc: &'t Tool,
     pub ar: &'t Tool,
-    /// Programs that those start by name.
+    /// Programs that the compiler driver starts by name.
     pub beside: &'t [Tool],
 }
 
-/// Adds the libraries for `triple` to what cargo is given.
+/// Adds the libraries for `triple` to the inputs of cargo.
 ///
 /// # Errors
 /// If the graph already has them.
@@ -64,16 +64,16 @@ pub fn link_with(
     Ok(())
 }
 
-/// Symbols of one library that have one version.
+/// Symbols of a library with one version.
 struct Group<'l> {
-    /// Name that programs ask the loader for, as `libc.so.6`.
+    /// Name by which programs request the library from the loader, such as `libc.so.6`.
     library: &'l str,
     version: &'l str,
-    /// Name, and the bytes of data.
+    /// Name, and for data the bytes, of each symbol.
     symbols: Vec<(&'l str, Option<&'l str>)>,
 }
 
-/// Reads a list: a line `library version`, then indented lines of names, `:bytes` behind data.
+/// Parses a list: a line `library version`, then indented lines of names, with `:bytes` after data.
 fn groups(list: &str) -> Result<Vec<Group<'_>>, String> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for line in list.lines() {
@@ -99,7 +99,7 @@ fn groups(list: &str) -> Result<Vec<Group<'_>>, String> {
     Ok(groups)
 }
 
-/// Assembly that defines the symbols of a library, and the script that gives them versions.
+/// Assembly that defines the symbols of a library, and the linker script that gives them versions.
 fn texts(groups: &[&Group<'_>]) -> (String, String) {
     let (mut assembly, mut script) = (String::new(), String::new());
     let written = "text grows in memory";
@@ -121,7 +121,7 @@ fn texts(groups: &[&Group<'_>]) -> (String, String) {
     (assembly, script)
 }
 
-/// Name under which `-l` finds a library; that of the C library is a script with all its parts.
+/// File name by which `-l` finds a library; the C library's is a linker script naming its parts.
 fn file_name(library: &str) -> String {
     let alone = library.starts_with("libc.") || library.starts_with("ld-");
     match library.split_once(".so") {
@@ -165,7 +165,7 @@ fn compile(sandbox: &Sandbox<'_>, args: &[&[&str]]) -> Result<(), String> {
     run(sandbox, "cc", &args.concat())
 }
 
-/// Runs a declared tool, which sees no variable of this process.
+/// Runs a declared tool without any variable of this process.
 fn run(sandbox: &Sandbox<'_>, program: &str, args: &[&str]) -> Result<(), String> {
     let tools = sandbox.path(TOOLS);
     let program = sandbox.arg(program)?;

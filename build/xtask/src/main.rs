@@ -33,17 +33,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Exit code of a program that its reader left, as a shell tells the signal.
+/// Exit code after the reader of standard output has closed it, as a shell reports the signal.
 const READER_LEFT: i32 = 128 + 13;
 
-/// Ends without a word where who reads the output has enough, as in `show TARGET | head`: printing
-/// panics then.
+/// Makes the process exit quietly when its reader closes standard output, as in `show TARGET |
+/// head`: printing panics then.
 fn end_with_the_reader() {
-    let told = panic::take_hook();
+    let default = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         if info.to_string().contains("Broken pipe") {
             exit(READER_LEFT);
         }
-        told(info);
+        default(info);
     }));
 }

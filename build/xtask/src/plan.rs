@@ -1,4 +1,4 @@
-//! From a target to its actions: device objects if the hardware has any, cargo, the check of the
+//! From a target to its actions: device objects if it has a GPU, cargo, and the check of the
 //! binary.
 
 use std::fs;
@@ -16,7 +16,7 @@ use crate::toolchain::{CargoAdditions, Toolchain};
 /// Name that cargo gives the binary.
 const CARGO_BINARY: &str = "atlas";
 
-/// Files besides those of the target that decide what cargo makes: single files and whole folders.
+/// Files and folders, beside those of the target, that decide the output of cargo.
 const SOURCES: [&str; 20] = [
     "Cargo.toml",
     "Cargo.lock",
@@ -40,11 +40,11 @@ const SOURCES: [&str; 20] = [
     "src",
 ];
 
-/// Cache of all targets that the toolchain's own rustc compiles.
+/// Cache that all targets share which the toolchain's own rustc compiles.
 const SHARED: &str = "shared";
 
-/// Members of the workspace that the binary does not contain: cargo gets their manifests, and
-/// something empty to compile.
+/// Members of the workspace that the binary does not contain: path of the manifest, which cargo
+/// needs, and path and text of an empty source.
 const EMPTY: [(&str, &str, &str); 2] = [
     (
         "build/xtask/Cargo.toml",
@@ -54,7 +54,7 @@ const EMPTY: [(&str, &str, &str); 2] = [
     ("build/gguf/Cargo.toml", "build/gguf/src/lib.rs", ""),
 ];
 
-/// Variables that say how to reach a registry. They cannot change what `Cargo.lock` pins.
+/// Variables for access to a registry. They cannot change packages that `Cargo.lock` pins.
 const NETWORK_VARIABLES: [&str; 8] = [
     "HTTP_PROXY",
     "HTTPS_PROXY",
@@ -69,20 +69,20 @@ const NETWORK_VARIABLES: [&str; 8] = [
 /// The actions of one target.
 pub struct Plan {
     pub graph: Graph,
-    /// The action that leaves the checked binary.
+    /// The action whose output is the checked binary.
     pub last: ActionId,
-    /// Name of the binary, which is also the name of that output.
+    /// Name of the binary and of the last action's output.
     pub binary: String,
-    /// Where the binary is published, relative to `.atlas`.
+    /// Path at which the binary is published, relative to `.atlas`.
     pub published: PathBuf,
-    /// The device half, for hardware that has one.
+    /// The device half, for targets with a GPU.
     pub device: Option<Device>,
-    /// Rust triple of the binary.
+    /// Rust triple of the binary's host.
     pub triple: String,
 }
 
-/// Additions for builds that are not the product: more features of the binary's crate, and a probe
-/// of the kernels.
+/// Changes of a build that is not the product: further features of the binary's crate, and a probe
+/// of its kernels.
 #[derive(Clone, Debug, Default)]
 pub struct Variant {
     pub features: Vec<String>,
@@ -138,7 +138,7 @@ pub fn plan(target: &Target, toolchain: &Toolchain, variant: &Variant) -> Result
     })
 }
 
-/// Libraries that a target of this host is linked with.
+/// Stand-ins of the C library for targets of this host, as additions to cargo.
 fn linked_for(graph: &mut Graph, toolchain: &Toolchain) -> Result<CargoAdditions, Error> {
     let mut additions = CargoAdditions::default();
     let [cc, beside @ .., ar] = toolchain.cc.as_slice() else {
@@ -149,7 +149,7 @@ fn linked_for(graph: &mut Graph, toolchain: &Toolchain) -> Result<CargoAdditions
     Ok(additions)
 }
 
-/// The action that compiles the workspace for `target`.
+/// The action in which cargo compiles the binary of `target`.
 fn cargo(
     target: &Target,
     toolchain: &Toolchain,
@@ -157,8 +157,8 @@ fn cargo(
     variant: &Variant,
 ) -> Result<Action, Error> {
     let label = labelled(format!("cargo {}", target.name), variant.probe);
-    // Also where the target is this host: only then has cargo one way to compile build scripts and
-    // macros, without flags, and compiles them once for targets of all hosts.
+    // Stated even where it is this host's: then cargo compiles build scripts and macros always
+    // without flags, and once for targets of all hosts.
     let triple = additions.triple.as_ref().unwrap_or(&toolchain.host);
     let argv = ["cargo", "build", "--release", "--locked", "--target"];
     let argv = argv.into_iter().chain([triple, "--bin", CARGO_BINARY]);
@@ -188,7 +188,7 @@ fn cargo(
             action = action.env_uncovered(name, value);
         }
     }
-    // Another compiler would compile build scripts again each time that targets alternate.
+    // In one cache, another rustc would compile build scripts again whenever targets alternate.
     let cache = match rustc {
         Some(_) => &target.leaf.hw,
         None => SHARED,
@@ -198,8 +198,8 @@ fn cargo(
         .output_in_cache(&format!("{triple}/release/{CARGO_BINARY}")))
 }
 
-/// Variables of a cargo outside the graph that shall find the dependencies that actions compiled:
-/// their folder of intermediate files, which holds no binary, and their flags.
+/// Variables by which a cargo outside of the graph finds dependencies that actions compiled: flags,
+/// and the folder of intermediate files, which holds no binary.
 pub fn sharing(toolchain: &Toolchain, atlas: &Path) -> [(&'static str, String); 2] {
     let (root, atlas) = (toolchain.root.display(), atlas.display());
     let flags = flags(toolchain)
@@ -211,8 +211,8 @@ pub fn sharing(toolchain: &Toolchain, atlas: &Path) -> [(&'static str, String); 
     ]
 }
 
-/// Flags of rustc that keep paths of this machine out of the binary; of several that match the last
-/// one counts. None names the folder of one action: other flags mean compiling all dependencies
+/// Flags of rustc that keep paths of this machine out of the binary; where several match, the last
+/// one counts. No flag has an action's folder in it: different flags would compile all dependencies
 /// again.
 fn flags(toolchain: &Toolchain) -> String {
     let (home, cargo_home) = (toolchain.home.display(), toolchain.cargo_home.display());
@@ -232,7 +232,7 @@ fn flags(toolchain: &Toolchain) -> String {
     flags.join("\x1f")
 }
 
-/// Declares everything that cargo, the build scripts and the manifest read.
+/// Declares all files that cargo, build scripts and manifests read as inputs.
 pub fn sources(mut action: Action, target: &Target, root: &Path) -> Result<Action, Error> {
     let mut paths = Vec::new();
     for source in SOURCES {
@@ -257,7 +257,7 @@ pub fn sources(mut action: Action, target: &Target, root: &Path) -> Result<Actio
     Ok(action)
 }
 
-/// Paths that `Cargo.toml` names for tests, benches and examples: cargo insists that they exist.
+/// Paths that `Cargo.toml` names for tests, benches and examples, which must exist for cargo.
 fn unused_targets(root: &Path) -> Result<Vec<String>, Error> {
     let path = root.join("Cargo.toml");
     let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
@@ -270,8 +270,8 @@ fn unused_targets(root: &Path) -> Result<Vec<String>, Error> {
     Ok(paths.map(String::from).collect())
 }
 
-/// Appends `path` or, of a folder, the files below it, relative to `root`; what git would not keep
-/// is left out.
+/// Appends `path` or, for a folder, the files below it, relative to `root`; files that git would
+/// ignore are left out.
 pub fn files(root: &Path, path: &Path, to: &mut Vec<String>) -> Result<(), Error> {
     let full = root.join(path);
     if !full.is_dir() {
@@ -289,7 +289,7 @@ pub fn files(root: &Path, path: &Path, to: &mut Vec<String>) -> Result<(), Error
     Ok(())
 }
 
-/// The action that refuses a binary which tells where it was built.
+/// The action that refuses a binary with paths of the build machine in it.
 fn check(graph: &Graph, cargo: ActionId, binary: &str, toolchain: &Toolchain) -> Action {
     let output = graph.action(cargo).outputs[0].path.clone();
     let label = format!("check {binary}");

@@ -5,17 +5,17 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest time that a server may take until it says `READY`.
+/// Longest time until a server prints `READY`.
 const READY_WAIT: Duration = Duration::from_secs(600);
-/// Time between two looks at the output of a server that starts.
+/// Time between two reads of a starting server's output.
 const READY_POLL: Duration = Duration::from_millis(50);
-/// Starts the line it prints once it accepts requests; the next word is its URL.
+/// Beginning of the line that a server prints once it accepts requests; its URL follows.
 const READY: &str = "READY ";
 
 /// A running server.
 pub struct Server {
     child: Child,
-    /// Where it listens: `http://127.0.0.1:<port>`.
+    /// URL of the server: `http://127.0.0.1:<port>`.
     pub url: String,
 }
 
@@ -23,7 +23,7 @@ impl Server {
     /// Starts `binary serve` with `flags` and waits for `READY`; its output goes to `log`.
     ///
     /// # Errors
-    /// If it cannot start, ends, or takes too long: with what it printed.
+    /// If it cannot start, exits, or takes too long, with its output.
     pub fn start(binary: &Path, flags: &[String], log: &Path) -> Result<Server, String> {
         let refuse = |why: std::io::Error| format!("open {}: {why}", log.display());
         let out = File::create(log).map_err(refuse)?;
@@ -41,7 +41,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Process id.
+    /// Process id of the server.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -75,7 +75,7 @@ impl Drop for Server {
     }
 }
 
-/// The URL of a whole `READY` line.
+/// The URL in a complete `READY` line.
 fn ready_url(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once(READY)?;
     let (line, _) = rest.split_once('\n')?;

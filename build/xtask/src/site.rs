@@ -1,4 +1,4 @@
-//! The workspace as the verbs see it, and how a verb ends when it does not succeed.
+//! The workspace that verbs work on, and the failures of a verb.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,25 +15,25 @@ const EXIT_FAILED: u8 = 1;
 /// Exit code of a command line that makes no sense.
 const EXIT_USAGE: u8 = 2;
 
-/// Why a verb did not succeed.
+/// Reason for which a verb did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The command line: unknown verb, flag or target.
+    /// The command line has an unknown verb, flag or target.
     #[error("{0}")]
     Usage(String),
-    /// The verb's own work failed.
+    /// The work of the verb failed.
     #[error("{0}")]
     Failed(String),
-    /// The machine lacks programs; says how to get them.
+    /// The machine lacks programs; the text says how to install them.
     #[error("{0}")]
     Missing(String),
-    /// The machine lacks what no package brings.
+    /// The machine lacks something that no package has.
     #[error("{0}")]
     Absent(String),
 }
 
 impl Failure {
-    /// Prints the reason and gives the exit code.
+    /// Prints the reason and returns the exit code.
     pub fn report(&self) -> ExitCode {
         eprintln!("error: {self}");
         match self {
@@ -47,7 +47,7 @@ impl From<graph::Error> for Failure {
     fn from(error: graph::Error) -> Failure {
         match error {
             graph::Error::Host { what } => Failure::Missing(what),
-            // A machine without a package index lacks what the pins name.
+            // Without a package index, the machine lacks the pinned wheels.
             graph::Error::Failed { label, why, .. } if label.starts_with("fetch ") => {
                 Failure::Missing(format!("{label}: {why}"))
             }
@@ -68,10 +68,10 @@ impl From<manifest::ManifestError> for Failure {
     }
 }
 
-/// Manifest of this package below a workspace's root.
+/// Path of this package's manifest, from the root of the workspace.
 const XTASK: &str = "build/xtask/Cargo.toml";
 
-/// Root of the workspace that `folder` lies in.
+/// Root of the workspace around `folder`.
 fn workspace(folder: &Path) -> Option<PathBuf> {
     let mut above = folder.ancestors();
     let root = above.find(|folder| folder.join(XTASK).is_file())?;
@@ -80,15 +80,15 @@ fn workspace(folder: &Path) -> Option<PathBuf> {
 
 /// The workspace.
 pub struct Site {
-    /// Absolute path of its root.
+    /// Absolute path of the workspace's root.
     pub root: PathBuf,
 }
 
 impl Site {
-    /// The workspace that cargo runs this executable of, else the one around the current folder.
+    /// The workspace whose cargo runs this executable, else the one around the current folder.
     ///
     /// # Errors
-    /// If neither is one.
+    /// If neither folder is in a workspace.
     pub fn find() -> Result<Site, Failure> {
         let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
         let current = std::env::current_dir().ok();
@@ -101,18 +101,18 @@ impl Site {
         Ok(Site { root })
     }
 
-    /// The workspace of a test.
+    /// The workspace around this crate, for tests.
     #[cfg(test)]
     pub fn here() -> Site {
         Site::find().expect("tests run in the workspace")
     }
 
-    /// Where the pipeline keeps everything it makes.
+    /// Folder in which the pipeline keeps its files.
     pub fn atlas(&self) -> PathBuf {
         self.root.join(".atlas")
     }
 
-    /// All targets.
+    /// Names of all targets.
     pub fn leaves(&self) -> Result<Vec<String>, Failure> {
         Ok(manifest::leaves(&self.root)?)
     }
@@ -133,7 +133,7 @@ impl Site {
     }
 }
 
-/// Says that `name` is unknown, and which of `known` it resembles most.
+/// Message that `name` is unknown, with the most similar of `known`.
 pub fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let nearest = known.min_by_key(|candidate| strsim::levenshtein(name, candidate));
     let nearest = nearest.map_or(String::new(), |nearest| {

@@ -212,8 +212,8 @@ fn without_a_noun(path: &str, text: &str) -> Vec<String> {
     let lines = text.lines().zip(before).enumerate();
     let first = lines.filter(|(_, (line, before))| is_comment(line) && !is_comment(before));
     let opening = first.filter(|(_, (line, _))| opens(line));
-    let told = opening.map(|(ix, _)| format!("{path}:{}: a comment begins with a noun", ix + 1));
-    told.collect()
+    let broken = opening.map(|(ix, _)| format!("{path}:{}: a comment begins with a noun", ix + 1));
+    broken.collect()
 }
 
 fn has_banned_name(path: &str) -> bool {

@@ -1,4 +1,4 @@
-//! The programs of the host that actions may start, each known by what identifies it in a key.
+//! Programs of the host that actions may start, each with its identity in keys.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,41 +6,41 @@ use std::process::Command;
 
 use crate::graph::{Input, Tool, digest::Digest};
 
-/// Where the workspace is and which host programs the plan may use.
+/// Root of the workspace, and host programs that a plan may use.
 pub struct Toolchain {
     /// Absolute path of the workspace.
     pub root: PathBuf,
     pub cargo: Tool,
     pub rustc: Tool,
-    /// The host's C compiler driver, which rustc calls to link, and what it calls in turn.
+    /// The host's C compiler driver, by which rustc links, and programs that the driver starts.
     pub cc: Vec<Tool>,
-    /// Name of the host, as in `x86_64-unknown-linux-gnu`.
+    /// Rust triple of the host, such as `x86_64-unknown-linux-gnu`.
     pub host: String,
-    /// The person's home, which must not be found in a binary.
+    /// The user's home folder, whose path a binary must not contain.
     pub home: PathBuf,
-    /// Where cargo keeps the registry.
+    /// Cargo's home folder, with the registry.
     pub cargo_home: PathBuf,
 }
 
-/// Additions of a hardware to the action that runs cargo.
+/// Additions of a target to the action that runs cargo.
 #[derive(Default)]
 pub struct CargoAdditions {
-    /// Objects and headers to place beside the sources.
+    /// Device objects and headers placed beside the sources.
     pub inputs: Vec<Input>,
     /// Programs that build scripts and the linker start.
     pub tools: Vec<Tool>,
     /// Variables of the action; `{work}` is the folder that holds the inputs.
     pub env: Vec<(String, String)>,
-    /// Further arguments of `cargo build`, as `--features cuda`.
+    /// Further arguments of `cargo build`, such as `--features cuda`.
     pub args: Vec<String>,
     /// Rust triple of the binary; by default that of this host.
     pub triple: Option<String>,
-    /// In place of the toolchain's own when cross-compiling with another rustc.
+    /// A rustc in place of the toolchain's own, for cross-compiling.
     pub rustc: Option<Tool>,
 }
 
 impl Toolchain {
-    /// Asks the host.
+    /// Finds the programs on this host.
     ///
     /// # Errors
     /// Names the program that is missing and the way to get it.
@@ -74,7 +74,7 @@ impl Toolchain {
     }
 }
 
-/// Cargo comes with rustc; its settings outside the workspace can change what it builds.
+/// Cargo of the toolchain, identified with its settings outside the workspace, which change builds.
 fn cargo(sysroot: &Path, cargo_home: &Path, rustc: &Tool) -> Result<Tool, String> {
     let settings = ["config.toml", "config"].map(|name| std::fs::read(cargo_home.join(name)).ok());
     let settings = settings.into_iter().flatten().next();
@@ -98,7 +98,7 @@ fn cargo(sysroot: &Path, cargo_home: &Path, rustc: &Tool) -> Result<Tool, String
 /// A program of `PATH` that identifies itself with `--version`.
 ///
 /// # Errors
-/// If it is not there; `package` is the Debian package that has it.
+/// If it is not found; `package` is the Debian package that has it.
 pub fn versioned(name: &str, package: &str, root: &Path) -> Result<Tool, String> {
     let path =
         on_path(name).ok_or_else(|| format!("{name} is not on PATH; apt-get install {package}"))?;
@@ -111,7 +111,7 @@ pub fn versioned(name: &str, package: &str, root: &Path) -> Result<Tool, String>
     })
 }
 
-/// Full path of a program of `PATH`.
+/// Absolute path of a program in `PATH`.
 pub fn on_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     let mut found = env::split_paths(&path).map(|folder| folder.join(name));

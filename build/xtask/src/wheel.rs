@@ -1,4 +1,4 @@
-//! Fetching a pinned wheel and unpacking what the build takes from it.
+//! Fetching of a pinned wheel, and unpacking of the files that the build uses.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,15 +14,15 @@ use crate::graph::digest::Digest;
 use crate::graph::run::Sandbox;
 use crate::graph::{Action, ActionId, Code, Error, Graph, Source};
 
-/// One wheel.
+/// A pinned wheel.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pin {
-    /// Name on the index: `<name>-<version>-<python>-<abi>-<platforms>.whl`.
+    /// File name on the index: `<name>-<version>-<python>-<abi>-<platforms>.whl`.
     pub file: String,
-    /// Lower-case hexadecimal digest of the file.
+    /// SHA-256 of the file in lower-case hexadecimal.
     pub sha256: String,
-    /// Use that the build makes of it; for people.
+    /// Purpose of the wheel in the build, for people.
     #[serde(rename = "use")]
     pub purpose: String,
 }
@@ -33,7 +33,7 @@ impl Pin {
         stem.split('-').nth(index).unwrap_or("")
     }
 
-    /// Name of the project, with `_` for `-`.
+    /// Name of the project, with `_` in place of `-`.
     pub fn name(&self) -> &str {
         self.part(0)
     }
@@ -42,14 +42,14 @@ impl Pin {
         self.part(1)
     }
 
-    /// First platform tag, which is enough for pip to find the file; `None` for `any`.
+    /// First platform tag, by which pip finds the file; `None` for `any`.
     pub fn platform(&self) -> Option<&str> {
         let tags = self.part(4);
         let first = tags.split('.').next().unwrap_or("");
         (first != "any").then_some(first)
     }
 
-    /// Fails where the name or the digest is none.
+    /// Fails if the file name or the digest is malformed.
     pub fn check(&self) -> Result<(), String> {
         let digest = self.sha256.len() == 64 && self.sha256.chars().all(|c| c.is_ascii_hexdigit());
         let parts = self.file.ends_with(".whl") && self.file.split('-').count() == 5;
@@ -75,35 +75,34 @@ impl fmt::Display for Pin {
     }
 }
 
-/// Raised when `fetch` leaves something else for the same pin.
+/// Version of `fetch`, raised when it makes other files from equal pins.
 const FETCH_VERSION: Code = Code::Version(1);
-/// Raised when `unpack` leaves something else for the same wheels.
+/// Version of `unpack`, raised when it makes other files from equal wheels.
 const UNPACK_VERSION: Code = Code::Version(1);
 
-/// Which part of which wheels becomes one folder.
+/// Parts of wheels that are unpacked into one folder.
 pub struct Unpack<'a> {
-    /// Name of the folder, which is the action's output.
+    /// Name of the folder, the action's output.
     pub into: &'a str,
     pub wheels: &'a [&'a Pin],
-    /// Folder inside the wheels whose content is kept.
+    /// Folder inside the wheels whose files are unpacked.
     pub keep: &'a str,
 }
 
-/// Folder below `.atlas` with wheels that were given, so that no index is asked.
+/// Folder below `.atlas` with wheels that the user provided, which are not fetched from an index.
 const GIVEN: &str = "wheels";
 
-/// The wheels of one graph: each is fetched once, whoever unpacks it.
+/// The wheels of one graph; each is fetched once for all users.
 #[derive(Default)]
 pub struct Wheels {
     fetched: BTreeMap<String, ActionId>,
 }
 
 impl Wheels {
-    /// Adds the actions that fetch the wheels and unpack them; the result is the folder as an
-    /// input.
+    /// Adds the actions that fetch and unpack the wheels; returns the folder as an input.
     ///
     /// # Errors
-    /// If the graph already unpacks into that folder.
+    /// If the graph already unpacks into this folder.
     pub fn unpack(&mut self, graph: &mut Graph, unpack: &Unpack<'_>) -> Result<Source, Error> {
         let label = format!("unpack {}", unpack.into);
         let files: Vec<&str> = unpack.wheels.iter().map(|pin| pin.file.as_str()).collect();
@@ -135,11 +134,11 @@ impl Wheels {
     }
 }
 
-/// Takes the pinned wheels that `folder` has, for machines that reach no index, and names the
-/// others.
+/// Takes the pinned wheels in `folder`, for machines without access to an index, and names pinned
+/// wheels that it lacks.
 ///
 /// # Errors
-/// The pin that has another digest there, or the first where none is there.
+/// The pin whose file has another digest; or the first pin, if `folder` has no pinned wheel.
 pub fn give(atlas: &Path, pins: &[&Pin], folder: &Path) -> Result<(), String> {
     let given = atlas.join(GIVEN);
     fs::create_dir_all(&given).map_err(|why| format!("make {}: {why}", given.display()))?;
@@ -162,7 +161,7 @@ pub fn give(atlas: &Path, pins: &[&Pin], folder: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Leaves the wheel `file` in the folder, from the folder `given` or, if it is not there, the
+/// Writes the wheel `file` into the action's folder, from the folder `given` or else from the
 /// index.
 fn fetch(sandbox: &Sandbox<'_>) -> Result<(), String> {
     let pin = Pin {
@@ -179,10 +178,10 @@ fn fetch(sandbox: &Sandbox<'_>) -> Result<(), String> {
     verify(&pin, &to)
 }
 
-/// Leaves a wheel in `folder`; one that is there already with its digest stays.
+/// Fetches a wheel into `folder`, unless a file with its digest is there.
 ///
 /// # Errors
-/// If it cannot be fetched, or is not what is pinned.
+/// If it cannot be fetched, or has another digest than the pin.
 pub fn keep(pin: &Pin, folder: &Path) -> Result<(), String> {
     let (to, half) = (folder.join(&pin.file), folder.join(".half"));
     if verify(pin, &to).is_ok() {
@@ -208,7 +207,7 @@ fn copy(pin: &Pin, from: &Path, to: &Path) -> Result<(), String> {
 }
 
 fn verify(pin: &Pin, file: &Path) -> Result<(), String> {
-    // A pipe would be waited for without end.
+    // Only regular files are opened: a pipe could block forever.
     let metadata = fs::metadata(file).and_then(|found| match found.is_file() {
         true => Ok(()),
         false => Err(io::Error::other("it is no regular file")),
@@ -225,9 +224,9 @@ fn verify(pin: &Pin, file: &Path) -> Result<(), String> {
     Err(format!("{pin}: the file has sha256 {found}. {fix}"))
 }
 
-/// Words that pip prints when a digest differs.
+/// Text that pip prints when a digest differs.
 const HASH_MARK: &str = "DO NOT MATCH THE HASHES";
-/// Words that pip and the system print when the disk is full.
+/// Text that pip and the system print when the disk is full.
 const DISK_MARK: &str = "No space left on device";
 
 fn download(pin: &Pin, folder: &Path) -> Result<(), String> {
@@ -254,7 +253,7 @@ fn download(pin: &Pin, folder: &Path) -> Result<(), String> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&done.stderr).trim().to_string();
-    // The last line says what happened; what stands before it are retries or a trace.
+    // The last line has the cause; lines before it are retries or a trace.
     let last = said.lines().last().unwrap_or("nothing");
     let fix = fix_of(pin, &said);
     Err(format!(
@@ -262,7 +261,7 @@ fn download(pin: &Pin, folder: &Path) -> Result<(), String> {
     ))
 }
 
-/// Fix of a failure, told by its text.
+/// Advice for a failure, chosen by its text.
 fn fix_of(pin: &Pin, text: &str) -> String {
     if text.contains(HASH_MARK) {
         return "This is not the pinned file: get it from a source you trust; change the pin \
@@ -281,7 +280,7 @@ fn offline(pin: &Pin) -> String {
     format!("put {file} into a folder and build with `--wheels FOLDER`")
 }
 
-/// Leaves in the folder `into` what lies below `keep` in the `wheels`.
+/// Unpacks the files below `keep` of the `wheels` into the folder `into`.
 fn unpack_wheels(sandbox: &Sandbox<'_>) -> Result<(), String> {
     let into = sandbox.path(sandbox.arg("into")?);
     let keep = format!("{}/", sandbox.arg("keep")?);
@@ -318,7 +317,7 @@ fn unpack_one(wheel: &Path, keep: &str, into: &Path) -> Result<usize, String> {
     Ok(count)
 }
 
-/// Where an entry goes; `None` for one that is not kept or points outside.
+/// Path to which an entry is unpacked; `None` outside of `keep` or if it points elsewhere.
 fn destination(name: Option<PathBuf>, keep: &str, into: &Path) -> Option<PathBuf> {
     let below = name?.strip_prefix(keep).ok()?.to_path_buf();
     (!below.as_os_str().is_empty()).then(|| into.join(below))
@@ -329,7 +328,7 @@ fn wheels_that_are_there_are_taken_and_the_others_are_no_reason_to_stop() {
     let place = std::env::temp_dir().join(format!("atlas-given-{}", std::process::id()));
     let pin = |name: &str| Pin {
         file: format!("{name}-1-py3-none-any.whl"),
-        // Digest of no bytes.
+        // Digest of an empty file.
         sha256: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855".to_string(),
         purpose: String::new(),
     };

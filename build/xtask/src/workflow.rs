@@ -1,5 +1,5 @@
-//! The workflow files of GitHub Actions, made of the targets: a new target is tested and released
-//! without a line of YAML.
+//! The workflow files of GitHub Actions, generated from the targets: a new target is tested and
+//! released without a line of YAML.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::site::{Failure, Site};
 /// Folder of the files, from the root of the workspace.
 pub const FOLDER: &str = ".github/workflows";
 
-/// Files, with a mark where something of the targets or of every job belongs.
+/// Names and templates of the files; marks stand for targets, and for text of every job.
 pub const FILES: [(&str, &str); 4] = [
     ("ci.yml", include_str!("workflow/ci.yml")),
     ("nightly.yml", include_str!("workflow/nightly.yml")),
@@ -23,7 +23,7 @@ const RELEASE: &str = "release.yml";
 const SETUP: &str = include_str!("workflow/setup.yml");
 const STORE: &str = include_str!("workflow/store.yml");
 
-/// Actions that others wrote, by digests: a tag or a name may come to mean something else.
+/// Third-party actions, pinned by digests: a tag or a name can be moved.
 const PINS: [(&str, &str); 6] = [
     (
         "@CHECKOUT@",
@@ -50,16 +50,16 @@ const PINS: [(&str, &str); 6] = [
         "debian:12@sha256:8a8cd02c5912770b4980228a54d4aff9e4f986f1eb2525d2d371dec5232cefcc",
     ),
 ];
-/// Debian packages of every job.
+/// Debian packages that every job installs.
 const PACKAGES: &str = "ca-certificates curl git gcc g++ python3 python3-pip xz-utils zstd";
-/// Packages that device code for GB10's host needs besides.
+/// Packages for device code whose host is GB10's, an aarch64.
 const CROSS: &str = "g++-aarch64-linux-gnu binutils-aarch64-linux-gnu qemu-user-static";
-/// Packages that the suite skips steps without.
+/// Packages without which the suite skips steps.
 const SUITE: &str =
     "chromium nginx caddy haproxy openssl minisign zsh fish lintian strace prometheus";
-/// Targets that are built twice, in different folders, and must be the same to the bit.
+/// Targets that are built twice, in different folders, and must be equal bit by bit.
 const REPRODUCED: [&str; 2] = ["cpu/tiny/nvfp4", "gb10/tiny/nvfp4"];
-/// Targets of every pull request beside those of the suite: dense and sparse, FP8 and FP4.
+/// Targets that every pull request builds beside the suite's: dense and sparse, FP8 and FP4.
 const REPRESENTATIVE: [&str; 3] = [
     "cpu/qwen3.5-27b/nvfp4",
     "gb10/qwen3.5-35b-a3b/nvfp4-w4a4",
@@ -105,21 +105,21 @@ pub fn files(site: &Site) -> Result<[(&'static str, String); 4], Failure> {
     }))
 }
 
-/// A job of a file.
+/// A job of a workflow file.
 struct Job<'t> {
     name: &'t str,
-    /// Lines from its name to the next job.
+    /// Lines from the job's name to the next job.
     text: String,
 }
 
 impl Job<'_> {
-    /// Text behind a key.
+    /// Text after the first occurrence of a key in the job.
     fn value(&self, key: &str) -> Option<&str> {
         let mut lines = self.text.lines().map(str::trim_start);
         lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(": "))
     }
 
-    /// Machines that run it: one for each row of its matrix.
+    /// Machines that run the job: one for each row of its matrix.
     fn machines(&self) -> usize {
         let rows = self.text.lines();
         let rows = rows.skip_while(|line| !line.contains("matrix:"));
@@ -143,7 +143,7 @@ impl Job<'_> {
     }
 }
 
-/// Jobs of the text of a file.
+/// Jobs in the text of a workflow file.
 fn jobs(text: &str) -> Vec<Job<'_>> {
     let (_, jobs) = text.split_once("\njobs:\n").unwrap_or_default();
     let mut found: Vec<Job<'_>> = Vec::new();
@@ -161,13 +161,13 @@ fn jobs(text: &str) -> Vec<Job<'_>> {
     found
 }
 
-/// Minutes of all machines of a file's jobs at most.
+/// Most minutes of all machines of a file's jobs together.
 fn minutes(text: &str) -> usize {
     let minutes = |job: &Job<'_>| job.machines() * job.limit();
     jobs(text).iter().map(minutes).sum()
 }
 
-/// Jobs of each file with what they wait for and the minutes they take at most.
+/// Jobs of each file, each with the jobs that it waits for and the most minutes it takes.
 ///
 /// # Errors
 /// If the targets cannot be listed or one is wrong.
@@ -192,13 +192,13 @@ fn drawn(files: &[(&str, String)]) -> String {
     out
 }
 
-/// Whether the target's speed was measured on its hardware.
+/// Whether the baseline has figures of the target on its hardware.
 fn is_measured(site: &Site, target: &Target) -> bool {
     let name = target.name.replace('/', "-");
     site.root.join(format!("ci/baseline/{name}.json")).is_file()
 }
 
-/// Targets that answer requests: the others are for tests and measurements.
+/// Targets that answer requests; others are for tests and measurements.
 fn served(site: &Site) -> Result<Vec<Target>, Failure> {
     let targets = site.leaves()?.into_iter();
     let targets = targets.map(|leaf| site.target(Some(&leaf)));
@@ -207,10 +207,10 @@ fn served(site: &Site) -> Result<Vec<Target>, Failure> {
     Ok(targets)
 }
 
-/// Writes the files.
+/// Writes the workflow files.
 ///
 /// # Errors
-/// If one cannot be written.
+/// If a file cannot be written.
 pub fn write(site: &Site) -> Result<(), Failure> {
     let folder = site.root.join(FOLDER);
     let failed = |path: &Path, why: std::io::Error| format!("write {}: {why}", path.display());
@@ -223,14 +223,14 @@ pub fn write(site: &Site) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lines of a list, each behind `prefix`.
+/// Lines of a list, each with `prefix` before its item.
 fn rows(prefix: &str, items: &[impl AsRef<str>]) -> String {
     let rows = items.iter().map(AsRef::as_ref);
     let rows = rows.map(|item| format!("{prefix}{item}"));
     rows.collect::<Vec<_>>().join("\n")
 }
 
-/// Steps that bring packages, sources and the toolchain that `rust-toolchain.toml` pins.
+/// Steps of a job that install packages, and check out sources and the pinned toolchain.
 fn setup(packages: &str) -> String {
     SETUP.trim_end().replace("@PACKAGES@", packages)
 }

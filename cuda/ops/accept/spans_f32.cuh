@@ -18,7 +18,7 @@ struct Params {
   unsigned* tokens;           // (rows)
   unsigned* wanted;           // (count)
   guess::Ahead ahead;
-  unsigned* accepted;  // (count, 2): drafts that hold, and the token behind them
+  unsigned* accepted;  // (count, 2): accepted drafts, and the token after them
   unsigned count;
 };
 

@@ -1,8 +1,8 @@
-// Merging the splits of a tile's rows, which several blocks have made: each waits for the others,
-// then a warp takes some dimensions of a head.
+// Merging of splits that several blocks have computed for a tile's rows: all blocks wait for each
+// other, then each warp merges some dimensions of a head.
 //
-// A warp asks for the mixes of many splits while it merges earlier ones; the factors of a chunk of
-// splits come first, a split a lane. In order and by `Merge`, as a block does that has all splits.
+// A warp loads the mixes of later splits while it merges earlier ones. Factors of a chunk of splits
+// are computed before, each by a lane. Splits are merged in order by `Merge`, as in one block.
 #pragma once
 
 #include "ops/attend/queries.cuh"
@@ -10,12 +10,12 @@
 
 namespace atlas::attend {
 
-// Dimensions of a warp, one a lane.
+// Dimensions that a warp merges, one a lane.
 inline constexpr int kMergeDims = tile::kWarpLanes;
-// Splits whose factors are made together: one a lane.
+// Splits whose factors are computed together, one a lane.
 inline constexpr int kChunk = tile::kWarpLanes;
 
-// Results of a step's splits, before they are merged.
+// Results of all splits of a step before merging.
 template <class A>
 struct Partial {
   float* mixes;  // (places, kHeads, kSplits, kValueDim)
@@ -27,7 +27,7 @@ struct Partial {
                                                             A::kHeads * kSplits * A::kValueDim)) {}
 };
 
-// Chunks of mixes on their way to each warp, in `kBytes`.
+// Buffers of each warp for mixes that are being loaded, `kBytes` at most.
 template <int kBytes>
 struct MergeStorage {
   static constexpr int kStages = kBytes / (kWarps * kChunk * kMergeDims * sizeof(float));
@@ -37,22 +37,22 @@ struct MergeStorage {
   float4 factors[kWarps][kChunk];  // of the total, of the split, what the split adds to the sum
 };
 
-// Which splits of a tile a block takes.
+// Splits of a tile that one block computes.
 struct Share {
   int first;   // split of the first position that the tile sees
-  int splits;  // from it on
-  int blocks;  // that have some of them
-  int block;   // this one
+  int splits;  // number of the splits that the tile sees
+  int blocks;  // number of blocks that share the splits
+  int block;   // number of this block
 
   __device__ int begin() const { return begin_of(block); }
   __device__ int end() const { return begin_of(block + 1); }
-  // The first block merges its splits itself, and leaves them as its last one.
+  // Index at which the first block leaves its merged splits: that of its last one.
   __device__ int first_left() const { return begin_of(1) - 1; }
 
   __device__ int begin_of(int of) const { return first + of * splits / blocks; }
 };
 
-// Some dimensions of a head, in one warp.
+// Merge of some dimensions of a head, in one warp.
 template <class A, class Storage>
 struct MergedPart {
   Storage& shared;
@@ -64,7 +64,7 @@ struct MergedPart {
   Stats total = {-INFINITY, 0.0f};
   float sum = 0.0f;
 
-  // Asks for the mixes of a chunk.
+  // Starts the loads of a chunk's mixes.
   __device__ void ask(int chunk) const {
     constexpr int kLanes = kMergeDims / 4;  // of a split
     auto& to = shared.mix[warp][chunk % Storage::kStages];
@@ -84,7 +84,7 @@ struct MergedPart {
     return {of.x, of.y};
   }
 
-  // The factors of `Merge::of` for a split a lane.
+  // Computes the factors of `Merge::of`, each lane for its own split.
   __device__ void weigh(const Stats& split) {
     float largest = split.largest;  // up to this lane's split, all before included
 #pragma unroll
@@ -127,12 +127,12 @@ struct MergedPart {
       ptx::copy_async_wait<kAhead>();
       __syncwarp();  // factors and mixes of the chunk are written
       take(chunk);
-      __syncwarp();  // and read
+      __syncwarp();  // factors and mixes have been read
     }
   }
 };
 
-// Merges the splits of the tile's rows, or this block's part of that.
+// Merges all splits of the tile's rows, or the block's part of these rows and dimensions.
 template <class A, class Storage>
 __device__ void merge_heads(const Params& params, Storage& shared, const uint4& tile,
                             const Share& share) {
@@ -147,7 +147,7 @@ __device__ void merge_heads(const Params& params, Storage& shared, const uint4& 
     const int dim = part % kMergeParts * kMergeDims;
     const size_t in_row = blockIdx.y * kGroup + row % kGroup;
     const size_t head = static_cast<size_t>(tile.x + token) * A::kHeads + in_row;
-    // A row may end within the first block's splits: those behind it have changed nothing.
+    // A row may end within the first block's splits; later splits have changed nothing then.
     const int first = share.first_left();
     const size_t place =
         (static_cast<size_t>(tile.z + token) * A::kHeads + in_row) * kSplits + first;

@@ -1,5 +1,5 @@
-// Parts that the kernels of Ops::attend share: arguments, how splits are merged, and the query
-// heads of a tile by keys and values in shared memory.
+// Parts that all kernels of Ops::attend share: arguments, merging of splits, and a tile of query
+// heads with keys and values in shared memory.
 #pragma once
 
 #include "base/launch.cuh"
@@ -16,7 +16,7 @@ using target::PAGE;
 
 inline constexpr int kSplit = 256;
 inline constexpr int kBlock = 64;
-// Splits of the longest sequence.
+// Splits of the longest context.
 inline constexpr int kSplits = (target::MAX_CONTEXT + kSplit - 1) / kSplit;
 inline constexpr int kThreads = 256;
 inline constexpr int kWarps = kThreads / tile::kWarpLanes;
@@ -24,7 +24,7 @@ inline constexpr int kWarps = kThreads / tile::kWarpLanes;
 static_assert(kBlock == 8 * kWarps, "a warp scores 8 positions of a block");
 static_assert(PAGE == kBlock && kSplit % kBlock == 0, "a block is a page");
 
-// Heads of a shape, dealt to blocks.
+// Heads of an attention shape, and their distribution to blocks.
 template <class A>
 struct Heads {
   static constexpr int kHeads = A::kHeads;
@@ -32,21 +32,21 @@ struct Heads {
   static constexpr int kHeadDim = A::kHeadDim;
   static constexpr int kValueDim = A::kValueDim;
   static constexpr bool kLatent = tile::kLatent<A>;
-  // Query heads that a block has, which ask one KV head: all of them, or those of an M of latents.
+  // Query heads of a KV head in a block: all, or over latents as many as an instruction's M.
   static constexpr int kAsking = kHeads / kKvHeads;
   static constexpr int kGroup = kLatent && kAsking > 16 ? 16 : kAsking;
   static constexpr int kGroups = kHeads / kGroup;
   static constexpr int kQuery = kHeadDim * (A::kGated ? 2 : 1);  // elements of a query and its gate
   static constexpr int kPage = PAGE * kHeadDim;     // operands of a head's keys, or values
-  // Warps that mix, an instruction's 16 dimensions or more each: of narrow heads not all.
+  // Warps that mix values, each at least 16 dimensions; narrow heads leave some idle.
   static constexpr int kMixers = kValueDim / 16 < kWarps ? kValueDim / 16 : kWarps;
   static constexpr int kWarpDims = kValueDim / kMixers;
   static constexpr int kDimTiles = kWarpDims / 8;
   static constexpr int kVectors = kHeadDim / Bf16x8::kElements;
   static constexpr int kValueVectors = kValueDim / Bf16x8::kElements;
-  // Rows of FP8 that a thread of a block widens at once.
+  // Loads of FP8 that a thread has in flight when a block is widened.
   static constexpr int kWidenedAtOnce = kHeadDim / 64 < 4 ? kHeadDim / 64 : 4;
-  // Rows of shared memory are padded so that eight of them lie in different banks.
+  // Pitch of a row in shared memory, padded so that eight rows are in different banks.
   static constexpr int kPadded = kHeadDim + 8;
   static constexpr int kWindow = A::kWindow;  // positions that a row sees; 0: all up to its own
 
@@ -55,13 +55,13 @@ struct Heads {
                 "a warp has whole tiles of dimensions, a page whole blocks");
   static_assert(kHeadDim <= 512, "a block has room for a page of keys beside its queries");
 
-  // First position that a row at `position` sees.
+  // First position that a row at `position` attends to.
   __device__ static int first_seen(int position) {
     if constexpr (kWindow == 0) return 0;
     return max(0, position + 1 - kWindow);
   }
 
-  // Whether a row at `position` sees that at `other`.
+  // Whether a row at `position` attends to position `other`.
   __device__ static bool sees(int position, int other) {
     return other <= position && (kWindow == 0 || other > position - kWindow);
   }
@@ -85,13 +85,13 @@ struct Params {
   unsigned* arrived;   // (tiles, kGroups): zeros between launches
   float* out;          // (rows, kHeads, kValueDim)
   int places;          // rows of all tiles; 0 if `partial` has no room for them
-  const float* sinks;  // (kHeads): scores that no value belongs to, null if not `kSinks`
+  const float* sinks;  // (kHeads): attention sinks, null if not `kSinks`
   bool rounded;        // `out` is F16: where cells have rows, if `ATTEND_ROUNDS`
 
   __device__ bool rounds() const { return target::ATTEND_ROUNDS && rounded; }
 };
 
-// Puts two neighbours among the numbers of `out`, from number `at` on.
+// Writes two neighbouring numbers to `out`, at index `at`: as F16 if `rounded`.
 __device__ inline void put_mixed(float* out, bool rounded, size_t at, float low, float high) {
   if (rounded) {
     reinterpret_cast<f16x2*>(out)[at / 2] = to_f16x2(low, high);
@@ -100,17 +100,17 @@ __device__ inline void put_mixed(float* out, bool rounded, size_t at, float low,
   }
 }
 
-// First position that `row` of the step sees.
+// First position that row `row` of the step attends to.
 template <class A>
 __device__ inline int first_seen(const Params& params, int row) {
   if constexpr (A::kWindow == 0) return 0;
   return Heads<A>::first_seen(static_cast<int>(params.positions[row]));
 }
 
-// Rounds kRows query rows to operands: those from `begin` on of all heads of a KV head by tokens,
-// from row `first` of the step on. Rows behind the last token are zeros. `to(row, vector)` is where
-// eight elements of one lie. One of kGroupThreads threads asks for some of its vectors before the
-// first is there. They are multiplied by a power of two, `factor`.
+// Rounds kRows query rows to operands: rows from `begin` on, counted by token and then query head
+// of the KV head, where the first token is row `first` of the step. Rows after the last token are
+// zeros. `to(row, vector)` is the address of eight elements. Each of kGroupThreads threads starts
+// several loads before it uses the first. `factor`, a power of two, is multiplied in.
 template <class A, int kRows, int kGroupThreads, class To>
 __device__ inline void round_queries(const Params& params, int first, int tokens, int kv_head,
                                      int begin, const To& to, float factor = 1.0f) {
@@ -144,32 +144,32 @@ __device__ inline void round_queries(const Params& params, int first, int tokens
   }
 }
 
-// Gates of a head's mix from dimension `dim` on, of a shape that has gates.
+// Gates of a head's result from dimension `dim` on, in shapes with gates.
 template <class A>
 __device__ inline const float* gates_of(const Params& params, size_t head, int dim) {
   return params.q + (2 * head + 1) * A::kHeadDim + dim;
 }
 
-// A number of a mix as its gate leaves it.
+// A number of the result times its gate.
 template <class A>
 __device__ inline float gated(float mixed, float gate) {
   return A::kGated ? mixed * tile::sigmoid(gate) : mixed;
 }
 
-// Largest score, sum of weights relative to it.
+// Softmax statistics: largest score, and sum of weights relative to it.
 struct Stats {
   float largest;
   float sum;
 };
 
-// Score that the others are relative to; if nothing is seen, the largest one is no number.
+// Score that weights are relative to: the largest, or 0 where that is -infinity.
 __device__ inline float base_of(float largest) { return largest == -INFINITY ? 0.0f : largest; }
 
-// Factor of scores: weights are powers of two.
+// Factor that makes scores exponents of two.
 template <class A>
 inline constexpr float kScoreScale = 1.44269504088896340736f * A::kScale;
 
-// Sum of a head's weights relative to `largest`, a power of two, its sink's included.
+// Sum of a head's weights relative to `largest`, its attention sink included.
 template <class A>
 __device__ inline float with_sink(const Params& params, const Stats& stats, int head) {
   if constexpr (!A::kSinks) return stats.sum;
@@ -177,12 +177,12 @@ __device__ inline float with_sink(const Params& params, const Stats& stats, int 
   return stats.sum + exp2f(__fmaf_rn(__ldg(params.sinks + head), kLog2E, -stats.largest));
 }
 
-// Factors that bring a total and a split to the larger of their maxima.
+// Factors that scale a total and a split to the larger of their maxima.
 struct Merge {
   float of_total;
   float of_split;
 
-  // Takes `split` into `total`. The multiplications are spelled out: every caller rounds alike.
+  // Merges `split` into `total`, by explicit operations, so that every caller rounds alike.
   __device__ static Merge of(Stats& total, const Stats& split) {
     const float largest = fmaxf(total.largest, split.largest);
     const float base = base_of(largest);
@@ -196,7 +196,7 @@ struct Merge {
   }
 };
 
-// A row's scores of a block, then its weights, in eight lanes: eight positions each.
+// Scores of a row in a block of positions, later its weights: eight lanes, eight positions each.
 struct BlockScores {
   static constexpr int kLanes = kBlock / 8;
 
@@ -220,7 +220,7 @@ struct BlockScores {
     return largest;
   }
 
-  // Scores become weights relative to `base`; their sum.
+  // Turns scores into weights relative to `base`; returns their sum.
   __device__ float raise(float base) {
     float sum = 0.0f;
 #pragma unroll
@@ -241,7 +241,7 @@ struct BlockScores {
   }
 };
 
-// Query heads of a KV head of a tile's tokens: kTiles times an instruction's M.
+// Query heads of one KV head for a tile's tokens: kTiles times an instruction's M of rows.
 template <class A, int kTiles>
 struct Queries : Heads<A> {
   using H = Heads<A>;
@@ -252,7 +252,7 @@ struct Queries : Heads<A> {
   using H::kPadded;
   using H::kWarpDims;
   static constexpr int kRows = 16 * kTiles;
-  // Rows behind their last head are nobody's.
+  // Tokens of a tile; rows after the last token's heads are unused.
   static constexpr int kTokens = kRows / kGroup;
 
   const Params& params;
@@ -280,28 +280,28 @@ struct Queries : Heads<A> {
     }
   }
 
-  // Rounds the queries, times a power of two, to operands.
+  // Rounds the queries times `factor`, a power of two, to operands.
   __device__ void load(bf16 (&query)[kRows][kPadded], float factor = 1.0f) const {
     const auto to = [&](int row, int vector) { return &query[row][vector * Bf16x8::kElements]; };
     round_queries<A, kRows, kThreads>(params, first, tokens, kv_head, 0, to, factor);
   }
 
-  // Operands of 8 keys from `position` on, 32 dimensions from `dim` on; `at(position, dim)` is
-  // where eight numbers of bf16 lie.
+  // Loads the operands of 8 keys from `position` on, 32 dimensions from `dim` on; `at(position,
+  // dim)` is the address of eight bf16.
   template <class At>
   __device__ static void load_keys(unsigned (&to)[4], int position, int dim, const At& at) {
     const int lane = threadIdx.x % tile::kWarpLanes;
     ptx::ldmatrix(to, at(position + lane % 8, dim + lane / 8 * 8));
   }
 
-  // Operands of 16 values from `position` on, 16 dimensions from `dim` on, likewise.
+  // Operands of 16 values from `position` on, 16 dimensions from `dim` on; `at` as for keys.
   template <class At>
   __device__ static void load_values(unsigned (&to)[4], int position, int dim, const At& at) {
     const int lane = threadIdx.x % tile::kWarpLanes;
     ptx::ldmatrix_transposed(to, at(position + lane % 16, dim + lane / 16 * 8));
   }
 
-  // The keys of the block of positions from `start` on; the values are kHeadBytes behind.
+  // Address of the keys in the block of positions from `start` on; values follow kHeadBytes later.
   __device__ const unsigned char* keys(int start) const {
     const unsigned page = params.pages[params.tables[first] + start / PAGE];
     return params.cache + tile::head_at<A>(page, params.page_stride, kv_head, 0);
@@ -318,9 +318,9 @@ struct Queries : Heads<A> {
     }
   }
 
-  // Scores of this warp's 8 positions of each of the first `live` of kCount blocks, times log2(e) /
-  // sqrt(kHeadDim), the first block's positions being those from `start` on. `key(to, block,
-  // position, dim)` loads operands as `load_keys` does; `put(block, row, column, score)`.
+  // Scores of this warp's 8 positions in each of the first `live` of kCount blocks, times log2(e) /
+  // sqrt(kHeadDim); the first block's positions begin at `start`. `key(to, block, position, dim)`
+  // loads operands as `load_keys` does; `put(block, row, column, score)` takes a score.
   template <int kCount, class Key, class Put>
   __device__ void score(const bf16 (&query)[kRows][kPadded], int start, int live, const Key& key,
                         const Put& put) const {
@@ -365,10 +365,10 @@ struct Queries : Heads<A> {
     }
   }
 
-  // Values of the block of positions from `start` on that the tile's first row does not see become
-  // zeros where they are not finite: they may be those of drafts that do not hold, and a weight of
-  // zero times infinity is no number. Returns the first position with such a value, behind the last
-  // one if there is none. All threads of a block call it, when each has waited for the values.
+  // Replaces values that are not finite by zeros, in a block of positions from `start` on, where
+  // the tile's first row does not see them: they may belong to rejected drafts, and zero times
+  // infinity is NaN. Returns the first position with such a value, the block's end if there is
+  // none. All threads of the block call it, after each has waited for the values.
   template <class Value>
   __device__ int clear_infinite(int start, const Value& value) const {
     const int begin = max(start, static_cast<int>(params.positions[first]) + 1);
@@ -384,12 +384,12 @@ struct Queries : Heads<A> {
       infinite = min(infinite, item);
     }
     if (!__syncthreads_or(infinite < count * kVectors)) return last + 1;
-    int position = 0;  // a barrier each: this is seldom
+    int position = 0;  // a barrier for each position: values are seldom not finite
     while (!__syncthreads_or(infinite / kVectors == position)) ++position;
     return begin + position;
   }
 
-  // Rows that see a position with a value that is not finite are no numbers either.
+  // Turns rows into NaN that see a position with a value that is not finite.
   __device__ void spoil(int infinite) {
     if (infinite > last) return;
 #pragma unroll
@@ -404,8 +404,8 @@ struct Queries : Heads<A> {
     }
   }
 
-  // Adds a block's values to this warp's dimensions. `weight(row, position)` is where eight lie;
-  // `value(to, position, dim)` loads operands as `load_values` does.
+  // Adds a block's values to this warp's dimensions. `weight(row, position)` is the address of
+  // eight weights; `value(to, position, dim)` loads operands as `load_values` does.
   template <class Weight, class Value>
   __device__ void mix(const float (&rescale)[kRows], const Weight& weight, const Value& value) {
     if (!H::mixes()) return;
@@ -440,8 +440,8 @@ struct Queries : Heads<A> {
     }
   }
 
-  // `body(t, d, half, row, dim)` on each of this thread's pairs of elements with a token: those of
-  // `part[t][d]` from `2 * half` on.
+  // Calls `body(t, d, half, row, dim)` for each of this thread's pairs of elements that has a
+  // token: elements `2 * half` and `2 * half + 1` of `part[t][d]`.
   template <class Body>
   __device__ void for_each(Body body) const {
     if (!H::mixes()) return;
@@ -459,13 +459,13 @@ struct Queries : Heads<A> {
     }
   }
 
-  // Row and head of a row of the tile, as one index; `first` is the row or the place of its first.
+  // Index of a tile row's query head among all; `first` is the index of the tile's first token.
   __device__ size_t head_of(int row, size_t first) const {
     return (first + row / kGroup) * kHeads + kv_head * kGroup + row % kGroup;
   }
 };
 
-// The splits of a tile so far, merged in order: this thread's rows and dimensions of a result.
+// Merged result of a tile's splits so far, for this thread's rows and dimensions.
 template <class A, int kTiles>
 struct Totals {
   static constexpr int kDimTiles = Heads<A>::kDimTiles;
@@ -478,7 +478,7 @@ struct Totals {
     for (int t = 0; t < kTiles; ++t) stats[t][0] = stats[t][1] = {-INFINITY, 0.0f};
   }
 
-  // The split that the stage has just run.
+  // Merges the split that the stage has just run.
   template <class Stage>
   __device__ void take(const Stage& stage) {
     const int g = threadIdx.x % tile::kWarpLanes / 4;

@@ -7,9 +7,9 @@
 //
 // Positions are cut into splits of kSplit. A split's softmax runs over blocks of 64 positions with
 // a running maximum; splits are merged in order by one formula. Few rows: blocks share the splits
-// and, behind the last one, their merging; many rows: one block takes the splits in turn. Positions
-// that a row does not see change none of its bits: their weights are zero and its maximum stays.
-// Splits that end before a tile's window are left out.
+// and then their merging; many rows: one block runs all splits. Positions that a row does not see
+// change none of its bits: their weights are zero, and its maximum is unchanged. Splits that end
+// before a tile's window are skipped.
 #pragma once
 
 #include "ops/attend/splits.cuh"
@@ -19,8 +19,8 @@ namespace atlas::attend {
 inline constexpr int kScorePitch = kBlock + 4;
 inline constexpr int kWeightPitch = kBlock + 8;
 
-// Query rows of a tile of many rows: of an instruction's M, `kTiles` times. Keys and values of a
-// block lie in places of their own, or in turn in one.
+// Storage for a tile of many rows: `kTiles` times an instruction's M. Keys and values of a block
+// have a buffer each, or share one.
 template <class A, int kTiles, int kPlaces>
 struct BlockStorage {
   static constexpr int kRows = Queries<A, kTiles>::kRows;
@@ -34,8 +34,8 @@ struct BlockStorage {
   float rescale[kRows];
 };
 
-// Whether a block has room for two tiles of rows, and for keys beside values: of wide heads not
-// everywhere.
+// Whether a block has room for two tiles of rows, and for keys and values at once: not for wide
+// heads on small SMs.
 template <class A>
 inline constexpr bool kRoomy = sizeof(BlockStorage<A, 2, 2>) <= target::SHARED_BYTES_PER_BLOCK;
 template <class A>
@@ -43,7 +43,7 @@ inline constexpr int kMany = kRoomy<A> ? 2 : 1;
 template <class A>
 using SharedStorage = BlockStorage<A, kMany<A>, kMany<A>>;
 
-// A split block by block.
+// A split, computed block by block.
 template <class A>
 struct Stage : Queries<A, kMany<A>> {
   using Base = Queries<A, kMany<A>>;
@@ -65,8 +65,8 @@ struct Stage : Queries<A, kMany<A>> {
   __device__ Stage(const Params& params, Shared& shared, int first, int tokens, int kv_head)
       : Base(params, first, tokens, kv_head), shared(shared) {}
 
-  // Asks for a block; FP8 is waited for and widened. Positions from `live` on are zeros: a weight
-  // of zero times memory that nobody wrote is not always zero.
+  // Loads a block; FP8 is waited for and widened. Positions from `live` on become zeros: zero times
+  // memory that was never written may be NaN.
   __device__ static void bring(bf16 (&to)[kBlock][kPadded], const unsigned char* from, int live) {
     if constexpr (tile::kFp8Pages) {
       const auto at = [&](int position, int dim) { return &to[position][dim]; };
@@ -99,13 +99,13 @@ struct Stage : Queries<A, kMany<A>> {
     shared.rescale[row] = rescale;
   }
 
-  // First position of the first block of a split that some row sees.
+  // First position of the split's first block of which a row sees something.
   __device__ int first_block(int split) const {
     if constexpr (A::kWindow == 0) return split * kSplit;
     return max(split * kSplit, first_seen<A>(params, first) / kBlock * kBlock);
   }
 
-  // `part` and the shared statistics are the result.
+  // Runs the split; the result is in `part` and in the shared statistics.
   __device__ void run(int split) {
     for (int row = threadIdx.x; row < kRows; row += kThreads) {
       shared.largest[row] = -INFINITY;
@@ -157,7 +157,7 @@ struct Stage : Queries<A, kMany<A>> {
 
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
 
-// A block per KV head and part of a tile, as many rows as it takes at once, all splits in turn.
+// Attention of many rows: a block per KV head and tile, which runs all splits.
 template <class Tile, class A>
 __global__ __launch_bounds__(kThreads, 1) void whole(Params params, unsigned parts) {
   auto& shared = *reinterpret_cast<SharedStorage<A>*>(dynamic_shared);
@@ -179,7 +179,7 @@ __global__ __launch_bounds__(kThreads, 1) void whole(Params params, unsigned par
   totals.write(stage);
 }
 
-// Prompts of heads whose mixes no warp has registers for.
+// Attention of prompts whose heads are too wide for a warp's registers.
 template <class Tile, class A>
 struct SplitKvBf16 : CellsThenSplits<Tile, A, SplitKvBf16<Tile, A>> {
   static_assert(Tile::kThreads == kThreads, "the stages count on these warps");

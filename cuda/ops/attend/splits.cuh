@@ -1,10 +1,10 @@
-// Few rows: blocks share a sequence's splits, each taking some that follow each other, then the
-// merging of them.
+// Attention of few rows: each block takes some consecutive splits of a sequence, then a part of
+// their merging.
 //
-// Pages come by bulk copies into a ring, as they lie in memory: what earlier steps wrote is asked
-// for before the wait, and the next split's keys while this one's values are mixed. A split's
-// positions are scored together, so warps wait for each other three times a split. The code is
-// small: few rows run most of it once, and it is read from memory as keys are.
+// Bulk copies bring pages into a ring, unchanged: positions that earlier steps wrote before the
+// wait for the previous kernel, and the next split's keys while this one's values are mixed. A
+// split's positions are scored together, so warps meet three times a split. The code is kept small:
+// few rows run most of it once, and instructions are read from memory as keys are.
 #pragma once
 
 #include <type_traits>
@@ -18,23 +18,23 @@ inline constexpr int kSplitBlocks = kSplit / kBlock;
 
 static_assert(kSplitBlocks * BlockScores::kLanes == tile::kWarpLanes, "a warp has a split's row");
 
-// Factor of queries whose products are with FP8's bits, 2^-120 of numbers: sums stay within F32,
-// and queries below 2^28 within bf16.
+// Factor of queries that are multiplied with FP8's bits, which are 2^-120 of their numbers: sums
+// stay within F32, and queries below 2^28 within bf16.
 inline constexpr float kQueryFactor = tile::kFp8Pages ? 0x1p100f : 1.0f;
-// Binary logarithm of what scores of FP8 lack beside the power of two of their position.
+// Exponent by which scores of FP8 are too small, apart from their position's own exponent.
 inline constexpr int kScoreExponent = 120 - 100;
 
-// Power of two that scores of a position of FP8 with a stored exponent lack.
+// Power of two by which a position's scores are multiplied, from its stored FP8 exponent.
 __device__ inline float score_factor(unsigned exponent) {
   const bool is_number = exponent <= tile::kFp8ExponentMax;
   return is_number ? __uint_as_float((exponent + kScoreExponent) << 23) : INFINITY;
 }
 
-// Power of two that weights of its value lack, 2^(exponent - 127 + 120), as bf16; infinity of what
-// is no number.
+// Power of two by which a position's weights are multiplied, 2^(exponent - 127 + 120), as bf16;
+// infinity for a position that is NaN.
 __device__ inline unsigned weight_factor(unsigned exponent) { return (exponent + 120) << 7; }
 
-// Exponents of a row's own key and value; nothing of pages that hold bf16.
+// FP8 exponents of a row's own key and value; empty for bf16 pages.
 template <bool kFp8>
 struct OwnExponents {
   unsigned own_exponent[2];
@@ -42,11 +42,11 @@ struct OwnExponents {
 template <>
 struct OwnExponents<false> {};
 
-// `kSlots` blocks of keys or values are under way or not yet used.
+// Ring of `kSlots` blocks of keys or values that are being copied or used.
 template <class A, int kSlots>
 struct RingStorage : OwnExponents<tile::kFp8Pages> {
   static constexpr int kRows = Queries<A, 1>::kRows;
-  // In floats; weights lie in the place of their row's scores.
+  // Pitch of scores, in floats; weights overwrite the scores of their row.
   static constexpr int kPitch = kSplit + 4;
 
   alignas(128) unsigned char ring[kSlots][tile::kHeadBytes<A>];
@@ -54,13 +54,13 @@ struct RingStorage : OwnExponents<tile::kFp8Pages> {
   float score[kRows][kPitch];
   float rescale[kSplitBlocks][kRows];
   Stats stats[kRows];     // of a split, in the block of the first ones
-  // Key and value of the row's own position, if `kStores`: of FP8 strip by strip.
+  // Key and value of the row's own position if `kStores`, FP8 in the order of its strips.
   alignas(16) tile::PageNumber own[2][A::kHeadDim];
   unsigned long long full[kSlots];
 };
 
-// Slots under way: as many bytes as positions of so many BF16 elements have, whatever a head's
-// width and format.
+// Slots of a ring: one position of each takes together the bytes of `elements` in BF16, whatever a
+// head's width and format.
 template <class A>
 constexpr int slots_of(int elements) {
   return (tile::kFp8Pages ? 2 : 1) * elements / A::kHeadDim;
@@ -69,13 +69,13 @@ template <class A>
 inline constexpr int kManySlots = slots_of<A>(6 * 256);
 template <class A>
 inline constexpr int kFewSlots = slots_of<A>(2 * 256);
-// Slots of each of two blocks that share an SM.
+// Slots of the ring in each of two blocks on one SM.
 template <class A>
 inline constexpr int kPairSlots = slots_of<A>(5 * 128);
-// Shared memory of a block that an SM takes beside its own.
+// Shared memory that the driver reserves for each block, bytes.
 inline constexpr int kBlockBytes = 1024;
-// Whether blocks of an SM may be two: one works while the other waits at its barriers. Wide heads
-// have no registers for it.
+// Whether an SM may run two blocks, one of which works while the other waits at a barrier. Wide
+// heads have no registers for it.
 template <class A>
 inline constexpr bool kHasPairs =
     A::kHeadDim <= 128 && 2 * sizeof(RingStorage<A, kPairSlots<A>>) + kBlockBytes <=
@@ -85,14 +85,14 @@ inline constexpr int kSlots =
     kOfSm == 2 ? kPairSlots<A>
     : sizeof(RingStorage<A, kManySlots<A>>) <= target::SHARED_BYTES_PER_BLOCK ? kManySlots<A>
                                                                               : kFewSlots<A>;
-// Blocks that are scored or mixed between two barriers.
+// Blocks of positions that are scored or mixed between two barriers.
 template <int kSlotCount>
 inline constexpr int kTogether = kSlotCount < kSplitBlocks ? kSlotCount : kSplitBlocks;
 
-// Items of the ring are a split's blocks of keys, then its blocks of values, split by split. All
-// but the last split of a sequence have all blocks. With `kStores` a tile is one row, whose own key
-// and value, those of the last position, the kernel makes itself: they are never asked for. An SM
-// has `kOfSm` blocks.
+// Few rows' splits in one block. Items of the ring are the blocks of a split's keys, then of its
+// values, split by split; only a sequence's last split has fewer blocks. With `kStores` a tile is
+// one row, and the kernel computes the key and value of the last position itself: these are never
+// copied from memory. An SM runs `kOfSm` such blocks.
 template <class A, bool kStores, int kOfSm>
 struct Splits : Queries<A, 1> {
   using Base = Queries<A, 1>;
@@ -111,7 +111,7 @@ struct Splits : Queries<A, 1> {
   static constexpr int kSlots = attend::kSlots<A, kOfSm>;
   static constexpr int kTogether = attend::kTogether<kSlots>;
   static constexpr int kValueVectors = Heads<A>::kValueVectors;
-  // Parts of a page of columns that a bulk copy brings positions of.
+  // Columns that a bulk copy brings for a run of positions.
   static constexpr int kColumns = tile::kFp8Pages ? tile::kFp8Columns : tile::kPageColumns;
   static constexpr int kStrips = kHeadDim / kColumns;
   static constexpr int kValueStrips = A::kValueDim / kColumns;
@@ -121,19 +121,19 @@ struct Splits : Queries<A, 1> {
   static_assert(kSlots >= kSplitBlocks || !tile::kFp8Pages, "weights need a split's exponents");
   static_assert(kFits<sizeof(Shared)>);
   static constexpr int kItems = 2 * kSplitBlocks;  // of a whole split
-  // Blocks of splits that have items which may be asked for together, a lane each.
+  // Items that may be requested together, one a lane, and the blocks of positions that they span.
   static constexpr int kAsked = kSlots < tile::kWarpLanes ? kSlots : tile::kWarpLanes;
   static constexpr int kAskedBlocks = ((kAsked - 2 + kItems) / kItems + 1) * kSplitBlocks;
   static_assert(kAskedBlocks <= tile::kWarpLanes, "pages of all of them are known");
 
   Shared& shared;
-  const int split;    // the first one
-  const int end;      // behind the last one
+  const int split;    // number of the first split
+  const int end;      // one more than the last split
   const int written;  // first position that this step writes
   const unsigned table = params.tables[first];
   int asked = 0;      // items
   int free = kSlots;  // items that have been read, and slots
-  // Pages of kWarpLanes blocks from `known` on, one a lane: one load is for several splits.
+  // First of kWarpLanes blocks whose page numbers are in registers, one a lane, for several splits.
   int known = -tile::kWarpLanes;
   unsigned page_known = 0;
 
@@ -154,9 +154,9 @@ struct Splits : Queries<A, 1> {
     ptx::mbarrier_init_fence();
   }
 
-  // Where an item of the ring is.
+  // Position of an item in the ring.
   struct Place {
-    int start;  // its first position; no item if that is behind the last one
+    int start;  // first position of the item; none if after the last one
     bool is_value;
   };
 
@@ -169,30 +169,30 @@ struct Splits : Queries<A, 1> {
     return {block < blocks ? of * kSplit + block * kBlock : last + 1, is_value};
   }
 
-  // Positions of an item that lie in memory when it is used.
+  // Positions of an item that will be in memory when it is used.
   __device__ int stored(const Place& at) const {
     return min(kBlock, (kStores ? written : last + 1) - at.start);
   }
 
-  // Whether this warp asks for blocks: the last one, which has the fewest rows' weights to make.
+  // Whether this warp requests copies: the last one, which has the fewest rows of weights.
   __device__ static bool asks() { return threadIdx.x / tile::kWarpLanes == kWarps - 1; }
 
-  // Makes pages of the blocks from a split's first one on known; all lanes.
+  // Loads the page numbers of blocks from a split's first one on; by all lanes.
   __device__ void know(int from, int behind) {
     if (from >= known && behind <= known + tile::kWarpLanes) return;
     known = from;
     page_known = params.pages[table + min(known + lane(), last / PAGE)];
   }
 
-  // Page of a block that is known; all lanes, each of its own block.
+  // Page number of a block that was loaded; called by all lanes, each for its own block.
   __device__ unsigned page_of(int block) const {
     return __shfl_sync(tile::kAllLanes, page_known, block - known);
   }
 
   __device__ static int lane() { return static_cast<int>(threadIdx.x % tile::kWarpLanes); }
 
-  // Asks for an item's positions from `begin` to `end`: all at once, or a strip a lane, and with
-  // the last positions of FP8 for the exponents of all.
+  // Requests an item's positions `begin .. end`: all in one copy, or a strip a lane. The copy that
+  // reaches the end of an FP8 item also brings the exponents of all its positions.
   __device__ void copy(int item, const Place& at, int begin, int end) {
     constexpr int kWidth = kColumns * sizeof(tile::PageNumber);
     if (begin >= end) return;
@@ -214,15 +214,15 @@ struct Splits : Queries<A, 1> {
                           &shared.full[item % kSlots]);
   }
 
-  // Bytes that an item's copies bring.
+  // Bytes that an item's copies bring together.
   __device__ unsigned bytes(const Place& at) const {
     const int count = max(0, stored(at));
     return count * ((at.is_value ? tile::kValueBytes<A> : tile::kHeadBytes<A>) / PAGE) +
            (tile::kFp8Pages && count > 0 ? PAGE - count : 0);
   }
 
-  // Asks for items from `asked` on that lie in memory whole before position `behind`, a lane an
-  // item; how many those are.
+  // Requests items from `asked` on that are completely before position `behind`, one a lane;
+  // returns how many.
   __device__ int ask_whole(int behind) {
     const int from = (split + asked / kItems) * kSplitBlocks;
     know(from, from + kAskedBlocks);
@@ -242,7 +242,7 @@ struct Splits : Queries<A, 1> {
     return count;
   }
 
-  // Fills the ring; one warp. Of what this step writes nothing is asked for before the wait.
+  // Fills the ring; by one warp. No position of this step is requested before the wait.
   template <bool kWaited>
   __device__ void ask() {
     if (!asks()) return;
@@ -266,7 +266,7 @@ struct Splits : Queries<A, 1> {
     }
   }
 
-  // Asks for the rest of what was asked for before the wait.
+  // Requests the rest of the items that were requested before the wait.
   __device__ void ask_written() {
     if (!asks()) return;
 #pragma unroll 1
@@ -276,8 +276,8 @@ struct Splits : Queries<A, 1> {
     }
   }
 
-  // Values of positions from `live` on are zeros: a weight of zero times memory that nobody wrote
-  // is not always zero.
+  // Replaces values of positions from `live` on by zeros: zero times memory that was never written
+  // may be NaN.
   __device__ static void clear_behind(bf16* block, int live) {
 #pragma unroll 1
     for (int item = live * kValueVectors + lane(); item < kBlock * kValueVectors;
@@ -287,15 +287,15 @@ struct Splits : Queries<A, 1> {
     }
   }
 
-  // The item of the last position's key or value, if this block has it; negative if not.
+  // The item with the last position's key or value if this block has it; otherwise negative.
   __device__ int last_item(bool is_value) const {
     const int of = last / kSplit, blocks = blocks_of(of);
     if (of >= end) return -1;
     return (of - split) * kItems + (is_value ? 2 * blocks : blocks) - 1;
   }
 
-  // An element of the last position's key or value, before `ask<true>`: in the ring if the item has
-  // been asked for.
+  // Address of an element of the last position's key or value, before `ask<true>`: in the ring if
+  // the item has been requested.
   __device__ tile::PageNumber* own_at(int item, bool is_value, int dim) const {
     if (item >= kSlots) return shared.own[is_value] + own_place(dim);
     return reinterpret_cast<tile::PageNumber*>(shared.ring[item]) + page_place(last % PAGE, dim);
@@ -328,14 +328,14 @@ struct Splits : Queries<A, 1> {
     return shared.ring[item % kSlots];
   }
 
-  // Asks for more, when a barrier has shown that all items before `item` are read.
+  // Requests further items, after a barrier has shown that all items before `item` were read.
   __device__ void release(int item) {
     free = item + kSlots;
     ask<true>();
   }
 
-  // Stored exponents of FP8 of eight positions from `start` on, a byte each: anything where nobody
-  // wrote a position.
+  // Stored FP8 exponents of eight positions from `start` on, a byte each; undefined for positions
+  // that were never written.
   __device__ uint2 exponents(const unsigned char* slot, int start, bool is_value) const {
     uint2 of = *reinterpret_cast<const uint2*>(slot + tile::kExponentsAt<A> + start % PAGE);
     if constexpr (kStores && tile::kFp8Pages) {
@@ -350,15 +350,15 @@ struct Splits : Queries<A, 1> {
     return of;
   }
 
-  // Statistics of the split that has just run, in the block of the first ones.
+  // Statistics of the last split that ran, stored as those of the block's first rows.
   __device__ Stats stats(int row) const { return shared.stats[row]; }
 
-  // Split `of`, whose first item is `items`; `put(row, stats)` gets its rows' statistics, `part` is
-  // the rest of the result.
+  // Runs split `of`, whose first item is `items`; `put(row, stats)` takes each row's statistics,
+  // `part` has the rest of the result.
   template <class Put>
   __device__ void run(int of, int items, const Put& put) {
     const int blocks = blocks_of(of);
-    // Lanes of one warp may just have put the row's own key: a barrier hands it over.
+    // The row's own key may have been written by lanes of one warp: a barrier makes it visible.
     const bool is_put = kStores && of == last / kSplit && items + blocks > kSlots;
     if (is_put) __syncthreads();
 #pragma unroll 1
@@ -410,7 +410,7 @@ struct Splits : Queries<A, 1> {
     this->template score<kTogether>(shared.query, begin + first * kBlock, live, key, put);
   }
 
-  // Powers of two that this thread's two columns of scores lack, by exponents of a warp's eight.
+  // Powers of two for this thread's two columns of scores, from a warp's eight exponents.
   __device__ static void score_factors(float (&to)[2], const uint2& exponents) {
     const int column = threadIdx.x % 4 * 2;
     const unsigned word = column < 4 ? exponents.x : exponents.y;
@@ -438,7 +438,7 @@ struct Splits : Queries<A, 1> {
       Base::load_values(to, position, dim, value_at);
     };
     int infinite = last + 1;
-    // One row sees all there is.
+    // With `kStores` the only row sees every position.
     if constexpr (!kStores) infinite = this->clear_infinite(begin + block * kBlock, value_at);
     mix(shared.rescale[block], weight, value);
     if constexpr (!kStores) this->spoil(infinite);
@@ -448,11 +448,11 @@ struct Splits : Queries<A, 1> {
     return reinterpret_cast<bf16*>(shared.score[row]);
   }
 
-  // Weights of eight positions from `start` on, times the powers of two that the bits of values of
-  // FP8 lack: within bf16, for weights are 1 at most.
+  // Multiplies weights of eight positions from `start` on by the powers of two of their FP8 values;
+  // the products fit bf16, as weights are at most 1.
   __device__ void scale_weights(bf16* weights, const uint2& exponents, int row, int start) const {
     auto& of = *reinterpret_cast<Bf16x8*>(weights);
-    // 2^(exponent - 127 + 120) of two positions.
+    // 2^(exponent - 127 + 120) of two positions as bf16.
     constexpr unsigned kBoth = 0x00010001u;
     const unsigned pairs[4] = {
         __byte_perm(exponents.x, 0, 0x4140), __byte_perm(exponents.x, 0, 0x4342),
@@ -467,7 +467,7 @@ struct Splits : Queries<A, 1> {
       if (is_number) of.pair[i] = multiply(of.pair[i], factor);
     }
     if (are_numbers) return;
-    // Positions that are no numbers spoil the rows that see them, and those alone.
+    // Positions that are not finite turn the rows that see them into NaN, and no others.
     const auto position = static_cast<int>(params.positions[first + row / kGroup]);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -483,7 +483,8 @@ struct Splits : Queries<A, 1> {
     }
   }
 
-  // A warp has a row, eight lanes a block of it. `item` is that of the split's first values.
+  // Turns a split's scores into weights: a warp has a row, eight lanes a block. `item` is the item
+  // of the ring with the split's first values.
   template <class Put>
   __device__ void weigh(int begin, int blocks, int item, const Put& put) const {
     const int block = lane() / BlockScores::kLanes;
@@ -493,7 +494,7 @@ struct Splits : Queries<A, 1> {
       scores.load(shared.score[row] + block * kBlock);
       const float most = scores.largest(), own = block < blocks ? most : -INFINITY;
       __syncwarp();  // the row's scores are read
-      // The largest score up to a block, and before it.
+      // The largest score up to and including a block, and before it.
       Stats stats{-INFINITY, 0.0f};
       float largest = -INFINITY, before = -INFINITY;
 #pragma unroll
@@ -528,17 +529,17 @@ struct Splits : Queries<A, 1> {
   }
 };
 
-// Nothing that queries in memory need beside it.
+// Placeholder for queries in memory, which need no constants in shared memory.
 struct NoConstants {};
 
-// Queries that lie in memory as they are scored, keys and values in the cache.
+// Queries read from memory ready for scoring, with keys and values in the cache.
 template <class A, int kOfSm>
 struct Stored {
   using Stage = Splits<A, false, kOfSm>;
 
   __device__ Stored(const NoConstants&, const Stage&) {}
 
-  // Behind the wait; what it writes to shared memory can be read behind a barrier.
+  // Loads the queries, after the wait for earlier kernels; a barrier must follow.
   __device__ void take(Stage& stage) {
     stage.ask_written();
     stage.load(stage.shared.query, kQueryFactor);
@@ -547,8 +548,7 @@ struct Stored {
 
 extern __shared__ __align__(128) unsigned char ring_shared[];
 
-// Splits that a tile of few rows has, at most: those of the positions that it sees, wherever these
-// begin.
+// Most splits that a tile of few rows sees, wherever its positions begin.
 template <class A>
 inline constexpr int kWindowSplits =
     (A::kWindow + Queries<A, 1>::kTokens + kSplit - 3) / kSplit + 1;
@@ -556,8 +556,8 @@ template <class A>
 inline constexpr int kSplitsSeen =
     A::kWindow != 0 && kWindowSplits<A> < kSplits ? kWindowSplits<A> : kSplits;
 
-// Blocks per tile and KV head that share splits. If there are several they wait for each other, and
-// SMs have room for the whole grid.
+// Few rows' attention: blocks of a tile and KV head share the splits. If there are several they
+// wait for each other, so all blocks of the grid must be on the GPU at once.
 template <class Tile, class A, template <class, int> class From, int kOfSm, class Constants>
 __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constants constants) {
   using Source = From<A, kOfSm>;
@@ -566,20 +566,20 @@ __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constan
   ptx::griddepcontrol_launch_dependents();
   const uint4 tile = params.tiles[blockIdx.x];
   if (tile.y == 0) return;
-  // All of a split is asked for: what no row sees of it changes no bits.
+  // Whole splits are loaded: positions that no row sees change no bits.
   const int begin = first_seen<A>(params, tile.x) / kSplit;
   const int count = static_cast<int>(params.positions[tile.x + tile.y - 1]) / kSplit + 1 - begin;
   const Share share{begin, count, min(static_cast<int>(gridDim.z), count),
                     static_cast<int>(blockIdx.z)};
-  // A block without a split need not wait: that of the first one does.
+  // Blocks without a split need not wait for the kernel before: the first block does.
   if (share.block >= share.blocks) return;
   Stage stage(params, shared, tile, share);
   stage.init();
   stage.template ask<false>();
   Source source(constants, stage);
-  ptx::griddepcontrol_wait();  // what earlier steps have written is under way
+  ptx::griddepcontrol_wait();  // after positions of earlier steps were requested
   source.take(stage);
-  __syncthreads();  // queries are written, barriers can be waited for
+  __syncthreads();  // queries are written, barriers are initialised
   const bool is_first = share.block == 0;
   const Partial<A> partial(params);
   Totals<A, 1> totals;
@@ -617,12 +617,12 @@ __global__ __launch_bounds__(kThreads, kOfSm) void splits(Params params, Constan
   meeting.leave();
 }
 
-// `tiles` of up to `Queries<A, 1>::kTokens` tokens. Where results of splits have no room each has
-// one block.
+// Launches `tiles` of up to `Queries<A, 1>::kTokens` tokens; one block each if there is no room for
+// the results of splits.
 template <class Tile, class A, template <class, int> class From, class Constants>
 cudaError_t launch_splits(const Params& params, const Constants& constants, unsigned tiles,
                           cudaStream_t stream) {
-  // The number of blocks is the same whatever the context, so that a recorded step can be replayed.
+  // The number of blocks does not depend on the context, so that a recorded graph can be replayed.
   const unsigned most = kSplitsSeen<A>;
   constexpr unsigned kGroups = Heads<A>::kGroups, kOfSm = kHasPairs<A> ? 2 : 1;
   if (tiles == 0) return cudaSuccess;
@@ -642,8 +642,8 @@ cudaError_t launch_splits(const Params& params, const Constants& constants, unsi
   return launch(std::integral_constant<int, 1>{});
 }
 
-// A step's attention: `Kernel::cells(params, count, tokens, stream)` takes the tiles of cells, of
-// up to `tokens` rows; others go by splits.
+// Launches a step's attention: `Kernel::cells(params, count, tokens, stream)` takes tiles of whole
+// cells, of up to `tokens` rows; other rows go by splits.
 template <class Tile, class A, class Kernel>
 struct CellsThenSplits {
   static cudaError_t launch(const float* q, const unsigned char* cache, const unsigned* positions,
@@ -665,7 +665,7 @@ struct CellsThenSplits {
                   static_cast<int>(places),
                   sinks,
                   rounded != 0};
-    // Cells are compiled for one kind of rows.
+    // Kernels of cells are compiled for one type of `out`: F16 if `ATTEND_ROUNDS`.
     if (cell_count > 0 && params.rounded != target::ATTEND_ROUNDS) return cudaErrorInvalidValue;
     const cudaError_t failed = Kernel::cells(params, cell_count, cell_tokens, stream);
     if (failed != cudaSuccess) return failed;

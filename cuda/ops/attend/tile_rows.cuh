@@ -1,17 +1,17 @@
 // A tile of a prompt's rows, and the softmax of a warp's 16 of them in registers.
 //
-// Scores, weights and mixes lie as tensor instructions leave them: a lane has rows l / 4 and eight
-// behind it, of each eight columns the two from l % 4 * 2 on. A row's columns are four lanes':
-// their maximum is taken at each block, their sums are added when the last block is done.
+// Scores, weights and mixes are distributed as tensor instructions leave them: lane l has rows l /
+// 4 and l / 4 + 8, and of each eight columns the two from l % 4 * 2 on. Four lanes share a row: its
+// maximum is taken in each block, its sums are added after the last block.
 #pragma once
 
 #include "ops/attend/queries.cuh"
 
 namespace atlas::attend {
 
-// Query heads of a KV head are rows, by tokens. Blocks of `kPositions` are taken from the first one
-// that the tile sees to the last one, so that a row's sums are added in one order. Threads from
-// kFirstThread on have rows.
+// A tile: query heads of a KV head are rows, by token. Blocks of `kPositions` are taken in order
+// from the first to the last one that the tile sees, so that a row's sums have one order. Threads
+// from kFirstThread on have rows.
 template <class A, int kPositions, int kFirstThread>
 struct TileRows : Heads<A> {
   using H = Heads<A>;
@@ -28,7 +28,7 @@ struct TileRows : Heads<A> {
   const int tokens;  // of the tile
   const int start;   // position of the first token
   const int lane;
-  // This thread's upper row of the tile; the lower one is eight behind.
+  // This thread's upper row of the tile; its lower row is eight rows further.
   const int row;
 
   __device__ TileRows(const Params& params, int first, int tokens, int kv_head,
@@ -43,26 +43,26 @@ struct TileRows : Heads<A> {
 
   __device__ int first_block() const { return H::first_seen(start) / kPositions; }
   __device__ int last_block() const { return (start + tokens - 1) / kPositions; }
-  // Blocks before this one, each of which has taken a turn of a stage.
+  // Number of blocks before this one, each of which has used a stage of the ring once.
   __device__ int turn(int block) const { return block - first_block(); }
-  // Positions of a block, or more, up to the tile's last one.
+  // Positions of a block up to the tile's last one; may exceed a block's size.
   __device__ int live(int block) const { return start + tokens - block * kPositions; }
 
-  // Token of this thread's upper or lower row.
+  // Token of this thread's upper (0) or lower (1) row.
   __device__ int token(int half) const { return (row + half * 8) / kGroup; }
-  // Its query head.
+  // Query head of this thread's upper (0) or lower (1) row.
   __device__ int head(int half) const { return kv_head * kGroup + (row + half * 8) % kGroup; }
 
-  // Turns scores into weights relative to the new maximum; `rescale` brings sums to it.
+  // Makes weights of scores, relative to the new maximum; `rescale` brings earlier sums to it.
   __device__ void weigh(Scores& scores, int block, Stats (&stats)[2], float (&rescale)[2]) const {
-    const bool is_last = (block + 1) * kPositions > start;  // some row does not see all of it
-    // Nor here: the window of the tile's last row begins in this block or behind it.
+    const bool is_last = (block + 1) * kPositions > start;  // some row sees a part of it
+    // Likewise blocks in or after which the window of the tile's last row begins.
     const bool is_left = kWindow != 0 && block * kPositions <= start + tokens - 1 - kWindow;
     if (is_last || is_left) hide(scores, block);
     weigh(scores, stats, rescale);
   }
 
-  // Leaves nothing of scores at positions that their rows do not see.
+  // Replaces scores of positions that their rows do not see by -infinity.
   __device__ void hide(Scores& scores, int block) const {
     const int column = block * kPositions + lane % 4 * 2;
 #pragma unroll
@@ -94,7 +94,7 @@ struct TileRows : Heads<A> {
       }
       largest = fmaxf(largest, __shfl_xor_sync(tile::kAllLanes, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(tile::kAllLanes, largest, 2));
-      // A row may see nothing of its window's first block.
+      // A row may see no position of its window's first block.
       const float top = kWindow == 0 ? largest : base_of(largest);
       rescale[half] = ptx::exp2_fast((stats[half].largest - top) * scale);
       const float base = -top * scale;
@@ -112,8 +112,7 @@ struct TileRows : Heads<A> {
     }
   }
 
-  // Brings mixes to a new maximum. Most blocks hold no row's largest score: nothing is multiplied
-  // by 1.
+  // Scales mixes to a new maximum. In most blocks no row has a new one: then nothing is multiplied.
   __device__ static void scale(Mixed& mixed, const float (&rescale)[2]) {
     if (!__any_sync(tile::kAllLanes, rescale[0] != 1.0f || rescale[1] != 1.0f)) return;
 #pragma unroll
@@ -142,7 +141,7 @@ struct TileRows : Heads<A> {
       sum += __shfl_xor_sync(tile::kAllLanes, sum, 2);
       if (token(half) >= tokens) continue;
       const size_t at = static_cast<size_t>(first + token(half)) * A::kHeads + head(half);
-      // Scores were relative to their own largest one.
+      // Statistics in the form of splits, whose scores have the scale multiplied in.
       const Stats all{stats[half].largest * kScoreScale<A>, sum};
       const float share = 1.0f / with_sink<A>(params, all, head(half));
       float2 gate[kValueDim / 8]{};  // asked for before the first result is written

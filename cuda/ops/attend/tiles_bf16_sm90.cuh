@@ -4,13 +4,13 @@
 // Bound by:   tensor instructions
 // Sync:       barriers between the warp that fetches and those that multiply; chained launch
 //
-// Rows that a prompt has of a cell go in tiles of 128: all query heads of a KV head, by tokens. A
-// warp fetches blocks of 64 positions, each a page, in one copy: single vectors come too slowly
-// beside tensor instructions that read shared memory. Two warpgroups have 64 rows each and meet
-// nowhere, so that one computes weights while the other multiplies. Pages of FP8 are widened by the
-// whole warpgroup that fetches. Blocks start at position 0, or
-// with the first one that the tile sees, so that a row's sums are added in one order. Positions
-// that a row does not see change none of its bits. Other rows go by splits, as in decode.
+// A prompt's rows in whole cells form tiles of 128: all query heads of a KV head, by token. One
+// warp fetches blocks of 64 positions, each a page, by one copy: single vectors come too slowly
+// beside tensor instructions that read shared memory. Two warpgroups have 64 rows each and never
+// meet, so that one computes weights while the other multiplies. FP8 pages are widened by the whole
+// fetching warpgroup. Blocks start at position 0, or with the first one that the tile sees, so that
+// a row's sums have one order. Positions that a row does not see change none of its bits. Other
+// rows go by splits, as in decode.
 #pragma once
 
 #include "ops/attend/splits.cuh"
@@ -19,32 +19,32 @@
 
 namespace atlas::attend {
 
-// Warpgroups that multiply; one more, or a warp of it, fetches.
+// Warpgroups that multiply; another one, or a warp of it, fetches.
 inline constexpr int kWideConsumers = 2;
 inline constexpr int kWideThreads = (1 + kWideConsumers) * wgmma::kThreads;
 inline constexpr int kWideRows = kWideConsumers * wgmma::kRows;
-// Blocks under way, of keys and of values: one of narrow heads is done sooner than memory answers.
+// Stages of keys and of values: blocks of narrow heads are used up before memory has answered.
 template <class A>
 inline constexpr int kWideStages = A::kHeadDim <= 128 ? 4 : 2;
-// Blocks of FP8 under way, of keys and of values: what is left of shared memory.
+// Stages of FP8 keys and values before widening, in the rest of shared memory.
 template <class A>
 inline constexpr int kFp8Stages = A::kHeadDim <= 128 ? 4 : 1;
-// Registers of a thread that fetches, and of one that multiplies: all that the block started with.
+// Registers of a fetching and of a multiplying thread; together all that the block started with.
 inline constexpr int kFetchRegisters = tile::kFp8Pages ? 40 : 24;
 inline constexpr int kMultiplyRegisters = tile::kFp8Pages ? 232 : 240;
-// Parts of a block.
+// Index of a block's keys, and of its values.
 inline constexpr int kKeys = 0;
 inline constexpr int kValues = 1;
-// Barrier of the threads that fetch: those of consumers come behind 1.
+// Barrier of the fetching threads: those of the consumers are 1 and 2.
 inline constexpr int kFetchBarrier = 1 + kWideConsumers;
 
 static_assert(kBlock == 64, "a warpgroup's scores are 64 columns");
 
-// Tokens of a tile: rows behind the last one's heads are nobody's.
+// Tokens of a tile; rows after the last token's heads are unused.
 template <class A>
 inline constexpr int kWideTokens = kWideRows / Heads<A>::kGroup;
 
-// Blocks of FP8 on their way; nothing of pages that hold bf16.
+// Buffers of FP8 blocks before widening; empty for bf16 pages.
 template <class A, bool kFp8>
 struct Fp8Storage {
   alignas(128) unsigned char fp8[2][kFp8Stages<A>][tile::kHeadBytes<A>];
@@ -65,18 +65,18 @@ struct alignas(1024) WideStorage {
   Fp8Storage<A, tile::kFp8Pages> stored;
 };
 
-// Scores, then weights, of a thread: 64 rows by 64 positions of its warpgroup.
+// A thread's scores, later weights: its share of its warpgroup's 64 rows by 64 positions.
 using Scores = float[kBlock / 8][4];
 template <class A>
 using Mixed = float[A::kHeadDim / 8][4];
-// Queries of narrow heads lie in registers: instructions that read both operands from shared memory
-// would take all that it gives.
+// Queries of narrow heads are in registers: instructions with both operands in shared memory would
+// take all of its bandwidth.
 template <class A>
 inline constexpr bool kHoldsQueries = A::kHeadDim <= 128;
 template <class A>
 using HeldQueries = unsigned[kHoldsQueries<A> ? A::kHeadDim / 16 : 1][4];
 
-// A tile, of which warpgroups behind the one that fetches have rows.
+// A tile whose rows belong to the warpgroups after the fetching one.
 template <class A>
 struct WideTile : TileRows<A, kBlock, wgmma::kThreads> {
   using Base = TileRows<A, kBlock, wgmma::kThreads>;
@@ -88,7 +88,7 @@ struct WideTile : TileRows<A, kBlock, wgmma::kThreads> {
       : Base(params, tile.x, tile.y, kv_head), shared(shared) {}
 };
 
-// The warp that fetches, or the warpgroup of pages of FP8.
+// The fetching warp, or for FP8 pages the fetching warpgroup.
 template <class A>
 struct WideProducer : WideTile<A> {
   using Base = WideTile<A>;
@@ -106,9 +106,9 @@ struct WideProducer : WideTile<A> {
 
   __device__ explicit WideProducer(const Base& tile) : Base(tile) {}
 
-  // Starts the copy of a block's keys or values, a page of the cache, when their place is free.
-  // Positions behind the tile's last one are zeros: a weight of zero times memory that nobody wrote
-  // is not always zero.
+  // Starts the copy of a block's keys or values, a page of the cache, when the stage is free.
+  // Positions after the tile's last one become zeros: zero times memory that was never written may
+  // be NaN.
   __device__ void bring(int part, int block) const {
     const int stage = turn(block) % kWideStages<A>, lane = threadIdx.x;
     const unsigned* pages = params.pages + params.tables[first];
@@ -141,7 +141,7 @@ struct WideProducer : WideTile<A> {
     }
   }
 
-  // Starts the copy of a block of FP8, if there is one; one thread. Its place is free.
+  // Starts the copy of a block of FP8, if there is one; one thread, into a free buffer.
   __device__ void fetch(int part, int block) const {
     if (block > last_block()) return;
     const unsigned* pages = params.pages + params.tables[first];
@@ -153,7 +153,7 @@ struct WideProducer : WideTile<A> {
     ptx::copy_bulk_shared(shared.stored.fp8[part][stage], from, tile::kHeadBytes<A>, fetched);
   }
 
-  // Starts as many as there is room for.
+  // Starts as many copies of FP8 blocks as there are buffers.
   __device__ void fetch_first() const {
     if (threadIdx.x != 0) return;
     for (int i = 0; i < kFp8Stages<A>; ++i) {
@@ -162,7 +162,7 @@ struct WideProducer : WideTile<A> {
     }
   }
 
-  // Widens a block of FP8 to its place, and starts the copy of the one that takes its room.
+  // Widens a block of FP8 into its stage, and starts the copy of the block that reuses its buffer.
   __device__ void widen(int part, int block) const {
     const int stage = turn(block) % kWideStages<A>, from = turn(block) % kFp8Stages<A>;
     bf16* to = shared.part[part][stage];
@@ -178,7 +178,7 @@ struct WideProducer : WideTile<A> {
     fetch(part, block + kFp8Stages<A>);
   }
 
-  // Keys go a block ahead of values.
+  // Fetches all blocks, keys one block ahead of values.
   __device__ void go() const {
     const int last = last_block();
     if constexpr (tile::kFp8Pages) fetch_first();
@@ -198,7 +198,7 @@ struct WideProducer : WideTile<A> {
   }
 };
 
-// A warpgroup that multiplies.
+// A multiplying warpgroup.
 template <class A>
 struct WideConsumer : WideTile<A> {
   using Base = WideTile<A>;
@@ -233,7 +233,7 @@ struct WideConsumer : WideTile<A> {
     sync();  // all queries are there
   }
 
-  // This warp's 16 rows of queries.
+  // Loads this warp's 16 rows of queries into registers.
   __device__ void hold(HeldQueries<A>& queries) const {
     if constexpr (kHoldsQueries<A>) {
       const int first = threadIdx.x % wgmma::kThreads / tile::kWarpLanes * 16;
@@ -246,20 +246,20 @@ struct WideConsumer : WideTile<A> {
     }
   }
 
-  // Waits for a block's keys or values.
+  // Waits until a block's keys or values are in shared memory.
   __device__ void await(int part, int block) const {
     const int at = turn(block);
     ptx::mbarrier_wait(&shared.full[part][at % kWideStages<A>], at / kWideStages<A> % 2);
   }
 
-  // Frees their place; their instructions are done, for all four warps together.
+  // Frees a stage of keys or values, after all four warps' instructions that read it.
   __device__ void release(int part, int block) const {
     if (threadIdx.x % wgmma::kThreads == 0) {
       ptx::mbarrier_arrive(&shared.empty[part][turn(block) % kWideStages<A>]);
     }
   }
 
-  // Starts the scores of a block.
+  // Starts the instructions for the scores of a block.
   __device__ void score(Scores& scores, const HeldQueries<A>& queries, int block) const {
     const bf16* query = shared.query[group];
     const bf16* key = shared.part[kKeys][turn(block) % kWideStages<A>];
@@ -278,7 +278,7 @@ struct WideConsumer : WideTile<A> {
     wgmma::commit();
   }
 
-  // Starts the mix of a block's values.
+  // Starts the instructions that mix a block's values.
   __device__ void mix(Mixed& mixed, const unsigned (&weights)[kBlock / 16][4], int block) const {
     const bf16* value = shared.part[kValues][turn(block) % kWideStages<A>];
     wgmma::fence();
@@ -306,8 +306,8 @@ struct WideConsumer : WideTile<A> {
     wgmma::wait<0>();
     release(kKeys, begin);
     this->weigh(scores, begin, stats, rescale);
-    // Instructions of a mix are waited for behind the loop's branch: before it, the compiler would
-    // wait for them before it weighs.
+    // A mix is waited for after the loop's branch; if waited for before it, the compiler would move
+    // the wait ahead of the weights' computation.
 #pragma unroll 1
     for (int block = begin;; ++block) {
       wgmma::wait<0>();
@@ -330,7 +330,7 @@ struct WideConsumer : WideTile<A> {
   }
 };
 
-// A block per tile and KV head, the last tiles, which see most, first.
+// A block per KV head and tile; the last tiles, which see most positions, start first.
 template <class Tile, class A>
 __global__ __launch_bounds__(kWideThreads, 1) void tiles_bf16(Params params) {
   extern __shared__ __align__(1024) unsigned char wide_shared[];
@@ -348,7 +348,7 @@ __global__ __launch_bounds__(kWideThreads, 1) void tiles_bf16(Params params) {
     }
     ptx::mbarrier_init_fence();
   }
-  __syncthreads();  // the barriers can be waited for
+  __syncthreads();  // the barriers are initialised
   const WideTile<A> wide(params, shared, params.tiles[gridDim.x - 1 - blockIdx.x], blockIdx.y);
   ptx::griddepcontrol_wait();  // lists depend on nothing; everything below does
   if (threadIdx.x < wgmma::kThreads) {

@@ -4,9 +4,9 @@
 // Bound by:   tensor instructions
 // Sync:       a barrier of bulk copies per block of keys, and of values; chained launch
 //
-// Rows that a prompt has of a cell go in tiles, all query heads of a KV head by tokens: a warp has
-// 16 of a tile's rows and meets no other, for its queries, scores and mixes lie in registers. Keys
-// and values come block by block, by bulk copies into a ring that the warps fill in turns.
+// A prompt's rows in whole cells form tiles, all query heads of a KV head by token. A warp has 16
+// of a tile's rows and never meets others: its queries, scores and mixes are in registers. Bulk
+// copies bring keys and values block by block into a ring, requested by the warps in turn.
 // Positions that a row does not see change none of its bits. Other rows go by splits, as in decode.
 #pragma once
 
@@ -15,54 +15,54 @@
 
 namespace atlas::attend {
 
-// Positions of a block: of wide heads so few that queries and scores have registers beside mixes.
+// Positions of a block: few for wide heads, whose mixes take most registers.
 template <class A>
 inline constexpr int kWarpPositions = A::kValueDim <= 128 ? 64 : 32;
-// Queries that have no registers beside a mix lie in shared memory, as a lane's own operands.
+// Queries that do not fit in registers beside mixes: in shared memory, as each lane's operands.
 template <class A>
 inline constexpr bool kKeepsQueries = A::kHeadDim <= 256;
-// Blocks under way at most.
+// Most blocks in the ring.
 inline constexpr int kWarpSlotsMax = 8;
 
-// Keys or values of a block in shared memory: as a page has them, of fewer positions.
+// Keys or values of a block in shared memory, in a page's layout with fewer positions.
 template <class A>
 struct WarpBlock {
   static constexpr int kPositions = kWarpPositions<A>;
-  // Columns that a bulk copy brings positions of.
+  // Columns that a bulk copy brings for a run of positions.
   static constexpr int kColumns = tile::kFp8Pages ? tile::kFp8Columns : tile::kPageColumns;
   static constexpr int kRowBytes = kColumns * sizeof(tile::PageNumber);
   static constexpr int kParts = A::kHeadDim / kColumns;
   static constexpr int kNumberBytes = A::kHeadDim * kPositions * sizeof(tile::PageNumber);
   static constexpr int kExponentBytes = tile::kFp8Pages ? kPositions : 0;
-  // Values that are latents lie in their keys.
+  // Items of a block: keys and values, or keys alone where values are latents in them.
   static constexpr int kOfBlock = tile::kLatent<A> ? 1 : 2;
   static_assert(target::PAGE % kPositions == 0, "a block lies in a page");
   static_assert(kParts + tile::kFp8Pages <= tile::kWarpLanes, "a lane asks for a part");
 
   unsigned char bytes[(kNumberBytes + kExponentBytes + 127) / 128 * 128];
 
-  // Eight numbers of bf16, permuted as `tile::page_at` has them.
+  // Address of eight bf16, permuted as in `tile::page_at`.
   __device__ const bf16* at(int position, int dim) const {
     const int part = dim / kColumns, vector = dim % kColumns / 8;
     return reinterpret_cast<const bf16*>(bytes) + (part * kPositions + position) * kColumns +
            (vector ^ position % tile::kPageVectors) * 8;
   }
 
-  // Operands of 8 keys from `position` on, 32 dimensions from `dim` on.
+  // Loads the operands of 8 keys from `position` on, 32 dimensions from `dim` on.
   __device__ void load_keys(unsigned (&to)[4], int position, int dim) const {
     const int lane = threadIdx.x % tile::kWarpLanes;
     if constexpr (tile::kFp8Pages) return tile::fp8_keys<kPositions>(to, bytes, position, dim);
     ptx::ldmatrix(to, at(position + lane % 8, dim + lane / 8 * 8));
   }
 
-  // Operands of 16 values from `position` on, 16 dimensions from `dim` on.
+  // Loads the operands of 16 values from `position` on, 16 dimensions from `dim` on.
   __device__ void load_values(unsigned (&to)[4], int position, int dim) const {
     const int lane = threadIdx.x % tile::kWarpLanes;
     if constexpr (tile::kFp8Pages) return tile::fp8_values<kPositions>(to, bytes, position, dim);
     ptx::ldmatrix_transposed(to, at(position + lane % 16, dim + lane / 16 * 8));
   }
 
-  // Stored exponents of FP8 of two positions from `position` on.
+  // Stored FP8 exponents of two positions from `position` on.
   __device__ uchar2 exponents(int position) const {
     return *reinterpret_cast<const uchar2*>(bytes + kNumberBytes + position);
   }
@@ -75,7 +75,7 @@ template <class A, int kWarpCount>
 struct alignas(128) WarpsStorage {
   static constexpr int kQueryBytes =
       kKeepsQueries<A> ? 0 : kWarpCount * tile::kWarpLanes * sizeof(WarpQueries<A>);
-  // Bytes of barriers, and of what aligns the block.
+  // Bytes of barriers and alignment beside the ring.
   static constexpr int kBeside = 256;
   static constexpr int kRoom = target::SHARED_BYTES_PER_BLOCK - kQueryBytes - kBeside;
   static constexpr int kFitting = kRoom / sizeof(WarpBlock<A>);
@@ -88,7 +88,7 @@ struct alignas(128) WarpsStorage {
   unsigned long long empty[kSlots];
 };
 
-// A warp of a tile. Items of the ring are blocks of keys, each before its values.
+// A warp's rows of a tile. Items of the ring are blocks of keys, each followed by its values.
 template <class A, int kWarpCount>
 struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
   using Base = TileRows<A, kWarpPositions<A>, 0>;
@@ -111,7 +111,7 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
   static constexpr int kPositions = kWarpPositions<A>;
   static constexpr int kTokens = 16 * kWarpCount / kGroup;
   static constexpr int kSlots = Shared::kSlots;
-  // Items that others may still read when a warp asks for what takes their place, if there is room.
+  // Items before the current one that other warps may still read when a slot is refilled.
   static constexpr int kBehind = kSlots > 3 ? 2 : 1;
   static constexpr int kAhead = kSlots - kBehind;
 
@@ -121,7 +121,7 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
   __device__ WarpRows(const Params& params, Shared& shared, int first, int tokens, int kv_head)
       : Base(params, first, tokens, kv_head), shared(shared) {}
 
-  // Asks for an item, if there is one, when its place is free; a warp.
+  // Requests an item, if there is one, when its slot is free; by a warp.
   __device__ void bring(int item) const {
     const int block = first_block() + item / Block::kOfBlock;
     if (block > last_block()) return;
@@ -148,8 +148,8 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
     }
   }
 
-  // Positions from `count` on are zeros: a weight of zero times memory that nobody wrote is not
-  // always zero.
+  // Replaces positions from `count` on by zeros: zero times memory that was never written may be
+  // NaN.
   __device__ void clear_behind(Block& to, int count) const {
     constexpr int kVectors = Block::kRowBytes / kVectorBytes;  // of a part's position
     const int behind = (kPositions - count) * kVectors;
@@ -161,25 +161,25 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
     __syncwarp();  // the zeros are written
   }
 
-  // Waits for an item, and asks for a later one if it is this warp's turn.
+  // Waits for an item; requests a later one if this warp's turn has come.
   __device__ const Block& await(int item) const {
     if (item % kWarpCount == warp) bring(item + kAhead);
     ptx::mbarrier_wait(&shared.full[item % kSlots], item / kSlots % 2);
     return shared.slot[item % kSlots];
   }
 
-  // This warp has read an item.
+  // Marks an item as read by this warp.
   __device__ void release(int item) const {
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(&shared.empty[item % kSlots]);
   }
 
-  // Where queries of this lane lie that no registers are for.
+  // Address of this lane's queries that do not fit in registers.
   __device__ uint4* query_at(int k) const {
     return shared.query + (warp * (kHeadDim / 16) + k) * tile::kWarpLanes + lane;
   }
 
-  // Rounds this lane's queries to operands. Rows behind the last token are zeros.
+  // Rounds this lane's queries to operands. Rows after the last token are zeros.
   __device__ void load_queries(WarpQueries<A>& queries) const {
     const float* from[2];
 #pragma unroll
@@ -241,8 +241,8 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
     }
   }
 
-  // Multiplies weights by the powers of two that values of FP8 lack; those behind the tile's last
-  // position lack none.
+  // Multiplies weights by the powers of two of FP8 values; those after the tile's last position by
+  // none.
   __device__ void scale_weights(Weights& weights, const Block& values, int block) const {
     const int behind = live(block) - lane % 4 * 2;
 #pragma unroll
@@ -296,13 +296,13 @@ struct WarpRows : TileRows<A, kWarpPositions<A>, 0> {
       mix(mixed, weights, values);
       release(item);
     }
-    // Places of results, kept beside the mixes, would be a register too many.
+    // A new base: addresses of results, kept beside the mixes, would take a register too many.
     Base(params, first, this->tokens, kv_head, ptx::thread_anew()).store(mixed, stats);
   }
 };
 
-// A block per KV head and part of a tile, as many rows as its warps have; the last tiles, which see
-// most, first.
+// A block per KV head and tile, with 16 rows a warp; the last tiles, which see most positions,
+// start first.
 template <class Tile, class A>
 __global__ __launch_bounds__(Tile::kThreads, 1) void warps_bf16(Params params, unsigned parts) {
   constexpr int kWarpCount = Tile::kThreads / tile::kWarpLanes;
@@ -319,7 +319,7 @@ __global__ __launch_bounds__(Tile::kThreads, 1) void warps_bf16(Params params, u
   const uint4 tile = params.tiles[last / parts];
   const int before = last % parts * Rows::kTokens, tokens = static_cast<int>(tile.y) - before;
   if (tokens <= 0) return;
-  __syncthreads();  // the barriers can be waited for
+  __syncthreads();  // the barriers are initialised
   ptx::griddepcontrol_wait();
   Rows(params, shared, tile.x + before, min(tokens, Rows::kTokens), blockIdx.y).go();
 }

@@ -6,9 +6,9 @@
 // Sync:       three barriers per split and bulk copies; blocks of a row and KV head meet once;
 //             chained launch
 //
-// `attend` for few rows, whose blocks make what `store_kv` does: each norms and rotates its query
-// heads, and that of the last split the row's own key and value. These go to the cache, and to the
-// ring of copies as well: nobody waits until memory has them.
+// `attend` for few rows, with the work of `store_kv`: each block norms and rotates its query heads;
+// the block of the last split also makes the row's own key and value, which go to the cache and
+// directly to the ring, so that no block waits for memory.
 #pragma once
 
 #include "ops/attend/splits.cuh"
@@ -26,14 +26,14 @@ struct Constants {
   unsigned char* cache;  // (pages: page_stride apart; kKvHeads, 2, kHeadBytes): keys, values
 };
 
-// The heads that a block makes of its row, one a warp: queries, then its own key and value.
+// The heads that a block makes for its row, one a warp: queries, then its own key and value.
 template <class A, int kOfSm>
 struct Projected {
   using Stage = attend::Splits<A, true, kOfSm>;
   using Heads = attend::Heads<A>;
   using Head = tile::Head<A>;
   static constexpr int kKey = Heads::kGroup, kValue = kKey + 1;
-  // Heads with a row's own key and value, which are one where values are latents of keys.
+  // Heads of a row's own key and value: one where values are latents of keys.
   static constexpr int kItems = tile::kLatent<A> ? kValue : kValue + 1;
   static constexpr int kEach = (kItems + attend::kWarps - 1) / attend::kWarps;
 
@@ -84,7 +84,7 @@ struct Projected {
     stage.put_own_exponent(is_value, exponent);
   }
 
-  // The key, and the latent of it as the value. The block of the first query heads stores it.
+  // Writes the key, and its latent as the value; only the block of the first query heads stores it.
   __device__ void put_latent(Stage& stage, const Head& head) const {
     const int key = stage.last_item(false), value = stage.last_item(true);
     auto* to = reinterpret_cast<bf16*>(constants.cache +
@@ -99,7 +99,7 @@ struct Projected {
     }
   }
 
-  // Behind the wait; what it writes to shared memory can be read behind a barrier.
+  // Makes the heads, after the wait for earlier kernels; a barrier must follow.
   __device__ void take(Stage& stage) const {
     const int warp = threadIdx.x / tile::kWarpLanes;
     const int items = stage.last_item(false) < 0 ? kKey : kItems;

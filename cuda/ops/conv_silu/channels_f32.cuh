@@ -18,19 +18,19 @@ inline constexpr int kChannels = 2 * Delta::kKeyHeads * Delta::kKeyDim +
                                  Delta::kValueHeads * Delta::kValueDim;
 inline constexpr int kVectors = kChannels / 4;
 inline constexpr int kTail = Delta::kConv - 1;
-// One more than is read: the newest input takes the place of one that no block needs.
+// Inputs in a ring: one more than are read, so that the newest overwrites one that no block needs.
 inline constexpr int kRing = Delta::kConv;
-// Rows that are loaded together: beside biases registers have room for fewer.
+// Rows that are loaded together: fewer where biases take registers.
 inline constexpr int kAhead = Delta::kMamba ? 12 : 16;
 
 static_assert(Delta::kConv == 4, "a channel's taps are one vector");
 static_assert(kChannels % 4 == 0, "a thread has four channels");
 static_assert(Delta::kKeyDim % 4 == 0 && Delta::kValueDim % 4 == 0, "heads are whole vectors");
 
-// Vectors of all queries and keys, which come before the values.
+// Vectors of all queries and keys, which precede the values.
 inline constexpr int kKeyVectors = 2 * Delta::kKeyHeads * Delta::kKeyDim / 4;
 
-// Place of a row's vector in its head: queries and keys may be of another width than values.
+// Index of a row's vector within its head: queries and keys may have another width than values.
 __device__ inline int within_head(int vector) {
   constexpr int kOfKey = Delta::kKeyDim / 4, kOfValue = Delta::kValueDim / 4;
   return vector < kKeyVectors ? vector % kOfKey : (vector - kKeyVectors) % kOfValue;
@@ -48,12 +48,12 @@ struct Params {
   const unsigned* slots;       // (rows)
   const unsigned* kept_rows;   // (rows): 0 where no other tail is kept
   const unsigned* kept_slots;  // (rows)
-  const unsigned* behind;      // (rows): tail behind a row that is a draft or before one
+  const unsigned* behind;      // (rows): tail after a row that is a draft or before one
   const unsigned* in_cells;   // (rows): not 0 where heads of `out` are F16
   float* out;                 // (rows, kChannels)
 };
 
-// A channel's inputs, the oldest first, through its taps.
+// Convolution of a channel's inputs, the oldest first.
 __device__ inline float mixed(const float4& taps, float bias, float a, float b, float c, float d) {
   const float first = Delta::kMamba ? fmaf(taps.x, a, bias) : taps.x * a;
   return tile::silu(fmaf(taps.w, d, fmaf(taps.z, c, fmaf(taps.y, b, first))));
@@ -71,7 +71,7 @@ struct Taps {
   }
 };
 
-// A chunk's sequence.
+// The sequence that a chunk belongs to.
 struct Sequence {
   const Params& params;
   const int first;     // row of the step
@@ -90,14 +90,14 @@ struct Sequence {
     return tile::vector_at(tail, at % kRing * kVectors + vector);
   }
 
-  // Input `index` of the step: negative ones are in the tail.
+  // Input `index` of the step; negative ones are in the convolution's tail.
   __device__ float4 input(int index) const {
     if (index >= 0) return of_step(index);
     return position + index < 0 ? float4{} : of_tail(from_slot, position + index);
   }
 
-  // Writes the tail behind `count` rows. The block of a sequence's first chunk alone reads the old
-  // one, so it writes the new ones.
+  // Writes the tail after `count` rows. Only the block of a sequence's first chunk reads the old
+  // tail, so only this block writes new ones.
   __device__ void keep_tail(unsigned to_slot, int count) const {
     const bool all = to_slot != from_slot;  // else older inputs are where they were
     float4 newest[kTail];                   // all asked for before the first is written
@@ -126,7 +126,7 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
     if constexpr (Delta::kMamba) taps.bias = tile::vector_at(params.bias, vector);
   }
   const uint4 chunk = params.chunks[blockIdx.y];
-  const bool in_cell = params.in_cells[chunk.x] != 0;  // and so are the chunk's other rows
+  const bool in_cell = params.in_cells[chunk.x] != 0;  // as for all rows of the chunk
   const Sequence sequence{params,
                           static_cast<int>(chunk.z),
                           static_cast<int>(chunk.w),
@@ -165,8 +165,8 @@ __global__ __launch_bounds__(Tile::kThreads) void channels_f32(Params params) {
     }
   }
   if (first != 0) return;
-  // Rows of drafts are all in the first chunk. Their tails are written in order: one may be the
-  // tail that is read, and then what later ones need of it is in the step.
+  // Rows of drafts are all in the first chunk. Their tails are written in order: one may overwrite
+  // the tail that was read, when later ones need inputs of the step alone.
   for (int i = 0; i < rows; ++i) {
     const unsigned to = params.behind[chunk.x + i];
     if (to != kNoSlot) sequence.keep_tail(to, i + 1);

@@ -1,5 +1,5 @@
-// Parts that blocks of one row and of several have in common: parameters, the channels of a head,
-// and the copies of its state.
+// Parts that kernels for one row and for several share: parameters, the channels of a head, and
+// copies of its state.
 #pragma once
 
 #include "ops/conv_silu/channels_f32.cuh"
@@ -17,7 +17,7 @@ using gated_delta::kSplits;
 using gated_delta::kWidth;
 using target::shapes::Delta;
 
-// Channels of a head's query, key and value.
+// Channels of a head: its query, key and value.
 inline constexpr int kChannels = 2 * Delta::kKeyDim + Delta::kValueDim;
 
 struct Params {
@@ -40,7 +40,7 @@ struct Params {
   float* out;                 // (rows, kValueHeads, kValueDim)
 };
 
-// One channel of the head: where it lies in a row, its taps and its last inputs.
+// One channel of the head: its index in a row, its taps, and its last inputs.
 struct Channel {
   int index;  // in the head; `kChannels` or more is no channel
   int at;
@@ -75,7 +75,7 @@ struct Channel {
     return conv_silu::mixed(taps, bias, before[0], before[1], before[2], x);
   }
 
-  // Brings the inputs before a position to a ring.
+  // Puts the inputs before a position into a ring.
   __device__ void put_before(float* ring, int position) const {
 #pragma unroll
     for (int i = 0; i < conv_silu::kTail; ++i) {
@@ -84,13 +84,13 @@ struct Channel {
     }
   }
 
-  // Makes `x` the newest input before what comes next.
+  // Appends `x` as the newest input.
   __device__ void advance(float x) {
     before[0] = before[1], before[1] = before[2], before[2] = x;
   }
 };
 
-// A column of a head's state.
+// Address of a column of a head's state.
 __device__ inline float* column_of(const Params& params, unsigned slot, int head, int column) {
   const int at = (head * Delta::kValueDim + column) * Delta::kKeyDim;
   return params.state + size_t{slot} * params.state_stride + at;
@@ -98,7 +98,7 @@ __device__ inline float* column_of(const Params& params, unsigned slot, int head
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-// Asks for columns of a head's state; one thread.
+// Starts the copies of columns of a head's state; one thread.
 template <class Columns>
 __device__ inline void ask(unsigned long long& full, Columns& to, const float* columns) {
   ptx::mbarrier_expect(&full, sizeof(to));

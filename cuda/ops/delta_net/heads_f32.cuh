@@ -5,9 +5,9 @@
 //             of several rows as `spans.cuh`; chained launches
 //
 // The state, the convolution's tail and the step's lists were written before the step began, so
-// they are read before the wait. The state comes part by part into shared memory: registers for all
-// of it would leave an SM room for one block, which cannot ask for one head while it computes
-// another. The arithmetic is that of `conv_silu`, `gated_delta` and `gated_rms_norm`.
+// they are read before the wait for the kernel before. The state is copied to shared memory in
+// parts: in registers it would leave an SM room for one block, which cannot load one head while it
+// computes another. The arithmetic is that of `conv_silu`, `gated_delta` and `gated_rms_norm`.
 #pragma once
 
 #include "ops/delta_net/spans.cuh"
@@ -16,16 +16,16 @@ namespace atlas::delta_net {
 
 using gated_delta::kThreads;
 
-// Whether a block norms its head: else a norm is over several, and another launch's.
+// Whether a block norms its head; a norm over several heads is another launch.
 inline constexpr bool kNorms = Delta::kNorm == Delta::kValueDim;
-// Channels of a thread.
+// Channels that one thread computes.
 inline constexpr int kMine = (kChannels + kThreads - 1) / kThreads;
-// Blocks that an SM has room for.
+// Blocks that fit on an SM.
 inline constexpr int kResident = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 3 : 1;
 
 struct SharedStorage {
   float4 state[kSplits][kColumns][tile::kWarpLanes];
-  float mixed[kChannels];  // query, key, value behind the convolution
+  float mixed[kChannels];  // query, key, value after the convolution
   float4 query[tile::kWarpLanes];
   float4 key[tile::kWarpLanes];
   float out[Delta::kValueDim];
@@ -35,7 +35,7 @@ struct SharedStorage {
   unsigned long long full[kSplits];
 };
 
-// Asks for all parts of the head's state; one thread.
+// Starts the copies of all parts of the head's state; one thread.
 __device__ inline void ask_all(SharedStorage& shared, const float* state) {
   for (auto& full : shared.full) ptx::mbarrier_init(&full);
   ptx::mbarrier_init_fence();
@@ -70,8 +70,7 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   float4 gain{};
   if constexpr (kNorms) gain = tile::vector_at(params.norm, lane);
   ptx::griddepcontrol_wait();
-  // One of the heads that read the channels of a key keeps the new input: it takes the place of one
-  // that no other needs.
+  // One of the heads that share a key's channels writes the new input, over one that none reads.
   const auto keep = [&](const Channel& channel, float x) {
     if (!channel.own && head % kHeadGroup != 0) return;
     float* ring = channel.ring_of(params, slot);
@@ -105,7 +104,7 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   __syncthreads();  // query and key have unit length
   const gated_delta::Step step{shared.query, shared.key, shared.decay, shared.weight,
                                shared.overlap, skip};
-#pragma unroll 1  // larger code is read from memory longer than this waits
+#pragma unroll 1  // unrolled code takes longer to read from memory
   for (int split = 0; split < kSplits; ++split) {
     const int at = split * kColumns + column;
     float4 s[kParts] = {};
@@ -134,13 +133,13 @@ __global__ __launch_bounds__(kThreads, kResident) void heads_f32(Params params) 
   }
 }
 
-// Shared memory that a block asks for, so that no SM has more than its part of few blocks: those
-// that end first in the kernel before would take as many as they have room for, and everybody wait
-// for them.
+// Shared memory that a block requests. Few blocks request more than they need, so that no SM gets
+// more than its share: SMs that are free first would take all they have room for, and the kernel
+// would last as long as these.
 inline unsigned shared_bytes(unsigned blocks) {
   constexpr unsigned kOnSm = target::SHARED_BYTES_PER_BLOCK;
   const unsigned each = blocks_for(blocks, target::SMS);
-  const unsigned more = kOnSm / (each + 1) + 1;  // that one more would not fit
+  const unsigned more = kOnSm / (each + 1) + 1;  // bytes for which one more block does not fit
   return more > sizeof(SharedStorage) ? more : sizeof(SharedStorage);
 }
 

@@ -1,9 +1,9 @@
-// Several rows of a sequence, one after the other: drafts that are verified, and ends of prompts.
+// Several rows of a sequence, one after the other: drafts to be verified, and ends of prompts.
 //
-// A block has some columns of a value head of a sequence: few heads would leave most SMs idle while
-// rows go one after the other. All rows are mixed first, each warp brings one to unit length, then
-// the state goes from row to row in registers. The state behind a draft, which may not hold, is
-// written beside the last one. Another launch norms the heads, which several blocks have made.
+// A block has some columns of a value head: with a whole head a block, most SMs would be idle. All
+// rows are convolved first, each warp normalises one row's query and key, then the state is updated
+// row by row in registers. The state after a draft, which may be rejected, is written beside the
+// last one. Another launch norms the heads, which several blocks have computed.
 #pragma once
 
 #include "base/launch.cuh"
@@ -11,13 +11,13 @@
 
 namespace atlas::delta_net {
 
-// Rows of a span, at most: as many as are taken one by one.
+// Most rows of a span: as many as are computed one by one.
 inline constexpr int kSpanRows = 8;
 // Channels of a block: the head's query and key, and its columns of the value.
 inline constexpr int kSpanChannels = 2 * Delta::kKeyDim + kColumns;
 inline constexpr int kSpanThreads =
     blocks_for(kSpanChannels, tile::kWarpLanes) * tile::kWarpLanes;
-// Blocks that read the channels of a key head.
+// Blocks that read the channels of one key head.
 inline constexpr unsigned kReaders = kHeadGroup * kSplits;
 
 static_assert(kSpanThreads >= kColumns * kColumnLanes, "each column has its lanes");
@@ -25,26 +25,26 @@ static_assert(kSpanThreads >= kSpanRows * tile::kWarpLanes, "each row has a warp
 
 struct Spans {
   const uint2* list;       // (spans): first row, rows
-  const unsigned* behind;  // (rows): state behind a row that is a draft or before one
-  unsigned* arrived;       // (spans, kKeyHeads): blocks that have read; zero before and behind
+  const unsigned* behind;  // (rows): state after a row that is a draft or before one
+  unsigned* arrived;       // (spans, kKeyHeads): blocks that have read; zero before and after
 };
 
 struct SpanStorage {
   float4 state[kColumns][tile::kWarpLanes];
-  float mixed[kSpanRows][kSpanChannels];  // query, key, value behind the convolution
+  float mixed[kSpanRows][kSpanChannels];  // query, key, value after the convolution
   float4 query[kSpanRows][tile::kWarpLanes];
   float4 key[kSpanRows][tile::kWarpLanes];
   float overlap[kSpanRows];
   float decay[kSpanRows];
   float weight[kSpanRows];
-  unsigned to[kSpanRows];  // where the state behind the row goes
+  unsigned to[kSpanRows];  // slot of the state after the row
   unsigned readers;        // blocks of the key head that have read its channels before this one
   unsigned long long full;
 };
 
 static_assert(kFits<sizeof(SpanStorage)>);
 
-// Gates of a row; one thread.
+// Loads the gates of a row; one thread.
 __device__ inline void load_gates(const Params& params, SpanStorage& shared, size_t first, int at,
                                   int head) {
   const size_t gates = (first + at) * Delta::kValueHeads + head;
@@ -54,7 +54,7 @@ __device__ inline void load_gates(const Params& params, SpanStorage& shared, siz
                                             params.dt_bias[head]);
 }
 
-// Makes query and key of a mixed row; one warp.
+// Brings query and key of a convolved row to unit length; one warp.
 __device__ inline void unite(SpanStorage& shared, int at) {
   const int lane = threadIdx.x % tile::kWarpLanes;
   const float* mixed = shared.mixed[at];
@@ -65,7 +65,7 @@ __device__ inline void unite(SpanStorage& shared, int at) {
   if (lane == 0) shared.overlap[at] = unit.overlap;
 }
 
-// Takes a column of the state from row to row, and leaves it behind those that say where.
+// Updates a column of the state row by row, and writes it after each row that has a slot for it.
 __device__ inline void carry(const Params& params, SpanStorage& shared, size_t first, int head,
                              int split, int rows, bool begun) {
   const int column = threadIdx.x / kColumnLanes, part = threadIdx.x % kColumnLanes;
@@ -99,7 +99,7 @@ inline __global__ __launch_bounds__(kSpanThreads) void spans_f32(Params params, 
   const uint2 span = spans.list[blockIdx.y];
   const size_t first = span.x;
   const int rows = span.y, head = blockIdx.x / kSplits, split = blockIdx.x % kSplits;
-  if (rows == 0) return;  // others of the grid wait for the kernel before
+  if (rows == 0) return;  // other blocks of the grid wait for the kernel before
   const int warp = threadIdx.x / tile::kWarpLanes, lane = threadIdx.x % tile::kWarpLanes;
   const int position = static_cast<int>(params.positions[first]);
   const unsigned before = params.from_slots[first];
@@ -139,9 +139,9 @@ inline __global__ __launch_bounds__(kSpanThreads) void spans_f32(Params params, 
   __syncthreads();  // queries and keys have unit length
   carry(params, shared, first, head, split, rows, position != 0);
   if (threadIdx.x == 0) shared.readers = readers;
-  __syncthreads();  // it is known how many have read
-  // New inputs may take the place of those that other blocks of the key head read: the last one to
-  // have read keeps them.
+  __syncthreads();  // the number of readers is known
+  // New inputs overwrite inputs that other blocks of the key head read: the last block to have read
+  // writes them.
   const bool is_last = shared.readers + 1 == kReaders;
   if (threadIdx.x == 0 && is_last) ptx::store_relaxed(arrived, 0);
   if (!has_channel || !(channel.own || is_last)) return;
@@ -154,7 +154,7 @@ inline __global__ __launch_bounds__(kSpanThreads) void spans_f32(Params params, 
   }
 }
 
-// A block of the launch that norms heads: a warp a head.
+// A block of the launch that norms heads, one head a warp.
 struct NormTile {
   static constexpr int kThreads = 128;
 };

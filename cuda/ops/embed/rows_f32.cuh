@@ -17,15 +17,14 @@ static_assert(target::FORMAT_EMBED == target::Format::bf16, "no other table is k
 
 inline constexpr int kRowVectors = target::HIDDEN * sizeof(f16) / kVectorBytes;
 
-// Eight numbers of a token, from `8 * vector` on: a panel's run of 64 bytes is four such vectors of
-// one row.
+// Eight numbers of a token, from `8 * vector` on: a panel's run of 64 bytes is four such vectors.
 __device__ inline const uint4& vector_of(const unsigned char* table, size_t token, size_t vector) {
   const size_t group = token / tile::kPanelRows * (kRowVectors / 4) + vector / 4;
   const size_t run = group * tile::kPanelRows + token % tile::kPanelRows;
   return reinterpret_cast<const uint4*>(table + run * tile::kRunBytes)[vector % 4];
 }
 
-// Four numbers of an embedding.
+// Four numbers of an embedding times its scale.
 __device__ inline float4 scaled(const uint2& four) {
   const auto [x, y, z, w] = tile::widened(four);
   constexpr float kScale = target::EMBEDDING_SCALE;

@@ -25,7 +25,7 @@ struct Params {
   float* out;                   // (rows, 2 HIDDEN)
 };
 
-// A token's row of the table.
+// Reads a token's row of the embedding table.
 __device__ inline void look_up(Half& half, const unsigned char* table, unsigned token) {
   Half::for_each_vector([&](int i, int vector) {
     const uint4& from = embed::vector_of(table, token, vector / 2);

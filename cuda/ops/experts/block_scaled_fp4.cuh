@@ -5,8 +5,8 @@
 // Sync:       six chained launches: plan, rows, gate and up with SwiGLU, its rows, down, weighted
 //             sum
 //
-// Both products take rows that are rounded anew, each row by itself: any number of rows may be
-// taken together.
+// Rows are rounded for each of the two products, each row by itself: bits do not depend on the
+// number of rows.
 #pragma once
 
 #include "ops/experts/grouped_f16.cuh"
@@ -20,7 +20,7 @@ inline constexpr int kRoundThreads = kRoundWarps * tile::kWarpLanes;
 using InputRows = tile::Fp4Rows<kRowsMax, kWidth>;
 using InnerRows = tile::Fp4Rows<kPlacesMax, Experts::kIntermediate>;
 
-// Rows of both products as operands, in one piece of memory.
+// Operands of both products in one piece of memory.
 struct Fp4Operands {
   unsigned char* base;
 
@@ -74,7 +74,7 @@ __global__ __launch_bounds__(tile::kPanelThreads) void fp4_product(Params params
   }
 }
 
-// Rows of a tile of many.
+// Rows of a tile where rows are many.
 inline constexpr int kTileRows = 64;
 
 template <int kWidth>

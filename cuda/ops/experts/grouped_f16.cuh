@@ -9,13 +9,13 @@
 
 namespace atlas::experts {
 
-// Up to so many rows share tiles of 8: most experts have one or two of them.
+// Most rows that go in tiles of 8: most experts have one or two of them.
 inline constexpr int kFewRows = 64;
 inline constexpr int kFewTileRows = 8;
-// Whether `moe` leaves few rows to this.
+// Whether `moe` leaves steps of few rows to this kernel.
 inline constexpr bool kTakesFew = target::MOE_ROWS < kFewRows;
 
-// Rows that the places of a tile stand for, as a stage takes them: of `x`, or rounded.
+// Rows of a tile's places, in the form that a stage loads: of `x`, or rounded.
 template <class Number>
 struct Gather {
   const Params& params;
@@ -58,7 +58,7 @@ struct Store {
 
 extern __shared__ __align__(16) unsigned char product_shared[];
 
-// A product of tiles of the places of an expert; `rows` are those of `x`.
+// A product of tiles of an expert's places with its matrix; `rows` are rows of `x`.
 template <tile::Storage kStorage, class Part, bool kDown, class Number>
 __global__ __launch_bounds__(Part::kThreads) void product(Params params, const Number* rows) {
   using W = tile::Matrix<kStorage>;
@@ -83,7 +83,7 @@ __global__ __launch_bounds__(Part::kThreads) void product(Params params, const N
   }
 }
 
-// Tiles that the plan may make of `rows` rows, at most.
+// Most tiles that a plan makes of `rows` rows.
 inline unsigned tiles_max(unsigned rows, unsigned tile_rows) {
   const unsigned turns = rows * kTurns;
   const unsigned experts = turns < kExperts ? turns : kExperts;
@@ -111,7 +111,7 @@ inline cudaError_t launch_sum(const Params& params, cudaStream_t stream, bool ea
   return launch_chained(weighted_sum<Y>, shape, stream, params);
 }
 
-// `Products<storage>::launch(params, stream, more...)` for the storage of `format`.
+// Calls `Products<storage>::launch(params, stream, more...)` with the storage of `format`.
 template <template <tile::Storage> class Products, class... More>
 cudaError_t launch_format(const Params& params, unsigned format, cudaStream_t stream,
                           More... more) {
@@ -129,8 +129,8 @@ cudaError_t launch_format(const Params& params, unsigned format, cudaStream_t st
   return cudaErrorInvalidValue;
 }
 
-// The plan of tiles of a part's rows, and both products of them; `blocks(n, k)` take all panels of
-// a matrix. `rows` are those of `x`, which the plan puts into `rounded` unless that is null.
+// Launches the plan of tiles for a part's rows, and both products; `blocks(n, k)` take all panels
+// of a matrix. `rows` are those of `x`; the plan writes them to `rounded` unless that is null.
 template <tile::Storage kStorage, class Part, class Number, class Blocks>
 cudaError_t launch_products(const Params& params, const Number* rows, f16* rounded,
                             const Blocks& blocks, cudaStream_t stream) {
@@ -149,10 +149,10 @@ cudaError_t launch_products(const Params& params, const Number* rows, f16* round
 
 template <tile::Storage kStorage>
 struct GroupedProducts {
-  // `rows` are those of `x` rounded, where there is no `x`.
+  // `rows` are rounded rows of `x`, in place of `x` where that is null.
   static cudaError_t launch(const Params& params, cudaStream_t stream, const f16* rows) {
     using Part = tile::Tiled<kStorage>;
-    // Rows that are rounded here take the place of `y`, which is written later.
+    // Rows that are rounded here use the memory of `y`, which is written later.
     auto* rounded = params.x == nullptr ? nullptr : reinterpret_cast<f16*>(params.y);
     return launch_products<kStorage, Part, f16>(
         params, rounded == nullptr ? rows : rounded, rounded,
@@ -160,7 +160,7 @@ struct GroupedProducts {
   }
 };
 
-// Tiles of few rows, whose weights go straight to registers.
+// Tiles of few rows, with weights loaded directly into registers.
 template <tile::Storage kStorage>
 struct FewProducts {
   static cudaError_t launch(const Params& params, cudaStream_t stream) {

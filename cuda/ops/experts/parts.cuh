@@ -1,8 +1,8 @@
-// An expert's results of a row: activations between its two products, and its part of the row's
-// sum, in pairs of F16.
+// An expert's results for a row: activations between its two products, and its part of the row's
+// sum, as pairs of F16.
 //
-// Many rows read and write more of the parts than of anything else. They are rounded as operands
-// are, in every algorithm alike, for a row's bits are those of any number of rows.
+// With many rows, parts are most of the memory traffic. They are rounded to F16 in every algorithm
+// alike, as a row's bits must not depend on the number of rows.
 #pragma once
 
 #include "base/types.cuh"
@@ -16,29 +16,29 @@ using target::shapes::Experts;
 
 // Width of the rows that experts read and make.
 inline constexpr int kWidth = Experts::kWidth;
-// Pairs of one place.
+// Pairs of F16 in the part of one place.
 inline constexpr int kPairs = kWidth / 2;
-// Activations and parts are stored over this: they may be 2^20, and below 2^-10 they are off by
-// 2^-21 at most. What is larger becomes infinite, and so does the row.
+// Divisor of stored activations and parts: they may be 2^20, and below 2^-10 they are off by 2^-21
+// at most. A larger value becomes infinite, and so does its row.
 inline constexpr float kPartUnit = 16.0f;
 
 static_assert(kWidth % tile::kPanelRows == 0, "panels are full");
 
-// Activation of the shape, over `kPartUnit`.
+// Activation of a gate and an up, divided by `kPartUnit`.
 __device__ inline float activation(float gate, float up) {
   constexpr auto kActivation = Experts::kActivation;
   return tile::open<kActivation>(gate) * (tile::lift<kActivation>(up) * (1.0f / kPartUnit));
 }
 
-// Matrices of an expert beside `down`: gate and up, or up alone.
+// Matrices of an expert's first product: gate and up, or up alone.
 inline constexpr int kInputs = Experts::kActivation == target::Activation::relu2 ? 1 : 2;
-// Rows of an expert's first product that become activations one by one, so that a panel has as many
-// as rows; else a panel's first rows are gates of the others.
+// Whether the rows of an expert's first product become one activation each; otherwise a panel's
+// first half are gates of the second half.
 inline constexpr bool kUpAlone = kInputs == 1;
-// Activations of a panel.
+// Activations that a panel's rows make.
 inline constexpr int kPanelActivations = kUpAlone ? tile::kPanelRows : tile::kPanelRows / 2;
 
-// Activations of the rows g and g + 8 of a panel: `put(column of the panel's, activation)`.
+// Activations of a panel's rows g and g + 8: `put(column of the panel's, activation)`.
 template <class Put>
 __device__ inline void activate(int g, float low, float high, Put put) {
   if constexpr (kUpAlone) {
@@ -49,23 +49,23 @@ __device__ inline void activate(int g, float low, float high, Put put) {
   }
 }
 
-// Result of `down` for a sum of such activations, over `kPartUnit` too.
+// Result of `down` from a sum over activations, divided by `kPartUnit`.
 __device__ inline float result(const tile::Affine& down, float sum) {
   return tile::Affine{down.scale, down.bias * (1.0f / kPartUnit)}(sum);
 }
 
-// Parts of the results of a panel's rows g and g + 8: pair `panel * 8 + g`.
+// Parts from the results of a panel's rows g and g + 8, which are pair `panel * 8 + g`.
 __device__ inline f16x2 to_parts(float low, float high) { return to_f16x2(low, high); }
 
-// The part that such a result is.
+// The value of a result after it was stored as a part.
 __device__ inline float as_part(float sum) { return to_float(to_f16(sum)) * kPartUnit; }
 
-// The hidden state behind a row's sum, which alone is a latent.
+// The hidden state plus a row's sum; where experts are over latents, the sum alone.
 __device__ inline float onto(float residual, float sum) {
   return Experts::kLatent ? sum : residual + sum;
 }
 
-// Four pairs, one 16-byte access: columns `first()` to `first()` + 3, and those 8 behind them.
+// Weighted sum of four pairs, one access: columns `first()` to `first()` + 3, and 8 further.
 struct WeightedSum {
   float4 low{};
   float4 high{};

@@ -1,4 +1,4 @@
-// Rows regrouped by expert, and their way back: what every algorithm of `experts` shares.
+// Grouping of rows by expert, and the sum back by row: shared by all algorithms of `experts`.
 #pragma once
 
 #include "base/launch.cuh"
@@ -14,15 +14,15 @@ using target::shapes::Experts;
 
 // Routed experts and the shared one, if there is one.
 inline constexpr int kExperts = Experts::kCount + (Experts::kShared > 0);
-// Experts that a row visits, the shared one last.
+// Experts that a row visits, each visit being a turn; the shared one is last.
 inline constexpr int kTurns = Experts::kPerToken + (Experts::kShared > 0);
-// An expert's places are whole groups of so many: operands of warpgroup instructions.
+// Multiple of an expert's number of places: rows of one operand block of warpgroup instructions.
 inline constexpr int kPlaceGroup = 8;
 
 inline constexpr int kRowsMax =
     target::PREFILL_TOKENS + target::MAX_SEQUENCES + target::DRAFTS;
 
-// Places of `rows` rows, at most.
+// Most places of `rows` rows.
 __host__ __device__ constexpr int places_of(int rows) {
   const int turns = rows * kTurns;
   const int experts = turns < kExperts ? turns : kExperts;
@@ -33,7 +33,7 @@ inline constexpr int kPlacesMax =
     (places_of(kRowsMax) + kPlaceGroup - 1) / kPlaceGroup * kPlaceGroup;
 inline constexpr int kPlanThreads = 1024;
 inline constexpr int kSumThreads = 256;
-// A place that is no row's.
+// Entry of a place without a row.
 inline constexpr unsigned kNoTurn = ~0u;
 
 static_assert(kExperts <= kPlanThreads, "a thread counts an expert");
@@ -43,7 +43,7 @@ static_assert(Experts::kShared == 0 ||
               "the shared expert is one more expert");
 static_assert(Experts::kIntermediate % kPanelActivations == 0, "panels of gate and up are full");
 
-// A place is a row's turn at one of its experts.
+// Plan of all places: a place stands for the turn of a row at one of its experts.
 struct Plan {
   uint4 tile[kPlacesMax];         // expert, first place, places
   unsigned place_of[kPlacesMax];  // (row, rank) -> place
@@ -66,7 +66,7 @@ struct Params {
   int rows;
 };
 
-// Parameters as the ABI gives them.
+// Parameters from the arguments of the ABI.
 inline Params params_of(const float* x, const unsigned* chosen, const float* weights,
                         const unsigned char* gate_up, const unsigned char* down,
                         unsigned char* scratch, float* act, unsigned* y, float* residual,
@@ -85,22 +85,22 @@ __device__ inline void sync() {
   }
 }
 
-// Blocks that plan many turns together, a cluster; few turns are one block's.
+// Blocks that plan many turns together, in a cluster; few turns are planned by one block.
 inline constexpr int kPlanBlocks = 8;
 inline constexpr int kFewTurns = 2 * kPlanThreads;
-// Turns of a thread, at most.
+// Most turns of a thread.
 template <int kBlocks>
 inline constexpr int kTurnsEach = ((kBlocks > 1 ? kRowsMax * kTurns : kFewTurns) +
                                    kBlocks * kPlanThreads - 1) / (kBlocks * kPlanThreads);
 
-// Blocks that round beside those that plan, at most: whole clusters, an SM a block.
+// Most blocks that round rows beside those that plan: whole clusters, one block an SM.
 inline constexpr unsigned kRoundBlocksMax = target::SMS / kPlanBlocks * kPlanBlocks - kPlanBlocks;
-// Vectors of a thread that are under way together.
+// Vectors that a thread has in flight.
 inline constexpr int kRoundAtOnce = 4;
 inline constexpr int kRoundVectors = kRoundAtOnce * kPlanThreads;
 
-// Rounds `x`, (rows, kWidth), for kernels that read each row at several places: the part of block
-// `block` of `blocks`.
+// Rounds `x`, (rows, kWidth), for kernels that read each row at several places: part `block` of
+// `blocks`.
 __device__ inline void round_x(const Params& params, f16* rounded, int block, int blocks) {
   const int vectors = params.rows * (kWidth / 4);
   for (int first = block * kRoundVectors; first < vectors; first += blocks * kRoundVectors) {
@@ -118,9 +118,9 @@ __device__ inline void round_x(const Params& params, f16* rounded, int block, in
   }
 }
 
-// Blocks count the turns of each expert and learn of each other's counts. The order of the places
-// of an expert depends on which thread counts first; a row's result does not depend on its place.
-// Blocks behind them round rows meanwhile.
+// Kernel of the plan: blocks count the turns of each expert and exchange counts. The order of an
+// expert's places depends on which thread counts first; a row's result does not depend on its
+// place. Blocks after those that plan round rows meanwhile.
 template <int kBlocks>
 __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(Params params,
                                                                                int tile_rows,
@@ -185,15 +185,15 @@ __global__ __cluster_dims__(kBlocks) __launch_bounds__(kPlanThreads) void plan(P
   }
 }
 
-// Products of `down` as (places, kPairs).
+// Products of `down` in the layout (places, kPairs).
 struct SumRows {
   __host__ __device__ static size_t at(int place, int pair) {
     return static_cast<size_t>(place) * kPairs + pair;
   }
 };
 
-// `residual[row] += sum over turns of weight * y[place]`, in the order of the turns; `Y` tells
-// where four pairs of a place are. Of its unit alone, for that of `moe` may have it too.
+// `residual[row] += sum over turns of weight * y[place]`, in the order of the turns; `Y` gives the
+// address of four pairs of a place. In a namespace of its own, as `moe` may have the kernel too.
 template <class Y>
 static __global__ __launch_bounds__(kSumThreads) void weighted_sum(Params params) {
   ptx::griddepcontrol_launch_dependents();

@@ -5,7 +5,7 @@
 
 namespace atlas::experts {
 
-// Sum of `value` over the threads before this one, of a block of full warps.
+// Sum of `value` over the threads before this one, in a block of full warps.
 __device__ inline unsigned before(unsigned value, unsigned (&sums)[tile::kWarpLanes]) {
   const int lane = threadIdx.x % tile::kWarpLanes, warp = threadIdx.x / tile::kWarpLanes;
   unsigned sum = value;

@@ -11,8 +11,8 @@
 
 namespace atlas::experts {
 
-// Sums of `down` as (pairs / 32, places, 32): those of a warpgroup for a tile lie side by side.
-// Panels change places by the place, as the warpgroup writes them without conflicts.
+// Products of `down` as (pairs / 32, places, 32): those of a warpgroup for a tile are side by side.
+// Panels are swapped by the place's number, against bank conflicts of a warpgroup's writes.
 struct SumBlocks {
   static constexpr int kBlockPairs = 32;
 
@@ -24,7 +24,7 @@ struct SumBlocks {
   }
 };
 
-// A plan's tiles by the tiles of panels, as tiles of warpgroups.
+// The tiles of a plan times the tiles of panels, as tiles for warpgroups.
 template <tile::Storage kStorage, bool kDown>
 struct ExpertTiles {
   using W = tile::Matrix<kStorage>;
@@ -43,19 +43,19 @@ struct ExpertTiles {
         params(params),
         plan(params.plan) {}
 
-  // Groups of all places. Like all below, behind the wait for the plan's kernel.
+  // Groups of all places; this and the rest need the wait for the plan's kernel.
   __device__ int groups() const { return static_cast<int>(plan->places) / tile::kOperandRows; }
 
-  // Tiles take different times, so a block takes the next one that is left. Of `gate_up` alone: an
-  // atomic in `down` makes its sums spill.
+  // The block's next tile: the next one that is not taken, as tiles take different times. For
+  // `gate_up` only: an atomic in `down` would make its sums spill.
   __device__ int next() const
     requires(!kDown)
   {
     return static_cast<int>(gridDim.x + atomicAdd(&plan->taken, 1u));
   }
 
-  // `gate_up` begins with the last tiles, the shared expert's, which are the largest, and ends with
-  // what `down` begins with.
+  // Tile `i`. `gate_up` begins with the last tiles, the shared expert's, which are the largest, and
+  // ends with those that `down` begins with.
   __device__ bool operator()(int i, tile::WarpgroupTile& tile) const {
     const int tiles = static_cast<int>(plan->tiles);
     if (i >= tiles * kAcross) return false;
@@ -71,7 +71,7 @@ struct ExpertTiles {
     return true;
   }
 
-  // Place of the results of a tile of the panels from `panel` on whose first place is `first`.
+  // Address of the results of a tile that begins at panel `panel` and place `first`.
   __device__ void* out(int first, int panel) const {
     if constexpr (kDown) {
       return params.y + SumBlocks::at(first, panel * 8);
@@ -84,7 +84,7 @@ struct ExpertTiles {
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-// The rows that places stand for, of those that `plan` has rounded.
+// Copies rounded rows to the places of the plan, as operands.
 template <tile::Storage kStorage>
 __global__ __launch_bounds__(tile::kRoundThreads) void gather(Params params, const f16* rows,
                                                               unsigned char* operands) {
@@ -96,7 +96,7 @@ __global__ __launch_bounds__(tile::kRoundThreads) void gather(Params params, con
   const tile::Operands<kStorage> to{operands, places / tile::kOperandRows};
   tile::round_rows(to, kWidth, [&](int place) -> const f16* {
     const unsigned turn = plan.turn_of[place];
-    if (turn == kNoTurn) return nullptr;  // whatever lies there, no row's sums see it
+    if (turn == kNoTurn) return nullptr;  // the place has no row, so its operands do not matter
     return rows + static_cast<size_t>(turn / kTurns) * kWidth;
   });
 }
@@ -118,14 +118,14 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void gate_up(
       .run(Tiles(params, operands), Sink{});
 }
 
-// Sums of some rows on their way out: one part is written while the other is copied.
+// Buffers for a tile's results: one is written while the other is copied to memory.
 struct SumStorage {
   static constexpr int kRows = 64;
   f16x2 sums[tile::kConsumers][2][kRows * SumBlocks::kBlockPairs];
 };
 
-// Sums of a tile to their blocks, a warpgroup's rows by copies that it does not wait for, as it
-// would for stores of single numbers.
+// Writes a tile's results as `SumBlocks`, a warpgroup's rows by bulk copies, which need no waiting
+// as stores of single numbers would.
 struct PutsBlocks {
   template <class W, int kSums>
   __device__ void operator()(const tile::Consumer<W, SumStorage>& self,
@@ -141,11 +141,11 @@ struct PutsBlocks {
       if (first > 0 && first >= tile.rows) break;
       f16x2* staged = self.shared.sums[self.warpgroup()][first / kRows % 2];
       if (self.leads()) {
-        // The tile before may have ended with either part.
+        // The tile before may have used either buffer last.
         if (first == 0) ptx::copy_out_wait_read<0>();
         if (first > 0) ptx::copy_out_wait_read<1>();
       }
-      self.sync_warpgroup();  // what was here has been copied
+      self.sync_warpgroup();  // the rows before have been copied
 #pragma unroll
       for (int row = 0; row < kRows; row += 8) {
         const float* sum = sums + (first + row) / 2;
@@ -174,7 +174,7 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void down(Params params
 template <tile::Storage kStorage>
 struct WarpgroupProducts {
   static cudaError_t launch(const Params& params, cudaStream_t stream, unsigned char* operands) {
-    // Rounded rows take the place of `y`, which is written later.
+    // Rounded rows use the memory of `y`, which is written later.
     auto* rounded = reinterpret_cast<f16*>(params.y);
     const bool early = tile::starts_early(params.rows);
     cudaError_t failed = launch_plan(params, tile::kTileRowsMax, stream, rounded, early);

@@ -1,15 +1,15 @@
-// The part of a rule that needs no state: one cell of 64 positions at a time.
+// The part of a recurrent rule that needs no state, for one cell of 64 positions.
 //
 // With `G` the running sum of a cell's log decays, `w` the weights of its updates and unit keys and
 // queries, the updates `D` (a row each) of a cell that starts at state `S` are
 //     D = T (w (V - e^G (K S))),   T = (1 + A)^-1,   A[r, s] = w[r] e^(G[r] - G[s]) k[r] . k[s]
 // with `s < r`, its results are
 //     O = e^G (Q S) + M D,         M[r, s] = e^(G[r] - G[s]) q[r] . k[s],   s <= r
-// and the state behind it is `e^G[last] S + K^T (e^(G[last] - G) D)`. Only differences of `G` that
-// are not positive are raised. No element of T or M is larger than 1, so that F16 holds them.
+// and the state after it is `e^G[last] S + K^T (e^(G[last] - G) D)`. Only differences of `G` that
+// are not positive are exponents. No element of T or M is larger than 1, so that F16 holds them.
 //
-// Mamba-2 takes nothing off, so that `D = w V` with steps times lengths of keys as weights, and its
-// results are times lengths of queries, beside which those of keys and queries are 1 here too.
+// In Mamba-2 an update subtracts nothing: `D = w V`, with steps times lengths of keys as weights.
+// Keys and queries have length 1 here too, so results are multiplied by lengths of queries.
 #pragma once
 
 #include <type_traits>
@@ -26,21 +26,21 @@ using target::shapes::Delta;
 inline constexpr int kCell = 64;  // positions
 inline constexpr int kRowTiles = kCell / tile::kTileRows;
 inline constexpr int kKeyTiles = Delta::kKeyDim / tile::kTileRows;
-// Value heads of a block: pairs of them where there are, each pair with products of its own.
+// Value heads of a block: two where the number is even, each with products of its own.
 inline constexpr int kBlockHeads = kHeadGroup % 2 == 0 ? 2 : kHeadGroup;
-// Blocks of a key head's value heads.
+// Blocks for the value heads of one key head.
 inline constexpr int kHeadBlocks = kHeadGroup / kBlockHeads;
-// A warp has 16 rows of products; two warps have the columns of a value head's inverse.
+// A warp has 16 rows of products; two warps have all columns of a value head's inverse T.
 inline constexpr int kRowThreads = kRowTiles * tile::kWarpLanes;
 inline constexpr int kHeadThreads = kBlockHeads * kCell;
 inline constexpr int kCellThreads = kRowThreads > kHeadThreads ? kRowThreads : kHeadThreads;
-// Blocks on an SM that registers are left for.
+// Blocks on an SM for which registers are left.
 inline constexpr int kCellBlocks =
     target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 4 * kRowThreads / kCellThreads : 1;
 
 static_assert(kBlockHeads <= 3, "a block has the threads and the memory of three value heads");
 
-// A cell's unit keys and queries of one key head; rows behind its last are zeros.
+// Unit keys and queries of a key head in one cell; rows after the last one are zeros.
 struct alignas(128) KeyRecord {
   tile::TileF16 key[kRowTiles][kKeyTiles];
   tile::TileF16 query[kRowTiles][kKeyTiles];
@@ -54,7 +54,7 @@ struct Lengths {
   alignas(128) float of_query[kCell];
 };
 
-// A cell's numbers of one value head, as above.
+// Numbers of a value head in one cell; rows after the last one are zeros.
 struct alignas(128) ValueRecord : std::conditional_t<Delta::kMamba, Lengths, Solution> {
   tile::TileF16 mix[tile::kTriangle<kRowTiles>];    // M
   float decayed[kCell];                             // e^G
@@ -62,7 +62,7 @@ struct alignas(128) ValueRecord : std::conditional_t<Delta::kMamba, Lengths, Sol
   float left[kCell];                                // e^(G[last] - G)
 };
 
-// All records of a cell.
+// All records of a cell, as the kernel of the state reads them.
 struct CellRecord {
   KeyRecord of_key[Delta::kKeyHeads];
   ValueRecord of_value[Delta::kValueHeads];
@@ -78,7 +78,7 @@ struct CellParams {
   CellRecord* records;   // (cells)
 };
 
-// Rows are padded so that eight of them lie in different banks.
+// Pitch of rows, padded so that eight of them are in different banks.
 inline constexpr int kPitch = kCell + 4;
 using Square = float[kCell][kPitch];
 
@@ -101,7 +101,7 @@ __device__ inline void copy_out(Record& to, const Record& from) {
   }
 }
 
-// A row of a head, which four lanes have.
+// A row of a head, spread over four lanes.
 struct UnitRow {
   uint2 part[kKeyTiles];
 
@@ -112,7 +112,7 @@ struct UnitRow {
     }
   }
 
-  // Brings it to unit length and rounds it; returns its length.
+  // Normalises the row and stores it rounded to F16; returns its length.
   __device__ float store(tile::TileF16 (&to)[kKeyTiles], int row) const {
     float squares = 0.0f;
 #pragma unroll
@@ -134,7 +134,7 @@ struct UnitRow {
   }
 };
 
-// Inputs of the gates of a row of a value head.
+// Inputs of the gates of one row in one value head.
 struct GateInputs {
   float a_log;
   float dt_bias;
@@ -152,7 +152,7 @@ struct Cell {
   const int warp = threadIdx.x / tile::kWarpLanes;
   const int lane = threadIdx.x % tile::kWarpLanes;
 
-  // Whether this warp has rows of products, and this thread a row and a column of a value head.
+  // Whether this warp has rows of products, and this thread a row and column of a value head.
   __device__ static bool has_rows() {
     return kRowThreads == kCellThreads || threadIdx.x < kRowThreads;
   }
@@ -160,7 +160,7 @@ struct Cell {
     return kHeadThreads == kCellThreads || threadIdx.x < kHeadThreads;
   }
 
-  // Four lanes have two rows of the warp's 16, query and key of each.
+  // Loads two of the warp's 16 rows, query and key, into four lanes each.
   __device__ void load_units() {
     if (!has_rows()) return;
 #pragma unroll 1
@@ -182,11 +182,11 @@ struct Cell {
     }
   }
 
-  // A thread has a row of a value head.
+  // Row of the value head that this thread has.
   __device__ int gate_row() const { return threadIdx.x % kCell; }
   __device__ int value_head() const { return first_head + threadIdx.x / kCell; }
 
-  // Asks for what depends on no other kernel.
+  // Loads the inputs of gates, which depend on no other kernel.
   __device__ GateInputs ask_for_gates() const {
     if (!has_head()) return {};
     return {params.a_log[value_head()], params.dt_bias[value_head()], 0.0f, 0.0f};
@@ -198,13 +198,13 @@ struct Cell {
     to.a = params.a[at], to.b = params.b[at];
   }
 
-  // Length of a row's query, where records have it.
+  // Length of a row's query, in shapes whose records have it.
   template <class Record>
   __device__ void keep_length(Record& to, int row) const {
     if constexpr (Delta::kMamba) to.of_query[row] = shared.query_length[row];
   }
 
-  // Behind the last row nothing decays and nothing is added. Returns the row's `left`.
+  // Makes a row's gates; after the last row nothing decays or is added. Returns its `left`.
   __device__ float make_gates(const GateInputs& from) {
     const int group = threadIdx.x / kCell, row = gate_row();
     float log = 0.0f, weight = 0.0f;
@@ -233,7 +233,7 @@ struct Cell {
     return exp2f(to.left[kCell - 1] - log);
   }
 
-  // Products of this warp's 16 keys and queries with all keys that are not behind them.
+  // Products of this warp's 16 keys and 16 queries with all keys up to their own.
   struct Products {
     float of_key[2 * kRowTiles][4];
     float of_query[2 * kRowTiles][4];
@@ -262,7 +262,7 @@ struct Cell {
     }
   }
 
-  // A and M of a value head.
+  // Makes A and M of a value head from the products.
   __device__ void weigh(int group, const Products& products) {
     if (!has_rows()) return;
     ValueRecord& to = shared.values[group];
@@ -296,10 +296,10 @@ struct Cell {
     }
   }
 
-  // Rows of a tile of a column of T.
+  // A tile's rows in one column of T.
   using Part = float[tile::kTileRows];
 
-  // Takes off what a tile of A, `a` being its first row, makes of the rows `above`.
+  // Subtracts from a tile of the column a tile of A, at `a`, times the tile `above` of the column.
   __device__ static void take_off(Part& x, const float* a, const Part& above) {
 #pragma unroll
     for (int row = 0; row < tile::kTileRows; ++row) {
@@ -310,7 +310,7 @@ struct Cell {
     }
   }
 
-  // `take_off` of four columns of a row of A.
+  // Subtracts four columns of a row of A times the rows `above` of the column.
   __device__ static void take_off(float& x, const float* a, const float* above) {
     const float4 of = *reinterpret_cast<const float4*>(a);
     x = fmaf(-of.x, above[0], x);
@@ -319,7 +319,7 @@ struct Cell {
     x = fmaf(-of.w, above[3], x);
   }
 
-  // `take_off` of the rows of the tile itself, whose tile of A lies on the diagonal.
+  // Subtracts within a tile of the column, whose tile of A is on the diagonal.
   __device__ static void take_off_own(Part& x, const float* a) {
 #pragma unroll
     for (int at = 0; at < tile::kTileRows; at += 4) {
@@ -337,9 +337,9 @@ struct Cell {
     }
   }
 
-  // A thread has a column of a value head's T, tile by tile from its warp's first one on: each row
-  // takes off what A makes of the rows above it. Those lie right of A's diagonal, in the row of the
-  // column's number. Loops over tiles stay loops: a block runs this once, most of it from memory.
+  // Computes T: a thread has a column of a value head, tile by tile from its warp's first one on,
+  // and subtracts A times the rows above. T is right of A's diagonal, in the row of the column's
+  // number. Loops over tiles are not unrolled: a block runs them once, most code from memory.
   template <class Record>
   __device__ void solve(Record (&records)[kBlockHeads]) {
     if (!has_head()) return;
@@ -378,7 +378,7 @@ struct Cell {
   }
 };
 
-// A block per key head, some of its value heads, and cell: what lies side by side is read together.
+// A block per key head, some of its value heads, and cell: neighbours are read together.
 template <class Tile>
 __global__ __launch_bounds__(kCellThreads, kCellBlocks) void cells_f16(CellParams params) {
   extern __shared__ __align__(128) unsigned char cell_shared[];
@@ -404,7 +404,7 @@ __global__ __launch_bounds__(kCellThreads, kCellBlocks) void cells_f16(CellParam
   if (Cell::has_head()) shared.values[threadIdx.x / kCell].left[threadIdx.x % kCell] = left;
   if constexpr (!Delta::kMamba) cell.solve(shared.values);
   __syncthreads();  // T is written
-  // Not before: what waits beside the last cells costs more than its early start saves.
+  // Not earlier: blocks that wait beside the last cells cost more than their early start saves.
   ptx::griddepcontrol_launch_dependents();
 #pragma unroll
   for (int group = 0; group < kBlockHeads; ++group) {

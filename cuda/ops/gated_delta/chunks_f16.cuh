@@ -4,17 +4,16 @@
 // Sync:       warps of 16 columns hand over by barriers in shared memory, where each lane arrives
 //             for what it did itself; the block meets once, at the start; chained launches
 //
-// What a prompt brings of a cell of 64 positions of its sequence is one unit of work: `cells_f16`
-// prepares all of them at once, `carry_f16` takes the state through those of a sequence. What is
-// too few rows for that goes row by row, as in decode. The state is scaled by a power of two before
-// it is rounded, so that no operand leaves the range of F16 whatever the state is.
+// A prompt's rows in a cell of 64 positions are one unit of work: `cells_f16` prepares all cells at
+// once, `carry_f16` then updates the state cell by cell. Too few rows for a cell go row by row, as
+// in decode. The state is scaled by a power of two before it is rounded, so that operands stay
+// within F16 whatever the state is.
 //
-// What is convolved for cells and what they result in are F16 in memory, half the traffic: rounding
-// them is an eighth of what BF16 costs in the next product. What is larger than 65,504 is infinite
-// there, and so is the row.
+// Inputs and results of cells are F16 in memory, for half the traffic: the rounding error is an
+// eighth of BF16's in the next product. Numbers above 65,504 become infinite, and so does the row.
 //
-// The state is transposed, columns of values by keys: what a warp sums of 16 columns is, rounded,
-// the operand of its next product. It never leaves the warp's registers.
+// The state is transposed, columns of values by keys: a warp's sums for 16 columns are, after
+// rounding, the operands of its next product, so they stay in the warp's registers.
 #pragma once
 
 #include "ops/gated_delta/cells_f16.cuh"
@@ -23,16 +22,16 @@ namespace atlas::gated_delta {
 
 using target::shapes::Delta;
 
-// Columns of a warp.
+// Columns of the state that one warp has.
 inline constexpr int kPairColumns = tile::kTileRows;
-// Warps that carry the state, each with one that makes the results and one that brings values.
+// Warps that carry the state, each with a warp for the results and one for the values.
 inline constexpr int kPairs = kColumns / kPairColumns;
-// The last warp brings the records, which lanes of the first two of each three read.
+// Threads that read the records, which the last warp copies: those of carriers and of results.
 inline constexpr int kReaders = 2 * kPairs * tile::kWarpLanes;
 inline constexpr int kCarryThreads = (3 * kPairs + 1) * tile::kWarpLanes;
-// Cells that are under way to a block or there.
+// Cells whose records are in shared memory or being copied.
 inline constexpr int kCellStages = target::SHARED_BYTES_PER_BLOCK >= 128 * 1024 ? 3 : 1;
-// Cells that a carrier may be ahead of its results, and its values of it.
+// Cells that a carrier may be ahead of its warp of results, and the warp of values ahead of it.
 inline constexpr int kAhead = 2;
 
 struct CarryParams {
@@ -51,7 +50,7 @@ struct CarryParams {
   float* out;                 // (rows, kValueHeads, kValueDim), heads F16
 };
 
-// 16 columns by `kTiles` tiles of 16 keys or rows: as sums, and rounded, as operands.
+// 16 columns by `kTiles` tiles of 16 keys or rows: sums in F32, and operands rounded to F16.
 template <int kTiles>
 using Sums = float[2 * kTiles][4];
 template <int kTiles>
@@ -62,16 +61,16 @@ struct CarryStorage {
     KeyRecord keys;
     ValueRecord values;
   } stage[kCellStages];
-  // Values that a carrier hands over of a cell, as its lanes have them.
+  // Operands that a carrier hands over for a cell, distributed over lanes as in registers.
   struct Handed {
     uint4 state[kKeyTiles][tile::kWarpLanes];
     uint4 update[kRowTiles][tile::kWarpLanes];
     float back;
     unsigned long long states;   // barrier: the state before the cell is there
-    unsigned long long updates;  // barrier: so are the updates
-    unsigned long long taken;    // barrier: both are read
+    unsigned long long updates;  // barrier: the updates of the cell are there
+    unsigned long long taken;    // barrier: state and updates have been read
   } handed[kPairs][kAhead];
-  // A cell's values, as a carrier's lanes have them.
+  // A cell's values, distributed over lanes as in a carrier's registers.
   struct Values {
     float4 value[2 * kRowTiles][tile::kWarpLanes];
     float largest;
@@ -82,7 +81,7 @@ struct CarryStorage {
   unsigned long long used[kCellStages];
 };
 
-// Rounds sums to operands.
+// Sums rounded to operands.
 template <int kTiles>
 __device__ inline void round(Operands<kTiles>& to, const Sums<kTiles>& from) {
 #pragma unroll
@@ -112,7 +111,7 @@ __device__ inline void take(Operands<kTiles>& to, const uint4 (&from)[kTiles][ti
   }
 }
 
-// Adds `a` times a tile of 16 others.
+// Adds the products of `a` with a 16x16 tile.
 __device__ inline void add(float (&left)[4], float (&right)[4], const unsigned (&a)[4],
                            const unsigned (&b)[4]) {
   ptx::mma_f16(left, a, b[0], b[1]);
@@ -133,7 +132,7 @@ __device__ inline void recall(Sums<kRowTiles>& sums, const Operands<kKeyTiles>& 
   }
 }
 
-// Adds what a lower triangle, T or M, makes of a cell's rows.
+// Adds the products of a cell's rows with a lower triangular matrix, T or M.
 __device__ inline void mix(Sums<kRowTiles>& sums, const Operands<kRowTiles>& rows,
                            const tile::TileF16 (&triangle)[tile::kTriangle<kRowTiles>]) {
 #pragma unroll
@@ -147,7 +146,7 @@ __device__ inline void mix(Sums<kRowTiles>& sums, const Operands<kRowTiles>& row
   }
 }
 
-// Factors of the rows of a lane's sums: two of each eight.
+// Factors of a lane's rows: two of each eight.
 struct Factors {
   float2 two[2 * kRowTiles];
 
@@ -158,7 +157,7 @@ struct Factors {
     }
   }
 
-  // Value for sum `e` of a tile.
+  // Factor of sum `e` of a tile.
   __device__ float operator()(int tile, int e) const {
     return e % 2 == 0 ? two[tile].x : two[tile].y;
   }
@@ -172,8 +171,8 @@ __device__ inline void scale_rows(Sums<kRowTiles>& sums, const Factors& factors)
   }
 }
 
-// A power of two that brings what is at most `largest` below 512: updates of 64 rows, each as large
-// as its value and what it recalls of the state, then stay below F16's largest number.
+// Scale of the state: a power of two that brings magnitudes of at most `largest` below 512. Updates
+// of 64 rows, each its value and the state's product with its key, are then within F16.
 struct Scale {
   float to = 1.0f;
   float back = 1.0f;
@@ -186,7 +185,7 @@ struct Scale {
   }
 };
 
-// The largest of the lanes' magnitudes.
+// Largest of the magnitudes in a warp's lanes.
 __device__ inline float largest_of_warp(const float (&of_lane)[4]) {
   const float most = fmaxf(fmaxf(of_lane[0], of_lane[1]), fmaxf(of_lane[2], of_lane[3]));
   return __uint_as_float(__reduce_max_sync(tile::kAllLanes, __float_as_uint(most)));
@@ -194,7 +193,7 @@ __device__ inline float largest_of_warp(const float (&of_lane)[4]) {
 
 template <int kTiles>
 __device__ inline float largest_of_warp(const Sums<kTiles>& sums) {
-  float largest[4] = {};  // side by side: one after the other takes four times as long
+  float largest[4] = {};  // four chains: one would take four times as long
 #pragma unroll
   for (const auto& tile : sums) {
 #pragma unroll
@@ -225,7 +224,7 @@ struct Carry {
         rows((run.y - 1) * kCell + params.cells[run.x + run.y - 1].y),
         column(blockIdx.z * kColumns + pair * kPairColumns) {}
 
-  // Brings the records of all cells of the run; one thread.
+  // Copies the records of all the run's cells to shared memory; one thread.
   __device__ void bring() {
     for (unsigned cell = 0; cell < run.y; ++cell) {
       const unsigned stage = cell % kCellStages;
@@ -243,14 +242,14 @@ struct Carry {
     return shared.stage[cell % kCellStages];
   }
 
-  // Gives the cell's stage back. Operands may still be on their way from it to registers when a
-  // lane arrives: a bulk copy would overtake them.
+  // Frees the cell's stage. Reads must have ended before a lane arrives: a bulk copy would overtake
+  // loads to registers that are under way.
   __device__ void give_back(unsigned cell) {
     ptx::fence_shared();
     ptx::mbarrier_arrive(&shared.used[cell % kCellStages]);
   }
 
-  // Brings the values of all cells of the run, zeros behind the last row.
+  // Copies the values of all the run's cells, with zeros after the last row.
   __device__ void bring_values() {
     for (unsigned cell = 0; cell < run.y; ++cell) {
       const unsigned row = cell * kCell + 2 * q;
@@ -288,7 +287,7 @@ struct Carry {
     }
   }
 
-  // `body(two elements in memory, two of s)` of this lane's part of a slot's state.
+  // Calls `body(two elements in memory, two of s)` for this lane's share of a slot's state.
   template <class Body>
   __device__ void for_each_state(unsigned slot, Sums<kKeyTiles>& s, Body body) const {
     const int at = (head * Delta::kValueDim + column + g) * Delta::kKeyDim + 2 * q;
@@ -303,7 +302,7 @@ struct Carry {
     }
   }
 
-  // Takes the state, times its scale, through all cells of the run.
+  // Updates the state, times its scale, through all cells of the run.
   __device__ void carry() {
     Sums<kKeyTiles> s{};
     if (params.positions[first] != 0) {
@@ -344,13 +343,13 @@ struct Carry {
     store(params.slots[first], s, scale);
   }
 
-  // Stores the state, times its scale, as it is.
+  // Stores the state without its scale.
   __device__ void store(unsigned slot, Sums<kKeyTiles>& s, const Scale& scale) const {
     const float back = scale.back;
     for_each_state(slot, s, [back](float2& to, float x, float y) { to = {x * back, y * back}; });
   }
 
-  // Gives the state another scale. Step by step: there may be no number for both at once.
+  // Changes the state's scale. In two steps: the quotient of both scales may overflow.
   __device__ static void change(Sums<kKeyTiles>& s, Scale& scale, const Scale& next) {
 #pragma unroll
     for (auto& tile : s) {
@@ -360,7 +359,7 @@ struct Carry {
     scale = next;
   }
 
-  // Updates of a cell's rows, times the scale: `w (V - e^G (K S))` through T, or the values alone.
+  // Updates of a cell's rows, scaled: T times `w (V - e^G (K S))`; in Mamba-2 `w V`.
   template <class Record>
   __device__ static void write(const Record& record, const KeyRecord& keys,
                                Sums<kRowTiles>& updates, const Operands<kKeyTiles>& state,
@@ -388,13 +387,13 @@ struct Carry {
     }
   }
 
-  // Results times lengths of queries, where records have them.
+  // Multiplies results by lengths of queries, in shapes whose records have them.
   template <class Record>
   __device__ static void lengthen(Sums<kRowTiles>& sums, const Record& record) {
     if constexpr (Delta::kMamba) scale_rows(sums, Factors(record.of_query));
   }
 
-  // The updates of a cell, and the state behind it.
+  // Computes the updates of a cell, and the state after it.
   __device__ static void update(const CarryStorage::Stage& stage, Sums<kKeyTiles>& s,
                                 const Operands<kKeyTiles>& state, const Sums<kRowTiles>& values,
                                 float scale, CarryStorage::Handed& handed) {
@@ -423,8 +422,7 @@ struct Carry {
     }
   }
 
-  // Makes the results of all cells of the run: what the state before a cell answers to its
-  // queries, and what its own updates do.
+  // Computes the results of all cells of the run, from the state before a cell and its own updates.
   __device__ void answer() {
     for (unsigned cell = 0; cell < run.y; ++cell) {
       auto& handed = shared.handed[pair][cell % kAhead];
@@ -500,7 +498,7 @@ __global__ __launch_bounds__(kCarryThreads, 1) void carry_f16(CarryParams params
   ptx::griddepcontrol_wait();  // lists depend on nothing; everything below does
   __syncthreads();  // the barriers are initialised
   const int warp = threadIdx.x / tile::kWarpLanes;
-  // Warps that bring values share their part of the SM with those that answer.
+  // Warps of values share their quarter of the SM with those of results.
   if (warp < kPairs) {
     block.answer();
   } else if (warp < 2 * kPairs) {
@@ -517,7 +515,7 @@ struct ChunksF16 {
   static_assert(Tile::kThreads == kCarryThreads, "three warps have 16 columns, one brings records");
   static_assert(kFits<sizeof(CarryStorage)> && kFits<sizeof(CellStorage)>);
 
-  // Shared memory of a block of cells that has an SM to itself, bytes: more than half of all.
+  // Shared memory by which a block of cells has an SM to itself, bytes: more than half of all.
   static constexpr unsigned kMoreThanHalf = target::SHARED_BYTES_PER_BLOCK / 2 + 1024;
   static constexpr unsigned kAloneBytes =
       sizeof(CellStorage) > kMoreThanHalf ? sizeof(CellStorage) : kMoreThanHalf;
@@ -536,7 +534,7 @@ struct ChunksF16 {
     const auto* cell_list = reinterpret_cast<const uint2*>(cells);
     auto* cell_records = reinterpret_cast<CellRecord*>(records);
     const CellParams prepared{qkv, b, a, a_log, dt_bias, cell_list, cell_records};
-    // Cells that start early would share the SMs that are free first; few of them have one each.
+    // Cells that start early would fill the SMs that are free first; few cells get an SM each.
     constexpr unsigned kOfCell = Delta::kKeyHeads * kHeadBlocks;
     const bool early = kOfCell * cell_count <= target::SMS;
     const Launch all{kOfCell, kCellThreads, early ? kAloneBytes : sizeof(CellStorage),

@@ -4,7 +4,7 @@
 // Sync:       two barriers per 16 rows; a block has 32 columns of a head's state; chained launch
 //
 // Rows go one after the other whatever their number, so decode and verification give the same bits.
-// The state behind a draft, which may not hold, is written beside the last one.
+// The state after a draft, which may be rejected, is written beside the last one.
 // Mamba-2 takes nothing off the value, part of which is in the result, and queries and keys as they
 // are.
 // With S' the decayed state, `S^T q = S'^T q + (k . q) d`: both products with the state are summed
@@ -30,7 +30,7 @@ inline constexpr int kStage = 16;                                // rows between
 inline constexpr int kKeys = Delta::kKeyHeads * Delta::kKeyDim;
 inline constexpr int kWidth = 2 * kKeys + Delta::kValueHeads * Delta::kValueDim;
 inline constexpr int kHeadGroup = Delta::kValueHeads / Delta::kKeyHeads;
-// Added to the squared length of queries and keys.
+// Epsilon added to the squared length of queries and keys.
 inline constexpr float kUnitEps = 1e-6f;
 
 static_assert(Delta::kKeyDim == 4 * tile::kWarpLanes, "a warp has a key, a vector a lane");
@@ -49,7 +49,7 @@ struct Params {
   const unsigned* positions;  // (rows)
   const unsigned* from_slots;  // (rows)
   const unsigned* slots;       // (rows)
-  const unsigned* behind;      // (rows): state behind a row that is a draft or before one
+  const unsigned* behind;      // (rows): state after a row that is a draft or before one
   float* out;                 // (rows, kValueHeads, kValueDim)
 };
 
@@ -67,8 +67,8 @@ __device__ inline float dot(const float4& x, const float4& y) {
   return fmaf(x.w, y.w, fmaf(x.z, y.z, fmaf(x.y, y.y, x.x * y.x)));
 }
 
-// Query and key of a head at unit length, or with Mamba-2 as they are; a lane has a vector of each,
-// the head being a warp's.
+// Query and key of a head, spread over a warp's lanes, one vector of each a lane: at unit length,
+// in Mamba-2 unchanged.
 struct Unit {
   float4 query;  // / sqrt(kKeyDim) at unit length
   float4 key;
@@ -93,7 +93,7 @@ __device__ inline float strength(float a, float b, float bias) {
   return Delta::kMamba ? tile::softplus(a + bias) : tile::sigmoid(b);
 }
 
-// Factor of the values in a head's results.
+// Factor of a head's values in its results; 0 without one.
 __device__ inline float skip_of(const float* skip, int head) {
   return Delta::kMamba ? skip[head] : 0.0f;
 }
@@ -106,7 +106,7 @@ __device__ inline float column_sum(float value) {
   return value;
 }
 
-// A row's update of a column, which kColumnLanes lanes share.
+// Update of a column by one row, shared by kColumnLanes lanes.
 struct Step {
   const float4 (&query)[tile::kWarpLanes];
   const float4 (&key)[tile::kWarpLanes];
@@ -115,7 +115,7 @@ struct Step {
   float overlap;
   float skip;
 
-  // Updates this lane's `part` of the column; returns the column's result, to all its lanes.
+  // Updates this lane's `part` of the column; returns the column's result to all lanes of it.
   __device__ float take(float4 (&s)[kParts], float value, int part) const {
     float recalled = 0.0f, answer = 0.0f;
     float4 k[kParts];
@@ -139,7 +139,7 @@ struct Step {
   }
 };
 
-// A row as a warp reads it: lanes have a vector of query and key and an element of the value.
+// A row's inputs in a warp: a lane has a vector of query and key, and an element of the value.
 struct Raw {
   float4 query, key;
   float value, a, b;
@@ -197,7 +197,7 @@ __global__ __launch_bounds__(kThreads) void columns_f32(Params params) {
 #pragma unroll
     for (int i = 0; i < kParts; ++i) tile::vector_at(state, i * kColumnLanes + part) = s[i];
   };
-  // Vector i of a lane is elements 32 i + 4 part .. of the column.
+  // This lane's vectors of the column: vector i has elements 32 i + 4 part and the next three.
   float4 s[kParts] = {};
   if (params.positions[span.x] != 0) {
 #pragma unroll

@@ -13,9 +13,9 @@ using target::shapes::Delta;
 
 static_assert(tile::kRoundColumns % Delta::kValueDim == 0, "a warp rounds whole heads");
 
-// A row whose heads are normed and gated before they are rounded: a warp has one at a time.
+// A row whose heads are normed and gated as it is rounded; a warp has one head at a time.
 struct GatedRow {
-  const float* x;  // null: there is none
+  const float* x;  // null: no row
   const float* z;
   float4 gain;   // this lane's of every head
   bool in_cell;  // heads of x are F16
@@ -63,7 +63,7 @@ struct WarpgroupsF16 {
   static int launch(float* x, const float* gain, const float* z, const unsigned* in_cells,
                     const unsigned char* weight, unsigned char* operands, float* residual,
                     unsigned rows, unsigned format, cudaStream_t stream) {
-    // A norm of Mamba-2 is over more than a warp has at once.
+    // A norm of Mamba-2 spans more elements than a warp holds.
     if constexpr (Delta::kMamba) {
       return HeadsF32<target::GatedRmsNorm, D>::launch(x, gain, z, in_cells, weight, operands,
                                                        residual, rows, format, stream);

@@ -20,7 +20,7 @@ static_assert(Delta::kNorm % (4 * tile::kWarpLanes) == 0 &&
                   (Delta::kMamba || Delta::kNorm == 4 * tile::kWarpLanes),
               "a lane has one vector of a head, or some of a group");
 
-// Vectors of a lane.
+// Vectors of a norm that one lane has.
 inline constexpr int kVectors = Delta::kNorm / (4 * tile::kWarpLanes);
 
 __device__ inline float squares_of(const float4& part) {
@@ -35,7 +35,7 @@ __device__ inline float scale_of(float squares) {
   return rsqrtf(mean + target::NORM_EPS);
 }
 
-// A lane's vector of a head, the head being a warp's.
+// Norms and gates a lane's vector of a head; the warp has the whole head.
 __device__ inline float4 normed(float4 part, const float4& gain, const float4& gate) {
   const float scale = scale_of(squares_of(part));
   part = tile::zip(part, gain, [&](float value, float w) { return value * scale * w; });
@@ -49,8 +49,8 @@ __device__ inline void put(f16* to, size_t vector, const float4& value) {
   tile::put_vector(to, static_cast<int>(vector), value);
 }
 
-// `in_cells` tells of each row whether its heads are F16 before; null: none are. `out` is `x`, or
-// has rows as operands.
+// A head a warp. `in_cells` says for each row whether its heads are in F16; null: no row's are.
+// `out` may be `x`, or gets rows as operands.
 template <class Tile, class Number>
 __global__ __launch_bounds__(Tile::kThreads) void heads_f32(const float* x, const float* weight,
                                                             const float* z,
@@ -67,15 +67,15 @@ __global__ __launch_bounds__(Tile::kThreads) void heads_f32(const float* x, cons
   const bool in_cell = in_cells != nullptr && in_cells[head / Delta::kValueHeads] != 0;
   const float* before = x + static_cast<size_t>(head) * Delta::kValueDim;
   const auto part = tile::EitherVector::of(before, lane, in_cell);
-  // Summing squares, all lanes have read before one writes.
+  // The sum over lanes ends all reads of the head, so results may overwrite it.
   put(out, at, normed(part.value(), gain, tile::vector_at(z, at)));
 }
 
 inline constexpr int kWidth = Delta::kValueHeads * Delta::kValueDim;
-// Norms of a row.
+// Norms of one row.
 inline constexpr int kGroups = kWidth / Delta::kNorm;
 
-// Mamba-2's norm of groups of heads, which are gated first: a warp has a group.
+// Mamba-2's norm over groups of heads, which are gated before; a group a warp.
 template <class Tile, class Number>
 __global__ __launch_bounds__(Tile::kThreads) void groups_f32(const float* x, const float* weight,
                                                              const float* z,
@@ -114,7 +114,7 @@ __global__ __launch_bounds__(Tile::kThreads) void groups_f32(const float* x, con
 
 template <class Tile, class D>
 struct HeadsF32 {
-  // Results of each row to `out`.
+  // Launches the norms of all rows, with results to `out`.
   template <class Number>
   static cudaError_t launch_to(Number* out, const float* x, const float* weight, const float* z,
                                const unsigned* in_cells, unsigned rows, cudaStream_t stream) {

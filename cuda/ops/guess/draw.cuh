@@ -1,7 +1,7 @@
-// Drawing a token from a ranked row by about the rule of its request.
+// Drawing of a draft token from a ranked row, approximately by its request's sampling rule.
 //
-// The model's own choice, which the host makes, decides whether a draft holds. So a draft may be
-// any token: only the first kWarpLanes of the largest logits are drawn from, and weights are F32.
+// The host chooses the model's token and accepts a draft only if it is equal. So a draft may be any
+// token: only the kWarpLanes largest logits are drawn from, and weights are F32.
 #pragma once
 
 #include "ops/top_k/rank.cuh"
@@ -10,12 +10,12 @@
 
 namespace atlas::guess {
 
-// Numbers of a rule: temperature (0: the largest logit), top-k (0: of all), top-p, min-p, the
-// position of its first number in [0, 1), which are of a position each.
+// Indices in a rule's numbers: temperature (0: largest logit), top-k (0: off), top-p, min-p,
+// position of the first uniform number; from kUniforms on these are, in [0, 1), one a position.
 inline constexpr unsigned kTemperature = 0, kTopK = 1, kTopP = 2, kMinP = 3, kBase = 4;
 inline constexpr unsigned kUniforms = 5;
 
-// Sum over the lanes up to this one.
+// Sum of `value` over the lanes up to and including this one.
 __device__ inline float sum_to(float value, unsigned lane) {
 #pragma unroll
   for (int gap = 1; gap < tile::kWarpLanes; gap *= 2) {
@@ -25,12 +25,12 @@ __device__ inline float sum_to(float value, unsigned lane) {
   return value;
 }
 
-// Sum over all lanes, of what `sum_to` gave.
+// Sum over all lanes, from a result of `sum_to`.
 __device__ inline float whole(float sum) {
   return __shfl_sync(tile::kAllLanes, sum, tile::kWarpLanes - 1);
 }
 
-// A rule at a position.
+// A sampling rule with its uniform number for a position.
 struct Turn {
   const float* rule;
   float uniform;
@@ -42,7 +42,7 @@ struct Turn {
     uniform = draws ? rule[kUniforms + at] : 0.0f;
   }
 
-  // Largest logits that are drawn from, at least one.
+  // Number of largest logits to draw from, at least one.
   __device__ int count() const {
     if (!draws) return 1;
     const bool all = rule[kTopK] == 0.0f || rule[kTopK] > tile::kWarpLanes;
@@ -50,8 +50,8 @@ struct Turn {
   }
 };
 
-// Place among the largest logits, of which each lane has one in order, that the turn falls to; 0
-// where none has a weight.
+// Index of the drawn logit among the largest, which lanes have in descending order; 0 if none has a
+// weight.
 __device__ inline int place_of(float logit, const Turn& turn) {
   if (!turn.draws) return 0;
   const unsigned lane = threadIdx.x % tile::kWarpLanes;
@@ -67,14 +67,14 @@ __device__ inline int place_of(float logit, const Turn& turn) {
   return reach == 0 ? 0 : __ffs(reach) - 1;
 }
 
-// Token of a turn, of a ranked row; a warp together.
+// Token that a rule draws from a ranked row; by a whole warp.
 __device__ inline unsigned draw(const float* ranked, const Turn& turn) {
   static_assert(target::TOP_K >= tile::kWarpLanes, "each lane has a logit");
   const unsigned lane = threadIdx.x % tile::kWarpLanes;
   return static_cast<unsigned>(ranked[place_of(ranked[target::TOP_K + lane], turn)]);
 }
 
-// Rows of predictions ahead, one of each sequence.
+// Rows of predictions that run ahead of the host, one for each sequence.
 struct Ahead {
   const float* rules;   // (rows, kUniforms + uniforms)
   unsigned* starts;     // (rows): first positions

@@ -3,8 +3,8 @@
 // Bound by:   latency (one warp a row)
 // Sync:       none beyond a warp; chained launch
 //
-// Nobody ranks the rows: of each part only the largest logit may be drawn. A token that is likely
-// seldom shares a part with one that is likelier.
+// Rows are not ranked: only the largest logit of each part may be drawn. A likely token is seldom
+// in the part of a more likely one.
 #pragma once
 
 #include "base/launch.cuh"
@@ -16,7 +16,7 @@ namespace atlas::guess {
 using top_k::Key;
 using top_k::kParts;
 
-// Parts of a lane.
+// Parts that one lane looks at.
 inline constexpr int kMine = (kParts + tile::kWarpLanes - 1) / tile::kWarpLanes;
 
 struct Params {
@@ -37,7 +37,7 @@ __device__ inline Key warp_max(Key key) {
   return key;
 }
 
-// Part whose largest logit a turn draws.
+// Part whose largest logit a rule draws.
 __device__ inline int part_of(const unsigned* orders, const Turn& turn) {
   const int lane = threadIdx.x % tile::kWarpLanes;
   Key mine[kMine];
@@ -46,7 +46,7 @@ __device__ inline int part_of(const unsigned* orders, const Turn& turn) {
     const int part = i * tile::kWarpLanes + lane;
     mine[i] = part < kParts ? top_k::key_of(orders[part], part) : 0;
   }
-  Key own = 0;  // the largest but `lane`
+  Key own = 0;  // key of the lane-th largest logit
   const int count = turn.count();
 #pragma unroll 1
   for (int place = 0; place < count; ++place) {
@@ -62,7 +62,7 @@ __device__ inline int part_of(const unsigned* orders, const Turn& turn) {
   return static_cast<int>(top_k::id_of(__shfl_sync(tile::kAllLanes, own, place)));
 }
 
-// The largest logit of a part.
+// Token of a part's largest logit.
 __device__ inline unsigned token_of(const float* logits, const top_k::Ids& ids, int part) {
   top_k::Part loaded;
   loaded.load(logits, ids, part);

@@ -17,7 +17,7 @@ struct Params {
   int rows;
 };
 
-// Growth of a query at a position.
+// Factor by which queries grow at a position.
 template <class L>
 __device__ inline float growth_of(unsigned position) {
   if constexpr (L::kTemperatureBeta == 0.0f) return 1.0f;
@@ -49,7 +49,7 @@ __global__ __launch_bounds__(tile::kHeadThreads) void heads(Params params) {
                                                                            pair.y * factor};
   });
   if (blockIdx.y != 0) return;
-  // Elements of even places come before those of odd ones.
+  // Rotated elements: those of even index are stored before those of odd index.
   for (int item = threadIdx.x; item < block.rows * kTurned / 2; item += tile::kHeadThreads) {
     const int row = item / (kTurned / 2), pair = item % (kTurned / 2);
     const float2 from =

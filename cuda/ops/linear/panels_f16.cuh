@@ -27,7 +27,7 @@ struct Params {
   int k;
 };
 
-// Where sums of a panel go.
+// Sink of a panel's sums: scales them, adds biases and writes them by `Put`.
 template <tile::Storage kStorage, class Put>
 struct Sink {
   const tile::Matrix<kStorage>& w;
@@ -43,7 +43,7 @@ struct Sink {
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-// `kWhole`: a whole panel a warp.
+// Product of few rows with streamed weights. `kWhole`: each warp has whole panels.
 template <tile::Storage kStorage, int kK, class Shape, bool kWhole, class Put>
 __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void stream(
     Params params) {
@@ -72,8 +72,8 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
   }
 }
 
-// Rows, `groups` of 8 * kTiles of them side by side in the grid: blocks that take the same weights
-// run together.
+// Product of rows held in registers: `groups` of 8 * kTiles rows are neighbours in the grid, so
+// that blocks with the same weights run together.
 template <tile::Storage kStorage, int kK, int kTiles, class Put>
 __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(Params params, int groups) {
   constexpr int kRows = kTiles * tile::kTileRows;
@@ -88,7 +88,7 @@ __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(Params para
   stage.prefetch();
   ptx::griddepcontrol_wait();  // the weights depend on nothing; everything below does
   const float* x = params.x + static_cast<size_t>(first) * kK;
-  // In F32 rows take twice the registers; code for a GB10 has none left for all of them at once.
+  // Rows loaded together: in F32 they take twice the registers, too many on a GB10 for all.
   constexpr int kTogether = tile::kLargeSm ? 64 : 16;
   stage.template hold<kTogether>(rows, [&](int row, int column) {
     float octet[8];
@@ -103,12 +103,12 @@ __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(Params para
   });
 }
 
-// Panels of a cluster, and tiles of rows: an SM has room for two blocks, since clusters cannot be
-// placed on all SMs at one block each.
+// Panels of a cluster, and tiles of rows, so that an SM holds two blocks: at one block an SM,
+// clusters could not be placed on all SMs.
 inline constexpr int kSplitPanels = 8;
 inline constexpr int kSplitTiles = 4;
 
-// Whether panels are so few that the clusters of a block's rows run at once.
+// Whether panels are so few that all clusters of a tile of rows run at once.
 inline bool has_few_panels(int n, int k) {
   return tile::panels_of(n) * tile::segments(k) <= kSplitPanels * target::SMS;
 }
@@ -116,7 +116,7 @@ inline bool has_few_panels(int n, int k) {
 template <tile::Storage kStorage, int kK, int kRowTiles>
 using SplitStage = tile::Split<kStorage, kK, kSplitPanels, kRowTiles>;
 
-// Shared memory of a block of the most rows.
+// Shared memory of a block with the most rows.
 template <tile::Storage kStorage, int kK>
 using SplitStorage = typename SplitStage<kStorage, kK, kSplitTiles>::SharedStorage;
 
@@ -150,11 +150,11 @@ __global__ __launch_bounds__(tile::kPanelThreads) void flat(Params params) {
   stage.run(params.rows, x, Sink<kStorage, Put>{w, params.out}, shared);
 }
 
-// Rows that take the same panels one after the other, bytes: so weights come from memory once for
-// all of them, where the second-level cache has room for the rows and for no matrix.
+// Bytes of rows that go through the same panels one after the other, so that weights are read from
+// memory once, if the second-level cache holds the rows but no matrix.
 inline constexpr unsigned kGroupBytes = 8 << 20;
 
-// A block's panels, `x`, and its tile of rows, `y`, which has so many bytes. Blocks start in the
+// Position of a block: panels in `x`, and tile of rows in `y`, of `tile_bytes`. Blocks start in the
 // order of their numbers.
 __device__ inline uint2 place_in_groups(unsigned tile_bytes) {
   const unsigned tiles = max(kGroupBytes / tile_bytes, 1u), of_group = gridDim.x * tiles;
@@ -176,7 +176,7 @@ __global__ __launch_bounds__(tile::Tiled<kStorage>::kThreads, 2) void tiled(Para
   const auto x = [&](int row) {
     return rounded + static_cast<size_t>(min(first + row, params.rows - 1)) * params.k;
   };
-  // Places of results are found when they are needed: sums leave no registers for them.
+  // Addresses of results are computed when needed: sums leave no registers for them.
   const auto sink = [&](int panel, int g, int row, float low, float high) {
     float* out = params.out + static_cast<size_t>(first) * params.n;
     if (first + row < params.rows) Sink<kStorage, Put>{w, out}(panel, g, row, low, high);
@@ -188,10 +188,10 @@ __global__ __launch_bounds__(tile::Tiled<kStorage>::kThreads, 2) void tiled(Para
 }
 
 inline constexpr int kRoundThreads = 256;
-// Vectors of a thread that are under way together.
+// Vectors that a thread has in flight.
 inline constexpr int kRoundVectors = 4;
 
-// Rows as operands: `vectors` of four numbers.
+// Rounds rows to F16 operands: `vectors` of four numbers.
 static __global__ __launch_bounds__(kRoundThreads) void round(const float* x, f16* rounded,
                                                               int vectors) {
   ptx::griddepcontrol_launch_dependents();
@@ -230,7 +230,7 @@ struct PanelsF16 {
     return failed;
   }
 
-  // Whether a product may be the head's, which has the most panels.
+  // Whether a product may be that of the output head, which has the most panels.
   template <tile::Storage kStorage, int kK>
   static constexpr bool kIsHead = std::is_same_v<Put, tile::Stores> && kK == target::HIDDEN &&
                                   kStorage == tile::storage_of(target::FORMAT_HEAD);
@@ -249,19 +249,19 @@ struct PanelsF16 {
     return launch(linear::stream<kStorage, kK, Shape, false, Put>);
   }
 
-  // Whether all rows of a tile can be staged by the shape that is best for them.
+  // Whether the best shape for a tile of rows can stage all of them.
   template <int kK>
   static constexpr bool kStagesAll =
       tile::staged_rows<tile::Wide>(kK, tile::kTileRows) == tile::kTileRows &&
       tile::staged_rows<tile::Narrow>(kK, tile::kNarrowRowsMax) == tile::kNarrowRowsMax;
 
-  // Rows that some shape has room for, at most.
+  // Most rows that any shape can stage.
   template <int kK>
   static constexpr int kStreamedRowsMax =
       kStagesAll<kK> ? tile::kTileRows
                      : tile::staged_rows<tile::Shorter<tile::Wide>>(kK, tile::kTileRows);
 
-  // Up to a tile of rows.
+  // Launches a product of up to a tile of rows.
   template <tile::Storage kStorage, int kK>
   static cudaError_t tile_streamed(const Params& params, cudaStream_t stream) {
     using tile::Narrow, tile::Shorter, tile::Wide;
@@ -286,7 +286,7 @@ struct PanelsF16 {
     }
   }
 
-  // A kernel knows its K: code for any is larger, and one row runs most of it once.
+  // Launches by the matrix's K: code for any K is larger, and one row runs most of it once.
   template <tile::Storage kStorage, int... kWidths>
   static cudaError_t tile_streamed_of(const Params& params, target::Widths<kWidths...>,
                                       cudaStream_t stream) {
@@ -317,20 +317,20 @@ struct PanelsF16 {
   }
 
   static constexpr int kFewPanels = 2 * target::SMS;
-  // Normed rows have HIDDEN columns, and their products are stored. Products of mixed rows are
-  // added to the residual; large SMs are also so many that panels of those are split.
+  // Whether products are stored: those of normed rows, which have HIDDEN columns. Others are added
+  // to the residual; on large SMs their K is split, as their panels are few for so many SMs.
   static constexpr bool kStores = std::is_same_v<Put, tile::Stores>;
   template <int kK>
   static constexpr bool kHeld =
       tile::holds(kK) && (kStores ? kK == target::HIDDEN : !tile::kLargeSm);
-  // BF16 leaves no room for two blocks an SM that split K.
+  // Whether K may be split: in BF16, two blocks that split K do not fit on an SM.
   template <tile::Storage kStorage, int kK>
   static constexpr bool kSplit = tile::kLargeSm && kStorage != tile::Storage::f16 && !kStores &&
                                  tile::Matrix<kStorage>::has(kK) &&
                                  sizeof(SplitStorage<kStorage, kK>) <=
                                      target::SHARED_BYTES_PER_BLOCK;
 
-  // Many panels.
+  // Kernels for products of many panels.
   template <tile::Storage kStorage, int kK>
   static cudaError_t rows_held(const Params& params, cudaStream_t stream) {
     constexpr int kTiles = tile::held_tiles(kK), kFewTiles = tile::few_held_tiles(kK);
@@ -356,9 +356,9 @@ struct PanelsF16 {
                : segments_split<kStorage, kK, kSplitTiles>(params, stream);
   }
 
-  // More rows than a tile, of one of the target's K: whether they are held or K is split, by
-  // `result`. Split is a product of few panels, so few that the clusters of a block's rows run at
-  // once.
+  // Launches more rows than a tile, for a K of the target's matrices, with rows held or K split;
+  // `result` gets the launch's error. K is split if panels are so few that all clusters of a tile
+  // of rows run at once.
   template <tile::Storage kStorage, int... kWidths>
   static bool of_width(const Params& params, target::Widths<kWidths...>, cudaError_t& result,
                        cudaStream_t stream) {
@@ -384,7 +384,7 @@ struct PanelsF16 {
     return (is(std::integral_constant<int, kWidths>{}) || ...);
   }
 
-  // Many rows, which are in `rounded` already where there is no `x`.
+  // Launches many rows, which are already in `rounded` if `x` is null.
   template <tile::Storage kStorage>
   static cudaError_t many(const Params& params, f16* rounded, cudaStream_t stream) {
     using Stage = tile::Tiled<kStorage>;
@@ -405,7 +405,7 @@ struct PanelsF16 {
 
   template <tile::Storage kStorage>
   static cudaError_t of(const Params& params, f16* rounded, cudaStream_t stream) {
-    // Fewer rows are tiles, too, where panels alone are blocks for most of the SMs.
+    // Fewer rows go in tiles, too, if panels alone give blocks to most SMs.
     const bool fills = 4 * tile::Tiled<kStorage>::blocks(params.n) >= 3 * target::SMS;
     const int most = fills ? tile::kFilledRowsMax : tile::kFlatRowsMax;
     if (params.x == nullptr || tile::takes_rounded(params.rows, params.k, most)) {
@@ -428,7 +428,7 @@ struct PanelsF16 {
     return storage == tile::Storage::f16;
   }
 
-  // `body(storage)` of a matrix's format, as a constant.
+  // Calls `body(storage)` with a matrix's format as a constant.
   template <class Body>
   static cudaError_t for_format(unsigned format, const Body& body) {
     cudaError_t result = cudaErrorInvalidValue;

@@ -17,9 +17,9 @@ using linear::dynamic_shared;
 using linear::Params;
 using Few = linear::PanelsF16<target::Linear, tile::Adds, target::LinearAddWidths>;
 
-// Rows of kK columns that `linear` takes, at most: as many as a block stages where weights are
-// streamed, and more where panels are few and it splits K over the SMs; others are operands of
-// warpgroup instructions.
+// Most rows of kK columns that `linear` takes: as many as a block stages with streamed weights, or
+// more where panels are few and K is split over the SMs. More rows are operands of warpgroup
+// instructions.
 template <tile::Storage kStorage, int kK>
 int few_rows_max(int n) {
   const bool splits = Few::kSplit<kStorage, kK> && linear::has_few_panels(n, kK);
@@ -27,8 +27,8 @@ int few_rows_max(int n) {
   return tile::streams(kStorage, kK) ? Few::kStreamedRowsMax<kK> : 0;
 }
 
-// Whether rows of kK columns are operands of warpgroup instructions where they are many. FP8 whose
-// segments are single blocks leaves no registers for tiles of them.
+// Whether many rows of kK columns are operands of warpgroup instructions. FP8 with segments of a
+// single block leaves no registers for their tiles.
 template <tile::Storage kStorage, int kK>
 inline constexpr bool kTiles =
     kK % tile::kBlockColumns == 0 &&
@@ -65,7 +65,7 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
       .run(tiles, tile::RowSink<tile::Adds>{});
 }
 
-// Sums of tiles whose K is split between the blocks of a cluster.
+// Sink of tiles whose K is split between the blocks of a cluster.
 template <tile::Storage kStorage, int kK>
 struct JoinsRows : tile::PutsSegment {
   __device__ static void join(const tile::WarpgroupTile& tile, int row, int weight,
@@ -76,7 +76,7 @@ struct JoinsRows : tile::PutsSegment {
   }
 };
 
-// Clusters have tiles of all rows by some panels in turn, their blocks a segment of K each.
+// Clusters have tiles of all rows by some panels, one after the other; a block has a segment of K.
 template <tile::Storage kStorage, int kK, int kRows>
 __global__ __cluster_dims__(tile::segments(kK))
 __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(Params params,
@@ -102,10 +102,10 @@ cudaError_t multiply_split(const Params& params, const tile::Operands<kStorage>&
                         static_cast<int>(tiles));
 }
 
-// Blocks of columns of a segment, at most, whose sums of more than `kTurnRowsMax` rows are joined.
+// Most blocks of columns in a segment with which sums of more than `kTurnRowsMax` rows are joined.
 inline constexpr int kJoinedBlocksMax = 8;
 
-// Rows that are operands already.
+// Launches rows that are operands already.
 template <tile::Storage kStorage, int kK>
 cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
                      cudaStream_t stream) {
@@ -118,8 +118,8 @@ cudaError_t multiply(const Params& params, const tile::Operands<kStorage>& x,
       return multiply_split<kStorage, kK, kTurnRowsMax>(params, x, stream);
     }
   }
-  // Results have the residual's width: too many tiles for one turn are too many in every product.
-  // E2M1's scales and segments of many blocks leave no registers to join sums of so many rows.
+  // Results are as wide as the residual, so tiles that are too many for one turn are so in every
+  // product. E2M1 and segments of many blocks leave no registers to join sums of so many rows.
   constexpr int kBlocks = kK / tile::segments(kK) / tile::kBlockColumns;
   if constexpr (tile::bits_of(kStorage) > 4 && kBlocks <= kJoinedBlocksMax &&
                 tile::panel_tiles(target::HIDDEN) * tile::segments(kK) <= target::SMS) {
@@ -150,7 +150,7 @@ struct WarpgroupsF16 {
     return Few::launch(x, weight, operands, residual, rows, n, k, format, stream);
   }
 
-  // Whether rows, K and format are of warpgroup instructions: then `result` is theirs.
+  // Whether warpgroup instructions take the product: then `result` is its error.
   template <int... kWidths>
   static bool is_many(const Params& params, unsigned char* operands, unsigned format,
                       target::Widths<kWidths...>, cudaError_t& result, cudaStream_t stream) {

@@ -5,8 +5,8 @@
 //             meet, then two barriers in turn; then as `top_k` ranks, and the blocks meet once
 //             more; chained launch
 //
-// Rows are normed and multiplied as `norm_linear` does. Each block ranks the parts of what it has
-// made, a few chunks of `top_k`; when all have, a block a row ranks the row.
+// Rows are normed and multiplied as in `norm_linear`. Each block ranks the parts of its own logits,
+// a few chunks of `top_k`; after all blocks, one block a row ranks the row.
 #pragma once
 
 #include "ops/lm_head/stream_f16.cuh"
@@ -14,8 +14,8 @@
 
 namespace atlas::lm_head {
 
-// Rows, `groups` of 8 * kTiles of them side by side in the grid: blocks that take the same weights
-// run together.
+// Product of rows held in registers: `groups` of 8 * kTiles rows are neighbours in the grid, so
+// that blocks with the same weights run together.
 template <tile::Storage kStorage, int kTiles>
 __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(
     const __grid_constant__ Params params, const __grid_constant__ tile::HeldRows to, int groups) {
@@ -68,7 +68,7 @@ cudaError_t launch_held(const Params& params, const tile::HeldRows& to, cudaStre
              : launch_tiles_held<kStorage, tile::kHeldTiles>(params, to, stream);
 }
 
-// Rows of all blocks that have them in registers.
+// Rows that every block holds in registers.
 struct HeldRowsOf {
   template <tile::Storage kStorage>
   static cudaError_t launch(const Params& params, unsigned char* operands, unsigned* arrived,
@@ -77,7 +77,7 @@ struct HeldRowsOf {
   }
 };
 
-// `Many` has more rows than every block norms for itself.
+// Launches by the number of rows; `Many` takes more rows than every block norms for itself.
 template <class Tile, class Many>
 struct AnyF16 {
   static_assert(Tile::kThreads == tile::HeldShape::kThreads, "a block is the warps that hold rows");

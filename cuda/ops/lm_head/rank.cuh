@@ -1,5 +1,5 @@
-// Ranking behind a product of the head in the same launch: each block ranks the parts of what it
-// has made, a few chunks of `top_k`; when all have, a block a row ranks the row.
+// Ranking in the launch of the head's product: each block ranks the parts of its own logits, a few
+// chunks of `top_k`; after all blocks, one block a row ranks the row.
 #pragma once
 
 #include "base/launch.cuh"
@@ -22,7 +22,7 @@ struct Params {
   float* logits;                // (rows, ids)
   unsigned* orders;             // (rows, kParts)
   float* sums;                  // (rows, kParts)
-  unsigned* ranked_by;          // blocks that have ranked; zero before and behind
+  unsigned* ranked_by;          // blocks that have ranked; zero before and after a launch
   float* ranked;                // (rows, 2 * TOP_K + 1); null: parts are ranked only
   int rows;
   top_k::Ids ids;  // rows of the weight that are multiplied: all, or whole panels
@@ -39,9 +39,9 @@ __device__ inline tile::Share panels_of(const top_k::Ids& ids, const tile::Share
   return {first.first, last.first + last.count - first.first};
 }
 
-// Ranks `rows` rows from `first` on, whose logits of `chunks` are this block's. When all blocks
-// have, some rank a row each, in shared memory that no weights are on their way to. A warp looks at
-// `kAtOnce` parts at once, as its registers have room.
+// Ranks `rows` rows from `first` on, of which this block has the logits of `chunks`. After all
+// blocks, some blocks rank one row each, in shared memory that no copy of weights writes to. A warp
+// loads `kAtOnce` parts at once, as its registers allow.
 template <class Shape, int kAtOnce>
 __device__ inline void rank(const Params& params, const top_k::Ids& ids, int first, int rows,
                             const tile::Share& chunks) {

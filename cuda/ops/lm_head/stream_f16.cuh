@@ -1,5 +1,5 @@
-// Up to a tile of rows, normed by every block, by weights that are streamed once: a block makes a
-// chunk of `top_k`.
+// Head for up to a tile of rows, which every block norms for itself; weights are streamed once, and
+// a block makes one chunk of `top_k`.
 #pragma once
 
 #include "ops/lm_head/rank.cuh"
@@ -7,10 +7,10 @@
 
 namespace atlas::lm_head {
 
-// Rows that weights are streamed for, at most: as many as a block has room for.
+// Most rows for which weights are streamed: as many as a block has room for.
 inline constexpr int kFewRowsMax = tile::normed_rows_max();
 
-// `kWhole`: a whole panel a warp. Registers have no room for a number of ids.
+// `kWhole`: whole panels a warp. `kIds` is a constant: registers have no room for it.
 template <tile::Storage kStorage, class Shape, bool kWhole, unsigned kIds>
 __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void few(
     const __grid_constant__ Params params) {
@@ -31,7 +31,7 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
   const auto sink = [&](int unit, int g, int row, float low, float high) {
     const int at = (share.first + unit) * tile::kPanelRows + g;
     float* to = params.logits + size_t{kIds} * row;
-    // Fewer ids are whole panels.
+    // With fewer ids, panels are whole.
     if (at < VOCAB) to[at] = low;
     if (at + 8 < VOCAB) to[at + 8] = high;
   };
@@ -45,7 +45,7 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
 
 template <tile::Storage kStorage, class Shape>
 cudaError_t launch_shape(const Params& params, cudaStream_t stream) {
-  // A block that waits leaves an SM to those that it waits for.
+  // A waiting block leaves an SM to the blocks that it waits for.
   const cudaError_t refused = room_for_waiting(params.rows + 1);
   if (refused != cudaSuccess) return refused;
   using Storage = tile::NormedStorage<Shape>;

@@ -10,7 +10,7 @@
 
 namespace atlas::lm_head {
 
-// Sums of a cluster's segments go to rows of logits.
+// Sink of sums joined in a cluster: writes them to rows of logits.
 template <tile::Storage kStorage>
 struct JoinsLogits : tile::PutsSegment {
   int ids;
@@ -25,7 +25,7 @@ struct JoinsLogits : tile::PutsSegment {
   }
 };
 
-// Clusters have tiles of all rows by some panels in turn, their blocks a segment of K each.
+// Clusters have tiles of all rows by some panels, one after the other; a block has a segment of K.
 template <tile::Storage kStorage, int kRows>
 __global__ __cluster_dims__(tile::segments(HIDDEN))
 __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(
@@ -40,10 +40,10 @@ __launch_bounds__(tile::kWarpgroupThreads, 1) void split_product(
       .run(tiles, JoinsLogits<kStorage>{{}, params.ids.count});
 }
 
-// Blocks of rows for which weights are read again, at most.
+// Most times that weights are read for blocks of rows held in registers.
 inline constexpr int kHeldReads = 2;
 
-// Rows of more blocks: weights are read once.
+// Launches rows of more blocks, with weights read once.
 template <tile::Storage kStorage>
 cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStream_t stream) {
   const tile::Operands<kStorage> x{operands, tile::operand_groups(params.rows)};
@@ -65,7 +65,7 @@ cudaError_t launch_many(const Params& params, unsigned char* operands, cudaStrea
                                               static_cast<unsigned>(params.ids.count), stream));
 }
 
-// More rows than a block holds are split where the head's columns have segments to split.
+// Launches more rows than blocks hold: with K split in clusters, if HIDDEN has several segments.
 struct Many {
   template <tile::Storage kStorage>
   static constexpr bool kHas =

@@ -16,8 +16,8 @@ namespace atlas::mlp {
 using linear::dynamic_shared;
 using target::HIDDEN;
 
-// Rows from which on weights are multiplied by tiles of rows. `norm_linear` alone holds more rows
-// in registers as fast, but then gates, ups and activations are written and read again.
+// Fewest rows that are multiplied in tiles. `norm_linear` alone is as fast for more rows, held in
+// registers, but then gates, ups and activations go through memory.
 inline constexpr int kManyRowsMin = tile::kOperandRows + 1;
 
 struct Params {
@@ -33,7 +33,7 @@ struct Activation {
   }
 };
 
-// Activations of all rows, as operands of `down`.
+// Makes the activations of all rows, as operands of `down`.
 template <class M, tile::Storage kStorage, int kRows>
 __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void activate(
     Params params, tile::Operands<kStorage> x, tile::Operands<kStorage> act, int tile_rows,

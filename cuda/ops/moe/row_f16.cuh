@@ -3,9 +3,9 @@
 // Bound by:   HBM (the weights of the experts chosen)
 // Sync:       two chained launches: gate and up with SwiGLU, down with the weighted sum
 //
-// Every block chooses the experts for itself, which is quicker than waiting for a kernel that does.
-// The second kernel's weights are known from logits of two kernels before, so it asks for them
-// before its wait: the first lets it start only behind its own wait.
+// Every block chooses the experts for itself, which is quicker than waiting for a kernel that
+// chooses. The second kernel also chooses by logits, written two kernels before it, so it loads
+// weights before its wait: the first kernel lets it start only after its own wait.
 #pragma once
 
 #include <type_traits>
@@ -22,10 +22,10 @@ using experts::kWidth;
 using target::shapes::Experts;
 
 inline constexpr int kThreads = tile::kPanelThreads;  // of `down`
-// Shape of `gate_up`, which has more panels than SMs.
+// Shape of the stream in `gate_up`, which has more panels than SMs.
 using RowShape = std::conditional_t<tile::kLargeSm, tile::Wide, tile::Narrow>;
-// Blocks of `down` on an SM that registers are left for. 0 is the compiler's choice, which for a
-// GB10 spills.
+// Blocks of `down` on an SM that registers allow. 0 is the compiler's choice, by which a GB10
+// spills.
 inline constexpr int kDownBlocks = tile::kLargeSm ? 0 : 1;
 inline constexpr int kInner = experts::kInputs * Experts::kIntermediate;
 
@@ -38,7 +38,7 @@ struct Params {
   f16* act;                      // (rows, kTurns, kIntermediate)
   float* residual;               // (rows, kWidth), or sums that are latents
 
-  // Parameters of the block's row.
+  // Parameters of this block's row.
   __device__ Params own() const {
     const size_t row = blockIdx.y;
     return {x + row * kWidth,
@@ -51,13 +51,13 @@ struct Params {
   }
 };
 
-// The row's experts and their weights, the shared one last; one warp chooses. The arithmetic is
-// that of `route`.
+// The experts of a row and their weights, the shared one last, chosen by one warp with the
+// arithmetic of `route`.
 struct Chosen {
   int expert[kTurns];
   float weight[kTurns];
 
-  // The first warp chooses; a barrier must follow.
+  // Chooses the experts, in the first warp; a barrier must follow.
   template <bool kWeights>
   __device__ void choose(const float* logits, const float* per_expert) {
     if (threadIdx.x >= tile::kWarpLanes) return;
@@ -74,9 +74,9 @@ struct Chosen {
 
 static_assert(kTurns <= tile::kWarpLanes, "a lane keeps a chosen expert");
 
-// A block's panels of gate and up: some of the shared expert, which nobody has to choose, then
-// some of the chosen ones, turn by turn. The first blocks have one more of these, the last ones of
-// those.
+// A block's panels of gate and up: some of the shared expert, whose weights need no choice, then
+// some of the chosen ones, by turn. The first blocks have one more panel of chosen experts, the
+// last ones one more of the shared one.
 struct GateUpUnits {
   static constexpr int kPanels = tile::panels_of(kInner);
   static constexpr int kUnits = kTurns * kPanels;
@@ -96,7 +96,7 @@ struct GateUpUnits {
 
   __device__ int count() const { return shared.count + chosen.count; }
 
-  // Panel of a unit, among those of all turns.
+  // Number of a unit's panel among those of all turns.
   __device__ int panel(int unit) const {
     return unit < shared.count ? Experts::kPerToken * kPanels + shared.first + unit
                                : chosen.first + unit - shared.count;
@@ -131,22 +131,22 @@ gate_up(Params all) {
   stage.init(shared.stream);
   const int slot = stage.ask_before(units.shared.count);
   ptx::griddepcontrol_wait();  // the shared expert's weights depend on nothing
-  // Here, so that the next kernel may read what the one before this has written.
+  // Not earlier: the next kernel may read what the kernel before this one has written.
   ptx::griddepcontrol_launch_dependents();
   shared.chosen.choose<false>(params.logits, params.per_expert);
   staged.round<kWidth>(params.x);
   __syncthreads();  // the choice is complete, the row staged
   stage.ask_first(slot);
   const auto sink = [&](int unit, int g, int, float gate, float up) {
-    // A turn's panels are those of its activations.
+    // Activations of a turn are stored side by side, like its panels.
     f16* to = params.act + units.panel(unit) * experts::kPanelActivations;
     experts::activate(g, gate, up, [&](int column, float value) { to[column] = to_f16(value); });
   };
   stage.run(staged, sink);
 }
 
-// A block has a panel of the result and all experts' parts of it: a warp per segment, and as many
-// turns at once as that leaves.
+// Second product: a block has a panel of the result for all experts: a warp per segment, and as
+// many turns at once as warps are left for.
 template <tile::Storage kStorage>
 struct Down {
   using W = tile::Matrix<kStorage>;
@@ -190,7 +190,7 @@ struct Down {
     }
   }
 
-  // Stages the rows; all loads are under way before the first is waited for.
+  // Stages the rows' activations; all loads are started before the first is waited for.
   __device__ void bring() {
     constexpr int kVectors = Experts::kIntermediate * sizeof(f16) / kVectorBytes;
     constexpr int kMine = (kTurns * kVectors + kThreads - 1) / kThreads;
@@ -224,7 +224,7 @@ struct Down {
         for (int octet = 0; octet < W::Code::kOctets; ++octet) {
           unsigned first[4], second[4];
           W::decode(part[round][group], octet, first, second);
-          // Columns of an instruction without a row have the first one: their sums go nowhere.
+          // Columns of an instruction without a row use the first row; their sums are dropped.
           const uint4 b = *reinterpret_cast<const uint4*>(shared.act[turn] + column + octet * 8);
           float(&to)[4] = W::kBlockFactors ? chain : sum;
           ptx::mma_f16(to, first, b.x, b.y);
@@ -246,7 +246,7 @@ struct Down {
     return experts::as_part(experts::result(of[turn], y));
   }
 
-  // The row's sums over its experts, in the order of the turns.
+  // Adds the row's results over its experts, in the order of the turns.
   __device__ void add() const {
     if (threadIdx.x >= tile::kPanelRows) return;
     const int row = blockIdx.x * tile::kPanelRows + threadIdx.x;
@@ -279,12 +279,12 @@ __global__ __launch_bounds__(kThreads, kDownBlocks) void down(Params all) {
   stage.add();
 }
 
-// Weights of a layer's experts that the second-level cache keeps.
+// Bytes of a layer's experts up to which the second-level cache keeps them.
 inline constexpr size_t kCachedWeights = size_t{4} << 20;
 inline constexpr size_t kWeights =
     size_t{Experts::kCount + kHasShared} * (kInner + Experts::kIntermediate) * kWidth;
-// Rows that are computed apart, at most: an expert that several of them choose is read as often,
-// which takes less than to plan for all of them if it comes from the second-level cache.
+// Most rows that are computed one by one: an expert that several of them choose is read several
+// times, which is faster than planning if the second-level cache has it.
 inline constexpr unsigned kApartMax = kWeights <= kCachedWeights ? 8 : 1;
 
 template <tile::Storage kStorage>

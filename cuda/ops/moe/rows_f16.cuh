@@ -7,14 +7,14 @@
 //             products and the weighted sum. In the first, a block waits for the activations that
 //             others compute and, if rows are many, for what others choose
 //
-// A tile is an expert and up to eight of its rows. Every block makes the same plan of all tiles for
-// itself, which is quicker than waiting for a kernel that does. It has a part of all panels of gate
-// and up, then of down: both are nearly the same tiles, so that nobody waits long, and down's
-// weights are asked for while the last ones of gate and up are used.
+// A tile is an expert and up to eight of its rows. Every block makes the plan of all tiles for
+// itself, which is quicker than waiting for a kernel that does. It has a share of all panels of
+// gate and up, then of down: nearly of the same tiles, so that blocks wait little for each other,
+// and down's weights are loaded while the last ones of gate and up are used.
 //
-// Choices of many rows and activations are handed over word by word: `relay` holds a number that
-// neither is until they are there, and again behind the sum. So all blocks of the grid must be on
-// the device together: it has one an SM, and waits for nothing that starts later.
+// Blocks pass on choices of many rows, and activations, word by word: a word of `relay` is
+// `kNotYet` until it is written, and is reset after the sum. So all blocks of the grid must be on
+// the GPU at once: there is one an SM, and none waits for a block that starts later.
 #pragma once
 
 #include "ops/experts/scan.cuh"
@@ -22,36 +22,35 @@
 
 namespace atlas::moe {
 
-// A bit each in an expert's list.
+// Most rows: each has a bit in an expert's list.
 inline constexpr int kRowsMax = target::MOE_ROWS;
 inline constexpr int kListWords = (kRowsMax + 31) / 32;
 inline constexpr int kExperts = Experts::kCount + kHasShared;
 inline constexpr int kTurnsMax = kRowsMax * kTurns;
 inline constexpr int kVisitedMax = kTurnsMax < kExperts ? kTurnsMax : kExperts;
 inline constexpr int kTilesMax = (kTurnsMax - kVisitedMax) / tile::kTileRows + kVisitedMax;
-// A block of the products an SM.
+// Blocks of the products, one an SM.
 inline constexpr int kBlocks = target::SMS;
-// Places of a tile, at most.
+// Most places of a tile.
 inline constexpr int kTilePlaces = kRowsMax < tile::kTileRows ? kRowsMax : tile::kTileRows;
-// Places of the tiles that a block has panels of, at most.
+// Most places of the tiles that a block has panels of.
 inline constexpr int kHeldRows = ((kTilesMax + kBlocks - 1) / kBlocks + 1) * kTilePlaces;
 inline constexpr int kSumThreads = 256;
-// Blocks that sum a row: some have no part of the sum, and make `relay` ready with the others.
+// Blocks that sum a row; some only reset their share of `relay`.
 inline constexpr int kSumBlocks = 2;
-// So many rows choose more than half of the experts.
+// Number of rows that together choose more than half of the experts.
 inline constexpr int kManyRows = 32;
-// Weights that are brought to the second-level cache while many rows choose, bytes, at most.
+// Most bytes of weights that are brought to the second-level cache while many rows choose.
 inline constexpr int kWarmBytes = tile::kLargeSm ? 52 << 20 : 0;
-// Blocks that ask for them: the first of the grid, which start on the SMs that the kernel before
-// leaves.
+// Blocks that bring weights to the cache: the grid's first ones, which start on SMs that the kernel
+// before leaves free.
 inline constexpr int kWarmBlocks = 32;
-// An activation or a choice that is not there yet. What comes of arithmetic on no numbers is
-// another one.
+// Word of an activation or a choice that is not there yet: a NaN that no arithmetic results in.
 inline constexpr unsigned kNotYet = ~0u;
-// Rows that every block chooses for, at most. To choose for more takes a block longer than to wait
-// for what all blocks choose together.
+// Most rows for which every block chooses; for more, it takes less to wait for choices that are
+// shared among all blocks.
 inline constexpr int kChosenByAll = 16;
-// Words of a row's choice: two experts each.
+// Words of a row's choice, each with two experts.
 inline constexpr int kChoiceWords = Experts::kPerToken / 2;
 
 struct RowsParams {
@@ -65,7 +64,7 @@ struct RowsParams {
   float* residual;               // (rows, kWidth), or sums that are latents
   int rows;
 
-  // (kRowsMax, kChoiceWords)
+  // Choices of all rows, (kRowsMax, kChoiceWords).
   __device__ unsigned* choices() const {
     constexpr size_t kActivations = size_t{kRowsMax} * kTurns * Experts::kIntermediate;
     return reinterpret_cast<unsigned*>(relay + kActivations);
@@ -76,7 +75,7 @@ static_assert(kRowsMax * kChoiceWords <= kTurns * Experts::kIntermediate, "choic
 static_assert(Experts::kPerToken % 2 == 0 && Experts::kCount < 0xffff,
               "no two experts are `kNotYet`");
 
-// An expert and its places from `first` on; a place is a row's turn at one of its experts.
+// An expert and its places from `first` on, each the turn of a row at one of its experts.
 struct Tile {
   unsigned short expert;
   unsigned short first;
@@ -92,13 +91,13 @@ struct Plan {
   int tiles;
   unsigned sums[tile::kWarpLanes];
 
-  // Bits of the rows of a word that are below `row`.
+  // Mask of the bits in word `word` of a list that are of rows before `row`.
   __device__ static unsigned below(int row, int word) {
     const int here = row - word * 32;
     return here >= 32 ? ~0u : here <= 0 ? 0 : (1u << here) - 1;
   }
 
-  // Before the first row; a barrier must follow.
+  // Clears the lists before rows are added; a barrier must follow.
   __device__ void clear(int rows) {
     for (int e = threadIdx.x; e < kExperts; e += tile::Wide::kThreads) {
 #pragma unroll
@@ -108,12 +107,12 @@ struct Plan {
     }
   }
 
-  // Adds `kRows` rows, from `row` on `apart` rows apart, as far as there are so many; one warp.
+  // Chooses for and adds `kRows` rows from `row` on, `apart` rows apart, if they exist; one warp.
   template <int kRows>
   __device__ void add(int row, int apart, int rows, const float* logits, const float* per_expert) {
     const int lane = threadIdx.x % tile::kWarpLanes;
     int chosen[kRows];
-    // A read behind the last row is of the first one again.
+    // A read after the last row reads the first one instead.
     const size_t stride = row + (kRows - 1) * apart < rows ? apart : 0;
     route::best<kRows>(logits + size_t{route::kLogits} * row, stride * route::kLogits, per_expert,
                        chosen);
@@ -125,7 +124,7 @@ struct Plan {
     }
   }
 
-  // Chooses for a row and tells all blocks; one warp.
+  // Chooses for a row, and passes the choice to all blocks; one warp.
   __device__ static void tell(const RowsParams& params, int row) {
     const unsigned lane = threadIdx.x % tile::kWarpLanes;
     int chosen[1];
@@ -136,7 +135,7 @@ struct Plan {
     ptx::store_relaxed(params.choices() + row * kChoiceWords + lane, low | high << 16);
   }
 
-  // Adds all rows, when blocks have chosen for them.
+  // Adds all rows, as blocks have chosen for them.
   __device__ void add_told(const RowsParams& params) {
     const unsigned* choices = params.choices();
     for (int item = threadIdx.x; item < params.rows * kChoiceWords;
@@ -160,7 +159,7 @@ struct Plan {
     return count;
   }
 
-  // Behind a barrier for all rows; one must follow.
+  // Makes the tiles, after a barrier for all rows; another one must follow.
   __device__ void make_tiles() {
     constexpr int kEach = (kExperts + tile::Wide::kThreads - 1) / tile::Wide::kThreads;
     const int begin = threadIdx.x * kEach, end = min(begin + kEach, kExperts);
@@ -184,7 +183,7 @@ struct Plan {
     }
   }
 
-  // Behind a barrier for all tiles; one must follow. A row's place is the number of rows before it.
+  // Gives turns places: the number of the expert's rows before a row. Between two barriers.
   __device__ void place_turns(int rows) {
     for (int turn = threadIdx.x; turn < rows * kTurns; turn += tile::Wide::kThreads) {
       const int expert = expert_of[turn], row = turn / kTurns;
@@ -200,7 +199,7 @@ struct Plan {
 
 static_assert(tile::Wide::kWarps <= tile::kWarpLanes, "a warp's sum a lane");
 
-// The panels of the plan's tiles, tile by tile, from `first` on.
+// The panels of the plan's tiles, tile by tile, from panel `first` on.
 template <tile::Storage kStorage, bool kDown>
 struct TileUnits {
   using W = tile::Matrix<kStorage>;
@@ -212,7 +211,7 @@ struct TileUnits {
   const Plan& plan;
   int first;
 
-  // Without signs: a division by a power of two is one instruction.
+  // Unsigned, so that division by a power of two is one instruction.
   __device__ int tile_of(int unit) const { return static_cast<unsigned>(first + unit) / kPanels; }
   __device__ int panel_of(int unit) const { return static_cast<unsigned>(first + unit) % kPanels; }
 
@@ -225,10 +224,10 @@ struct TileUnits {
   }
 };
 
-// Panels of gate and up that a warp has a segment of in a round, at most.
+// Most panels of gate and up in a round of which a warp has a segment.
 inline constexpr int kRoundPanelsMax = tile::kLargeSm ? 2 : 1;
 
-// Sums of the warps of a round; a row of the panel is padded for the banks.
+// Sums of all warps in a round; rows of a panel are padded against bank conflicts.
 struct Partial {
   static constexpr int kPitch = tile::kTileRows + 1;
 
@@ -243,7 +242,7 @@ struct StorageOf {
   tile::StreamStorage<Shape> stream;
   Partial partial[2];  // of rounds in turn
   union {
-    // Rows of two tiles in turn; all rows in the first, if a tile has room for them.
+    // Rows of two tiles in turn; if all rows fit a tile, the first has them.
     alignas(16) f16 x[2][tile::kTileRows][kPitch];
     alignas(16) f16 act[kHeldRows][kActPitch];
   };
@@ -251,38 +250,39 @@ struct StorageOf {
   Plan plan;
 };
 
-// Rings have a slot less where a block's rows and plan need the room.
+// Whether a block's rows and plan leave room for a whole ring; otherwise rings have a slot less.
 inline constexpr bool kHasRoom = sizeof(StorageOf<tile::Wide>) <= target::SHARED_BYTES_PER_BLOCK;
 using ProductsShape = std::conditional_t<kHasRoom, tile::Wide, tile::Shorter<tile::Wide>>;
 using ProductsStorage = StorageOf<ProductsShape>;
-// Whether a block has room for its part of some rows.
+// Whether a block has room for its share of the rows.
 inline constexpr bool kRowsFit = sizeof(ProductsStorage) <= target::SHARED_BYTES_PER_BLOCK;
-// Fewer rows than usual are a leaf's choice.
+// A leaf may choose fewer rows than this, for which there must be room.
 static_assert(kRowsFit || kRowsMax >= 64, "a block has room for so few rows");
 
-// A block's part of both products.
+// A block's share of both products.
 template <tile::Storage kStorage>
 struct Products {
   using W = tile::Matrix<kStorage>;
   using Shape = ProductsShape;
   using Shared = ProductsStorage;
   using GateUp = tile::Stream<kStorage, kWidth, 1, Shape, TileUnits<kStorage, false>>;
-  // A warp has whole panels.
+  // Product of `down`, in which a warp has whole panels.
   using Down =
       tile::Stream<kStorage, Experts::kIntermediate, 1, Shape, TileUnits<kStorage, true>, true>;
   static constexpr int kGatePanels = TileUnits<kStorage, false>::kPanels;
   static constexpr int kDownPanels = TileUnits<kStorage, true>::kPanels;
-  // Panels of gate and up in a round: a warp a segment.
+  // Segments of a panel of gate or up, each a warp's in a round.
   static constexpr int kParts = tile::segments(kWidth);
   static constexpr int kAtOnce = Shape::kWarps / kParts;
-  // Vectors of the next tile's rows that a thread brings in a round: registers for more would keep
-  // the next kernel off the SM.
+  // Vectors of the next tile's rows that a thread loads in a round: more registers would keep the
+  // next kernel off the SM.
   static constexpr int kMine = 2;
   static constexpr int kRowVectors = kWidth / 4;
   static_assert(kGatePanels % kAtOnce == 0, "a round's panels are of one tile");
-  // Activations of a round that has a panel of each warp.
+  // Activations of a round in which each warp has a segment of one panel.
   static constexpr int kPanelItems = kAtOnce * 8 * tile::kTileRows;
-  // A warp's one piece would be little for what a round costs beside its products.
+  // Whether a round of several panels has threads enough. A panel with one piece a warp is little
+  // work for a round's overhead.
   static constexpr bool kFits = kRoundPanelsMax * kPanelItems <= Shape::kThreads;
   static constexpr int kRoundPanels = GateUp::kPieces == 1 && kFits ? kRoundPanelsMax : 1;
   static constexpr int kItems = kRoundPanels * kPanelItems;
@@ -293,8 +293,8 @@ struct Products {
   GateUp gate_up;
   Down down;
 
-  // Behind the barrier for all tiles. The first blocks have a round of gate and up more than the
-  // others, the last ones a panel of down.
+  // Shares of this block, after the barrier for all tiles. The first blocks have one more round of
+  // gate and up, the last ones one more panel of down.
   __device__ Products(const RowsParams& params, Shared& shared)
       : params(params),
         shared(shared),
@@ -313,14 +313,14 @@ struct Products {
     return {all - mirrored.first - mirrored.count, mirrored.count};
   }
 
-  // Brings some of each expert's gate and up to the second-level cache, evenly spread, so that
-  // every block's part has as many: memory would do nothing until rows have chosen.
+  // Brings a part of each expert's gate and up to the second-level cache, spread evenly over all
+  // blocks' shares: memory would be idle until rows have chosen.
   __device__ static void warm(const RowsParams& params) {
     constexpr int kPanelBytes = kWidth / W::kGroup * W::kGroupBytes;
     constexpr int kFit = kWarmBytes / kExperts / kPanelBytes;
     constexpr int kOfEach = kFit < kGatePanels ? kFit : kGatePanels;
     static_assert(kExperts * kOfEach <= Shape::kThreads * kWarmBlocks, "a thread asks for a panel");
-    // Products of 4 bits do not wait for memory.
+    // Products of 4-bit weights are not bound by memory.
     if constexpr (W::Code::kBits > 4 && kOfEach > 0) {
       const int item = threadIdx.x * kWarmBlocks + blockIdx.x;
       if (blockIdx.x >= kWarmBlocks || item >= kExperts * kOfEach) return;
@@ -334,13 +334,13 @@ struct Products {
     for (int i = gate_up.count / kAtOnce * GateUp::kPieces; i < Shape::kSlots; ++i) down.ask(i);
   }
 
-  // Asks for the next piece of this warp, of either product.
+  // Requests the next piece of this warp, of either product.
   __device__ void ask(int into) {
     if (gate_up.ahead_unit < gate_up.count) return gate_up.ask(into);
     down.ask(into);
   }
 
-  // Rows of `x`, if a tile has room for all, by `threads` threads.
+  // Stages all rows of `x` by `threads` threads, if a tile has room for them.
   __device__ static void stage_all(const RowsParams& params, Shared& shared, int thread,
                                    int threads) {
     constexpr int kVectors = kWidth / 4;
@@ -351,13 +351,13 @@ struct Products {
     }
   }
 
-  // Slices that a tile's rows are brought in.
+  // Slices in which a tile's rows are loaded.
   __device__ static int slices_of(const Tile& tile) {
     constexpr int kSlice = kMine * Shape::kThreads;
     return (tile.places * kRowVectors + kSlice - 1) / kSlice;
   }
 
-  // Reads this thread's vectors of a slice of a tile's rows; `put` stages them.
+  // Loads this thread's vectors of a slice of a tile's rows into registers; `put` stages them.
   __device__ void fetch(const Tile& tile, int slice, float4 (&mine)[kMine]) const {
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
@@ -377,7 +377,7 @@ struct Products {
     }
   }
 
-  // Stages what is left of a tile's rows.
+  // Stages the remaining slices of a tile's rows.
   __device__ void stage(const Tile& tile, int slice, int buffer) const {
     for (; slice < slices_of(tile); ++slice) {
       float4 mine[kMine];
@@ -386,16 +386,16 @@ struct Products {
     }
   }
 
-  // A warp's slot is used: the next one.
+  // Moves on to the next slot after a warp has used one.
   template <class Stream>
   __device__ void advance(Stream& stream) {
-    __syncwarp();  // all lanes have read it
+    __syncwarp();  // all lanes have read the slot
     ask(stream.slot);
     stream.next_slot();
   }
 
-  // All rounds of gate and up; `all`: the rows are staged, and no others will be. A round's sums
-  // are added while the next one's weights are multiplied: no warp waits for others, but where a
+  // Runs all rounds of gate and up; `all`: all rows are staged already. A round's sums are added
+  // while the next one's weights are multiplied, so that warps wait for each other only where a
   // tile begins.
   __device__ void run_gate_up(bool all) {
     if (gate_up.count == 0) return;
@@ -410,7 +410,7 @@ struct Products {
     const f16* x[1];  // of this lane's place in the tile
     int slices = 0;    // of the next tile's rows
     const auto enter = [&] {
-      // A place behind the last one is the last one again: its sums go nowhere.
+      // Places after the last one repeat it; their sums are dropped.
       int row = min(g, tile.places - 1);
       if (all) row = shared.plan.turn_of[tile.first + row] / kTurns;
       x[0] = shared.x[buffer][row] + gate_up.segment * GateUp::kGroups * W::kGroup +
@@ -428,7 +428,7 @@ struct Products {
         break;
       }
       if (gate_up.at.tile_of(first) != number) {
-        // Its rows are there, those of the tile before are read.
+        // The tile's rows are staged, and those of the tile before were read.
         ptx::mbarrier_wait(&shared.there, (round - 1) % 2);
         ++number, slice = 0, buffer ^= all ? 0 : 1;
         tile = next, next = shared.plan.tile[min(number + 1, last)];
@@ -437,7 +437,7 @@ struct Products {
       const bool brings = slice < slices;
       float4 mine[kMine];
       if (brings) fetch(next, slice, mine);
-      // Panels of one tile.
+      // All panels of a round are of one tile.
       panels = min(kRoundPanels * kAtOnce, gate_up.count - first);
       panels = min(panels, kGatePanels - gate_up.at.panel_of(first));
       for (int part = 0; part * kAtOnce < panels; ++part) {
@@ -448,7 +448,7 @@ struct Products {
           advance(gate_up);
         }
         if (part == 0) activate(past, of);
-        // Whose sums were here has been added up: all have seen the round's behind it.
+        // Sums of two rounds before are added up: all threads have passed the round after them.
         auto& own = shared.partial[round % 2].row[part][warp];
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd) {
@@ -460,12 +460,12 @@ struct Products {
         put(next, slice++, buffer ^ 1, mine);
         if (gate_up.at.tile_of(first + panels) != number) stage(next, slice, buffer ^ 1);
       }
-      // This thread's sums are written, its part of the next rows is staged.
+      // This thread has written its sums, and staged its share of the next rows.
       ptx::mbarrier_arrive(&shared.there);
     }
   }
 
-  // Panels `first` .. `first + panels - 1` of a block's, of one tile.
+  // A round: panels `first` .. `first + panels - 1` of a block's share, all of one tile.
   struct Round {
     Tile tile;
     int first;
@@ -473,7 +473,7 @@ struct Products {
     int number;
   };
 
-  // The activation that a thread makes of a round, other warps' threads in every round.
+  // The activation that a thread computes in a round, from sums of other warps.
   struct Item {
     int row;     // of a panel's gate rows
     int panel;   // of the round's
@@ -490,8 +490,8 @@ struct Products {
     }
   };
 
-  // Factor and bias of the sums of its gate, or of its up, which is eight `more`; asked for before
-  // they are needed.
+  // Factor and bias of an item's gate, or `more` = 8 rows further of its up; loaded before they are
+  // needed.
   __device__ tile::Affine affine(const Round& round, int more) const {
     constexpr bool kHas = W::kRowFactors || target::BIASED;
     const Item item(round.number);
@@ -501,8 +501,8 @@ struct Products {
     return w.affine(row + more);
   }
 
-  // Adds the segments of gate and up, in order, when all warps' are there. The round before the
-  // first one has no panels.
+  // Computes a thread's activation: adds segments of gate and up in order, after all warps have
+  // written them. The round before the first has no panels.
   __device__ void activate(const Round& round, const tile::Affine (&of)[2]) const {
     if (round.panels == 0) return;
     ptx::mbarrier_wait(&shared.there, round.number % 2);
@@ -554,7 +554,7 @@ struct Products {
     }
   }
 
-  // All panels of down, a whole one a warp: nobody meets.
+  // Runs all panels of down, each by one warp, so that warps never meet.
   __device__ void run_down() {
     if (down.count == 0) return;
     __syncthreads();  // rows of `x` are read
@@ -593,7 +593,7 @@ __global__ __launch_bounds__(tile::Wide::kThreads, 1) void products(RowsParams p
   using Stage = Products<kStorage>;
   auto& shared = *reinterpret_cast<ProductsStorage*>(dynamic_shared);
   constexpr int kWarps = tile::Wide::kWarps, kThreads = tile::Wide::kThreads;
-  // Warps that no row of a tile needs stage the rows meanwhile.
+  // First thread of the warps for which a tile has no row: they stage rows meanwhile.
   constexpr int kIdleFrom = kWarps > tile::kTileRows ? tile::kTileRows * tile::kWarpLanes : 0;
   const int thread = threadIdx.x, warp = thread / tile::kWarpLanes, rows = params.rows;
   const bool all = rows <= tile::kTileRows;
@@ -604,9 +604,9 @@ __global__ __launch_bounds__(tile::Wide::kThreads, 1) void products(RowsParams p
   }
   Stage::GateUp::init(shared.stream);
   if (rows >= kManyRows) Stage::warm(params);
-  __syncthreads();  // the plan is empty, the barriers can be waited for
+  __syncthreads();  // the plan is empty, the barriers are initialised
   ptx::griddepcontrol_wait();
-  // Here, so that the next kernel may read what the one before this has written.
+  // Not earlier: the next kernel may read what the kernel before this one has written.
   ptx::griddepcontrol_launch_dependents();
   if (rows > kChosenByAll) {
     if (warp == 0) {
@@ -634,8 +634,8 @@ __global__ __launch_bounds__(tile::Wide::kThreads, 1) void products(RowsParams p
   stage.run_down();
 }
 
-// `residual[row] += sum over turns of weight * y[row, turn]`, in the order of the turns. Makes
-// `relay` ready for the next launch.
+// `residual[row] += sum over turns of weight * y[row, turn]`, in the order of the turns. Resets
+// `relay` for the next launch.
 __global__ __launch_bounds__(kSumThreads) void weighted_sum(RowsParams params) {
   __shared__ Chosen chosen;
   ptx::griddepcontrol_launch_dependents();
@@ -661,9 +661,9 @@ __global__ __launch_bounds__(kSumThreads) void weighted_sum(RowsParams params) {
   if (vector < kChoiceWords) params.choices()[row * kChoiceWords + vector] = kNotYet;
 }
 
-// Registers that a thread of one row's `down` has for weights.
+// Registers of a thread for weights in `down` of one row.
 inline constexpr int kWeightRegisters = 192;
-// Whether it has room for its weights, and its block for the row.
+// Whether a thread has registers for its weights, and its block shared memory for the row.
 template <tile::Storage kStorage>
 inline constexpr bool kRowFits =
     Down<kStorage>::kRounds * Down<kStorage>::kGroups * 8 <= kWeightRegisters &&

@@ -5,8 +5,8 @@
 //             64: the grid's blocks meet once, then two barriers in turn, chained launch; more: as
 //             `rms_norm` and `linear`, which they are left to
 //
-// More rows than a tile are normed by the first blocks, a row each, while all ask for weights. When
-// all have, every block holds the rows in registers, and weights are streamed past them.
+// More rows than a tile are normed by the first blocks, a row each, while all blocks load weights.
+// Then every block holds the rows in registers, and weights are streamed past them.
 #pragma once
 
 #include "ops/norm_linear/stream_f16.cuh"
@@ -42,8 +42,8 @@ __device__ inline void run_held(const Params& params, const tile::HeldRows& to, 
   meeting.leave();
 }
 
-// Rows, `groups` of 8 * kTiles of them side by side in the grid: blocks that take the same weights
-// run together.
+// Product of rows held in registers: `groups` of 8 * kTiles rows are neighbours in the grid, so
+// that blocks with the same weights run together.
 template <int kTiles>
 __global__ __launch_bounds__(tile::HeldShape::kThreads, 1) void held(
     const __grid_constant__ Params params, const __grid_constant__ tile::HeldRows to, int groups) {
@@ -67,7 +67,7 @@ cudaError_t launch_tiles_held(Params params, const tile::HeldRows& to, cudaStrea
                         params, to, static_cast<int>(groups));
 }
 
-// Rows that are held; `operands` has room for them in F16.
+// Launches rows that are held in registers; `operands` has room for them in F16.
 inline cudaError_t launch_held(Params params, bool keep, unsigned char* operands,
                                unsigned* arrived, cudaStream_t stream) {
   if (!keep) params.x = nullptr;
@@ -81,16 +81,16 @@ static_assert(kFits<sizeof(tile::HeldStorage<tile::kHeldTiles * tile::kTileRows>
 
 // Whether many rows are rounded once for all products.
 inline constexpr bool kRounds = tile::takes_rounded(tile::kFlatRowsMax + 1, HIDDEN);
-// Rows, at most, that are held where panels fill the SMs twice: for each block of rows weights are
-// read and decoded again, and of fewer rows tiles would be half empty.
+// Most rows that are held in registers where panels fill the SMs twice: more would have weights
+// read and decoded for each block of rows, and fewer rows would leave tiles half empty.
 inline constexpr int kTwoBlocks = 2 * tile::held_rows(HIDDEN);
 inline constexpr int kFilledHeldMax =
     kTwoBlocks > tile::kFilledRowsMax ? kTwoBlocks : tile::kFilledRowsMax;
-// Values of `keep` beside 0: rows are left in `x`, or in F16, where `linear` takes these.
+// Values of `keep` other than 0: normed rows are left in `x`, or in F16 if `linear` takes F16.
 inline constexpr unsigned kKeep = 1;
 inline constexpr unsigned kKeepRounded = 2;
 
-// Norms a row a block into `rounded`, and into `x` as well unless that is null.
+// Norms rows, one a block, into `rounded`, and into `x` as well unless that is null.
 static __global__ __launch_bounds__(tile::kPanelThreads) void norm_many(const float* residual,
                                                                        const float* gains, float* x,
                                                                        f16* rounded) {
@@ -107,8 +107,8 @@ template <class Tile>
 struct HeldF16 {
   static_assert(Tile::kThreads == tile::HeldShape::kThreads, "a block is the warps that hold rows");
 
-  // One op after the other, as many rows want it; where `linear` takes rounded rows, they are
-  // rounded once for all, and kept so where that is asked.
+  // Launches `rms_norm` and `linear` one after the other, for many rows; if `linear` takes rounded
+  // rows, they are rounded once for all products, and left so if `keep` says it.
   static int many(const Params& params, unsigned keep, unsigned char* operands,
                   cudaStream_t stream) {
     const auto rows = static_cast<unsigned>(params.rows);
@@ -130,7 +130,7 @@ struct HeldF16 {
     return failed;
   }
 
-  // Whether blocks hold the rows; others are tiles.
+  // Whether blocks hold the rows in registers; otherwise rows go in tiles.
   static bool holds(const Params& params) {
     int panels = 0;
     for (const Part& part : params.part) panels += tile::panels_of(part.n);

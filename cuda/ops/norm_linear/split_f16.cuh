@@ -1,5 +1,5 @@
-// One matrix of few panels by more rows than a tile: a cluster's blocks have a part of K each, and
-// norm the rows for themselves, together.
+// One matrix of few panels by more rows than a tile: each block of a cluster has a part of K, and
+// the cluster norms the rows for itself.
 #pragma once
 
 #include "ops/norm_linear/stream_f16.cuh"
@@ -7,16 +7,16 @@
 
 namespace atlas::norm_linear {
 
-// Rows that are split, at most.
+// Most rows for which K is split.
 inline constexpr int kFewPanelsRowsMax = 128;
 
-// Panels of a cluster that norms for itself, and tiles of rows: the more panels, the fewer blocks
-// read the rows; the fewer rows, the sooner they are read. Many rows take more of both, so that all
-// clusters still run at once.
+// Panels of a cluster that norms rows for itself, and tiles of rows: with more panels, fewer
+// clusters read the rows; with fewer rows, they are read sooner. Many rows take more of both, so
+// that all clusters run at once.
 inline constexpr int kSplitPanels = 2;
 inline constexpr int kSplitTiles = 2;
 inline constexpr int kManyPanels = 8;
-// A thread has registers for 16 vectors of its segment's columns of all rows.
+// Columns of a segment; a thread has registers for 16 vectors of them.
 inline constexpr int kSegmentColumns = HIDDEN / tile::segments(HIDDEN);
 inline constexpr int kManyTiles = kSegmentColumns <= 512 ? 4 : 2;
 
@@ -29,8 +29,8 @@ struct SplitStorage {
   float factor[SplitStage<kPanels, kRowTiles>::kRows];  // of each row
 };
 
-// The first part alone. A block finds the factors of one in `kSegments` rows for its cluster, and
-// norms its segment's columns of all rows.
+// Product of the first part alone. A block computes the norm's factors of one in `kSegments` rows
+// for its cluster, and norms its segment's columns of all rows.
 template <int kPanels, int kRowTiles>
 __global__ __cluster_dims__(tile::segments(HIDDEN)) __launch_bounds__(tile::kSplitThreads) void
 split(const __grid_constant__ Params params) {
@@ -85,7 +85,7 @@ inline cudaError_t launch_panels_split(const Params& params, cudaStream_t stream
   return launch_chained(split<kPanels, kRowTiles>, shape, stream, params);
 }
 
-// Whether rows are split: of the first part, alone, whose clusters all run at once.
+// Whether K is split: for one part alone, whose clusters all run at once.
 inline bool splits(const Params& params) {
   const Part& part = params.part[0];
   for (int p = 1; p < kParts; ++p) {
@@ -96,7 +96,7 @@ inline bool splits(const Params& params) {
          tile::panels_of(part.n) * tile::segments(HIDDEN) <= kSplitPanels * target::SMS;
 }
 
-// Rows that are split.
+// Launches a product with split K.
 inline cudaError_t launch_split(const Params& params, cudaStream_t stream) {
   return params.rows <= tile::kSplitRowsMax
              ? launch_panels_split<kSplitPanels, kSplitTiles>(params, stream)

@@ -1,6 +1,6 @@
-// Up to a tile of rows, by weights that are streamed once, which are asked for first. Every block
-// norms all rows for itself: they are in the second-level cache, and a kernel that did it once
-// would cost more than all blocks doing it. Blocks are dealt to weight formats by their panels.
+// Up to a tile of rows by weights that are streamed once, and requested first. Every block norms
+// all rows for itself: they are in the second-level cache, and a kernel that norms once would take
+// longer. Blocks are distributed to weight formats by bytes of panels.
 #pragma once
 
 #include "base/launch.cuh"
@@ -12,7 +12,7 @@ namespace atlas::norm_linear {
 using target::HIDDEN;
 
 inline constexpr int kParts = 4;
-// Numbers of the weight formats of parts: there is room for the first three in any target.
+// Number of weight formats of the parts; at least the first three have an entry in any target.
 inline constexpr int kStorages = [] {
   int end = 3;
   for (const target::Format format : target::NORM_LINEAR_FORMATS) {
@@ -41,7 +41,7 @@ struct Params {
 
 using Row = tile::NormedRow;
 
-// Rows that weights are streamed for, at most: as many as a block has room for.
+// Most rows for which weights are streamed: as many as a block has room for.
 inline constexpr int kFewRowsMax = tile::normed_rows_max();
 
 template <class Shape>
@@ -49,13 +49,13 @@ using SharedStorage = tile::NormedStorage<Shape>;
 
 extern __shared__ __align__(128) unsigned char dynamic_shared[];
 
-// The panels of all parts of a storage, part by part, from `first` on.
+// The panels of all parts of a storage, part by part, from panel `first` on.
 template <tile::Storage kStorage>
 struct PartPanels {
   const Params& params;
   int first;
 
-  // The part of a panel; `panel` becomes its place there.
+  // The part of a panel; `panel` becomes the panel's number in the part.
   __device__ const Part& part_of(int& panel) const {
     int p = 0;
     for (;; ++p) {
@@ -73,7 +73,7 @@ struct PartPanels {
   }
 };
 
-// Panels of all parts of a storage.
+// Number of panels in all parts of a storage.
 __host__ __device__ inline int panels_of(const Params& params, tile::Storage storage) {
   int panels = 0;
   for (int p = 0; p < kParts; ++p) {
@@ -115,7 +115,7 @@ __host__ __device__ constexpr bool used(tile::Storage storage) {
   return storage == tile::Storage::f16;  // gates and router
 }
 
-// `run(storage)` of the first of the weight formats that `is_of`, else of the last one.
+// Calls `run(storage)` with the first weight format for which `is_of` holds, or the last.
 template <tile::Storage kFirst, tile::Storage... kOthers, class Is, class Run>
 __device__ inline void run_first(tile::Storages<kFirst, kOthers...>, const Is& is_of,
                                  const Run& run) {
@@ -129,7 +129,7 @@ __device__ inline void run_first(tile::Storages<kFirst, kOthers...>, const Is& i
   }
 }
 
-// `body(storage, block, blocks)` of the weight format that a block has a part of.
+// Calls `body(storage, block, blocks)` with the weight format that this block has a share of.
 template <class Body>
 __device__ inline void for_storage(const Params& params, int block, const Body& body) {
   const auto is_of = [&](tile::Storage storage) {
@@ -153,7 +153,7 @@ __global__ __launch_bounds__(Shape::kThreads, tile::kResidentBlocks<Shape>) void
   });
 }
 
-// Parameters as the ABI gives them, parts with no rows of weights where there is none.
+// Parameters from the arguments of the ABI; parts that are absent have no rows of weights.
 inline Params params_of(const float* residual, const float* gain, float* x,
                         const unsigned char* w0, float* out0, unsigned n0, unsigned format0,
                         const unsigned char* w1, float* out1, unsigned n1, unsigned format1,
@@ -177,14 +177,14 @@ constexpr size_t panel_bytes(tile::Storage storage) {
   return tile::kPanelRows * HIDDEN * static_cast<size_t>(tile::bits_of(storage)) / 8;
 }
 
-// Blocks that have `bytes` of `all`, of which each of `blocks` has as many, rounded up.
+// Share of `blocks` for `bytes` of `all`, rounded up.
 constexpr int blocks_of(size_t bytes, size_t all, int blocks) {
   const size_t each = (all + blocks - 1) / blocks;
   return static_cast<int>((bytes + each - 1) / each);
 }
 static_assert(blocks_of(size_t{3} << 31, size_t{4} << 31, 100) == 75, "beyond 32 bits");
 
-// Deals blocks to the weight formats by their bytes; the one with most has what others leave.
+// Distributes blocks to weight formats by their bytes; the format with most bytes gets the rest.
 inline unsigned deal(Params& params, int all_blocks) {
   int panels[kStorages], main = 0;
   size_t bytes[kStorages], all = 0;
@@ -212,7 +212,7 @@ cudaError_t launch_shape(Params params, cudaStream_t stream) {
                         params);
 }
 
-// Up to `kFewRowsMax` rows. More rows than one are normed sooner by more threads.
+// Launches up to `kFewRowsMax` rows; several rows are normed sooner by more threads.
 inline cudaError_t launch_few(const Params& params, cudaStream_t stream) {
   int panels = 0;
   for (const Part& part : params.part) panels += tile::panels_of(part.n);

@@ -13,15 +13,15 @@
 
 namespace atlas::norm_linear {
 
-// Rows that are held, at most: weights are read again for each block of them, and E2M1, which is
-// bound by its decoding, decoded again.
+// Most times that weights are read for blocks of rows held in registers; once for E2M1, which is
+// bound by decoding.
 inline constexpr int kHeldReads = used(tile::Storage::nvfp4) ? 1 : 2;
 inline constexpr int kHeldRowsMax = kHeldReads * tile::held_rows(HIDDEN) < tile::kHeldRowsMax
                                         ? kHeldReads * tile::held_rows(HIDDEN)
                                         : tile::kHeldRowsMax;
 
-// All parts of one storage, whose `blocks` are their tiles of panels. A part of another storage has
-// none. `beside` the product of another storage.
+// Product of all parts of one storage; `blocks` are the tiles of panels of a part, none for a part
+// of another storage. `beside`: runs beside the product of another storage.
 template <tile::Storage kStorage, int kRows>
 __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void product(
     const __grid_constant__ Params params, tile::Operands<kStorage> x, bool beside, int tile_rows,
@@ -51,7 +51,7 @@ struct WarpgroupsF16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
   static_assert(kFits<tile::kWarpgroupBytes>);
 
-  // `beside` becomes true.
+  // Launches a product if the storage has parts; `beside` is true afterwards.
   template <tile::Storage kStorage>
   static cudaError_t multiply(Params params, tile::NormedOperands& x, bool& beside,
                               cudaStream_t stream) {
@@ -89,7 +89,7 @@ struct WarpgroupsF16 {
     cudaError_t failed = tile::launch_norm_operands(from, params.rows, params.gain,
                                                     keep ? params.x : nullptr, x, stream);
     bool beside = false;
-    // Gates have few tiles: as the last they take the SMs that the others leave.
+    // Gates have few tiles: launched last, they take SMs that other products leave free.
     tile::any_storage([&](auto storage) {
       if constexpr (used(storage.value)) {
         if (failed == cudaSuccess) failed = multiply<storage.value>(params, x, beside, stream);

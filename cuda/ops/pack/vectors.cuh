@@ -3,8 +3,8 @@
 // Bound by:   HBM; the copy before it, over the link to the host, takes far longer
 // Sync:       lanes of a run exchange words; one 16-byte vector a thread; chained launch
 //
-// A row becomes a row of a panel: runs of 64 bytes, the words of which are in the order that is
-// decoded. What decoding leaves out of a value is in its factor.
+// A row becomes a row of a panel: runs of 64 bytes, whose words are in the order of decoding. The
+// part of a value that decoding leaves out is in its factor.
 #pragma once
 
 #include <type_traits>
@@ -20,27 +20,27 @@ namespace atlas::pack {
 using tile::Factors;
 using tile::Storage;
 
-// Rows of one matrix that lie side by side where several take turns.
+// Rows of one matrix that are side by side where two matrices alternate, as gate and up.
 inline constexpr unsigned kTurnRows = tile::kPanelRows / 2;
 inline constexpr unsigned kRunVectors = tile::kRunBytes / kVectorBytes;
-// Rows and columns that share a factor.
+// Rows and columns that share a block's factor.
 inline constexpr unsigned kBlock = tile::kBlockColumns;
-// Threads of a launch.
+// Most threads of a launch.
 inline constexpr unsigned kItemsMax = 1u << 31;
 
 struct Params {
-  // Codes (rows, k), scales, factors F32, biases F32 (rows)
+  // Stored rows: codes (rows, k), then scales, factors F32, biases F32 (rows).
   const unsigned char* stored;
   unsigned char* weight;        // panels (n, k)
   unsigned rows;
-  unsigned zeros;  // rows behind them that fill the last panel
+  unsigned zeros;  // rows of zeros after `stored` that fill the last panel
   unsigned first;
   unsigned turn;
   unsigned n;
   unsigned k;
 };
 
-// Forms that a lane's vector of a run is stored in: as panels have a coding.
+// Rearrangement of a lane's vector of a run, for a coding's panels.
 template <Storage kOf>
 struct Panels {
   static constexpr Storage kStorage = kOf;
@@ -49,7 +49,7 @@ struct Panels {
   __device__ static uint4 of(const uint4& codes) { return tile::Codec<kOf>::packed(codes); }
 };
 
-// NVFP4 as `fp4.cuh` has it.
+// Coding of NVFP4 in the layout of `fp4.cuh`.
 struct BlockScaled {
   static constexpr Storage kStorage = Storage::nvfp4;
   static constexpr float kLeftOut = 1.0f;
@@ -59,7 +59,7 @@ struct BlockScaled {
     return index & 2 ? high : low;
   }
 
-  // Lane `q` of a run gets word `q` of every lane.
+  // Transposes words between the four lanes of a run: lane `q` gets word `q` of every lane.
   __device__ static uint4 of(const uint4& codes) {
     const unsigned q = threadIdx.x % kRunVectors;
     unsigned from[kRunVectors];
@@ -79,7 +79,7 @@ using GroupScales = std::conditional_t<
     std::conditional_t<kBytes == 4, unsigned,
                        std::conditional_t<kBytes == 2, unsigned short, unsigned char>>>;
 
-// Rows as they are stored.
+// Rows in their stored layout.
 template <class Codes>
 struct Rows {
   using W = tile::Matrix<Codes::kStorage>;
@@ -104,7 +104,7 @@ struct Rows {
     return from[static_cast<size_t>(row) * (params.k / W::kGroup) + group];
   }
 
-  // Numbers behind codes and scales.
+  // Numbers in F32, stored after codes and scales.
   __device__ const float* numbers() const {
     const size_t groups = static_cast<size_t>(params.rows) * (params.k / W::kGroup);
     const size_t bytes = groups * W::kRowScaleBytes;
@@ -113,14 +113,14 @@ struct Rows {
 
   __device__ unsigned blocks() const { return params.k / kBlock; }
 
-  // Factor of the matrix, of the row, or of its block of columns.
+  // Factor of the matrix, of a row, or of a block of columns, as the coding has it.
   __device__ float factor(unsigned row, unsigned block) const {
     if constexpr (W::Code::kFactors == Factors::rows) return numbers()[row];
     if constexpr (W::Code::kFactors == Factors::matrix) return numbers()[0];
     return numbers()[row / kBlock * blocks() + block];
   }
 
-  // Bias of a row's sums, behind all factors.
+  // Bias of a row's sums, stored after all factors.
   __device__ float bias(unsigned row) const {
     unsigned factors = 0;
     if (W::kRowFactors) factors = W::Code::kFactors == Factors::rows ? params.rows : 1;
@@ -129,7 +129,7 @@ struct Rows {
   }
 };
 
-// A row of the panels.
+// Destination of a row in the panels.
 template <class Codes>
 struct PanelRow {
   using W = tile::Matrix<Codes::kStorage>;
@@ -146,20 +146,20 @@ struct PanelRow {
     return reinterpret_cast<uint4*>(to)[vector % kRunVectors];
   }
 
-  // The scales of a group of columns.
+  // The row's scales of a group of columns.
   __device__ GroupScales<W>& group_scales(unsigned group) const {
     const size_t index = static_cast<size_t>(panel()) * (params.k / W::kGroup) + group;
     unsigned char* to = params.weight + W::code_bytes(params.n, params.k);
     return reinterpret_cast<GroupScales<W>*>(to + index * W::kGroupScaleBytes)[at()];
   }
 
-  // The factors of all the panel's rows.
+  // The factors of all rows of the panel.
   __device__ unsigned char* factors(unsigned block) const {
     const size_t index = static_cast<size_t>(panel()) * (params.k / kBlock) + block;
     return params.weight + W::code_bytes(params.n, params.k) + index * W::kBlockScaleBytes;
   }
 
-  // Factor of the row, or of its half of the panel.
+  // Factor of the row, or of the half of the panel that has the row.
   __device__ float& factor(unsigned block) const {
     if constexpr (W::kBlockFactors) {
       return reinterpret_cast<float*>(factors(block))[at() / kTurnRows];
@@ -169,14 +169,14 @@ struct PanelRow {
 
   __device__ float& bias() const { return of_rows(W::bytes(params.n, params.k)); }
 
-  // The row's number among those of all rows, which end behind so many bytes.
+  // The row's number in an array of F32 for all rows, which ends `end` bytes into the matrix.
   __device__ float& of_rows(size_t end) const {
     const size_t rows = static_cast<size_t>(tile::panels_of(params.n)) * tile::kPanelRows;
     return reinterpret_cast<float*>(params.weight + end - rows * sizeof(float))[row];
   }
 };
 
-// A vector of codes and what goes with it: nothing for a row of zeros.
+// A vector of codes with its scales; zeros for a row of padding.
 template <class W>
 struct Item {
   uint4 codes{};
@@ -189,11 +189,11 @@ template <class Codes>
 struct Stage {
   using W = tile::Matrix<Codes::kStorage>;
   static constexpr bool kFactor = W::kRowFactors || W::kBlockFactors;
-  // Vectors of a row's block of columns.
+  // Vectors of a row in a block of columns.
   static constexpr unsigned kBlockVectors = kBlock / W::kGroup * kRunVectors;
 
   const Params& params;
-  unsigned row;     // of those that are stored
+  unsigned row;     // index among the stored rows
   unsigned vector;  // of the row
 
   __device__ PanelRow<Codes> to() const {

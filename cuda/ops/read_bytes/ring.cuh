@@ -3,8 +3,8 @@
 // Bound by:   memory: nothing is done with what comes
 // Sync:       none; each warp has a ring of bulk copies of its own; chained launch
 //
-// Products without what they do with weights: as many blocks as they have, one an SM, with all the
-// shared memory that a block of the target may have under way.
+// Reads memory as products read weights, without computing: one block an SM, with copies under way
+// in all the shared memory that a block may have.
 #pragma once
 
 #include "base/launch.cuh"
@@ -25,7 +25,7 @@ inline constexpr unsigned kLineBytes = 1024;
 // Lines of one bulk copy.
 inline constexpr unsigned kPieceLines = 4;
 inline constexpr unsigned kPieceBytes = kPieceLines * kLineBytes;
-// Lines of a launch: what is counted goes beyond by less than as much again.
+// Most lines of a launch: numbers of lines stay below twice this, within 32 bits.
 inline constexpr unsigned kLinesMax = 1u << 30;
 
 template <class Tile>
@@ -34,7 +34,7 @@ template <class Tile>
 inline constexpr int kSlots =
     target::SHARED_BYTES_PER_BLOCK / kWarps<Tile> / (kPieceBytes + sizeof(unsigned long long));
 
-// Lines that all warps of a grid ask for at once, at most.
+// Most lines that all warps of a grid have in flight.
 template <class Tile>
 inline constexpr unsigned kStride = target::SMS * kWarps<Tile> * kPieceLines;
 
@@ -55,9 +55,9 @@ __global__ __launch_bounds__(Tile::kThreads) void ring(Params params) {
     for (int i = 0; i < kSlots<Tile>; ++i) ptx::mbarrier_init(&shared.full[warp][i]);
     ptx::mbarrier_init_fence();
   }
-  __syncwarp();  // the barriers can be waited for
+  __syncwarp();  // the barriers are initialised
   ptx::griddepcontrol_wait();
-  // Neighbouring pieces come to different SMs.
+  // Neighbouring pieces are read by different SMs.
   const unsigned begin = (warp * gridDim.x + blockIdx.x) * kPieceLines;
   const unsigned stride = gridDim.x * kWarps<Tile> * kPieceLines;
   unsigned ahead = begin, line = (params.first + begin) % params.room;
@@ -65,7 +65,7 @@ __global__ __launch_bounds__(Tile::kThreads) void ring(Params params) {
     if (ahead < params.lines && ptx::elect()) {
       const unsigned bytes = min(kPieceLines, params.lines - ahead) * kLineBytes;
       size_t from = size_t{line} * kLineBytes;
-      // Half of the first piece is behind the buffer.
+      // In the probe, half of the first piece is outside the buffer.
       if (kProbe == Probe::stray && ahead == 0) {
         from = size_t{params.room} * kLineBytes - kPieceBytes / 2;
       }

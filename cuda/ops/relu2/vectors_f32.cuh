@@ -16,7 +16,7 @@ __global__ __launch_bounds__(Tile::kThreads) void vectors_f32(float* x, unsigned
   ptx::griddepcontrol_wait();
   const unsigned at = blockIdx.x * Tile::kThreads + threadIdx.x;
   if (at >= numbers) return;
-  const float positive = x[at] < 0.0f ? 0.0f : x[at];  // what is no number stays that
+  const float positive = x[at] < 0.0f ? 0.0f : x[at];  // a NaN stays NaN
   x[at] = positive * positive;
 }
 

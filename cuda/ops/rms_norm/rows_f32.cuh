@@ -32,7 +32,7 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* x, const
   row.store(out + start);
 }
 
-// Rows of a width that is known at the launch: registers cannot hold them, so they are read again.
+// Rows of a width known only at launch: registers cannot hold them, so they are read twice.
 template <class Tile>
 __global__ __launch_bounds__(Tile::kThreads) void wide_rows_f32(const float* x, const float* weight,
                                                                 float* out, unsigned width) {

@@ -3,9 +3,9 @@
 // Bound by:   latency (one value of every lane per expert chosen)
 // Sync:       a warp per row, no barrier; chained launch
 //
-// The order of the probabilities is that of the logits, and the sum over all experts cancels when
-// the chosen weights are scaled to sum 1, so only the chosen ones are raised to powers. Sigmoids
-// are compared themselves, with their corrections, which weights are without.
+// Probabilities are ordered as logits, and their sum over all experts cancels when chosen weights
+// are scaled to sum 1, so exponentials are computed for chosen experts only. Sigmoid scores are
+// compared with their corrections added; weights are without these.
 #pragma once
 
 #include "base/launch.cuh"
@@ -19,36 +19,35 @@ namespace atlas::route {
 using target::shapes::Experts;
 
 inline constexpr bool kHasShared = Experts::kShared > 0;
-// Experts that a row visits, the shared one last if there is one.
+// Experts that a row visits, each visit being a turn; the shared one, if there is one, is last.
 inline constexpr int kTurns = Experts::kPerToken + kHasShared;
-// Logits of a row: of every expert, then of the shared one's gate if it has one.
+// Logits of a row: one for each expert, then one for the shared expert's gate if it has one.
 inline constexpr int kLogits = Experts::kCount + Experts::kSharedGated;
 
-// Numbers of experts, `per_expert`: factors of their weights, or corrections of their sigmoids. No
+// Meaning of `per_expert`: factors of the experts' weights, or corrections of sigmoid scores. No
 // model has both.
 
-// Added to the sum of sigmoids that weights are divided by.
+// Epsilon added to the sum of sigmoids that weights are divided by.
 inline constexpr float kTotalEps = 1e-20f;
 
 inline constexpr int kParts = (Experts::kCount + tile::kWarpLanes - 1) / tile::kWarpLanes;
 
 static_assert(kTurns <= tile::kWarpLanes, "a lane writes a chosen expert");
 
-// Number that an expert is compared by: its logit, or the corrected sigmoid of it.
+// Number by which experts are compared: the logit, or its sigmoid plus a correction.
 __device__ inline float choice_of(const float* logits, const float* per_expert, int expert) {
   const float logit = __ldcg(logits + expert);
   if constexpr (!Experts::kSigmoid) return logit;
   return logit == logit ? tile::sigmoid(logit) + __ldg(per_expert + expert) : logit;
 }
 
-// The order of logits as an order of numbers above 0; what is no number is never the best, and
-// both zeros are one.
+// Order of logits as an integer above 0; NaN is never the best, and both zeros are equal.
 __device__ inline unsigned rank_of(float logit) {
   const unsigned bits = __float_as_uint((logit == logit ? logit : -INFINITY) + 0.0f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// The largest logit that is left, the lowest index on a tie; takes it away.
+// Index of the largest remaining logit, the lowest on a tie; removes it.
 __device__ inline int best_of_warp(unsigned (&rank)[kParts]) {
   const int lane = threadIdx.x % tile::kWarpLanes;
   unsigned best[kParts];
@@ -72,8 +71,8 @@ __device__ inline int best_of_warp(unsigned (&rank)[kParts]) {
   return expert;
 }
 
-// Ranks of `kRows` rows together, whose logits lie `stride` apart: lane i of a warp has a row's
-// i-th best expert, those behind have the shared one, or any.
+// Best experts of `kRows` rows, whose logits are `stride` apart: lane i gets a row's i-th best
+// expert, later lanes the shared one, or any.
 template <int kRows>
 __device__ inline void best(const float* logits, size_t stride, const float* per_expert,
                             int (&chosen)[kRows]) {
@@ -100,7 +99,7 @@ __device__ inline void best(const float* logits, size_t stride, const float* per
   }
 }
 
-// The weight of the expert that `best` gave this lane.
+// Weight of the expert that `best` gave this lane.
 __device__ inline float weight_of(const float* logits, const float* per_expert, int chosen) {
   const int lane = threadIdx.x % tile::kWarpLanes;
   constexpr bool kUngated = kHasShared && !Experts::kSharedGated;  // then it has no logit

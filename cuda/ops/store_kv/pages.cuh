@@ -16,7 +16,7 @@ namespace atlas::store_kv {
 
 using target::PAGE;
 
-// Heads of a row: queries, keys, values where these are not latents of keys.
+// Heads of a row: queries, keys, and values unless these are latents of keys.
 template <class A>
 inline constexpr int kRowHeads = A::kHeads + (tile::kLatent<A> ? 1 : 2) * A::kKvHeads;
 

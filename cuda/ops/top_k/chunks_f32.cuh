@@ -37,7 +37,7 @@ __global__ __launch_bounds__(Tile::kThreads) void rows_f32(const float* logits,
       .run(out + row * kWidth);
 }
 
-// `out` is null where parts are ranked only.
+// Ranks chunks, then rows; `out` is null where only parts are ranked.
 template <class Tile>
 struct ChunksF32 {
   static cudaError_t launch(const float* logits, unsigned* orders, float* sums, float* out,

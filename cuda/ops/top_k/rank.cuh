@@ -1,9 +1,9 @@
-// Ranking a row of logits: a warp finds the largest of each part, then a block ranks the row.
+// Ranking of a row of logits: a warp finds the largest logit of each part, then a block ranks the
+// row.
 //
-// The block takes a bound that the largest of TOP_K parts or more reach, and looks at the parts
-// whose largest does. What reaches the bound there is ranked by counting: each key among all.
-// Logits and ids make keys of which no two are equal, so the order in which threads put them down
-// does not matter.
+// The block takes a bound that the largest logits of at least TOP_K parts reach, and reads these
+// parts. Their logits that reach the bound are ranked by counting how many are larger. Keys of
+// logit and id are all different, so the order in which threads list them does not matter.
 #pragma once
 
 #include "target.cuh"
@@ -16,23 +16,23 @@ namespace atlas::top_k {
 using target::TOP_K;
 using target::VOCAB;
 
-// A chunk is what a block of the head makes, which has an SM to itself.
+// Chunks of a row: a block of the head makes one, and has an SM to itself.
 inline constexpr int kPanels = tile::panels_of(VOCAB);
 inline constexpr int kChunks = target::TOP_K_CHUNKS;
 inline constexpr int kChunkMax = (kPanels + kChunks - 1) / kChunks * tile::kPanelRows;
 static_assert(kChunks == (kPanels < target::SMS ? kPanels : target::SMS), "a block has a chunk");
-// A part is every so many 32 logits of a chunk. The first parts of all chunks are a row's first
-// ones: where chunks are small, because the vocabulary is or a part of it is ranked, others have no
-// logits.
+// Parts of a chunk, each every kChunkParts-th 32 logits. Parts are numbered so that all chunks'
+// first parts come first in a row: later ones may have no logits, as chunks are small if the
+// vocabulary is, or if few ids are ranked.
 inline constexpr int kChunkParts = target::TOP_K_PARTS;
 inline constexpr int kParts = kChunks * kChunkParts;
 inline constexpr int kStride = kChunkParts * tile::kWarpLanes;
 inline constexpr int kEach = (kChunkMax + kStride - 1) / kStride;  // logits of a lane
-// Ids, logits, and the sum.
+// Numbers of a ranked row: ids, logits, and the sum.
 inline constexpr int kWidth = 2 * TOP_K + 1;
 
-// Ids that are ranked, the first ones, and what a chunk has of their panels: a division in a kernel
-// would be kept in registers.
+// Ids that are ranked, the first `count`, and the panels of them that a chunk has, computed on the
+// host: a division in a kernel would take registers.
 struct Ids {
   int count;
   int each, more;  // panels of a chunk; of the first chunks one more
@@ -47,10 +47,10 @@ struct Ids {
   }
 };
 
-// Larger for a larger logit, and of equal ones for the lower id. No logit's key is zero.
+// Key of a logit: larger for a larger logit, on a tie for the lower id; never zero.
 using Key = unsigned long long;
 
-// Unsigned numbers in the order of floats; adding zero makes both zeros one.
+// Order of floats as unsigned numbers; adding zero makes both zeros equal.
 __device__ inline unsigned order_of(float logit) {
   const unsigned bits = __float_as_uint(logit + 0.0f);
   return bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -77,7 +77,7 @@ struct Part {
   int first, count = 0;  // the lane's first id, and how many
   float logit[kEach];
 
-  // `logits` are a row.
+  // Loads the lane's logits of `part` from a row's `logits`.
   __device__ void load(const float* logits, const Ids& ids, int part) {
     const auto panels = ids.panels(part % kChunks);
     const int begin = panels.first * tile::kPanelRows;
@@ -100,7 +100,7 @@ struct Part {
 
   struct Ranked {
     unsigned order;  // zero if there is no logit
-    float sum;       // relative to the largest logit; no number if a logit is not finite
+    float sum;       // relative to the largest logit; NaN if a logit is not finite
   };
 
   __device__ Ranked rank() const {
@@ -116,8 +116,8 @@ struct Part {
   }
 };
 
-// Ranks parts of rows: `items`, which a block's `warps` have in turn, `kAtOnce` of them at once,
-// while the next ones' logits are on their way. `item_at(i)` gives one.
+// Ranks parts of rows: `items`, distributed over a block's `warps`, `kAtOnce` at once, while the
+// next ones' logits are loaded. `item_at(i)` gives an item.
 template <int kAtOnce, class ItemAt>
 __device__ inline void rank_parts(const float* logits, const Ids& ids, unsigned* orders,
                                   float* sums, int items, int warps, const ItemAt& item_at) {
@@ -152,10 +152,10 @@ __device__ inline void rank_parts(const float* logits, const Ids& ids, unsigned*
   }
 }
 
-// Warps of a block that list the parts of a row, and their threads.
+// Warps that list the parts of a row, and their threads.
 inline constexpr int kListWarps = 8;
 inline constexpr int kListThreads = kListWarps * tile::kWarpLanes;
-// Keys that are ranked by counting, at most.
+// Most keys that are ranked by counting.
 inline constexpr int kFoundMax = 1024;
 
 static_assert(VOCAB >= TOP_K && kFoundMax >= TOP_K, "a row has what is to be ranked");
@@ -169,8 +169,8 @@ struct RowStorage {
   int parts, count;
 };
 
-// Ranks a row by its parts' orders and sums; a block of `kThreads`, whose warps look at `kAtOnce`
-// parts each at once.
+// Ranks a row by the orders and sums of its parts, in a block of `kThreads` whose warps load
+// `kAtOnce` parts each at once.
 template <int kThreads, int kAtOnce>
 struct Row {
   static constexpr int kWarps = kThreads / tile::kWarpLanes;
@@ -182,7 +182,7 @@ struct Row {
   const unsigned* orders;  // (kParts)
   const float* sums;       // (kParts)
 
-  // Lane i gets the largest but i of the warp.
+  // Sorts a warp's values in descending order: lane i gets the i-th.
   __device__ static unsigned sort_warp(unsigned value) {
     const int lane = threadIdx.x % tile::kWarpLanes;
 #pragma unroll
@@ -197,14 +197,14 @@ struct Row {
     return value;
   }
 
-  // Lists the parts that reach the bound, which it gives, and adds the row's sum.
+  // Lists the parts that reach a bound, and adds up the row's sum; returns the bound.
   __device__ unsigned list() {
     constexpr int kMine = (kParts + kListThreads - 1) / kListThreads;
     constexpr int kOfWarp = TOP_K / kListWarps;
     static_assert(TOP_K % kListWarps == 0 && kOfWarp <= tile::kWarpLanes);
     const int warp = threadIdx.x / tile::kWarpLanes, lane = threadIdx.x % tile::kWarpLanes;
     const bool lists = warp < kListWarps;
-    // Each warp has as many parts with logits, to one.
+    // Each warp has equally many parts with logits, to within one.
     const auto at = [&](int i) {
       const int part = lane * kListWarps + warp + i * kListThreads;
       return lists && part < kParts ? part : -1;
@@ -218,8 +218,8 @@ struct Row {
     }
 #pragma unroll
     for (int i = 0; i < kMine; ++i) best = max(best, order[i]);
-    // Each warp has `kOfWarp` threads whose best reaches the warp's bound; the least bound is
-    // reached by TOP_K parts, or by all that have logits.
+    // In each warp, `kOfWarp` threads have a part that reaches the warp's bound; the least bound of
+    // all is reached by TOP_K parts, or by all that have logits.
     if (lists) {
       const unsigned sorted = sort_warp(best);
       if (lane == 0) shared.largest[warp] = sorted;
@@ -246,7 +246,7 @@ struct Row {
     return bound;
   }
 
-  // Keys of the listed parts that reach `bound`, and how many they are.
+  // Collects the keys of listed parts that reach `bound`; returns how many.
   __device__ int find(Key bound) {
 #pragma unroll 1
     for (int first = threadIdx.x / tile::kWarpLanes; first < shared.parts;
@@ -273,7 +273,7 @@ struct Row {
     return shared.count;
   }
 
-  // Calls `put(place, key)` for the largest TOP_K of `count` keys.
+  // Calls `put(index, key)` for the TOP_K largest of `count` keys.
   template <class Put>
   __device__ void rank(int count, Put put) const {
     constexpr int kLanes = 4;
@@ -292,11 +292,11 @@ struct Row {
     }
   }
 
-  // `out`: ids and logits of the largest, and the sum of all, relative to the largest.
+  // Writes ids and logits of the largest, and the sum of all weights relative to the largest.
   __device__ void run(float* out) {
     Key bound = Key{list()} << 32, many = bound, few = ~Key{0};
     int count;
-    // Where so many logits are equal that they leave no room, another bound is searched for.
+    // If too many equal logits reach the bound, another one is searched for.
 #pragma unroll 1
     while ((count = find(bound)) > kFoundMax || count < TOP_K) {
       (count < TOP_K ? few : many) = bound;

@@ -1,4 +1,4 @@
-//! Replies whose rows are drafts, some of which do not hold, have the bits of plain decoding.
+//! Replies with drafts, of which some are rejected, have the bits of plain decoding.
 
 use super::{
     Chooser, Extent, Rule, Sequence, Trace, Trial, Tried, in_chunks, pages, prefill, prompt, seen,
@@ -10,14 +10,14 @@ use step::executor::{
     Ahead, DEPTH_MAX, DeviceError, Draw, Executor, Guessed, PageId, Rows, Slot, States, TokenId,
 };
 
-/// Tokens of a reply: drafts go over the end of a cell.
+/// Greedy tokens of a reply: drafts cross the end of a cell.
 const STEPS: usize = 12;
-/// Largest logits that a device draws drafts from, at most.
+/// Largest top-k of a rule by which a device draws drafts.
 const RULE_TOP_K: usize = 32;
-/// Longest prompt.
+/// Longest prompt, tokens.
 const PROMPT_MAX: usize = 2 * CELL;
 
-/// Tries replies with drafts at random places, each beside a plain one.
+/// Compares replies with drafts at random positions with plain replies.
 pub(super) fn drafts<B: Runs>(
     runner: &mut Runner<B>,
     extent: Extent,
@@ -41,7 +41,7 @@ pub(super) fn drafts<B: Runs>(
     Ok(())
 }
 
-/// The sequence alone, some of what follows as drafts, of which some are wrong.
+/// Runs the sequence alone, with tokens of `wanted` as drafts, of which some are made wrong.
 fn drafted<B: Runs>(
     runner: &mut Runner<B>,
     sequence: &Sequence,
@@ -82,8 +82,8 @@ fn drafted<B: Runs>(
     Ok(trace)
 }
 
-/// States behind so many drafts, the one that they go on from among them; none if the model has
-/// no states.
+/// States after each of `depth` drafts, with `from` among them where it is a draft's state; none if
+/// the model has no states.
 fn states(from: Slot, depth: usize) -> Vec<Slot> {
     let first = MAX_SEQUENCES + SNAPSHOTS;
     let others = (first..STATES).map(|state| Slot(state as u32));
@@ -92,17 +92,17 @@ fn states(from: Slot, depth: usize) -> Vec<Slot> {
     own.into_iter().chain(others).take(depth).collect()
 }
 
-/// Sequences of a step that predictions are behind, at most.
+/// Most sequences of a step with predictions.
 const PREDICTED_MAX: usize = if MAX_SEQUENCES < 3 { MAX_SEQUENCES } else { 3 };
 
-/// Tries predictions ahead of the host: what the device draws, from the model's logits and from one
-/// prediction behind the other, against what the host draws by the same random rules.
+/// Compares drafts that the device draws ahead of the host, from logits of the model and of each
+/// prediction, with the drafts that the host draws by the same random rules.
 pub(super) fn predictions<B: Runs>(
     runner: &mut Runner<B>,
     extent: Extent,
     trial: &mut impl Trial,
 ) -> Result<(), DeviceError> {
-    // Guesses are made of rankings.
+    // Devices draw drafts by rankings, so backends without these have nothing to compare.
     if !(B::RANKS && runner.predicts()) {
         return Ok(());
     }
@@ -121,15 +121,15 @@ pub(super) fn predictions<B: Runs>(
     Ok(())
 }
 
-/// A reply from its first token on.
+/// A sequence without a prompt: a first token, then drafts.
 struct Reply {
     slot: Slot,
     pages: Vec<PageId>,
-    /// First token, then drafts, some of which hold.
+    /// First token, then drafts, of which some are right.
     tokens: Vec<TokenId>,
     draw: Draw,
     chooser: Chooser,
-    /// Whether that draws, rather than take the most likely token.
+    /// Whether `chooser` draws at random; otherwise it takes the most likely token.
     draws: bool,
 }
 
@@ -170,13 +170,13 @@ impl Reply {
         }
     }
 
-    /// Token at `position`, by what row `row` of the last step or prediction is ranked by.
+    /// Token at `position`, chosen by the ranking of row `row` of the last step or prediction.
     fn choice<B: Runs>(&self, runner: &Runner<B>, row: usize, position: usize) -> TokenId {
         let ranked = runner.ranked(row).expect("rows are ranked");
         (self.chooser)(&ranked, position)
     }
 
-    /// Choices behind each of its rows, of which the first is row `first` of the step.
+    /// Tokens chosen after each of the reply's rows, of which the first is row `first` of the step.
     fn choices<B: Runs>(&self, runner: &Runner<B>, first: usize) -> Vec<TokenId> {
         let rows = 0..self.tokens.len();
         rows.map(|row| self.choice(runner, first + row, row + 1))
@@ -213,7 +213,7 @@ fn guessed<B: Runs>(
     Ok(Some(guessed))
 }
 
-/// Compares guesses with what the host chooses.
+/// Compares drafts of the device with the host's choices.
 fn compare<B: Runs>(
     runner: &mut Runner<B>,
     replies: &[Reply],
@@ -245,7 +245,7 @@ fn compare<B: Runs>(
         for (row, (reply, draft)) in replies.iter().zip(&drafts).enumerate() {
             let position = guessed[row].held + 2 + pass;
             let chosen = reply.choice(runner, row, position);
-            // The device draws only the likeliest token of each part of the vocabulary.
+            // A device's random draw has only the likeliest token of each part of the vocabulary.
             same(chosen == *draft || reply.draws);
         }
         let rows = replies
@@ -257,7 +257,7 @@ fn compare<B: Runs>(
     Ok(())
 }
 
-/// A random rule.
+/// A random sampling rule.
 fn rule(trial: &mut impl Trial) -> Rule {
     Rule {
         temperature: [0.0, 0.5, 1.0][trial.below(3)],

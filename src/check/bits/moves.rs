@@ -1,5 +1,5 @@
-//! A sequence that was saved, driven out and restored elsewhere goes on with the bits that it has
-//! where it was left, those of the prediction layer too.
+//! A sequence that is saved, evicted and restored to other pages continues with the bits of one
+//! that was left alone, those of the prediction layer included.
 
 use std::thread;
 
@@ -10,22 +10,22 @@ use model::{Runner, Runs};
 use step::executor::{DeviceError, Executor, TokenId};
 use step::transfer::{Piece, Transfer};
 
-/// Greedy tokens behind the prompt.
+/// Greedy tokens after the prompt.
 const STEPS: usize = 2;
-/// Length of the prompt: its last page is not full.
+/// Length of the prompt, tokens: its last page is not full.
 const PROMPT: usize = match CELL + CELL / 3 {
     length if length < PREFILL_TOKENS => length,
     _ => PREFILL_TOKENS,
 };
 
-/// A sequence, one that is as long, and a place for the first to go on at.
+/// A sequence, another of its length for its slot and pages, and the first one on other pages.
 pub(crate) struct Moved {
     own: Sequence,
     other: Sequence,
     elsewhere: Sequence,
 }
 
-/// Tries one sequence.
+/// Compares one sequence that is saved and restored with itself left alone.
 pub(super) fn moves<B: Runs>(
     runner: &mut Runner<B>,
     trial: &mut impl Trial,
@@ -54,23 +54,23 @@ impl Moved {
         let sequence = |slot: usize, first, prompt| {
             Sequence::new(slot % MAX_SEQUENCES, pages(first, PROMPT + STEPS), prompt)
         };
-        let behind = (PROMPT + STEPS).div_ceil(PAGE);
+        let after = (PROMPT + STEPS).div_ceil(PAGE);
         Moved {
-            elsewhere: sequence(1, behind, own.clone()),
+            elsewhere: sequence(1, after, own.clone()),
             own: sequence(0, 0, own),
             other: sequence(0, 0, other),
         }
     }
 
-    /// Logits of the sequence where nothing comes between.
+    /// Logits of the sequence when it is neither saved nor evicted.
     pub(crate) fn left<B: Runs>(&self, runner: &mut Runner<B>) -> Result<Trace, DeviceError> {
         let mut trace = begin(runner, &self.own)?;
         go_on(runner, &self.own, &mut trace)?;
         Ok(trace)
     }
 
-    /// Begins it, saves its pieces, and has another one take its place. What it gave by then, and
-    /// how much of the room its pieces take.
+    /// Begins the sequence, saves its pieces, and runs the other one on its slot and pages. Returns
+    /// the logits so far, and the bytes of the pieces.
     pub(crate) fn saved<B: Runs>(
         &self,
         runner: &mut Runner<B>,
@@ -85,7 +85,7 @@ impl Moved {
         Ok((begun, bytes))
     }
 
-    /// Logits of all its steps when it goes on elsewhere.
+    /// Logits of the sequence when it is restored to other pages after `begun`.
     pub(crate) fn restored<B: Runs>(
         &self,
         runner: &mut Runner<B>,
@@ -100,7 +100,7 @@ impl Moved {
     }
 }
 
-/// Copies of all pieces of a sequence, pages first, and how much of the room they take.
+/// Copies of all pieces of a sequence, pages first, and their bytes together.
 fn transfers<B: Runs>(runner: &Runner<B>, sequence: &Sequence) -> (Vec<Transfer>, usize) {
     let bytes = runner.piece_bytes().expect("pieces can be copied");
     let pages = sequence.pages.iter().map(|page| Piece::Page(*page));
@@ -118,7 +118,7 @@ fn transfers<B: Runs>(runner: &Runner<B>, sequence: &Sequence) -> (Vec<Transfer>
     (transfers, at)
 }
 
-/// Waits until so many transfers are done.
+/// Waits until `wanted` transfers are done.
 fn wait<B: Runs>(runner: &mut Runner<B>, wanted: u64) -> Result<(), DeviceError> {
     while runner.transferred()? < wanted {
         thread::yield_now();
@@ -126,7 +126,7 @@ fn wait<B: Runs>(runner: &mut Runner<B>, wanted: u64) -> Result<(), DeviceError>
     Ok(())
 }
 
-/// The prompt and a prediction behind it.
+/// Prefills the prompt, with a prediction after it.
 fn begin<B: Runs>(runner: &mut Runner<B>, sequence: &Sequence) -> Result<Trace, DeviceError> {
     let mut trace = vec![prefill(runner, sequence, || PREFILL_TOKENS)?];
     let mut next = sequence.prompt[1..].to_vec();
@@ -135,7 +135,7 @@ fn begin<B: Runs>(runner: &mut Runner<B>, sequence: &Sequence) -> Result<Trace, 
     Ok(trace)
 }
 
-/// Greedy tokens behind what `begin` gave, and predictions.
+/// Decodes greedy tokens after `begin`, with predictions.
 fn go_on<B: Runs>(
     runner: &mut Runner<B>,
     sequence: &Sequence,
@@ -152,7 +152,7 @@ fn go_on<B: Runs>(
     Ok(())
 }
 
-/// A prediction behind the last of the step's rows, if the model predicts.
+/// A prediction after the last of the step's rows, if the model predicts.
 fn predict<B: Runs>(
     runner: &mut Runner<B>,
     next: &[TokenId],

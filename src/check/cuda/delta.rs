@@ -21,11 +21,11 @@ impl ProbeDelta<Recurrent> for Cuda {
     }
 }
 
-/// The `values` of rows of a tensor of the step, whose F16 rows are F32 then.
+/// The `values` of a step's rows of `tensor`, with rows that are stored as F16 widened to F32.
 pub fn widened(cuda: &Cuda, tensor: &Tensor, rows: &[usize], mut values: Vec<f32>) -> Vec<f32> {
     let rows = rows.iter().zip(values.chunks_exact_mut(tensor.width));
     for (_, row) in rows.filter(|(row, _)| tensor.cells_f16 && cuda.step.now.is_in_cell(**row)) {
-        // Queries and keys come before values; results are values alone.
+        // Queries and keys precede values; a result has values alone.
         let keys = row.len() - Recurrent::VALUES;
         let (keys, values) = row.split_at_mut(keys);
         let keys = keys.chunks_exact_mut(Recurrent::KEY_DIM);

@@ -29,7 +29,7 @@ impl ProbeExperts<Moe> for Cuda {
     }
 }
 
-/// Compares what a layer's router and experts are packed to with what the host makes of them.
+/// Compares the packed router and experts of a layer with those that the host packs.
 pub fn pack(
     report: &mut Report,
     cuda: &mut Cuda,

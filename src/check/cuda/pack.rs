@@ -1,4 +1,4 @@
-//! Panels that the device makes of the checkpoint's rows, against those of the host: bit by bit.
+//! Panels packed by the device from the checkpoint's rows, against the host's, bit by bit.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use model::target::{BIASED, Coding, Format, Owner, Role, Site};
 use model::weights::{self, Bits, Factors, Stored, WeightsError};
 use step::executor::DeviceError;
 
-/// Rows of the matrices that make one: whole panels, the edges of a panel and of an FP8 block, and
-/// matrices that end within a panel.
+/// Rows of the matrices that are packed into one: whole panels, edges of a panel and of an FP8
+/// block, and matrices that end within a panel.
 const SHAPES: [(Order, &[usize]); 9] = [
     (Order::Stacked, &[256]),
     (Order::Stacked, &[1]),
@@ -28,7 +28,7 @@ const SHAPES: [(Order, &[usize]); 9] = [
     (Order::Interleaved, &[264, 264]),
 ];
 const COLUMNS: [usize; 3] = [128, 384, 2048];
-/// Every storage and order, then a layer's matrices as they are loaded.
+/// Compares every storage format and order, then the matrices of a layer as they are loaded.
 pub fn parity(report: &mut Report, random: &mut Random, cuda: &mut Cuda) {
     let panels = Format::ALL.map(|format| (Storage::of_format(format), format));
     let block_scaled = (Storage::BlockScaled, Format::Nvfp4CompressedTensors);
@@ -62,7 +62,7 @@ pub fn parity(report: &mut Report, random: &mut Random, cuda: &mut Cuda) {
     }
 }
 
-/// All that loading lets through.
+/// Every BF16 value that loading accepts.
 fn every_bf16() -> Stored {
     const COLUMNS: usize = 128;
     let codes = (0..143 << 7).flat_map(|magnitude: u16| [magnitude, magnitude | 0x8000]);
@@ -90,7 +90,7 @@ fn compare(
     }
 }
 
-/// The panels that the device makes of `parts`, in launches of few rows.
+/// The panels that the device packs from `parts`, in launches of few rows.
 fn on_device(
     cuda: &Cuda,
     parts: &[Stored],
@@ -116,8 +116,8 @@ fn on_device(
             let count = BLOCK_ROWS.min(part.n - start);
             let bytes = as_read(part, start, count);
             let slot = cuda.filled(&bytes)?;
-            // SAFETY: the slot holds the rows and lives until the stream has passed; the matrix
-            // has the room of the panels between its guards.
+            // SAFETY: the slot holds the rows and lives until the stream has passed; the matrix has
+            // room for the panels between its guards.
             let queued = unsafe { load::pack(slot.as_ptr(), count, &place, weight, stream) };
             queued.map_err(refused)?;
             stream.synchronize().map_err(refused)?;
@@ -134,7 +134,7 @@ fn on_device(
     }
 }
 
-/// Rows from `start` on as `Job::read` leaves them.
+/// Bytes of rows from `start` on, as `Job::read` leaves them for the device.
 fn as_read(part: &Stored, start: usize, count: usize) -> Vec<u8> {
     let of_rows = |bytes: &[u8]| {
         let row = bytes.len() / part.n;
@@ -159,8 +159,8 @@ fn as_read(part: &Stored, start: usize, count: usize) -> Vec<u8> {
     [codes, scales, factors].concat()
 }
 
-/// Matrices of drawn layers, up to the first with experts, read and repacked as those of any
-/// checkpoint.
+/// Compares the matrices of drawn layers, up to the first one with experts, read and packed as for
+/// any checkpoint.
 fn layer(report: &mut Report, cuda: &mut Cuda) -> Result<(), WeightsError> {
     let layers = match routed() {
         Some(Site::Layer(layer)) => layer + 1,
@@ -176,7 +176,7 @@ fn layer(report: &mut Report, cuda: &mut Cuda) -> Result<(), WeightsError> {
     experts::pack(report, cuda, &checkpoint)
 }
 
-/// Whether a matrix lies with others, of a router or of experts.
+/// Whether a matrix is packed together with others: a router's or an expert's.
 fn is_of_experts(role: Role) -> bool {
     let is_router = matches!(role, Role::Router | Role::SharedRouter);
     is_router || role.is_expert() || role.is_shared_expert()

@@ -1,4 +1,4 @@
-//! Comparisons of the device's operations with the CPU's.
+//! Comparisons of the device's operations with the CPU's, on all cases.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ pub fn compare(report: &mut Report, random: &mut Random, device: &mut Backend) {
     }
 }
 
-/// A case, the rows of it that are looked at, and the CPU's results of these.
+/// A case, the numbers of its compared rows, and the CPU's results for them.
 struct Reference<'a> {
     case: Rowwise<'a>,
     looked_at: Vec<usize>,
@@ -49,7 +49,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// The first rows of the case.
+    /// The reference of the case's first `rows` rows.
     fn first(&self, rows: usize) -> Reference<'a> {
         let count = self.looked_at.partition_point(|row| *row < rows);
         let first = |of: &Vec<f32>| of[..of.len() / self.looked_at.len() * count].to_vec();
@@ -62,14 +62,14 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// The device and its reference.
+/// The device, and the CPU as its reference.
 struct Both<'a> {
     device: &'a mut Backend,
     cpu: &'a mut Cpu,
 }
 
 impl Both<'_> {
-    /// Operations of a group whose cases are by row.
+    /// Compares the operations of a group whose cases are independent rows.
     fn by_row(&mut self, report: &mut Report, random: &mut Random, group: &Group) {
         if !report.wants_any(group.by_row) {
             return;
@@ -84,7 +84,7 @@ impl Both<'_> {
         }
     }
 
-    /// Every number of rows of an operation.
+    /// Compares an operation on every number of rows.
     fn all_rows(
         &mut self,
         report: &mut Report,
@@ -96,7 +96,7 @@ impl Both<'_> {
         let on_cpu = RowOpOn::<Cpu>::load(op, self.cpu)?;
         let counts = once(rows.iter().copied().filter(|rows| op.takes(*rows)));
         let most = counts.iter().copied().max().unwrap_or(0);
-        // Rows that are all by themselves are drawn, and computed by the CPU, once.
+        // Inputs of independent rows are drawn, and computed by the CPU, once for all cases.
         let shared = match op.is_by_row() && !op.is_placed() && op.wanted(most).is_none() {
             true => {
                 let case = Rowwise::draw(random, op, most);
@@ -146,7 +146,7 @@ impl Both<'_> {
         Ok(())
     }
 
-    /// Operations of a group that keep something of sequences.
+    /// Compares the operations of a group whose cases are sequences.
     fn by_sequence(&mut self, report: &mut Report, random: &mut Random, group: &Group) {
         if !report.wants_any(group.by_sequence) {
             return;
@@ -162,7 +162,7 @@ impl Both<'_> {
         }
     }
 
-    /// One step, or several, of sequences.
+    /// Compares the results of a case of sequences in one or several steps.
     fn sequences(&mut self, report: &mut Report, case: &Sequences<'_>) {
         let (op, shape) = (case.op(), case.case());
         let wanted = case.on_cpu(self.cpu).expect("the CPU runs every case");
@@ -178,8 +178,8 @@ impl Both<'_> {
         }
     }
 
-    /// A prompt cut anywhere on the grid gives the same bits. Row by row it comes as near as the op
-    /// promises. It ends within a cell.
+    /// Compares a prompt cut into random chunks of the grid with the whole prompt, bit by bit; and
+    /// cut into rows, within the op's limit. The prompt ends within a cell.
     fn chunkings(&mut self, report: &mut Report, random: &mut Random, op: &dyn SequenceCase) {
         let rows = PREFILL_TOKENS.min(MAX_CONTEXT).min(1024) - CELL / 3;
         let whole = Sequences::draw(random, op, vec![vec![(0, rows)]]);
@@ -222,7 +222,7 @@ impl Both<'_> {
     }
 }
 
-/// A row gives the same bits alone as among others, whose results are `batch`.
+/// Compares rows alone, bit by bit, with the same rows in `batch`.
 fn rows_alone(
     report: &mut Report,
     op: &'static str,

@@ -1,4 +1,4 @@
-//! Cases of attention: `store_kv`, `attend`, and `attention`, which is both.
+//! Cases of attention: `store_kv`, `attend`, and `attention`, which does both.
 
 use std::marker::PhantomData;
 
@@ -33,13 +33,13 @@ pub(super) const GROUP: Group = Group {
     },
 };
 
-/// Largest norm-wise difference of what rows attend to: queries, keys and the weights of values are
-/// rounded to BF16, behind norms where there are some.
+/// Largest norm-wise error of attention's results: queries, keys and the weights of values are
+/// rounded to BF16, in some models after norms.
 pub const LIMIT: f64 = 2.0 * BF16_STORED;
 
 const ROLES: [Role; 4] = [Role::Query, Role::Key, Role::Value, Role::Output];
 
-/// Products with the matrices of each kind of block.
+/// Cases of products with attention's matrices.
 fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     let mut cases = Vec::new();
     for block in blocks(&ROLES)
@@ -52,9 +52,9 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     cases
 }
 
-/// Needs of a case of attention of one shape beside those of any case.
+/// Access to attention of one shape that cases need beside its operations.
 pub trait ProbeAttention<A: shapes::Attention>: Probe + Attend<A> {
-    /// All keys and values of a cache, in the order that the backend keeps them in.
+    /// All keys and values of a cache, in the backend's order.
     fn kept(&mut self, cache: &Self::KvCache) -> Result<Vec<f32>, DeviceError>;
 }
 
@@ -64,12 +64,12 @@ impl<A: shapes::Attention> ProbeAttention<A> for Cpu {
     }
 }
 
-/// Way in which a case has rows attend.
+/// Operations by which rows of a case attend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
-    /// `store_kv`, then `attend`.
+    /// `store_kv` followed by `attend`.
     Apart,
-    /// `attention`.
+    /// `attention` alone.
     Together,
 }
 
@@ -89,13 +89,13 @@ impl Calls {
     }
 }
 
-/// Factor of queries that keeps scores as small as those of other shapes where rotary embedding
-/// makes queries and keys longer.
+/// Factor of queries that keeps scores as small as those of other shapes, where a scaled rotary
+/// embedding lengthens queries and keys.
 pub(super) fn shortened<A: shapes::Attention>() -> f32 {
     A::ROPE.growth().powi(-2) as f32
 }
 
-/// Rows that attend to their sequence.
+/// A case of rows that attend to their sequence.
 struct Attending<A> {
     calls: Calls,
     norms: Norms<Vec<f32>>,

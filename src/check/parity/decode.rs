@@ -1,7 +1,7 @@
-//! Attention of steps of decoding, which a device may do in one launch.
+//! Attention of decode steps, which a device may do in one launch.
 //!
-//! Sequences end at the edges of pages and splits. What lies in their pages behind their own rows
-//! is not a number, as memory that nobody wrote may be.
+//! Sequences end at the edges of pages and splits. After their own rows, pages hold NaN, as memory
+//! that was never written may.
 
 use std::marker::PhantomData;
 
@@ -16,65 +16,65 @@ use model::shapes;
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE};
 use step::executor::{DeviceError, PageId, Rows, Slot, TokenId};
 
-/// Rows of a step that have a case, if there may be as many sequences.
+/// Numbers of rows of the decode steps that are cases, up to the most sequences.
 const DECODED_ROWS: [usize; 7] = [1, 2, 3, 7, 8, 9, MAX_SEQUENCES];
-/// Positions that a sequence attends from first: those at the edges of pages and splits, and what
-/// is left of the splits of several blocks.
+/// Context lengths at the first step: at the edges of pages and splits, and with remainders of the
+/// splits of several blocks.
 const EDGES: [usize; 25] = [
     0, 1, 62, 63, 64, 65, 127, 128, 191, 192, 254, 255, 256, 257, 319, 320, 511, 512, 513, 767,
     768, 1023, 1024, 1025, 2045,
 ];
-/// Steps of a sequence: the second one reads what the first one stored.
+/// Decode steps of a sequence: each reads keys and values that earlier ones stored.
 const STEPS: usize = 3;
-/// Sequences: every edge, and enough for the largest step.
+/// Number of sequences: one at every edge, and enough for the largest step.
 const SEQUENCES: usize = if EDGES.len() < MAX_SEQUENCES {
     MAX_SEQUENCES
 } else {
     EDGES.len()
 };
 
-/// One sequence, behind whose context a few rows attend.
+/// A sequence with a stored context, after which a few rows attend.
 struct Sequence {
     context: usize,
-    /// `[context + STEPS][KEYS]`.
+    /// Keys of the context and of all steps, `[context + STEPS][KEYS]`.
     keys: Vec<f32>,
     values: Vec<f32>,
-    /// `[STEPS][QUERIES]`.
+    /// Queries of all steps, `[STEPS][QUERIES]`.
     queries: Vec<f32>,
     pages: Vec<PageId>,
 }
 
-/// Sequences of random rows.
+/// Sequences of random rows, with pages of one cache.
 struct Decoding<A> {
     norms: Norms<Vec<f32>>,
     sequences: Vec<Sequence>,
-    /// Pages of the cache.
+    /// Number of pages of the cache.
     pages: usize,
     shape: PhantomData<A>,
 }
 
-/// Results of a case: of each sequence, `[STEPS][MIXED]`, and the cache.
+/// Results of a run: for each sequence `[STEPS][MIXED]`, and the cache's content.
 struct Decoded {
     results: Vec<Vec<f32>>,
     cache: Vec<f32>,
 }
 
 impl<A: shapes::Attention> Decoding<A> {
-    /// A sequence at every edge.
+    /// One sequence for every edge.
     fn draw(random: &mut Random) -> Decoding<A> {
         let fits = |edge: &usize| edge + STEPS <= MAX_CONTEXT;
         let edges: Vec<_> = EDGES.into_iter().filter(fits).collect();
         let contexts = edges.iter().copied().cycle().take(SEQUENCES);
-        Decoding::behind(random, &contexts.collect::<Vec<_>>())
+        Decoding::after(random, &contexts.collect::<Vec<_>>())
     }
 
-    /// A sequence behind each of `contexts`.
-    fn behind(random: &mut Random, contexts: &[usize]) -> Decoding<A> {
+    /// One sequence for each length in `contexts`.
+    fn after(random: &mut Random, contexts: &[usize]) -> Decoding<A> {
         let each = contexts
             .iter()
             .map(|context| (context + STEPS).div_ceil(PAGE));
         let pages = each.clone().sum();
-        // From the last page down, so that no table is a range.
+        // Pages are given from the last one down, so that no block table is ascending.
         let mut left = (0..pages as u32).rev().map(PageId);
         let tables: Vec<Vec<_>> = each
             .map(|each| left.by_ref().take(each).collect())
@@ -98,7 +98,7 @@ impl<A: shapes::Attention> Decoding<A> {
         }
     }
 
-    /// Steps of up to `rows` sequences, each of which goes all its steps before others begin.
+    /// Runs decode steps of up to `rows` sequences; a group runs all its steps before the next one.
     fn run<B: ProbeAttention<A>>(
         &self,
         b: &mut B,
@@ -128,7 +128,7 @@ impl<A: shapes::Attention> Decoding<A> {
         })
     }
 
-    /// Stores a sequence's context, and what is not a number behind it.
+    /// Stores a sequence's context, and NaN in the rest of its last page.
     fn store<B: ProbeAttention<A>>(
         &self,
         b: &mut B,
@@ -157,7 +157,7 @@ impl<A: shapes::Attention> Decoding<A> {
         Ok(())
     }
 
-    /// One row of each sequence of a group.
+    /// Runs one row of each sequence of a group.
     fn step<B: ProbeAttention<A>>(
         &self,
         b: &mut B,
@@ -191,7 +191,7 @@ impl<A: shapes::Attention> Decoding<A> {
         b.seen(&out)
     }
 
-    /// Rows of sequences from a position on.
+    /// The batch of these sequences' rows from a position on.
     fn batch<'a>(
         &self,
         parts: impl IntoIterator<Item = (&'a Sequence, usize, usize)>,
@@ -207,8 +207,8 @@ impl<A: shapes::Attention> Decoding<A> {
     }
 }
 
-/// Steps of decoding of every number of rows: `attention` leaves the bits of `store_kv` and
-/// `attend`, again when it has run, and those of a sequence alone.
+/// Compares decode steps of every number of rows, bit by bit: `attention` with `store_kv` and
+/// `attend`, with a second run of itself, and with each sequence alone.
 pub(super) fn compare<A: shapes::Attention>(
     report: &mut Report,
     random: &mut Random,
@@ -245,7 +245,7 @@ pub(super) fn compare<A: shapes::Attention>(
     }
 }
 
-/// Reports whether two runs left the same results and the same cache.
+/// Reports whether two runs left equal results and equal caches.
 fn same_decoded(
     report: &mut Report,
     about: (&'static str, &str, &'static str),
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn attention_is_store_kv_and_attend() {
-        let case = Decoding::<Full>::behind(&mut Random::seeded(1), &CONTEXTS);
+        let case = Decoding::<Full>::after(&mut Random::seeded(1), &CONTEXTS);
         let apart = run(&case, CONTEXTS.len(), Calls::Apart);
         let together = run(&case, CONTEXTS.len(), Calls::Together);
         assert_eq!(bits(&together), bits(&apart));
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_row_has_the_same_bits_in_any_step() {
-        let case = Decoding::<Full>::behind(&mut Random::seeded(2), &CONTEXTS);
+        let case = Decoding::<Full>::after(&mut Random::seeded(2), &CONTEXTS);
         let batch = run(&case, CONTEXTS.len(), Calls::Together);
         for rows in [1, 2] {
             assert_eq!(bits(&run(&case, rows, Calls::Together)), bits(&batch));
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_result_without_what_the_step_before_stored_is_too_far() {
-        let mut case = Decoding::<Full>::behind(&mut Random::seeded(3), &[PAGE - 1]);
+        let mut case = Decoding::<Full>::after(&mut Random::seeded(3), &[PAGE - 1]);
         let whole = run(&case, 1, Calls::Together).results;
         let sequence = &mut case.sequences[0];
         sequence.values[sequence.context * Full::KEYS..][..Full::KEYS].fill(0.0);

@@ -39,7 +39,7 @@ pub(super) const GROUP: Group = Group {
     },
 };
 
-/// Matrices that follow a norm.
+/// Matrices whose products follow a norm.
 const ROLES: [Role; 5] = [
     Role::GdnQkv,
     Role::GdnGate,
@@ -48,7 +48,7 @@ const ROLES: [Role; 5] = [
     Role::GdnBeta,
 ];
 
-/// Row-wise operations, and products with the matrices of each kind of block.
+/// Cases of independent rows, and of products with the matrices of each kind of block.
 fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     let mut cases: Vec<Box<dyn RowCase>> = vec![Box::new(GatedRmsNorm::<Recurrent> {
         norm: random.bf16(Recurrent::GAINS, 0.5),
@@ -69,9 +69,9 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     cases
 }
 
-/// Needs of a case of Gated DeltaNet of one shape beside those of any case.
+/// Access to Gated DeltaNet of one shape that cases need beside its operations.
 pub trait ProbeDelta<D: shapes::Delta>: Probe + Delta<D> {
-    /// `gated_linear_add`, rounded as `norm_linear_rounded` is.
+    /// `gated_linear_add` with rows rounded to F16 as in `norm_linear_rounded`.
     fn gated_linear_add_rounded(
         &mut self,
         x: &mut Self::Tensor,
@@ -135,7 +135,7 @@ impl<D: shapes::Delta> RowOp for GatedLinearAdd<D> {
         format!("{rows} {}", self.matrix.bits.coding.name())
     }
 
-    /// A normed element beside the middle of two F16 may be rounded to the other one.
+    /// A normed element near the middle between two F16 may be rounded to either of them.
     fn limit(&self) -> f64 {
         F16_STORED
     }
@@ -154,10 +154,10 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> RowOpOn<B> for GatedLinearAdd<D> {
     }
 }
 
-/// Weights of a layer, and what decays in it.
+/// Weights of a layer, its decay rates included.
 struct Layer<D> {
     conv: Vec<f32>,
-    /// Biases of the convolution, of Mamba-2.
+    /// Biases of the convolution, in Mamba-2 alone.
     bias: Option<Vec<f32>>,
     decay: Decay<Vec<f32>>,
     norm: Vec<f32>,
@@ -203,7 +203,7 @@ impl<D: shapes::Delta> Layer<D> {
     }
 }
 
-/// A layer on a backend, with its state.
+/// A layer's weights and states on a backend.
 struct OpenLayer<D: shapes::Delta, B: Delta<D>> {
     conv: B::Vector,
     bias: Option<B::Vector>,
@@ -225,7 +225,7 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> OpenLayer<D, B> {
         Ok(out)
     }
 
-    /// `conv_silu`, then `gated_delta`: only a device knows how the one leaves rows for the other.
+    /// `conv_silu` then `gated_delta`: only the device knows in which form rows pass between them.
     fn mix(
         &mut self,
         b: &mut B,
@@ -266,12 +266,12 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> OpenLayer<D, B> {
 #[derive(Clone, Copy)]
 enum Op {
     ConvSilu,
-    /// Behind `conv_silu`.
+    /// `gated_delta` after `conv_silu`.
     GatedDelta,
     DeltaNet,
 }
 
-/// An operation on a layer and its state.
+/// A case of an operation on a layer and its states.
 struct Recurs<D> {
     layer: Layer<D>,
     op: Op,
@@ -296,11 +296,11 @@ impl<D: shapes::Delta> SequenceOp for Recurs<D> {
 
     fn limit(&self, has_cells: bool) -> f64 {
         match (self.op, has_cells) {
-            // Inputs of cells are stored as F16.
+            // Rows that make up whole cells are stored as F16.
             (Op::ConvSilu, true) => F16_OPERANDS / 2.0,
             (Op::ConvSilu, false) => F32_CHAIN,
             (_, true) => F16_OPERANDS,
-            // Errors are carried from row to row.
+            // Errors accumulate in the state from row to row.
             (_, false) => 10.0 * F32_CHAIN,
         }
     }
@@ -317,7 +317,7 @@ impl<D: shapes::Delta, B: ProbeDelta<D>> SequenceOpOn<B> for Recurs<D> {
     }
 }
 
-/// `conv_silu`, `gated_delta` and `gated_linear_add`.
+/// A case of `conv_silu`, `gated_delta` and `gated_linear_add` together.
 struct DeltaNetAdd<D> {
     layer: Layer<D>,
     matrix: Stored,
@@ -334,7 +334,7 @@ impl<D: shapes::Delta> SequenceOp for DeltaNetAdd<D> {
     fn limit(&self, has_cells: bool) -> f64 {
         match has_cells {
             true => F16_OPERANDS,
-            // A normed element beside the middle of two F16 may be rounded to the other one.
+            // A normed element near the middle between two F16 may be rounded to either of them.
             false => F16_STORED,
         }
     }

@@ -1,4 +1,4 @@
-//! Cases of operations of any model: embedding, norms, products, the head.
+//! Cases of operations that every model has: embedding, norms, products, the head.
 
 use super::matrices::{Shape, blocks, once, stored};
 use super::probe::as_factors;
@@ -43,7 +43,7 @@ fn formulas(report: &mut Report, random: &mut Random) {
     }
 }
 
-/// Every operation; `linear` with the matrices that belong to no block.
+/// Cases of all operations; of `linear` with the matrices that belong to no block.
 fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     let head = match blocks(&[Role::Head]) {
         heads if heads.is_empty() => blocks(&[Role::Embedding]),
@@ -87,13 +87,13 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     cases
 }
 
-/// Shapes by which a prediction joins an embedding and a hidden state, if the model has one.
+/// Shapes of the products that join embedding and hidden state for a prediction; empty without one.
 fn fusion() -> Vec<Shape> {
     blocks(&[Role::Fusion]).concat()
 }
 
-/// `linear` with each of some matrices, once of a shape and format; `linear_add` where the result
-/// is as wide as the residual stream, to which alone is added.
+/// Cases of `linear` with some matrices, once for each shape and format; and of `linear_add` where
+/// the result is as wide as the residual stream.
 pub(super) fn products(
     random: &mut Random,
     shapes: impl IntoIterator<Item = Shape>,
@@ -108,7 +108,7 @@ pub(super) fn products(
     once(shapes).into_iter().flat_map(of_matrix).collect()
 }
 
-/// `norm_linear` with matrices of one block.
+/// Case of `norm_linear` with matrices of one block.
 pub(super) fn projections(random: &mut Random, shapes: &[Shape]) -> Box<dyn RowCase> {
     Box::new(NormLinear {
         norm: random.gains(HIDDEN),
@@ -116,8 +116,8 @@ pub(super) fn projections(random: &mut Random, shapes: &[Shape]) -> Box<dyn RowC
     })
 }
 
-/// Makes operations without weights of rows: a name, the operation's, widths of its inputs, what is
-/// special of it, if anything, and what it does.
+/// Declares cases of operations without weights: name, operation, widths of inputs, overridden
+/// methods if any, and a call of the operation.
 macro_rules! weightless {
     ($(
         $name:ident $op:literal [$($width:expr),+] $({ $($special:tt)* })?
@@ -174,7 +174,7 @@ weightless! {
             rows <= MAX_SEQUENCES
         }
 
-        /// Whole numbers are equal so often that ranking them has a way of its own.
+        /// Rounds every third row to whole numbers: equal logits are ranked by another path.
         fn alter(&self, inputs: &mut [Vec<f32>]) {
             for logits in inputs[0].chunks_exact_mut(VOCAB).skip(1).step_by(3) {
                 logits.iter_mut().for_each(|logit| *logit = logit.round());
@@ -245,7 +245,7 @@ impl<B: Probe> RowOpOn<B> for EmbedBeside {
     }
 }
 
-/// Widths of queries and keys that attention norms by row.
+/// Widths of queries and keys that attention norms as whole rows.
 fn normed_rows() -> Vec<usize> {
     let widths = each_attention![A => match A::ROWS_NORMED {
         true => vec![A::QUERIES, A::KEYS],
@@ -254,9 +254,9 @@ fn normed_rows() -> Vec<usize> {
     widths.concat()
 }
 
-/// Norms rows into others, or adds them there.
+/// Case of `rms_norm`, into other rows or added to them.
 struct RmsNorm {
-    /// Weights, as many as a row has elements.
+    /// Weights of the norm, one for each element of a row.
     norm: Vec<f32>,
     adds: Option<f32>,
 }
@@ -339,7 +339,7 @@ impl RowOp for NormLinear {
         format!("{rows} {}", self.parts[0].bits.coding.name())
     }
 
-    /// A normed element beside the middle of two F16 may be rounded to the other one.
+    /// A normed element near the middle between two F16 may be rounded to either of them.
     fn limit(&self) -> f64 {
         F16_STORED
     }
@@ -388,7 +388,7 @@ impl RowOp for LmHead {
         }
     }
 
-    /// A normed element beside the middle of two F16 may be rounded to the other one.
+    /// A normed element near the middle between two F16 may be rounded to either of them.
     fn limit(&self) -> f64 {
         F16_STORED
     }
@@ -400,14 +400,14 @@ impl RowOp for LmHead {
         }
     }
 
-    /// Every third row, the last one among them.
+    /// Numbers of the rows with logits: every third one, the last row among them.
     fn wanted(&self, rows: usize) -> Option<Vec<usize>> {
         let third = || ((rows - 1) % 3..rows).step_by(3).collect();
         (self.hidden == Hidden::OfWanted).then(third)
     }
 
-    /// Normed rows, logits, those of the ids, ranked ones, and the logarithm of what all weigh,
-    /// because a sum of weights is relatively as far off as the largest logit is in all.
+    /// Results that are compared apart: normed rows, logits, those of ranked ids, ranked logits,
+    /// and logarithms of sums of weights, whose relative error is the largest logit's absolute one.
     fn parts(&self, left: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
         let [x, logits, ranked]: [_; 3] = left.try_into().expect("three tensors");
         let [ids, largest, sums] = ranked_parts(&ranked);
@@ -424,7 +424,7 @@ impl<B: Probe> RowOpOn<B> for LmHead {
         Ok(Box::new(move |b, x, batch| {
             let (rows, wanted) = (batch.rows(), batch.wanted().len());
             let (mut normed, mut last) = (b.room(rows, HIDDEN)?, b.room(wanted, HIDDEN)?);
-            // Drafts are of the wanted rows.
+            // For drafts, wanted rows have logits of the draft ids alone.
             let ids = match self.hidden {
                 Hidden::OfRows => VOCAB,
                 Hidden::OfWanted => DRAFT_IDS,
@@ -454,7 +454,7 @@ fn product(rows: usize, matrix: &Stored) -> String {
     format!("{rows} x {n} x {k} {}", bits.coding.name())
 }
 
-/// Ids, logits and sums, which no common norm is of.
+/// Ids, logits and sums of ranked rows, each with a norm of its own.
 fn ranked_parts(ranked: &[f32]) -> [Vec<f32>; 3] {
     [0..TOP_K, TOP_K..2 * TOP_K, 2 * TOP_K..RANKED].map(|part| {
         let rows = ranked.chunks_exact(RANKED);
@@ -463,7 +463,7 @@ fn ranked_parts(ranked: &[f32]) -> [Vec<f32>; 3] {
     })
 }
 
-/// The logits of ids: two that are nearly equal may change places, as numbers they stay near.
+/// Logits of ranked ids: ids of nearly equal logits may be swapped, but the logits stay near.
 fn logits_at(logits: &[f32], ids: &[f32]) -> Vec<f32> {
     let rows = ids.len() / TOP_K;
     let rows = logits

@@ -1,4 +1,4 @@
-//! Cases of experts: `moe`, which is `route` and `experts`.
+//! Cases of experts: `route`, `experts`, and `moe`, which does both.
 
 use std::marker::PhantomData;
 
@@ -22,11 +22,11 @@ pub(super) const GROUP: Group = Group {
     sequences: |_| Vec::new(),
 };
 
-/// Matrices of a routed expert; one without a gate lacks the first.
+/// Matrices of a routed expert; experts without a gate lack the first one.
 const ROUTED: [Role; 3] = [Role::ExpertGate, Role::ExpertUp, Role::ExpertDown];
 const SHARED: [Role; 3] = [Role::SharedGate, Role::SharedUp, Role::SharedDown];
 
-/// Routers, a row for each expert.
+/// Shapes of routers, a row for each expert.
 fn routers() -> Vec<Shape> {
     let stacked = |parts: Vec<Shape>| {
         let rows = parts.iter().map(|part| part.0).sum();
@@ -36,7 +36,7 @@ fn routers() -> Vec<Shape> {
     once(parts.into_iter().map(stacked))
 }
 
-/// Experts of each format, and products with routers.
+/// Cases of experts in each format, and of products with routers.
 fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     let mut cases: Vec<Box<dyn RowCase>> = Vec::new();
     for layer in once(blocks(&[ROUTED, SHARED].concat())) {
@@ -63,9 +63,9 @@ fn rows(random: &mut Random) -> Vec<Box<dyn RowCase>> {
     cases
 }
 
-/// Needs of a case of experts of one shape beside those of any case.
+/// Access to experts of one shape that cases need beside their operations.
 pub trait ProbeExperts<E: shapes::Experts>: Probe + Route<E> {
-    /// Gate if there is one, up and down of each expert, the shared one last.
+    /// Experts from stored matrices: gate, if there is one, up and down; the shared one is last.
     fn experts_of(&mut self, stored: &[Vec<Stored>]) -> Result<Self::Experts, DeviceError>;
 }
 
@@ -89,15 +89,15 @@ impl<E: shapes::Experts> ProbeExperts<E> for Cpu {
 }
 
 struct Experts<E> {
-    /// Gate if there is one, up and down of each expert, the shared one last.
+    /// Matrices of each expert: gate if there is one, up and down; the shared expert is last.
     all: Vec<Vec<Stored>>,
-    /// Factors of weights, or corrections of sigmoids.
+    /// Factors of the experts' weights, or corrections of sigmoid scores.
     per_expert: Option<Vec<f32>>,
     shape: PhantomData<E>,
 }
 
 impl<E: shapes::Experts> Experts<E> {
-    /// Experts like those of a layer: matrices of routed ones, then those of the shared one.
+    /// Random experts in the shape of a layer's: matrices of routed ones, then of the shared one.
     fn draw(random: &mut Random, layer: &[Shape]) -> Experts<E> {
         let (routed, shared) = layer.split_at(E::INPUTS + 1);
         let routed = std::iter::repeat_n(routed, E::COUNT);
@@ -127,9 +127,9 @@ impl<E: shapes::Experts> RowOp for Experts<E> {
         format!("{rows} {}", self.all[0][0].bits.coding.name())
     }
 
-    /// Results of gate and up are rounded on their way to `down`, whose sums cancel in part: the
-    /// error stays, the norm shrinks. An element of E2M1 beside the middle of two may be rounded to
-    /// the other one.
+    /// Results of gate and up are rounded before `down`, whose sums cancel in part: the error
+    /// remains while the norm shrinks. An element near the middle between two E2M1 values may be
+    /// rounded to either of them.
     fn limit(&self) -> f64 {
         match E::ROWS_NVFP4 {
             true => 2.0 * BF16_STORED,

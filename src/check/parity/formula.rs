@@ -1,4 +1,4 @@
-//! The CPU's norms, products, attention against their formulas in F64.
+//! The CPU's norms, products and attention against formulas in F64.
 
 use std::marker::PhantomData;
 
@@ -11,15 +11,15 @@ use model::shapes;
 use model::target::{CHANNELS, FORMAT_KV, HIDDEN, KvFormat, MAX_CONTEXT, NORM_EPS, PAGE};
 use step::executor::{PageId, Rows, Slot};
 
-/// Rows of the matrix of a product.
+/// Rows of the matrix that is multiplied by.
 const PRODUCTS: usize = 64;
-/// Positions of the sequence that attends, at most: a table or a sum that wraps shows behind 1,024.
+/// Most positions of a sequence: a table or sum that wraps is visible after position 1,024.
 const POSITIONS_MAX: usize = 2048;
-/// Positions where pages, splits of a context, or tables may end: both sides are compared.
+/// Positions where pages, splits of a context, or tables may end: rows on both sides are compared.
 const EDGES: [usize; 5] = [PAGE, 256, 512, 1024, 1536];
 
-/// `rms_norm` of rows of different magnitude: the residual grows with depth, and each row has its
-/// own norm.
+/// Compares `rms_norm` of rows of different magnitude: the residual grows with depth, and each row
+/// has its own norm.
 pub(super) fn norms(report: &mut Report, random: &mut Random, rows: usize) {
     let x = (0..rows).flat_map(|row| random.bf16(HIDDEN, (1 + row % 9) as f32));
     let (x, weight): (Vec<f32>, _) = (x.collect(), random.gains(HIDDEN));
@@ -32,7 +32,7 @@ pub(super) fn norms(report: &mut Report, random: &mut Random, rows: usize) {
     compare(report, "rms_norm", &shape, &found, &formula);
 }
 
-/// `linear` with a matrix of a few rows, by rows of every tile.
+/// Compares `linear` with a matrix of a few rows, on rows of every tile.
 pub(super) fn products(report: &mut Report, random: &mut Random, rows: usize) {
     let (x, w) = (
         random.bf16(rows * HIDDEN, 1.0),
@@ -54,7 +54,7 @@ pub(super) fn products(report: &mut Report, random: &mut Random, rows: usize) {
     compare(report, "linear", &shape, &found, &formula);
 }
 
-/// `store_kv` and `attend` of rows far into a sequence.
+/// Compares `store_kv` and `attend` on rows far into a sequence.
 pub(super) fn attention<A: shapes::Attention>(report: &mut Report, random: &mut Random) {
     let positions = POSITIONS_MAX.min(MAX_CONTEXT);
     let sequence = Sequence::<A>::drawn(random, positions);
@@ -69,7 +69,7 @@ pub(super) fn attention<A: shapes::Attention>(report: &mut Report, random: &mut 
     let keys = sequence.keys();
     let exact: Vec<f32> = keys.iter().flatten().map(|&x| x as f32).collect();
     compare(report, "attention", "keys", &turned, &exact);
-    // Rounding is no continuous formula: what is between two codes by a hair is the CPU's to say.
+    // Rounding is not continuous: near the middle between two codes, the CPU's choice is taken.
     let keys = match FORMAT_KV {
         KvFormat::Fp8 => rounded::<A>(&turned),
         KvFormat::F32 | KvFormat::Bf16 => keys,
@@ -99,7 +99,7 @@ pub(super) fn seen(cpu: &mut Cpu, tensor: &Tensor) -> Vec<f32> {
     found
 }
 
-/// `x * rsqrt(mean(x^2) + NORM_EPS) * w`.
+/// Formula: `x * rsqrt(mean(x^2) + NORM_EPS) * w`.
 fn norm<'a>(row: &'a [f32], weight: &'a [f32]) -> impl Iterator<Item = f64> + 'a {
     let squares: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
     let width = if row.len() == HIDDEN {
@@ -112,7 +112,7 @@ fn norm<'a>(row: &'a [f32], weight: &'a [f32]) -> impl Iterator<Item = f64> + 'a
     weighted.map(move |(&x, &w)| f64::from(x) * scale * f64::from(w))
 }
 
-/// A head at its position, normed where there is a weight.
+/// A head with rotary embedding for its position, normed before if there are weights.
 fn turned<A: shapes::Attention>(
     head: &[f32],
     weight: Option<&Vec<f32>>,
@@ -132,7 +132,7 @@ fn turned<A: shapes::Attention>(
     head
 }
 
-/// Keys as pages hold them, a head each.
+/// Keys as pages store them, by head.
 fn rounded<A: shapes::Attention>(keys: &[f32]) -> Vec<Vec<f64>> {
     let rounded = kept::<A>(keys);
     let heads = rounded.chunks_exact(A::HEAD_DIM);
@@ -141,11 +141,11 @@ fn rounded<A: shapes::Attention>(keys: &[f32]) -> Vec<Vec<f64>> {
         .collect()
 }
 
-/// One sequence whose rows all ask the same.
+/// A sequence in which every row has the same query.
 struct Sequence<A> {
-    /// A query per head, and a gate where the shape has them.
+    /// A query for each head, with a gate where the shape has gates.
     query: Vec<f32>,
-    /// `[positions][KEYS]`.
+    /// Keys, `[positions][KEYS]`.
     keys: Vec<f32>,
     values: Vec<f32>,
     norms: Norms<Vec<f32>>,
@@ -167,7 +167,7 @@ impl<A: shapes::Attention> Sequence<A> {
         self.keys.len() / A::KEYS
     }
 
-    /// Results of the CPU's rows at the `wanted` positions, and its normed and turned keys.
+    /// The CPU's results at the `wanted` positions, and its normed and rotated keys.
     fn attended(&self, wanted: &[usize]) -> (Vec<Vec<f32>>, Vec<f32>) {
         let pages = self.positions().div_ceil(PAGE);
         let mut cpu = Cpu::default();
@@ -190,7 +190,7 @@ impl<A: shapes::Attention> Sequence<A> {
         (found, turned.collect())
     }
 
-    /// Stores the positions of a page; their queries and keys at their positions.
+    /// Stores the positions of a page, with queries and keys rotated for them.
     fn store(
         &self,
         cpu: &mut Cpu,
@@ -214,7 +214,7 @@ impl<A: shapes::Attention> Sequence<A> {
         (queries, keys)
     }
 
-    /// Normed and turned keys, `[positions][KV_HEADS]`.
+    /// Normed and rotated keys by formula, `[positions][KV_HEADS]`.
     fn keys(&self) -> Vec<Vec<f64>> {
         let heads = self.keys.chunks_exact(A::HEAD_DIM).enumerate();
         let [_, weight] = self.norms.each();
@@ -222,8 +222,8 @@ impl<A: shapes::Attention> Sequence<A> {
         heads.map(turn).collect()
     }
 
-    /// Values, normed where the shape says so, `[positions][KV_HEADS]`; latents of `keys` where
-    /// these are values.
+    /// Values, normed where the shape norms them, `[positions][KV_HEADS]`; parts of `keys` where
+    /// these are latents.
     fn values(&self, keys: &[Vec<f64>]) -> Vec<Vec<f64>> {
         if A::LATENT {
             let latent = |key: &Vec<f64>| key[A::ROTARY_DIM..].to_vec();
@@ -240,8 +240,8 @@ impl<A: shapes::Attention> Sequence<A> {
         normed.collect()
     }
 
-    /// `sum_j softmax_j(SCALE q . k[j]) v[j]` of every head over what `position` sees,
-    /// times `sigmoid(gate)` where the shape has gates; sinks count where it has some.
+    /// Formula: `sum_j softmax_j(SCALE q . k[j]) v[j]` of every head over the positions that
+    /// `position` sees, times `sigmoid(gate)` if the shape has gates; the softmax counts its sinks.
     fn formula(&self, keys: &[Vec<f64>], position: usize) -> Vec<f32> {
         let [of_q, _] = self.norms.each();
         let seen =
@@ -277,7 +277,7 @@ pub(super) fn sigmoid(x: f32) -> f64 {
     1.0 / (1.0 + (-f64::from(x)).exp())
 }
 
-/// Rows of one sequence in pages that ascend.
+/// The batch of one sequence's rows, with block table `0..pages`.
 pub(super) fn batch(rows: std::ops::Range<usize>, pages: usize) -> Batch {
     let tokens = vec![0; rows.len()];
     let table: Vec<PageId> = (0..pages as u32).map(PageId).collect();

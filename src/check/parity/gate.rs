@@ -45,7 +45,7 @@ fn formulas(report: &mut Report, random: &mut Random) {
     }
 }
 
-/// `swiglu` of rows of different magnitude on the CPU, against its formula in F64.
+/// Compares the CPU's `swiglu` of rows of different magnitude with its formula in F64.
 fn of_formula<M: shapes::Mlp>(report: &mut Report, random: &mut Random, rows: usize) {
     let size = |at: usize| (1 + at / M::INTERMEDIATE % 9) as f32;
     let mut draw = || random.scaled(rows * M::INTERMEDIATE, size);
@@ -117,8 +117,8 @@ impl<M: shapes::Mlp> RowOp for WholeMlp<M> {
         format!("{rows} {}", formats.join(" "))
     }
 
-    /// A normed element or an activation beside the middle of two F16 may be rounded to the other
-    /// one.
+    /// A normed element or an activation near the middle between two F16 may be rounded to either
+    /// of them.
     fn limit(&self) -> f64 {
         2.0 * F16_STORED
     }

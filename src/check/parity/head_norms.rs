@@ -1,19 +1,19 @@
-//! Weights of the norms of heads, and sinks, as cases draw them.
+//! Weights of head norms, and attention sinks, as cases draw them.
 
 use super::{Probe, Random};
 use model::shapes;
 use step::executor::DeviceError;
 
-/// Values beside keys, where the shape has some.
+/// `values`, where the shape has values beside keys.
 pub(super) fn beside<A: shapes::Attention, T>(values: &T) -> Option<&T> {
     (!A::LATENT).then_some(values)
 }
 
-/// Weights of the norms of queries and of keys, where the shape has them.
+/// Weights of the norms of queries and of keys, each where the shape has it, and sinks.
 #[derive(Clone)]
 pub(super) struct Norms<V> {
     pub norms: [Option<V>; 2],
-    /// Scores of the shape's sinks.
+    /// Scores of the attention sinks.
     pub sinks: Option<V>,
 }
 
@@ -50,7 +50,7 @@ impl<V> Norms<V> {
     }
 }
 
-/// Norms that make queries short, where the shape has some.
+/// Norms whose queries are short, where the shape has norms.
 pub(super) fn short_norms<A: shapes::Attention>(random: &mut Random) -> Norms<Vec<f32>> {
     let drawn = Norms::draw::<A>(random);
     let [Some(_), of_k] = drawn.norms else {
@@ -64,8 +64,8 @@ pub(super) fn short_norms<A: shapes::Attention>(random: &mut Random) -> Norms<Ve
     }
 }
 
-/// Gains of queries by which scores are as small as those of shapes whose scale is that of their
-/// heads.
+/// Gains of queries that make scores as small as those of shapes that divide by the root of the
+/// head's width.
 fn scaled<A: shapes::Attention>(gains: Vec<f32>) -> Vec<f32> {
     let small = 1.0 / (A::SCALE * (A::HEAD_DIM as f32).sqrt());
     gains.into_iter().map(|gain| gain * small).collect()

@@ -1,4 +1,4 @@
-//! Cases of attention over latents: what makes queries of latents, and results of them.
+//! Cases of attention over latents: products that make queries of latents, and results of latents.
 
 use std::marker::PhantomData;
 
@@ -28,7 +28,7 @@ pub(super) const GROUP: Group = Group {
     sequences: |_| Vec::new(),
 };
 
-/// Products with hidden states, then others with whole rows.
+/// Matrices whose products are cases: one of hidden states, then those of other whole rows.
 const ROLES: [Role; 4] = [
     Role::QueryDown,
     Role::LatentDown,
@@ -36,7 +36,7 @@ const ROLES: [Role; 4] = [
     Role::Output,
 ];
 
-/// Both operations with rows of each format.
+/// Cases of both operations with rows of each format.
 fn of_heads(random: &mut Random) -> Vec<OfHeads<target::Latent>> {
     let blocks = blocks(&[Role::LatentKeys, Role::LatentValues]);
     let mut draw = |block: &Vec<Shape>, at: usize, queries: bool| OfHeads {
@@ -70,9 +70,9 @@ fn formulas(report: &mut Report, random: &mut Random) {
     }
 }
 
-/// An operation whose heads have their own rows of a matrix.
+/// A case of an operation in which each head has its own rows of a matrix.
 struct OfHeads<L> {
-    /// Whether it makes queries, or results.
+    /// Whether the operation makes queries; otherwise it makes results.
     queries: bool,
     weights: Stored,
     shape: PhantomData<L>,
@@ -97,7 +97,7 @@ impl<L: latent::Shape> OfHeads<L> {
         Ok(out)
     }
 
-    /// Rows of a sequence on the CPU, against the formula in F64.
+    /// Compares the CPU on a sequence's rows with the formula in F64.
     fn of_formula(&self, report: &mut Report, random: &mut Random, rows: usize) {
         let width = self.widths()[0];
         let x = random.scaled(rows * width, |at| (1 + at / width % 9) as f32);

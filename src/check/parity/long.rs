@@ -1,13 +1,13 @@
-//! Attention behind long contexts.
+//! Attention after long contexts.
 //!
-//! No reference attends for each of 131,072 positions in time, so most are stored only, and a few
-//! rows attend near the ends of contexts, where pages and splits end too.
+//! A reference that attends from each of 131,072 positions takes too long, so most positions are
+//! only stored; a few rows attend near the ends of contexts, where pages and splits end too.
 //!
-//! Over so many positions each has a small part of a result. Values are loud where a mistake would
-//! be made: at both edges of every page, and at the rows that attend. Without a single one of those
-//! a result is `LOUD / sqrt(positions + loud ones * LOUD^2)` away, 1.5 % behind 131,072 positions.
-//! Queries are short, for scores that spread by a half: where a few positions outweigh the others,
-//! how those are rounded is most of the distance, and of one row that is now and then too far.
+//! A single position is a small part of a result. Values are therefore loud where mistakes are
+//! likely: at both edges of every page, and at the rows that attend. A result that lacks one loud
+//! position is off by `LOUD / sqrt(positions + loud positions * LOUD^2)`, 1.5 % after 131,072
+//! positions. Queries are short, for scores that spread by a half: if a few positions outweighed
+//! the others, their rounding would be most of a result's error, and now and then too large.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -26,32 +26,32 @@ use model::shapes;
 use model::target::{KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
 use step::executor::{DeviceError, Rows, Slot, TokenId};
 
-/// Contexts near whose ends rows attend, if a sequence may be as long.
+/// Context lengths near whose ends rows attend, as far as sequences may be as long.
 const ENDS: [usize; 4] = [2048, 8192, 32_768, 131_072];
-/// Factor of values that a result cannot be right without.
+/// Factor of values at the positions that no result may lack.
 const LOUD: f32 = 32.0;
-/// Rows that are stored in one step.
+/// Rows that one step stores.
 pub(super) const STORED_ROWS: usize = if PREFILL_TOKENS < 2048 {
     PREFILL_TOKENS
 } else {
     2048
 };
 
-/// One sequence as long as may be.
+/// A sequence of the largest length, of which a few rows attend.
 struct LongContext<A> {
     norms: Norms<Vec<f32>>,
-    /// `[position][KEYS]`.
+    /// Keys, `[position][KEYS]`.
     keys: Rc<Vec<f32>>,
     values: Rc<Vec<f32>>,
-    /// `[rows of all steps][QUERIES]`.
+    /// Queries of the rows that attend, `[rows of all steps][QUERIES]`.
     queries: Vec<f32>,
-    /// Positions whose rows attend together, ascending.
+    /// Positions of the rows that attend in each step, ascending.
     steps: Vec<Range<usize>>,
     shape: PhantomData<A>,
 }
 
 impl<A: shapes::Attention> LongContext<A> {
-    /// Random rows of the longest sequence that there may be.
+    /// Random rows of a sequence of the largest length.
     fn draw(random: &mut Random) -> LongContext<A> {
         let ends = ENDS.into_iter().filter(|&end| end <= MAX_CONTEXT);
         LongContext::near(random, &ends.collect::<Vec<_>>())
@@ -81,8 +81,8 @@ impl<A: shapes::Attention> LongContext<A> {
         }
     }
 
-    /// Some rows of each step, each a step of its own: the first and the last one, and one of each
-    /// tile of an instruction. With their numbers among all rows that attend.
+    /// The sequence with steps of one row each: the first and last row of each step, and one row of
+    /// each instruction's tile. Also the numbers of these rows among all that attend.
     fn some(&self) -> (LongContext<A>, Vec<usize>) {
         let (mut steps, mut numbers, mut before) = (Vec::new(), Vec::new(), 0);
         for step in &self.steps {
@@ -104,8 +104,8 @@ impl<A: shapes::Attention> LongContext<A> {
         (some, numbers)
     }
 
-    /// The results of each step, of each of `copies` of the sequence that lie in other pages. Steps
-    /// of more than `most` rows are cut; those with a row of each copy are steps of decoding.
+    /// The results of each step, for each of `copies` of the sequence on other pages. Steps of more
+    /// than `most` rows are cut; steps with one row of each copy are decode steps.
     fn run<B: ProbeAttention<A>>(
         &self,
         b: &mut B,
@@ -153,7 +153,7 @@ impl<A: shapes::Attention> LongContext<A> {
         Ok(results)
     }
 
-    /// Keys and values of a step's rows.
+    /// Keys and values of the rows at these positions.
     fn keys_and_values<B: ProbeAttention<A>>(
         &self,
         b: &mut B,
@@ -171,14 +171,14 @@ impl<A: shapes::Attention> LongContext<A> {
     }
 }
 
-/// Largest magnitude of a query's elements: where no norm shortens it, that for which scores with
-/// keys of up to 2 spread by a half.
+/// Largest magnitude of a query's elements: without norms, the one by which scores with keys of up
+/// to 2 spread by a half.
 fn query_scale<A: shapes::Attention>() -> f32 {
     shortened::<A>() * if A::NORMED { 2.0 } else { 0.75 }
 }
 
-/// More rows than are few, across the end of a page; two cells; few rows; and contexts that end
-/// before, at and behind `end`.
+/// Positions of rows near the end of a context: many rows across the end of a page; two cells; few
+/// rows; and single rows before, at and after `end`.
 fn steps_near(end: usize) -> [Range<usize>; 6] {
     let many = end - 4 * CELL - 3;
     [
@@ -191,19 +191,19 @@ fn steps_near(end: usize) -> [Range<usize>; 6] {
     ]
 }
 
-/// Rows of each copy that a step has room for, whole cells.
+/// Rows of each copy that a step can have, in whole cells.
 fn most_of_copy(copies: usize) -> usize {
     ROWS_MAX / copies / CELL * CELL
 }
 
-/// Parts of `rows`, each but the last of `most`.
+/// Pieces of `rows` of length `most`; the last one may be shorter.
 pub(super) fn cut(rows: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
     let end = rows.end;
     rows.step_by(most)
         .map(move |start| start..end.min(start + most))
 }
 
-/// The rows of copies of a sequence.
+/// The batch of these rows of each copy of the sequence.
 fn batch(part: &Range<usize>, copies: usize) -> Result<Batch, DeviceError> {
     let tables: Vec<_> = (0..copies)
         .map(|copy| dealt(copy, copies, part.end))
@@ -218,8 +218,8 @@ fn batch(part: &Range<usize>, copies: usize) -> Result<Batch, DeviceError> {
     Ok(batch)
 }
 
-/// Few rows behind contexts up to the longest; the same bits beside a copy in other pages, cut on
-/// the grid or into few rows, and by `store_kv` and `attend`.
+/// Compares few rows after contexts up to the longest, bit by bit: beside a copy on other pages,
+/// cut on the grid or into few rows, and by `store_kv` and `attend`.
 pub(super) fn compare<A: shapes::Attention>(
     report: &mut Report,
     random: &mut Random,

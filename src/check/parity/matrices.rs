@@ -1,4 +1,4 @@
-//! Matrices of the target, as its table of tensors has them, and random weights like theirs.
+//! Shapes of the target's matrices, from its table of tensors, and random weights for them.
 
 use std::ops::RangeInclusive;
 
@@ -7,12 +7,11 @@ use model::target::{BIASED, Format, Role, Site};
 use model::weights::codings::Chance;
 use model::weights::{Layout, Stored};
 
-/// Rows, columns and format of a matrix.
+/// Rows, columns and format of a matrix, in this order.
 pub type Shape = (usize, usize, Format);
 
-/// Matrices of the `roles` that a site has, in this order, once for each way in which decoder
-/// layers have them and once for the prediction's: those are other matrices, often of another
-/// format.
+/// Matrices of the `roles` that a site has, in this order, for each different set in decoder
+/// layers, and for the prediction layer, whose formats often differ.
 pub fn blocks(roles: &[Role]) -> Vec<Vec<Shape>> {
     let layout = Layout::whole();
     let of_site = |site| {
@@ -27,7 +26,7 @@ pub fn blocks(roles: &[Role]) -> Vec<Vec<Shape>> {
     ways.into_iter().map(|way| way.1).collect()
 }
 
-/// Each of `all` once, in the order of their first occurrence.
+/// `all` without duplicates, in the order of first occurrence.
 pub fn once<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();
     for item in all {

@@ -1,4 +1,4 @@
-//! Access of cases to backends, beside operations.
+//! Access to backends that cases need beside operations.
 
 use super::rows::gathered;
 use model::backend::cpu::{self, Cpu};
@@ -7,16 +7,16 @@ use model::weights::Stored;
 use model::weights::rounding::round_f16;
 use step::executor::DeviceError;
 
-/// A backend that cases can be run on.
+/// A backend on which cases can run.
 pub trait Probe: Dense + Sized + 'static {
-    /// A tensor with `values`.
+    /// A tensor with rows of `width` elements that holds `values`.
     fn given(&mut self, width: usize, values: &[f32]) -> Result<Self::Tensor, DeviceError>;
-    /// A tensor for `rows x width` results, full of what is not a number.
+    /// A tensor for `rows x width` results, filled with NaN.
     fn room(&mut self, rows: usize, width: usize) -> Result<Self::Tensor, DeviceError>;
     fn matrix_of(&mut self, stored: &Stored) -> Result<Self::Matrix, DeviceError>;
     fn vector_of(&mut self, values: &[f32]) -> Result<Self::Vector, DeviceError>;
-    /// `norm_linear`, the products being of normed rows that are rounded to F16 first, as a device
-    /// rounds them; without that, sums that cancel would differ by any factor.
+    /// `norm_linear` with normed rows rounded to F16 before the products, as a device rounds them;
+    /// without this rounding, sums that cancel would differ by any factor.
     fn norm_linear_rounded(
         &mut self,
         residual: &Self::Tensor,
@@ -24,7 +24,7 @@ pub trait Probe: Dense + Sized + 'static {
         x: &mut Self::Tensor,
         parts: &mut [(&Self::Matrix, &mut Self::Tensor)],
     ) -> Result<(), DeviceError>;
-    /// `lm_head` of rows that rank, rounded as that is.
+    /// `lm_head` for ranked rows, with normed rows rounded to F16 as in `norm_linear_rounded`.
     fn lm_head_rounded(
         &mut self,
         residual: &Self::Tensor,
@@ -33,10 +33,10 @@ pub trait Probe: Dense + Sized + 'static {
         batch: &Batch,
         out: Ends<'_, Self>,
     ) -> Result<(), DeviceError>;
-    /// The values of a tensor's `rows`, ascending; fails if memory around it was written.
+    /// The values of a tensor's `rows`, ascending; fails if memory beside the tensor was written.
     fn rows_seen(&mut self, tensor: &Self::Tensor, rows: &[usize])
     -> Result<Vec<f32>, DeviceError>;
-    /// The values of all rows of a tensor; fails if memory around it was written.
+    /// The values of all rows of a tensor; fails if memory beside the tensor was written.
     fn seen(&mut self, tensor: &Self::Tensor) -> Result<Vec<f32>, DeviceError>;
 }
 
@@ -107,14 +107,14 @@ impl Probe for Cpu {
     }
 }
 
-/// Rows rounded to F16.
+/// `x` with elements rounded to F16.
 pub(super) fn rounded(cpu: &mut Cpu, x: &cpu::Tensor) -> Result<cpu::Tensor, DeviceError> {
     let values = cpu.seen(x)?;
     let width = values.len() / x.rows;
     Ok(cpu::Tensor::of(width, as_factors(values)))
 }
 
-/// Numbers as products take them: F16, in which a device may have left many rows.
+/// Numbers rounded to F16, as products take them: a device may have stored many rows so.
 pub(super) fn as_factors(values: Vec<f32>) -> Vec<f32> {
     values.into_iter().map(round_f16).collect()
 }

@@ -1,7 +1,7 @@
-//! Operations whose rows are all by themselves: what they are run on.
+//! Operations whose rows are independent, and the inputs of their cases.
 //!
-//! Inputs are BF16 values, which F16 holds too unless they are tiny, so that rounding the operands
-//! of tensor instructions loses nothing; what is left is rounding inside an op.
+//! Inputs are BF16 values, which F16 holds exactly unless they are tiny: rounding the operands of
+//! tensor instructions loses nothing, and only rounding inside an op remains.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use model::ops::{Batch, Device};
 use model::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
 use step::executor::{DeviceError, PageId, Rows, Slot, TokenId};
 
-/// Rows that have a case: single rows, and both sides of every size that a step is cut at.
+/// Numbers of rows of cases: one row, and both sides of every size at which steps are cut.
 pub const ROWS: [usize; 18] = [
     1,
     2,
@@ -35,15 +35,15 @@ pub const ROWS: [usize; 18] = [
     PREFILL_TOKENS + 1,
 ];
 
-/// First rows, of which the CPU computes all.
+/// Leading rows that the CPU computes without sampling.
 const WHOLE_ROWS: usize = 256;
-/// Rows of a tensor instruction's result: a sample has one of each so many.
+/// Rows of a tensor instruction's result tile: a sample has one row of each tile.
 const TILE_ROWS: usize = 8;
-/// Rows at whose multiples a block's tile may end: a sample has both sides.
+/// Rows at whose multiples a block's tile may end: a sample has the rows on both sides.
 const BLOCK_ROWS: usize = 64;
 
-/// Rows that any tile of results has some of, whichever they are: one at random of each eight,
-/// and those at edges; of the first ones all.
+/// Numbers of sampled rows, so that every tile of results has some: all leading ones, then one at
+/// random of each eight, and those at edges.
 pub(super) fn sampled(random: &mut Random, rows: usize) -> Vec<usize> {
     let tiles = (0..rows).step_by(TILE_ROWS);
     let drawn = tiles.map(|tile| tile + random.below(TILE_ROWS.min(rows - tile)));
@@ -54,14 +54,14 @@ pub(super) fn sampled(random: &mut Random, rows: usize) -> Vec<usize> {
     all.into_iter().collect()
 }
 
-/// Some rows of `values`, which are those of `count`.
+/// The given rows of `values`, which has `count` rows.
 pub(super) fn gathered(values: &[f32], count: usize, rows: &[usize]) -> Vec<f32> {
     let width = values.len() / count;
     let of_row = |row: &usize| &values[row * width..][..width];
     rows.iter().map(of_row).collect::<Vec<_>>().concat()
 }
 
-/// An operation whose rows are all by themselves, with its weights.
+/// An operation whose rows are independent, with its weights.
 pub trait RowOp {
     /// Name of the operation, and the widths of its inputs.
     fn about(&self) -> (&'static str, Vec<usize>);
@@ -70,7 +70,7 @@ pub trait RowOp {
         self.about().0
     }
 
-    /// Name of its case of so many rows.
+    /// Name of the operation's case of `rows` rows.
     fn case(&self, rows: usize) -> String {
         rows.to_string()
     }
@@ -79,61 +79,61 @@ pub trait RowOp {
         self.about().1
     }
 
-    /// Largest norm-wise difference.
+    /// Largest norm-wise error of a result.
     fn limit(&self) -> f64 {
         F32_CHAIN
     }
 
-    /// Whether a step may have as many rows for it.
+    /// Whether a step may have `rows` rows for the operation.
     fn takes(&self, _rows: usize) -> bool {
         true
     }
 
-    /// Whether every result is of one row.
+    /// Whether every result belongs to one row.
     fn is_by_row(&self) -> bool {
         true
     }
 
-    /// Whether results depend on where in their sequences rows are.
+    /// Whether results depend on the positions of rows in their sequences.
     fn is_placed(&self) -> bool {
         false
     }
 
-    /// Which of so many rows are wanted and have results, if not all.
+    /// Numbers of the rows that have results; none: all rows.
     fn wanted(&self, _rows: usize) -> Option<Vec<usize>> {
         None
     }
 
-    /// Changes drawn inputs, which are those of `widths`.
+    /// Changes drawn inputs, in the order of `about`'s widths.
     fn alter(&self, _inputs: &mut [Vec<f32>]) {}
 
-    /// Parts of the tensors that an operation left, each compared by a norm of its own.
+    /// Results split into parts that are compared with a norm each.
     fn parts(&self, left: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
         left
     }
 }
 
-/// Such an operation on a backend.
+/// An operation with independent rows, on a backend.
 pub trait RowOpOn<B: Probe>: RowOp {
-    /// Puts the weights on the backend.
+    /// Loads the weights into the backend.
     fn load(&self, b: &mut B) -> Result<Loaded<'_, B>, DeviceError>;
 }
 
-/// Runs the operation on a step's inputs, and leaves there all tensors that are compared: inputs
-/// too, which show what it wrote that it must not.
+/// Call of an operation on a step's tensors. It leaves all compared tensors there, inputs too,
+/// which show writes to them.
 pub type Loaded<'a, B> =
     Box<dyn Fn(&mut B, &mut Tensors<B>, &Batch) -> Result<(), DeviceError> + 'a>;
 
-/// Tensors of a step.
+/// Inputs, then results of a step.
 pub type Tensors<B> = Vec<<B as Device>::Tensor>;
 
-/// An operation on the device and on the CPU.
+/// An operation that can run on the device and on the CPU.
 pub trait RowCase: RowOpOn<Cpu> + RowOpOn<Backend> {}
 
 impl<T: RowOpOn<Cpu> + RowOpOn<Backend>> RowCase for T {}
 
-/// Token and position of each of some rows: of all sequences that there may be, each from its own
-/// position on. Tokens are those of the rows' numbers.
+/// Token and position of each row: rows are dealt to as many sequences as there may be, which begin
+/// at different positions. Tokens are the numbers of rows.
 fn places(rows: usize) -> Vec<(TokenId, usize)> {
     let length = rows.div_ceil(MAX_SEQUENCES);
     let place = |row: usize| {
@@ -143,20 +143,20 @@ fn places(rows: usize) -> Vec<(TokenId, usize)> {
     (0..rows).map(place).collect()
 }
 
-/// An operation on the rows of some inputs.
+/// An operation with inputs for some rows.
 pub struct Rowwise<'a> {
     op: &'a dyn RowCase,
     rows: usize,
-    /// Width and values of each input: those of the rows, and perhaps of more behind them.
+    /// Width and values of each input; values may have more rows than are used.
     inputs: Vec<(usize, Rc<Vec<f32>>)>,
     /// Token and position of each row.
     places: Vec<(TokenId, usize)>,
 }
 
 impl<'a> Rowwise<'a> {
-    /// Random rows.
+    /// Random inputs for `rows` rows.
     pub fn draw(random: &mut Random, op: &'a dyn RowCase, rows: usize) -> Rowwise<'a> {
-        // Rows of different magnitude: the residual grows with depth.
+        // Magnitudes of rows differ, as the residual grows with depth.
         let mut input =
             |&width: &usize| random.scaled(rows * width, |at| (1 + at / width % 9) as f32);
         let widths = op.widths();
@@ -173,18 +173,18 @@ impl<'a> Rowwise<'a> {
         }
     }
 
-    /// Name of the case.
+    /// Name of the case, with its number of rows.
     pub fn case(&self) -> String {
         self.op.case(self.rows)
     }
 
-    /// Rows that have results.
+    /// Numbers of the rows that have results.
     pub fn with_results(&self) -> Vec<usize> {
         let all = || (0..self.rows).collect();
         self.op.wanted(self.rows).unwrap_or_else(all)
     }
 
-    /// Some rows of the case alone.
+    /// The case with the given rows alone.
     pub fn some(&self, rows: &[usize]) -> Rowwise<'a> {
         let inputs = self.inputs.iter();
         let inputs = inputs.map(|(width, values)| {
@@ -199,7 +199,7 @@ impl<'a> Rowwise<'a> {
         }
     }
 
-    /// The first rows of the case, in sequences of their own.
+    /// The case with its first rows, in sequences of their own.
     pub fn first(&self, rows: usize) -> Rowwise<'a> {
         Rowwise {
             op: self.op,
@@ -209,7 +209,7 @@ impl<'a> Rowwise<'a> {
         }
     }
 
-    /// Runs the operation that `loaded` is; what is compared of it, by row, or of its `rows` alone.
+    /// Runs the operation `loaded`; returns its compared parts, of all rows or the given `rows`.
     pub fn run<B: Probe>(
         &self,
         b: &mut B,

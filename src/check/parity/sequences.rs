@@ -1,4 +1,4 @@
-//! Operations that keep something of each sequence from step to step: what they are run on.
+//! Operations that keep a cache or a state of each sequence, and the inputs of their cases.
 
 use super::{Probe, Random};
 use model::backend::Backend;
@@ -7,7 +7,7 @@ use model::ops::{Batch, Device, ONE_BY_ONE};
 use model::target::{KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES};
 use step::executor::{BlockTable, DeviceError, PageId, Rows, Slot, States};
 
-/// An operation that keeps something of each sequence, with its weights.
+/// An operation that keeps a cache or a state of each sequence, with its weights.
 pub trait SequenceOp {
     /// Name of the operation, and the widths of its inputs.
     fn about(&self) -> (&'static str, Vec<usize>);
@@ -20,52 +20,52 @@ pub trait SequenceOp {
         self.about().1
     }
 
-    /// Largest norm-wise difference; `has_cells` says whether a backend may take rows together.
+    /// Largest norm-wise error of a result; `has_cells`: a backend may compute rows in cells.
     fn limit(&self, has_cells: bool) -> f64;
 
-    /// Numbers that are compared, of those that an operation left.
+    /// Results in the form that is compared.
     fn compared(&self, left: Vec<f32>) -> Vec<f32> {
         left
     }
 }
 
-/// Such an operation on a backend.
+/// An operation on sequences, on a backend.
 pub trait SequenceOpOn<B: Probe>: SequenceOp {
-    /// Puts the weights on the backend, beside what no sequence has written to yet.
+    /// Loads the weights into the backend, with an empty cache or state.
     fn open(&self, b: &mut B) -> Result<Opened<'_, B>, DeviceError>;
 }
 
-/// Runs the operation on a step's inputs; its results.
+/// Call of an operation on a step's inputs; returns its results.
 pub type Opened<'a, B> =
     Box<dyn FnMut(&mut B, &mut [Tensor<B>], &Batch) -> Result<Tensor<B>, DeviceError> + 'a>;
 
 type Tensor<B> = <B as Device>::Tensor;
 
-/// An operation on the device and on the CPU.
+/// An operation that can run on the device and on the CPU.
 pub trait SequenceCase: SequenceOpOn<Cpu> + SequenceOpOn<Backend> {}
 
 impl<T: SequenceOpOn<Cpu> + SequenceOpOn<Backend>> SequenceCase for T {}
 
-/// Steps: of each the parts, which are a sequence and its rows.
+/// Steps, each a list of parts: index of a sequence, and number of its rows.
 pub type Steps = Vec<Vec<(usize, usize)>>;
 
-/// Whether there are states for as many drafts as a step may have of a sequence, beside those that
-/// two sequences go on from.
+/// Whether there are enough states for as many drafts as a sequence may have in a step, beside the
+/// states that two sequences continue from.
 pub const CAN_DRAFT: bool = STATES > MAX_SEQUENCES + ONE_BY_ONE;
 
-/// A part of a step, as it is run.
+/// Rows of one sequence in a step.
 struct Part {
     sequence: usize,
     rows: usize,
-    /// Rows behind them, which do not hold.
+    /// Rows after the others that are rejected drafts.
     drafts: usize,
 }
 
-/// Place of each sequence.
+/// Progress of each sequence between steps.
 struct Progress {
-    /// Rows that hold.
+    /// Rows of each sequence that are done, rejected drafts left out.
     done: Vec<usize>,
-    /// State behind these.
+    /// State of each sequence after these rows.
     states: Vec<Slot>,
 }
 
@@ -134,18 +134,18 @@ pub fn schedules() -> Vec<Steps> {
     ]
 }
 
-/// Sequences of random rows, and the steps that they are run in.
+/// Random inputs of sequences, and the steps in which they run.
 pub struct Sequences<'a> {
     op: &'a dyn SequenceCase,
-    /// Inputs of each sequence: width and values.
+    /// Inputs of each sequence, each with width and values.
     inputs: Vec<Vec<(usize, Vec<f32>)>>,
     steps: Steps,
-    /// Whether few rows of a step's first sequence have drafts behind them, which do not hold.
+    /// Whether few rows of a step's first sequence are followed by rejected drafts.
     drafts: bool,
 }
 
 impl<'a> Sequences<'a> {
-    /// Sequences as long as the sum of their parts.
+    /// Sequences of random rows, each as long as its parts together.
     pub fn draw(random: &mut Random, op: &'a dyn SequenceCase, steps: Steps) -> Sequences<'a> {
         let count = steps.iter().flatten().map(|part| part.0).max().unwrap_or(0) + 1;
         let widths = op.widths();
@@ -179,13 +179,13 @@ impl<'a> Sequences<'a> {
         steps.join(" ")
     }
 
-    /// Largest norm-wise difference.
+    /// Largest norm-wise error of a result.
     pub fn limit(&self) -> f64 {
         let mut parts = self.steps.iter().flatten();
         self.op.limit(parts.any(|part| part.1 > ONE_BY_ONE))
     }
 
-    /// The sequences in other steps.
+    /// These inputs in other steps.
     pub fn in_steps(&self, steps: Steps) -> Sequences<'a> {
         Sequences {
             op: self.op,
@@ -195,8 +195,7 @@ impl<'a> Sequences<'a> {
         }
     }
 
-    /// The sequences with few rows of the first of each step having drafts behind them, which do
-    /// not hold.
+    /// These inputs, with rejected drafts after few rows of the first sequence of each step.
     pub fn with_drafts(&self) -> Sequences<'a> {
         Sequences {
             drafts: true,
@@ -204,14 +203,14 @@ impl<'a> Sequences<'a> {
         }
     }
 
-    /// The first sequence, which has `rows`, in steps of `chunk` rows.
+    /// The first sequence, of `rows` rows, in steps of `chunk` rows.
     pub fn cut(&self, rows: usize, chunk: usize) -> Sequences<'a> {
         let steps = (0..rows).step_by(chunk);
         let steps = steps.map(|done| vec![(0, chunk.min(rows - done))]);
         self.in_steps(steps.collect())
     }
 
-    /// Sequence by sequence, in the parts that each has here.
+    /// The sequences one after another, each in its own parts.
     pub fn alone(&self) -> Sequences<'a> {
         let of = |index: usize| {
             let parts = self.steps.iter().flatten();
@@ -222,12 +221,12 @@ impl<'a> Sequences<'a> {
         self.in_steps((0..self.inputs.len()).flat_map(of).collect())
     }
 
-    /// The op's results on the CPU for each sequence, all rows.
+    /// The CPU's results for each sequence, all rows.
     pub fn on_cpu(&self, cpu: &mut Cpu) -> Result<Vec<Vec<f32>>, DeviceError> {
         self.run(self.op, cpu)
     }
 
-    /// Results of the device.
+    /// The device's results for each sequence, all rows.
     pub fn on_device(&self, device: &mut Backend) -> Result<Vec<Vec<f32>>, DeviceError> {
         self.run(self.op, device)
     }
@@ -262,7 +261,7 @@ impl<'a> Sequences<'a> {
         Ok(results)
     }
 
-    /// The parts of a step, with as many drafts as there may be or fewer, from step to step.
+    /// The parts of a step; the number of drafts varies from step to step.
     fn parts(&self, step: usize, parts: &[(usize, usize)]) -> Vec<Part> {
         let parts = parts.iter().enumerate();
         let part = |(index, &(sequence, rows)): (usize, &(usize, usize))| Part {
@@ -276,8 +275,8 @@ impl<'a> Sequences<'a> {
         parts.map(part).collect()
     }
 
-    /// Values of an input; those of drafts are the sequence's first ones, those of the last draft
-    /// infinite: nothing may tell in rows before it.
+    /// Values of an input. Drafts have the sequence's first values, the last draft infinities:
+    /// these must not affect rows before it.
     fn rows(&self, parts: &[Part], done: &[usize], input: usize) -> (usize, Vec<f32>) {
         let width = self.inputs[0][input].0;
         let part = |part: &Part| {
@@ -325,8 +324,8 @@ impl<'a> Sequences<'a> {
     }
 }
 
-/// Pages for `rows` rows of one of `count` sequences. They are dealt in turn, so that no table is a
-/// range.
+/// Block table of `rows` rows of one of `count` sequences. Pages are dealt round-robin from the
+/// last one down, so that no table is a range.
 pub(super) fn dealt(sequence: usize, count: usize, rows: usize) -> Vec<PageId> {
     let page = |index: usize| PageId((KV_PAGES - 1 - index * count - sequence) as u32);
     (0..rows.div_ceil(PAGE)).map(page).collect()

@@ -16,7 +16,7 @@ enum Fault {
     Decode,
     /// A chunk that begins where no largest chunk does has one other bit.
     Cut,
-    /// A row behind others has one other bit.
+    /// A row after others of its step has one wrong bit.
     Company,
 }
 
@@ -168,7 +168,7 @@ fn bits_that_depend_on_the_cut_are_found() {
 }
 
 #[test]
-fn bits_that_depend_on_the_company_are_found() {
+fn bits_that_depend_on_other_sequences_are_found() {
     if COMPANIONS > 0 {
         let error = found(Fault::Company, TextBound::Plausible).unwrap_err();
         let by = "beside other sequences";

@@ -26,8 +26,8 @@ use crate::target::{Target, hardware_file, read_hardware};
 const UNNAMED: &str = "unnamed";
 /// Value of a key that is not set.
 const ABSENT: &str = "absent";
-/// Threads of a block of kernels that are not a hardware's own choice: eight warps, which each of
-/// them takes.
+/// Threads of a block where the hardware's own kernel does not fit the model: eight warps, which
+/// every kernel takes.
 const OTHER_THREADS: u64 = 256;
 const RECOMMENDED: &str = "generation_config.json has what its makers recommend";
 
@@ -108,7 +108,7 @@ pub(super) fn drafted(
     Ok(adopted)
 }
 
-/// Path and text of the model's manifest; `target` becomes what that says.
+/// Path and text of the model's manifest; `target` becomes the target that the text describes.
 fn model(target: &mut Target, stops: &[u64]) -> Result<(String, String), ManifestError> {
     let text = text::model(&target.model, stops);
     let file = target.model_path("model.toml");
@@ -120,14 +120,14 @@ fn one(problem: ManifestError) -> Vec<ManifestError> {
     vec![problem]
 }
 
-/// The target with `checkpoint` as its only one.
+/// The target with `checkpoint` as its only checkpoint.
 fn with(mut target: Target, quant: &str, checkpoint: Checkpoint) -> Target {
     target.quant = quant.to_string();
     target.model.checkpoint = [(quant.to_string(), checkpoint)].into();
     target
 }
 
-/// Everything that a build would find wrong, and what the configuration says of formats.
+/// Every problem that a build would find, and formats that the configuration states otherwise.
 fn checked(
     published: &Published,
     config: &Value,
@@ -141,7 +141,7 @@ fn checked(
     }
 }
 
-/// A checkpoint whose names have not been looked at yet.
+/// A checkpoint before the names of its tensors are compared.
 fn beginning(target: &Target, index: &Index) -> Checkpoint {
     Checkpoint {
         tensors: Some(index.names.len() as u64 + index.tower),
@@ -153,7 +153,7 @@ fn beginning(target: &Target, index: &Index) -> Checkpoint {
     }
 }
 
-/// The checkpoint with the facts that the names of its tensors state.
+/// `checkpoint` with the facts that the names of its tensors state.
 fn looked_at(checkpoint: Checkpoint, stored: &Stored) -> Checkpoint {
     Checkpoint {
         input_scales: stored.input_scales.clone(),
@@ -163,7 +163,7 @@ fn looked_at(checkpoint: Checkpoint, stored: &Stored) -> Checkpoint {
     }
 }
 
-/// Name of the leaves: as asked for if it says the format with the fewest bits, else that.
+/// Name of the leaves: as asked for if it names the format with the fewest bits, else that format.
 fn quant<'a>(published: &Published<'a>, rules: &[Rule]) -> Result<&'a str, ManifestError> {
     let has = |format: &Format| rules.iter().any(|rule| rule.format == *format);
     let [floats, quantised @ ..] = Format::ALL;
@@ -179,8 +179,8 @@ fn quant<'a>(published: &Published<'a>, rules: &[Rule]) -> Result<&'a str, Manif
     }
 }
 
-/// The vision tower: what is left of all bytes beside the text model's. Without one all bytes must
-/// be those.
+/// The vision tower: all bytes of the checkpoint less the text model's. Without a tower, both must
+/// be equal.
 fn tower(
     target: &Target,
     published: &Published,
@@ -226,7 +226,7 @@ struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// Text of a leaf, and the model of `target` with it.
+    /// Text of a leaf, and the target's model as this leaf would load it.
     fn leaf(
         &self,
         target: &Target,
@@ -265,7 +265,7 @@ impl Draft<'_> {
         Ok(leaf)
     }
 
-    /// Adds the leaf of a GPU, or why there is none.
+    /// Adds the leaf of a GPU, or the reason why there is none.
     fn add_gpu(&self, target: &Target, hw: &str, adopted: &mut Adopted) {
         match self.gpu_leaf(target, hw) {
             Ok((text, leaf)) => {
@@ -289,7 +289,7 @@ impl Draft<'_> {
     }
 }
 
-/// Another kernel of the op that `table` is of, one that takes the target's model.
+/// Another kernel of the op that `table` names, one whose bounds the target's model meets.
 fn fitting(target: &Target, table: &str, rule: &str) -> Option<Op> {
     let (op, shape) = table.split_once('.').unwrap_or((table, ""));
     let usual = target.op(op, Some(shape))?;

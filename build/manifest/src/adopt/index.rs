@@ -13,7 +13,7 @@ use crate::schema::model::StackedIn;
 
 /// End of the name of a file that holds tensors itself.
 pub(super) const TENSORS_FILE: &str = ".safetensors";
-/// Beginning of names in multimodal releases, `model.` in others.
+/// Beginning of tensor names in multimodal releases; others begin with `model.`.
 const MULTIMODAL: &str = "model.language_model.";
 /// Beginning of the names of multi-token prediction.
 const PREDICTION: &str = "mtp.";
@@ -23,17 +23,17 @@ const PREDICTION: &str = "mtp.";
 pub(super) struct Index {
     /// Canonical names, without those of a vision tower.
     pub names: BTreeSet<String>,
-    /// Tensors of a vision tower, and the name of one.
+    /// Number of tensors of a vision tower, and the name of one.
     pub tower: u64,
     pub tower_name: String,
     /// Bytes of all tensors; absent where the file does not say.
     pub bytes: Option<u64>,
-    /// Type and shape of each tensor, by canonical name, and bytes of the tower, where the file is
-    /// one that holds tensors.
+    /// Type and shape of each tensor, by canonical name, and bytes of the tower; none where the
+    /// source is an index.
     pub header: Option<Header>,
 }
 
-/// Facts of a file of tensors that an index does not have.
+/// Facts that the header of a file of tensors has and an index lacks.
 #[derive(Debug, Default)]
 pub(super) struct Header {
     pub shapes: BTreeMap<String, (String, Vec<usize>)>,
@@ -44,7 +44,7 @@ impl Index {
     /// Reads an index, or the header of a safetensors file.
     ///
     /// # Errors
-    /// Text that is no JSON, or not as those files are.
+    /// Text that is no JSON, or JSON of another form than an index or a header.
     pub fn read(source: &Source) -> Result<Index, ManifestError> {
         match source.path.ends_with(TENSORS_FILE) {
             true => Index::of_header(source),
@@ -132,7 +132,7 @@ impl Index {
         self.begins(PREDICTION)
     }
 
-    /// Whether a name begins with `prefix`.
+    /// Whether any name begins with `prefix`.
     fn begins(&self, prefix: &str) -> bool {
         let mut names = self.names.range(prefix.to_string()..);
         names.next().is_some_and(|name| name.starts_with(prefix))

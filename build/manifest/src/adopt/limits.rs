@@ -5,11 +5,11 @@ use crate::schema::model::{Mixer, Model};
 use crate::target::Target;
 use crate::weights::Part;
 
-/// Tokens of a page, and the grid of contexts and steps.
+/// Tokens of a page; contexts and steps are multiples of it.
 pub(super) const PAGE: u64 = 64;
-/// Part of the memory beside weights and states that pages take, in quarters: steps take the rest.
+/// Quarters of the memory left by weights and states that pages take; steps take the rest.
 const PAGES_QUARTERS: u64 = 3;
-/// Tokens that large pools of pages are a multiple of.
+/// Tokens to whose multiples large pools of pages are cut.
 const POOL_STEP: u64 = 65_536;
 
 /// Usual capacities of a backend.
@@ -39,7 +39,7 @@ const GPU: Usual = Usual {
 const CPU_TOKENS: u64 = 65_536;
 
 impl Usual {
-    /// Cuts everything to `tokens` of all pages.
+    /// The capacities cut so that all pages together hold `tokens`.
     fn within(&self, model: &Model, tokens: u64) -> (Limits, Steps) {
         let context = self
             .context
@@ -62,14 +62,14 @@ impl Usual {
     }
 }
 
-/// Whether the model has recurrent states, of which some are kept, or windowed pages.
+/// Whether the model has recurrent states or windowed pages, of which snapshots are taken.
 fn keeps_snapshots(model: &Model) -> bool {
     let has = |mixer| model.layers.period.contains(&mixer);
     let recurs = model.layers.period.iter().any(|mixer| mixer.recurs());
     recurs || has(Mixer::Sliding) && has(Mixer::Attention)
 }
 
-/// Tokens of whole pages.
+/// `tokens` rounded down to whole pages.
 fn pages(tokens: u64) -> u64 {
     tokens / PAGE * PAGE
 }

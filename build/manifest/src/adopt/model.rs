@@ -36,7 +36,7 @@ pub(super) fn family(words: &mut Words) -> Read<Family> {
     })
 }
 
-/// A family, and what configurations call it if that is something else.
+/// A family's name, with the `model_type` of its configurations where that is another.
 fn named(family: Family) -> String {
     let Traits { name, types, .. } = family.traits();
     match types {
@@ -65,7 +65,7 @@ pub(super) fn model(words: &mut Words, family: Family, name: &str, predicts: boo
     reader.layers();
     let mut tables: Vec<_> = numbers::all(traits).map(Number::table).collect();
     tables.dedup();
-    // Tables within others are of the kind that these state.
+    // A table inside of another is decided by the kind that the outer one states.
     tables.retain(|table| !table.is_empty() && !table.contains('.'));
     tables.iter().for_each(|table| reader.numbers(table));
     let _noted = reader.scaling();
@@ -92,13 +92,13 @@ impl Reader<'_, '_> {
         *place = value;
     }
 
-    /// A count that was read before.
+    /// A count that was read before, by its key.
     fn count_of(&self, key: &str) -> Read<u64> {
         let value = self.model.pointer(&numbers::pointer(key));
         value.and_then(Value::as_u64).ok_or(Noted)
     }
 
-    /// The numbers of a table, if the model has it.
+    /// Reads the numbers of a table, if the model has it.
     fn numbers(&mut self, table: &str) {
         if !self.form.has(table) {
             return;
@@ -113,7 +113,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// A number as it is stated, or as others say it.
+    /// A number as the configuration states it, or as it follows from others.
     fn number(&mut self, number: &Number, has: Has) -> Read<Option<Value>> {
         if let Some(derived) = self.derived(number) {
             return derived;
@@ -126,7 +126,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Value of a number that is not stated.
+    /// Value of a number that the configuration does not state.
     fn default(&self, key: &str) -> Option<Value> {
         let traits = self.form.traits;
         match key {
@@ -136,7 +136,7 @@ impl Reader<'_, '_> {
             }
             "tied_head" => Some(json!(traits.tied)),
             "attention.yarn.truncate" => Some(json!(true)),
-            // Queries and keys grow by the quotient of two numbers, which a fact says are one.
+            // A quotient of two numbers in configurations; a fact checks that they are equal.
             "attention.yarn.attention_factor" => {
                 let mscale = numbers::of_key("attention.yarn.mscale_all_dim").at;
                 let is_stated = mscale.iter().any(|at| self.words.stated(at).is_some());
@@ -146,7 +146,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// A number that configurations state in other ways.
+    /// A number that configurations state in another unit or by other numbers, if it is one.
     fn derived(&mut self, number: &Number) -> Option<Read<Option<Value>>> {
         let traits = self.form.traits;
         let (is_latent, most) = (traits.has(Switch::Latent), largest::HEAD_DIM);
@@ -181,7 +181,7 @@ impl Reader<'_, '_> {
         Some(value.map(|value| Some(json!(value))))
     }
 
-    /// Width of a head: as stated, or a share of the hidden width where the family takes that.
+    /// Width of a head: as stated, or in families that allow it hidden width over heads.
     fn head_dim(&mut self, number: &Number) -> Read<u64> {
         let traits = self.form.traits;
         let places = number.places(traits);
@@ -198,7 +198,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Elements of a head that rotary embedding takes, and pairs of them that turn, if not all do.
+    /// Elements of a head that rotary embedding covers, and pairs of them that rotate, if not all.
     fn turned(&mut self, number: &Number) -> Read<(u64, Option<u64>)> {
         let (traits, table) = (self.form.traits, number.table());
         let head_dim = self.count_of(&format!("{table}.head_dim"))?;
@@ -230,7 +230,7 @@ impl Reader<'_, '_> {
         })
     }
 
-    /// Change of frequencies, by the kind that is stated.
+    /// Reads the scaling of RoPE's frequencies, by the kind that is stated.
     fn scaling(&mut self) -> Read<()> {
         if self.form.traits.has(Switch::Unturned) {
             return Ok(());
@@ -243,7 +243,7 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// The order of layers.
+    /// Reads the order of layers.
     fn layers(&mut self) {
         let (words, traits) = (&mut *self.words, self.form.traits);
         let (layers, both) = (layers(words, traits), both(words, traits));
@@ -292,7 +292,7 @@ fn layers(words: &mut Words, traits: &Traits) -> Read<Layers> {
     })
 }
 
-/// Layers that have an MLP where others of the family have experts: the first ones, and a list.
+/// Layers with an MLP where the family's others have experts: leading ones, and those of a list.
 pub(super) fn dense(words: &mut Words, traits: &Traits) -> Read<Vec<usize>> {
     if traits.mixers == Mixers::Mamba || traits.feed_forward == FeedForward::Mlp {
         return Ok(Vec::new());
@@ -310,7 +310,7 @@ pub(super) fn dense(words: &mut Words, traits: &Traits) -> Read<Vec<usize>> {
     Ok((0..first).chain(others).collect())
 }
 
-/// Layers of one block each, a letter of a text or a word of a list.
+/// Layers of one block each: letters of a text, or words of a list.
 fn blocks(words: &mut Words) -> Read<Layers> {
     let rule = "must have an M (Mamba-2), * (attention) or E (experts) for each layer";
     let places = ["/hybrid_override_pattern", "/layers_block_type"];
@@ -332,7 +332,7 @@ fn blocks(words: &mut Words) -> Read<Layers> {
     })
 }
 
-/// The mixer of each layer: listed, or attention behind every so many.
+/// The mixer of each layer: listed, or attention in every n-th layer, the last of each n.
 fn mixers(words: &mut Words, count: Read<u64>, traits: &Traits) -> Read<Vec<Mixer>> {
     let rule = "must list \"linear_attention\", \"full_attention\" or \"sliding_attention\" for \
                 each layer";
@@ -366,7 +366,7 @@ fn mixer(name: &Value, traits: &Traits) -> Option<Mixer> {
     }
 }
 
-/// The shortest list that makes all `count` members when it is repeated.
+/// The shortest list that gives all `count` members when repeated.
 fn shortest<T: Copy + PartialEq>(all: &[T], count: usize) -> Vec<T> {
     let repeats = |period: &usize| {
         let rest = all.iter().skip(*period);

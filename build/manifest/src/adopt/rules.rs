@@ -1,5 +1,5 @@
-//! Rules of a leaf that give each matrix the format it is stored in: few patterns, of which the
-//! last is for all that others leave.
+//! Format rules of a leaf from the formats that a checkpoint stores: few patterns, the last one for
+//! every matrix that the others leave.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,12 +11,12 @@ use crate::table::{Format, Site};
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rule {
     pub patterns: Vec<String>,
-    /// Decoder layers, or all and what is none.
+    /// Decoder layers of the rule; none: all layers, and tensors outside of layers.
     pub layers: Option<Vec<usize>>,
     pub format: Format,
 }
 
-/// The rules of a checkpoint with these matrices: for some layers, for all, and for what is left.
+/// The rules of a checkpoint with these matrices: for some layers, for all, and for the rest.
 pub(super) fn rules(matrices: &[Named]) -> Vec<Rule> {
     let present = Format::ALL.into_iter().rev();
     let present = present.filter(|format| matrices.iter().any(|named| sites(named, *format) > 0));
@@ -31,7 +31,7 @@ pub(super) fn rules(matrices: &[Named]) -> Vec<Rule> {
     choices.min_by_key(patterns).unwrap_or_default()
 }
 
-/// Sites at which a matrix has a format.
+/// Number of sites at which a matrix has a format.
 fn sites(named: &Named, format: Format) -> usize {
     named
         .at
@@ -40,8 +40,8 @@ fn sites(named: &Named, format: Format) -> usize {
         .count()
 }
 
-/// The format that a matrix has where no rule names layers: the last rule's, if it has that
-/// anywhere, else the one at most of its sites.
+/// The format of a matrix where no rule names layers: `last` if any of its sites has it, else the
+/// most frequent one.
 fn usual(named: &Named, last: Format) -> Option<Format> {
     let most = Format::ALL
         .into_iter()
@@ -50,7 +50,7 @@ fn usual(named: &Named, last: Format) -> Option<Format> {
     (sites(named, usual) > 0).then_some(usual)
 }
 
-/// Rules for matrices whose format is another in some layers.
+/// Rules for matrices that have another format in some layers.
 fn of_some_layers(matrices: &[Named], last: Format) -> Vec<Rule> {
     let mut groups: BTreeMap<(Vec<usize>, usize), Vec<&str>> = BTreeMap::new();
     for named in matrices {
@@ -88,7 +88,7 @@ fn layers_of(named: &Named, format: Format) -> Vec<usize> {
     named.at.iter().filter_map(layer).collect()
 }
 
-/// Rules of which the last gives `last` to everything that the others leave.
+/// Rules without layers; the last one gives `last` to every matrix that the others leave.
 fn of_all_layers(usual: &[(&str, Format)], last: Format) -> Vec<Rule> {
     let all: Vec<&str> = usual.iter().map(|(name, _)| *name).collect();
     let of = |format: Format| {
@@ -125,8 +125,8 @@ fn cover(names: &[&str], all: &[&str]) -> Vec<String> {
     chosen
 }
 
-/// The pattern that names most of `open`; among equals one without places of numbers, then a whole
-/// name, then the one that says most.
+/// The pattern that matches most of `open`; among equals one without layer or expert numbers, then
+/// a whole name, then the longest.
 fn best<'a>(candidates: &[&'a String], open: &[&str]) -> Option<&'a String> {
     let names = |pattern: &str| open.iter().filter(|name| is_match(pattern, name)).count();
     let key = |pattern: &&&'a String| {
@@ -137,7 +137,7 @@ fn best<'a>(candidates: &[&'a String], open: &[&str]) -> Option<&'a String> {
     (names(best) > 0).then_some(*best)
 }
 
-/// Patterns that a name has: itself, and its parts with a star on either side.
+/// Patterns that match a name: itself, and each of its parts between stars.
 fn candidates(name: &str) -> Vec<String> {
     let parts: Vec<&str> = name.split('.').collect();
     let mut found = vec![name.to_string()];

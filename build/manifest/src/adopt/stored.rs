@@ -1,5 +1,5 @@
-//! Tensors of a checkpoint by name, against those that the model's family has: formats of matrices,
-//! and what a checkpoint may have beside them.
+//! Tensors of a checkpoint by name, compared with those of the model's family: the formats of
+//! matrices, and tensors that a checkpoint may have besides.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use crate::table::{Format, Kind, Piece, Purpose, Role, Row, Site};
 use crate::target::Target;
 use crate::weights::Part;
 
-/// Names that a problem lists.
+/// Most names that a problem lists.
 const LISTED: usize = 3;
 
 /// A matrix of the family's table, and how the checkpoint stores it at each of its sites.
@@ -24,13 +24,13 @@ pub(super) struct Named {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Stored {
     pub matrices: Vec<Named>,
-    /// Formats whose matrices have them.
+    /// Formats whose matrices have input scales in this checkpoint.
     pub input_scales: Vec<Format>,
     pub kv_scales: bool,
     pub tied_head_stored: bool,
 }
 
-/// Tensors of one kind that are all there, or none.
+/// Tensors of one kind, counted: the checkpoint must have all of them, or none.
 #[derive(Default)]
 struct Tally {
     found: usize,
@@ -43,7 +43,7 @@ impl Tally {
         self.possible += 1;
     }
 
-    /// Whether they are there.
+    /// Whether the checkpoint has the tensors.
     fn has(&self) -> bool {
         self.found > 0
     }
@@ -56,12 +56,12 @@ impl Tally {
 /// A walk over the rows of a table.
 struct Walk<'a> {
     index: &'a Index,
-    /// Names that no row has had so far.
+    /// Names that no row of the table has matched so far.
     left: BTreeSet<&'a str>,
     missing: Vec<String>,
-    /// Tensors of another type or shape than the family's, each with both.
+    /// Tensors whose type or shape differs from the family's, each with both.
     other: Vec<String>,
-    /// Experts of a layer in several formats.
+    /// Layers' experts that are stored in several formats.
     uneven: Vec<String>,
     matrices: Vec<Named>,
     inputs: [Tally; Format::ALL.len()],
@@ -69,7 +69,7 @@ struct Walk<'a> {
     head: Tally,
 }
 
-/// Compares the tensors of `index`, which the file is, with those of the target's family.
+/// Compares the tensors that `index` lists with those of the target's family.
 ///
 /// # Errors
 /// Tensors that are missing, that nothing describes, or whose formats rules cannot say.
@@ -106,14 +106,14 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether there is a tensor of this name; from now on it is described, as `piece` is.
+    /// Whether the checkpoint has a tensor of this name, which `piece` describes from now on.
     fn take(&mut self, name: &str, piece: &Piece) -> bool {
         self.left.remove(name);
         self.other.extend(self.difference(name, piece));
         self.index.names.contains(name)
     }
 
-    /// Type and shape of a tensor where they are known and not those of `piece`.
+    /// Type and shape of a tensor, where they are known and differ from those of `piece`.
     fn difference(&self, name: &str, piece: &Piece) -> Option<String> {
         let (dtype, shape) = self.index.header.as_ref()?.shapes.get(name)?;
         let known = piece.dtypes.iter().any(|each| each.to_string() == *dtype);
@@ -145,7 +145,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes the tensors of a matrix; several rows may be parts of one.
+    /// Takes the tensors of a matrix; a matrix may be split over several rows.
     fn matrix(&mut self, row: &Row) {
         let mut at = Vec::new();
         for site in row.sites.iter() {
@@ -172,7 +172,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Format of the matrix that has this name, whose tensors it takes.
+    /// Format of the matrix whose tensors begin with `base`; takes these tensors.
     fn copy(&mut self, row: &Row, base: &str) -> Option<Format> {
         let Some(format) = self.format(row, base) else {
             let end = if row.is_stacked() { "" } else { ".weight" };
@@ -195,8 +195,8 @@ impl Walk<'_> {
         Some(format)
     }
 
-    /// The format whose tensors have this beginning: most of them by name, then by type and shape,
-    /// then with the fewest that are missing, the first of equal ones.
+    /// The format that the tensors beginning with `base` fit best: most names, then most types and
+    /// shapes, then fewest missing tensors; the first among equals.
     fn format(&self, row: &Row, base: &str) -> Option<Format> {
         let rank = |format: Format| {
             let (mut found, mut right, mut needed) = (0, 0, 0);
@@ -217,7 +217,7 @@ impl Walk<'_> {
             .map(|(_, format)| format)
     }
 
-    /// A problem of each kind that there is.
+    /// One problem for each kind that was found.
     fn problems(&self, file: &str, family: &str) -> Vec<ManifestError> {
         let left: Vec<String> = self.left.iter().map(|name| name.to_string()).collect();
         let tally = |tally: &Tally, names: &str| match tally.is_part() {
@@ -266,7 +266,7 @@ impl Walk<'_> {
     }
 }
 
-/// The first of some names, and how many more there are.
+/// The first few of `names`, and how many more there are.
 fn few(names: &[String]) -> String {
     let first = names[..names.len().min(LISTED)].join(", ");
     match names.len().saturating_sub(LISTED) {

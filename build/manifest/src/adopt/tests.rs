@@ -1,4 +1,4 @@
-//! Models of this repository from their own files, and files that are broken in every way.
+//! Adoption of this repository's models from their own files, and of files that are broken.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -69,7 +69,7 @@ fn loaded(adopted: &Adopted) -> Vec<Target> {
     names.map(|name| scratch.load(name).unwrap()).collect()
 }
 
-/// A model without what files of a repository do not say.
+/// A model without the facts that a published repository does not state.
 fn decided(target: &Target) -> Model {
     let mut model = target.model.clone();
     (model.title, model.id, model.licence) = Default::default();
@@ -90,14 +90,14 @@ fn decided(target: &Target) -> Model {
     model
 }
 
-/// Rows with the formats of a leaf, in an order of their own.
+/// Rows with the formats of a leaf, sorted.
 fn table(target: &Target) -> Vec<Row> {
     let mut rows = target.table();
     rows.sort_by_key(|row| (row.name.to_string(), row.role, row.sites.iter().next()));
     rows
 }
 
-/// Whether a model is made of its files again.
+/// Checks that adopting a model's own files results in the model.
 fn assert_same(found: &Adopted, target: &Target) {
     let leaves = loaded(found);
     assert_eq!(decided(&leaves[0]), decided(target), "{}", target.name);
@@ -171,7 +171,7 @@ fn described(target: &Target) -> (Value, Value) {
 fn references() -> Vec<Target> {
     let names = leaves(&root()).unwrap();
     let targets = names.iter().map(|name| repository(name));
-    // Layers of any form are in no configuration that is adopted.
+    // No published configuration has layers of any form.
     let is_any =
         |it: &Target| it.traits().mixers != Mixers::Mamba && it.mixers().contains(&Mixer::None);
     let mut seen = BTreeSet::new();
@@ -193,7 +193,7 @@ fn models_with_files_are_made_of_them_again() {
         let folder = root().join("targets/_model").join(&target.leaf.model);
         let (config, index) = files_of(&target.leaf.model);
         let found = match fs::read(folder.join("model.safetensors")) {
-            // The header, which says which matrices are F32.
+            // With the header, which states the matrices in F32.
             Ok(only) => of_sources([
                 (CONFIG, config.to_string().as_bytes()),
                 ("a/model.safetensors", &only),
@@ -204,7 +204,7 @@ fn models_with_files_are_made_of_them_again() {
     }
 }
 
-/// The target with few experts, whose names are what takes time.
+/// The target with few experts: comparing their names takes most of the time.
 fn with_few_experts(mut target: Target) -> Target {
     let Some(moe) = &mut target.model.moe else {
         return target;
@@ -218,7 +218,7 @@ fn with_few_experts(mut target: Target) -> Target {
 
 #[test]
 fn models_of_known_facts_are_made_of_what_these_describe() {
-    // Names do not say which matrices are F32.
+    // An index of names does not state the matrices in F32.
     let in_names = |target: &Target| {
         let rows = target.table();
         rows.iter().all(|row| row.format() != Some(Format::F32))
@@ -269,7 +269,7 @@ fn a_release_of_blocks_in_three_formats_is_made_of_its_facts() {
     assert_same(&found, &target);
 }
 
-/// Kernels that a leaf names beside the hardware's, by table.
+/// Kernels that a leaf chooses in place of the hardware's, by table.
 fn kernels(target: &Target) -> Vec<(&String, &String, u64)> {
     let ops = target.leaf.op.iter();
     ops.map(|(table, op)| (table, &op.kernel, op.threads))
@@ -290,8 +290,8 @@ fn a_leaf_names_a_kernel_that_takes_the_model_where_the_usual_one_does_not() {
         let leaves = loaded(&found);
         let leaf = leaves.iter().find(|leaf| leaf.leaf.hw == "h200");
         assert_eq!(kernels(leaf.expect(model)), kernels(&target), "{model}");
-        let told = found.open.iter().filter(|open| open.key.starts_with("op."));
-        assert!(told.count() >= target.leaf.op.len(), "{model}");
+        let message = found.open.iter().filter(|open| open.key.starts_with("op."));
+        assert!(message.count() >= target.leaf.op.len(), "{model}");
     }
 }
 
@@ -310,16 +310,16 @@ fn blocks_may_be_words_and_a_prediction_of_others_is_refused() {
     let found = adopted(&config, &index).unwrap_or_else(|why| panic!("{why:#?}"));
     assert_same(&found, &repository("cpu/random-nemotron-6/nvfp4"));
     config["mtp_hybrid_override_pattern"] = json!("*E*E");
-    let told = adopted(&config, &index).unwrap_err()[0].to_string();
+    let message = adopted(&config, &index).unwrap_err()[0].to_string();
     assert!(
-        told.contains("states \"*E*E\" at /mtp_hybrid_override_pattern"),
-        "{told}"
+        message.contains("states \"*E*E\" at /mtp_hybrid_override_pattern"),
+        "{message}"
     );
 }
 
 #[test]
 fn params_are_told_in_their_own_words() {
-    let told = |pointer: &str, value: Value| {
+    let message = |pointer: &str, value: Value| {
         let mut params = published();
         *params.pointer_mut(pointer).unwrap() = value;
         let problems = adopted_of("a/params.json", &params, &json!({"weight_map": {"a": "b"}}));
@@ -357,8 +357,8 @@ fn params_are_told_in_their_own_words() {
             "states 4096 at /llama_4_scaling/original_max_position_embeddings",
         ),
     ] {
-        let told = told(pointer, value);
-        assert!(told.contains(said), "{told}");
+        let message = message(pointer, value);
+        assert!(message.contains(said), "{message}");
     }
 }
 
@@ -833,7 +833,7 @@ fn names_are_checked_and_nothing_is_overwritten() {
     assert_eq!(quant, [expected]);
 }
 
-/// Numbers without a pattern.
+/// Pseudo-random numbers.
 struct Draws(u64);
 
 impl Draws {
@@ -898,7 +898,7 @@ fn pointers(value: &Value, path: String, found: &mut Vec<String>) {
     found.push(path);
 }
 
-/// Values that stand nowhere in a right configuration, and some that stand in another place.
+/// Values that no right configuration has, and some that it has in another place.
 fn garbage() -> Vec<Value> {
     let huge = json!(u64::MAX);
     let deep = (0..40).fold(json!(1), |inner, _| json!([inner]));
@@ -966,7 +966,7 @@ fn text_that_is_cut_is_refused() {
     assert_eq!(of_text(b"\xff", b"[]").unwrap_err().len(), 2);
 }
 
-/// A model, which was checked as it was made, or problems that say where they are.
+/// Checks that the result is a model, or problems with file and key.
 fn assert_told(result: Result<Adopted, Problems>) {
     let Err(problems) = result else {
         return;

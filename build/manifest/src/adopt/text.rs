@@ -1,4 +1,4 @@
-//! Manifests as text, as people write them: digits in groups, absent tables as comments.
+//! Manifests as text in the form people write: digits in groups, absent tables as comments.
 
 use std::fmt::{Display, Write};
 
@@ -6,7 +6,7 @@ use super::rules::Rule;
 use crate::schema::leaf::{Limits, Op, Steps};
 use crate::schema::model::{Checkpoint, Form, Model};
 
-/// Digits from which on they are grouped.
+/// Length from which on digits are grouped.
 const GROUPED: usize = 5;
 
 /// Lines `key = value` of a table.
@@ -30,7 +30,7 @@ impl Lines {
         self.set(key, format!("{value:?}"));
     }
 
-    /// A list that is set where it has something.
+    /// Writes a list, unless it is empty.
     fn names<T: Copy>(&mut self, key: &str, all: &[T], name: fn(T) -> &'static str) {
         let names = all.iter().map(|each| format!("{:?}", name(*each)));
         let names: Vec<_> = names.collect();
@@ -39,7 +39,7 @@ impl Lines {
         }
     }
 
-    /// A key that is set where it holds.
+    /// Writes `key = true`, if `holds`.
     fn flag(&mut self, key: &str, holds: bool) {
         if holds {
             self.set(key, holds);
@@ -63,7 +63,7 @@ pub(super) fn grouped(value: u64) -> String {
     text
 }
 
-/// A number in the shorter of its two forms.
+/// A number in decimal or exponent form, whichever is shorter.
 fn real(value: f64) -> String {
     let (plain, power) = (format!("{value:?}"), format!("{value:e}"));
     match power.len() < plain.len() {
@@ -72,7 +72,7 @@ fn real(value: f64) -> String {
     }
 }
 
-/// `model.toml` of a model; `stops`: ids that its configuration has for the ends of replies.
+/// `model.toml` of a model; `stops`: ids of end tokens that its configuration states.
 pub(super) fn model(model: &Model, stops: &[u64]) -> String {
     let mut facts = model.clone();
     let checkpoints = std::mem::take(&mut facts.checkpoint);
@@ -88,10 +88,10 @@ pub(super) fn model(model: &Model, stops: &[u64]) -> String {
     lines.0
 }
 
-/// Tables that say what their absence does.
+/// Tables that mean the same as their absence, and are left out.
 const EMPTY: [&str; 2] = ["[mtp]\nlayers = 0", "[checkpoint]"];
 
-/// A line of TOML, its number as people write it.
+/// A line of TOML with its number in groups of digits.
 fn written(line: &str) -> String {
     let number = line.split_once(" = ").and_then(|(key, value)| {
         let whole = value.parse().ok().map(grouped);
@@ -101,8 +101,7 @@ fn written(line: &str) -> String {
     number.unwrap_or_else(|| line.to_string())
 }
 
-/// The token by which a reply in harmony ends, and the first token and texts of its vocabulary that
-/// no merge makes.
+/// The token that ends a reply in harmony; then the first id and the texts of its special tokens.
 const HARMONY_RETURN: u64 = 200_002;
 const HARMONY_FIRST: u64 = 199_998;
 const HARMONY_TEXTS: [&str; 21] = [
@@ -129,7 +128,7 @@ const HARMONY_TEXTS: [&str; 21] = [
     "<|endofprompt|>",
 ];
 
-/// The table of a model that speaks harmony, as comments for somebody to confirm.
+/// The `[chat]` table of a model that speaks harmony, as comments for a person to confirm.
 fn harmony() -> String {
     let place = |wanted| {
         (HARMONY_FIRST..)
@@ -161,8 +160,8 @@ fn harmony() -> String {
     )
 }
 
-/// The table that a model serves with, as comments: nothing but the ids of `stops` is known of it,
-/// and the format that goes with them.
+/// The `[chat]` table of a model, as comments: of it nothing is known but `stops` and the format
+/// that these ids suggest.
 fn chat(stops: &[u64]) -> String {
     if stops.contains(&HARMONY_RETURN) {
         return harmony();
@@ -210,7 +209,7 @@ fn weights(lines: &mut Lines, quant: &str, checkpoint: &Checkpoint) {
     lines.0.push_str("# text_nll = 0.0\nfiles = []\n");
 }
 
-/// A leaf of `hw` for `model`, keys and values kept as `kv`.
+/// A leaf of `hw` for `model`, with keys and values in format `kv`.
 pub(super) fn leaf(
     [hw, model, kv]: [&str; 3],
     rules: &[Rule],

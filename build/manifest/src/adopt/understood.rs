@@ -1,5 +1,5 @@
-//! A configuration as a target: facts that are read, rules that they keep, and what else the
-//! configuration says that would change answers.
+//! A configuration as a target: facts read from it, rules checked on them, and statements of it
+//! that would change answers but are not understood.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::params;
 use crate::schema::model::{Family, Form};
 use crate::target::Target;
 
-/// Key of the facts about formats.
+/// Key under which problems of formats are reported.
 const FORMAT: &str = "format";
 
 /// The model of a configuration as a CPU target whose matrices are all floats.
@@ -73,7 +73,7 @@ fn words<'a>(published: &Published<'a>, config: &'a Value) -> Words<'a> {
     }
 }
 
-/// Statements of the configuration about formats that are not those of the target's leaf.
+/// Statements of the configuration about formats that contradict the target's leaf.
 pub(super) fn other_formats(
     published: &Published,
     config: &Value,
@@ -84,7 +84,7 @@ pub(super) fn other_formats(
     contradicted(&words(published, config), target.model.family, &facts)
 }
 
-/// Statements of the configuration that speak of maths and that nothing compares.
+/// Statements of the configuration about the model's maths that no fact compares.
 pub(super) fn unknown(published: &Published, config: &Value, target: &Target) -> Vec<Open> {
     let found = unknown_maths(config, &config_facts(target)).into_iter();
     let open = found.map(|key| Open {
@@ -98,7 +98,7 @@ pub(super) fn unknown(published: &Published, config: &Value, target: &Target) ->
     open.collect()
 }
 
-/// A rule's problem, where a fact of its key stands in the configuration.
+/// The problem of a rule, moved to the place in the configuration that states the fact of its key.
 fn located(problem: ManifestError, words: &Words, facts: &[Fact]) -> ManifestError {
     let facts = facts.iter().filter(|fact| fact.key == problem.key);
     let mut places = facts.flat_map(Fact::places);
@@ -121,7 +121,8 @@ fn located(problem: ManifestError, words: &Words, facts: &[Fact]) -> ManifestErr
 
 /// Every fact that a configuration states differently.
 fn contradicted(words: &Words, family: Family, facts: &[Fact]) -> Vec<ManifestError> {
-    // Facts of other keys were read from where they stand, but for what `params.json` alone states.
+    // Facts with a key were read from the configuration, so only the family's must be stated; in
+    // `params.json` all must, as some are in that file alone.
     let all = words.form == Form::Mistral;
     let alone = |fact: &Fact| Fact {
         required: fact.required && (all || fact.key == FAMILY),
@@ -140,7 +141,7 @@ fn contradicted(words: &Words, family: Family, facts: &[Fact]) -> Vec<ManifestEr
     problem.collect()
 }
 
-/// Tokens that end a reply, as far as a configuration says.
+/// Ids of the tokens that end a reply, as far as a configuration states them.
 pub(super) fn stops(config: &Value) -> Vec<u64> {
     let stated = ["/eos_token_id", "/text_config/eos_token_id"];
     let mut stated = stated.iter().filter_map(|pointer| config.pointer(pointer));

@@ -14,19 +14,19 @@ use crate::schema::model::Form;
 /// Longest value that a problem shows whole, characters.
 const SHOWN: usize = 80;
 
-/// A value that cannot be had; its problem is noted.
+/// A value that cannot be read; its problem is among the others of `Words`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Noted;
 
-/// Value of a configuration, or none that can be used.
+/// A value of a configuration, or the mark that its problem is noted.
 pub(super) type Read<T> = Result<T, Noted>;
 
-/// A configuration, and what is wrong with it.
+/// A configuration, and the problems found in it so far.
 pub(super) struct Words<'a> {
     /// Name of the file in problems.
     pub file: &'a str,
     pub config: &'a Value,
-    /// Form of the file, whose words problems have; `config` has the usual ones.
+    /// Form of the release: problems use its words, `config` those of transformers.
     pub form: Form,
     pub problems: Vec<ManifestError>,
 }
@@ -41,7 +41,7 @@ pub(super) fn shown(value: impl Display) -> String {
 }
 
 impl<'a> Words<'a> {
-    /// Value that the text model's description states at a pointer, or the whole; null is none.
+    /// Value at a pointer into the text model's description, or the whole file; null is none.
     pub fn stated(&self, pointer: &str) -> Option<(String, &'a Value)> {
         let places = [format!("/{TEXT}{pointer}"), pointer.to_string()];
         places.into_iter().find_map(|place| {
@@ -50,7 +50,7 @@ impl<'a> Words<'a> {
         })
     }
 
-    /// A place as problems name it.
+    /// A pointer in the form that problems show.
     fn key(&self, place: &str) -> String {
         let own = match self.form {
             Form::Transformers => place,
@@ -59,7 +59,7 @@ impl<'a> Words<'a> {
         own[1..].replace('/', ".")
     }
 
-    /// Notes what `key` must be.
+    /// Notes the rule that the value of `key` breaks.
     pub fn note(&mut self, key: &str, value: impl Display, rule: &str) -> Noted {
         let problem = ManifestError::key(self.file, key, shown(value), rule);
         if !self.problems.contains(&problem) {
@@ -68,7 +68,7 @@ impl<'a> Words<'a> {
         Noted
     }
 
-    /// The first value that stands at one of the pointers, as `take` has it; none if none does.
+    /// The first value stated at one of the pointers, as `take` reads it, if there is one.
     pub fn optional<T>(
         &mut self,
         pointers: &[&str],
@@ -85,7 +85,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// A value that must stand at one of some pointers, in the words of `read`.
+    /// The value at one of the pointers, as `read` takes it; a problem if none has one.
     pub fn required<T>(
         &mut self,
         pointers: &[&str],
@@ -98,7 +98,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Notes that nothing stands at a pointer.
+    /// Notes as a problem that nothing stands at a pointer.
     pub fn absent(&mut self, pointer: &str, rule: &str) -> Noted {
         let key = self.key(pointer);
         self.note(&key, "absent", rule)
@@ -121,7 +121,7 @@ impl<'a> Words<'a> {
         self.required(pointers, &rule, |value| whole(value, &range))
     }
 
-    /// A value in a range, if one is stated. Rules on models look at the ranges of reals.
+    /// A value in a range, if one is stated. Rules on models check the ranges of real numbers.
     pub fn ranged(&mut self, pointers: &[&str], range: &Range) -> Read<Option<Value>> {
         self.optional(pointers, &rule_of(range), |value| match range {
             Range::Whole(range) => whole(value, range).map(Value::from),
@@ -130,7 +130,7 @@ impl<'a> Words<'a> {
         })
     }
 
-    /// Notes that a value in a range is not stated.
+    /// Notes as a problem that a number with this range is not stated.
     pub fn unstated(&mut self, pointer: &str, range: &Range) -> Noted {
         self.absent(pointer, &rule_of(range))
     }

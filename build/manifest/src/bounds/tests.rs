@@ -8,7 +8,7 @@ use super::{BOUNDS, RUN_COLUMNS, SEGMENTS_MAX, segments};
 use crate::table::FP8_BLOCK;
 use crate::testing::{Scratch, repository, root};
 
-/// Words of device code for a model's facts, and for what follows from nothing else.
+/// Names in device code of a model's facts, and of constants that follow from these alone.
 const FACTS: [&str; 28] = [
     "A::k",
     "L::k",
@@ -40,16 +40,16 @@ const FACTS: [&str; 28] = [
     "kRowVectors",
 ];
 
-/// Assertions that no bound has: those that others imply, and those on what a kernel chose itself.
+/// Assertions without a bound: implied by others, or about a kernel's own choices.
 const OTHERS: [(&str, &str); 20] = [
-    // The bounds of what has heads of latents.
+    // Implied by the bounds on heads of latents.
     ("tile/head_product.cuh", "kK % kHeadStep == 0"),
-    // Heads of 64 numbers and their multiples.
+    // Implied by heads of multiples of 64 elements.
     (
         "tile/pages_fp8.cuh",
         "kGroup % target::PAGE == 0 && kRounds % kAtOnce == 0",
     ),
-    // The leaf's formats, which have rules of their own.
+    // About the leaf's formats, on which `check` has rules.
     (
         "tile/pages.cuh",
         "kFp8Pages || target::FORMAT_KV == target::KvFormat::bf16",
@@ -58,7 +58,7 @@ const OTHERS: [(&str, &str); 20] = [
         "ops/embed/rows_f32.cuh",
         "target::FORMAT_EMBED == target::Format::bf16",
     ),
-    // Rules of columns, and of rows in registers, below and in `check`.
+    // About columns, and rows in registers, on which tests below and `check` have rules.
     ("tile/stream.cuh", "W::has(kK)"),
     (
         "tile/stream.cuh",
@@ -67,11 +67,11 @@ const OTHERS: [(&str, &str); 20] = [
     ("tile/fp4.cuh", "kWidth % kBlockColumns == 0"),
     ("tile/norm.cuh", "kWidth % 4 == 0"),
     ("tile/norm.cuh", "kVectors <= 8"),
-    // Keys and values of 128 elements have such channels.
+    // Implied by keys and values of 128 elements.
     ("ops/conv_silu/channels_f32.cuh", "kChannels % 4 == 0"),
-    // The bound of `route`.
+    // Implied by the bound of `route`.
     ("ops/moe/row_f16.cuh", "kTurns <= tile::kWarpLanes"),
-    // Sizes that kernels or leaves fit to the shape.
+    // About sizes that kernels or leaves fit to the shape.
     ("ops/moe/rows_f16.cuh", "kRowsFit || kRowsMax >= 64"),
     (
         "ops/moe/rows_f16.cuh",
@@ -292,7 +292,7 @@ fn message(leaf: &str, from: &str, to: &str) -> Option<String> {
     Some(found.to_string())
 }
 
-/// Models for a GPU with one fact changed, and the beginning of what is said of it.
+/// Models for a GPU with one fact changed, and the beginning of the message about it.
 const REFUSED: [(&str, &str, &str, &str); 23] = [
     (
         "llama-4",

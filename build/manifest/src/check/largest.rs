@@ -1,45 +1,45 @@
-//! Largest values of facts: generous by far, and so small that no figure of a target leaves 64 bits
-//! and no constant of device code leaves 32. A test takes all of them at once.
+//! Largest values that a manifest may state: generous by far, and so small that no figure of a
+//! target exceeds 64 bits and no constant of device code 32. A test takes all of them at once.
 
-/// Time between two tokens: a minute.
+/// Time between two tokens, milliseconds: a minute.
 pub(crate) const MILLISECONDS: u64 = 60_000;
-/// `hidden` and inner widths, elements.
+/// Widths: `hidden`, and inner ones, elements.
 pub(crate) const WIDTH: u64 = 1 << 17;
-/// Heads of a kind.
+/// Heads of queries, keys or values in a layer.
 pub(crate) const HEADS: u64 = 1 << 10;
-/// Elements of a head, of a key or of a value.
+/// Width of a head, of a key or of a value, elements.
 pub(crate) const HEAD_DIM: u64 = 1 << 11;
-/// Tokens of the vocabulary.
+/// Size of a vocabulary, tokens.
 pub(crate) const VOCAB: u64 = 1 << 22;
-/// Decoder layers.
+/// Number of decoder layers.
 pub(crate) const LAYERS: u64 = 1 << 9;
-/// Routed experts of a layer.
+/// Routed experts of one layer.
 pub(crate) const EXPERTS: u64 = 1 << 12;
-/// Taps of a convolution.
+/// Taps of a causal convolution.
 pub(crate) const TAPS: u64 = 1 << 6;
-/// Positions of a model, tokens.
+/// Positions that a model was made for, tokens.
 pub(crate) const POSITIONS: u64 = 1 << 27;
-/// Tokens of all KV pages.
+/// Tokens that all KV pages hold together.
 pub(crate) const KV_TOKENS: u64 = 1 << 28;
-/// Sequences with a slot, and requests that wait for one.
+/// Sequences with a slot; also requests that wait for one.
 pub(crate) const REQUESTS: u64 = 1 << 16;
-/// Tensors of a vision tower.
+/// Number of a vision tower's tensors.
 pub(crate) const TENSORS: u64 = 1 << 20;
-/// Bytes of a file, of a vision tower, or of a memory.
+/// Size of a file, of a vision tower, or of a memory, bytes.
 pub(crate) const BYTES: u64 = 1 << 50;
-/// Bytes per second.
+/// Memory bandwidth, bytes per second.
 pub(crate) const BANDWIDTH: u64 = 1 << 50;
-/// Multiprocessors, and resident threads of one.
+/// Multiprocessors of a GPU; also resident threads of one.
 pub(crate) const SMS: u64 = 1 << 14;
-/// Shared memory of a block, bytes.
+/// Shared memory of a thread block, bytes.
 pub(crate) const SHARED_BYTES: u64 = 1 << 24;
-/// Number of an architecture, as 121 of `sm_121a`.
+/// Number of an architecture: 121 for `sm_121a`.
 pub(crate) const CAPABILITY: u32 = 999;
-/// RoPE base.
+/// Base of RoPE's frequencies.
 pub(crate) const ROPE_THETA: f64 = 1e12;
-/// Bound of logits.
+/// Cap that logits approach.
 pub(crate) const LOGITS: f64 = 1e6;
-/// Epsilon of norms.
+/// Epsilon of RMS norms.
 pub(crate) const NORM_EPS: f64 = 1e-2;
-/// Factors of RoPE's scaling.
+/// Factors of RoPE's scaling for long contexts.
 pub(crate) const SCALING: f64 = 1e6;

@@ -1,4 +1,4 @@
-//! Rules on a leaf, against the facts that it builds on.
+//! Rules on a leaf and the facts of model and hardware that it refers to.
 
 use super::{File, Rule, largest};
 use crate::constants::group_formats;
@@ -11,7 +11,7 @@ use crate::table::{FP8_BLOCK, Format, Owner, Role, Row, Run};
 use crate::target::Target;
 use crate::weights::Part;
 
-/// Prefill is cut on this grid, and so are pages: recurrent layers work in chunks of it.
+/// Tokens of a chunk of recurrent layers; prefill and pages are multiples of it.
 const GRID_TOKENS: u64 = 64;
 
 impl File {
@@ -27,7 +27,7 @@ impl File {
         }
     }
 
-    /// Latents are too short of bits where they are rounded to FP8.
+    /// Latents are not rounded to FP8, which has too few bits for them.
     fn kept_latent_rules(&self, target: &Target) -> Rule {
         let rounded = target.has(Switch::Latent) && target.leaf.numbers.kv == KvFormat::Fp8;
         let rule = "latents are kept in f32 or bf16";
@@ -157,7 +157,7 @@ impl File {
         Ok(())
     }
 
-    /// Every matrix has a format, and one that it can have.
+    /// Every matrix has a format, and a format that its role allows.
     fn format_rules(&self, target: &Target) -> Rule {
         self.resident_rules(target)?;
         let formatted = Formatted::of(target);
@@ -177,7 +177,7 @@ impl File {
         self.rule(!rounds || nvfp4, "numbers.experts_rows", "nvfp4", rule)
     }
 
-    /// Weights of fewer bits than the checkpoint's are a target of their own, by name.
+    /// Weights of fewer bits than the checkpoint's have a target of their own, named by the format.
     fn resident_rules(&self, target: &Target) -> Rule {
         for (at, each) in target.leaf.format.iter().enumerate() {
             let Some(resident) = each.resident else {
@@ -204,7 +204,7 @@ impl File {
         self.source_rules(target)
     }
 
-    /// Rounded weights are of a published checkpoint, and not mistaken for another one.
+    /// Rounded weights come from a published checkpoint under another name than this leaf's.
     fn source_rules(&self, target: &Target) -> Rule {
         if !target.rounds() {
             return Ok(());
@@ -247,7 +247,7 @@ impl File {
         self.rule(whole, &key, row.n(), rule)
     }
 
-    /// Codes with scales of several rows are not padded, but where they need it not.
+    /// Pads are powers of two; matrices with scales of several rows have no need of padding.
     fn pad_rules(&self, target: &Target, row: &Row) -> Rule {
         let rule = "must be a power of two";
         let pads = ["numbers.pad", "numbers.pad_inner"].into_iter();
@@ -326,7 +326,7 @@ impl File {
         Ok(())
     }
 
-    /// Rows are rounded to NVFP4 by the kernels that multiply such rows, and by no others.
+    /// Rows are rounded to NVFP4 exactly where kernels multiply NVFP4 rows.
     fn rows_rules(&self, target: &Target) -> Rule {
         let rounds = target.leaf.numbers.experts_rows == Rows::Nvfp4;
         for op in FP4_OPS {

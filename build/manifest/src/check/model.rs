@@ -20,7 +20,7 @@ const TEMPERATURE_MAX: f64 = 2.0;
 const SUM_OF: &str =
     "the sum over the tensors that dims, formats, input_scales and stacked_experts give";
 
-/// Text of the token `id`, if it is an added one whose text is known.
+/// Text of the token `id`, if it is an added token with a known text.
 fn added_text(tokens: &AddedTokens, id: u64) -> Option<&str> {
     let index = id.checked_sub(tokens.first)?;
     let text = tokens.texts.get(usize::try_from(index).ok()?)?;
@@ -32,7 +32,7 @@ impl File {
         self.model_parts(model).into_iter().collect()
     }
 
-    /// The rules on a model's facts, each for what others do not look at.
+    /// The rules on a model's facts, a rule for each table.
     pub(super) fn model_parts(&self, model: &Model) -> Vec<Rule> {
         let (gdn, mamba) = (model.gdn.as_ref(), model.mamba.as_ref());
         let (latent, moe) = (model.latent.as_ref(), model.moe.as_ref());
@@ -76,7 +76,7 @@ impl File {
         rules
     }
 
-    /// Tables and numbers that the model has and those that it lacks, each in its range.
+    /// Tables and numbers that the family requires are there, in range, and others are absent.
     fn number_rules(&self, model: &Model) -> Vec<Rule> {
         let form = Form::of(model);
         let manifest = Value::try_from(model).expect("plain structures always serialise");
@@ -96,7 +96,7 @@ impl File {
         let number = |number: &Number| {
             let (key, table, its) = (number.key, number.table(), (number.of)(&form));
             match value(key) {
-                // A base of 0 is as good as none in the manifest's type.
+                // A base of 0 counts as absent: the manifest's type has no option for it.
                 None if key == ROPE_THETA && its != Has::Never => {
                     self.rule(false, key, 0, &number.range.rule())
                 }
@@ -143,7 +143,7 @@ impl File {
         })
     }
 
-    /// Layers of the kinds that the family has, and no others.
+    /// Layers are of the kinds that the family has.
     fn family_rules(&self, model: &Model) -> Rule {
         let traits = model.family.traits();
         let period = &model.layers.period;
@@ -169,7 +169,7 @@ impl File {
         self.rule(attends, "layers.period", period, &rule)
     }
 
-    /// Layers that are of the family's form, and of at least one block.
+    /// Layers have the family's form, and each has at least one block.
     fn form_rules(&self, model: &Model) -> Rule {
         let Layers {
             period,
@@ -204,7 +204,7 @@ impl File {
         self.rule(empty.is_none(), key, &parts, &rule)
     }
 
-    /// The part of a head that turns, which some families choose.
+    /// Rotated elements of a head, which some families choose and others fix.
     fn rotary_rules(&self, model: &Model) -> Rule {
         let traits = model.family.traits();
         let in_part = traits.mixers == Mixers::Hybrid
@@ -250,7 +250,7 @@ impl File {
         divides("layers.feed_forward", members, "parts", &parts)
     }
 
-    /// `table` states the attention.
+    /// Rules on the attention that `table` states.
     fn attention_rules(&self, table: &str, attention: &Attention) -> Rule {
         let Attention {
             heads,
@@ -304,7 +304,7 @@ impl File {
         Ok(())
     }
 
-    /// Widths of latents, which are kept beside turned elements.
+    /// Widths of latents, which are stored beside the rotated elements.
     fn latent_rules(&self, model: &Model, latent: &Latent) -> Rule {
         let attention = &model.attention;
         let scaled = latent.temperature_beta.is_none() || attention.yarn.is_some();
@@ -363,7 +363,7 @@ impl File {
         self.added_token_rules(chat, vocab)
     }
 
-    /// The ids of a conversation's framing are those of the added tokens that say it.
+    /// The ids of a conversation's framing are those of the added tokens with these texts.
     fn added_token_rules(&self, chat: &Chat, vocab: u64) -> Rule {
         let AddedTokens { first, texts } = &chat.added_tokens;
         let end = first.checked_add(texts.len() as u64);
@@ -404,7 +404,7 @@ impl File {
         Ok(())
     }
 
-    /// Rules that need the leaf's formats: what the checkpoint states against what follows.
+    /// Rules that need the leaf's formats: stated figures of the checkpoint against derived ones.
     pub(super) fn checkpoint_rules(&self, target: &Target) -> Rule {
         let Some(checkpoint) = target.checkpoint() else {
             return Ok(());
@@ -423,7 +423,7 @@ impl File {
         self.sum_rules(target, &table, checkpoint)
     }
 
-    /// A switch of the checkpoint is about something that it has.
+    /// A switch of the checkpoint is set only where the model has the part it is about.
     fn switch_rules(&self, target: &Target, table: &str, checkpoint: &Checkpoint) -> Rule {
         let model = &target.model;
         let rows = target.table();
@@ -477,7 +477,7 @@ impl File {
         Ok(())
     }
 
-    /// Published sums against those that follow from the dims.
+    /// Published sums of tensors and bytes equal those that follow from the dimensions.
     fn sum_rules(&self, target: &Target, table: &str, checkpoint: &Checkpoint) -> Rule {
         let tensors = target.checkpoint_tensors();
         let stated = checkpoint.tensors.unwrap_or(tensors);

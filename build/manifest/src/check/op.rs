@@ -8,7 +8,7 @@ const WARP: u64 = 32;
 const BLOCK_THREADS_MAX: u64 = 1024;
 
 impl File {
-    /// `op` may name a shape behind a point.
+    /// Rules on `choice` for `op`, a name that may end in a point and a shape.
     pub(super) fn op_rules(&self, op: &str, choice: &Op) -> Rule {
         let Some(kernels) = kernels_of(op) else {
             return self.rule(false, "op", op, "no family has an op of this name");

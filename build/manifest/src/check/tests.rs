@@ -23,7 +23,7 @@ fn message(file: &str, from: &str, to: &str) -> String {
     error.to_string()
 }
 
-/// A test that one edit of one manifest is refused with one message.
+/// Declares tests: one edit of one manifest is refused with one message.
 macro_rules! refused {
     ($name:ident: $file:ident, $from:expr => $to:expr, $message:expr) => {
         #[test]

@@ -1,4 +1,4 @@
-//! Tensors of the blocks that families are made of, under the names that most of them give.
+//! Tensors of the blocks that families are made of, under the names that most families use.
 
 use std::borrow::Cow;
 
@@ -7,19 +7,19 @@ use crate::schema::model::{Attention, FeedForward, Mixer, StackedIn};
 use crate::table::{Format, Kind, Role, Row, Run, Sites};
 use crate::target::Target;
 
-/// Layers of one kind, and what the names of their tensors begin with.
+/// Layers of one kind, and the beginning of their tensors' names.
 pub(super) struct Place {
     pub prefix: &'static str,
     pub sites: Sites,
 }
 
 impl Place {
-    /// The decoder's layers with certain mixers.
+    /// The decoder layers whose mixer `of` accepts.
     pub fn mixing(target: &Target, of: impl Fn(Mixer) -> bool) -> Place {
         Place::decoder(target.mixers().into_iter().map(of))
     }
 
-    /// The decoder's layers with certain parts behind the mixer.
+    /// The decoder layers whose feed-forward `of` accepts.
     pub fn feeding(target: &Target, of: impl Fn(FeedForward) -> bool) -> Place {
         Place::decoder(target.model.feed_forwards().into_iter().map(of))
     }
@@ -32,7 +32,7 @@ impl Place {
         }
     }
 
-    /// The layer of multi-token prediction; nowhere if the checkpoint has none.
+    /// The multi-token-prediction layer; no layer if the checkpoint has none.
     pub fn prediction(target: &Target) -> Place {
         let none = Sites::Layers(Cow::Borrowed(&[]));
         Place {
@@ -67,7 +67,7 @@ pub(super) fn sizes(sizes: &[u64]) -> Cow<'static, [usize]> {
     sizes.iter().map(|&size| size as usize).collect()
 }
 
-/// `count` rows from `first` on, of `total`.
+/// `count` rows from `first` on, of a tensor of `total` rows.
 pub(super) fn run(total: u64, first: u64, count: u64) -> Run {
     Run {
         groups: 1,
@@ -107,10 +107,10 @@ pub(super) fn vector(
     }
 }
 
-/// Tensors of a block in some layers.
+/// Tensors of a block in the layers of a place.
 type Rows = fn(&Target, &Place) -> Vec<Row>;
 
-/// Decoders whose layers all attend, or do not mix.
+/// Tensors of a decoder whose layers have attention or no mixer.
 pub(super) fn plain(target: &Target, experts: Rows) -> Vec<Row> {
     let mut rows = ends(target);
     rows.extend(layer_norms(target));
@@ -128,7 +128,7 @@ pub(super) fn plain(target: &Target, experts: Rows) -> Vec<Row> {
     rows
 }
 
-/// Names the tensor of keys for the values of the layers whose rows are the last.
+/// Renames the values' tensor to that of keys in the last layers: there values are keys.
 fn take_values_from_keys(rows: &mut [Row]) {
     let last = |role| rows.iter().rposition(|row| row.role == role);
     if let (Some(key), Some(value)) = (last(Role::Key), last(Role::Value)) {
@@ -136,7 +136,7 @@ fn take_values_from_keys(rows: &mut [Row]) {
     }
 }
 
-/// Decoders whose layers mix by `gdn` or by attention, and a layer of multi-token prediction.
+/// Tensors of a decoder whose layers mix by `gdn` or attention, and of its prediction layer.
 pub(super) fn hybrid(target: &Target, gdn: Rows, experts: Rows) -> Vec<Row> {
     let mut rows = ends(target);
     rows.extend(layer_norms(target));
@@ -157,7 +157,7 @@ pub(super) fn hybrid(target: &Target, gdn: Rows, experts: Rows) -> Vec<Row> {
     rows
 }
 
-/// Tensors of the feed-forward of every layer.
+/// Tensors of every layer's feed-forward.
 fn feed_forwards(target: &Target, experts: Rows) -> Vec<Row> {
     let layers = |part| Place::feeding(target, |each| each == part || each == FeedForward::Both);
     let mut rows = mlp(target, &layers(FeedForward::Mlp));
@@ -165,7 +165,7 @@ fn feed_forwards(target: &Target, experts: Rows) -> Vec<Row> {
     rows
 }
 
-/// Embedding, last norm and head.
+/// Tensors outside of layers: embedding, last norm and head.
 fn ends(target: &Target) -> Vec<Row> {
     let model = &target.model;
     let (table, plus_one) = ([model.vocab, model.hidden], target.has(Switch::PlusOne));
@@ -191,7 +191,7 @@ fn ends(target: &Target) -> Vec<Row> {
     rows
 }
 
-/// Norms before mixers and before what follows them, and behind both where the family has some.
+/// Norms before mixers and feed-forwards, and in some families after both.
 fn layer_norms(target: &Target) -> Vec<Row> {
     let mixing = Place::mixing(target, |mixer| mixer != Mixer::None);
     let feeding = Place::feeding(target, |part| part != FeedForward::None);
@@ -219,7 +219,7 @@ fn norms(target: &Target, [mixing, feeding]: [&Place; 2]) -> Vec<Row> {
     rows
 }
 
-/// Grouped-query attention, its queries with gates and with norms as the family has them.
+/// Grouped-query attention; gates and norms of queries as the family has them.
 pub(super) fn attention(target: &Target, place: &Place, attention: &Attention) -> Vec<Row> {
     let (traits, hidden) = (target.traits(), target.model.hidden);
     let gates = if traits.has(Switch::Gated) { 2 } else { 1 };
@@ -247,8 +247,8 @@ pub(super) fn attention(target: &Target, place: &Place, attention: &Attention) -
     rows
 }
 
-/// Attention over latents: what makes keys and values of them are parts of each head's rows of one
-/// tensor. Turned elements of keys lie by pairs, of which the first ones come first here.
+/// Attention over latents. One tensor has, for each head, the rows that make its keys and its
+/// values of a latent. Rotated elements of keys are stored in pairs, evens before odds in memory.
 fn latent(target: &Target, place: &Place) -> Vec<Row> {
     let (model, latent) = (&target.model, target.model.latent());
     let (heads, turned) = (model.attention.heads, model.attention.rotary_dim);
@@ -303,7 +303,7 @@ pub(super) fn mlp(target: &Target, place: &Place) -> Vec<Row> {
     ]
 }
 
-/// Router, routed experts, and the shared one.
+/// Router, routed experts and the shared expert.
 pub(super) fn shared_expert(target: &Target, place: &Place) -> Vec<Row> {
     let (shared, hidden) = (target.model.moe().shared(), target.model.hidden);
     let named = |role, name: &str, n, k| place.matrix(role, &format!("mlp.{name}"), n, k);
@@ -333,7 +333,7 @@ pub(super) fn experts(target: &Target, place: &Place) -> Vec<Row> {
 /// Names of gate, up and down.
 pub(super) const GATED: [&str; 3] = ["gate_proj", "up_proj", "down_proj"];
 
-/// Rows of experts under the names of Mixtral.
+/// Router and experts under Mixtral's names.
 pub(super) fn mixtral_experts(target: &Target, place: &Place) -> Vec<Row> {
     named_experts(target, place, "block_sparse_moe", ["w1", "w3", "w2"])
 }
@@ -344,7 +344,7 @@ pub(super) fn router(target: &Target, place: &Place, block: &str) -> Row {
     place.matrix(Role::Router, &name, moe.experts, hidden)
 }
 
-/// A tensor for each matrix of each expert: gate, up and down by name.
+/// One tensor for each matrix of each expert; names of gate, up and down.
 pub(super) fn named_experts(
     target: &Target,
     place: &Place,
@@ -366,7 +366,7 @@ pub(super) fn named_experts(
     ]
 }
 
-/// Two tensors for all experts: gate rows come before those of up.
+/// Two tensors for all experts of a layer: rows of gate before rows of up, and down.
 pub(super) fn stacked_experts(target: &Target, place: &Place, block: &str) -> Vec<Row> {
     let (moe, hidden) = (target.model.moe(), target.model.hidden);
     let (inner, copies) = (moe.intermediate, moe.experts);
@@ -385,7 +385,7 @@ pub(super) fn stacked_experts(target: &Target, place: &Place, block: &str) -> Ve
     ]
 }
 
-/// Tensors around the layer of multi-token prediction.
+/// Tensors around the multi-token-prediction layer.
 fn prediction(target: &Target, place: &Place) -> Vec<Row> {
     let (hidden, sites) = (target.model.hidden, &place.sites);
     let plus_one = target.has(Switch::PlusOne);

@@ -1,5 +1,5 @@
 //! `gemma3`: attention with normed queries and keys, over a window in most layers, and an MLP in
-//! every layer. Results of both are normed before they are added.
+//! every layer. The results of attention and MLP are normed before they are added.
 
 use super::{Activation, Mixers, Scale, Switch, Traits, USUAL};
 use crate::numbers::ROPE_THETA;

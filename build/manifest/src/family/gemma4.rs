@@ -1,6 +1,6 @@
-//! `gemma4`: blocks of `gemma3`. Layers over all positions have heads of their own, whose values
-//! are keys before these are normed; values are normed; each layer scales the hidden states. Some
-//! models have experts beside the MLP of each layer.
+//! `gemma4`: blocks of `gemma3`. Layers over all positions have heads of another shape, and their
+//! values are the keys before the keys' norm; values are normed; each layer ends in a factor of the
+//! hidden states. Some models have experts beside every layer's MLP.
 
 use std::borrow::Cow;
 
@@ -41,7 +41,7 @@ pub(super) const TRAITS: Traits = Traits {
     ..USUAL
 };
 
-/// Router and experts of Gemma 4, and the norms around them and behind the MLP beside them.
+/// Router and experts of Gemma 4, the norms around experts, and the norm after the MLP beside them.
 fn experts(target: &Target, place: &Place) -> Vec<Row> {
     let checkpoint = target.checkpoint();
     let mut rows = match checkpoint.is_some_and(|checkpoint| !checkpoint.stacked_experts.is_empty())

@@ -1,5 +1,5 @@
-//! `gpt_oss`: attention with sinks, over a window in every other layer, and experts of MXFP4. Each
-//! product has a bias; the gate of an expert is clamped.
+//! `gpt_oss`: attention with sinks, over a window in every other layer, and MXFP4 experts. Each
+//! product has a bias; an expert's gate is clamped.
 
 use std::borrow::Cow;
 
@@ -26,7 +26,7 @@ pub(super) const TRAITS: Traits = Traits {
     ..USUAL
 };
 
-/// Router and experts of gpt-oss: gate and up rows take turns in one tensor.
+/// Router and experts of gpt-oss: rows of gate and up alternate in one tensor.
 fn experts(target: &Target, place: &Place) -> Vec<Row> {
     let mut rows = stacked_experts(target, place, "mlp.experts");
     for row in &mut rows {
@@ -47,7 +47,7 @@ fn experts(target: &Target, place: &Place) -> Vec<Row> {
     rows
 }
 
-/// Biases of attention, router and experts, and the sinks of attention.
+/// Biases of attention, router and experts, and the attention sinks.
 fn biased(target: &Target) -> Vec<Row> {
     let (model, moe) = (&target.model, target.model.moe());
     let (hidden, experts) = (model.hidden, moe.experts);

@@ -1,5 +1,5 @@
-//! `minimax_m2`: attention whose queries and keys are normed over all heads of a row, and experts
-//! that a corrected sigmoid chooses in every layer.
+//! `minimax_m2`: attention whose queries and keys are normed over all heads of a row, and in every
+//! layer experts chosen by sigmoid scores with a correction.
 
 use super::blocks::{Place, mixtral_experts, plain};
 use super::{FeedForward, INTERMEDIATE, Switch, Traits, USUAL};
@@ -24,7 +24,7 @@ pub(super) const TRAITS: Traits = Traits {
     ..USUAL
 };
 
-/// Experts of Mixtral, and what corrects the choice of them.
+/// Experts of Mixtral, and the correction of their scores.
 fn experts(target: &Target, place: &Place) -> Vec<Row> {
     let (count, name) = (
         target.model.moe().experts,

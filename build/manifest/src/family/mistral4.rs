@@ -1,5 +1,5 @@
-//! `mistral4`: attention over latents, routed experts and one that every token visits. Tensors have
-//! the names of the publisher's own code.
+//! `mistral4`: attention over latents, routed experts and a shared one. Tensors have the names of
+//! the publisher's own code.
 
 use std::borrow::Cow;
 
@@ -32,7 +32,7 @@ pub(super) const TRAITS: Traits = Traits {
     ..USUAL
 };
 
-/// Parts of usual names and what they are here, each replaced in turn.
+/// Parts of usual tensor names and their replacements, applied in this order.
 const NAMES: &[[&str; 2]] = &[
     ["model.embed_tokens", "tok_embeddings"],
     ["model.norm", "norm"],
@@ -56,7 +56,7 @@ const NAMES: &[[&str; 2]] = &[
     ["mlp", "feed_forward"],
 ];
 
-/// Router, routed experts, and one that every row visits, under the names of DeepSeek.
+/// Router, routed experts and the shared expert, under DeepSeek's names.
 fn ungated_shared(target: &Target, place: &Place) -> Vec<Row> {
     let (shared, hidden) = (target.model.moe().shared(), target.model.hidden);
     let named =

@@ -1,4 +1,4 @@
-//! `nemotron_h`: each layer is Mamba-2, attention without positions, or experts of two matrices.
+//! `nemotron_h`: a layer is Mamba-2, attention without positions, or experts without gates.
 
 use std::borrow::Cow;
 
@@ -40,7 +40,7 @@ pub(super) const TRAITS: Traits = Traits {
     ..USUAL
 };
 
-/// Decoders of Nemotron: a layer has one norm, and its block is a mixer or experts.
+/// Tensors of a Nemotron decoder: each layer has one norm and one block.
 fn rows(target: &Target) -> Vec<Row> {
     let (model, layer) = (&target.model, "backbone.layers.{layer}");
     let (table, width) = ([model.vocab, model.hidden], [model.hidden]);
@@ -75,7 +75,7 @@ fn rows(target: &Target) -> Vec<Row> {
     rows
 }
 
-/// Multi-token prediction, whose attention and experts are named as layers of their own.
+/// Multi-token prediction: its attention and its experts are layers of their own in the checkpoint.
 fn prediction(target: &Target) -> Vec<Row> {
     let [mixing, feeding] = ["mtp.layers.0", "mtp.layers.1"].map(|prefix| Place {
         prefix,
@@ -96,7 +96,7 @@ fn prediction(target: &Target) -> Vec<Row> {
     rows
 }
 
-/// Attention under the name that every mixer has.
+/// Attention under the name `mixer`, which every block has here.
 fn attending(target: &Target, place: &Place) -> Vec<Row> {
     let mut rows = attention(target, place, &target.model.attention);
     for row in &mut rows {
@@ -105,8 +105,8 @@ fn attending(target: &Target, place: &Place) -> Vec<Row> {
     rows
 }
 
-/// Mamba-2: gate, `x`, `B`, `C` and step are rows of one matrix. What the convolution mixes lies as
-/// in Gated DeltaNet, `C` first and `x` last.
+/// Mamba-2: gate, `x`, `B`, `C` and `dt` are rows of one matrix. In memory the convolution's inputs
+/// are ordered as in Gated DeltaNet: `C`, `B`, `x`.
 fn mamba(target: &Target, place: &Place) -> Vec<Row> {
     let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
     let (values, keys) = (gdn.z_rows(), gdn.key_heads * gdn.key_dim);
@@ -148,7 +148,7 @@ fn mamba(target: &Target, place: &Place) -> Vec<Row> {
     ]
 }
 
-/// Router, routed experts of two matrices, and the expert beside them.
+/// Router, routed experts of two matrices, and the shared expert.
 fn experts_and_beside(target: &Target, place: &Place) -> Vec<Row> {
     let (moe, hidden) = (target.model.moe(), target.model.hidden);
     let (inner, shared) = (moe.intermediate, moe.shared());

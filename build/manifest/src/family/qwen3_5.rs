@@ -1,4 +1,4 @@
-//! `qwen3_5`: Gated DeltaNet and gated attention in turn, an MLP in every layer.
+//! `qwen3_5`: layers of Gated DeltaNet and of gated attention, an MLP in every layer.
 
 use super::blocks::{experts, hybrid};
 use super::recurrent::{GDN, gdn};

@@ -1,4 +1,4 @@
-//! `qwen3_5_moe`: Gated DeltaNet and gated attention in turn, experts in every layer.
+//! `qwen3_5_moe`: layers of Gated DeltaNet and of gated attention, experts in every layer.
 
 use super::blocks::{hybrid, shared_expert};
 use super::recurrent::{GDN, gdn};

@@ -1,4 +1,4 @@
-//! `qwen3_next`: as `qwen3_5_moe`, with the inputs of Gated DeltaNet in two tensors.
+//! `qwen3_next`: blocks of `qwen3_5_moe`, with the inputs of Gated DeltaNet in two tensors.
 
 use super::blocks::{Place, hybrid, shared_expert};
 use super::recurrent::{GDN, gdn_beside_inputs};
@@ -19,8 +19,8 @@ pub(super) const TRAITS: Traits = Traits {
     ..USUAL
 };
 
-/// Gated DeltaNet with two projections, in whose rows the heads of keys follow each other: query,
-/// key, values and gates of each in one, strengths and decays in the other.
+/// Gated DeltaNet with two input projections. Their rows are grouped by key head: query, key,
+/// values and gates in one, update strengths and decays in the other.
 fn interleaved_gdn(target: &Target, place: &Place) -> Vec<Row> {
     let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
     let (key, group) = (gdn.key_dim, gdn.value_heads / gdn.key_heads);

@@ -1,5 +1,5 @@
-//! Mixers that keep a state of each sequence: what manifests, configurations and targets have of
-//! each, and the tensors of Gated DeltaNet.
+//! Mixers with a recurrent state for each sequence: keys in manifests and configurations, sizes,
+//! and the tensors of Gated DeltaNet.
 
 use std::fmt;
 
@@ -12,20 +12,20 @@ use crate::shapes::{self, Shape, stated};
 use crate::table::{Role, Row};
 use crate::target::Target;
 
-/// A mixer that keeps a state of each sequence.
+/// A mixer with a recurrent state for each sequence.
 pub struct Recurs {
-    /// Name in the order of layers.
+    /// Name of the mixer in a manifest's order of layers.
     pub(crate) name: &'static str,
-    /// Name in that of configurations.
+    /// Name of the mixer in a configuration's order of layers.
     pub(crate) stated: &'static str,
-    /// Name of its shape.
+    /// Name of the mixer's shape.
     pub(crate) block: &'static str,
     pub(crate) shape: fn(&Target) -> Shape,
-    /// Numbers of `[mixer]`; none where the manifest has a table of the mixer's name.
+    /// Numbers of the table `[mixer]`; none where the mixer has a table of its own name.
     pub(crate) numbers: &'static [Number],
-    /// Elements that a layer keeps of a sequence: of matrices, and of rows of a convolution.
+    /// Elements of a sequence's state in one layer: of matrices, and of convolution tails.
     pub(crate) state: fn(&Model) -> [u64; 2],
-    /// A fact, and the columns of the last product that follow from it.
+    /// Columns of the output projection, and the key and value of the fact that decides them.
     pub(crate) columns: fn(&Model) -> ((&'static str, u64), u64),
 }
 
@@ -52,7 +52,7 @@ pub(crate) const MAMBA: Recurs = Recurs {
     ..GDN
 };
 
-/// The shape of a delta rule.
+/// The shape of a delta rule, either mixer's.
 fn delta(target: &Target) -> Shape {
     let (gdn, mamba) = (target.model.gdn(), target.model.mamba.as_ref());
     let (doc, of, normed, numbers) = match mamba {
@@ -87,7 +87,7 @@ impl PartialEq for Recurs {
 }
 
 impl Mixer {
-    /// Whether it keeps a state of each sequence.
+    /// Whether the mixer has a recurrent state for each sequence.
     pub(crate) fn recurs(self) -> bool {
         matches!(self, Mixer::Recurrent(_))
     }
@@ -123,7 +123,7 @@ impl fmt::Debug for Mixer {
     }
 }
 
-/// Gated DeltaNet with a projection for each of its inputs.
+/// Gated DeltaNet with one projection for each input.
 pub(super) fn gdn(target: &Target, place: &Place) -> Vec<Row> {
     let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
     let (qkv, z, heads) = (gdn.qkv_rows(), gdn.z_rows(), gdn.value_heads);
@@ -137,7 +137,7 @@ pub(super) fn gdn(target: &Target, place: &Place) -> Vec<Row> {
     rows
 }
 
-/// Tensors of Gated DeltaNet beside the projections of its inputs.
+/// Tensors of Gated DeltaNet other than input projections.
 pub(super) fn gdn_beside_inputs(target: &Target, place: &Place) -> Vec<Row> {
     let (gdn, hidden) = (target.model.gdn(), target.model.hidden);
     let (taps, heads) = ([gdn.qkv_rows(), 1, gdn.conv_kernel], [gdn.value_heads]);

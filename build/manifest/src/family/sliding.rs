@@ -1,6 +1,6 @@
-//! `sliding`: attention with normed queries and keys, over a window in some layers, over all
-//! positions in others, and an MLP in every layer. No library's: it is for drawn models, which try
-//! layers of two shapes.
+//! `sliding`: attention with normed queries and keys, over a window in some layers and over all
+//! positions in others, and an MLP in every layer. It is no published family: tests draw models of
+//! it, whose layers have two shapes.
 
 use super::{
     GLOBAL_HEAD_DIM, GLOBAL_KV_HEADS, GLOBAL_THETA, GLOBAL_TURNED, Mixers, Switch, Traits, USUAL,

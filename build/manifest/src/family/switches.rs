@@ -1,5 +1,5 @@
-//! Switches of the layers' math, which a family lists: what each of them means, which constant of a
-//! shape it is, and what configurations say of it.
+//! Switches of layer math that a family lists: for each its meaning, the shape's constant that it
+//! sets, and the statements of configurations about it.
 
 use serde_json::{Value, json};
 
@@ -8,20 +8,20 @@ use crate::config::{family_fact, leading};
 use crate::facts::Fact;
 use crate::kernels::Kind;
 
-/// A part of the layers' math that families have or have not.
+/// A part of layer math that a family either has or lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Switch {
-    /// Attention is over latents, whose heads are made of them.
+    /// Attention is over latents, from which heads are made.
     Latent,
-    /// Attention does not know where tokens are.
+    /// Attention has no positions: nothing is rotated.
     Unturned,
-    /// Each query comes with a gate of the head's result.
+    /// Each query has a gate, which multiplies its head's result.
     Gated,
-    /// Queries and keys have an RMS norm of each head.
+    /// Queries and keys have an RMS norm for each head.
     Normed,
-    /// Queries and keys have one norm over all heads of a row.
+    /// Queries and keys have one RMS norm over all heads of a row.
     RowsNormed,
-    /// Values have an RMS norm of each head, without weights.
+    /// Values have an RMS norm for each head, without weights.
     ValuesNormed,
     /// Layers over all positions take values from the projection of keys.
     KeysAreValues,
@@ -29,25 +29,25 @@ pub(crate) enum Switch {
     Sinks,
     /// Products of attention, router and experts have biases.
     Biased,
-    /// Norms stand behind blocks, too: the result of each is normed before it is added.
+    /// Norms stand after blocks, too: a block's result is normed before it is added.
     Sandwiched,
-    /// Weights of norms are stored less one, but for those of Gated DeltaNet.
+    /// Norm weights are stored less one, but for the norm of Gated DeltaNet.
     PlusOne,
-    /// Rows of the embedding are multiplied by the root of their width.
+    /// Rows of the embedding are multiplied by the square root of their width.
     ScaledEmbedding,
-    /// Hidden states are multiplied by a number of each layer behind it.
+    /// Hidden states are multiplied by a learned number at the end of each layer.
     LayerScalars,
-    /// Layers may have experts beside their MLP.
+    /// Layers may have experts beside an MLP.
     Both,
-    /// Routers' scores are sigmoids, which learned numbers correct in the choice alone.
+    /// Router scores are sigmoids, with a learned correction that counts in the choice alone.
     Sigmoid,
-    /// The weight of a chosen expert is multiplied by a learned number of its own.
+    /// The weight of a chosen expert is multiplied by a learned number of the expert.
     ExpertsScaled,
 }
 
 use Switch::{Biased, Gated, KeysAreValues, Normed, RowsNormed, Sigmoid, ValuesNormed};
 
-/// Constants of shapes, in their order.
+/// Constants of shapes that switches set, in the order of the traits.
 const CONSTANTS: &[(Kind, &str, Switch)] = &[
     (Kind::ATTENTION, "GATED", Gated),
     (Kind::ATTENTION, "NORMED", Normed),
@@ -57,24 +57,24 @@ const CONSTANTS: &[(Kind, &str, Switch)] = &[
 ];
 
 impl Traits {
-    /// Whether a switch is on.
+    /// Whether the family has a switch on.
     pub(crate) fn has(&self, switch: Switch) -> bool {
         self.has.contains(&switch)
     }
 
-    /// Constants of a kind of shapes that switches are.
+    /// Constants that switches set in the shapes of a kind.
     pub(crate) fn constants(&self, kind: Kind) -> impl Iterator<Item = (&'static str, bool)> {
         let of_kind = CONSTANTS.iter().filter(move |(its, ..)| *its == kind);
         of_kind.map(|(_, name, switch)| (*name, self.has(*switch)))
     }
 }
 
-/// Bound of an expert's gate and up where they are clamped: `shapes::CLAMP` of the server.
+/// Clamp of an expert's gate and up: `shapes::CLAMP` of the server.
 const CLAMP: f64 = 7.0;
-/// Factor in the sigmoid of such a gate: `shapes::ALPHA`.
+/// Factor in the sigmoid of a clamped gate: `shapes::ALPHA` of the server.
 const ALPHA: f64 = 1.702;
 
-/// A family, and layers that have an MLP where others have experts.
+/// A family, and the layers with an MLP where others have experts.
 pub(crate) struct Layers<'a> {
     traits: &'a Traits,
     dense: &'a [usize],
@@ -85,7 +85,7 @@ impl Layers<'_> {
         self.traits.has(switch)
     }
 
-    /// Function of a router's logits.
+    /// Name of the function that makes scores of router logits.
     fn scores(&self) -> &'static str {
         if self.has(Sigmoid) {
             "sigmoid"
@@ -94,26 +94,26 @@ impl Layers<'_> {
         }
     }
 
-    /// Words for the activation.
+    /// Names of the activation in configurations.
     fn activation(&self) -> Value {
         json!(self.traits.activation.words())
     }
 
-    /// A number of clamped gates; null of others.
+    /// `number` in families with clamped gates; null in others.
     fn clamped(&self, number: f64) -> Value {
         let is = self.traits.activation == Activation::Clamped;
         is.then_some(number).into()
     }
 }
 
-/// A statement of configurations about the layers' math.
+/// A statement of configurations about layer math.
 pub(crate) struct Stated {
     pub(super) pointer: &'static str,
     /// List of the right values.
     pub(super) right: fn(&Layers) -> Value,
-    /// Families whose configurations it is looked for in.
+    /// Families in whose configurations the statement is looked for.
     pub(super) of: fn(&Traits) -> bool,
-    /// Families whose configurations must have it: the library would take another value.
+    /// Families whose configurations must make the statement, as the default is another value.
     pub(super) required: fn(&Traits) -> bool,
 }
 
@@ -135,7 +135,7 @@ impl Stated {
     }
 }
 
-/// A row for each statement: its pointer, the values that are right, and what it is marked with.
+/// Makes statements of rows: pointer, right values, families, and whether it is required.
 macro_rules! stated {
     ($($pointer:literal: $right:expr $(, $mark:ident($of:expr))*;)*) => {
         &[$($crate::family::Stated {
@@ -149,9 +149,8 @@ macro_rules! stated {
 
 pub(super) use stated;
 
-/// Statements of configurations about many families' layers, in the words of the transformers
-/// library. Most values are what the library takes where nothing is stated; `"vision"` is about
-/// images alone.
+/// Statements about layer math in configurations of several families, in the words of transformers.
+/// Most values are transformers' defaults; `"vision"` is about images alone.
 const STATED: &[Stated] = stated! {
     "/hidden_act": |it| it.activation();
     "/hidden_activation": |it| it.activation();
@@ -202,17 +201,17 @@ impl Traits {
         self.feed_forward != FeedForward::Mlp
     }
 
-    /// Whether no expert stands beside the routed ones.
+    /// Whether layers have routed experts and no shared one.
     fn routes_alone(&self) -> bool {
         self.feed_forward == FeedForward::Experts
     }
 
-    /// Whether a model states a factor of experts' weights.
+    /// Whether models state a factor of expert weights.
     fn scales(&self) -> bool {
         self.feed_forward == FeedForward::ExpertBeside
     }
 
-    /// The layer math of the family as configurations state it. Layers of `dense` have an MLP where
+    /// Layer math of the family as configurations state it. Layers in `dense` have an MLP where
     /// others have experts.
     pub(crate) fn facts(&self, dense: &[usize]) -> Vec<Fact> {
         let types: Vec<_> = self.types.iter().map(|name| json!(name)).collect();

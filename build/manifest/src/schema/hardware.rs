@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::leaf::Op;
 
-/// Which implementation of the ops a target is compiled with.
+/// Implementation of the ops that a target is compiled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
     /// Portable Rust, the reference.
     Cpu,
-    /// Device code compiled for the one architecture of `gpu.arch`.
+    /// Device code for the one architecture of `gpu.arch`.
     Cuda,
 }
 
@@ -21,21 +21,21 @@ pub enum Backend {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hardware {
-    /// Name for people.
+    /// Name of the machine, for people.
     pub title: String,
     /// `cpu` or `cuda`; `cuda` requires `[gpu]` and `host`.
     pub backend: Backend,
     /// Rust triple of the host; absent when any host will do.
     pub host: Option<String>,
-    /// Bytes left to other users of the host's memory, where the model lies in it: on a CPU, or
-    /// where a GPU shares it.
+    /// Bytes of the host's memory left to other programs, if the model is in this memory: on a CPU,
+    /// or where a GPU shares it.
     pub host_reserve_bytes: Option<u64>,
-    /// Longest time between two tokens of a reply that prompts beside it are cut to, milliseconds.
+    /// Longest time between two tokens of a reply that bounds the prefill beside it, milliseconds.
     pub reply_gap_ms: u64,
     /// The accelerator.
     pub gpu: Option<Gpu>,
-    /// Kernel of each op, by name of the op, unless a leaf chooses another; empty for a CPU. A file
-    /// has those that are not the first of their row in `ffi/ops.toml`.
+    /// Kernel of each op, by name of the op, unless a leaf chooses another; empty for a CPU. Ops
+    /// whose kernel is the first of their row in `ffi/ops.toml` are left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub op: BTreeMap<String, Op>,
 }
@@ -48,7 +48,7 @@ pub struct Gpu {
     pub arch: String,
     /// Streaming multiprocessors, at least 1.
     pub sms: u32,
-    /// Whether those are a part of the chip's, and the program keeps to them.
+    /// Whether `sms` are a part of the chip's, which the program then keeps to.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub partition: bool,
     /// Resident threads per multiprocessor, a multiple of 32.
@@ -66,7 +66,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// The number of `arch`: of `sm_121a` it is 121; 0 where it has none, which no check passes.
+    /// Number of the architecture: 121 for `sm_121a`; 0, which no check passes, for no number.
     pub(crate) fn capability(&self) -> u32 {
         let digits = self.arch.trim_start_matches("sm_").trim_end_matches('a');
         digits.parse().unwrap_or(0)

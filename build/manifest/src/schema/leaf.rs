@@ -1,4 +1,4 @@
-//! `targets/<hw>/<model>/<quant>.toml`: one binary.
+//! `targets/<hw>/<model>/<quant>.toml`: the choices of one binary.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::table::Format;
 
-/// Rounding of rows before they are multiplied by weights.
+/// Rounding of an expert's input rows before the products with its weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rows {
-    /// Not at all on a CPU, to what tensor instructions of two bytes take on a GPU.
+    /// No rounding on a CPU; on a GPU to the two-byte type of its tensor instructions.
     #[default]
     Exact,
-    /// To NVFP4 again for each product: E2M1, E4M3 per 16 columns, a power of two per row.
+    /// Rounding to NVFP4 before each product: E2M1, E4M3 per 16 columns, a power of two per row.
     Nvfp4,
 }
 
@@ -23,7 +23,7 @@ impl Rows {
     }
 }
 
-/// Storage of keys and values.
+/// Storage format of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KvFormat {
@@ -31,11 +31,11 @@ pub enum KvFormat {
     F32,
     /// 2 bytes an element.
     Bf16,
-    /// A byte of E4M3 an element, and one of a power of two a position of a head.
+    /// E4M3, a byte an element, with a power of two, a byte, for each position of a head.
     Fp8,
 }
 
-/// Choices of one binary beside the facts of its hardware and its model.
+/// Choices of one binary; facts of its hardware and model are elsewhere.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Leaf {
@@ -46,20 +46,20 @@ pub struct Leaf {
     /// Whether the checkpoint is compiled into the binary; its files are then in this repository.
     #[serde(default)]
     pub embed: bool,
-    /// Key of the model's `[checkpoint]` that is read; absent where it is the leaf's own name.
+    /// Key of the model's `[checkpoint]` that is read; absent: the leaf's own name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<String>,
-    /// Makes this target's weights from another checkpoint of the model; absent when published.
+    /// Derivation of weights from another checkpoint of the model; absent: as published.
     pub derive: Option<Derive>,
-    /// Storage of matrices: the first rule that names one decides.
+    /// Rules on formats of matrices: the first one that names a matrix decides.
     pub format: Vec<FormatRule>,
-    /// Formats of numbers that no checkpoint holds.
+    /// Formats of keys, values and rows, which no checkpoint decides.
     pub numbers: Numbers,
-    /// Capacities.
+    /// Capacities of the server.
     pub limits: Limits,
-    /// Sizes of steps.
+    /// Sizes of the server's steps.
     pub steps: Steps,
-    /// Kernels other than the hardware's, by name of the op, or of the op and a shape.
+    /// Kernels that differ from the hardware's, by name of the op, or of op and shape.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub op: BTreeMap<String, Op>,
 }
@@ -68,7 +68,7 @@ pub struct Leaf {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Derive {
-    /// Change that is made to every tensor.
+    /// Transformation of every matrix.
     pub transformation: Transformation,
     /// Quantisation whose checkpoint is read; a key of the model's `[checkpoint]`.
     pub from: String,
@@ -82,18 +82,18 @@ pub enum Transformation {
     Dequantise,
 }
 
-/// Storage of some matrices, as the checkpoint has them.
+/// Format of some matrices in the checkpoint and in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct FormatRule {
-    /// Names of the matrices, in which `*` stands for any text.
+    /// Patterns of matrix names; `*` is any text.
     pub r#match: Patterns,
-    /// Decoder layers that the rule is for; absent: all, and what is no layer.
+    /// Decoder layers of the rule; absent: all layers, and matrices outside of layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub layers: Option<Vec<usize>>,
-    /// The format in the checkpoint.
+    /// Format in the checkpoint.
     pub r#as: Format,
-    /// The format in memory, where it holds fewer bits.
+    /// Format in memory, if it has fewer bits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resident: Option<Format>,
 }
@@ -104,7 +104,7 @@ pub struct FormatRule {
 pub struct Patterns(Vec<String>);
 
 impl Patterns {
-    /// Each of them.
+    /// The patterns, in the order of the manifest.
     pub fn patterns(&self) -> &[String] {
         &self.0
     }
@@ -141,20 +141,20 @@ impl From<Patterns> for OneOrMore {
     }
 }
 
-/// Numbers that a step makes.
+/// Formats of numbers that steps compute.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Numbers {
-    /// Keys and values.
+    /// Format in which keys and values are stored.
     pub kv: KvFormat,
-    /// Operands that experts of NVFP4 multiply their weights by.
+    /// Rounding of the rows that NVFP4 experts multiply.
     #[serde(default, skip_serializing_if = "Rows::are_exact")]
     pub experts_rows: Rows,
-    /// Hidden and inner widths become multiples of this by channels of zeros, where kernels take no
-    /// others; absent: 1. For matrices of no fp8.
+    /// Hidden and inner widths are padded with zero channels to multiples of this, for kernels that
+    /// take no other widths; absent: 1. Not for matrices in fp8.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub pad: u64,
-    /// Inner widths become multiples of this one in place of `pad`; absent: of `pad`.
+    /// Inner widths are padded to multiples of this in place of `pad`; absent: of `pad`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pad_inner: Option<u64>,
 }
@@ -175,17 +175,17 @@ pub struct Limits {
     pub sequences: u64,
     /// Longest sequence, prompt and reply, tokens; a multiple of `page`, at most `max_position`.
     pub context: u64,
-    /// Tokens that the KV pages of all sequences hold together; a multiple of `page`, `context` at
-    /// least and `sequences * context` at most.
+    /// Tokens that the KV pages of all sequences hold together; a multiple of `page`, from
+    /// `context` to `sequences * context`.
     pub kv_tokens: u64,
-    /// Recurrent states that are kept for prompts to come, beside those of sequences; only of
-    /// models that have such states.
+    /// Snapshots of recurrent states kept for later prompts, beside the states of sequences; only
+    /// for models with recurrent states or windowed pages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots: Option<u64>,
     /// Draft tokens of all sequences that one step may verify; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drafts: Option<u64>,
-    /// Requests that may wait for a slot, at least 1.
+    /// Requests that may wait for a slot, at least 1; more are refused.
     pub queued: u64,
     /// Tokens per KV page, a multiple of 64.
     pub page: u64,
@@ -203,12 +203,12 @@ pub struct Steps {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Op {
-    /// Kernel's name: algorithm and data type.
+    /// Name of the kernel: algorithm and data type.
     pub kernel: String,
-    /// Threads of a block; a multiple of 32, 32 ..= 1024.
+    /// Threads of a block: a multiple of 32, 32 ..= 1024.
     pub threads: u64,
-    /// Most rows of a launch, of `moe` alone; absent: as many as a block has room to plan.
+    /// Most rows of a launch, for `moe` only; absent: as many as a block can plan.
     pub rows: Option<u64>,
-    /// Why this kernel and these numbers.
+    /// Reason for this kernel and these numbers.
     pub why: String,
 }

@@ -16,7 +16,7 @@ use crate::error::ManifestError;
 /// Parses the TOML file at `root/file`.
 ///
 /// # Errors
-/// Names the file, the line and its text, and what the parser expected; `hint` is added to it.
+/// Names the file, the line and its text, and what the parser expected, followed by `hint`.
 pub(crate) fn read<T: DeserializeOwned>(
     root: &Path,
     file: &str,
@@ -27,7 +27,7 @@ pub(crate) fn read<T: DeserializeOwned>(
     parse(&text, file, hint)
 }
 
-/// Parses `text`, known to the user as `file`.
+/// Parses `text`; errors name `file`.
 pub(crate) fn parse<T: DeserializeOwned>(
     text: &str,
     file: &str,

@@ -12,17 +12,17 @@ use crate::table::Format;
 #[derive(Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "&'static str")]
 pub enum Mixer {
-    /// The family's that keeps a state of each sequence.
+    /// The family's mixer with a recurrent state for each sequence.
     Recurrent(&'static Recurs),
     /// Attention over all positions.
     Attention,
     /// Attention over a window of positions.
     Sliding,
-    /// None: the layer is what would follow it.
+    /// No mixer: the layer is its feed-forward alone.
     None,
 }
 
-/// Part of a layer behind its mixer.
+/// Part of a layer after its mixer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FeedForward {
@@ -30,9 +30,9 @@ pub enum FeedForward {
     Mlp,
     /// Mixture of experts.
     Moe,
-    /// Both beside each other: their results are added.
+    /// MLP and mixture of experts side by side; their results are added.
     Both,
-    /// None: the layer is its mixer.
+    /// No feed-forward: the layer is its mixer alone.
     None,
 }
 
@@ -44,7 +44,7 @@ pub enum ToolFormat {
     Qwen3Coder,
     /// `<tool_call>{"name": NAME, "arguments": {JSON}}</tool_call>`.
     Hermes,
-    /// `{"name": NAME, "parameters": {JSON}}` as the reply itself.
+    /// `{"name": NAME, "parameters": {JSON}}` as the whole reply.
     Llama3Json,
     /// `[TOOL_CALLS]NAME[ARGS]{JSON}`.
     Mistral,
@@ -63,11 +63,11 @@ pub enum ToolFormat {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
-    /// Name for people.
+    /// Name of the model, for people.
     pub title: String,
     /// Model id that the API reports.
     pub id: String,
-    /// Layer math.
+    /// Family, which decides layer math and tensor names.
     pub family: Family,
     /// SPDX identifier of the weights' licence.
     pub licence: String,
@@ -81,16 +81,16 @@ pub struct Model {
     pub norm_eps: f64,
     /// Positions that the model was made for, tokens.
     pub max_position: u64,
-    /// Number whose root attention's scores are divided by, in families whose configurations state
-    /// it; absent: elements of a head.
+    /// Number by whose square root attention scores are divided, in families whose configurations
+    /// state it; absent: the width of a head.
     pub query_pre_attn_scalar: Option<u64>,
-    /// Bound that logits approach, as a hyperbolic tangent does; absent: none.
+    /// Cap that logits approach, as `cap tanh(logit / cap)`; absent: none.
     pub logit_cap: Option<f64>,
     /// The decoder layers.
     pub layers: Layers,
     /// Full-attention layers.
     pub attention: Attention,
-    /// Sliding-window attention layers, in families that have them.
+    /// Sliding-window attention layers, in families where their heads have another shape.
     pub sliding: Option<Attention>,
     /// Latents of attention, in families whose layers attend over them.
     pub latent: Option<Latent>,
@@ -98,7 +98,7 @@ pub struct Model {
     pub gdn: Option<Gdn>,
     /// Mamba-2 layers, in families that have them.
     pub mamba: Option<Mamba>,
-    /// Numbers of the family's recurrent mixer, where it has no table of its name.
+    /// Numbers of the family's recurrent mixer, where it has no table of its own name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mixer: BTreeMap<String, u64>,
     /// Mixture of experts, in models with layers that have one.
@@ -108,13 +108,13 @@ pub struct Model {
     /// Multi-token prediction; absent: none.
     #[serde(default)]
     pub mtp: Mtp,
-    /// Vision tower in the checkpoint; it is not served and counts in the checkpoint's size only.
+    /// Vision tower of the checkpoint; not served, it counts in the checkpoint's size alone.
     pub vision: Option<Unused>,
     /// Tokens and text conventions; absent for a model without a tokenizer.
     pub chat: Option<Chat>,
-    /// Defaults of requests that name no value.
+    /// Sampling of requests that state no values.
     pub sampling: Sampling,
-    /// Published weights by name of their quantisation; a leaf of that name uses them.
+    /// Published weights, by name of their quantisation; a leaf with this name uses them.
     #[serde(default)]
     pub checkpoint: BTreeMap<String, Checkpoint>,
 }
@@ -125,7 +125,7 @@ impl Model {
         self.layers.repeated(&self.layers.period)
     }
 
-    /// Kinds of feed-forward of the first layers, which those after them repeat.
+    /// Feed-forwards of the first layers; later layers repeat them.
     pub(crate) fn feed_forward(&self) -> Vec<FeedForward> {
         match &self.layers.feed_forward[..] {
             [] => vec![self.family.traits().feed_forward.usual()],
@@ -133,17 +133,17 @@ impl Model {
         }
     }
 
-    /// Kind of feed-forward of each layer.
+    /// Feed-forward of each layer.
     pub(crate) fn feed_forwards(&self) -> Vec<FeedForward> {
         self.layers.repeated(&self.feed_forward())
     }
 
-    /// The dimensions of the recurrent mixer; zeros in a model without one.
+    /// Dimensions of the recurrent mixer; zeros in a model without one.
     pub(crate) fn gdn(&self) -> Gdn {
         self.recurrence().unwrap_or_default()
     }
 
-    /// The dimensions of the recurrent mixer, those of Mamba-2 in the words of Gated DeltaNet.
+    /// Dimensions of the recurrent mixer; those of Mamba-2 as Gated DeltaNet's.
     pub(crate) fn recurrence(&self) -> Option<Gdn> {
         let mamba = || self.mamba.as_ref().map(Mamba::recurrence);
         self.gdn.clone().or_else(mamba)
@@ -159,7 +159,7 @@ impl Model {
         self.latent.clone().unwrap_or_default()
     }
 
-    /// Elements of a latent.
+    /// Elements of a latent; 0 without latents.
     pub(crate) fn latent_rank(&self) -> u64 {
         self.attention.head_dim - self.attention.rotary_dim
     }
@@ -176,15 +176,15 @@ impl Model {
 pub struct Layers {
     /// Decoder layers, at least 1.
     pub count: usize,
-    /// Mixers of the first layers, repeated to `count`; its length divides `count`. Absent in
-    /// families whose layers all attend alike.
+    /// Mixers of the first layers, repeated up to `count`, which their number divides. Absent in
+    /// families whose layers all have one mixer.
     #[serde(
         default = "attention_alone",
         skip_serializing_if = "is_attention_alone"
     )]
     pub period: Vec<Mixer>,
-    /// Parts behind the mixers of the first layers, repeated as `period` is. Absent where every
-    /// layer has the family's.
+    /// Feed-forwards of the first layers, repeated as `period` is. Absent where every layer has the
+    /// family's usual one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub feed_forward: Vec<FeedForward>,
 }
@@ -219,46 +219,46 @@ pub struct Attention {
     pub heads: u64,
     /// Key and value heads, at least 1; 1 over latents.
     pub kv_heads: u64,
-    /// Elements of a head; over latents, of what a position keeps: those that turn, and a latent.
+    /// Elements of a head; over latents, stored elements of a position: rotated ones, and a latent.
     pub head_dim: u64,
-    /// Leading elements of a head that RoPE turns, even, 2 at least and `head_dim` at most; absent
-    /// in families whose attention knows no positions.
+    /// Leading elements of a head that RoPE rotates: even, 2 ..= `head_dim`. Absent in families
+    /// whose attention has no positions.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rotary_dim: u64,
-    /// Pairs that turn of those that RoPE may, the first ones; absent: all.
+    /// Pairs that are rotated of those in `rotary_dim`, the first ones; absent: all.
     pub turned_pairs: Option<u64>,
-    /// Positions that a query sees, its own the last, in `[sliding]`, or in `[attention]` of
-    /// families whose layers differ in nothing else; absent: all up to its own.
+    /// Positions that a query sees, its own the last: in `[sliding]`, or in `[attention]` where
+    /// windowed layers have heads of the same shape; absent: all positions up to its own.
     pub window: Option<u64>,
-    /// RoPE base, above 1; absent as `rotary_dim` is.
+    /// Base of RoPE, above 1; absent where `rotary_dim` is.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub rope_theta: f64,
-    /// Change of frequencies for long contexts; absent: none.
+    /// Scaling of RoPE for long contexts by Llama 3.1's rule; absent: none.
     pub rope_scaling: Option<RopeScaling>,
-    /// Another change of them, in place of `rope_scaling`; absent: none.
+    /// Scaling of RoPE for long contexts by YaRN, in place of `rope_scaling`; absent: none.
     pub yarn: Option<Yarn>,
 }
 
-/// The scaling YaRN (`rope_type` "yarn" of the transformers library): pairs that turn less than
-/// `beta_slow` times in `original_max_position` positions are slowed by `factor`, those that turn
-/// more than `beta_fast` times are kept. Source: arXiv 2309.00071.
+/// The scaling YaRN (`rope_type` "yarn" of the transformers library): pairs that make less than
+/// `beta_slow` turns in `original_max_position` positions are slowed by `factor`, those that make
+/// more than `beta_fast` are not, those between partly. Source: arXiv 2309.00071.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Yarn {
-    /// Divisor of slow frequencies, 1 at least.
+    /// Divisor of slow frequencies, at least 1.
     pub factor: f64,
-    /// Turns from which on a frequency is kept; above `beta_slow`.
+    /// Turns in the first context from which a frequency is not slowed; above `beta_slow`.
     pub beta_fast: f64,
-    /// Turns up to which a frequency is divided; above 0.
+    /// Turns in the first context up to which a frequency is slowed by the whole factor; above 0.
     pub beta_slow: f64,
-    /// Positions of the first training, tokens.
+    /// Context of the training before the scaling, tokens.
     pub original_max_position: u64,
-    /// Whether the bounds of what is kept and slowed are whole pairs.
+    /// Whether the ramp between slowed and other frequencies starts and ends at whole pairs.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub truncate: bool,
     /// Factor of queries and of keys; absent: `0.1 ln(factor) + 1`.
     pub attention_factor: Option<f64>,
-    /// Number whose `(0.1 n ln(factor) + 1)^2` scores are multiplied by; absent: they are not.
+    /// Number `n` whose `(0.1 n ln(factor) + 1)^2` scores are multiplied by; absent: by nothing.
     pub mscale_all_dim: Option<f64>,
 }
 
@@ -266,13 +266,14 @@ pub struct Yarn {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct RopeScaling {
-    /// Divisor of low frequencies, 1 at least.
+    /// Divisor of low frequencies, at least 1.
     pub factor: f64,
-    /// Wavelengths of more than `original_max_position` over it are low frequencies; above 0.
+    /// Wavelengths above `original_max_position / low_freq_factor` are low frequencies; above 0.
     pub low_freq_factor: f64,
-    /// Wavelengths of less than `original_max_position` over it are high; above `low_freq_factor`.
+    /// Wavelengths below `original_max_position / high_freq_factor` are high frequencies; above
+    /// `low_freq_factor`.
     pub high_freq_factor: f64,
-    /// Positions of the first training, tokens.
+    /// Context of the training before the scaling, tokens.
     pub original_max_position: u64,
 }
 
@@ -282,7 +283,7 @@ impl Attention {
         self.kv_heads * self.head_dim
     }
 
-    /// Share of a head that turns.
+    /// Rotated share of a head.
     pub(crate) fn turned_share(&self) -> f64 {
         let turned = self.turned_pairs.map_or(self.rotary_dim, |pairs| 2 * pairs);
         turned as f64 / self.head_dim as f64
@@ -294,18 +295,18 @@ impl Attention {
     }
 }
 
-/// Latents that layers attend over, with the table of the attention that they are for.
+/// Latents that attention layers are over, beside the table `[attention]`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Latent {
-    /// Width between both products that make queries.
+    /// Width of a query's latent, between the two products that make queries.
     pub query_rank: u64,
-    /// Elements of a head's query and key that do not turn.
+    /// Elements of a head's query and key that are not rotated.
     pub nope_dim: u64,
     /// Elements of a head's value.
     pub value_dim: u64,
-    /// Growth of queries: they are multiplied by `1 + b ln(1 + position / original)`, the quotient
-    /// rounded down, where `original` is YaRN's; absent: they are not.
+    /// Factor `b` of queries' growth: they are multiplied by `1 + b ln(1 + position / original)`,
+    /// the quotient rounded down, `original` from YaRN; absent: they do not grow.
     pub temperature_beta: Option<f64>,
 }
 
@@ -345,7 +346,7 @@ pub struct Mamba {
     pub heads: u64,
     /// Elements of a head.
     pub head_dim: u64,
-    /// Groups of heads that read and write their states by the same `B` and `C`, at least 1.
+    /// Groups of heads that share `B` and `C`, at least 1.
     pub groups: u64,
     /// Elements of `B` and of `C`.
     pub state_dim: u64,
@@ -384,12 +385,12 @@ pub struct Moe {
     pub experts_per_token: u64,
     /// Inner width of a routed expert.
     pub intermediate: u64,
-    /// Inner width of the shared expert, in families that have one.
+    /// Inner width of the shared expert, in families with one.
     pub shared_intermediate: Option<u64>,
-    /// Width of the latents that routed experts read and make in place of hidden states, in
-    /// families whose experts may; absent: they read these.
+    /// Width of the latents that routed experts read and make, in families where they may do so;
+    /// absent: they read and make hidden states.
     pub latent: Option<u64>,
-    /// Factor of the weights of routed experts, in families whose routers are sigmoids.
+    /// Factor of routed experts' weights, in families whose router scores are sigmoids.
     pub scale: Option<f64>,
 }
 
@@ -406,18 +407,18 @@ impl Moe {
 pub struct Mtp {
     /// Layers of the model, 0 or 1.
     pub layers: u64,
-    /// Tokens that may be drafted: those with lower ids, which a vocabulary made of pairs has most
-    /// of its text in; all if absent. A draft reads as many rows of the head.
+    /// Tokens that can be drafted: ids below this, where a vocabulary of merged pairs has the
+    /// frequent tokens; absent: all. A draft reads as many rows of the head.
     pub draft_ids: Option<u64>,
 }
 
-/// Tensors of a checkpoint that are not used.
+/// Tensors of a checkpoint that the server does not read.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unused {
-    /// Number of them.
+    /// Number of the tensors.
     pub tensors: u64,
-    /// Their size, bytes.
+    /// Size of the tensors together, bytes.
     pub bytes: u64,
 }
 
@@ -431,8 +432,8 @@ pub struct Chat {
     pub tool_format: Option<ToolFormat>,
     /// Whether the model reasons before it answers when a request does not say.
     pub thinking: bool,
-    /// Text that opens reasoning, a token and what may follow it; absent, as the next three, in a
-    /// model that does not reason.
+    /// Text that opens reasoning, a token and any text after it; absent, as the next three keys, in
+    /// a model that does not reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub think_open: String,
     /// Token that begins `think_open`, below `vocab`.
@@ -440,15 +441,14 @@ pub struct Chat {
     /// Text that closes reasoning.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub think_close: String,
-    /// Token of `think_close`, below `vocab`.
+    /// Token that `think_close` is, below `vocab`.
     pub think_close_id: Option<u64>,
-    /// Tokens that the tokenizer has beside those of its merges, the framing of conversations among
-    /// them.
+    /// Tokens of the tokenizer that no merge makes, the framing of conversations among them.
     pub added_tokens: AddedTokens,
     /// Tokenizer's file name in the weights directory.
     pub tokenizer: String,
-    /// Chat template's file name in the weights directory. One that lies beside `model.toml` and is
-    /// no file of the checkpoint is compiled in.
+    /// Chat template's file name in the weights directory. A file of this name beside `model.toml`
+    /// that is no file of the checkpoint is compiled in.
     pub template: String,
 }
 
@@ -456,21 +456,21 @@ pub struct Chat {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddedTokens {
-    /// Id of the first one.
+    /// Id of the first token.
     pub first: u64,
-    /// Text of each, in the order of their ids; empty where it is not known.
+    /// Text of each token, in the order of ids; empty where it is not known.
     pub texts: Vec<String>,
 }
 
-/// Sampling of requests that name no value.
+/// Sampling of requests that state no values.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sampling {
-    /// 0 ..= 2; 0 takes the most likely token.
+    /// Temperature, 0 ..= 2; 0 takes the most likely token.
     pub temperature: f64,
-    /// Keep the k most likely tokens, at most `vocab`; 0 keeps all.
+    /// Number of most likely tokens that are sampled from, at most `vocab`; 0: all.
     pub top_k: u32,
-    /// Keep the smallest set that reaches this probability, in (0, 1].
+    /// Probability that the smallest set of tokens sampled from reaches, in (0, 1].
     pub top_p: f64,
 }
 
@@ -483,7 +483,7 @@ pub enum StackedIn {
 }
 
 impl StackedIn {
-    /// Name in manifests.
+    /// Name of the part in manifests.
     pub const fn name(self) -> &'static str {
         match self {
             StackedIn::Layers => "layers",
@@ -492,14 +492,14 @@ impl StackedIn {
     }
 }
 
-/// Form in which a release has its files.
+/// Form of a release's files: their names, and the keys of its configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
-    /// Files of the transformers library.
+    /// Files as the transformers library reads them.
     #[default]
     Transformers,
-    /// Files of Mistral's own.
+    /// Files in Mistral's own form.
     Mistral,
 }
 
@@ -508,7 +508,7 @@ impl Form {
         *self == Form::default()
     }
 
-    /// The form in which a file of dimensions is named `name`.
+    /// The form whose file of dimensions has this name.
     pub(crate) fn of_config(name: &str) -> Form {
         match name == Form::Mistral.config() {
             true => Form::Mistral,
@@ -524,7 +524,7 @@ impl Form {
         }
     }
 
-    /// File of all tensors; its name is the beginning of that of the index of several.
+    /// File of all tensors; an index of several files has this name and `.index.json`.
     pub(crate) const fn weights(self) -> &'static str {
         match self {
             Form::Transformers => "model.safetensors",
@@ -533,72 +533,71 @@ impl Form {
     }
 }
 
-/// One published set of weights.
+/// One published set of weights of the model.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
-    /// `owner/name` where it is published; absent for weights kept beside `model.toml`.
+    /// Repository, `owner/name`; absent for weights that are kept beside `model.toml`.
     pub repository: Option<String>,
-    /// Commit of that repository; absent while it is not known.
+    /// Commit of `repository`; absent while it is not known.
     pub revision: Option<String>,
-    /// Names of its files, and words of its configuration; absent: those of the transformers
-    /// library.
+    /// Form of its files and of its configuration; absent: that of the transformers library.
     #[serde(default, skip_serializing_if = "Form::is_usual")]
     pub form: Form,
-    /// Tensors in all files, as published; absent: what follows from the facts.
+    /// Tensors in all files, as published; absent: the number that follows from the facts.
     pub tensors: Option<u64>,
-    /// Bytes of all tensors, without the headers of the files, as published; absent: what follows
-    /// from the facts. Vectors are BF16 or F32, each as the publisher likes.
+    /// Bytes of all tensors without file headers, as published; absent: the sum that follows from
+    /// the facts. Vectors are BF16 or F32 at the publisher's choice.
     pub tensor_bytes: Option<u64>,
-    /// Formats whose matrices carry a scale of their input as well.
+    /// Formats whose matrices have a scale of their input in this checkpoint.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_scales: Vec<Format>,
-    /// Parts in which a layer's routed experts are two tensors, `gate_up_proj` and `down_proj`.
+    /// Parts whose routed experts are two tensors a layer, `gate_up_proj` and `down_proj`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stacked_experts: Vec<StackedIn>,
     /// Whether attention layers carry scales of stored keys and values, which are not used.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub kv_scales: bool,
-    /// Whether a tied head is stored beside the embedding table.
+    /// Whether the head is stored although it is equal to the embedding table.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub tied_head_stored: bool,
-    /// Whether the layer of multi-token prediction was left out.
+    /// Whether the checkpoint lacks the multi-token-prediction layer.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub without_mtp: bool,
-    /// Nats per token that the model gives the text that a start checks it with, by an outside
-    /// reference over these weights; absent while nobody has measured it.
+    /// Nats per token of the text that a start is checked with, measured by an outside reference on
+    /// these weights; absent while not measured.
     pub text_nll: Option<f64>,
-    /// Packages that the files are made of; absent where they are published as they are.
+    /// Packages that the files are made from; absent where the files are published as such.
     pub source: Option<Source>,
-    /// Every file, or `[]` while their digests are not known.
+    /// Every file of the checkpoint, or `[]` while digests are not known.
     pub files: Vec<File>,
 }
 
-/// Packages that hold weights in another form.
+/// Packages that hold the weights in another form.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// Parts of the file with the weights, in order.
+    /// Parts of the weight file, in order.
     pub parts: Vec<Part>,
-    /// Format of that file.
+    /// Format of the weight file.
     pub format: SourceFormat,
-    /// Type that its numbers become.
+    /// Element type of the files that are made.
     pub elements: Elements,
 }
 
-/// Part of a file, in a package.
+/// A part of the weight file, inside a package.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Part {
     /// File of the Python package index: `<name>-<version>-<python>-<abi>-<platforms>.whl`.
     pub wheel: String,
-    /// Lower-case hexadecimal SHA-256 of the wheel.
+    /// SHA-256 of the wheel in lower-case hexadecimal.
     pub sha256: String,
-    /// Path of the part inside it.
+    /// Path of the part inside the wheel.
     pub member: String,
 }
 
-/// A format that the pipeline can read.
+/// A format of weight files that the pipeline can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SourceFormat {
@@ -606,13 +605,13 @@ pub enum SourceFormat {
     Gguf,
 }
 
-/// Elements of a made checkpoint.
+/// Element type of a checkpoint that the pipeline makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Elements {
-    /// Each number as it is.
+    /// F32: every number exactly.
     F32,
-    /// Each number rounded to the nearest.
+    /// BF16: every number rounded to the nearest.
     Bf16,
 }
 
@@ -624,6 +623,6 @@ pub struct File {
     pub name: String,
     /// Exact size, bytes.
     pub bytes: u64,
-    /// Lower-case hexadecimal SHA-256.
+    /// SHA-256 of the file in lower-case hexadecimal.
     pub sha256: String,
 }

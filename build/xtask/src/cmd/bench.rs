@@ -1,4 +1,4 @@
-//! `bench`: measures a target with its own client and compares with the baseline.
+//! `bench`: measures a target by the binary's own `bench` and compares with the baseline.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::dist::commit;
 use crate::server::Server;
 use crate::site::{Failure, Site};
 
-/// Names of what a baseline says of where its figures are from.
+/// Keys of a baseline that identify the measured binary and machine.
 const COMMIT: &str = "commit";
 pub const DIGEST: &str = "binary_sha256";
 const MACHINE: &str = "machine";
@@ -58,7 +58,7 @@ impl Bench {
         }
     }
 
-    /// The flags that decide what is measured, as they are written.
+    /// The flags of `serve` that decide what is measured, as given on the command line.
     fn serve_flags(&self, flags: &[String]) -> String {
         let serve = match self.serve.is_empty() {
             true => String::new(),
@@ -70,7 +70,7 @@ impl Bench {
         }
     }
 
-    /// Runs the binary's own `bench`; what it wrote as JSON.
+    /// Runs the binary's own `bench`; returns the JSON that it wrote.
     fn measure(&self, site: &Site, binary: &Path, flags: &[String]) -> Result<Value, Failure> {
         let log = site.atlas().join("log");
         let (json, log) = (log.join("bench.json"), log.join("bench-server"));
@@ -97,7 +97,7 @@ impl Bench {
     }
 }
 
-/// File of a target's figures.
+/// Path of a target's baseline.
 pub fn baseline(site: &Site, target: &str) -> PathBuf {
     let name = target.replace('/', "-");
     site.root.join(format!("ci/baseline/{name}.json"))
@@ -110,7 +110,7 @@ fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
     Ok(serde_json::from_str(&text).map_err(|why| format!("{}: {why}", path.display()))?)
 }
 
-/// Commit, digest of the binary, card, clock and power that figures are of.
+/// Commit, digest of the binary, card, clock and power limit of a measurement.
 fn origin(root: &Path, found: &Value) -> Map<String, Value> {
     let mut origin = Map::new();
     origin.insert(COMMIT.to_string(), Value::String(commit(root)));
@@ -139,7 +139,7 @@ fn save(
     Ok(())
 }
 
-/// Numbers of a JSON value under their dotted names.
+/// Adds the numbers of a JSON value under dotted names.
 fn flatten(name: &str, value: &Value, to: &mut Map<String, Value>) {
     let below = |key: &str| match name {
         "" => key.to_string(),
@@ -160,7 +160,7 @@ fn flatten(name: &str, value: &Value, to: &mut Map<String, Value>) {
     }
 }
 
-/// A table: figure, measured, baseline, difference.
+/// Table with figure, measured value, baseline and difference.
 fn compare(what: &str, figures: &Map<String, Value>, kept: Option<&Map<String, Value>>) -> String {
     let columns = format!("{:>14} {:>14} {:>9}", "measured", "baseline", "change");
     let mut table = format!("{what:<44} {columns}\n");

@@ -51,7 +51,7 @@ impl Build {
     }
 }
 
-/// Plans a target.
+/// Plans the actions of a target.
 ///
 /// # Errors
 /// If there is no such target, or a program that its plan needs is missing.
@@ -65,7 +65,7 @@ fn plan_with(site: &Site, target: Option<&str>, variant: &Variant) -> Result<Pla
     Ok(plan::plan(&target, &toolchain, variant)?)
 }
 
-/// Builds a target; gives the path of its binary.
+/// Builds a target; returns the path of its binary.
 ///
 /// # Errors
 /// What [`plan`] reports, or the first action that failed.
@@ -74,15 +74,15 @@ pub fn build(site: &Site, target: Option<&str>, explain: bool) -> Result<PathBuf
     Ok(built.binary)
 }
 
-/// Result of [`make`].
+/// Paths of a plan's outputs after [`make`].
 pub struct Built {
     /// Path of the published binary.
     pub binary: PathBuf,
-    /// Paths in the store of what was asked for besides.
+    /// Paths in the store of the further outputs that were requested.
     pub besides: Vec<PathBuf>,
 }
 
-/// Makes the binary of a plan and the outputs `besides`.
+/// Makes the binary of a plan, and the outputs `besides`.
 ///
 /// # Errors
 /// The first action that failed.
@@ -100,10 +100,10 @@ pub fn make(
     Ok(Built { binary, besides })
 }
 
-/// Compiles the kernels of a target, and nothing else.
+/// Compiles the kernels of a target alone.
 ///
 /// # Errors
-/// Why there is no plan of them, or the first one that failed.
+/// If they cannot be planned, or the first kernel that failed.
 pub fn kernels(site: &Site, target: &str) -> Result<(), Failure> {
     let target = DeviceTarget::of(&site.target(Some(target))?, None)?;
     let mut graph = Graph::new();
@@ -112,7 +112,7 @@ pub fn kernels(site: &Site, target: &str) -> Result<(), Failure> {
     make_only(site, &graph, &reports).map(drop)
 }
 
-/// Makes outputs of a graph and what they need; gives their paths in the store.
+/// Makes outputs of a graph with all their inputs; returns the outputs' paths in the store.
 ///
 /// # Errors
 /// The first action that failed.
@@ -120,8 +120,8 @@ pub fn make_only(site: &Site, graph: &Graph, outputs: &[&Source]) -> Result<Vec<
     Ok(Made::of(site, graph, outputs, false)?.paths(outputs))
 }
 
-/// Makes outputs of a plan and publishes each in `folder`, relative to `.atlas`, by its name; gives
-/// the paths.
+/// Makes outputs of a plan and publishes each under its name in `folder`, relative to `.atlas`;
+/// returns the published paths.
 ///
 /// # Errors
 /// The first action that failed.
@@ -143,7 +143,7 @@ pub fn make_published(
     files.iter().map(publish).collect()
 }
 
-/// Outputs of a graph that are made, and the store that has them.
+/// Outputs that a run of a graph made, and their store.
 struct Made {
     store: Store,
     summary: Summary,

@@ -1,4 +1,4 @@
-//! `check`: what a binary promises about itself.
+//! `check`: the promises of a binary about its libraries, host and contents.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::cuda;
 use crate::glibc::RELEASE;
 use crate::site::{Failure, Site};
 
-/// Libraries that a binary may need: glibc and what its loader brings, and the GPU driver.
+/// Libraries that a binary may need: glibc with its loader, and the GPU driver.
 const LIBRARIES: [&str; 9] = [
     "libc.so.6",
     "libm.so.6",
@@ -24,10 +24,10 @@ const LIBRARIES: [&str; 9] = [
     "libcuda.so.1",
 ];
 
-/// Start of every PTX module; a binary with one would be compiled again on the user's machine.
+/// Text at the start of every PTX module. PTX in a binary would be compiled on the user's machine.
 const PTX_MARK: &[u8] = b".version ";
 const PTX_MARK_NEXT: &[u8] = b".target sm_";
-/// Bytes after the first mark within which the second stands in a PTX module.
+/// Bytes after [`PTX_MARK`] within which a PTX module has its second mark.
 const PTX_HEADER_BYTES: usize = 64;
 
 /// Build a binary and check what it needs and contains.
@@ -92,7 +92,7 @@ pub fn checks(site: &Site, target: &Target) -> Result<(PathBuf, Vec<Finding>), F
     Ok((path, findings))
 }
 
-/// Kernels that multiply rows of NVFP4.
+/// Counts kernels with products of NVFP4 rows.
 fn fp4(cuobjdump: &Path, path: &Path) -> Result<String, String> {
     match cuda::block_scaled_fp4(cuobjdump, path)? {
         0 => Err("none, though the manifest rounds rows for them".to_string()),

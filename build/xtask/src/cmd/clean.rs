@@ -1,4 +1,4 @@
-//! `clean`: removes what the pipeline made.
+//! `clean`: removes files that the pipeline made.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -13,9 +13,9 @@ use crate::graph::{Graph, Store};
 use crate::site::{Failure, Site};
 use crate::weights;
 
-/// Days that outputs are kept for after a build used them last.
+/// Default days since the last use after which an output is removed.
 const OLDER_DAYS: u64 = 30;
-/// Gigabytes that the store may have.
+/// Default size that the store may have, gigabytes.
 const KEEP_GB: u64 = 20;
 const GB: u64 = 1_000_000_000;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -51,19 +51,19 @@ impl Clean {
         let [removed, kept] = store
             .sweep(&needed(site, &store)?, since, self.keep.saturating_mul(GB))
             .map_err(|why| format!("sweep {}: {why}", atlas.join("store").display()))?;
-        println!("removed {}", told(removed));
-        println!("kept {}", told(kept));
+        println!("removed {}", shown(removed));
+        println!("kept {}", shown(kept));
         Ok(())
     }
 }
 
-fn told(Amount { actions, bytes }: Amount) -> String {
+fn shown(Amount { actions, bytes }: Amount) -> String {
     let gigabytes = bytes as f64 / GB as f64;
     format!("outputs of {actions} actions, {gigabytes:.1} GB")
 }
 
-/// Keys of everything in the store that a target of this tree needs. A target that this machine
-/// cannot plan needs nothing here.
+/// Keys of everything in the store that a target of this tree needs; nothing for targets that
+/// cannot be planned on this machine.
 fn needed(site: &Site, store: &Store) -> Result<BTreeSet<Digest>, Failure> {
     let mut keys = BTreeSet::new();
     let mut walk = |graph: &Graph| -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! `dist`: what is published of a target.
+//! `dist`: the files of a target's release.
 
 use std::path::PathBuf;
 
@@ -43,7 +43,7 @@ impl Dist {
     }
 }
 
-/// Makes the files of a release; gives their paths.
+/// Makes the files of a release; returns their paths.
 ///
 /// # Errors
 /// If there is no such target, a program is missing, or an action failed.

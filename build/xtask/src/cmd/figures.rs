@@ -1,4 +1,4 @@
-//! `figures`: measured and computed figures, as the tables of pages.
+//! `figures`: tables of measured and computed figures in pages.
 
 use std::fmt::Write;
 use std::fs;
@@ -13,20 +13,20 @@ use super::bench::{DIGEST, baseline};
 use crate::graph::digest::Digest;
 use crate::site::{Failure, Site};
 
-/// Figures of another server beside those of this one, on one card.
+/// Path of the comparison with another server on one card.
 const COMPARED: &str = "ci/baseline/compared.json";
 const README: &str = "README.md";
 pub const OPERATIONS: &str = "packaging/operations.md";
-/// Tokens of an agent's prompt by which targets are compared, in Ki.
+/// Prompt lengths of agents for which targets are sized, in Ki tokens.
 const AGENTS: [usize; 2] = [32, 128];
-/// Hardware whose figures are told.
+/// Hardware whose measured figures the README shows.
 const HARDWARE: &str = "h200/";
-/// Kinds of hardware that a model may be built for, with their names for people; the first that
-/// there is says how much memory a model takes.
+/// Hardware that a model may be built for, with names for people; memory is that of the first one
+/// with a target.
 const BUILT_FOR: [(&str, &str); 3] = [("gb10", "GB10"), ("h200", "H200"), ("cpu", "CPU")];
-/// Sequences that decode at once, 128 tokens behind each.
+/// Numbers of sequences that decode at once, each after 128 tokens.
 const SEQUENCES: [u64; 3] = [1, 8, 32];
-/// Tokens of the prompt.
+/// Length of the measured prompt, tokens.
 const PROMPT: u64 = 8192;
 const GB: f64 = 1e9;
 const MB: f64 = 1e6;
@@ -60,7 +60,7 @@ impl Figures {
     }
 }
 
-/// Says of a target's baselines which ones are not known to be of the binary that this tree built.
+/// Prints which baselines of a target may not be of the binary that this tree built.
 ///
 /// # Errors
 /// A target or a baseline that cannot be read.
@@ -80,7 +80,7 @@ fn tell_origin(site: &Site, leaf: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why figures may be of another binary than the one `built` is the digest of.
+/// Reason to doubt that figures are of the binary with digest `built`.
 fn doubt(figures: &Value, built: Option<&str>) -> Option<&'static str> {
     match (figures.get(DIGEST).and_then(Value::as_str), built) {
         (None, _) => Some("states no digest of the binary that was measured"),
@@ -92,7 +92,7 @@ fn doubt(figures: &Value, built: Option<&str>) -> Option<&'static str> {
     }
 }
 
-/// Every table, with its page.
+/// The tables, each with the path of its page.
 fn tables(site: &Site) -> Result<[(&'static str, String); 3], Failure> {
     Ok([
         (README, models(site)?),
@@ -101,28 +101,28 @@ fn tables(site: &Site) -> Result<[(&'static str, String); 3], Failure> {
     ])
 }
 
-/// Compares the tables of pages with what they are made of.
+/// Compares the tables in pages with the present figures.
 ///
 /// # Errors
-/// Names the first row of a table that nothing gives, or that its page lacks.
+/// Names the first row on a page that no figures give, or that the page lacks.
 pub fn check(site: &Site) -> Result<(), Failure> {
     for (page, table) in tables(site)? {
         let text = fs::read_to_string(site.root.join(page));
         let text = text.map_err(|why| format!("{page}: {why}"))?;
-        let told = rows_below(&text, &table);
-        let unknown = told.iter().find(|row| !table.contains(*row));
+        let shown = rows_below(&text, &table);
+        let unknown = shown.iter().find(|row| !table.contains(*row));
         if let Some(row) = unknown {
             return Err(format!("{page}: no figures give this row:\n{row}").into());
         }
-        if let Some(row) = table.lines().find(|row| !told.contains(row)) {
+        if let Some(row) = table.lines().find(|row| !shown.contains(row)) {
             return Err(format!("{page}: `cargo xtask figures` prints this row:\n{row}").into());
         }
     }
     Ok(())
 }
 
-/// Each target that serves: memory with all pages, tokens that they keep, what 1,024 of them take,
-/// and agents whose prompts are all kept.
+/// Table of targets that serve: memory with all KV pages, tokens in these, bytes of 1,024 tokens,
+/// and number of agents whose prompts all fit.
 fn sizing(site: &Site) -> Result<String, Failure> {
     let mut table = "| target | memory | tokens | 1 Ki tokens |".to_string();
     for length in AGENTS {
@@ -151,15 +151,15 @@ fn sizing(site: &Site) -> Result<String, Failure> {
     Ok(table)
 }
 
-/// Rows of the table in `text` that begins as `table` does, with its head.
+/// Rows in `text` of the table that has the heading of `table`, heading included.
 fn rows_below<'a>(text: &'a str, table: &str) -> Vec<&'a str> {
     let head = table.lines().next().unwrap_or_default();
     let rows = text.lines().skip_while(|line| *line != head);
     rows.take_while(|line| line.starts_with('|')).collect()
 }
 
-/// Each model that was measured: what it takes, and tokens a second with the share of what memory
-/// allows in decode.
+/// Table of measured models: download, memory, and tokens a second, for decode with the share of
+/// what memory bandwidth allows.
 ///
 /// # Errors
 /// A target or a baseline that cannot be read.
@@ -185,7 +185,7 @@ fn models(site: &Site) -> Result<String, Failure> {
     Ok(table)
 }
 
-/// Bytes of the release, memory with all pages, hardware.
+/// Columns of a model's sizes: bytes of the checkpoint, memory with all KV pages, hardware.
 fn sizes(target: &Target, built_for: &str) -> String {
     let bytes = [target.checkpoint_bytes(), target.resident_bytes()];
     let [download, memory] = bytes.map(|bytes| format!("{:.1} GB", bytes as f64 / GB));
@@ -197,7 +197,7 @@ fn read(path: &Path) -> Result<Map<String, Value>, Failure> {
     Ok(serde_json::from_str(&text).map_err(|why| format!("{}: {why}", path.display()))?)
 }
 
-/// Figures of one model; `-` where nothing was measured.
+/// Columns of a model's figures; `-` where nothing was measured.
 fn row(kept: &Map<String, Value>) -> String {
     let mut row = String::new();
     for sequences in SEQUENCES {
@@ -212,19 +212,19 @@ fn row(kept: &Map<String, Value>) -> String {
     row
 }
 
-/// Another server beside this one.
+/// Measurements of another server beside this one.
 #[derive(Deserialize)]
 struct Compared {
     peer: String,
     card: String,
     date: String,
     weights: String,
-    /// By the names of their members in cases.
+    /// Titles of models, by their keys in `cases`.
     models: Map<String, Value>,
     cases: Vec<Map<String, Value>>,
 }
 
-/// Table of what both servers reached; more than 1 of the last column of a model is better here.
+/// Table of both servers' figures; a model's last column is above 1 where this server is better.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -264,7 +264,7 @@ fn compared_row<'a>(case: &Map<String, Value>, models: impl Iterator<Item = &'a 
     row + "\n"
 }
 
-/// Tokens a second of a case, and its share of what memory allows.
+/// Tokens a second in a case, and their share of what memory bandwidth allows.
 fn rate(kept: &Map<String, Value>, what: &str, case: &str) -> String {
     let of = |name| figure(kept, what, case, name);
     match (of("tok_s"), of("share")) {
@@ -307,14 +307,14 @@ mod tests {
     #[test]
     fn less_time_and_more_tokens_are_better() {
         let case = |unit| serde_json::json!({"case": "c", "unit": unit, "m": [2, 4]});
-        let told = |unit| {
+        let shown = |unit| {
             compared_row(
                 case(unit).as_object().unwrap(),
                 [&"m".to_string()].into_iter(),
             )
         };
-        assert_eq!(told("tok/s"), "| c | 2 tok/s | 4 tok/s | 2.00 |\n");
-        assert_eq!(told("ms"), "| c | 2 ms | 4 ms | 0.50 |\n");
+        assert_eq!(shown("tok/s"), "| c | 2 tok/s | 4 tok/s | 2.00 |\n");
+        assert_eq!(shown("ms"), "| c | 2 ms | 4 ms | 0.50 |\n");
     }
 
     #[test]

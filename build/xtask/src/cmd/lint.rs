@@ -1,4 +1,4 @@
-//! The step of `test` that has linters look at the workflow files.
+//! A step of `test`: linters over the workflow files.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,10 +11,10 @@ use crate::site::{Failure, Site};
 use crate::wheel::{Pin, Unpack, Wheels};
 use crate::workflow::{FILES, FOLDER};
 
-/// Starts each linter over [`FOLDER`].
+/// Runs each linter over [`FOLDER`].
 ///
 /// # Errors
-/// The findings, or a linter that cannot be had.
+/// The findings, or a linter that cannot be fetched.
 pub fn check(work: &Work<'_>) -> Result<(), Failure> {
     let [actionlint, shellcheck, zizmor] = programs(work.site)?;
     let folder = work.site.root.join(FOLDER);
@@ -28,7 +28,7 @@ pub fn check(work: &Work<'_>) -> Result<(), Failure> {
     work.run(weaknesses.arg(folder)).map(drop)
 }
 
-/// The programs, each of its pinned wheel.
+/// Paths of the linters, each unpacked from its pinned wheel.
 fn programs(site: &Site) -> Result<[PathBuf; 3], Failure> {
     let pins = cuda::pins(&site.root)?;
     let scripts = |pin: &Pin| format!("{}-{}.data/scripts", pin.name(), pin.version());

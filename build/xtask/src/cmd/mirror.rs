@@ -1,4 +1,4 @@
-//! `mirror`: everything that builds take from the network, in one folder.
+//! `mirror`: a folder with all files that builds fetch from the network.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use crate::site::{Failure, Site};
 use crate::weights;
 use crate::wheel::{self, Pin};
 
-/// Server of Rust's archives. `rustup` takes a folder with the same paths in its place.
+/// Server of Rust's archives, of which a folder with the same paths is a mirror for `rustup`.
 const SERVER: &str = "https://static.rust-lang.org";
-/// Parts of the toolchain that builds and the suite use.
+/// Components of the toolchain that builds and tests use, with their targets.
 const PARTS: [(&str, &str); 6] = [
     ("cargo", X86_64),
     ("rustc", X86_64),
@@ -24,8 +24,8 @@ const PARTS: [(&str, &str); 6] = [
     ("rustfmt-preview", X86_64),
     ("clippy-preview", X86_64),
 ];
-/// Folder of crates below cargo's home. Cargo unpacks those of crates.io into one of this name, so
-/// paths that are compiled into a binary are the same with a mirror and without.
+/// Folder of crates in cargo's home. The name is the one for crates.io, so that paths compiled into
+/// a binary are equal with and without a mirror.
 const CRATES: &str = "index.crates.io-1949cf8c6b5b557f";
 
 /// Fetch everything that builds take from the network into a folder, or what it still lacks.
@@ -55,7 +55,7 @@ impl Mirror {
     }
 }
 
-/// Wheels of the device toolchain and those with weights, each once.
+/// Wheels of the device toolchain and wheels with weights, without duplicates.
 fn wheels(site: &Site) -> Result<Vec<Pin>, Failure> {
     let pins = cuda::pins(&site.root)?;
     let mut found: Vec<Pin> = pins.all().into_iter().cloned().collect();
@@ -68,7 +68,7 @@ fn wheels(site: &Site) -> Result<Vec<Pin>, Failure> {
     Ok(found)
 }
 
-/// Makes a home of cargo that has the crates of `Cargo.lock`, whose digests cargo compares.
+/// Makes a cargo home with the crates of `Cargo.lock`; cargo compares their digests.
 fn crates(site: &Site, home: &Path) -> Result<(), String> {
     eprintln!("crates");
     let done = Command::new("cargo")
@@ -81,7 +81,7 @@ fn crates(site: &Site, home: &Path) -> Result<(), String> {
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         return Err(format!("cargo vendor: {}", said.trim()));
     }
-    // Cargo takes the path from the folder above that of the file.
+    // Cargo resolves the path relative to the parent of the file's folder.
     let config = format!(
         "[source.crates-io]\nreplace-with = \"mirror\"\n[source.mirror]\ndirectory = \
          \"cargo/{CRATES}\"\n[net]\noffline = true\n"
@@ -89,7 +89,7 @@ fn crates(site: &Site, home: &Path) -> Result<(), String> {
     write(&home.join("config.toml"), &config)
 }
 
-/// Fetches the archives of the toolchain that `rust-toolchain.toml` names, and `rustup`.
+/// Fetches the archives of the toolchain in `rust-toolchain.toml`, and `rustup`.
 fn rust(site: &Site, folder: &Path) -> Result<(), String> {
     let pins = cuda::pins(&site.root)?;
     fetch(SERVER, &pins.rustup, folder)?;
@@ -104,7 +104,7 @@ fn rust(site: &Site, folder: &Path) -> Result<(), String> {
     })
 }
 
-/// Archives of [`PARTS`], as the list of a release names them.
+/// Archives of [`PARTS`], from the manifest of a Rust release.
 fn archives(list: &str) -> Result<Vec<Pin>, String> {
     let list: Table = toml::from_str(list).map_err(|why| why.to_string())?;
     let archive = |(part, triple): (&str, &str)| {
@@ -120,7 +120,7 @@ fn archives(list: &str) -> Result<Vec<Pin>, String> {
     PARTS.into_iter().map(named).collect()
 }
 
-/// Brings a file of a server to the same path below `folder`, from where an earlier attempt ended.
+/// Fetches a file of a server to its path below `folder`, resuming an earlier attempt.
 fn fetch(server: &str, pin: &Pin, folder: &Path) -> Result<(), String> {
     let to = folder.join(&pin.file);
     let is_pinned =

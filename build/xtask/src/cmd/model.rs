@@ -1,4 +1,4 @@
-//! `new model`: the manifests of a model, from two files of its checkpoint's repository.
+//! `new model`: manifests of a model, from two files of its checkpoint's repository.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -9,9 +9,9 @@ use manifest::{Adopted, Published, Source, adopt};
 
 use crate::site::{Failure, Site};
 
-/// Largest configuration, index or header of tensors that is read, bytes.
+/// Most bytes that are read of a configuration, an index or a tensor header.
 const LARGEST: u64 = 256 << 20;
-/// Bytes of the length that a file of tensors begins with.
+/// Bytes of the header length at the start of a tensor file.
 const LENGTH_BYTES: u64 = 8;
 
 /// Write the manifests of something new.
@@ -82,7 +82,7 @@ impl Model {
     }
 }
 
-/// All problems, a line each.
+/// Failure with all problems, one a line.
 fn refused(problems: impl IntoIterator<Item = impl ToString>) -> Failure {
     let lines = problems.into_iter();
     let lines = lines.map(|why| format!("\n  {}", why.to_string()));
@@ -90,7 +90,7 @@ fn refused(problems: impl IntoIterator<Item = impl ToString>) -> Failure {
     Failure::Failed(format!("nothing is written:{lines}"))
 }
 
-/// A whole file, or the header of one that holds tensors.
+/// Content of a file; of a tensor file, its header.
 fn content(path: &Path) -> Result<Vec<u8>, String> {
     let failed = |why: io::Error| format!("{}: cannot be read: {why}", path.display());
     let tensors = path.extension().is_some_and(|end| end == "safetensors");
@@ -109,7 +109,7 @@ fn content(path: &Path) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Writes all files, or none.
+/// Writes all files, or none if one exists.
 fn write(root: &Path, adopted: &Adopted) -> Result<(), Failure> {
     let mut written: Vec<PathBuf> = Vec::new();
     for (file, text) in &adopted.files {
@@ -124,18 +124,18 @@ fn write(root: &Path, adopted: &Adopted) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a file that is not there yet, its folder included.
+/// Writes a new file, making its folder; fails if the file exists.
 fn create(path: &Path, text: &str) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
     File::create_new(path)?.write_all(text.as_bytes())
 }
 
-/// The command that writes the golden files of a model, from the checkpoint in FOLDER.
+/// The command that makes a model's golden files from the checkpoint in FOLDER.
 pub fn golden_command(model: &str) -> String {
     format!("python3 scripts/golden.py targets/_model/{model} --weights FOLDER")
 }
 
-/// Files that were written, what is left to decide, and how to go on.
+/// Text on files written, facts to decide, and next steps.
 fn report(name: &str, adopted: &Adopted) -> String {
     let files = adopted.files.iter();
     let files = files.map(|(file, _)| format!("wrote {file}\n"));

@@ -1,7 +1,7 @@
-//! Inputs of a test step. A step that passed is up to date while all of them stay the same.
+//! Inputs of a test step. A step that passed is up to date until one of them changes.
 //!
-//! Tests are not confined as actions are: what is named here is what may change how a step ends. A
-//! clone without `.atlas` runs every step.
+//! Tests are not confined to declared inputs as actions are, so a step must list here everything
+//! that may change its result. A clone without `.atlas` runs every step.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use crate::graph::digest::Digests;
 use crate::plan::files;
 use crate::site::{DEFAULT_TARGET, Failure, Site};
 
-/// Sources of the binary's crate and of its black-box tests, and the files that its tests read.
+/// Sources of the binary and of its end-to-end tests, and files that its tests read.
 pub const PRODUCT: &[&str] = &[
     "Cargo.toml",
     "Cargo.lock",
@@ -27,15 +27,15 @@ pub const PRODUCT: &[&str] = &[
     "src",
     "targets",
 ];
-/// Folders of it that decide nothing there.
+/// Folders among [`PRODUCT`] that cannot change a result of its tests.
 pub const BESIDE_PRODUCT: &[&str] = &["build/xtask", "build/gguf", "ci/baseline"];
-/// Files that every crate of the workspace is compiled by.
+/// Files that decide how any crate of the workspace is compiled.
 pub const WORKSPACE: [&str; 4] = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo"];
-/// Sources of the pipeline's libraries, and what their tests read: headers of kernels, the table of
-/// operations, the model's declarations of them, and targets.
+/// Sources of the pipeline's libraries, and files that their tests read: kernel headers, table of
+/// operations, declarations of operations in the model, targets.
 pub const MANIFEST_TESTS: &[&str] = &["build", "cuda", "ffi", "src/model/ops", "targets"];
-/// Sources of the pipeline, and what its tests read: all that it makes something of but sources of
-/// the server, of which they look at one text and at what crates need.
+/// Sources of the pipeline, and files that its tests read: all but most of the server's sources, of
+/// which the tests need a text and the crates' dependencies.
 pub const PIPELINE_TESTS: &[&str] = &[
     ".ci",
     ".github",
@@ -53,17 +53,17 @@ pub const PIPELINE_TESTS: &[&str] = &[
     "src/step",
     "targets",
 ];
-/// Files of the small model that crates which serve any are tested with.
+/// Files of the small model that crates without a target test with.
 pub const TEST_MODEL: &str = "targets/_model/tiny";
 
-/// Inputs that decide how a step ends, beside xtask itself and the compiler.
+/// Inputs that decide the result of a step, beside xtask itself and the compiler.
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
-    /// Files, and folders with all below them.
+    /// Files, and folders with everything below them.
     paths: Vec<String>,
-    /// Paths among them that are left out.
+    /// Paths below `paths` that are left out.
     but: &'static [&'static str],
-    /// Target whose files are read.
+    /// Target whose manifests and weights are read.
     leaf: Option<String>,
     /// Target whose binary is started.
     binary: Option<String>,
@@ -77,7 +77,7 @@ impl Reads {
         }
     }
 
-    /// Inputs of the tests of the crate in `folder`: itself, and what it needs of the workspace.
+    /// Inputs of the tests of the crate in `folder`: it, and the workspace crates it depends on.
     pub fn of_crate(site: &Site, folder: &str) -> Result<Reads, Failure> {
         let mut paths = vec![folder.to_string()];
         let mut at = 0;
@@ -113,13 +113,13 @@ impl Reads {
         Reads { binary, ..self }
     }
 
-    /// Whether the step neither starts a binary nor looks at another target than the default one.
+    /// Whether the step neither starts a binary nor reads another target than the default one.
     pub fn is_near(&self) -> bool {
         let of_default = |leaf: &String| leaf == DEFAULT_TARGET;
         self.binary.is_none() && self.leaf.as_ref().is_none_or(of_default)
     }
 
-    /// The facts that a passed step is remembered by, one a line: `input PATH = DIGEST`.
+    /// Facts by which a passed step is recorded, one a line: `input PATH = DIGEST`.
     pub fn facts(&self, site: &Site, digests: &Digests) -> Result<String, Failure> {
         let mut paths = Vec::new();
         for path in &self.paths {
@@ -151,7 +151,7 @@ impl Reads {
     }
 }
 
-/// Folders of the crates that the one in `folder` states as its dependencies by their path.
+/// Folders of the workspace crates that the crate in `folder` depends on.
 fn needed_crates(root: &Path, folder: &str) -> Result<Vec<String>, Failure> {
     let path = root.join(folder).join("Cargo.toml");
     let text = std::fs::read_to_string(&path);
@@ -166,7 +166,7 @@ fn needed_crates(root: &Path, folder: &str) -> Result<Vec<String>, Failure> {
     Ok(paths.map(|path| joined(folder, path)).collect())
 }
 
-/// A path from the workspace's root, of one from a folder in it.
+/// `path`, relative to `folder`, as a path relative to the workspace's root.
 fn joined(folder: &str, path: &str) -> String {
     let mut parts: Vec<&str> = folder.split('/').collect();
     for part in path.split('/') {

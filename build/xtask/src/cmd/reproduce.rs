@@ -1,4 +1,4 @@
-//! A second build, in another folder and with nothing cached, for comparison.
+//! A second build of a release, in another folder without a cache, to compare with the first.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::graph::Source;
 use crate::graph::digest::Digest;
 use crate::site::{Failure, Site};
 
-/// A copy of the declared inputs, removed when it is no longer needed.
+/// A folder with a copy of the declared inputs, removed when dropped.
 struct Elsewhere(PathBuf);
 
 impl Drop for Elsewhere {
@@ -19,11 +19,11 @@ impl Drop for Elsewhere {
     }
 }
 
-/// Makes the release of `target` here, and from a copy of what its plan declares; the digest of
-/// each file if both are equal.
+/// Makes the release of `target` here and in a copy of its declared inputs; returns the digest of
+/// each file if both releases are equal.
 ///
 /// # Errors
-/// If the copy does not build, or which file differs.
+/// If the copy does not build, or the first file that differs.
 pub fn same_elsewhere(site: &Site, target: &str) -> Result<Vec<String>, Failure> {
     let here = files(site, Some(target), false)?;
     let folder = std::env::temp_dir().join(format!("atlas-elsewhere-{}", std::process::id()));
@@ -37,7 +37,7 @@ pub fn same_elsewhere(site: &Site, target: &str) -> Result<Vec<String>, Failure>
     files.map(|(here, there)| same(here, there)).collect()
 }
 
-/// Name and digest of two files that are equal.
+/// Name and digest of two equal files; an error if they differ.
 fn same(here: &Path, there: &Path) -> Result<String, Failure> {
     let digest = |path: &Path| {
         Digest::of_file(path).map_err(|why| format!("read {}: {why}", path.display()))
@@ -65,7 +65,7 @@ fn copy_inputs(site: &Site, target: &str, to: &Path) -> Result<(), Failure> {
     let commit = to.join(dist::COMMIT);
     fs::write(&commit, dist::commit(&site.root))
         .map_err(|why| format!("write {}: {why}", commit.display()))?;
-    // Files that plans are made of.
+    // Files that the plan itself is made from.
     let leaf = format!("targets/{target}.toml");
     for path in [leaf.as_str(), pins::FILE] {
         copy(&site.root.join(path), &to.join(path))?;

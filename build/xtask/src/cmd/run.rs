@@ -20,7 +20,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Becomes the server, so that signals and the exit code are its own.
+    /// Replaces this process by the server, so that signals and the exit code are the server's.
     pub fn start(self, site: &Site, flags: &[String]) -> Result<(), Failure> {
         let path = build(site, self.target.as_deref(), false)?;
         let mut command = Command::new(&path);

@@ -1,4 +1,4 @@
-//! `sizes`: what a binary is made of.
+//! `sizes`: size of a binary by sections and crates.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,10 +9,10 @@ use super::build::{make, plan};
 use crate::binary::Elf;
 use crate::site::{Failure, Site};
 
-/// Sections smaller than this share of the file are added up in one row.
+/// Share of the file below which sections are added up in one row.
 const SHARE_SHOWN: f64 = 0.005;
 
-/// Crates shown of those with the most code.
+/// Number of crates shown, those with the most code.
 const CRATES_SHOWN: usize = 20;
 
 /// Print the size of a binary, of its sections and of each crate's code.
@@ -60,8 +60,8 @@ impl Sizes {
     }
 }
 
-/// Crate of a mangled name, in either of the two ways that rustc mangles. Code that is generic
-/// belongs to the crate that wrote it, not to the one that uses it.
+/// Crate of a symbol in either mangling scheme of rustc. Generic code counts for the crate that
+/// wrote it, not for the one that uses it.
 fn crate_of(symbol: &str) -> &str {
     const OTHER: &str = "other languages";
     if let Some(rest) = symbol.strip_prefix("_ZN") {
@@ -76,14 +76,14 @@ fn crate_of(symbol: &str) -> &str {
     }
 }
 
-/// `_$LT$hyper..proto..Head$u20$as$u20$core..` to `hyper`, `hyper` to itself.
+/// Crate of a path: `hyper` of `_$LT$hyper..proto..Head$u20$as$u20$core..`, and of `hyper`.
 fn crate_of_path(component: &str) -> &str {
     let mut words = component.split('$');
     let path = words.find_map(|word| word.split_once("..").map(|(first, _)| first));
     path.filter(|first| !first.is_empty()).unwrap_or(component)
 }
 
-/// The name behind the `C` of a crate: `s`, its hash and `_`, the length, the name.
+/// Name after the `C` of a crate in a v0 symbol: `s`, a hash and `_`, then length and name.
 fn named(rest: &str) -> Option<&str> {
     let rest = match rest.strip_prefix('s') {
         Some(hashed) => hashed.split_once('_')?.1,

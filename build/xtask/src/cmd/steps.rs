@@ -1,4 +1,4 @@
-//! The steps of `test`: what each tries, what it protects, what makes it skip.
+//! The steps of `test`: each with the promise it protects, and the reasons to skip it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,18 +19,17 @@ use crate::site::{DEFAULT_TARGET, Failure, Site};
 use crate::toolchain::on_path;
 use crate::workflow::FOLDER;
 
-/// End of a step.
+/// Result of a step.
 pub enum Outcome {
     Passed,
-    /// It passed before, and nothing that it reads has changed.
+    /// The step passed before, and none of its inputs has changed.
     UpToDate,
     Failed(String),
     Skipped(String),
 }
 
 impl Outcome {
-    /// Outcome of a step that ran; where the suite must be `complete`, it fails without what a
-    /// package of the system brings.
+    /// Outcome of a step that ran. In a `complete` suite, a missing system package is a failure.
     pub fn of(ended: Result<(), Failure>, complete: bool) -> Outcome {
         match ended {
             Ok(()) => Outcome::Passed,
@@ -44,36 +43,36 @@ impl Outcome {
 
 type Run = Box<dyn Fn(&Work<'_>) -> Result<(), Failure> + Send + Sync>;
 
-/// When a step runs.
+/// Schedule of a step among the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// Behind the step before it.
-    Next,
-    /// While those behind it run, as lanes get free, up to one that runs alone.
+pub enum Schedule {
+    /// After the previous step of this kind, in the order of the list.
+    InOrder,
+    /// At the same time as later steps, on a free lane; done before the next step that runs alone.
     Beside,
-    /// While no other does: it looks at how long something takes.
+    /// While no other step runs, because it measures time.
     Alone,
 }
 
-/// Which suite a step belongs to.
+/// Suite that a step belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// The one that every machine runs.
+    /// The suite of every machine.
     Suite,
-    /// The one that the workflows run: more of what another step shows by an example.
+    /// The suite of workflows: more cases of promises that other steps try on an example.
     All,
 }
 
-/// One step.
+/// A step of `test`.
 pub struct Step {
     pub name: String,
-    /// The promise that breaks if this step is not run.
+    /// The promise that may break unnoticed if this step is not run.
     pub protects: &'static str,
-    pub turn: Turn,
+    pub schedule: Schedule,
     pub tier: Tier,
-    /// Inputs, if it need not run again while they stay the same.
+    /// Inputs; the step need not run again until one changes. None: it always runs.
     pub reads: Option<Reads>,
-    /// Target that it tries, the default one unless another is named.
+    /// Target that the step tests; the default one unless set.
     pub target: String,
     pub run: Run,
 }
@@ -87,7 +86,7 @@ impl Step {
         Step {
             name: name.into(),
             protects,
-            turn: Turn::Next,
+            schedule: Schedule::InOrder,
             tier: Tier::Suite,
             reads: None,
             target: DEFAULT_TARGET.to_string(),
@@ -99,8 +98,8 @@ impl Step {
         Step { tier, ..self }
     }
 
-    fn turn(self, turn: Turn) -> Step {
-        Step { turn, ..self }
+    fn schedule(self, schedule: Schedule) -> Step {
+        Step { schedule, ..self }
     }
 
     fn reads(self, reads: Reads) -> Step {
@@ -113,7 +112,7 @@ impl Step {
         Step { target, ..self }
     }
 
-    /// The step that reads `paths` beside the binary of its target.
+    /// The step, with the binary of its target and `paths` as inputs.
     fn reads_binary_and(self, paths: &[&str]) -> Step {
         let reads = Reads::of(paths).binary(&self.target);
         self.reads(reads)
@@ -121,23 +120,23 @@ impl Step {
 }
 
 impl Work<'_> {
-    /// Runs tests of the binary's crates; what they print.
+    /// Runs tests of the binary's crates; returns their output.
     fn test(&self, optimised: Optimised, args: &str) -> Result<String, Failure> {
         self.run(&mut linted(self.product_cargo("test", optimised, args)?))
     }
 
-    /// Path of the target's binary, as it is released.
+    /// Path of the target's binary, stripped as in a release.
     fn binary(&self) -> Result<PathBuf, Failure> {
         build(self.site, Some(self.target), false)
     }
 
-    /// The server that the step asks.
+    /// A running server of the step's target.
     fn server(&self) -> Result<Server, Failure> {
         let log = self.log(&format!("{} server", self.name));
         Ok(Server::start(&self.binary()?, &[], &log)?)
     }
 
-    /// A script of the workspace; it leaves no compiled modules there.
+    /// Command that runs a script of the workspace without leaving compiled modules there.
     fn python(&self, script: &str) -> Command {
         let mut command = Command::new("python3");
         command.args(["-B", script]).current_dir(&self.site.root);
@@ -145,68 +144,68 @@ impl Work<'_> {
     }
 }
 
-/// The targets with device code that are built without a GPU, and the suite of each. What is for
-/// another host than this one compiles every crate again.
+/// Targets with device code that are built on machines without a GPU, each with its suite. One for
+/// another host than this machine compiles every crate a second time.
 const DEVICE_TARGETS: [(&str, Tier); 2] = [
     ("h200/tiny/nvfp4", Tier::Suite),
     ("gb10/tiny/nvfp4", Tier::All),
 ];
 
-/// Both forms of the small model with trained weights.
+/// Targets of the small trained model, in both formats.
 const TINY: [&str; 2] = ["cpu/tiny/bf16", DEFAULT_TARGET];
 
-/// Small models of drawn weights, each of another shape, for goldens.
+/// Beginning of the targets with small random models, each of another shape, and golden files.
 const RANDOM: &str = "cpu/random-";
 
-/// A drawn model whose layers are of every form.
+/// Target of a random model with layers of every form.
 const MIXED: &str = "cpu/mixed/bf16";
 
-/// Small models of each family for a GPU, by hardware.
+/// Beginnings of the GPU targets with small random models of each family, by hardware.
 const RANDOM_DEVICE: [&str; 2] = ["h200/random-", "gb10/random-"];
 
-/// Targets with real weights, which packages hold, and the suite of each. Those of Gemma have terms
-/// of use, which are accepted by who asks for them.
+/// Targets with real weights from packages, each with its suite. Gemma's have terms of use, which
+/// whoever asks for them accepts.
 const REAL: [(&str, Tier); 4] = [
     ("cpu/smollm2-135m/bf16", Tier::Suite),
     ("cpu/gemma3-270m/bf16", Tier::All),
     ("cpu/smollm2-135m/fp8", Tier::All),
     ("cpu/smollm2-135m/nvfp4-all", Tier::All),
 ];
-/// Script that compares its binary with golden files.
+/// Script that compares a target's binary with golden files.
 const REAL_MODEL: &str = "scripts/real_model.py";
-/// Script that compares weights that a binary has rounded with a reference's.
+/// Script that compares a binary's rounded weights with the best rounding of a reference.
 const ROUNDING: &str = "scripts/rounding.py";
 
 /// Device file of the first NVIDIA GPU.
 const GPU: &str = "/dev/nvidia0";
 
-/// Starts aarch64 programs elsewhere, with the libraries of Debian's cross compiler.
+/// Emulator that runs aarch64 programs with the libraries of Debian's cross compiler.
 const EMULATOR: &str = "qemu-aarch64-static";
 const EMULATED_ROOT: &str = "/usr/aarch64-linux-gnu";
 
-/// The evaluation of `tiny` in its short form.
+/// Script that evaluates `tiny`; the suite asks few questions.
 const EVALUATION: &str = "scripts/tiny_eval.py";
-/// Questions of that form.
+/// Number of questions that the suite asks.
 const EVALUATION_QUESTIONS: &str = "60";
 
-/// File that the step leaves: replies that were served to questions that `tiny` was not trained on,
-/// as token ids.
+/// File that the evaluation leaves: served replies to questions that `tiny` was not trained on, as
+/// token ids.
 const SERVED: &str = "served.jsonl";
-/// Percent of first drafts that must equal the served token in them.
+/// Lowest percentage of first drafts that equal the served token.
 const ACCEPTANCE_LEAST: f64 = 70.0;
 
 /// Script that drives the chat page in a browser.
 const CHAT_PAGE: &str = "scripts/chat_page.py";
 const BROWSER: &str = "chromium";
-/// Script that tries the files of `packaging/` with the proxies that they are for.
+/// Script that runs the files of `packaging/` for proxies with these proxies.
 const PROXIES: &str = "scripts/proxies.py";
 const PROXY_NAMES: [&str; 3] = ["nginx", "caddy", "haproxy"];
 
-/// A program with the model inside, which src/README.md shows, and what it must say.
+/// Example program with the model inside, shown in src/README.md, and the text it must print.
 const EXAMPLE: &str = "embed";
 const EXAMPLE_SAYS: [&str; 2] = ["Paris", "42"];
 
-/// Script that measures a server over HTTP, in its short form and in an unfriendly world.
+/// Script that measures a server over HTTP; the suite runs a short form, and its error cases.
 const SWEEP: &str = "scripts/sweep.py";
 const SWEEP_TEST: &str = "scripts/sweep_test.py";
 
@@ -226,9 +225,9 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     ];
     for room in ROOMS {
         let step = room_step(site, room)?;
-        // Most of its time is that of one test.
+        // Tests of `text` spend most of the time in one, which leaves a core idle.
         steps.push(match room.0 {
-            "text" => step.turn(Turn::Beside),
+            "text" => step.schedule(Schedule::Beside),
             _ => step,
         });
     }
@@ -244,19 +243,19 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
             "what holds for any bytes, over mixtures of the seeds",
             "--test fuzz",
         ),
-        // Packages of both steps are those that clippy's compiles, so that they share dependencies.
+        // Same packages as in clippy's step, so that dependencies are compiled once.
         cargo_step(
             "tests of manifest",
             "manifests, and GGUF files",
             "test -p gguf -p manifest -p xtask --locked --lib --no-fail-fast",
         )
         .reads(Reads::of(MANIFEST_TESTS).and(&WORKSPACE))
-        .turn(Turn::Beside),
-        // They compile device code without cargo's locks, while the goldens' single crates leave
-        // cores idle.
+        .schedule(Schedule::Beside),
+        // These tests compile device code without cargo's locks while golden steps leave cores
+        // idle.
         cargo_step("pipeline tests", "build actions", PIPELINE)
             .reads(Reads::of(PIPELINE_TESTS).and(&WORKSPACE))
-            .turn(Turn::Beside),
+            .schedule(Schedule::Beside),
         Step::new("tidy rules", "rules of all files", |work| {
             let text = work.run(&mut linted(work.cargo(TIDY)))?;
             Ok(some_test_passed(&text)?)
@@ -291,19 +290,19 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
         )
         .tier(Tier::All),
     ]);
-    // Their scripts leave a core idle at times, as the goldens, each of one crate, do.
+    // Scripts of real models leave a core idle at times, as golden steps do.
     for (leaf, tier) in REAL {
         let of_leaf = real_steps(site, leaf)?.into_iter();
-        steps.extend(of_leaf.map(|step| step.turn(Turn::Beside).tier(tier)));
+        steps.extend(of_leaf.map(|step| step.schedule(Schedule::Beside).tier(tier)));
     }
     steps.extend(golden_steps(site, &leaves)?);
     steps.push(mixed_step(site)?);
     steps.extend([binary_step(DEFAULT_TARGET), end_to_end_step()]);
     let devices = DEVICE_TARGETS.iter();
     let devices = devices.filter(|(target, _)| leaves.iter().any(|leaf| leaf == target));
-    // They compile while those that serve wait for clients.
+    // Binaries are compiled while steps that serve wait for clients.
     for &(target, tier) in devices.clone() {
-        steps.push(binary_step(target).turn(Turn::Beside).tier(tier));
+        steps.push(binary_step(target).schedule(Schedule::Beside).tier(tier));
     }
     steps.extend(serving_steps());
     steps.push(boundary_step(DEVICE_TARGETS[0].0));
@@ -314,9 +313,9 @@ pub fn steps(site: &Site, target: Option<&str>) -> Result<Vec<Step>, Failure> {
     Ok(steps)
 }
 
-/// Goldens of both forms of `tiny` and of the small random models. One stands for all that share a
-/// part of the layers' math, whatever the family, and one for all in a format: a model with real
-/// weights, the default target, or the random one that shows most.
+/// Golden steps for both formats of `tiny`, and for few of the small random models: each part of
+/// layer math and each format is shown by one model, which is one with real weights, the default
+/// target, or the random model that shows most.
 fn golden_steps(site: &Site, leaves: &[String]) -> Result<Vec<Step>, Failure> {
     let is_golden = |leaf: &&String| leaf.starts_with(RANDOM) || TINY.contains(&leaf.as_str());
     let goldens = leaves.iter().filter(is_golden);
@@ -330,7 +329,7 @@ fn golden_steps(site: &Site, leaves: &[String]) -> Result<Vec<Step>, Failure> {
     let mut chosen = vec![DEFAULT_TARGET];
     loop {
         let new = |kinds: &BTreeSet<String>| kinds.difference(&shown).count();
-        // The last of equals is the first leaf.
+        // Among equals, the first leaf: `max_by_key` takes the last.
         let best = goldens.iter().rev().max_by_key(|(_, kinds)| new(kinds));
         match best.filter(|(_, kinds)| new(kinds) > 0) {
             Some((leaf, kinds)) => {
@@ -350,7 +349,7 @@ fn golden_steps(site: &Site, leaves: &[String]) -> Result<Vec<Step>, Failure> {
     goldens.iter().map(step).collect()
 }
 
-/// Parts of a target's math, and its formats.
+/// Parts of a target's layer math, and its formats.
 fn kinds(site: &Site, leaf: &str) -> Result<BTreeSet<String>, Failure> {
     let target = site.target(Some(leaf))?;
     let formats = target.leaf.format.iter();
@@ -375,7 +374,7 @@ fn cargo_step(name: &'static str, protects: &'static str, args: &'static str) ->
     Step::new(name, protects, run)
 }
 
-/// Tests of a crate that serves any target.
+/// Step with the tests of a crate that is the same for every target.
 fn room_step(site: &Site, (package, folder, compared): Room) -> Result<Step, Failure> {
     let args = format!("-p {package} --features testing --lib --no-fail-fast");
     let step = Step::new(
@@ -387,11 +386,11 @@ fn room_step(site: &Site, (package, folder, compared): Room) -> Result<Step, Fai
     Ok(step.reads(reads.and(&[TEST_MODEL]).and(compared)))
 }
 
-/// Arguments of cargo for tests of the model's crate. Optimising them would take four times as long
-/// as they run; without, they have the standard library's checks of unsafe code, too.
+/// Arguments of cargo for tests of the model's crate. Optimising it would take four times as long
+/// as the tests; without, the standard library also checks unsafe code.
 const MODEL_TESTS: &str = "-p model --features testing --lib --no-fail-fast";
 
-/// Tests of the model's crate for the default target.
+/// Step with the tests of the model's crate for the default target.
 fn model_step(site: &Site) -> Result<Step, Failure> {
     let step = Step::new("tests of model", "the crate's own tests", |work| {
         work.test(Optimised::No, MODEL_TESTS).map(drop)
@@ -400,25 +399,25 @@ fn model_step(site: &Site) -> Result<Step, Failure> {
     Ok(step.reads(reads.leaf(DEFAULT_TARGET)))
 }
 
-/// Arguments of cargo for tests of the pipeline, and for those among them that look at every file.
+/// Arguments of cargo for tests of the pipeline, and for its tidy tests, which read every file.
 const PIPELINE: &str = "test -p gguf -p manifest -p xtask --locked --bins --no-fail-fast -- --skip \
                         tidy:: --skip advisories::";
 const TIDY: &str = "test -p gguf -p manifest -p xtask --locked --bins -- tidy:: advisories::";
 
-/// Tests of the binary's crate.
+/// Step with tests of the binary's crate.
 fn product_step(name: &'static str, protects: &'static str, args: &'static str) -> Step {
     let run = |work: &Work<'_>| work.test(Optimised::Wholly, args).map(drop);
     Step::new(name, protects, run).reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT))
 }
 
-/// A cargo whose compiler of our crates is clippy's: rustc with more lints. What it compiles is
-/// tested then, so a clean clone compiles once what `cargo clippy` and `cargo test` would each.
+/// `cargo` with clippy's compiler for crates of the workspace: rustc with more lints. Tests run
+/// these crates, so that a clean clone compiles once for `cargo clippy` and `cargo test`.
 fn linted(mut cargo: Command) -> Command {
     cargo.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
     cargo
 }
 
-/// Compiles all tests, and the crates in them.
+/// Compiles all tests with clippy's lints, and the crates under test.
 fn clippy(work: &Work<'_>) -> Result<(), Failure> {
     const ALL: &str = "--all-targets --no-run";
     let rooms = ROOMS.map(|(package, ..)| format!("-p {package}")).join(" ");
@@ -430,7 +429,7 @@ fn clippy(work: &Work<'_>) -> Result<(), Failure> {
     Ok(no_warning(&work.test(Optimised::No, &model)?)?)
 }
 
-/// Cargo succeeds with warnings, and prints those of earlier runs again.
+/// Fails on warnings: cargo succeeds with them, and prints those of earlier runs again.
 fn no_warning(text: &str) -> Result<(), String> {
     let found = text.lines().position(|line| line.starts_with("warning"));
     match found {
@@ -439,10 +438,10 @@ fn no_warning(text: &str) -> Result<(), String> {
     }
 }
 
-/// Goldens of a target whose weights are in the repository: found by listing, so a new one needs no
-/// code. Each target is another build of the model and its checks alone, without optimisation where
-/// it is so small that running it takes no time. The default target stands for all in the other
-/// tests of the checks.
+/// Golden step of a target whose weights are in the repository. Targets are listed, so a new one
+/// needs no code. Only the model and its checks are built for each target, without optimisation if
+/// it is so small that running it takes no time. Other tests of the checks run for the default
+/// target alone.
 fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
     let tests = match leaf {
         DEFAULT_TARGET => "--no-fail-fast",
@@ -465,11 +464,11 @@ fn golden_step(site: &Site, leaf: &str) -> Result<Step, Failure> {
     Ok(step.of(leaf).reads(reads))
 }
 
-/// Tests of the checks of the target's model, some of which must pass.
+/// Runs tests of the checks for the step's target; at least one must pass.
 fn test_checks(work: &Work<'_>, optimised: Optimised, tests: &str) -> Result<(), Failure> {
     let args = format!("-p check --features testing --lib {tests}");
-    // Clippy's step names no target, and what it compiled is run here. Constants of others would
-    // be lints: of comparisons that hold for them alone.
+    // The default target's tests were compiled by clippy's step. Other targets are not linted:
+    // their constants make comparisons that are always true.
     let text = match work.target == DEFAULT_TARGET {
         true => work.test(optimised, &args)?,
         false => {
@@ -480,17 +479,17 @@ fn test_checks(work: &Work<'_>, optimised: Optimised, tests: &str) -> Result<(),
     Ok(some_test_passed(&text)?)
 }
 
-/// Bytes of weights in the repository from which a model takes longer to run than to optimise.
+/// Bytes of weights from which running a model takes longer than optimising it.
 const LARGE: u64 = 4 << 20;
 
-/// Bytes of a target's weights in the repository; none where they are in several files.
+/// Bytes of a target's weight file in the repository; 0 if there are several files.
 fn weights_bytes(site: &Site, target: &str) -> u64 {
     let model = target.split('/').nth(1).unwrap_or_default();
     let file = format!("targets/_model/{model}/model.safetensors");
     std::fs::metadata(site.root.join(file)).map_or(0, |file| file.len())
 }
 
-/// A model that no outside reference has: its layers against their formulas and each other.
+/// Step of a model without an outside reference: its layers against formulas and each other.
 fn mixed_step(site: &Site) -> Result<Step, Failure> {
     let tests = "-- tests::a_layer tests::bits_of_rows oracle::";
     let step = Step::new(
@@ -502,8 +501,8 @@ fn mixed_step(site: &Site) -> Result<Step, Failure> {
     Ok(step.of(MIXED).reads(reads))
 }
 
-/// Whether there are golden files of a target's model: nothing would be compared else, which is no
-/// success where the weights lie in the repository.
+/// Fails if a target's model has no golden files: then nothing would be compared, although the
+/// weights are in the repository.
 fn goldens_are_there(root: &Path, target: &str) -> Result<(), Failure> {
     let model = target.split('/').nth(1).unwrap_or_default();
     let folder = Path::new("targets/_model").join(model);
@@ -521,7 +520,7 @@ fn goldens_are_there(root: &Path, target: &str) -> Result<(), Failure> {
     })
 }
 
-/// A model with real weights, as it is served, and how well its weights are rounded, if they are.
+/// Steps of a model with real weights: as it is served, and the rounding of its weights, if any.
 fn real_steps(site: &Site, leaf: &str) -> Result<Vec<Step>, Failure> {
     let step = |what: &str, protects, script, run: fn(&Work<'_>) -> Result<(), Failure>| {
         let step = script_step(format!("{what} {leaf}"), protects, ["python3"], run).of(leaf);
@@ -553,7 +552,7 @@ fn rounding(work: &Work<'_>) -> Result<(), Failure> {
     work.run(&mut of_real(work, ROUNDING)?).map(drop)
 }
 
-/// A script with the binary of the target and its real weights.
+/// Command of a script with the target's binary and its real weights as arguments.
 fn of_real(work: &Work<'_>, script: &str) -> Result<Command, Failure> {
     let weights = folder(work.site, Some(work.target))?;
     let mut command = work.python(script);
@@ -561,7 +560,7 @@ fn of_real(work: &Work<'_>, script: &str) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// `cargo test` succeeds when its filter matches nothing; that would protect nothing.
+/// Fails if no test ran: `cargo test` succeeds when its filter matches nothing.
 fn some_test_passed(text: &str) -> Result<(), String> {
     let lines = text.lines();
     let results = lines.filter_map(|line| line.strip_prefix("test result: ok. "));
@@ -577,7 +576,7 @@ fn end_to_end_step() -> Step {
     let reads = Reads::of(PRODUCT).but(BESIDE_PRODUCT);
     Step::new("end to end", protects, end_to_end)
         .reads(reads.binary(DEFAULT_TARGET))
-        .turn(Turn::Alone)
+        .schedule(Schedule::Alone)
 }
 
 fn serving_steps() -> Vec<Step> {
@@ -589,8 +588,8 @@ fn serving_steps() -> Vec<Step> {
             chat_page,
         )
         .reads_binary_and(&["scripts"])
-        // It waits for the browser most of the time.
-        .turn(Turn::Beside),
+        // The step waits for the browser most of the time.
+        .schedule(Schedule::Beside),
         script_step(
             "sweep",
             "measured figures are those of the server, and failures are told",
@@ -620,12 +619,12 @@ fn serving_steps() -> Vec<Step> {
         )
         .reads(Reads::of(PRODUCT).but(BESIDE_PRODUCT)),
     ];
-    // Each has a server and ports of its own.
-    let proxies = PROXY_NAMES.map(|proxy| proxy_step(proxy).turn(Turn::Beside));
+    // Each step has a server and ports of its own.
+    let proxies = PROXY_NAMES.map(|proxy| proxy_step(proxy).schedule(Schedule::Beside));
     measured.into_iter().chain(proxies).chain(served).collect()
 }
 
-/// The files of `packaging/` for one proxy, and what it does to streams and to the page.
+/// Step of a proxy with its file of `packaging/`: streams, and the chat page.
 fn proxy_step(proxy: &'static str) -> Step {
     script_step(
         format!("proxy {proxy}"),
@@ -640,7 +639,7 @@ fn proxy_step(proxy: &'static str) -> Step {
     .reads_binary_and(&["packaging", "scripts"])
 }
 
-/// A step of a script, skipped where a program that it needs is missing.
+/// Step of a script, skipped if a program that it needs is missing.
 fn script_step<const N: usize>(
     name: impl Into<String>,
     protects: &'static str,
@@ -656,7 +655,7 @@ fn script_step<const N: usize>(
     })
 }
 
-/// A program that is missing, and its package.
+/// Failure that names a missing program and the package that has it.
 fn lacks(program: &str, package: &str) -> Result<(), Failure> {
     let why = format!("{program} is missing; apt-get install {package}");
     Err(Failure::Missing(why))
@@ -677,7 +676,7 @@ fn sweep(work: &Work<'_>) -> Result<(), Failure> {
     work.run(&mut command).map(drop)
 }
 
-/// Builds the binary and checks what it promises about itself.
+/// Step that builds the binary and checks its promises.
 fn binary_step(target: &str) -> Step {
     let protects = "one file: glibc and the driver alone, no PTX, no paths of this machine";
     let step = Step::new(format!("binary {target}"), protects, binary).of(target);
@@ -699,7 +698,7 @@ fn end_to_end(work: &Work<'_>) -> Result<(), Failure> {
     Ok(some_test_passed(&text)?)
 }
 
-/// The library, as other programs use it: the example runs, and those of the documentation compile.
+/// Runs the example of the library, and compiles those of the documentation.
 fn library(work: &Work<'_>) -> Result<(), Failure> {
     work.test(Optimised::Wholly, "--doc")?;
     let args = format!("--example {EXAMPLE}");
@@ -720,12 +719,12 @@ fn evaluate(work: &Work<'_>) -> Result<(), Failure> {
     work.run(command.arg("--served").arg(served)).map(drop)
 }
 
-/// Where the evaluation leaves what was served.
+/// Path at which the evaluation leaves served replies.
 fn served(work: &Work<'_>) -> PathBuf {
     work.site.atlas().join("log").join(SERVED)
 }
 
-/// First drafts against what was served.
+/// Compares first drafts with served tokens.
 fn drafts(work: &Work<'_>) -> Result<(), Failure> {
     let served = served(work);
     if !served.exists() {
@@ -743,7 +742,7 @@ fn drafts(work: &Work<'_>) -> Result<(), Failure> {
     }
 }
 
-/// The number before the first `%`.
+/// The number before the first `%` of a text.
 fn percent(text: &str) -> Option<f64> {
     let (before, _) = text.split_once('%')?;
     let mut words = before.rsplit(['(', ' ']);
@@ -758,7 +757,7 @@ fn started_steps(target: &str) -> [Step; 2] {
     [start.of(target).reads_binary_and(&[]), parity.of(target)]
 }
 
-/// Starts the binary, in an emulator if it is for another host.
+/// Starts the binary, in an emulator if it is for another machine.
 fn start(work: &Work<'_>) -> Result<(), Failure> {
     let path = work.binary()?;
     let host = work.site.target(Some(work.target))?.hardware.host;
@@ -785,7 +784,7 @@ fn parity(work: &Work<'_>) -> Result<(), Failure> {
     work.run(command.arg("selftest")).map(drop)
 }
 
-/// Small models of each family, for the GPUs in turn: the workflows build them for all.
+/// One GPU target for each family's small models, alternating between GPUs; workflows build all.
 fn of_families(leaves: &[String]) -> Vec<String> {
     let of = |start: &'static str| leaves.iter().filter(move |leaf| leaf.starts_with(start));
     let [even, odd] = RANDOM_DEVICE.map(of);
@@ -793,16 +792,16 @@ fn of_families(leaves: &[String]) -> Vec<String> {
     targets.cloned().collect()
 }
 
-/// Kernels of targets. No host program is made of them, nor what that needs asked for.
+/// Step that compiles the kernels of targets alone, without host programs and their requirements.
 fn kernels_step(name: &'static str, protects: &'static str, targets: Vec<String>) -> Step {
     let each = move |work: &Work<'_>| {
         let mut targets = targets.iter();
         targets.try_for_each(|target| kernels(work.site, target))
     };
-    Step::new(name, protects, each).turn(Turn::Beside)
+    Step::new(name, protects, each).schedule(Schedule::Beside)
 }
 
-/// The crate that needs libclang, which comes with the pinned toolchain of a device target.
+/// Step of the FFI crate, which needs libclang from a device target's pinned toolchain.
 fn boundary_step(target: &'static str) -> Step {
     let protects = "the crate between Rust and CUDA compiles and holds its rules";
     let reads = Reads::of(&["Cargo.toml", "Cargo.lock", "ffi", "build/manifest"]);

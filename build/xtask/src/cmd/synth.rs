@@ -1,4 +1,4 @@
-//! `synth`: a drawn checkpoint of a target's model.
+//! `synth`: a random checkpoint of a target's model.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! `targets`: what can be built.
+//! `targets`: lists the targets.
 
 use argh::FromArgs;
 

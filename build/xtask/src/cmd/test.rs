@@ -1,4 +1,4 @@
-//! `test`: everything that can be tried without a GPU, and with one if there is one.
+//! `test`: all tests that run on this machine, with a GPU or without.
 
 use std::fs::File;
 use std::num::NonZero;
@@ -11,7 +11,7 @@ use std::{io, iter, thread};
 use argh::FromArgs;
 
 use super::reads::Reads;
-use super::steps::{self, Outcome, Step, Tier, Turn};
+use super::steps::{self, Outcome, Schedule, Step, Tier};
 use crate::graph::digest::Digests;
 use crate::graph::explain::{self, Reason};
 use crate::plan::sharing;
@@ -78,8 +78,7 @@ impl Test {
     }
 }
 
-/// Crates that are the same for every target: package, folder, and files beside it that its tests
-/// compare.
+/// Crates that are equal for every target: package, folder, and other files that the tests read.
 pub const ROOMS: [Room; 6] = [
     ("host", "src/host", &[]),
     ("step", "src/step", &[]),
@@ -94,35 +93,35 @@ pub const ROOMS: [Room; 6] = [
 ];
 pub type Room = (&'static str, &'static str, &'static [&'static str]);
 
-/// Optimisation of a crate where it is tested.
+/// Optimisation level of a crate under test.
 #[derive(Clone, Copy, Debug)]
 pub enum Optimised {
-    /// Compiled in a fifth of the time.
+    /// None: compiled in a fifth of the time.
     No = 0,
-    /// For the engine, whose simulations take three times as long without.
+    /// Some, for the engine, whose simulations take three times as long without.
     Yes = 1,
-    /// For the model on the CPU: below this each instruction of its kernels is a call. The standard
-    /// library's checks of what unsafe code asks of it, which take as long as the kernels, are left
-    /// to the small models.
+    /// Full, for the model on the CPU: below it, each instruction of its kernels is a call. The
+    /// standard library's checks of unsafe code, which take as long as the kernels, are left to
+    /// small models.
     Wholly = 3,
 }
 
-/// Surroundings of a step at work.
+/// Context of a step that runs.
 pub struct Work<'a> {
     pub site: &'a Site,
     /// Name of the step.
     pub name: &'a str,
-    /// Target that it tries.
+    /// Target that the step tests.
     pub target: &'a str,
 }
 
 impl Work<'_> {
-    /// Path of the log of the step, or of another program beside it.
+    /// Path of a log for the step, or for another program that it starts.
     pub fn log(&self, name: &str) -> PathBuf {
         self.site.atlas().join("log").join(slug(name))
     }
 
-    /// A cargo in the workspace, free of what the cargo that started us has set.
+    /// `cargo` in the workspace, without the variables that the cargo around xtask set.
     pub fn cargo(&self, args: &str) -> Command {
         let mut command = Command::new("cargo");
         command.args(args.split_whitespace());
@@ -136,10 +135,9 @@ impl Work<'_> {
         command
     }
 
-    /// A cargo over the crates of the binary. Dependencies are those that the pipeline compiles for
-    /// the host's binaries: a clean clone compiles them once, and tests run what is shipped. Our
-    /// own crates are checked for overflow, and the model and its checks are optimised as much as
-    /// `optimised` says.
+    /// `cargo` for the crates of the binary. It shares dependencies with the pipeline's builds for
+    /// this host: a clean clone compiles them once, and tests run them as shipped. Crates of the
+    /// workspace have overflow checks; `optimised` is the level of the model and its checks.
     ///
     /// # Errors
     /// If a program of the toolchain is missing.
@@ -179,10 +177,10 @@ impl Work<'_> {
         Ok(command)
     }
 
-    /// Runs a command to its end; its output if it succeeds.
+    /// Runs a command; returns its output if it succeeds.
     ///
     /// # Errors
-    /// The last part of what it printed.
+    /// The last part of its output.
     pub fn run(&self, command: &mut Command) -> Result<String, Failure> {
         let log = self.log(self.name);
         let failed = |why: io::Error| format!("open {}: {why}", log.display());
@@ -209,7 +207,7 @@ fn suite(site: &Site, steps: Vec<Step>, options: &Test) -> Result<(), Failure> {
     std::fs::create_dir_all(&log).map_err(|why| format!("make {}: {why}", log.display()))?;
     let passes = Passes::open(site, options)?;
     let (mut passed, mut failed, mut skipped) = (0, vec![], vec![]);
-    // One more than there are cores run then: each waits for something at times.
+    // With this thread, one more than there are cores: steps wait for something at times.
     let lanes = thread::available_parallelism().map_or(1, NonZero::get);
     for (step, outcome) in outcomes(&steps, lanes, |step| outcome(site, step, &passes)) {
         match outcome {
@@ -232,15 +230,15 @@ fn suite(site: &Site, steps: Vec<Step>, options: &Test) -> Result<(), Failure> {
     }
 }
 
-/// Runs each step in its turn; how it ended. Those beside others take turns on `lanes` threads, and
-/// on this one behind all that are not.
+/// Runs the steps in order and returns their outcomes. Steps beside others run on `lanes` threads,
+/// and on this one after all steps in order.
 fn outcomes<T: Send>(
     steps: &[Step],
     lanes: usize,
     run: impl Fn(&Step) -> T + Sync,
 ) -> Vec<(&Step, T)> {
     let mut ended = vec![];
-    for group in steps.split_inclusive(|step| step.turn == Turn::Alone) {
+    for group in steps.split_inclusive(|step| step.schedule == Schedule::Alone) {
         let (send, waiting) = mpsc::channel();
         let waiting = Mutex::new(waiting);
         let next = || waiting.lock().ok()?.recv().ok();
@@ -249,23 +247,23 @@ fn outcomes<T: Send>(
             let spawn = |_| scope.spawn(|| lane().collect::<Vec<_>>());
             let beside: Vec<_> = (0..lanes).map(spawn).collect();
             for step in group {
-                match step.turn {
-                    Turn::Beside => send.send(step).expect("the lanes wait for it"),
-                    Turn::Next => ended.push((step, run(step))),
-                    Turn::Alone => {}
+                match step.schedule {
+                    Schedule::Beside => send.send(step).expect("the lanes wait for it"),
+                    Schedule::InOrder => ended.push((step, run(step))),
+                    Schedule::Alone => {}
                 }
             }
             drop(send);
             ended.extend(lane());
             ended.extend(beside.into_iter().flat_map(joined));
         });
-        let alone = group.last().filter(|step| step.turn == Turn::Alone);
+        let alone = group.last().filter(|step| step.schedule == Schedule::Alone);
         ended.extend(alone.map(|step| (step, run(step))));
     }
     ended
 }
 
-/// Result of a thread. Its panic is ours.
+/// Result of a thread; a panic in it is continued here.
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     let found = thread.join();
     found.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -275,7 +273,7 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 struct Passes<'a> {
     atlas: PathBuf,
     digests: Digests,
-    /// The compiler and xtask, which decide how any step ends.
+    /// Identity of the compiler and of xtask, on which any result depends.
     tools: String,
     options: &'a Test,
 }
@@ -300,7 +298,7 @@ impl<'a> Passes<'a> {
         })
     }
 
-    /// Facts of a step, and why it has to run; no reason if it is up to date.
+    /// Facts of a step and the reason to run it; no reason if it is up to date.
     fn known(&self, site: &Site, step: &Step) -> Result<Option<Known>, Failure> {
         let Some(reads) = &step.reads else {
             return Ok(None);
@@ -316,18 +314,18 @@ impl<'a> Passes<'a> {
     }
 
     fn note(&self, step: &Step, facts: &str) {
-        // A pass that is not noted costs time only.
+        // Losing the record of a pass costs time only.
         let _ = explain::record(&self.atlas, &slug(&step.name), facts);
         let _ = self.digests.save();
     }
 }
 
-/// Name of the log of a step, and of what is recorded of it.
+/// File name of a step's log and record.
 fn slug(name: &str) -> String {
     format!("test-{}", name.replace(['/', ' '], "-"))
 }
 
-/// Facts that decide whether a step runs.
+/// Facts of a step that decide whether it runs.
 struct Known {
     facts: String,
     reason: Option<Reason>,
@@ -373,11 +371,11 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    fn step(name: &str, turn: Turn) -> Step {
+    fn step(name: &str, schedule: Schedule) -> Step {
         Step {
             name: name.to_string(),
             protects: "",
-            turn,
+            schedule,
             tier: Tier::Suite,
             reads: None,
             target: String::new(),
@@ -417,7 +415,7 @@ mod tests {
                     true => Err(Failure::Failed("it does".to_string())),
                     false => Ok(()),
                 }),
-                ..step("reads", Turn::Next)
+                ..step("reads", Schedule::InOrder)
             };
             outcome(&site, &step, &passes)
         };
@@ -435,22 +433,22 @@ mod tests {
     #[test]
     fn a_step_beside_others_ends_before_one_that_is_alone() {
         let steps = [
-            step("beside", Turn::Beside),
-            step("next", Turn::Next),
-            step("alone", Turn::Alone),
+            step("beside", Schedule::Beside),
+            step("next", Schedule::InOrder),
+            step("alone", Schedule::Alone),
         ];
         let (send, receive) = mpsc::channel();
         let receive = Mutex::new(receive);
         // The step beside ends well only if the next one runs meanwhile.
         let ended = AtomicBool::new(false);
-        let met = |step: &Step| match step.turn {
-            Turn::Beside => {
+        let met = |step: &Step| match step.schedule {
+            Schedule::Beside => {
                 let met = receive.lock().unwrap().recv_timeout(PATIENCE).is_ok();
                 ended.store(true, Ordering::Relaxed);
                 met
             }
-            Turn::Next => send.send(()).is_ok(),
-            Turn::Alone => ended.load(Ordering::Relaxed),
+            Schedule::InOrder => send.send(()).is_ok(),
+            Schedule::Alone => ended.load(Ordering::Relaxed),
         };
         let outcomes = outcomes(&steps, 1, met);
         assert!(outcomes.iter().all(|&(_, met)| met));
@@ -460,7 +458,7 @@ mod tests {
     #[test]
     fn steps_beside_others_take_turns() {
         let names = ["one", "two", "three", "four", "five"];
-        let steps = names.map(|name| step(name, Turn::Beside));
+        let steps = names.map(|name| step(name, Schedule::Beside));
         let running = AtomicUsize::new(0);
         let counts = outcomes(&steps, 1, |_| {
             let count = running.fetch_add(1, Ordering::SeqCst) + 1;

@@ -1,4 +1,4 @@
-//! `weights`: the checkpoint of a target, made of the package that its manifest names.
+//! `weights`: makes the checkpoint of a target from the package in its manifest.
 
 use std::path::PathBuf;
 
@@ -38,7 +38,7 @@ impl Weights {
     }
 }
 
-/// The folder of a target's weights; `None` where no package holds them.
+/// Folder of a target's weights; `None` if its manifest names no package.
 pub fn folder(site: &Site, target: Option<&str>) -> Result<Option<PathBuf>, Failure> {
     let plan = weights::plan(&site.target(target)?)?;
     plan.map(|plan| made(site, &plan)).transpose()

@@ -1,4 +1,4 @@
-//! `workflows`: the files of GitHub Actions.
+//! `workflows`: writes the files of GitHub Actions.
 
 use argh::FromArgs;
 

@@ -1,4 +1,4 @@
-//! One translation unit per op: its text, the nvcc command that cc composes, what ptxas reports.
+//! Compilation of an op: its translation unit, the nvcc command that cc composes, ptxas' report.
 
 use std::fs;
 use std::path::Path;
@@ -13,25 +13,25 @@ use crate::graph::run::Sandbox;
 pub const TOOLKIT: &str = "toolkit";
 /// Folder of the CUTLASS headers in the action's folder.
 pub const CUTLASS: &str = "cutlass";
-/// The generated translation unit.
+/// File name of the generated translation unit.
 pub const UNIT: &str = "unit.cu";
 /// Folder in which the executor puts links to an action's tools.
 const TOOLS: &str = ".tools";
 
-/// Sources that decide the command and treat its output: this file, and the version of `cc`.
+/// Identity of this code in an action's key: this file's text, and the version of `cc`.
 pub const CODE: Code = Code::Sources(&[
     include_str!("compile.rs"),
     include_str!("../../../../Cargo.lock"),
 ]);
 
-/// Highest optimisation level of host and device compiler.
+/// Optimisation level of host and device compiler, the highest.
 const OPTIMISATION: u32 = 3;
 
 /// Text of the unit that defines a launcher by its kernel, in the file `header`.
 ///
-/// The kernel `rows_f32` of `rms_norm` is the struct `RowsF32` of namespace
-/// `atlas::rms_norm`, a template over the launcher's tile in `target.cuh` and, of an op over a kind
-/// of block, its shape there.
+/// The kernel `rows_f32` of `rms_norm` is the struct `RowsF32` of namespace `atlas::rms_norm`, a
+/// template over the launcher's tile in `target.cuh` and, for an op with shapes, over a shape
+/// there.
 ///
 /// # Errors
 /// If `ops.toml` has no such op.
@@ -54,20 +54,20 @@ pub fn unit(table: &abi::Table, compiled: &Compiled, header: &str) -> Result<Str
     ))
 }
 
-/// `rms_norm` to `RmsNorm`.
+/// `rms_norm` as `RmsNorm`.
 fn camel(name: &str) -> String {
     let words = name.split('_');
     let words = words.map(|word| word[..1].to_uppercase() + &word[1..]);
     words.collect()
 }
 
-/// `sm_90a` to the pair that embeds a cubin of exactly that architecture and no PTX.
+/// `sm_90a` as the pair of options that embeds a cubin of exactly this architecture and no PTX.
 pub fn gencode(arch: &str) -> String {
     let number = arch.trim_start_matches("sm_");
     format!("arch=compute_{number},code=sm_{number}")
 }
 
-/// Arguments of the action that says what [`nvcc`] compiles for whom.
+/// Arguments of the action that calls [`nvcc`]: unit, architecture, host compiler.
 pub fn args(
     host: &Host,
     build_host: &str,
@@ -83,7 +83,7 @@ pub fn args(
     ]
 }
 
-/// Compiles [`UNIT`] to `<object>.o` and leaves what ptxas reports in `<object>.ptxas`.
+/// Compiles [`UNIT`] to `<object>.o` and writes the report of ptxas to `<object>.ptxas`.
 pub fn nvcc(sandbox: &Sandbox<'_>) -> Result<(), String> {
     let object = sandbox.arg("object")?;
     let mut command = compose(sandbox)?;
@@ -100,7 +100,7 @@ pub fn nvcc(sandbox: &Sandbox<'_>) -> Result<(), String> {
     fs::write(sandbox.path(&format!("{object}.ptxas")), text).map_err(|why| why.to_string())
 }
 
-/// The nvcc command, without input and output. cc sees no variable of this process.
+/// The nvcc command without input and output. It inherits no variable of this process.
 fn compose(sandbox: &Sandbox<'_>) -> Result<Command, String> {
     let (tools, scratch) = (sandbox.path(TOOLS), sandbox.path("scratch"));
     fs::create_dir_all(&scratch).map_err(|why| format!("{}: {why}", scratch.display()))?;
@@ -145,10 +145,10 @@ fn environment_of<'a>(tools: &'a Path, scratch: &'a Path) -> [(&'static str, &'a
     [("PATH", tools), ("TMPDIR", scratch)]
 }
 
-/// Report of ptxas about one kernel.
+/// Resources of one kernel, as ptxas reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// Mangled name.
+    /// Mangled name of the kernel.
     pub kernel: String,
     pub registers: u32,
     pub stack_bytes: u32,
@@ -172,7 +172,7 @@ impl std::fmt::Display for Resources {
     }
 }
 
-/// Reads the output of `ptxas -v`: one entry per kernel.
+/// Parses the output of `ptxas -v`, which has an entry for each kernel.
 pub fn report(printed: &str) -> Vec<Resources> {
     let mut kernels: Vec<Resources> = Vec::new();
     for line in printed.lines() {
@@ -201,11 +201,11 @@ fn number_before(line: &str, unit: &str) -> Option<u32> {
     before.rsplit([' ', ',']).next()?.parse().ok()
 }
 
-/// Operations whose launchers may have no kernel but those of others.
+/// Operations whose launchers may be composed of other operations' kernels alone.
 const COMPOSED: [&str; 1] = ["mlp"];
 
 /// # Errors
-/// A kernel of `object` spills, or it has none though its operation is none of `COMPOSED`.
+/// If a kernel of `object` spills registers, or `object` has no kernel and is not in `COMPOSED`.
 pub fn refuse_spills(object: &str, report: &[Resources]) -> Result<(), String> {
     if report.is_empty() && !COMPOSED.contains(&object) {
         return Err("ptxas reported no kernel: the unit compiled to nothing".to_string());

@@ -1,4 +1,4 @@
-//! The host compiler of a target and the Rust standard library for it: found before anything runs.
+//! The host compiler and the Rust standard library of a target, found before any action runs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,10 +9,10 @@ use crate::toolchain::on_path;
 pub const X86_64: &str = "x86_64-unknown-linux-gnu";
 pub const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
-/// Where Debian's own rustc lies, beside one that rustup manages.
+/// Path of Debian's rustc, which may lie beside one that rustup manages.
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 
-/// Tools that compile and link host code of one target.
+/// Tools that compile and link a target's host code.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// Rust triple of the target.
@@ -22,18 +22,18 @@ pub struct Host {
     /// The compiler driver that rustc links with.
     pub linker: Tool,
     pub ar: Tool,
-    /// Programs that those start by name.
+    /// Programs that the compilers start by name.
     pub beside: Vec<Tool>,
-    /// A rustc other than the toolchain's, when only that one has the target's standard library.
+    /// A rustc other than the toolchain's, if only this one has the target's standard library.
     pub rustc: Option<Tool>,
 }
 
 impl Host {
-    /// Finds everything for `triple`, building on `build_host` with `rustc`; without that, all that
-    /// kernels alone need.
+    /// Finds the tools for `triple` on `build_host`, with a standard library for `rustc`; without a
+    /// `rustc`, only the tools that kernels need.
     ///
     /// # Errors
-    /// All that is missing and what brings it.
+    /// All missing tools, each with the package that has it.
     pub fn find(triple: &str, build_host: &str, rustc: Option<&Tool>) -> Result<Host, Error> {
         let (prefix, package, binutils) = match triple {
             _ if triple == build_host => ("", "g++", "binutils"),
@@ -83,7 +83,7 @@ impl Host {
     }
 }
 
-/// Programs of the host that are not there, each with what brings it.
+/// Error about missing programs, each with the package that has it.
 fn lacks(missing: &[String]) -> Error {
     let missing = missing.join("\n  ");
     Error::Host {
@@ -91,7 +91,7 @@ fn lacks(missing: &[String]) -> Error {
     }
 }
 
-/// `Ok(None)` if `rustc` has the standard library of `triple`, `Ok(Some(_))` if Debian's has.
+/// `Ok(None)` if `rustc` has the standard library of `triple`, `Ok(Some(_))` if Debian's has it.
 fn rustc_for(triple: &str, rustc: &Tool) -> Result<Option<Tool>, String> {
     if has_std(&rustc.path, triple) {
         return Ok(None);
@@ -119,7 +119,7 @@ fn has_std(rustc: &Path, triple: &str) -> bool {
     })
 }
 
-/// A program of the host by name or path, known by the first line of its `--version`.
+/// A program of the host, by name or path, identified by the first line of its `--version`.
 pub fn tool(program: &str) -> Option<Tool> {
     let path = match program.contains('/') {
         true => PathBuf::from(program),

@@ -1,18 +1,18 @@
-//! Device code inside a file, told by the pinned cuobjdump.
+//! Device code inside a file, as the pinned cuobjdump lists it.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Lists of cuobjdump for one binary, archive or object.
+/// Device code in a binary, archive or object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceCode {
-    /// Architecture of each cubin, as `sm_90a`, sorted.
+    /// Architecture of each cubin in the form `sm_90a`, sorted.
     pub cubins: Vec<String>,
-    /// Names of PTX texts; a shipped binary has none.
+    /// Names of PTX texts; a released binary has none.
     pub ptx: Vec<String>,
 }
 
-/// Runs `cuobjdump` on `file`.
+/// Lists the device code of `file` with `cuobjdump`.
 pub fn device_code(cuobjdump: &Path, file: &Path) -> Result<DeviceCode, String> {
     let elf = list(cuobjdump, "--list-elf", file)?;
     let ptx = list(cuobjdump, "--list-ptx", file)?;
@@ -21,7 +21,7 @@ pub fn device_code(cuobjdump: &Path, file: &Path) -> Result<DeviceCode, String> 
     Ok(DeviceCode { cubins, ptx })
 }
 
-/// Names after `ELF file  1: ` or `PTX file  1: `. No code of the kind is an empty list.
+/// Names after `ELF file  1: ` or `PTX file  1: `; empty if the file has no such code.
 fn list(cuobjdump: &Path, option: &str, file: &Path) -> Result<Vec<String>, String> {
     let done = Command::new(cuobjdump).arg(option).arg(file).output();
     let done = done.map_err(|why| format!("{}: {why}", cuobjdump.display()))?;
@@ -35,7 +35,7 @@ fn list(cuobjdump: &Path, option: &str, file: &Path) -> Result<Vec<String>, Stri
     Ok(names.map(str::to_string).collect())
 }
 
-/// `unit.1.sm_90a.cubin` to `sm_90a`.
+/// Architecture of a cubin's name: `sm_90a` of `unit.1.sm_90a.cubin`.
 fn arch_of(name: &str) -> Option<String> {
     let mut parts = name.rsplit('.').skip(1);
     let found = parts.find(|part| part.starts_with("sm_"));
@@ -45,7 +45,7 @@ fn arch_of(name: &str) -> Option<String> {
 /// Checks that `file` holds cubins of `arch` alone and no PTX.
 ///
 /// # Errors
-/// One line that names what should not be there, or what is missing.
+/// One line that names unexpected or missing device code.
 pub fn check(cuobjdump: &Path, file: &Path, arch: &str) -> Result<DeviceCode, String> {
     let code = device_code(cuobjdump, file)?;
     let file = file.display();
@@ -63,10 +63,10 @@ pub fn check(cuobjdump: &Path, file: &Path, arch: &str) -> Result<DeviceCode, St
     }
 }
 
-/// Start of the block-scaled products of FP4, an instruction of sm_12x.
+/// Start of the instruction of sm_12x for block-scaled products of FP4, in disassembly.
 const BLOCK_SCALED_FP4: &str = "OMMA.SF.16864.F32.E2M1.E2M1.UE4M3.4X";
 
-/// Counts the block-scaled products of FP4 that `file` holds.
+/// Counts the instructions of block-scaled FP4 products in `file`.
 ///
 /// # Errors
 /// If `cuobjdump` or the `nvdisasm` beside it cannot be started or refuses the file.

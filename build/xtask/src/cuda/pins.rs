@@ -1,13 +1,13 @@
-//! `build/toolchain.toml`: which wheels the build uses.
+//! `build/toolchain.toml`: the pinned wheels of the build.
 
 use serde::Deserialize;
 
 use crate::wheel::Pin;
 
-/// Path of the table from the root of the workspace.
+/// Path of the table of pins, from the root of the workspace.
 pub const FILE: &str = "build/toolchain.toml";
 
-/// All pins. A tool that the build needs is a field, so a missing one is an error at once.
+/// All pins. A wheel that the build needs is a field, so that a missing pin is an error at once.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pins {
@@ -41,12 +41,12 @@ impl Pins {
         Ok(pins)
     }
 
-    /// Wheels that look at the workflow files, and are in no build.
+    /// Wheels of linters for workflow files, which no build uses.
     pub fn linters(&self) -> [&Pin; 3] {
         [&self.actionlint, &self.shellcheck, &self.zizmor]
     }
 
-    /// Every wheel of a build.
+    /// Every wheel that builds use.
     pub fn all(&self) -> [&Pin; 10] {
         [
             &self.nvcc,

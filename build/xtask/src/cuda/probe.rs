@@ -1,18 +1,19 @@
-//! Builds whose kernels do one thing otherwise, to be compared with the product or seen by a tool.
+//! Builds whose kernels differ in one respect, to be compared with the product or examined by a
+//! tool.
 //!
-//! `cuda/base/probe.cuh` says what each does. A probe is another build of the same target: its
-//! units begin with its name, so their keys differ, and its binary has a name of its own.
+//! `cuda/base/probe.cuh` describes each. A probe is another build of a target: its units begin with
+//! the probe's name, so their keys differ, and its binary has its own name.
 
 use std::str::FromStr;
 
-/// Every probe by its name in `cuda/base/probe.cuh`.
+/// All probes, by their names in `cuda/base/probe.cuh`.
 const PROBES: [Probe; 3] = [
     Probe("serial", None),
     Probe("delayed", None),
     Probe("stray", Some("read_bytes")),
 ];
 
-/// A probe: its name, and the one op that it changes, if not all.
+/// A probe: its name, and the only op whose kernels it changes; none: all ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe(&'static str, Option<&'static str>);
 
@@ -21,7 +22,7 @@ impl Probe {
         self.0
     }
 
-    /// Whether the kernels of `op` differ from the product's.
+    /// Whether the probe's kernels of `op` differ from the product's.
     pub fn changes(self, op: &str) -> bool {
         self.1.is_none_or(|only| only == op)
     }

@@ -1,4 +1,4 @@
-//! The device half of the plan. What needs tools or packages that are missing says so and passes.
+//! The device half of the plan. A test without its tools or packages says so and passes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The device half of a target, made.
+/// The device half of a target and its outputs.
 struct Made {
     toolchain: Toolchain,
     host: Host,
@@ -82,7 +82,7 @@ fn device_target(site: &Site, name: &str) -> Result<DeviceTarget, String> {
     DeviceTarget::of(&target, None).map_err(|why| why.to_string())
 }
 
-/// Runs what `wanted` needs; gives the paths of what it made.
+/// Makes `wanted`; returns the paths of the outputs.
 fn outputs(
     site: &Site,
     graph: &Graph,
@@ -397,7 +397,7 @@ fn an_op_that_the_table_lacks_is_named() {
     assert!(why.contains("`attend`"));
 }
 
-/// The launcher of an op by a kernel, for a shape of several if it is named.
+/// The launcher of an op by a kernel, for a named shape if there are several.
 fn compiled(op: &str, shape: Option<&str>) -> Compiled {
     let launcher = shape.map(|shape| format!("{op}_{shape}"));
     Compiled {

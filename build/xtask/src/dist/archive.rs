@@ -1,4 +1,4 @@
-//! Archives whose bytes depend on their members alone: tar with one owner and one time, ar, gzip.
+//! Archives whose bytes depend on their members alone: tar with fixed owner and time, ar, gzip.
 
 use std::io::Write;
 
@@ -8,15 +8,15 @@ use tar::{Builder, EntryType, Header};
 /// A file of a package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Path from the root of what is installed, without a leading `/`.
+    /// Path from the root of the installed tree, without a leading `/`.
     pub path: String,
-    /// Permissions, as 0o755.
+    /// Permissions, such as 0o755.
     pub mode: u32,
     pub content: Vec<u8>,
 }
 
 impl Member {
-    /// A file that everyone reads.
+    /// A file that everyone may read.
     pub fn text(path: impl Into<String>, content: impl Into<Vec<u8>>) -> Member {
         Member {
             path: path.into(),
@@ -25,7 +25,7 @@ impl Member {
         }
     }
 
-    /// A file that everyone runs.
+    /// A file that everyone may run.
     pub fn program(path: impl Into<String>, content: impl Into<Vec<u8>>) -> Member {
         Member {
             mode: 0o755,
@@ -34,8 +34,8 @@ impl Member {
     }
 }
 
-/// The members, sorted, below `prefix` (`./` or a folder), with the folders that hold them. All
-/// belong to root and are of the second `time` since 1970.
+/// A tar of the members, sorted, below `prefix` (`./` or a folder), with entries for their folders.
+/// All belong to root, with modification time `time`, seconds since 1970.
 ///
 /// # Errors
 /// If a path is too long for the format.
@@ -81,7 +81,7 @@ fn append(
     appended.map_err(failed)
 }
 
-/// A Unix archive of `members` (name, content), as `deb(5)` asks for.
+/// A Unix archive of `members` (name, content), in the form that `deb(5)` requires.
 pub fn ar(members: &[(&str, Vec<u8>)], time: u64) -> Vec<u8> {
     let mut out = b"!<arch>\n".to_vec();
     for (name, content) in members {
@@ -96,7 +96,7 @@ pub fn ar(members: &[(&str, Vec<u8>)], time: u64) -> Vec<u8> {
     out
 }
 
-/// `content` as gzip without name and time.
+/// `content` compressed by gzip, without name and time.
 pub fn gzip(content: &[u8]) -> Vec<u8> {
     let mut writer = GzBuilder::new().write(Vec::new(), Compression::best());
     let written = writer.write_all(content).and_then(|()| writer.finish());

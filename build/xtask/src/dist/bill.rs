@@ -1,4 +1,4 @@
-//! The bill of materials, in CycloneDX 1.5 (ECMA-424), and the texts of all licences.
+//! The bill of materials in CycloneDX 1.5 (ECMA-424), and the text of all licences.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use serde_json::{Value, json};
 use super::crates::Crate;
 use crate::graph::digest::Digest;
 
-/// A wheel of the device toolchain, or a program of the machine that built.
+/// A wheel of the device toolchain, or a program of the build machine.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Tool {
     pub name: String,
     pub version: String,
-    /// Digest of the wheel; none for what is no wheel.
+    /// Digest of the wheel; none for a program.
     pub sha256: Option<String>,
-    /// Use that the build makes of it.
+    /// Purpose of the tool in the build.
     pub purpose: String,
-    /// Whether some of it is in the binary, rather than only used to make it.
+    /// Whether the binary contains code of the tool.
     pub linked: bool,
 }
 
-/// Who supplies what is of this workspace.
+/// Supplier of this workspace's crates.
 const AUTHORS: &str = "The Atlas authors";
 
-/// The document of a binary.
+/// The bill of materials of a binary.
 pub fn cyclonedx(
     name: &str,
     version: &str,
@@ -62,7 +62,7 @@ pub fn cyclonedx(
     })
 }
 
-/// A UUID (RFC 9562, version 8) that follows from the binary.
+/// A UUID (RFC 9562, version 8) derived from the binary's digest.
 fn serial(sha256: &str) -> String {
     let digits = Digest::of(sha256.as_bytes()).to_string();
     let part = |from: usize, to: usize| &digits[from..to];
@@ -80,7 +80,7 @@ fn of_cargo(known: &Crate) -> String {
     format!("pkg:cargo/{}@{}", known.name, known.version)
 }
 
-/// Package URL of a wheel; none for what is no wheel.
+/// Package URL of a wheel; none for a program.
 fn purl(tool: &Tool) -> Option<String> {
     let name = tool.name.replace('_', "-");
     tool.sha256.as_ref()?;
@@ -123,14 +123,14 @@ fn of_tool(tool: &Tool) -> Value {
     component
 }
 
-/// One file of all licences: what each part is under, then each text once. `own` is that of this
-/// project; `tools` are the linked wheels with the text of theirs.
+/// One text of all licences: the licences of each part, then each licence text once. `own` is this
+/// project's licence; `tools` are linked wheels with their licence texts.
 pub fn licences(own: &str, crates: &[Crate], tools: &[(String, String)]) -> String {
     let mut out = String::from(
         "This program is under the Apache License 2.0. It holds code of the libraries below, each \
          under its own\nlicence; their texts follow.\n\n",
     );
-    // Text to what it is the licence of.
+    // Names of the parts under each licence text.
     let mut texts: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     texts.insert(own.trim(), vec!["atlas".to_string()]);
     for known in crates {

@@ -1,18 +1,18 @@
 //! The newest release of `packaging/CHANGELOG.md`.
 
-/// Path from the root of the workspace.
+/// Path of the changelog, from the root of the workspace.
 pub const FILE: &str = "packaging/CHANGELOG.md";
 
-/// Longest line of a Debian changelog.
+/// Longest line of a Debian changelog, characters.
 const COLUMNS: usize = 79;
 
-/// A release.
+/// A release of the changelog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
     pub version: String,
-    /// `YYYY-MM-DD`.
+    /// Date of the release, `YYYY-MM-DD`.
     pub date: String,
-    /// Noon UTC of that date, in seconds since 1970.
+    /// Noon UTC of the date, in seconds since 1970.
     pub seconds: u64,
 }
 
@@ -20,7 +20,7 @@ impl Release {
     /// The first release of the text, which must be that of `version`.
     ///
     /// # Errors
-    /// If there is none, or another, or its date is none.
+    /// If there is no release, the first is of another version, or its date is invalid.
     pub fn newest(text: &str, version: &str) -> Result<Release, String> {
         let heading = text.lines().find_map(|line| line.strip_prefix("## "));
         let heading = heading.ok_or_else(|| format!("{FILE} has no release"))?;
@@ -41,7 +41,7 @@ impl Release {
         })
     }
 
-    /// This release in the form of Debian's changelogs.
+    /// The release in the form of Debian's changelogs.
     pub fn debian(&self, package: &str, text: &str) -> String {
         let section = text.split("\n## ").nth(1).unwrap_or_default();
         let mut items: Vec<String> = Vec::new();
@@ -61,13 +61,13 @@ impl Release {
         )
     }
 
-    /// The date as RFC 5322 writes it.
+    /// The date in the form of RFC 5322.
     fn mail_date(&self) -> String {
         const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
         const MONTHS: [&str; 12] = [
             "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
         ];
-        // The first day of 1970 was a Thursday.
+        // The weekday counts from Thursday, on which 1970 began.
         let day = DAYS[(self.seconds / 86_400 % 7) as usize];
         let number = |at: usize, to: usize| self.date.get(at..to).unwrap_or("0").parse::<usize>();
         let month = MONTHS[number(5, 7).unwrap_or(1).clamp(1, 12) - 1];
@@ -76,7 +76,7 @@ impl Release {
     }
 }
 
-/// An item in lines of [`COLUMNS`].
+/// An item wrapped to lines of [`COLUMNS`].
 fn wrapped(item: &str) -> String {
     let (mut out, mut line) = (String::new(), "  *".to_string());
     for word in item.split(' ') {
@@ -91,14 +91,14 @@ fn wrapped(item: &str) -> String {
     format!("{out}{line}\n")
 }
 
-/// Days from 1970 to `YYYY-MM-DD` of the Gregorian calendar.
+/// Days from 1970-01-01 to `YYYY-MM-DD` in the Gregorian calendar.
 fn days(date: &str) -> Option<u64> {
     let mut parts = date.split('-').map(|part| part.parse::<u64>().ok());
     let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
     if date.len() != 10 || year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // Years begin in March here, so that a leap day is the last of one.
+    // Years are counted from March, so that a leap day is the last of its year.
     let (year, month) = match month > 2 {
         true => (year, month - 3),
         false => (year - 1, month + 9),

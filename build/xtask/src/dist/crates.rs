@@ -1,4 +1,4 @@
-//! Crates that a binary holds, as cargo resolves them, with the texts of their licences.
+//! Crates whose code a binary contains, as cargo resolves them, with their licence texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use crate::graph::Sandbox;
 
-/// The crate that binaries are made of.
+/// The crate that the binary is built from.
 const ROOT: &str = "atlas";
-/// Licences under which code may be in a binary: none asks for more than its text and its notices.
+/// Licences of code that a binary may contain: none requires more than its text and its notices.
 const ALLOWED: [&str; 12] = [
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
@@ -28,27 +28,26 @@ const ALLOWED: [&str; 12] = [
     "Unlicense",
 ];
 
-/// Beginnings of names of files that hold a licence or a notice, in capitals.
+/// Beginnings of the names of licence and notice files, in capitals.
 const LICENCE_FILES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE"];
 
-/// A crate whose code is in the binary.
+/// A crate whose code the binary contains.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 pub struct Crate {
     pub name: String,
     pub version: String,
-    /// SPDX expression, as its author wrote it.
+    /// SPDX expression of the licence, as the author wrote it.
     pub licence: String,
     pub repository: Option<String>,
     /// Digest of the archive on the registry; none for crates of this workspace.
     pub sha256: Option<String>,
-    /// Package URLs of the crates that it calls.
+    /// Package URLs of the crates that this one depends on.
     pub needs: Vec<String>,
-    /// Name and text of each of its files about licences.
+    /// Name and text of each licence or notice file.
     pub texts: Vec<(String, String)>,
 }
 
-/// Leaves the list as `crates.json`; asks the `cargo` of the argument about the workspace in its
-/// folder.
+/// Writes the list of crates as `crates.json`, by asking the `cargo` of the action's argument.
 pub fn collect(sandbox: &Sandbox<'_>) -> Result<(), String> {
     let mut command = Command::new(sandbox.arg("cargo")?);
     command
@@ -91,8 +90,8 @@ fn checksums(lock: &str) -> Result<BTreeMap<(String, String), String>, String> {
     Ok(sums.collect())
 }
 
-/// Crates that are reached from the root by dependencies other than those of builds and tests, and
-/// not through macros: those run in the compiler.
+/// Crates that the root reaches by normal dependencies: not by those of builds and tests, and not
+/// through macros, which run in the compiler.
 fn linked(
     metadata: &Value,
     checksums: &BTreeMap<(String, String), String>,
@@ -143,8 +142,8 @@ fn allowed(crates: &[Crate]) -> Result<(), String> {
     }
 }
 
-/// Whether one choice that an SPDX expression leaves is of allowed licences alone. Parentheses hold
-/// choices only, in every expression that is known here.
+/// Whether an SPDX expression leaves a choice of allowed licences. Parentheses are assumed to hold
+/// alternatives only, as they do in all known expressions.
 fn is_allowed(expression: &str) -> bool {
     let expression = expression.replace('/', " OR ");
     let known = |name: &str| ALLOWED.contains(&name.trim_matches(['(', ')', ' ']));
@@ -165,7 +164,7 @@ fn is_macro(package: &Value) -> bool {
     kinds.flatten().any(|kind| kind == "proc-macro")
 }
 
-/// Ids of what the program itself needs.
+/// Package ids of a node's normal dependencies.
 fn dependencies(node: &Value) -> impl Iterator<Item = &str> {
     let deps = node["deps"].as_array().into_iter().flatten();
     let normal = deps.filter(|dep| {
@@ -192,7 +191,7 @@ fn known(package: &Value, checksums: &BTreeMap<(String, String), String>) -> Cra
         licence: text("license").unwrap_or_else(|| "see its files".to_string()),
         repository: text("repository"),
         needs: Vec::new(),
-        // Crates of the workspace are under the licence at its root.
+        // Crates of the workspace have the licence at its root.
         texts: match sha256 {
             Some(_) => folder.map(licences).unwrap_or_default(),
             None => Vec::new(),
@@ -203,7 +202,7 @@ fn known(package: &Value, checksums: &BTreeMap<(String, String), String>) -> Cra
     }
 }
 
-/// Name and text of the files about licences in a folder, by name.
+/// Name and text of the licence and notice files in a folder, by name.
 fn licences(folder: &Path) -> Vec<(String, String)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.filter_map(|entry| {

@@ -1,5 +1,5 @@
-//! Publication of a target: the stripped binary, archives of it, and files that say and prove where
-//! it comes from.
+//! Release of a target: the stripped binary, archives of it, and files that state and prove its
+//! origin.
 //!
 //! ```text
 //! binary ─ strip ─┬─ contents ─┬─ data.tar ─ xz ──────┬─ assemble ─ .deb, SHA256SUMS ─ signature
@@ -30,11 +30,11 @@ use crate::toolchain::{Toolchain, versioned};
 /// Name of the file that is signed.
 pub const SUMS: &str = "SHA256SUMS";
 
-/// Release of a target.
+/// The release of a target.
 pub struct Dist {
-    /// Folder that it is published in, relative to `.atlas`.
+    /// Folder in which the release is published, relative to `.atlas`.
     pub folder: PathBuf,
-    /// Name of each file and what makes it.
+    /// Name and source of each file.
     pub files: Vec<(String, Source)>,
 }
 
@@ -83,7 +83,7 @@ fn newest(toolchain: &Toolchain, version: &str) -> Result<Release, Error> {
     Release::newest(&text, version).map_err(|what| Error::plan("dist", what))
 }
 
-/// First part of a Rust triple.
+/// Machine of a Rust triple, its first part.
 fn machine(triple: &str) -> &str {
     triple.split('-').next().unwrap_or(triple)
 }
@@ -96,26 +96,26 @@ fn debian_name(triple: &str) -> &'static str {
     }
 }
 
-/// Actions and facts that the packages are made of.
+/// Actions and facts from which packages are made.
 struct Made {
     name: String,
-    /// The stripped program with the licences of all that is in it.
+    /// The action that adds all licences to the stripped program.
     licensed: ActionId,
     crates: ActionId,
-    /// Tools of the build, as JSON.
+    /// Tools of the build, in JSON.
     tools: String,
     commit: String,
 }
 
-/// File at the root of sources without their history, that names their commit.
+/// File at the root of sources without git history that names their commit.
 pub const COMMIT: &str = "COMMIT";
 
-/// Commit of the sources at `root`, with a mark where something was changed since.
+/// Commit of the sources at `root`, with a mark if files were changed since.
 pub fn commit(root: &Path) -> String {
     if let Ok(text) = fs::read_to_string(root.join(COMMIT)) {
         return text.trim().to_string();
     }
-    // Another user may own the sources, as in a container.
+    // The sources may belong to another user, as in a container.
     let asked = Command::new("git")
         .args(["-c", "safe.directory=*", "describe", "--always", "--dirty"])
         .args(["--abbrev=40", "--exclude=*"])
@@ -136,7 +136,7 @@ fn stripped(plan: &mut Plan, strip: &graph::Tool) -> Result<ActionId, Error> {
     plan.graph.add(action)
 }
 
-/// Adds the licences of crates and linked wheels to the stripped program.
+/// Adds the action that appends licences of crates and linked wheels to the stripped program.
 fn licensed(plan: &mut Plan, stripped: ActionId, crates: ActionId) -> Result<ActionId, Error> {
     let label = format!("licences {}", plan.binary);
     let mut action = Action::built_in(label, "licences", package::licensed, Code::Executable)
@@ -152,7 +152,7 @@ fn licensed(plan: &mut Plan, stripped: ActionId, crates: ActionId) -> Result<Act
     plan.graph.add(action)
 }
 
-/// Asks cargo once it has compiled them: their sources are on this machine then.
+/// Adds the action that lists crates once cargo has compiled them: their sources are present then.
 fn crates(plan: &mut Plan, target: &Target, toolchain: &Toolchain) -> Result<ActionId, Error> {
     let features = if plan.device.is_some() { "cuda" } else { "" };
     let label = format!("crates {}", target.name);
@@ -167,7 +167,7 @@ fn crates(plan: &mut Plan, target: &Target, toolchain: &Toolchain) -> Result<Act
     plan.graph.add(sources(action, target, &toolchain.root)?)
 }
 
-/// The programs that made the binary and its packages, as JSON.
+/// The programs that made the binary and its packages, in JSON.
 fn tools(plan: &Plan, toolchain: &Toolchain, others: &[&graph::Tool]) -> Result<String, Error> {
     let mut tools = match plan.device {
         Some(_) => cuda::wheels(&toolchain.root, &plan.triple)
@@ -212,7 +212,7 @@ fn contents(plan: &mut Plan, target: &Target, made: &Made) -> Result<ActionId, E
     plan.graph.add(action)
 }
 
-/// Adds an action that compresses the output `file` of `from`; its output is the first one.
+/// Adds an action that compresses the output `file` of `from` to its own first output.
 fn compressed(
     plan: &mut Plan,
     from: ActionId,
@@ -230,7 +230,7 @@ fn compressed(
     Ok((plan.graph.add(action)?, packed))
 }
 
-/// Parts that the last action puts together, and the names of what is published.
+/// Inputs of the action that assembles a release, and names of the published files.
 struct Published {
     contents: ActionId,
     data: (ActionId, String),
@@ -249,7 +249,7 @@ fn assembled(plan: &mut Plan, made: Made, published: Published) -> Result<Dist, 
         (made.name.clone(), made.licensed.output("binary")),
         (published.archive, release.0.output(release.1)),
         (published.bill, contents.output("sbom.json")),
-        // A release has one of each target.
+        // A release has one such list for each target.
         (list, contents.output("MANIFEST.json")),
     ];
     let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();

@@ -1,5 +1,5 @@
-//! The files of a package: the binary, what explains it, what runs it as a service, and what says
-//! where all of it comes from.
+//! The files of a package: the binary, its documentation, its service files, and records of its
+//! origin.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ use crate::binary::{Elf, MACHINE_AARCH64};
 use crate::graph::Sandbox;
 use crate::graph::digest::Digest;
 
-/// Files of the workspace that packages are made of.
+/// Files of the workspace from which package files are made.
 pub const TEMPLATES: [&str; 19] = [
     LICENCE,
     "packaging/CHANGELOG.md",
@@ -38,26 +38,27 @@ pub const TEMPLATES: [&str; 19] = [
     FISH,
 ];
 
-/// Pages that the program makes of its command line, with marks for the facts of a release.
+/// Manual page generated from the command line, with marks for facts of a release.
 const MANUAL: &str = "packaging/pages/atlas.1";
 const BASH: &str = "packaging/pages/atlas.bash";
 const ZSH: &str = "packaging/pages/atlas.zsh";
 const FISH: &str = "packaging/pages/atlas.fish";
 
-/// Folder, below the sandbox, with the licences of linked wheels.
+/// Folder, in the action's folder, with the licences of linked wheels.
 pub const WHEEL_LICENCES: &str = "wheels";
 
-/// File of the workspace with the licence of this project.
+/// Path of this project's licence, from the root of the workspace.
 pub const LICENCE: &str = "LICENSE";
 
-/// Last bytes of a program that has the licences behind it: their length, eight bytes in little
-/// endian, and this, by which `about --licences` finds them.
+/// Last bytes of a program with appended licences, by which `about --licences` finds them: before
+/// this mark is their length, eight bytes, little-endian.
 const LICENCES_MARK: &[u8; 8] = b"LICENCES";
 
-/// Makes `licenses.txt` of what is in the program, and `binary`, the program with that text in it.
+/// Makes `licenses.txt` of all code in the program, and `binary`, the program with this text
+/// appended.
 ///
 /// # Errors
-/// The input that cannot be read or is not as it should be.
+/// The input that is unreadable or malformed.
 pub fn licensed(sandbox: &Sandbox<'_>) -> Result<(), String> {
     let own = String::from_utf8_lossy(&sandbox.read(LICENCE)?).into_owned();
     let crates: Vec<Crate> =
@@ -80,7 +81,7 @@ fn with_licences(mut program: Vec<u8>, text: &str) -> Vec<u8> {
 /// Bytes in a unit of `Installed-Size`.
 const SIZE_UNIT: usize = 1024;
 
-/// Facts that packages state of a target; the plan makes them.
+/// Facts of a target that packages state, in JSON; the plan computes them.
 pub fn facts(target: &Target) -> String {
     json!({
         "target": target.name,
@@ -97,7 +98,7 @@ pub fn facts(target: &Target) -> String {
 /// Makes `data.tar`, `control.tar.gz`, `release.tar`, `MANIFEST.json` and `sbom.json`.
 ///
 /// # Errors
-/// The input that cannot be read or is not as it should be.
+/// The input that is unreadable or malformed.
 pub fn contents(sandbox: &Sandbox<'_>) -> Result<(), String> {
     let parts = Parts::read(sandbox)?;
     let time = parts.release.seconds;
@@ -111,7 +112,7 @@ pub fn contents(sandbox: &Sandbox<'_>) -> Result<(), String> {
     sandbox.write("sbom.json", parts.bill().as_bytes())
 }
 
-/// Everything that packages are made of.
+/// Contents and facts from which packages are made.
 struct Parts {
     name: String,
     binary: Vec<u8>,
@@ -121,7 +122,7 @@ struct Parts {
     crates: Vec<Crate>,
     tools: Vec<Tool>,
     licences: String,
-    /// Contents of [`TEMPLATES`], with names filled in.
+    /// Contents of [`TEMPLATES`], with file names filled in.
     templates: Vec<(String, String)>,
     depends: String,
     arch: &'static str,
@@ -168,7 +169,7 @@ impl Parts {
         self.facts["embedded"] == true
     }
 
-    /// Puts what is known of the target into a template.
+    /// Replaces the marks in a template by facts of the target.
     fn fill(&self, path: &str, template: &str) -> String {
         let weights = format!("/var/lib/atlas/{}", self.name);
         let next = match self.embedded() {
@@ -204,22 +205,22 @@ impl Parts {
             .iter()
             .fold(template.to_string(), |text, (mark, value)| {
                 match path {
-                    // Where a hyphen is meant as one of a command.
+                    // Hyphens of commands are escaped, as troff prints plain ones as dashes.
                     MANUAL => text.replace(mark, &value.replace('-', "\\-")),
                     _ => text.replace(mark, value),
                 }
             })
     }
 
-    /// The filled template of a path.
+    /// The filled template of a workspace path.
     fn template(&self, path: &str) -> &str {
         let mut known = self.templates.iter();
         let found = known.find(|(name, _)| name == path);
         found.map_or("", |(_, text)| text)
     }
 
-    /// The unit, its drop-in for this hardware and those that the owner may choose, as members
-    /// below `units` and `choices`, for a binary in the folder `programs`.
+    /// The systemd unit, its drop-in for this hardware and optional drop-ins, as members below
+    /// `units` and `choices`, for a binary in the folder `programs`.
     fn service(&self, programs: &str, units: &str, choices: &str) -> Vec<Member> {
         let name = &self.name;
         let hardware = match self.facts["gpu"] == true {
@@ -249,7 +250,7 @@ impl Parts {
         format!("{bill:#}\n")
     }
 
-    /// Inputs of the build, and each file of the plain archive.
+    /// `MANIFEST.json`: inputs of the build, and each file of the plain archive.
     fn manifest(&self) -> String {
         let files = self.explained().into_iter().map(|member| {
             json!({"path": member.path, "bytes": member.content.len(),
@@ -268,7 +269,7 @@ impl Parts {
         format!("{manifest:#}\n")
     }
 
-    /// Files of the plain archive but for their list.
+    /// Files of the plain archive except its manifest.
     fn explained(&self) -> Vec<Member> {
         let name = &self.name;
         let mut members = self.service("/usr/local/bin", "systemd/", "systemd/choices/");
@@ -339,12 +340,12 @@ impl Parts {
         members
     }
 
-    /// Path of the file of settings, which an upgrade keeps as its owner left it.
+    /// Path of the settings file, which an upgrade leaves as its owner edited it.
     fn settings(&self) -> String {
         format!("etc/atlas/{}.toml", self.name)
     }
 
-    /// Files that dpkg reads: facts, digests and the scripts.
+    /// Files that dpkg reads: facts, digests and maintainer scripts.
     fn control(&self, installed: &[Member]) -> Result<Vec<Member>, String> {
         let bytes: usize = installed.iter().map(|member| member.content.len()).sum();
         let size = bytes.div_ceil(SIZE_UNIT).to_string();
@@ -373,7 +374,7 @@ fn md5(content: &[u8]) -> String {
         .collect()
 }
 
-/// Debian's name of the machine.
+/// Debian's name of the binary's architecture.
 fn architecture(elf: &Elf<'_>) -> &'static str {
     match elf.machine() {
         MACHINE_AARCH64 => "arm64",
@@ -381,7 +382,7 @@ fn architecture(elf: &Elf<'_>) -> &'static str {
     }
 }
 
-/// Debian packages of the libraries that the binary needs, in the versions that it needs.
+/// Debian packages of the libraries that the binary needs, with their lowest versions.
 fn depends(elf: &Elf<'_>) -> Result<String, String> {
     let (major, minor) = elf.glibc()?;
     let mut depends = format!("libc6 (>= {major}.{minor})");
@@ -406,7 +407,7 @@ fn wheel_licences(sandbox: &Sandbox<'_>) -> Result<Vec<(String, String)>, String
     Ok(found)
 }
 
-/// Puts the Debian package together, and lists the digests of all that is published.
+/// Assembles the Debian package, and lists the digests of all published files.
 ///
 /// # Errors
 /// If an input cannot be read.

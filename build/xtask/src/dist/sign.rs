@@ -1,5 +1,5 @@
-//! Signatures of minisign (https://jedisct1.github.io/minisign/): a list of digests is signed, and
-//! with it every file that it names.
+//! Signatures of minisign (https://jedisct1.github.io/minisign/): a signed list of digests covers
+//! every file in it.
 
 use std::fmt::Display;
 use std::fs;
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use ct_codecs::{Base64, Decoder};
 use minisign::{SecretKey, SecretKeyBox};
 
-/// Bytes of a key's file that say how its password becomes a key; zero where there is no password.
+/// Bytes of a key file that name the password's key derivation; zero without a password.
 const KDF: std::ops::Range<usize> = 2..4;
 
-/// Signs the content of `file` with the secret key of the file `key`, whose password is asked for
-/// if it has one; leaves the signature beside it.
+/// Signs the content of `file` with the secret key in the file `key`, asking for its password if it
+/// has one, and writes the signature beside `file`.
 pub fn sign(file: &Path, key: &Path, comment: &str) -> Result<(), String> {
     let failed = |path: &Path, why: &dyn Display| format!("{}: {why}", path.display());
     let text = fs::read_to_string(key).map_err(|why| failed(key, &why))?;
@@ -26,10 +26,10 @@ pub fn sign(file: &Path, key: &Path, comment: &str) -> Result<(), String> {
     fs::write(&path, made.into_string()).map_err(|why| failed(&path, &why))
 }
 
-/// Removes the signature beside `file`, which was of an earlier content.
+/// Removes a signature of earlier content beside `file`.
 ///
 /// # Errors
-/// If it is there and cannot be removed.
+/// If the signature exists and cannot be removed.
 pub fn withdraw(file: &Path) -> Result<(), String> {
     let path = signature(file);
     match fs::remove_file(&path) {
@@ -38,14 +38,14 @@ pub fn withdraw(file: &Path) -> Result<(), String> {
     }
 }
 
-/// Where the signature of a file lies.
+/// Path of a file's signature.
 fn signature(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".minisig");
     name.into()
 }
 
-/// The key of a file's text. One without a password has no sum that `SecretKeyBox` could check.
+/// The secret key in a key file. Without a password it lacks the checksum of a `SecretKeyBox`.
 fn secret(text: &str) -> Result<SecretKey, String> {
     let line = text.lines().nth(1).ok_or("is no minisign secret key")?;
     let bytes = Base64::decode_to_vec(line, None).map_err(|why| why.to_string())?;

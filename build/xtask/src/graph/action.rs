@@ -14,7 +14,7 @@ use super::run::Sandbox;
 pub struct ActionId(pub(super) u32);
 
 impl ActionId {
-    /// Input of others: what the action leaves at a path.
+    /// The file or folder that the action leaves at `path`, as an input of other actions.
     pub fn output(self, path: impl Into<String>) -> Source {
         Source::Output(self, path.into())
     }
@@ -24,7 +24,7 @@ impl ActionId {
     }
 }
 
-/// Where the bytes of an input come from.
+/// Origin of an input's bytes.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A file of the workspace; the path is relative to its root. The action gets a copy.
@@ -32,7 +32,7 @@ pub enum Source {
     /// An output of an earlier action, named as that action declares it. The action gets a link
     /// into the store.
     Output(ActionId, String),
-    /// Text that the plan itself made (generated headers, translation units).
+    /// Text made by the plan itself (generated headers, translation units).
     Text(String),
 }
 
@@ -53,16 +53,15 @@ pub struct Input {
     pub at: String,
 }
 
-/// A program of the host that the action may start by name. Programs that other actions produce are
+/// A program of the host that the action may start by name. Programs made by other actions are
 /// inputs.
 #[derive(Clone, Debug)]
 pub struct Tool {
-    /// Name under which the action's `PATH` holds it.
+    /// Name of the program in the action's `PATH`.
     pub name: String,
-    /// Absolute path on this host; not part of the key.
+    /// Absolute path on this host, which the key does not cover.
     pub path: PathBuf,
-    /// Stand-in for the program in the key: the version text that it prints, or the digest of its
-    /// file.
+    /// Stand-in for the program in the key: the version that it prints, or the digest of its file.
     pub identity: String,
 }
 
@@ -74,16 +73,16 @@ pub enum Form {
     Tree,
 }
 
-/// Where the action leaves an output.
+/// Folder in which the action leaves an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In its folder; moved into the store.
+    /// In the action's own folder; moved into the store.
     Folder,
-    /// In its cache; copied into the store, because the cache's owner still counts on it.
+    /// In the action's cache; copied into the store, because later runs still need it in the cache.
     Cache,
 }
 
-/// One output. A process that succeeds without leaving it has failed.
+/// An output. An action that succeeds without leaving one of its outputs has failed.
 #[derive(Clone, Debug)]
 pub struct Output {
     /// Name, and path relative to `place`.
@@ -92,13 +91,13 @@ pub struct Output {
     pub place: Place,
 }
 
-/// One variable of the action's environment.
+/// A variable of the action's environment.
 #[derive(Clone, Debug)]
 pub struct Variable {
     pub name: String,
     pub value: String,
-    /// False for what cannot change outputs but differs between hosts (`HOME`, a proxy): the key
-    /// covers the name only.
+    /// False for a value that cannot change outputs but differs between hosts (`HOME`, a proxy):
+    /// the key then covers the name only.
     pub covered: bool,
 }
 
@@ -121,11 +120,11 @@ pub type Function = fn(&Sandbox<'_>) -> Result<(), String>;
 pub enum Code {
     /// The running executable: any change of xtask runs the action again. Right for cheap actions.
     Executable,
-    /// A number that whoever changes the function raises. For costly actions (downloads,
+    /// A number that is raised with each change of the function. For costly actions (downloads,
     /// unpacking).
     Version(u32),
     /// The text of the files that decide what the function does. For costly actions whose function
-    /// changes; tests of the pipeline, which are another executable, share their outputs.
+    /// often changes; test executables of the pipeline share their outputs.
     Sources(&'static [&'static str]),
 }
 
@@ -160,9 +159,8 @@ pub struct Action {
     pub inputs: Vec<Input>,
     pub outputs: Vec<Output>,
     pub env: Vec<Variable>,
-    /// A folder under `.atlas` that outlives the action and holds what its tool alone knows to
-    /// reuse. Its content must not change outputs. Actions that share a cache never run at the same
-    /// time.
+    /// A folder under `.atlas` that outlives the action, with files that its tool reuses. Its
+    /// content must not change outputs. Actions that share a cache never run at the same time.
     pub cache: Option<String>,
 }
 
@@ -176,7 +174,7 @@ impl Action {
         Action::with(label.into(), Work::Process { argv })
     }
 
-    /// An action that calls `function`; `name` is what `--explain` shows for it.
+    /// An action that calls `function`; `name` is the function's name in `--explain`.
     pub fn built_in(
         label: impl Into<String>,
         name: &'static str,
@@ -228,7 +226,7 @@ impl Action {
         self.input(Source::Workspace(path.into()), path)
     }
 
-    /// Declares an input and where the action finds it.
+    /// Declares an input, and the path at which the action finds it.
     pub fn input(mut self, from: Source, at: &str) -> Action {
         self.inputs.push(Input {
             from,
@@ -237,17 +235,17 @@ impl Action {
         self
     }
 
-    /// Declares a file that the action leaves in its folder.
+    /// Declares a file that the action leaves in its folder as an output.
     pub fn output(self, path: &str) -> Action {
         self.leaves(path, Form::File, Place::Folder)
     }
 
-    /// Declares a folder that the action leaves in its folder.
+    /// Declares a folder that the action leaves in its folder as an output.
     pub fn output_tree(self, path: &str) -> Action {
         self.leaves(path, Form::Tree, Place::Folder)
     }
 
-    /// Declares a file that the action leaves in its cache; users know it by the same path.
+    /// Declares a file that the action leaves in its cache, an output under its path there.
     pub fn output_in_cache(self, path: &str) -> Action {
         self.leaves(path, Form::File, Place::Cache)
     }
@@ -279,8 +277,8 @@ impl Action {
         self
     }
 
-    /// Checks what can be checked without running: relative paths that stay inside, no path or name
-    /// declared twice.
+    /// Checks what is wrong in any run: paths that leave the action's folder, and paths or names
+    /// that are declared twice.
     pub(super) fn check(&self) -> Result<(), Error> {
         let inputs = self.inputs.iter().map(|input| ("input", input.at.as_str()));
         let outputs = self.outputs.iter();

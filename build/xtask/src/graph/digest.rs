@@ -1,7 +1,7 @@
 //! Keys: one walk over what an action declares, written against a small trait.
 //!
-//! The trait has two implementations. One hashes (the key), one writes text (`--explain`), so that
-//! what a person reads and what decides whether an action runs cannot differ.
+//! The trait has two implementations: one hashes facts (the key), one writes them as text
+//! (`--explain`). So the text for people has all that decides whether an action runs.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -16,17 +16,17 @@ use sha2::{Digest as _, Sha256};
 
 use super::action::{Action, Code, Form, Place, Work};
 
-/// Raised when the walk or the meaning of an action changes, so that no older key matches.
+/// Version of keys, raised when the walk or the meaning of an action changes: no older key matches.
 const KEY_FORMAT: &str = "1";
 
-/// Bytes read at once when a file is hashed.
+/// Bytes read at once to hash a file.
 const CHUNK_BYTES: usize = 1 << 16;
 
-/// A file changed more recently than this may change again without a different time stamp: it is
-/// not remembered.
+/// Age of a file's time stamp below which a second change could leave it equal: younger files'
+/// digests are not remembered.
 const TIME_STAMP_GRAIN: Duration = Duration::from_millis(50);
 
-/// A SHA-256.
+/// A SHA-256 digest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 32]);
 
@@ -78,7 +78,7 @@ pub trait Walk {
     fn fact(&mut self, kind: &str, name: &str, value: &str);
 }
 
-/// Hashes the facts. Lengths go in first, so that no two sequences of facts hash the same bytes.
+/// Hashes facts. Lengths are hashed before values, so that different facts are different bytes.
 #[derive(Default)]
 struct Hashed(Sha256);
 
@@ -102,8 +102,8 @@ impl Walk for Written {
     }
 }
 
-/// Tells `out` everything that decides the outputs of `action`. `inputs` are the contents of its
-/// inputs, in order; `executable` identifies xtask itself.
+/// Reports to `out` all facts that decide the outputs of `action`. `inputs` are the contents of its
+/// inputs, in order; `executable` is the digest of xtask.
 fn walk(action: &Action, inputs: &[String], executable: &Digest, out: &mut impl Walk) {
     let (count, label) = (action.inputs.len(), &action.label);
     assert_eq!(count, inputs.len(), "{label}: a content for each input");
@@ -162,7 +162,7 @@ pub fn key(action: &Action, inputs: &[String], executable: &Digest) -> Digest {
     Digest(hashed.0.finalize().into())
 }
 
-/// Text that a key is the digest of.
+/// Text with all facts that a key is the digest of.
 pub fn explanation(action: &Action, inputs: &[String], executable: &Digest) -> String {
     let mut written = Written::default();
     walk(action, inputs, executable, &mut written);
@@ -207,7 +207,7 @@ impl Stamp {
 }
 
 impl Digests {
-    /// Loads what an earlier run saved at `at`; lines that do not parse are forgotten, which costs
+    /// Loads digests that an earlier run saved at `at`; unreadable lines are dropped, which costs
     /// time only.
     pub fn load(at: PathBuf) -> Digests {
         let text = fs::read_to_string(&at).unwrap_or_default();
@@ -218,7 +218,7 @@ impl Digests {
         Digests { at, known }
     }
 
-    /// Digest of the file's content, hashed only if the file looks different from last time.
+    /// Digest of a file's content; hashes the file only if size, time stamp or inode changed.
     pub fn of_file(&self, path: &Path) -> io::Result<Digest> {
         let stamp = Stamp::of(&fs::metadata(path)?);
         if let Some((known, digest)) = self.lock().digests.get(path)
@@ -233,7 +233,7 @@ impl Digests {
         Ok(digest)
     }
 
-    /// Remembers the digest of a file that nobody but us writes.
+    /// Remembers the digest of a file that only the pipeline writes.
     pub fn remember(&self, path: &Path, digest: Digest) -> io::Result<()> {
         self.insert(path, Stamp::of(&fs::metadata(path)?), digest);
         Ok(())
@@ -255,7 +255,7 @@ impl Digests {
         known.expect("no thread panics while it holds this lock")
     }
 
-    /// Writes what is known for the next run, without files that are gone.
+    /// Writes the remembered digests for the next run, without those of removed files.
     pub fn save(&self) -> io::Result<()> {
         let mut known = self.lock();
         if !known.changed {

@@ -1,10 +1,10 @@
-//! The graph as a picture: DOT text.
+//! The graph as DOT text.
 
 use std::fmt::Write as _;
 
 use super::Graph;
 
-/// DOT text, for graphviz.
+/// DOT text of the graph, for graphviz.
 pub fn dot(graph: &Graph) -> String {
     let mut text = String::from(
         "digraph atlas {\n  rankdir=LR;\n  node [shape=box, fontname=\"monospace\"];\n",

@@ -1,24 +1,24 @@
-//! Failures between a plan and its outputs.
+//! Failures of a plan or of a run of its graph.
 
 use std::path::{Path, PathBuf};
 
-/// Errors of the graph. Each names the action, file or argument it is about.
+/// An error of the graph. Each names the action, file or argument with the fault.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The plan itself is wrong: a bug of the code that made it.
+    /// The plan itself is wrong: a bug in the code that made it.
     #[error("plan of `{label}`: {what}")]
     Plan { label: String, what: String },
     /// The plan needs programs that this machine lacks; `what` says how to get them.
     #[error("{what}")]
     Host { what: String },
-    /// A declared file of the workspace is not there.
+    /// A declared file of the workspace does not exist.
     #[error("`{label}` needs {path}: {why}")]
     Input {
         label: String,
         path: PathBuf,
         why: String,
     },
-    /// The action ran and failed. `output` is what it printed.
+    /// The action ran and failed; `output` is its printed text.
     #[error("`{label}` failed: {why}\n  {}{}", argv.join(" "), quoted(output))]
     Failed {
         label: String,
@@ -26,7 +26,7 @@ pub enum Error {
         why: String,
         output: String,
     },
-    /// The action succeeded without leaving what it declares.
+    /// The action succeeded without leaving a declared output.
     #[error("`{label}` succeeded but left no `{output}`, which it declares as output")]
     Missing { label: String, output: String },
     /// The host refused a file operation.
@@ -39,7 +39,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// A mistake in the plan of `label`.
+    /// A mistake in the plan of the action `label`.
     pub fn plan(label: &str, what: impl Into<String>) -> Error {
         Error::Plan {
             label: label.to_string(),
@@ -47,7 +47,7 @@ impl Error {
         }
     }
 
-    /// End of an action that ran.
+    /// Failure of an action that ran.
     pub fn failed(label: &str, argv: Vec<String>, why: String, output: String) -> Error {
         let label = label.to_string();
         Error::Failed {
@@ -58,7 +58,7 @@ impl Error {
         }
     }
 
-    /// Wraps an error of the host; for `map_err`.
+    /// Conversion of an I/O error of the host, for `map_err`.
     pub(crate) fn io<'a>(
         doing: &'a str,
         path: &'a Path,
@@ -71,7 +71,7 @@ impl Error {
     }
 }
 
-/// Output of an action, a line each below its failure.
+/// Output of an action, indented line by line.
 fn quoted(output: &str) -> String {
     let lines = output.lines().map(|line| format!("\n  | {line}"));
     lines.collect()

@@ -1,4 +1,4 @@
-//! Why an action ran: its key's text beside the text recorded when it last had outputs.
+//! Reasons for which actions run: a key's text beside the one recorded at its last outputs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,10 +8,10 @@ use std::path::Path;
 use super::digest::Digest;
 use super::error::Error;
 
-/// Changed facts that are named; further ones are counted.
+/// Changed facts that are listed; further ones are counted.
 const CHANGES_SHOWN: usize = 8;
 
-/// Why the outputs of an action were not in the store.
+/// Reason for which the outputs of an action were not in the store.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reason {
     /// No action with this label was recorded.
@@ -42,12 +42,12 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Why the outputs of the action are not in the store, by what was recorded for it.
+/// Reason for which an action's outputs are not in the store, by the text recorded for it.
 pub fn reason(atlas: &Path, slug: &str, text: &str) -> Reason {
     changed(atlas, slug, text).unwrap_or(Reason::Gone)
 }
 
-/// Difference of `text` from the record; `None` if there is none.
+/// Difference of `text` from the recorded text; `None` if they are equal.
 pub fn changed(atlas: &Path, slug: &str, text: &str) -> Option<Reason> {
     match fs::read_to_string(atlas.join("explain").join(slug)) {
         Err(_) => Some(Reason::First),
@@ -56,7 +56,7 @@ pub fn changed(atlas: &Path, slug: &str, text: &str) -> Option<Reason> {
     }
 }
 
-/// Records the text of an action that has outputs.
+/// Records the key's text of an action that has outputs.
 pub fn record(atlas: &Path, slug: &str, text: &str) -> Result<(), Error> {
     let path = atlas.join("explain").join(slug);
     if fs::read_to_string(&path).is_ok_and(|recorded| recorded == text) {
@@ -67,12 +67,12 @@ pub fn record(atlas: &Path, slug: &str, text: &str) -> Result<(), Error> {
     fs::rename(&half, &path).map_err(Error::io("write", &path))
 }
 
-/// Text for an action that had nothing to do.
+/// Message about an action that had nothing to do.
 pub fn up_to_date(label: &str, key: &Digest, text: &str) -> String {
     format!("{label}: up to date\n{}", covered(key, text))
 }
 
-/// Text for an action that runs.
+/// Message about an action that ran.
 pub fn ran(label: &str, key: &Digest, reason: &Reason, text: &str) -> String {
     format!("{label}: runs because {reason}\n{}", covered(key, text))
 }
@@ -105,7 +105,7 @@ fn facts(text: &str) -> BTreeMap<&str, &str> {
     lines.filter_map(|line| line.split_once(" = ")).collect()
 }
 
-/// A digest by its first digits, other values whole.
+/// A digest cut to its first digits; other values whole.
 fn short(value: &str) -> String {
     match value.split(' ').next().and_then(Digest::parse) {
         Some(_) => format!("{}…", &value[..12]),

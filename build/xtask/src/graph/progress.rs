@@ -1,13 +1,13 @@
-//! Progress of a graph for a person: one status line on a terminal, plain lines elsewhere.
+//! Progress of a run for people: one status line on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Columns of the status line.
+/// Width of the status line, columns.
 const COLUMNS: usize = 100;
 
-/// Where progress is shown.
+/// Form in which progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     Terminal,
@@ -41,7 +41,7 @@ impl Progress {
         }
     }
 
-    /// A status line if standard error is a terminal.
+    /// Progress with a status line if standard error is a terminal.
     pub fn detect() -> Progress {
         Progress::new(match std::io::stderr().is_terminal() {
             true => Style::Terminal,
@@ -92,7 +92,7 @@ impl Progress {
         });
     }
 
-    /// Prints text that stays.
+    /// Prints text above the status line.
     pub(super) fn note(&self, text: &str) {
         let _state = self.lock();
         match self.style {

@@ -1,4 +1,4 @@
-//! Runs a graph: a ready queue, clean folders, outputs into the store.
+//! Runs a graph: a ready queue, clean folders, and outputs moved into the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -16,16 +16,16 @@ use super::explain::{self, Reason};
 use super::progress::Progress;
 use super::store::{self, Kind, Lookup, Store, Stored};
 
-/// Folder, in the action's own, that holds a link to each declared tool and is the whole `PATH`.
+/// Folder in the action's own with a link to each declared tool; it is the whole `PATH`.
 const TOOLS_FOLDER: &str = ".tools";
 
-/// Bytes of a failed action's output that are shown; the whole is in `.atlas/log`.
+/// Bytes of a failed action's output that are shown; the whole output is in `.atlas/log`.
 const SHOWN_BYTES: u64 = 16 << 10;
 
 /// Time between two drawings of the status line.
 const REDRAW: Duration = Duration::from_millis(200);
 
-/// View of a built-in action: its folder and its named arguments.
+/// Folder and named arguments of a built-in action.
 pub struct Sandbox<'a> {
     /// Absolute path of the folder that holds the inputs and receives the outputs.
     pub work: &'a Path,
@@ -33,7 +33,7 @@ pub struct Sandbox<'a> {
 }
 
 impl Sandbox<'_> {
-    /// Absolute path of an input or output.
+    /// Absolute path of an input or output of the action.
     pub fn path(&self, name: &str) -> PathBuf {
         self.work.join(name)
     }
@@ -41,20 +41,20 @@ impl Sandbox<'_> {
     /// Content of an input.
     ///
     /// # Errors
-    /// Names it.
+    /// The input's name, and why it cannot be read.
     pub fn read(&self, name: &str) -> Result<Vec<u8>, String> {
         fs::read(self.path(name)).map_err(|why| format!("{name}: {why}"))
     }
 
-    /// Leaves an output.
+    /// Writes an output.
     ///
     /// # Errors
-    /// Names it.
+    /// The output's name, and why it cannot be written.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<(), String> {
         fs::write(self.path(name), content).map_err(|why| format!("{name}: {why}"))
     }
 
-    /// The argument `name`.
+    /// Value of the argument `name`.
     ///
     /// # Errors
     /// If the plan did not set it.
@@ -70,14 +70,14 @@ impl Sandbox<'_> {
 pub struct Options {
     /// Absolute path of the workspace.
     pub root: PathBuf,
-    /// Actions that run at the same time.
+    /// Most actions that run at the same time.
     pub jobs: usize,
     /// Print, for every action, why it ran and what its key covers.
     pub explain: bool,
     pub progress: Progress,
 }
 
-/// Summary of a run.
+/// Summary of a finished run.
 #[derive(Debug, Default)]
 pub struct Summary {
     /// Labels of the actions that ran, in the order in which they ended.
@@ -95,10 +95,10 @@ impl Summary {
     }
 }
 
-/// Runs what `wanted` needs and is not in the store.
+/// Makes `wanted`, running every needed action whose outputs are not in the store.
 ///
 /// # Errors
-/// The first error; actions already running are waited for, no other is started.
+/// The first error. Running actions are waited for, and no other is started.
 pub fn run(
     graph: &Graph,
     wanted: &[ActionId],
@@ -120,7 +120,7 @@ pub fn run(
     queue.error.map_or(Ok(queue.summary), Err)
 }
 
-/// Keys of the actions whose outputs for the sources as they are lie in the store.
+/// Keys of the actions whose outputs for the present sources are in the store.
 ///
 /// # Errors
 /// A source that cannot be read.
@@ -150,8 +150,8 @@ fn own_digest(store: &Store) -> Result<Digest, Error> {
     digest.map_err(Error::io("read", &path))
 }
 
-/// Which actions wait for what. An action goes waiting -> ready -> running -> done; it leaves
-/// `waiting` when the last of the actions it names is done.
+/// Order of a run by dependencies. An action goes waiting -> ready -> running -> done; it leaves
+/// `waiting` when the last action that it depends on is done.
 #[derive(Default)]
 struct Queue {
     waiting: BTreeMap<ActionId, BTreeSet<ActionId>>,
@@ -185,7 +185,7 @@ impl Queue {
         idle && (self.error.is_some() || self.ready.is_empty() && self.waiting.is_empty())
     }
 
-    /// Takes the first ready action whose cache no running action holds.
+    /// Takes the first ready action whose cache no running action uses.
     fn start(&mut self, graph: &Graph) -> Option<ActionId> {
         if self.error.is_some() {
             return None;
@@ -252,7 +252,7 @@ struct Runner<'a> {
     wake: Condvar,
 }
 
-/// Where an input's bytes are, and what the key covers of them.
+/// Path of an input's bytes, and the text that stands for them in a key.
 struct Located<'a> {
     at: &'a str,
     content: String,
@@ -265,7 +265,7 @@ enum Bytes<'a> {
     Text(&'a str),
 }
 
-/// Contents of inputs, as a key covers them.
+/// Texts that stand for inputs in a key.
 fn contents(inputs: &[Located<'_>]) -> Vec<String> {
     inputs.iter().map(|input| input.content.clone()).collect()
 }
@@ -294,7 +294,7 @@ impl Runner<'_> {
         queue.expect("no thread panics while it holds the queue")
     }
 
-    /// Redraws the status line until all is done.
+    /// Redraws the status line until the run ends.
     fn watch(&self) {
         let mut queue = self.lock();
         while !queue.is_over() {
@@ -305,7 +305,7 @@ impl Runner<'_> {
         self.wake.notify_all();
     }
 
-    /// One worker: takes ready actions until none can come.
+    /// A worker: runs ready actions until no more can become ready.
     fn work(&self) {
         let mut queue = self.lock();
         while !queue.is_over() {
@@ -324,7 +324,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Brings the outputs of one action into the store, running it only if they are not there.
+    /// Gets the outputs of an action, running it only if they are not in the store.
     fn make(&self, action: &Action, made: &BTreeMap<ActionId, Vec<Stored>>) -> Result<Done, Error> {
         let (progress, atlas) = (&self.options.progress, self.store.atlas());
         let slug = slug(&action.label);
@@ -469,7 +469,7 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// The last part of what an action printed.
+/// The last part of an action's printed output.
 fn tail(log: &mut File) -> String {
     let bytes = log.metadata().map_or(0, |metadata| metadata.len());
     let mut text = Vec::new();
@@ -481,8 +481,8 @@ fn tail(log: &mut File) -> String {
     }
 }
 
-/// The folders of one action while it runs. Actions that share a cache share a folder, too, which
-/// stays: what they find there again has the time stamp by which their tool knows it.
+/// Folders of an action while it runs. Actions that share a cache share a folder that is not
+/// emptied, so that files keep the time stamps by which a tool knows them.
 struct Site {
     work: PathBuf,
     cache: PathBuf,
@@ -492,7 +492,7 @@ struct Site {
 }
 
 impl Site {
-    /// Makes the folder, with links to tools and the folders of outputs.
+    /// Makes the folder with links to tools, and the folders of outputs.
     fn prepare(store: &Store, action: &Action, root: &Path) -> Result<Site, Error> {
         let atlas = store.atlas().to_path_buf();
         let name = action.cache.as_deref().unwrap_or(&action.label);
@@ -522,7 +522,8 @@ impl Site {
         Ok(site)
     }
 
-    /// Makes the folder of an output; one left by an earlier run must not pass for this run's.
+    /// Makes the folder of an output, without an earlier run's output, which must not pass for this
+    /// one.
     fn clear(&self, output: &super::action::Output) -> Result<(), Error> {
         let path = match output.place {
             Place::Folder => self.work.join(&output.path),
@@ -558,7 +559,7 @@ impl Site {
         }
     }
 
-    /// Replaces the names of folders by the folders.
+    /// Replaces `{work}` and its like by the paths of folders.
     fn fill(&self, text: &str) -> String {
         let folders = [
             ("{work}", &self.work),
@@ -573,7 +574,7 @@ impl Site {
         text
     }
 
-    /// The file that `argv[0]` stands for.
+    /// Path of the program that `argv[0]` names.
     fn program(&self, action: &Action, argv: &[String]) -> Result<PathBuf, Error> {
         let name = argv.first().map_or("", String::as_str);
         if action.tools.iter().any(|tool| tool.name == name) {

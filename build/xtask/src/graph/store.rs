@@ -1,8 +1,8 @@
 //! The content-addressed store: key -> record of outputs -> blobs and trees by digest.
 //!
 //! `.atlas/store/action/<key>` lists the outputs of an action, `blob/<digest>` holds files and
-//! `tree/<digest>` folders. Everything arrives by rename and the record comes last, so a killed
-//! build leaves nothing that counts.
+//! `tree/<digest>` folders. Everything is renamed into place, the record last, so a killed build
+//! leaves no entry.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
@@ -15,12 +15,12 @@ use super::action::{Action, Form, Output, Place};
 use super::digest::{Digest, Digests};
 use super::error::Error;
 
-/// Mode of a stored file; nobody has a reason to write it.
+/// Mode of a stored file: no user of it may write.
 const MODE_FILE: u32 = 0o444;
 /// Mode of a stored executable.
 const MODE_EXECUTABLE: u32 = 0o555;
 
-/// Kind of what is stored, or found for an input.
+/// Kind of a stored output, or of an input that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     File,
@@ -31,7 +31,7 @@ pub enum Kind {
 impl Kind {
     const ALL: [Kind; 3] = [Kind::File, Kind::Executable, Kind::Tree];
 
-    /// Kind of what is no link.
+    /// Kind of the file or folder that `metadata` is of; not for links.
     pub fn of(metadata: &Metadata) -> Kind {
         match metadata.permissions().mode() & 0o100 != 0 {
             _ if metadata.is_dir() => Kind::Tree,
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// Part of a key that stands for an input of the kind.
+    /// Text that stands for an input of this kind in a key.
     pub fn content(self, digest: &Digest) -> String {
         match self {
             Kind::File => digest.to_string(),
@@ -57,7 +57,7 @@ impl Kind {
     }
 }
 
-/// An output in the store.
+/// An output that is in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     pub path: String,
@@ -65,15 +65,15 @@ pub struct Stored {
     pub digest: Digest,
 }
 
-/// Result of looking a key up.
+/// Result of a look-up by key.
 pub enum Lookup {
     Found(Vec<Stored>),
     Absent,
-    /// The record is there, but this output is not what it says.
+    /// The record exists, but this output does not have the recorded digest.
     Damaged(String),
 }
 
-/// The store of one workspace. While it is open no other process has it open.
+/// The store of one workspace. One process at a time has it open.
 pub struct Store {
     atlas: PathBuf,
     pub digests: Digests,
@@ -124,13 +124,13 @@ impl Store {
         &self.atlas
     }
 
-    /// A handle on the lock for a child process. As long as any holder lives the store stays
-    /// locked, so a build that was killed alone keeps others out until its orphans are gone.
+    /// A handle on the store's lock for a child process. The store stays locked while any process
+    /// has one, so the orphans of a killed build keep other builds out.
     pub fn lock_handle(&self) -> io::Result<File> {
         self.lock.try_clone()
     }
 
-    /// File that lists the outputs of a key. Its time stamp says when a build used them last.
+    /// Path of the record that lists a key's outputs; its time stamp is that of their last use.
     pub fn record_path(&self, key: &Digest) -> PathBuf {
         self.atlas.join("store/action").join(key.to_string())
     }
@@ -157,14 +157,14 @@ impl Store {
         match outputs.iter().find(|stored| !self.is_intact(stored)) {
             Some(stored) => Lookup::Damaged(stored.path.clone()),
             None => {
-                // Where the time stamp stays, outputs are removed too early, and made anew.
+                // Without this time stamp, outputs would be removed too early, and made again.
                 let _ = record.set_modified(SystemTime::now());
                 Lookup::Found(outputs)
             }
         }
     }
 
-    /// Outputs that the record of a key lists; `None` without a whole record.
+    /// Outputs in the record of a key; `None` without a complete record.
     pub fn outputs(&self, key: &Digest) -> Option<Vec<Stored>> {
         let text = fs::read_to_string(self.record_path(key)).ok()?;
         text.lines().map(parse_stored).collect()
@@ -183,7 +183,7 @@ impl Store {
     /// under `key`.
     ///
     /// # Errors
-    /// [`Error::Missing`] if a declared output is not there.
+    /// [`Error::Missing`] if the action did not leave a declared output.
     pub fn keep(
         &self,
         key: &Digest,
@@ -271,7 +271,7 @@ impl Store {
         placed.map_err(Error::io("place an input at", to))
     }
 
-    /// Copies a stored output to `to` for people; replaces what is there in one step.
+    /// Copies a stored output to `to`, outside of the store; replaces an existing one in one step.
     pub fn publish(&self, stored: &Stored, to: &Path) -> Result<(), Error> {
         let there = self.digests.of_file(to);
         let same = there.is_ok_and(|digest| digest == stored.digest);
@@ -325,7 +325,7 @@ fn tree_digest(root: &Path, of_file: &dyn Fn(&Path) -> io::Result<Digest>) -> io
     Ok(Digest::of(listing.as_bytes()))
 }
 
-/// Files and links at or below `path`, sorted.
+/// Paths of files and links at or below `path`, sorted.
 pub fn files_below(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !fs::symlink_metadata(path)?.is_dir() {
         return Ok(vec![path.to_path_buf()]);
@@ -338,8 +338,8 @@ pub fn files_below(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Copies a file, or a folder with all below it, to where nothing is; modes stay, time stamps are
-/// fresh.
+/// Copies a file, or a folder with everything below it, to a path that does not exist; modes are
+/// kept, time stamps are new.
 pub fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(from)?;
     if metadata.is_symlink() {
@@ -356,8 +356,8 @@ pub fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes `to` a copy of a file, or of a folder with all below it. What is the same already stays as
-/// it is: tools judge it by its time stamp.
+/// Makes `to` equal to a file, or to a folder with everything below it. Equal files are left alone:
+/// tools judge them by time stamps.
 pub fn copy_changed(from: &Path, to: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(from)?;
     if !metadata.is_dir() {
@@ -384,7 +384,7 @@ pub fn copy_changed(from: &Path, to: &Path) -> io::Result<()> {
     wanted.try_for_each(|name| copy_changed(&from.join(name), &to.join(name)))
 }
 
-/// Whether two files, or links, are alike; `metadata` is that of the first.
+/// Whether two files, or links, are equal; `metadata` is that of `from`.
 fn same(from: &Path, metadata: &Metadata, to: &Path) -> io::Result<bool> {
     let Ok(there) = fs::symlink_metadata(to) else {
         return Ok(false);
@@ -399,7 +399,7 @@ fn same(from: &Path, metadata: &Metadata, to: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes what lies below `folder` and is neither one of `kept` nor the folder of one.
+/// Removes everything below `folder` that is neither one of `kept` nor a folder of one.
 pub fn remove_others(folder: &Path, kept: &BTreeSet<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -417,7 +417,7 @@ fn is_folder(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|there| there.is_dir())
 }
 
-/// Removes a file, or a folder with all below it, if it is there.
+/// Removes a file, or a folder with everything below it, if it exists.
 pub fn remove_all(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.is_dir() => fs::remove_dir_all(path),
@@ -426,7 +426,7 @@ pub fn remove_all(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Takes away write permission.
+/// Takes away write permission of a file or folder.
 fn seal(path: &Path) -> io::Result<()> {
     for file in files_below(path)? {
         let metadata = fs::symlink_metadata(&file)?;

@@ -1,4 +1,4 @@
-//! Removal of what the store keeps for nobody: outputs that were long not used, or are too many.
+//! Removal of outputs from the store that were not used for long, or that exceed its size.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,16 +9,16 @@ use std::time::SystemTime;
 use super::digest::Digest;
 use super::store::{Store, files_below, remove_others};
 
-/// Records of actions and the bytes of their outputs.
+/// Number of actions' records, and bytes of their outputs.
 pub struct Amount {
     pub actions: usize,
     pub bytes: u64,
 }
 
 impl Store {
-    /// Removes outputs of actions that were last used before `since`, then the oldest until `bytes`
-    /// are left. Those of the keys `needed` stay, whatever their age and size. Gives the sums of
-    /// what it removed and what it left.
+    /// Removes outputs of actions that were last used before `since`, then the least recently used
+    /// until `bytes` are left. Outputs of the keys `needed` stay, whatever their age and size.
+    /// Returns the amounts removed and left.
     ///
     /// # Errors
     /// If a folder of the store cannot be read or changed.
@@ -51,7 +51,7 @@ impl Store {
         Ok([gone, amount(actions, left)])
     }
 
-    /// Keys of all records, with whether they are needed and when they were last used.
+    /// For all records: whether the key is needed, when a build last used it, and the key.
     fn records(&self, needed: &BTreeSet<Digest>) -> io::Result<Vec<(bool, SystemTime, Digest)>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(self.atlas().join("store/action"))? {
@@ -64,7 +64,7 @@ impl Store {
         Ok(found)
     }
 
-    /// Paths of the outputs of a key, with their bytes.
+    /// Paths and bytes of a key's outputs.
     fn sizes(&self, key: &Digest) -> io::Result<Vec<(PathBuf, u64)>> {
         let outputs = self.outputs(key).unwrap_or_default().into_iter();
         let paths = outputs.map(|stored| self.path(&stored));

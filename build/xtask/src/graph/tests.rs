@@ -284,7 +284,7 @@ fn a_failure_shows_label_argv_and_output() {
 #[test]
 fn independent_actions_run_at_the_same_time() {
     let place = Place::new("parallel");
-    // Each says that it runs and waits for the other to say so; in turn, the first would give up.
+    // Each action signals its run and waits for the other's signal: in turn, one would give up.
     let script = "echo > {root}/$OWN; n=0; \
                   while ! cat {root}/$OTHER; do n=$((n+1)); [ $n -lt 200 ] || exit 1; sleep 0.05; \
                   done; echo > done";
