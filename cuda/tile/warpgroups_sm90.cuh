@@ -522,30 +522,40 @@ struct Warpgroups {
     if (lane() < kParts) ptx::cluster_arrive(&shared.out.there[told % Out::kTurns], lane());
   }
 
+  // Sums of four weights side by side of all segments, in order: `mine` are this block's.
+  __device__ static float4 joined(const float* mine) {
+    float4 part[kParts], total{};
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) part[p] = ptx::cluster_load(mine, p);
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      total.x = __fadd_rn(total.x, part[p].x), total.y = __fadd_rn(total.y, part[p].y);
+      total.z = __fadd_rn(total.z, part[p].z), total.w = __fadd_rn(total.w, part[p].w);
+    }
+    return total;
+  }
+
   // Adds the segments' sums of a tile when the blocks of the cluster have made them, each block a
-  // part. `sink.join(tile, row, weight, sums)` takes those of four weights side by side. A block's
-  // sums of a tile are written where those of the last but one were: when it knows that all have
-  // made the last one's, they have added those before.
+  // part. `sink.join(tile, row, weight, sums)` takes those of four weights side by side, of a pair
+  // of matrices those of both. A block's sums of a tile are written where those of the last but one
+  // were: when it knows that all have made the last one's, they have added those before.
   template <class Sink>
   __device__ void join(unsigned told, const Sink& sink) const {
     const unsigned turn = told % Out::kTurns;
     ptx::cluster_wait(&shared.out.there[turn], told / Out::kTurns % 2);
     const WarpgroupTile& tile = shared.out.tile[turn];
-    constexpr int kQuads = Out::kWeights / 4, kThreads = kConsumers * 128;
+    constexpr int kQuads = Out::kWeights / 4 / (kPaired ? 2 : 1), kThreads = kConsumers * 128;
     const int thread = static_cast<int>(blockIdx.x % kParts) * kThreads + threadIdx.x - 128;
 #pragma unroll 1
     for (int item = thread; item < tile.rows * kQuads; item += kParts * kThreads) {
       const int row = item / kQuads, weight = item % kQuads * 4;
-      const float* mine = &shared.out.sums[turn][row][weight];
-      float4 part[kParts], total{};
-#pragma unroll
-      for (int p = 0; p < kParts; ++p) part[p] = ptx::cluster_load(mine, p);
-#pragma unroll
-      for (int p = 0; p < kParts; ++p) {
-        total.x = __fadd_rn(total.x, part[p].x), total.y = __fadd_rn(total.y, part[p].y);
-        total.z = __fadd_rn(total.z, part[p].z), total.w = __fadd_rn(total.w, part[p].w);
+      const float* mine = shared.out.sums[turn][row];
+      if constexpr (kPaired) {
+        mine += weight / 8 * kPanelRows + weight % 8;  // a warp's eight of one, then of the other
+        sink.join(tile, row, weight, joined(mine), joined(mine + 8));
+      } else {
+        sink.join(tile, row, weight, joined(mine + weight));
       }
-      sink.join(tile, row, weight, total);
     }
   }
 
