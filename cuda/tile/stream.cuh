@@ -391,7 +391,7 @@ struct Stream {
 #pragma unroll 1
     for (int first = 0; first < count; first += kAtOnce, ++turn) {
       float sum[1][kTiles][4] = {};
-      const Affine of[2] = {affine(first, 0), affine(first, 8)};
+      const Affines of = affines(first);
       if (first + mine < count) {
 #pragma unroll 1
         for (int piece = 0; piece < kPieces; ++piece) {
@@ -448,22 +448,28 @@ struct Stream {
     }
   }
 
-  // Factor and bias of the sums that this thread adds in `finish`, loaded before they are needed:
-  // of a panel's row r, or r + `more`; threads are divided among a turn's panels.
-  __device__ Affine affine(int first, int more) const {
+  // Factors and biases of two rows of a panel, r and r + 8.
+  struct Affines {
+    Affine low, high;
+  };
+
+  // Factors and biases of the sums that this thread adds in `finish`, loaded before they are needed.
+  // They are of one panel, since threads are divided among a turn's panels; finding it takes time.
+  __device__ Affines affines(int first) const {
     constexpr bool kHas = W::kRowFactors || target::BIASED;
     const int unit = first + threadIdx.x / 8 % kAtOnce;
     if (!kHas || threadIdx.x >= kAtOnce * 8 * kTiles * kTileRows || unit >= count) {
-      return {1.0f, 0.0f};
+      return {{1.0f, 0.0f}, {1.0f, 0.0f}};
     }
     const Unit of = at(unit);
     const W w{of.base, of.n, kK};
-    return w.affine(of.panel * kPanelRows + threadIdx.x % 8 + more);
+    const int row = of.panel * kPanelRows + threadIdx.x % 8;
+    return {w.affine(row), w.affine(row + 8)};
   }
 
   // Adds up the segments of a turn's panels, in order.
   template <class Sink>
-  __device__ void finish(int first, int odd_turn, const Rows& rows, const Affine (&of)[2],
+  __device__ void finish(int first, int odd_turn, const Rows& rows, const Affines& of,
                          const float (&sum)[kTiles][4], Sink& sink) const {
     const int g = lane() / 4, q = lane() % 4, pitch = rows.rows;
     float* partial = rows.partial + odd_turn * (Shape::kWarps * kPanelRows) * pitch;
@@ -488,7 +494,7 @@ struct Stream {
         low += from[0];
         high += from[8 * pitch];
       }
-      sink(first + panel, r, row, of[0](low), of[1](high));
+      sink(first + panel, r, row, of.low(low), of.high(high));
     }
   }
 };

@@ -521,30 +521,40 @@ struct Warpgroups {
     if (lane() < kParts) ptx::cluster_arrive(&shared.out.there[told % Out::kTurns], lane());
   }
 
+  // Sums over all segments, in order, of four neighbouring weights: `mine` are this block's.
+  __device__ static float4 joined(const float* mine) {
+    float4 part[kParts], total{};
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) part[p] = ptx::cluster_load(mine, p);
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      total.x = __fadd_rn(total.x, part[p].x), total.y = __fadd_rn(total.y, part[p].y);
+      total.z = __fadd_rn(total.z, part[p].z), total.w = __fadd_rn(total.w, part[p].w);
+    }
+    return total;
+  }
+
   // Adds up this block's share of a tile's segments, after all blocks of the cluster have made
-  // them. `sink.join(tile, row, weight, sums)` takes the sums of four neighbouring weights. A
-  // tile's sums overwrite those of the tile two before: these were added once all blocks have made
-  // the tile between.
+  // them. `sink.join(tile, row, weight, sums)` takes the sums of four neighbouring weights, of a
+  // pair of matrices those of both. A tile's sums overwrite those of the tile two before: these
+  // were added once all blocks have made the tile between.
   template <class Sink>
   __device__ void join(unsigned told, const Sink& sink) const {
     const unsigned turn = told % Out::kTurns;
     ptx::cluster_wait(&shared.out.there[turn], told / Out::kTurns % 2);
     const WarpgroupTile& tile = shared.out.tile[turn];
-    constexpr int kQuads = Out::kWeights / 4, kThreads = kConsumers * 128;
+    constexpr int kQuads = Out::kWeights / 4 / (kPaired ? 2 : 1), kThreads = kConsumers * 128;
     const int thread = static_cast<int>(blockIdx.x % kParts) * kThreads + threadIdx.x - 128;
 #pragma unroll 1
     for (int item = thread; item < tile.rows * kQuads; item += kParts * kThreads) {
       const int row = item / kQuads, weight = item % kQuads * 4;
-      const float* mine = &shared.out.sums[turn][row][weight];
-      float4 part[kParts], total{};
-#pragma unroll
-      for (int p = 0; p < kParts; ++p) part[p] = ptx::cluster_load(mine, p);
-#pragma unroll
-      for (int p = 0; p < kParts; ++p) {
-        total.x = __fadd_rn(total.x, part[p].x), total.y = __fadd_rn(total.y, part[p].y);
-        total.z = __fadd_rn(total.z, part[p].z), total.w = __fadd_rn(total.w, part[p].w);
+      const float* mine = shared.out.sums[turn][row];
+      if constexpr (kPaired) {
+        mine += weight / 8 * kPanelRows + weight % 8;  // a warp's eight of one, then of the other
+        sink.join(tile, row, weight, joined(mine), joined(mine + 8));
+      } else {
+        sink.join(tile, row, weight, joined(mine + weight));
       }
-      sink.join(tile, row, weight, total);
     }
   }
 

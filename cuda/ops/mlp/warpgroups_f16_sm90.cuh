@@ -2,7 +2,8 @@
 // Match:      as `norm_linear`, `swiglu` and `linear_add`
 // Bound by:   few rows: as these; many rows: tensor instructions
 // Sync:       few rows: as these; many, of one weight format: three chained launches that norm rows
-//             into operands, make activations of them as operands, and multiply these
+//             into operands, make activations of them as operands, and multiply these; clusters
+//             share the tiles of few rows that whole turns of all SMs leave, in a launch beside
 #pragma once
 
 #include "ops/linear_add/warpgroups_f16_sm90.cuh"
@@ -57,6 +58,81 @@ __global__ __launch_bounds__(tile::kWarpgroupThreads, 1) void activate(
       .run(tiles, tile::Activates<kStorage, Activation<M>>{});
 }
 
+// Activations of tiles whose K is split between the blocks of a cluster.
+template <class M, tile::Storage kStorage>
+struct JoinsActivations : tile::PutsSegment {
+  tile::Operands<kStorage> act;
+
+  __device__ void join(const tile::WarpgroupTile& tile, int row, int weight, const float4& gates,
+                       const float4& ups) const {
+    const tile::Matrix<kStorage> gate{tile.weights, tile.n, HIDDEN};
+    const tile::Matrix<kStorage> up{tile.beside, tile.n, HIDDEN};
+    const int at = tile.panel * tile::kPanelRows + weight;
+    const auto activated = [&](int i, float gate_sum, float up_sum) {
+      return Activation<M>{}(gate.result(at + i, gate_sum), up.result(at + i, up_sum));
+    };
+    const auto put = [&](int i, float even, float odd) {
+      *reinterpret_cast<unsigned*>(act.at(row, at + i)) = tile::pack(even, odd);
+    };
+    put(0, activated(0, gates.x, ups.x), activated(1, gates.y, ups.y));
+    put(2, activated(2, gates.z, ups.z), activated(3, gates.w, ups.w));
+  }
+};
+
+// Tiles of all panels, and those that are left when all SMs have had as many whole ones.
+template <class M>
+inline constexpr int kTiles = M::kIntermediate / tile::kActivatedColumns;
+template <class M>
+inline constexpr int kLeft = kTiles<M> % target::SMS;
+
+// Whether clusters split K of the tiles that are left, all at once: so few would take as long as a
+// whole turn of all SMs.
+template <class M>
+inline constexpr bool kSplits = tile::segments(HIDDEN) > 1 && kLeft<M> > 0 &&
+                                kLeft<M> < kTiles<M> &&
+                                kLeft<M> <= target::SMS / tile::segments(HIDDEN);
+
+// A cluster has all rows by some of the panels that are left, its blocks a segment of K each.
+template <class M, tile::Storage kStorage, int kRows>
+__global__ __cluster_dims__(tile::segments(HIDDEN))
+__launch_bounds__(tile::kWarpgroupThreads, 1) void activate_left(Params params,
+                                                                tile::Operands<kStorage> x,
+                                                                tile::Operands<kStorage> act) {
+  constexpr int kParts = tile::segments(HIDDEN);
+  const auto tiles = [&](int i, tile::WarpgroupTile& tile) {
+    const int at = kTiles<M> - kLeft<M> + i / kParts;
+    tile = {params.gate, M::kIntermediate, at * (tile::kTilePanels / 2),
+            x.base,      x.groups,         params.rows,
+            nullptr,     params.up};
+    return at < kTiles<M>;
+  };
+  tile::Warpgroups<kStorage, HIDDEN, tile::SegmentStorage<kRows>, kParts, kRows, true>(
+      dynamic_shared)
+      .run(tiles, JoinsActivations<M, kStorage>{{}, act}, true);
+}
+
+// Activations of normed rows, as operands of `down`. The second launch goes on beside the first.
+template <class M, tile::Storage kStorage>
+cudaError_t activate_all(const Params& params, const tile::Operands<kStorage>& x,
+                         const tile::Operands<kStorage>& act, cudaStream_t stream) {
+  using tile::kFewTurnRowsMax, tile::kTurnRowsMax;
+  const bool splits = kSplits<M> && params.rows <= kTurnRowsMax;
+  const unsigned whole = kTiles<M> - (splits ? kLeft<M> : 0);
+  const cudaError_t failed = tile::launch_tiles<kStorage, HIDDEN>(
+      [](auto most) { return activate<M, kStorage, most>; }, whole, params.rows,
+      tile::starts_early(params.rows), stream, params, x, act);
+  if constexpr (kSplits<M>) {
+    if (failed != cudaSuccess || !splits) return failed;
+    constexpr unsigned kBlocks = kLeft<M> * tile::segments(HIDDEN);
+    const Launch shape{kBlocks, tile::kWarpgroupThreads, tile::kWarpgroupBytes};
+    const auto left = params.rows <= kFewTurnRowsMax
+                          ? activate_left<M, kStorage, kFewTurnRowsMax>
+                          : activate_left<M, kStorage, kTurnRowsMax>;
+    return launch_chained(left, shape, stream, params, x, act);
+  }
+  return failed;
+}
+
 template <class Tile, class M>
 struct WarpgroupsF16 {
   static_assert(Tile::kThreads == tile::kWarpgroupThreads, "a block is its warpgroups");
@@ -72,7 +148,6 @@ struct WarpgroupsF16 {
                           unsigned char* operands, const unsigned char* down, float* act,
                           cudaStream_t stream) {
     const int rows = params.rows, groups = tile::operand_groups(rows);
-    const bool early = tile::starts_early(rows);
     const tile::Operands<kStorage> x{operands, groups};
     const tile::Operands<kStorage> activated{reinterpret_cast<unsigned char*>(act), groups};
     tile::NormedOperands normed{};
@@ -80,9 +155,7 @@ struct WarpgroupsF16 {
     cudaError_t failed = tile::launch_norm_operands(tile::RowsIn{residual}, rows, gain, nullptr,
                                                     normed, stream);
     if (failed != cudaSuccess) return failed;
-    failed = tile::launch_tiles<kStorage, HIDDEN>(
-        [](auto most) { return activate<M, kStorage, most>; }, kInner / tile::kActivatedColumns,
-        rows, early, stream, params, x, activated);
+    failed = activate_all<M, kStorage>(params, x, activated, stream);
     if (failed != cudaSuccess) return failed;
     const linear_add::Params of_down{nullptr, down, residual, rows, HIDDEN, kInner};
     return linear_add::multiply<kStorage, kInner>(of_down, activated, stream);
