@@ -15,7 +15,7 @@ use model::target::{
     WINDOW,
 };
 use step::executor::{
-    BlockTable, DeviceError, Draw, Executor, Kept, PageId, Ranked, Rows, Slot, States, TokenId,
+    BlockTable, DeviceError, Draw, Executor, Kept, PageId, Ranked, SeqRows, Slot, States, TokenId,
 };
 use step::ranking::{all_finite, argmax, most_likely};
 
@@ -86,10 +86,10 @@ impl Sequence {
     }
 
     /// Rows from `start` on; the last one's logits are wanted.
-    fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> Rows<'a> {
-        Rows {
+    fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> SeqRows<'a> {
+        SeqRows {
             window: BlockTable::whole(self.ring.as_ref().unwrap_or(&self.pages)),
-            ..Rows::of(self.slot, start, tokens, &self.pages)
+            ..SeqRows::of(self.slot, start, tokens, &self.pages)
         }
     }
 
@@ -473,7 +473,7 @@ fn prefill<B: Runs>(
     let mut done = sequence.begin.map_or(0, |(tokens, _)| tokens);
     while done < length {
         let end = (done + chunk().min(PREFILL_TOKENS)).min(length);
-        let rows = Rows {
+        let rows = SeqRows {
             states: sequence.states(done, end),
             logits: usize::from(end == length),
             ..sequence.rows(done, &sequence.prompt[done..end])

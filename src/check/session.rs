@@ -2,7 +2,7 @@
 
 use model::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, WINDOW};
 use step::Window;
-use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, DeviceError, Executor, PageId, SeqRows, Slot, States, TokenId};
 
 /// A sequence in a slot on pages of its own. Nothing but sessions may use the executor meanwhile.
 pub struct Session {
@@ -46,9 +46,9 @@ impl Session {
     }
 
     /// The next rows of the sequence. The logits of the last one are wanted.
-    fn rows<'a>(&'a self, tokens: &'a [TokenId]) -> Rows<'a> {
+    fn rows<'a>(&'a self, tokens: &'a [TokenId]) -> SeqRows<'a> {
         let held = (self.len + tokens.len()).div_ceil(PAGE);
-        Rows {
+        SeqRows {
             states: States {
                 from: self.from,
                 ..States::own(self.slot)

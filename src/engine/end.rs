@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use super::handle::{Phase, Shared};
 use super::{EngineError, Outcome};
-use step::executor::{Ahead, DeviceError, Executor, Guessed, Patience, Ranked, Rows, TokenId};
+use step::executor::{Ahead, DeviceError, Executor, Guessed, Patience, Ranked, SeqRows, TokenId};
 use step::transfer::{PieceBytes, Sum, Transfer};
 
 /// Looks that a call may last, behind the first one that sees it: each waits for its part of the
@@ -32,7 +32,7 @@ impl<E: Executor> Executor for Counted<E> {
         self.executor.pages()
     }
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         let has_prompt = rows.iter().any(|rows| rows.tokens.len() > 1);
         let times = match E::PATIENCE {
             Some(patience) if has_prompt => patience.prompt,
@@ -60,12 +60,12 @@ impl<E: Executor> Executor for Counted<E> {
         calls.around(1, || self.executor.predict(next, wanted))
     }
 
-    fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn predict_on(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         let calls = &self.shared.calls;
         calls.around(1, || self.executor.predict_on(rows))
     }
 
-    fn step_ahead(&mut self, rows: &[Rows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
+    fn step_ahead(&mut self, rows: &[SeqRows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
         let Counted { executor, shared } = self;
         shared.calls.around(1, || executor.step_ahead(rows, ahead))
     }

@@ -103,7 +103,7 @@ use self::speculate::{Costs, Made, Reply, Speculate};
 use self::tier::{Ahead, Tier, disk};
 use self::turns::{Held, Turns};
 use step::PAGE;
-use step::executor::{DeviceError, Executor, Guessed, Rows, TokenId};
+use step::executor::{DeviceError, Executor, Guessed, SeqRows, TokenId};
 
 /// Words for clients whose replies a failure of the device ends.
 pub const DEVICE_FAILED: &str = "the device failed; the server is stopping";
@@ -300,7 +300,7 @@ struct Engine<E> {
     replies: Vec<Reply>,
     /// Prompt tokens that the planned step may have.
     prompt_tokens: usize,
-    rows: Vec<Rows<'static>>,
+    rows: Vec<SeqRows<'static>>,
     /// Rows of the step whose prompt is scored, and their logits; empty until a request asks.
     scored_rows: Vec<usize>,
     scored_logits: Vec<f32>,
@@ -1086,7 +1086,7 @@ fn lent(running: &[Sequence]) -> (usize, usize) {
 }
 
 /// An empty vector with the memory of `rows`, free to borrow from something else.
-fn recycle<'a>(mut rows: Vec<Rows<'_>>) -> Vec<Rows<'a>> {
+fn recycle<'a>(mut rows: Vec<SeqRows<'_>>) -> Vec<SeqRows<'a>> {
     rows.clear();
     let none = rows.into_iter();
     none.map(|_| unreachable!("it was cleared")).collect()

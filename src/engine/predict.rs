@@ -14,7 +14,7 @@ use super::sequence::Sequence;
 use super::speculate::{self, DEPTH_MAX, Made, Reply, Speculate};
 use super::trust::Maker;
 use step::executor::{
-    Ahead, BlockTable, DeviceError, Draw, Executor, PageId, Rows, Slot, States, TokenId,
+    Ahead, BlockTable, DeviceError, Draw, Executor, PageId, SeqRows, Slot, States, TokenId,
 };
 
 /// Token of a row that no known one follows.
@@ -34,7 +34,7 @@ pub(super) const MEASURED: usize = 3;
 /// Runs the planned rows, and behind them `depth` predictions for each reply, if the device can.
 pub(super) fn step_ahead<E: Executor>(
     executor: &mut E,
-    rows: &[Rows<'_>],
+    rows: &[SeqRows<'_>],
     (plan, running, kv): (&Plan, &[Sequence], &Kv),
     depth: usize,
 ) -> Result<Option<Drawn>, DeviceError> {
@@ -101,7 +101,7 @@ impl<E: Executor> Engine<E> {
 
     /// Predictions, `depth` of them, behind a step of one row.
     fn try_predictions(&mut self, depth: usize) -> Result<(), DeviceError> {
-        let row = |start| Rows {
+        let row = |start| SeqRows {
             states: States::own(Slot(0)),
             start,
             tokens: &[NONE],
@@ -134,7 +134,7 @@ impl<E: Executor> Engine<E> {
             false => 0..0,
         };
         let behind: Vec<Slot> = states.map(|state| Slot(state as u32)).collect();
-        self.executor.step(&[Rows {
+        self.executor.step(&[SeqRows {
             states: States::own(Slot(0)),
             start: 0,
             tokens: &vec![NONE; rows],
@@ -285,7 +285,7 @@ impl<E: Executor> Engine<E> {
     fn predict_on(&mut self, lanes: &[usize]) -> Result<(), DeviceError> {
         let rows = lanes.iter();
         let rows = rows.map(|&lane| self.running[lane].predicted_row(&self.kv));
-        let rows: Vec<Rows<'_>> = rows.collect();
+        let rows: Vec<SeqRows<'_>> = rows.collect();
         self.executor.predict_on(&rows)
     }
 }

@@ -9,7 +9,7 @@ use super::sim::{HashModel, VOCAB, engine};
 use super::speculate::Speculate;
 use super::{Engine, Limits};
 use step::PAGE;
-use step::executor::{Ahead, DeviceError, Executor, Guessed, Rows, Slot, TokenId};
+use step::executor::{Ahead, DeviceError, Executor, Guessed, SeqRows, Slot, TokenId};
 use step::testing::TINY;
 
 const LIMITS: Limits = Limits {
@@ -56,7 +56,7 @@ impl Timed {
 impl Executor for Timed {
     const VOCAB: usize = VOCAB;
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         let count = rows[0].tokens.len();
         self.steps.push((count, rows[0].behind.to_vec()));
         sleep(
@@ -84,7 +84,7 @@ impl Executor for Timed {
         Ok(())
     }
 
-    fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn predict_on(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         sleep(self.pass);
         let depth = self.predictions.last_mut().expect("a prediction is before");
         assert_eq!(rows[0].start, *depth);
@@ -92,7 +92,7 @@ impl Executor for Timed {
         Ok(())
     }
 
-    fn step_ahead(&mut self, rows: &[Rows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
+    fn step_ahead(&mut self, rows: &[SeqRows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
         if self.draws {
             self.step(rows)?;
             self.predict_behind(ahead.depth);

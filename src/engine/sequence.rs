@@ -14,7 +14,7 @@ use super::speculate::{Costs, DEPTH_MAX, Reply, Scores};
 use super::trust::Maker;
 use super::turns::Source;
 use step::PAGE;
-use step::executor::{Draw, Guessed, Kept, Ranked, Rows, Slot, States, TokenId};
+use step::executor::{Draw, Guessed, Kept, Ranked, SeqRows, Slot, States, TokenId};
 use step::ranking;
 
 /// Events that a channel must have room for before its sequence takes part in a step: scores of
@@ -246,7 +246,7 @@ impl Sequence {
 
     /// The row of the last predicted token. Beyond its pages it is in their last place: the reply
     /// has ended there, and nobody looks at what comes of it.
-    pub fn predicted_row<'a>(&'a self, kv: &'a Kv) -> Rows<'a> {
+    pub fn predicted_row<'a>(&'a self, kv: &'a Kv) -> SeqRows<'a> {
         let predicted = self.drafts.predicted();
         let start = self.tokens.len() + predicted.len() - 2;
         self.row_at(start, &predicted[predicted.len() - 1..], kv)
@@ -259,14 +259,14 @@ impl Sequence {
 
     /// Row at the last position of `depth` predictions behind `rows` of the next step; none beyond
     /// its pages, which are as many as the reply may have.
-    pub fn row_ahead<'a>(&'a self, (rows, depth): (usize, usize), kv: &'a Kv) -> Rows<'a> {
+    pub fn row_ahead<'a>(&'a self, (rows, depth): (usize, usize), kv: &'a Kv) -> SeqRows<'a> {
         self.row_at(self.computed + rows - 1 + depth - 1, &[0], kv)
     }
 
     /// The row of one token at a position, or in the last place of its pages.
-    fn row_at<'a>(&'a self, position: usize, token: &'a [TokenId], kv: &'a Kv) -> Rows<'a> {
+    fn row_at<'a>(&'a self, position: usize, token: &'a [TokenId], kv: &'a Kv) -> SeqRows<'a> {
         let pages = kv.pages(self.slot);
-        Rows {
+        SeqRows {
             states: States::own(self.slot),
             start: position.min(pages.len() * PAGE - 1),
             tokens: token,
@@ -439,7 +439,7 @@ impl Sequence {
     }
 
     /// The next `count` rows.
-    pub fn rows<'a>(&'a self, count: usize, kv: &'a Kv) -> Rows<'a> {
+    pub fn rows<'a>(&'a self, count: usize, kv: &'a Kv) -> SeqRows<'a> {
         let end = self.computed + count;
         let pages = kv.pages(self.slot);
         let (drafts, behind) = self.drafts.rows();
@@ -453,7 +453,7 @@ impl Sequence {
         let known = count > 0 && count == tokens.len();
         assert!(known, "rows beyond the known tokens and drafts");
         assert!(end <= pages.len() * PAGE, "rows beyond the reserved pages");
-        Rows {
+        SeqRows {
             states: self.states(),
             start: self.computed,
             tokens,

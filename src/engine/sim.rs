@@ -28,7 +28,9 @@ use super::tier::Tier;
 use super::trials::spread;
 use super::turns::Source;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
-use step::executor::{Ahead, DeviceError, Executor, Guessed, PageId, Ranked, Rows, Slot, TokenId};
+use step::executor::{
+    Ahead, DeviceError, Executor, Guessed, PageId, Ranked, SeqRows, Slot, TokenId,
+};
 use step::ranking::{self, argmax};
 use step::testing::{TINY, few_or_many};
 use step::transfer::{PIECE_ALIGN, Piece, PieceBytes, Transfer};
@@ -182,7 +184,7 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
     }
 
     /// Checks that rows use nothing that a copy does.
-    fn check_copies(&self, rows: &Rows<'_>) {
+    fn check_copies(&self, rows: &SeqRows<'_>) {
         let last = (rows.start + rows.tokens.len()).div_ceil(PAGE);
         for (index, page) in rows.pages[..last].iter().enumerate() {
             let is_read = index < rows.start / PAGE;
@@ -258,7 +260,7 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
 
     /// Checks that the windowed pages of rows up to a position have what its row sees, and all that
     /// device code reads with it.
-    fn check_window(&self, rows: &Rows<'_>, position: usize) {
+    fn check_window(&self, rows: &SeqRows<'_>, position: usize) {
         let Some(window) = self.window else { return };
         for seen in window.first_page(position) * PAGE..=position {
             let found = self.windows[rows.window.page(seen).0 as usize][seen % PAGE];
@@ -311,7 +313,7 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
         }
     }
 
-    fn run(&mut self, rows: &Rows<'_>, logits: &mut Vec<f32>) {
+    fn run(&mut self, rows: &SeqRows<'_>, logits: &mut Vec<f32>) {
         let states = rows.states;
         let mut state = match rows.start {
             0 => Digest::default(),
@@ -359,14 +361,14 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
         Some(self.pages.len())
     }
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         let Some(left) = self.steps_left.checked_sub(1) else {
             return Err(DeviceError::Failed("it was told to fail".to_owned()));
         };
         self.steps_left = left;
         rows.iter().for_each(|rows| self.check_copies(rows));
         self.take_time(rows.iter().map(|rows| rows.tokens.len()).sum());
-        let behind = |rows: &Rows<'_>| rows.behind.to_vec();
+        let behind = |rows: &SeqRows<'_>| rows.behind.to_vec();
         let written = rows
             .iter()
             .flat_map(|rows| rows.states.written().chain(behind(rows)));
@@ -412,7 +414,7 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
         Ok(())
     }
 
-    fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn predict_on(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         assert_eq!(
             rows.len(),
             self.predicted.len(),
@@ -432,7 +434,7 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
         Ok(())
     }
 
-    fn step_ahead(&mut self, rows: &[Rows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
+    fn step_ahead(&mut self, rows: &[SeqRows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
         assert_eq!(
             (ahead.rows.len(), ahead.draws.len()),
             (rows.len(), rows.len())
@@ -473,7 +475,7 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
                 let on = ahead.rows.iter().zip(&tokens).zip(starts);
                 let on = on.map(|((row, token), start)| {
                     assert!(start <= row.start, "its page table ends before it");
-                    Rows {
+                    SeqRows {
                         start,
                         tokens: slice::from_ref(token),
                         ..*row

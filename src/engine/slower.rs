@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::stats::Figure;
 use host::log;
-use step::executor::Rows;
+use step::executor::SeqRows;
 
 /// Steps of the same work whose fastest is compared.
 const WINDOW: u32 = 128;
@@ -44,7 +44,7 @@ pub struct Slower {
 }
 
 /// Sequences, rows and positions of a step.
-pub fn work(rows: &[Rows<'_>]) -> Work {
+pub fn work(rows: &[SeqRows<'_>]) -> Work {
     let rows = rows.iter();
     rows.fold(Work::default(), |sum, rows| {
         let count = rows.tokens.len();
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn work_counts_what_each_row_reads() {
-        let rows = Rows {
+        let rows = SeqRows {
             states: States::own(Slot(0)),
             start: 10,
             tokens: &[1, 2],

@@ -12,7 +12,8 @@ use crate::shapes::PageGroup;
 use crate::target;
 use crate::weights::{Checkpoint, Stage, WeightsError};
 use step::executor::{
-    Ahead, DEPTH_MAX, DeviceError, Executor, Guessed, PageId, Patience, Ranked, Rows, Slot, TokenId,
+    Ahead, DEPTH_MAX, DeviceError, Executor, Guessed, PageId, Patience, Ranked, SeqRows, Slot,
+    TokenId,
 };
 use step::transfer::{PieceBytes, Sum, Transfer};
 
@@ -112,9 +113,9 @@ impl<B: Runs> Runner<B> {
     fn fill_short(&mut self, rows: usize, each: usize) -> Result<(), DeviceError> {
         let sequence = |index: usize| {
             let count = each.min(rows - index * each);
-            Rows {
+            SeqRows {
                 logits: count,
-                ..Rows::of(
+                ..SeqRows::of(
                     Slot(index as u32),
                     0,
                     &[0; ONE_BY_ONE][..count],
@@ -224,7 +225,7 @@ impl<B: Runs> Runner<B> {
 
 impl<B: Runs> Runner<B> {
     /// `step` without what was recorded for it.
-    pub fn step_eagerly(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    pub fn step_eagerly(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         self.fill(rows)?;
         self.ops.begin(&self.batch);
         decoder::forward(
@@ -241,7 +242,7 @@ impl<B: Runs> Runner<B> {
     /// layer, but runs the operations of any other step.
     pub fn step_with_routers(
         &mut self,
-        rows: &[Rows<'_>],
+        rows: &[SeqRows<'_>],
         routers: &mut Vec<f32>,
     ) -> Result<(), DeviceError> {
         routers.clear();
@@ -258,7 +259,7 @@ impl<B: Runs> Runner<B> {
     /// As `step`, and the first that `look` gives.
     pub fn step_watched(
         &mut self,
-        rows: &[Rows<'_>],
+        rows: &[SeqRows<'_>],
         mut look: impl FnMut(&mut Taker<'_, B>, Part) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         self.fill(rows)?;
@@ -299,7 +300,7 @@ impl<B: Runs> Runner<B> {
         self.ops.read(ranked, 0..rows, &mut self.ranked)
     }
 
-    fn fill(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn fill(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         let count: usize = rows.iter().map(|sequence| sequence.tokens.len()).sum();
         if count > ROWS_MAX {
             return Err(DeviceError::Failed(format!(
@@ -353,7 +354,7 @@ impl<B: Runs> Executor for Runner<B> {
         Some(self.batch.page_count(PageGroup::Whole))
     }
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         self.fill(rows)?;
         self.run(&[Program::Decode, Program::Verify], decoder::forward);
         self.finish()
@@ -385,14 +386,14 @@ impl<B: Runs> Executor for Runner<B> {
         self.draft(next)
     }
 
-    fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn predict_on(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         self.ahead.fill(rows)?;
         self.ops.begin(&self.ahead);
         self.draft_on();
         self.finish_prediction()
     }
 
-    fn step_ahead(&mut self, rows: &[Rows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
+    fn step_ahead(&mut self, rows: &[SeqRows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
         self.fill(rows)?;
         let Some([step, draft]) = self.recorded_ahead() else {
             return Ok(false);

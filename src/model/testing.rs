@@ -10,7 +10,7 @@ pub use crate::pools::parts;
 use crate::target::{self, EMBEDDED};
 use crate::weights::{self, Progress};
 use crate::{Plan, Runner};
-use step::executor::{DeviceError, Executor, Rows, TokenId};
+use step::executor::{DeviceError, Executor, SeqRows, TokenId};
 use step::transfer::{PieceBytes, Sum, Transfer};
 
 /// Folder of the target's model in the repository.
@@ -31,7 +31,7 @@ impl Executor for Hosted {
         self.0.pages()
     }
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         self.0.step(rows)
     }
 
@@ -47,7 +47,7 @@ impl Executor for Hosted {
         self.0.predict(next, wanted)
     }
 
-    fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn predict_on(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         self.0.predict_on(rows)
     }
 

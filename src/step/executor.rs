@@ -80,7 +80,7 @@ impl<'a> BlockTable<'a> {
 
 /// The rows of one sequence in a step: consecutive tokens that continue it.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
+pub struct SeqRows<'a> {
     pub states: States,
     /// Position of the first row, counted from the start of the sequence.
     pub start: usize,
@@ -99,11 +99,11 @@ pub struct Rows<'a> {
     pub logits: usize,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> SeqRows<'a> {
     /// Rows of a sequence whose state is in a slot of its own: none is a draft, the last one's
     /// logits are wanted, and the windowed group has the same block table.
-    pub fn of(slot: Slot, start: usize, tokens: &'a [TokenId], pages: &'a [PageId]) -> Rows<'a> {
-        Rows {
+    pub fn of(slot: Slot, start: usize, tokens: &'a [TokenId], pages: &'a [PageId]) -> SeqRows<'a> {
+        SeqRows {
             states: States::own(slot),
             start,
             tokens,
@@ -146,7 +146,7 @@ pub struct Ahead<'a> {
     pub depth: usize,
     /// Row of each sequence at the last position that a prediction may have. Its token does not
     /// matter.
-    pub rows: &'a [Rows<'a>],
+    pub rows: &'a [SeqRows<'a>],
     /// Rule of each sequence.
     pub draws: &'a [Draw],
 }
@@ -233,7 +233,7 @@ pub trait Executor {
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError>;
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError>;
 
     /// Ranking of a row of [`Executor::logits`] of the last step or prediction; none if the device
     /// ranks nothing.
@@ -271,7 +271,7 @@ pub trait Executor {
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
-    fn predict_on(&mut self, _rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn predict_on(&mut self, _rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         Err(DeviceError::Failed(NO_PREDICTION.to_owned()))
     }
 
@@ -281,7 +281,7 @@ pub trait Executor {
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
-    fn step_ahead(&mut self, _rows: &[Rows<'_>], _: &Ahead<'_>) -> Result<bool, DeviceError> {
+    fn step_ahead(&mut self, _rows: &[SeqRows<'_>], _: &Ahead<'_>) -> Result<bool, DeviceError> {
         Ok(false)
     }
 

@@ -8,7 +8,9 @@ use super::run::drawn;
 use check::{rings_fitting, window_ring};
 use model::ops::ENDS_MAX;
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, SNAPSHOTS, STATES};
-use step::executor::{Ahead, BlockTable, DeviceError, Draw, Executor, PageId, Rows, Slot, States};
+use step::executor::{
+    Ahead, BlockTable, DeviceError, Draw, Executor, PageId, SeqRows, Slot, States,
+};
 
 /// Replies that have as many drafts each, all of which hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,11 +86,11 @@ impl Drafted {
     }
 
     /// Has `run` take the rows of a step. Each round has other tokens.
-    fn with_rows<T>(&self, round: usize, run: impl FnOnce(&[Rows<'_>]) -> T) -> T {
+    fn with_rows<T>(&self, round: usize, run: impl FnOnce(&[SeqRows<'_>]) -> T) -> T {
         let (tokens, tables, behind) = (drawn(round, self.rows()), self.tables(), self.behind());
         let windows = self.windows();
         let rows = tokens.chunks(self.each()).enumerate();
-        let rows = rows.map(|(index, tokens)| Rows {
+        let rows = rows.map(|(index, tokens)| SeqRows {
             states: States::own(Slot(index as u32)),
             start: self.context,
             tokens,
@@ -101,11 +103,11 @@ impl Drafted {
     }
 
     /// Has `run` take a row of each sequence, so many positions behind the step's last.
-    fn with_row_behind<T>(&self, pass: usize, run: impl FnOnce(&[Rows<'_>]) -> T) -> T {
+    fn with_row_behind<T>(&self, pass: usize, run: impl FnOnce(&[SeqRows<'_>]) -> T) -> T {
         let (tokens, tables) = (drawn(pass, self.sequences), self.tables());
-        let rows = tables.iter().enumerate().map(|(index, pages)| Rows {
+        let rows = tables.iter().enumerate().map(|(index, pages)| SeqRows {
             window: BlockTable::default(),
-            ..Rows::of(
+            ..SeqRows::of(
                 Slot(index as u32),
                 self.context + self.depth + pass,
                 &tokens[index..=index],

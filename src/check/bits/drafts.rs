@@ -7,7 +7,7 @@ use model::ops::{CELL, ONE_BY_ONE, VERIFIED_MAX};
 use model::target::{DRAFTS, MAX_SEQUENCES, PREFILL_TOKENS, SNAPSHOTS, STATES, VOCAB};
 use model::{Runner, Runs};
 use step::executor::{
-    Ahead, DEPTH_MAX, DeviceError, Draw, Executor, Guessed, PageId, Rows, Slot, States, TokenId,
+    Ahead, DEPTH_MAX, DeviceError, Draw, Executor, Guessed, PageId, SeqRows, Slot, States, TokenId,
 };
 
 /// Tokens of a reply: drafts go over the end of a cell.
@@ -64,7 +64,7 @@ fn drafted<B: Runs>(
             *wrong = (*wrong + 1) % VOCAB as TokenId;
         }
         let behind = states(from, depth);
-        let rows = Rows {
+        let rows = SeqRows {
             states: States {
                 from,
                 ..States::own(sequence.slot)
@@ -163,10 +163,10 @@ impl Reply {
         Ok(reply)
     }
 
-    fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> Rows<'a> {
-        Rows {
+    fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> SeqRows<'a> {
+        SeqRows {
             logits: tokens.len(),
-            ..Rows::of(self.slot, start, tokens, &self.pages)
+            ..SeqRows::of(self.slot, start, tokens, &self.pages)
         }
     }
 

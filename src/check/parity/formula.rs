@@ -9,7 +9,7 @@ use model::backend::cpu::{Cpu, Matrix, Tensor, kept};
 use model::ops::{Attend, Batch, Dense, Device};
 use model::shapes;
 use model::target::{CHANNELS, FORMAT_KV, HIDDEN, KvFormat, MAX_CONTEXT, NORM_EPS, PAGE};
-use step::executor::{PageId, Rows, Slot};
+use step::executor::{PageId, SeqRows, Slot};
 
 /// Rows of the matrix of a product.
 const PRODUCTS: usize = 64;
@@ -282,7 +282,7 @@ pub(super) fn batch(rows: std::ops::Range<usize>, pages: usize) -> Batch {
     let tokens = vec![0; rows.len()];
     let table: Vec<PageId> = (0..pages as u32).map(PageId).collect();
     let mut batch = Batch::new(pages);
-    let rows = Rows::of(Slot(0), rows.start, &tokens, &table);
+    let rows = SeqRows::of(Slot(0), rows.start, &tokens, &table);
     batch.fill(&[rows]).expect("the rows fit");
     batch
 }

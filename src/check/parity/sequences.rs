@@ -5,7 +5,7 @@ use model::backend::Backend;
 use model::backend::cpu::Cpu;
 use model::ops::{Batch, Device, ONE_BY_ONE};
 use model::target::{KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES};
-use step::executor::{BlockTable, DeviceError, PageId, Rows, Slot, States};
+use step::executor::{BlockTable, DeviceError, PageId, SeqRows, Slot, States};
 
 /// An operation that keeps something of each sequence, with its weights.
 pub trait SequenceOp {
@@ -307,7 +307,7 @@ impl<'a> Sequences<'a> {
         let tables: Vec<_> = (0..count).map(table).collect();
         let longest = parts.iter().map(|part| part.rows + part.drafts).max();
         let tokens = vec![0; longest.unwrap_or(0)];
-        let rows = parts.iter().zip(behind).map(|(part, behind)| Rows {
+        let rows = parts.iter().zip(behind).map(|(part, behind)| SeqRows {
             states: States {
                 from: progress.states[part.sequence],
                 ..States::own(own_slot(part.sequence))

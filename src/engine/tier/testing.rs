@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::mpsc::Receiver;
 
-use step::executor::{DeviceError, Executor, Rows, TokenId};
+use step::executor::{DeviceError, Executor, SeqRows, TokenId};
 use step::transfer::{PieceBytes, Sum, Transfer, at_once};
 
 /// Bytes of a page and of a state, about as a model of 35 billion parameters has them.
@@ -26,7 +26,7 @@ pub struct Copying {
 impl Executor for Copying {
     const VOCAB: usize = 1;
 
-    fn step(&mut self, _: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, _: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         unreachable!("it computes nothing")
     }
 

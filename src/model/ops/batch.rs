@@ -6,7 +6,7 @@ use super::{CELL, ONE_BY_ONE};
 use crate::ops::ENDS_MAX;
 use crate::shapes::{self, PageGroup};
 use crate::target::{MAX_CONTEXT, PAGE, SNAPSHOTS, STATES, VOCAB, WINDOW};
-use step::executor::{BlockTable, DeviceError, Draw, Kept, PageId, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, DeviceError, Draw, Kept, PageId, SeqRows, Slot, States, TokenId};
 
 /// Slots that sequences may have: those of their states; one more than a step has sequences where
 /// the model has no states.
@@ -126,7 +126,7 @@ impl Batch {
     /// # Errors
     /// `DeviceError` naming the field when a token, slot, page or length is out of range, or a
     /// state that a sequence writes is another's. The batch has no rows then.
-    pub fn fill(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    pub fn fill(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         self.clear();
         let filled = rows.iter().try_for_each(|sequence| {
             self.check(sequence)?;
@@ -253,7 +253,7 @@ impl Batch {
         self.table(&self.spans[self.span_of[row]], A::PAGES)
     }
 
-    fn check(&self, rows: &Rows<'_>) -> Result<(), DeviceError> {
+    fn check(&self, rows: &SeqRows<'_>) -> Result<(), DeviceError> {
         let states = rows.states;
         let fail = |what: String| fail(format!("slot {}: {what}", states.to.0));
         let (start, end) = (rows.start, rows.start.saturating_add(rows.tokens.len()));
@@ -293,7 +293,7 @@ impl Batch {
     }
 
     /// Block tables of rows, of each group.
-    fn tables<'a>(&self, rows: &Rows<'a>) -> [BlockTable<'a>; PAGE_GROUPS] {
+    fn tables<'a>(&self, rows: &SeqRows<'a>) -> [BlockTable<'a>; PAGE_GROUPS] {
         let mut tables = [BlockTable::whole(rows.pages); PAGE_GROUPS];
         if let (Some(window), false) = (tables.get_mut(PageGroup::Window as usize), self.is_ahead) {
             *window = rows.window;
@@ -331,7 +331,7 @@ impl Batch {
         self.accepts = false;
     }
 
-    fn push(&mut self, sequence: &Rows<'_>) {
+    fn push(&mut self, sequence: &SeqRows<'_>) {
         let first = self.tokens.len();
         let end = first + sequence.tokens.len();
         self.tokens.extend_from_slice(sequence.tokens);
@@ -379,11 +379,11 @@ mod tests {
 
     const PAGES: usize = 2;
 
-    fn rows(slot: u32, tokens: &[TokenId]) -> Rows<'_> {
-        Rows::of(Slot(slot), 0, tokens, &[PageId(PAGES as u32 - 1)])
+    fn rows(slot: u32, tokens: &[TokenId]) -> SeqRows<'_> {
+        SeqRows::of(Slot(slot), 0, tokens, &[PageId(PAGES as u32 - 1)])
     }
 
-    fn filled(rows: &[Rows<'_>]) -> Result<Batch, String> {
+    fn filled(rows: &[SeqRows<'_>]) -> Result<Batch, String> {
         let mut batch = Batch::new(PAGES);
         let done = batch.fill(rows).map_err(|error| error.to_string());
         done.map(|()| batch)
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_state_that_is_written_is_nobody_elses() {
-        let reading = |slot, from| Rows {
+        let reading = |slot, from| SeqRows {
             states: States {
                 from: Slot(from),
                 ..States::own(Slot(slot))
@@ -415,7 +415,7 @@ mod tests {
     #[test]
     fn a_kept_state_is_behind_whole_cells() {
         let tokens = [1; CELL + 1];
-        let keeping = |start, rows, slot| Rows {
+        let keeping = |start, rows, slot| SeqRows {
             states: States {
                 kept: Some(Kept {
                     rows,
@@ -441,8 +441,8 @@ mod tests {
 
     #[test]
     fn states_behind_drafts_are_the_sequences_own() {
-        fn drafting(slot: u32, from: u32, behind: &[Slot]) -> Rows<'_> {
-            Rows {
+        fn drafting(slot: u32, from: u32, behind: &[Slot]) -> SeqRows<'_> {
+            SeqRows {
                 states: States {
                     from: Slot(from),
                     ..States::own(Slot(slot))
@@ -470,7 +470,7 @@ mod tests {
     #[test]
     fn what_is_out_of_range_is_named() {
         let none = VOCAB as TokenId;
-        let beyond = |pages, start| Rows {
+        let beyond = |pages, start| SeqRows {
             pages,
             window: BlockTable::whole(pages),
             start,
@@ -482,7 +482,7 @@ mod tests {
             (rows(0, &[]), "rows 0..0"),
             (rows(0, &[1, none]), "token"),
             (
-                Rows {
+                SeqRows {
                     logits: 2,
                     ..rows(0, &[1])
                 },

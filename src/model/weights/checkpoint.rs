@@ -654,7 +654,7 @@ impl MatrixSource<'_> {
         let has = self.weight.stored()[0];
         let stored = rows.start.min(has)..rows.end.min(has);
         let bias = self.bias(rows)?;
-        let rows = Rows {
+        let rows = MatrixRows {
             checkpoint: self.checkpoint,
             weight: self.weight,
             stretches: self.weight.stretches(&stored),
@@ -699,14 +699,14 @@ impl MatrixSource<'_> {
 }
 
 /// Some rows of a matrix, to be read as the checkpoint has them.
-pub struct Rows<'a> {
+pub struct MatrixRows<'a> {
     checkpoint: &'a Checkpoint,
     pub weight: Weight,
     /// Rows of the tensors that they are.
     pub stretches: Vec<Range<usize>>,
 }
 
-impl Rows<'_> {
+impl MatrixRows<'_> {
     /// All numbers of the tensor for a purpose.
     pub fn numbers(&self, purpose: Purpose) -> Result<Vec<f32>, WeightsError> {
         let name = self.weight.tensor(purpose);

@@ -11,7 +11,7 @@ use crate::kv::{Asked, Kv};
 use crate::prefix::{Keyed, Kind, Place};
 use crate::tier::disk::testing::Fake;
 use crate::tier::testing::prompt;
-use step::executor::{DeviceError, Rows};
+use step::executor::{DeviceError, SeqRows};
 use step::transfer::{PIECE_ALIGN, PieceBytes, Sum, Transfer, at_once, sum};
 
 const PIECES: PieceBytes = PieceBytes {
@@ -53,7 +53,7 @@ impl Late {
 impl Executor for Late {
     const VOCAB: usize = 1;
 
-    fn step(&mut self, _: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, _: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         unreachable!("it computes nothing")
     }
 

@@ -24,7 +24,7 @@ impl Codec for Fp8 {
         }
     }
 
-    fn read(&self, rows: &Rows<'_>, codes: &mut [u8], _: &mut [u8]) -> Filled {
+    fn read(&self, rows: &MatrixRows<'_>, codes: &mut [u8], _: &mut [u8]) -> Filled {
         let nan = |code: &u8| (code & 0x7f == 0x7f).then_some(Wrong::NotFinite);
         let check = |first, part: &[u8]| rows.check(Elements, first, part, nan);
         rows.read(Elements, |columns| columns, codes, check)?;
