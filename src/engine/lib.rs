@@ -96,7 +96,7 @@ use self::pace::Pace;
 use self::prefix::{Hit, Keyed};
 use self::request::{Admission, Event, FinishReason, Request};
 use self::sampler::Scratch;
-use self::scheduler::{Lane, Plan, State, Work};
+use self::scheduler::{Candidate, Plan, Scheduled};
 use self::sequence::{End, Sequence};
 use self::slower::Slower;
 use self::speculate::{Costs, Made, Reply, Speculate};
@@ -278,8 +278,8 @@ struct Engine<E> {
     left_out: bool,
     /// Steps so far that had a sequence too many.
     crowded: usize,
-    /// Lanes of this round, kept for their memory.
-    lanes: Vec<Lane>,
+    /// `running` as the plan of this round sees it, in the same order; reused for its memory.
+    candidates: Vec<Candidate>,
     plan: Plan,
     pace: Pace,
     slower: Slower,
@@ -296,7 +296,7 @@ struct Engine<E> {
     drawn: Option<predict::Drawn>,
     /// Room for them.
     guessed: Vec<Guessed>,
-    /// Replies of the next step, in the order of their lanes.
+    /// Replies of the next step, in the order of `running`.
     replies: Vec<Reply>,
     /// Prompt tokens that the planned step may have.
     prompt_tokens: usize,
@@ -345,7 +345,7 @@ impl<E: Executor> Engine<E> {
             tier: None,
             left_out: false,
             crowded: 0,
-            lanes: Vec::with_capacity(limits.slots()),
+            candidates: Vec::with_capacity(limits.slots()),
             plan: Plan::new(limits.slots()),
             prompt_tokens: limits.prefill_tokens,
             drafter: Drafter::Grams,
@@ -420,7 +420,7 @@ impl<E: Executor> Engine<E> {
         self.admit();
         self.start_copies()?;
         self.plan();
-        if self.plan.work.is_empty() {
+        if self.plan.scheduled.is_empty() {
             return Ok(self.without_work());
         }
         let begun = (self.now)();
@@ -691,8 +691,9 @@ impl<E: Executor> Engine<E> {
     }
 
     fn plan(&mut self) {
-        self.lanes.clear();
-        self.lanes.extend(self.running.iter().map(Sequence::lane));
+        self.candidates.clear();
+        self.candidates
+            .extend(self.running.iter().map(Sequence::candidate));
         self.left_out = !self.left_out && self.leave_out();
         self.leave_one_out();
         let most = self.limits.prefill_tokens;
@@ -701,11 +702,7 @@ impl<E: Executor> Engine<E> {
             false => most,
         };
         self.draft();
-        let state = State {
-            lanes: &self.lanes,
-            prefill_tokens: self.prompt_tokens,
-        };
-        scheduler::plan(&state, &mut self.plan);
+        scheduler::plan(&self.candidates, self.prompt_tokens, &mut self.plan);
     }
 
     /// Drafts tokens of replies that go on in the next step, as many as pay.
@@ -715,8 +712,8 @@ impl<E: Executor> Engine<E> {
             return;
         }
         let most = self.drafts_max();
-        let lanes = self.lanes.iter_mut().zip(&mut self.running);
-        let replies = lanes.filter(|(lane, _)| lane.ready && !lane.is_prompt());
+        let pairs = self.candidates.iter_mut().zip(&mut self.running);
+        let replies = pairs.filter(|(candidate, _)| candidate.is_reply());
         let mut replies: Vec<_> = replies.collect();
         self.replies.clear();
         let drafted = replies.iter_mut();
@@ -724,9 +721,9 @@ impl<E: Executor> Engine<E> {
         self.replies.extend(drafted);
         let most = (most, Made::Already);
         speculate::choose(limits.speculate, &self.costs, most, &mut self.replies);
-        for ((lane, sequence), chosen) in replies.into_iter().zip(&self.replies) {
+        for ((candidate, sequence), chosen) in replies.into_iter().zip(&self.replies) {
             sequence.choose(*chosen);
-            lane.drafts = chosen.drafts;
+            candidate.drafts = chosen.drafts;
         }
     }
 
@@ -740,34 +737,33 @@ impl<E: Executor> Engine<E> {
 
     /// Whether a reply goes on in the next step.
     fn replies(&self) -> bool {
-        let mut lanes = self.lanes.iter();
-        lanes.any(|lane| lane.ready && !lane.is_prompt())
+        self.candidates.iter().any(Candidate::is_reply)
     }
 
     /// Notes how long the last step took, where it held up a reply, and else for its prompts.
     fn note_pace(&mut self, took: Duration) {
-        let work = self.plan.work.iter();
+        let scheduled = self.plan.scheduled.iter();
         if !self.replies() {
             let (tokens, all) = &mut self.prompts_alone;
-            *tokens += work.map(|work| work.tokens).sum::<usize>();
+            *tokens += scheduled.map(|of| of.tokens).sum::<usize>();
             *all += took;
             return;
         }
-        let is_prompt = |work: &&Work| self.lanes[work.lane].is_prompt();
-        let prompts = work.clone().filter(is_prompt).map(|work| work.tokens);
+        let is_prompt = |of: &&Scheduled| self.candidates[of.index].is_prompt();
+        let prompts = scheduled.clone().filter(is_prompt).map(|of| of.tokens);
         let prompts = prompts.sum();
         self.pace.note(prompts, took);
         self.costs.forget();
         if prompts == 0 {
-            self.costs.note(work.map(|work| work.tokens).sum(), took);
+            self.costs.note(scheduled.map(|of| of.tokens).sum(), took);
         }
     }
 
     /// Leaves out the prompts of who holds other slots, where one is of someone who holds none: a
     /// first token waits for no prompt of a flood. Tells whether it left any out.
     fn leave_out(&mut self) -> bool {
-        let lanes = self.lanes.iter().enumerate();
-        let prompts = lanes.filter(|(_, lane)| lane.ready && lane.is_prompt());
+        let candidates = self.candidates.iter().enumerate();
+        let prompts = candidates.filter(|(_, candidate)| candidate.ready && candidate.is_prompt());
         let prompts: Vec<usize> = prompts.map(|(index, _)| index).collect();
         if prompts.len() < 2 {
             return false;
@@ -778,7 +774,7 @@ impl<E: Executor> Engine<E> {
         let later = |index: &usize| Some(standing(*index)) > first;
         let later: Vec<usize> = prompts.into_iter().filter(later).collect();
         for &index in &later {
-            self.lanes[index].ready = false;
+            self.candidates[index].ready = false;
         }
         !later.is_empty()
     }
@@ -786,8 +782,8 @@ impl<E: Executor> Engine<E> {
     /// Leaves out one sequence of who holds the most, another one each time, where there are more
     /// than a step has room for.
     fn leave_one_out(&mut self) {
-        let lanes = self.lanes.iter().enumerate();
-        let ready = lanes.filter(|(_, lane)| lane.ready);
+        let candidates = self.candidates.iter().enumerate();
+        let ready = candidates.filter(|(_, candidate)| candidate.ready);
         let ready: Vec<usize> = ready.map(|(index, _)| index).collect();
         if ready.len() <= self.limits.sequences {
             return;
@@ -798,7 +794,7 @@ impl<E: Executor> Engine<E> {
         let of_most = ready.into_iter();
         let of_most = of_most.filter(|&index| Some(by(index)) == most);
         let of_most: Vec<usize> = of_most.collect();
-        self.lanes[of_most[self.crowded % of_most.len()]].ready = false;
+        self.candidates[of_most[self.crowded % of_most.len()]].ready = false;
         self.crowded += 1;
     }
 
@@ -846,9 +842,9 @@ impl<E: Executor> Engine<E> {
         let depth = self.depth_ahead();
         let (running, kv) = (&self.running, &self.kv);
         let mut rows = recycle(mem::take(&mut self.rows));
-        let work = self.plan.work.iter();
-        rows.extend(work.map(|work| running[work.lane].rows(work.tokens, kv)));
-        let work = slower::work(&rows);
+        let scheduled = self.plan.scheduled.iter();
+        rows.extend(scheduled.map(|of| running[of.index].rows(of.tokens, kv)));
+        let size = slower::size(&rows);
         let begun = (self.now)();
         let drawn = match depth {
             0 => Ok(None),
@@ -865,8 +861,8 @@ impl<E: Executor> Engine<E> {
         let stats = &self.shared.stats;
         stats.steps.add(1);
         stats.step_nanos.add(took.as_nanos() as usize);
-        self.slower.note(work, took, &stats.slowdown);
-        let tokens = self.plan.work.iter().map(|work| work.tokens);
+        self.slower.note(size, took, &stats.slowdown);
+        let tokens = self.plan.scheduled.iter().map(|of| of.tokens);
         stats.step_tokens.0.record_tokens(tokens.sum());
         Ok(())
     }
@@ -874,11 +870,11 @@ impl<E: Executor> Engine<E> {
     /// Lends states to prompts that are to keep one of their planned rows, and to drafts; and
     /// windowed pages to all rows.
     fn lend_memory(&mut self) {
-        for work in &self.plan.work {
-            let sequence = &mut self.running[work.lane];
-            sequence.lend(work.tokens, &mut self.kv);
+        for scheduled in &self.plan.scheduled {
+            let sequence = &mut self.running[scheduled.index];
+            sequence.lend(scheduled.tokens, &mut self.kv);
             sequence.lend_drafts(&mut self.kv);
-            sequence.cover(work.tokens, &mut self.kv);
+            sequence.cover(scheduled.tokens, &mut self.kv);
         }
     }
 
@@ -886,9 +882,9 @@ impl<E: Executor> Engine<E> {
     /// rows of logits at a time.
     fn score(&mut self) -> Result<(), DeviceError> {
         let mut first = 0;
-        for work in &self.plan.work {
-            let sequence = &mut self.running[work.lane];
-            let scored = sequence.scored(work.tokens);
+        for scheduled in &self.plan.scheduled {
+            let sequence = &mut self.running[scheduled.index];
+            let scored = sequence.scored(scheduled.tokens);
             for begin in (0..scored).step_by(self.limits.sequences) {
                 let count = self.limits.sequences.min(scored - begin);
                 self.scored_rows.clear();
@@ -901,7 +897,7 @@ impl<E: Executor> Engine<E> {
                     sequence.score(index, logits);
                 }
             }
-            first += work.tokens;
+            first += scheduled.tokens;
         }
         Ok(())
     }
@@ -911,10 +907,10 @@ impl<E: Executor> Engine<E> {
         let (mut prompt_tokens, mut generated, mut row) = (0, 0, 0);
         let (mut drafted, mut accepted) = (0, 0);
         let deadline = Instant::now() + constraint::GRACE;
-        for work in &self.plan.work {
-            let sequence = &mut self.running[work.lane];
-            let drafts = self.lanes[work.lane].drafts;
-            let (from_prompt, has_logits) = sequence.advance(work.tokens - drafts);
+        for scheduled in &self.plan.scheduled {
+            let sequence = &mut self.running[scheduled.index];
+            let drafts = self.candidates[scheduled.index].drafts;
+            let (from_prompt, has_logits) = sequence.advance(scheduled.tokens - drafts);
             self.kv.has_read(sequence.slot);
             prompt_tokens += from_prompt;
             if !has_logits {

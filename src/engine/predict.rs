@@ -38,13 +38,13 @@ pub(super) fn step_ahead<E: Executor>(
     (plan, running, kv): (&Plan, &[Sequence], &Kv),
     depth: usize,
 ) -> Result<Option<Drawn>, DeviceError> {
-    let work = plan.work.iter();
-    let work = || work.clone().map(|work| (&running[work.lane], work.tokens));
-    let room = work().map(|(reply, rows)| reply.room_ahead(rows, kv));
+    let scheduled = plan.scheduled.iter();
+    let replies = || scheduled.clone().map(|of| (&running[of.index], of.tokens));
+    let room = replies().map(|(reply, rows)| reply.room_ahead(rows, kv));
     let depth = room.fold(depth, usize::min);
-    let last = work().map(|(reply, rows)| reply.row_ahead((rows, depth), kv));
+    let last = replies().map(|(reply, rows)| reply.row_ahead((rows, depth), kv));
     let last: Vec<_> = last.collect();
-    let draws = work().map(|(reply, _)| reply.draw().unwrap_or_default());
+    let draws = replies().map(|(reply, _)| reply.draw().unwrap_or_default());
     let draws: Vec<_> = draws.collect();
     let ahead = Ahead {
         depth,
@@ -52,9 +52,9 @@ pub(super) fn step_ahead<E: Executor>(
         draws: &draws,
     };
     let runs = executor.step_ahead(rows, &ahead)?;
-    let replies = work().map(|(reply, _)| (reply.slot, reply.known()));
+    let known = replies().map(|(reply, _)| (reply.slot, reply.known()));
     Ok(runs.then(|| Drawn {
-        replies: replies.collect(),
+        replies: known.collect(),
         depth,
     }))
 }
@@ -150,24 +150,24 @@ impl<E: Executor> Engine<E> {
         if !matches!(self.drafter, Drafter::Prediction) {
             return Ok(());
         }
-        let (next, wanted, lanes) = self.predicted_rows();
-        let depth = self.depth(&lanes);
-        let mut work = self.plan.work.iter();
-        let prompts = work.any(|work| self.lanes[work.lane].is_prompt());
+        let (next, wanted, replies) = self.predicted_rows();
+        let depth = self.depth(&replies);
+        let mut scheduled = self.plan.scheduled.iter();
+        let prompts = scheduled.any(|of| self.candidates[of.index].is_prompt());
         if depth == 0 && !(prompts && self.may_draft()) {
             return Ok(());
         }
         let begun = (self.now)();
         self.executor.predict(&next, &wanted)?;
         for pass in 1..=depth {
-            self.take_predicted(&lanes)?;
+            self.take_predicted(&replies)?;
             if pass < depth {
-                self.predict_on(&lanes)?;
+                self.predict_on(&replies)?;
             }
         }
         if !prompts {
             let took = (self.now)() - begun;
-            self.costs.note_predictions(lanes.len(), depth, took);
+            self.costs.note_predictions(replies.len(), depth, took);
         }
         Ok(())
     }
@@ -175,12 +175,13 @@ impl<E: Executor> Engine<E> {
     /// Drafts that the device is to make of every reply behind the planned rows, if it knows about
     /// how each of them chooses, and there are replies only.
     pub(super) fn depth_ahead(&mut self) -> usize {
-        let lanes: Vec<_> = self.plan.work.iter().map(|work| work.lane).collect();
-        let knows =
-            |lane: usize| !self.lanes[lane].is_prompt() && self.running[lane].draw().is_some();
+        let replies: Vec<_> = self.plan.scheduled.iter().map(|of| of.index).collect();
+        let knows = |index: usize| {
+            !self.candidates[index].is_prompt() && self.running[index].draw().is_some()
+        };
         let predicts = matches!(self.drafter, Drafter::Prediction);
-        match predicts && lanes.iter().all(|&lane| knows(lane)) {
-            true => self.depth(&lanes),
+        match predicts && replies.iter().all(|&index| knows(index)) {
+            true => self.depth(&replies),
             false => 0,
         }
     }
@@ -205,25 +206,26 @@ impl<E: Executor> Engine<E> {
     }
 
     /// The token behind each row of this step; the last rows that hold of sequences that are
-    /// replying, and their lanes.
+    /// replying, and their indices in `running`.
     fn predicted_rows(&mut self) -> (Vec<TokenId>, Vec<usize>, Vec<usize>) {
-        let (mut next, mut wanted, mut lanes) = (Vec::new(), Vec::new(), Vec::new());
-        for work in &self.plan.work {
-            let (first, start) = (next.len(), self.lanes[work.lane].computed);
-            let sequence = &mut self.running[work.lane];
-            let behind = start + 1..=start + work.tokens;
+        let (mut next, mut wanted, mut replies) = (Vec::new(), Vec::new(), Vec::new());
+        for scheduled in &self.plan.scheduled {
+            let index = scheduled.index;
+            let (first, start) = (next.len(), self.candidates[index].computed);
+            let sequence = &mut self.running[index];
+            let behind = start + 1..=start + scheduled.tokens;
             next.extend(behind.map(|position| sequence.token(position).unwrap_or(NONE)));
             if let Some(last) = sequence.begin_prediction() {
                 wanted.push(first + last - start);
-                lanes.push(work.lane);
+                replies.push(index);
             }
         }
-        (next, wanted, lanes)
+        (next, wanted, replies)
     }
 
     /// Tokens to draft for each reply.
-    fn depth(&mut self, lanes: &[usize]) -> usize {
-        if lanes.is_empty() {
+    fn depth(&mut self, replies: &[usize]) -> usize {
+        if replies.is_empty() {
             return 0;
         }
         let (speculate, drafts) = (self.limits.speculate, self.limits.drafts);
@@ -231,13 +233,13 @@ impl<E: Executor> Engine<E> {
             return depth.min(drafts);
         }
         self.replies.clear();
-        let replies = lanes.iter();
-        let replies = replies.map(|&lane| self.running[lane].predicted_reply());
-        self.replies.extend(replies);
+        let predicted = replies.iter();
+        let predicted = predicted.map(|&index| self.running[index].predicted_reply());
+        self.replies.extend(predicted);
         let depth = self.paying_depth();
         if depth == 0 {
-            for &lane in lanes {
-                self.running[lane].predict_nothing();
+            for &index in replies {
+                self.running[index].predict_nothing();
             }
         }
         depth
@@ -269,22 +271,22 @@ impl<E: Executor> Engine<E> {
 
     /// Chooses the next draft of each reply, by what the last prediction is ranked by, or else from
     /// its logits.
-    fn take_predicted(&mut self, lanes: &[usize]) -> Result<(), DeviceError> {
-        for (row, &lane) in lanes.iter().enumerate() {
+    fn take_predicted(&mut self, replies: &[usize]) -> Result<(), DeviceError> {
+        for (row, &index) in replies.iter().enumerate() {
             let ranked = self.executor.ranked(row);
-            if ranked.is_some_and(|ranked| self.running[lane].take_predicted_ranked(&ranked)) {
+            if ranked.is_some_and(|ranked| self.running[index].take_predicted_ranked(&ranked)) {
                 continue;
             }
             let logits = self.executor.logits(row)?;
-            self.running[lane].take_predicted(logits, &mut self.scratch);
+            self.running[index].take_predicted(logits, &mut self.scratch);
         }
         Ok(())
     }
 
     /// Predicts behind the last draft of each reply.
-    fn predict_on(&mut self, lanes: &[usize]) -> Result<(), DeviceError> {
-        let rows = lanes.iter();
-        let rows = rows.map(|&lane| self.running[lane].predicted_row(&self.kv));
+    fn predict_on(&mut self, replies: &[usize]) -> Result<(), DeviceError> {
+        let rows = replies.iter();
+        let rows = rows.map(|&index| self.running[index].predicted_row(&self.kv));
         let rows: Vec<SeqRows<'_>> = rows.collect();
         self.executor.predict_on(&rows)
     }

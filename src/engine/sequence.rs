@@ -9,7 +9,7 @@ use super::kv::{Begin, Kv};
 use super::prefix::{self, Kind, Place};
 use super::request::{Event, FinishReason, Request, Scored, TokenLogprobs};
 use super::sampler::{self, Sampler, Scratch};
-use super::scheduler::Lane;
+use super::scheduler::Candidate;
 use super::speculate::{Costs, DEPTH_MAX, Reply, Scores};
 use super::trust::Maker;
 use super::turns::Source;
@@ -128,8 +128,8 @@ impl Sequence {
         }
     }
 
-    pub fn lane(&self) -> Lane {
-        Lane {
+    pub fn candidate(&self) -> Candidate {
+        Candidate {
             prompt: self.prompt,
             computed: self.computed,
             most: self.most(),

@@ -1184,7 +1184,7 @@ impl Simulation {
     /// The promises that hold after each round that stepped.
     fn check_step(&self) {
         let Engine {
-            lanes,
+            candidates,
             plan,
             kv,
             tier,
@@ -1193,7 +1193,7 @@ impl Simulation {
             prompt_tokens,
             ..
         } = &self.engine;
-        assert!(lanes.len() <= limits.slots() && plan.work.len() <= limits.sequences);
+        assert!(candidates.len() <= limits.slots() && plan.scheduled.len() <= limits.sequences);
         assert!(kv.is_conserved(running.len(), super::lent(running)));
         assert_eq!(kv.check_integrity(), Ok(()));
         assert!(tier.as_ref().is_none_or(Tier::is_conserved));
@@ -1203,45 +1203,49 @@ impl Simulation {
                 .all(|sequence| sequence.restoring || !sequence.is_abandoned()),
             "a reader has left"
         );
-        let rows_of = |lane| {
-            plan.work
+        let rows_of = |index| {
+            plan.scheduled
                 .iter()
-                .find(|work| work.lane == lane)
-                .map(|work| work.tokens)
+                .find(|of| of.index == index)
+                .map(|of| of.tokens)
         };
         let (mut prefill, mut scored, mut drafts) = (0, 0, 0);
         let mut oldest_seen = false;
-        for (index, lane) in lanes.iter().enumerate() {
+        for (index, candidate) in candidates.iter().enumerate() {
             let rows = rows_of(index);
             assert!(
-                lane.ready || rows.is_none(),
+                candidate.ready || rows.is_none(),
                 "a slow reader's sequence runs"
             );
-            if lane.computed >= lane.prompt {
-                let wanted = lane.ready.then_some(1 + lane.drafts);
+            if candidate.computed >= candidate.prompt {
+                let wanted = candidate.ready.then_some(1 + candidate.drafts);
                 assert_eq!(rows, wanted, "a reply waits");
-                drafts += lane.drafts;
+                drafts += candidate.drafts;
                 continue;
             }
-            if lane.ready && !oldest_seen {
+            if candidate.ready && !oldest_seen {
                 oldest_seen = true;
-                let left = lane.prompt - lane.computed;
-                let share = match lane.scored {
+                let left = candidate.prompt - candidate.computed;
+                let share = match candidate.scored {
                     true => scheduler::SCORED_TOKENS,
                     false => (prompt_tokens / 2).max(PAGE) / PAGE * PAGE,
                 };
                 assert!(
-                    rows.is_some_and(|rows| rows >= left.min(share).min(lane.most)),
+                    rows.is_some_and(|rows| rows >= left.min(share).min(candidate.most)),
                     "the oldest prompt waits"
                 );
             }
-            let end = lane.computed + rows.unwrap_or(0);
+            let end = candidate.computed + rows.unwrap_or(0);
             assert!(
-                end == lane.prompt || end.is_multiple_of(PAGE),
+                end == candidate.prompt || end.is_multiple_of(PAGE),
                 "a cut off the grid"
             );
             prefill += rows.unwrap_or(0);
-            scored += if lane.scored { rows.unwrap_or(0) } else { 0 };
+            scored += if candidate.scored {
+                rows.unwrap_or(0)
+            } else {
+                0
+            };
         }
         assert!(
             scored <= scheduler::SCORED_TOKENS,
@@ -1260,8 +1264,8 @@ impl Simulation {
         let round = self.engine.round()?;
         self.check_step();
         self.crowded += usize::from(full && self.engine.running.len() > begun);
-        for work in &self.engine.plan.work {
-            self.trace = mix(self.trace ^ (work.lane << 32 | work.tokens) as u64);
+        for of in &self.engine.plan.scheduled {
+            self.trace = mix(self.trace ^ (of.index << 32 | of.tokens) as u64);
         }
         self.round += 1;
         for client in &mut self.clients {
@@ -1825,8 +1829,8 @@ fn prompts_are_left_out_where_predictions_cannot_pay() {
 
 #[test]
 fn the_scheduler_is_a_function_of_its_state() {
-    let lanes: Vec<_> = (1..20)
-        .map(|i| scheduler::Lane {
+    let candidates: Vec<_> = (1..20)
+        .map(|i| scheduler::Candidate {
             prompt: 37 * i,
             computed: 0,
             most: usize::MAX,
@@ -1835,19 +1839,9 @@ fn the_scheduler_is_a_function_of_its_state() {
             drafts: 0,
         })
         .collect();
-    let state = scheduler::State {
-        lanes: &lanes,
-        prefill_tokens: 4 * PAGE,
-    };
     let (mut fresh, mut reused) = (scheduler::Plan::new(20), scheduler::Plan::new(0));
-    scheduler::plan(
-        &scheduler::State {
-            lanes: &lanes[3..],
-            ..state
-        },
-        &mut reused,
-    );
-    scheduler::plan(&state, &mut reused);
-    scheduler::plan(&state, &mut fresh);
-    assert_eq!(fresh.work, reused.work);
+    scheduler::plan(&candidates[3..], 4 * PAGE, &mut reused);
+    scheduler::plan(&candidates, 4 * PAGE, &mut reused);
+    scheduler::plan(&candidates, 4 * PAGE, &mut fresh);
+    assert_eq!(fresh.scheduled, reused.scheduled);
 }

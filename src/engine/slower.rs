@@ -16,16 +16,17 @@ use step::executor::SeqRows;
 const WINDOW: u32 = 128;
 /// Times as long from which the operator is told.
 const TOLD_FROM: f64 = 1.3;
-/// Kinds of work that are followed; later ones are not.
-const KINDS_MAX: usize = 1024;
+/// Sizes of steps that are followed; later ones are not.
+const SIZES_MAX: usize = 1024;
 /// Thousandths of a window that took as long as the first.
 const AS_FIRST: f64 = 1e3;
 /// Positions whose logarithms to base two differ by less than one over this are nearly as many:
 /// 9 %, which is below what is told.
 const PARTS_OF_OCTAVE: f64 = 8.0;
 
-/// Sequences and rows of a step, and the logarithm of the positions that they read.
-type Kind = (usize, usize, u32);
+/// Sequences and rows of a step, and the logarithm of the positions that all rows read, in parts of
+/// an octave.
+pub type Size = (usize, usize, u32);
 
 #[derive(Clone, Copy, Debug)]
 struct Times {
@@ -39,29 +40,22 @@ struct Times {
 /// Follows the steps of one engine.
 #[derive(Debug, Default)]
 pub struct Slower {
-    kinds: HashMap<Kind, Times>,
+    sizes: HashMap<Size, Times>,
     told: bool,
 }
 
-/// Sequences, rows and positions of a step.
-pub fn work(rows: &[SeqRows<'_>]) -> Work {
-    let rows = rows.iter();
-    rows.fold(Work::default(), |sum, rows| {
+/// Size of a step: two of the same size do the same work.
+pub fn size(rows: &[SeqRows<'_>]) -> Size {
+    let counts = rows.iter().map(|rows| rows.tokens.len());
+    let read = rows.iter().map(|rows| {
         let count = rows.tokens.len();
-        Work {
-            sequences: sum.sequences + 1,
-            rows: sum.rows + count,
-            positions: sum.positions + count * (rows.start + count),
-        }
-    })
+        count * (rows.start + count)
+    });
+    (rows.len(), counts.sum(), part_of_octave(read.sum()))
 }
 
-/// Work of a step.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Work {
-    sequences: usize,
-    rows: usize,
-    positions: usize,
+fn part_of_octave(positions: usize) -> u32 {
+    ((positions.max(1) as f64).log2() * PARTS_OF_OCTAVE) as u32
 }
 
 impl Slower {
@@ -73,8 +67,8 @@ impl Slower {
 
     /// Notes a step. Where it ends a window, `slowdown` becomes how many times as long as the first
     /// window of this work it took, in thousandths; the operator is told once that it is much.
-    pub fn note(&mut self, work: Work, took: Duration, slowdown: &Figure) {
-        let Some(ratio) = self.ratio(work, took) else {
+    pub fn note(&mut self, size: Size, took: Duration, slowdown: &Figure) {
+        let Some(ratio) = self.ratio(size, took) else {
             return;
         };
         slowdown.set((ratio * AS_FIRST) as usize);
@@ -88,14 +82,11 @@ impl Slower {
     }
 
     /// Fastest step of a window that ends here, over that of the first.
-    fn ratio(&mut self, work: Work, took: Duration) -> Option<f64> {
-        let octaves = (work.positions.max(1) as f64).log2();
-        let part = (octaves * PARTS_OF_OCTAVE) as u32;
-        let kind = (work.sequences, work.rows, part);
-        if self.kinds.len() == KINDS_MAX && !self.kinds.contains_key(&kind) {
+    fn ratio(&mut self, size: Size, took: Duration) -> Option<f64> {
+        if self.sizes.len() == SIZES_MAX && !self.sizes.contains_key(&size) {
             return None;
         }
-        let times = self.kinds.entry(kind).or_insert(Times {
+        let times = self.sizes.entry(size).or_insert(Times {
             first: None,
             fastest: Duration::MAX,
             steps: 0,
@@ -119,19 +110,15 @@ mod tests {
 
     const STEP: Duration = Duration::from_millis(10);
 
-    fn of(rows: usize, positions: usize) -> Work {
-        Work {
-            sequences: 1,
-            rows,
-            positions,
-        }
+    fn of(rows: usize, positions: usize) -> Size {
+        (1, rows, part_of_octave(positions))
     }
 
     /// The slowdown, in thousandths, behind a window of such steps.
-    fn window(slower: &mut Slower, work: Work, took: Duration) -> u64 {
+    fn window(slower: &mut Slower, size: Size, took: Duration) -> u64 {
         let slowdown = Figure::default();
         for _ in 0..WINDOW {
-            slower.note(work, took, &slowdown);
+            slower.note(size, took, &slowdown);
         }
         slowdown.get()
     }
@@ -168,16 +155,16 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_work_are_bounded() {
+    fn sizes_of_steps_are_bounded() {
         let mut slower = Slower::default();
-        for rows in 0..2 * KINDS_MAX {
+        for rows in 0..2 * SIZES_MAX {
             slower.note(of(rows, 1), STEP, &Figure::default());
         }
-        assert_eq!(slower.kinds.len(), KINDS_MAX);
+        assert_eq!(slower.sizes.len(), SIZES_MAX);
     }
 
     #[test]
-    fn work_counts_what_each_row_reads() {
+    fn a_size_counts_the_positions_that_each_row_reads() {
         let rows = SeqRows {
             states: States::own(Slot(0)),
             start: 10,
@@ -187,7 +174,6 @@ mod tests {
             behind: &[],
             logits: 1,
         };
-        let work = work(&[rows, rows]);
-        assert_eq!((work.sequences, work.rows, work.positions), (2, 4, 48));
+        assert_eq!(size(&[rows, rows]), (2, 4, part_of_octave(48)));
     }
 }

@@ -555,9 +555,9 @@ fn a_newcomers_prompt_waits_for_no_prompt_of_a_flood() {
     };
     let mut served = || {
         engine.round().unwrap();
-        let work = engine.plan.work.iter();
-        let mut clients: Vec<u64> = work
-            .map(|work| engine.running[work.lane].source.client)
+        let scheduled = engine.plan.scheduled.iter();
+        let mut clients: Vec<u64> = scheduled
+            .map(|of| engine.running[of.index].source.client)
             .collect();
         clients.sort_unstable();
         clients
@@ -593,9 +593,9 @@ fn a_newcomer_waits_for_no_reply_to_end_and_the_others_take_turns_meanwhile() {
     let mut left_out = HashSet::new();
     for _ in 0..9 {
         assert_eq!(engine.round().unwrap(), Round::Stepped);
-        let worked: Vec<usize> = engine.plan.work.iter().map(|work| work.lane).collect();
+        let worked: Vec<usize> = engine.plan.scheduled.iter().map(|of| of.index).collect();
         assert!(worked.len() == 2 && worked.contains(&2), "{worked:?}");
-        left_out.extend((0..2).filter(|lane| !worked.contains(lane)));
+        left_out.extend((0..2).filter(|index| !worked.contains(index)));
     }
     assert_eq!(
         (left_out.len(), handle.stats().finished_length.get()),
