@@ -57,7 +57,7 @@ impl Session {
             tokens,
             pages: &self.pages[..held.min(self.pages.len())],
             window: BlockTable::whole(&self.window),
-            behind: &[],
+            draft_states: &[],
             logits: 1,
         }
     }

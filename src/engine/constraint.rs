@@ -211,15 +211,14 @@ fn answer(job: Job) {
     }
 }
 
-/// Where the constraint of a sequence is.
+/// Owner of a sequence's constraint: its guide, or a thread that computes its next mask.
 #[derive(Debug)]
-enum State {
-    Here(Box<dyn Constraint>),
-    /// A thread computes its mask.
-    Away(mpsc::Receiver<Answer>),
-    /// Back with its mask.
-    Back(Answer),
-    /// It broke, and with it the sequence.
+enum Holder {
+    Guide(Box<dyn Constraint>),
+    Thread(mpsc::Receiver<Answer>),
+    /// The thread has answered; the guide has not taken constraint and mask yet.
+    Answered(Answer),
+    /// The constraint panicked: the sequence fails.
     Lost,
 }
 
@@ -227,7 +226,7 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Guide {
     slot: Slot,
-    state: State,
+    holder: Holder,
     mask: Mask,
     /// Tokens that may not follow where any other may.
     except: Vec<TokenId>,
@@ -238,7 +237,7 @@ impl Guide {
     pub fn new(constraint: Box<dyn Constraint>, slot: Slot, threads: &MaskThreads) -> Guide {
         let mut guide = Guide {
             slot,
-            state: State::Lost,
+            holder: Holder::Lost,
             mask: Mask::default(),
             except: Vec::new(),
         };
@@ -249,7 +248,7 @@ impl Guide {
     /// Asks for the next mask, if there will be one.
     fn prepare(&mut self, constraint: Box<dyn Constraint>, threads: &MaskThreads) {
         if constraint.next() != Next::Masked {
-            self.state = State::Here(constraint);
+            self.holder = Holder::Guide(constraint);
             return;
         }
         let (back, coming) = mpsc::sync_channel(1);
@@ -260,19 +259,19 @@ impl Guide {
             back,
         };
         threads.send(self.slot, job);
-        self.state = State::Away(coming);
+        self.holder = Holder::Thread(coming);
     }
 
     /// Whether `allowed` can be asked; waits until `deadline` for it.
     pub fn is_ready(&mut self, deadline: Instant) -> bool {
-        let State::Away(coming) = &self.state else {
+        let Holder::Thread(coming) = &self.holder else {
             return true;
         };
         let left = deadline.saturating_duration_since(Instant::now());
-        self.state = match coming.recv_timeout(left) {
-            Ok(answer) => State::Back(answer),
+        self.holder = match coming.recv_timeout(left) {
+            Ok(answer) => Holder::Answered(answer),
             Err(mpsc::RecvTimeoutError::Timeout) => return false,
-            Err(mpsc::RecvTimeoutError::Disconnected) => State::Lost,
+            Err(mpsc::RecvTimeoutError::Disconnected) => Holder::Lost,
         };
         true
     }
@@ -283,9 +282,9 @@ impl Guide {
     /// # Errors
     /// A text for the client when that is not known, or no token is left.
     pub fn allowed<'a>(&'a mut self, stop_tokens: &'a [TokenId]) -> Result<Allowed<'a>, String> {
-        let constraint = match std::mem::replace(&mut self.state, State::Lost) {
-            State::Here(constraint) => constraint,
-            State::Back(answer) => {
+        let constraint = match std::mem::replace(&mut self.holder, Holder::Lost) {
+            Holder::Guide(constraint) => constraint,
+            Holder::Answered(answer) => {
                 self.mask = answer.mask;
                 let may_stop = answer.may_stop?;
                 for &id in stop_tokens {
@@ -293,14 +292,14 @@ impl Guide {
                 }
                 answer.constraint
             }
-            State::Away(_) | State::Lost => return Err(GONE.to_owned()),
+            Holder::Thread(_) | Holder::Lost => return Err(GONE.to_owned()),
         };
         let next = constraint.next();
         self.except.clear();
         if next != Next::Masked {
             self.except.extend_from_slice(constraint.barred());
         }
-        self.state = State::Here(constraint);
+        self.holder = Holder::Guide(constraint);
         match next {
             Next::Masked if self.mask.is_empty() => return Err(NOTHING_ALLOWED.to_owned()),
             Next::Masked => return Ok(Allowed::Only(&self.mask)),
@@ -321,7 +320,8 @@ impl Guide {
     /// # Errors
     /// A text for the client.
     pub fn advance(&mut self, id: TokenId, threads: &MaskThreads) -> Result<bool, String> {
-        let State::Here(mut constraint) = std::mem::replace(&mut self.state, State::Lost) else {
+        let Holder::Guide(mut constraint) = std::mem::replace(&mut self.holder, Holder::Lost)
+        else {
             return Err(GONE.to_owned());
         };
         constraint.advance(id)?;

@@ -32,7 +32,7 @@ pub struct Drafts {
     /// Tokens of the next rows, if there are drafts: the last known one, then those.
     rows: Vec<TokenId>,
     /// States behind those rows but the last, if the model has states.
-    behind: Vec<Slot>,
+    states: Vec<Slot>,
     /// The state of a draft that the sequence goes on from.
     held: Option<Slot>,
 }
@@ -136,15 +136,15 @@ impl Drafts {
         if self.rows.is_empty() || !kv.recurs() {
             return;
         }
-        self.behind.extend(self.held.take());
-        while self.behind.len() + 1 < self.rows.len() {
-            self.behind.push(kv.lend_draft());
+        self.states.extend(self.held.take());
+        while self.states.len() + 1 < self.rows.len() {
+            self.states.push(kv.lend_draft());
         }
     }
 
     /// Tokens of the next rows and the states behind those but the last; none without drafts.
     pub fn rows(&self) -> (&[TokenId], &[Slot]) {
-        (&self.rows, &self.behind)
+        (&self.rows, &self.states)
     }
 
     /// Whether draft `index` is `token`.
@@ -175,8 +175,8 @@ impl Drafts {
             return None;
         }
         self.rows.clear();
-        self.held = self.behind.get(count).copied();
-        for state in self.behind.drain(..) {
+        self.held = self.states.get(count).copied();
+        for state in self.states.drain(..) {
             if Some(state) != self.held {
                 kv.give_back_draft(state);
             }

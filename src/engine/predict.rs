@@ -107,7 +107,7 @@ impl<E: Executor> Engine<E> {
             tokens: &[NONE],
             pages: &[PageId(0)],
             window: BlockTable::whole(&[PageId(0)]),
-            behind: &[],
+            draft_states: &[],
             logits: 1,
         };
         let ahead = Ahead {
@@ -133,14 +133,14 @@ impl<E: Executor> Engine<E> {
             true => first..first + rows - 1,
             false => 0..0,
         };
-        let behind: Vec<Slot> = states.map(|state| Slot(state as u32)).collect();
+        let draft_states: Vec<Slot> = states.map(|state| Slot(state as u32)).collect();
         self.executor.step(&[SeqRows {
             states: States::own(Slot(0)),
             start: 0,
             tokens: &vec![NONE; rows],
             pages: &[PageId(0)],
             window: BlockTable::whole(&[PageId(0)]),
-            behind: &behind,
+            draft_states: &draft_states,
             logits: rows,
         }])
     }

@@ -58,7 +58,7 @@ impl Executor for Timed {
 
     fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         let count = rows[0].tokens.len();
-        self.steps.push((count, rows[0].behind.to_vec()));
+        self.steps.push((count, rows[0].draft_states.to_vec()));
         sleep(
             SHORT
                 + if count > 1 {
@@ -157,9 +157,9 @@ fn a_depth_that_is_asked_for_is_drafted_though_it_does_not_pay() {
 fn measured(engine: &Engine<Timed>, rows: usize) {
     let of = |rows: usize| {
         let first = LIMITS.sequences + LIMITS.snapshots;
-        let behind = first..first + rows - 1;
-        let behind = behind.map(|state| Slot(state as u32)).collect();
-        vec![(rows, behind); MEASURED]
+        let draft_states = first..first + rows - 1;
+        let draft_states = draft_states.map(|state| Slot(state as u32)).collect();
+        vec![(rows, draft_states); MEASURED]
     };
     let steps: Vec<(usize, Vec<Slot>)> = [of(rows), of(1), of(1)].concat();
     assert_eq!(engine.executor.steps, steps);

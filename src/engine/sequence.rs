@@ -272,7 +272,7 @@ impl Sequence {
             tokens: token,
             pages,
             window: kv.window(self.slot),
-            behind: &[],
+            draft_states: &[],
             logits: 1,
         }
     }
@@ -442,7 +442,7 @@ impl Sequence {
     pub fn rows<'a>(&'a self, count: usize, kv: &'a Kv) -> SeqRows<'a> {
         let end = self.computed + count;
         let pages = kv.pages(self.slot);
-        let (drafts, behind) = self.drafts.rows();
+        let (drafts, draft_states) = self.drafts.rows();
         let (tokens, logits) = match drafts.is_empty() {
             true => {
                 let logits = usize::from(self.reaches_the_end(end));
@@ -459,7 +459,7 @@ impl Sequence {
             tokens,
             pages,
             window: kv.window(self.slot),
-            behind,
+            draft_states,
             logits,
         }
     }

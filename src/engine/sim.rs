@@ -195,7 +195,11 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             assert!(!self.is_copied(Piece::Window(*page), is_read), "{page:?}");
         }
         assert!(!self.is_copied(Piece::State(rows.states.from), true));
-        for state in rows.states.written().chain(rows.behind.iter().copied()) {
+        for state in rows
+            .states
+            .written()
+            .chain(rows.draft_states.iter().copied())
+        {
             assert!(!self.is_copied(Piece::State(state), false), "{state:?}");
         }
     }
@@ -339,8 +343,8 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             {
                 self.states[kept.slot.0 as usize] = state;
             }
-            if let Some(behind) = rows.behind.get(row) {
-                self.states[behind.0 as usize] = state;
+            if let Some(draft_states) = rows.draft_states.get(row) {
+                self.states[draft_states.0 as usize] = state;
             }
             let probe = state.probe();
             let page = rows.pages[probe / PAGE].0 as usize;
@@ -368,16 +372,16 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
         self.steps_left = left;
         rows.iter().for_each(|rows| self.check_copies(rows));
         self.take_time(rows.iter().map(|rows| rows.tokens.len()).sum());
-        let behind = |rows: &SeqRows<'_>| rows.behind.to_vec();
+        let draft_states = |rows: &SeqRows<'_>| rows.draft_states.to_vec();
         let written = rows
             .iter()
-            .flat_map(|rows| rows.states.written().chain(behind(rows)));
+            .flat_map(|rows| rows.states.written().chain(draft_states(rows)));
         let written: Vec<_> = written.collect();
         let slots: HashSet<_> = written.iter().collect();
         assert_eq!(slots.len(), written.len(), "a state is written twice");
         for rows in rows {
             let states = rows.states;
-            let own = states.from == states.to || rows.behind.contains(&states.from);
+            let own = states.from == states.to || rows.draft_states.contains(&states.from);
             let read = !own && slots.contains(&states.from);
             assert!(!read, "a state is read that another sequence writes");
         }

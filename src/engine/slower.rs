@@ -171,7 +171,7 @@ mod tests {
             tokens: &[1, 2],
             pages: &[],
             window: BlockTable::whole(&[]),
-            behind: &[],
+            draft_states: &[],
             logits: 1,
         };
         assert_eq!(size(&[rows, rows]), (2, 4, part_of_octave(48)));

@@ -94,7 +94,7 @@ pub struct SeqRows<'a> {
     /// States written behind each row but the last one, where the rows are drafts of which only the
     /// first may hold: then the sequence goes on from the state behind the last that does. Empty
     /// where all rows hold, or the model has no states. May have `states.from`.
-    pub behind: &'a [Slot],
+    pub draft_states: &'a [Slot],
     /// Last rows whose logits are wanted: none inside a prompt, one at its end, all of drafts.
     pub logits: usize,
 }
@@ -109,7 +109,7 @@ impl<'a> SeqRows<'a> {
             tokens,
             pages,
             window: BlockTable::whole(pages),
-            behind: &[],
+            draft_states: &[],
             logits: 1,
         }
     }

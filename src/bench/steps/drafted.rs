@@ -55,7 +55,7 @@ impl Drafted {
     pub fn fits(&self, pages: usize) -> bool {
         self.sequences <= MAX_SEQUENCES
             && self.rows() <= ENDS_MAX
-            && self.sequences + self.behind().concat().len() <= STATES
+            && self.sequences + self.draft_states().concat().len() <= STATES
             && self.end() <= MAX_CONTEXT
             && self.sequences * self.end().div_ceil(PAGE) <= pages
             && self.sequences <= rings_fitting(self.end(), self.each())
@@ -76,7 +76,7 @@ impl Drafted {
     }
 
     /// States behind the drafts of each sequence; none if the model has no states.
-    fn behind(&self) -> Vec<Vec<Slot>> {
+    fn draft_states(&self) -> Vec<Vec<Slot>> {
         let each = if SNAPSHOTS > 0 { self.depth } else { 0 };
         let first = |index: usize| self.sequences + index * each;
         let of = |index: usize| (first(index)..first(index) + each).map(|id| Slot(id as u32));
@@ -87,7 +87,11 @@ impl Drafted {
 
     /// Has `run` take the rows of a step. Each round has other tokens.
     fn with_rows<T>(&self, round: usize, run: impl FnOnce(&[SeqRows<'_>]) -> T) -> T {
-        let (tokens, tables, behind) = (drawn(round, self.rows()), self.tables(), self.behind());
+        let (tokens, tables, draft_states) = (
+            drawn(round, self.rows()),
+            self.tables(),
+            self.draft_states(),
+        );
         let windows = self.windows();
         let rows = tokens.chunks(self.each()).enumerate();
         let rows = rows.map(|(index, tokens)| SeqRows {
@@ -96,7 +100,7 @@ impl Drafted {
             tokens,
             pages: &tables[index],
             window: BlockTable::whole(&windows[index]),
-            behind: &behind[index],
+            draft_states: &draft_states[index],
             logits: tokens.len(),
         });
         run(&rows.collect::<Vec<_>>())

@@ -63,13 +63,13 @@ fn drafted<B: Runs>(
         if let Some(wrong) = tokens.get_mut(1 + right) {
             *wrong = (*wrong + 1) % VOCAB as TokenId;
         }
-        let behind = states(from, depth);
+        let draft_states = states(from, depth);
         let rows = SeqRows {
             states: States {
                 from,
                 ..States::own(sequence.slot)
             },
-            behind: &behind,
+            draft_states: &draft_states,
             logits: tokens.len(),
             ..sequence.rows(sequence.prompt.len() + known, &tokens)
         };
@@ -77,7 +77,7 @@ fn drafted<B: Runs>(
         for row in 0..=right.min(depth) {
             trace.push(seen(runner, row)?);
         }
-        from = behind.get(right).copied().unwrap_or(sequence.slot);
+        from = draft_states.get(right).copied().unwrap_or(sequence.slot);
     }
     Ok(trace)
 }

@@ -20,7 +20,7 @@ pub struct DeltaNet<B: Delta<D>, D: shapes::Delta> {
     conv_bias: Option<B::Vector>,
     decay: Decay<B::Vector>,
     pub(crate) norm: B::Vector,
-    state: B::State,
+    state: B::LayerStates,
 }
 
 /// Storage of a step.

@@ -17,10 +17,10 @@ pub const PAGE_GROUPS: usize = if WINDOW.is_some() { 2 } else { 1 };
 
 /// The rows of one sequence within the step.
 #[derive(Clone, Debug)]
-pub struct Span {
+pub struct SeqSpan {
     pub states: States,
-    /// Place of the states behind its drafts in `Batch::behind`.
-    pub behind: Range<usize>,
+    /// Range of `Batch::draft_states` that it has.
+    pub draft_states: Range<usize>,
     /// Position of the first row in the sequence.
     pub start: usize,
     /// Rows of the step.
@@ -30,7 +30,7 @@ pub struct Span {
     tables: [(usize, Range<usize>); PAGE_GROUPS],
 }
 
-impl Span {
+impl SeqSpan {
     /// Rows that are taken in cells: all that begin on the grid, but for a short last cell.
     pub fn in_cells(&self) -> Range<usize> {
         let rows = self.rows.len();
@@ -43,7 +43,7 @@ impl Span {
     }
 
     /// Rows that are taken one by one.
-    pub fn behind_cells(&self) -> Range<usize> {
+    pub fn one_by_one(&self) -> Range<usize> {
         self.in_cells().end..self.rows.end
     }
 }
@@ -58,9 +58,9 @@ pub struct Batch {
     positions: Vec<usize>,
     /// Index into `spans` of each row.
     span_of: Vec<usize>,
-    spans: Vec<Span>,
+    spans: Vec<SeqSpan>,
     pages: Vec<PageId>,
-    behind: Vec<Slot>,
+    draft_states: Vec<Slot>,
     wanted: Vec<usize>,
     /// Rules of rows of predictions; those of other batches have none.
     draws: Vec<Draw>,
@@ -83,7 +83,7 @@ impl Batch {
             span_of: Vec::new(),
             spans: Vec::new(),
             pages: Vec::new(),
-            behind: Vec::new(),
+            draft_states: Vec::new(),
             wanted: Vec::new(),
             draws: Vec::new(),
             is_ahead: false,
@@ -194,7 +194,7 @@ impl Batch {
     /// Whether all sequences have so few rows that these are taken one by one: drafts, or ends of
     /// prompts.
     pub fn is_short(&self) -> bool {
-        let short = |span: &Span| span.rows.len() <= ONE_BY_ONE;
+        let short = |span: &SeqSpan| span.rows.len() <= ONE_BY_ONE;
         self.spans.iter().all(short)
     }
 
@@ -219,7 +219,7 @@ impl Batch {
     }
 
     /// Each sequence's rows; a state that one of them writes no other one reads or writes.
-    pub fn spans(&self) -> &[Span] {
+    pub fn spans(&self) -> &[SeqSpan] {
         &self.spans
     }
 
@@ -229,7 +229,7 @@ impl Batch {
     }
 
     /// Block table of a sequence in a group of pages; it has all positions that its rows see there.
-    pub fn table(&self, span: &Span, group: PageGroup) -> BlockTable<'_> {
+    pub fn table(&self, span: &SeqSpan, group: PageGroup) -> BlockTable<'_> {
         let (first, pages) = span.tables[group as usize].clone();
         BlockTable {
             first,
@@ -239,8 +239,8 @@ impl Batch {
 
     /// States written behind each row of a sequence but the last one, if its rows are drafts and
     /// the model has states.
-    pub fn behind(&self, span: &Span) -> &[Slot] {
-        &self.behind[span.behind.clone()]
+    pub fn draft_states(&self, span: &SeqSpan) -> &[Slot] {
+        &self.draft_states[span.draft_states.clone()]
     }
 
     /// Number of rows.
@@ -257,7 +257,7 @@ impl Batch {
         let states = rows.states;
         let fail = |what: String| fail(format!("slot {}: {what}", states.to.0));
         let (start, end) = (rows.start, rows.start.saturating_add(rows.tokens.len()));
-        let drafts = rows.behind.iter().copied();
+        let drafts = rows.draft_states.iter().copied();
         let used = || states.written().chain([states.from]).chain(drafts.clone());
         if used().any(|slot| slot.0 as usize >= SLOTS) {
             return fail(format!("{states:?}, slots end at {SLOTS}"));
@@ -274,9 +274,11 @@ impl Batch {
             return fail(format!("rows {start}..{end} of a context of {MAX_CONTEXT}"));
         }
         let count = rows.tokens.len();
-        if !rows.behind.is_empty() && (rows.behind.len() + 1 != count || count > ONE_BY_ONE) {
-            let behind = rows.behind.len();
-            return fail(format!("{behind} states behind the drafts of {count} rows"));
+        if !rows.draft_states.is_empty()
+            && (rows.draft_states.len() + 1 != count || count > ONE_BY_ONE)
+        {
+            let states = rows.draft_states.len();
+            return fail(format!("{states} states behind the drafts of {count} rows"));
         }
         if rows.logits > count {
             return fail(format!("logits of {} of {count} rows", rows.logits));
@@ -305,10 +307,10 @@ impl Batch {
     fn check_owners(&self) -> Result<(), DeviceError> {
         let mut users = [(0_usize, 0_usize); SLOTS];
         for span in &self.spans {
-            let (states, behind) = (span.states, self.behind(span));
-            let written = states.written().chain(behind.iter().copied());
+            let (states, draft_states) = (span.states, self.draft_states(span));
+            let written = states.written().chain(draft_states.iter().copied());
             written.for_each(|slot| users[slot.0 as usize].0 += 1);
-            if states.from != states.to && !behind.contains(&states.from) {
+            if states.from != states.to && !draft_states.contains(&states.from) {
                 users[states.from.0 as usize].1 += 1;
             }
         }
@@ -325,7 +327,7 @@ impl Batch {
         self.span_of.clear();
         self.spans.clear();
         self.pages.clear();
-        self.behind.clear();
+        self.draft_states.clear();
         self.wanted.clear();
         self.draws.clear();
         self.accepts = false;
@@ -343,11 +345,11 @@ impl Batch {
             self.pages.extend_from_slice(table.pages);
             (table.first, start..self.pages.len())
         });
-        let behind = self.behind.len();
-        self.behind.extend_from_slice(sequence.behind);
-        self.spans.push(Span {
+        let first_state = self.draft_states.len();
+        self.draft_states.extend_from_slice(sequence.draft_states);
+        self.spans.push(SeqSpan {
             states: sequence.states,
-            behind: behind..self.behind.len(),
+            draft_states: first_state..self.draft_states.len(),
             start: sequence.start,
             rows: first..end,
             tables,
@@ -427,7 +429,7 @@ mod tests {
             tokens: &tokens,
             pages: &[PageId(0), PageId(1)],
             window: BlockTable::whole(&[PageId(0), PageId(1)]),
-            behind: &[],
+            draft_states: &[],
             logits: 0,
         };
         filled(&[keeping(0, CELL, 1)]).unwrap();
@@ -441,23 +443,23 @@ mod tests {
 
     #[test]
     fn states_behind_drafts_are_the_sequences_own() {
-        fn drafting(slot: u32, from: u32, behind: &[Slot]) -> SeqRows<'_> {
+        fn drafting(slot: u32, from: u32, draft_states: &[Slot]) -> SeqRows<'_> {
             SeqRows {
                 states: States {
                     from: Slot(from),
                     ..States::own(Slot(slot))
                 },
-                behind,
+                draft_states,
                 logits: 3,
                 ..rows(slot, &[1, 2, 3])
             }
         }
         let batch = filled(&[drafting(0, 3, &[Slot(2), Slot(3)]), rows(1, &[1])]).unwrap();
-        assert_eq!(batch.behind(&batch.spans()[0]), [Slot(2), Slot(3)]);
-        assert_eq!(batch.behind(&batch.spans()[1]), []);
+        assert_eq!(batch.draft_states(&batch.spans()[0]), [Slot(2), Slot(3)]);
+        assert_eq!(batch.draft_states(&batch.spans()[1]), []);
         assert_eq!(batch.wanted(), [0, 1, 2, 3]);
-        for behind in [[Slot(2), Slot(2)], [Slot(2), Slot(0)], [Slot(1), Slot(2)]] {
-            let clash = filled(&[drafting(0, 0, &behind), rows(1, &[1])]).unwrap_err();
+        for draft_states in [[Slot(2), Slot(2)], [Slot(2), Slot(0)], [Slot(1), Slot(2)]] {
+            let clash = filled(&[drafting(0, 0, &draft_states), rows(1, &[1])]).unwrap_err();
             assert!(clash.contains("two sequences"), "{clash}");
         }
         let short = filled(&[drafting(0, 0, &[Slot(2)])]).unwrap_err();

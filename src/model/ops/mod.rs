@@ -26,7 +26,7 @@ mod guess;
 mod route;
 
 pub use attend::{Attend, Qkv, store_and_attend};
-pub use batch::{Batch, PAGE_GROUPS, Span};
+pub use batch::{Batch, PAGE_GROUPS, SeqSpan};
 pub use cost::{Cost, position_bytes};
 pub use delta::{Decay, Delta, DeltaNet, GatedDelta, Taps};
 pub use dense::{BesideNorms, Dense, Ends, Hidden, cap, norm_and_rank, norm_and_rank_by};

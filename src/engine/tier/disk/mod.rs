@@ -142,9 +142,10 @@ pub struct Draft {
     sealed: usize,
 }
 
-enum State {
+enum Access {
     Opening,
     On(Opened),
+    /// It broke, or did not answer: nothing more is read or written until the server starts again.
     Off,
 }
 
@@ -160,7 +161,7 @@ pub struct Traffic {
 /// The disk, as the engine's thread has it.
 pub struct Disk {
     name: String,
-    state: State,
+    access: Access,
     pool: Pool<Done>,
     index: Index,
     pieces: PieceBytes,
@@ -181,7 +182,7 @@ impl Disk {
     pub fn new(options: Options, pieces: PieceBytes) -> Disk {
         let mut disk = Disk {
             name: options.name,
-            state: State::Opening,
+            access: Access::Opening,
             pool: Pool::new("cache", THREADS),
             index: Index::new(options.bytes, pieces),
             pieces,
@@ -206,11 +207,11 @@ impl Disk {
     }
 
     pub fn is_on(&self) -> bool {
-        matches!(self.state, State::On(_))
+        matches!(self.access, Access::On(_))
     }
 
     pub fn is_off(&self) -> bool {
-        matches!(self.state, State::Off)
+        matches!(self.access, Access::Off)
     }
 
     pub fn now(&self) -> Duration {
@@ -219,10 +220,10 @@ impl Disk {
 
     /// Whether threads have something to do.
     pub fn is_busy(&self) -> bool {
-        match self.state {
-            State::Opening => self.now < self.answered + SILENCE_MAX,
-            State::On(_) => self.pool.under_way() > 0,
-            State::Off => false,
+        match self.access {
+            Access::Opening => self.now < self.answered + SILENCE_MAX,
+            Access::On(_) => self.pool.under_way() > 0,
+            Access::Off => false,
         }
     }
 
@@ -256,7 +257,7 @@ impl Disk {
 
     /// Has a thread do something with the storage, whose end is of no interest unless it fails.
     fn keep(&mut self, work: impl FnOnce(&dyn Storage) -> io::Result<()> + Send + 'static) {
-        if let State::On(opened) = &self.state {
+        if let Access::On(opened) = &self.access {
             let storage = opened.storage.clone();
             self.run(move || Done::Kept(work(&*storage)));
         }
@@ -280,7 +281,7 @@ impl Disk {
 
     /// Reads a piece.
     pub fn read(&mut self, ticket: u64, index: usize, place: Place, secret: &Secret) {
-        let State::On(opened) = &self.state else {
+        let Access::On(opened) = &self.access else {
             return;
         };
         let (storage, secret) = (opened.storage.clone(), secret.clone());
@@ -300,7 +301,7 @@ impl Disk {
         names: Vec<Name>,
         (secret, owner, state): (Secret, Owner, Option<Kind>),
     ) -> Option<usize> {
-        let State::On(opened) = &self.state else {
+        let Access::On(opened) = &self.access else {
             return None;
         };
         if self.draft.is_some() || self.index.has(&names) {
@@ -344,7 +345,7 @@ impl Disk {
 
     /// Writes a piece of the entry that was begun, if its bytes have this checksum.
     pub fn write(&mut self, index: usize, (mut piece, wanted): Read) {
-        let (State::On(opened), Some(draft)) = (&self.state, &self.draft) else {
+        let (Access::On(opened), Some(draft)) = (&self.access, &self.draft) else {
             return;
         };
         let (entry, secret, bytes) = (draft.entry, draft.secret.clone(), piece.len());
@@ -435,7 +436,7 @@ impl Disk {
     fn take_listed(&mut self, opened: Opened, listed: Vec<Listed>, last: u64) {
         let identity = opened.identity;
         self.next_entry = last;
-        self.state = State::On(opened);
+        self.access = Access::On(opened);
         let now = seconds();
         for (entry, header) in listed {
             if now.saturating_sub(header.created) < DAY.as_secs() {
@@ -458,8 +459,8 @@ impl Disk {
         };
         draft.header.tags[index] = tag;
         draft.sealed += 1;
-        match (&self.state, draft.sealed == draft.header.pieces()) {
-            (State::On(opened), true) => {
+        match (&self.access, draft.sealed == draft.header.pieces()) {
+            (Access::On(opened), true) => {
                 let header = draft.header.encode(&opened.identity);
                 let storage = opened.storage.clone();
                 self.run(move || {
@@ -505,7 +506,7 @@ impl Disk {
     }
 
     fn turn_off(&mut self, why: impl fmt::Display) -> Option<Event> {
-        if let State::Off = mem::replace(&mut self.state, State::Off) {
+        if let Access::Off = mem::replace(&mut self.access, Access::Off) {
             return None;
         }
         log::line(format_args!(

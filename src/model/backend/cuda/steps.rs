@@ -5,7 +5,7 @@ use std::ops::Range;
 use ffi::{CudaError, Device, DeviceBuf, PinnedBuf, Stream};
 
 use super::memory;
-use crate::ops::{Batch, CELL, ENDS_MAX, PAGE_GROUPS, ROWS_MAX, Span};
+use crate::ops::{Batch, CELL, ENDS_MAX, PAGE_GROUPS, ROWS_MAX, SeqSpan};
 use crate::shapes::{Attention as _, PageGroup};
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, each_attention};
 use step::executor::{DeviceError, Draw, Kept, Slot, UNIFORMS};
@@ -125,7 +125,7 @@ lists! { rows;
     kept_rows: rows,
     kept_slots: rows,
     /// State that is written behind each row beside the last of its sequence; `NO_SLOT` if none.
-    behind: rows,
+    draft_states: rows,
     /// Whether each row is in a cell.
     in_cells: rows,
     wanted_rows: ENDS_MAX,
@@ -295,7 +295,7 @@ impl Step {
         self.cells = self.put(layout.cell_list, spans.clone().flat_map(cells)) / 2;
         self.runs = self.put(layout.run_list, runs(batch.spans())) / 2;
         self.chunks = self.put(layout.chunk_list, spans.clone().flat_map(chunks)) / 4;
-        self.one_by_one = spans.map(|span| span.behind_cells().len()).sum();
+        self.one_by_one = spans.map(|span| span.one_by_one().len()).sum();
         for place in 0..SHAPES {
             self.tiles[place] = self.put_tiles(place, batch.spans());
         }
@@ -357,14 +357,14 @@ impl Step {
     }
 
     /// Writes the tiles of an attention shape.
-    fn put_tiles(&mut self, place: usize, spans: &[Span]) -> TileCounts {
+    fn put_tiles(&mut self, place: usize, spans: &[SeqSpan]) -> TileCounts {
         let TileSections { cells, others } = self.layout.tiles[place];
         let in_cells = spans.iter().map(|span| (span.in_cells(), span.start));
         let in_cells = tiles(in_cells, CELL_TILE_TOKENS[place]);
-        let behind = spans.iter().map(|span| (span.behind_cells(), span.start));
+        let others_of = spans.iter().map(|span| (span.one_by_one(), span.start));
         TileCounts {
             cells: self.put(cells, in_cells) / 4,
-            others: self.put(others, tiles(behind, TILE_TOKENS[place])) / 4,
+            others: self.put(others, tiles(others_of, TILE_TOKENS[place])) / 4,
         }
     }
 
@@ -374,9 +374,9 @@ impl Step {
         for span in batch.spans() {
             end += self.put_table(batch, span, PageGroup::Whole, end);
             self.put_states(span);
-            self.put_behind(span, batch.behind(span));
+            self.put_draft_states(span, batch.draft_states(span));
             self.fill(self.layout.in_cells, &span.in_cells(), 1);
-            self.fill(self.layout.in_cells, &span.behind_cells(), 0);
+            self.fill(self.layout.in_cells, &span.one_by_one(), 0);
         }
         if PAGE_GROUPS > 1 {
             // Behind those of all positions, so that no table begins before the list, with the
@@ -389,7 +389,7 @@ impl Step {
     }
 
     /// Writes the pages in use of a sequence in a group, `at` the list's place; how many they are.
-    fn put_table(&mut self, batch: &Batch, span: &Span, group: PageGroup, at: usize) -> usize {
+    fn put_table(&mut self, batch: &Batch, span: &SeqSpan, group: PageGroup, at: usize) -> usize {
         let table = batch.table(span, group);
         let used = (span.start + span.rows.len()).div_ceil(PAGE) - table.first;
         let room = &mut self.host[self.layout.pages.start + at..][..used];
@@ -403,12 +403,12 @@ impl Step {
 
     /// Writes which states the rows of a sequence read and write. Those behind cells go on from
     /// the state that the cells leave.
-    fn put_states(&mut self, span: &Span) {
+    fn put_states(&mut self, span: &SeqSpan) {
         let (layout, states, rows) = (self.layout, span.states, &span.rows);
         self.fill(layout.slots, rows, states.to.0);
         self.fill(layout.source_slots, rows, states.from.0);
         if !span.in_cells().is_empty() {
-            self.fill(layout.source_slots, &span.behind_cells(), states.to.0);
+            self.fill(layout.source_slots, &span.one_by_one(), states.to.0);
         }
         let kept = states.kept.unwrap_or(Kept {
             rows: 0,
@@ -419,11 +419,11 @@ impl Step {
     }
 
     /// Writes the states that are written behind rows but the last one.
-    fn put_behind(&mut self, span: &Span, behind: &[Slot]) {
-        self.fill(self.layout.behind, &span.rows, NO_SLOT.0);
-        let room = &mut self.host[self.layout.behind.start + span.rows.start..];
+    fn put_draft_states(&mut self, span: &SeqSpan, draft_states: &[Slot]) {
+        self.fill(self.layout.draft_states, &span.rows, NO_SLOT.0);
+        let room = &mut self.host[self.layout.draft_states.start + span.rows.start..];
         room.iter_mut()
-            .zip(behind)
+            .zip(draft_states)
             .for_each(|(to, slot)| *to = slot.0);
     }
 
@@ -497,21 +497,21 @@ fn numbers(values: &[usize]) -> impl Iterator<Item = u32> {
 }
 
 /// First row and rows of what is left of a span, if anything is.
-fn one_by_one(span: &Span) -> impl Iterator<Item = u32> {
-    let rows = span.behind_cells();
+fn one_by_one(span: &SeqSpan) -> impl Iterator<Item = u32> {
+    let rows = span.one_by_one();
     let left = (!rows.is_empty()).then(|| [rows.start, rows.len()]);
     left.into_iter().flatten().map(|number| number as u32)
 }
 
 /// First row and rows of each cell.
-fn cells(span: &Span) -> impl Iterator<Item = u32> {
+fn cells(span: &SeqSpan) -> impl Iterator<Item = u32> {
     let rows = span.in_cells();
     let starts = rows.clone().step_by(CELL);
     starts.flat_map(move |start| [start as u32, CELL.min(rows.end - start) as u32])
 }
 
 /// First cell and cells of each span that has any.
-fn runs(spans: &[Span]) -> impl Iterator<Item = u32> {
+fn runs(spans: &[SeqSpan]) -> impl Iterator<Item = u32> {
     let counts = spans
         .iter()
         .map(|span| span.in_cells().len().div_ceil(CELL));
@@ -525,7 +525,7 @@ fn runs(spans: &[Span]) -> impl Iterator<Item = u32> {
 }
 
 /// First row and rows of each chunk, first row and rows of its sequence.
-fn chunks(span: &Span) -> impl Iterator<Item = u32> {
+fn chunks(span: &SeqSpan) -> impl Iterator<Item = u32> {
     let (first, end) = (span.rows.start, span.rows.end);
     let starts = span.rows.clone().step_by(CHUNK_ROWS);
     starts.flat_map(move |start| {
@@ -561,8 +561,8 @@ mod tests {
     use crate::ops::ONE_BY_ONE;
     use step::executor::{Slot, States};
 
-    fn span(start: usize, rows: Range<usize>) -> Span {
-        Span {
+    fn span(start: usize, rows: Range<usize>) -> SeqSpan {
+        SeqSpan {
             states: States::own(Slot(0)),
             start,
             rows,
