@@ -47,18 +47,16 @@ impl Session {
 
     /// The next rows of the sequence. The logits of the last one are wanted.
     fn rows<'a>(&'a self, tokens: &'a [TokenId]) -> SeqRows<'a> {
-        let held = (self.len + tokens.len()).div_ceil(PAGE);
+        let used = (self.len + tokens.len())
+            .div_ceil(PAGE)
+            .min(self.pages.len());
         SeqRows {
             states: States {
                 from: self.from,
                 ..States::own(self.slot)
             },
-            start: self.len,
-            tokens,
-            pages: &self.pages[..held.min(self.pages.len())],
             window: BlockTable::whole(&self.window),
-            draft_states: &[],
-            logits: 1,
+            ..SeqRows::of(self.slot, self.len, tokens, &self.pages[..used])
         }
     }
 

@@ -13,9 +13,7 @@ use super::scheduler::Plan;
 use super::sequence::Sequence;
 use super::speculate::{self, DEPTH_MAX, Made, Reply, Speculate};
 use super::trust::Maker;
-use step::executor::{
-    Ahead, BlockTable, DeviceError, Draw, Executor, PageId, SeqRows, Slot, States, TokenId,
-};
+use step::executor::{Ahead, DeviceError, Draw, Executor, PageId, SeqRows, Slot, TokenId};
 
 /// Token of a row that no known one follows.
 const NONE: TokenId = 0;
@@ -101,15 +99,7 @@ impl<E: Executor> Engine<E> {
 
     /// Predictions, `depth` of them, behind a step of one row.
     fn try_predictions(&mut self, depth: usize) -> Result<(), DeviceError> {
-        let row = |start| SeqRows {
-            states: States::own(Slot(0)),
-            start,
-            tokens: &[NONE],
-            pages: &[PageId(0)],
-            window: BlockTable::whole(&[PageId(0)]),
-            draft_states: &[],
-            logits: 1,
-        };
+        let row = |start| SeqRows::of(Slot(0), start, &[NONE], &[PageId(0)]);
         let ahead = Ahead {
             depth,
             rows: &[row(depth)],
@@ -135,13 +125,9 @@ impl<E: Executor> Engine<E> {
         };
         let draft_states: Vec<Slot> = states.map(|state| Slot(state as u32)).collect();
         self.executor.step(&[SeqRows {
-            states: States::own(Slot(0)),
-            start: 0,
-            tokens: &vec![NONE; rows],
-            pages: &[PageId(0)],
-            window: BlockTable::whole(&[PageId(0)]),
             draft_states: &draft_states,
             logits: rows,
+            ..SeqRows::of(Slot(0), 0, &vec![NONE; rows], &[PageId(0)])
         }])
     }
 

@@ -266,14 +266,10 @@ impl Sequence {
     /// The row of one token at a position, or in the last place of its pages.
     fn row_at<'a>(&'a self, position: usize, token: &'a [TokenId], kv: &'a Kv) -> SeqRows<'a> {
         let pages = kv.pages(self.slot);
+        let start = position.min(pages.len() * PAGE - 1);
         SeqRows {
-            states: States::own(self.slot),
-            start: position.min(pages.len() * PAGE - 1),
-            tokens: token,
-            pages,
             window: kv.window(self.slot),
-            draft_states: &[],
-            logits: 1,
+            ..SeqRows::of(self.slot, start, token, pages)
         }
     }
 

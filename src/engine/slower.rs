@@ -106,7 +106,7 @@ impl Slower {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use step::executor::{BlockTable, Slot, States};
+    use step::executor::Slot;
 
     const STEP: Duration = Duration::from_millis(10);
 
@@ -165,15 +165,7 @@ mod tests {
 
     #[test]
     fn a_size_counts_the_positions_that_each_row_reads() {
-        let rows = SeqRows {
-            states: States::own(Slot(0)),
-            start: 10,
-            tokens: &[1, 2],
-            pages: &[],
-            window: BlockTable::whole(&[]),
-            draft_states: &[],
-            logits: 1,
-        };
+        let rows = SeqRows::of(Slot(0), 10, &[1, 2], &[]);
         assert_eq!(size(&[rows, rows]), (2, 4, part_of_octave(48)));
     }
 }
