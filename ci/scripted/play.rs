@@ -76,10 +76,10 @@ impl Play {
         } else if from != to {
             self.parts[to] = self.parts[from].clone();
         }
-        if let Some(kept) = states.kept {
+        if let Some(snapshot) = states.snapshot {
             let mut part = self.parts[to].clone();
-            part.prompt.extend(&row.tokens[..kept.rows]);
-            self.parts[kept.slot.0 as usize] = part;
+            part.prompt.extend(&row.tokens[..snapshot.rows]);
+            self.parts[snapshot.slot.0 as usize] = part;
         }
     }
 

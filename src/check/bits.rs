@@ -15,7 +15,8 @@ use model::target::{
     WINDOW,
 };
 use step::executor::{
-    BlockTable, DeviceError, Draw, Executor, Kept, PageId, Ranked, SeqRows, Slot, States, TokenId,
+    BlockTable, DeviceError, Draw, Executor, PageId, Ranked, SeqRows, Slot, Snapshot, States,
+    TokenId,
 };
 use step::ranking::{all_finite, argmax, most_likely};
 
@@ -102,7 +103,7 @@ impl Sequence {
         States {
             from: begin.map_or(self.slot, |(_, state)| state),
             to: self.slot,
-            kept: kept.map(|(tokens, slot)| Kept {
+            snapshot: kept.map(|(tokens, slot)| Snapshot {
                 rows: tokens - start,
                 slot,
             }),

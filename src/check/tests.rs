@@ -117,12 +117,12 @@ fn what_is_saved_of_a_sequence_has_every_layer() {
         found: Vec::new(),
     };
     let (moved, bytes) = (Moved::drawn(&mut trial), runner.piece_bytes().unwrap());
-    moves::take_room(&mut runner).unwrap();
+    moves::take_host_memory(&mut runner).unwrap();
     let wanted = moved.left(&mut runner).unwrap();
     let (begun, len) = moved.saved(&mut runner).unwrap();
-    let kept = runner.room(0..len).to_vec();
+    let kept = runner.host_memory(0..len).to_vec();
     let mut goes_on = |parts: &[(usize, &Range<usize>)]| {
-        let room = runner.room(0..len);
+        let room = runner.host_memory(0..len);
         room.copy_from_slice(&kept);
         let spoil =
             |(piece, part): &(usize, &Range<usize>)| room[*piece..][(*part).clone()].fill(0);

@@ -10,7 +10,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use super::handle::{Phase, Shared};
 use super::{EngineError, Outcome};
-use step::executor::{Ahead, DeviceError, Executor, Guessed, Patience, Ranked, SeqRows, TokenId};
+use step::executor::{
+    DeviceError, Drafted, Drafting, Executor, Patience, Ranked, SeqRows, TokenId,
+};
 use step::transfer::{PieceBytes, Sum, Transfer};
 
 /// Looks that a call may last, behind the first one that sees it: each waits for its part of the
@@ -65,14 +67,14 @@ impl<E: Executor> Executor for Counted<E> {
         calls.around(1, || self.executor.predict_on(rows))
     }
 
-    fn step_ahead(&mut self, rows: &[SeqRows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
+    fn step_draft(&mut self, rows: &[SeqRows<'_>], by: &Drafting<'_>) -> Result<bool, DeviceError> {
         let Counted { executor, shared } = self;
-        shared.calls.around(1, || executor.step_ahead(rows, ahead))
+        shared.calls.around(1, || executor.step_draft(rows, by))
     }
 
-    fn guessed(&mut self, guessed: &mut Vec<Guessed>) -> Result<(), DeviceError> {
+    fn drafted(&mut self, drafted: &mut Vec<Drafted>) -> Result<(), DeviceError> {
         let Counted { executor, shared } = self;
-        shared.calls.around(1, || executor.guessed(guessed))
+        shared.calls.around(1, || executor.drafted(drafted))
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
@@ -84,12 +86,12 @@ impl<E: Executor> Executor for Counted<E> {
         self.executor.piece_bytes()
     }
 
-    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
-        self.executor.take_room(bytes)
+    fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.executor.take_host_memory(bytes)
     }
 
-    fn room(&mut self, range: Range<usize>) -> &mut [u8] {
-        self.executor.room(range)
+    fn host_memory(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.executor.host_memory(range)
     }
 
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {

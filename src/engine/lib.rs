@@ -20,6 +20,7 @@
 //! Nothing in here depends on what else runs: the events of a request are the same alone and in
 //! any company.
 
+mod acceptance_rate;
 pub mod adaptive;
 #[cfg(test)]
 mod agents_tests;
@@ -62,7 +63,6 @@ pub mod thinking;
 pub mod tier;
 #[cfg(any(test, feature = "testing"))]
 pub mod trials;
-mod trust;
 pub mod turns;
 mod windows;
 
@@ -99,11 +99,11 @@ use self::sampler::Scratch;
 use self::scheduler::{Candidate, Plan, Scheduled};
 use self::sequence::{End, Sequence};
 use self::slower::Slower;
-use self::speculate::{Costs, Made, Reply, Speculate};
-use self::tier::{Ahead, Tier, disk};
+use self::speculate::{Costs, DraftCost, Proposal, Speculate};
+use self::tier::{ReadAhead, Tier, disk};
 use self::turns::{Held, Turns};
 use step::PAGE;
-use step::executor::{DeviceError, Executor, Guessed, SeqRows, TokenId};
+use step::executor::{DeviceError, Drafted, Executor, SeqRows, TokenId};
 
 /// Words for clients whose replies a failure of the device ends.
 pub const DEVICE_FAILED: &str = "the device failed; the server is stopping";
@@ -292,12 +292,12 @@ struct Engine<E> {
     prompts_alone: (usize, Duration),
     drafter: Drafter,
     costs: Costs,
-    /// Drafts that the device makes between two steps.
-    drawn: Option<predict::Drawn>,
-    /// Room for them.
-    guessed: Vec<Guessed>,
-    /// Replies of the next step, in the order of `running`.
-    replies: Vec<Reply>,
+    /// Drafts that the device makes while the host samples.
+    pending_drafts: Option<predict::PendingDrafts>,
+    /// Memory for them once they are there.
+    drafted: Vec<Drafted>,
+    /// Drafts that replies may have in the next step; reused for its memory.
+    proposals: Vec<Proposal>,
     /// Prompt tokens that the planned step may have.
     prompt_tokens: usize,
     rows: Vec<SeqRows<'static>>,
@@ -348,11 +348,11 @@ impl<E: Executor> Engine<E> {
             candidates: Vec::with_capacity(limits.slots()),
             plan: Plan::new(limits.slots()),
             prompt_tokens: limits.prefill_tokens,
-            drafter: Drafter::Grams,
-            drawn: None,
-            guessed: Vec::new(),
+            drafter: Drafter::NGram,
+            pending_drafts: None,
+            drafted: Vec::new(),
             costs: Costs::default(),
-            replies: Vec::with_capacity(limits.sequences),
+            proposals: Vec::with_capacity(limits.sequences),
             pace: Pace::new(limits.reply_gap, limits.prefill_tokens),
             slower,
             now: Instant::now,
@@ -386,7 +386,7 @@ impl<E: Executor> Engine<E> {
 
     /// Takes the host's room for the tier, if the limits give it some, and a disk below it.
     fn open_tier(&mut self, disk: Option<disk::Options>) -> Result<(), DeviceError> {
-        let bytes = self.limits.host_room;
+        let bytes = self.limits.host_bytes;
         if bytes == 0 {
             return Ok(());
         }
@@ -400,7 +400,7 @@ impl<E: Executor> Engine<E> {
             let text = format!("--cache-host of {bytes} bytes {why}");
             return Err(DeviceError::Memory(text));
         };
-        self.executor.take_room(bytes)?;
+        self.executor.take_host_memory(bytes)?;
         self.shared.stats.host_bytes.set(bytes);
         if let Some(disk) = disk {
             self.shared.stats.disk_bytes.set(disk.bytes as usize);
@@ -416,7 +416,7 @@ impl<E: Executor> Engine<E> {
         self.drop_abandoned();
         self.drop_slow(Instant::now());
         self.resume(Instant::now());
-        self.take_drawn()?;
+        self.take_pending_drafts()?;
         self.admit();
         self.start_copies()?;
         self.plan();
@@ -428,7 +428,7 @@ impl<E: Executor> Engine<E> {
         self.score()?;
         self.emit()?;
         self.note_pace((self.now)() - begun);
-        if self.drawn.is_none() {
+        if self.pending_drafts.is_none() {
             self.predict()?;
         }
         self.free();
@@ -637,7 +637,7 @@ impl<E: Executor> Engine<E> {
         for waits in self.waiting.iter_mut().filter(|waits| waits.read.is_none()) {
             let request = waits.request();
             let prompt = looked_up(request);
-            waits.read = Some(tier.read_ahead(&Ahead {
+            waits.read = Some(tier.read_ahead(&ReadAhead {
                 whose: (request.domain, request.source.client),
                 prompt,
                 here: self.kv.pages_known(request.domain, prompt),
@@ -715,13 +715,13 @@ impl<E: Executor> Engine<E> {
         let pairs = self.candidates.iter_mut().zip(&mut self.running);
         let replies = pairs.filter(|(candidate, _)| candidate.is_reply());
         let mut replies: Vec<_> = replies.collect();
-        self.replies.clear();
+        self.proposals.clear();
         let drafted = replies.iter_mut();
         let drafted = drafted.map(|(_, sequence)| sequence.draft(drafter, &self.costs));
-        self.replies.extend(drafted);
-        let most = (most, Made::Already);
-        speculate::choose(limits.speculate, &self.costs, most, &mut self.replies);
-        for ((candidate, sequence), chosen) in replies.into_iter().zip(&self.replies) {
+        self.proposals.extend(drafted);
+        let most = (most, DraftCost::Spent);
+        speculate::choose(limits.speculate, &self.costs, most, &mut self.proposals);
+        for ((candidate, sequence), chosen) in replies.into_iter().zip(&self.proposals) {
             sequence.choose(*chosen);
             candidate.drafts = chosen.drafts;
         }
@@ -839,7 +839,7 @@ impl<E: Executor> Engine<E> {
     /// Runs the planned rows.
     fn step(&mut self) -> Result<(), DeviceError> {
         self.lend_memory();
-        let depth = self.depth_ahead();
+        let depth = self.depth_on_device();
         let (running, kv) = (&self.running, &self.kv);
         let mut rows = recycle(mem::take(&mut self.rows));
         let scheduled = self.plan.scheduled.iter();
@@ -848,7 +848,7 @@ impl<E: Executor> Engine<E> {
         let begun = (self.now)();
         let drawn = match depth {
             0 => Ok(None),
-            _ => predict::step_ahead(&mut self.executor, &rows, (&self.plan, running, kv), depth),
+            _ => predict::step_draft(&mut self.executor, &rows, (&self.plan, running, kv), depth),
         };
         let outcome = match &drawn {
             Ok(None) => self.executor.step(&rows),
@@ -856,7 +856,7 @@ impl<E: Executor> Engine<E> {
         };
         let took = (self.now)() - begun;
         self.rows = recycle(rows);
-        self.drawn = drawn?;
+        self.pending_drafts = drawn?;
         outcome?;
         let stats = &self.shared.stats;
         stats.steps.add(1);
@@ -905,7 +905,7 @@ impl<E: Executor> Engine<E> {
     /// Turns logits into tokens and events.
     fn emit(&mut self) -> Result<(), DeviceError> {
         let (mut prompt_tokens, mut generated, mut row) = (0, 0, 0);
-        let (mut drafted, mut accepted) = (0, 0);
+        let (mut drafted_tokens, mut accepted_tokens) = (0, 0);
         let deadline = Instant::now() + constraint::GRACE;
         for scheduled in &self.plan.scheduled {
             let sequence = &mut self.running[scheduled.index];
@@ -917,9 +917,9 @@ impl<E: Executor> Engine<E> {
                 continue;
             }
             let (scratch, threads) = (&mut self.scratch, &self.mask_threads);
-            let mut held = 0;
+            let mut accepted = 0;
             loop {
-                let row = row + held;
+                let row = row + accepted;
                 let ranked = self.executor.ranked(row);
                 let ranked =
                     ranked.and_then(|ranked| sequence.accept_ranked(&ranked, threads, deadline));
@@ -932,19 +932,19 @@ impl<E: Executor> Engine<E> {
                     }
                 };
                 generated += usize::from(came);
-                if !came || !sequence.holds(held) {
+                if !came || !sequence.accepts_draft(accepted) {
                     break;
                 }
-                held += 1;
+                accepted += 1;
             }
-            let scores = sequence.settle_drafts(held, &mut self.kv);
+            let scores = sequence.settle_drafts(accepted, &mut self.kv);
             row += 1 + drafts;
             self.costs.note_drafts(scores);
-            drafted += drafts;
-            accepted += held;
+            drafted_tokens += drafts;
+            accepted_tokens += accepted;
         }
-        self.shared.stats.drafted_tokens.add(drafted);
-        self.shared.stats.accepted_tokens.add(accepted);
+        self.shared.stats.drafted_tokens.add(drafted_tokens);
+        self.shared.stats.accepted_tokens.add(accepted_tokens);
         self.shared.stats.prompt_tokens.add(prompt_tokens);
         self.shared.stats.generated_tokens.add(generated);
         Ok(())

@@ -26,7 +26,7 @@ pub struct Limits {
     /// KV pages of `PAGE` tokens.
     pub pages: usize,
     /// Bytes of the host's memory for beginnings of prompts that the device has no place for.
-    pub host_room: usize,
+    pub host_bytes: usize,
     /// Tokens of a sequence, prompt and reply together.
     pub context: usize,
     /// Prompt tokens of one step, a multiple of `PAGE`.
@@ -61,7 +61,7 @@ impl Limits {
             speculate: Speculate::Auto,
             queued: facts.queued,
             pages: facts.kv_pages,
-            host_room: 0,
+            host_bytes: 0,
             context: facts.context,
             prefill_tokens: facts.prefill_tokens,
             spacing: facts.prefill_tokens,

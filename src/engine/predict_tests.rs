@@ -9,7 +9,7 @@ use super::sim::{HashModel, VOCAB, engine};
 use super::speculate::Speculate;
 use super::{Engine, Limits};
 use step::PAGE;
-use step::executor::{Ahead, DeviceError, Executor, Guessed, SeqRows, Slot, TokenId};
+use step::executor::{DeviceError, Drafted, Drafting, Executor, SeqRows, Slot, TokenId};
 use step::testing::TINY;
 
 const LIMITS: Limits = Limits {
@@ -92,15 +92,15 @@ impl Executor for Timed {
         Ok(())
     }
 
-    fn step_ahead(&mut self, rows: &[SeqRows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
+    fn step_draft(&mut self, rows: &[SeqRows<'_>], by: &Drafting<'_>) -> Result<bool, DeviceError> {
         if self.draws {
             self.step(rows)?;
-            self.predict_behind(ahead.depth);
+            self.predict_behind(by.depth);
         }
         Ok(self.draws)
     }
 
-    fn guessed(&mut self, _guessed: &mut Vec<Guessed>) -> Result<(), DeviceError> {
+    fn drafted(&mut self, _drafted: &mut Vec<Drafted>) -> Result<(), DeviceError> {
         Ok(())
     }
 
@@ -132,7 +132,7 @@ fn chosen(limits: Limits, times: [Duration; 2]) -> Engine<Timed> {
 }
 
 fn predicts(engine: &Engine<Timed>) -> bool {
-    matches!(engine.drafter, Drafter::Prediction)
+    matches!(engine.drafter, Drafter::Mtp)
 }
 
 #[test]

@@ -224,7 +224,7 @@ impl Sampler {
     /// Token that [`Sampler::next`] would choose of a row, if it were the next one: another may
     /// come before it. The row may be of the lower ids alone. One that is not finite has none, nor
     /// has one that the request forbids as a whole.
-    pub fn guess(&self, logits: &[f32], position: usize, scratch: &mut Scratch) -> Option<TokenId> {
+    pub fn draft(&self, logits: &[f32], position: usize, scratch: &mut Scratch) -> Option<TokenId> {
         if !all_finite(logits) {
             return None;
         }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::acceptance_rate::Proposer;
 use super::constraint::{Allowed, Guide, MaskThreads};
 use super::drafts::{Drafter, Drafts};
 use super::events::EventSender;
@@ -10,11 +11,10 @@ use super::prefix::{self, Kind, Place};
 use super::request::{Event, FinishReason, Request, Scored, TokenLogprobs};
 use super::sampler::{self, Sampler, Scratch};
 use super::scheduler::Candidate;
-use super::speculate::{Costs, DEPTH_MAX, Reply, Scores};
-use super::trust::Maker;
+use super::speculate::{Costs, DEPTH_MAX, Proposal, Scores};
 use super::turns::Source;
 use step::PAGE;
-use step::executor::{Draw, Guessed, Kept, Ranked, SeqRows, Slot, States, TokenId};
+use step::executor::{Drafted, Draw, Ranked, SeqRows, Slot, Snapshot, States, TokenId};
 use step::ranking;
 
 /// Events that a channel must have room for before its sequence takes part in a step: scores of
@@ -181,26 +181,26 @@ impl Sequence {
         self.computed < self.prompt && self.prompt_logprobs.is_none()
     }
 
-    /// Drafts its next tokens, as many as a step may have of a reply: the reply that it is then.
-    pub fn draft(&mut self, drafter: Drafter, costs: &Costs) -> Reply {
+    /// Drafts its next tokens, as many as a step may have of a reply.
+    pub fn draft(&mut self, drafter: Drafter, costs: &Costs) -> Proposal {
         let known = self.tokens.len();
         let left = (self.length_max - known).saturating_sub(1);
-        let room = |&drafts: &usize| self.events.has_room(self.events_room() + drafts);
-        let most = (0..=DEPTH_MAX.min(left)).rev().find(room).unwrap_or(0);
+        let fits = |&drafts: &usize| self.events.has_room(self.events_room() + drafts);
+        let most = (0..=DEPTH_MAX.min(left)).rev().find(fits).unwrap_or(0);
         self.drafts.draft(drafter, &self.tokens, most, costs)
     }
 
     /// Keeps as many of its drafts as `chosen` has.
-    pub fn choose(&mut self, chosen: Reply) {
+    pub fn choose(&mut self, chosen: Proposal) {
         self.drafts.choose(chosen);
     }
 
-    /// The reply as predictions may draft for it.
-    pub fn predicted_reply(&self) -> Reply {
-        self.drafts.reply_of(Maker::Predictions)
+    /// Proposal of the prediction layer, which has not been asked yet.
+    pub fn mtp_proposal(&self) -> Proposal {
+        self.drafts.proposal_of(Proposer::Mtp)
     }
 
-    /// Notes that nothing is predicted behind its next rows.
+    /// Notes that the prediction layer is not asked after its rows of this step.
     pub fn predict_nothing(&mut self) {
         self.drafts.predict_nothing();
     }
@@ -210,7 +210,8 @@ impl Sequence {
         self.tokens.get(position).copied()
     }
 
-    /// Begins to predict behind the last token, if it is replying; the position before that.
+    /// Begins to predict after the last token, if it is replying; returns the position before that,
+    /// whose row the prediction layer reads.
     pub fn begin_prediction(&mut self) -> Option<usize> {
         let known = self.tokens.len();
         let replies = self.end.is_none() && known > self.prompt && known == self.computed + 1;
@@ -220,23 +221,23 @@ impl Sequence {
         })
     }
 
-    /// Drafts the next token by what is predicted of it; false if the rest of the row that `ranked`
-    /// is of has a say.
+    /// Draws the next draft from a prediction's largest logits; false, and nothing is drafted, if
+    /// the others have a say.
     pub fn take_predicted_ranked(&mut self, ranked: &Ranked<'_>) -> bool {
         let position = self.predicted_position();
-        let guess = match ranked.sum.is_nan() {
+        let draft = match ranked.sum.is_nan() {
             true => None,
             false => self.sampler.choose_ranked(ranked, Allowed::All, position),
         };
-        let guess = guess.inspect(|&token| self.drafts.add_predicted(token));
-        guess.is_some()
+        let draft = draft.inspect(|&token| self.drafts.add_predicted(token));
+        draft.is_some()
     }
 
-    /// Drafts the next token by the whole row.
+    /// Draws the next draft from a prediction's logits.
     pub fn take_predicted(&mut self, logits: &[f32], scratch: &mut Scratch) {
         let position = self.predicted_position();
-        let guess = self.sampler.guess(logits, position, scratch);
-        self.drafts.add_predicted(guess.unwrap_or_default());
+        let draft = self.sampler.draft(logits, position, scratch);
+        self.drafts.add_predicted(draft.unwrap_or_default());
     }
 
     /// Position of the token that is predicted next.
@@ -244,8 +245,8 @@ impl Sequence {
         self.tokens.len() + self.drafts.predicted().len()
     }
 
-    /// The row of the last predicted token. Beyond its pages it is in their last place: the reply
-    /// has ended there, and nobody looks at what comes of it.
+    /// Row of the last predicted token. Beyond the sequence's pages it takes their last position:
+    /// the reply has ended by then, and the prediction is not used.
     pub fn predicted_row<'a>(&'a self, kv: &'a Kv) -> SeqRows<'a> {
         let predicted = self.drafts.predicted();
         let start = self.tokens.len() + predicted.len() - 2;
@@ -257,13 +258,13 @@ impl Sequence {
         self.tokens.len()
     }
 
-    /// Row at the last position of `depth` predictions behind `rows` of the next step; none beyond
+    /// Row at the last position of `depth` predictions after `rows` of the next step; not beyond
     /// its pages, which are as many as the reply may have.
-    pub fn row_ahead<'a>(&'a self, (rows, depth): (usize, usize), kv: &'a Kv) -> SeqRows<'a> {
+    pub fn last_draft_row<'a>(&'a self, (rows, depth): (usize, usize), kv: &'a Kv) -> SeqRows<'a> {
         self.row_at(self.computed + rows - 1 + depth - 1, &[0], kv)
     }
 
-    /// The row of one token at a position, or in the last place of its pages.
+    /// Row of one token at a position, or at the last one of its pages if that is less.
     fn row_at<'a>(&'a self, position: usize, token: &'a [TokenId], kv: &'a Kv) -> SeqRows<'a> {
         let pages = kv.pages(self.slot);
         let start = position.min(pages.len() * PAGE - 1);
@@ -273,26 +274,25 @@ impl Sequence {
         }
     }
 
-    /// Predictions behind `rows` of the next step that its pages have room for.
-    pub fn room_ahead(&self, rows: usize, kv: &Kv) -> usize {
+    /// Predictions after `rows` of the next step whose positions its pages have.
+    pub fn draft_capacity(&self, rows: usize, kv: &Kv) -> usize {
         kv.pages(self.slot).len() * PAGE - (self.computed + rows - 1)
     }
 
-    /// Rule by which a device draws about what the request's own would choose next, if there is
-    /// one.
+    /// Rule by which a device draws nearly as the request's sampler does; none if it cannot.
     pub fn draw(&self) -> Option<Draw> {
         let constrained = self.guide.is_some();
         let draw = self.sampler.draw(self.tokens.len());
         draw.filter(|_| !constrained)
     }
 
-    /// Takes the drafts that a device made, if it was right in which tokens came behind the first
-    /// `known`.
-    pub fn take_guessed(&mut self, known: usize, guessed: &Guessed, depth: usize) {
-        let right = self.tokens.len() == known + guessed.held + 1
-            && self.tokens.last() == Some(&guessed.token);
+    /// Takes the drafts that a device made, if it drew the tokens after the first `known` as the
+    /// sampler did.
+    pub fn take_drafted(&mut self, known: usize, drafted: &Drafted, depth: usize) {
+        let right = self.tokens.len() == known + drafted.accepted + 1
+            && self.tokens.last() == Some(&drafted.token);
         if right && self.begin_prediction().is_some() {
-            let drafts = &guessed.drafts[..depth];
+            let drafts = &drafted.drafts[..depth];
             for &draft in drafts {
                 self.drafts.add_predicted(draft);
             }
@@ -314,25 +314,24 @@ impl Sequence {
         self.drafts.lend(kv);
     }
 
-    /// Whether the token that came last is draft `index`; then the row behind that counts.
-    pub fn holds(&mut self, index: usize) -> bool {
+    /// Accepts draft `index` if it is the token that came last: then the row after it counts.
+    pub fn accepts_draft(&mut self, index: usize) -> bool {
         let last = self.tokens[self.tokens.len() - 1];
-        let holds = self.end.is_none() && self.drafts.is(index, last);
-        self.computed += usize::from(holds);
-        holds
+        let accepts = self.end.is_none() && self.drafts.is(index, last);
+        self.computed += usize::from(accepts);
+        accepts
     }
 
-    /// Goes on behind the last of its drafts that held, `count` in all; which of each maker would
-    /// have held.
-    pub fn settle_drafts(&mut self, count: usize, kv: &mut Kv) -> Scores {
+    /// Goes on after the last of its `accepted` drafts, and scores those of each proposer.
+    pub fn settle_drafts(&mut self, accepted: usize, kv: &mut Kv) -> Scores {
         let scores = self.drafts.score(&self.tokens);
-        self.from = self.drafts.settle(count, kv).unwrap_or(self.slot);
+        self.from = self.drafts.settle(accepted, kv).unwrap_or(self.slot);
         scores
     }
 
     /// Slots of states that the sequence has beside its own: lent ones, and those of its drafts.
     pub fn lent(&self) -> (usize, usize) {
-        (usize::from(self.lent.is_some()), self.drafts.held())
+        (usize::from(self.lent.is_some()), self.drafts.states_kept())
     }
 
     /// Keeps what it has computed of its prompt for others: up to each place, or each page if the
@@ -379,7 +378,7 @@ impl Sequence {
         States {
             from: self.from,
             to: self.slot,
-            kept: self.lent.map(|(place, slot)| Kept {
+            snapshot: self.lent.map(|(place, slot)| Snapshot {
                 rows: place.tokens - self.computed,
                 slot,
             }),

@@ -29,7 +29,7 @@ use super::trials::spread;
 use super::turns::Source;
 use super::{DEVICE_FAILED, Engine, Handle, Limits, Rejected, Round, rng, runtime, scheduler};
 use step::executor::{
-    Ahead, DeviceError, Executor, Guessed, PageId, Ranked, SeqRows, Slot, TokenId,
+    DeviceError, Drafted, Drafting, Executor, PageId, Ranked, SeqRows, Slot, TokenId,
 };
 use step::ranking::{self, argmax};
 use step::testing::{TINY, few_or_many};
@@ -107,9 +107,9 @@ pub struct HashModel<const VOCAB: usize> {
     ranked: Vec<Vec<f32>>,
     /// Number of logits of a row that the device ranks; 0 if none.
     pub ranks: usize,
-    /// Flag for a device that draws drafts itself: those of the last `step_ahead` are in `guessed`.
+    /// Flag for a device that draws drafts itself: those of the last `step_draft` are in `drafted`.
     pub draws: bool,
-    guessed: Vec<Guessed>,
+    drafted: Vec<Drafted>,
     /// Share of steps that are slow.
     slow: f64,
     slow_steps: usize,
@@ -162,7 +162,7 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             ranked: Vec::new(),
             ranks: 0,
             draws: false,
-            guessed: Vec::new(),
+            drafted: Vec::new(),
             slow: 0.0,
             slow_steps: 0,
             steps_left: steps,
@@ -338,10 +338,10 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
                 self.check_window(rows, state.length);
             }
             state.push(token);
-            if let Some(kept) = states.kept
-                && state.length == rows.start + kept.rows
+            if let Some(snapshot) = states.snapshot
+                && state.length == rows.start + snapshot.rows
             {
-                self.states[kept.slot.0 as usize] = state;
+                self.states[snapshot.slot.0 as usize] = state;
             }
             if let Some(draft_states) = rows.draft_states.get(row) {
                 self.states[draft_states.0 as usize] = state;
@@ -438,18 +438,15 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
         Ok(())
     }
 
-    fn step_ahead(&mut self, rows: &[SeqRows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
-        assert_eq!(
-            (ahead.rows.len(), ahead.draws.len()),
-            (rows.len(), rows.len())
-        );
+    fn step_draft(&mut self, rows: &[SeqRows<'_>], by: &Drafting<'_>) -> Result<bool, DeviceError> {
+        assert_eq!((by.rows.len(), by.draws.len()), (rows.len(), rows.len()));
         if !self.draws {
             return Ok(false);
         }
         let mut next = Vec::new();
         self.step(rows)?;
         let logits = self.logits.clone();
-        self.guessed.clear();
+        self.drafted.clear();
         let mut wanted = Vec::new();
         for rows in rows {
             let first = next.len();
@@ -457,26 +454,26 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
             let own = logits.chunks_exact(VOCAB).skip(first).take(rows.logits);
             next.extend(own.map(argmax));
             let drafts = next[first..].iter().zip(&rows.tokens[1..]);
-            let held = drafts.take_while(|(chosen, draft)| chosen == draft).count();
-            wanted.push(first + held);
-            self.guessed.push(Guessed {
-                held,
-                token: next[first + held],
-                ..Guessed::default()
+            let accepted = drafts.take_while(|(chosen, draft)| chosen == draft).count();
+            wanted.push(first + accepted);
+            self.drafted.push(Drafted {
+                accepted,
+                token: next[first + accepted],
+                ..Drafted::default()
             });
         }
         self.predict(&next, &wanted)?;
-        for pass in 0..ahead.depth {
+        for pass in 0..by.depth {
             let tokens: Vec<_> = self.logits.chunks_exact(VOCAB).map(argmax).collect();
-            let own = self.guessed.iter_mut().zip(&tokens);
-            own.for_each(|(guessed, &token)| guessed.drafts[pass] = token);
-            if pass + 1 < ahead.depth {
+            let own = self.drafted.iter_mut().zip(&tokens);
+            own.for_each(|(drafted, &token)| drafted.drafts[pass] = token);
+            if pass + 1 < by.depth {
                 let starts: Vec<_> = self
                     .predicted
                     .iter()
                     .map(|known| known.0.length - 1)
                     .collect();
-                let on = ahead.rows.iter().zip(&tokens).zip(starts);
+                let on = by.rows.iter().zip(&tokens).zip(starts);
                 let on = on.map(|((row, token), start)| {
                     assert!(start <= row.start, "its page table ends before it");
                     SeqRows {
@@ -493,9 +490,9 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
         Ok(true)
     }
 
-    fn guessed(&mut self, guessed: &mut Vec<Guessed>) -> Result<(), DeviceError> {
-        guessed.clear();
-        guessed.append(&mut self.guessed);
+    fn drafted(&mut self, drafted: &mut Vec<Drafted>) -> Result<(), DeviceError> {
+        drafted.clear();
+        drafted.append(&mut self.drafted);
         Ok(())
     }
 
@@ -514,12 +511,12 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
         Some(self.bytes())
     }
 
-    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
+    fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError> {
         self.room = vec![0; bytes];
         Ok(())
     }
 
-    fn room(&mut self, range: Range<usize>) -> &mut [u8] {
+    fn host_memory(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.room[range]
     }
 
@@ -943,7 +940,7 @@ impl Dice {
             },
             queued: self.within(1, 8),
             pages: self.within(2, 40),
-            host_room: PIECE_ALIGN * self.pick(&[0, 18, 40, 200]),
+            host_bytes: PIECE_ALIGN * self.pick(&[0, 18, 40, 200]),
             prefill_tokens: PAGE * self.within(1, 5),
             ..Limits::of(&TINY)
         };
@@ -1018,12 +1015,12 @@ fn partly(known: &[TokenId], most: usize) -> Vec<TokenId> {
 }
 
 const DRAFTERS: [Drafter; 6] = [
-    Drafter::Grams,
-    Drafter::Prediction,
-    Drafter::Told(oracle),
-    Drafter::Told(wrong),
-    Drafter::Told(random),
-    Drafter::Told(partly),
+    Drafter::NGram,
+    Drafter::Mtp,
+    Drafter::Given(oracle),
+    Drafter::Given(wrong),
+    Drafter::Given(random),
+    Drafter::Given(partly),
 ];
 
 struct Client {
@@ -1750,7 +1747,7 @@ fn predictions_hold(draws: bool, temperatures: &[f32]) {
         ..HashModel::new(&limits)
     };
     let (handle, mut engine) = engine(limits, model);
-    engine.drafter = Drafter::Prediction;
+    engine.drafter = Drafter::Mtp;
     let mut receivers = Vec::new();
     for first in 1..20 {
         let prompt = (0..dice.within(1, 3 * PAGE)).map(|at| (first + at) as TokenId % 40 + 1);
@@ -1774,10 +1771,10 @@ fn predictions_hold(draws: bool, temperatures: &[f32]) {
     handle.drain();
     while engine.round().expect("this device does not fail") != Round::Finished {}
     let stats = handle.stats();
-    let [drafted, held] = [&stats.drafted_tokens, &stats.accepted_tokens].map(|of| of.get());
+    let [drafted, accepted] = [&stats.drafted_tokens, &stats.accepted_tokens].map(|of| of.get());
     // Earlier tokens are drafted first, and seldom come again here.
-    let holds = held * 20 > drafted * 19;
-    assert!(drafted > 500 && holds, "{held} of {drafted} hold");
+    let holds = accepted * 20 > drafted * 19;
+    assert!(drafted > 500 && holds, "{accepted} of {drafted}");
 }
 
 /// Rows that the prediction layer runs over for a prompt of some steps and its reply, where a step
@@ -1799,7 +1796,7 @@ fn predicted_rows(
         ..Limits::of(&TINY)
     };
     let (handle, mut engine) = engine(limits, HashModel::<VOCAB>::new(&limits));
-    engine.drafter = Drafter::Prediction;
+    engine.drafter = Drafter::Mtp;
     for rows in [1, 8] {
         engine.costs.note(rows, STEP + more_rows * rows as u32);
     }

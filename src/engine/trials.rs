@@ -104,7 +104,7 @@ struct Way {
 
 const PLAIN: Way = Way {
     speculate: Speculate::Off,
-    drafter: Drafter::Grams,
+    drafter: Drafter::NGram,
     chunk: usize::MAX,
 };
 
@@ -158,10 +158,10 @@ impl<E: Executor> Desk<E> {
     /// If nothing of the executor can be kept there.
     pub fn with_tiers(limits: Limits, executor: E) -> Desk<E> {
         let pieces = executor.piece_bytes().expect("pieces can be copied");
-        let host_room = ROOM_PAGES * pieces.page;
+        let host_bytes = ROOM_PAGES * pieces.page;
         let mut desk = Desk::new(
             Limits {
-                host_room,
+                host_bytes,
                 ..limits
             },
             executor,
@@ -192,7 +192,7 @@ impl<E: Executor> Desk<E> {
         let tier = self.engine.tier.as_ref().expect("there are tiers");
         for place in tier.taken(dice) {
             let at = place.start + dice.below(FLIPPED);
-            self.engine.executor.room(at..at + 1)[0] ^= 1 << dice.below(8);
+            self.engine.executor.host_memory(at..at + 1)[0] ^= 1 << dice.below(8);
         }
     }
 
@@ -456,11 +456,11 @@ pub fn chunks<E: Executor>(desk: &mut Desk<E>, length: usize, found: &mut Chunks
 
 /// Drafters, by name.
 const DRAFTERS: [(&str, Drafter); 5] = [
-    ("prediction layer", Drafter::Prediction),
-    ("earlier tokens", Drafter::Grams),
-    ("always wrong", Drafter::Told(sim::wrong)),
-    ("random", Drafter::Told(sim::random)),
-    ("oracle", Drafter::Told(sim::oracle)),
+    ("prediction layer", Drafter::Mtp),
+    ("earlier tokens", Drafter::NGram),
+    ("always wrong", Drafter::Given(sim::wrong)),
+    ("random", Drafter::Given(sim::random)),
+    ("oracle", Drafter::Given(sim::oracle)),
 ];
 
 /// Depths from none to the largest.

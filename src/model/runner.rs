@@ -12,7 +12,7 @@ use crate::shapes::PageGroup;
 use crate::target;
 use crate::weights::{Checkpoint, Stage, WeightsError};
 use step::executor::{
-    Ahead, DEPTH_MAX, DeviceError, Executor, Guessed, PageId, Patience, Ranked, SeqRows, Slot,
+    DEPTH_MAX, DeviceError, Drafted, Drafting, Executor, PageId, Patience, Ranked, SeqRows, Slot,
     TokenId,
 };
 use step::transfer::{PieceBytes, Sum, Transfer};
@@ -32,11 +32,11 @@ pub struct Runner<B: Runs> {
     pools: Pools<B::Pool>,
     scratch: Scratch<B>,
     batch: Batch,
-    /// Rows of predictions behind the first one.
-    ahead: Batch,
-    /// Predictions that run ahead, and sequences of each.
-    asked: (usize, usize),
-    /// Whether a prediction was run last, whose logits are beside those of steps.
+    /// Rows of predictions after the first one.
+    draft_batch: Batch,
+    /// Drafts of each sequence that `drafted` waits for, and sequences.
+    pending: (usize, usize),
+    /// Whether `logits` are those of the last prediction, which has a tensor of its own.
     predicted: bool,
     /// Ranking of the last step, if the backend ranks rows.
     ranked: B::Host,
@@ -76,8 +76,8 @@ impl<B: Runs> Runner<B> {
             pools,
             scratch,
             batch: Batch::of_groups(plan.page_counts()),
-            ahead: Batch::ahead(plan.pages),
-            asked: (0, 0),
+            draft_batch: Batch::of_drafts(plan.pages),
+            pending: (0, 0),
             predicted: false,
         };
         checkpoint.progress().enter(Stage::Recording);
@@ -126,17 +126,17 @@ impl<B: Runs> Runner<B> {
         let sequences = (0..rows.div_ceil(each)).map(sequence);
         let sequences = sequences.collect::<Vec<_>>();
         if each == 1 {
-            self.ahead.fill(&sequences)?;
+            self.draft_batch.fill(&sequences)?;
         }
         self.batch.fill(&sequences)?;
-        self.batch.draw_ahead(true);
+        self.batch.draw_tokens(true);
         Ok(())
     }
 
     fn record_program(&mut self, program: Program) -> Result<(), DeviceError> {
         let (model, s) = (&mut self.model, &mut self.scratch);
         let batch = match program {
-            Program::DraftOn => &self.ahead,
+            Program::DraftOn => &self.draft_batch,
             _ => &self.batch,
         };
         self.ops.record(program, batch, |ops| match program {
@@ -165,16 +165,16 @@ impl<B: Runs> Runner<B> {
         self.displaced = false;
     }
 
-    /// Predicts behind the rows that a prediction was wanted of, by the rows of `ahead`.
+    /// Predicts once more after the last prediction, by the rows of `draft_batch`.
     fn draft_on(&mut self) {
-        let (model, s, ahead) = (&mut self.model, &mut self.scratch, &self.ahead);
-        self.ops.run(Program::DraftOn, ahead, |ops| {
-            decoder::draft(ops, model, s, ahead, Hidden::OfWanted);
+        let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.draft_batch);
+        self.ops.run(Program::DraftOn, batch, |ops| {
+            decoder::draft(ops, model, s, batch, Hidden::OfWanted);
         });
     }
 
-    /// Programs of the batch and of a prediction behind it, if those and what follows are recorded.
-    fn recorded_ahead(&self) -> Option<[Program; 2]> {
+    /// Programs of the batch and of a prediction after it, if those and what follows are recorded.
+    fn recorded_with_drafts(&self) -> Option<[Program; 2]> {
         let (rows, sequences) = (self.batch.rows(), self.batch.spans().len());
         let programs = match self.batch.is_decode() {
             true => [Program::Decode, Program::Draft],
@@ -387,44 +387,44 @@ impl<B: Runs> Executor for Runner<B> {
     }
 
     fn predict_on(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
-        self.ahead.fill(rows)?;
-        self.ops.begin(&self.ahead);
+        self.draft_batch.fill(rows)?;
+        self.ops.begin(&self.draft_batch);
         self.draft_on();
         self.finish_prediction()
     }
 
-    fn step_ahead(&mut self, rows: &[SeqRows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
+    fn step_draft(&mut self, rows: &[SeqRows<'_>], by: &Drafting<'_>) -> Result<bool, DeviceError> {
         self.fill(rows)?;
-        let Some([step, draft]) = self.recorded_ahead() else {
+        let Some([step, draft]) = self.recorded_with_drafts() else {
             return Ok(false);
         };
-        assert!((1..=DEPTH_MAX).contains(&ahead.depth) && ahead.rows.len() == rows.len());
-        self.ahead.fill(ahead.rows)?;
-        self.ahead.draw_by(ahead.draws);
+        assert!((1..=DEPTH_MAX).contains(&by.depth) && by.rows.len() == rows.len());
+        self.draft_batch.fill(by.rows)?;
+        self.draft_batch.draw_by(by.draws);
         let (ops, batch) = (&mut self.ops, &mut self.batch);
         let (model, s) = (&mut self.model, &mut self.scratch);
-        batch.draw_ahead(true);
+        batch.draw_tokens(true);
         ops.begin(batch);
         ops.run(step, batch, |ops| decoder::forward(ops, model, s, batch));
-        ops.begin_ahead(&self.ahead);
+        ops.begin_drafts(&self.draft_batch);
         ops.ask(&s.ranked, 0..batch.rows(), &mut self.ranked);
         batch.want_of_each();
         let batch = &*batch;
         ops.run(draft, batch, |ops| {
             decoder::draft(ops, model, s, batch, Hidden::OfRows);
         });
-        (1..ahead.depth).for_each(|_| self.draft_on());
-        self.batch.draw_ahead(false);
+        (1..by.depth).for_each(|_| self.draft_on());
+        self.batch.draw_tokens(false);
         (self.displaced, self.predicted) = (false, false);
-        self.asked = (ahead.depth, rows.len());
+        self.pending = (by.depth, rows.len());
         self.ops.read_asked()?;
         Ok(true)
     }
 
-    fn guessed(&mut self, guessed: &mut Vec<Guessed>) -> Result<(), DeviceError> {
-        let (passes, sequences) = self.asked;
-        guessed.clear();
-        self.ops.read_guesses(passes, sequences, guessed)
+    fn drafted(&mut self, drafted: &mut Vec<Drafted>) -> Result<(), DeviceError> {
+        let (depth, sequences) = self.pending;
+        drafted.clear();
+        self.ops.read_drafts(depth, sequences, drafted)
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
@@ -451,12 +451,12 @@ impl<B: Runs> Executor for Runner<B> {
         Some(self.pools.bytes())
     }
 
-    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
-        self.ops.take_room(bytes)
+    fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.ops.take_host_memory(bytes)
     }
 
-    fn room(&mut self, range: Range<usize>) -> &mut [u8] {
-        self.ops.host_room(range)
+    fn host_memory(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.ops.host_bytes(range)
     }
 
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {

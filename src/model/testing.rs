@@ -59,12 +59,12 @@ impl Executor for Hosted {
         self.0.piece_bytes()
     }
 
-    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
-        self.0.take_room(bytes)
+    fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.0.take_host_memory(bytes)
     }
 
-    fn room(&mut self, range: Range<usize>) -> &mut [u8] {
-        self.0.room(range)
+    fn host_memory(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.0.host_memory(range)
     }
 
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {

@@ -9,7 +9,7 @@ use check::{rings_fitting, window_ring};
 use model::ops::ENDS_MAX;
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, SNAPSHOTS, STATES};
 use step::executor::{
-    Ahead, BlockTable, DeviceError, Draw, Executor, PageId, SeqRows, Slot, States,
+    BlockTable, DeviceError, Drafting, Draw, Executor, PageId, SeqRows, Slot, States,
 };
 
 /// Replies that have as many drafts each, all of which hold.
@@ -127,15 +127,15 @@ impl Drafted {
     }
 
     /// A step, behind which the device makes as many drafts by itself; false if it cannot.
-    fn step_ahead<E: Executor>(&self, executor: &mut E, round: usize) -> Result<bool, DeviceError> {
+    fn step_draft<E: Executor>(&self, executor: &mut E, round: usize) -> Result<bool, DeviceError> {
         let draws = vec![Draw::default(); self.sequences];
         self.with_row_behind(self.depth - 1, |last| {
-            let ahead = Ahead {
+            let drafting = Drafting {
                 depth: self.depth,
                 rows: last,
                 draws: &draws,
             };
-            self.with_rows(round, |rows| executor.step_ahead(rows, &ahead))
+            self.with_rows(round, |rows| executor.step_draft(rows, &drafting))
         })
     }
 
@@ -166,9 +166,9 @@ impl Drafted {
         rounds: usize,
         step: impl Fn(&Drafted, &mut E, usize) -> Result<(), DeviceError>,
     ) -> Result<Vec<f64>, DeviceError> {
-        let (rounds, mut guessed) = (0..rounds, Vec::new());
-        let times = rounds.map(|round| match self.step_ahead(executor, round)? {
-            true => seconds(|| executor.guessed(&mut guessed)),
+        let (rounds, mut drafted) = (0..rounds, Vec::new());
+        let times = rounds.map(|round| match self.step_draft(executor, round)? {
+            true => seconds(|| executor.drafted(&mut drafted)),
             false => {
                 step(self, executor, round)?;
                 seconds(|| self.predict(executor, round))

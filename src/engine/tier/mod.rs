@@ -16,7 +16,7 @@ pub mod testing;
 use std::collections::VecDeque;
 
 use self::room::Room;
-pub use self::staging::{Ahead, Staging};
+pub use self::staging::{ReadAhead, Staging};
 use self::sums::Sums;
 use super::kv::{Kv, Pin};
 use super::prefix::{

@@ -28,7 +28,7 @@ const UNKNOWN: Duration = Duration::from_secs(10);
 
 /// A beginning that is read for a prompt.
 #[derive(Debug)]
-pub struct Ahead<'a> {
+pub struct ReadAhead<'a> {
     /// Domain and owner.
     pub whose: (u128, Owner),
     pub prompt: &'a [TokenId],
@@ -134,7 +134,7 @@ impl<N: Naming> Tier<N> {
 
     /// Reads what a prompt begins with, if the disk has more of it than room and device; the number
     /// of that reading.
-    pub fn read_ahead(&mut self, ahead: &Ahead<'_>) -> Option<u64> {
+    pub fn read_ahead(&mut self, ahead: &ReadAhead<'_>) -> Option<u64> {
         let in_room = self.look_up(ahead.whose.0, ahead.prompt).pages.len();
         let staging = self.staging.as_mut().filter(|of| of.disk.is_on())?;
         let secret = Secret::of(ahead.whose.0);

@@ -12,11 +12,11 @@ mod clock;
 #[cfg(has = "delta")]
 mod delta;
 mod dense;
+mod draft;
 mod failures;
 mod footprint;
 #[cfg(has = "mlp")]
 mod gate;
-mod guess;
 pub mod jobs;
 pub mod load;
 pub mod memory;
@@ -51,8 +51,8 @@ use step::transfer::Sum;
 
 pub use attend::{KvCache, Launchers};
 
+use draft::DraftBuffers;
 use failures::Failures;
-use guess::Guesses;
 use jobs::Wanted;
 use load::Loader;
 pub use load::READERS;
@@ -163,7 +163,7 @@ pub struct Cuda {
     graphs: Vec<(Program, usize, Graph)>,
     /// Batches that its operations read.
     pub step: Steps,
-    guesses: Guesses,
+    drafts: DraftBuffers,
     copies: Copies,
     /// Until the first step is recorded.
     loader: Option<Loader>,
@@ -336,7 +336,7 @@ impl Cuda {
         Ok(Cuda {
             room,
             step: Steps::new(&device)?,
-            guesses: Guesses::new(&device)?,
+            drafts: DraftBuffers::new(&device)?,
             copies: Copies::new(&device)?,
             loader: None,
             matrix_bytes: 0,
@@ -454,12 +454,12 @@ impl Device for Cuda {
         Ok(Pieces::new(self.zeroed(pieces * bytes)?, bytes))
     }
 
-    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
-        self.copies.take_room(&self.device, bytes)
+    fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.copies.take_host_memory(&self.device, bytes)
     }
 
-    fn host_room(&mut self, range: Range<usize>) -> &mut [u8] {
-        self.copies.room(range)
+    fn host_bytes(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.copies.host_memory(range)
     }
 
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use crate::backend::clock::{Clock, Timed};
 use crate::ops::{
-    Attend, Batch, BesideNorms, Copied, Cost, Delta, DeltaNet, Dense, Device, Ends, ExpertSource,
-    Gate, GatedDelta, Guess, Hidden, Logits, Place, Qkv, RANKED, Route, SeqSpan, Side, Taps,
+    Attend, Batch, BesideNorms, Copied, Cost, Delta, DeltaNet, Dense, Device, Draft, Ends,
+    ExpertSource, Gate, GatedDelta, Hidden, Logits, Place, Qkv, RANKED, Route, SeqSpan, Side, Taps,
     norm_and_rank, store_and_attend,
 };
 use crate::shapes;
@@ -258,8 +258,8 @@ impl<B: Device + Timed> Device for Metered<B> {
     forwarded! {
         fn zeros(&mut self, elements: usize) -> Result<Self::Vector, DeviceError>;
         fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Self::Vector, WeightsError>;
-        fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError>;
-        fn host_room(&mut self, range: Range<usize>) -> &mut [u8];
+        fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError>;
+        fn host_bytes(&mut self, range: Range<usize>) -> &mut [u8];
         fn copy(&mut self, copies: &[Copied<'_, Self::Pool>], to: Side) -> Result<(), DeviceError>;
         fn copied(&mut self) -> Result<u64, DeviceError>;
     }
@@ -314,7 +314,7 @@ impl<B: Device + Timed> Device for Metered<B> {
     }
 }
 
-impl<B: Device + Timed> Guess for Metered<B> {}
+impl<B: Device + Timed> Draft for Metered<B> {}
 
 impl<B: Dense + Timed> Dense for Metered<B> {
     metered! { Dense:

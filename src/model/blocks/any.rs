@@ -1,7 +1,7 @@
 //! The blocks of the target's model as one type, made of the list that the pipeline writes.
 
 use super::{Block, Loader, Pass};
-use crate::ops::{Dense, Guess};
+use crate::ops::{Dense, Draft};
 use crate::shapes::{PageGroup, largest};
 use crate::target::{self, Shape, with_blocks};
 use crate::weights::WeightsError;
@@ -15,9 +15,9 @@ macro_rules! blocks {
         }
 
         /// Operations that the model is written in.
-        pub trait Runs: Dense + Guess $(+ crate::$($ops)::+<target::$shape>)+ {}
+        pub trait Runs: Dense + Draft $(+ crate::$($ops)::+<target::$shape>)+ {}
 
-        impl<B: Dense + Guess $(+ crate::$($ops)::+<target::$shape>)+> Runs for B {}
+        impl<B: Dense + Draft $(+ crate::$($ops)::+<target::$shape>)+> Runs for B {}
 
         /// A block of the model.
         pub enum AnyBlock<B: Runs> {

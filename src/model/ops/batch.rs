@@ -6,7 +6,9 @@ use super::{CELL, ONE_BY_ONE};
 use crate::ops::ENDS_MAX;
 use crate::shapes::{self, PageGroup};
 use crate::target::{MAX_CONTEXT, PAGE, SNAPSHOTS, STATES, VOCAB, WINDOW};
-use step::executor::{BlockTable, DeviceError, Draw, Kept, PageId, SeqRows, Slot, States, TokenId};
+use step::executor::{
+    BlockTable, DeviceError, Draw, PageId, SeqRows, Slot, Snapshot, States, TokenId,
+};
 
 /// Slots that sequences may have: those of their states; one more than a step has sequences where
 /// the model has no states.
@@ -64,7 +66,7 @@ pub struct Batch {
     wanted: Vec<usize>,
     /// Rules of rows of predictions; those of other batches have none.
     draws: Vec<Draw>,
-    is_ahead: bool,
+    is_of_drafts: bool,
     accepts: bool,
 }
 
@@ -86,24 +88,24 @@ impl Batch {
             draft_states: Vec::new(),
             wanted: Vec::new(),
             draws: Vec::new(),
-            is_ahead: false,
+            is_of_drafts: false,
             accepts: false,
         }
     }
 
-    /// One for predictions behind the first one, beside the batch of the step that they are behind:
-    /// a device has both at once, and moves this one on from prediction to prediction. Layers of
-    /// prediction see all positions: every table is that of those.
-    pub fn ahead(page_count: usize) -> Batch {
+    /// Batch for predictions after the first one, beside the batch of their step: a device has both
+    /// at once, and moves this one on from prediction to prediction. The prediction layer sees all
+    /// positions, so that every table is that of the group of all positions.
+    pub fn of_drafts(page_count: usize) -> Batch {
         Batch {
-            is_ahead: true,
+            is_of_drafts: true,
             ..Batch::new(page_count)
         }
     }
 
-    /// Flag of a batch for predictions behind the first one.
-    pub fn is_ahead(&self) -> bool {
-        self.is_ahead
+    /// Whether the batch is for predictions after the first one.
+    pub fn is_of_drafts(&self) -> bool {
+        self.is_of_drafts
     }
 
     /// Gives each row a rule by which its drafts are drawn.
@@ -170,7 +172,7 @@ impl Batch {
     }
 
     /// Says whether the device draws the tokens behind its rows, for predictions, from here on.
-    pub fn draw_ahead(&mut self, on: bool) {
+    pub fn draw_tokens(&mut self, on: bool) {
         self.accepts = on;
     }
 
@@ -262,11 +264,14 @@ impl Batch {
         if used().any(|slot| slot.0 as usize >= SLOTS) {
             return fail(format!("{states:?}, slots end at {SLOTS}"));
         }
-        if let Some(Kept { rows: kept, .. }) = states.kept
-            && !(is_on_grid(start) && kept > 0 && is_on_grid(kept) && kept <= rows.tokens.len())
+        if let Some(Snapshot { rows: before, .. }) = states.snapshot
+            && !(is_on_grid(start)
+                && before > 0
+                && is_on_grid(before)
+                && before <= rows.tokens.len())
         {
             return fail(format!(
-                "a state behind {kept} of {} rows from position {start} on is of no whole cells",
+                "a state behind {before} of {} rows from position {start} on is of no whole cells",
                 rows.tokens.len()
             ));
         }
@@ -297,7 +302,9 @@ impl Batch {
     /// Block tables of rows, of each group.
     fn tables<'a>(&self, rows: &SeqRows<'a>) -> [BlockTable<'a>; PAGE_GROUPS] {
         let mut tables = [BlockTable::whole(rows.pages); PAGE_GROUPS];
-        if let (Some(window), false) = (tables.get_mut(PageGroup::Window as usize), self.is_ahead) {
+        if !self.is_of_drafts
+            && let Some(window) = tables.get_mut(PageGroup::Window as usize)
+        {
             *window = rows.window;
         }
         tables
@@ -415,11 +422,11 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_state_is_behind_whole_cells() {
+    fn a_snapshot_is_taken_after_whole_cells() {
         let tokens = [1; CELL + 1];
-        let keeping = |start, rows, slot| SeqRows {
+        let saving = |start, rows, slot| SeqRows {
             states: States {
-                kept: Some(Kept {
+                snapshot: Some(Snapshot {
                     rows,
                     slot: Slot(slot),
                 }),
@@ -432,12 +439,12 @@ mod tests {
             draft_states: &[],
             logits: 0,
         };
-        filled(&[keeping(0, CELL, 1)]).unwrap();
+        filled(&[saving(0, CELL, 1)]).unwrap();
         for (start, rows) in [(0, 0), (0, CELL - 1), (0, 2 * CELL), (1, CELL)] {
-            let refused = filled(&[keeping(start, rows, 1)]).unwrap_err();
+            let refused = filled(&[saving(start, rows, 1)]).unwrap_err();
             assert!(refused.contains("no whole cells"), "{refused}");
         }
-        let own = filled(&[keeping(0, CELL, 0)]).unwrap_err();
+        let own = filled(&[saving(0, CELL, 0)]).unwrap_err();
         assert!(own.contains("slot 0: two sequences"), "{own}");
     }
 

@@ -122,31 +122,31 @@ pub trait Device {
         Ok(Place { pool, at, stride })
     }
     /// Takes the host's room for copies of pieces, once.
-    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError>;
+    fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError>;
     /// Bytes of it that no copy under way touches.
     ///
     /// # Panics
     /// If the range is not in it.
-    fn host_room(&mut self, range: Range<usize>) -> &mut [u8];
+    fn host_bytes(&mut self, range: Range<usize>) -> &mut [u8];
     /// Starts checksums of ranges of it, as [`Executor::sums`] does.
     ///
     /// [`Executor::sums`]: step::executor::Executor::sums
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
-        let sums = ranges.into_iter().map(|range| sum(self.host_room(range)));
+        let sums = ranges.into_iter().map(|range| sum(self.host_bytes(range)));
         at_once(sums.collect())
     }
     /// Starts to write bytes to a range of it, as [`Executor::fill`] does.
     ///
     /// [`Executor::fill`]: step::executor::Executor::fill
     fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
-        self.host_room(range).copy_from_slice(&bytes);
+        self.host_bytes(range).copy_from_slice(&bytes);
         at_once(())
     }
     /// Starts to read a range of it, as [`Executor::copy_out`] does.
     ///
     /// [`Executor::copy_out`]: step::executor::Executor::copy_out
     fn copy_out(&mut self, range: Range<usize>) -> Receiver<Vec<u8>> {
-        let bytes = self.host_room(range).to_vec();
+        let bytes = self.host_bytes(range).to_vec();
         at_once(bytes)
     }
     /// Starts copies of pieces, behind all operations so far, which are done in the order in which

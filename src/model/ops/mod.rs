@@ -20,9 +20,9 @@ mod cost;
 mod delta;
 mod dense;
 mod device;
+mod draft;
 mod footprint;
 mod gate;
-mod guess;
 mod route;
 
 pub use attend::{Attend, Qkv, store_and_attend};
@@ -31,9 +31,9 @@ pub use cost::{Cost, position_bytes};
 pub use delta::{Decay, Delta, DeltaNet, GatedDelta, Taps};
 pub use dense::{BesideNorms, Dense, Ends, Hidden, cap, norm_and_rank, norm_and_rank_by};
 pub use device::{Copied, Device, Place, Program, Side};
+pub use draft::Draft;
 pub use footprint::{Bound, Footprint, HostMemory};
 pub use gate::{Both, Gate};
-pub use guess::Guess;
 pub use route::{ExpertSource, Logits, Route};
 
 pub use step::ONE_BY_ONE;

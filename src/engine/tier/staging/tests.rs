@@ -158,7 +158,7 @@ impl Pair {
     }
 
     fn read(&mut self, asked: &[TokenId]) -> u64 {
-        let ticket = self.tier.read_ahead(&Ahead {
+        let ticket = self.tier.read_ahead(&ReadAhead {
             whose: (1, 1),
             prompt: asked,
             here: 0,

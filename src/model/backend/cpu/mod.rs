@@ -31,7 +31,7 @@ use crate::backend::budget::Budget;
 use crate::backend::host_memory;
 use crate::backend::mapping::Mapping;
 use crate::ops::{
-    Batch, Copied, Dense, Device, Ends, Footprint, Gate, Guess, HostMemory, RANKED, Side,
+    Batch, Copied, Dense, Device, Draft, Ends, Footprint, Gate, HostMemory, RANKED, Side,
     norm_and_rank_by,
 };
 use crate::shapes;
@@ -254,11 +254,11 @@ impl Device for Cpu {
         self.pieces(pieces, bytes)
     }
 
-    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
+    fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError> {
         self.take_bytes(bytes)
     }
 
-    fn host_room(&mut self, range: Range<usize>) -> &mut [u8] {
+    fn host_bytes(&mut self, range: Range<usize>) -> &mut [u8] {
         self.room.range(range)
     }
 
@@ -324,7 +324,7 @@ impl Footprint for Cpu {
     }
 }
 
-impl Guess for Cpu {}
+impl Draft for Cpu {}
 
 impl Cpu {
     /// `linear` with the first `n` rows of a matrix.

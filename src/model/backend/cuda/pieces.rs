@@ -172,7 +172,7 @@ impl Copies {
 
     /// Takes the room, although the plan is closed: it has no page-locked memory of a GPU with
     /// memory of its own, and the owner's wish is checked against what the host has.
-    pub fn take_room(&mut self, device: &Device, bytes: usize) -> Result<(), DeviceError> {
+    pub fn take_host_memory(&mut self, device: &Device, bytes: usize) -> Result<(), DeviceError> {
         assert!(self.room.is_none(), "the room is taken once");
         Budget::default().check(bytes as u64)?;
         self.room = Some(Room {
@@ -186,7 +186,7 @@ impl Copies {
         self.room.as_mut().expect("the room is taken")
     }
 
-    pub fn room(&mut self, range: Range<usize>) -> &mut [u8] {
+    pub fn host_memory(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.taken().bytes[range]
     }
 

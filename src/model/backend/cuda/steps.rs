@@ -8,7 +8,7 @@ use super::memory;
 use crate::ops::{Batch, CELL, ENDS_MAX, PAGE_GROUPS, ROWS_MAX, SeqSpan};
 use crate::shapes::{Attention as _, PageGroup};
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, each_attention};
-use step::executor::{DeviceError, Draw, Kept, Slot, UNIFORMS};
+use step::executor::{DeviceError, Draw, Slot, Snapshot, UNIFORMS};
 
 /// Rows of a chunk of `conv_silu`: what a thread loads at once.
 const CHUNK_ROWS: usize = 16;
@@ -121,9 +121,9 @@ lists! { rows;
     /// State that each row reads: of the rows of a cell, what the first one does.
     source_slots: rows,
     slots: rows,
-    /// Rows that the kept state of each row's sequence is behind; 0 if none is kept.
-    kept_rows: rows,
-    kept_slots: rows,
+    /// Rows before the snapshot of each row's sequence; 0 if there is none.
+    snapshot_rows: rows,
+    snapshot_slots: rows,
     /// State that is written behind each row beside the last of its sequence; `NO_SLOT` if none.
     draft_states: rows,
     /// Whether each row is in a cell.
@@ -189,10 +189,10 @@ pub struct TileList {
     pub count: usize,
 }
 
-/// Batches that operations read: of a step, and of predictions ahead.
+/// Batches that operations read: that of a step, and that of the predictions after the first one.
 pub struct Steps {
     pub now: Step,
-    pub ahead: Step,
+    pub drafts: Step,
 }
 
 impl Steps {
@@ -205,7 +205,7 @@ impl Steps {
     pub fn new(device: &Device) -> Result<Steps, DeviceError> {
         Ok(Steps {
             now: Step::new(device, &LARGEST)?,
-            ahead: Step::new(device, &REPLIES)?,
+            drafts: Step::new(device, &REPLIES)?,
         })
     }
 
@@ -214,8 +214,8 @@ impl Steps {
     /// # Panics
     /// If it was begun with a batch of another shape.
     pub fn of(&self, batch: &Batch) -> &Step {
-        let step = match batch.is_ahead() {
-            true => &self.ahead,
+        let step = match batch.is_of_drafts() {
+            true => &self.drafts,
             false => &self.now,
         };
         let same = step.lost || step.shape == Some(shape_of(batch));
@@ -225,15 +225,15 @@ impl Steps {
 
     /// Step to be begun with `batch`.
     pub fn to_begin(&mut self, batch: &Batch) -> &mut Step {
-        match batch.is_ahead() {
-            true => &mut self.ahead,
+        match batch.is_of_drafts() {
+            true => &mut self.drafts,
             false => &mut self.now,
         }
     }
 
     /// Notes that the stream has passed all copies.
     pub fn passed(&mut self) {
-        (self.now.begun, self.ahead.begun) = (false, false);
+        (self.now.begun, self.drafts.begun) = (false, false);
     }
 }
 
@@ -302,7 +302,7 @@ impl Step {
         if batch.is_short() && batch.rows() <= ENDS_MAX {
             self.pad(batch.rows());
         }
-        if batch.is_ahead() {
+        if batch.is_of_drafts() {
             self.put(layout.starts, numbers(batch.positions()));
             self.put(layout.rules, batch.draws().iter().flat_map(rule));
         }
@@ -410,12 +410,12 @@ impl Step {
         if !span.in_cells().is_empty() {
             self.fill(layout.source_slots, &span.one_by_one(), states.to.0);
         }
-        let kept = states.kept.unwrap_or(Kept {
+        let snapshot = states.snapshot.unwrap_or(Snapshot {
             rows: 0,
             slot: states.to,
         });
-        self.fill(layout.kept_rows, rows, kept.rows as u32);
-        self.fill(layout.kept_slots, rows, kept.slot.0);
+        self.fill(layout.snapshot_rows, rows, snapshot.rows as u32);
+        self.fill(layout.snapshot_slots, rows, snapshot.slot.0);
     }
 
     /// Writes the states that are written behind rows but the last one.
