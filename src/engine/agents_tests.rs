@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use super::kv::{Asked, Begin, Kv, pages_for};
+use super::kv::{Begin, Kv, Reservation, pages_for};
 use super::prefix::{self, Kind, Naming, Place};
 use super::sim::Dice;
 use super::tier::Tier;
@@ -99,7 +99,7 @@ impl Server {
             tier.tell_time(Duration::from_secs_f64(self.seconds));
             tier.look_up(1, prompt)
         });
-        let asked = Asked {
+        let asked = Reservation {
             owner: 1,
             domain: 1,
             prompt,
@@ -109,7 +109,7 @@ impl Server {
         let begin = self.kv.reserve(next + TURN, asked).expect("it fits");
         if let (Some(tier), Some(hit)) = (&mut self.tier, &below) {
             tier.note_use(hit, 1);
-            if let Some(here) = begin.restored_behind {
+            if let Some(here) = begin.restore_after {
                 let pages = &self.kv.pages(begin.slot)[here..hit.pages.len()];
                 tier.restore(begin.slot, hit, (pages, &[]));
             }

@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use super::prefix::{
-    Gone, Hit, KEPT_PART, Keyed, Kind, Naming, NodeId, OPERATOR, Owner, Place, Prefixes, Reuse,
-    Written,
+    CACHED_PART, Evicted, Hit, Keyed, Kind, Naming, NodeId, OPERATOR, Owner, Place, Prefixes,
+    Reuse, Written,
 };
 use super::request::COMMON;
 use super::windows::Windows;
@@ -23,7 +23,7 @@ pub fn pages_for(tokens: usize) -> usize {
 
 /// A sequence that is to begin.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct Reservation<'a> {
     /// Who answers for the room that it takes.
     pub owner: Owner,
     /// Number of those who see what is kept of its prompt.
@@ -53,7 +53,7 @@ pub struct Pin {
 
 /// Pages of a slot.
 #[derive(Debug, Default)]
-struct Held {
+struct Resident {
     owner: Owner,
     domain: u128,
     /// Pages in the order of the positions they hold; empty for a free slot.
@@ -80,7 +80,7 @@ pub struct Begin {
     pub known: usize,
     /// First pages of `cached` that are here, where the rest has to be restored first, and the
     /// slot's own state.
-    pub restored_behind: Option<usize>,
+    pub restore_after: Option<usize>,
 }
 
 /// Slots, the pages behind them, and kept prompts.
@@ -89,7 +89,7 @@ pub struct Kv<N = Keyed> {
     pages_total: usize,
     pages_free: Vec<PageId>,
     slots_free: Vec<Slot>,
-    slots: Vec<Held>,
+    slots: Vec<Resident>,
     snapshots_total: usize,
     /// States for drafts that nobody has; none if the model has no states.
     drafts_free: Vec<Slot>,
@@ -112,15 +112,15 @@ impl<N: Naming> Kv<N> {
         let table_len = pages.min(pages_for(context));
         let states = |from, count| (from as u32..(from + count) as u32).rev().map(Slot);
         let drafts_total = if snapshots > 0 { drafts } else { 0 };
-        let held = |_| Held {
+        let empty = |_| Resident {
             table: Vec::with_capacity(table_len),
-            ..Held::default()
+            ..Resident::default()
         };
         Kv {
             pages_total: pages,
             pages_free: (0..pages as u32).rev().map(PageId).collect(),
             slots_free: (0..slots as u32).rev().map(Slot).collect(),
-            slots: (0..slots).map(held).collect(),
+            slots: (0..slots).map(empty).collect(),
             snapshots_total: snapshots,
             drafts_free: states(slots + snapshots, drafts_total).collect(),
             drafts_total,
@@ -154,8 +154,8 @@ impl<N: Naming> Kv<N> {
     }
 
     /// Kept beginnings that were driven out.
-    pub fn gone(&self) -> Gone {
-        self.prefixes.gone()
+    pub fn evicted(&self) -> Evicted {
+        self.prefixes.evicted()
     }
 
     /// Pages of a prompt that a sequence of a domain would begin behind.
@@ -165,17 +165,17 @@ impl<N: Naming> Kv<N> {
 
     /// First pages of a prompt that a sequence would not have restored of those that are
     /// `restorable`; none if it would begin without.
-    pub fn restored_behind(
+    pub fn restore_after(
         &self,
         domain: u128,
         prompt: &[TokenId],
         restorable: usize,
     ) -> Option<usize> {
         let found = self.prefixes.look_up(domain, prompt, restorable);
-        self.behind(&found, restorable)
+        self.restore_after_hit(&found, restorable)
     }
 
-    fn behind(&self, hit: &Hit, restorable: usize) -> Option<usize> {
+    fn restore_after_hit(&self, hit: &Hit, restorable: usize) -> Option<usize> {
         let misses_state = self.recurs() && hit.state.is_none() && restorable > 0;
         (hit.pages.len() < restorable || misses_state).then_some(hit.pages.len())
     }
@@ -183,7 +183,7 @@ impl<N: Naming> Kv<N> {
     /// Takes a slot and pages for `tokens` in all, or nothing at all when either is short. It
     /// begins behind what is kept of its prompt. Where the owner has a sequence already, the others
     /// are left their share of what is kept.
-    pub fn reserve(&mut self, tokens: usize, asked: Asked<'_>) -> Option<Begin> {
+    pub fn reserve(&mut self, tokens: usize, asked: Reservation<'_>) -> Option<Begin> {
         assert!(tokens > 0, "a sequence holds at least one token");
         let owner = match asked.domain {
             COMMON => OPERATOR,
@@ -192,8 +192,8 @@ impl<N: Naming> Kv<N> {
         let restorable = asked.restorable;
         let (domain, prompt) = (asked.domain, asked.prompt);
         let mut hit = self.prefixes.look_up(domain, prompt, restorable);
-        let restored_behind = self.behind(&hit, restorable);
-        if restored_behind.is_some() {
+        let restore_after = self.restore_after_hit(&hit, restorable);
+        if restore_after.is_some() {
             hit.state = None;
         }
         let wanted = pages_for(tokens) - hit.pages.len();
@@ -214,8 +214,8 @@ impl<N: Naming> Kv<N> {
         self.slots_free.pop();
         let reuse = self.prefixes.note_use(&hit, owner);
         self.take_pages(slot, wanted, &hit, owner);
-        let held = &mut self.slots[slot.0 as usize];
-        (held.owner, held.domain, held.reuse) = (owner, asked.domain, reuse);
+        let seq = &mut self.slots[slot.0 as usize];
+        (seq.owner, seq.domain, seq.reuse) = (owner, asked.domain, reuse);
         let cached = hit.pages.len().max(restorable) * PAGE;
         if let Some(windows) = &mut self.windows {
             match hit.state {
@@ -228,16 +228,16 @@ impl<N: Naming> Kv<N> {
             cached,
             from: hit.state.unwrap_or(slot),
             known: hit.known.max(restorable) * PAGE,
-            restored_behind,
+            restore_after,
         })
     }
 
     /// Pages that may go for a sequence of an owner. What the operator's prompts left may where
     /// nothing runs: else it could be that a request never fits.
     fn may_go(&self, owner: Owner) -> usize {
-        let mut running = self.slots.iter().filter(|held| !held.table.is_empty());
+        let mut running = self.slots.iter().filter(|seq| !seq.table.is_empty());
         let first = running.clone().next();
-        match (first, running.any(|held| held.owner == owner)) {
+        match (first, running.any(|seq| seq.owner == owner)) {
             (None, _) => self.prefixes.pages_unused(),
             (_, false) => self.prefixes.pages_beyond(owner, 0),
             (_, true) => self.prefixes.pages_beyond(owner, self.share(owner)),
@@ -246,7 +246,7 @@ impl<N: Naming> Kv<N> {
 
     /// Pages that each of the others is left by further sequences of an owner.
     fn share(&self, owner: Owner) -> usize {
-        self.pages_total / KEPT_PART / self.prefixes.others(owner).max(1)
+        self.pages_total / CACHED_PART / self.prefixes.others(owner).max(1)
     }
 
     fn take_pages(&mut self, slot: Slot, wanted: usize, hit: &Hit, owner: Owner) {
@@ -258,28 +258,28 @@ impl<N: Naming> Kv<N> {
         self.prefixes.free_pages(short, (owner, self.share(owner)));
         self.collect();
         let left = self.pages_free.len() - wanted;
-        let held = &mut self.slots[slot.0 as usize];
-        assert!(held.table.is_empty(), "{slot:?} was free but owns pages");
-        held.table.extend(&hit.pages);
-        held.table.extend(self.pages_free.drain(left..).rev());
-        held.shared = hit.pages.len();
-        (held.node, held.reading) = (hit.node, reading);
+        let seq = &mut self.slots[slot.0 as usize];
+        assert!(seq.table.is_empty(), "{slot:?} was free but owns pages");
+        seq.table.extend(&hit.pages);
+        seq.table.extend(self.pages_free.drain(left..).rev());
+        seq.shared = hit.pages.len();
+        (seq.node, seq.reading) = (hit.node, reading);
     }
 
     /// Beginnings of a slot's prompt that a tier below should have, the shortest first. What the
     /// operator's prompts left stays here.
     pub fn pin(&mut self, slot: Slot, prompt: &[TokenId]) -> Vec<Pin> {
-        let held = &self.slots[slot.0 as usize];
-        let whose = (held.domain, held.owner);
-        let Some(last) = held.node.filter(|_| held.domain != COMMON) else {
+        let seq = &self.slots[slot.0 as usize];
+        let whose = (seq.domain, seq.owner);
+        let Some(last) = seq.node.filter(|_| seq.domain != COMMON) else {
             return vec![];
         };
         let ends = self.prefixes.worth_writing(last);
         let pin = |of: Written| Pin {
             whose,
-            reuse: held.reuse,
+            reuse: seq.reuse,
             tokens: prompt[..of.depth * PAGE].to_vec(),
-            pages: held.table[..of.depth].to_vec(),
+            pages: seq.table[..of.depth].to_vec(),
             state: of.state,
             window: match (&self.windows, of.state) {
                 (Some(windows), Some((_, state))) => windows.pages(state).to_vec(),
@@ -314,9 +314,9 @@ impl<N: Naming> Kv<N> {
 
     /// A state for a place of the prompt of a slot, if one may be had.
     pub fn lend(&mut self, slot: Slot, place: Place) -> Option<Slot> {
-        let held = &self.slots[slot.0 as usize];
-        let (whose, behind) = ((held.domain, held.owner), (held.node, held.reuse));
-        let state = self.prefixes.lend(whose, behind, place);
+        let seq = &self.slots[slot.0 as usize];
+        let (whose, after) = ((seq.domain, seq.owner), (seq.node, seq.reuse));
+        let state = self.prefixes.lend(whose, after, place);
         self.collect();
         state
     }
@@ -328,21 +328,21 @@ impl<N: Naming> Kv<N> {
     }
 
     /// Tokens of a prompt that are kept, or shared with one before.
-    pub fn tokens_kept(&self, slot: Slot) -> usize {
+    pub fn tokens_cached(&self, slot: Slot) -> usize {
         self.slots[slot.0 as usize].shared * PAGE
     }
 
     /// Keeps the whole pages of `prompt`, whose rows have run, and the state behind the last of
     /// them, if one was lent for that.
     pub fn keep(&mut self, slot: Slot, prompt: &[TokenId], state: Option<(Kind, Slot)>) {
-        let held = &mut self.slots[slot.0 as usize];
-        let (whose, kept) = ((held.domain, held.owner), held.shared);
-        let behind = (held.node, held.reuse);
-        let rest = &prompt[(kept * PAGE).min(prompt.len())..];
-        let table = &mut held.table[kept..];
-        let (last, count) = self.prefixes.insert(whose, behind, rest, table);
-        (held.node, held.shared) = (last, kept + count);
-        let is_whole = held.shared * PAGE == prompt.len();
+        let seq = &mut self.slots[slot.0 as usize];
+        let (whose, cached) = ((seq.domain, seq.owner), seq.shared);
+        let after = (seq.node, seq.reuse);
+        let rest = &prompt[(cached * PAGE).min(prompt.len())..];
+        let table = &mut seq.table[cached..];
+        let (last, count) = self.prefixes.insert(whose, after, rest, table);
+        (seq.node, seq.shared) = (last, cached + count);
+        let is_whole = seq.shared * PAGE == prompt.len();
         if let (Some(windows), Some((_, state))) = (&mut self.windows, state) {
             windows.share(slot, state, prompt.len());
         }
@@ -358,16 +358,16 @@ impl<N: Naming> Kv<N> {
     /// `sound`.
     pub fn release(&mut self, slot: Slot, sound: bool) {
         self.has_read(slot);
-        let held = &mut self.slots[slot.0 as usize];
-        assert!(!held.table.is_empty(), "{slot:?} released twice");
-        let own = held.table.drain(..).skip(held.shared);
+        let seq = &mut self.slots[slot.0 as usize];
+        assert!(!seq.table.is_empty(), "{slot:?} released twice");
+        let own = seq.table.drain(..).skip(seq.shared);
         self.pages_free
             .extend(own.collect::<Vec<_>>().into_iter().rev());
-        held.shared = 0;
+        seq.shared = 0;
         if let Some(windows) = &mut self.windows {
             windows.clear(slot);
         }
-        if let Some(node) = held.node.take() {
+        if let Some(node) = seq.node.take() {
             self.prefixes.release(node, sound);
         }
         self.collect();
@@ -429,7 +429,7 @@ impl<N: Naming> Kv<N> {
 
     /// Pages that sequences own alone.
     fn pages_owned(&self) -> usize {
-        let own = |held: &Held| held.table.len() - held.shared;
+        let own = |seq: &Resident| seq.table.len() - seq.shared;
         self.slots.iter().map(own).sum()
     }
 
@@ -460,7 +460,7 @@ impl<N: Naming> Kv<N> {
     /// Names the first page or slot with none or several.
     pub fn check_integrity(&self) -> Result<(), String> {
         let mut page_owners = vec![0_u32; self.pages_total];
-        let owned = |held: &Held| held.table[held.shared..].to_vec();
+        let owned = |seq: &Resident| seq.table[seq.shared..].to_vec();
         let owned = self.slots.iter().flat_map(owned);
         let pages = self.pages_free.iter().copied().chain(owned);
         for page in pages.chain(self.prefixes.all_pages()) {
@@ -497,8 +497,8 @@ mod tests {
     }
 
     /// A sequence of a domain, whose owner has no other.
-    fn of(domain: u128, prompt: &[TokenId]) -> Asked<'_> {
-        Asked {
+    fn of(domain: u128, prompt: &[TokenId]) -> Reservation<'_> {
+        Reservation {
             owner: domain as Owner,
             domain,
             prompt,
@@ -972,7 +972,7 @@ mod tests {
             run(&mut kv, (1, &mine), &[1]);
             let other = prompt(1, 3);
             for domain in 2..40 {
-                let asked = Asked {
+                let asked = Reservation {
                     owner: 2,
                     ..of(domain, &other)
                 };
@@ -988,7 +988,7 @@ mod tests {
     fn further_sequences_of_an_owner_leave_the_others_their_share() {
         const PAGES: usize = 40;
         // Pages that another keeps, and those that it is left.
-        for (kept, left) in [(12, 12), (30, PAGES / KEPT_PART)] {
+        for (kept, left) in [(12, 12), (30, PAGES / CACHED_PART)] {
             let naming = Keyed::default();
             let mut kv = Kv::new((PAGES, 0, 0), PAGES, TINY.context, naming);
             let theirs = prompt(0, kept);

@@ -28,16 +28,15 @@ mod calls;
 pub mod constraint;
 mod drafts;
 mod dry;
-mod end;
 pub mod events;
 mod forbidden;
 mod handle;
 mod kv;
 mod limits;
-mod pace;
 mod predict;
 #[cfg(test)]
 mod predict_tests;
+mod prefill_budget;
 mod prefix;
 pub mod request;
 pub mod rng;
@@ -54,7 +53,7 @@ mod sequence;
     )
 )]
 mod sim;
-mod slower;
+mod slowdown;
 pub mod speculate;
 mod stats;
 #[cfg(test)]
@@ -64,6 +63,7 @@ pub mod tier;
 #[cfg(any(test, feature = "testing"))]
 pub mod trials;
 pub mod turns;
+mod watchdog;
 mod windows;
 
 use std::collections::VecDeque;
@@ -82,26 +82,26 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-pub use self::end::Thread;
 pub use self::handle::{Handle, Phase, Rejected};
 pub use self::limits::{Limits, Setup};
 pub use self::stats::{Figure, Stats, Told};
+pub use self::watchdog::Thread;
 
 use self::constraint::MaskThreads;
 use self::drafts::Drafter;
-use self::end::Counted;
 use self::handle::{Queued, Shared};
-use self::kv::{Asked, Kv};
-use self::pace::Pace;
+use self::kv::{Kv, Reservation};
+use self::prefill_budget::PrefillBudget;
 use self::prefix::{Hit, Keyed};
 use self::request::{Admission, Event, FinishReason, Request};
 use self::sampler::Scratch;
 use self::scheduler::{Candidate, Plan, Scheduled};
 use self::sequence::{End, Sequence};
-use self::slower::Slower;
+use self::slowdown::Slowdown;
 use self::speculate::{Costs, DraftCost, Proposal, Speculate};
 use self::tier::{ReadAhead, Tier, disk};
-use self::turns::{Held, Turns};
+use self::turns::{SlotCounts, Turns};
+use self::watchdog::Watched;
 use step::PAGE;
 use step::executor::{DeviceError, Drafted, Executor, SeqRows, TokenId};
 
@@ -112,7 +112,7 @@ const START_FAILED: &str = "the model could not be started";
 const TOO_SLOW: &str = "the reply is read too slowly, and others wait for its place";
 /// Longest time that a reply may hold a slot for a reader that does not take what is there, while
 /// others wait and what lies for all readers has no more room.
-const BEHIND_MAX: Duration = Duration::from_secs(10);
+const READER_LAG_MAX: Duration = Duration::from_secs(10);
 /// Time between two looks at what is copied, where there is nothing else to do.
 const COPIED_LOOK: Duration = Duration::from_micros(100);
 const INTERNAL: &str = "internal error; the server is stopping";
@@ -174,7 +174,7 @@ where
 }
 
 /// The engine thread. However it ends, each accepted request has got its terminal event; unless the
-/// device holds it for ever (see `end`).
+/// device holds it for ever (see `watchdog`).
 fn serve<E: Executor>(
     Setup { limits, disk }: Setup,
     make: impl FnOnce() -> Result<E, Box<dyn Error + Send + Sync>>,
@@ -192,7 +192,7 @@ fn serve<E: Executor>(
             return Err(EngineError::Start(cause));
         }
     };
-    let executor = Counted {
+    let executor = Watched {
         executor,
         shared: shared.clone(),
     };
@@ -231,7 +231,7 @@ enum Round {
 struct Waits {
     queued: Queued,
     /// Number of a sequence that computes what it begins with, and how many tokens of it.
-    behind: Option<(u64, usize)>,
+    computed_by: Option<(u64, usize)>,
     /// Number of the reading of what it begins with, if it was looked up on the disk.
     read: Option<Option<u64>>,
     /// Number of the check of what it is to go on from.
@@ -281,8 +281,8 @@ struct Engine<E> {
     /// `running` as the plan of this round sees it, in the same order; reused for its memory.
     candidates: Vec<Candidate>,
     plan: Plan,
-    pace: Pace,
-    slower: Slower,
+    prefill_budget: PrefillBudget,
+    slowdown: Slowdown,
     /// Clock by which steps are measured, and its time in the first round.
     now: fn() -> Instant,
     begun: Option<Instant>,
@@ -320,7 +320,7 @@ impl<E: Executor> Engine<E> {
         shared.stats.pages_total.set(limits.pages);
         let windowed = limits.window.map_or(0, |window| window.pages);
         shared.stats.window_pages_total.set(windowed);
-        let slower = Slower::new(&shared.stats.slowdown);
+        let slowdown = Slowdown::new(&shared.stats.slowdown);
         Engine {
             executor,
             runtime,
@@ -336,7 +336,7 @@ impl<E: Executor> Engine<E> {
             copied: false,
             running: Vec::with_capacity(limits.slots()),
             kv: Kv::new(
-                (limits.slots(), limits.kept_states(), limits.drafts),
+                (limits.slots(), limits.spare_snapshots(), limits.drafts),
                 limits.pages,
                 limits.context,
                 Keyed::default(),
@@ -353,8 +353,8 @@ impl<E: Executor> Engine<E> {
             drafted: Vec::new(),
             costs: Costs::default(),
             proposals: Vec::with_capacity(limits.sequences),
-            pace: Pace::new(limits.reply_gap, limits.prefill_tokens),
-            slower,
+            prefill_budget: PrefillBudget::new(limits.reply_gap, limits.prefill_tokens),
+            slowdown,
             now: Instant::now,
             begun: None,
             admitted: 0,
@@ -427,7 +427,7 @@ impl<E: Executor> Engine<E> {
         self.step()?;
         self.score()?;
         self.emit()?;
-        self.note_pace((self.now)() - begun);
+        self.note_step_time((self.now)() - begun);
         if self.pending_drafts.is_none() {
             self.predict()?;
         }
@@ -453,14 +453,14 @@ impl<E: Executor> Engine<E> {
             return Ok(());
         };
         tier.start(&mut self.executor, &mut self.kv)?;
-        let (stats, traffic, gone) = (&self.shared.stats, tier.traffic(), tier.gone());
+        let (stats, traffic, evicted) = (&self.shared.stats, tier.traffic(), tier.evicted());
         stats.host_saved_bytes.set(traffic.saved_bytes);
         stats.host_restored_bytes.set(traffic.restored_bytes);
         stats.host_bytes_used.set(tier.bytes_used());
         stats.host_broken.set(tier.broken());
-        stats.host_evictions.set(gone.count);
-        stats.host_evicted_tokens.set(gone.pages * PAGE);
-        let age = gone.age.as_millis() as usize;
+        stats.host_evictions.set(evicted.count);
+        stats.host_evicted_tokens.set(evicted.pages * PAGE);
+        let age = evicted.age.as_millis() as usize;
         stats.host_evicted_age_millis.set(age);
         if let Some(staging) = tier.staging() {
             stats.set_disk(staging);
@@ -491,7 +491,7 @@ impl<E: Executor> Engine<E> {
         match self.limits.check_request(&queued.0, E::VOCAB) {
             Ok(()) => self.waiting.push_back(Waits {
                 queued,
-                behind: None,
+                computed_by: None,
                 read: None,
                 check: None,
             }),
@@ -526,8 +526,8 @@ impl<E: Executor> Engine<E> {
         }
         for sequence in &mut self.running {
             if sequence.end.is_none() && sequence.waits_for_reader() {
-                sequence.behind += passed;
-                if sequence.behind > BEHIND_MAX {
+                sequence.reader_lag += passed;
+                if sequence.reader_lag > READER_LAG_MAX {
                     sequence.fail(TOO_SLOW);
                 }
             }
@@ -548,10 +548,12 @@ impl<E: Executor> Engine<E> {
         }
         self.read_ahead();
         while self.kv.slots_free() > 0 && !self.waiting.is_empty() {
-            let held = self.held();
-            let Some(next) = self.next(&held) else { break };
-            self.waiting[next].behind = self.computed_by_another(self.waiting[next].request());
-            if self.waiting[next].behind.is_some() {
+            let slots = self.slot_counts();
+            let Some(next) = self.next(&slots) else {
+                break;
+            };
+            self.waiting[next].computed_by = self.computed_by_another(self.waiting[next].request());
+            if self.waiting[next].computed_by.is_some() {
                 continue;
             }
             let below = self.below(next);
@@ -562,14 +564,14 @@ impl<E: Executor> Engine<E> {
             let tokens = request.prompt.len() + request.max_tokens;
             let looked_up = looked_up(request);
             let looked_up_tokens = looked_up.len();
-            let asked = Asked {
+            let reservation = Reservation {
                 owner: request.source.client,
                 domain: request.domain,
                 prompt: looked_up,
-                leaves_room: self.turns.leaves_room(request.source, &held),
+                leaves_room: self.turns.leaves_room(request.source, &slots),
                 restorable: below.as_ref().map_or(0, |hit| hit.pages.len()),
             };
-            let Some(begin) = self.kv.reserve(tokens, asked) else {
+            let Some(begin) = self.kv.reserve(tokens, reservation) else {
                 break;
             };
             let waits = self.waiting.remove(next).expect("it waits");
@@ -577,7 +579,7 @@ impl<E: Executor> Engine<E> {
             self.turns.take(source);
             if let (Some(tier), Some(hit)) = (&mut self.tier, &below) {
                 tier.note_use(hit, source.client);
-                if let Some(here) = begin.restored_behind {
+                if let Some(here) = begin.restore_after {
                     let pages = &self.kv.pages(begin.slot)[here..hit.pages.len()];
                     let window = self.kv.window(begin.slot).pages;
                     tier.restore(begin.slot, hit, (pages, window));
@@ -601,7 +603,7 @@ impl<E: Executor> Engine<E> {
             let sequence = Sequence::new(numbered, begin, spacing, &self.mask_threads);
             self.running.push(sequence);
         }
-        self.contended = self.waiting.iter().any(|waits| !self.is_behind(waits));
+        self.contended = self.waiting.iter().any(|waits| !self.is_blocked(waits));
         self.copied = self.copies();
         assert!(
             !self.running.is_empty() || self.waiting.is_empty() || self.copied,
@@ -625,7 +627,7 @@ impl<E: Executor> Engine<E> {
         let Waits { queued, check, .. } = &mut self.waiting[next];
         let (request, pages) = (&queued.0, hit.pages.len());
         let kv = &self.kv;
-        let here = kv.restored_behind(request.domain, looked_up(request), pages);
+        let here = kv.restore_after(request.domain, looked_up(request), pages);
         here.is_none_or(|here| tier.is_checked(check, hit, here))
     }
 
@@ -647,8 +649,8 @@ impl<E: Executor> Engine<E> {
     }
 
     /// Slots by who holds them.
-    fn held(&self) -> Held {
-        Held::of(self.running.iter().map(|sequence| sequence.source))
+    fn slot_counts(&self) -> SlotCounts {
+        SlotCounts::of(self.running.iter().map(|sequence| sequence.source))
     }
 
     /// The sequence of the same client that computes most of what a request begins with, and how
@@ -664,7 +666,7 @@ impl<E: Executor> Engine<E> {
     }
 
     /// Whether what a request waits for is still computed, or read.
-    fn is_behind(&self, waits: &Waits) -> bool {
+    fn is_blocked(&self, waits: &Waits) -> bool {
         let read = waits.read.flatten();
         let tier = self.tier.as_ref();
         let is_read = |tier: &Tier| read.is_some_and(|read| tier.reads(read));
@@ -672,21 +674,21 @@ impl<E: Executor> Engine<E> {
         if tier.is_some_and(|tier| is_read(tier) || is_checked(tier)) {
             return true;
         }
-        waits.behind.is_some_and(|(number, tokens)| {
+        waits.computed_by.is_some_and(|(number, tokens)| {
             let mut running = self.running.iter();
             running.any(|other| other.number == number && other.is_within(tokens))
         })
     }
 
     /// Which of the waiting requests comes next, beside those that hold slots.
-    fn next(&self, held: &Held) -> Option<usize> {
+    fn next(&self, slots: &SlotCounts) -> Option<usize> {
         let waiting = self.waiting.iter().enumerate();
-        let ready = waiting.filter(|(_, waits)| !self.is_behind(waits));
+        let ready = waiting.filter(|(_, waits)| !self.is_blocked(waits));
         let ready: Vec<usize> = ready.map(|(index, _)| index).collect();
         let sources = ready.iter();
         let sources = sources.map(|&index| self.waiting[index].request().source);
         let beyond_step = self.running.len() >= self.limits.sequences;
-        let next = self.turns.next(sources, held, beyond_step);
+        let next = self.turns.next(sources, slots, beyond_step);
         next.map(|next| ready[next])
     }
 
@@ -698,7 +700,7 @@ impl<E: Executor> Engine<E> {
         self.leave_one_out();
         let most = self.limits.prefill_tokens;
         self.prompt_tokens = match self.replies() {
-            true => self.pace.tokens(most),
+            true => self.prefill_budget.tokens(most),
             false => most,
         };
         self.draft();
@@ -741,7 +743,7 @@ impl<E: Executor> Engine<E> {
     }
 
     /// Notes how long the last step took, where it held up a reply, and else for its prompts.
-    fn note_pace(&mut self, took: Duration) {
+    fn note_step_time(&mut self, took: Duration) {
         let scheduled = self.plan.scheduled.iter();
         if !self.replies() {
             let (tokens, all) = &mut self.prompts_alone;
@@ -752,7 +754,7 @@ impl<E: Executor> Engine<E> {
         let is_prompt = |of: &&Scheduled| self.candidates[of.index].is_prompt();
         let prompts = scheduled.clone().filter(is_prompt).map(|of| of.tokens);
         let prompts = prompts.sum();
-        self.pace.note(prompts, took);
+        self.prefill_budget.note(prompts, took);
         self.costs.forget();
         if prompts == 0 {
             self.costs.note(scheduled.map(|of| of.tokens).sum(), took);
@@ -768,8 +770,8 @@ impl<E: Executor> Engine<E> {
         if prompts.len() < 2 {
             return false;
         }
-        let held = self.held();
-        let standing = |index: usize| held.standing(self.running[index].source);
+        let slots = self.slot_counts();
+        let standing = |index: usize| slots.standing(self.running[index].source);
         let first = prompts.iter().map(|&index| standing(index)).min();
         let later = |index: &usize| Some(standing(*index)) > first;
         let later: Vec<usize> = prompts.into_iter().filter(later).collect();
@@ -788,8 +790,8 @@ impl<E: Executor> Engine<E> {
         if ready.len() <= self.limits.sequences {
             return;
         }
-        let held = self.held();
-        let by = |index: usize| held.by(self.running[index].source);
+        let slots = self.slot_counts();
+        let by = |index: usize| slots.by(self.running[index].source);
         let most = ready.iter().map(|&index| by(index)).max();
         let of_most = ready.into_iter();
         let of_most = of_most.filter(|&index| Some(by(index)) == most);
@@ -844,7 +846,7 @@ impl<E: Executor> Engine<E> {
         let mut rows = recycle(mem::take(&mut self.rows));
         let scheduled = self.plan.scheduled.iter();
         rows.extend(scheduled.map(|of| running[of.index].rows(of.tokens, kv)));
-        let size = slower::size(&rows);
+        let size = slowdown::size(&rows);
         let begun = (self.now)();
         let drawn = match depth {
             0 => Ok(None),
@@ -861,7 +863,7 @@ impl<E: Executor> Engine<E> {
         let stats = &self.shared.stats;
         stats.steps.add(1);
         stats.step_nanos.add(took.as_nanos() as usize);
-        self.slower.note(size, took, &stats.slowdown);
+        self.slowdown.note(size, took, &stats.slowdown);
         let tokens = self.plan.scheduled.iter().map(|of| of.tokens);
         stats.step_tokens.0.record_tokens(tokens.sum());
         Ok(())
@@ -986,11 +988,11 @@ impl<E: Executor> Engine<E> {
         self.shared.stats.pages_cached.set(self.kv.pages_cached());
         let windowed = self.kv.window_pages_used();
         self.shared.stats.window_pages_used.set(windowed);
-        let gone = self.kv.gone();
-        self.shared.stats.evictions.set(gone.count);
-        let tokens = gone.pages * PAGE;
+        let evicted = self.kv.evicted();
+        self.shared.stats.evictions.set(evicted.count);
+        let tokens = evicted.pages * PAGE;
         self.shared.stats.evicted_tokens.set(tokens);
-        let age = gone.age.as_millis() as usize;
+        let age = evicted.age.as_millis() as usize;
         self.shared.stats.evicted_age_millis.set(age);
     }
 
@@ -1017,7 +1019,7 @@ impl<E: Executor> Engine<E> {
                 _ = phases.changed(), if *open => None,
                 () = any(&mut caught_up) => None,
                 () = any(&mut left) => None,
-                () = sleep(BEHIND_MAX), if others_wait => None,
+                () = sleep(READER_LAG_MAX), if others_wait => None,
             }
         });
         drop((caught_up, left));

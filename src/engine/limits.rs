@@ -76,7 +76,7 @@ impl Limits {
     }
 
     /// Recurrent states for prompts to come beside those of slots.
-    pub(super) fn kept_states(&self) -> usize {
+    pub(super) fn spare_snapshots(&self) -> usize {
         (self.sequences + self.snapshots).saturating_sub(self.slots())
     }
 

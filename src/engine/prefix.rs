@@ -15,8 +15,8 @@
 //! where prompts take turns over more than fits, some of them always find theirs.
 //!
 //! Room counts for who computed it, whatever domains that was in. A state is taken from who has
-//! more than the asker, pages from who has more than a share, which [`KEPT_PART`] tells; both from
-//! who has not asked for long. What the operator's prompts left stays.
+//! more than the asker, pages from who has more than a share, which [`CACHED_PART`] tells; both
+//! from who has not asked for long. What the operator's prompts left stays.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -42,7 +42,7 @@ pub const OPERATOR: Owner = Owner::MAX;
 const OPENING: usize = 8;
 /// Part of all pages, one in so many, that is left to what others keep, in equal parts, by the
 /// sequences of an owner that has one running already.
-pub const KEPT_PART: usize = 2;
+pub const CACHED_PART: usize = 2;
 /// Part of all states, one in so many, that the operator's prompts have at most.
 const COMMON_PART: usize = 2;
 /// Time without a prompt after which an owner wants no room: what it has goes like any other.
@@ -203,12 +203,12 @@ struct Node {
     /// Sequences that use its page.
     users: usize,
     reuse: Reuse,
-    kept: Option<Kept>,
+    snapshot: Option<Snapshot>,
 }
 
 /// The recurrent state behind a block.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct Snapshot {
     slot: Slot,
     kind: Kind,
     owner: Owner,
@@ -217,7 +217,7 @@ struct Kept {
     /// The last block before with a state.
     before: Option<NodeId>,
     /// Blocks that have this one so.
-    behind: usize,
+    followers: usize,
 }
 
 /// Room of an owner.
@@ -282,7 +282,7 @@ impl Ord for Ordered {
 
 /// Beginnings that were driven out since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gone {
+pub struct Evicted {
     /// Beginnings, each up to a state or to its end.
     pub count: usize,
     pub pages: usize,
@@ -313,7 +313,7 @@ pub struct Prefixes<N = Keyed> {
     /// When beginnings that went were last in use, by the names of their first blocks.
     remembered: HashMap<u128, u64>,
     forgotten_next: VecDeque<u128>,
-    gone: Gone,
+    evicted: Evicted,
 }
 
 impl<N: Naming> Prefixes<N> {
@@ -339,7 +339,7 @@ impl<N: Naming> Prefixes<N> {
             },
             remembered: HashMap::new(),
             forgotten_next: VecDeque::new(),
-            gone: Gone::default(),
+            evicted: Evicted::default(),
         }
     }
 
@@ -353,9 +353,9 @@ impl<N: Naming> Prefixes<N> {
         self.now = self.now.max(millis(time));
     }
 
-    /// See [`Gone`].
-    pub fn gone(&self) -> Gone {
-        self.gone
+    /// See [`Evicted`].
+    pub fn evicted(&self) -> Evicted {
+        self.evicted
     }
 
     /// Pages of all blocks.
@@ -386,8 +386,8 @@ impl<N: Naming> Prefixes<N> {
     /// The state of every block that has one.
     #[cfg(any(test, feature = "testing"))]
     pub fn all_states(&self) -> impl Iterator<Item = Slot> {
-        let kept = self.nodes.iter().flatten().filter_map(|node| node.kept);
-        kept.map(|kept| kept.slot)
+        let snapshot = self.nodes.iter().flatten().filter_map(|node| node.snapshot);
+        snapshot.map(|of| of.slot)
     }
 
     fn node(&self, id: NodeId) -> &Node {
@@ -398,13 +398,13 @@ impl<N: Naming> Prefixes<N> {
         self.nodes[id as usize].as_mut().expect("a block")
     }
 
-    fn kept(&self, id: NodeId) -> Kept {
-        self.node(id).kept.expect("a block with a state")
+    fn snapshot(&self, id: NodeId) -> Snapshot {
+        self.node(id).snapshot.expect("a block with a state")
     }
 
-    fn kept_mut(&mut self, id: NodeId) -> &mut Kept {
-        let kept = &mut self.node_mut(id).kept;
-        kept.as_mut().expect("a block with a state")
+    fn snapshot_mut(&mut self, id: NodeId) -> &mut Snapshot {
+        let snapshot = &mut self.node_mut(id).snapshot;
+        snapshot.as_mut().expect("a block with a state")
     }
 
     fn depth(&self, id: Option<NodeId>) -> usize {
@@ -461,7 +461,7 @@ impl<N: Naming> Prefixes<N> {
 
     /// Whether a prompt can go on from a block.
     pub fn is_end(&self, id: NodeId) -> bool {
-        !self.recurs || self.node(id).kept.is_some()
+        !self.recurs || self.node(id).snapshot.is_some()
     }
 
     /// Whether a prompt can go on from a block that so many are up to.
@@ -474,7 +474,7 @@ impl<N: Naming> Prefixes<N> {
         let up = std::iter::successors(Some(id), |id| self.node(*id).parent);
         let mut pages: Vec<PageId> = up.map(|id| self.node(id).page).collect();
         pages.reverse();
-        (pages, self.node(id).kept.map(|kept| kept.slot))
+        (pages, self.node(id).snapshot.map(|of| of.slot))
     }
 
     /// Beginnings up to a sequence's that a tier below should have, from the last: that alone if
@@ -488,16 +488,16 @@ impl<N: Naming> Prefixes<N> {
             }];
         }
         let up = std::iter::successors(Some(from), |id| self.node(*id).parent);
-        let told = up.filter_map(|id| {
+        let written = up.filter_map(|id| {
             let node = self.node(id);
-            let kept = node.kept.filter(|kept| kept.kind != Kind::Spaced)?;
+            let snapshot = node.snapshot.filter(|of| of.kind != Kind::Spaced)?;
             Some(Written {
                 node: id,
                 depth: node.depth,
-                state: Some((kept.kind, kept.slot)),
+                state: Some((snapshot.kind, snapshot.slot)),
             })
         });
-        told.collect()
+        written.collect()
     }
 
     /// The longest kept beginning of `prompt`, but its last token: somebody has to compute its
@@ -523,7 +523,7 @@ impl<N: Naming> Prefixes<N> {
             }
             if self.is_end(id) || known <= restorable {
                 hit.node = last;
-                hit.state = node.kept.map(|kept| kept.slot);
+                hit.state = node.snapshot.map(|of| of.slot);
                 hit.pages.append(&mut pages);
                 hit.known = known;
             }
@@ -551,7 +551,7 @@ impl<N: Naming> Prefixes<N> {
         let mut up = std::iter::successors(Some(from), |id| self.node(*id).parent);
         let Some(first) = up.find(has_it) else { return };
         let all = (0..self.nodes.len() as NodeId).filter(|id| self.nodes[*id as usize].is_some());
-        let lost: Vec<NodeId> = all.filter(|id| self.is_behind(*id, first)).collect();
+        let lost: Vec<NodeId> = all.filter(|id| self.is_after(*id, first)).collect();
         for id in lost {
             let mut name = self.node(id).name;
             self.by_name.remove(&name);
@@ -568,7 +568,7 @@ impl<N: Naming> Prefixes<N> {
     }
 
     /// Whether a block goes on from another, or is it.
-    fn is_behind(&self, mut id: NodeId, before: NodeId) -> bool {
+    fn is_after(&self, mut id: NodeId, before: NodeId) -> bool {
         while self.node(id).depth > self.node(before).depth {
             id = self.node(id).parent.expect("blocks before it");
         }
@@ -609,7 +609,7 @@ impl<N: Naming> Prefixes<N> {
     /// Whether no other beginning goes on from it.
     fn ends_prompt(&self, id: NodeId) -> bool {
         let node = self.node(id);
-        node.kept.map_or(node.children, |kept| kept.behind) == 0
+        node.snapshot.map_or(node.children, |of| of.followers) == 0
     }
 
     /// Has a sequence use the pages up to a block no more. If they are not `sound`, those that
@@ -628,12 +628,12 @@ impl<N: Naming> Prefixes<N> {
 
     /// Has a sequence read the state behind a block, later.
     pub fn will_read(&mut self, id: NodeId) {
-        self.kept_mut(id).readers += 1;
+        self.snapshot_mut(id).readers += 1;
     }
 
     /// It has read it.
     pub fn has_read(&mut self, id: NodeId) {
-        self.kept_mut(id).readers -= 1;
+        self.snapshot_mut(id).readers -= 1;
     }
 
     /// Applies `change` to a block and all before it.
@@ -756,7 +756,7 @@ impl<N: Naming> Prefixes<N> {
             children: 0,
             users: 0,
             reuse: Reuse { last: now, ..reuse },
-            kept: None,
+            snapshot: None,
         };
         let id = self.nodes_free.pop().unwrap_or(self.nodes.len() as NodeId);
         if id as usize == self.nodes.len() {
@@ -780,7 +780,7 @@ impl<N: Naming> Prefixes<N> {
     /// Lists a block among the ends if it is one.
     fn list(&mut self, id: NodeId) {
         let node = self.node(id);
-        match node.kept.is_some() || !self.recurs && node.children == 0 {
+        match node.snapshot.is_some() || !self.recurs && node.children == 0 {
             true => self.ends.insert(id),
             false => self.ends.remove(&id),
         };
@@ -791,25 +791,25 @@ impl<N: Naming> Prefixes<N> {
     /// see who was there.
     pub fn keep(&mut self, (domain, owner): (u128, Owner), id: NodeId, (kind, slot): (Kind, Slot)) {
         let node = self.node(id);
-        if node.kept.is_some() || node.domain != domain {
+        if node.snapshot.is_some() || node.domain != domain {
             return self.give_back(owner, slot);
         }
         let before = self.last_state(node.parent);
-        let behind = self.states_behind(before, id);
-        for &other in &behind {
-            self.kept_mut(other).before = Some(id);
+        let followers = self.states_after(before, id);
+        for &other in &followers {
+            self.snapshot_mut(other).before = Some(id);
         }
         if let Some(before) = before {
-            let kept = self.kept_mut(before);
-            kept.behind = kept.behind + 1 - behind.len();
+            let snapshot = self.snapshot_mut(before);
+            snapshot.followers = snapshot.followers + 1 - followers.len();
         }
-        self.node_mut(id).kept = Some(Kept {
+        self.node_mut(id).snapshot = Some(Snapshot {
             slot,
             kind,
             owner,
             readers: 0,
             before,
-            behind: behind.len(),
+            followers: followers.len(),
         });
         self.list(id);
         self.hand(owner, |of| {
@@ -820,17 +820,17 @@ impl<N: Naming> Prefixes<N> {
 
     /// The last block with a state up to `from`.
     fn last_state(&self, mut from: Option<NodeId>) -> Option<NodeId> {
-        while let Some(id) = from.filter(|id| self.node(*id).kept.is_none()) {
+        while let Some(id) = from.filter(|id| self.node(*id).snapshot.is_none()) {
             from = self.node(id).parent;
         }
         from
     }
 
     /// Blocks whose last state before is that of `before`, and that are behind `id`.
-    fn states_behind(&self, before: Option<NodeId>, id: NodeId) -> Vec<NodeId> {
-        let is_behind =
-            |other: &NodeId| self.is_behind(*other, id) && self.kept(*other).before == before;
-        self.ends.iter().copied().filter(is_behind).collect()
+    fn states_after(&self, before: Option<NodeId>, id: NodeId) -> Vec<NodeId> {
+        let is_after =
+            |other: &NodeId| self.is_after(*other, id) && self.snapshot(*other).before == before;
+        self.ends.iter().copied().filter(is_after).collect()
     }
 
     /// Lends `owner` a state for a place of a prompt that has blocks up to `from` here and is asked
@@ -849,7 +849,7 @@ impl<N: Naming> Prefixes<N> {
             // The state that it goes on from is in the middle then.
             let before = self.last_state(from);
             let left = before.filter(|id| self.ends_prompt(*id));
-            let start = left.map_or(before, |id| self.kept(id).before);
+            let start = left.map_or(before, |id| self.snapshot(id).before);
             let tokens = (place.tokens / PAGE - self.depth(start)) as f64;
             let asked_now = Reuse {
                 last: self.now,
@@ -859,13 +859,13 @@ impl<N: Naming> Prefixes<N> {
             let is_middle = place.kind == Kind::Spaced;
             let own_worth = (!is_middle, Ordered(tokens * rate), Reverse(u64::MAX));
             let may_go = |id: &NodeId| {
-                let (kept, is_common) = (self.kept(*id), self.node(*id).domain == COMMON);
+                let (snapshot, is_common) = (self.snapshot(*id), self.node(*id).domain == COMMON);
                 let others = || {
-                    let of = &self.holdings[&kept.owner];
+                    let of = &self.holdings[&snapshot.owner];
                     domain != COMMON && (has(of) > own || self.is_away(of))
                 };
-                let eligible = kept.owner == owner || others();
-                kept.readers == 0 && eligible && (!is_common || domain == COMMON)
+                let eligible = snapshot.owner == owner || others();
+                snapshot.readers == 0 && eligible && (!is_common || domain == COMMON)
             };
             let worth = |id: NodeId| self.worth(id, left);
             let may_go = self.ends.iter().copied().filter(may_go);
@@ -874,9 +874,9 @@ impl<N: Naming> Prefixes<N> {
             let newcomer = || self.newcomer(may_go.clone()).filter(|_| !is_middle);
             let least = least.or_else(newcomer);
             // Who has less is not held out by what others' prompts are worth.
-            let of_others = may_go.filter(|id| self.kept(*id).owner != owner && !is_middle);
+            let of_others = may_go.filter(|id| self.snapshot(*id).owner != owner && !is_middle);
             let id = least.or_else(|| of_others.min_by_key(|id| worth(*id)))?;
-            self.drive_out(id, |_| true);
+            self.evict(id, |_| true);
         }
         let (state, now) = (self.snapshots_free.pop(), self.now);
         self.hand(owner, |of| {
@@ -902,12 +902,12 @@ impl<N: Naming> Prefixes<N> {
 
     /// Worth of the state behind a block, where nothing else needs the one behind `left`.
     fn worth(&self, id: NodeId, left: Option<NodeId>) -> Worth {
-        let (node, kept) = (self.node(id), self.kept(id));
-        let is_middle = match kept.kind {
+        let (node, snapshot) = (self.node(id), self.snapshot(id));
+        let is_middle = match snapshot.kind {
             Kind::Parting => false,
-            Kind::End | Kind::Spaced => kept.behind == 1 || left == Some(id),
+            Kind::End | Kind::Spaced => snapshot.followers == 1 || left == Some(id),
         };
-        let tokens = (node.depth - self.depth(kept.before)) as f64;
+        let tokens = (node.depth - self.depth(snapshot.before)) as f64;
         let rate = self.unknown.rate(&node.reuse, self.now);
         (!is_middle, Ordered(tokens * rate), Reverse(node.reuse.last))
     }
@@ -929,25 +929,25 @@ impl<N: Naming> Prefixes<N> {
     }
 
     fn forget_state(&mut self, id: NodeId) {
-        let Some(kept) = self.node_mut(id).kept.take() else {
+        let Some(snapshot) = self.node_mut(id).snapshot.take() else {
             return;
         };
-        assert_eq!(kept.readers, 0, "a state is forgotten that is to be read");
+        assert_eq!(snapshot.readers, 0, "it is forgotten before it is read");
         self.list(id);
-        let behind = self.ends.iter().copied();
+        let followers = self.ends.iter().copied();
         let has_it = |other: &NodeId| {
-            let kept = self.node(*other).kept;
-            kept.is_some_and(|of| of.before == Some(id))
+            let snapshot = self.node(*other).snapshot;
+            snapshot.is_some_and(|of| of.before == Some(id))
         };
-        for other in behind.filter(has_it).collect::<Vec<_>>() {
-            self.kept_mut(other).before = kept.before;
+        for other in followers.filter(has_it).collect::<Vec<_>>() {
+            self.snapshot_mut(other).before = snapshot.before;
         }
-        if let Some(before) = kept.before {
-            let of = self.kept_mut(before);
-            of.behind = of.behind + kept.behind - 1;
+        if let Some(before) = snapshot.before {
+            let of = self.snapshot_mut(before);
+            of.followers = of.followers + snapshot.followers - 1;
         }
-        self.snapshots_free.push(kept.slot);
-        self.hand(kept.owner, |of| of.states -= 1);
+        self.snapshots_free.push(snapshot.slot);
+        self.hand(snapshot.owner, |of| of.states -= 1);
     }
 
     /// Drops blocks until `count` pages are free for `owner`, of those that no sequence uses: its
@@ -980,7 +980,7 @@ impl<N: Naming> Prefixes<N> {
                 if !goes(self) {
                     break;
                 }
-                self.drive_out(id, goes);
+                self.evict(id, goes);
                 if self.recurs {
                     // The rest of a prompt that lost its end goes before the ends of others.
                     break;
@@ -1006,13 +1006,13 @@ impl<N: Naming> Prefixes<N> {
     /// Drops the state behind a block and what only it needs of the way there. If the model has
     /// none, drops the block, and those before it that are asked for as often, while there is to go
     /// more.
-    fn drive_out(&mut self, id: NodeId, more: impl Fn(&Self) -> bool) {
+    fn evict(&mut self, id: NodeId, more: impl Fn(&Self) -> bool) {
         let reuse = self.node(id).reuse;
         if !reuse.found && reuse.gap.is_none() {
             self.unknown.note(false);
         }
-        self.gone.count += 1;
-        self.gone.age += Duration::from_millis(self.now - reuse.last);
+        self.evicted.count += 1;
+        self.evicted.age += Duration::from_millis(self.now - reuse.last);
         let before = self.pages_free.len();
         match self.recurs {
             true => {
@@ -1021,7 +1021,7 @@ impl<N: Naming> Prefixes<N> {
             }
             false => self.drop_up(Some(id), |tree, node| node.reuse == reuse && more(tree)),
         }
-        self.gone.pages += self.pages_free.len() - before;
+        self.evicted.pages += self.pages_free.len() - before;
     }
 
     /// Moves the pages of blocks that went.
@@ -1032,7 +1032,7 @@ impl<N: Naming> Prefixes<N> {
     /// Drops a block that no prompt can go on from, and those before it that are so then.
     fn drop_useless(&mut self, from: Option<NodeId>) {
         if self.recurs {
-            self.drop_up(from, |_, node| node.kept.is_none());
+            self.drop_up(from, |_, node| node.snapshot.is_none());
         }
     }
 
@@ -1108,26 +1108,26 @@ mod tests {
     fn states_are_kept_where_prompts_part_behind_heads_before_the_end_and_now_and_then() {
         use Kind::{End, Parting, Spaced};
         const SPACING: usize = 4 * PAGE;
-        let told = |prompt, found, head| {
+        let placed = |prompt, found, head| {
             let places = places(prompt, found, head, SPACING).into_iter();
             places
                 .map(|place| (place.tokens, place.kind))
                 .collect::<Vec<_>>()
         };
-        assert!(told(10, (0, 0), 0).is_empty());
-        assert!(told(PAGE + OPENING - 1, (0, 0), 0).is_empty());
-        assert_eq!(told(PAGE + OPENING, (0, 0), 0), [(PAGE, End)]);
-        let parting = told(4 * PAGE, (0, PAGE), 0);
+        assert!(placed(10, (0, 0), 0).is_empty());
+        assert!(placed(PAGE + OPENING - 1, (0, 0), 0).is_empty());
+        assert_eq!(placed(PAGE + OPENING, (0, 0), 0), [(PAGE, End)]);
+        let parting = placed(4 * PAGE, (0, PAGE), 0);
         assert_eq!(parting, [(PAGE, Parting), (3 * PAGE, End)]);
-        let parting = told(4 * PAGE, (PAGE, 2 * PAGE), 0);
+        let parting = placed(4 * PAGE, (PAGE, 2 * PAGE), 0);
         assert_eq!(parting, [(2 * PAGE, Parting), (3 * PAGE, End)]);
-        assert!(told(4 * PAGE, (3 * PAGE, 3 * PAGE), 0).is_empty());
-        let head = told(4 * PAGE, (0, 0), 2 * PAGE - 1);
+        assert!(placed(4 * PAGE, (3 * PAGE, 3 * PAGE), 0).is_empty());
+        let head = placed(4 * PAGE, (0, 0), 2 * PAGE - 1);
         assert_eq!(head, [(PAGE, Parting), (3 * PAGE, End)]);
-        let head = told(4 * PAGE, (2 * PAGE, 2 * PAGE), 2 * PAGE + 1);
+        let head = placed(4 * PAGE, (2 * PAGE, 2 * PAGE), 2 * PAGE + 1);
         assert_eq!(head, [(3 * PAGE, End)], "it is kept already");
-        assert_eq!(told(4 * PAGE, (0, 0), usize::MAX), [(3 * PAGE, End)]);
-        let long = told(2 * SPACING + PAGE, (0, 0), 0);
+        assert_eq!(placed(4 * PAGE, (0, 0), usize::MAX), [(3 * PAGE, End)]);
+        let long = placed(2 * SPACING + PAGE, (0, 0), 0);
         assert_eq!(long, [(SPACING, Spaced), (2 * SPACING, End)]);
     }
 

@@ -55,7 +55,7 @@ pub(super) struct Sequence {
     /// are not to be touched.
     pub restoring: bool,
     /// Whether all is kept of its prompt that shall be.
-    prompt_kept: bool,
+    prompt_cached: bool,
     /// Prompt, then reply.
     tokens: Vec<TokenId>,
     prompt: usize,
@@ -68,7 +68,7 @@ pub(super) struct Sequence {
     sampler: Sampler,
     guide: Option<Guide>,
     /// Logits after the last token, while the mask for them is late.
-    kept: Option<Vec<f32>>,
+    pending_logits: Option<Vec<f32>>,
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
     /// Scores of the prompt's rows of this step.
@@ -76,7 +76,7 @@ pub(super) struct Sequence {
     events: EventSender,
     pub source: Source,
     /// Time for which its reader has kept it from steps while others waited for its slot.
-    pub behind: Duration,
+    pub reader_lag: Duration,
     pub end: Option<End>,
 }
 
@@ -107,8 +107,8 @@ impl Sequence {
             places,
             lent: None,
             recurs: spacing.is_some(),
-            restoring: begin.restored_behind.is_some(),
-            prompt_kept: false,
+            restoring: begin.restore_after.is_some(),
+            prompt_cached: false,
             tokens,
             prompt,
             computed: begin.cached,
@@ -117,13 +117,13 @@ impl Sequence {
             stop_tokens: request.stop_tokens,
             sampler,
             guide,
-            kept: None,
+            pending_logits: None,
             logprobs: request.logprobs,
             prompt_logprobs: request.prompt_logprobs,
             scores: Vec::new(),
             events: request.events,
             source: request.source,
-            behind: Duration::ZERO,
+            reader_lag: Duration::ZERO,
             end: None,
         }
     }
@@ -134,7 +134,7 @@ impl Sequence {
             computed: self.computed,
             most: self.most(),
             scored: self.prompt_logprobs.is_some(),
-            ready: self.kept.is_none() && !self.restoring && !self.waits_for_reader(),
+            ready: self.pending_logits.is_none() && !self.restoring && !self.waits_for_reader(),
             drafts: 0,
         }
     }
@@ -337,10 +337,10 @@ impl Sequence {
     /// Keeps what it has computed of its prompt for others: up to each place, or each page if the
     /// model has no states. Tells when that was all.
     pub fn keep(&mut self, kv: &mut Kv) -> bool {
-        if self.prompt_kept || self.restoring {
+        if self.prompt_cached || self.restoring {
             return false;
         }
-        self.prompt_kept = self.tokens.len() > self.prompt;
+        self.prompt_cached = self.tokens.len() > self.prompt;
         let computed = self.computed.min(self.prompt);
         let whole = computed / PAGE * PAGE;
         let came = self.lent.take_if(|(place, _)| place.tokens <= computed);
@@ -348,14 +348,14 @@ impl Sequence {
             (Some((place, _)), _) => place.tokens,
             (None, false) => whole,
             // Where there was no state for it, the tree remembers that it was asked for.
-            (None, true) if self.prompt_kept => prefix::last_place(self.prompt),
+            (None, true) if self.prompt_cached => prefix::last_place(self.prompt),
             (None, true) => return false,
         };
         let state: Option<(Kind, Slot)> = came.map(|(place, state)| (place.kind, state));
-        if most > kv.tokens_kept(self.slot) || state.is_some() {
+        if most > kv.tokens_cached(self.slot) || state.is_some() {
             kv.keep(self.slot, &self.tokens[..most], state);
         }
-        self.prompt_kept
+        self.prompt_cached
     }
 
     /// The prompt.
@@ -493,7 +493,7 @@ impl Sequence {
         }
         let guide = self.guide.as_mut();
         if guide.is_some_and(|guide| !guide.is_ready(deadline)) {
-            self.kept = Some(logits.to_vec());
+            self.pending_logits = Some(logits.to_vec());
             return false;
         }
         let accepted = self.try_accept(logits, scratch, threads);
@@ -556,16 +556,16 @@ impl Sequence {
         deadline: Instant,
     ) -> bool {
         let ready = |guide: &mut Guide| guide.is_ready(deadline);
-        if self.kept.is_none() || !self.guide.as_mut().is_none_or(ready) {
+        if self.pending_logits.is_none() || !self.guide.as_mut().is_none_or(ready) {
             return false;
         }
-        let logits = self.kept.take().unwrap_or_default();
+        let logits = self.pending_logits.take().unwrap_or_default();
         self.accept(&logits, scratch, threads, deadline)
     }
 
     /// Whether logits wait for their mask.
     pub fn waits_for_mask(&self) -> bool {
-        self.kept.is_some()
+        self.pending_logits.is_some()
     }
 
     /// # Errors

@@ -163,7 +163,7 @@ impl Stats {
     /// Takes the figures of the disk.
     pub(super) fn set_disk(&self, staging: &Staging) {
         let (disk, pages) = (&staging.disk, staging.pages_read());
-        let (traffic, gone) = (disk.traffic(), disk.gone());
+        let (traffic, evicted) = (disk.traffic(), disk.evicted());
         self.disk_on.set(usize::from(disk.is_on()));
         self.disk_bytes_used.set(disk.bytes_used() as usize);
         let in_a_day = disk.written_in_a_day();
@@ -171,9 +171,9 @@ impl Stats {
         self.disk_tokens.set(pages * PAGE);
         self.disk_written_bytes.set(traffic.written_bytes as usize);
         self.disk_read_bytes.set(traffic.read_bytes as usize);
-        self.disk_evictions.set(gone.count);
-        self.disk_evicted_tokens.set(gone.pages * PAGE);
-        let age = gone.age.as_millis() as usize;
+        self.disk_evictions.set(evicted.count);
+        self.disk_evicted_tokens.set(evicted.pages * PAGE);
+        let age = evicted.age.as_millis() as usize;
         self.disk_evicted_age_millis.set(age);
         self.disk_broken.set(traffic.broken);
     }

@@ -68,26 +68,26 @@ struct Share {
 
 /// Slots that each owner holds.
 #[derive(Debug, Default)]
-pub struct Held(HashMap<Owner, Share>);
+pub struct SlotCounts(HashMap<Owner, Share>);
 
-impl Held {
+impl SlotCounts {
     /// Slots that are held by `running`.
-    pub fn of(running: impl Iterator<Item = Source>) -> Held {
-        let mut held = Held::default();
+    pub fn of(running: impl Iterator<Item = Source>) -> SlotCounts {
+        let mut slots = SlotCounts::default();
         for source in running {
             let mut outer = None;
             for owner in source.owners() {
-                let share = held.0.entry(owner).or_default();
+                let share = slots.0.entry(owner).or_default();
                 share.slots += 1;
                 if share.slots == 1
                     && let Some(outer) = outer
                 {
-                    held.0.entry(outer).or_default().inside += 1;
+                    slots.0.entry(outer).or_default().inside += 1;
                 }
                 outer = Some(owner);
             }
         }
-        held
+        slots
     }
 
     fn share(&self, owner: Owner) -> Share {
@@ -138,8 +138,8 @@ impl Turns {
 
     /// Whether `source` leaves memory to others: its call holds a slot already, or a wider owner
     /// does, beside which another one had a turn a short while ago.
-    pub fn leaves_room(&self, source: Source, held: &Held) -> bool {
-        let [_, client, connections, _, call] = held.by(source);
+    pub fn leaves_room(&self, source: Source, slots: &SlotCounts) -> bool {
+        let [_, client, connections, _, call] = slots.by(source);
         let mut others = self.taken.iter();
         call > 0
             || others.any(|other| match other.client == source.client {
@@ -153,11 +153,11 @@ impl Turns {
     pub fn next(
         &self,
         waiting: impl Iterator<Item = Source>,
-        held: &Held,
+        slots: &SlotCounts,
         wronged: bool,
     ) -> Option<usize> {
         let candidates = waiting.enumerate();
-        let mut candidates = candidates.filter(|(_, source)| !wronged || held.is_wronged(*source));
+        let mut candidates = candidates.filter(|(_, source)| !wronged || slots.is_wronged(*source));
         let first = candidates.next()?;
         let Some(second) = candidates.next() else {
             return Some(first.0);
@@ -165,7 +165,7 @@ impl Turns {
         let last = self.last();
         let rank = |source: Source| {
             let owners = source.owners();
-            owners.map(|owner| (held.share(owner).slots, last.get(&owner).copied()))
+            owners.map(|owner| (slots.share(owner).slots, last.get(&owner).copied()))
         };
         let ranked = [first, second].into_iter().chain(candidates);
         let ranked = ranked.map(|(at, source)| (rank(source), at));
@@ -309,8 +309,8 @@ mod tests {
         let (mut waiting, mut running) = (waiting.to_vec(), running.to_vec());
         let mut order = Vec::new();
         while let Some(next) = {
-            let held = Held::of(running.iter().copied());
-            turns.next(waiting.iter().copied(), &held, false)
+            let slots = SlotCounts::of(running.iter().copied());
+            turns.next(waiting.iter().copied(), &slots, false)
         } {
             let source = waiting.remove(next);
             turns.take(source);
@@ -358,7 +358,7 @@ mod tests {
         let mut turns = Turns::default();
         let mut waiting = vec![a, a, a, b, b, b];
         let mut order = Vec::new();
-        while let Some(next) = turns.next(waiting.iter().copied(), &Held::default(), false) {
+        while let Some(next) = turns.next(waiting.iter().copied(), &SlotCounts::default(), false) {
             order.push(waiting.remove(next));
             turns.take(*order.last().unwrap());
         }
@@ -368,9 +368,9 @@ mod tests {
     #[test]
     fn the_slot_beyond_a_step_is_for_who_holds_none_beside_one_with_several() {
         let takes = |source: Source, running: &[Source]| {
-            let held = Held::of(running.iter().copied());
+            let slots = SlotCounts::of(running.iter().copied());
             Turns::default()
-                .next([source].into_iter(), &held, true)
+                .next([source].into_iter(), &slots, true)
                 .is_some()
         };
         // Two calls of eight replies each, over new connections.
@@ -391,10 +391,10 @@ mod tests {
     #[test]
     fn memory_is_left_to_others_by_who_has_several_or_met_them() {
         let [own, fresh, other] = [from(1, 7, 2), new(1, 8), from(2, 0, 3)];
-        let held = Held::of([own].into_iter());
+        let slots = SlotCounts::of([own].into_iter());
         let mut turns = Turns::default();
         let sibling = from(1, 9, 4);
-        let leaves = |turns: &Turns, source| turns.leaves_room(source, &held);
+        let leaves = |turns: &Turns, source| turns.leaves_room(source, &slots);
         assert!(leaves(&turns, own), "a second reply of the call");
         assert!(!leaves(&turns, sibling), "nobody else is there");
         turns.take(fresh);
@@ -408,20 +408,20 @@ mod tests {
     #[test]
     fn who_holds_least_stands_first() {
         let [flood, own, fresh, other] = [from(1, 0, 1), from(1, 7, 2), new(1, 8), from(2, 0, 3)];
-        let held = Held::of([flood, flood, own, fresh, other].into_iter());
+        let slots = SlotCounts::of([flood, flood, own, fresh, other].into_iter());
         let mut found = [flood, own, fresh, other];
-        found.sort_by_key(|source| held.standing(*source));
+        found.sort_by_key(|source| slots.standing(*source));
         assert_eq!(found, [other, fresh, own, flood]);
-        assert!(held.by(other) < held.by(fresh) && held.by(own) < held.by(flood));
+        assert!(slots.by(other) < slots.by(fresh) && slots.by(own) < slots.by(flood));
     }
 
     #[test]
     fn one_source_is_served_in_order() {
         let turns = Turns::default();
         let same = [Source::default(); 3];
-        let held = Held::of(same.into_iter());
-        assert_eq!(turns.next(same.into_iter(), &held, false), Some(0));
-        assert_eq!(turns.next([].into_iter(), &held, false), None);
+        let slots = SlotCounts::of(same.into_iter());
+        assert_eq!(turns.next(same.into_iter(), &slots, false), Some(0));
+        assert_eq!(turns.next([].into_iter(), &slots, false), None);
     }
 
     /// Number of replies of `source` that are taken, each of a new call if `apart`.

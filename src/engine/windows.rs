@@ -126,13 +126,13 @@ impl Windows {
     /// Names the first page whose count is wrong.
     pub fn check_integrity(&self) -> Result<(), String> {
         let mut found = vec![0; self.holders.len()];
-        let held = self.tables.iter().flat_map(|table| &table.pages);
-        held.for_each(|page| found[page.0 as usize] += 1);
-        for (page, (found, told)) in found.iter().zip(&self.holders).enumerate() {
+        let used = self.tables.iter().flat_map(|table| &table.pages);
+        used.for_each(|page| found[page.0 as usize] += 1);
+        for (page, (found, counted)) in found.iter().zip(&self.holders).enumerate() {
             let free = self.free.iter().filter(|free| free.0 as usize == page);
-            if found != told || free.count() != usize::from(*found == 0) {
+            if found != counted || free.count() != usize::from(*found == 0) {
                 return Err(format!(
-                    "windowed page {page} has {found} holders, not {told}"
+                    "windowed page {page} has {found} holders, not {counted}"
                 ));
             }
         }

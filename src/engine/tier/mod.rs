@@ -20,7 +20,7 @@ pub use self::staging::{ReadAhead, Staging};
 use self::sums::Sums;
 use super::kv::{Kv, Pin};
 use super::prefix::{
-    Gone, Hit, KEPT_PART, Keyed, Kind, Naming, NodeId, Owner, Place, Prefixes, Reuse,
+    CACHED_PART, Evicted, Hit, Keyed, Kind, Naming, NodeId, Owner, Place, Prefixes, Reuse,
 };
 use host::log;
 use step::PAGE;
@@ -196,8 +196,8 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    pub fn gone(&self) -> Gone {
-        self.index.gone()
+    pub fn evicted(&self) -> Evicted {
+        self.index.evicted()
     }
 
     pub fn traffic(&self) -> Traffic {
@@ -525,7 +525,7 @@ impl<N: Naming> Tier<N> {
             None => None,
         };
         self.collect();
-        let share = self.room.pages() / KEPT_PART / self.index.others(owner).max(1);
+        let share = self.room.pages() / CACHED_PART / self.index.others(owner).max(1);
         loop {
             let free = self.room.pages_free();
             if free >= count {
@@ -617,12 +617,12 @@ impl<N: Naming> Tier<N> {
 mod tests {
     use super::testing::{Copying, PIECES, prompt};
     use super::*;
-    use crate::kv::Asked;
+    use crate::kv::Reservation;
 
     const PAGES: usize = 400;
 
-    fn asked(domain: u128, prompt: &[TokenId], restorable: usize) -> Asked<'_> {
-        Asked {
+    fn asked(domain: u128, prompt: &[TokenId], restorable: usize) -> Reservation<'_> {
+        Reservation {
             owner: domain as Owner,
             domain,
             prompt,
@@ -705,7 +705,7 @@ mod tests {
         let begin = kv.reserve(first.len(), asked(1, &first, hit.pages.len()));
         let begin = begin.unwrap();
         assert_eq!((begin.cached, begin.from), (BLOCKS * PAGE, begin.slot));
-        assert_eq!(begin.restored_behind, Some(0));
+        assert_eq!(begin.restore_after, Some(0));
         let pages = kv.pages(begin.slot)[..BLOCKS].to_vec();
         tier.restore(begin.slot, &hit, (&pages, &[]));
         let before = device.started.len();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use super::entry::{Bond, Header, Name, Tag};
-use crate::prefix::{Gone, Kind, Owner};
+use crate::prefix::{Evicted, Kind, Owner};
 use step::transfer::PieceBytes;
 
 /// Time over which written bytes count.
@@ -47,7 +47,7 @@ pub struct Index {
     bytes: u64,
     uses: u64,
     now: Duration,
-    gone: Gone,
+    evicted: Evicted,
     /// Bytes written, by when.
     written: VecDeque<(Duration, u64)>,
 }
@@ -63,7 +63,7 @@ impl Index {
             bytes: 0,
             uses: 0,
             now: Duration::ZERO,
-            gone: Gone::default(),
+            evicted: Evicted::default(),
             written: VecDeque::new(),
         }
     }
@@ -83,8 +83,8 @@ impl Index {
         self.bytes
     }
 
-    pub fn gone(&self) -> Gone {
-        self.gone
+    pub fn evicted(&self) -> Evicted {
+        self.evicted
     }
 
     /// Bytes that were written in the last day.
@@ -202,9 +202,9 @@ impl Index {
         while self.bytes + bytes > self.bytes_max {
             let last = self.last().expect("entries have all bytes");
             let entry = &self.entries[&last];
-            self.gone.count += 1;
-            self.gone.pages += entry.header.names.len();
-            self.gone.age += self.now - entry.used.0;
+            self.evicted.count += 1;
+            self.evicted.pages += entry.header.names.len();
+            self.evicted.age += self.now - entry.used.0;
             self.remove(last);
             removed.push(last);
         }

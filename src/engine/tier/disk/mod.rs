@@ -22,7 +22,7 @@ use std::time::Duration;
 use self::entry::{Bond, Header, Identity, Name, Secret, Tag};
 use self::index::{DAY, Index, Place};
 use self::store::{Folder, Storage};
-use crate::prefix::{Gone, Kind, Owner};
+use crate::prefix::{Evicted, Kind, Owner};
 use host::calendar::seconds;
 use host::log;
 use host::pool::Pool;
@@ -235,8 +235,8 @@ impl Disk {
         self.index.written()
     }
 
-    pub fn gone(&self) -> Gone {
-        self.index.gone()
+    pub fn evicted(&self) -> Evicted {
+        self.index.evicted()
     }
 
     pub fn traffic(&self) -> Traffic {

@@ -253,7 +253,7 @@ fn who_has_most_gives_room_and_of_that_what_was_used_longest_ago() {
         assert_eq!(there, left, "{number}");
     }
     assert_eq!(fake.memory().whole.len(), 4, "what went is removed");
-    assert_eq!(disk.gone().count, 10);
+    assert_eq!(disk.evicted().count, 10);
 }
 
 #[test]

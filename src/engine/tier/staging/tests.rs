@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use super::*;
-use crate::kv::{Asked, Kv};
+use crate::kv::{Kv, Reservation};
 use crate::prefix::{Keyed, Kind, Place};
 use crate::tier::disk::testing::Fake;
 use crate::tier::testing::prompt;
@@ -116,7 +116,7 @@ fn written(asked: &[TokenId]) -> Pair {
     pair.tier.open_disk(fake.options(1, DISK));
     pair.go_on(|_| false);
     let Pair { kv, tier, .. } = &mut pair;
-    let whose = Asked {
+    let whose = Reservation {
         owner: 1,
         domain: 1,
         prompt: asked,

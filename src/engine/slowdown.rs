@@ -15,7 +15,7 @@ use step::executor::SeqRows;
 /// Steps of the same work whose fastest is compared.
 const WINDOW: u32 = 128;
 /// Times as long from which the operator is told.
-const TOLD_FROM: f64 = 1.3;
+const REPORTED_FROM: f64 = 1.3;
 /// Sizes of steps that are followed; later ones are not.
 const SIZES_MAX: usize = 1024;
 /// Thousandths of a window that took as long as the first.
@@ -39,9 +39,9 @@ struct Times {
 
 /// Follows the steps of one engine.
 #[derive(Debug, Default)]
-pub struct Slower {
+pub struct Slowdown {
     sizes: HashMap<Size, Times>,
-    told: bool,
+    reported: bool,
 }
 
 /// Size of a step: two of the same size do the same work.
@@ -58,11 +58,11 @@ fn part_of_octave(positions: usize) -> u32 {
     ((positions.max(1) as f64).log2() * PARTS_OF_OCTAVE) as u32
 }
 
-impl Slower {
-    /// Knows no step yet: nothing is slower.
-    pub fn new(slowdown: &Figure) -> Slower {
+impl Slowdown {
+    /// Slowdown of an engine that has run no step: none.
+    pub fn new(slowdown: &Figure) -> Slowdown {
         slowdown.set(AS_FIRST as usize);
-        Slower::default()
+        Slowdown::default()
     }
 
     /// Notes a step. Where it ends a window, `slowdown` becomes how many times as long as the first
@@ -72,8 +72,8 @@ impl Slower {
             return;
         };
         slowdown.set((ratio * AS_FIRST) as usize);
-        if ratio >= TOLD_FROM && !self.told {
-            self.told = true;
+        if ratio >= REPORTED_FROM && !self.reported {
+            self.reported = true;
             log::line(format_args!(
                 "steps take {ratio:.1} times as long as the same work did before: the device has \
                  lost speed (power state, temperature) or is shared; `doctor` shows its clocks"
@@ -115,52 +115,52 @@ mod tests {
     }
 
     /// The slowdown, in thousandths, behind a window of such steps.
-    fn window(slower: &mut Slower, size: Size, took: Duration) -> u64 {
+    fn window(steps: &mut Slowdown, size: Size, took: Duration) -> u64 {
         let slowdown = Figure::default();
         for _ in 0..WINDOW {
-            slower.note(size, took, &slowdown);
+            steps.note(size, took, &slowdown);
         }
         slowdown.get()
     }
 
     #[test]
     fn the_same_work_that_takes_longer_is_told_once() {
-        let mut slower = Slower::default();
-        assert_eq!(window(&mut slower, of(1, 800), STEP), 1000);
-        assert_eq!(window(&mut slower, of(1, 801), STEP.mul_f64(1.2)), 1200);
-        assert!(!slower.told);
-        assert_eq!(window(&mut slower, of(1, 802), 2 * STEP), 2000);
-        assert!(slower.told);
-        assert_eq!(window(&mut slower, of(1, 803), STEP), 1000);
+        let mut steps = Slowdown::default();
+        assert_eq!(window(&mut steps, of(1, 800), STEP), 1000);
+        assert_eq!(window(&mut steps, of(1, 801), STEP.mul_f64(1.2)), 1200);
+        assert!(!steps.reported);
+        assert_eq!(window(&mut steps, of(1, 802), 2 * STEP), 2000);
+        assert!(steps.reported);
+        assert_eq!(window(&mut steps, of(1, 803), STEP), 1000);
     }
 
     #[test]
     fn more_rows_and_longer_contexts_are_other_work() {
-        let mut slower = Slower::default();
-        window(&mut slower, of(1, 800), STEP);
-        assert_eq!(window(&mut slower, of(2, 800), 2 * STEP), 1000);
-        assert_eq!(window(&mut slower, of(1, 1600), 2 * STEP), 1000);
-        assert!(!slower.told);
+        let mut steps = Slowdown::default();
+        window(&mut steps, of(1, 800), STEP);
+        assert_eq!(window(&mut steps, of(2, 800), 2 * STEP), 1000);
+        assert_eq!(window(&mut steps, of(1, 1600), 2 * STEP), 1000);
+        assert!(!steps.reported);
     }
 
     #[test]
     fn steps_that_were_held_up_do_not_count() {
-        let mut slower = Slower::default();
-        window(&mut slower, of(1, 800), STEP);
+        let mut steps = Slowdown::default();
+        window(&mut steps, of(1, 800), STEP);
         for step in 0..WINDOW {
             let took = if step == 0 { STEP } else { 9 * STEP };
-            slower.note(of(1, 800), took, &Figure::default());
+            steps.note(of(1, 800), took, &Figure::default());
         }
-        assert!(!slower.told);
+        assert!(!steps.reported);
     }
 
     #[test]
     fn sizes_of_steps_are_bounded() {
-        let mut slower = Slower::default();
+        let mut steps = Slowdown::default();
         for rows in 0..2 * SIZES_MAX {
-            slower.note(of(rows, 1), STEP, &Figure::default());
+            steps.note(of(rows, 1), STEP, &Figure::default());
         }
-        assert_eq!(slower.sizes.len(), SIZES_MAX);
+        assert_eq!(steps.sizes.len(), SIZES_MAX);
     }
 
     #[test]

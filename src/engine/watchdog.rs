@@ -21,12 +21,12 @@ pub(super) const LOOKS: u32 = 16;
 
 /// An executor whose calls are counted, but for its making, which may take any time: to read
 /// weights from a slow disk is no fault.
-pub(super) struct Counted<E> {
+pub(super) struct Watched<E> {
     pub executor: E,
     pub shared: Arc<Shared>,
 }
 
-impl<E: Executor> Executor for Counted<E> {
+impl<E: Executor> Executor for Watched<E> {
     const VOCAB: usize = E::VOCAB;
     const PATIENCE: Option<Patience> = E::PATIENCE;
 
@@ -40,7 +40,7 @@ impl<E: Executor> Executor for Counted<E> {
             Some(patience) if has_prompt => patience.prompt,
             _ => 1,
         };
-        let Counted { executor, shared } = self;
+        let Watched { executor, shared } = self;
         shared.calls.around(times, || executor.step(rows))
     }
 
@@ -49,7 +49,7 @@ impl<E: Executor> Executor for Counted<E> {
     }
 
     fn logits(&mut self, index: usize) -> Result<&[f32], DeviceError> {
-        let Counted { executor, shared } = self;
+        let Watched { executor, shared } = self;
         shared.calls.around(1, move || executor.logits(index))
     }
 
@@ -68,12 +68,12 @@ impl<E: Executor> Executor for Counted<E> {
     }
 
     fn step_draft(&mut self, rows: &[SeqRows<'_>], by: &Drafting<'_>) -> Result<bool, DeviceError> {
-        let Counted { executor, shared } = self;
+        let Watched { executor, shared } = self;
         shared.calls.around(1, || executor.step_draft(rows, by))
     }
 
     fn drafted(&mut self, drafted: &mut Vec<Drafted>) -> Result<(), DeviceError> {
-        let Counted { executor, shared } = self;
+        let Watched { executor, shared } = self;
         shared.calls.around(1, || executor.drafted(drafted))
     }
 
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn every_call_is_passed_on_to_the_executor() {
         let all = methods(include_str!("../step/executor.rs"), "pub trait Executor");
-        let passed = methods(include_str!("end.rs"), "for Counted<E> {");
+        let passed = methods(include_str!("watchdog.rs"), "for Watched<E> {");
         assert!(all.len() > 10, "{all:?}");
         let missing = all.iter().filter(|name| !passed.contains(name));
         assert_eq!(missing.collect::<Vec<_>>(), Vec::<&&str>::new());

@@ -18,7 +18,7 @@ const SHARE: f64 = 0.25;
 
 /// Follows the steps of one engine.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct PrefillBudget {
     /// Longest step that is aimed at, seconds.
     bound: f64,
     /// Mean time of a step of replies alone, seconds.
@@ -28,10 +28,10 @@ pub struct Pace {
     most: usize,
 }
 
-impl Pace {
-    /// A pace that knows no step yet, of an engine whose steps have `most` prompt tokens.
-    pub fn new(bound: Duration, most: usize) -> Pace {
-        Pace {
+impl PrefillBudget {
+    /// Budget that knows no step yet, of an engine whose steps have `most` prompt tokens.
+    pub fn new(bound: Duration, most: usize) -> PrefillBudget {
+        PrefillBudget {
             bound: bound.as_secs_f64(),
             alone: None,
             tokens: LEAST,
@@ -79,14 +79,14 @@ mod tests {
 
     /// Runs steps of `cost` a prompt of `PAGE` tokens beside replies of 3 ms; the longest of the
     /// last ones.
-    fn settled(pace: &mut Pace, cost: Duration, steps: usize) -> Duration {
+    fn settled(budget: &mut PrefillBudget, cost: Duration, steps: usize) -> Duration {
         let alone = Duration::from_millis(3);
         let mut longest = Duration::ZERO;
         for step in 0..steps {
-            pace.note(0, alone);
-            let tokens = pace.tokens(PREFILL_TOKENS);
+            budget.note(0, alone);
+            let tokens = budget.tokens(PREFILL_TOKENS);
             let took = alone + cost * (tokens / PAGE) as u32;
-            pace.note(tokens, took);
+            budget.note(tokens, took);
             longest = if step + 4 > steps {
                 longest.max(took)
             } else {
@@ -98,53 +98,56 @@ mod tests {
 
     #[test]
     fn prompts_begin_with_two_pages() {
-        assert_eq!(Pace::new(BOUND, PREFILL_TOKENS).tokens(MOST), 2 * PAGE);
-        assert_eq!(Pace::new(BOUND, PREFILL_TOKENS).tokens(PAGE), PAGE);
+        assert_eq!(
+            PrefillBudget::new(BOUND, PREFILL_TOKENS).tokens(MOST),
+            2 * PAGE
+        );
+        assert_eq!(PrefillBudget::new(BOUND, PREFILL_TOKENS).tokens(PAGE), PAGE);
     }
 
     #[test]
     fn steps_come_to_take_the_bound_and_no_more() {
         for cost in [6, 4, 1].map(Duration::from_millis) {
-            let longest = settled(&mut Pace::new(BOUND, PREFILL_TOKENS), cost, 40);
+            let longest = settled(&mut PrefillBudget::new(BOUND, PREFILL_TOKENS), cost, 40);
             assert!(longest <= BOUND, "{cost:?} a page: {longest:?}");
         }
     }
 
     #[test]
     fn prompts_that_cost_nothing_get_all() {
-        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
-        settled(&mut pace, Duration::ZERO, 40);
-        assert_eq!(pace.tokens(usize::MAX), PREFILL_TOKENS);
+        let mut budget = PrefillBudget::new(BOUND, PREFILL_TOKENS);
+        settled(&mut budget, Duration::ZERO, 40);
+        assert_eq!(budget.tokens(usize::MAX), PREFILL_TOKENS);
     }
 
     #[test]
     fn a_step_that_was_held_up_halves_them_at_most() {
-        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
-        settled(&mut pace, Duration::ZERO, 40);
-        let before = pace.tokens(usize::MAX);
-        pace.note(before, Duration::from_secs(60));
+        let mut budget = PrefillBudget::new(BOUND, PREFILL_TOKENS);
+        settled(&mut budget, Duration::ZERO, 40);
+        let before = budget.tokens(usize::MAX);
+        budget.note(before, Duration::from_secs(60));
         assert_eq!(
-            pace.tokens(usize::MAX),
+            budget.tokens(usize::MAX),
             (before / 2 / PAGE * PAGE).max(LEAST)
         );
     }
 
     #[test]
     fn replies_that_take_the_bound_alone_leave_two_pages() {
-        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
+        let mut budget = PrefillBudget::new(BOUND, PREFILL_TOKENS);
         for _ in 0..100 {
-            pace.note(0, 2 * BOUND);
-            pace.note(2 * PAGE, 3 * BOUND);
+            budget.note(0, 2 * BOUND);
+            budget.note(2 * PAGE, 3 * BOUND);
         }
-        assert_eq!(pace.tokens(MOST), 2 * PAGE);
+        assert_eq!(budget.tokens(MOST), 2 * PAGE);
     }
 
     /// Tokens that a step aims at, behind replies that take `alone` and a step of `tokens`.
     fn fitted(alone: Duration, tokens: usize, took: Duration) -> usize {
-        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
-        pace.note(0, alone);
-        pace.note(tokens, took);
-        pace.tokens
+        let mut budget = PrefillBudget::new(BOUND, PREFILL_TOKENS);
+        budget.note(0, alone);
+        budget.note(tokens, took);
+        budget.tokens
     }
 
     /// Tokens that a step takes of a prompt.
@@ -154,10 +157,10 @@ mod tests {
 
     #[test]
     fn a_step_of_replies_moves_the_mean_by_its_weight() {
-        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
+        let mut budget = PrefillBudget::new(BOUND, PREFILL_TOKENS);
         let alone = [10, 20, 1].map(|took| {
-            pace.note(0, Duration::from_millis(took));
-            (pace.alone.unwrap() * 1e6).round()
+            budget.note(0, Duration::from_millis(took));
+            (budget.alone.unwrap() * 1e6).round()
         });
         assert_eq!(alone, [10_000.0, 11_000.0, 10_000.0]);
     }
@@ -177,12 +180,12 @@ mod tests {
     #[test]
     fn few_tokens_count_where_they_are_half_or_took_too_long() {
         let with = |before: usize, tokens, took| {
-            let mut pace = Pace {
+            let mut budget = PrefillBudget {
                 tokens: before,
-                ..Pace::new(BOUND, PREFILL_TOKENS)
+                ..PrefillBudget::new(BOUND, PREFILL_TOKENS)
             };
-            pace.note(tokens, Duration::from_millis(took));
-            pace.tokens
+            budget.note(tokens, Duration::from_millis(took));
+            budget.tokens
         };
         let before = 4 * LEAST;
         assert_eq!(with(before, before / 2 - 1, 10), before, "it says nothing");
@@ -193,11 +196,11 @@ mod tests {
     #[test]
     fn a_step_has_whole_pages() {
         let tokens = |tokens, most| {
-            let pace = Pace {
+            let budget = PrefillBudget {
                 tokens,
-                ..Pace::new(BOUND, PREFILL_TOKENS)
+                ..PrefillBudget::new(BOUND, PREFILL_TOKENS)
             };
-            pace.tokens(most)
+            budget.tokens(most)
         };
         assert_eq!(tokens(3 * PAGE - 1, MOST), 2 * PAGE);
         assert_eq!(tokens(3 * PAGE, MOST), 3 * PAGE);
@@ -206,8 +209,8 @@ mod tests {
 
     #[test]
     fn a_short_prompt_says_nothing_about_long_ones() {
-        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
-        pace.note(3, Duration::ZERO);
-        assert_eq!(pace.tokens(MOST), 2 * PAGE);
+        let mut budget = PrefillBudget::new(BOUND, PREFILL_TOKENS);
+        budget.note(3, Duration::ZERO);
+        assert_eq!(budget.tokens(MOST), 2 * PAGE);
     }
 }
