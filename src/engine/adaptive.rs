@@ -54,7 +54,7 @@ const CALL_TEMPERATURE_MAX: f32 = 0.3;
 const CONSTRAINED_FACTOR: f32 = 0.6;
 /// Entropy, in nats, of a row of which the model is sure.
 const SURE: f64 = 0.5;
-/// Rows in a row of which the model was sure, and the addition to the temperature behind them.
+/// Rows in a row of which the model was sure, and the addition to the temperature after them.
 const BOOSTS: [(usize, f32); 3] = [(32, 0.3), (16, 0.2), (8, 0.1)];
 /// Share of distinct runs below which the temperature is multiplied.
 const FACTORS: [(f32, f32); 3] = [(0.15, 1.8), (0.25, 1.4), (0.35, 1.2)];
@@ -244,7 +244,7 @@ mod tests {
             (16, 1.2),
             (32, 1.3),
         ] {
-            assert_eq!(told[rows], wanted, "behind {rows}");
+            assert_eq!(told[rows], wanted, "after {rows}");
         }
         state.observe(&row(0.3, 9));
         assert_eq!(state.temperature(1.0), 1.0);

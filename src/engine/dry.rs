@@ -24,7 +24,7 @@ pub struct Repetitions {
 }
 
 impl Repetitions {
-    /// Behind a prompt; none if the rule is off.
+    /// After a prompt; none if the rule is off.
     pub fn new(rule: &Dry, prompt: &[TokenId]) -> Option<Repetitions> {
         if rule.multiplier == 0.0 {
             return None;
@@ -86,7 +86,7 @@ impl Repetitions {
             if at + same > right {
                 (left, right) = (at, at + same);
             }
-            // The token behind this place continued the copy.
+            // The token after this place continued the copy.
             let same = same.min(longest);
             if same >= self.rule.allowed {
                 let exponent = (same - self.rule.allowed).min(EXPONENT_MAX);

@@ -137,7 +137,7 @@ pub struct EventReceiver {
 }
 
 impl EventReceiver {
-    /// The next event; none behind the last.
+    /// The next event; none after the last.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         let event = self.receiver.poll_recv(cx);
         if let Poll::Ready(event) = &event {

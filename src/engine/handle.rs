@@ -86,7 +86,7 @@ impl Shared {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // Whoever panicked left whole counts behind.
+        // Whoever panicked had changed whole counts only.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

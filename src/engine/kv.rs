@@ -32,7 +32,7 @@ pub struct Reservation<'a> {
     pub prompt: &'a [TokenId],
     /// Whether it leaves others the pages of a slot: an equal share of all.
     pub leaves_room: bool,
-    /// First pages of the prompt that a tier below has, with the state behind them.
+    /// First pages of the prompt that a tier below has, with the state after them.
     pub restorable: usize,
 }
 
@@ -44,7 +44,7 @@ pub struct Pin {
     pub reuse: Reuse,
     pub tokens: Vec<TokenId>,
     pub pages: Vec<PageId>,
-    /// The state behind them, if the model has one.
+    /// The state after them, if the model has one.
     pub state: Option<(Kind, Slot)>,
     /// Windowed pages that are that state; empty if the model has none.
     pub window: Vec<PageId>,
@@ -74,7 +74,7 @@ pub struct Begin {
     pub slot: Slot,
     /// Tokens that need not be computed.
     pub cached: usize,
-    /// The state behind those, if the model has one.
+    /// The state after those, if the model has one.
     pub from: Slot,
     /// Tokens that a prompt before began with, too, `cached` at least.
     pub known: usize,
@@ -83,7 +83,7 @@ pub struct Begin {
     pub restore_after: Option<usize>,
 }
 
-/// Slots, the pages behind them, and kept prompts.
+/// Slots, their pages and states, and cached prompts.
 #[derive(Debug)]
 pub struct Kv<N = Keyed> {
     pages_total: usize,
@@ -101,7 +101,7 @@ pub struct Kv<N = Keyed> {
 
 impl<N: Naming> Kv<N> {
     /// Everything free; no sequence has more than `context` tokens. The lowest ids are handed out
-    /// first. `snapshots` states behind those of `slots` are for kept prompts, and behind them
+    /// first. `snapshots` states after those of `slots` are for kept prompts, and after them
     /// `drafts` for drafts; there are none if the model has no recurrent states.
     pub fn new(
         (slots, snapshots, drafts): (usize, usize, usize),
@@ -158,7 +158,7 @@ impl<N: Naming> Kv<N> {
         self.prefixes.evicted()
     }
 
-    /// Pages of a prompt that a sequence of a domain would begin behind.
+    /// Pages of a prompt that a sequence of a domain would begin after.
     pub fn pages_known(&self, domain: u128, prompt: &[TokenId]) -> usize {
         self.prefixes.look_up(domain, prompt, 0).pages.len()
     }
@@ -181,7 +181,7 @@ impl<N: Naming> Kv<N> {
     }
 
     /// Takes a slot and pages for `tokens` in all, or nothing at all when either is short. It
-    /// begins behind what is kept of its prompt. Where the owner has a sequence already, the others
+    /// begins after what is kept of its prompt. Where the owner has a sequence already, the others
     /// are left their share of what is kept.
     pub fn reserve(&mut self, tokens: usize, asked: Reservation<'_>) -> Option<Begin> {
         assert!(tokens > 0, "a sequence holds at least one token");
@@ -332,7 +332,7 @@ impl<N: Naming> Kv<N> {
         self.slots[slot.0 as usize].shared * PAGE
     }
 
-    /// Keeps the whole pages of `prompt`, whose rows have run, and the state behind the last of
+    /// Keeps the whole pages of `prompt`, whose rows have run, and the state after the last of
     /// them, if one was lent for that.
     pub fn keep(&mut self, slot: Slot, prompt: &[TokenId], state: Option<(Kind, Slot)>) {
         let seq = &mut self.slots[slot.0 as usize];
@@ -533,14 +533,14 @@ mod tests {
         }
     }
 
-    /// Keeps the first pages of a prompt, and the state behind them if one may be had.
+    /// Keeps the first pages of a prompt, and the state after them if one may be had.
     fn keep<N: Naming>(kv: &mut Kv<N>, slot: Slot, asked: &[TokenId], pages: usize) {
         let state = kv.lend(slot, end(pages)).map(|state| (Kind::End, state));
         kv.keep(slot, &asked[..pages * PAGE], state);
     }
 
     /// Runs a prompt of a domain to its end, a second after the one before, keeping the state
-    /// behind each of `kept` pages; tells how many tokens were cached.
+    /// after each of `kept` pages; tells how many tokens were cached.
     fn run<N: Naming>(kv: &mut Kv<N>, asked: (u128, &[TokenId]), kept: &[usize]) -> usize {
         pass(kv, 1);
         let begin = kv.reserve(asked.1.len() + 1, of(asked.0, asked.1)).unwrap();
@@ -686,7 +686,7 @@ mod tests {
         let mut kv = Kv::new((2, 4, 0), 40, TINY.context, naming);
         let asked = prompt(0, 3);
         run(&mut kv, (COMMON, &asked), &[2]);
-        // Behind it two that are alike, and share that alone.
+        // After it two that are alike, and share that alone.
         assert_eq!(run(&mut kv, (0, &asked), &[3]), 2 * PAGE);
         assert_eq!(run(&mut kv, (1, &asked), &[]), 2 * PAGE);
         assert_eq!(run(&mut kv, (COMMON, &asked), &[]), 2 * PAGE);
@@ -700,7 +700,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_leaves_a_state_behind_a_common_block() {
+    fn nobody_else_leaves_a_state_after_a_common_block() {
         let mut kv = Kv::new((2, 6, 0), 40, TINY.context, Keyed::default());
         let asked = prompt(0, 3);
         run(&mut kv, (COMMON, &asked), &[1, 3]);
@@ -1055,7 +1055,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_behind_a_block_that_has_no_name_is_not_kept() {
+    fn a_state_after_a_block_that_has_no_name_is_not_kept() {
         let mut kv = Kv::new((2, 4, 2), 20, TINY.context, Collision);
         let asked = prompt(1, 2);
         assert_eq!(run(&mut kv, (0, &asked), &[2]), 0);

@@ -4,16 +4,16 @@
 //! 1. `Handle::submit` puts it into the inbox, or hands it back when too many wait.
 //! 2. The engine checks it against the limits; what can never run fails at once.
 //! 3. It waits for its turn (`turns`), for what another one of its client computes of its prompt,
-//!    and then for a slot and for all pages that it can ever need; it begins behind what is kept of
+//!    and then for a slot and for all pages that it can ever need; it begins after what is kept of
 //!    its prompt (`prefix`).
 //! 4. `scheduler::plan` gives it rows: pieces of the prompt, then one row per step and those of
 //!    drafts (`speculate`). Prompts of who holds least come first.
-//! 5. The executor runs the rows; the logits behind the last known token come back: the largest of
+//! 5. The executor runs the rows; the logits after the last known token come back: the largest of
 //!    them, as the device ranks them, or all. Where the prompt is to be scored, so do those before
 //!    its other tokens.
 //! 6. `sampler` chooses the next token, among those that the request's constraint allows; it goes
 //!    out as an event, with the end after the last one. Where it is the draft of the next row, so
-//!    does the token behind that.
+//!    does the token after that.
 //! 7. Slot and pages return, in the same round in which the request ended or its reader left. What
 //!    the reader has not read by then lies in the channel (`events`).
 //!
@@ -221,7 +221,7 @@ fn runtime() -> Result<Runtime, Box<dyn Error + Send + Sync>> {
 enum Round {
     /// Ran a step, or waited for masks.
     Stepped,
-    /// No sequence could run: all readers are behind, or there is none.
+    /// No sequence could run: all wait for their readers, or there is none.
     Idle,
     /// No sequence is left and none can come.
     Finished,
@@ -264,7 +264,7 @@ struct Engine<E> {
     /// In the order of their arrival.
     waiting: VecDeque<Waits>,
     turns: Turns,
-    /// The round before this one, and whether requests waited behind it.
+    /// Time of the last round, and whether requests waited for a slot in it.
     last_round: Instant,
     contended: bool,
     /// Whether something was copied when requests were admitted last.

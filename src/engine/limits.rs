@@ -13,7 +13,7 @@ use step::{Facts, PAGE, Window};
 pub struct Limits {
     /// Sequences of a step.
     pub sequences: usize,
-    /// Recurrent states behind those of sequences, for prompts to come; 0 if the model has none.
+    /// Recurrent states after those of sequences, for prompts to come; 0 if the model has none.
     pub snapshots: usize,
     /// Pages of the windowed group, if the model has one.
     pub window: Option<Window>,

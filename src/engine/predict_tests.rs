@@ -37,16 +37,16 @@ struct Timed {
     /// Times of a step's rows but the first, together, and of a prediction.
     more_rows: Duration,
     pass: Duration,
-    /// Added to the first of as many predictions behind steps as are measured.
+    /// Added to the first of as many predictions after steps as are measured.
     cold: Duration,
-    /// Rows, and states behind drafts, of each step.
+    /// Rows, and states after drafts, of each step.
     steps: Vec<(usize, Vec<Slot>)>,
-    /// Predictions behind a step, each time.
+    /// Predictions after a step, each time.
     predictions: Vec<usize>,
 }
 
 impl Timed {
-    fn predict_behind(&mut self, depth: usize) {
+    fn predict_after(&mut self, depth: usize) {
         let first = self.predictions.len().is_multiple_of(MEASURED);
         sleep(self.pass * depth as u32 + if first { self.cold } else { Duration::ZERO });
         self.predictions.push(depth);
@@ -80,7 +80,7 @@ impl Executor for Timed {
 
     fn predict(&mut self, next: &[TokenId], wanted: &[usize]) -> Result<(), DeviceError> {
         assert_eq!((next.len(), wanted), (1, &[0][..]));
-        self.predict_behind(1);
+        self.predict_after(1);
         Ok(())
     }
 
@@ -95,7 +95,7 @@ impl Executor for Timed {
     fn step_draft(&mut self, rows: &[SeqRows<'_>], by: &Drafting<'_>) -> Result<bool, DeviceError> {
         if self.draws {
             self.step(rows)?;
-            self.predict_behind(by.depth);
+            self.predict_after(by.depth);
         }
         Ok(self.draws)
     }
@@ -153,7 +153,7 @@ fn a_depth_that_is_asked_for_is_drafted_though_it_does_not_pay() {
     assert!(predicts(&chosen(asked, [Duration::ZERO, LONG])));
 }
 
-/// Steps of so many rows, and of one, and behind further ones predictions.
+/// Steps of so many rows, and of one, and after further ones predictions.
 fn measured(engine: &Engine<Timed>, rows: usize) {
     let of = |rows: usize| {
         let first = LIMITS.sequences + LIMITS.snapshots;

@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(budget.tokens(MOST), 2 * PAGE);
     }
 
-    /// Tokens that a step aims at, behind replies that take `alone` and a step of `tokens`.
+    /// Tokens that a step aims at, after replies that take `alone` and a step of `tokens`.
     fn fitted(alone: Duration, tokens: usize, took: Duration) -> usize {
         let mut budget = PrefillBudget::new(BOUND, PREFILL_TOKENS);
         budget.note(0, alone);

@@ -1,11 +1,11 @@
 //! Beginnings of prompts that are kept for prompts to come: a radix tree of blocks.
 //!
-//! A block is the tokens of a page behind those of its parent, in a domain that nobody else sees:
+//! A block is the tokens of a page after those of its parent, in a domain that nobody else sees:
 //! one per API key. All see one more, [`COMMON`], which the operator's prompts are in: what a
-//! domain has of its own may be behind blocks of that. A block's page holds the keys and values
+//! domain has of its own may be after blocks of that. A block's page holds the keys and values
 //! that any prompt has there which begins so, with the same bits: rows of a prompt depend on the
 //! tokens before them alone, and a block is whole cells. A model with recurrent states goes on only
-//! where the state behind a block was kept; one with a windowed group where the last pages of that
+//! where the state after a block was kept; one with a windowed group where the last pages of that
 //! were, which are its state. Blocks are found by names that are keyed, and their tokens compared.
 //!
 //! Blocks that sequences use stay. Of the others goes, when its place is needed, what is worth
@@ -66,7 +66,7 @@ const SHARE_PARTS: usize = 8;
 /// Beginnings that went and are remembered: how long ago they were asked for.
 const GONE_MAX: usize = 1024;
 
-/// Tokens of a prompt behind which its state is kept.
+/// Tokens of a prompt after which its state is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub tokens: usize,
@@ -110,14 +110,14 @@ pub fn places(
     places.into_iter().map(place).collect()
 }
 
-/// Tokens of a prompt before its end behind which its state is kept.
+/// Tokens of a prompt before its end after which its state is kept.
 pub fn last_place(prompt: usize) -> usize {
     prompt.saturating_sub(OPENING) / PAGE * PAGE
 }
 
 /// Names blocks by 128 bits that nobody can foresee.
 pub trait Naming {
-    /// Name of `tokens` behind the block, or in the domain, that `before` names.
+    /// Name of `tokens` after the block, or in the domain, that `before` names.
     fn name(&self, before: u128, tokens: &[TokenId]) -> u128;
 }
 
@@ -206,7 +206,7 @@ struct Node {
     snapshot: Option<Snapshot>,
 }
 
-/// The recurrent state behind a block.
+/// The recurrent state after a block.
 #[derive(Clone, Copy, Debug)]
 struct Snapshot {
     slot: Slot,
@@ -226,7 +226,7 @@ struct Holding {
     pages: usize,
     /// Pages of them that no sequence uses.
     unused: usize,
-    /// States behind blocks, and those that are lent for prompts to come.
+    /// States after blocks, and those that are lent for prompts to come.
     states: usize,
     lent: usize,
     /// When it last had a prompt.
@@ -241,8 +241,8 @@ pub struct Hit {
     pub pages: Vec<PageId>,
     /// The state to go on from.
     pub state: Option<Slot>,
-    /// Blocks that are known, though there may be no state to go on from behind the last of them;
-    /// behind a common one nobody else's is kept.
+    /// Blocks that are known, though there may be no state to go on from after the last of them;
+    /// after a common one nobody else's is kept.
     pub known: usize,
     /// Name of the first block that is not.
     absent: Option<u128>,
@@ -254,7 +254,7 @@ pub struct Written {
     /// Its last block, and how many it has.
     pub node: NodeId,
     pub depth: usize,
-    /// The state behind it, if the model has such.
+    /// State after it, if the model has states.
     pub state: Option<(Kind, Slot)>,
 }
 
@@ -368,7 +368,7 @@ impl<N: Naming> Prefixes<N> {
         self.unused
     }
 
-    /// States that are kept behind blocks.
+    /// States that are kept after blocks.
     pub fn snapshots(&self) -> usize {
         self.holdings.values().map(|of| of.states).sum()
     }
@@ -411,7 +411,7 @@ impl<N: Naming> Prefixes<N> {
         id.map_or(0, |id| self.node(id).depth)
     }
 
-    /// The block of `tokens` behind `parent` that `domain` sees, if there is one. Its own counts
+    /// The block of `tokens` after `parent` that `domain` sees, if there is one. Its own counts
     /// before the common one: what a sequence began with it finds again while that is held.
     fn find(&self, domain: u128, parent: Option<NodeId>, tokens: &[TokenId]) -> Found {
         let own = self.find_in(domain, parent, tokens);
@@ -430,7 +430,7 @@ impl<N: Naming> Prefixes<N> {
         let before = match parent.map(|parent| self.node(parent)) {
             None => domain,
             Some(parent) if parent.domain == domain => parent.name,
-            // Behind a common block each domain has names of its own, none of them the common ones.
+            // After a common block each domain has names of its own, none of them the common ones.
             Some(parent) => parent.name ^ !domain,
         };
         let name = self.naming.name(before, tokens);
@@ -469,7 +469,7 @@ impl<N: Naming> Prefixes<N> {
         self.node(id).depth == blocks && self.is_end(id)
     }
 
-    /// Pages of the blocks up to one, and the state behind it.
+    /// Pages of the blocks up to one, and the state after it.
     pub fn places(&self, id: NodeId) -> (Vec<PageId>, Option<Slot>) {
         let up = std::iter::successors(Some(id), |id| self.node(*id).parent);
         let mut pages: Vec<PageId> = up.map(|id| self.node(id).page).collect();
@@ -501,7 +501,7 @@ impl<N: Naming> Prefixes<N> {
     }
 
     /// The longest kept beginning of `prompt`, but its last token: somebody has to compute its
-    /// logits. The state behind the first `restorable` blocks need not be here.
+    /// logits. The state after the first `restorable` blocks need not be here.
     pub fn look_up(&self, domain: u128, prompt: &[TokenId], restorable: usize) -> Hit {
         let (mut hit, mut pages, mut last, mut known) = (Hit::default(), Vec::new(), None, 0);
         let most = prompt.len().saturating_sub(1) / PAGE * PAGE;
@@ -541,8 +541,8 @@ impl<N: Naming> Prefixes<N> {
         self.each_up(Some(id), |node| node.users -= 1);
     }
 
-    /// Has nobody find a piece any more that a beginning has, nor what is behind it. As nobody asks
-    /// for that, it goes in time.
+    /// Has nobody find a piece any more that a beginning has, nor what comes after it. As nobody
+    /// asks for that, it goes in time.
     pub fn lose(&mut self, from: NodeId, piece: Piece) {
         let has_it = |id: &NodeId| match piece {
             Piece::Page(page) => self.node(*id).page == page,
@@ -626,7 +626,7 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// Has a sequence read the state behind a block, later.
+    /// Has a sequence read the state after a block, later.
     pub fn will_read(&mut self, id: NodeId) {
         self.snapshot_mut(id).readers += 1;
     }
@@ -697,7 +697,7 @@ impl<N: Naming> Prefixes<N> {
         own + self.others_of(owner).map(beyond).sum::<usize>()
     }
 
-    /// Keeps the blocks of `tokens`, which are whole ones behind `last`, with the pages of `table`,
+    /// Keeps the blocks of `tokens`, which are whole ones after `last`, with the pages of `table`,
     /// and has a sequence use them. Where a block is known `table` gets its page, and its own goes
     /// free; a new one is `owner`'s, and asked for as `reuse` tells. Returns the last block and how
     /// many there are: fewer where a name is taken.
@@ -786,7 +786,7 @@ impl<N: Naming> Prefixes<N> {
         };
     }
 
-    /// Keeps a state that was lent to `owner` behind a block of `domain`. A second one of the same
+    /// Keeps a state that was lent to `owner` after a block of `domain`. A second one of the same
     /// block goes free, and so does one of a common block that is not the operator's: others would
     /// see who was there.
     pub fn keep(&mut self, (domain, owner): (u128, Owner), id: NodeId, (kind, slot): (Kind, Slot)) {
@@ -826,7 +826,7 @@ impl<N: Naming> Prefixes<N> {
         from
     }
 
-    /// Blocks whose last state before is that of `before`, and that are behind `id`.
+    /// Blocks after `id` whose last state before is that of `before`.
     fn states_after(&self, before: Option<NodeId>, id: NodeId) -> Vec<NodeId> {
         let is_after =
             |other: &NodeId| self.is_after(*other, id) && self.snapshot(*other).before == before;
@@ -900,7 +900,7 @@ impl<N: Naming> Prefixes<N> {
         oldest.or_else(|| ids.min_by_key(|id| self.worth(*id, None)))
     }
 
-    /// Worth of the state behind a block, where nothing else needs the one behind `left`.
+    /// Worth of the state after a block, where nothing else needs the one after `left`.
     fn worth(&self, id: NodeId, left: Option<NodeId>) -> Worth {
         let (node, snapshot) = (self.node(id), self.snapshot(id));
         let is_middle = match snapshot.kind {
@@ -1003,7 +1003,7 @@ impl<N: Naming> Prefixes<N> {
         (owner == OPERATOR, Reverse(parts))
     }
 
-    /// Drops the state behind a block and what only it needs of the way there. If the model has
+    /// Drops the state after a block and what only it needs of the way there. If the model has
     /// none, drops the block, and those before it that are asked for as often, while there is to go
     /// more.
     fn evict(&mut self, id: NodeId, more: impl Fn(&Self) -> bool) {
@@ -1105,7 +1105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_are_kept_where_prompts_part_behind_heads_before_the_end_and_now_and_then() {
+    fn states_are_kept_where_prompts_part_after_heads_before_the_end_and_now_and_then() {
         use Kind::{End, Parting, Spaced};
         const SPACING: usize = 4 * PAGE;
         let placed = |prompt, found, head| {

@@ -157,7 +157,7 @@ impl Sampler {
         least.filter(|_| least == most)
     }
 
-    /// The most likely tokens behind bias, penalties and what is forbidden, in order: as many as
+    /// The most likely tokens after bias, penalties and what is forbidden, in order: as many as
     /// the ones before them, which `ranked` has, prove. Beside them, where anything is changed,
     /// those of `ranked` that sank too deep.
     fn adjusted_top(
@@ -172,7 +172,7 @@ impl Sampler {
         if !lowers(&self.sampling) {
             return None;
         }
-        // The rest of the row is not above the least of these, neither before nor behind.
+        // The rest of the row is not above the least of these, neither before nor after.
         let least = candidates.last()?.logit;
         for candidate in &mut candidates {
             candidate.logit = match allowed.has(candidate.id) {
@@ -187,7 +187,7 @@ impl Sampler {
         Some((proved, Some(sunk)))
     }
 
-    /// Bounds on what the tokens behind the proved ones weigh, of which `sunk` are known, or none
+    /// Bounds on what the tokens after the proved ones weigh, of which `sunk` are known, or none
     /// where nothing is changed; weights are relative to a logit of `max`. No bounds where the
     /// temperature flattens the row.
     ///
@@ -236,7 +236,7 @@ impl Sampler {
         forced.or_else(|| self.choose(logits, position, scratch))
     }
 
-    /// Rule by which a device draws about the tokens that would be chosen at `position` and behind,
+    /// Rule by which a device draws about the tokens that would be chosen at `position` and after,
     /// or `None` if more decides than the most likely tokens.
     pub fn draw(&self, position: usize) -> Option<Draw> {
         let rule = &self.sampling;
@@ -250,7 +250,7 @@ impl Sampler {
             position,
             uniforms: match rule.temperature {
                 0.0 => [0.0; UNIFORMS],
-                _ => array::from_fn(|behind| self.uniforms(position + behind)[0] as f32),
+                _ => array::from_fn(|after| self.uniforms(position + after)[0] as f32),
             },
         })
     }

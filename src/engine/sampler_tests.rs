@@ -301,7 +301,7 @@ fn what_lifts_a_logit_needs_the_whole_row() {
     }
 }
 
-/// A row as models give it: few likely tokens, and a long tail behind them.
+/// A row as models give it: few likely tokens, and a long tail after them.
 fn peaked(seed: u64) -> Vec<f32> {
     const VOCAB: u64 = 20_000;
     let height = 6.0 + 6.0 * rng::uniform(seed, VOCAB) as f32;

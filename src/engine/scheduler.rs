@@ -9,7 +9,7 @@
 //! - Prompts whose tokens are scored share `SCORED_TOKENS` of that: scoring takes the host time
 //!   that replies beside it would wait for.
 //! - A prompt is cut at multiples of `PAGE` counted from its start, nowhere else; there
-//!   too where a state behind its tokens is to be kept and another one would be in the same rows.
+//!   too where a state after its tokens is to be kept and another one would be in the same rows.
 
 use step::PAGE;
 

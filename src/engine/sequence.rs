@@ -408,7 +408,7 @@ impl Sequence {
         end == self.tokens.len() && end < self.length_max
     }
 
-    /// Number of the next `count` rows that score the token behind them: those of the prompt but
+    /// Number of the next `count` rows that score the token after them: those of the prompt but
     /// its last one.
     pub fn scored(&self, count: usize) -> usize {
         let last = self.prompt - 1;

@@ -95,9 +95,9 @@ pub struct HashModel<const VOCAB: usize> {
     windows: Vec<[TokenId; PAGE]>,
     /// Knowledge after each row of the last step, and the token that its probe read.
     rows: Vec<(Digest, TokenId)>,
-    /// State of a prediction of each row that was wanted, and the tokens behind its pages.
+    /// State of a prediction of each row that was wanted, and the tokens after its pages.
     predicted: Vec<(Digest, Vec<TokenId>)>,
-    /// Rows that predictions behind steps ran over.
+    /// Rows that predictions after steps ran over.
     predicted_rows: usize,
     /// Page table of each row of the last step.
     tables: Vec<Vec<PageId>>,
@@ -291,14 +291,14 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
         TAKEN.set(TAKEN.get() + STEP + ROW * rows as u32 + more);
     }
 
-    /// The logits behind the tokens that predictions know: those of the model.
+    /// The logits after the tokens that predictions know: those of the model.
     fn predict_logits(&mut self) {
         let mut logits = std::mem::take(&mut self.logits);
         logits.clear();
-        for ((digest, behind), table) in self.predicted.iter().zip(&self.tables) {
-            let (probe, first) = (digest.probe(), digest.length - behind.len());
+        for ((digest, after), table) in self.predicted.iter().zip(&self.tables) {
+            let (probe, first) = (digest.probe(), digest.length - after.len());
             let probed = match probe.checked_sub(first) {
-                Some(at) => behind[at],
+                Some(at) => after[at],
                 None => self.pages[table[probe / PAGE].0 as usize][probe % PAGE],
             };
             digest.logits::<VOCAB>(probed, &mut logits);
@@ -404,7 +404,7 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
     }
 
     fn predict(&mut self, next: &[TokenId], wanted: &[usize]) -> Result<(), DeviceError> {
-        assert_eq!(next.len(), self.rows.len(), "a token behind each row");
+        assert_eq!(next.len(), self.rows.len(), "a token after each row");
         self.predicted_rows += next.len();
         let tables = wanted.iter().map(|&row| self.tables[row].clone());
         self.tables = tables.collect();
@@ -424,7 +424,7 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
             self.predicted.len(),
             "a row for each that was wanted"
         );
-        for (row, (digest, behind)) in rows.iter().zip(&mut self.predicted) {
+        for (row, (digest, after)) in rows.iter().zip(&mut self.predicted) {
             let last = row.pages.len() * PAGE - 1;
             assert_eq!(
                 row.start,
@@ -432,7 +432,7 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
                 "a position is left out"
             );
             digest.push(row.tokens[0]);
-            behind.extend(row.tokens);
+            after.extend(row.tokens);
         }
         self.predict_logits();
         Ok(())
@@ -586,7 +586,7 @@ pub struct Spec {
 }
 
 /// A constraint by hashes: some tokens may follow, the reply may end now and then, and is complete
-/// behind some tokens. Some have no word to say for a while, some break.
+/// after some tokens. Some have no word to say for a while, some break.
 #[derive(Clone, Debug)]
 pub struct Toy {
     seed: u64,
@@ -981,7 +981,7 @@ pub fn tell_alone(whole: Vec<TokenId>) {
     TOLD.set(vec![whole]);
 }
 
-/// Tokens that come behind `known`, mostly: another request may have the same prompt.
+/// Tokens that come after `known`, mostly: another request may have the same prompt.
 pub fn oracle(known: &[TokenId], most: usize) -> Vec<TokenId> {
     TOLD.with_borrow(|told| {
         let whole = told.iter().find(|whole| whole.starts_with(known));
@@ -1448,10 +1448,10 @@ fn every_promise_holds_in_every_simulation() {
     assert!(coverage.requests >= few_or_many(0, 1_000_000));
 }
 
-/// A simulation in which copies end behind the admission of requests that wait for them. When they
+/// A simulation in which copies end after the admission of requests that wait for them. When they
 /// do depends on threads, so it runs often.
 #[test]
-fn a_request_is_not_lost_where_a_copy_ends_behind_its_admission() {
+fn a_request_is_not_lost_where_a_copy_ends_after_its_admission() {
     const SEED: u64 = 86;
     for _ in 0..100 {
         simulate(&mut Simulation::new(SEED));
@@ -1522,7 +1522,7 @@ fn events_are_the_same_alone_and_in_any_company() {
 }
 
 #[test]
-fn a_prompt_goes_on_behind_the_head_of_the_first_that_had_it() {
+fn a_prompt_goes_on_after_the_head_of_the_first_that_had_it() {
     let head = 3 * PAGE + 5;
     let limits = Limits {
         snapshots: 4,
@@ -1816,7 +1816,7 @@ fn the_prediction_layer_knows_prompts_though_no_draft_is_wanted() {
     let prompt = 3 * PAGE + 5;
     let off = (Speculate::Off, ROW);
     assert_eq!(predicted_rows(off, prompt, 1), prompt);
-    // Behind steps of a reply it has nothing to do then.
+    // After steps of a reply it has nothing to do then.
     assert_eq!(predicted_rows(off, prompt, 9), prompt);
     assert!(predicted_rows((Speculate::Depth(1), ROW), prompt, 9) > prompt);
 }

@@ -114,7 +114,7 @@ mod tests {
         (1, rows, part_of_octave(positions))
     }
 
-    /// The slowdown, in thousandths, behind a window of such steps.
+    /// The slowdown, in thousandths, after a window of such steps.
     fn window(steps: &mut Slowdown, size: Size, took: Duration) -> u64 {
         let slowdown = Figure::default();
         for _ in 0..WINDOW {

@@ -10,7 +10,7 @@ pub struct ThinkingBudget {
     /// Tokens of reasoning.
     pub tokens: usize,
     /// The tag that ends reasoning, as the tokenizer writes it; not empty. A model that spelled it
-    /// in other tokens would be interrupted behind it.
+    /// in other tokens would be interrupted after it.
     pub close: Vec<TokenId>,
     /// Tokens that are written once the budget is used up; not empty.
     pub ending: Vec<TokenId>,

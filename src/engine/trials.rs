@@ -286,7 +286,7 @@ fn tokens<E: Executor>(dice: &mut Dice, count: usize) -> Vec<TokenId> {
     (0..count).map(token).collect()
 }
 
-/// Tokens of a prompt behind those that it shares, at most.
+/// Tokens of a prompt after those that it shares, at most.
 const TAIL_MAX: usize = 24;
 
 /// Lengths that a prompt shares with one before: around the ends of pages, long, and of every
@@ -348,7 +348,7 @@ impl Prefixes {
 pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes) {
     let (lengths, mut dice) = (shared_lengths(), Dice::new(number));
     let shared = lengths[number as usize % lengths.len()];
-    // All lengths in turn, and behind them the next kind of cache.
+    // All lengths in turn, and after them the next kind of cache.
     let caches = if desk.disk.is_some() {
         CACHES.len()
     } else {
@@ -356,12 +356,12 @@ pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes
     };
     let cache = (number as usize / lengths.len() + number as usize) % caches;
     let stem = tokens::<E>(&mut dice, shared);
-    let behind = |dice: &mut Dice, stem: &[TokenId]| {
+    let after = |dice: &mut Dice, stem: &[TokenId]| {
         let count = dice.within(1, TAIL_MAX);
         let prompt = [stem, &tokens::<E>(dice, count)].concat();
         request(prompt, sampling(dice))
     };
-    let asked = behind(&mut dice, &stem);
+    let asked = after(&mut dice, &stem);
     let wanted = desk.plain(&asked);
     let cached = desk.pages_cached();
     desk.evict(cached);
@@ -378,7 +378,7 @@ pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes
         _ => vec![shared / 2, shared],
     };
     for parting in partings {
-        let before = behind(&mut dice, &stem[..parting]);
+        let before = after(&mut dice, &stem[..parting]);
         desk.ask(way, domain, &before);
     }
     if cache == 2 && desk.pages_cached() > 0 {

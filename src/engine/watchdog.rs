@@ -15,7 +15,7 @@ use step::executor::{
 };
 use step::transfer::{PieceBytes, Sum, Transfer};
 
-/// Looks that a call may last, behind the first one that sees it: each waits for its part of the
+/// Looks that a call may last, after the first one that sees it: each waits for its part of the
 /// executor's patience.
 pub(super) const LOOKS: u32 = 16;
 
@@ -161,13 +161,13 @@ impl Thread {
 #[derive(Debug, Default)]
 struct Seen {
     call: u64,
-    /// Looks behind the first that saw it.
+    /// Looks after the first that saw it.
     again: u32,
 }
 
 impl Seen {
     /// Whether `call`, which is under way where its number is odd, was seen by `times * LOOKS`
-    /// looks in a row behind the first that saw it.
+    /// looks in a row after the first that saw it.
     fn too_often(&mut self, call: u64, times: u32) -> bool {
         let same = call % 2 == 1 && call == self.call;
         self.again = if same { self.again + 1 } else { 0 };
@@ -178,9 +178,9 @@ impl Seen {
 
 #[cfg(test)]
 mod tests {
-    /// Names of methods behind a line.
-    fn methods<'a>(text: &'a str, behind: &str) -> Vec<&'a str> {
-        let (_, body) = text.split_once(behind).expect("the line is there");
+    /// Names of methods after a line.
+    fn methods<'a>(text: &'a str, after: &str) -> Vec<&'a str> {
+        let (_, body) = text.split_once(after).expect("the line is there");
         let lines = body.lines().take_while(|line| *line != "}");
         let names = lines.filter_map(|line| line.strip_prefix("    fn "));
         names.filter_map(|line| line.split('(').next()).collect()

@@ -1,11 +1,11 @@
 //! Pages of the windowed group: who has which.
 //!
-//! A sequence has those that its next rows see. Those behind go back in the round that left them
-//! behind, but where a snapshot of a prompt has them, too: the last pages before a place, which a
-//! prompt needs to go on from there beside the pages of all positions.
+//! A sequence has the pages that its next rows see. Pages that the window has left are freed in the
+//! same round, except where a snapshot has them too: a prompt that goes on from a snapshot needs
+//! the pages of its window, beside those of all positions.
 //!
-//! There are as many as everybody can need at once, so nobody waits for one. What is left of a
-//! snapshot that was driven out goes back when its state is lent again.
+//! There are as many pages as sequences and snapshots can need at once, so nobody waits for one.
+//! Those of an evicted snapshot are freed when its state is lent again.
 
 use step::executor::{BlockTable, PageId, Slot};
 use step::{PAGE, Window};

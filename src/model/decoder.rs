@@ -44,7 +44,7 @@ pub struct Prediction<B: Runs> {
 pub struct Scratch<B: Runs> {
     pub stream: Stream<B>,
     blocks: blocks::Scratch<B>,
-    /// Shape of the block behind the mixer of the layer that ran last.
+    /// Shape of the block after the mixer of the layer that ran last.
     fed: Option<Shape>,
     /// Room of predictions, if the model has that layer.
     pub predicted: Option<Predicted<B>>,
@@ -257,7 +257,7 @@ impl<B: Runs> Prediction<B> {
 pub enum Part {
     Embedding,
     Mixer,
-    /// The logits of a router are still in `Scratch::router` behind it.
+    /// The logits of a router are still in `Scratch::router` after it.
     FeedForward,
 }
 
@@ -268,21 +268,21 @@ pub fn forward<B: Runs>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, b
     forward_watched(ops, model, s, batch, |_, _, _| {});
 }
 
-/// `forward`, with a look behind each part: the hidden states are in `s.stream.residual`.
+/// `forward`, with a look after each part: the hidden states are in `s.stream.residual`.
 pub fn forward_watched<B: Runs>(
     ops: &mut B,
     model: &mut Model<B>,
     s: &mut Scratch<B>,
     batch: &Batch,
-    mut behind: impl FnMut(&mut B, &Scratch<B>, Part),
+    mut after: impl FnMut(&mut B, &Scratch<B>, Part),
 ) {
     ops.embed(&model.embed, batch, &mut s.stream.residual);
-    behind(ops, s, Part::Embedding);
+    after(ops, s, Part::Embedding);
     for layer in &mut model.layers {
         layer.mix(ops, s, batch);
-        behind(ops, s, Part::Mixer);
+        after(ops, s, Part::Mixer);
         layer.feed(ops, s, batch);
-        behind(ops, s, Part::FeedForward);
+        after(ops, s, Part::FeedForward);
     }
     let ends = Ends {
         hidden: Hidden::OfRows,

@@ -252,7 +252,7 @@ impl<B: Runs> Runner<B> {
         })
     }
 
-    /// `step_eagerly`, with a look behind each part of it. Waits for every part that is taken from,
+    /// `step_eagerly`, with a look after each part of it. Waits for every part that is taken from,
     /// but runs the operations of any other step.
     ///
     /// # Errors
@@ -311,7 +311,7 @@ impl<B: Runs> Runner<B> {
     }
 }
 
-/// Tool by which a look behind a part of a step takes rows.
+/// Tool by which a look after a part of a step takes rows.
 pub struct Taker<'a, B: Runs> {
     ops: &'a mut B,
     s: &'a Scratch<B>,

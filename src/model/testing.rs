@@ -21,7 +21,7 @@ pub fn folder() -> PathBuf {
 }
 
 /// The model on this host's processor, for crates that are not optimised: none of its methods has
-/// a parameter of type, so this crate compiles the loops behind them.
+/// a parameter of type, so this crate compiles the loops after them.
 pub struct Hosted(pub Runner<Cpu>);
 
 impl Executor for Hosted {

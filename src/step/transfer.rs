@@ -16,7 +16,7 @@ pub enum Piece {
     Window(PageId),
 }
 
-/// Copy between a piece and the host's room, from `at` bytes behind the start of that.
+/// Copy between a piece and host memory, where it begins at `at` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     pub piece: Piece,

@@ -1,6 +1,6 @@
 //! Tier below the device's memory: beginnings of prompts in the host's room.
 //!
-//! Ends of prompts are written behind, when the prompt proved sound, so that they are there when
+//! Ends of prompts are written when the prompt has proved sound, so that they are there when
 //! the device's memory has no place for them any more. A prompt whose beginning is here gets pages
 //! and a slot, and begins when those are filled; meanwhile others go on. The tree of them is one of
 //! its own, ordered by worth like that of the device: its pages and states are places of the room.
@@ -74,7 +74,7 @@ struct Beginning {
     reuse: Reuse,
     /// Tokens of the beginning, in whole pages.
     tokens: Vec<TokenId>,
-    /// Kind of the state behind them, if the model has one.
+    /// Kind of the state after them, if the model has one.
     kind: Option<Kind>,
 }
 
@@ -232,7 +232,7 @@ impl<N: Naming> Tier<N> {
         self.broken
     }
 
-    /// Whether what was found has been checked behind its first pages `here`; if not, that begins,
+    /// Whether what was found has been checked after its first pages `here`; if not, that begins,
     /// and `ticket` gets its number.
     pub fn is_checked(&mut self, ticket: &mut Option<u64>, hit: &Hit, here: usize) -> bool {
         let node = hit.node.expect("something was found");
@@ -503,7 +503,7 @@ impl<N: Naming> Tier<N> {
         })
     }
 
-    /// Places for the state of a beginning and for its pages behind the first `known`, the last of
+    /// Places for the state of a beginning and for its pages after the first `known`, the last of
     /// which is a block.
     fn take_room(
         &mut self,
@@ -562,8 +562,8 @@ impl<N: Naming> Tier<N> {
     fn finish(&mut self, incoming: Incoming) -> (Beginning, Option<NodeId>) {
         let (beginning, mut places) = (incoming.beginning, incoming.places);
         let rest = &beginning.tokens[incoming.known * PAGE..];
-        let (whose, behind) = (beginning.whose, (incoming.node, beginning.reuse));
-        let (last, count) = self.index.insert(whose, behind, rest, &mut places);
+        let (whose, after) = (beginning.whose, (incoming.node, beginning.reuse));
+        let (last, count) = self.index.insert(whose, after, rest, &mut places);
         for place in places.split_off(count) {
             self.room.give_page(place);
         }

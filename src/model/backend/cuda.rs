@@ -102,7 +102,7 @@ const NEEDED: Needed = Needed {
 /// most once, which takes a GB10 half a second.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Factor by which a step with a prompt may take longer. The longest is a whole prefill at the end
-/// of the longest context: of a 35B-A3B with 8192 rows behind 122,880 positions, 2.2e14
+/// of the longest context: of a 35B-A3B with 8192 rows after 122,880 positions, 2.2e14
 /// multiplications and additions. At the rates measured on an H200 that is 0.4 s; on a GB10, which
 /// shares the host's memory, 3 s if that comes as near to its peak, and a healthy one must not be
 /// given up.
@@ -227,7 +227,7 @@ impl Queue {
         }
     }
 
-    /// Says that nothing is recorded in this graph behind the last launch.
+    /// Says that nothing is recorded in this graph after the last launch.
     fn end_graph(&mut self) {
         if self.mode == Mode::Records {
             self.mode = Mode::Recorded;
@@ -514,7 +514,7 @@ impl Device for Cuda {
         if self.queue.failures.is_lost() {
             step.lose();
         } else {
-            // SAFETY: the stream has passed the copy before: `begun` is only false behind a wait,
+            // SAFETY: the stream has passed the copy before: `begun` is only false after a wait,
             // and no wait has failed.
             let copied = unsafe { step.begin(batch, &self.queue.stream) };
             self.queue.failures.queued(copied);

@@ -74,7 +74,7 @@ impl<B: ops::Both<S>, S: shapes::Both> Block<B> for Both<B, S> {
         let norms = pass.norms;
         let Stream { residual, x, .. } = pass.stream;
         let Scratch { given, sum, .. } = own;
-        let [before, behind] = &self.around;
+        let [before, after] = &self.around;
         self.mlp
             .visit(ops, residual, &norms.before, &mut own.mlp, x);
         ops.rms_norm(x, &self.of_mlp, sum, None);
@@ -83,7 +83,7 @@ impl<B: ops::Both<S>, S: shapes::Both> Block<B> for Both<B, S> {
         ops.rms_norm(residual, before, x, None);
         ops.rms_norm(residual, &self.zeros, given, None);
         self.experts.visit(ops, x, &mut own.experts, given);
-        ops.rms_norm(given, behind, sum, Some(1.0));
+        ops.rms_norm(given, after, sum, Some(1.0));
         let after = norms.after.as_ref();
         let (after, factor) = after.expect("a family with both norms the sum");
         ops.rms_norm(sum, after, residual, Some(*factor));

@@ -87,7 +87,7 @@ pub struct Pass<'a, B: Device> {
 pub struct Norms<V> {
     /// Norm of the rows that the block takes.
     pub before: V,
-    /// Norm of what it adds, if it has one, and the factor of the hidden states behind it.
+    /// Norm of what it adds, if it has one, and the factor of the hidden states after it.
     pub after: Option<(V, f32)>,
 }
 

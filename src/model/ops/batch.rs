@@ -171,7 +171,7 @@ impl Batch {
         Ok(std::mem::replace(&mut self.wanted, rows))
     }
 
-    /// Says whether the device draws the tokens behind its rows, for predictions, from here on.
+    /// Says whether the device draws the tokens after its rows, for predictions, from here on.
     pub fn draw_tokens(&mut self, on: bool) {
         self.accepts = on;
     }
@@ -239,7 +239,7 @@ impl Batch {
         }
     }
 
-    /// States written behind each row of a sequence but the last one, if its rows are drafts and
+    /// States written after each row of a sequence but the last one, if its rows are drafts and
     /// the model has states.
     pub fn draft_states(&self, span: &SeqSpan) -> &[Slot] {
         &self.draft_states[span.draft_states.clone()]
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn states_behind_drafts_are_the_sequences_own() {
+    fn states_after_drafts_are_the_sequences_own() {
         fn drafting(slot: u32, from: u32, draft_states: &[Slot]) -> SeqRows<'_> {
             SeqRows {
                 states: States {

@@ -13,7 +13,7 @@ pub trait Delta<D: shapes::Delta>: Dense {
     /// Bytes of a number that `conv_silu` or `gated_delta` leaves of a row that a cell takes.
     const CELL_BYTES: usize;
 
-    /// Bytes of a state of one layer: of its matrices, and of its convolution tail behind them.
+    /// Bytes of a state of one layer: of its matrices, and of its convolution tail after them.
     const STATE_BYTES: [usize; 2];
 
     /// The states of a layer that has this place of each slot's.

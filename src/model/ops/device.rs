@@ -16,11 +16,11 @@ pub enum Program {
     Decode,
     /// Forward pass over drafts: up to `ONE_BY_ONE` rows of each sequence, all logits wanted.
     Verify,
-    /// The multi-token-prediction layer behind `Decode`.
+    /// The multi-token-prediction layer after `Decode`.
     Draft,
-    /// Prediction layer behind `Verify`, for some of the rows.
+    /// Prediction layer after `Verify`, for some of the rows.
     DraftVerified,
-    /// Prediction layer behind a prediction, for a row of each sequence.
+    /// Prediction layer after a prediction, for a row of each sequence.
     DraftOn,
 }
 
@@ -35,7 +35,7 @@ impl Program {
     }
 }
 
-/// Part of every piece of a pool: that of one layer. Parts of a layer lie behind each other, since
+/// Part of every piece of a pool: that of one layer. Parts of a layer lie after each other, since
 /// operations read those of many pieces: what they read is then close together.
 #[derive(Clone, Debug)]
 pub struct Place<P> {
@@ -60,7 +60,7 @@ impl<P> Place<P> {
 pub struct Copied<'a, P> {
     pub places: &'a [Place<P>],
     pub piece: usize,
-    /// Bytes behind the start of the room.
+    /// Offset of the copy in host memory, bytes.
     pub at: usize,
 }
 
@@ -87,7 +87,7 @@ pub trait Device {
     /// Whether rows of logits are ranked where they are, because to take them to the host costs
     /// more.
     const RANKS: bool;
-    /// Longest time of a step or a `read` behind it.
+    /// Longest time of a step or a `read` after it.
     const PATIENCE: Option<Patience>;
 
     /// Bytes that a matrix `[n, k]` stored as `format` takes once it is loaded, at most.
@@ -149,7 +149,7 @@ pub trait Device {
         let bytes = self.host_bytes(range).to_vec();
         at_once(bytes)
     }
-    /// Starts copies of pieces, behind all operations so far, which are done in the order in which
+    /// Starts copies of pieces, after all operations so far, which are done in the order in which
     /// they are started. Operations from here on do not wait for them.
     ///
     /// # Errors

@@ -66,7 +66,7 @@ pub fn open(directory: &Path, progress: Arc<Progress>) -> Result<Checkpoint, Wei
 }
 
 /// Opens and checks a checkpoint that is not the release and is not served: its files may have any
-/// size, and it ends behind the first `layers`. For measurements and comparisons.
+/// size, and it ends after the first `layers`. For measurements and comparisons.
 pub fn open_layers(
     directory: &Path,
     layers: usize,
@@ -151,7 +151,7 @@ pub fn open_seeded(progress: Arc<Progress>) -> Checkpoint {
     open_seeded_layers(target::LAYERS, progress)
 }
 
-/// A seeded checkpoint, cut behind the first `layers`.
+/// A seeded checkpoint, cut after the first `layers`.
 pub fn open_seeded_layers(layers: usize, progress: Arc<Progress>) -> Checkpoint {
     let layout = Layout::cut(layers);
     let (mut seeded, mut tensors) = (Seeded::default(), BTreeMap::new());

@@ -130,7 +130,7 @@ impl WeightsFile {
             return Ok(0);
         }
         let had = cached(&self.file, offset, out)?;
-        // The last page may have gone with those of the read behind this one.
+        // The last page may have gone with those of the read after this one.
         if had + ALIGN < out.len() {
             self.asked_in.store(ASKED_EVERY, Ordering::Relaxed);
         }

@@ -40,7 +40,7 @@ impl Layout {
         Layout::cut(target::LAYERS)
     }
 
-    /// The model cut behind its first `layers`.
+    /// The model cut after its first `layers`.
     pub fn cut(layers: usize) -> Layout {
         Layout {
             layers,

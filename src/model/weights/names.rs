@@ -40,7 +40,7 @@ pub fn shortest(names: &[String]) -> String {
 /// Most digits of a number in a name.
 const DIGITS_MAX: usize = 9;
 
-/// Text before the first number, the number, and the text behind it.
+/// Text before the first number, the number, and the text after it.
 fn numbered(name: &str) -> Option<(&str, &str, &str)> {
     let start = name.find(|c: char| c.is_ascii_digit())?;
     let digits = name[start..].find(|c: char| !c.is_ascii_digit());

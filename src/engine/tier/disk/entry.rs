@@ -1,5 +1,5 @@
-//! Entries of the disk: pages of a prompt's beginning behind those of other entries, and the state
-//! behind them.
+//! Entries of the disk: pages of a prompt's beginning after those of other entries, and the state
+//! after them.
 //!
 //! The header of an entry has the names of its blocks and a tag for each of its pieces. Names and
 //! pieces are sealed with a secret of the domain, which is made of an API key: who has another key
@@ -15,7 +15,7 @@ use step::PAGE;
 use step::executor::TokenId;
 use step::transfer::{PIECE_ALIGN, PieceBytes};
 
-/// Name of a block: of its tokens behind all those before.
+/// Name of a block: of its tokens after all those before.
 pub type Name = [u8; NAME_BYTES];
 /// Tag that a sealed piece opens with.
 pub type Tag = [u8; TAG_BYTES];
@@ -101,7 +101,7 @@ pub struct Header {
     pub created: u64,
     /// Blocks whose pages it has.
     pub names: Vec<Name>,
-    /// Block that it ends with, and the state behind it if it has one.
+    /// Block that it ends with, and the state after it if it has one.
     pub end: Name,
     pub state: Option<Kind>,
     /// Tags of pages, then of the state.
@@ -119,7 +119,7 @@ impl Header {
         bytes.next_multiple_of(PIECE_ALIGN)
     }
 
-    /// Where a piece begins; that behind the last is the end of the entry.
+    /// Where a piece begins; that after the last is the end of the entry.
     pub fn at(&self, index: usize, bytes: PieceBytes) -> u64 {
         let pages = index.min(self.names.len());
         let state = (index - pages) * bytes.state;

@@ -96,7 +96,7 @@ impl Index {
         self.written.push_back((self.now, bytes));
     }
 
-    /// Number of the first of these blocks, and of all behind it, that no entry has.
+    /// Number of the first of these blocks, and of all after it, that no entry has.
     pub fn known(&self, names: &[Name]) -> usize {
         let known = names.iter();
         let there = known.take_while(|name| self.blocks.contains_key(*name));

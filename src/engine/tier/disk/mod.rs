@@ -294,7 +294,7 @@ impl Disk {
         });
     }
 
-    /// Begins an entry for what is not here of a beginning: of its blocks, those behind the number
+    /// Begins an entry for what is not here of a beginning: of its blocks, those after the number
     /// that is returned. None if all of it is here, or it may not be written.
     pub fn begin(
         &mut self,

@@ -25,7 +25,7 @@ pub trait Storage: Send + Sync {
     /// It cannot be read.
     fn list(&self) -> io::Result<Vec<(u64, u64)>>;
 
-    /// Fills `to` from `at` bytes behind the start.
+    /// Fills `to` from `at` bytes after the start.
     ///
     /// # Errors
     /// `UnexpectedEof` or `NotFound` if it has not so many.

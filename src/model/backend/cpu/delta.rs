@@ -183,7 +183,7 @@ struct Column<'a, D> {
     values: &'a Shared<'a, f32>,
     states: &'a SharedStates<'a>,
     span: &'a SeqSpan,
-    /// States behind its drafts.
+    /// States after its drafts.
     draft_states: &'a [Slot],
     channels: Range<usize>,
     shape: PhantomData<D>,
@@ -319,7 +319,7 @@ fn gated_delta<D: shapes::Delta>(
 struct HeadStates<'a> {
     /// Begins as the state before the first row.
     to: &'a mut [f32],
-    /// Next rows that it is behind, and where it is copied to then.
+    /// Rows before the next copy of it, and the slot that is copied to.
     copies: Vec<(usize, &'a mut [f32])>,
 }
 

@@ -1,7 +1,7 @@
 //! Failures since somebody asked.
 //!
 //! A launch that is refused leaves a device that works. A wait that fails does not: the device ran
-//! into an error, which every later call repeats or hides behind one of its own.
+//! into an error, which every later call repeats or hides after one of its own.
 
 /// Calls that failed, by the first one's error.
 #[derive(Debug)]

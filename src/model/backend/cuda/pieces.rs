@@ -103,7 +103,7 @@ impl Room {
 }
 
 impl Drop for Room {
-    /// Waits for all threads: the memory that they use is freed behind this.
+    /// Waits for all threads: the memory that they use is freed after this.
     fn drop(&mut self) {
         while self.threads.wait().is_some() {}
     }
@@ -117,7 +117,7 @@ impl<'a> Iterator for InOrder<'a> {
     type Item = (&'a Pieces, Parts);
 
     fn next(&mut self) -> Option<(&'a Pieces, Parts)> {
-        let (first, behind) = self.0.split_first()?;
+        let (first, after) = self.0.split_first()?;
         let bytes = first.stride;
         let apart = |place: &Place<Pieces>| {
             let is_alike =
@@ -125,10 +125,10 @@ impl<'a> Iterator for InOrder<'a> {
             let apart = place.at.checked_sub(first.at)?;
             (is_alike && apart > 0 && apart.is_multiple_of(bytes)).then_some(apart)
         };
-        let step = behind.first().and_then(apart).unwrap_or(0);
+        let step = after.first().and_then(apart).unwrap_or(0);
         let are_of_run =
             |&(i, place): &(usize, &Place<Pieces>)| apart(place) == Some((i + 1) * step);
-        let count = 1 + behind.iter().enumerate().take_while(are_of_run).count();
+        let count = 1 + after.iter().enumerate().take_while(are_of_run).count();
         self.0 = &self.0[count..];
         let parts = Parts {
             start: first.at,
@@ -144,9 +144,9 @@ impl<'a> Iterator for InOrder<'a> {
 pub struct Copies {
     room: Option<Room>,
     stream: Stream,
-    /// Mark in the stream of operations behind those that copies wait for.
+    /// Mark in the stream of operations after those that copies wait for.
     made: Event,
-    /// Marks behind copies under way, the oldest first, and how many copies are done by each.
+    /// Marks after copies under way, the oldest first, and how many copies are done by each.
     ends: VecDeque<(Event, u64)>,
     /// Marks to be used again.
     spare: Vec<Event>,
@@ -218,7 +218,7 @@ impl Copies {
         })
     }
 
-    /// Queues copies behind what is in the stream of operations.
+    /// Queues copies after what is in the stream of operations.
     fn queue(
         &mut self,
         device: &Device,

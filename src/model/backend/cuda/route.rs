@@ -95,7 +95,7 @@ impl Room {
     }
 }
 
-/// The experts of one layer, the shared one last, each a matrix of its own behind the one before.
+/// The experts of one layer, the shared one last, each a matrix of its own after the one before.
 pub struct Experts {
     storage: Storage,
     /// Gate and up of each expert.

@@ -29,7 +29,7 @@ const TILE_TOKENS: [usize; SHAPES] = each_attention![A => TILE_ROWS / A::TOGETHE
 /// Tokens of a full tile of cells, of each attention shape.
 const CELL_TILE_TOKENS: [usize; SHAPES] = each_attention![A => CELL_TILE_ROWS / A::TOGETHER];
 
-/// Numbers of a rule by which tokens are drawn ahead: those in [0, 1), behind five others.
+/// Numbers of a rule by which tokens are drawn ahead: those in [0, 1), after five others.
 const RULE: usize = 5 + UNIFORMS;
 
 /// Where a list lies in the buffer, in numbers; 16-byte aligned.
@@ -124,7 +124,7 @@ lists! { rows;
     /// Rows before the snapshot of each row's sequence; 0 if there is none.
     snapshot_rows: rows,
     snapshot_slots: rows,
-    /// State that is written behind each row beside the last of its sequence; `NO_SLOT` if none.
+    /// State that is written after each row beside the last of its sequence; `NO_SLOT` if none.
     draft_states: rows,
     /// Whether each row is in a cell.
     in_cells: rows,
@@ -379,7 +379,7 @@ impl Step {
             self.fill(self.layout.in_cells, &span.one_by_one(), 0);
         }
         if PAGE_GROUPS > 1 {
-            // Behind those of all positions, so that no table begins before the list, with the
+            // After those of all positions, so that no table begins before the list, with the
             // pages that it leaves out.
             for span in batch.spans() {
                 end += self.put_table(batch, span, PageGroup::Window, end);
@@ -401,7 +401,7 @@ impl Step {
         used
     }
 
-    /// Writes which states the rows of a sequence read and write. Those behind cells go on from
+    /// Writes which states the rows of a sequence read and write. Those after cells go on from
     /// the state that the cells leave.
     fn put_states(&mut self, span: &SeqSpan) {
         let (layout, states, rows) = (self.layout, span.states, &span.rows);
@@ -418,7 +418,7 @@ impl Step {
         self.fill(layout.snapshot_slots, rows, snapshot.slot.0);
     }
 
-    /// Writes the states that are written behind rows but the last one.
+    /// Writes the states that are written after rows but the last one.
     fn put_draft_states(&mut self, span: &SeqSpan, draft_states: &[Slot]) {
         self.fill(self.layout.draft_states, &span.rows, NO_SLOT.0);
         let room = &mut self.host[self.layout.draft_states.start + span.rows.start..];
@@ -465,7 +465,7 @@ impl Step {
         self.at(self.layout.pages)
     }
 
-    /// Tokens and wanted rows of a step, which predictions behind it replace.
+    /// Tokens and wanted rows of a step, which predictions after it replace.
     pub fn replaced(&mut self) -> [*mut u32; 2] {
         let layout = self.layout;
         [layout.tokens, layout.wanted_rows].map(|list| self.at_mut(list))

@@ -6,7 +6,7 @@ use super::*;
 pub const DRAWN: (u8, u8) = (0, 0xb7);
 /// Largest weight of a block under the first scale that is tried: up to 464 is rounded to 448.
 const FIRST: f32 = 464.0;
-/// Scales that are tried behind it, an octave and a little.
+/// Scales that are tried after it, an octave and a little.
 const TRIED: u32 = 34;
 /// The step between two of them in the bits of an F32, 32 to an octave.
 const STEP: u32 = 1 << 18;
