@@ -1,4 +1,4 @@
-//! Agents that take turns: how much of their prompts is found, over the room of a model of 35
+//! Agents that take turns: how much of their prompts is found, over the memory of a model of 35
 //! billion parameters on a GPU of 80 GB, and how much a policy would find that knows what comes.
 
 use std::collections::{HashMap, VecDeque};
@@ -61,7 +61,7 @@ struct Server {
 }
 
 impl Server {
-    /// With places for so many pages in the host's room.
+    /// With places for so many pages in host memory.
     fn new(agents: Agents, states: usize, host: usize) -> Server {
         Server {
             tier: Tier::new(host * PIECES.page, PIECES, Sums),
@@ -103,7 +103,7 @@ impl Server {
             owner: 1,
             domain: 1,
             prompt,
-            leaves_room: false,
+            leaves_share: false,
             restorable: below.as_ref().map_or(0, |hit| hit.pages.len()),
         };
         let begin = self.kv.reserve(next + TURN, asked).expect("it fits");
@@ -208,7 +208,7 @@ fn agents_of_three_times_what_fits_find_all_with_a_tier() {
     let found = rounds(agents, count, 3 * PAGES);
     println!("{count} of {agents:?}: {found:.3?}");
     assert!(found[1..].iter().all(|found| *found >= 0.97), "{found:?}");
-    // Where the host has room for half of them, about as many find theirs.
+    // Where host memory has half of them, about as many find theirs.
     let found = rounds(agents, count, 3 * PAGES / 2);
     println!("{count} of {agents:?}: {found:.3?} with half the room");
     assert!(found[2..].iter().all(|found| *found >= 0.5), "{found:?}");

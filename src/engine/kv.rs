@@ -24,14 +24,14 @@ pub fn pages_for(tokens: usize) -> usize {
 /// A sequence that is to begin.
 #[derive(Clone, Copy, Debug)]
 pub struct Reservation<'a> {
-    /// Who answers for the room that it takes.
+    /// Owner to whom its memory counts.
     pub owner: Owner,
     /// Number of those who see what is kept of its prompt.
     pub domain: u128,
     /// Tokens that are looked up; none where all are to be computed.
     pub prompt: &'a [TokenId],
     /// Whether it leaves others the pages of a slot: an equal share of all.
-    pub leaves_room: bool,
+    pub leaves_share: bool,
     /// First pages of the prompt that a tier below has, with the state after them.
     pub restorable: usize,
 }
@@ -201,7 +201,7 @@ impl<N: Naming> Kv<N> {
         if let Some(node) = hit.node {
             self.prefixes.hold(node);
         }
-        let left = match asked.leaves_room {
+        let left = match asked.leaves_share {
             true => self.pages_total / self.slots.len(),
             false => 0,
         };
@@ -502,7 +502,7 @@ mod tests {
             owner: domain as Owner,
             domain,
             prompt,
-            leaves_room: false,
+            leaves_share: false,
             restorable: 0,
         }
     }

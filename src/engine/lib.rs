@@ -111,7 +111,7 @@ const START_FAILED: &str = "the model could not be started";
 /// Words for a client whose reply could not be kept for it.
 const TOO_SLOW: &str = "the reply is read too slowly, and others wait for its place";
 /// Longest time that a reply may hold a slot for a reader that does not take what is there, while
-/// others wait and what lies for all readers has no more room.
+/// others wait and the backlog of all readers is full.
 const READER_LAG_MAX: Duration = Duration::from_secs(10);
 /// Time between two looks at what is copied, where there is nothing else to do.
 const COPIED_LOOK: Duration = Duration::from_micros(100);
@@ -272,7 +272,7 @@ struct Engine<E> {
     /// In the order of their admission.
     running: Vec<Sequence>,
     kv: Kv,
-    /// Beginnings of prompts in the host's room, if there is one.
+    /// Beginnings of prompts in host memory, if the limits give it some.
     tier: Option<Tier>,
     /// Whether prompts were left out of the last step for that of someone else.
     left_out: bool,
@@ -384,7 +384,7 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Takes the host's room for the tier, if the limits give it some, and a disk below it.
+    /// Takes host memory for the tier, if the limits give it some, and a disk below it.
     fn open_tier(&mut self, disk: Option<disk::Options>) -> Result<(), DeviceError> {
         let bytes = self.limits.host_bytes;
         if bytes == 0 {
@@ -568,7 +568,7 @@ impl<E: Executor> Engine<E> {
                 owner: request.source.client,
                 domain: request.domain,
                 prompt: looked_up,
-                leaves_room: self.turns.leaves_room(request.source, &slots),
+                leaves_share: self.turns.leaves_share(request.source, &slots),
                 restorable: below.as_ref().map_or(0, |hit| hit.pages.len()),
             };
             let Some(begin) = self.kv.reserve(tokens, reservation) else {

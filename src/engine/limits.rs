@@ -40,7 +40,7 @@ pub struct Limits {
 /// Bounds of one engine, and the disk that it has.
 pub struct Setup {
     pub limits: Limits,
-    /// Disk for prompts that the room on the host has no place for; needs such a room.
+    /// Disk for prompts that host memory has no place for; needs `host_bytes`.
     pub disk: Option<disk::Options>,
 }
 
@@ -100,14 +100,14 @@ impl Limits {
     /// Says why a request can never run; the text is fit for the client.
     pub(super) fn check_request(&self, request: &Request, vocab: usize) -> Result<(), String> {
         let (prompt, reply) = (request.prompt.len(), request.max_tokens);
-        let room = self.context.min(self.pages * PAGE);
+        let most = self.context.min(self.pages * PAGE);
         if prompt == 0 || (reply == 0 && request.prompt_logprobs.is_none()) {
             return Err("the prompt and max_tokens must be at least one token".to_owned());
         }
-        if prompt.saturating_add(reply) > room {
+        if prompt.saturating_add(reply) > most {
             return Err(format!(
                 "the prompt has {prompt} tokens and max_tokens is {reply}: \
-                 more than {room} together"
+                 more than {most} together"
             ));
         }
         if let Some(id) = request.prompt.iter().find(|&&id| id as usize >= vocab) {

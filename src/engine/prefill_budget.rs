@@ -60,8 +60,8 @@ impl PrefillBudget {
     /// step may have been held up. A prompt of few tokens says nothing about many.
     fn fit(&mut self, tokens: usize, took: f64) {
         let alone = self.alone.unwrap_or(0.0);
-        let room = (self.bound - alone).max(SHARE * self.bound);
-        let fits = tokens as f64 * room / (took - alone).max(f64::MIN_POSITIVE);
+        let left = (self.bound - alone).max(SHARE * self.bound);
+        let fits = tokens as f64 * left / (took - alone).max(f64::MIN_POSITIVE);
         let fits = fits.min((2 * self.tokens) as f64) as usize;
         if 2 * tokens >= self.tokens || fits < tokens {
             self.tokens = fits.max(self.tokens / 2).clamp(LEAST, self.most);

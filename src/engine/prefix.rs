@@ -14,7 +14,7 @@
 //! middle of a prompt go before the ends, and nothing is kept for which more would have to go: so
 //! where prompts take turns over more than fits, some of them always find theirs.
 //!
-//! Room counts for who computed it, whatever domains that was in. A state is taken from who has
+//! Memory counts for who computed it, whatever domains that was in. A state is taken from who has
 //! more than the asker, pages from who has more than a share, which [`CACHED_PART`] tells; both
 //! from who has not asked for long. What the operator's prompts left stays.
 
@@ -31,7 +31,7 @@ use step::transfer::Piece;
 /// Index of a block.
 pub type NodeId = u32;
 
-/// Number of who computed a block or a state, and answers for its room.
+/// Number of who computed a block or a state, to whom its memory counts.
 pub type Owner = u64;
 
 /// Owner of what is in [`COMMON`].
@@ -45,7 +45,7 @@ const OPENING: usize = 8;
 pub const CACHED_PART: usize = 2;
 /// Part of all states, one in so many, that the operator's prompts have at most.
 const COMMON_PART: usize = 2;
-/// Time without a prompt after which an owner wants no room: what it has goes like any other.
+/// Time without a prompt after which an owner wants no memory: what it has goes like any other.
 const WANTED: Duration = Duration::from_mins(10);
 /// Time in which a prompt comes again, before any did.
 const UNKNOWN: Duration = Duration::from_mins(10);
@@ -220,7 +220,7 @@ struct Snapshot {
     followers: usize,
 }
 
-/// Room of an owner.
+/// Memory of an owner.
 #[derive(Debug, Default)]
 struct Holding {
     pages: usize,
@@ -317,7 +317,7 @@ pub struct Prefixes<N = Keyed> {
 }
 
 impl<N: Naming> Prefixes<N> {
-    /// An empty tree, of a model that has recurrent states if `recurs`, and room for `snapshots`.
+    /// An empty tree, of a model that has recurrent states if `recurs`, and `snapshots` for it.
     pub fn new(naming: N, recurs: bool, snapshots: impl Iterator<Item = Slot>) -> Self {
         let snapshots_free: Vec<Slot> = snapshots.collect();
         Prefixes {
@@ -668,7 +668,7 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// Whether an owner wants its room no more.
+    /// Whether an owner has sent no prompt for so long that its memory goes like any other.
     fn is_away(&self, of: &Holding) -> bool {
         self.now - of.asked > millis(WANTED)
     }
@@ -680,7 +680,7 @@ impl<N: Naming> Prefixes<N> {
         others.count()
     }
 
-    /// Room of all others but the operator.
+    /// Memory of all others but the operator.
     fn others_of(&self, owner: Owner) -> impl Iterator<Item = &Holding> {
         let others = self.holdings.iter();
         let others = others.filter(move |(name, _)| ![owner, OPERATOR].contains(name));

@@ -116,8 +116,8 @@ pub struct HashModel<const VOCAB: usize> {
     steps_left: u64,
     /// Rows that are scored at once, at most.
     rows_scored: usize,
-    /// The host's room, and copies to it, or from it, that are under way.
-    room: Vec<u8>,
+    /// Host memory, and copies to it, or from it, that are under way.
+    host: Vec<u8>,
     copies: VecDeque<(bool, Transfer)>,
     copied: u64,
 }
@@ -167,7 +167,7 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
             slow_steps: 0,
             steps_left: steps,
             rows_scored: limits.sequences,
-            room: Vec::new(),
+            host: Vec::new(),
             copies: VecDeque::new(),
             copied: 0,
         }
@@ -177,7 +177,7 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
         Self::failing_after(limits, u64::MAX)
     }
 
-    /// Whether a copy is under way of a page or state; where that is only read, one from the room.
+    /// Whether a copy is under way of a page or state; where that is only read, one from the host.
     fn is_copied(&self, piece: Piece, is_read: bool) -> bool {
         let mut copies = self.copies.iter();
         copies.any(|(saves, of)| of.piece == piece && !(*saves && is_read))
@@ -204,7 +204,7 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
         }
     }
 
-    /// A page or a state as it lies in the room.
+    /// A page or a state as it lies on the host.
     fn content(&self, piece: Piece) -> Vec<u8> {
         match piece {
             Piece::Page(page) => bytes_of(&self.pages[page.0 as usize]),
@@ -240,10 +240,10 @@ impl<const VOCAB: usize> HashModel<VOCAB> {
         match saves {
             true => {
                 let content = self.content(piece);
-                self.room[at..][..content.len()].copy_from_slice(&content);
+                self.host[at..][..content.len()].copy_from_slice(&content);
             }
             false => {
-                let bytes = self.room[at..][..self.bytes().of(piece)].to_vec();
+                let bytes = self.host[at..][..self.bytes().of(piece)].to_vec();
                 self.set_content(piece, &bytes);
             }
         }
@@ -512,12 +512,12 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
     }
 
     fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError> {
-        self.room = vec![0; bytes];
+        self.host = vec![0; bytes];
         Ok(())
     }
 
     fn host_memory(&mut self, range: Range<usize>) -> &mut [u8] {
-        &mut self.room[range]
+        &mut self.host[range]
     }
 
     fn save(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {

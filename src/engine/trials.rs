@@ -111,7 +111,7 @@ const PLAIN: Way = Way {
 /// Pages of a desk: few enough that one request can have all of them.
 const PAGES: usize = 32;
 
-/// Pages that the host's room of a desk with tiers has the bytes of, and the entries of its disk
+/// Pages that host memory of a desk with tiers has the bytes of, and the entries of its disk
 /// in all.
 const ROOM_PAGES: usize = 256;
 const DISK_PAGES: usize = 1024;
@@ -122,7 +122,7 @@ const FLIPPED: usize = 64;
 /// An engine without its thread that serves one request after the other.
 pub struct Desk<E: Executor> {
     engine: Engine<E>,
-    /// Disk below the host's room, and its bytes, if there are tiers.
+    /// Disk below host memory, and its bytes, if there are tiers.
     disk: Option<(Fake, u64)>,
     handle: Handle,
     domains: u128,
@@ -172,7 +172,7 @@ impl<E: Executor> Desk<E> {
         desk
     }
 
-    /// Has the host's room forget everything, and opens the disk again.
+    /// Has host memory forget everything, and opens the disk again.
     fn restart_tiers(&mut self) {
         self.copy();
         let (disk, bytes) = self.disk.as_ref().expect("there are tiers");
@@ -187,7 +187,7 @@ impl<E: Executor> Desk<E> {
         disk.spoil(dice);
     }
 
-    /// Changes bits of what the host's room has.
+    /// Changes bits of what host memory has.
     fn flip(&mut self, dice: &mut Dice) {
         let tier = self.engine.tier.as_ref().expect("there are tiers");
         for place in tier.taken(dice) {

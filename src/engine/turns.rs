@@ -138,7 +138,7 @@ impl Turns {
 
     /// Whether `source` leaves memory to others: its call holds a slot already, or a wider owner
     /// does, beside which another one had a turn a short while ago.
-    pub fn leaves_room(&self, source: Source, slots: &SlotCounts) -> bool {
+    pub fn leaves_share(&self, source: Source, slots: &SlotCounts) -> bool {
         let [_, client, connections, _, call] = slots.by(source);
         let mut others = self.taken.iter();
         call > 0
@@ -394,7 +394,7 @@ mod tests {
         let slots = SlotCounts::of([own].into_iter());
         let mut turns = Turns::default();
         let sibling = from(1, 9, 4);
-        let leaves = |turns: &Turns, source| turns.leaves_room(source, &slots);
+        let leaves = |turns: &Turns, source| turns.leaves_share(source, &slots);
         assert!(leaves(&turns, own), "a second reply of the call");
         assert!(!leaves(&turns, sibling), "nobody else is there");
         turns.take(fresh);

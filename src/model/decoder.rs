@@ -312,42 +312,42 @@ pub fn draft<B: Runs>(
     if from == Hidden::OfRows {
         ops.accept(&s.ranked, batch);
     }
-    let room = s.predicted.as_mut().expect("a prediction has room");
-    let [y, pair] = &mut room.pair;
+    let predicted = s.predicted.as_mut().expect("a prediction has room");
+    let [y, pair] = &mut predicted.pair;
     let Stream { residual, x, .. } = &mut s.stream;
     let hidden = match from {
         Hidden::OfRows => &*x,
-        Hidden::OfWanted => &room.last,
+        Hidden::OfWanted => &predicted.last,
     };
     let norms = BesideNorms {
         embedding: &prediction.norm_embedding,
         hidden: &prediction.norm_hidden,
     };
-    let room = [y, &mut *residual];
-    ops.embed_beside(&model.embed, hidden, norms, batch, room, pair);
+    let workspace = [y, &mut *residual];
+    ops.embed_beside(&model.embed, hidden, norms, batch, workspace, pair);
     ops.linear(pair, &prediction.fusion, residual);
     prediction.layer.mix(ops, s, batch);
     prediction.layer.feed(ops, s, batch);
     let prediction = model.prediction.as_ref().expect("it has run");
-    let room = s.predicted.as_mut().expect("a prediction has room");
+    let predicted = s.predicted.as_mut().expect("a prediction has room");
     let ends = Ends {
         hidden: Hidden::OfWanted,
         x: &mut s.stream.x,
-        last: &mut room.last,
+        last: &mut predicted.last,
         ids: DRAFT_IDS,
-        logits: &mut room.logits,
+        logits: &mut predicted.logits,
         ranked: None,
     };
     let residual = &s.stream.residual;
     ops.lm_head(residual, &prediction.norm, model.head(), batch, ends);
-    ops.guess(&room.logits, from == Hidden::OfWanted);
+    ops.guess(&predicted.logits, from == Hidden::OfWanted);
 }
 
 /// Ranks what a prediction left in `s.predicted.logits`, if the backend ranks rows.
 pub fn rank_prediction<B: Runs>(ops: &mut B, s: &mut Scratch<B>) {
-    let room = s.predicted.as_mut().expect("a prediction has room");
+    let predicted = s.predicted.as_mut().expect("a prediction has room");
     if B::RANKS {
-        ops.top_k(&room.logits, &mut room.ranked);
+        ops.top_k(&predicted.logits, &mut predicted.ranked);
     }
 }
 

@@ -48,12 +48,12 @@ pub struct Plan {
     /// Bytes that the device's driver takes beside buffers, at most, and the server where they lie
     /// in the same memory.
     others: [Entry; 4],
-    room: Room,
+    budget: MemoryBudget,
 }
 
 /// Memory that may be taken, and why no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Room {
+struct MemoryBudget {
     /// None if the system does not tell.
     bytes: Option<u64>,
     host: HostMemory,
@@ -66,7 +66,7 @@ struct Room {
 pub struct TooLittle {
     /// With `PAGES_MIN` pages, bytes.
     needed: u64,
-    room: Room,
+    budget: MemoryBudget,
     /// The server's part of the host's memory does not fit; the model lies elsewhere.
     of_server: bool,
 }
@@ -81,15 +81,16 @@ const STOP_ON_GPU: &str =
     "Stop other programs that use the GPU (`nvidia-smi` lists them), or take a smaller binary";
 
 impl Plan {
-    /// Plan of a model on a kind of device within `room`, which is what may be taken in all, bytes.
+    /// Plan of a model on a kind of device within `available`, which is what may be taken in all,
+    /// bytes.
     ///
     /// # Errors
     /// When there is too little for the model and its longest sequence.
     pub fn within<B: Runs + Footprint>(
-        room: Option<u64>,
+        available: Option<u64>,
         model: Layout,
     ) -> Result<Plan, TooLittle> {
-        Plan::fitting::<B>(room, model, |pages| [pages, WINDOW_PAGES])
+        Plan::fitting::<B>(available, model, |pages| [pages, WINDOW_PAGES])
     }
 
     /// [`Plan::within`], with as many pages of each group: of every position of whatever sequences
@@ -98,28 +99,32 @@ impl Plan {
     /// # Errors
     /// See there.
     pub fn whole_within<B: Runs + Footprint>(
-        room: Option<u64>,
+        available: Option<u64>,
         model: Layout,
     ) -> Result<Plan, TooLittle> {
-        Plan::fitting::<B>(room, model, |pages| [pages; 2])
+        Plan::fitting::<B>(available, model, |pages| [pages; 2])
     }
 
     /// With the most pages that fit, which come with those of the windowed group.
     fn fitting<B: Runs + Footprint>(
-        room: Option<u64>,
+        available: Option<u64>,
         model: Layout,
         of_groups: impl Fn(usize) -> [usize; 2],
     ) -> Result<Plan, TooLittle> {
-        let room = Room::of::<B>(room);
+        let budget = MemoryBudget::of::<B>(available);
         let bytes = |pages| taken::<B>(caches::<B>(model, of_groups(pages)));
-        let least = Plan::of::<B>(model, of_groups(PAGES_MIN), room);
+        let least = Plan::of::<B>(model, of_groups(PAGES_MIN), budget);
         let others = least.bytes() - bytes(PAGES_MIN);
-        let fits = |pages: &usize| room.bytes.is_none_or(|room| others + bytes(*pages) <= room);
+        let fits = |pages: &usize| {
+            budget
+                .bytes
+                .is_none_or(|most| others + bytes(*pages) <= most)
+        };
         match (PAGES_MIN..=KV_PAGES).rev().find(fits) {
-            Some(pages) => Ok(Plan::of::<B>(model, of_groups(pages), room)),
+            Some(pages) => Ok(Plan::of::<B>(model, of_groups(pages), budget)),
             None => Err(TooLittle {
                 needed: least.bytes(),
-                room,
+                budget,
                 of_server: false,
             }),
         }
@@ -127,7 +132,7 @@ impl Plan {
 
     /// With all pages of the target, as many of each group, whatever is free.
     pub fn largest<B: Runs + Footprint>(model: Layout) -> Plan {
-        Plan::of::<B>(model, [KV_PAGES; 2], Room::of::<B>(None))
+        Plan::of::<B>(model, [KV_PAGES; 2], MemoryBudget::of::<B>(None))
     }
 
     /// Pages of each group.
@@ -135,7 +140,7 @@ impl Plan {
         [self.pages, self.window_pages]
     }
 
-    fn of<B: Runs + Footprint>(model: Layout, pages: [usize; 2], room: Room) -> Plan {
+    fn of<B: Runs + Footprint>(model: Layout, pages: [usize; 2], budget: MemoryBudget) -> Plan {
         let entry = |name, bytes| Entry { name, bytes };
         // States share a buffer, whose rounding is not a sum of its parts'.
         let state = pools::state_bytes::<B>(model);
@@ -162,9 +167,9 @@ impl Plan {
                 entry("graphs, at most", graphs::<B>(model)),
                 entry("context, at most", B::CONTEXT_BYTES),
                 entry("locked, at most", locked::<B>()),
-                entry("server, at most", server(&room.host)),
+                entry("server, at most", server(&budget.host)),
             ],
-            room,
+            budget,
         }
     }
 
@@ -213,16 +218,16 @@ impl Plan {
         };
         format!(
             "{}; {} KV pages for {} tokens{fewer}",
-            self.room,
+            self.budget,
             self.pages,
             self.pages * PAGE
         )
     }
 }
 
-impl Room {
-    fn of<B: Footprint>(bytes: Option<u64>) -> Room {
-        Room {
+impl MemoryBudget {
+    fn of<B: Footprint>(bytes: Option<u64>) -> MemoryBudget {
+        MemoryBudget {
             bytes,
             host: B::host_memory(),
             reserve: B::RESERVE_BYTES,
@@ -234,7 +239,7 @@ impl Room {
     }
 }
 
-impl fmt::Display for Room {
+impl fmt::Display for MemoryBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.bytes.is_none() {
             return f.write_str("what is free is not known");
@@ -250,28 +255,32 @@ impl fmt::Display for Room {
 impl fmt::Display for TooLittle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let needed = self.needed.div_ceil(MEBIBYTE);
-        let bound = self.room.host.bound.filter(|bound| **bound != Bound::Free);
-        let room = self.room.to_string();
-        let (what, room, fix) = match (self.of_server, target::HOST_RESERVE, bound) {
+        let bound = self
+            .budget
+            .host
+            .bound
+            .filter(|bound| **bound != Bound::Free);
+        let budget = self.budget.to_string();
+        let (what, budget, fix) = match (self.of_server, target::HOST_RESERVE, bound) {
             (true, ..) => ("the server beside its GPU", self.host_words(), RAISE),
-            (_, None, _) => (MODEL, room, STOP_ON_GPU),
-            (_, _, Some(_)) => (MODEL, room, RAISE),
-            (_, _, None) => (MODEL, room, STOP),
+            (_, None, _) => (MODEL, budget, STOP_ON_GPU),
+            (_, _, Some(_)) => (MODEL, budget, RAISE),
+            (_, _, None) => (MODEL, budget, STOP),
         };
         write!(
             f,
-            "memory: {needed} MiB are needed for {what}, and {room}. {fix}"
+            "memory: {needed} MiB are needed for {what}, and {budget}. {fix}"
         )
     }
 }
 
 impl TooLittle {
     fn host_words(&self) -> String {
-        let bound = self.room.host.bound;
+        let bound = self.budget.host.bound;
         let bound = bound.map_or(String::new(), |bound| format!(", {bound}"));
         format!(
             "{} of the host's may be taken{bound}",
-            self.room.mebibytes()
+            self.budget.mebibytes()
         )
     }
 }
@@ -363,12 +372,12 @@ pub fn preflight<B: Runs + Footprint>() -> Result<(), TooLittle> {
     if target::HOST_RESERVE.is_none() && short {
         return Err(TooLittle {
             needed: host.server,
-            room: Room::of::<B>(host.bytes),
+            budget: MemoryBudget::of::<B>(host.bytes),
             of_server: true,
         });
     }
     let model = Layout::whole().without_prediction();
-    Plan::within::<B>(host.room(), model).map(drop)
+    Plan::within::<B>(host.available(), model).map(drop)
 }
 
 #[cfg(test)]
@@ -383,7 +392,7 @@ mod tests {
     /// Bytes of a plan with so many pages.
     fn bytes_with(pages: usize) -> u64 {
         let pages = [pages, WINDOW_PAGES];
-        Plan::of::<Backend>(model(), pages, Room::of::<Backend>(None)).bytes()
+        Plan::of::<Backend>(model(), pages, MemoryBudget::of::<Backend>(None)).bytes()
     }
 
     #[test]
@@ -433,9 +442,9 @@ mod tests {
 
     #[test]
     fn there_are_never_more_pages_than_the_target_states() {
-        for room in [Some(u64::MAX), None] {
+        for available in [Some(u64::MAX), None] {
             assert_eq!(
-                Plan::within::<Backend>(room, model()).unwrap().pages,
+                Plan::within::<Backend>(available, model()).unwrap().pages,
                 KV_PAGES
             );
         }

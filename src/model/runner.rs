@@ -296,7 +296,7 @@ impl<B: Runs> Runner<B> {
         };
         let s = &self.scratch;
         let predicted = s.predicted.as_ref().filter(|_| self.predicted);
-        let ranked = predicted.map_or(&s.ranked, |room| &room.ranked);
+        let ranked = predicted.map_or(&s.ranked, |of| &of.ranked);
         self.ops.read(ranked, 0..rows, &mut self.ranked)
     }
 
@@ -372,7 +372,7 @@ impl<B: Runs> Executor for Runner<B> {
         }
         let (row, s) = (index..index + 1, &self.scratch);
         let predicted = s.predicted.as_ref().filter(|_| self.predicted);
-        let logits = predicted.map_or(&s.logits, |room| &room.logits);
+        let logits = predicted.map_or(&s.logits, |of| &of.logits);
         self.ops.read(logits, row, &mut self.logits)?;
         Ok(&self.logits)
     }
@@ -502,7 +502,7 @@ mod tests {
         let plan = Plan::largest::<Cpu>(checkpoint.layout());
         let host = Host::new("load", RESERVE);
         host.caches(plan.bytes() + RESERVE);
-        Plan::within::<Cpu>(host.budget.room(), checkpoint.layout()).unwrap();
+        Plan::within::<Cpu>(host.budget.available(), checkpoint.layout()).unwrap();
         Runner::load(Cpu::on(&host), &checkpoint, &plan).unwrap_or_else(|error| panic!("{error}"));
         host.caches(2 * RESERVE);
         let refused = Runner::load(Cpu::on(&host), &checkpoint, &plan).err();

@@ -34,10 +34,10 @@ pub struct PieceBytes {
     pub window: usize,
 }
 
-/// Alignment of pieces in the host's room, bytes: that of a direct read of a disk.
+/// Alignment of pieces in host memory, bytes: that of a direct read of a disk.
 pub const PIECE_ALIGN: usize = 4096;
 
-/// Tells whether bytes of a piece changed in the host's room: any burst of up to 32 bits, and of
+/// Tells whether bytes of a piece changed in host memory: any burst of up to 32 bits, and of
 /// other changes all but one of four billion.
 pub type Sum = u32;
 

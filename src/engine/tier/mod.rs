@@ -1,13 +1,13 @@
-//! Tier below the device's memory: beginnings of prompts in the host's room.
+//! Tier below the device's memory: beginnings of prompts in host memory.
 //!
-//! Ends of prompts are written when the prompt has proved sound, so that they are there when
-//! the device's memory has no place for them any more. A prompt whose beginning is here gets pages
-//! and a slot, and begins when those are filled; meanwhile others go on. The tree of them is one of
-//! its own, ordered by worth like that of the device: its pages and states are places of the room.
-//! A beginning is found only when all of it has been written.
+//! Ends of prompts are written when the prompt has proved sound, so that they are there when the
+//! device's memory has no place for them any more. A prompt whose beginning is here gets pages and
+//! a slot, and begins when those are filled; meanwhile others go on. The tree of them is one of its
+//! own, ordered by worth like that of the device: its pages and states are places of host memory. A
+//! beginning is found only when all of it has been written.
 
 pub mod disk;
-mod room;
+mod host_pool;
 mod staging;
 mod sums;
 #[cfg(test)]
@@ -15,7 +15,7 @@ pub mod testing;
 
 use std::collections::VecDeque;
 
-use self::room::Room;
+use self::host_pool::HostPool;
 pub use self::staging::{ReadAhead, Staging};
 use self::sums::Sums;
 use super::kv::{Kv, Pin};
@@ -67,7 +67,7 @@ impl Copies {
     }
 }
 
-/// A beginning that is to be in the room.
+/// A beginning that is to be in host memory.
 #[derive(Debug)]
 struct Beginning {
     whose: (u128, Owner),
@@ -143,10 +143,10 @@ pub struct Traffic {
     pub restored_bytes: usize,
 }
 
-/// The tier in the host's room.
+/// The tier in host memory.
 pub struct Tier<N = Keyed> {
     index: Prefixes<N>,
-    room: Room,
+    host: HostPool,
     pieces: PieceBytes,
     wishes: VecDeque<Pin>,
     save: Option<Save>,
@@ -155,7 +155,7 @@ pub struct Tier<N = Keyed> {
     tickets: u64,
     /// Beginnings of which bytes had changed.
     broken: usize,
-    /// Transfers between the room and a disk, if there is one.
+    /// Transfers between host memory and a disk, if there is one.
     staging: Option<Staging>,
     /// Copies that were started, and the last number and bytes of those under way.
     started: u64,
@@ -166,14 +166,14 @@ pub struct Tier<N = Keyed> {
 impl<N: Naming> Tier<N> {
     /// An empty one in so many bytes; none if that is too little for a piece of each kind.
     pub fn new(bytes: usize, pieces: PieceBytes, naming: N) -> Option<Self> {
-        let room = Room::new(bytes, pieces);
-        let states = (0..room.slabs() as u32).map(Slot);
+        let host = HostPool::new(bytes, pieces);
+        let states = (0..host.slabs() as u32).map(Slot);
         let mut index = Prefixes::new(naming, pieces.state > 0, states);
         // They are lent it as they are needed.
         while index.take_state().is_some() {}
-        (room.slabs() > 1).then(|| Tier {
+        (host.slabs() > 1).then(|| Tier {
             index,
-            room,
+            host,
             pieces,
             wishes: VecDeque::new(),
             save: None,
@@ -204,9 +204,9 @@ impl<N: Naming> Tier<N> {
         self.traffic
     }
 
-    /// Bytes of the room that have something.
+    /// Bytes of host memory that have something.
     pub fn bytes_used(&self) -> usize {
-        (self.room.pages() - self.room.pages_free()) * self.pieces.page
+        (self.host.pages() - self.host.pages_free()) * self.pieces.page
     }
 
     /// Whether something is copied, or waits for it.
@@ -285,12 +285,12 @@ impl<N: Naming> Tier<N> {
     /// Goes on with checks; what has changed is not found any more.
     fn settle_checks(&mut self, executor: &mut impl Executor) {
         for check in self.checks.iter_mut().filter(|of| of.outcome.is_none()) {
-            if !check.sums.go_on(executor, &self.room, self.pieces) {
+            if !check.sums.go_on(executor, &self.host, self.pieces) {
                 continue;
             }
             let told = check.sums.told();
             let changed: Vec<Piece> = told
-                .filter(|(piece, sum)| self.room.sum(*piece) != *sum)
+                .filter(|(piece, sum)| self.host.sum(*piece) != *sum)
                 .map(|(piece, _)| piece)
                 .collect();
             check.outcome = Some(changed.is_empty());
@@ -312,10 +312,10 @@ impl<N: Naming> Tier<N> {
     pub fn restore(&mut self, slot: Slot, hit: &Hit, (pages, window): (&[PageId], &[PageId])) {
         let node = hit.node.expect("something was found");
         let from = &hit.pages[hit.pages.len() - pages.len()..];
-        let (room, pairs) = (&self.room, pages.iter().zip(from));
+        let (host, pairs) = (&self.host, pages.iter().zip(from));
         let transfer = |piece, place| Transfer {
             piece,
-            at: room.at(place),
+            at: host.at(place),
         };
         let pages = pairs.map(|(page, place)| transfer(Piece::Page(*page), Piece::Page(*place)));
         let state = hit.state;
@@ -359,9 +359,9 @@ impl<N: Naming> Tier<N> {
         let is_done = |(last, _): &mut (u64, _)| *last <= done;
         while self.under_way.pop_front_if(is_done).is_some() {}
         self.settle_checks(executor);
-        let (room, pieces) = (&self.room, self.pieces);
+        let (host, pieces) = (&self.host, self.pieces);
         let is_done =
-            |save: &mut Save| save.copies.is_done(done) && save.sums.go_on(executor, room, pieces);
+            |save: &mut Save| save.copies.is_done(done) && save.sums.go_on(executor, host, pieces);
         if let Some(save) = self.save.take_if(is_done) {
             self.take_saved(save, kv);
         }
@@ -429,7 +429,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Has a beginning written, unless it is here or what is worth more has its room.
+    /// Has a beginning written, unless it is here or all that has its place is worth more.
     fn begin_save(&mut self, mut pin: Pin, kv: &mut Kv<N>) {
         let beginning = Beginning {
             whose: pin.whose,
@@ -453,7 +453,7 @@ impl<N: Naming> Tier<N> {
         let pages = pin.pages[incoming.known..].iter().zip(&incoming.places);
         let pages = pages.map(|(page, place)| Transfer {
             piece: Piece::Page(*page),
-            at: self.room.at(Piece::Page(*place)),
+            at: self.host.at(Piece::Page(*place)),
         });
         let state = pin.state.zip(incoming.state);
         let state = state.map(|((_, from), to)| self.of_state((from, &pin.window), to));
@@ -462,7 +462,7 @@ impl<N: Naming> Tier<N> {
 
     /// Copies between a state, or the windowed pages that are one, and its place.
     fn of_state(&self, (state, window): (Slot, &[PageId]), place: Slot) -> Vec<Transfer> {
-        let at = self.room.at(Piece::State(place));
+        let at = self.host.at(Piece::State(place));
         if window.is_empty() {
             let piece = Piece::State(state);
             return vec![Transfer { piece, at }];
@@ -475,8 +475,8 @@ impl<N: Naming> Tier<N> {
         pages.collect()
     }
 
-    /// Takes room for what is not here of a beginning. None if all of it is, or there is no room
-    /// that is worth less.
+    /// Takes places for what is not here of a beginning. None if all of it is, or if what has the
+    /// places is worth more.
     fn begin(&mut self, beginning: Beginning) -> Option<Incoming> {
         let nodes = self.index.blocks(beginning.whose.0, &beginning.tokens);
         let nodes: Vec<_> = nodes.collect();
@@ -487,7 +487,7 @@ impl<N: Naming> Tier<N> {
         let is_here = known == beginning.pages() && node.is_some_and(|id| self.index.is_end(id));
         let taken = match is_here {
             true => None,
-            false => self.take_room(&beginning, node, known),
+            false => self.allocate(&beginning, node, known),
         };
         let Some((state, places)) = taken else {
             node.into_iter().for_each(|id| self.index.let_go(id));
@@ -505,7 +505,7 @@ impl<N: Naming> Tier<N> {
 
     /// Places for the state of a beginning and for its pages after the first `known`, the last of
     /// which is a block.
-    fn take_room(
+    fn allocate(
         &mut self,
         beginning: &Beginning,
         node: Option<NodeId>,
@@ -515,7 +515,7 @@ impl<N: Naming> Tier<N> {
         let (owner, count) = (whose.1, pages - known);
         let state = match beginning.kind {
             Some(kind) => {
-                if let Some(state) = self.room.take_state() {
+                if let Some(state) = self.host.take_state() {
                     self.index.add_state(state);
                 }
                 let tokens = pages * PAGE;
@@ -525,23 +525,23 @@ impl<N: Naming> Tier<N> {
             None => None,
         };
         self.collect();
-        let share = self.room.pages() / CACHED_PART / self.index.others(owner).max(1);
+        let share = self.host.pages() / CACHED_PART / self.index.others(owner).max(1);
         loop {
-            let free = self.room.pages_free();
+            let free = self.host.pages_free();
             if free >= count {
                 break;
             }
             // States that go leave places for pages, too: a few are asked for at a time.
             self.index.free_pages(1, (owner, share));
             self.collect();
-            if self.room.pages_free() == free {
+            if self.host.pages_free() == free {
                 if let Some(state) = state {
                     self.index.give_back(owner, state);
                 }
                 return None;
             }
         }
-        let places = (0..count).map(|_| self.room.take_page().expect("it is free"));
+        let places = (0..count).map(|_| self.host.take_page().expect("it is free"));
         Some((state, places.collect()))
     }
 
@@ -549,7 +549,7 @@ impl<N: Naming> Tier<N> {
     fn take_saved(&mut self, save: Save, kv: &mut Kv<N>) {
         kv.unpin(&save.pin);
         for (piece, sum) in save.sums.told() {
-            self.room.set_sum(piece, sum);
+            self.host.set_sum(piece, sum);
         }
         let (beginning, last) = self.finish(save.incoming);
         if let Some(last) = last {
@@ -565,7 +565,7 @@ impl<N: Naming> Tier<N> {
         let (whose, after) = (beginning.whose, (incoming.node, beginning.reuse));
         let (last, count) = self.index.insert(whose, after, rest, &mut places);
         for place in places.split_off(count) {
-            self.room.give_page(place);
+            self.host.give_page(place);
         }
         let state = beginning.kind.zip(incoming.state);
         match (state, last.filter(|_| count == rest.len() / PAGE)) {
@@ -579,7 +579,7 @@ impl<N: Naming> Tier<N> {
     /// A beginning does not come: its places are free again.
     fn give_up(&mut self, incoming: Incoming) {
         let places = incoming.places.into_iter();
-        places.for_each(|place| self.room.give_page(place));
+        places.for_each(|place| self.host.give_page(place));
         if let Some(state) = incoming.state {
             self.index.give_back(incoming.beginning.whose.1, state);
         }
@@ -593,13 +593,13 @@ impl<N: Naming> Tier<N> {
     fn collect(&mut self) {
         let mut pages = vec![];
         self.index.take_free(&mut pages);
-        pages.into_iter().for_each(|page| self.room.give_page(page));
+        pages.into_iter().for_each(|page| self.host.give_page(page));
         while let Some(state) = self.index.take_state() {
-            self.room.give_state(state);
+            self.host.give_state(state);
         }
     }
 
-    /// Whether each place of the room is free, or what something has.
+    /// Whether each place of host memory is free, or what something has.
     pub fn is_conserved(&self) -> bool {
         let read = self.staging.as_ref().and_then(Staging::incoming);
         let saved = self.save.as_ref().map(|save| &save.incoming);
@@ -607,9 +607,9 @@ impl<N: Naming> Tier<N> {
             let state = usize::from(of.state.is_some());
             (sum.0 + of.places.len(), sum.1 + state)
         });
-        let slabs = self.room.slabs_of_pages() + self.index.snapshots() + states;
-        self.room.pages_used() == self.index.pages() + pages
-            && slabs + self.room.slabs_free() == self.room.slabs()
+        let slabs = self.host.slabs_of_pages() + self.index.snapshots() + states;
+        self.host.pages_used() == self.index.pages() + pages
+            && slabs + self.host.slabs_free() == self.host.slabs()
     }
 }
 
@@ -626,7 +626,7 @@ mod tests {
             owner: domain as Owner,
             domain,
             prompt,
-            leaves_room: false,
+            leaves_share: false,
             restorable,
         }
     }
@@ -757,7 +757,7 @@ mod tests {
             let state = hit.state.map(Piece::State);
             let mut pieces = hit.pages.iter().map(|page| Piece::Page(*page)).chain(state);
             let piece = pieces.nth(broken).unwrap();
-            for changed in [None, Some(tier.room.at(piece))] {
+            for changed in [None, Some(tier.host.at(piece))] {
                 device.changed = changed;
                 let mut ticket = None;
                 assert!(!tier.is_checked(&mut ticket, &hit, 0));

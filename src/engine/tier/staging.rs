@@ -1,5 +1,5 @@
-//! Ways between the host's room and the disk: what was written to the room is written on behind
-//! that, and what a waiting prompt begins with is read to the room ahead of its turn. Threads of
+//! Ways between host memory and the disk: what was written to host memory is written on behind
+//! that, and what a waiting prompt begins with is read to host memory ahead of its turn. Threads of
 //! the device and of the disk copy; the engine's tells them what.
 
 use std::collections::{HashMap, VecDeque};
@@ -14,11 +14,11 @@ use step::PAGE;
 use step::executor::{Executor, TokenId};
 use step::transfer::Piece;
 
-/// Bytes that are copied between the room and the disk's hands, at most and one piece more, each
+/// Bytes that are copied between host memory and the disk's hands, at most and one piece more, each
 /// way.
 const COPIED_MAX: usize = 32 << 20;
-/// Part of the room, one in so many, that beginnings have which wait to be written, at most: their
-/// places cannot go meanwhile.
+/// Part of host memory, one in so many, that beginnings have which wait to be written, at most:
+/// their places cannot go meanwhile.
 const WISHES_PART: usize = 2;
 /// Time in which a beginning may be read, however soon it would be computed.
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ struct Read {
     secret: Secret,
     found: Found,
     incoming: Option<Incoming>,
-    /// Where its pieces go in the room.
+    /// Where its pieces go in host memory.
     places: Vec<Piece>,
     started: usize,
     /// Pieces that came, and those of them that are copied to their places.
@@ -67,7 +67,7 @@ impl Read {
 #[derive(Debug)]
 struct Write {
     node: NodeId,
-    /// Pieces in the room.
+    /// Pieces in host memory.
     places: Vec<Piece>,
     started: usize,
     /// Bytes of pieces that come from there, the oldest first.
@@ -132,15 +132,15 @@ impl<N: Naming> Tier<N> {
         self.staging.as_ref()
     }
 
-    /// Reads what a prompt begins with, if the disk has more of it than room and device; the number
-    /// of that reading.
+    /// Reads what a prompt begins with, if the disk has more of it than host memory and device; the
+    /// number of that reading.
     pub fn read_ahead(&mut self, ahead: &ReadAhead<'_>) -> Option<u64> {
-        let in_room = self.look_up(ahead.whose.0, ahead.prompt).pages.len();
+        let on_host = self.look_up(ahead.whose.0, ahead.prompt).pages.len();
         let staging = self.staging.as_mut().filter(|of| of.disk.is_on())?;
         let secret = Secret::of(ahead.whose.0);
         let whole = ahead.prompt.len().saturating_sub(1) / PAGE * PAGE;
         let names = secret.names(&ahead.prompt[..whole]);
-        let here = in_room.max(ahead.here);
+        let here = on_host.max(ahead.here);
         let found = staging.disk.find(&names, here)?;
         staging.disk.note_use(&found);
         let beginning = Beginning {
@@ -189,10 +189,10 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Has the disk take what has come to the room, whose last block is in use until then.
+    /// Has the disk take what has come to host memory, whose last block is in use until then.
     pub(super) fn write_behind(&mut self, beginning: Beginning, last: NodeId) {
         let is_whole = self.index.is_beginning(last, beginning.pages());
-        let most = self.room.pages() / WISHES_PART;
+        let most = self.host.pages() / WISHES_PART;
         let takes = |of: &&mut Staging| {
             let waiting = of.wishes.iter().map(|(beginning, _)| beginning.pages());
             is_whole && !of.disk.is_off() && waiting.sum::<usize>() < most
@@ -235,7 +235,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Whether more of what is read may be copied to the room; takes what has been.
+    /// Whether more of what is read may be copied to host memory; takes what has been.
     fn may_fill(&mut self) -> bool {
         let read = self.staging.as_mut().and_then(|of| of.reads.front_mut());
         let Some(read) = read else { return true };
@@ -263,16 +263,16 @@ impl<N: Naming> Tier<N> {
         };
         if let Some((bytes, sum)) = piece {
             let place = read.places[index];
-            let range = self.room.range(place, self.pieces);
+            let range = self.host.range(place, self.pieces);
             read.filling.push_back(executor.fill(range, bytes));
-            self.room.set_sum(place, sum);
+            self.host.set_sum(place, sum);
             read.arrived += 1;
         } else if let Some(incoming) = staging.reads.pop_front().and_then(Read::end) {
             self.give_up(incoming);
         }
     }
 
-    /// Keeps what is read when all of it is in the room.
+    /// Keeps what is read when all of it is in host memory.
     fn finish_read(&mut self) {
         let may_fill = self.may_fill();
         let Some(staging) = &mut self.staging else {
@@ -332,14 +332,14 @@ impl<N: Naming> Tier<N> {
             let Some(of) = write else { return };
             while let Some(Ok(piece)) = of.coming.front().map(Receiver::try_recv) {
                 let index = of.started - of.coming.len();
-                disk.write(index, (piece, self.room.sum(of.places[index])));
+                disk.write(index, (piece, self.host.sum(of.places[index])));
                 of.coming.pop_front();
             }
             while of.started < of.places.len()
                 && disk.has_hands()
                 && of.coming.len() * self.pieces.page < COPIED_MAX
             {
-                let range = self.room.range(of.places[of.started], self.pieces);
+                let range = self.host.range(of.places[of.started], self.pieces);
                 of.coming.push_back(executor.copy_out(range));
                 of.started += 1;
             }
@@ -366,7 +366,7 @@ impl<N: Naming> Tier<N> {
                 (Some(places), Some(read)) => {
                     (read.incoming, read.places, read.begun) = (incoming, places, disk.now());
                 }
-                // It is here by now, or there is no room for it.
+                // It is here by now, or what has its place is worth more.
                 _ => drop(reads.pop_front()),
             }
         }

@@ -1,10 +1,10 @@
-//! Checksums of places of the host's room, of some of them at a time.
+//! Checksums of places of host memory, of some of them at a time.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::mpsc::Receiver;
 
-use super::room::Room;
+use super::host_pool::HostPool;
 use step::executor::Executor;
 use step::transfer::{Piece, PieceBytes, Sum};
 
@@ -35,9 +35,14 @@ impl Sums {
     }
 
     /// Takes what came and asks for more; whether all came.
-    pub fn go_on(&mut self, executor: &mut impl Executor, room: &Room, bytes: PieceBytes) -> bool {
+    pub fn go_on(
+        &mut self,
+        executor: &mut impl Executor,
+        on: &HostPool,
+        bytes: PieceBytes,
+    ) -> bool {
         while self.asked < self.pieces.len() && self.coming.len() < UNDER_WAY_MAX {
-            let ranges = self.next(room, bytes);
+            let ranges = self.next(on, bytes);
             self.asked += ranges.len();
             self.coming.push_back(executor.sums(ranges));
         }
@@ -49,7 +54,7 @@ impl Sums {
     }
 
     /// Where the next pieces lie.
-    fn next(&self, room: &Room, bytes: PieceBytes) -> Vec<Range<usize>> {
+    fn next(&self, on: &HostPool, bytes: PieceBytes) -> Vec<Range<usize>> {
         let mut sum = 0;
         let rest = self.pieces[self.asked..].iter();
         let next = rest.take_while(|piece| {
@@ -57,6 +62,6 @@ impl Sums {
             sum += bytes.of(**piece);
             is_first || sum <= TOGETHER
         });
-        next.map(|piece| room.range(*piece, bytes)).collect()
+        next.map(|piece| on.range(*piece, bytes)).collect()
     }
 }

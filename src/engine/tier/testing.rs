@@ -1,4 +1,4 @@
-//! A device that has nothing but copies to and from the host's room.
+//! A device that has nothing but copies to and from host memory.
 
 use std::ops::Range;
 use std::sync::mpsc::Receiver;
@@ -19,7 +19,7 @@ pub struct Copying {
     pub started: Vec<Transfer>,
     /// Copies that have ended, if they do not at once.
     pub ended: Option<u64>,
-    /// Where a piece lies in the host's room that has changed.
+    /// Where a piece lies in host memory that has changed.
     pub changed: Option<usize>,
 }
 

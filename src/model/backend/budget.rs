@@ -3,7 +3,7 @@
 //! A host whose memory a GPU shares does not fail when it runs out: it freezes. Others take memory
 //! while a model loads, so what is free is asked anew before each part is taken.
 
-use super::host_memory::{Files, Room};
+use super::host_memory::{Available, Files};
 use crate::ops::Bound;
 use crate::target;
 use step::executor::DeviceError;
@@ -31,15 +31,15 @@ impl Default for Budget {
 impl Budget {
     /// Bytes that [`Budget::check`] allows.
     #[cfg(test)]
-    pub fn room(&self) -> Option<u64> {
+    pub fn available(&self) -> Option<u64> {
         self.least().map(|(bytes, _)| bytes)
     }
 
     /// Bytes that may be taken now: free ones beside what is left to others, or what the limit of a
     /// control group leaves, where that is less; caches that can be given up are free. None where
     /// the model does not lie there, or the system does not tell.
-    fn least(&self) -> Option<Room> {
-        self.files.room(self.reserve?)
+    fn least(&self) -> Option<Available> {
+        self.files.available(self.reserve?)
     }
 
     /// Asked before `bytes` more are taken.
@@ -47,7 +47,7 @@ impl Budget {
     /// # Errors
     /// `DeviceError::Memory` when there is less than that.
     pub fn check(&self, bytes: u64) -> Result<(), DeviceError> {
-        let Some((room, bound)) = self.least().filter(|(room, _)| *room < bytes) else {
+        let Some((left, bound)) = self.least().filter(|(left, _)| *left < bytes) else {
             return Ok(());
         };
         let reserve = self.reserve.unwrap_or(0) / MEBIBYTE;
@@ -62,7 +62,7 @@ impl Budget {
             "memory: {} MiB more are needed, and {} MiB may be taken now; {bound}: less is free \
              than when the model was planned. {remedy}, or take a smaller model's binary",
             bytes.div_ceil(MEBIBYTE),
-            room / MEBIBYTE,
+            left / MEBIBYTE,
         )))
     }
 }
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn what_the_system_does_not_tell_is_no_reason_to_refuse() {
         let mut budget = Host::new("untold", 0).budget.clone();
-        assert_eq!(budget.room(), None);
+        assert_eq!(budget.available(), None);
         budget.check(u64::MAX).unwrap();
         budget = Budget {
             reserve: None,

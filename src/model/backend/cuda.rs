@@ -56,7 +56,7 @@ use failures::Failures;
 use jobs::Wanted;
 use load::Loader;
 pub use load::READERS;
-pub use pieces::room_threads;
+pub use pieces::copy_threads;
 use pieces::{Copies, Pieces};
 #[cfg(has = "experts")]
 pub use route::Experts;
@@ -73,13 +73,13 @@ mod route {
     pub const LONGEST: usize = 0;
     pub const OPERAND_BYTES: usize = 0;
 
-    pub struct Room;
+    pub struct Workspace;
 
-    impl Room {
+    impl Workspace {
         pub const BYTES: [usize; 0] = [];
 
-        pub fn new(_: &Device, _: &Stream) -> Result<Room, DeviceError> {
-            Ok(Room)
+        pub fn new(_: &Device, _: &Stream) -> Result<Workspace, DeviceError> {
+            Ok(Workspace)
         }
     }
 }
@@ -156,7 +156,7 @@ pub struct Cuda {
     /// The GPU.
     pub device: Gpu,
     /// Bytes that could be taken when it was opened.
-    room: Option<u64>,
+    available: Option<u64>,
     /// Where its operations are launched.
     pub queue: Queue,
     /// Recorded steps: program, rows.
@@ -169,9 +169,9 @@ pub struct Cuda {
     loader: Option<Loader>,
     /// Bytes of all matrices loaded so far.
     matrix_bytes: u64,
-    attend: attend::Room,
+    attend: attend::Workspace,
     #[cfg_attr(not(has = "experts"), expect(dead_code, reason = "there are none"))]
-    experts: route::Room,
+    experts: route::Workspace,
     /// `[FEW_ROWS][GROUPS]`: how many blocks of a tile of few rows have stored their splits, or,
     /// the first one, have normed a row or ranked their logits, or of each span and key head, have
     /// read their channels; zeros between launches.
@@ -329,19 +329,19 @@ impl Cuda {
     /// Why it cannot be used, and what to do about it.
     pub fn open() -> Result<Cuda, DeviceError> {
         let device = Gpu::open(&NEEDED).map_err(refused)?;
-        let room = memory::room_of(&device)?;
+        let available = memory::available_of(&device)?;
         let stream = Stream::open(&device).map_err(refused)?;
         let mut arrived = memory::buffer(&device, ARRIVED)?;
         arrived.fill_bytes(0, &stream).map_err(refused)?;
         Ok(Cuda {
-            room,
+            available,
             step: Steps::new(&device)?,
             drafts: DraftBuffers::new(&device)?,
             copies: Copies::new(&device)?,
             loader: None,
             matrix_bytes: 0,
-            attend: attend::Room::new(&device, &stream)?,
-            experts: route::Room::new(&device, &stream)?,
+            attend: attend::Workspace::new(&device, &stream)?,
+            experts: route::Workspace::new(&device, &stream)?,
             arrived,
             records: memory::buffer(&device, RECORDS)?,
             operands: memory::buffer(&device, OPERAND_BYTES)?,
@@ -420,8 +420,8 @@ impl Device for Cuda {
         self.matrix_bytes
     }
 
-    fn room(&self) -> Option<u64> {
-        self.room
+    fn available(&self) -> Option<u64> {
+        self.available
     }
 
     fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {

@@ -177,7 +177,7 @@ macro_rules! argument {
     (tensor) => {
         &Self::Tensor
     };
-    (room) => {
+    (out) => {
         &mut Self::Tensor
     };
     (matrix) => {
@@ -196,7 +196,7 @@ macro_rules! unwrapped {
     ($name:ident tensor) => {
         &$name.inner
     };
-    ($name:ident room) => {
+    ($name:ident out) => {
         &mut $name.inner
     };
     ($name:ident matrix) => {
@@ -264,9 +264,9 @@ impl<B: Device + Timed> Device for Metered<B> {
         fn copied(&mut self) -> Result<u64, DeviceError>;
     }
 
-    fn room(&self) -> Option<u64> {
-        let room = self.inner.room()?;
-        Some(room.saturating_sub(self.clock.bytes()))
+    fn available(&self) -> Option<u64> {
+        let available = self.inner.available()?;
+        Some(available.saturating_sub(self.clock.bytes()))
     }
 
     fn seal(&mut self) -> Option<u64> {
@@ -318,38 +318,38 @@ impl<B: Device + Timed> Draft for Metered<B> {}
 
 impl<B: Dense + Timed> Dense for Metered<B> {
     metered! { Dense:
-        embed(table[matrix] batch[&Batch] out[room]) {
+        embed(table[matrix] batch[&Batch] out[out]) {
             out.shape(batch.rows(), table.k);
             moves(table.bytes_of(batch.rows()) + out.bytes)
         }
-        rms_norm(x[tensor] w[&Self::Vector] out[room] adds[Option<f32>]) {
+        rms_norm(x[tensor] w[&Self::Vector] out[out] adds[Option<f32>]) {
             out.shape(x.rows, x.width);
             moves((2 + u64::from(adds.is_some())) * x.bytes)
         }
-        relu2(x[room]) {
+        relu2(x[out]) {
             moves(2 * x.bytes)
         }
-        cap_logits(logits[room]) {
+        cap_logits(logits[out]) {
             moves(2 * logits.bytes)
         }
-        linear(x[tensor] w[matrix] out[room]) {
+        linear(x[tensor] w[matrix] out[out]) {
             out.shape(x.rows, w.n);
             // The head has no row in a step that ends within a prompt.
             let read = if x.rows == 0 { 0 } else { w.bytes };
             multiplies(x.rows, (w.n, w.k), read + x.bytes + out.bytes)
         }
-        linear_add(x[tensor] w[matrix] residual[room]) {
+        linear_add(x[tensor] w[matrix] residual[out]) {
             multiplies(x.rows, (w.n, w.k), w.bytes + x.bytes + 2 * residual.bytes)
         }
-        concat(a[tensor] b[tensor] out[room]) {
+        concat(a[tensor] b[tensor] out[out]) {
             out.shape(a.rows, a.width + b.width);
             moves(2 * out.bytes)
         }
-        select(x[tensor] batch[&Batch] out[room]) {
+        select(x[tensor] batch[&Batch] out[out]) {
             out.shape(batch.wanted().len(), x.width);
             moves(2 * out.bytes)
         }
-        top_k(logits[tensor] out[room]) {
+        top_k(logits[tensor] out[out]) {
             out.shape(logits.rows, RANKED);
             moves(logits.bytes + out.bytes)
         }
@@ -390,10 +390,10 @@ impl<B: Dense + Timed> Dense for Metered<B> {
             embedding: norms.embedding,
             hidden: norms.hidden,
         };
-        let room = [&mut normed.inner, &mut other.inner];
+        let workspace = [&mut normed.inner, &mut other.inner];
         let (table_of, hidden_of, to) = (&table.inner, &hidden.inner, &mut out.inner);
         self.inner
-            .embed_beside(table_of, hidden_of, norms, batch, room, to);
+            .embed_beside(table_of, hidden_of, norms, batch, workspace, to);
         out.shape(batch.rows(), 2 * table.k);
         let bytes = table.bytes_of(batch.rows()) + hidden.bytes + out.bytes;
         self.done("embed_beside", moves(bytes));
@@ -450,7 +450,7 @@ impl<B: Dense + Timed> Dense for Metered<B> {
 
 impl<M: shapes::Mlp, B: Gate<M> + Timed> Gate<M> for Metered<B> {
     metered! { Gate<M>:
-        swiglu(gate[tensor] up[tensor] out[room]) {
+        swiglu(gate[tensor] up[tensor] out[out]) {
             out.shape(gate.rows, gate.width);
             moves(3 * out.bytes)
         }
@@ -510,7 +510,7 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
 
     metered! { Attend<A>:
         attend(
-            q[tensor] cache[&Self::KvCache] sinks[Option<&Self::Vector>] batch[&Batch] out[room]
+            q[tensor] cache[&Self::KvCache] sinks[Option<&Self::Vector>] batch[&Batch] out[out]
         ) {
             out.shape(q.rows, A::MIXED);
             attend_cost::<A>(batch, q.bytes + out.bytes)
@@ -563,18 +563,18 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
 
     metered! { Delta<D>:
         conv_silu(
-            x[tensor] taps[Taps<'_, Self>] state[&mut Self::LayerStates] batch[&Batch] out[room]
+            x[tensor] taps[Taps<'_, Self>] state[&mut Self::LayerStates] batch[&Batch] out[out]
         ) {
             out.shape_with_cells(batch, x.width, <B as Delta<D>>::CELL_BYTES);
             moves(x.bytes + out.bytes + conv_bytes::<D>(batch))
         }
-        gated_rms_norm(x[room] w[&Self::Vector] z[tensor]) {
+        gated_rms_norm(x[out] w[&Self::Vector] z[tensor]) {
             let before = x.bytes;
             x.shape(z.rows, z.width);
             moves(before + z.bytes + x.bytes)
         }
         gated_linear_add(
-            x[room] norm[&Self::Vector] z[tensor] w[matrix] residual[room]
+            x[out] norm[&Self::Vector] z[tensor] w[matrix] residual[out]
         ) {
             let bytes = w.bytes + x.bytes + z.bytes + 2 * residual.bytes;
             multiplies(x.rows, (w.n, w.k), bytes)
@@ -611,9 +611,9 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
             conv: input.conv,
             norm: input.norm,
         };
-        let room = &mut conv.inner;
+        let workspace = &mut conv.inner;
         self.inner
-            .delta_net(inner, room, state, batch, &mut out.inner);
+            .delta_net(inner, workspace, state, batch, &mut out.inner);
         out.shape(batch.rows(), D::VALUES);
         let rows = conv_bytes::<D>(batch) + given.iter().sum::<u64>() + out.bytes;
         self.done("delta_net", states_cost::<D>(batch, rows));
@@ -644,7 +644,7 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
         route(logits[tensor] bias[Option<&Self::Vector>] routing[&mut Self::Routing]) {
             moves(logits.bytes)
         }
-        experts(x[tensor] routing[&Self::Routing] experts[experts] to[room]) {
+        experts(x[tensor] routing[&Self::Routing] experts[experts] to[out]) {
             to.shape(x.rows, E::WIDTH);
             experts_cost::<E, _, _>(x, experts, 0)
         }

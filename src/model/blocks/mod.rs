@@ -98,14 +98,14 @@ impl<V> Norms<V> {
         ops: &mut B,
         x: &B::Tensor,
         w: &B::Matrix,
-        room: &mut B::Tensor,
+        workspace: &mut B::Tensor,
         residual: &mut B::Tensor,
     ) {
         let Some((after, factor)) = &self.after else {
             return ops.linear_add(x, w, residual);
         };
-        ops.linear(x, w, room);
-        ops.rms_norm(room, after, residual, Some(*factor));
+        ops.linear(x, w, workspace);
+        ops.rms_norm(workspace, after, residual, Some(*factor));
     }
 }
 

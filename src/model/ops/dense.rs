@@ -53,10 +53,10 @@ pub trait Dense: Device {
         hidden: &Self::Tensor,
         norms: BesideNorms<'_, Self>,
         batch: &Batch,
-        room: [&mut Self::Tensor; 2],
+        workspace: [&mut Self::Tensor; 2],
         out: &mut Self::Tensor,
     ) {
-        let [normed, other] = room;
+        let [normed, other] = workspace;
         self.embed(table, batch, other);
         self.rms_norm(other, norms.embedding, normed, None);
         self.rms_norm(hidden, norms.hidden, other, None);

@@ -54,7 +54,7 @@ impl<P> Place<P> {
     }
 }
 
-/// A piece: its part in each of some places, and where the copy begins in the host's room, in which
+/// A piece: its part in each of some places, and where the copy begins in host memory, in which
 /// parts follow each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Copied<'a, P> {
@@ -98,7 +98,7 @@ pub trait Device {
     fn matrix_bytes(&self) -> u64;
     /// Bytes that may be taken of the device's memory in all, by what is known since it was opened;
     /// none if the system does not tell.
-    fn room(&self) -> Option<u64>;
+    fn available(&self) -> Option<u64>;
 
     /// Loads matrices with the same `K`, stacked along `N` in the order given.
     ///
@@ -121,7 +121,7 @@ pub trait Device {
         let pool = self.pool(STATES, stride)?;
         Ok(Place { pool, at, stride })
     }
-    /// Takes the host's room for copies of pieces, once.
+    /// Takes the host memory that pieces are copied to and from, once.
     fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError>;
     /// Bytes of it that no copy under way touches.
     ///

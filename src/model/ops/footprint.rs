@@ -44,7 +44,7 @@ pub struct HostMemory {
 
 impl HostMemory {
     /// Memory that a model may take of it; none where the model does not lie in it.
-    pub fn room(&self) -> Option<u64> {
+    pub fn available(&self) -> Option<u64> {
         target::HOST_RESERVE.and(self.bytes)
     }
 }

@@ -1,4 +1,4 @@
-//! Index of entries: which has which block, and which goes when there is to be room.
+//! Index of entries: which has which block, and which goes when bytes are needed.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -191,7 +191,7 @@ impl Index {
         }
     }
 
-    /// Forgets entries until there is room for so many bytes more: of the owner who has most, those
+    /// Forgets entries until so many bytes more fit: of the owner who has most, those
     /// that were used longest ago, and of those that were used at once what goes on from another.
     /// None if that many are never to be had.
     pub fn make_room(&mut self, bytes: u64) -> Option<Vec<u64>> {

@@ -1,4 +1,4 @@
-//! Tier below the host's room: beginnings of prompts on a disk, for the next start, too.
+//! Tier below host memory: beginnings of prompts on a disk, for the next start, too.
 //!
 //! The engine's thread keeps the index; threads of their own read, write and seal. Whatever goes
 //! wrong with one entry is as if it were not there. A disk that is full, fails or takes longer than
@@ -46,7 +46,7 @@ pub struct Opened {
     pub identity: Identity,
 }
 
-/// Room on a disk.
+/// Directory on a disk, and its bytes.
 pub struct Options {
     /// Name of it, for the operator.
     pub name: String,

@@ -69,7 +69,7 @@ pub struct Cpu {
     /// The file of weights that are read where it is mapped.
     mapping: Option<Arc<Mapping>>,
     budget: Budget,
-    room: pieces::Room,
+    host_copies: pieces::HostCopies,
 }
 
 /// Activations `[rows, width]`.
@@ -119,7 +119,7 @@ impl Cpu {
             matrix_bytes: 0,
             mapping: None,
             budget: Budget::default(),
-            room: pieces::Room::default(),
+            host_copies: pieces::HostCopies::default(),
         }
     }
 
@@ -231,8 +231,8 @@ impl Device for Cpu {
         self.matrix_bytes
     }
 
-    fn room(&self) -> Option<u64> {
-        host_memory::room()
+    fn available(&self) -> Option<u64> {
+        host_memory::available()
     }
 
     fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
@@ -259,16 +259,16 @@ impl Device for Cpu {
     }
 
     fn host_bytes(&mut self, range: Range<usize>) -> &mut [u8] {
-        self.room.range(range)
+        self.host_copies.range(range)
     }
 
     fn copy(&mut self, copies: &[Copied<'_, Pieces>], to: Side) -> Result<(), DeviceError> {
-        self.room.copy(copies, to);
+        self.host_copies.copy(copies, to);
         Ok(())
     }
 
     fn copied(&mut self) -> Result<u64, DeviceError> {
-        Ok(self.room.copied())
+        Ok(self.host_copies.copied())
     }
 
     fn tensor(&self, rows: usize, width: usize) -> Result<Tensor, DeviceError> {

@@ -326,10 +326,10 @@ impl Step {
 
     /// Writes a list; returns its length.
     fn put(&mut self, section: Section, values: impl Iterator<Item = u32>) -> usize {
-        let room = &mut self.host[section.start..][..section.len];
+        let list = &mut self.host[section.start..][..section.len];
         let mut count = 0;
         for value in values {
-            room[count] = value;
+            list[count] = value;
             count += 1;
         }
         count
@@ -392,8 +392,8 @@ impl Step {
     fn put_table(&mut self, batch: &Batch, span: &SeqSpan, group: PageGroup, at: usize) -> usize {
         let table = batch.table(span, group);
         let used = (span.start + span.rows.len()).div_ceil(PAGE) - table.first;
-        let room = &mut self.host[self.layout.pages.start + at..][..used];
-        room.iter_mut()
+        let list = &mut self.host[self.layout.pages.start + at..][..used];
+        list.iter_mut()
             .zip(&table.pages[..used])
             .for_each(|(to, page)| *to = page.0);
         let start = (at - table.first) as u32;
@@ -421,8 +421,8 @@ impl Step {
     /// Writes the states that are written after rows but the last one.
     fn put_draft_states(&mut self, span: &SeqSpan, draft_states: &[Slot]) {
         self.fill(self.layout.draft_states, &span.rows, NO_SLOT.0);
-        let room = &mut self.host[self.layout.draft_states.start + span.rows.start..];
-        room.iter_mut()
+        let list = &mut self.host[self.layout.draft_states.start + span.rows.start..];
+        list.iter_mut()
             .zip(draft_states)
             .for_each(|(to, slot)| *to = slot.0);
     }
