@@ -99,13 +99,9 @@ impl Drafts {
         }
     }
 
-    /// Proposal of a proposer that has not been asked yet: it has no drafts.
+    /// Proposal of a proposer that has not been asked yet.
     pub fn proposal_of(&self, proposer: Proposer) -> Proposal {
-        Proposal {
-            proposer,
-            acceptance: self.acceptance[proposer as usize],
-            drafts: 0,
-        }
+        Proposal::new(proposer, self.acceptance[proposer as usize])
     }
 
     /// Fades the prediction layer's acceptance rate in a step in which it was not asked.

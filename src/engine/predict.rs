@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use super::acceptance_rate::Proposer;
+use super::acceptance_rate::{AcceptanceRate, Proposer};
 use super::drafts::Drafter;
 use super::kv::Kv;
 use super::scheduler::Plan;
@@ -252,8 +252,8 @@ impl<E: Executor> Engine<E> {
             return true;
         }
         self.proposals.clear();
-        let new = self.running.iter().map(|_| Proposal::new(Proposer::Mtp));
-        self.proposals.extend(new);
+        let new = Proposal::new(Proposer::Mtp, AcceptanceRate::default());
+        self.proposals.resize(self.running.len(), new);
         self.paying_depth() > 0
     }
 

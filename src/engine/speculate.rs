@@ -212,11 +212,11 @@ pub struct Proposal {
 }
 
 impl Proposal {
-    /// Proposal for a new sequence.
-    pub fn new(proposer: Proposer) -> Proposal {
+    /// Proposal of a proposer that has not been asked yet: it has no drafts.
+    pub fn new(proposer: Proposer, acceptance: AcceptanceRate) -> Proposal {
         Proposal {
             proposer,
-            acceptance: AcceptanceRate::default(),
+            acceptance,
             drafts: 0,
         }
     }

@@ -81,8 +81,7 @@ const STOP_ON_GPU: &str =
     "Stop other programs that use the GPU (`nvidia-smi` lists them), or take a smaller binary";
 
 impl Plan {
-    /// Plan of a model on a kind of device within `available`, which is what may be taken in all,
-    /// bytes.
+    /// Plan of a model on a kind of device that takes `available` bytes at most, in all.
     ///
     /// # Errors
     /// When there is too little for the model and its longest sequence.
@@ -115,11 +114,7 @@ impl Plan {
         let bytes = |pages| taken::<B>(caches::<B>(model, of_groups(pages)));
         let least = Plan::of::<B>(model, of_groups(PAGES_MIN), budget);
         let others = least.bytes() - bytes(PAGES_MIN);
-        let fits = |pages: &usize| {
-            budget
-                .bytes
-                .is_none_or(|most| others + bytes(*pages) <= most)
-        };
+        let fits = |pages: &usize| budget.bytes.is_none_or(|max| others + bytes(*pages) <= max);
         match (PAGES_MIN..=KV_PAGES).rev().find(fits) {
             Some(pages) => Ok(Plan::of::<B>(model, of_groups(pages), budget)),
             None => Err(TooLittle {
@@ -255,11 +250,7 @@ impl fmt::Display for MemoryBudget {
 impl fmt::Display for TooLittle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let needed = self.needed.div_ceil(MEBIBYTE);
-        let bound = self
-            .budget
-            .host
-            .bound
-            .filter(|bound| **bound != Bound::Free);
+        let bound = self.budget.host.bound.filter(|of| **of != Bound::Free);
         let budget = self.budget.to_string();
         let (what, budget, fix) = match (self.of_server, target::HOST_RESERVE, bound) {
             (true, ..) => ("the server beside its GPU", self.host_words(), RAISE),

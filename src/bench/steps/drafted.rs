@@ -87,12 +87,8 @@ impl Drafted {
 
     /// Has `run` take the rows of a step. Each round has other tokens.
     fn with_rows<T>(&self, round: usize, run: impl FnOnce(&[SeqRows<'_>]) -> T) -> T {
-        let (tokens, tables, draft_states) = (
-            drawn(round, self.rows()),
-            self.tables(),
-            self.draft_states(),
-        );
-        let windows = self.windows();
+        let (tokens, tables) = (drawn(round, self.rows()), self.tables());
+        let (windows, draft_states) = (self.windows(), self.draft_states());
         let rows = tokens.chunks(self.each()).enumerate();
         let rows = rows.map(|(index, tokens)| SeqRows {
             states: States::own(Slot(index as u32)),

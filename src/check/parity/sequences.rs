@@ -5,7 +5,7 @@ use model::backend::Backend;
 use model::backend::cpu::Cpu;
 use model::ops::{Batch, Device, ONE_BY_ONE};
 use model::target::{KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES};
-use step::executor::{BlockTable, DeviceError, PageId, SeqRows, Slot, States};
+use step::executor::{DeviceError, PageId, SeqRows, Slot, States};
 
 /// An operation that keeps something of each sequence, with its weights.
 pub trait SequenceOp {
@@ -242,10 +242,8 @@ impl<'a> Sequences<'a> {
         let mut progress = Progress::new(self.inputs.len());
         for (step, parts) in self.steps.iter().enumerate() {
             let parts = self.parts(step, parts);
-            let draft_states: Vec<_> = parts
-                .iter()
-                .map(|part| progress.draft_states(part))
-                .collect();
+            let states = parts.iter().map(|part| progress.draft_states(part));
+            let draft_states: Vec<_> = states.collect();
             let batch = self.batch(&parts, &progress, &draft_states)?;
             let inputs = (0..self.inputs[0].len()).map(|input| {
                 let (width, values) = self.rows(&parts, &progress.done, input);
@@ -310,21 +308,17 @@ impl<'a> Sequences<'a> {
         let tables: Vec<_> = (0..count).map(table).collect();
         let longest = parts.iter().map(|part| part.rows + part.drafts).max();
         let tokens = vec![0; longest.unwrap_or(0)];
-        let rows = parts
-            .iter()
-            .zip(draft_states)
-            .map(|(part, draft_states)| SeqRows {
+        let rows = parts.iter().zip(draft_states).map(|(part, draft_states)| {
+            let (of, tokens) = (part.sequence, &tokens[..part.rows + part.drafts]);
+            SeqRows {
                 states: States {
-                    from: progress.states[part.sequence],
-                    ..States::own(own_slot(part.sequence))
+                    from: progress.states[of],
+                    ..States::own(own_slot(of))
                 },
-                start: progress.done[part.sequence],
-                tokens: &tokens[..part.rows + part.drafts],
-                pages: &tables[part.sequence],
-                window: BlockTable::whole(&tables[part.sequence]),
                 draft_states,
-                logits: 1,
-            });
+                ..SeqRows::of(own_slot(of), progress.done[of], tokens, &tables[of])
+            }
+        });
         let mut batch = Batch::new(KV_PAGES);
         batch.fill(&rows.collect::<Vec<_>>())?;
         Ok(batch)

@@ -35,16 +35,11 @@ impl Sums {
     }
 
     /// Takes what came and asks for more; whether all came.
-    pub fn go_on(
-        &mut self,
-        executor: &mut impl Executor,
-        on: &HostPool,
-        bytes: PieceBytes,
-    ) -> bool {
+    pub fn go_on(&mut self, device: &mut impl Executor, on: &HostPool, bytes: PieceBytes) -> bool {
         while self.asked < self.pieces.len() && self.coming.len() < UNDER_WAY_MAX {
             let ranges = self.next(on, bytes);
             self.asked += ranges.len();
-            self.coming.push_back(executor.sums(ranges));
+            self.coming.push_back(device.sums(ranges));
         }
         while let Some(sums) = self.coming.front().and_then(|first| first.try_recv().ok()) {
             self.came.extend(sums);

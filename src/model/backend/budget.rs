@@ -3,7 +3,7 @@
 //! A host whose memory a GPU shares does not fail when it runs out: it freezes. Others take memory
 //! while a model loads, so what is free is asked anew before each part is taken.
 
-use super::host_memory::{Available, Files};
+use super::host_memory::{Files, Left};
 use crate::ops::Bound;
 use crate::target;
 use step::executor::DeviceError;
@@ -38,7 +38,7 @@ impl Budget {
     /// Bytes that may be taken now: free ones beside what is left to others, or what the limit of a
     /// control group leaves, where that is less; caches that can be given up are free. None where
     /// the model does not lie there, or the system does not tell.
-    fn least(&self) -> Option<Available> {
+    fn least(&self) -> Option<Left> {
         self.files.available(self.reserve?)
     }
 

@@ -25,7 +25,7 @@ const NO_LIMIT: u64 = 1 << 62;
 const MEBIBYTE: u64 = 1024 * 1024;
 
 /// Bytes that may be taken, and what bounds them.
-pub type Available = (u64, Bound);
+pub type Left = (u64, Bound);
 
 /// Where the system tells what is free, and in which control groups this process is.
 #[derive(Clone, Debug)]
@@ -48,20 +48,20 @@ impl Default for Files {
 
 impl Files {
     /// Memory that is free now beside a reserve of so many bytes.
-    fn free(&self, reserve: u64) -> Option<Available> {
+    fn free(&self, reserve: u64) -> Option<Left> {
         let available = available_bytes(&fs::read_to_string(&self.meminfo).ok()?)?;
         Some((available.saturating_sub(reserve), Bound::Free))
     }
 
     /// Memory that the control groups have left now.
-    fn group(&self) -> Option<Available> {
+    fn group(&self) -> Option<Left> {
         let groups = fs::read_to_string(&self.groups).ok()?;
         let mounts = fs::read_to_string(&self.mounts).ok()?;
-        group_bytes(&groups, &mounts, &|file| fs::read_to_string(file).ok())
+        group_left(&groups, &mounts, &|file| fs::read_to_string(file).ok())
     }
 
     /// The lesser of the two.
-    pub fn available(&self, reserve: u64) -> Option<Available> {
+    pub fn available(&self, reserve: u64) -> Option<Left> {
         let bounds = [self.free(reserve), self.group()];
         bounds.into_iter().flatten().min_by_key(|(bytes, _)| *bytes)
     }
@@ -83,8 +83,8 @@ pub fn available() -> Option<u64> {
     memory().available()
 }
 
-fn least() -> &'static Option<Available> {
-    static LEAST: OnceLock<Option<Available>> = OnceLock::new();
+fn least() -> &'static Option<Left> {
+    static LEAST: OnceLock<Option<Left>> = OnceLock::new();
     LEAST.get_or_init(|| {
         let reserve = target::HOST_RESERVE.unwrap_or(0);
         let bounds = [Files::default().available(reserve), address_space(), data()];
@@ -96,14 +96,14 @@ fn stacks_bytes() -> u64 {
     (THREADS + 2 * cores() as u64) * STACK_BYTES + DEEP_STACKS_BYTES
 }
 
-fn address_space() -> Option<Available> {
+fn address_space() -> Option<Left> {
     let limit = getrlimit(Resource::As).current?;
     let reserved = stacks_bytes() + POOLS_BYTES;
     let bytes = limit.saturating_sub(status_bytes("VmSize:")? + reserved);
     Some((bytes, Bound::AddressSpace(limit)))
 }
 
-fn data() -> Option<Available> {
+fn data() -> Option<Left> {
     let limit = getrlimit(Resource::Data).current?;
     let bytes = limit.saturating_sub(status_bytes("VmData:")? + stacks_bytes());
     Some((bytes, Bound::Data(limit)))
@@ -128,11 +128,7 @@ fn kibibytes(text: &str, name: &str) -> Option<u64> {
 
 /// Least of what the groups leave that `/proc/self/cgroup` and `/proc/self/mountinfo` name, each of
 /// which bounds those below it. `read` reads a file.
-fn group_bytes(
-    groups: &str,
-    mounts: &str,
-    read: &dyn Fn(&Path) -> Option<String>,
-) -> Option<Available> {
+fn group_left(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<Left> {
     let all = mounts.lines().filter_map(Mount::parse).filter_map(|mount| {
         let path = mount.version.path(groups)?;
         // A path outside of what is mounted is that of a group above it.
@@ -201,7 +197,7 @@ impl Version {
 
     /// Rest of the limit of the group at `level`; none if it has none. What caches of files take is
     /// given up when it is wanted.
-    fn available(self, level: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Option<Available> {
+    fn available(self, level: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Option<Left> {
         let [limit, usage, prefix] = match self {
             Version::One => ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_"],
             Version::Two => ["memory.max", "memory.current", ""],
@@ -251,7 +247,7 @@ mod tests {
             let file = files.iter().find(|(name, _)| Path::new(name) == path);
             file.map(|(_, text)| text.to_string())
         };
-        match group_bytes(GROUPS, MOUNTS, &read)? {
+        match group_left(GROUPS, MOUNTS, &read)? {
             (bytes, Bound::Group(path, _)) => Some((bytes, path.display().to_string())),
             other => panic!("{other:?}"),
         }

@@ -259,19 +259,21 @@ impl Batch {
         let states = rows.states;
         let fail = |what: String| fail(format!("slot {}: {what}", states.to.0));
         let (start, end) = (rows.start, rows.start.saturating_add(rows.tokens.len()));
-        let drafts = rows.draft_states.iter().copied();
-        let used = || states.written().chain([states.from]).chain(drafts.clone());
+        let drafts = rows.draft_states;
+        let used = || {
+            states
+                .written()
+                .chain([states.from])
+                .chain(drafts.iter().copied())
+        };
         if used().any(|slot| slot.0 as usize >= SLOTS) {
             return fail(format!("{states:?}, slots end at {SLOTS}"));
         }
-        if let Some(Snapshot { rows: before, .. }) = states.snapshot
-            && !(is_on_grid(start)
-                && before > 0
-                && is_on_grid(before)
-                && before <= rows.tokens.len())
+        if let Some(Snapshot { rows: head, .. }) = states.snapshot
+            && !(is_on_grid(start) && head > 0 && is_on_grid(head) && head <= rows.tokens.len())
         {
             return fail(format!(
-                "a state behind {before} of {} rows from position {start} on is of no whole cells",
+                "a state behind {head} of {} rows from position {start} on is of no whole cells",
                 rows.tokens.len()
             ));
         }
@@ -279,10 +281,8 @@ impl Batch {
             return fail(format!("rows {start}..{end} of a context of {MAX_CONTEXT}"));
         }
         let count = rows.tokens.len();
-        if !rows.draft_states.is_empty()
-            && (rows.draft_states.len() + 1 != count || count > ONE_BY_ONE)
-        {
-            let states = rows.draft_states.len();
+        if !drafts.is_empty() && (drafts.len() + 1 != count || count > ONE_BY_ONE) {
+            let states = drafts.len();
             return fail(format!("{states} states behind the drafts of {count} rows"));
         }
         if rows.logits > count {
@@ -302,9 +302,8 @@ impl Batch {
     /// Block tables of rows, of each group.
     fn tables<'a>(&self, rows: &SeqRows<'a>) -> [BlockTable<'a>; PAGE_GROUPS] {
         let mut tables = [BlockTable::whole(rows.pages); PAGE_GROUPS];
-        if !self.is_of_drafts
-            && let Some(window) = tables.get_mut(PageGroup::Window as usize)
-        {
+        let window = tables.get_mut(PageGroup::Window as usize);
+        if let Some(window) = window.filter(|_| !self.is_of_drafts) {
             *window = rows.window;
         }
         tables

@@ -224,13 +224,13 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
         };
         let snapshot = states.snapshot.map(|of| (of.rows, of.slot));
         let drafts = (1..).zip(self.draft_states.iter().copied());
-        for (after, slot) in [(rows, states.to)]
+        for (at, slot) in [(rows, states.to)]
             .into_iter()
             .chain(snapshot)
             .chain(drafts)
         {
             for index in 0..D::TAIL {
-                input(after + index).store(self.tail(slot, index));
+                input(at + index).store(self.tail(slot, index));
             }
         }
         // Backwards, because a row's output takes the place of its input.
