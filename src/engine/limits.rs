@@ -7,33 +7,33 @@ use super::speculate::Speculate;
 use super::tier::disk;
 use step::{Facts, PAGE, Window};
 
-/// Bounds of one engine. Those of the target, except that an executor may have fewer pages, and one
-/// that computes no model any context.
+/// Bounds of one engine: those of the target, except that an executor may have fewer pages, and a
+/// scripted one any context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Sequences of a step.
     pub sequences: usize,
-    /// Recurrent states after those of sequences, for prompts to come; 0 if the model has none.
+    /// Snapshots for prompts to come; 0 if the model has neither states nor a window.
     pub snapshots: usize,
     /// Pages of the windowed group, if the model has one.
     pub window: Option<Window>,
-    /// Draft tokens of one step; a recurrent state for each, if the model has such.
+    /// Draft tokens of one step, each with a state if the model has states.
     pub drafts: usize,
-    /// Rule for how many of them each reply gets.
+    /// Number of drafts that a sequence gets.
     pub speculate: Speculate,
     /// Accepted requests of one connection that wait for a slot or for pages; see `turns::Waiting`.
     pub queued: usize,
     /// KV pages of `PAGE` tokens.
     pub pages: usize,
-    /// Bytes of the host's memory for beginnings of prompts that the device has no place for.
+    /// Bytes of host memory for beginnings of prompts that the device has no place for; 0 for none.
     pub host_bytes: usize,
     /// Tokens of a sequence, prompt and reply together.
     pub context: usize,
     /// Prompt tokens of one step, a multiple of `PAGE`.
     pub prefill_tokens: usize,
-    /// Tokens of a long prompt between states that are kept of it.
+    /// Tokens of a long prompt between two snapshots of it.
     pub spacing: usize,
-    /// Time between two tokens of a reply that prompts are cut to.
+    /// Time between two tokens of a reply within which prompt chunks are to keep a step.
     pub reply_gap: Duration,
 }
 
@@ -69,13 +69,13 @@ impl Limits {
         }
     }
 
-    /// Sequences that hold a slot at once: one more than a step has, for who holds none, unless the
-    /// only state to be kept of prompts would be lost to it.
+    /// Sequences that hold a slot at once: one more than a step has, for a client that holds none.
+    /// Its state is one of the snapshots, so there is no such slot if that would be the only one.
     pub(super) fn slots(&self) -> usize {
         self.sequences + usize::from(self.snapshots != 1)
     }
 
-    /// Recurrent states for prompts to come beside those of slots.
+    /// Snapshots that are left beside the states of slots.
     pub(super) fn spare_snapshots(&self) -> usize {
         (self.sequences + self.snapshots).saturating_sub(self.slots())
     }

@@ -1,29 +1,29 @@
-//! Prompt tokens that may join replies: as many as keep the time between two tokens of a reply
-//! within a bound, by the time that steps have taken.
+//! Prefill budget of a step that also has replies: as many prompt tokens as keep the time between
+//! two tokens of a reply within a bound.
 //!
-//! A step beside replies takes what one of replies alone does and more for its prompt tokens. That
-//! more is measured, and the next prompt gets the tokens that fit into the rest of the bound. No
-//! result depends on it: prompts have the same bits however they are cut.
+//! The time that a step takes beyond one of replies alone is that of its prompt tokens. From it the
+//! next step gets as many tokens as fit into the rest of the bound. No result depends on the
+//! budget: prompts have the same bits however they are cut.
 
 use std::time::Duration;
 
 use step::PAGE;
 
-/// Least tokens: the oldest prompt has a page of them, and another one the next.
+/// Smallest budget, tokens: a page for the oldest prompt, and one for another.
 const LEAST: usize = 2 * PAGE;
-/// Weight of the last step among all of replies alone.
+/// Weight of the latest step in the mean time of steps of replies alone.
 const WEIGHT: f64 = 0.1;
-/// Least share of the bound that prompts get, where replies alone take nearly all of it.
+/// Share of the bound that prompts get even if replies alone take nearly all of it.
 const SHARE: f64 = 0.25;
 
-/// Follows the steps of one engine.
+/// Prefill budget of one engine, by the steps that it has run.
 #[derive(Clone, Copy, Debug)]
 pub struct PrefillBudget {
-    /// Longest step that is aimed at, seconds.
+    /// Time that a step is to stay within, seconds.
     bound: f64,
     /// Mean time of a step of replies alone, seconds.
     alone: Option<f64>,
-    /// Prompt tokens that fit beside replies, and those of any step.
+    /// Prompt tokens of a step beside replies, by the latest measurement, and of any step.
     tokens: usize,
     most: usize,
 }
@@ -39,12 +39,12 @@ impl PrefillBudget {
         }
     }
 
-    /// Prompt tokens of a step beside replies, whole pages, `most` at most.
+    /// The budget of the next step, in whole pages, `most` at most.
     pub fn tokens(&self, most: usize) -> usize {
         (self.tokens / PAGE * PAGE).min(most)
     }
 
-    /// Notes a step in which there were replies, and so many prompt tokens.
+    /// Adds the time of a step with replies and so many prompt tokens.
     pub fn note(&mut self, prompt_tokens: usize, took: Duration) {
         let took = took.as_secs_f64();
         match prompt_tokens {
@@ -56,8 +56,9 @@ impl PrefillBudget {
         }
     }
 
-    /// Moves to the tokens that would have taken the bound, by half or to the double at most: one
-    /// step may have been held up. A prompt of few tokens says nothing about many.
+    /// Moves the budget to the tokens that would have taken the bound, to half or the double at
+    /// most, since one step may have been held up. A step with less than half the budget only
+    /// lowers it: few tokens take more time each than many.
     fn fit(&mut self, tokens: usize, took: f64) {
         let alone = self.alone.unwrap_or(0.0);
         let left = (self.bound - alone).max(SHARE * self.bound);

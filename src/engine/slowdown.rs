@@ -1,9 +1,9 @@
-//! Steps that take longer than the first ones of the same work did: the device has lost speed, by
-//! its power state or its temperature, or something else runs on it.
+//! Slowdown of the device: steps take longer than the first ones of the same size did, because of
+//! its power state or temperature, or of something else that runs on it.
 //!
-//! Work is the same where a step has as many rows of as many sequences over nearly as many
-//! positions. The fastest of many steps is compared, so that neither a step that was held up nor
-//! experts that were chosen differently count.
+//! Steps have the same size if they have as many rows of as many sequences over nearly as many
+//! positions. The fastest of many is compared, so that a step that was held up does not count, nor
+//! one whose rows chose more experts.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use super::stats::Figure;
 use host::log;
 use step::executor::SeqRows;
 
-/// Steps of the same work whose fastest is compared.
+/// Steps of the same size of which the fastest is compared.
 const WINDOW: u32 = 128;
-/// Times as long from which the operator is told.
+/// Slowdown from which on it is reported in the log.
 const REPORTED_FROM: f64 = 1.3;
 /// Sizes of steps that are followed; later ones are not.
 const SIZES_MAX: usize = 1024;
-/// Thousandths of a window that took as long as the first.
+/// Slowdown of a window that took as long as the first, thousandths.
 const AS_FIRST: f64 = 1e3;
-/// Positions whose logarithms to base two differ by less than one over this are nearly as many:
-/// 9 %, which is below what is told.
+/// Parts of an octave into which counts of positions are rounded: counts in one part differ by 9 %
+/// at most, which is below what is reported.
 const PARTS_OF_OCTAVE: f64 = 8.0;
 
 /// Sequences and rows of a step, and the logarithm of the positions that all rows read, in parts of
@@ -32,19 +32,19 @@ pub type Size = (usize, usize, u32);
 struct Times {
     /// Fastest of the first window.
     first: Option<Duration>,
-    /// Fastest of this window, and its steps so far.
+    /// Fastest of this window so far, and its steps.
     fastest: Duration,
     steps: u32,
 }
 
-/// Follows the steps of one engine.
+/// Slowdown of the steps of one engine.
 #[derive(Debug, Default)]
 pub struct Slowdown {
     sizes: HashMap<Size, Times>,
     reported: bool,
 }
 
-/// Size of a step: two of the same size do the same work.
+/// Size of a step.
 pub fn size(rows: &[SeqRows<'_>]) -> Size {
     let counts = rows.iter().map(|rows| rows.tokens.len());
     let read = rows.iter().map(|rows| {
@@ -65,8 +65,8 @@ impl Slowdown {
         Slowdown::default()
     }
 
-    /// Notes a step. Where it ends a window, `slowdown` becomes how many times as long as the first
-    /// window of this work it took, in thousandths; the operator is told once that it is much.
+    /// Adds a step. Where it ends a window, `slowdown` becomes the window's time over that of the
+    /// first one of this size, in thousandths; a large one is logged once.
     pub fn note(&mut self, size: Size, took: Duration, slowdown: &Figure) {
         let Some(ratio) = self.ratio(size, took) else {
             return;
@@ -81,7 +81,7 @@ impl Slowdown {
         }
     }
 
-    /// Fastest step of a window that ends here, over that of the first.
+    /// Fastest step of the window that ends here over that of the first window; none inside one.
     fn ratio(&mut self, size: Size, took: Duration) -> Option<f64> {
         if self.sizes.len() == SIZES_MAX && !self.sizes.contains_key(&size) {
             return None;

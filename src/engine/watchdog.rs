@@ -1,8 +1,8 @@
-//! The engine's end, seen from outside of its thread, which a lost device may hold for ever.
+//! Watchdog of the engine's thread, which a lost device may hold for ever.
 //!
-//! The executor's calls are counted. Whoever waits for the engine looks at the count now and then,
-//! and gives up on a call that it has seen often enough. Looks are counted rather than time: of a
-//! process that was stopped and goes on, or of a machine that slept, the pause is one look.
+//! The thread counts its calls of the executor. Whoever joins it looks at the count at intervals,
+//! and gives up on a call that it has seen too often. It counts looks rather than time, so that the
+//! pause of a stopped process or a sleeping machine is one look.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,12 +15,11 @@ use step::executor::{
 };
 use step::transfer::{PieceBytes, Sum, Transfer};
 
-/// Looks that a call may last, after the first one that sees it: each waits for its part of the
-/// executor's patience.
+/// Looks that a call may last after the first one that sees it, each a part of the executor's
+/// patience.
 pub(super) const LOOKS: u32 = 16;
 
-/// An executor whose calls are counted, but for its making, which may take any time: to read
-/// weights from a slow disk is no fault.
+/// Executor whose calls are counted. Building it is not: weights on a slow disk are no fault.
 pub(super) struct Watched<E> {
     pub executor: E,
     pub shared: Arc<Shared>,
@@ -127,7 +126,7 @@ impl<E: Executor> Executor for Watched<E> {
 pub struct Thread {
     pub(super) ended: Receiver<Outcome>,
     pub(super) shared: Arc<Shared>,
-    /// That of its executor.
+    /// Patience of the executor.
     pub(super) patience: Option<Patience>,
 }
 
@@ -157,17 +156,17 @@ impl Thread {
     }
 }
 
-/// The call that the last look saw.
+/// Call that the latest look saw.
 #[derive(Debug, Default)]
 struct Seen {
     call: u64,
-    /// Looks after the first that saw it.
+    /// Looks since the first that saw it.
     again: u32,
 }
 
 impl Seen {
-    /// Whether `call`, which is under way where its number is odd, was seen by `times * LOOKS`
-    /// looks in a row after the first that saw it.
+    /// Whether `times * LOOKS` looks in a row, after a first one, have seen `call`. Its number is
+    /// odd while it is under way.
     fn too_often(&mut self, call: u64, times: u32) -> bool {
         let same = call % 2 == 1 && call == self.call;
         self.again = if same { self.again + 1 } else { 0 };
@@ -186,7 +185,7 @@ mod tests {
         names.filter_map(|line| line.split('(').next()).collect()
     }
 
-    /// A default method in the place of the executor's own would answer, only later.
+    /// A method that is not passed on would silently be the trait's default.
     #[test]
     fn every_call_is_passed_on_to_the_executor() {
         let all = methods(include_str!("../step/executor.rs"), "pub trait Executor");

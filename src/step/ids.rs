@@ -1,4 +1,4 @@
-//! Places of what a model keeps of sequences.
+//! Indices of what a model stores of sequences.
 
 /// Index of a recurrent state, below `Facts::states`. Sequences own those below
 /// `Facts::sequences`; after them come snapshots of prompts, then those of drafts.
