@@ -3,22 +3,20 @@
 //! Life of a request:
 //! 1. `Handle::submit` puts it into the inbox, or hands it back when too many wait.
 //! 2. The engine checks it against the limits; what can never run fails at once.
-//! 3. It waits for its turn (`turns`), for what another one of its client computes of its prompt,
-//!    and then for a slot and for all pages that it can ever need; it begins after what is kept of
-//!    its prompt (`prefix`).
-//! 4. `scheduler::plan` gives it rows: pieces of the prompt, then one row per step and those of
-//!    drafts (`speculate`). Prompts of who holds least come first.
-//! 5. The executor runs the rows; the logits after the last known token come back: the largest of
-//!    them, as the device ranks them, or all. Where the prompt is to be scored, so do those before
-//!    its other tokens.
-//! 6. `sampler` chooses the next token, among those that the request's constraint allows; it goes
-//!    out as an event, with the end after the last one. Where it is the draft of the next row, so
-//!    does the token after that.
-//! 7. Slot and pages return, in the same round in which the request ended or its reader left. What
-//!    the reader has not read by then lies in the channel (`events`).
+//! 3. It waits for its turn (`turns`); for a beginning of its prompt that another request of the
+//!    same client is computing; and for a slot and all pages that it can ever need. It starts after
+//!    the cached part of its prompt (`prefix`).
+//! 4. `scheduler::plan` gives it rows: chunks of its prompt, then one row per step and those of its
+//!    drafts (`speculate`). Prompts of clients with the fewest slots come first.
+//! 5. The executor runs the rows. The logits after the last known token come back: the largest ones
+//!    in the device's ranking, or all. Scored prompts have all logits of their rows back.
+//! 6. `sampler` chooses the next token among those that the request's constraint allows. It goes
+//!    out as an event; so does the end of the reply. If it is the next row's draft, that row's
+//!    logits give one more token.
+//! 7. Slot and pages are freed in the round in which the request ended or its reader left. Events
+//!    that are not read by then stay in the channel (`events`).
 //!
-//! Nothing in here depends on what else runs: the events of a request are the same alone and in
-//! any company.
+//! Batch invariance: the events of a request do not depend on what else runs.
 
 mod acceptance_rate;
 pub mod adaptive;
@@ -84,7 +82,7 @@ use tokio::time::sleep;
 
 pub use self::handle::{Handle, Phase, Rejected};
 pub use self::limits::{Limits, Setup};
-pub use self::stats::{Figure, Stats, Told};
+pub use self::stats::{Figure, Metric, Stats};
 pub use self::watchdog::Thread;
 
 use self::constraint::MaskThreads;
@@ -110,10 +108,10 @@ pub const DEVICE_FAILED: &str = "the device failed; the server is stopping";
 const START_FAILED: &str = "the model could not be started";
 /// Words for a client whose reply could not be kept for it.
 const TOO_SLOW: &str = "the reply is read too slowly, and others wait for its place";
-/// Longest time that a reply may hold a slot for a reader that does not take what is there, while
-/// others wait and the backlog of all readers is full.
+/// Longest time that a reply may keep its slot for a reader that does not read, while others wait
+/// and the backlog of all readers is full.
 const READER_LAG_MAX: Duration = Duration::from_secs(10);
-/// Time between two looks at what is copied, where there is nothing else to do.
+/// Interval at which copies are polled when there is nothing else to do.
 const COPIED_LOOK: Duration = Duration::from_micros(100);
 const INTERNAL: &str = "internal error; the server is stopping";
 
@@ -126,7 +124,7 @@ pub enum EngineError {
     /// A step failed; the device must not be used again.
     #[error("the device failed: {0}")]
     Device(DeviceError),
-    /// A call of the device did not return for so long; its thread is lost with it.
+    /// A call of the device did not return for so long; the engine's thread hangs in it.
     #[error(
         "the device did not answer for {} s: it is lost, or what it computes has no end; see \
          `dmesg` and `nvidia-smi`, and reboot if they do not answer either",
@@ -139,7 +137,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Whether the device can be asked for nothing more, not even to free its memory.
+    /// Whether no call of the device may be made any more, not even to free its memory.
     pub fn is_of_device(&self) -> bool {
         matches!(self, EngineError::Device(_) | EngineError::Unresponsive(_))
     }
@@ -173,8 +171,8 @@ where
     (handle, thread)
 }
 
-/// The engine thread. However it ends, each accepted request has got its terminal event; unless the
-/// device holds it for ever (see `watchdog`).
+/// Body of the engine thread. However it ends, each accepted request has got its terminal event,
+/// unless the device holds the thread for ever (see `watchdog`).
 fn serve<E: Executor>(
     Setup { limits, disk }: Setup,
     make: impl FnOnce() -> Result<E, Box<dyn Error + Send + Sync>>,
@@ -210,31 +208,33 @@ fn serve<E: Executor>(
     outcome
 }
 
-/// Only waits, on this thread: no I/O, no other threads.
+/// Runtime for waiting on this thread: without I/O or other threads.
 fn runtime() -> Result<Runtime, Box<dyn Error + Send + Sync>> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     Ok(builder.enable_time().build()?)
 }
 
-/// Work of one round of the engine.
+/// Outcome of one round of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Round {
     /// Ran a step, or waited for masks.
     Stepped,
     /// No sequence could run: all wait for their readers, or there is none.
     Idle,
-    /// No sequence is left and none can come.
+    /// No sequence is left, and the inbox is closed.
     Finished,
 }
 
 /// A request without a slot.
 struct Waits {
     queued: Queued,
-    /// Number of a sequence that computes what it begins with, and how many tokens of it.
+    /// Number of the running sequence that computes a beginning of its prompt, and that beginning's
+    /// tokens.
     computed_by: Option<(u64, usize)>,
-    /// Number of the reading of what it begins with, if it was looked up on the disk.
+    /// Ticket of the read-ahead of its prompt; outer none until the disk was asked, inner none if
+    /// the disk has nothing.
     read: Option<Option<u64>>,
-    /// Number of the check of what it is to go on from.
+    /// Ticket of the checksums of what the tier would restore for it.
     check: Option<u64>,
 }
 
@@ -243,7 +243,7 @@ impl Waits {
         &self.queued.0
     }
 
-    /// It has begun, or never will.
+    /// Gives up its tickets, once it has begun or never will.
     fn forget(&self, tier: &mut Tier) {
         if let Some(read) = self.read.flatten() {
             tier.forget(read);
@@ -267,16 +267,16 @@ struct Engine<E> {
     /// Time of the last round, and whether requests waited for a slot in it.
     last_round: Instant,
     contended: bool,
-    /// Whether something was copied when requests were admitted last.
+    /// Whether copies to or from the host were under way at the latest admission.
     copied: bool,
     /// In the order of their admission.
     running: Vec<Sequence>,
     kv: Kv,
-    /// Beginnings of prompts in host memory, if the limits give it some.
+    /// Tier of the prefix cache in host memory, if the limits give it some.
     tier: Option<Tier>,
-    /// Whether prompts were left out of the last step for that of someone else.
+    /// Whether prompts were left out of the last step for one of a client with fewer slots.
     left_out: bool,
-    /// Steps so far that had a sequence too many.
+    /// Steps so far for which more sequences were ready than a step has.
     crowded: usize,
     /// `running` as the plan of this round sees it, in the same order; reused for its memory.
     candidates: Vec<Candidate>,
@@ -288,7 +288,7 @@ struct Engine<E> {
     begun: Option<Instant>,
     /// Sequences that have begun.
     admitted: u64,
-    /// Tokens of steps that had prompts alone, and how long those took.
+    /// Tokens and time of all steps that had prompts alone: the speed of prefill.
     prompts_alone: (usize, Duration),
     drafter: Drafter,
     costs: Costs,
@@ -298,7 +298,7 @@ struct Engine<E> {
     drafted: Vec<Drafted>,
     /// Drafts that replies may have in the next step; reused for its memory.
     proposals: Vec<Proposal>,
-    /// Prompt tokens that the planned step may have.
+    /// Prefill budget of the planned step.
     prompt_tokens: usize,
     rows: Vec<SeqRows<'static>>,
     /// Rows of the step whose prompt is scored, and their logits; empty until a request asks.
@@ -435,7 +435,7 @@ impl<E: Executor> Engine<E> {
         Ok(Round::Stepped)
     }
 
-    /// Lets sequences begin whose beginnings have come from the host.
+    /// Lets sequences run whose cached pages have been restored from the host.
     fn take_copied(&mut self) -> Result<(), DeviceError> {
         let Some(tier) = &mut self.tier else {
             return Ok(());
@@ -447,7 +447,7 @@ impl<E: Executor> Engine<E> {
         Ok(())
     }
 
-    /// Has copies to and from the host go on beside the next step.
+    /// Starts copies to and from the host, which run beside the next step.
     fn start_copies(&mut self) -> Result<(), DeviceError> {
         let Some(tier) = &mut self.tier else {
             return Ok(());
@@ -468,7 +468,7 @@ impl<E: Executor> Engine<E> {
         Ok(())
     }
 
-    /// Whether something is copied to or from the host.
+    /// Whether copies to or from the host are under way.
     fn copies(&self) -> bool {
         self.tier.as_ref().is_some_and(Tier::is_busy)
     }
@@ -518,7 +518,7 @@ impl<E: Executor> Engine<E> {
         self.free();
     }
 
-    /// Ends replies whose readers keep them in their slots for too long while others wait.
+    /// Ends replies that wait in their slots for slow readers for too long while others wait.
     fn drop_slow(&mut self, now: Instant) {
         let passed = now - mem::replace(&mut self.last_round, now);
         if !self.contended {
@@ -535,9 +535,8 @@ impl<E: Executor> Engine<E> {
         self.free();
     }
 
-    /// Gives slots and pages to waiting requests as their turns come. A large one whose turn it is
-    /// is not overtaken, or small ones could keep it out for ever; one that waits for what another
-    /// computes is, until that is there.
+    /// Gives slots and pages to waiting requests as their turns come. A large request whose turn it
+    /// is is not overtaken, or small ones could keep it out for ever; a request that is blocked is.
     fn admit(&mut self) {
         let now = (self.now)();
         let begun = *self.begun.get_or_insert(now);
@@ -612,14 +611,15 @@ impl<E: Executor> Engine<E> {
         self.count_running();
     }
 
-    /// Pieces of a waiting request's prompt that the tier has.
+    /// Beginning of a waiting request's prompt that the tier has.
     fn below(&self, next: usize) -> Option<Hit> {
         let request = self.waiting[next].request();
         let tier = self.tier.as_ref()?;
         Some(tier.look_up(request.domain, looked_up(request)))
     }
 
-    /// Whether what a waiting request would have restored of that is as it was written.
+    /// Whether checksums have shown that what the tier would restore of that is unchanged; if not,
+    /// the check begins.
     fn is_checked(&mut self, next: usize, below: Option<&Hit>) -> bool {
         let (Some(tier), Some(hit)) = (&mut self.tier, below) else {
             return true;
@@ -631,7 +631,7 @@ impl<E: Executor> Engine<E> {
         here.is_none_or(|here| tier.is_checked(check, hit, here))
     }
 
-    /// Has the disk read what waiting requests begin with, ahead of their turns.
+    /// Has the disk read beginnings of waiting prompts, ahead of their turns.
     fn read_ahead(&mut self) {
         let Some(tier) = &mut self.tier else { return };
         let (tokens, took) = self.prompts_alone;
@@ -648,13 +648,14 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Slots by who holds them.
+    /// Slots that each owner holds.
     fn slot_counts(&self) -> SlotCounts {
         SlotCounts::of(self.running.iter().map(|sequence| sequence.source))
     }
 
-    /// The sequence of the same client that computes most of what a request begins with, and how
-    /// many tokens. To wait for them takes no longer than to compute them again.
+    /// Number of the running sequence, of the same client, that will cache the longest beginning of
+    /// a request's prompt, and that beginning's tokens. Waiting for it takes no longer than
+    /// computing it again.
     fn computed_by_another(&self, request: &Request) -> Option<(u64, usize)> {
         let whose = (request.source.client, request.domain);
         let computed = self.running.iter().filter_map(|other| {
@@ -665,7 +666,7 @@ impl<E: Executor> Engine<E> {
         computed.max_by_key(|(_, tokens)| *tokens)
     }
 
-    /// Whether what a request waits for is still computed, or read.
+    /// Whether a request still waits for a beginning that is computed, read or checked.
     fn is_blocked(&self, waits: &Waits) -> bool {
         let read = waits.read.flatten();
         let tier = self.tier.as_ref();
@@ -680,7 +681,7 @@ impl<E: Executor> Engine<E> {
         })
     }
 
-    /// Which of the waiting requests comes next, beside those that hold slots.
+    /// Index of the waiting request whose turn is next.
     fn next(&self, slots: &SlotCounts) -> Option<usize> {
         let waiting = self.waiting.iter().enumerate();
         let ready = waiting.filter(|(_, waits)| !self.is_blocked(waits));
@@ -707,7 +708,7 @@ impl<E: Executor> Engine<E> {
         scheduler::plan(&self.candidates, self.prompt_tokens, &mut self.plan);
     }
 
-    /// Drafts tokens of replies that go on in the next step, as many as pay.
+    /// Drafts tokens for the replies of the next step, as many as pay.
     fn draft(&mut self) {
         let (limits, drafter) = (&self.limits, self.drafter);
         if limits.drafts == 0 || limits.speculate == Speculate::Off {
@@ -729,7 +730,7 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Drafts that the next step may try.
+    /// Drafts of the next step, at most.
     fn drafts_max(&self) -> usize {
         match self.kv.recurs() {
             true => self.kv.drafts_free(),
@@ -737,12 +738,13 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Whether a reply goes on in the next step.
+    /// Whether the planned step has a reply.
     fn replies(&self) -> bool {
         self.candidates.iter().any(Candidate::is_reply)
     }
 
-    /// Notes how long the last step took, where it held up a reply, and else for its prompts.
+    /// Adds the time of the last step: to the prefill budget and to the costs of drafts if it had
+    /// replies, else to the speed of prefill.
     fn note_step_time(&mut self, took: Duration) {
         let scheduled = self.plan.scheduled.iter();
         if !self.replies() {
@@ -761,8 +763,9 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Leaves out the prompts of who holds other slots, where one is of someone who holds none: a
-    /// first token waits for no prompt of a flood. Tells whether it left any out.
+    /// Leaves out the prompts of owners that hold other slots, if one is of an owner that holds
+    /// none else: a first token does not wait for the prompts of a flood. Returns whether it left
+    /// any out.
     fn leave_out(&mut self) -> bool {
         let candidates = self.candidates.iter().enumerate();
         let prompts = candidates.filter(|(_, candidate)| candidate.ready && candidate.is_prompt());
@@ -781,8 +784,8 @@ impl<E: Executor> Engine<E> {
         !later.is_empty()
     }
 
-    /// Leaves out one sequence of who holds the most, another one each time, where there are more
-    /// than a step has room for.
+    /// Leaves out one sequence of the owner with the most slots, another one each time, if more are
+    /// ready than a step has.
     fn leave_one_out(&mut self) {
         let candidates = self.candidates.iter().enumerate();
         let ready = candidates.filter(|(_, candidate)| candidate.ready);
@@ -800,7 +803,7 @@ impl<E: Executor> Engine<E> {
         self.crowded += 1;
     }
 
-    /// Samples where a late mask has come by the deadline.
+    /// Samples for sequences whose late masks have come by the deadline.
     fn resume(&mut self, deadline: Instant) {
         let mut generated = 0;
         for sequence in &mut self.running {
@@ -820,15 +823,15 @@ impl<E: Executor> Engine<E> {
             thread::sleep(COPIED_LOOK);
             return Round::Stepped;
         }
-        // A copy that has ended since then may be all that a request waited for: for pages that it
-        // held, or for a beginning that nobody reads any more.
+        // A copy that has ended since the admission may have blocked a request: by pages that it
+        // held, or by a beginning that was being read.
         if self.copied {
             return Round::Stepped;
         }
         self.idle()
     }
 
-    /// Nothing can run now: the time to look closely at the books.
+    /// Checks the books of the cache, which takes time, now that nothing can run.
     fn idle(&mut self) -> Round {
         let checked = self.kv.check_integrity();
         checked.unwrap_or_else(|lost| panic!("{lost}"));
@@ -869,8 +872,8 @@ impl<E: Executor> Engine<E> {
         Ok(())
     }
 
-    /// Lends states to prompts that are to keep one of their planned rows, and to drafts; and
-    /// windowed pages to all rows.
+    /// Takes states for snapshots of the planned prompt rows and for drafts, and windowed pages for
+    /// all rows.
     fn lend_memory(&mut self) {
         for scheduled in &self.plan.scheduled {
             let sequence = &mut self.running[scheduled.index];
@@ -880,8 +883,8 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Scores the tokens of prompts that follow the rows of this step, where it is wanted: a few
-    /// rows of logits at a time.
+    /// Scores the prompt tokens after the rows of this step, if requests want it; takes the logits
+    /// of a few rows at a time.
     fn score(&mut self) -> Result<(), DeviceError> {
         let mut first = 0;
         for scheduled in &self.plan.scheduled {
@@ -952,7 +955,7 @@ impl<E: Executor> Engine<E> {
         Ok(())
     }
 
-    /// Keeps what sequences have computed of their prompts, and takes back slot and pages of those
+    /// Caches what sequences have computed of their prompts, and frees slots and pages of those
     /// that ended.
     fn free(&mut self) {
         let Engine {
@@ -1028,7 +1031,7 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Ends what is left, with a text for the clients.
+    /// Ends all requests, running and waiting, with a text for the clients.
     fn stop(&mut self, text: &str) {
         self.shared.enter(Phase::Stopped);
         for sequence in &mut self.running {
@@ -1044,7 +1047,8 @@ impl<E: Executor> Engine<E> {
     }
 }
 
-/// Tokens of a request that are looked up: rows that are scored have to be computed.
+/// Tokens of a request that are looked up in the cache: none if its prompt is scored, since scored
+/// rows have to be computed.
 fn looked_up(request: &Request) -> &[TokenId] {
     match request.prompt_logprobs {
         Some(_) => &[],
@@ -1077,7 +1081,7 @@ fn count_end(end: End, stats: &Stats) {
     }
 }
 
-/// States that are lent to sequences, and those of drafts that they hold.
+/// States that running sequences have beside those of their slots: for snapshots, and of drafts.
 fn lent(running: &[Sequence]) -> (usize, usize) {
     let lent = running.iter().map(Sequence::lent);
     lent.fold((0, 0), |sum, lent| (sum.0 + lent.0, sum.1 + lent.1))

@@ -1,19 +1,19 @@
-//! Which rows make the next step: a pure function of the sequences, without clock or I/O.
+//! Scheduler: the rows of the next step, as a pure function of the sequences, without clock or I/O.
 //!
-//! - Every sequence that is replying and takes part gets its next row, and those of its drafts.
-//! - Prompts share `prefill_tokens` per step, fewer beside replies (`pace`). Half of that goes to
-//!   the oldest prompt, what is left to the prompts with the fewest tokens to go, older first on a
-//!   tie. So a short prompt does not wait for a long one that came before it, and no flood of short
-//!   ones holds the oldest back: it ends within `tokens / (prefill_tokens / 2)` steps, rounded
-//!   up, of those that it takes part in: at least every other one, while its reader keeps up.
-//! - Prompts whose tokens are scored share `SCORED_TOKENS` of that: scoring takes the host time
-//!   that replies beside it would wait for.
-//! - A prompt is cut at multiples of `PAGE` counted from its start, nowhere else; there
-//!   too where a state after its tokens is to be kept and another one would be in the same rows.
+//! - Every reply that is ready gets its next row, and those of its drafts.
+//! - Prompts share `prefill_tokens`, fewer beside replies (`prefill_budget`). Half goes to the
+//!   oldest prompt, the rest to those with the fewest tokens left, older ones first on a tie. So a
+//!   short prompt does not wait for a long one, and a flood of short ones does not hold the oldest
+//!   back: it takes `tokens / (prefill_tokens / 2)` steps, rounded up. It is left out of every
+//!   other step at most, while its reader keeps up.
+//! - Scored prompts share `SCORED_TOKENS` of that: scoring takes host time, for which replies of
+//!   the same step wait.
+//! - A prompt is cut at multiples of `PAGE` from its start only, and so that a chunk has one
+//!   snapshot at most.
 
 use step::PAGE;
 
-/// Prompt tokens of one step that are scored: one page, the least that a prompt can be cut to.
+/// Scored prompt tokens of a step, at most: one page, the smallest chunk of a prompt.
 pub const SCORED_TOKENS: usize = PAGE;
 
 /// A running sequence, as far as the plan of a step depends on it.
@@ -23,11 +23,12 @@ pub struct Candidate {
     pub prompt: usize,
     /// Tokens already in the cache.
     pub computed: usize,
-    /// Tokens of the prompt that it may have in this step: all, or whole pages.
+    /// Prompt tokens of this step, at most, so that they have one snapshot at most; whole pages.
     pub most: usize,
     /// Whether the tokens of the prompt are scored.
     pub scored: bool,
-    /// Whether it takes part: its reader keeps up, and nobody who holds less comes first.
+    /// Whether it may be in the step: not if its reader is slow, its mask is late, its pages are
+    /// being restored, or an owner with fewer slots comes first.
     pub ready: bool,
     /// Drafts of a reply that are tried in this step.
     pub drafts: usize,
@@ -57,11 +58,11 @@ pub struct Scheduled {
     pub tokens: usize,
 }
 
-/// One step: the replying sequences, then the prompts. Kept between steps for its memory only.
+/// Rows of one step: those of replies, then of prompts. Reused for its memory.
 #[derive(Debug, Default)]
 pub struct Plan {
     pub scheduled: Vec<Scheduled>,
-    /// Candidates that are prompts, in the order in which they are served.
+    /// Indices of candidates with prompt tokens left, in the order in which they get tokens.
     prompts: Vec<usize>,
 }
 
@@ -115,10 +116,10 @@ fn plan_prompts(candidates: &[Candidate], prefill_tokens: usize, plan: &mut Plan
     }
 }
 
-/// Rest of a step that prompts may have.
+/// Prompt tokens that a step still has.
 struct Budget {
     tokens: usize,
-    /// Tokens among those that may be scored.
+    /// Part of them that may be scored.
     scored: usize,
 }
 
@@ -136,12 +137,12 @@ impl Budget {
     }
 }
 
-/// Half of the budget in whole pages, at least one.
+/// Tokens for the oldest prompt: half of the budget, in whole pages, at least one.
 fn oldest_share(prefill_tokens: usize) -> usize {
     (prefill_tokens / 2).next_multiple_of(PAGE)
 }
 
-/// The most of `remaining` tokens that `budget` allows: all of them, or whole pages.
+/// Tokens of the next chunk of a prompt: all `remaining` ones if `budget` allows, else whole pages.
 fn chunk(remaining: usize, budget: usize) -> usize {
     match remaining <= budget {
         true => remaining,

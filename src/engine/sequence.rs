@@ -1,4 +1,4 @@
-//! One admitted request: its tokens, its sampler and the channel to its reader.
+//! Sequence of an admitted request: its tokens, sampler, cache and channel.
 
 use std::time::{Duration, Instant};
 
@@ -17,19 +17,19 @@ use step::PAGE;
 use step::executor::{Drafted, Draw, Ranked, SeqRows, Slot, Snapshot, States, TokenId};
 use step::ranking;
 
-/// Events that a channel must have room for before its sequence takes part in a step: scores of
-/// the prompt where they are wanted, the token, and the end, so that a terminal event always fits.
+/// Events for which a channel must have room before its sequence is in a step: the token, the end,
+/// and scores of the prompt if they are wanted. So a terminal event always fits.
 pub(super) fn events_room(scores_prompt: bool) -> usize {
     2 + usize::from(scores_prompt)
 }
 
-/// Said where the request leaves nothing to choose.
+/// Refusal of a reply whose request leaves no token to choose.
 pub(super) const NOTHING_LEFT: &str =
     "allowed_token_ids, bad_words, min_tokens and the reply's format leave no token";
 
 pub(super) const NOT_FINITE: &str = "the model computed a logit that is not a finite number";
 
-/// Why a sequence gives its slot back.
+/// End of a sequence, after which its slot is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Finished(FinishReason),
@@ -40,21 +40,21 @@ pub(super) enum End {
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub slot: Slot,
-    /// The state that the next row goes on from.
+    /// State that the next row reads.
     from: Slot,
-    /// Number of it, from the start of the engine.
+    /// Number in the order of admission.
     pub number: u64,
-    /// Number of those whose prompts it shares computed beginnings with.
+    /// Domain of the prefix cache: sequences of one domain share cached prompts.
     pub domain: u128,
-    /// Where the state of its prompt is still to be kept, ascending.
+    /// Places of its prompt where snapshots are still to be taken, ascending.
     places: Vec<Place>,
-    /// Where it is in the next rows, and the state for that.
+    /// Place in the rows of this step where one is taken, and its state.
     lent: Option<(Place, Slot)>,
     recurs: bool,
-    /// Whether its beginning is still to come from a tier below: until then its pages and its slot
-    /// are not to be touched.
+    /// Whether its cached pages are still being restored from the tier below: until then its pages
+    /// and its slot must not be used.
     pub restoring: bool,
-    /// Whether all is kept of its prompt that shall be.
+    /// Whether all of its prompt that is to be cached is.
     prompt_cached: bool,
     /// Prompt, then reply.
     tokens: Vec<TokenId>,
@@ -75,7 +75,7 @@ pub(super) struct Sequence {
     scores: Vec<Scored>,
     events: EventSender,
     pub source: Source,
-    /// Time for which its reader has kept it from steps while others waited for its slot.
+    /// Time that its reader has kept it out of steps while others waited for its slot.
     pub reader_lag: Duration,
     pub end: Option<End>,
 }
@@ -139,14 +139,14 @@ impl Sequence {
         }
     }
 
-    /// Tokens that its next rows may have, so that one state at most is kept of them.
+    /// Prompt tokens of the next step, at most, so that it has one snapshot at most.
     fn most(&self) -> usize {
         let second = self.places.get(1);
         second.map_or(usize::MAX, |place| place.tokens - PAGE - self.computed)
     }
 
-    /// Takes the state that is to be kept of the next `count` rows, if there is a place in them and
-    /// one may be had.
+    /// Takes a state for a snapshot in the next `count` rows, if one is due there and a state may
+    /// be had.
     pub fn lend(&mut self, count: usize, kv: &mut Kv) {
         let next = self.places.first();
         if next.is_some_and(|place| place.tokens <= self.computed + count) {
@@ -155,8 +155,8 @@ impl Sequence {
         }
     }
 
-    /// Tokens of `prompt` that will be kept for it when this one has computed them; none if there
-    /// are no such, or they are there already.
+    /// Tokens of `prompt` that will be cached once this sequence has computed them; none if it
+    /// shares no such beginning, or has computed it already.
     pub fn computes(&self, prompt: &[TokenId]) -> Option<usize> {
         let own = self.tokens[..self.prompt].iter();
         let shared = own.zip(prompt).take_while(|(own, token)| own == token);
@@ -176,7 +176,7 @@ impl Sequence {
         self.computed < tokens
     }
 
-    /// Whether it computes a prompt that nobody reads along.
+    /// Whether it computes a prompt that is not scored.
     pub fn is_plain_prompt(&self) -> bool {
         self.computed < self.prompt && self.prompt_logprobs.is_none()
     }
@@ -253,7 +253,7 @@ impl Sequence {
         self.row_at(start, &predicted[predicted.len() - 1..], kv)
     }
 
-    /// Tokens of it that are known.
+    /// Tokens of prompt and reply so far.
     pub fn known(&self) -> usize {
         self.tokens.len()
     }
@@ -304,7 +304,7 @@ impl Sequence {
         kv.cover(self.slot, self.computed, self.computed + count);
     }
 
-    /// Gives back those that its next rows do not see.
+    /// Gives back the windowed pages that its next rows do not see.
     pub fn leave(&self, kv: &mut Kv) {
         kv.leave(self.slot, self.computed);
     }
@@ -329,13 +329,13 @@ impl Sequence {
         scores
     }
 
-    /// Slots of states that the sequence has beside its own: lent ones, and those of its drafts.
+    /// States that it has beside that of its slot: for a snapshot, and of drafts.
     pub fn lent(&self) -> (usize, usize) {
         (usize::from(self.lent.is_some()), self.drafts.states_kept())
     }
 
-    /// Keeps what it has computed of its prompt for others: up to each place, or each page if the
-    /// model has no states. Tells when that was all.
+    /// Caches what it has computed of its prompt: up to a snapshot, or up to the last whole page if
+    /// the model has no states. Returns whether that was all.
     pub fn keep(&mut self, kv: &mut Kv) -> bool {
         if self.prompt_cached || self.restoring {
             return false;
@@ -347,7 +347,8 @@ impl Sequence {
         let most = match (came, self.recurs) {
             (Some((place, _)), _) => place.tokens,
             (None, false) => whole,
-            // Where there was no state for it, the tree remembers that it was asked for.
+            // Without a state the blocks are cached all the same: the tree knows that they are
+            // asked for.
             (None, true) if self.prompt_cached => prefix::last_place(self.prompt),
             (None, true) => return false,
         };
@@ -403,13 +404,14 @@ impl Sequence {
         self.events.is_closed()
     }
 
-    /// Whether rows up to `end` are the last known ones, so that their logits give the next token.
+    /// Whether the row before `end` is that of the last known token, so that its logits give the
+    /// next.
     fn reaches_the_end(&self, end: usize) -> bool {
         end == self.tokens.len() && end < self.length_max
     }
 
-    /// Number of the next `count` rows that score the token after them: those of the prompt but
-    /// its last one.
+    /// Number of the next `count` rows whose logits score the token after them: rows of a scored
+    /// prompt, without the last one.
     pub fn scored(&self, count: usize) -> usize {
         let last = self.prompt - 1;
         match self.prompt_logprobs {
@@ -418,13 +420,13 @@ impl Sequence {
         }
     }
 
-    /// Takes the logits of the next row that scores a token, row `index` of this step.
+    /// Scores the token after row `index` of this step by the row's logits.
     pub fn score(&mut self, index: usize, logits: &[f32]) {
         let Some(count) = self.prompt_logprobs.filter(|_| self.end.is_none()) else {
             return;
         };
         if !ranking::all_finite(logits) {
-            // Earlier scores go out first, so that the cut into steps does not show.
+            // Earlier scores go out first, so that events do not depend on how a prompt is cut.
             self.send_scores();
             self.fail(NOT_FINITE);
             return;
@@ -466,8 +468,9 @@ impl Sequence {
         }
     }
 
-    /// Takes note that `count` rows ran: how many of them were prompt, and whether logits came.
-    /// Sends the scores of this step, and the end if no reply is wanted.
+    /// Notes that `count` rows ran. Sends the scores of this step, and the end if no reply is
+    /// wanted. Returns how many of the rows were of the prompt, and whether the last one's logits
+    /// give a token.
     pub fn advance(&mut self, count: usize) -> (usize, bool) {
         let from_prompt = self.prompt.saturating_sub(self.computed).min(count);
         self.computed += count;
@@ -479,8 +482,8 @@ impl Sequence {
         (from_prompt, self.reaches_the_end(self.computed))
     }
 
-    /// Takes the logits after the last token: sends the next one, and the end if it is the last.
-    /// Where a mask is still missing at the deadline, keeps them; returns whether a token came.
+    /// Samples the next token from `logits` and sends it, and the end if it is the last. If its
+    /// mask is missing at the deadline, the logits wait for it. Returns whether a token came.
     pub fn accept(
         &mut self,
         logits: &[f32],
@@ -500,8 +503,8 @@ impl Sequence {
         self.settle(accepted)
     }
 
-    /// [`Sequence::accept`] by what a device has ranked; `None`, and nothing has changed, if that
-    /// does not tell the next token.
+    /// [`Sequence::accept`] by a device's ranking; `None`, and nothing has changed, if that does
+    /// not suffice.
     pub fn accept_ranked(
         &mut self,
         ranked: &Ranked<'_>,
@@ -536,7 +539,7 @@ impl Sequence {
         Some(self.settle(pushed))
     }
 
-    /// Ends the sequence where its token could not be taken; returns whether it was.
+    /// Ends the sequence if no token could be taken; returns whether one was.
     fn settle(&mut self, taken: Result<(), Event>) -> bool {
         match taken {
             Ok(()) => true,
@@ -547,7 +550,7 @@ impl Sequence {
         }
     }
 
-    /// Takes the logits that were kept, if the mask for them has come by the deadline; returns
+    /// Samples from the logits that wait for their mask, if it has come by the deadline; returns
     /// whether a token came.
     pub fn resume(
         &mut self,
