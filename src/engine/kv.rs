@@ -1,9 +1,9 @@
-//! Who owns which slot, which KV page and which kept state.
+//! Cache manager: owners of slots, KV pages and states.
 //!
-//! A sequence gets all the pages it can ever need when it is admitted, so it never has to be
-//! evicted, recomputed or moved while it runs; of a windowed group it has what its rows see
-//! (`windows`). What its prompt shares with one before it uses together with others; what it
-//! computed of its prompt is kept for others when it is sure.
+//! A sequence gets all pages that it can ever need when it is admitted, so it is never preempted,
+//! recomputed or moved; of a windowed group it has those that its rows see (`windows`). Pages of a
+//! beginning that another prompt has too are shared. Whole pages of its prompt are cached for
+//! others once they are computed.
 
 use std::time::Duration;
 
@@ -21,22 +21,22 @@ pub fn pages_for(tokens: usize) -> usize {
     tokens.div_ceil(PAGE)
 }
 
-/// A sequence that is to begin.
+/// Request for the memory of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Reservation<'a> {
     /// Owner to whom its memory counts.
     pub owner: Owner,
-    /// Number of those who see what is kept of its prompt.
+    /// Domain whose sequences see what is cached of its prompt.
     pub domain: u128,
-    /// Tokens that are looked up; none where all are to be computed.
+    /// Tokens that are looked up in the cache; empty if all are to be computed.
     pub prompt: &'a [TokenId],
-    /// Whether it leaves others the pages of a slot: an equal share of all.
+    /// Whether a slot's equal share of all pages must be left to others.
     pub leaves_share: bool,
-    /// First pages of the prompt that a tier below has, with the state after them.
+    /// Leading pages of the prompt that the tier below has, with the state after them.
     pub restorable: usize,
 }
 
-/// A kept beginning that stays while it is written to a tier below.
+/// Cached beginning that cannot be evicted while it is written to the tier below.
 #[derive(Clone, Debug)]
 pub struct Pin {
     /// Domain and owner.
@@ -46,40 +46,40 @@ pub struct Pin {
     pub pages: Vec<PageId>,
     /// The state after them, if the model has one.
     pub state: Option<(Kind, Slot)>,
-    /// Windowed pages that are that state; empty if the model has none.
+    /// Windowed pages of the snapshot, if the model has a window.
     pub window: Vec<PageId>,
     node: NodeId,
 }
 
-/// Pages of a slot.
+/// Pages of a slot's sequence.
 #[derive(Debug, Default)]
 struct Resident {
     owner: Owner,
     domain: u128,
     /// Pages in the order of the positions they hold; empty for a free slot.
     table: Vec<PageId>,
-    /// Number of them, from the first, that are those of kept blocks.
+    /// Leading pages of the table that are pages of cached blocks.
     shared: usize,
-    /// The last of those blocks.
+    /// Last of those blocks.
     node: Option<NodeId>,
-    /// Expected number of times that what it computes of its prompt will be asked for.
+    /// Expected reuse of the blocks that it will add.
     reuse: Reuse,
-    /// The block whose state is still to be read.
+    /// Block whose state its first row will read.
     reading: Option<NodeId>,
 }
 
-/// Beginning of a sequence.
+/// Memory that a sequence got, and where it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begin {
     pub slot: Slot,
-    /// Tokens that need not be computed.
+    /// Tokens of the prompt that need not be computed.
     pub cached: usize,
-    /// The state after those, if the model has one.
+    /// State after those, if the model has states.
     pub from: Slot,
-    /// Tokens that a prompt before began with, too, `cached` at least.
+    /// Tokens that an earlier prompt began with too, at least `cached`: without a snapshot there.
     pub known: usize,
-    /// First pages of `cached` that are here, where the rest has to be restored first, and the
-    /// slot's own state.
+    /// Leading pages of `cached` that are here, if the others and the slot's state are to be
+    /// restored first.
     pub restore_after: Option<usize>,
 }
 
@@ -91,7 +91,7 @@ pub struct Kv<N = Keyed> {
     slots_free: Vec<Slot>,
     slots: Vec<Resident>,
     snapshots_total: usize,
-    /// States for drafts that nobody has; none if the model has no states.
+    /// Free states for drafts; none if the model has no states.
     drafts_free: Vec<Slot>,
     drafts_total: usize,
     prefixes: Prefixes<N>,
@@ -100,9 +100,9 @@ pub struct Kv<N = Keyed> {
 }
 
 impl<N: Naming> Kv<N> {
-    /// Everything free; no sequence has more than `context` tokens. The lowest ids are handed out
-    /// first. `snapshots` states after those of `slots` are for kept prompts, and after them
-    /// `drafts` for drafts; there are none if the model has no recurrent states.
+    /// Cache in which everything is free, for sequences of at most `context` tokens. The lowest ids
+    /// are handed out first. States are numbered: of `slots`, then `snapshots`, then `drafts`; the
+    /// latter two are 0 if the model has no states.
     pub fn new(
         (slots, snapshots, drafts): (usize, usize, usize),
         pages: usize,
@@ -129,7 +129,7 @@ impl<N: Naming> Kv<N> {
         }
     }
 
-    /// Adds pages of a window, which are kept of prompts in place of states.
+    /// Adds pages of a window, which snapshots have in place of states.
     pub fn with_window(self, window: Option<Window>) -> Self {
         let states = self.slots.len() + self.snapshots_total;
         Kv {
@@ -138,7 +138,7 @@ impl<N: Naming> Kv<N> {
         }
     }
 
-    /// Whether a prompt goes on only from a kept state.
+    /// Whether a prompt can go on only from a snapshot.
     pub fn recurs(&self) -> bool {
         self.prefixes.recurs()
     }
@@ -153,18 +153,18 @@ impl<N: Naming> Kv<N> {
         self.prefixes.tell_time(time);
     }
 
-    /// Kept beginnings that were driven out.
+    /// Evictions so far.
     pub fn evicted(&self) -> Evicted {
         self.prefixes.evicted()
     }
 
-    /// Pages of a prompt that a sequence of a domain would begin after.
+    /// Leading pages of a prompt that are cached for a domain.
     pub fn pages_known(&self, domain: u128, prompt: &[TokenId]) -> usize {
         self.prefixes.look_up(domain, prompt, 0).pages.len()
     }
 
-    /// First pages of a prompt that a sequence would not have restored of those that are
-    /// `restorable`; none if it would begin without.
+    /// Leading pages of a prompt that are here already, if a sequence would have further ones
+    /// restored of those that are `restorable`; none if nothing would be restored.
     pub fn restore_after(
         &self,
         domain: u128,
@@ -180,9 +180,8 @@ impl<N: Naming> Kv<N> {
         (hit.pages.len() < restorable || misses_state).then_some(hit.pages.len())
     }
 
-    /// Takes a slot and pages for `tokens` in all, or nothing at all when either is short. It
-    /// begins after what is kept of its prompt. Where the owner has a sequence already, the others
-    /// are left their share of what is kept.
+    /// Takes a slot and pages for `tokens` in all, or nothing when either is short. Cached pages
+    /// are evicted for it; if the owner has a sequence already, not from the share of others.
     pub fn reserve(&mut self, tokens: usize, asked: Reservation<'_>) -> Option<Begin> {
         assert!(tokens > 0, "a sequence holds at least one token");
         let owner = match asked.domain {
@@ -232,8 +231,8 @@ impl<N: Naming> Kv<N> {
         })
     }
 
-    /// Pages that may go for a sequence of an owner. What the operator's prompts left may where
-    /// nothing runs: else it could be that a request never fits.
+    /// Cached pages that may be evicted for a sequence of an owner. Those of the operator's prompts
+    /// may only if nothing runs, since else a request might never fit.
     fn may_go(&self, owner: Owner) -> usize {
         let mut running = self.slots.iter().filter(|seq| !seq.table.is_empty());
         let first = running.clone().next();
@@ -244,7 +243,7 @@ impl<N: Naming> Kv<N> {
         }
     }
 
-    /// Pages that each of the others is left by further sequences of an owner.
+    /// Cached pages of each other owner that further sequences of an owner must leave.
     fn share(&self, owner: Owner) -> usize {
         self.pages_total / CACHED_PART / self.prefixes.others(owner).max(1)
     }
@@ -266,8 +265,8 @@ impl<N: Naming> Kv<N> {
         (seq.node, seq.reading) = (hit.node, reading);
     }
 
-    /// Beginnings of a slot's prompt that a tier below should have, the shortest first. What the
-    /// operator's prompts left stays here.
+    /// Beginnings of a slot's prompt that are worth writing to the tier below, the shortest first;
+    /// none of the operator's prompts, which are not evicted.
     pub fn pin(&mut self, slot: Slot, prompt: &[TokenId]) -> Vec<Pin> {
         let seq = &self.slots[slot.0 as usize];
         let whose = (seq.domain, seq.owner);
@@ -297,7 +296,7 @@ impl<N: Naming> Kv<N> {
         pins
     }
 
-    /// It has been written, or will not be.
+    /// Releases a pin, once it has been written or will not be.
     pub fn unpin(&mut self, pin: &Pin) {
         if pin.state.is_some() {
             self.prefixes.has_read(pin.node);
@@ -305,14 +304,14 @@ impl<N: Naming> Kv<N> {
         self.prefixes.let_go(pin.node);
     }
 
-    /// A sequence has read the state that it began with.
+    /// Notes that the sequence of a slot has read the state that it started from.
     pub fn has_read(&mut self, slot: Slot) {
         if let Some(node) = self.slots[slot.0 as usize].reading.take() {
             self.prefixes.has_read(node);
         }
     }
 
-    /// A state for a place of the prompt of a slot, if one may be had.
+    /// State for a snapshot at a place of a slot's prompt, if one may be had.
     pub fn lend(&mut self, slot: Slot, place: Place) -> Option<Slot> {
         let seq = &self.slots[slot.0 as usize];
         let (whose, after) = ((seq.domain, seq.owner), (seq.node, seq.reuse));
@@ -327,13 +326,13 @@ impl<N: Naming> Kv<N> {
         self.prefixes.give_back(owner, state);
     }
 
-    /// Tokens of a prompt that are kept, or shared with one before.
+    /// Tokens of a slot's prompt that are cached, by it or by others before.
     pub fn tokens_cached(&self, slot: Slot) -> usize {
         self.slots[slot.0 as usize].shared * PAGE
     }
 
-    /// Keeps the whole pages of `prompt`, whose rows have run, and the state after the last of
-    /// them, if one was lent for that.
+    /// Caches the whole pages of `prompt`, whose rows have run, and the snapshot after the last of
+    /// them, if a state was lent for one.
     pub fn keep(&mut self, slot: Slot, prompt: &[TokenId], state: Option<(Kind, Slot)>) {
         let seq = &mut self.slots[slot.0 as usize];
         let (whose, cached) = ((seq.domain, seq.owner), seq.shared);
@@ -354,8 +353,8 @@ impl<N: Naming> Kv<N> {
         self.collect();
     }
 
-    /// Gives back a slot and its pages. What is kept stays, unless the prompt turned out not to be
-    /// `sound`.
+    /// Gives back a slot and its pages. Cached pages stay, except those that only this prompt has
+    /// if it is not `sound`: its logits were not finite.
     pub fn release(&mut self, slot: Slot, sound: bool) {
         self.has_read(slot);
         let seq = &mut self.slots[slot.0 as usize];
@@ -374,12 +373,12 @@ impl<N: Naming> Kv<N> {
         self.slots_free.push(slot);
     }
 
-    /// Takes the pages of blocks that went.
+    /// Takes back the pages of evicted blocks.
     fn collect(&mut self) {
         self.prefixes.take_free(&mut self.pages_free);
     }
 
-    /// States for drafts that may be had.
+    /// Number of free states for drafts.
     pub fn drafts_free(&self) -> usize {
         self.drafts_free.len()
     }
@@ -438,7 +437,7 @@ impl<N: Naming> Kv<N> {
         self.pages_owned() + self.prefixes.pages() - self.prefixes.pages_unused()
     }
 
-    /// Pages of kept prompts that no sequence uses.
+    /// Cached pages that no sequence uses.
     pub fn pages_cached(&self) -> usize {
         self.prefixes.pages_unused()
     }

@@ -1,22 +1,22 @@
-//! Beginnings of prompts that are kept for prompts to come: a radix tree of blocks.
+//! Prefix cache: beginnings of prompts, as a radix tree of blocks.
 //!
 //! A block is the tokens of a page after those of its parent, in a domain that nobody else sees:
-//! one per API key. All see one more, [`COMMON`], which the operator's prompts are in: what a
-//! domain has of its own may be after blocks of that. A block's page holds the keys and values
-//! that any prompt has there which begins so, with the same bits: rows of a prompt depend on the
-//! tokens before them alone, and a block is whole cells. A model with recurrent states goes on only
-//! where the state after a block was kept; one with a windowed group where the last pages of that
-//! were, which are its state. Blocks are found by names that are keyed, and their tokens compared.
+//! one per API key. All see one more, [`COMMON`], with the operator's prompts; blocks of a domain
+//! may follow blocks of that. A block's page has the keys and values of its tokens, with the bits
+//! that every prompt with this beginning has: rows depend on the tokens before them alone, and
+//! blocks are whole cells. A model with recurrent states can go on only from a block with a
+//! snapshot; so can one with a window, whose snapshots are the window's last pages. Blocks are
+//! found by keyed hashes, and their tokens are compared.
 //!
-//! Blocks that sequences use stay. Of the others goes, when its place is needed, what is worth
-//! least: the time that it saves, by the tokens that would be computed again for it, and how often
-//! ([`Reuse`]). Ends of prompts go, and what only they need of the way to them. States in the
-//! middle of a prompt go before the ends, and nothing is kept for which more would have to go: so
-//! where prompts take turns over more than fits, some of them always find theirs.
+//! Blocks that sequences use stay. Of the others the least worth is evicted when memory is needed:
+//! worth is the time that a block saves, by the tokens to compute without it and its [`Reuse`].
+//! Eviction takes the end of a prompt, and the blocks before it that no other end needs. Snapshots
+//! in the middle of a prompt go before those at ends, and nothing is cached for which more would
+//! have to go: so if prompts take turns over more than fits, some of them always find theirs.
 //!
-//! Memory counts for who computed it, whatever domains that was in. A state is taken from who has
-//! more than the asker, pages from who has more than a share, which [`CACHED_PART`] tells; both
-//! from who has not asked for long. What the operator's prompts left stays.
+//! Memory counts for the owner that computed it, in whatever domain. Snapshots are taken from
+//! owners with more than the asker, pages from owners with more than a share ([`CACHED_PART`]);
+//! both from owners without a prompt for long. Those of the operator's prompts stay.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -31,61 +31,62 @@ use step::transfer::Piece;
 /// Index of a block.
 pub type NodeId = u32;
 
-/// Number of who computed a block or a state, to whom its memory counts.
+/// Number of the client that computed a block or a snapshot, to which its memory counts.
 pub type Owner = u64;
 
 /// Owner of what is in [`COMMON`].
 pub const OPERATOR: Owner = Owner::MAX;
 
-/// Last tokens of a prompt that a state to be kept is before: the template's opening of a reply,
-/// where the next turn of a conversation may differ, has fewer.
+/// Tokens between the last snapshot of a prompt and its end: more than the template's opening of a
+/// reply has, where the next turn of a conversation may differ.
 const OPENING: usize = 8;
-/// Part of all pages, one in so many, that is left to what others keep, in equal parts, by the
-/// sequences of an owner that has one running already.
+/// Divisor of all pages: that part, in equal shares, is left to the cached pages of other owners by
+/// an owner that has a sequence running already.
 pub const CACHED_PART: usize = 2;
-/// Part of all states, one in so many, that the operator's prompts have at most.
+/// Divisor of all snapshots: the operator's prompts have at most that part.
 const COMMON_PART: usize = 2;
-/// Time without a prompt after which an owner wants no memory: what it has goes like any other.
+/// Time without a prompt after which an owner's share is not protected any more.
 const WANTED: Duration = Duration::from_mins(10);
-/// Time in which a prompt comes again, before any did.
+/// Time between two uses of a beginning that is assumed before any was measured.
 const UNKNOWN: Duration = Duration::from_mins(10);
-/// Weight of the last time in the mean of those in which a beginning is asked for.
+/// Weight of the latest time between two uses of a beginning in its moving average.
 const GAP_WEIGHT: f64 = 0.25;
-/// Weight of a prompt in what is known of all that come again.
+/// Weight of a prompt in the moving averages over all prompts.
 const WEIGHT: f64 = 1.0 / 32.0;
-/// Part of its worth that a beginning has at most before it was found: one that was has to be worth
-/// half as much, or each would drive out the next where all come equally often.
+/// Factor of the worth of a beginning that has not been found yet. Without it equally frequent
+/// prompts would evict each other in turn.
 const UNFOUND: f64 = 0.5;
-/// States of beginnings of which nothing is known yet that make way for each other, whatever they
-/// are worth: what has just been asked for is there when it comes again at once.
+/// Snapshots of new beginnings, of which nothing is known, that replace only each other: so the
+/// latest are there if they are asked for again at once.
 const NEWCOMERS: usize = 4;
-/// Part of all states that they are at most.
+/// Divisor of all snapshots: newcomers are at most that part.
 const NEWCOMERS_PART: usize = 8;
-/// Parts of a share that count where all have less.
+/// Steps in which an owner's part of its share is compared, so that evictions do not alternate.
 const SHARE_PARTS: usize = 8;
-/// Beginnings that went and are remembered: how long ago they were asked for.
+/// Evicted beginnings whose last use is remembered.
 const GONE_MAX: usize = 1024;
 
-/// Tokens of a prompt after which its state is kept.
+/// Place of a snapshot in a prompt: after so many tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub tokens: usize,
     pub kind: Kind,
 }
 
-/// Why a state is kept.
+/// Reason of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Another prompt parts here, or probably will.
+    /// Another prompt diverges here, or probably will.
     Parting,
-    /// The prompt ends, and what is said next goes on from here.
+    /// End of the prompt, from which the next turn of a conversation goes on.
     End,
-    /// In the middle of a long prompt, where others part by chance.
+    /// Regular distance in a long prompt, for others that diverge by chance.
     Spaced,
 }
 
-/// Places of a prompt, ascending: where it parts from one before, which had `known` of its tokens,
-/// where those may part from it that have its `head`, before its end, and every `spacing` tokens.
+/// Places of a prompt's snapshots, ascending: where it diverges from an earlier one, which had
+/// `known` of its tokens; after its `head`, which others may have too; before its end; and every
+/// `spacing` tokens.
 pub fn places(
     prompt: usize,
     (cached, known): (usize, usize),
@@ -110,12 +111,12 @@ pub fn places(
     places.into_iter().map(place).collect()
 }
 
-/// Tokens of a prompt before its end after which its state is kept.
+/// Tokens of a prompt before its last snapshot.
 pub fn last_place(prompt: usize) -> usize {
     prompt.saturating_sub(OPENING) / PAGE * PAGE
 }
 
-/// Names blocks by 128 bits that nobody can foresee.
+/// Function that names blocks by 128 bits, which clients cannot predict.
 pub trait Naming {
     /// Name of `tokens` after the block, or in the domain, that `before` names.
     fn name(&self, before: u128, tokens: &[TokenId]) -> u128;
@@ -133,19 +134,19 @@ impl Naming for Keyed {
     }
 }
 
-/// Frequency with which a beginning is asked for. Times are in milliseconds.
+/// Reuse of a beginning. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reuse {
-    /// When it was last in use.
+    /// Time of its last use.
     last: u64,
-    /// Time that it lies unused between two prompts, where that is known.
+    /// Mean time between two uses, if there were two.
     gap: Option<f64>,
     /// Whether a prompt went on from it.
     found: bool,
 }
 
 impl Reuse {
-    /// A prompt goes on from it; those that come at once are one.
+    /// Notes a prompt that goes on from it. Prompts of the same millisecond count as one.
     fn note(&mut self, now: u64) {
         let gap = (now - self.last) as f64;
         if gap > 0.0 {
@@ -156,12 +157,12 @@ impl Reuse {
     }
 }
 
-/// Beginnings of which nothing is known yet.
+/// Reuse that is expected of a new beginning, by that of all others.
 #[derive(Clone, Copy, Debug)]
 struct Unknown {
-    /// Time in which those come again that do, milliseconds.
+    /// Mean time between two uses, milliseconds.
     gap: f64,
-    /// Part of them that do.
+    /// Part of new beginnings that are used again.
     part: f64,
 }
 
@@ -174,8 +175,9 @@ impl Unknown {
         self.part += WEIGHT * (f64::from(u8::from(found)) - self.part);
     }
 
-    /// Times that a beginning will be asked for, in a millisecond: the longer it lies there beyond
-    /// its time, the fewer, and beyond that of all others by the square: it may never be again.
+    /// Expected uses of a beginning per millisecond. It falls with the time since the last use once
+    /// that exceeds the usual one, and with its square beyond that of all others: it may never be
+    /// used again.
     fn rate(&self, reuse: &Reuse, now: u64) -> f64 {
         let part = match (reuse.found, reuse.gap) {
             (true, _) => 1.0,
@@ -197,7 +199,7 @@ struct Node {
     parent: Option<NodeId>,
     tokens: Box<[TokenId]>,
     page: PageId,
-    /// Blocks up to it, itself among them.
+    /// Blocks from the root to it, with itself.
     depth: usize,
     children: usize,
     /// Sequences that use its page.
@@ -206,17 +208,17 @@ struct Node {
     snapshot: Option<Snapshot>,
 }
 
-/// The recurrent state after a block.
+/// Snapshot after a block.
 #[derive(Clone, Copy, Debug)]
 struct Snapshot {
     slot: Slot,
     kind: Kind,
     owner: Owner,
-    /// Sequences that are still to read it.
+    /// Sequences and writes that still have to read it.
     readers: usize,
-    /// The last block before with a state.
+    /// Last block before with a snapshot.
     before: Option<NodeId>,
-    /// Blocks that have this one so.
+    /// Snapshots whose `before` is this block.
     followers: usize,
 }
 
@@ -224,45 +226,44 @@ struct Snapshot {
 #[derive(Debug, Default)]
 struct Holding {
     pages: usize,
-    /// Pages of them that no sequence uses.
+    /// Pages among them that no sequence uses.
     unused: usize,
-    /// States after blocks, and those that are lent for prompts to come.
+    /// Snapshots of blocks, and states that are lent for further ones.
     states: usize,
     lent: usize,
-    /// When it last had a prompt.
+    /// Time of its last prompt.
     asked: u64,
 }
 
-/// A beginning that a prompt shares with one before.
+/// Longest cached beginning of a prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hit {
-    /// Its last block; none if there is nothing to go on from.
+    /// Last block that the prompt can go on from; none if there is none.
     pub node: Option<NodeId>,
     pub pages: Vec<PageId>,
-    /// The state to go on from.
+    /// Snapshot after that block, if the model has states.
     pub state: Option<Slot>,
-    /// Blocks that are known, though there may be no state to go on from after the last of them;
-    /// after a common one nobody else's is kept.
+    /// Cached blocks of the prompt, with those after `node`, which has the last snapshot. Common
+    /// blocks after it do not count, since no other domain adds snapshots to them.
     pub known: usize,
-    /// Name of the first block that is not.
+    /// Name of the first block that is not cached.
     absent: Option<u128>,
 }
 
-/// A beginning that a tier below should have.
+/// Beginning that is worth writing to the tier below.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
-    /// Its last block, and how many it has.
+    /// Its last block, and the number of its blocks.
     pub node: NodeId,
     pub depth: usize,
     /// State after it, if the model has states.
     pub state: Option<(Kind, Slot)>,
 }
 
-/// Worth of a state, the least first: those in the middle, by time that they save, those that were
-/// in use last.
+/// Worth of a snapshot, the least first: at the end of a prompt or not, time saved, last use.
 type Worth = (bool, Ordered, Reverse<u64>);
 
-/// A number that is ordered.
+/// Float with a total order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Ordered(f64);
 
@@ -280,44 +281,44 @@ impl Ord for Ordered {
     }
 }
 
-/// Beginnings that were driven out since the start.
+/// Evictions since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evicted {
-    /// Beginnings, each up to a state or to its end.
+    /// Evicted snapshots, or ends of prompts if the model has no states.
     pub count: usize,
     pub pages: usize,
-    /// Sum of the times since each was in use.
+    /// Sum of the times since their last uses.
     pub age: Duration,
 }
 
-/// The tree.
+/// The radix tree.
 #[derive(Debug)]
 pub struct Prefixes<N = Keyed> {
     naming: N,
-    /// Whether a prompt goes on only from a kept state.
+    /// Whether a prompt can go on only from a snapshot.
     recurs: bool,
     nodes: Vec<Option<Node>>,
     nodes_free: Vec<NodeId>,
     by_name: HashMap<u128, NodeId>,
-    /// Blocks with a state, or those that end a prompt if the model has none.
+    /// Blocks with a snapshot, or leaves of the tree if the model has no states.
     ends: BTreeSet<NodeId>,
     holdings: HashMap<Owner, Holding>,
     snapshots_free: Vec<Slot>,
     snapshots_total: usize,
     /// Pages of blocks that no sequence uses.
     unused: usize,
-    /// Pages of blocks that went, for their next owner.
+    /// Pages of evicted blocks, to be taken back.
     pages_free: Vec<PageId>,
     now: u64,
     unknown: Unknown,
-    /// When beginnings that went were last in use, by the names of their first blocks.
+    /// Last uses of evicted beginnings, by the names of their first blocks.
     remembered: HashMap<u128, u64>,
     forgotten_next: VecDeque<u128>,
     evicted: Evicted,
 }
 
 impl<N: Naming> Prefixes<N> {
-    /// An empty tree, of a model that has recurrent states if `recurs`, and `snapshots` for it.
+    /// Empty tree, of a model with states if `recurs`, which may have `snapshots`.
     pub fn new(naming: N, recurs: bool, snapshots: impl Iterator<Item = Slot>) -> Self {
         let snapshots_free: Vec<Slot> = snapshots.collect();
         Prefixes {
@@ -363,12 +364,12 @@ impl<N: Naming> Prefixes<N> {
         self.by_name.len()
     }
 
-    /// Pages that may go if need be.
+    /// Pages of blocks that no sequence uses.
     pub fn pages_unused(&self) -> usize {
         self.unused
     }
 
-    /// States that are kept after blocks.
+    /// Number of snapshots.
     pub fn snapshots(&self) -> usize {
         self.holdings.values().map(|of| of.states).sum()
     }
@@ -411,8 +412,8 @@ impl<N: Naming> Prefixes<N> {
         id.map_or(0, |id| self.node(id).depth)
     }
 
-    /// The block of `tokens` after `parent` that `domain` sees, if there is one. Its own counts
-    /// before the common one: what a sequence began with it finds again while that is held.
+    /// Block of `tokens` after `parent` that `domain` sees, if there is one: its own, or else the
+    /// common one, so that a sequence finds the blocks again that it started with.
     fn find(&self, domain: u128, parent: Option<NodeId>, tokens: &[TokenId]) -> Found {
         let own = self.find_in(domain, parent, tokens);
         let is_common = |id| self.node(id).domain == COMMON;
@@ -464,7 +465,7 @@ impl<N: Naming> Prefixes<N> {
         !self.recurs || self.node(id).snapshot.is_some()
     }
 
-    /// Whether a prompt can go on from a block that so many are up to.
+    /// Whether a prompt can go on from a block, and so many are up to it.
     pub fn is_beginning(&self, id: NodeId, blocks: usize) -> bool {
         self.node(id).depth == blocks && self.is_end(id)
     }
@@ -477,8 +478,8 @@ impl<N: Naming> Prefixes<N> {
         (pages, self.node(id).snapshot.map(|of| of.slot))
     }
 
-    /// Beginnings up to a sequence's that a tier below should have, from the last: that alone if
-    /// the model has no states.
+    /// Beginnings up to a block that are worth writing to the tier below, the longest first: that
+    /// alone if the model has no states.
     pub fn worth_writing(&self, from: NodeId) -> Vec<Written> {
         if !self.recurs {
             return vec![Written {
@@ -500,8 +501,8 @@ impl<N: Naming> Prefixes<N> {
         written.collect()
     }
 
-    /// The longest kept beginning of `prompt`, but its last token: somebody has to compute its
-    /// logits. The state after the first `restorable` blocks need not be here.
+    /// Longest cached beginning of `prompt` without its last token, whose logits have to be
+    /// computed. The first `restorable` blocks need no snapshot here.
     pub fn look_up(&self, domain: u128, prompt: &[TokenId], restorable: usize) -> Hit {
         let (mut hit, mut pages, mut last, mut known) = (Hit::default(), Vec::new(), None, 0);
         let most = prompt.len().saturating_sub(1) / PAGE * PAGE;
@@ -531,18 +532,18 @@ impl<N: Naming> Prefixes<N> {
         hit
     }
 
-    /// Has a sequence use the pages up to a block.
+    /// Counts one more user of the pages up to a block.
     pub fn hold(&mut self, id: NodeId) {
         self.each_up(Some(id), |node| node.users += 1);
     }
 
-    /// Has it use them no more, as if it never had.
+    /// Takes back a `hold`, as if it had never been.
     pub fn let_go(&mut self, id: NodeId) {
         self.each_up(Some(id), |node| node.users -= 1);
     }
 
-    /// Has nobody find a piece any more that a beginning has, nor what comes after it. As nobody
-    /// asks for that, it goes in time.
+    /// Renames the block that has a broken piece, and all after it, so that no prompt finds them.
+    /// Without uses they are evicted in time.
     pub fn lose(&mut self, from: NodeId, piece: Piece) {
         let has_it = |id: &NodeId| match piece {
             Piece::Page(page) => self.node(*id).page == page,
@@ -575,9 +576,9 @@ impl<N: Naming> Prefixes<N> {
         id == before
     }
 
-    /// Notes that a sequence of `owner` goes on from what was found, and holds it. Returns how
-    /// often what it computes will be asked for: as often as what it goes on from, if that ends a
-    /// prompt, and else as a beginning that went.
+    /// Notes that a sequence of `owner` goes on from a hit. Returns the expected reuse of the
+    /// blocks that it will add: that of the hit, if this ends a prompt, else that of an evicted
+    /// beginning of the same name.
     pub fn note_use(&mut self, hit: &Hit, owner: Owner) -> Reuse {
         let now = self.now;
         if let Some(of) = self.holdings.get_mut(&owner) {
@@ -606,14 +607,14 @@ impl<N: Naming> Prefixes<N> {
         reuse
     }
 
-    /// Whether no other beginning goes on from it.
+    /// Whether no other beginning goes on from a block.
     fn ends_prompt(&self, id: NodeId) -> bool {
         let node = self.node(id);
         node.snapshot.map_or(node.children, |of| of.followers) == 0
     }
 
-    /// Has a sequence use the pages up to a block no more. If they are not `sound`, those that
-    /// nothing else needs go.
+    /// Counts one user less of the pages up to a block. If they are not `sound`, blocks that
+    /// nothing else needs are dropped.
     pub fn release(&mut self, id: NodeId, sound: bool) {
         let now = self.now;
         self.each_up(Some(id), |node| {
@@ -626,12 +627,12 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// Has a sequence read the state after a block, later.
+    /// Keeps the snapshot of a block until a matching `has_read`.
     pub fn will_read(&mut self, id: NodeId) {
         self.snapshot_mut(id).readers += 1;
     }
 
-    /// It has read it.
+    /// Takes back a `will_read`.
     pub fn has_read(&mut self, id: NodeId) {
         self.snapshot_mut(id).readers -= 1;
     }
@@ -650,7 +651,7 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// A page of an owner is unused now, or is no more.
+    /// Counts a page of an owner as unused, or as used again.
     fn count_unused(&mut self, owner: Owner, is_unused: bool) {
         let of = self.holdings.entry(owner).or_default();
         match is_unused {
@@ -659,7 +660,7 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// Changes what an owner has, and forgets who has nothing.
+    /// Changes the memory of an owner, and forgets an owner without any.
     fn hand(&mut self, owner: Owner, change: impl FnOnce(&mut Holding)) {
         let holding = self.holdings.entry(owner).or_default();
         change(holding);
@@ -673,7 +674,7 @@ impl<N: Naming> Prefixes<N> {
         self.now - of.asked > millis(WANTED)
     }
 
-    /// Number of other owners that keep pages and want them.
+    /// Number of other owners whose cached pages are protected.
     pub fn others(&self, owner: Owner) -> usize {
         let others = self.others_of(owner);
         let others = others.filter(|of| of.pages > 0 && !self.is_away(of));
@@ -687,7 +688,7 @@ impl<N: Naming> Prefixes<N> {
         others.map(|(_, of)| of)
     }
 
-    /// Pages that may go for an owner where each other one is left `share` of its own.
+    /// Pages that may be evicted for an owner if each other one is left `share` of its own.
     pub fn pages_beyond(&self, owner: Owner, share: usize) -> usize {
         let beyond = |of: &Holding| match self.is_away(of) {
             true => of.unused,
@@ -697,10 +698,10 @@ impl<N: Naming> Prefixes<N> {
         own + self.others_of(owner).map(beyond).sum::<usize>()
     }
 
-    /// Keeps the blocks of `tokens`, which are whole ones after `last`, with the pages of `table`,
-    /// and has a sequence use them. Where a block is known `table` gets its page, and its own goes
-    /// free; a new one is `owner`'s, and asked for as `reuse` tells. Returns the last block and how
-    /// many there are: fewer where a name is taken.
+    /// Adds the blocks of `tokens`, whole ones after `last`, with the pages of `table`, and counts
+    /// one more user of them. If a block is there already, `table` gets its page and the other is
+    /// freed; a new one is `owner`'s, with `reuse`. Returns the last block and their number: fewer
+    /// if a name is taken by other tokens.
     pub fn insert(
         &mut self,
         whose: (u128, Owner),
@@ -777,7 +778,7 @@ impl<N: Naming> Prefixes<N> {
         id
     }
 
-    /// Lists a block among the ends if it is one.
+    /// Adds a block to the ends, or removes it, as it is one or not.
     fn list(&mut self, id: NodeId) {
         let node = self.node(id);
         match node.snapshot.is_some() || !self.recurs && node.children == 0 {
@@ -786,9 +787,9 @@ impl<N: Naming> Prefixes<N> {
         };
     }
 
-    /// Keeps a state that was lent to `owner` after a block of `domain`. A second one of the same
-    /// block goes free, and so does one of a common block that is not the operator's: others would
-    /// see who was there.
+    /// Makes a state that was lent to `owner` the snapshot of a block of `domain`. A second one of
+    /// the same block is freed; so is one of a common block that is not the operator's, or other
+    /// domains would see that somebody was there.
     pub fn keep(&mut self, (domain, owner): (u128, Owner), id: NodeId, (kind, slot): (Kind, Slot)) {
         let node = self.node(id);
         if node.snapshot.is_some() || node.domain != domain {
@@ -818,7 +819,7 @@ impl<N: Naming> Prefixes<N> {
         });
     }
 
-    /// The last block with a state up to `from`.
+    /// Last block with a snapshot up to `from`.
     fn last_state(&self, mut from: Option<NodeId>) -> Option<NodeId> {
         while let Some(id) = from.filter(|id| self.node(*id).snapshot.is_none()) {
             from = self.node(id).parent;
@@ -833,9 +834,9 @@ impl<N: Naming> Prefixes<N> {
         self.ends.iter().copied().filter(is_after).collect()
     }
 
-    /// Lends `owner` a state for a place of a prompt that has blocks up to `from` here and is asked
-    /// for as `reuse` tells: one that nobody has, one of its own that is worth less, or one of who
-    /// has more. None if there is none such that is not about to be read.
+    /// Lends `owner` a state for a snapshot at a place of a prompt, which has blocks up to `from`
+    /// here and the expected `reuse`: a free one, or that of an evicted snapshot which is worth
+    /// less or whose owner has more. None if all of those are about to be read.
     pub fn lend(
         &mut self,
         (domain, owner): (u128, Owner),
@@ -846,7 +847,7 @@ impl<N: Naming> Prefixes<N> {
         let own = self.holdings.get(&owner).map_or(0, has);
         let most = self.snapshots_total / COMMON_PART;
         if self.snapshots_free.is_empty() || domain == COMMON && own >= most {
-            // The state that it goes on from is in the middle then.
+            // A snapshot that this prompt goes on from counts as one in the middle.
             let before = self.last_state(from);
             let left = before.filter(|id| self.ends_prompt(*id));
             let start = left.map_or(before, |id| self.snapshot(id).before);
@@ -873,7 +874,7 @@ impl<N: Naming> Prefixes<N> {
             let least = least.filter(|id| worth(*id) < own_worth);
             let newcomer = || self.newcomer(may_go.clone()).filter(|_| !is_middle);
             let least = least.or_else(newcomer);
-            // Who has less is not held out by what others' prompts are worth.
+            // An owner with fewer snapshots gets one of others whatever theirs are worth.
             let of_others = may_go.filter(|id| self.snapshot(*id).owner != owner && !is_middle);
             let id = least.or_else(|| of_others.min_by_key(|id| worth(*id)))?;
             self.evict(id, |_| true);
@@ -886,8 +887,7 @@ impl<N: Naming> Prefixes<N> {
         state
     }
 
-    /// The oldest of the youngest [`NEWCOMERS`] among `ids`, or the one worth least if there are
-    /// fewer.
+    /// Oldest of the latest [`NEWCOMERS`] among `ids`, or the one worth least if there are fewer.
     fn newcomer(&self, ids: impl Iterator<Item = NodeId> + Clone) -> Option<NodeId> {
         let is_new = |id: &NodeId| {
             let reuse = &self.node(*id).reuse;
@@ -900,7 +900,7 @@ impl<N: Naming> Prefixes<N> {
         oldest.or_else(|| ids.min_by_key(|id| self.worth(*id, None)))
     }
 
-    /// Worth of the state after a block, where nothing else needs the one after `left`.
+    /// Worth of the snapshot of a block; that of `left` counts as one in the middle of a prompt.
     fn worth(&self, id: NodeId, left: Option<NodeId>) -> Worth {
         let (node, snapshot) = (self.node(id), self.snapshot(id));
         let is_middle = match snapshot.kind {
@@ -917,12 +917,12 @@ impl<N: Naming> Prefixes<N> {
         self.snapshots_free.push(slot);
     }
 
-    /// Takes away one that nobody has.
+    /// Takes away a free state.
     pub fn take_state(&mut self) -> Option<Slot> {
         self.snapshots_free.pop()
     }
 
-    /// Takes back what was lent to `owner`.
+    /// Takes back a state that was lent to `owner`.
     pub fn give_back(&mut self, owner: Owner, slot: Slot) {
         self.hand(owner, |of| of.lent -= 1);
         self.snapshots_free.push(slot);
@@ -950,9 +950,9 @@ impl<N: Naming> Prefixes<N> {
         self.hand(snapshot.owner, |of| of.states -= 1);
     }
 
-    /// Drops blocks until `count` pages are free for `owner`, of those that no sequence uses: its
-    /// own, and those of others who have more than `share` or are away, before the rest; what the
-    /// operator's prompts left if nothing else may go.
+    /// Evicts blocks that no sequence uses until `count` pages are free for `asker`: first its own,
+    /// and those of owners that are away or have more than the share, then of others, and the
+    /// operator's last.
     pub fn free_pages(&mut self, count: usize, asker: (Owner, usize)) {
         while self.pages_free.len() < count {
             let may_go = |id: &NodeId| {
@@ -974,7 +974,7 @@ impl<N: Naming> Prefixes<N> {
             for (.., id) in may_go {
                 let owner = self.node(id).owner;
                 let goes = |tree: &Self| {
-                    // Whoever had more than the share may have less now.
+                    // The owner may have had more than the share, and less now.
                     tree.pages_free.len() < count && tree.turn(owner, asker) == turn
                 };
                 if !goes(self) {
@@ -982,14 +982,14 @@ impl<N: Naming> Prefixes<N> {
                 }
                 self.evict(id, goes);
                 if self.recurs {
-                    // The rest of a prompt that lost its end goes before the ends of others.
+                    // Blocks of a prompt without its end go before the ends of others.
                     break;
                 }
             }
         }
     }
 
-    /// Turn in which an owner's pages go for one that is left them beyond a share; the least first.
+    /// Order in which owners' pages are evicted for `asker`; the least first.
     fn turn(&self, owner: Owner, (asker, share): (Owner, usize)) -> (bool, Reverse<usize>) {
         let Some(of) = self.holdings.get(&owner) else {
             return (false, Reverse(usize::MAX));
@@ -1003,9 +1003,9 @@ impl<N: Naming> Prefixes<N> {
         (owner == OPERATOR, Reverse(parts))
     }
 
-    /// Drops the state after a block and what only it needs of the way there. If the model has
-    /// none, drops the block, and those before it that are asked for as often, while there is to go
-    /// more.
+    /// Evicts the snapshot of a block, and the blocks that only it needs. If the model has no
+    /// states, evicts the block, and those before it with the same reuse, as long as `more` says
+    /// so.
     fn evict(&mut self, id: NodeId, more: impl Fn(&Self) -> bool) {
         let reuse = self.node(id).reuse;
         if !reuse.found && reuse.gap.is_none() {
@@ -1024,20 +1024,20 @@ impl<N: Naming> Prefixes<N> {
         self.evicted.pages += self.pages_free.len() - before;
     }
 
-    /// Moves the pages of blocks that went.
+    /// Moves the pages of evicted blocks to `to`.
     pub fn take_free(&mut self, to: &mut Vec<PageId>) {
         to.append(&mut self.pages_free);
     }
 
-    /// Drops a block that no prompt can go on from, and those before it that are so then.
+    /// Drops a block without a snapshot, and those before it that are then without use.
     fn drop_useless(&mut self, from: Option<NodeId>) {
         if self.recurs {
             self.drop_up(from, |_, node| node.snapshot.is_none());
         }
     }
 
-    /// Drops a block and those before it while nothing needs them and they may go, and remembers
-    /// when the first of them was in use.
+    /// Drops a block and those before it as long as nothing needs them and `may_go` allows it, and
+    /// remembers the last use of the first of them.
     fn drop_up(&mut self, mut next: Option<NodeId>, may_go: impl Fn(&Self, &Node) -> bool) {
         let mut first = None;
         while let Some(id) = next {
