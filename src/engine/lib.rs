@@ -228,8 +228,7 @@ enum Round {
 /// A request without a slot.
 struct Waits {
     queued: Queued,
-    /// Number of the running sequence that computes a beginning of its prompt, and that beginning's
-    /// tokens.
+    /// Running sequence that computes a beginning of its prompt, and that beginning's tokens.
     computed_by: Option<(u64, usize)>,
     /// Ticket of the read-ahead of its prompt; outer none until the disk was asked, inner none if
     /// the disk has nothing.

@@ -251,8 +251,7 @@ pub fn choose(
     }
 }
 
-/// Takes the drafts that are likeliest to be accepted, as long as the expected tokens per second
-/// grow.
+/// Takes the likeliest drafts as long as the expected tokens per second grow.
 fn choose_by_cost(costs: &Costs, (most, cost): (usize, DraftCost), proposals: &mut [Proposal]) {
     let has: Vec<usize> = proposals.iter().map(|of| of.drafts).collect();
     proposals.iter_mut().for_each(|of| of.drafts = 0);

@@ -3,16 +3,16 @@
 
 use step::executor::TokenId;
 
-/// Longest reasoning of a reply that begins inside of it. Its end is written whatever a constraint
-/// says, so one must leave reasoning free.
+/// Thinking budget of a reply that begins inside its reasoning. The end of reasoning is forced
+/// whatever a constraint says, so a constraint must leave reasoning free.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThinkingBudget {
     /// Tokens of reasoning.
     pub tokens: usize,
-    /// The tag that ends reasoning, as the tokenizer writes it; not empty. A model that spelled it
-    /// in other tokens would be interrupted after it.
+    /// Tag that ends reasoning, as the tokenizer encodes it; not empty. In other tokens it would
+    /// not be recognised.
     pub close: Vec<TokenId>,
-    /// Tokens that are written once the budget is used up; not empty.
+    /// Tokens that are forced once the budget is used up; not empty.
     pub ending: Vec<TokenId>,
 }
 
@@ -59,7 +59,7 @@ impl Countdown {
         }
     }
 
-    /// Takes note of the reply's next token.
+    /// Counts the reply's next token.
     pub fn advance(&mut self, id: TokenId) {
         self.phase = match self.phase {
             Phase::Reasoning { written, closing } => self.reason(written + 1, closing, id),

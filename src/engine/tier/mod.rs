@@ -27,15 +27,15 @@ use step::PAGE;
 use step::executor::{DeviceError, Executor, PageId, Slot, TokenId};
 use step::transfer::{Piece, PieceBytes, Transfer};
 
-/// Bytes that are under way where some are written, at most: what a restore that comes waits for.
+/// Bytes under way up to which further saves are started: a restore has to wait for those.
 const SAVES_UNDER_WAY_MAX: usize = 256 << 20;
-/// Bytes that are under way where some are restored, at most: as many as a device takes during a
-/// step of long prompts, for no more are started before that ends.
+/// Bytes under way up to which further restores are started: as many as a device copies during a
+/// step of long prompts, since no more are started before its end.
 const RESTORES_UNDER_WAY_MAX: usize = 512 << 20;
-/// Beginnings that wait to be written, at most: their pages cannot go meanwhile.
+/// Beginnings that wait to be saved, at most: their pages cannot be evicted meanwhile.
 const WISHES_MAX: usize = 64;
 
-/// Which way pieces are copied.
+/// Direction of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Save,
@@ -67,7 +67,7 @@ impl Copies {
     }
 }
 
-/// A beginning that is to be in host memory.
+/// Beginning of a prompt that is to be in host memory.
 #[derive(Debug)]
 struct Beginning {
     whose: (u128, Owner),
@@ -84,11 +84,11 @@ impl Beginning {
     }
 }
 
-/// One that has its places there, and is copied to them.
+/// Beginning that has its places there, and is copied to them.
 #[derive(Debug)]
 struct Incoming {
     beginning: Beginning,
-    /// The last block of it that was here, and how many those are.
+    /// Last block of it that was here before, and the number of those.
     node: Option<NodeId>,
     known: usize,
     /// Places of the others.
@@ -104,7 +104,7 @@ impl Incoming {
     }
 }
 
-/// A beginning that is written.
+/// Beginning that is copied from the device.
 #[derive(Debug)]
 struct Save {
     pin: Pin,
@@ -114,19 +114,19 @@ struct Save {
     sums: Sums,
 }
 
-/// A beginning that a sequence is to go on from if its bytes are still those that were written.
+/// Check whether the bytes of a beginning are still those that were written, before a restore.
 #[derive(Debug)]
 struct Check {
     ticket: u64,
-    /// It stays until the sequence has begun, or never will.
+    /// Last block of the beginning, which is held until the check is given up.
     node: NodeId,
-    /// First pages of it that are not checked.
+    /// Leading pages of it that are not checked, as the device has them.
     here: usize,
     sums: Sums,
     outcome: Option<bool>,
 }
 
-/// A beginning that is read.
+/// Beginning that is copied to the device.
 #[derive(Debug)]
 struct Restore {
     /// The sequence that waits for it.
@@ -164,12 +164,12 @@ pub struct Tier<N = Keyed> {
 }
 
 impl<N: Naming> Tier<N> {
-    /// An empty one in so many bytes; none if that is too little for a piece of each kind.
+    /// Empty tier in so many bytes; none if that is too little for a piece of each kind.
     pub fn new(bytes: usize, pieces: PieceBytes, naming: N) -> Option<Self> {
         let host = HostPool::new(bytes, pieces);
         let states = (0..host.slabs() as u32).map(Slot);
         let mut index = Prefixes::new(naming, pieces.state > 0, states);
-        // They are lent it as they are needed.
+        // States are added when they get slabs.
         while index.take_state().is_some() {}
         (host.slabs() > 1).then(|| Tier {
             index,
@@ -204,12 +204,12 @@ impl<N: Naming> Tier<N> {
         self.traffic
     }
 
-    /// Bytes of host memory that have something.
+    /// Bytes of host memory in use.
     pub fn bytes_used(&self) -> usize {
         (self.host.pages() - self.host.pages_free()) * self.pieces.page
     }
 
-    /// Whether something is copied, or waits for it.
+    /// Whether something is copied, checked or read, or waits for that.
     pub fn is_busy(&self) -> bool {
         let is_staging = self.staging.as_ref().is_some_and(Staging::is_busy);
         let is_checking = self.checks.iter().any(|check| check.outcome.is_none());
@@ -217,12 +217,12 @@ impl<N: Naming> Tier<N> {
         copies || is_checking || is_staging
     }
 
-    /// The longest beginning of a prompt that is here.
+    /// Longest beginning of a prompt that is here.
     pub fn look_up(&self, domain: u128, prompt: &[TokenId]) -> Hit {
         self.index.look_up(domain, prompt, 0)
     }
 
-    /// Notes that a sequence of `owner` goes on from what was found, here or in the device.
+    /// Notes that a sequence of `owner` goes on from a hit, whether it was restored or not.
     pub fn note_use(&mut self, hit: &Hit, owner: Owner) {
         self.index.note_use(hit, owner);
     }
@@ -232,8 +232,8 @@ impl<N: Naming> Tier<N> {
         self.broken
     }
 
-    /// Whether what was found has been checked after its first pages `here`; if not, that begins,
-    /// and `ticket` gets its number.
+    /// Whether a hit has been checked after its first `here` pages and is unchanged; if it has not
+    /// been checked, that begins, and `ticket` gets its number.
     pub fn is_checked(&mut self, ticket: &mut Option<u64>, hit: &Hit, here: usize) -> bool {
         let node = hit.node.expect("something was found");
         let known = ticket.and_then(|ticket| self.check_of(ticket));
@@ -269,7 +269,7 @@ impl<N: Naming> Tier<N> {
             .is_some_and(|check| check.outcome.is_none())
     }
 
-    /// The sequence that a check was for has begun, or never will.
+    /// Gives up a check, once its sequence has begun or never will.
     pub fn uncheck(&mut self, ticket: u64) {
         let place = self.checks.iter().position(|check| check.ticket == ticket);
         let Some(check) = place.map(|place| self.checks.remove(place)) else {
@@ -282,14 +282,14 @@ impl<N: Naming> Tier<N> {
         self.collect();
     }
 
-    /// Goes on with checks; what has changed is not found any more.
+    /// Goes on with checks. Changed beginnings are not found any more.
     fn settle_checks(&mut self, executor: &mut impl Executor) {
         for check in self.checks.iter_mut().filter(|of| of.outcome.is_none()) {
             if !check.sums.go_on(executor, &self.host, self.pieces) {
                 continue;
             }
-            let told = check.sums.told();
-            let changed: Vec<Piece> = told
+            let found = check.sums.found();
+            let changed: Vec<Piece> = found
                 .filter(|(piece, sum)| self.host.sum(*piece) != *sum)
                 .map(|(piece, _)| piece)
                 .collect();
@@ -307,8 +307,8 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Fills the last pages of a slot's beginning, and its state or its windowed pages, with what
-    /// was found.
+    /// Restores a hit: the given pages of a slot, which are the hit's last ones, and its state or
+    /// its windowed pages.
     pub fn restore(&mut self, slot: Slot, hit: &Hit, (pages, window): (&[PageId], &[PageId])) {
         let node = hit.node.expect("something was found");
         let from = &hit.pages[hit.pages.len() - pages.len()..];
@@ -334,7 +334,7 @@ impl<N: Naming> Tier<N> {
         });
     }
 
-    /// Writes a beginning when its turn comes, unless too many wait.
+    /// Saves a beginning when its turn comes, unless too many wait.
     pub fn wish(&mut self, pin: Pin, kv: &mut Kv<N>) {
         match self.wishes.len() < WISHES_MAX {
             true => self.wishes.push_back(pin),
@@ -342,7 +342,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Takes what has been copied; slots whose beginnings are filled.
+    /// Takes note of finished copies; returns the slots whose beginnings are restored.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
@@ -378,7 +378,7 @@ impl<N: Naming> Tier<N> {
         Ok(filled)
     }
 
-    /// Starts copies, as many as may be under way: first those that a sequence waits for.
+    /// Starts copies, as many as may be under way: first restores, for which sequences wait.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
@@ -460,7 +460,7 @@ impl<N: Naming> Tier<N> {
         pages.chain(state.into_iter().flatten()).collect()
     }
 
-    /// Copies between a state, or the windowed pages that are one, and its place.
+    /// Copies between a state, or the windowed pages of a snapshot, and its place.
     fn of_state(&self, (state, window): (Slot, &[PageId]), place: Slot) -> Vec<Transfer> {
         let at = self.host.at(Piece::State(place));
         if window.is_empty() {
@@ -503,8 +503,8 @@ impl<N: Naming> Tier<N> {
         })
     }
 
-    /// Places for the state of a beginning and for its pages after the first `known`, the last of
-    /// which is a block.
+    /// Allocates places for the state of a beginning and for its pages after the first `known`,
+    /// whose last block is `node`.
     fn allocate(
         &mut self,
         beginning: &Beginning,
@@ -531,7 +531,7 @@ impl<N: Naming> Tier<N> {
             if free >= count {
                 break;
             }
-            // States that go leave places for pages, too: a few are asked for at a time.
+            // Evicted states free slabs for pages too, so pages are asked for one at a time.
             self.index.free_pages(1, (owner, share));
             self.collect();
             if self.host.pages_free() == free {
@@ -545,10 +545,10 @@ impl<N: Naming> Tier<N> {
         Some((state, places.collect()))
     }
 
-    /// A beginning has been written.
+    /// Adds a saved beginning to the index.
     fn take_saved(&mut self, save: Save, kv: &mut Kv<N>) {
         kv.unpin(&save.pin);
-        for (piece, sum) in save.sums.told() {
+        for (piece, sum) in save.sums.found() {
             self.host.set_sum(piece, sum);
         }
         let (beginning, last) = self.finish(save.incoming);
@@ -558,7 +558,7 @@ impl<N: Naming> Tier<N> {
         self.collect();
     }
 
-    /// A beginning is in its places: it is found from now on. Its last block stays in use.
+    /// Adds a beginning, whose bytes are in their places, to the index. Its last block stays held.
     fn finish(&mut self, incoming: Incoming) -> (Beginning, Option<NodeId>) {
         let (beginning, mut places) = (incoming.beginning, incoming.places);
         let rest = &beginning.tokens[incoming.known * PAGE..];
@@ -576,7 +576,7 @@ impl<N: Naming> Tier<N> {
         (beginning, last)
     }
 
-    /// A beginning does not come: its places are free again.
+    /// Frees the places of a beginning that does not come.
     fn give_up(&mut self, incoming: Incoming) {
         let places = incoming.places.into_iter();
         places.for_each(|place| self.host.give_page(place));
@@ -589,7 +589,7 @@ impl<N: Naming> Tier<N> {
         self.collect();
     }
 
-    /// Takes the places of what went.
+    /// Takes back the places of evicted blocks.
     fn collect(&mut self) {
         let mut pages = vec![];
         self.index.take_free(&mut pages);
@@ -599,7 +599,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Whether each place of host memory is free, or what something has.
+    /// Whether each place of host memory is either free or in use.
     pub fn is_conserved(&self) -> bool {
         let read = self.staging.as_ref().and_then(Staging::incoming);
         let saved = self.save.as_ref().map(|save| &save.incoming);

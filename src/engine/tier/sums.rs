@@ -8,7 +8,7 @@ use super::host_pool::HostPool;
 use step::executor::Executor;
 use step::transfer::{Piece, PieceBytes, Sum};
 
-/// Bytes that are asked for together, and how many of those may be under way.
+/// Bytes of a batch of checksums, and batches under way at most.
 const TOGETHER: usize = 8 << 20;
 const UNDER_WAY_MAX: usize = 128;
 
@@ -29,12 +29,12 @@ impl Sums {
         }
     }
 
-    /// Pieces with what came of them.
-    pub fn told(&self) -> impl Iterator<Item = (Piece, Sum)> {
+    /// Pieces with their checksums, as far as those have come.
+    pub fn found(&self) -> impl Iterator<Item = (Piece, Sum)> {
         self.pieces.iter().copied().zip(self.came.iter().copied())
     }
 
-    /// Takes what came and asks for more; whether all came.
+    /// Takes checksums that came and asks for more; returns whether all have come.
     pub fn go_on(&mut self, device: &mut impl Executor, on: &HostPool, bytes: PieceBytes) -> bool {
         while self.asked < self.pieces.len() && self.coming.len() < UNDER_WAY_MAX {
             let ranges = self.next(on, bytes);
@@ -48,7 +48,7 @@ impl Sums {
         self.came.len() == self.pieces.len()
     }
 
-    /// Where the next pieces lie.
+    /// Ranges of the next batch of pieces.
     fn next(&self, on: &HostPool, bytes: PieceBytes) -> Vec<Range<usize>> {
         let mut sum = 0;
         let rest = self.pieces[self.asked..].iter();

@@ -1,8 +1,8 @@
 //! Tier below host memory: beginnings of prompts on a disk, for the next start, too.
 //!
-//! The engine's thread keeps the index; threads of their own read, write and seal. Whatever goes
-//! wrong with one entry is as if it were not there. A disk that is full, fails or takes longer than
-//! computing would turns the tier off, with one line for the operator.
+//! The engine's thread has the index; other threads read, write and seal. A broken entry counts as
+//! missing. A disk that is full, fails or is slower than computing is turned off, with one line for
+//! the operator.
 
 pub mod entry;
 mod index;
@@ -33,14 +33,14 @@ pub use self::index::Found;
 /// Threads that read, write and seal: enough for a drive that is fast only when it is asked for
 /// several things.
 pub const THREADS: usize = 4;
-/// Bytes that threads have in their hands, at most, and one piece more.
+/// Bytes of pieces that threads work on at once; at most one piece more.
 pub const IN_HANDS_MAX: usize = 64 << 20;
-/// A disk that ends none of the reads and writes under way for so long does not answer.
+/// Time after which a disk that has finished none of its reads and writes counts as broken.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Prompts in a row that were sooner computed than read.
+/// Consecutive prompts that would have been computed sooner than read, at most.
 const SLOW_MAX: usize = 3;
 
-/// Settings that a disk is opened with: where entries lie, and what their bits depend on.
+/// Opened disk: storage of the entries, and the digest of what their bits depend on.
 pub struct Opened {
     pub storage: Arc<dyn Storage>,
     pub identity: Identity,
@@ -48,9 +48,9 @@ pub struct Opened {
 
 /// Directory on a disk, and its bytes.
 pub struct Options {
-    /// Name of it, for the operator.
+    /// Its name in the log.
     pub name: String,
-    /// Opens it, in a thread of its own; fails with why it cannot be used.
+    /// Opens it, on a thread of its own; fails with the reason why it cannot be used.
     pub open: Box<dyn FnOnce() -> Result<Opened, String> + Send>,
     pub bytes: u64,
     /// Bytes that are written in a day, at most.
@@ -145,7 +145,7 @@ pub struct Draft {
 enum Access {
     Opening,
     On(Opened),
-    /// It broke, or did not answer: nothing more is read or written until the server starts again.
+    /// Broken, slow or silent: not used until the server starts again.
     Off,
 }
 
@@ -168,17 +168,17 @@ pub struct Disk {
     bytes_a_day: u64,
     next_entry: u64,
     draft: Option<Draft>,
-    /// Bytes in the hands of threads.
+    /// Bytes of pieces that threads work on.
     in_hands: usize,
     now: Duration,
-    /// When something last ended, or was begun where nothing was.
+    /// Time at which work last ended, or began while none was under way.
     answered: Duration,
     slow: usize,
     traffic: Traffic,
 }
 
 impl Disk {
-    /// It is opened beside the engine's thread; until then nothing is there.
+    /// Disk that is being opened on another thread; until then it has no entries.
     pub fn new(options: Options, pieces: PieceBytes) -> Disk {
         let mut disk = Disk {
             name: options.name,
@@ -243,7 +243,7 @@ impl Disk {
         self.traffic
     }
 
-    /// Whether threads may have more.
+    /// Whether threads may get more work.
     pub fn has_hands(&self) -> bool {
         self.in_hands < IN_HANDS_MAX
     }
@@ -255,7 +255,7 @@ impl Disk {
         self.pool.run(job);
     }
 
-    /// Has a thread do something with the storage, whose end is of no interest unless it fails.
+    /// Has a thread do something with the storage whose result only matters if it fails.
     fn keep(&mut self, work: impl FnOnce(&dyn Storage) -> io::Result<()> + Send + 'static) {
         if let Access::On(opened) = &self.access {
             let storage = opened.storage.clone();
@@ -263,13 +263,13 @@ impl Disk {
         }
     }
 
-    /// The longest beginning of these blocks that is here, where it has more than so many.
+    /// Longest beginning of these blocks that entries have, if it has more than so many.
     pub fn find(&mut self, names: &[Name], more_than: usize) -> Option<Found> {
         let found = self.index.find(names);
         (self.is_on() && found.pages.len() > more_than).then_some(found)
     }
 
-    /// Notes that a prompt goes on from what was found.
+    /// Notes that a prompt goes on from a found beginning.
     pub fn note_use(&mut self, found: &Found) {
         for entry in self.index.note_use(found) {
             self.keep(move |storage| match storage.touch(entry) {
@@ -294,8 +294,8 @@ impl Disk {
         });
     }
 
-    /// Begins an entry for what is not here of a beginning: of its blocks, those after the number
-    /// that is returned. None if all of it is here, or it may not be written.
+    /// Begins an entry with the blocks of a beginning that no entry has; returns the number of
+    /// blocks before those. None if entries have all of it, or nothing may be written.
     pub fn begin(
         &mut self,
         names: Vec<Name>,
@@ -369,7 +369,7 @@ impl Disk {
         });
     }
 
-    /// Takes what threads have done.
+    /// Takes the next result of a thread.
     pub fn take(&mut self) -> Option<Event> {
         while let Some(done) = self.pool.take() {
             self.answered = self.now;
@@ -481,12 +481,12 @@ impl Disk {
         self.index.add(draft.entry, draft.header, draft.bond);
         self.index.note_written(bytes);
         self.traffic.written_bytes += bytes;
-        // The entry that it goes on from does not go before it.
+        // The entries before it count as used, so that they are not evicted before it.
         let found = self.index.find(&draft.names);
         self.index.note_use(&found);
     }
 
-    /// An entry's bytes changed before they were written.
+    /// Drops an entry of which bytes changed before they were written.
     fn drop_draft(&mut self, entry: u64) {
         self.draft.take_if(|draft| draft.entry == entry);
         self.keep(move |storage| storage.remove(entry));
@@ -498,7 +498,8 @@ impl Disk {
         self.keep(move |storage| storage.remove(entry));
     }
 
-    /// Notes whether a prompt was read before it would have been computed.
+    /// Notes whether a prompt was read before it would have been computed, and turns a slow disk
+    /// off.
     pub fn note_pace(&mut self, in_time: bool) -> Option<Event> {
         self.slow = if in_time { 0 } else { self.slow + 1 };
         let off = (self.slow >= SLOW_MAX).then(|| self.turn_off("it is slower than computing"));

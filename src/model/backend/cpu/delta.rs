@@ -222,13 +222,9 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
             true => tail[index],
             false => Lanes::load_part(self.row(index - D::TAIL)),
         };
-        let snapshot = states.snapshot.map(|of| (of.rows, of.slot));
+        let saved = states.snapshot.map(|of| (of.rows, of.slot));
         let drafts = (1..).zip(self.draft_states.iter().copied());
-        for (at, slot) in [(rows, states.to)]
-            .into_iter()
-            .chain(snapshot)
-            .chain(drafts)
-        {
+        for (at, slot) in [(rows, states.to)].into_iter().chain(saved).chain(drafts) {
             for index in 0..D::TAIL {
                 input(at + index).store(self.tail(slot, index));
             }
@@ -333,7 +329,7 @@ impl<'a> HeadStates<'a> {
         head: usize,
     ) -> HeadStates<'a> {
         let states = span.states;
-        let snapshot = states.snapshot.map(|of| (of.rows, of.slot));
+        let saved = states.snapshot.map(|of| (of.rows, of.slot));
         let drafts = batch.draft_states(span).iter().map(|&slot| (1, slot));
         // SAFETY: the contract of this function; states that are written differ.
         let range = |slot: Slot| unsafe { all.elements.range(all.matrix::<D>(slot, head)) };
@@ -347,7 +343,7 @@ impl<'a> HeadStates<'a> {
                 to.copy_from_slice(from);
             }
         }
-        let copies = snapshot.into_iter().chain(drafts);
+        let copies = saved.into_iter().chain(drafts);
         HeadStates {
             to,
             copies: copies.map(|(rows, slot)| (rows, range(slot))).collect(),
