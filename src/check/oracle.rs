@@ -19,7 +19,7 @@ use step::ranking::weight_of;
 use super::session::{most_likely, window_ring};
 use super::text_check::TEXT_IS_WHOLE;
 use model::backend::cpu::{Cpu, Tensor};
-use model::{Kept, Layer, Loader, Part, ROUTED, ROUTER_LOGITS, Runner, Runs, Scratch};
+use model::{Layer, Loader, Memory, Part, ROUTED, ROUTER_LOGITS, Runner, Runs, Scratch};
 
 /// Tokens that are compared, at most: enough for every expert of a layer of 256 to be visited by
 /// some, and for pages and cells to be crossed. Builds that run a beginning of the start's text run
@@ -399,7 +399,7 @@ impl Reference {
         let mut layer = Layer::load(&mut Loader {
             ops: &mut self.ops,
             checkpoint,
-            kept: Kept::Alone(pages),
+            memory: Memory::Own(pages),
             site: Site::Layer(index),
         })?;
         let [before, between, behind] = [0, 1, 2].map(|part| &device.states[2 * index + part][..]);

@@ -231,9 +231,9 @@ mod tests {
     #[test]
     fn rows_of_which_the_model_is_sure_raise_the_temperature() {
         let mut state = Adaptive::new(PARTS, &[9]);
-        let mut told = Vec::new();
+        let mut temperatures = Vec::new();
         for _ in 0..33 {
-            told.push(state.temperature(1.0));
+            temperatures.push(state.temperature(1.0));
             state.observe(&row(0.95, 9));
         }
         for (rows, wanted) in [
@@ -244,7 +244,7 @@ mod tests {
             (16, 1.2),
             (32, 1.3),
         ] {
-            assert_eq!(told[rows], wanted, "after {rows}");
+            assert_eq!(temperatures[rows], wanted, "after {rows}");
         }
         state.observe(&row(0.3, 9));
         assert_eq!(state.temperature(1.0), 1.0);

@@ -420,10 +420,10 @@ pub fn logprobs_ranked(
 ) -> Option<TokenLogprobs> {
     let (_, max) = ranked.top().next()?;
     let (max, sum) = (f64::from(max), f64::from(ranked.sum));
-    let told = ranked.top();
-    let told = told.map(|(id, logit)| (id, logprob(logit, max, sum)));
-    let (_, chosen) = told.clone().find(|&(id, _)| id == chosen)?;
-    let top: Vec<_> = told.take(count).collect();
+    let ranked = ranked.top();
+    let ranked = ranked.map(|(id, logit)| (id, logprob(logit, max, sum)));
+    let (_, chosen) = ranked.clone().find(|&(id, _)| id == chosen)?;
+    let top: Vec<_> = ranked.take(count).collect();
     (top.len() == count).then_some(TokenLogprobs {
         logprob: chosen,
         top,

@@ -64,16 +64,16 @@ pub fn spread<D, T: Default + AddAssign + Send>(
 }
 
 /// A token with the bits of its log-probability and of the most likely ones.
-type Told = (TokenId, u32, Vec<(TokenId, u32)>);
+type Sampled = (TokenId, u32, Vec<(TokenId, u32)>);
 
 /// A reply, bit by bit.
 #[derive(Debug, Default, PartialEq)]
-struct Reply {
-    tokens: Vec<Told>,
+struct Output {
+    tokens: Vec<Sampled>,
     end: Option<Event>,
 }
 
-impl Reply {
+impl Output {
     fn take(&mut self, event: Event) {
         let Event::Token { id, logprobs } = event else {
             self.end = Some(event);
@@ -89,7 +89,7 @@ impl Reply {
     }
 
     fn ids(&self) -> impl Iterator<Item = TokenId> {
-        self.tokens.iter().map(|told| told.0)
+        self.tokens.iter().map(|sampled| sampled.0)
     }
 }
 
@@ -210,7 +210,7 @@ impl<E: Executor> Desk<E> {
     }
 
     /// The reply to a request, and how many tokens of its prompt were kept.
-    fn ask(&mut self, way: Way, domain: u128, spec: &Spec) -> (Reply, usize) {
+    fn ask(&mut self, way: Way, domain: u128, spec: &Spec) -> (Output, usize) {
         self.engine.limits.speculate = way.speculate;
         self.engine.limits.prefill_tokens = way.chunk.min(self.chunk_max);
         self.engine.drafter = way.drafter;
@@ -218,7 +218,7 @@ impl<E: Executor> Desk<E> {
         request.domain = domain;
         let admitted = request.admitted.clone();
         self.handle.submit(request).expect("nobody else asks");
-        let mut reply = Reply::default();
+        let mut reply = Output::default();
         while reply.end.is_none() {
             self.engine.round().expect("this device does not fail");
             std::iter::from_fn(|| receiver.try_recv().ok()).for_each(|event| reply.take(event));
@@ -228,7 +228,7 @@ impl<E: Executor> Desk<E> {
     }
 
     /// The reply to a request of which nothing is kept.
-    fn plain(&mut self, spec: &Spec) -> Reply {
+    fn plain(&mut self, spec: &Spec) -> Output {
         let domain = self.domain();
         let (reply, cached) = self.ask(PLAIN, domain, spec);
         assert_eq!(cached, 0, "its domain is new");
@@ -622,7 +622,7 @@ mod over_hashes {
             desk.evict(desk.pages_cached());
             reply
         };
-        let wanted: Vec<Reply> = agents.iter().map(asked).collect();
+        let wanted: Vec<Output> = agents.iter().map(asked).collect();
         desk.restart_tiers();
         let (disk, _) = desk.disk.clone().expect("there are tiers");
         disk.memory().faults.held = true;
@@ -640,7 +640,7 @@ mod over_hashes {
             let (other, cached) = desk.ask(PLAIN, domain, spec);
             assert_eq!((&other, cached), (wanted, 0), "{number}");
             assert!(!was_on || waiting.try_recv().is_err(), "{number}");
-            let mut reply = Reply::default();
+            let mut reply = Output::default();
             while reply.end.is_none() {
                 MILLIS.fetch_add(100, Ordering::Relaxed);
                 desk.engine.round().expect("this device does not fail");

@@ -201,8 +201,8 @@ impl Plan {
         let lengths = AGENTS.iter().filter(|tokens| **tokens <= MAX_CONTEXT);
         let words = lengths.map(|tokens| format!("{} of {} Ki tokens", fit(tokens), tokens >> 10));
         let words: Vec<_> = words.collect();
-        let told = || format!("agents that find their prompts again: {}", words.join(", "));
-        (!words.is_empty()).then(told)
+        let text = || format!("agents that find their prompts again: {}", words.join(", "));
+        (!words.is_empty()).then(text)
     }
 
     /// Memory that may be taken, and the number of KV pages by that.
@@ -426,9 +426,9 @@ mod tests {
     #[test]
     fn the_ledger_tells_how_many_agents_fit() {
         let plan = Plan::largest::<Backend>(model());
-        let told = plan.agents_words().unwrap();
+        let text = plan.agents_words().unwrap();
         let pages = (KV_PAGES / (1024 / PAGE)).min(SNAPSHOTS.wrapping_sub(1));
-        assert!(told.contains(&format!(" {pages} of 1 Ki tokens")), "{told}");
+        assert!(text.contains(&format!(" {pages} of 1 Ki tokens")), "{text}");
     }
 
     #[test]
@@ -445,9 +445,9 @@ mod tests {
     fn less_than_one_sequence_fills_is_refused() {
         let needed = bytes_with(PAGES_MIN);
         let refused = Plan::within::<Backend>(Some(needed - 1), model()).unwrap_err();
-        let told = refused.to_string();
-        assert!(told.contains(&format!("{} MiB are needed", needed.div_ceil(MEBIBYTE))));
-        assert!(told.contains("Stop other programs"), "{told}");
+        let text = refused.to_string();
+        assert!(text.contains(&format!("{} MiB are needed", needed.div_ceil(MEBIBYTE))));
+        assert!(text.contains("Stop other programs"), "{text}");
     }
 
     #[test]

@@ -506,9 +506,9 @@ mod tests {
         Runner::load(Cpu::on(&host), &checkpoint, &plan).unwrap_or_else(|error| panic!("{error}"));
         host.caches(2 * RESERVE);
         let refused = Runner::load(Cpu::on(&host), &checkpoint, &plan).err();
-        let Some(WeightsError::Device(DeviceError::Memory(told))) = refused else {
+        let Some(WeightsError::Device(DeviceError::Memory(text))) = refused else {
             panic!("{refused:?}")
         };
-        assert!(told.contains("1 MiB may be taken now"), "{told}");
+        assert!(text.contains("1 MiB may be taken now"), "{text}");
     }
 }

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     /// All facts but the files, which are the last.
-    fn told(facts: &Facts) -> String {
+    fn printed(facts: &Facts) -> String {
         let text = format!("{facts:?}");
         text.split(" embedded: ").next().unwrap().to_owned()
     }
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn crates_that_serve_any_target_are_tested_with_the_facts_of_one() {
         if BINARY == TINY.binary {
-            assert_eq!(told(&FACTS), told(&TINY));
+            assert_eq!(printed(&FACTS), printed(&TINY));
             for (name, content) in TINY.embedded {
                 assert!(FACTS.embedded_file(name) == Some(*content), "{name}");
             }

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::head_norms::{Norms, beside};
 use super::rows::{gathered, sampled};
 use super::{F32_CHAIN, Random, Report, distance};
-use model::backend::cpu::{Cpu, Matrix, Tensor, kept};
+use model::backend::cpu::{Cpu, Matrix, Tensor, as_cached};
 use model::ops::{Attend, Batch, Dense, Device};
 use model::shapes;
 use model::target::{CHANNELS, FORMAT_KV, HIDDEN, KvFormat, MAX_CONTEXT, NORM_EPS, PAGE};
@@ -134,7 +134,7 @@ fn turned<A: shapes::Attention>(
 
 /// Keys as pages hold them, a head each.
 fn rounded<A: shapes::Attention>(keys: &[f32]) -> Vec<Vec<f64>> {
-    let rounded = kept::<A>(keys);
+    let rounded = as_cached::<A>(keys);
     let heads = rounded.chunks_exact(A::HEAD_DIM);
     heads
         .map(|head| head.iter().map(|&x| f64::from(x)).collect())
@@ -157,7 +157,7 @@ impl<A: shapes::Attention> Sequence<A> {
         Sequence {
             query: random.bf16(A::QUERIES, 1.0),
             keys: random.bf16(positions * A::KEYS, 1.0),
-            values: kept::<A>(&random.bf16(positions * A::KEYS, 1.0)).into_owned(),
+            values: as_cached::<A>(&random.bf16(positions * A::KEYS, 1.0)).into_owned(),
             norms: Norms::draw::<A>(random),
             shape: PhantomData,
         }

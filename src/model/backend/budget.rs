@@ -146,11 +146,11 @@ mod tests {
         // Another program has taken some.
         host.caches(105 * MEBIBYTE);
         let refused = host.budget.check(10 * MEBIBYTE).unwrap_err();
-        let DeviceError::Memory(told) = refused else {
+        let DeviceError::Memory(text) = refused else {
             panic!("{refused}")
         };
         for part in ["10 MiB more", " 5 MiB may", "100 MiB are left to other"] {
-            assert!(told.contains(part), "{told}");
+            assert!(text.contains(part), "{text}");
         }
         host.caches(0);
         host.budget.check(1).unwrap_err();
@@ -166,11 +166,11 @@ mod tests {
         // Another process of the group has taken some.
         host.group(512 * MEBIBYTE, 505 * MEBIBYTE);
         let refused = host.budget.check(12 * MEBIBYTE).unwrap_err();
-        let DeviceError::Memory(told) = refused else {
+        let DeviceError::Memory(text) = refused else {
             panic!("{refused}")
         };
         for part in [" 7 MiB may", "has a limit of 512 MiB", "Raise that limit"] {
-            assert!(told.contains(part), "{told}");
+            assert!(text.contains(part), "{text}");
         }
         // Free memory bounds it where that is less.
         host.caches(3 * MEBIBYTE);

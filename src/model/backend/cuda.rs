@@ -552,7 +552,7 @@ impl Device for Cuda {
         self.queue.mode = Mode::Records;
         let graph = Graph::record(&device, &stream, || operations(self));
         self.queue.mode = Mode::Runs;
-        self.queue.failures.told().map_err(refused)?;
+        self.queue.failures.reported().map_err(refused)?;
         let graph = graph.map_err(refused)?;
         self.graphs.push((program, batch.rows(), graph));
         Ok(())
@@ -573,7 +573,7 @@ impl Device for Cuda {
         let read = x.values.download(from, to, &self.queue.stream);
         self.queue.failures.waited(read);
         self.step.passed();
-        self.queue.failures.told().map_err(refused)
+        self.queue.failures.reported().map_err(refused)
     }
 }
 
@@ -585,7 +585,7 @@ impl Cuda {
     pub fn passed(&mut self) -> Result<(), DeviceError> {
         self.queue.wait();
         self.step.passed();
-        self.queue.failures.told().map_err(refused)
+        self.queue.failures.reported().map_err(refused)
     }
 }
 

@@ -31,7 +31,7 @@ pub struct Call {
     pub seconds: f64,
 }
 
-/// Where calls are told.
+/// Sink of the measurements.
 pub type Sink = Rc<RefCell<Vec<Call>>>;
 
 /// Runs and times the operations of `B` one by one, without a recorded step.
@@ -147,7 +147,7 @@ impl<B: Device + Timed> Metered<B> {
     }
 }
 
-/// Matrix that a call is told by, if it is by one, and what the call moves and computes.
+/// Shape of the matrix by which a call is reported, if it has one, and what it moves and computes.
 #[derive(Default)]
 pub(crate) struct OpCost {
     matrix: (usize, usize),
@@ -503,8 +503,8 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         self.inner
             .store_kv(queries, keys, values, norms, cache, batch);
         // Gates are left alone. Bytes written of a row are those read of a position.
-        let kept = Cost::attend::<A>(k.rows).bytes;
-        let bytes = q.bytes + k.bytes + v.map_or(0, |v| v.bytes) + kept;
+        let cached = Cost::attend::<A>(k.rows).bytes;
+        let bytes = q.bytes + k.bytes + v.map_or(0, |v| v.bytes) + cached;
         self.done("store_kv", moves(bytes));
     }
 

@@ -1,4 +1,4 @@
-//! The rows of one step, flattened for the operations.
+//! Rows of one step, flattened for the operations.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use step::executor::{
     BlockTable, DeviceError, Draw, PageId, SeqRows, Slot, Snapshot, States, TokenId,
 };
 
-/// Slots that sequences may have: those of their states; one more than a step has sequences where
+/// Slots that sequences may have: those of their states, or one more than a step has sequences if
 /// the model has no states.
 const SLOTS: usize = if SNAPSHOTS > 0 { STATES } else { STATES + 1 };
 
-/// Groups of pages that layers of the model have.
+/// Page groups of the model: of all positions and, if a layer has a window, the windowed one.
 pub const PAGE_GROUPS: usize = if WINDOW.is_some() { 2 } else { 1 };
 
-/// The rows of one sequence within the step.
+/// Rows of one sequence within a batch.
 #[derive(Clone, Debug)]
 pub struct SeqSpan {
     pub states: States,
@@ -25,15 +25,15 @@ pub struct SeqSpan {
     pub draft_states: Range<usize>,
     /// Position of the first row in the sequence.
     pub start: usize,
-    /// Rows of the step.
+    /// Its rows in the batch.
     pub rows: Range<usize>,
-    /// Where the sequence's block table of each group lies in `Batch::pages`, and how many pages
-    /// are before it.
+    /// Block table in each group: pages of the sequence before it, and its range of `Batch::pages`.
     tables: [(usize, Range<usize>); PAGE_GROUPS],
 }
 
 impl SeqSpan {
-    /// Rows that are taken in cells: all that begin on the grid, but for a short last cell.
+    /// Rows that are computed in cells: all if the first is at a multiple of `CELL`, but for those
+    /// of a last cell of at most `ONE_BY_ONE`.
     pub fn in_cells(&self) -> Range<usize> {
         let rows = self.rows.len();
         let taken = match rows % CELL {
@@ -44,17 +44,17 @@ impl SeqSpan {
         self.rows.start..self.rows.start + taken
     }
 
-    /// Rows that are taken one by one.
+    /// Rows that are computed one by one.
     pub fn one_by_one(&self) -> Range<usize> {
         self.in_cells().end..self.rows.end
     }
 }
 
-/// One step's rows, all of them checked: operations read and write memory by what is here. Storage
-/// is reused from step to step.
+/// Rows of one step. All indices are checked, since operations read and write memory by them.
+/// Storage is reused from step to step.
 #[derive(Debug)]
 pub struct Batch {
-    /// Pages of each group.
+    /// Number of pages in the pool of each group.
     page_counts: [usize; 2],
     tokens: Vec<TokenId>,
     positions: Vec<usize>,
@@ -64,19 +64,19 @@ pub struct Batch {
     pages: Vec<PageId>,
     draft_states: Vec<Slot>,
     wanted: Vec<usize>,
-    /// Rules of rows of predictions; those of other batches have none.
+    /// Sampling rules of the rows of a batch of drafts; empty in others.
     draws: Vec<Draw>,
     is_of_drafts: bool,
     accepts: bool,
 }
 
 impl Batch {
-    /// No rows; those to come have pages below `page_count`, of each group.
+    /// Empty batch, for rows with pages below `page_count` in each group.
     pub fn new(page_count: usize) -> Batch {
         Batch::of_groups([page_count; 2])
     }
 
-    /// No rows; those to come have pages below the count of their group.
+    /// Empty batch, for rows with pages below the count of their group.
     pub fn of_groups(page_counts: [usize; 2]) -> Batch {
         Batch {
             page_counts,
@@ -159,7 +159,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Has the logits of `rows` wanted, and of no others; which were wanted before.
+    /// Has the logits of `rows` wanted, and of no others; returns those that were wanted before.
     ///
     /// # Errors
     /// `DeviceError` when they are not ascending rows of the batch.
@@ -171,7 +171,7 @@ impl Batch {
         Ok(std::mem::replace(&mut self.wanted, rows))
     }
 
-    /// Says whether the device draws the tokens after its rows, for predictions, from here on.
+    /// Sets whether the device draws the tokens after its rows, which predictions continue.
     pub fn draw_tokens(&mut self, on: bool) {
         self.accepts = on;
     }
@@ -181,7 +181,8 @@ impl Batch {
         self.accepts
     }
 
-    /// Logits of one row of each sequence are wanted from here on; which one, the device will know.
+    /// Has the logits of one row of each sequence wanted, which the device picks when it accepts
+    /// drafts.
     pub fn want_of_each(&mut self) {
         self.wanted.clear();
         self.wanted
@@ -193,8 +194,7 @@ impl Batch {
         self.spans.len() == self.rows() && self.wants_all()
     }
 
-    /// Whether all sequences have so few rows that these are taken one by one: drafts, or ends of
-    /// prompts.
+    /// Whether all sequences have at most `ONE_BY_ONE` rows: drafts, or ends of prompts.
     pub fn is_short(&self) -> bool {
         let short = |span: &SeqSpan| span.rows.len() <= ONE_BY_ONE;
         self.spans.iter().all(short)
@@ -220,7 +220,7 @@ impl Batch {
         &self.positions
     }
 
-    /// Each sequence's rows; a state that one of them writes no other one reads or writes.
+    /// Rows of each sequence; no state that one writes is read or written by another.
     pub fn spans(&self) -> &[SeqSpan] {
         &self.spans
     }
@@ -309,7 +309,7 @@ impl Batch {
         tables
     }
 
-    /// Each state that is written has one writer, and no reader but that.
+    /// Checks that a state that is written has one writer, and no reader but that.
     fn check_owners(&self) -> Result<(), DeviceError> {
         let mut users = [(0_usize, 0_usize); SLOTS];
         for span in &self.spans {

@@ -1,4 +1,4 @@
-//! Storage, the order of work, and what comes back to the host.
+//! Device: storage, the order of operations, and copies to the host.
 
 use std::ops::{Deref, Range};
 use std::sync::mpsc::Receiver;
@@ -9,14 +9,14 @@ use crate::weights::{MatrixSource, VectorSource, WeightsError};
 use step::executor::{DeviceError, Patience};
 use step::transfer::{PIECE_ALIGN, Sum, at_once, sum};
 
-/// A sequence of operations that is run again and again.
+/// Sequence of operations that a backend may record and replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// The model's forward pass, a row of each sequence.
+    /// Forward pass with one row of each sequence.
     Decode,
-    /// Forward pass over drafts: up to `ONE_BY_ONE` rows of each sequence, all logits wanted.
+    /// Forward pass with drafts: up to `ONE_BY_ONE` rows of each sequence, all logits wanted.
     Verify,
-    /// The multi-token-prediction layer after `Decode`.
+    /// Multi-token-prediction (MTP) layer after `Decode`.
     Draft,
     /// Prediction layer after `Verify`, for some of the rows.
     DraftVerified,
@@ -25,7 +25,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// Whether it runs on a batch like this.
+    /// Whether the program runs on batches of this shape.
     pub fn takes(self, batch: &Batch) -> bool {
         match self {
             Program::Decode | Program::Draft | Program::DraftOn => batch.is_decode(),
@@ -35,8 +35,8 @@ impl Program {
     }
 }
 
-/// Part of every piece of a pool: that of one layer. Parts of a layer lie after each other, since
-/// operations read those of many pieces: what they read is then close together.
+/// Part of every piece of a pool that belongs to one layer. Parts of a layer are contiguous in the
+/// pool, since an operation reads one layer's part of many pieces.
 #[derive(Clone, Debug)]
 pub struct Place<P> {
     pub pool: P,
@@ -54,8 +54,8 @@ impl<P> Place<P> {
     }
 }
 
-/// A piece: its part in each of some places, and where the copy begins in host memory, in which
-/// parts follow each other.
+/// Copy of a piece: its part in each of the places, and its offset in host memory, where the parts
+/// follow each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Copied<'a, P> {
     pub places: &'a [Place<P>],
@@ -79,12 +79,12 @@ pub trait Device {
     type Matrix;
     /// Weights `[N]`.
     type Vector;
-    /// Memory of the host that `read` fills: as many elements as were read last.
+    /// Host memory that `read` fills; derefs to the elements that were read last.
     type Host: Deref<Target = [f32]>;
-    /// Memory of pieces of one size. Clones are the same memory.
+    /// Memory of pieces of one size; clones share it.
     type Pool: Clone;
 
-    /// Whether rows of logits are ranked where they are, because to take them to the host costs
+    /// Whether rows of logits are ranked on the device, because copying them to the host costs
     /// more.
     const RANKS: bool;
     /// Longest time of a step or a `read` after it.
@@ -96,8 +96,8 @@ pub trait Device {
         Self: Sized;
     /// Bytes of all matrices loaded so far.
     fn matrix_bytes(&self) -> u64;
-    /// Bytes that may be taken of the device's memory in all, by what is known since it was opened;
-    /// none if the system does not tell.
+    /// Bytes of the device's memory that may be taken in all, as it was when it was opened; none if
+    /// the system does not say.
     fn available(&self) -> Option<u64>;
 
     /// Loads matrices with the same `K`, stacked along `N` in the order given.

@@ -1,6 +1,6 @@
 //! The operations that models are written in, each with its formula, shapes and effects.
 //!
-//! [`Device`] is storage and order, [`Footprint`] the memory that it costs, [`Guess`] what runs
+//! [`Device`] is storage and order, [`Footprint`] the memory that it costs, [`Draft`] what runs
 //! ahead of the host. Beside them stand groups of operations: [`Dense`], and for each kind of block
 //! [`Attend`], [`Delta`], [`Route`] and [`Gate`], generic over the block's shape (`crate::shapes`).
 //! Operations and shapes of one block alone stand with it, in `crate::blocks`. A model needs the

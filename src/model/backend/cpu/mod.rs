@@ -42,7 +42,7 @@ use step::executor::{DeviceError, Patience};
 use step::ranking;
 
 use attention::Ropes;
-pub use attention::kept;
+pub use attention::as_cached;
 pub use matrix::Matrix;
 use pieces::Pieces;
 use pool::Pool;

@@ -140,7 +140,7 @@ impl Draft for Cuda {
         }
         // Operations on the batch of drafts may still be under way.
         self.step.now.begun = false;
-        self.queue.failures.told().map_err(refused)
+        self.queue.failures.reported().map_err(refused)
     }
 
     fn accept(&mut self, ranked: &Tensor, batch: &Batch) {
@@ -218,7 +218,7 @@ impl Draft for Cuda {
     ) -> Result<(), DeviceError> {
         self.queue.wait();
         self.step.passed();
-        self.queue.failures.told().map_err(refused)?;
+        self.queue.failures.reported().map_err(refused)?;
         drafted.extend((0..sequences).map(|sequence| self.drafts.of(sequence, depth)));
         Ok(())
     }

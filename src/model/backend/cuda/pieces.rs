@@ -287,7 +287,7 @@ impl Cuda {
             let queued = self.copies.queue(device, operations, copies, to);
             self.queue.failures.queued(queued);
         }
-        self.queue.failures.told().map_err(refused)
+        self.queue.failures.reported().map_err(refused)
     }
 
     pub(super) fn copies_done(&mut self) -> Result<u64, DeviceError> {

@@ -29,7 +29,7 @@ const TILE_TOKENS: [usize; SHAPES] = each_attention![A => TILE_ROWS / A::TOGETHE
 /// Tokens of a full tile of cells, of each attention shape.
 const CELL_TILE_TOKENS: [usize; SHAPES] = each_attention![A => CELL_TILE_ROWS / A::TOGETHER];
 
-/// Numbers of a rule by which tokens are drawn ahead: those in [0, 1), after five others.
+/// Numbers of a rule by which the device draws tokens: those in [0, 1), after five others.
 const RULE: usize = 5 + UNIFORMS;
 
 /// Where a list lies in the buffer, in numbers; 16-byte aligned.
@@ -135,9 +135,9 @@ lists! { rows;
     cell_list: 2 * cells_of(rows),
     run_list: 2 * MAX_SEQUENCES,
     chunk_list: 4 * (rows / CHUNK_ROWS + ENDS_MAX),
-    /// First positions of rows ahead.
+    /// First positions of rows of drafts.
     starts: ENDS_MAX,
-    /// Rules of rows ahead, bits of F32.
+    /// Rules of rows of drafts, bits of F32.
     rules: RULE * ENDS_MAX,
 }
 
@@ -471,7 +471,7 @@ impl Step {
         [layout.tokens, layout.wanted_rows].map(|list| self.at_mut(list))
     }
 
-    /// Starts, tokens, positions and tiles of rows ahead, which predictions move on.
+    /// Starts, tokens, positions and tiles of rows of drafts, which predictions move on.
     pub fn moved_on(&mut self) -> [*mut u32; 4] {
         let layout = self.layout;
         let others = layout.tiles[0].others;
