@@ -94,9 +94,9 @@ impl Server {
             false => (agent << 17 | at) as TokenId,
         };
         prompt.extend((prompt.len()..next).map(token));
-        self.kv.tell_time(Duration::from_secs_f64(self.seconds));
+        self.kv.set_time(Duration::from_secs_f64(self.seconds));
         let below = self.tier.as_mut().map(|tier| {
-            tier.tell_time(Duration::from_secs_f64(self.seconds));
+            tier.set_time(Duration::from_secs_f64(self.seconds));
             tier.look_up(1, prompt)
         });
         let asked = Reservation {
@@ -117,7 +117,7 @@ impl Server {
         self.kv.has_read(begin.slot);
         (self.asked, self.cached) = (self.asked + next, self.cached + begin.cached);
         self.seconds += (next - begin.cached) as f64 / SPEED as f64;
-        self.kv.tell_time(Duration::from_secs_f64(self.seconds));
+        self.kv.set_time(Duration::from_secs_f64(self.seconds));
         let places = prefix::places(
             next,
             (begin.cached, begin.known),
@@ -129,15 +129,15 @@ impl Server {
         for place in places.into_iter().filter(is_kept) {
             if let Some(state) = self.kv.lend(begin.slot, place) {
                 let state = Some((place.kind, state));
-                self.kv.keep(begin.slot, &prompt[..place.tokens], state);
+                self.kv.cache(begin.slot, &prompt[..place.tokens], state);
             }
         }
         let last = prefix::last_place(next);
-        self.kv.keep(begin.slot, &prompt[..last], None);
+        self.kv.cache(begin.slot, &prompt[..last], None);
         if let Some(tier) = &mut self.tier {
             let pins = self.kv.pin(begin.slot, prompt);
             pins.into_iter()
-                .for_each(|pin| tier.wish(pin, &mut self.kv));
+                .for_each(|pin| tier.queue_save(pin, &mut self.kv));
             while tier.is_busy() {
                 tier.start(&mut self.device, &mut self.kv).unwrap();
                 tier.settle(&mut self.device, &mut self.kv).unwrap();
@@ -151,7 +151,7 @@ impl Server {
     fn finish(&mut self) {
         let (begin, _) = self.running.pop_front().expect("one runs");
         self.seconds += REPLY / self.agents.at_once as f64;
-        self.kv.tell_time(Duration::from_secs_f64(self.seconds));
+        self.kv.set_time(Duration::from_secs_f64(self.seconds));
         self.kv.release(begin.slot, true);
     }
 

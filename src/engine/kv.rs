@@ -148,9 +148,9 @@ impl<N: Naming> Kv<N> {
         self.slots_free.len()
     }
 
-    /// Tells the time since some start.
-    pub fn tell_time(&mut self, time: Duration) {
-        self.prefixes.tell_time(time);
+    /// Sets the time since some start.
+    pub fn set_time(&mut self, time: Duration) {
+        self.prefixes.set_time(time);
     }
 
     /// Evictions so far.
@@ -333,7 +333,7 @@ impl<N: Naming> Kv<N> {
 
     /// Caches the whole pages of `prompt`, whose rows have run, and the snapshot after the last of
     /// them, if a state was lent for one.
-    pub fn keep(&mut self, slot: Slot, prompt: &[TokenId], state: Option<(Kind, Slot)>) {
+    pub fn cache(&mut self, slot: Slot, prompt: &[TokenId], state: Option<(Kind, Slot)>) {
         let seq = &mut self.slots[slot.0 as usize];
         let (whose, cached) = ((seq.domain, seq.owner), seq.shared);
         let after = (seq.node, seq.reuse);
@@ -346,7 +346,7 @@ impl<N: Naming> Kv<N> {
             windows.share(slot, state, prompt.len());
         }
         match (state, last.filter(|_| is_whole)) {
-            (Some(state), Some(last)) => self.prefixes.keep(whose, last, state),
+            (Some(state), Some(last)) => self.prefixes.add_snapshot(whose, last, state),
             (Some((_, state)), None) => self.prefixes.give_back(whose.1, state),
             (None, _) => {}
         }
@@ -521,7 +521,7 @@ mod tests {
     /// Has so many seconds pass.
     fn pass<N: Naming>(kv: &mut Kv<N>, seconds: u64) {
         SECONDS.set(SECONDS.get() + seconds);
-        kv.tell_time(Duration::from_secs(SECONDS.get()));
+        kv.set_time(Duration::from_secs(SECONDS.get()));
     }
 
     /// An end of a prompt.
@@ -533,9 +533,9 @@ mod tests {
     }
 
     /// Keeps the first pages of a prompt, and the state after them if one may be had.
-    fn keep<N: Naming>(kv: &mut Kv<N>, slot: Slot, asked: &[TokenId], pages: usize) {
+    fn cache<N: Naming>(kv: &mut Kv<N>, slot: Slot, asked: &[TokenId], pages: usize) {
         let state = kv.lend(slot, end(pages)).map(|state| (Kind::End, state));
-        kv.keep(slot, &asked[..pages * PAGE], state);
+        kv.cache(slot, &asked[..pages * PAGE], state);
     }
 
     /// Runs a prompt of a domain to its end, a second after the one before, keeping the state
@@ -547,8 +547,8 @@ mod tests {
         match kv.recurs() {
             true => kept
                 .iter()
-                .for_each(|&pages| keep(kv, begin.slot, asked.1, pages)),
-            false => kv.keep(begin.slot, &asked.1[..asked.1.len() / PAGE * PAGE], None),
+                .for_each(|&pages| cache(kv, begin.slot, asked.1, pages)),
+            false => kv.cache(begin.slot, &asked.1[..asked.1.len() / PAGE * PAGE], None),
         }
         kv.release(begin.slot, true);
         assert_eq!(kv.check_integrity(), Ok(()));
@@ -707,7 +707,7 @@ mod tests {
         let begin = kv.reserve(shorter.len(), of(1, shorter)).unwrap();
         assert_eq!((begin.cached, begin.known), (PAGE, PAGE));
         kv.has_read(begin.slot);
-        keep(&mut kv, begin.slot, shorter, 2);
+        cache(&mut kv, begin.slot, shorter, 2);
         kv.release(begin.slot, true);
         assert_eq!(run(&mut kv, (2, shorter), &[]), PAGE);
         assert_eq!(run(&mut kv, (COMMON, shorter), &[2]), PAGE);
@@ -720,7 +720,7 @@ mod tests {
         let asked = prompt(0, 2);
         let begun = [(); 2].map(|()| kv.reserve(asked.len(), of(0, &asked)).unwrap());
         for begin in begun {
-            keep(&mut kv, begin.slot, &asked, 2);
+            cache(&mut kv, begin.slot, &asked, 2);
         }
         let [a, b] = begun.map(|begin| kv.pages(begin.slot).to_vec());
         assert_eq!(a[..2], b[..2]);
@@ -909,7 +909,7 @@ mod tests {
             kv.has_read(begin.slot);
             begin.slot
         });
-        keep(&mut kv, begun[0], &asked, 3);
+        cache(&mut kv, begun[0], &asked, 3);
         assert_eq!(kv.prefixes.look_up(0, &asked, 0).pages.len(), 3);
         kv.release(begun[0], false);
         assert_eq!(
@@ -976,7 +976,7 @@ mod tests {
                     ..of(domain, &other)
                 };
                 let begin = kv.reserve(other.len(), asked).unwrap();
-                keep(&mut kv, begin.slot, &other, 3);
+                cache(&mut kv, begin.slot, &other, 3);
                 kv.release(begin.slot, true);
             }
             assert_eq!(run(&mut kv, (1, &mine), &[]), PAGE);

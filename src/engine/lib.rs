@@ -540,9 +540,9 @@ impl<E: Executor> Engine<E> {
         let now = (self.now)();
         let begun = *self.begun.get_or_insert(now);
         let time = now.saturating_duration_since(begun);
-        self.kv.tell_time(time);
+        self.kv.set_time(time);
         if let Some(tier) = &mut self.tier {
-            tier.tell_time(time);
+            tier.set_time(time);
         }
         self.read_ahead();
         while self.kv.slots_free() > 0 && !self.waiting.is_empty() {
@@ -965,10 +965,10 @@ impl<E: Executor> Engine<E> {
             ..
         } = self;
         running.retain_mut(|sequence| {
-            let is_kept = sequence.keep(kv);
-            if let Some(tier) = tier.as_mut().filter(|_| is_kept) {
+            let is_cached = sequence.cache(kv);
+            if let Some(tier) = tier.as_mut().filter(|_| is_cached) {
                 let pins = kv.pin(sequence.slot, sequence.prompt());
-                pins.into_iter().for_each(|pin| tier.wish(pin, kv));
+                pins.into_iter().for_each(|pin| tier.queue_save(pin, kv));
             }
             let Some(end) = sequence.end.filter(|_| !sequence.restoring) else {
                 sequence.leave(kv);

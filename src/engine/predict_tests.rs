@@ -36,7 +36,7 @@ struct Timed {
     draws: bool,
     /// Times of a step's rows but the first, together, and of a prediction.
     more_rows: Duration,
-    pass: Duration,
+    prediction: Duration,
     /// Added to the first of as many predictions after steps as are measured.
     cold: Duration,
     /// Rows, and states after drafts, of each step.
@@ -48,7 +48,7 @@ struct Timed {
 impl Timed {
     fn predict_after(&mut self, depth: usize) {
         let first = self.predictions.len().is_multiple_of(MEASURED);
-        sleep(self.pass * depth as u32 + if first { self.cold } else { Duration::ZERO });
+        sleep(self.prediction * depth as u32 + if first { self.cold } else { Duration::ZERO });
         self.predictions.push(depth);
     }
 }
@@ -85,7 +85,7 @@ impl Executor for Timed {
     }
 
     fn predict_on(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
-        sleep(self.pass);
+        sleep(self.prediction);
         let depth = self.predictions.last_mut().expect("a prediction is before");
         assert_eq!(rows[0].start, *depth);
         *depth += 1;
@@ -110,13 +110,13 @@ impl Executor for Timed {
 }
 
 /// An engine that has not chosen yet, of a model whose further rows and predictions take so long.
-fn undecided(limits: Limits, [more_rows, pass]: [Duration; 2]) -> Engine<Timed> {
+fn undecided(limits: Limits, [more_rows, prediction]: [Duration; 2]) -> Engine<Timed> {
     let timed = Timed {
         model: HashModel::new(&limits),
         predicts: true,
         draws: false,
         more_rows,
-        pass,
+        prediction,
         cold: LONG,
         steps: Vec::new(),
         predictions: Vec::new(),
@@ -178,12 +178,12 @@ fn steps_of_one_row_and_of_all_drafts_are_measured_and_all_predictions() {
 
 #[test]
 fn drafts_that_the_device_makes_are_measured_as_it_makes_them() {
-    for pass in [Duration::ZERO, LONG] {
-        let mut engine = undecided(LIMITS, [Duration::ZERO, pass]);
+    for prediction in [Duration::ZERO, LONG] {
+        let mut engine = undecided(LIMITS, [Duration::ZERO, prediction]);
         engine.executor.draws = true;
         engine.choose_drafter().unwrap();
         measured(&engine, 8);
-        assert_eq!(predicts(&engine), pass.is_zero());
+        assert_eq!(predicts(&engine), prediction.is_zero());
     }
 }
 

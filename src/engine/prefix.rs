@@ -349,8 +349,8 @@ impl<N: Naming> Prefixes<N> {
         self.recurs
     }
 
-    /// Tells the time since some start. It does not go back.
-    pub fn tell_time(&mut self, time: Duration) {
+    /// Sets the time since some start; it does not go back.
+    pub fn set_time(&mut self, time: Duration) {
         self.now = self.now.max(millis(time));
     }
 
@@ -374,7 +374,7 @@ impl<N: Naming> Prefixes<N> {
         self.holdings.values().map(|of| of.states).sum()
     }
 
-    /// States that are neither kept nor lent.
+    /// Number of free states.
     pub fn snapshots_free(&self) -> usize {
         self.snapshots_free.len()
     }
@@ -790,7 +790,8 @@ impl<N: Naming> Prefixes<N> {
     /// Makes a state that was lent to `owner` the snapshot of a block of `domain`. A second one of
     /// the same block is freed; so is one of a common block that is not the operator's, or other
     /// domains would see that somebody was there.
-    pub fn keep(&mut self, (domain, owner): (u128, Owner), id: NodeId, (kind, slot): (Kind, Slot)) {
+    pub fn add_snapshot(&mut self, whose: (u128, Owner), id: NodeId, (kind, slot): (Kind, Slot)) {
+        let (domain, owner) = whose;
         let node = self.node(id);
         if node.snapshot.is_some() || node.domain != domain {
             return self.give_back(owner, slot);

@@ -336,7 +336,7 @@ impl Sequence {
 
     /// Caches what it has computed of its prompt: up to a snapshot, or up to the last whole page if
     /// the model has no states. Returns whether that was all.
-    pub fn keep(&mut self, kv: &mut Kv) -> bool {
+    pub fn cache(&mut self, kv: &mut Kv) -> bool {
         if self.prompt_cached || self.restoring {
             return false;
         }
@@ -354,7 +354,7 @@ impl Sequence {
         };
         let state: Option<(Kind, Slot)> = came.map(|(place, state)| (place.kind, state));
         if most > kv.tokens_cached(self.slot) || state.is_some() {
-            kv.keep(self.slot, &self.tokens[..most], state);
+            kv.cache(self.slot, &self.tokens[..most], state);
         }
         self.prompt_cached
     }

@@ -463,11 +463,11 @@ impl<const VOCAB: usize> Executor for HashModel<VOCAB> {
             });
         }
         self.predict(&next, &wanted)?;
-        for pass in 0..by.depth {
+        for draft in 0..by.depth {
             let tokens: Vec<_> = self.logits.chunks_exact(VOCAB).map(argmax).collect();
             let own = self.drafted.iter_mut().zip(&tokens);
-            own.for_each(|(drafted, &token)| drafted.drafts[pass] = token);
-            if pass + 1 < by.depth {
+            own.for_each(|(drafted, &token)| drafted.drafts[draft] = token);
+            if draft + 1 < by.depth {
                 let starts: Vec<_> = self
                     .predicted
                     .iter()

@@ -475,7 +475,7 @@ const DRAFTED: usize = 12;
 pub struct Drafted {
     replies: [usize; DRAFTERS.len()],
     tried: [u64; DRAFTERS.len()],
-    held: [u64; DRAFTERS.len()],
+    accepted: [u64; DRAFTERS.len()],
 }
 
 impl AddAssign for Drafted {
@@ -483,7 +483,7 @@ impl AddAssign for Drafted {
         for drafter in 0..DRAFTERS.len() {
             self.replies[drafter] += other.replies[drafter];
             self.tried[drafter] += other.tried[drafter];
-            self.held[drafter] += other.held[drafter];
+            self.accepted[drafter] += other.accepted[drafter];
         }
     }
 }
@@ -492,17 +492,17 @@ impl Drafted {
     /// Tells what was reached: drafts of each drafter, and that they hold as it is meant to.
     pub fn report(&self, executor: &str) {
         for (drafter, (name, _)) in DRAFTERS.iter().enumerate() {
-            let (replies, tried, held) = (
+            let (replies, tried, accepted) = (
                 self.replies[drafter],
                 self.tried[drafter],
-                self.held[drafter],
+                self.accepted[drafter],
             );
             println!(
-                "{executor}, {name}: {replies} replies, {held} of {tried} drafts held, 0 different"
+                "{executor}, {name}: {replies} replies, {accepted} of {tried} accepted, 0 different"
             );
             let hold = match *name {
-                "always wrong" => held == 0,
-                "oracle" => held == tried,
+                "always wrong" => accepted == 0,
+                "oracle" => accepted == tried,
                 _ => true,
             };
             assert!(tried > 0 && hold, "{name}");
@@ -551,7 +551,7 @@ pub fn drafted<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Drafted
     let stats = desk.handle.stats();
     found.replies[drafter] += 1;
     found.tried[drafter] += stats.drafted_tokens.get() - before.0;
-    found.held[drafter] += stats.accepted_tokens.get() - before.1;
+    found.accepted[drafter] += stats.accepted_tokens.get() - before.1;
 }
 
 /// The hash model, with recurrent states, with a window, and with neither.

@@ -183,19 +183,19 @@ mod tests {
     #[test]
     fn a_snapshot_keeps_the_last_pages_that_its_sequence_leaves() {
         let mut windows = windows(1, 1);
-        let (own, other, kept, place) = (Slot(0), Slot(1), Slot(2), 10 * PAGE);
+        let (own, other, snapshot, place) = (Slot(0), Slot(1), Slot(2), 10 * PAGE);
         windows.cover(own, 0, place + PAGE);
-        windows.share(own, kept, place);
-        let pages = windows.pages(kept).to_vec();
+        windows.share(own, snapshot, place);
+        let pages = windows.pages(snapshot).to_vec();
         assert_eq!(pages.len(), 10 - windows.window.first_page(place));
         prefill(&mut windows, own, place + PAGE, 40 * PAGE);
         windows.clear(own);
         assert_eq!(
-            (windows.used(), windows.pages(kept)),
+            (windows.used(), windows.pages(snapshot)),
             (pages.len(), &pages[..])
         );
-        windows.share(kept, other, place);
-        windows.clear(kept);
+        windows.share(snapshot, other, place);
+        windows.clear(snapshot);
         windows.cover(other, place, place + 1);
         assert_eq!(windows.pages(other)[..pages.len()], pages);
         windows.leave(other, 40 * PAGE);
@@ -210,8 +210,8 @@ mod tests {
             let end = PREFILL - PAGE + 1;
             prefill(&mut windows, Slot(slot), 0, end);
             windows.cover(Slot(slot), end, end + 1 + DEPTH_MAX);
-            let kept = Slot(sequences as u32 + 1 + slot % snapshots as u32);
-            windows.share(Slot(slot), kept, PREFILL - PAGE);
+            let snapshot = Slot(sequences as u32 + 1 + slot % snapshots as u32);
+            windows.share(Slot(slot), snapshot, PREFILL - PAGE);
         }
         windows.leave(Slot(0), PREFILL);
         windows.cover(Slot(0), PREFILL, 2 * PREFILL);

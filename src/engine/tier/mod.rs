@@ -33,7 +33,7 @@ const SAVES_UNDER_WAY_MAX: usize = 256 << 20;
 /// step of long prompts, since no more are started before its end.
 const RESTORES_UNDER_WAY_MAX: usize = 512 << 20;
 /// Beginnings that wait to be saved, at most: their pages cannot be evicted meanwhile.
-const WISHES_MAX: usize = 64;
+const QUEUED_MAX: usize = 64;
 
 /// Direction of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +148,7 @@ pub struct Tier<N = Keyed> {
     index: Prefixes<N>,
     host: HostPool,
     pieces: PieceBytes,
-    wishes: VecDeque<Pin>,
+    queued: VecDeque<Pin>,
     save: Option<Save>,
     restores: VecDeque<Restore>,
     checks: Vec<Check>,
@@ -175,7 +175,7 @@ impl<N: Naming> Tier<N> {
             index,
             host,
             pieces,
-            wishes: VecDeque::new(),
+            queued: VecDeque::new(),
             save: None,
             restores: VecDeque::new(),
             checks: vec![],
@@ -188,11 +188,11 @@ impl<N: Naming> Tier<N> {
         })
     }
 
-    /// See `Kv::tell_time`.
-    pub fn tell_time(&mut self, time: std::time::Duration) {
-        self.index.tell_time(time);
+    /// See `Kv::set_time`.
+    pub fn set_time(&mut self, time: std::time::Duration) {
+        self.index.set_time(time);
         if let Some(staging) = &mut self.staging {
-            staging.disk.tell_time(time);
+            staging.disk.set_time(time);
         }
     }
 
@@ -213,7 +213,7 @@ impl<N: Naming> Tier<N> {
     pub fn is_busy(&self) -> bool {
         let is_staging = self.staging.as_ref().is_some_and(Staging::is_busy);
         let is_checking = self.checks.iter().any(|check| check.outcome.is_none());
-        let copies = self.save.is_some() || !self.wishes.is_empty() || !self.restores.is_empty();
+        let copies = self.save.is_some() || !self.queued.is_empty() || !self.restores.is_empty();
         copies || is_checking || is_staging
     }
 
@@ -335,9 +335,9 @@ impl<N: Naming> Tier<N> {
     }
 
     /// Saves a beginning when its turn comes, unless too many wait.
-    pub fn wish(&mut self, pin: Pin, kv: &mut Kv<N>) {
-        match self.wishes.len() < WISHES_MAX {
-            true => self.wishes.push_back(pin),
+    pub fn queue_save(&mut self, pin: Pin, kv: &mut Kv<N>) {
+        match self.queued.len() < QUEUED_MAX {
+            true => self.queued.push_back(pin),
             false => kv.unpin(&pin),
         }
     }
@@ -390,7 +390,7 @@ impl<N: Naming> Tier<N> {
         self.start_disk(executor);
         loop {
             while self.save.is_none()
-                && let Some(pin) = self.wishes.pop_front()
+                && let Some(pin) = self.queued.pop_front()
             {
                 self.begin_save(pin, kv);
             }
@@ -569,7 +569,7 @@ impl<N: Naming> Tier<N> {
         }
         let state = beginning.kind.zip(incoming.state);
         match (state, last.filter(|_| count == rest.len() / PAGE)) {
-            (Some(state), Some(last)) => self.index.keep(whose, last, state),
+            (Some(state), Some(last)) => self.index.add_snapshot(whose, last, state),
             (Some((_, state)), None) => self.index.give_back(whose.1, state),
             (None, _) => {}
         }
@@ -646,9 +646,9 @@ mod tests {
             kind: Kind::End,
         };
         let state = kv.lend(begin.slot, place).map(|state| (place.kind, state));
-        kv.keep(begin.slot, &prompt[..place.tokens], state);
+        kv.cache(begin.slot, &prompt[..place.tokens], state);
         let pins = kv.pin(begin.slot, prompt);
-        pins.into_iter().for_each(|pin| tier.wish(pin, kv));
+        pins.into_iter().for_each(|pin| tier.queue_save(pin, kv));
         kv.release(begin.slot, true);
     }
 

@@ -19,7 +19,7 @@ use step::transfer::Piece;
 const COPIED_MAX: usize = 32 << 20;
 /// Divisor of host memory: beginnings that wait to be written have that part at most, since their
 /// places cannot be evicted meanwhile.
-const WISHES_PART: usize = 2;
+const QUEUED_PART: usize = 2;
 /// Time that reading a beginning may take at least, however soon it would be computed.
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
 
@@ -87,19 +87,19 @@ impl Write {
 /// Reads and writes of a disk, in their order.
 pub struct Staging {
     pub disk: Disk,
-    wishes: VecDeque<(Beginning, NodeId)>,
+    queued: VecDeque<(Beginning, NodeId)>,
     write: Option<Write>,
     /// The first is under way.
     reads: VecDeque<Read>,
     /// Last blocks of beginnings that were read for prompts that have not begun, held until then.
-    kept: HashMap<u64, NodeId>,
+    reserved: HashMap<u64, NodeId>,
     tickets: u64,
     pages_read: usize,
 }
 
 impl Staging {
     pub fn is_busy(&self) -> bool {
-        let writes = self.write.is_some() || !self.wishes.is_empty();
+        let writes = self.write.is_some() || !self.queued.is_empty();
         !self.reads.is_empty() || self.disk.is_busy() || self.disk.is_on() && writes
     }
 
@@ -119,10 +119,10 @@ impl<N: Naming> Tier<N> {
     pub fn open_disk(&mut self, options: Options) {
         self.staging = Some(Staging {
             disk: Disk::new(options, self.pieces),
-            wishes: VecDeque::new(),
+            queued: VecDeque::new(),
             write: None,
             reads: VecDeque::new(),
-            kept: HashMap::new(),
+            reserved: HashMap::new(),
             tickets: 0,
             pages_read: 0,
         });
@@ -181,7 +181,7 @@ impl<N: Naming> Tier<N> {
         };
         let place = staging.reads.iter().position(|read| read.ticket == ticket);
         let read = place.and_then(|place| staging.reads.remove(place));
-        if let Some(node) = staging.kept.remove(&ticket) {
+        if let Some(node) = staging.reserved.remove(&ticket) {
             self.index.release(node, true);
         }
         if let Some(incoming) = read.and_then(Read::end) {
@@ -193,9 +193,9 @@ impl<N: Naming> Tier<N> {
     /// then.
     pub(super) fn write_behind(&mut self, beginning: Beginning, last: NodeId) {
         let is_whole = self.index.is_beginning(last, beginning.pages());
-        let most = self.host.pages() / WISHES_PART;
+        let most = self.host.pages() / QUEUED_PART;
         let takes = |of: &&mut Staging| {
-            let waiting = of.wishes.iter().map(|(beginning, _)| beginning.pages());
+            let waiting = of.queued.iter().map(|(beginning, _)| beginning.pages());
             is_whole && !of.disk.is_off() && waiting.sum::<usize>() < most
         };
         match self.staging.as_mut().filter(takes) {
@@ -204,7 +204,7 @@ impl<N: Naming> Tier<N> {
                 if beginning.kind.is_some() {
                     self.index.will_read(last);
                 }
-                staging.wishes.push_back((beginning, last));
+                staging.queued.push_back((beginning, last));
             }
         }
     }
@@ -294,7 +294,7 @@ impl<N: Naming> Tier<N> {
         assert!(off.is_none(), "a disk that is fast is not turned off");
         let (_, last) = self.finish(incoming);
         if let (Some(last), Some(staging)) = (last, &mut self.staging) {
-            staging.kept.insert(ticket, last);
+            staging.reserved.insert(ticket, last);
         }
         self.collect();
     }
@@ -305,9 +305,9 @@ impl<N: Naming> Tier<N> {
             return;
         };
         let reads = std::mem::take(&mut staging.reads);
-        let wishes = std::mem::take(&mut staging.wishes);
+        let queued = std::mem::take(&mut staging.queued);
         let write = staging.write.take();
-        let nodes = wishes.into_iter().map(|(_, node)| node);
+        let nodes = queued.into_iter().map(|(_, node)| node);
         for node in nodes.chain(write.map(Write::end)) {
             self.release_written(node);
         }
@@ -401,7 +401,7 @@ impl<N: Naming> Tier<N> {
         if !staging.disk.is_on() || staging.disk.has_draft() {
             return false;
         }
-        let Some((beginning, node)) = staging.wishes.pop_front() else {
+        let Some((beginning, node)) = staging.queued.pop_front() else {
             return false;
         };
         let secret = Secret::of(beginning.whose.0);

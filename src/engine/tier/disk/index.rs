@@ -68,8 +68,8 @@ impl Index {
         }
     }
 
-    /// Tells the time since some start. It does not go back.
-    pub fn tell_time(&mut self, time: Duration) {
+    /// Sets the time since some start; it does not go back.
+    pub fn set_time(&mut self, time: Duration) {
         self.now = self.now.max(time);
         let now = self.now;
         while self

@@ -111,7 +111,7 @@ enum Done {
         tag: Result<Tag, Fault>,
     },
     Published(Box<Draft>, io::Result<()>),
-    Kept(io::Result<()>),
+    Ended(io::Result<()>),
 }
 
 /// Bytes of a piece, and their checksum.
@@ -200,10 +200,10 @@ impl Disk {
         disk
     }
 
-    /// Tells the time since some start. It does not go back.
-    pub fn tell_time(&mut self, time: Duration) {
+    /// Sets the time since some start; it does not go back.
+    pub fn set_time(&mut self, time: Duration) {
         self.now = self.now.max(time);
-        self.index.tell_time(time);
+        self.index.set_time(time);
     }
 
     pub fn is_on(&self) -> bool {
@@ -256,10 +256,10 @@ impl Disk {
     }
 
     /// Has a thread do something with the storage whose result only matters if it fails.
-    fn keep(&mut self, work: impl FnOnce(&dyn Storage) -> io::Result<()> + Send + 'static) {
+    fn spawn(&mut self, work: impl FnOnce(&dyn Storage) -> io::Result<()> + Send + 'static) {
         if let Access::On(opened) = &self.access {
             let storage = opened.storage.clone();
-            self.run(move || Done::Kept(work(&*storage)));
+            self.run(move || Done::Ended(work(&*storage)));
         }
     }
 
@@ -272,7 +272,7 @@ impl Disk {
     /// Notes that a prompt goes on from a found beginning.
     pub fn note_use(&mut self, found: &Found) {
         for entry in self.index.note_use(found) {
-            self.keep(move |storage| match storage.touch(entry) {
+            self.spawn(move |storage| match storage.touch(entry) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 _ => Ok(()),
             });
@@ -324,7 +324,7 @@ impl Disk {
             return None;
         }
         for entry in self.index.make_room(bytes)? {
-            self.keep(move |storage| storage.remove(entry));
+            self.spawn(move |storage| storage.remove(entry));
         }
         self.next_entry += 1;
         self.draft = Some(Draft {
@@ -425,10 +425,10 @@ impl Disk {
                 }
             }
             Done::Published(draft, Ok(())) => self.take_published(*draft),
-            Done::Published(_, Err(error)) | Done::Kept(Err(error)) => {
+            Done::Published(_, Err(error)) | Done::Ended(Err(error)) => {
                 return self.turn_off(error);
             }
-            Done::Kept(Ok(())) => {}
+            Done::Ended(Ok(())) => {}
         }
         None
     }
@@ -449,7 +449,7 @@ impl Disk {
         let found = format_args!("{bytes} bytes of prompts are there");
         log::line(format_args!("--cache-dir {}: {found}", self.name));
         for entry in self.index.make_room(0).unwrap_or_default() {
-            self.keep(move |storage| storage.remove(entry));
+            self.spawn(move |storage| storage.remove(entry));
         }
     }
 
@@ -489,13 +489,13 @@ impl Disk {
     /// Drops an entry of which bytes changed before they were written.
     fn drop_draft(&mut self, entry: u64) {
         self.draft.take_if(|draft| draft.entry == entry);
-        self.keep(move |storage| storage.remove(entry));
+        self.spawn(move |storage| storage.remove(entry));
     }
 
     fn drop_entry(&mut self, entry: u64) {
         self.traffic.broken += 1;
         self.index.remove(entry);
-        self.keep(move |storage| storage.remove(entry));
+        self.spawn(move |storage| storage.remove(entry));
     }
 
     /// Notes whether a prompt was read before it would have been computed, and turns a slow disk

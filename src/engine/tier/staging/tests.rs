@@ -126,13 +126,13 @@ fn written(asked: &[TokenId]) -> Pair {
     let begin = kv.reserve(asked.len(), whose).unwrap();
     let (tokens, kind) = (PAGES * PAGE, Kind::End);
     let state = kv.lend(begin.slot, Place { tokens, kind });
-    kv.keep(
+    kv.cache(
         begin.slot,
         &asked[..tokens],
         state.map(|state| (kind, state)),
     );
     let pins = kv.pin(begin.slot, asked);
-    pins.into_iter().for_each(|pin| tier.wish(pin, kv));
+    pins.into_iter().for_each(|pin| tier.queue_save(pin, kv));
     kv.release(begin.slot, true);
     pair.go_on(|_| false);
     pair.tier.restart(Keyed::default(), fake.options(1, DISK));
