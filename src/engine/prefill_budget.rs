@@ -58,7 +58,7 @@ impl PrefillBudget {
 
     /// Moves the budget to the tokens that would have taken the bound, to half or the double at
     /// most, since one step may have been held up. A step with less than half the budget only
-    /// lowers it: few tokens take more time each than many.
+    /// lowers it: few tokens say little about many.
     fn fit(&mut self, tokens: usize, took: f64) {
         let alone = self.alone.unwrap_or(0.0);
         let left = (self.bound - alone).max(SHARE * self.bound);

@@ -1,4 +1,4 @@
-//! Pages of the windowed group: who has which.
+//! Owners of the pages of the windowed group.
 //!
 //! A sequence has the pages that its next rows see. Pages that the window has left are freed in the
 //! same round, except where a snapshot has them too: a prompt that goes on from a snapshot needs
@@ -10,7 +10,7 @@
 use step::executor::{BlockTable, PageId, Slot};
 use step::{PAGE, Window};
 
-/// Block table of a sequence or a snapshot, from its first page on that it still has.
+/// Block table of a sequence or a snapshot, without the leading pages that it has no more.
 #[derive(Clone, Debug, Default)]
 struct Table {
     first: usize,
@@ -28,7 +28,7 @@ impl Table {
 pub struct Windows {
     window: Window,
     free: Vec<PageId>,
-    /// Tables that have each page.
+    /// Number of tables that have each page.
     holders: Vec<u32>,
     /// Tables by their states: of sequences, then of snapshots.
     tables: Vec<Table>,
@@ -59,8 +59,7 @@ impl Windows {
         self.table(slot).pages
     }
 
-    /// Gives a sequence the pages that rows see and write from position `start` to `end`, beside
-    /// those that it has.
+    /// Gives a sequence the pages that its rows from position `start` to `end` read and write.
     ///
     /// # Panics
     /// If none is free: sequences and snapshots have more than they can need.
@@ -77,7 +76,7 @@ impl Windows {
         }
     }
 
-    /// Takes the pages of a sequence that rows from position `next` on do not see.
+    /// Takes back the pages of a sequence that rows from position `next` on do not read.
     pub fn leave(&mut self, slot: Slot, next: usize) {
         let table = &mut self.tables[slot.0 as usize];
         let first = self.window.first_page(next).clamp(table.first, table.end());
@@ -86,8 +85,8 @@ impl Windows {
         self.give_back(left);
     }
 
-    /// Has a sequence or a snapshot have what another one has of the pages that rows from `place`
-    /// on see before it, and nothing else.
+    /// Replaces the pages of `to` by those of `from` that rows from position `place` on read before
+    /// it; both then have them.
     pub fn share(&mut self, from: Slot, to: Slot, place: usize) {
         self.clear(to);
         let first = self.window.first_page(place);
@@ -99,7 +98,7 @@ impl Windows {
         self.tables[to.0 as usize] = Table { first, pages };
     }
 
-    /// Takes all pages of a sequence or a snapshot.
+    /// Takes back all pages of a sequence or a snapshot.
     pub fn clear(&mut self, slot: Slot) {
         let table = std::mem::take(&mut self.tables[slot.0 as usize]);
         self.give_back(table.pages);
@@ -115,7 +114,7 @@ impl Windows {
         }
     }
 
-    /// Pages that somebody has.
+    /// Pages that are not free.
     pub fn used(&self) -> usize {
         self.window.pages - self.free.len()
     }

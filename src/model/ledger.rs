@@ -1,6 +1,6 @@
-//! The memory that a model takes, planned before any of it is taken: from the target's constants
-//! and from what is free. Constants settle all of it but the number of KV pages: the target states
-//! the most, and where less is free there are fewer, down to what one sequence may fill.
+//! Plan of the memory that a model takes, made before any is taken from the target's constants and
+//! the available bytes. Constants determine all of it but the number of KV pages: as many as the
+//! target states, or fewer where less is available, down to those of one longest sequence.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -19,7 +19,7 @@ use crate::target::{
 };
 use crate::weights::{Layout, Weight};
 
-/// Pages that one sequence may fill: with fewer there is no server.
+/// Pages of the longest sequence: with fewer there is no server.
 pub const PAGES_MIN: usize = MAX_CONTEXT / PAGE;
 
 /// Pages of the windowed group.
@@ -30,14 +30,14 @@ const WINDOW_PAGES: usize = match WINDOW {
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
-/// One line of the ledger.
+/// Line of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub name: &'static str,
     pub bytes: u64,
 }
 
-/// Memory that a model takes from the start to the end.
+/// Memory that a model takes, for as long as the process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// KV pages of `PAGE` tokens, from `PAGES_MIN` to `KV_PAGES`.
@@ -45,33 +45,33 @@ pub struct Plan {
     /// Pages of the windowed group.
     window_pages: usize,
     buffers: [Entry; 7],
-    /// Bytes that the device's driver takes beside buffers, at most, and the server where they lie
-    /// in the same memory.
+    /// Bytes beside buffers, at most: of the device's driver and, if the model lies in host memory,
+    /// of the server.
     others: [Entry; 4],
     budget: MemoryBudget,
 }
 
-/// Memory that may be taken, and why no more.
+/// Memory that may be taken, and its bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MemoryBudget {
-    /// None if the system does not tell.
+    /// None if the system does not say.
     bytes: Option<u64>,
     host: HostMemory,
-    /// Memory that is left to others.
+    /// Bytes that are left to other programs.
     reserve: u64,
 }
 
-/// A model that does not fit, or a server around it.
+/// Too little memory for the model or the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLittle {
-    /// With `PAGES_MIN` pages, bytes.
+    /// Bytes with `PAGES_MIN` pages.
     needed: u64,
     budget: MemoryBudget,
-    /// The server's part of the host's memory does not fit; the model lies elsewhere.
+    /// Whether host memory is too small for the server, while the model lies elsewhere.
     of_server: bool,
 }
 
-/// Tokens of agents' prompts by which a plan tells what fits.
+/// Prompt lengths for which a plan reports how many agents fit.
 const AGENTS: [usize; 3] = [1 << 10, 32 << 10, 128 << 10];
 
 const MODEL: &str = "the model, one sequence as long as its context, and the server";
@@ -92,8 +92,8 @@ impl Plan {
         Plan::fitting::<B>(available, model, |pages| [pages, WINDOW_PAGES])
     }
 
-    /// [`Plan::within`], with as many pages of each group: of every position of whatever sequences
-    /// there is one in each. For trials, whose sequences have no engine that frees pages.
+    /// [`Plan::within`] with the same number of pages in each group, so that sequences keep all
+    /// pages of both: for tests without an engine that frees those that a window has left.
     ///
     /// # Errors
     /// See there.
@@ -104,7 +104,8 @@ impl Plan {
         Plan::fitting::<B>(available, model, |pages| [pages; 2])
     }
 
-    /// With the most pages that fit, which come with those of the windowed group.
+    /// Plan with the most pages that fit; `of_groups` gives the pages of both groups for those of
+    /// one.
     fn fitting<B: Runs + Footprint>(
         available: Option<u64>,
         model: Layout,
@@ -125,7 +126,7 @@ impl Plan {
         }
     }
 
-    /// With all pages of the target, as many of each group, whatever is free.
+    /// Plan with all pages of the target in each group, whatever is available.
     pub fn largest<B: Runs + Footprint>(model: Layout) -> Plan {
         Plan::of::<B>(model, [KV_PAGES; 2], MemoryBudget::of::<B>(None))
     }
@@ -168,12 +169,12 @@ impl Plan {
         }
     }
 
-    /// Every line of the ledger.
+    /// Lines of the ledger.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.buffers.iter().chain(&self.others)
     }
 
-    /// All that is taken.
+    /// Bytes of all lines.
     pub fn bytes(&self) -> u64 {
         self.entries().map(|entry| entry.bytes).sum()
     }
@@ -183,19 +184,19 @@ impl Plan {
         self.buffers.iter().map(|entry| entry.bytes).sum()
     }
 
-    /// The ledger for people, of what takes memory, the sum last, then what was free.
+    /// The ledger as text: entries that take memory, their sum, and the available memory.
     pub fn lines(&self) -> Vec<String> {
         let line = |name: &str, bytes: u64| format!("  {name:<17}{:>12}", mebibytes(bytes));
         let entries = self.entries().filter(|entry| entry.bytes > 0);
         let entries = entries.map(|entry| line(entry.name, entry.bytes));
         let mut lines: Vec<String> = iter::once("memory:".to_string()).chain(entries).collect();
         lines.push(line("sum", self.bytes()));
-        lines.push(self.room_words());
+        lines.push(self.budget_words());
         lines.extend(self.agents_words());
         lines
     }
 
-    /// Number of agents that find their prompts again; none where none has so much context.
+    /// Numbers of agents that find their prompts again; none if the context is shorter than any.
     fn agents_words(&self) -> Option<String> {
         let fit = |tokens: &usize| agents(self.pages, SNAPSHOTS, *tokens);
         let lengths = AGENTS.iter().filter(|tokens| **tokens <= MAX_CONTEXT);
@@ -205,8 +206,8 @@ impl Plan {
         (!words.is_empty()).then(text)
     }
 
-    /// Memory that may be taken, and the number of KV pages by that.
-    fn room_words(&self) -> String {
+    /// Available memory, and the number of KV pages by that.
+    fn budget_words(&self) -> String {
         let fewer = match self.pages {
             KV_PAGES => "",
             _ => ", as many as fit",
@@ -278,17 +279,17 @@ impl TooLittle {
 
 impl Error for TooLittle {}
 
-/// For people.
+/// Text of bytes in MiB.
 pub fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / MEBIBYTE as f64)
 }
 
-/// Bytes that buffers of these sizes take of the device.
+/// Bytes of the device that buffers of these sizes take, with rounding.
 fn taken<B: Footprint>(buffers: impl IntoIterator<Item = u64>) -> u64 {
     buffers.into_iter().map(B::buffer_bytes).sum()
 }
 
-/// Buffers of so many KV pages of each group.
+/// Bytes of the pools of so many KV pages of each group.
 fn caches<B: Runs>(model: Layout, [pages, windows]: [usize; 2]) -> [u64; 2] {
     let bytes = |pages, group| (pages * pools::page_bytes::<B>(model, group)) as u64;
     [
@@ -323,7 +324,7 @@ fn weights<B: Runs + Footprint>(model: Layout) -> impl Iterator<Item = u64> {
     buffers.into_values().chain(vectors)
 }
 
-/// Every activation of the largest step, its logits, and what the device's operations work in.
+/// Bytes of the activations and logits of the largest step, and of the operations' workspaces.
 fn activations<B: Runs + Footprint>(model: Layout) -> impl Iterator<Item = u64> {
     let tensors = decoder::activations::<B>(model);
     let tensors = tensors.map(|elements| elements * size_of::<f32>());
@@ -341,19 +342,19 @@ fn locked<B: Footprint>() -> u64 {
     }
 }
 
-/// Steps of replies of every size, without drafts and with.
+/// Bytes of the recorded steps: of every number of replies, without drafts and with.
 fn graphs<B: Footprint>(model: Layout) -> u64 {
     let steps = MAX_SEQUENCES + VERIFIED_MAX;
     (steps * model.blocks().count().div_ceil(2)) as u64 * B::GRAPH_LAYER_BYTES
 }
 
-/// Memory that the server takes where the model lies, bytes.
+/// Bytes that the server takes of the memory that the model lies in.
 fn server(host: &HostMemory) -> u64 {
     target::HOST_RESERVE.map_or(0, |_| host.server)
 }
 
-/// Plans before a device is opened where the model lies in the host's memory: a machine that runs
-/// out of it with a GPU that shares it does not fail but freezes, and only its power switch helps.
+/// Checks the plan before a device is opened, if the model lies in host memory: a machine whose GPU
+/// shares that does not fail when it runs out of it but freezes until it is switched off.
 ///
 /// # Errors
 /// When the target's model lies there and does not fit, or the server does not.

@@ -1,4 +1,4 @@
-//! A loaded model as the engine sees it.
+//! Executor of a loaded model on a backend.
 
 use std::ops::Range;
 use std::sync::mpsc::Receiver;
@@ -21,11 +21,11 @@ use super::decoder::{self, Model, Part, Scratch};
 use super::ledger::Plan;
 use super::pools::Pools;
 
-/// Elements that the host takes at once.
+/// Elements that the host reads at once.
 const TAKEN: usize = LOGITS_ROWS_MAX * target::VOCAB;
 const _: () = assert!(TAKEN >= ROUTER_LOGITS && TAKEN >= target::HIDDEN);
 
-/// A model on a backend with its caches.
+/// Model on a backend, with its caches and the storage of a step.
 pub struct Runner<B: Runs> {
     ops: B,
     model: Model<B>,
@@ -40,16 +40,16 @@ pub struct Runner<B: Runs> {
     predicted: bool,
     /// Ranking of the last step, if the backend ranks rows.
     ranked: B::Host,
-    /// The row that was asked for last.
+    /// Logits of the row that was asked for last.
     logits: B::Host,
     others: B::Host,
-    /// Whether the backend has the logits of other rows than of the last step or draft.
+    /// Whether `logits_of` has overwritten the logits of the last step.
     displaced: bool,
 }
 
 impl<B: Runs> Runner<B> {
-    /// Loads the checkpoint's weights onto `ops`, and takes all memory that `plan` has. From here
-    /// on the backend takes none.
+    /// Loads the checkpoint's weights onto `ops`, and takes all memory of `plan`; the backend takes
+    /// none after that.
     ///
     /// # Errors
     /// `WeightsError` naming the file and tensor that cannot be used.
@@ -89,7 +89,7 @@ impl<B: Runs> Runner<B> {
         Ok(runner)
     }
 
-    /// Prepares steps of replies of every size, with drafts and without.
+    /// Records steps of every number of replies, with drafts and without.
     fn record(&mut self) -> Result<(), DeviceError> {
         for rows in 1..=target::MAX_SEQUENCES {
             self.fill_short(rows, 1)?;
@@ -148,7 +148,7 @@ impl<B: Runs> Runner<B> {
         })
     }
 
-    /// Runs `operations`, as what was recorded of one of `programs`, if one takes the batch.
+    /// Runs `operations`, by the record of one of `programs` if one takes the batch.
     fn run(
         &mut self,
         programs: &[Program],
@@ -188,9 +188,9 @@ impl<B: Runs> Runner<B> {
 
     /// Runs the multi-token-prediction layer on the rows of the last `step` or `draft`.
     ///
-    /// `next` holds the token after each row, in row order. `logits` are then those of the token
-    /// after `next`. The layer keeps keys and values of its own in
-    /// the same pages, so it sees only positions that were drafted.
+    /// `next` has the token after each row. `logits` are then those of the token after `next`. The
+    /// layer has keys and values of its own in the same pages, so it sees only positions that it
+    /// has run on.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
@@ -206,7 +206,7 @@ impl<B: Runs> Runner<B> {
         self.finish_prediction()
     }
 
-    /// The layers, for tests that spoil them.
+    /// Layers, for tests that change their weights.
     #[cfg(feature = "testing")]
     pub fn layers(&mut self) -> &mut [decoder::Layer<B>] {
         &mut self.model.layers
@@ -224,7 +224,7 @@ impl<B: Runs> Runner<B> {
 }
 
 impl<B: Runs> Runner<B> {
-    /// `step` without what was recorded for it.
+    /// `step` without recorded programs.
     pub fn step_eagerly(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         self.fill(rows)?;
         self.ops.begin(&self.batch);
@@ -237,9 +237,8 @@ impl<B: Runs> Runner<B> {
         self.finish()
     }
 
-    /// `step_eagerly`, and puts the logits of each layer's router into `routers`,
-    /// `[layers, rows, ROUTER_LOGITS]`: they decide which experts a row visits. Waits for every
-    /// layer, but runs the operations of any other step.
+    /// `step_eagerly`; appends the logits of each layer's router to `routers`,
+    /// `[layers, rows, ROUTER_LOGITS]`. Waits for every layer, but runs the same operations.
     pub fn step_with_routers(
         &mut self,
         rows: &[SeqRows<'_>],
@@ -252,11 +251,11 @@ impl<B: Runs> Runner<B> {
         })
     }
 
-    /// `step_eagerly`, with a look after each part of it. Waits for every part that is taken from,
-    /// but runs the operations of any other step.
+    /// `step_eagerly`, with a call of `look` after each part. Waits for every part that is taken
+    /// from, but runs the same operations.
     ///
     /// # Errors
-    /// As `step`, and the first that `look` gives.
+    /// As `step`, and the first of `look`.
     pub fn step_watched(
         &mut self,
         rows: &[SeqRows<'_>],
@@ -276,13 +275,13 @@ impl<B: Runs> Runner<B> {
         self.finish()
     }
 
-    /// Waits for the step, and takes what its rows are ranked by.
+    /// Waits for the step, and reads the ranking of its rows.
     fn finish(&mut self) -> Result<(), DeviceError> {
         (self.displaced, self.predicted) = (false, false);
         self.take_ranked()
     }
 
-    /// Waits for a prediction, and takes what its rows are ranked by.
+    /// Waits for a prediction, and reads the ranking of its rows.
     fn finish_prediction(&mut self) -> Result<(), DeviceError> {
         decoder::rank_prediction(&mut self.ops, &mut self.scratch);
         (self.displaced, self.predicted) = (false, true);
@@ -311,7 +310,7 @@ impl<B: Runs> Runner<B> {
     }
 }
 
-/// Tool by which a look after a part of a step takes rows.
+/// Access to the activations after a part of a step.
 pub struct Taker<'a, B: Runs> {
     ops: &'a mut B,
     s: &'a Scratch<B>,

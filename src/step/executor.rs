@@ -253,9 +253,10 @@ pub trait Executor {
         false
     }
 
-    /// Runs the prediction layer on every row of the last step, after which that step's logits are
-    /// gone. `next` has the token after each row. `ranked` and `logits` are then those of the token
-    /// after `next`, for the rows of `wanted`: ascending, at most one of each sequence and draft.
+    /// Runs the prediction layer on every row of the last step, after which nothing more may be
+    /// asked of that step. `next` has the token after each row. `ranked` and `logits` are then
+    /// those of the token after `next`, for the rows of `wanted`: ascending, at most one of each
+    /// sequence and draft.
     ///
     /// The layer has keys and values of its own in the same pages; later predictions at a position
     /// replace earlier ones.
@@ -364,7 +365,7 @@ pub trait Executor {
     }
 
     /// Starts copies of pieces from host memory, and does not wait. No step may use the pieces
-    /// until the copies are done, and no step so far has used them.
+    /// until the copies are done, nor may steps that are still under way.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.

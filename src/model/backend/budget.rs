@@ -1,7 +1,7 @@
-//! Bytes that may be taken of the host's memory at each growth, while a model is loaded.
+//! Budget of host memory while a model is loaded.
 //!
-//! A host whose memory a GPU shares does not fail when it runs out: it freezes. Others take memory
-//! while a model loads, so what is free is asked anew before each part is taken.
+//! A host whose memory a GPU shares does not fail when it runs out of memory: it freezes. Other
+//! programs take memory while a model loads, so the free part is read anew before each allocation.
 
 use super::host_memory::{Files, Left};
 use crate::ops::Bound;
@@ -10,11 +10,11 @@ use step::executor::DeviceError;
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// The host's memory, as far as the model may take it.
+/// Host memory that the model may take.
 #[derive(Clone, Debug)]
 pub struct Budget {
     files: Files,
-    /// Bytes left to others; none where the model does not lie in the host's memory.
+    /// Bytes that are left to other programs; none if the model does not lie in host memory.
     reserve: Option<u64>,
 }
 
@@ -35,14 +35,14 @@ impl Budget {
         self.least().map(|(bytes, _)| bytes)
     }
 
-    /// Bytes that may be taken now: free ones beside what is left to others, or what the limit of a
-    /// control group leaves, where that is less; caches that can be given up are free. None where
-    /// the model does not lie there, or the system does not tell.
+    /// Bytes that may be taken now: the free ones less the reserve, or what a control group's limit
+    /// leaves if that is less. Reclaimable caches count as free. None if the model does not lie in
+    /// host memory, or the system does not say.
     fn least(&self) -> Option<Left> {
         self.files.available(self.reserve?)
     }
 
-    /// Asked before `bytes` more are taken.
+    /// Checks that `bytes` more may be taken.
     ///
     /// # Errors
     /// `DeviceError::Memory` when there is less than that.

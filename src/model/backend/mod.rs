@@ -38,7 +38,7 @@ mod device {
     /// Device that runs the model.
     pub type Backend = Cpu;
 
-    /// Bytes that may be taken of the device's memory, if the system tells it.
+    /// Bytes of the device's memory that may be taken, if the system says so.
     pub fn available() -> Result<Option<u64>, DeviceError> {
         Ok(super::host_memory::available())
     }

@@ -1,4 +1,4 @@
-//! Index of entries: which has which block, and which goes when bytes are needed.
+//! Index of the disk's entries: their blocks, and their order of eviction.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -7,10 +7,10 @@ use super::entry::{Bond, Header, Name, Tag};
 use crate::prefix::{Evicted, Kind, Owner};
 use step::transfer::PieceBytes;
 
-/// Time over which written bytes count.
+/// Time over which written bytes are counted.
 pub const DAY: Duration = Duration::from_hours(24);
 
-/// A piece of an entry.
+/// Place of a piece in an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub entry: u64,
@@ -21,7 +21,7 @@ pub struct Place {
     pub tag: Tag,
 }
 
-/// A beginning that entries have together.
+/// Beginning of a prompt that one or more entries have together.
 #[derive(Debug, Default)]
 pub struct Found {
     pub pages: Vec<Place>,
@@ -32,7 +32,7 @@ pub struct Found {
 struct Entry {
     header: Header,
     bond: Bond,
-    /// When it was last in use, and its turn among those of the same time.
+    /// Time of its last use, and its order among those of the same time.
     used: (Duration, u64),
 }
 
@@ -48,7 +48,7 @@ pub struct Index {
     uses: u64,
     now: Duration,
     evicted: Evicted,
-    /// Bytes written, by when.
+    /// Written bytes with their times.
     written: VecDeque<(Duration, u64)>,
 }
 
@@ -103,13 +103,13 @@ impl Index {
         there.count()
     }
 
-    /// Whether all blocks are there and a prompt can go on from the last.
+    /// Whether entries have all blocks and a prompt can go on from the last.
     pub fn has(&self, names: &[Name]) -> bool {
         let is_end = |name| self.pieces.state == 0 || self.states.contains_key(name);
         self.known(names) == names.len() && names.last().is_some_and(is_end)
     }
 
-    /// The longest beginning of these blocks that is there.
+    /// Longest beginning of these blocks that entries have.
     pub fn find(&self, names: &[Name]) -> Found {
         let known = &names[..self.known(names)];
         let depth = match self.pieces.state {
@@ -147,7 +147,7 @@ impl Index {
         }
     }
 
-    /// Notes that a prompt goes on from what was found; the entries that it is in.
+    /// Notes that a prompt goes on from a found beginning; returns the entries that have it.
     pub fn note_use(&mut self, found: &Found) -> Vec<u64> {
         let states = found.state.iter().map(|(_, state)| state.entry);
         let entries = found.pages.iter().map(|page| page.entry).chain(states);
@@ -161,7 +161,7 @@ impl Index {
         entries
     }
 
-    /// Adds an entry that is whole.
+    /// Adds a complete entry.
     pub fn add(&mut self, entry: u64, header: Header, bond: Bond) {
         for (index, name) in header.names.iter().enumerate() {
             self.blocks.insert(*name, (entry, index));
@@ -175,7 +175,7 @@ impl Index {
         self.entries.insert(entry, Entry { header, bond, used });
     }
 
-    /// Forgets one.
+    /// Removes an entry.
     pub fn remove(&mut self, entry: u64) {
         let Some(Entry { header, .. }) = self.entries.remove(&entry) else {
             return;
@@ -211,7 +211,7 @@ impl Index {
         Some(removed)
     }
 
-    /// The entry that goes first.
+    /// Entry that is evicted next.
     fn last(&self) -> Option<u64> {
         let mut owners: HashMap<Owner, u64> = HashMap::new();
         for entry in self.entries.values() {
