@@ -24,7 +24,7 @@ macro_rules! blocks {
             $($shape(kinds::$shape<B>),)+
         }
 
-        /// Storage of a step, for every block.
+        /// Workspace of a step, for every block.
         pub struct Scratch<B: Runs> {
             $($name: <kinds::$shape<B> as Block<B>>::Scratch,)+
         }
@@ -47,7 +47,7 @@ macro_rules! blocks {
                 }
             }
 
-            /// Elements of the zeros that the block keeps beside its weights.
+            /// Elements of the vector of zeros that the block has beside its weights.
             pub fn zeros<B: Runs>(self) -> usize {
                 match self {
                     $(Shape::$shape => kinds::$shape::<B>::ZEROS,)+
@@ -92,7 +92,7 @@ macro_rules! blocks {
                 blocks.into_iter().flatten().copied()
             }
 
-            /// Room for steps of at most `rows` rows.
+            /// Workspace for steps of at most `rows` rows.
             ///
             /// # Errors
             /// Too little memory.

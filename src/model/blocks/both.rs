@@ -14,11 +14,11 @@ use step::executor::DeviceError;
 pub struct Both<B: ops::Both<S>, S: shapes::Both> {
     mlp: Mlp<B, S::Mlp>,
     experts: Experts<B, S::Experts>,
-    /// Norm of what the MLP gives.
+    /// Norm of the output of the MLP.
     of_mlp: B::Vector,
     /// Norm before the router.
     router: B::Vector,
-    /// Norms before the experts, and of what they give.
+    /// Norms of the input and the output of the experts.
     around: [B::Vector; 2],
     /// Weights of a norm that gives zeros, which experts add to.
     zeros: B::Vector,

@@ -10,7 +10,7 @@ pub trait Delta<D: shapes::Delta>: Dense {
     /// Convolution tail and matrix state of one layer for every slot.
     type LayerStates;
 
-    /// Bytes of a number that `conv_silu` or `gated_delta` leaves of a row that a cell takes.
+    /// Bytes of a number in the results of `conv_silu` and `gated_delta` for rows in cells.
     const CELL_BYTES: usize;
 
     /// Bytes of a state of one layer: of its matrices, and of its convolution tail after them.
@@ -98,7 +98,7 @@ pub type Taps<'a, B> = (&'a <B as Device>::Vector, Option<&'a <B as Device>::Vec
 /// Inputs of [`Delta::gated_delta`].
 pub struct GatedDelta<'a, B: Device + ?Sized> {
     pub qkv: &'a B::Tensor,
-    /// Gates of what is written; with `MAMBA` nobody reads them.
+    /// Gates of the delta rule; not read with `MAMBA`.
     pub b: &'a B::Tensor,
     pub a: &'a B::Tensor,
     pub decay: &'a Decay<B::Vector>,
