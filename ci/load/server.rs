@@ -19,7 +19,7 @@ use http::settings::Settings;
 use http::state::{Loading, State};
 use http::threads::Threads;
 use model::target;
-use step::executor::{DeviceError, Executor, Ranked, Rows};
+use step::executor::{DeviceError, Executor, Ranked, SeqRows};
 
 /// Sequences at once, far more than a real model of this size has.
 const SEQUENCES: usize = 1024;
@@ -55,7 +55,7 @@ struct Null {
 impl Executor for Null {
     const VOCAB: usize = target::VOCAB;
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         if !self.step.is_zero() {
             thread::sleep(self.next.saturating_duration_since(Instant::now()));
             self.next = self.next.max(Instant::now()) + self.step;

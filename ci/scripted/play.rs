@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use model::target;
 use serde::Deserialize;
-use step::executor::{DeviceError, Executor, Rows, TokenId};
+use step::executor::{DeviceError, Executor, SeqRows, TokenId};
 use text::chat::ChatModel;
 use text::tokenizer::Tokenizer;
 
@@ -68,7 +68,7 @@ impl Play {
     }
 
     /// Has the states that a sequence's rows read and write hold what they are behind.
-    fn begin(&mut self, row: &Rows<'_>) {
+    fn begin(&mut self, row: &SeqRows<'_>) {
         let states = row.states;
         let [from, to] = [states.from, states.to].map(|slot| slot.0 as usize);
         if row.start == 0 {
@@ -76,10 +76,10 @@ impl Play {
         } else if from != to {
             self.parts[to] = self.parts[from].clone();
         }
-        if let Some(kept) = states.kept {
+        if let Some(snapshot) = states.snapshot {
             let mut part = self.parts[to].clone();
-            part.prompt.extend(&row.tokens[..kept.rows]);
-            self.parts[kept.slot.0 as usize] = part;
+            part.prompt.extend(&row.tokens[..snapshot.rows]);
+            self.parts[snapshot.slot.0 as usize] = part;
         }
     }
 
@@ -110,7 +110,7 @@ fn reply_to<'s>(scenes: &'s [Scene], prompt: &str) -> &'s str {
 impl Executor for Play {
     const VOCAB: usize = target::VOCAB;
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         thread::sleep(self.step);
         self.logits.clear();
         self.rows.clear();

@@ -15,7 +15,8 @@ use model::target::{
     WINDOW,
 };
 use step::executor::{
-    BlockTable, DeviceError, Draw, Executor, Kept, PageId, Ranked, Rows, Slot, States, TokenId,
+    BlockTable, DeviceError, Draw, Executor, PageId, Ranked, SeqRows, Slot, Snapshot, States,
+    TokenId,
 };
 use step::ranking::{all_finite, argmax, most_likely};
 
@@ -86,10 +87,10 @@ impl Sequence {
     }
 
     /// Rows from `start` on; the last one's logits are wanted.
-    fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> Rows<'a> {
-        Rows {
+    fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> SeqRows<'a> {
+        SeqRows {
             window: BlockTable::whole(self.ring.as_ref().unwrap_or(&self.pages)),
-            ..Rows::of(self.slot, start, tokens, &self.pages)
+            ..SeqRows::of(self.slot, start, tokens, &self.pages)
         }
     }
 
@@ -102,7 +103,7 @@ impl Sequence {
         States {
             from: begin.map_or(self.slot, |(_, state)| state),
             to: self.slot,
-            kept: kept.map(|(tokens, slot)| Kept {
+            snapshot: kept.map(|(tokens, slot)| Snapshot {
                 rows: tokens - start,
                 slot,
             }),
@@ -473,7 +474,7 @@ fn prefill<B: Runs>(
     let mut done = sequence.begin.map_or(0, |(tokens, _)| tokens);
     while done < length {
         let end = (done + chunk().min(PREFILL_TOKENS)).min(length);
-        let rows = Rows {
+        let rows = SeqRows {
             states: sequence.states(done, end),
             logits: usize::from(end == length),
             ..sequence.rows(done, &sequence.prompt[done..end])

@@ -13,13 +13,13 @@ use model::ops::{Batch, Dense, Device, LOGITS_ROWS_MAX, cap};
 use model::shapes::PageGroup;
 use model::target::{HIDDEN, LAYERS, PAGE, PREFILL_TOKENS, Role, Shape, Site, VOCAB, blocks_at};
 use model::weights::{Checkpoint, Layout, WeightsError};
-use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, TokenId};
+use step::executor::{BlockTable, DeviceError, Executor, PageId, SeqRows, Slot, TokenId};
 use step::ranking::weight_of;
 
 use super::session::{most_likely, window_ring};
 use super::text_check::TEXT_IS_WHOLE;
 use model::backend::cpu::{Cpu, Tensor};
-use model::{Kept, Layer, Loader, Part, ROUTED, ROUTER_LOGITS, Runner, Runs, Scratch};
+use model::{Layer, Loader, Memory, Part, ROUTED, ROUTER_LOGITS, Runner, Runs, Scratch};
 
 /// Most tokens that are compared: enough to visit every expert of a layer of 256 and to cross pages
 /// and cells. Builds that run a beginning of the start's text compare fewer.
@@ -258,7 +258,11 @@ impl Trace {
         Ok(trace)
     }
 
-    fn step<B: Runs>(&mut self, runner: &mut Runner<B>, rows: Rows<'_>) -> Result<(), DeviceError> {
+    fn step<B: Runs>(
+        &mut self,
+        runner: &mut Runner<B>,
+        rows: SeqRows<'_>,
+    ) -> Result<(), DeviceError> {
         let (mut state, mut layer) = (0, 0);
         runner.step_watched(&[rows], |taker, part| {
             taker.take(|s| &s.stream.residual, HIDDEN, &mut self.states[state])?;
@@ -315,7 +319,7 @@ impl<'a> Far<'a> {
 /// Runs `tokens` in prefill steps, and the last ones one by one.
 fn steps(
     tokens: &[TokenId],
-    mut step: impl FnMut(Rows<'_>) -> Result<(), DeviceError>,
+    mut step: impl FnMut(SeqRows<'_>) -> Result<(), DeviceError>,
 ) -> Result<(), DeviceError> {
     let prompt = tokens.len() - decoded(tokens);
     let pages = pages(0, tokens.len());
@@ -326,9 +330,9 @@ fn steps(
             true => prompt.min(done + PREFILL_TOKENS),
             false => done + 1,
         };
-        step(Rows {
+        step(SeqRows {
             window: BlockTable::whole(&window),
-            ..Rows::of(Slot(0), done, &tokens[done..end], &pages)
+            ..SeqRows::of(Slot(0), done, &tokens[done..end], &pages)
         })?;
         done = end;
     }
@@ -356,7 +360,7 @@ impl Reference {
     fn new(ops: Cpu, tokens: &[TokenId]) -> Result<Reference, OracleError> {
         let [own, fed] = [0, 1].map(|index| pages(index, tokens.len()));
         let mut batch = Batch::new(own.len() + fed.len());
-        let rows = |slot, pages| Rows::of(Slot(slot), 0, tokens, pages);
+        let rows = |slot, pages| SeqRows::of(Slot(slot), 0, tokens, pages);
         batch.fill(&[rows(0, &own), rows(1, &fed)])?;
         Ok(Reference {
             s: Scratch::new(&ops, Layout::whole().without_prediction())?,
@@ -394,7 +398,7 @@ impl Reference {
         let mut layer = Layer::load(&mut Loader {
             ops: &mut self.ops,
             checkpoint,
-            kept: Kept::Alone(pages),
+            memory: Memory::Own(pages),
             site: Site::Layer(index),
         })?;
         let [before, between, after] = [0, 1, 2].map(|part| &device.states[2 * index + part][..]);
@@ -436,7 +440,7 @@ impl Reference {
         }
         let table = pages(0, far.tokens.len());
         let mut batch = Batch::new(table.len());
-        batch.fill(&[Rows::of(Slot(0), 0, far.tokens, &table)])?;
+        batch.fill(&[SeqRows::of(Slot(0), 0, far.tokens, &table)])?;
         self.s.stream.residual = Tensor::of(HIDDEN, before.clone());
         layer.mix(&mut self.ops, &mut self.s, &batch);
         self.ops

@@ -2,7 +2,7 @@
 
 use model::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, WINDOW};
 use step::Window;
-use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, DeviceError, Executor, PageId, SeqRows, Slot, States, TokenId};
 
 /// A sequence with a slot and pages of its own. Only sessions may use the executor meanwhile.
 pub struct Session {
@@ -46,19 +46,17 @@ impl Session {
     }
 
     /// The next rows of the sequence. The logits of the last one are wanted.
-    fn rows<'a>(&'a self, tokens: &'a [TokenId]) -> Rows<'a> {
-        let held = (self.len + tokens.len()).div_ceil(PAGE);
-        Rows {
+    fn rows<'a>(&'a self, tokens: &'a [TokenId]) -> SeqRows<'a> {
+        let used = (self.len + tokens.len())
+            .div_ceil(PAGE)
+            .min(self.pages.len());
+        SeqRows {
             states: States {
                 from: self.from,
                 ..States::own(self.slot)
             },
-            start: self.len,
-            tokens,
-            pages: &self.pages[..held.min(self.pages.len())],
             window: BlockTable::whole(&self.window),
-            behind: &[],
-            logits: 1,
+            ..SeqRows::of(self.slot, self.len, tokens, &self.pages[..used])
         }
     }
 

@@ -19,7 +19,7 @@ use model::target::{
 use model::testing::{parts, runner};
 use model::weights::{self, LAYER_GROWTH};
 use model::{Part, Plan, Runner, Taker};
-use step::executor::{BlockTable, Draw, Executor, PageId, Rows, Slot, States, TokenId};
+use step::executor::{BlockTable, Draw, Executor, PageId, SeqRows, Slot, States, TokenId};
 
 /// A sequence by hand: any slot, any pages.
 pub(crate) struct Sequence {
@@ -30,9 +30,9 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    pub(crate) fn rows(&self, count: usize) -> Rows<'_> {
+    pub(crate) fn rows(&self, count: usize) -> SeqRows<'_> {
         let tokens = &self.tokens[self.done..self.done + count];
-        Rows::of(self.slot, self.done, tokens, &self.pages)
+        SeqRows::of(self.slot, self.done, tokens, &self.pages)
     }
 }
 
@@ -117,12 +117,12 @@ fn what_is_saved_of_a_sequence_has_every_layer() {
         found: Vec::new(),
     };
     let (moved, bytes) = (Moved::drawn(&mut trial), runner.piece_bytes().unwrap());
-    moves::take_room(&mut runner).unwrap();
+    moves::take_host_memory(&mut runner).unwrap();
     let wanted = moved.left(&mut runner).unwrap();
     let (begun, len) = moved.saved(&mut runner).unwrap();
-    let kept = runner.room(0..len).to_vec();
+    let kept = runner.host_memory(0..len).to_vec();
     let mut goes_on = |parts: &[(usize, &Range<usize>)]| {
-        let room = runner.room(0..len);
+        let room = runner.host_memory(0..len);
         room.copy_from_slice(&kept);
         let spoil =
             |(piece, part): &(usize, &Range<usize>)| room[*piece..][(*part).clone()].fill(0);
@@ -203,7 +203,7 @@ fn random_step(
             chosen.push((index, count));
         }
     }
-    let rows: Vec<Rows<'_>> = chosen
+    let rows: Vec<SeqRows<'_>> = chosen
         .iter()
         .map(|&(i, count)| sequences[i].rows(count))
         .collect();
@@ -286,39 +286,39 @@ fn threads_do_not_change_bits() {
 #[test]
 fn rows_out_of_range_are_refused() {
     let Some(mut runner) = runner(1) else { return };
-    let mut refuse = |rows: Rows<'_>| runner.step(&[rows]).unwrap_err().to_string();
+    let mut refuse = |rows: SeqRows<'_>| runner.step(&[rows]).unwrap_err().to_string();
     let pages = &[PageId(0)][..];
-    let good = Rows::of(Slot(0), 0, &[0], pages);
+    let good = SeqRows::of(Slot(0), 0, &[0], pages);
     assert!(
-        refuse(Rows {
+        refuse(SeqRows {
             tokens: &[VOCAB as u32],
             ..good
         })
         .contains("vocabulary")
     );
     assert!(
-        refuse(Rows {
+        refuse(SeqRows {
             tokens: &[],
             ..good
         })
         .contains("context")
     );
     assert!(
-        refuse(Rows {
+        refuse(SeqRows {
             start: target::MAX_CONTEXT,
             ..good
         })
         .contains("context")
     );
     assert!(
-        refuse(Rows {
+        refuse(SeqRows {
             start: PAGE,
             ..good
         })
         .contains("pages")
     );
     assert!(
-        refuse(Rows {
+        refuse(SeqRows {
             pages: &[PageId(KV_PAGES as u32)],
             window: BlockTable::whole(&[PageId(KV_PAGES as u32)]),
             ..good
@@ -326,7 +326,7 @@ fn rows_out_of_range_are_refused() {
         .contains("page")
     );
     assert!(
-        refuse(Rows {
+        refuse(SeqRows {
             states: States::own(Slot(STATES as u32)),
             ..good
         })

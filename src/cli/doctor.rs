@@ -70,7 +70,7 @@ fn serving() -> Finding {
 
 /// The ledger that `serve` states over weights of this layout.
 fn memory(layout: Layout) -> Finding {
-    let room = backend::room().map_err(|error| error.to_string())?;
+    let room = backend::available().map_err(|error| error.to_string())?;
     let loaded = Drafting::of(Limits::of(&target::FACTS)).loaded(layout);
     let plan = Plan::within::<Backend>(room, loaded);
     let plan = plan.map_err(|error| error.to_string())?;

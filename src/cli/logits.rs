@@ -19,7 +19,7 @@ use model::backend;
 use model::ops::LOGITS_ROWS_MAX;
 use model::target::{self, MAX_CONTEXT, PAGE, PREFILL_TOKENS, VOCAB};
 use model::weights::Progress;
-use step::executor::{BlockTable, Executor, PageId, Rows, Slot, TokenId};
+use step::executor::{BlockTable, Executor, PageId, SeqRows, Slot, TokenId};
 
 /// Largest file of tokens that is read.
 const TOKENS_BYTES_MAX: u64 = 64 << 20;
@@ -84,9 +84,9 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
     let window = window_ring(0, tokens.len(), PREFILL_TOKENS);
     let (mut start, mut logits, mut of_routers) = (0, Vec::new(), Vec::new());
     for chunk in tokens.chunks(if options.decode { 1 } else { PREFILL_TOKENS }) {
-        let rows = Rows {
+        let rows = SeqRows {
             window: BlockTable::whole(&window),
-            ..Rows::of(Slot(0), start, chunk, &pages)
+            ..SeqRows::of(Slot(0), start, chunk, &pages)
         };
         match &mut routers {
             None => runner.step(&[rows]).map_err(internal)?,

@@ -104,7 +104,7 @@ fn bits(choice: Choice, layers: usize) -> Result<Report, Failure> {
     let internal = |error| Failure::new(Exit::Internal, error);
     let checkpoint = weights::open_seeded_layers(layers, Arc::default());
     let device = backend::open().map_err(|error| boot::start_failure(&error))?;
-    let plan = Plan::whole_within::<Backend>(device.room(), checkpoint.layout())
+    let plan = Plan::whole_within::<Backend>(device.available(), checkpoint.layout())
         .map_err(|error| boot::start_failure(&error))?;
     let mut runner = boot::load_planned(device, &checkpoint, &plan)
         .map_err(|error| boot::start_failure(error.as_ref()))?;

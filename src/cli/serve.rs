@@ -465,7 +465,7 @@ async fn serve(
     }));
     let limits = Limits {
         speculate: options.speculate,
-        host_room: host_room(options),
+        host_bytes: host_room(options),
         ..Limits::of(&target::FACTS)
     };
     let disk = disk(options, &files);

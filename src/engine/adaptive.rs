@@ -11,14 +11,14 @@ use step::executor::TokenId;
 /// Tokens that begin and end a part of a reply.
 pub type Marks = [TokenId; 2];
 
-/// Parts of a reply, and how each is told.
+/// Tokens by which the parts of a reply are recognised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
     /// Around reasoning; none if the model has no such tokens.
     pub reasoning: Option<Marks>,
     /// Around calls of tools.
     pub calls: Option<Marks>,
-    /// Whether a grammar constrains what is in neither.
+    /// Whether a grammar constrains the text outside of both.
     pub constrained: bool,
 }
 
@@ -54,15 +54,15 @@ const CALL_TEMPERATURE_MAX: f32 = 0.3;
 const CONSTRAINED_FACTOR: f32 = 0.6;
 /// Entropy, in nats, of a row of which the model is sure.
 const SURE: f64 = 0.5;
-/// Rows in a row of which the model was sure, and the addition to the temperature behind them.
+/// Consecutive rows of which the model was sure, and what they add to the temperature.
 const BOOSTS: [(usize, f32); 3] = [(32, 0.3), (16, 0.2), (8, 0.1)];
-/// Share of distinct runs below which the temperature is multiplied.
+/// Share of distinct n-grams below which the temperature is multiplied, and the factor.
 const FACTORS: [(f32, f32); 3] = [(0.15, 1.8), (0.25, 1.4), (0.35, 1.2)];
-/// Tokens that are looked at for repetitions, from how many on, and how often.
+/// Last tokens in which repetitions are counted, tokens from which on they are, and the interval.
 const WINDOW: usize = 128;
 const WINDOW_MIN: usize = 32;
 const EVERY: usize = 16;
-/// Lengths of runs, in bytes of 32-bit ids.
+/// Lengths of n-grams, in bytes of 32-bit ids.
 const RUNS: std::ops::RangeInclusive<usize> = 3..=6;
 
 /// State of a reply.
@@ -70,17 +70,17 @@ const RUNS: std::ops::RangeInclusive<usize> = 3..=6;
 pub struct Adaptive {
     parts: Parts,
     part: Part,
-    /// Rows in a row of which the model was sure.
+    /// Consecutive rows, up to now, of which the model was sure.
     sure: usize,
     /// Tokens of the reply, the last `WINDOW` of them, and how many there were.
     last: VecDeque<TokenId>,
     came: usize,
-    /// Share of distinct runs when that was last looked at.
+    /// Share of distinct n-grams at the last count.
     distinct: f32,
 }
 
 impl Adaptive {
-    /// A reply to a prompt, which may end within a part.
+    /// State at the start of a reply; the prompt may end within a part.
     pub fn new(parts: Parts, prompt: &[TokenId]) -> Adaptive {
         let mut state = Adaptive {
             parts,
@@ -95,7 +95,7 @@ impl Adaptive {
         state
     }
 
-    /// Part that is in no other.
+    /// Part of text outside of reasoning and calls.
     fn outside(&self) -> Part {
         match self.parts.constrained {
             true => Part::Constrained,
@@ -158,7 +158,7 @@ impl Adaptive {
     }
 }
 
-/// The largest logit of a row, and what all weigh relative to it.
+/// Largest logit of a row, and the sum of all exponentials relative to it.
 fn weights(logits: &[f32]) -> (f64, f64) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let largest = f64::from(largest);
@@ -231,9 +231,9 @@ mod tests {
     #[test]
     fn rows_of_which_the_model_is_sure_raise_the_temperature() {
         let mut state = Adaptive::new(PARTS, &[9]);
-        let mut told = Vec::new();
+        let mut temperatures = Vec::new();
         for _ in 0..33 {
-            told.push(state.temperature(1.0));
+            temperatures.push(state.temperature(1.0));
             state.observe(&row(0.95, 9));
         }
         for (rows, wanted) in [
@@ -244,7 +244,7 @@ mod tests {
             (16, 1.2),
             (32, 1.3),
         ] {
-            assert_eq!(told[rows], wanted, "behind {rows}");
+            assert_eq!(temperatures[rows], wanted, "after {rows}");
         }
         state.observe(&row(0.3, 9));
         assert_eq!(state.temperature(1.0), 1.0);

@@ -1,10 +1,10 @@
-//! Agents that take turns: how much of their prompts is found, over the room of a model of 35
+//! Agents that take turns: how much of their prompts is found, over the memory of a model of 35
 //! billion parameters on a GPU of 80 GB, and how much a policy would find that knows what comes.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use super::kv::{Asked, Begin, Kv, pages_for};
+use super::kv::{Begin, Kv, Reservation, pages_for};
 use super::prefix::{self, Kind, Naming, Place};
 use super::sim::Dice;
 use super::tier::Tier;
@@ -61,7 +61,7 @@ struct Server {
 }
 
 impl Server {
-    /// With places for so many pages in the host's room.
+    /// With places for so many pages in host memory.
     fn new(agents: Agents, states: usize, host: usize) -> Server {
         Server {
             tier: Tier::new(host * PIECES.page, PIECES, Sums),
@@ -94,22 +94,22 @@ impl Server {
             false => (agent << 17 | at) as TokenId,
         };
         prompt.extend((prompt.len()..next).map(token));
-        self.kv.tell_time(Duration::from_secs_f64(self.seconds));
+        self.kv.set_time(Duration::from_secs_f64(self.seconds));
         let below = self.tier.as_mut().map(|tier| {
-            tier.tell_time(Duration::from_secs_f64(self.seconds));
+            tier.set_time(Duration::from_secs_f64(self.seconds));
             tier.look_up(1, prompt)
         });
-        let asked = Asked {
+        let asked = Reservation {
             owner: 1,
             domain: 1,
             prompt,
-            leaves_room: false,
+            leaves_share: false,
             restorable: below.as_ref().map_or(0, |hit| hit.pages.len()),
         };
         let begin = self.kv.reserve(next + TURN, asked).expect("it fits");
         if let (Some(tier), Some(hit)) = (&mut self.tier, &below) {
             tier.note_use(hit, 1);
-            if let Some(here) = begin.restored_behind {
+            if let Some(here) = begin.restore_after {
                 let pages = &self.kv.pages(begin.slot)[here..hit.pages.len()];
                 tier.restore(begin.slot, hit, (pages, &[]));
             }
@@ -117,7 +117,7 @@ impl Server {
         self.kv.has_read(begin.slot);
         (self.asked, self.cached) = (self.asked + next, self.cached + begin.cached);
         self.seconds += (next - begin.cached) as f64 / SPEED as f64;
-        self.kv.tell_time(Duration::from_secs_f64(self.seconds));
+        self.kv.set_time(Duration::from_secs_f64(self.seconds));
         let places = prefix::places(
             next,
             (begin.cached, begin.known),
@@ -129,15 +129,15 @@ impl Server {
         for place in places.into_iter().filter(is_kept) {
             if let Some(state) = self.kv.lend(begin.slot, place) {
                 let state = Some((place.kind, state));
-                self.kv.keep(begin.slot, &prompt[..place.tokens], state);
+                self.kv.cache(begin.slot, &prompt[..place.tokens], state);
             }
         }
         let last = prefix::last_place(next);
-        self.kv.keep(begin.slot, &prompt[..last], None);
+        self.kv.cache(begin.slot, &prompt[..last], None);
         if let Some(tier) = &mut self.tier {
             let pins = self.kv.pin(begin.slot, prompt);
             pins.into_iter()
-                .for_each(|pin| tier.wish(pin, &mut self.kv));
+                .for_each(|pin| tier.queue_save(pin, &mut self.kv));
             while tier.is_busy() {
                 tier.start(&mut self.device, &mut self.kv).unwrap();
                 tier.settle(&mut self.device, &mut self.kv).unwrap();
@@ -151,7 +151,7 @@ impl Server {
     fn finish(&mut self) {
         let (begin, _) = self.running.pop_front().expect("one runs");
         self.seconds += REPLY / self.agents.at_once as f64;
-        self.kv.tell_time(Duration::from_secs_f64(self.seconds));
+        self.kv.set_time(Duration::from_secs_f64(self.seconds));
         self.kv.release(begin.slot, true);
     }
 
@@ -208,7 +208,7 @@ fn agents_of_three_times_what_fits_find_all_with_a_tier() {
     let found = rounds(agents, count, 3 * PAGES);
     println!("{count} of {agents:?}: {found:.3?}");
     assert!(found[1..].iter().all(|found| *found >= 0.97), "{found:?}");
-    // Where the host has room for half of them, about as many find theirs.
+    // Where host memory has half of them, about as many find theirs.
     let found = rounds(agents, count, 3 * PAGES / 2);
     println!("{count} of {agents:?}: {found:.3?} with half the room");
     assert!(found[2..].iter().all(|found| *found >= 0.5), "{found:?}");

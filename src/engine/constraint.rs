@@ -1,9 +1,9 @@
 //! Constraints on replies: the engine asks which tokens may follow and says which one was taken.
 //!
-//! A constraint is a state machine over tokens. Its masks may take longer than a step can wait, so
-//! they are computed on threads beside the engine while the model runs: the constraint travels
-//! there and comes back with its mask. A sequence whose mask is late is left out of steps. What a
-//! constraint allows depends on the tokens alone, never on time.
+//! A constraint is a state machine over tokens. A mask may take longer than a step can wait, so it
+//! is computed on a thread beside the engine while the model runs: the constraint is moved there
+//! and comes back with its mask. A sequence whose mask is late is left out of steps. The allowed
+//! tokens depend on the tokens so far alone, never on time.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,8 +15,8 @@ use step::executor::{Slot, TokenId};
 
 /// Threads that compute masks. Sequences share them by their slot, so no queue has two readers.
 pub const THREADS: usize = 4;
-/// Longest wait of a step's sampling for masks that are not there yet, all of them together. A
-/// sequence whose mask is later still is left out of steps until it comes.
+/// Longest wait of a step's sampling for late masks, of all sequences together. A sequence whose
+/// mask is later still is left out of steps until it comes.
 pub(super) const GRACE: Duration = Duration::from_millis(1);
 /// Longest wait of the engine for a mask when it has nothing else to do.
 pub(super) const PATIENCE: Duration = Duration::from_millis(20);
@@ -25,7 +25,7 @@ const BITS: usize = u32::BITS as usize;
 const GONE: &str = "the constraint of this reply could not be computed";
 const NOTHING_ALLOWED: &str = "the constraint and the stop tokens of this reply leave no token";
 
-/// A set of tokens: bit `id % 32` of word `id / 32`.
+/// Set of tokens: bit `id % 32` of word `id / 32`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mask {
     words: Vec<u32>,
@@ -81,7 +81,7 @@ impl Mask {
     }
 }
 
-/// Tokens that may follow those so far.
+/// Kind of the set of tokens that may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Any token but `Constraint::barred`; one that ends the reply only if `stop`.
@@ -124,7 +124,7 @@ impl fmt::Debug for dyn Constraint {
     }
 }
 
-/// Which tokens may be sampled at one position.
+/// Tokens that may be sampled at one position.
 #[derive(Clone, Copy, Debug)]
 pub enum Allowed<'a> {
     All,
@@ -145,7 +145,7 @@ impl Allowed<'_> {
     }
 }
 
-/// A constraint that a thread has asked for its mask.
+/// Constraint that comes back from a thread with its mask.
 #[derive(Debug)]
 struct Answer {
     constraint: Box<dyn Constraint>,
@@ -157,7 +157,7 @@ struct Answer {
 #[derive(Debug)]
 struct Job {
     constraint: Box<dyn Constraint>,
-    /// An old mask, for its memory.
+    /// Mask to fill; its old content is of no use.
     mask: Mask,
     back: mpsc::SyncSender<Answer>,
 }
@@ -184,7 +184,7 @@ impl MaskThreads {
         }
     }
 
-    /// A job that is dropped on the way closes the channel of its answer.
+    /// Sends a job to the slot's thread. If the thread is gone, the job's answer channel closes.
     fn send(&self, slot: Slot, job: Job) {
         let _ = self.inboxes[slot.0 as usize % THREADS].send(job);
     }
@@ -211,15 +211,14 @@ fn answer(job: Job) {
     }
 }
 
-/// Where the constraint of a sequence is.
+/// Owner of a sequence's constraint: its guide, or a thread that computes its next mask.
 #[derive(Debug)]
-enum State {
-    Here(Box<dyn Constraint>),
-    /// A thread computes its mask.
-    Away(mpsc::Receiver<Answer>),
-    /// Back with its mask.
-    Back(Answer),
-    /// It broke, and with it the sequence.
+enum Holder {
+    Guide(Box<dyn Constraint>),
+    Thread(mpsc::Receiver<Answer>),
+    /// The thread has answered; the guide has not taken constraint and mask yet.
+    Answered(Answer),
+    /// The constraint panicked: the sequence fails.
     Lost,
 }
 
@@ -227,18 +226,18 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Guide {
     slot: Slot,
-    state: State,
+    holder: Holder,
     mask: Mask,
-    /// Tokens that may not follow where any other may.
+    /// Tokens that may not follow while all others may.
     except: Vec<TokenId>,
 }
 
 impl Guide {
-    /// Starts to compute the first mask.
+    /// Guide of a reply's constraint, whose first mask begins to be computed.
     pub fn new(constraint: Box<dyn Constraint>, slot: Slot, threads: &MaskThreads) -> Guide {
         let mut guide = Guide {
             slot,
-            state: State::Lost,
+            holder: Holder::Lost,
             mask: Mask::default(),
             except: Vec::new(),
         };
@@ -246,10 +245,10 @@ impl Guide {
         guide
     }
 
-    /// Asks for the next mask, if there will be one.
+    /// Sends the constraint to a thread if it needs a mask.
     fn prepare(&mut self, constraint: Box<dyn Constraint>, threads: &MaskThreads) {
         if constraint.next() != Next::Masked {
-            self.state = State::Here(constraint);
+            self.holder = Holder::Guide(constraint);
             return;
         }
         let (back, coming) = mpsc::sync_channel(1);
@@ -260,32 +259,32 @@ impl Guide {
             back,
         };
         threads.send(self.slot, job);
-        self.state = State::Away(coming);
+        self.holder = Holder::Thread(coming);
     }
 
     /// Whether `allowed` can be asked; waits until `deadline` for it.
     pub fn is_ready(&mut self, deadline: Instant) -> bool {
-        let State::Away(coming) = &self.state else {
+        let Holder::Thread(coming) = &self.holder else {
             return true;
         };
         let left = deadline.saturating_duration_since(Instant::now());
-        self.state = match coming.recv_timeout(left) {
-            Ok(answer) => State::Back(answer),
+        self.holder = match coming.recv_timeout(left) {
+            Ok(answer) => Holder::Answered(answer),
             Err(mpsc::RecvTimeoutError::Timeout) => return false,
-            Err(mpsc::RecvTimeoutError::Disconnected) => State::Lost,
+            Err(mpsc::RecvTimeoutError::Disconnected) => Holder::Lost,
         };
         true
     }
 
-    /// Tokens that may follow, once ready and until one is taken. `stop_tokens` end the reply: they
-    /// may come exactly where it may end, whatever else the constraint says of them.
+    /// Tokens that may follow, if `is_ready`. `stop_tokens` end the reply: they are allowed exactly
+    /// where it may end, whatever else the constraint says of them.
     ///
     /// # Errors
-    /// A text for the client when that is not known, or no token is left.
+    /// A text for the client when the mask could not be computed, or leaves no token.
     pub fn allowed<'a>(&'a mut self, stop_tokens: &'a [TokenId]) -> Result<Allowed<'a>, String> {
-        let constraint = match std::mem::replace(&mut self.state, State::Lost) {
-            State::Here(constraint) => constraint,
-            State::Back(answer) => {
+        let constraint = match std::mem::replace(&mut self.holder, Holder::Lost) {
+            Holder::Guide(constraint) => constraint,
+            Holder::Answered(answer) => {
                 self.mask = answer.mask;
                 let may_stop = answer.may_stop?;
                 for &id in stop_tokens {
@@ -293,14 +292,14 @@ impl Guide {
                 }
                 answer.constraint
             }
-            State::Away(_) | State::Lost => return Err(GONE.to_owned()),
+            Holder::Thread(_) | Holder::Lost => return Err(GONE.to_owned()),
         };
         let next = constraint.next();
         self.except.clear();
         if next != Next::Masked {
             self.except.extend_from_slice(constraint.barred());
         }
-        self.state = State::Here(constraint);
+        self.holder = Holder::Guide(constraint);
         match next {
             Next::Masked if self.mask.is_empty() => return Err(NOTHING_ALLOWED.to_owned()),
             Next::Masked => return Ok(Allowed::Only(&self.mask)),
@@ -321,7 +320,8 @@ impl Guide {
     /// # Errors
     /// A text for the client.
     pub fn advance(&mut self, id: TokenId, threads: &MaskThreads) -> Result<bool, String> {
-        let State::Here(mut constraint) = std::mem::replace(&mut self.state, State::Lost) else {
+        let Holder::Guide(mut constraint) = std::mem::replace(&mut self.holder, Holder::Lost)
+        else {
             return Err(GONE.to_owned());
         };
         constraint.advance(id)?;

@@ -1,150 +1,151 @@
-//! Drafts of one reply: tokens, and the recurrent states behind them.
+//! Draft tokens of one sequence, and the recurrent states after them.
 
+use super::acceptance_rate::{AcceptanceRate, Proposer, Score};
 use super::kv::Kv;
-use super::speculate::{Costs, Grams, Reply, Scores};
-use super::trust::{Maker, Score, Trust};
+use super::speculate::{Costs, NGrams, Proposal, Scores};
 use step::executor::{Slot, TokenId};
 
-/// Who drafts.
+/// Proposers that an engine asks.
 #[derive(Clone, Copy, Debug)]
 pub enum Drafter {
-    /// Earlier tokens of the sequence.
-    Grams,
-    /// Tokens of earlier text or of the model's prediction layer, whichever holds more often.
-    Prediction,
-    /// A function of the sequence, which appends to it.
+    /// N-grams alone.
+    NGram,
+    /// N-grams, and the prediction layer where it pays; each step tries the drafts of the one with
+    /// the higher acceptance rate.
+    Mtp,
+    /// A function of the sequence, which returns at most so many drafts.
     #[cfg(any(test, feature = "testing"))]
-    Told(fn(&[TokenId], usize) -> Vec<TokenId>),
+    Given(fn(&[TokenId], usize) -> Vec<TokenId>),
 }
 
-/// Tokens that a reply tries in its next rows.
+/// Draft tokens of a proposer, and the length of the sequence that they continue.
+#[derive(Debug, Default)]
+struct Proposed {
+    after: usize,
+    drafts: Vec<TokenId>,
+}
+
+impl Proposed {
+    /// Forgets the drafts, for others after `after` tokens, which go into the list.
+    fn restart(&mut self, after: usize) -> &mut Vec<TokenId> {
+        self.after = after;
+        self.drafts.clear();
+        &mut self.drafts
+    }
+}
+
+/// Draft tokens of a sequence.
 #[derive(Debug, Default)]
 pub struct Drafts {
-    grams: Grams,
-    /// Trust in each maker.
-    trust: [Trust; Maker::ALL.len()],
-    /// Who drafts for the next rows.
-    maker: Option<Maker>,
-    /// Tokens of the sequence behind which the prediction layer drafted, and its drafts.
-    predicted: (usize, Vec<TokenId>),
-    /// Tokens of the sequence behind which earlier ones drafted, and those drafts.
-    repeated: (usize, Vec<TokenId>),
-    /// Tokens of the next rows, if there are drafts: the last known one, then those.
+    ngrams: NGrams,
+    /// Acceptance rate of each proposer in this sequence.
+    acceptance: [AcceptanceRate; Proposer::ALL.len()],
+    /// Proposer whose drafts the next rows have.
+    proposer: Option<Proposer>,
+    /// Latest drafts of each proposer, tried or not.
+    proposed: [Proposed; Proposer::ALL.len()],
+    /// Tokens of the next rows if they have drafts: the last known token, then the drafts.
     rows: Vec<TokenId>,
-    /// States behind those rows but the last, if the model has states.
-    behind: Vec<Slot>,
-    /// The state of a draft that the sequence goes on from.
-    held: Option<Slot>,
+    /// States after those rows but the last, if the model has states.
+    states: Vec<Slot>,
+    /// State after the last accepted draft, which the next row starts from; none if the sequence
+    /// goes on from its own.
+    resume_from: Option<Slot>,
 }
 
 impl Drafts {
-    /// Drafts up to `most` tokens behind `known`, the whole sequence: those of the maker that holds
-    /// more often. Tells how many there are, and how often they held.
+    /// Proposes up to `most` tokens after `known`, the whole sequence: those of the proposer with
+    /// the highest acceptance rate.
     pub fn draft(
         &mut self,
         drafter: Drafter,
         known: &[TokenId],
         most: usize,
         costs: &Costs,
-    ) -> Reply {
+    ) -> Proposal {
         self.rows.clear();
         self.rows.extend(known.last());
-        self.repeated.0 = known.len();
-        self.repeated.1.clear();
+        let repeated = self.proposed[Proposer::NGram as usize].restart(known.len());
         match drafter {
-            Drafter::Grams | Drafter::Prediction => {
-                self.grams.draft(known, most, &mut self.repeated.1);
-            }
+            Drafter::NGram | Drafter::Mtp => self.ngrams.draft(known, most, repeated),
             #[cfg(any(test, feature = "testing"))]
-            Drafter::Told(told) => self.repeated.1.extend(told(known, most)),
+            Drafter::Given(given) => repeated.extend(given(known, most)),
         }
-        self.maker = self.better(known.len(), costs);
-        let drafts = match self.maker {
-            Some(Maker::Predictions) => &self.predicted.1,
-            _ => &self.repeated.1,
-        };
+        self.proposer = self.better(known.len(), costs);
+        let proposer = self.proposer.unwrap_or(Proposer::NGram);
+        let drafts = &self.proposed[proposer as usize].drafts;
         self.rows.extend(drafts.iter().take(most));
-        self.reply()
+        self.proposal()
     }
 
-    /// Who drafts behind `known` tokens: of two sources the one that is trusted more.
-    fn better(&self, known: usize, costs: &Costs) -> Option<Maker> {
-        let rate = |maker| self.trust[maker as usize].rate(costs.record(maker).rate());
-        let drafts = |maker: &Maker| !self.drafts_of(*maker, known).is_empty();
-        let sources = Maker::ALL.into_iter().filter(drafts);
-        sources.max_by(|&a, &b| rate(a).total_cmp(&rate(b)))
-    }
-
-    /// Drafts of a maker behind `known` tokens.
-    fn drafts_of(&self, maker: Maker, known: usize) -> &[TokenId] {
-        let (behind, drafts) = match maker {
-            Maker::Grams => &self.repeated,
-            Maker::Predictions => &self.predicted,
+    /// The proposer with the highest acceptance rate of those that have drafts after `known`
+    /// tokens.
+    fn better(&self, known: usize, costs: &Costs) -> Option<Proposer> {
+        let rate = |of| self.acceptance[of as usize].rate(costs.record(of).rate());
+        let drafts = |of: &Proposer| {
+            let proposed = &self.proposed[*of as usize];
+            proposed.after == known && !proposed.drafts.is_empty()
         };
-        if *behind == known { drafts } else { &[] }
+        let proposers = Proposer::ALL.into_iter().filter(drafts);
+        proposers.max_by(|&a, &b| rate(a).total_cmp(&rate(b)))
     }
 
-    /// Number of them, and trust in them.
-    pub fn reply(&self) -> Reply {
-        let maker = self.maker.unwrap_or(Maker::Grams);
-        Reply {
+    /// Number of drafts that the next rows have, and their acceptance rate.
+    pub fn proposal(&self) -> Proposal {
+        let proposer = self.proposer.unwrap_or(Proposer::NGram);
+        Proposal {
             drafts: self.rows.len().saturating_sub(1),
-            ..self.reply_of(maker)
+            ..self.proposal_of(proposer)
         }
     }
 
-    /// A reply that a maker may draft for.
-    pub fn reply_of(&self, maker: Maker) -> Reply {
-        Reply {
-            maker,
-            trust: self.trust[maker as usize],
-            drafts: 0,
-        }
+    /// Proposal of a proposer that has not been asked yet.
+    pub fn proposal_of(&self, proposer: Proposer) -> Proposal {
+        Proposal::new(proposer, self.acceptance[proposer as usize])
     }
 
-    /// Forgets a little of how often predictions held, when none are made.
+    /// Fades the prediction layer's acceptance rate in a step in which it was not asked.
     pub fn predict_nothing(&mut self) {
-        self.trust[Maker::Predictions as usize].forget();
+        self.acceptance[Proposer::Mtp as usize].forget();
     }
 
-    /// Forgets what was predicted, for predictions behind so many tokens.
+    /// Forgets what was predicted, for predictions after the first `known` tokens.
     pub fn begin_prediction(&mut self, known: usize) {
-        self.predicted.0 = known;
-        self.predicted.1.clear();
+        self.proposed[Proposer::Mtp as usize].restart(known);
     }
 
-    /// Adds what the prediction layer drafts next.
+    /// Adds the next draft of the prediction layer.
     pub fn add_predicted(&mut self, token: TokenId) {
-        self.predicted.1.push(token);
+        self.proposed[Proposer::Mtp as usize].drafts.push(token);
     }
 
     /// Drafts of the prediction layer.
     pub fn predicted(&self) -> &[TokenId] {
-        &self.predicted.1
+        &self.proposed[Proposer::Mtp as usize].drafts
     }
 
-    /// Keeps as many as `chosen` has.
-    pub fn choose(&mut self, chosen: Reply) {
+    /// Keeps as many drafts as `chosen` has.
+    pub fn choose(&mut self, chosen: Proposal) {
         match chosen.drafts {
             0 => self.rows.clear(),
             drafts => self.rows.truncate(1 + drafts),
         }
     }
 
-    /// Takes the states that they need.
+    /// Takes the states that the next rows write.
     pub fn lend(&mut self, kv: &mut Kv) {
         if self.rows.is_empty() || !kv.recurs() {
             return;
         }
-        self.behind.extend(self.held.take());
-        while self.behind.len() + 1 < self.rows.len() {
-            self.behind.push(kv.lend_draft());
+        self.states.extend(self.resume_from.take());
+        while self.states.len() + 1 < self.rows.len() {
+            self.states.push(kv.lend_draft());
         }
     }
 
-    /// Tokens of the next rows and the states behind those but the last; none without drafts.
+    /// Tokens of the next rows and the states after those but the last; none without drafts.
     pub fn rows(&self) -> (&[TokenId], &[Slot]) {
-        (&self.rows, &self.behind)
+        (&self.rows, &self.states)
     }
 
     /// Whether draft `index` is `token`.
@@ -152,48 +153,43 @@ impl Drafts {
         self.rows.get(1 + index) == Some(&token)
     }
 
-    /// Scores what each maker drafted, beside the tokens that came behind it in `known`, the whole
-    /// sequence.
+    /// Scores the latest drafts of each proposer by `known`, the whole sequence.
     pub fn score(&mut self, known: &[TokenId]) -> Scores {
-        Maker::ALL.map(|maker| {
-            let behind = match maker {
-                Maker::Grams => self.repeated.0,
-                Maker::Predictions => self.predicted.0,
-            };
-            let drafts = self.drafts_of(maker, behind);
-            let score = Score::of(drafts, known.get(behind..).unwrap_or_default());
-            self.trust[maker as usize].note(score);
+        Proposer::ALL.map(|proposer| {
+            let Proposed { after, drafts } = &self.proposed[proposer as usize];
+            let score = Score::of(drafts, known.get(*after..).unwrap_or_default());
+            self.acceptance[proposer as usize].note(score);
             score
         })
     }
 
-    /// Gives back the states but the one behind the last draft that held, `count` in all. That is
-    /// the one to go on from, if it is not the sequence's own.
-    pub fn settle(&mut self, count: usize, kv: &mut Kv) -> Option<Slot> {
+    /// Gives back the states but the one after the last of the `accepted` drafts, and returns that:
+    /// the next row starts from it. None if that is the sequence's own state.
+    pub fn settle(&mut self, accepted: usize, kv: &mut Kv) -> Option<Slot> {
         if self.rows.is_empty() {
             self.release(kv);
             return None;
         }
         self.rows.clear();
-        self.held = self.behind.get(count).copied();
-        for state in self.behind.drain(..) {
-            if Some(state) != self.held {
+        self.resume_from = self.states.get(accepted).copied();
+        for state in self.states.drain(..) {
+            if Some(state) != self.resume_from {
                 kv.give_back_draft(state);
             }
         }
-        self.held
+        self.resume_from
     }
 
-    /// Gives back the state that it holds.
+    /// Gives back the state that it keeps between steps.
     pub fn release(&mut self, kv: &mut Kv) {
-        if let Some(state) = self.held.take() {
+        if let Some(state) = self.resume_from.take() {
             kv.give_back_draft(state);
         }
     }
 
-    /// States that it holds between steps.
-    pub fn held(&self) -> usize {
-        usize::from(self.held.is_some())
+    /// States that it keeps between steps.
+    pub fn states_kept(&self) -> usize {
+        usize::from(self.resume_from.is_some())
     }
 }
 
@@ -201,51 +197,51 @@ impl Drafts {
 mod tests {
     use super::*;
 
-    /// Drafts behind 1, 2, 3, which 4 followed before, where 9 is predicted.
-    fn drafted(drafts: &mut Drafts, costs: &Costs) -> (Maker, TokenId) {
+    /// Drafts after 1, 2, 3, which 4 followed before, where 9 is predicted.
+    fn drafted(drafts: &mut Drafts, costs: &Costs) -> (Proposer, TokenId) {
         let known = [1, 2, 3, 4, 1, 2, 3];
         drafts.begin_prediction(known.len());
         drafts.add_predicted(9);
-        let reply = drafts.draft(Drafter::Prediction, &known, 1, costs);
-        (reply.maker, drafts.rows().0[1])
+        let proposal = drafts.draft(Drafter::Mtp, &known, 1, costs);
+        (proposal.proposer, drafts.rows().0[1])
     }
 
     #[test]
-    fn the_maker_that_is_trusted_more_drafts() {
+    fn the_proposer_with_the_higher_acceptance_rate_drafts() {
         let (mut drafts, costs) = (Drafts::default(), Costs::default());
         drafted(&mut drafts, &costs);
         // Both are scored, whoever's draft was tried.
         let scores = drafts.score(&[1, 2, 3, 4, 1, 2, 3, 9]);
         assert_eq!(
-            scores.map(|score| (score.known, score.held)),
+            scores.map(|score| (score.judged, score.accepted)),
             [(1, 0), (1, 1)]
         );
-        assert_eq!(drafted(&mut drafts, &costs), (Maker::Predictions, 9));
+        assert_eq!(drafted(&mut drafts, &costs), (Proposer::Mtp, 9));
         for _ in 0..9 {
             drafts.score(&[1, 2, 3, 4, 1, 2, 3, 4]);
         }
-        assert_eq!(drafted(&mut drafts, &costs), (Maker::Grams, 4));
+        assert_eq!(drafted(&mut drafts, &costs), (Proposer::NGram, 4));
     }
 
     #[test]
-    fn a_new_reply_trusts_what_held_of_others() {
+    fn a_new_sequence_starts_from_the_acceptance_rates_of_others() {
         let mut costs = Costs::default();
-        let (fails, holds) = (Score { known: 1, held: 0 }, Score { known: 1, held: 1 });
+        let (fails, holds) = (Score::of(&[1], &[2]), Score::of(&[1], &[1]));
         costs.note_drafts([fails, holds]);
-        let (maker, _) = drafted(&mut Drafts::default(), &costs);
-        assert_eq!(maker, Maker::Predictions);
+        let (proposer, _) = drafted(&mut Drafts::default(), &costs);
+        assert_eq!(proposer, Proposer::Mtp);
         costs.note_drafts([holds, fails]);
         costs.note_drafts([holds, fails]);
-        let (maker, _) = drafted(&mut Drafts::default(), &costs);
-        assert_eq!(maker, Maker::Grams);
+        let (proposer, _) = drafted(&mut Drafts::default(), &costs);
+        assert_eq!(proposer, Proposer::NGram);
     }
 
     #[test]
-    fn what_was_predicted_behind_other_tokens_is_no_draft() {
+    fn predictions_after_other_tokens_are_no_drafts() {
         let (mut drafts, costs) = (Drafts::default(), Costs::default());
         drafts.begin_prediction(2);
         drafts.add_predicted(9);
-        let reply = drafts.draft(Drafter::Prediction, &[1, 2, 3], 7, &costs);
-        assert_eq!(reply.drafts, 0);
+        let proposal = drafts.draft(Drafter::Mtp, &[1, 2, 3], 7, &costs);
+        assert_eq!(proposal.drafts, 0);
     }
 }

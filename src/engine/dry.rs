@@ -1,15 +1,15 @@
 //! DRY ("don't repeat yourself"): a penalty for the token that would continue a repetition.
 //!
 //! Source: p-e-w, "DRY: A modern repetition penalty", text-generation-webui pull request 5677. A
-//! token that was before the end of an earlier copy of the last `n` tokens would make the copy one
-//! longer; from `allowed` on it loses `multiplier * base^(n - allowed)`.
+//! token that followed an earlier copy of the last `n` tokens would make the copy one longer; from
+//! `allowed` on its logit loses `multiplier * base^(n - allowed)`.
 
 use std::collections::HashMap;
 
 use super::request::Dry;
 use step::executor::TokenId;
 
-/// Repeated tokens beyond which the penalty grows no more: it is out of all proportion there.
+/// Largest exponent of the penalty, which is far beyond any logit there.
 const EXPONENT_MAX: usize = 64;
 
 /// Penalties of the next tokens of one sequence.
@@ -19,12 +19,12 @@ pub struct Repetitions {
     /// Prompt and reply.
     tokens: Vec<TokenId>,
     penalties: HashMap<TokenId, f32>,
-    /// Matches that end at each place, of the last look.
+    /// Length of the copy that ends at each position from the end; reused for its memory.
     lengths: Vec<usize>,
 }
 
 impl Repetitions {
-    /// Behind a prompt; none if the rule is off.
+    /// Penalties after a prompt; none if the rule is off.
     pub fn new(rule: &Dry, prompt: &[TokenId]) -> Option<Repetitions> {
         if rule.multiplier == 0.0 {
             return None;
@@ -55,8 +55,8 @@ impl Repetitions {
         self.look();
     }
 
-    /// Finds how long a copy of the end each earlier place continues: the Z-function of the tokens
-    /// read backwards.
+    /// Finds how many of the last tokens each earlier position ends a copy of: the Z-function of
+    /// the tokens in reverse.
     fn look(&mut self) {
         self.penalties.clear();
         let window = match self.rule.last {
@@ -86,7 +86,7 @@ impl Repetitions {
             if at + same > right {
                 (left, right) = (at, at + same);
             }
-            // The token behind this place continued the copy.
+            // The token after this position continued the copy.
             let same = same.min(longest);
             if same >= self.rule.allowed {
                 let exponent = (same - self.rule.allowed).min(EXPONENT_MAX);

@@ -1,8 +1,8 @@
-//! Events of a reply for its reader: a channel that holds all of it, if need be.
+//! Channel of a reply's events to its reader, large enough for the whole reply.
 //!
-//! A reply has a length, so what a slow reader leaves lying is bounded, and its slot is free as
-//! soon as the reply is complete. All that lies together has a bound too: beyond it a reply may be
-//! only a little ahead of its reader, and waits in its slot.
+//! So a slow reader does not keep a slot: the slot is free as soon as the reply is complete. Unread
+//! events of all replies together are bounded too: beyond that a reply may be only `AHEAD_MAX`
+//! events ahead of its reader, and waits in its slot.
 
 use std::mem;
 use std::pin::pin;
@@ -17,16 +17,16 @@ use step::executor::TokenId;
 
 /// Bytes of events that have not been read, of all replies together.
 pub const BACKLOG_BYTES_MAX: usize = 24 * 1024 * 1024;
-/// Events that a reply may be ahead of its reader whatever others left lying.
+/// Events that a reply may be ahead of its reader while the backlog is full.
 pub const AHEAD_MAX: usize = 64;
 /// Bytes that the system's allocator adds to a block.
 const BLOCK_BYTES: usize = 16;
 
-/// Events that readers have left lying.
+/// Events of all replies that have not been read.
 #[derive(Debug, Default)]
 pub struct Backlog {
     bytes: AtomicUsize,
-    /// A reader has taken something.
+    /// Notified when a reader has taken something.
     taken: Notify,
 }
 
@@ -91,7 +91,7 @@ impl EventSender {
         self.sender.capacity() >= count && (near || !self.backlog.is_full())
     }
 
-    /// Completes once there is room for `count` more events, or would be if the reader were there.
+    /// Completes once `count` more events may be sent, or the reader is gone.
     pub async fn room(&self, count: usize) {
         loop {
             let mut taken = pin!(self.backlog.taken.notified());
@@ -137,7 +137,7 @@ pub struct EventReceiver {
 }
 
 impl EventReceiver {
-    /// The next event; none behind the last.
+    /// The next event; none after the last.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
         let event = self.receiver.poll_recv(cx);
         if let Poll::Ready(event) = &event {

@@ -14,13 +14,13 @@ pub struct Forbidden {
     stops: Vec<TokenId>,
     /// Sequences of tokens that the reply must not have.
     sequences: Vec<Vec<TokenId>>,
-    /// The reply so far, where a sequence is longer than one token, else its length alone counts.
+    /// The reply so far if a sequence is longer than one token; else only its length is needed.
     reply: Vec<TokenId>,
     replied: usize,
 }
 
 impl Forbidden {
-    /// `stops` end the reply.
+    /// Tokens that `sampling` forbids in a reply that `stops` end.
     pub fn new(sampling: &Sampling, stops: &[TokenId]) -> Forbidden {
         let mut allowed = sampling.allowed.clone();
         allowed.sort_unstable();
@@ -34,7 +34,7 @@ impl Forbidden {
         }
     }
 
-    /// Whether there are any at the reply's next place.
+    /// Whether any token is forbidden next.
     pub fn any(&self) -> bool {
         !self.allowed.is_empty() || self.replied < self.least || !self.sequences.is_empty()
     }

@@ -13,7 +13,7 @@ use super::sequence::events_room;
 use super::stats::Stats;
 use super::turns::{Source, Waiting};
 
-/// Where the engine is in its life. It only ever moves down this list.
+/// Stage of the engine's life. It only ever moves down this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// The executor is being built; requests wait.
@@ -43,14 +43,14 @@ pub(super) struct Shared {
     pub phase: watch::Sender<Phase>,
     /// Calls of the executor that takes the steps.
     pub calls: Calls,
-    /// Rounds of the engine that began or ended: even while it waits for something to do.
+    /// Starts and ends of the engine's rounds: even while it waits for something to do.
     pub rounds: AtomicU64,
-    /// Held for a look-up, never across a wait.
+    /// Requests that wait, of every source. Locked for a look-up only, never across a wait.
     waiting: Mutex<Waiting>,
     pub backlog: Arc<Backlog>,
 }
 
-/// A request's place among those that wait; dropping it gives the place up.
+/// Place of a request among those that wait, given up when it is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     shared: Arc<Shared>,
@@ -86,7 +86,7 @@ impl Shared {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        // Whoever panicked left whole counts behind.
+        // Whoever panicked had changed whole counts only.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -100,7 +100,7 @@ impl Shared {
     }
 }
 
-/// Gives requests to the engine. When the last handle is gone the engine drains.
+/// Access to the engine. When the last handle is gone the engine drains.
 #[derive(Clone, Debug)]
 pub struct Handle {
     inbox: mpsc::Sender<Queued>,
@@ -156,7 +156,7 @@ impl Handle {
         if self.phase() >= Phase::Draining {
             return Err(Rejected::Stopped(request));
         }
-        // Counts the inbox and the engine's own queue, so the inbox never fills up by itself.
+        // Places count the inbox and the engine's own queue, so the inbox never fills up.
         let Some(place) = self.shared.place(&request) else {
             return Err(Rejected::Full(request));
         };
@@ -208,7 +208,7 @@ impl Handle {
         *self.shared.phase.borrow()
     }
 
-    /// Number of the engine's round, or of its wait between two; one that lasts too long has stuck.
+    /// Number of the engine's round, or of its wait between two. An odd one that stays is stuck.
     pub fn round(&self) -> u64 {
         self.shared.rounds.load(Ordering::Relaxed)
     }

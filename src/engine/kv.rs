@@ -1,15 +1,15 @@
-//! Who owns which slot, which KV page and which kept state.
+//! Cache manager: owners of slots, KV pages and states.
 //!
-//! A sequence gets all the pages it can ever need when it is admitted, so it never has to be
-//! evicted, recomputed or moved while it runs; of a windowed group it has what its rows see
-//! (`windows`). What its prompt shares with one before it uses together with others; what it
-//! computed of its prompt is kept for others when it is sure.
+//! A sequence gets all pages that it can ever need when it is admitted, so it is never preempted,
+//! recomputed or moved; of a windowed group it has those that its rows see (`windows`). Pages of a
+//! beginning that another prompt has too are shared. Whole pages of its prompt are cached for
+//! others once they are computed.
 
 use std::time::Duration;
 
 use super::prefix::{
-    Gone, Hit, KEPT_PART, Keyed, Kind, Naming, NodeId, OPERATOR, Owner, Place, Prefixes, Reuse,
-    Written,
+    CACHED_PART, Evicted, Hit, Keyed, Kind, Naming, NodeId, OPERATOR, Owner, Place, Prefixes,
+    Reuse, Written,
 };
 use super::request::COMMON;
 use super::windows::Windows;
@@ -21,22 +21,22 @@ pub fn pages_for(tokens: usize) -> usize {
     tokens.div_ceil(PAGE)
 }
 
-/// A sequence that is to begin.
+/// Request for the memory of a sequence.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
-    /// Who answers for the room that it takes.
+pub struct Reservation<'a> {
+    /// Owner to whom its memory counts.
     pub owner: Owner,
-    /// Number of those who see what is kept of its prompt.
+    /// Domain whose sequences see what is cached of its prompt.
     pub domain: u128,
-    /// Tokens that are looked up; none where all are to be computed.
+    /// Tokens that are looked up in the cache; empty if all are to be computed.
     pub prompt: &'a [TokenId],
-    /// Whether it leaves others the pages of a slot: an equal share of all.
-    pub leaves_room: bool,
-    /// First pages of the prompt that a tier below has, with the state behind them.
+    /// Whether a slot's equal share of all pages must be left to others.
+    pub leaves_share: bool,
+    /// Leading pages of the prompt that the tier below has, with the state after them.
     pub restorable: usize,
 }
 
-/// A kept beginning that stays while it is written to a tier below.
+/// Cached beginning that cannot be evicted while it is written to the tier below.
 #[derive(Clone, Debug)]
 pub struct Pin {
     /// Domain and owner.
@@ -44,54 +44,54 @@ pub struct Pin {
     pub reuse: Reuse,
     pub tokens: Vec<TokenId>,
     pub pages: Vec<PageId>,
-    /// The state behind them, if the model has one.
+    /// The state after them, if the model has one.
     pub state: Option<(Kind, Slot)>,
-    /// Windowed pages that are that state; empty if the model has none.
+    /// Windowed pages of the snapshot, if the model has a window.
     pub window: Vec<PageId>,
     node: NodeId,
 }
 
-/// Pages of a slot.
+/// Pages of a slot's sequence.
 #[derive(Debug, Default)]
-struct Held {
+struct Resident {
     owner: Owner,
     domain: u128,
     /// Pages in the order of the positions they hold; empty for a free slot.
     table: Vec<PageId>,
-    /// Number of them, from the first, that are those of kept blocks.
+    /// Leading pages of the table that are pages of cached blocks.
     shared: usize,
-    /// The last of those blocks.
+    /// Last of those blocks.
     node: Option<NodeId>,
-    /// Expected number of times that what it computes of its prompt will be asked for.
+    /// Expected reuse of the blocks that it will add.
     reuse: Reuse,
-    /// The block whose state is still to be read.
+    /// Block whose state its first row will read.
     reading: Option<NodeId>,
 }
 
-/// Beginning of a sequence.
+/// Memory that a sequence got, and where it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begin {
     pub slot: Slot,
-    /// Tokens that need not be computed.
+    /// Tokens of the prompt that need not be computed.
     pub cached: usize,
-    /// The state behind those, if the model has one.
+    /// State after those, if the model has states.
     pub from: Slot,
-    /// Tokens that a prompt before began with, too, `cached` at least.
+    /// Tokens that an earlier prompt began with too, at least `cached`: without a snapshot there.
     pub known: usize,
-    /// First pages of `cached` that are here, where the rest has to be restored first, and the
-    /// slot's own state.
-    pub restored_behind: Option<usize>,
+    /// Leading pages of `cached` that are here, if the others and the slot's state are to be
+    /// restored first.
+    pub restore_after: Option<usize>,
 }
 
-/// Slots, the pages behind them, and kept prompts.
+/// Slots, their pages and states, and cached prompts.
 #[derive(Debug)]
 pub struct Kv<N = Keyed> {
     pages_total: usize,
     pages_free: Vec<PageId>,
     slots_free: Vec<Slot>,
-    slots: Vec<Held>,
+    slots: Vec<Resident>,
     snapshots_total: usize,
-    /// States for drafts that nobody has; none if the model has no states.
+    /// Free states for drafts; none if the model has no states.
     drafts_free: Vec<Slot>,
     drafts_total: usize,
     prefixes: Prefixes<N>,
@@ -100,9 +100,9 @@ pub struct Kv<N = Keyed> {
 }
 
 impl<N: Naming> Kv<N> {
-    /// Everything free; no sequence has more than `context` tokens. The lowest ids are handed out
-    /// first. `snapshots` states behind those of `slots` are for kept prompts, and behind them
-    /// `drafts` for drafts; there are none if the model has no recurrent states.
+    /// Cache in which everything is free, for sequences of at most `context` tokens. The lowest ids
+    /// are handed out first. States are numbered: of `slots`, then `snapshots`, then `drafts`; the
+    /// latter two are 0 if the model has no states.
     pub fn new(
         (slots, snapshots, drafts): (usize, usize, usize),
         pages: usize,
@@ -112,15 +112,15 @@ impl<N: Naming> Kv<N> {
         let table_len = pages.min(pages_for(context));
         let states = |from, count| (from as u32..(from + count) as u32).rev().map(Slot);
         let drafts_total = if snapshots > 0 { drafts } else { 0 };
-        let held = |_| Held {
+        let empty = |_| Resident {
             table: Vec::with_capacity(table_len),
-            ..Held::default()
+            ..Resident::default()
         };
         Kv {
             pages_total: pages,
             pages_free: (0..pages as u32).rev().map(PageId).collect(),
             slots_free: (0..slots as u32).rev().map(Slot).collect(),
-            slots: (0..slots).map(held).collect(),
+            slots: (0..slots).map(empty).collect(),
             snapshots_total: snapshots,
             drafts_free: states(slots + snapshots, drafts_total).collect(),
             drafts_total,
@@ -129,7 +129,7 @@ impl<N: Naming> Kv<N> {
         }
     }
 
-    /// Adds pages of a window, which are kept of prompts in place of states.
+    /// Adds pages of a window, which snapshots have in place of states.
     pub fn with_window(self, window: Option<Window>) -> Self {
         let states = self.slots.len() + self.snapshots_total;
         Kv {
@@ -138,7 +138,7 @@ impl<N: Naming> Kv<N> {
         }
     }
 
-    /// Whether a prompt goes on only from a kept state.
+    /// Whether a prompt can go on only from a snapshot.
     pub fn recurs(&self) -> bool {
         self.prefixes.recurs()
     }
@@ -148,42 +148,41 @@ impl<N: Naming> Kv<N> {
         self.slots_free.len()
     }
 
-    /// Tells the time since some start.
-    pub fn tell_time(&mut self, time: Duration) {
-        self.prefixes.tell_time(time);
+    /// Sets the time since some start.
+    pub fn set_time(&mut self, time: Duration) {
+        self.prefixes.set_time(time);
     }
 
-    /// Kept beginnings that were driven out.
-    pub fn gone(&self) -> Gone {
-        self.prefixes.gone()
+    /// Evictions so far.
+    pub fn evicted(&self) -> Evicted {
+        self.prefixes.evicted()
     }
 
-    /// Pages of a prompt that a sequence of a domain would begin behind.
+    /// Leading pages of a prompt that are cached for a domain.
     pub fn pages_known(&self, domain: u128, prompt: &[TokenId]) -> usize {
         self.prefixes.look_up(domain, prompt, 0).pages.len()
     }
 
-    /// First pages of a prompt that a sequence would not have restored of those that are
-    /// `restorable`; none if it would begin without.
-    pub fn restored_behind(
+    /// Leading pages of a prompt that are here already, if a sequence would have further ones
+    /// restored of those that are `restorable`; none if nothing would be restored.
+    pub fn restore_after(
         &self,
         domain: u128,
         prompt: &[TokenId],
         restorable: usize,
     ) -> Option<usize> {
         let found = self.prefixes.look_up(domain, prompt, restorable);
-        self.behind(&found, restorable)
+        self.restore_after_hit(&found, restorable)
     }
 
-    fn behind(&self, hit: &Hit, restorable: usize) -> Option<usize> {
+    fn restore_after_hit(&self, hit: &Hit, restorable: usize) -> Option<usize> {
         let misses_state = self.recurs() && hit.state.is_none() && restorable > 0;
         (hit.pages.len() < restorable || misses_state).then_some(hit.pages.len())
     }
 
-    /// Takes a slot and pages for `tokens` in all, or nothing at all when either is short. It
-    /// begins behind what is kept of its prompt. Where the owner has a sequence already, the others
-    /// are left their share of what is kept.
-    pub fn reserve(&mut self, tokens: usize, asked: Asked<'_>) -> Option<Begin> {
+    /// Takes a slot and pages for `tokens` in all, or nothing when either is short. Cached pages
+    /// are evicted for it; if the owner has a sequence already, not from the share of others.
+    pub fn reserve(&mut self, tokens: usize, asked: Reservation<'_>) -> Option<Begin> {
         assert!(tokens > 0, "a sequence holds at least one token");
         let owner = match asked.domain {
             COMMON => OPERATOR,
@@ -192,8 +191,8 @@ impl<N: Naming> Kv<N> {
         let restorable = asked.restorable;
         let (domain, prompt) = (asked.domain, asked.prompt);
         let mut hit = self.prefixes.look_up(domain, prompt, restorable);
-        let restored_behind = self.behind(&hit, restorable);
-        if restored_behind.is_some() {
+        let restore_after = self.restore_after_hit(&hit, restorable);
+        if restore_after.is_some() {
             hit.state = None;
         }
         let wanted = pages_for(tokens) - hit.pages.len();
@@ -201,7 +200,7 @@ impl<N: Naming> Kv<N> {
         if let Some(node) = hit.node {
             self.prefixes.hold(node);
         }
-        let left = match asked.leaves_room {
+        let left = match asked.leaves_share {
             true => self.pages_total / self.slots.len(),
             false => 0,
         };
@@ -214,8 +213,8 @@ impl<N: Naming> Kv<N> {
         self.slots_free.pop();
         let reuse = self.prefixes.note_use(&hit, owner);
         self.take_pages(slot, wanted, &hit, owner);
-        let held = &mut self.slots[slot.0 as usize];
-        (held.owner, held.domain, held.reuse) = (owner, asked.domain, reuse);
+        let seq = &mut self.slots[slot.0 as usize];
+        (seq.owner, seq.domain, seq.reuse) = (owner, asked.domain, reuse);
         let cached = hit.pages.len().max(restorable) * PAGE;
         if let Some(windows) = &mut self.windows {
             match hit.state {
@@ -228,25 +227,25 @@ impl<N: Naming> Kv<N> {
             cached,
             from: hit.state.unwrap_or(slot),
             known: hit.known.max(restorable) * PAGE,
-            restored_behind,
+            restore_after,
         })
     }
 
-    /// Pages that may go for a sequence of an owner. What the operator's prompts left may where
-    /// nothing runs: else it could be that a request never fits.
+    /// Cached pages that may be evicted for a sequence of an owner. Those of the operator's prompts
+    /// may only if nothing runs, since else a request might never fit.
     fn may_go(&self, owner: Owner) -> usize {
-        let mut running = self.slots.iter().filter(|held| !held.table.is_empty());
+        let mut running = self.slots.iter().filter(|seq| !seq.table.is_empty());
         let first = running.clone().next();
-        match (first, running.any(|held| held.owner == owner)) {
+        match (first, running.any(|seq| seq.owner == owner)) {
             (None, _) => self.prefixes.pages_unused(),
             (_, false) => self.prefixes.pages_beyond(owner, 0),
             (_, true) => self.prefixes.pages_beyond(owner, self.share(owner)),
         }
     }
 
-    /// Pages that each of the others is left by further sequences of an owner.
+    /// Cached pages of each other owner that further sequences of an owner must leave.
     fn share(&self, owner: Owner) -> usize {
-        self.pages_total / KEPT_PART / self.prefixes.others(owner).max(1)
+        self.pages_total / CACHED_PART / self.prefixes.others(owner).max(1)
     }
 
     fn take_pages(&mut self, slot: Slot, wanted: usize, hit: &Hit, owner: Owner) {
@@ -258,28 +257,28 @@ impl<N: Naming> Kv<N> {
         self.prefixes.free_pages(short, (owner, self.share(owner)));
         self.collect();
         let left = self.pages_free.len() - wanted;
-        let held = &mut self.slots[slot.0 as usize];
-        assert!(held.table.is_empty(), "{slot:?} was free but owns pages");
-        held.table.extend(&hit.pages);
-        held.table.extend(self.pages_free.drain(left..).rev());
-        held.shared = hit.pages.len();
-        (held.node, held.reading) = (hit.node, reading);
+        let seq = &mut self.slots[slot.0 as usize];
+        assert!(seq.table.is_empty(), "{slot:?} was free but owns pages");
+        seq.table.extend(&hit.pages);
+        seq.table.extend(self.pages_free.drain(left..).rev());
+        seq.shared = hit.pages.len();
+        (seq.node, seq.reading) = (hit.node, reading);
     }
 
-    /// Beginnings of a slot's prompt that a tier below should have, the shortest first. What the
-    /// operator's prompts left stays here.
+    /// Beginnings of a slot's prompt that are worth writing to the tier below, the shortest first;
+    /// none of the operator's prompts, which are not evicted.
     pub fn pin(&mut self, slot: Slot, prompt: &[TokenId]) -> Vec<Pin> {
-        let held = &self.slots[slot.0 as usize];
-        let whose = (held.domain, held.owner);
-        let Some(last) = held.node.filter(|_| held.domain != COMMON) else {
+        let seq = &self.slots[slot.0 as usize];
+        let whose = (seq.domain, seq.owner);
+        let Some(last) = seq.node.filter(|_| seq.domain != COMMON) else {
             return vec![];
         };
         let ends = self.prefixes.worth_writing(last);
         let pin = |of: Written| Pin {
             whose,
-            reuse: held.reuse,
+            reuse: seq.reuse,
             tokens: prompt[..of.depth * PAGE].to_vec(),
-            pages: held.table[..of.depth].to_vec(),
+            pages: seq.table[..of.depth].to_vec(),
             state: of.state,
             window: match (&self.windows, of.state) {
                 (Some(windows), Some((_, state))) => windows.pages(state).to_vec(),
@@ -297,7 +296,7 @@ impl<N: Naming> Kv<N> {
         pins
     }
 
-    /// It has been written, or will not be.
+    /// Releases a pin, once it has been written or will not be.
     pub fn unpin(&mut self, pin: &Pin) {
         if pin.state.is_some() {
             self.prefixes.has_read(pin.node);
@@ -305,18 +304,18 @@ impl<N: Naming> Kv<N> {
         self.prefixes.let_go(pin.node);
     }
 
-    /// A sequence has read the state that it began with.
+    /// Notes that the sequence of a slot has read the state that it started from.
     pub fn has_read(&mut self, slot: Slot) {
         if let Some(node) = self.slots[slot.0 as usize].reading.take() {
             self.prefixes.has_read(node);
         }
     }
 
-    /// A state for a place of the prompt of a slot, if one may be had.
+    /// State for a snapshot at a place of a slot's prompt, if one may be had.
     pub fn lend(&mut self, slot: Slot, place: Place) -> Option<Slot> {
-        let held = &self.slots[slot.0 as usize];
-        let (whose, behind) = ((held.domain, held.owner), (held.node, held.reuse));
-        let state = self.prefixes.lend(whose, behind, place);
+        let seq = &self.slots[slot.0 as usize];
+        let (whose, after) = ((seq.domain, seq.owner), (seq.node, seq.reuse));
+        let state = self.prefixes.lend(whose, after, place);
         self.collect();
         state
     }
@@ -327,59 +326,59 @@ impl<N: Naming> Kv<N> {
         self.prefixes.give_back(owner, state);
     }
 
-    /// Tokens of a prompt that are kept, or shared with one before.
-    pub fn tokens_kept(&self, slot: Slot) -> usize {
+    /// Tokens of a slot's prompt that are cached, by it or by others before.
+    pub fn tokens_cached(&self, slot: Slot) -> usize {
         self.slots[slot.0 as usize].shared * PAGE
     }
 
-    /// Keeps the whole pages of `prompt`, whose rows have run, and the state behind the last of
-    /// them, if one was lent for that.
-    pub fn keep(&mut self, slot: Slot, prompt: &[TokenId], state: Option<(Kind, Slot)>) {
-        let held = &mut self.slots[slot.0 as usize];
-        let (whose, kept) = ((held.domain, held.owner), held.shared);
-        let behind = (held.node, held.reuse);
-        let rest = &prompt[(kept * PAGE).min(prompt.len())..];
-        let table = &mut held.table[kept..];
-        let (last, count) = self.prefixes.insert(whose, behind, rest, table);
-        (held.node, held.shared) = (last, kept + count);
-        let is_whole = held.shared * PAGE == prompt.len();
+    /// Caches the whole pages of `prompt`, whose rows have run, and the snapshot after the last of
+    /// them, if a state was lent for one.
+    pub fn cache(&mut self, slot: Slot, prompt: &[TokenId], state: Option<(Kind, Slot)>) {
+        let seq = &mut self.slots[slot.0 as usize];
+        let (whose, cached) = ((seq.domain, seq.owner), seq.shared);
+        let after = (seq.node, seq.reuse);
+        let rest = &prompt[(cached * PAGE).min(prompt.len())..];
+        let table = &mut seq.table[cached..];
+        let (last, count) = self.prefixes.insert(whose, after, rest, table);
+        (seq.node, seq.shared) = (last, cached + count);
+        let is_whole = seq.shared * PAGE == prompt.len();
         if let (Some(windows), Some((_, state))) = (&mut self.windows, state) {
             windows.share(slot, state, prompt.len());
         }
         match (state, last.filter(|_| is_whole)) {
-            (Some(state), Some(last)) => self.prefixes.keep(whose, last, state),
+            (Some(state), Some(last)) => self.prefixes.add_snapshot(whose, last, state),
             (Some((_, state)), None) => self.prefixes.give_back(whose.1, state),
             (None, _) => {}
         }
         self.collect();
     }
 
-    /// Gives back a slot and its pages. What is kept stays, unless the prompt turned out not to be
-    /// `sound`.
+    /// Gives back a slot and its pages. Cached pages stay, except those that only this prompt has
+    /// if it is not `sound`: its logits were not finite.
     pub fn release(&mut self, slot: Slot, sound: bool) {
         self.has_read(slot);
-        let held = &mut self.slots[slot.0 as usize];
-        assert!(!held.table.is_empty(), "{slot:?} released twice");
-        let own = held.table.drain(..).skip(held.shared);
+        let seq = &mut self.slots[slot.0 as usize];
+        assert!(!seq.table.is_empty(), "{slot:?} released twice");
+        let own = seq.table.drain(..).skip(seq.shared);
         self.pages_free
             .extend(own.collect::<Vec<_>>().into_iter().rev());
-        held.shared = 0;
+        seq.shared = 0;
         if let Some(windows) = &mut self.windows {
             windows.clear(slot);
         }
-        if let Some(node) = held.node.take() {
+        if let Some(node) = seq.node.take() {
             self.prefixes.release(node, sound);
         }
         self.collect();
         self.slots_free.push(slot);
     }
 
-    /// Takes the pages of blocks that went.
+    /// Takes back the pages of evicted blocks.
     fn collect(&mut self) {
         self.prefixes.take_free(&mut self.pages_free);
     }
 
-    /// States for drafts that may be had.
+    /// Number of free states for drafts.
     pub fn drafts_free(&self) -> usize {
         self.drafts_free.len()
     }
@@ -429,7 +428,7 @@ impl<N: Naming> Kv<N> {
 
     /// Pages that sequences own alone.
     fn pages_owned(&self) -> usize {
-        let own = |held: &Held| held.table.len() - held.shared;
+        let own = |seq: &Resident| seq.table.len() - seq.shared;
         self.slots.iter().map(own).sum()
     }
 
@@ -438,7 +437,7 @@ impl<N: Naming> Kv<N> {
         self.pages_owned() + self.prefixes.pages() - self.prefixes.pages_unused()
     }
 
-    /// Pages of kept prompts that no sequence uses.
+    /// Cached pages that no sequence uses.
     pub fn pages_cached(&self) -> usize {
         self.prefixes.pages_unused()
     }
@@ -460,7 +459,7 @@ impl<N: Naming> Kv<N> {
     /// Names the first page or slot with none or several.
     pub fn check_integrity(&self) -> Result<(), String> {
         let mut page_owners = vec![0_u32; self.pages_total];
-        let owned = |held: &Held| held.table[held.shared..].to_vec();
+        let owned = |seq: &Resident| seq.table[seq.shared..].to_vec();
         let owned = self.slots.iter().flat_map(owned);
         let pages = self.pages_free.iter().copied().chain(owned);
         for page in pages.chain(self.prefixes.all_pages()) {
@@ -497,12 +496,12 @@ mod tests {
     }
 
     /// A sequence of a domain, whose owner has no other.
-    fn of(domain: u128, prompt: &[TokenId]) -> Asked<'_> {
-        Asked {
+    fn of(domain: u128, prompt: &[TokenId]) -> Reservation<'_> {
+        Reservation {
             owner: domain as Owner,
             domain,
             prompt,
-            leaves_room: false,
+            leaves_share: false,
             restorable: 0,
         }
     }
@@ -522,7 +521,7 @@ mod tests {
     /// Has so many seconds pass.
     fn pass<N: Naming>(kv: &mut Kv<N>, seconds: u64) {
         SECONDS.set(SECONDS.get() + seconds);
-        kv.tell_time(Duration::from_secs(SECONDS.get()));
+        kv.set_time(Duration::from_secs(SECONDS.get()));
     }
 
     /// An end of a prompt.
@@ -533,14 +532,14 @@ mod tests {
         }
     }
 
-    /// Keeps the first pages of a prompt, and the state behind them if one may be had.
-    fn keep<N: Naming>(kv: &mut Kv<N>, slot: Slot, asked: &[TokenId], pages: usize) {
+    /// Keeps the first pages of a prompt, and the state after them if one may be had.
+    fn cache<N: Naming>(kv: &mut Kv<N>, slot: Slot, asked: &[TokenId], pages: usize) {
         let state = kv.lend(slot, end(pages)).map(|state| (Kind::End, state));
-        kv.keep(slot, &asked[..pages * PAGE], state);
+        kv.cache(slot, &asked[..pages * PAGE], state);
     }
 
     /// Runs a prompt of a domain to its end, a second after the one before, keeping the state
-    /// behind each of `kept` pages; tells how many tokens were cached.
+    /// after each of `kept` pages; tells how many tokens were cached.
     fn run<N: Naming>(kv: &mut Kv<N>, asked: (u128, &[TokenId]), kept: &[usize]) -> usize {
         pass(kv, 1);
         let begin = kv.reserve(asked.1.len() + 1, of(asked.0, asked.1)).unwrap();
@@ -548,8 +547,8 @@ mod tests {
         match kv.recurs() {
             true => kept
                 .iter()
-                .for_each(|&pages| keep(kv, begin.slot, asked.1, pages)),
-            false => kv.keep(begin.slot, &asked.1[..asked.1.len() / PAGE * PAGE], None),
+                .for_each(|&pages| cache(kv, begin.slot, asked.1, pages)),
+            false => kv.cache(begin.slot, &asked.1[..asked.1.len() / PAGE * PAGE], None),
         }
         kv.release(begin.slot, true);
         assert_eq!(kv.check_integrity(), Ok(()));
@@ -686,7 +685,7 @@ mod tests {
         let mut kv = Kv::new((2, 4, 0), 40, TINY.context, naming);
         let asked = prompt(0, 3);
         run(&mut kv, (COMMON, &asked), &[2]);
-        // Behind it two that are alike, and share that alone.
+        // After it two that are alike, and share that alone.
         assert_eq!(run(&mut kv, (0, &asked), &[3]), 2 * PAGE);
         assert_eq!(run(&mut kv, (1, &asked), &[]), 2 * PAGE);
         assert_eq!(run(&mut kv, (COMMON, &asked), &[]), 2 * PAGE);
@@ -700,7 +699,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_leaves_a_state_behind_a_common_block() {
+    fn nobody_else_leaves_a_state_after_a_common_block() {
         let mut kv = Kv::new((2, 6, 0), 40, TINY.context, Keyed::default());
         let asked = prompt(0, 3);
         run(&mut kv, (COMMON, &asked), &[1, 3]);
@@ -708,7 +707,7 @@ mod tests {
         let begin = kv.reserve(shorter.len(), of(1, shorter)).unwrap();
         assert_eq!((begin.cached, begin.known), (PAGE, PAGE));
         kv.has_read(begin.slot);
-        keep(&mut kv, begin.slot, shorter, 2);
+        cache(&mut kv, begin.slot, shorter, 2);
         kv.release(begin.slot, true);
         assert_eq!(run(&mut kv, (2, shorter), &[]), PAGE);
         assert_eq!(run(&mut kv, (COMMON, shorter), &[2]), PAGE);
@@ -721,7 +720,7 @@ mod tests {
         let asked = prompt(0, 2);
         let begun = [(); 2].map(|()| kv.reserve(asked.len(), of(0, &asked)).unwrap());
         for begin in begun {
-            keep(&mut kv, begin.slot, &asked, 2);
+            cache(&mut kv, begin.slot, &asked, 2);
         }
         let [a, b] = begun.map(|begin| kv.pages(begin.slot).to_vec());
         assert_eq!(a[..2], b[..2]);
@@ -910,7 +909,7 @@ mod tests {
             kv.has_read(begin.slot);
             begin.slot
         });
-        keep(&mut kv, begun[0], &asked, 3);
+        cache(&mut kv, begun[0], &asked, 3);
         assert_eq!(kv.prefixes.look_up(0, &asked, 0).pages.len(), 3);
         kv.release(begun[0], false);
         assert_eq!(
@@ -972,12 +971,12 @@ mod tests {
             run(&mut kv, (1, &mine), &[1]);
             let other = prompt(1, 3);
             for domain in 2..40 {
-                let asked = Asked {
+                let asked = Reservation {
                     owner: 2,
                     ..of(domain, &other)
                 };
                 let begin = kv.reserve(other.len(), asked).unwrap();
-                keep(&mut kv, begin.slot, &other, 3);
+                cache(&mut kv, begin.slot, &other, 3);
                 kv.release(begin.slot, true);
             }
             assert_eq!(run(&mut kv, (1, &mine), &[]), PAGE);
@@ -988,7 +987,7 @@ mod tests {
     fn further_sequences_of_an_owner_leave_the_others_their_share() {
         const PAGES: usize = 40;
         // Pages that another keeps, and those that it is left.
-        for (kept, left) in [(12, 12), (30, PAGES / KEPT_PART)] {
+        for (kept, left) in [(12, 12), (30, PAGES / CACHED_PART)] {
             let naming = Keyed::default();
             let mut kv = Kv::new((PAGES, 0, 0), PAGES, TINY.context, naming);
             let theirs = prompt(0, kept);
@@ -1055,7 +1054,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_behind_a_block_that_has_no_name_is_not_kept() {
+    fn a_state_after_a_block_that_has_no_name_is_not_kept() {
         let mut kv = Kv::new((2, 4, 2), 20, TINY.context, Collision);
         let asked = prompt(1, 2);
         assert_eq!(run(&mut kv, (0, &asked), &[2]), 0);

@@ -3,23 +3,22 @@
 //! Life of a request:
 //! 1. `Handle::submit` puts it into the inbox, or hands it back when too many wait.
 //! 2. The engine checks it against the limits; what can never run fails at once.
-//! 3. It waits for its turn (`turns`), for what another one of its client computes of its prompt,
-//!    and then for a slot and for all pages that it can ever need; it begins behind what is kept of
-//!    its prompt (`prefix`).
-//! 4. `scheduler::plan` gives it rows: pieces of the prompt, then one row per step and those of
-//!    drafts (`speculate`). Prompts of who holds least come first.
-//! 5. The executor runs the rows; the logits behind the last known token come back: the largest of
-//!    them, as the device ranks them, or all. Where the prompt is to be scored, so do those before
-//!    its other tokens.
-//! 6. `sampler` chooses the next token, among those that the request's constraint allows; it goes
-//!    out as an event, with the end after the last one. Where it is the draft of the next row, so
-//!    does the token behind that.
-//! 7. Slot and pages return, in the same round in which the request ended or its reader left. What
-//!    the reader has not read by then lies in the channel (`events`).
+//! 3. It waits for its turn (`turns`); for a beginning of its prompt that another request of the
+//!    same client is computing; and for a slot and all pages that it can ever need. It starts after
+//!    the cached part of its prompt (`prefix`).
+//! 4. `scheduler::plan` gives it rows: chunks of its prompt, then one row per step and those of its
+//!    drafts (`speculate`). Prompts of clients with the fewest slots come first.
+//! 5. The executor runs the rows. The logits after the last known token come back: the largest ones
+//!    in the device's ranking, or all. Scored prompts have all logits of their rows back.
+//! 6. `sampler` chooses the next token among those that the request's constraint allows. It goes
+//!    out as an event; so does the end of the reply. If it is the next row's draft, that row's
+//!    logits give one more token.
+//! 7. Slot and pages are freed in the round in which the request ended or its reader left. Events
+//!    that are not read by then stay in the channel (`events`).
 //!
-//! Nothing in here depends on what else runs: the events of a request are the same alone and in
-//! any company.
+//! Batch invariance: the events of a request do not depend on what else runs.
 
+mod acceptance_rate;
 pub mod adaptive;
 #[cfg(test)]
 mod agents_tests;
@@ -27,16 +26,15 @@ mod calls;
 pub mod constraint;
 mod drafts;
 mod dry;
-mod end;
 pub mod events;
 mod forbidden;
 mod handle;
 mod kv;
 mod limits;
-mod pace;
 mod predict;
 #[cfg(test)]
 mod predict_tests;
+mod prefill_budget;
 mod prefix;
 pub mod request;
 pub mod rng;
@@ -53,7 +51,7 @@ mod sequence;
     )
 )]
 mod sim;
-mod slower;
+mod slowdown;
 pub mod speculate;
 mod stats;
 #[cfg(test)]
@@ -62,8 +60,8 @@ pub mod thinking;
 pub mod tier;
 #[cfg(any(test, feature = "testing"))]
 pub mod trials;
-mod trust;
 pub mod turns;
+mod watchdog;
 mod windows;
 
 use std::collections::VecDeque;
@@ -82,38 +80,38 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-pub use self::end::Thread;
 pub use self::handle::{Handle, Phase, Rejected};
 pub use self::limits::{Limits, Setup};
-pub use self::stats::{Figure, Stats, Told};
+pub use self::stats::{Figure, Metric, Stats};
+pub use self::watchdog::Thread;
 
 use self::constraint::MaskThreads;
 use self::drafts::Drafter;
-use self::end::Counted;
 use self::handle::{Queued, Shared};
-use self::kv::{Asked, Kv};
-use self::pace::Pace;
+use self::kv::{Kv, Reservation};
+use self::prefill_budget::PrefillBudget;
 use self::prefix::{Hit, Keyed};
 use self::request::{Admission, Event, FinishReason, Request};
 use self::sampler::Scratch;
-use self::scheduler::{Lane, Plan, State, Work};
+use self::scheduler::{Candidate, Plan, Scheduled};
 use self::sequence::{End, Sequence};
-use self::slower::Slower;
-use self::speculate::{Costs, Made, Reply, Speculate};
-use self::tier::{Ahead, Tier, disk};
-use self::turns::{Held, Turns};
+use self::slowdown::Slowdown;
+use self::speculate::{Costs, DraftCost, Proposal, Speculate};
+use self::tier::{ReadAhead, Tier, disk};
+use self::turns::{SlotCounts, Turns};
+use self::watchdog::Watched;
 use step::PAGE;
-use step::executor::{DeviceError, Executor, Guessed, Rows, TokenId};
+use step::executor::{DeviceError, Drafted, Executor, SeqRows, TokenId};
 
 /// Words for clients whose replies a failure of the device ends.
 pub const DEVICE_FAILED: &str = "the device failed; the server is stopping";
 const START_FAILED: &str = "the model could not be started";
 /// Words for a client whose reply could not be kept for it.
 const TOO_SLOW: &str = "the reply is read too slowly, and others wait for its place";
-/// Longest time that a reply may hold a slot for a reader that does not take what is there, while
-/// others wait and what lies for all readers has no more room.
-const BEHIND_MAX: Duration = Duration::from_secs(10);
-/// Time between two looks at what is copied, where there is nothing else to do.
+/// Longest time that a reply may keep its slot for a reader that does not read, while others wait
+/// and the backlog of all readers is full.
+const READER_LAG_MAX: Duration = Duration::from_secs(10);
+/// Interval at which copies are polled when there is nothing else to do.
 const COPIED_LOOK: Duration = Duration::from_micros(100);
 const INTERNAL: &str = "internal error; the server is stopping";
 
@@ -126,7 +124,7 @@ pub enum EngineError {
     /// A step failed; the device must not be used again.
     #[error("the device failed: {0}")]
     Device(DeviceError),
-    /// A call of the device did not return for so long; its thread is lost with it.
+    /// A call of the device did not return for so long; the engine's thread hangs in it.
     #[error(
         "the device did not answer for {} s: it is lost, or what it computes has no end; see \
          `dmesg` and `nvidia-smi`, and reboot if they do not answer either",
@@ -139,7 +137,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Whether the device can be asked for nothing more, not even to free its memory.
+    /// Whether no call of the device may be made any more, not even to free its memory.
     pub fn is_of_device(&self) -> bool {
         matches!(self, EngineError::Device(_) | EngineError::Unresponsive(_))
     }
@@ -173,8 +171,8 @@ where
     (handle, thread)
 }
 
-/// The engine thread. However it ends, each accepted request has got its terminal event; unless the
-/// device holds it for ever (see `end`).
+/// Body of the engine thread. However it ends, each accepted request has got its terminal event,
+/// unless the device holds the thread for ever (see `watchdog`).
 fn serve<E: Executor>(
     Setup { limits, disk }: Setup,
     make: impl FnOnce() -> Result<E, Box<dyn Error + Send + Sync>>,
@@ -192,7 +190,7 @@ fn serve<E: Executor>(
             return Err(EngineError::Start(cause));
         }
     };
-    let executor = Counted {
+    let executor = Watched {
         executor,
         shared: shared.clone(),
     };
@@ -210,31 +208,32 @@ fn serve<E: Executor>(
     outcome
 }
 
-/// Only waits, on this thread: no I/O, no other threads.
+/// Runtime for waiting on this thread: without I/O or other threads.
 fn runtime() -> Result<Runtime, Box<dyn Error + Send + Sync>> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     Ok(builder.enable_time().build()?)
 }
 
-/// Work of one round of the engine.
+/// Outcome of one round of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Round {
     /// Ran a step, or waited for masks.
     Stepped,
-    /// No sequence could run: all readers are behind, or there is none.
+    /// No sequence could run: all wait for their readers, or there is none.
     Idle,
-    /// No sequence is left and none can come.
+    /// No sequence is left, and the inbox is closed.
     Finished,
 }
 
 /// A request without a slot.
 struct Waits {
     queued: Queued,
-    /// Number of a sequence that computes what it begins with, and how many tokens of it.
-    behind: Option<(u64, usize)>,
-    /// Number of the reading of what it begins with, if it was looked up on the disk.
+    /// Running sequence that computes a beginning of its prompt, and that beginning's tokens.
+    computed_by: Option<(u64, usize)>,
+    /// Ticket of the read-ahead of its prompt; outer none until the disk was asked, inner none if
+    /// the disk has nothing.
     read: Option<Option<u64>>,
-    /// Number of the check of what it is to go on from.
+    /// Ticket of the checksums of what the tier would restore for it.
     check: Option<u64>,
 }
 
@@ -243,7 +242,7 @@ impl Waits {
         &self.queued.0
     }
 
-    /// It has begun, or never will.
+    /// Gives up its tickets, once it has begun or never will.
     fn forget(&self, tier: &mut Tier) {
         if let Some(read) = self.read.flatten() {
             tier.forget(read);
@@ -264,43 +263,43 @@ struct Engine<E> {
     /// In the order of their arrival.
     waiting: VecDeque<Waits>,
     turns: Turns,
-    /// The round before this one, and whether requests waited behind it.
+    /// Time of the last round, and whether requests waited for a slot in it.
     last_round: Instant,
     contended: bool,
-    /// Whether something was copied when requests were admitted last.
+    /// Whether copies to or from the host were under way at the latest admission.
     copied: bool,
     /// In the order of their admission.
     running: Vec<Sequence>,
     kv: Kv,
-    /// Beginnings of prompts in the host's room, if there is one.
+    /// Tier of the prefix cache in host memory, if the limits give it some.
     tier: Option<Tier>,
-    /// Whether prompts were left out of the last step for that of someone else.
+    /// Whether prompts were left out of the last step for one of a client with fewer slots.
     left_out: bool,
-    /// Steps so far that had a sequence too many.
+    /// Steps so far for which more sequences were ready than a step has.
     crowded: usize,
-    /// Lanes of this round, kept for their memory.
-    lanes: Vec<Lane>,
+    /// `running` as the plan of this round sees it, in the same order; reused for its memory.
+    candidates: Vec<Candidate>,
     plan: Plan,
-    pace: Pace,
-    slower: Slower,
+    prefill_budget: PrefillBudget,
+    slowdown: Slowdown,
     /// Clock by which steps are measured, and its time in the first round.
     now: fn() -> Instant,
     begun: Option<Instant>,
     /// Sequences that have begun.
     admitted: u64,
-    /// Tokens of steps that had prompts alone, and how long those took.
+    /// Tokens and time of all steps that had prompts alone: the speed of prefill.
     prompts_alone: (usize, Duration),
     drafter: Drafter,
     costs: Costs,
-    /// Drafts that the device makes between two steps.
-    drawn: Option<predict::Drawn>,
-    /// Room for them.
-    guessed: Vec<Guessed>,
-    /// Replies of the next step, in the order of their lanes.
-    replies: Vec<Reply>,
-    /// Prompt tokens that the planned step may have.
+    /// Drafts that the device makes while the host samples.
+    pending_drafts: Option<predict::PendingDrafts>,
+    /// Memory for them once they are there.
+    drafted: Vec<Drafted>,
+    /// Drafts that replies may have in the next step; reused for its memory.
+    proposals: Vec<Proposal>,
+    /// Prefill budget of the planned step.
     prompt_tokens: usize,
-    rows: Vec<Rows<'static>>,
+    rows: Vec<SeqRows<'static>>,
     /// Rows of the step whose prompt is scored, and their logits; empty until a request asks.
     scored_rows: Vec<usize>,
     scored_logits: Vec<f32>,
@@ -320,7 +319,7 @@ impl<E: Executor> Engine<E> {
         shared.stats.pages_total.set(limits.pages);
         let windowed = limits.window.map_or(0, |window| window.pages);
         shared.stats.window_pages_total.set(windowed);
-        let slower = Slower::new(&shared.stats.slowdown);
+        let slowdown = Slowdown::new(&shared.stats.slowdown);
         Engine {
             executor,
             runtime,
@@ -336,7 +335,7 @@ impl<E: Executor> Engine<E> {
             copied: false,
             running: Vec::with_capacity(limits.slots()),
             kv: Kv::new(
-                (limits.slots(), limits.kept_states(), limits.drafts),
+                (limits.slots(), limits.spare_snapshots(), limits.drafts),
                 limits.pages,
                 limits.context,
                 Keyed::default(),
@@ -345,16 +344,16 @@ impl<E: Executor> Engine<E> {
             tier: None,
             left_out: false,
             crowded: 0,
-            lanes: Vec::with_capacity(limits.slots()),
+            candidates: Vec::with_capacity(limits.slots()),
             plan: Plan::new(limits.slots()),
             prompt_tokens: limits.prefill_tokens,
-            drafter: Drafter::Grams,
-            drawn: None,
-            guessed: Vec::new(),
+            drafter: Drafter::NGram,
+            pending_drafts: None,
+            drafted: Vec::new(),
             costs: Costs::default(),
-            replies: Vec::with_capacity(limits.sequences),
-            pace: Pace::new(limits.reply_gap, limits.prefill_tokens),
-            slower,
+            proposals: Vec::with_capacity(limits.sequences),
+            prefill_budget: PrefillBudget::new(limits.reply_gap, limits.prefill_tokens),
+            slowdown,
             now: Instant::now,
             begun: None,
             admitted: 0,
@@ -384,9 +383,9 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Takes the host's room for the tier, if the limits give it some, and a disk below it.
+    /// Takes host memory for the tier, if the limits give it some, and a disk below it.
     fn open_tier(&mut self, disk: Option<disk::Options>) -> Result<(), DeviceError> {
-        let bytes = self.limits.host_room;
+        let bytes = self.limits.host_bytes;
         if bytes == 0 {
             return Ok(());
         }
@@ -400,7 +399,7 @@ impl<E: Executor> Engine<E> {
             let text = format!("--cache-host of {bytes} bytes {why}");
             return Err(DeviceError::Memory(text));
         };
-        self.executor.take_room(bytes)?;
+        self.executor.take_host_memory(bytes)?;
         self.shared.stats.host_bytes.set(bytes);
         if let Some(disk) = disk {
             self.shared.stats.disk_bytes.set(disk.bytes as usize);
@@ -416,26 +415,26 @@ impl<E: Executor> Engine<E> {
         self.drop_abandoned();
         self.drop_slow(Instant::now());
         self.resume(Instant::now());
-        self.take_drawn()?;
+        self.take_pending_drafts()?;
         self.admit();
         self.start_copies()?;
         self.plan();
-        if self.plan.work.is_empty() {
+        if self.plan.scheduled.is_empty() {
             return Ok(self.without_work());
         }
         let begun = (self.now)();
         self.step()?;
         self.score()?;
         self.emit()?;
-        self.note_pace((self.now)() - begun);
-        if self.drawn.is_none() {
+        self.note_step_time((self.now)() - begun);
+        if self.pending_drafts.is_none() {
             self.predict()?;
         }
         self.free();
         Ok(Round::Stepped)
     }
 
-    /// Lets sequences begin whose beginnings have come from the host.
+    /// Lets sequences run whose cached pages have been restored from the host.
     fn take_copied(&mut self) -> Result<(), DeviceError> {
         let Some(tier) = &mut self.tier else {
             return Ok(());
@@ -447,20 +446,20 @@ impl<E: Executor> Engine<E> {
         Ok(())
     }
 
-    /// Has copies to and from the host go on beside the next step.
+    /// Starts copies to and from the host, which run beside the next step.
     fn start_copies(&mut self) -> Result<(), DeviceError> {
         let Some(tier) = &mut self.tier else {
             return Ok(());
         };
         tier.start(&mut self.executor, &mut self.kv)?;
-        let (stats, traffic, gone) = (&self.shared.stats, tier.traffic(), tier.gone());
+        let (stats, traffic, evicted) = (&self.shared.stats, tier.traffic(), tier.evicted());
         stats.host_saved_bytes.set(traffic.saved_bytes);
         stats.host_restored_bytes.set(traffic.restored_bytes);
         stats.host_bytes_used.set(tier.bytes_used());
         stats.host_broken.set(tier.broken());
-        stats.host_evictions.set(gone.count);
-        stats.host_evicted_tokens.set(gone.pages * PAGE);
-        let age = gone.age.as_millis() as usize;
+        stats.host_evictions.set(evicted.count);
+        stats.host_evicted_tokens.set(evicted.pages * PAGE);
+        let age = evicted.age.as_millis() as usize;
         stats.host_evicted_age_millis.set(age);
         if let Some(staging) = tier.staging() {
             stats.set_disk(staging);
@@ -468,7 +467,7 @@ impl<E: Executor> Engine<E> {
         Ok(())
     }
 
-    /// Whether something is copied to or from the host.
+    /// Whether copies to or from the host are under way.
     fn copies(&self) -> bool {
         self.tier.as_ref().is_some_and(Tier::is_busy)
     }
@@ -491,7 +490,7 @@ impl<E: Executor> Engine<E> {
         match self.limits.check_request(&queued.0, E::VOCAB) {
             Ok(()) => self.waiting.push_back(Waits {
                 queued,
-                behind: None,
+                computed_by: None,
                 read: None,
                 check: None,
             }),
@@ -518,7 +517,7 @@ impl<E: Executor> Engine<E> {
         self.free();
     }
 
-    /// Ends replies whose readers keep them in their slots for too long while others wait.
+    /// Ends replies that wait in their slots for slow readers for too long while others wait.
     fn drop_slow(&mut self, now: Instant) {
         let passed = now - mem::replace(&mut self.last_round, now);
         if !self.contended {
@@ -526,8 +525,8 @@ impl<E: Executor> Engine<E> {
         }
         for sequence in &mut self.running {
             if sequence.end.is_none() && sequence.waits_for_reader() {
-                sequence.behind += passed;
-                if sequence.behind > BEHIND_MAX {
+                sequence.reader_lag += passed;
+                if sequence.reader_lag > READER_LAG_MAX {
                     sequence.fail(TOO_SLOW);
                 }
             }
@@ -535,23 +534,24 @@ impl<E: Executor> Engine<E> {
         self.free();
     }
 
-    /// Gives slots and pages to waiting requests as their turns come. A large one whose turn it is
-    /// is not overtaken, or small ones could keep it out for ever; one that waits for what another
-    /// computes is, until that is there.
+    /// Gives slots and pages to waiting requests as their turns come. A large request whose turn it
+    /// is is not overtaken, or small ones could keep it out for ever; a request that is blocked is.
     fn admit(&mut self) {
         let now = (self.now)();
         let begun = *self.begun.get_or_insert(now);
         let time = now.saturating_duration_since(begun);
-        self.kv.tell_time(time);
+        self.kv.set_time(time);
         if let Some(tier) = &mut self.tier {
-            tier.tell_time(time);
+            tier.set_time(time);
         }
         self.read_ahead();
         while self.kv.slots_free() > 0 && !self.waiting.is_empty() {
-            let held = self.held();
-            let Some(next) = self.next(&held) else { break };
-            self.waiting[next].behind = self.computed_by_another(self.waiting[next].request());
-            if self.waiting[next].behind.is_some() {
+            let slots = self.slot_counts();
+            let Some(next) = self.next(&slots) else {
+                break;
+            };
+            self.waiting[next].computed_by = self.computed_by_another(self.waiting[next].request());
+            if self.waiting[next].computed_by.is_some() {
                 continue;
             }
             let below = self.below(next);
@@ -562,14 +562,14 @@ impl<E: Executor> Engine<E> {
             let tokens = request.prompt.len() + request.max_tokens;
             let looked_up = looked_up(request);
             let looked_up_tokens = looked_up.len();
-            let asked = Asked {
+            let reservation = Reservation {
                 owner: request.source.client,
                 domain: request.domain,
                 prompt: looked_up,
-                leaves_room: self.turns.leaves_room(request.source, &held),
+                leaves_share: self.turns.leaves_share(request.source, &slots),
                 restorable: below.as_ref().map_or(0, |hit| hit.pages.len()),
             };
-            let Some(begin) = self.kv.reserve(tokens, asked) else {
+            let Some(begin) = self.kv.reserve(tokens, reservation) else {
                 break;
             };
             let waits = self.waiting.remove(next).expect("it waits");
@@ -577,7 +577,7 @@ impl<E: Executor> Engine<E> {
             self.turns.take(source);
             if let (Some(tier), Some(hit)) = (&mut self.tier, &below) {
                 tier.note_use(hit, source.client);
-                if let Some(here) = begin.restored_behind {
+                if let Some(here) = begin.restore_after {
                     let pages = &self.kv.pages(begin.slot)[here..hit.pages.len()];
                     let window = self.kv.window(begin.slot).pages;
                     tier.restore(begin.slot, hit, (pages, window));
@@ -601,7 +601,7 @@ impl<E: Executor> Engine<E> {
             let sequence = Sequence::new(numbered, begin, spacing, &self.mask_threads);
             self.running.push(sequence);
         }
-        self.contended = self.waiting.iter().any(|waits| !self.is_behind(waits));
+        self.contended = self.waiting.iter().any(|waits| !self.is_blocked(waits));
         self.copied = self.copies();
         assert!(
             !self.running.is_empty() || self.waiting.is_empty() || self.copied,
@@ -610,14 +610,15 @@ impl<E: Executor> Engine<E> {
         self.count_running();
     }
 
-    /// Pieces of a waiting request's prompt that the tier has.
+    /// Beginning of a waiting request's prompt that the tier has.
     fn below(&self, next: usize) -> Option<Hit> {
         let request = self.waiting[next].request();
         let tier = self.tier.as_ref()?;
         Some(tier.look_up(request.domain, looked_up(request)))
     }
 
-    /// Whether what a waiting request would have restored of that is as it was written.
+    /// Whether checksums have shown that what the tier would restore of that is unchanged; if not,
+    /// the check begins.
     fn is_checked(&mut self, next: usize, below: Option<&Hit>) -> bool {
         let (Some(tier), Some(hit)) = (&mut self.tier, below) else {
             return true;
@@ -625,11 +626,11 @@ impl<E: Executor> Engine<E> {
         let Waits { queued, check, .. } = &mut self.waiting[next];
         let (request, pages) = (&queued.0, hit.pages.len());
         let kv = &self.kv;
-        let here = kv.restored_behind(request.domain, looked_up(request), pages);
+        let here = kv.restore_after(request.domain, looked_up(request), pages);
         here.is_none_or(|here| tier.is_checked(check, hit, here))
     }
 
-    /// Has the disk read what waiting requests begin with, ahead of their turns.
+    /// Has the disk read beginnings of waiting prompts, ahead of their turns.
     fn read_ahead(&mut self) {
         let Some(tier) = &mut self.tier else { return };
         let (tokens, took) = self.prompts_alone;
@@ -637,7 +638,7 @@ impl<E: Executor> Engine<E> {
         for waits in self.waiting.iter_mut().filter(|waits| waits.read.is_none()) {
             let request = waits.request();
             let prompt = looked_up(request);
-            waits.read = Some(tier.read_ahead(&Ahead {
+            waits.read = Some(tier.read_ahead(&ReadAhead {
                 whose: (request.domain, request.source.client),
                 prompt,
                 here: self.kv.pages_known(request.domain, prompt),
@@ -646,13 +647,14 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Slots by who holds them.
-    fn held(&self) -> Held {
-        Held::of(self.running.iter().map(|sequence| sequence.source))
+    /// Slots that each owner holds.
+    fn slot_counts(&self) -> SlotCounts {
+        SlotCounts::of(self.running.iter().map(|sequence| sequence.source))
     }
 
-    /// The sequence of the same client that computes most of what a request begins with, and how
-    /// many tokens. To wait for them takes no longer than to compute them again.
+    /// Number of the running sequence, of the same client, that will cache the longest beginning of
+    /// a request's prompt, and that beginning's tokens. Waiting for it takes no longer than
+    /// computing it again.
     fn computed_by_another(&self, request: &Request) -> Option<(u64, usize)> {
         let whose = (request.source.client, request.domain);
         let computed = self.running.iter().filter_map(|other| {
@@ -663,8 +665,8 @@ impl<E: Executor> Engine<E> {
         computed.max_by_key(|(_, tokens)| *tokens)
     }
 
-    /// Whether what a request waits for is still computed, or read.
-    fn is_behind(&self, waits: &Waits) -> bool {
+    /// Whether a request still waits for a beginning that is computed, read or checked.
+    fn is_blocked(&self, waits: &Waits) -> bool {
         let read = waits.read.flatten();
         let tier = self.tier.as_ref();
         let is_read = |tier: &Tier| read.is_some_and(|read| tier.reads(read));
@@ -672,65 +674,62 @@ impl<E: Executor> Engine<E> {
         if tier.is_some_and(|tier| is_read(tier) || is_checked(tier)) {
             return true;
         }
-        waits.behind.is_some_and(|(number, tokens)| {
+        waits.computed_by.is_some_and(|(number, tokens)| {
             let mut running = self.running.iter();
             running.any(|other| other.number == number && other.is_within(tokens))
         })
     }
 
-    /// Which of the waiting requests comes next, beside those that hold slots.
-    fn next(&self, held: &Held) -> Option<usize> {
+    /// Index of the waiting request whose turn is next.
+    fn next(&self, slots: &SlotCounts) -> Option<usize> {
         let waiting = self.waiting.iter().enumerate();
-        let ready = waiting.filter(|(_, waits)| !self.is_behind(waits));
+        let ready = waiting.filter(|(_, waits)| !self.is_blocked(waits));
         let ready: Vec<usize> = ready.map(|(index, _)| index).collect();
         let sources = ready.iter();
         let sources = sources.map(|&index| self.waiting[index].request().source);
         let beyond_step = self.running.len() >= self.limits.sequences;
-        let next = self.turns.next(sources, held, beyond_step);
+        let next = self.turns.next(sources, slots, beyond_step);
         next.map(|next| ready[next])
     }
 
     fn plan(&mut self) {
-        self.lanes.clear();
-        self.lanes.extend(self.running.iter().map(Sequence::lane));
+        self.candidates.clear();
+        self.candidates
+            .extend(self.running.iter().map(Sequence::candidate));
         self.left_out = !self.left_out && self.leave_out();
         self.leave_one_out();
         let most = self.limits.prefill_tokens;
         self.prompt_tokens = match self.replies() {
-            true => self.pace.tokens(most),
+            true => self.prefill_budget.tokens(most),
             false => most,
         };
         self.draft();
-        let state = State {
-            lanes: &self.lanes,
-            prefill_tokens: self.prompt_tokens,
-        };
-        scheduler::plan(&state, &mut self.plan);
+        scheduler::plan(&self.candidates, self.prompt_tokens, &mut self.plan);
     }
 
-    /// Drafts tokens of replies that go on in the next step, as many as pay.
+    /// Drafts tokens for the replies of the next step, as many as pay.
     fn draft(&mut self) {
         let (limits, drafter) = (&self.limits, self.drafter);
         if limits.drafts == 0 || limits.speculate == Speculate::Off {
             return;
         }
         let most = self.drafts_max();
-        let lanes = self.lanes.iter_mut().zip(&mut self.running);
-        let replies = lanes.filter(|(lane, _)| lane.ready && !lane.is_prompt());
+        let pairs = self.candidates.iter_mut().zip(&mut self.running);
+        let replies = pairs.filter(|(candidate, _)| candidate.is_reply());
         let mut replies: Vec<_> = replies.collect();
-        self.replies.clear();
+        self.proposals.clear();
         let drafted = replies.iter_mut();
         let drafted = drafted.map(|(_, sequence)| sequence.draft(drafter, &self.costs));
-        self.replies.extend(drafted);
-        let most = (most, Made::Already);
-        speculate::choose(limits.speculate, &self.costs, most, &mut self.replies);
-        for ((lane, sequence), chosen) in replies.into_iter().zip(&self.replies) {
+        self.proposals.extend(drafted);
+        let most = (most, DraftCost::Spent);
+        speculate::choose(limits.speculate, &self.costs, most, &mut self.proposals);
+        for ((candidate, sequence), chosen) in replies.into_iter().zip(&self.proposals) {
             sequence.choose(*chosen);
-            lane.drafts = chosen.drafts;
+            candidate.drafts = chosen.drafts;
         }
     }
 
-    /// Drafts that the next step may try.
+    /// Drafts of the next step, at most.
     fn drafts_max(&self) -> usize {
         match self.kv.recurs() {
             true => self.kv.drafts_free(),
@@ -738,71 +737,72 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Whether a reply goes on in the next step.
+    /// Whether the planned step has a reply.
     fn replies(&self) -> bool {
-        let mut lanes = self.lanes.iter();
-        lanes.any(|lane| lane.ready && !lane.is_prompt())
+        self.candidates.iter().any(Candidate::is_reply)
     }
 
-    /// Notes how long the last step took, where it held up a reply, and else for its prompts.
-    fn note_pace(&mut self, took: Duration) {
-        let work = self.plan.work.iter();
+    /// Adds the time of the last step: to the prefill budget and to the costs of drafts if it had
+    /// replies, else to the speed of prefill.
+    fn note_step_time(&mut self, took: Duration) {
+        let scheduled = self.plan.scheduled.iter();
         if !self.replies() {
             let (tokens, all) = &mut self.prompts_alone;
-            *tokens += work.map(|work| work.tokens).sum::<usize>();
+            *tokens += scheduled.map(|of| of.tokens).sum::<usize>();
             *all += took;
             return;
         }
-        let is_prompt = |work: &&Work| self.lanes[work.lane].is_prompt();
-        let prompts = work.clone().filter(is_prompt).map(|work| work.tokens);
+        let is_prompt = |of: &&Scheduled| self.candidates[of.index].is_prompt();
+        let prompts = scheduled.clone().filter(is_prompt).map(|of| of.tokens);
         let prompts = prompts.sum();
-        self.pace.note(prompts, took);
+        self.prefill_budget.note(prompts, took);
         self.costs.forget();
         if prompts == 0 {
-            self.costs.note(work.map(|work| work.tokens).sum(), took);
+            self.costs.note(scheduled.map(|of| of.tokens).sum(), took);
         }
     }
 
-    /// Leaves out the prompts of who holds other slots, where one is of someone who holds none: a
-    /// first token waits for no prompt of a flood. Tells whether it left any out.
+    /// Leaves out the prompts of owners that hold other slots, if one is of an owner that holds
+    /// none else: a first token does not wait for the prompts of a flood. Returns whether it left
+    /// any out.
     fn leave_out(&mut self) -> bool {
-        let lanes = self.lanes.iter().enumerate();
-        let prompts = lanes.filter(|(_, lane)| lane.ready && lane.is_prompt());
+        let candidates = self.candidates.iter().enumerate();
+        let prompts = candidates.filter(|(_, candidate)| candidate.ready && candidate.is_prompt());
         let prompts: Vec<usize> = prompts.map(|(index, _)| index).collect();
         if prompts.len() < 2 {
             return false;
         }
-        let held = self.held();
-        let standing = |index: usize| held.standing(self.running[index].source);
+        let slots = self.slot_counts();
+        let standing = |index: usize| slots.standing(self.running[index].source);
         let first = prompts.iter().map(|&index| standing(index)).min();
         let later = |index: &usize| Some(standing(*index)) > first;
         let later: Vec<usize> = prompts.into_iter().filter(later).collect();
         for &index in &later {
-            self.lanes[index].ready = false;
+            self.candidates[index].ready = false;
         }
         !later.is_empty()
     }
 
-    /// Leaves out one sequence of who holds the most, another one each time, where there are more
-    /// than a step has room for.
+    /// Leaves out one sequence of the owner with the most slots, another one each time, if more are
+    /// ready than a step has.
     fn leave_one_out(&mut self) {
-        let lanes = self.lanes.iter().enumerate();
-        let ready = lanes.filter(|(_, lane)| lane.ready);
+        let candidates = self.candidates.iter().enumerate();
+        let ready = candidates.filter(|(_, candidate)| candidate.ready);
         let ready: Vec<usize> = ready.map(|(index, _)| index).collect();
         if ready.len() <= self.limits.sequences {
             return;
         }
-        let held = self.held();
-        let by = |index: usize| held.by(self.running[index].source);
+        let slots = self.slot_counts();
+        let by = |index: usize| slots.by(self.running[index].source);
         let most = ready.iter().map(|&index| by(index)).max();
         let of_most = ready.into_iter();
         let of_most = of_most.filter(|&index| Some(by(index)) == most);
         let of_most: Vec<usize> = of_most.collect();
-        self.lanes[of_most[self.crowded % of_most.len()]].ready = false;
+        self.candidates[of_most[self.crowded % of_most.len()]].ready = false;
         self.crowded += 1;
     }
 
-    /// Samples where a late mask has come by the deadline.
+    /// Samples for sequences whose late masks have come by the deadline.
     fn resume(&mut self, deadline: Instant) {
         let mut generated = 0;
         for sequence in &mut self.running {
@@ -822,15 +822,15 @@ impl<E: Executor> Engine<E> {
             thread::sleep(COPIED_LOOK);
             return Round::Stepped;
         }
-        // A copy that has ended since then may be all that a request waited for: for pages that it
-        // held, or for a beginning that nobody reads any more.
+        // A copy that has ended since the admission may have blocked a request: by pages that it
+        // held, or by a beginning that was being read.
         if self.copied {
             return Round::Stepped;
         }
         self.idle()
     }
 
-    /// Nothing can run now: the time to look closely at the books.
+    /// Checks the books of the cache, which takes time, now that nothing can run.
     fn idle(&mut self) -> Round {
         let checked = self.kv.check_integrity();
         checked.unwrap_or_else(|lost| panic!("{lost}"));
@@ -843,16 +843,16 @@ impl<E: Executor> Engine<E> {
     /// Runs the planned rows.
     fn step(&mut self) -> Result<(), DeviceError> {
         self.lend_memory();
-        let depth = self.depth_ahead();
+        let depth = self.depth_on_device();
         let (running, kv) = (&self.running, &self.kv);
         let mut rows = recycle(mem::take(&mut self.rows));
-        let work = self.plan.work.iter();
-        rows.extend(work.map(|work| running[work.lane].rows(work.tokens, kv)));
-        let work = slower::work(&rows);
+        let scheduled = self.plan.scheduled.iter();
+        rows.extend(scheduled.map(|of| running[of.index].rows(of.tokens, kv)));
+        let size = slowdown::size(&rows);
         let begun = (self.now)();
         let drawn = match depth {
             0 => Ok(None),
-            _ => predict::step_ahead(&mut self.executor, &rows, (&self.plan, running, kv), depth),
+            _ => predict::step_draft(&mut self.executor, &rows, (&self.plan, running, kv), depth),
         };
         let outcome = match &drawn {
             Ok(None) => self.executor.step(&rows),
@@ -860,35 +860,35 @@ impl<E: Executor> Engine<E> {
         };
         let took = (self.now)() - begun;
         self.rows = recycle(rows);
-        self.drawn = drawn?;
+        self.pending_drafts = drawn?;
         outcome?;
         let stats = &self.shared.stats;
         stats.steps.add(1);
         stats.step_nanos.add(took.as_nanos() as usize);
-        self.slower.note(work, took, &stats.slowdown);
-        let tokens = self.plan.work.iter().map(|work| work.tokens);
+        self.slowdown.note(size, took, &stats.slowdown);
+        let tokens = self.plan.scheduled.iter().map(|of| of.tokens);
         stats.step_tokens.0.record_tokens(tokens.sum());
         Ok(())
     }
 
-    /// Lends states to prompts that are to keep one of their planned rows, and to drafts; and
-    /// windowed pages to all rows.
+    /// Takes states for snapshots of the planned prompt rows and for drafts, and windowed pages for
+    /// all rows.
     fn lend_memory(&mut self) {
-        for work in &self.plan.work {
-            let sequence = &mut self.running[work.lane];
-            sequence.lend(work.tokens, &mut self.kv);
+        for scheduled in &self.plan.scheduled {
+            let sequence = &mut self.running[scheduled.index];
+            sequence.lend(scheduled.tokens, &mut self.kv);
             sequence.lend_drafts(&mut self.kv);
-            sequence.cover(work.tokens, &mut self.kv);
+            sequence.cover(scheduled.tokens, &mut self.kv);
         }
     }
 
-    /// Scores the tokens of prompts that follow the rows of this step, where it is wanted: a few
-    /// rows of logits at a time.
+    /// Scores the prompt tokens after the rows of this step, if requests want it; takes the logits
+    /// of a few rows at a time.
     fn score(&mut self) -> Result<(), DeviceError> {
         let mut first = 0;
-        for work in &self.plan.work {
-            let sequence = &mut self.running[work.lane];
-            let scored = sequence.scored(work.tokens);
+        for scheduled in &self.plan.scheduled {
+            let sequence = &mut self.running[scheduled.index];
+            let scored = sequence.scored(scheduled.tokens);
             for begin in (0..scored).step_by(self.limits.sequences) {
                 let count = self.limits.sequences.min(scored - begin);
                 self.scored_rows.clear();
@@ -901,7 +901,7 @@ impl<E: Executor> Engine<E> {
                     sequence.score(index, logits);
                 }
             }
-            first += work.tokens;
+            first += scheduled.tokens;
         }
         Ok(())
     }
@@ -909,21 +909,21 @@ impl<E: Executor> Engine<E> {
     /// Turns logits into tokens and events.
     fn emit(&mut self) -> Result<(), DeviceError> {
         let (mut prompt_tokens, mut generated, mut row) = (0, 0, 0);
-        let (mut drafted, mut accepted) = (0, 0);
+        let (mut drafted_tokens, mut accepted_tokens) = (0, 0);
         let deadline = Instant::now() + constraint::GRACE;
-        for work in &self.plan.work {
-            let sequence = &mut self.running[work.lane];
-            let drafts = self.lanes[work.lane].drafts;
-            let (from_prompt, has_logits) = sequence.advance(work.tokens - drafts);
+        for scheduled in &self.plan.scheduled {
+            let sequence = &mut self.running[scheduled.index];
+            let drafts = self.candidates[scheduled.index].drafts;
+            let (from_prompt, has_logits) = sequence.advance(scheduled.tokens - drafts);
             self.kv.has_read(sequence.slot);
             prompt_tokens += from_prompt;
             if !has_logits {
                 continue;
             }
             let (scratch, threads) = (&mut self.scratch, &self.mask_threads);
-            let mut held = 0;
+            let mut accepted = 0;
             loop {
-                let row = row + held;
+                let row = row + accepted;
                 let ranked = self.executor.ranked(row);
                 let ranked =
                     ranked.and_then(|ranked| sequence.accept_ranked(&ranked, threads, deadline));
@@ -936,25 +936,25 @@ impl<E: Executor> Engine<E> {
                     }
                 };
                 generated += usize::from(came);
-                if !came || !sequence.holds(held) {
+                if !came || !sequence.accepts_draft(accepted) {
                     break;
                 }
-                held += 1;
+                accepted += 1;
             }
-            let scores = sequence.settle_drafts(held, &mut self.kv);
+            let scores = sequence.settle_drafts(accepted, &mut self.kv);
             row += 1 + drafts;
             self.costs.note_drafts(scores);
-            drafted += drafts;
-            accepted += held;
+            drafted_tokens += drafts;
+            accepted_tokens += accepted;
         }
-        self.shared.stats.drafted_tokens.add(drafted);
-        self.shared.stats.accepted_tokens.add(accepted);
+        self.shared.stats.drafted_tokens.add(drafted_tokens);
+        self.shared.stats.accepted_tokens.add(accepted_tokens);
         self.shared.stats.prompt_tokens.add(prompt_tokens);
         self.shared.stats.generated_tokens.add(generated);
         Ok(())
     }
 
-    /// Keeps what sequences have computed of their prompts, and takes back slot and pages of those
+    /// Caches what sequences have computed of their prompts, and frees slots and pages of those
     /// that ended.
     fn free(&mut self) {
         let Engine {
@@ -965,10 +965,10 @@ impl<E: Executor> Engine<E> {
             ..
         } = self;
         running.retain_mut(|sequence| {
-            let is_kept = sequence.keep(kv);
-            if let Some(tier) = tier.as_mut().filter(|_| is_kept) {
+            let is_cached = sequence.cache(kv);
+            if let Some(tier) = tier.as_mut().filter(|_| is_cached) {
                 let pins = kv.pin(sequence.slot, sequence.prompt());
-                pins.into_iter().for_each(|pin| tier.wish(pin, kv));
+                pins.into_iter().for_each(|pin| tier.queue_save(pin, kv));
             }
             let Some(end) = sequence.end.filter(|_| !sequence.restoring) else {
                 sequence.leave(kv);
@@ -990,11 +990,11 @@ impl<E: Executor> Engine<E> {
         self.shared.stats.pages_cached.set(self.kv.pages_cached());
         let windowed = self.kv.window_pages_used();
         self.shared.stats.window_pages_used.set(windowed);
-        let gone = self.kv.gone();
-        self.shared.stats.evictions.set(gone.count);
-        let tokens = gone.pages * PAGE;
+        let evicted = self.kv.evicted();
+        self.shared.stats.evictions.set(evicted.count);
+        let tokens = evicted.pages * PAGE;
         self.shared.stats.evicted_tokens.set(tokens);
-        let age = gone.age.as_millis() as usize;
+        let age = evicted.age.as_millis() as usize;
         self.shared.stats.evicted_age_millis.set(age);
     }
 
@@ -1021,7 +1021,7 @@ impl<E: Executor> Engine<E> {
                 _ = phases.changed(), if *open => None,
                 () = any(&mut caught_up) => None,
                 () = any(&mut left) => None,
-                () = sleep(BEHIND_MAX), if others_wait => None,
+                () = sleep(READER_LAG_MAX), if others_wait => None,
             }
         });
         drop((caught_up, left));
@@ -1030,7 +1030,7 @@ impl<E: Executor> Engine<E> {
         }
     }
 
-    /// Ends what is left, with a text for the clients.
+    /// Ends all requests, running and waiting, with a text for the clients.
     fn stop(&mut self, text: &str) {
         self.shared.enter(Phase::Stopped);
         for sequence in &mut self.running {
@@ -1046,7 +1046,8 @@ impl<E: Executor> Engine<E> {
     }
 }
 
-/// Tokens of a request that are looked up: rows that are scored have to be computed.
+/// Tokens of a request that are looked up in the cache: none if its prompt is scored, since scored
+/// rows have to be computed.
 fn looked_up(request: &Request) -> &[TokenId] {
     match request.prompt_logprobs {
         Some(_) => &[],
@@ -1079,14 +1080,14 @@ fn count_end(end: End, stats: &Stats) {
     }
 }
 
-/// States that are lent to sequences, and those of drafts that they hold.
+/// States that running sequences have beside those of their slots: for snapshots, and of drafts.
 fn lent(running: &[Sequence]) -> (usize, usize) {
     let lent = running.iter().map(Sequence::lent);
     lent.fold((0, 0), |sum, lent| (sum.0 + lent.0, sum.1 + lent.1))
 }
 
 /// An empty vector with the memory of `rows`, free to borrow from something else.
-fn recycle<'a>(mut rows: Vec<Rows<'_>>) -> Vec<Rows<'a>> {
+fn recycle<'a>(mut rows: Vec<SeqRows<'_>>) -> Vec<SeqRows<'a>> {
     rows.clear();
     let none = rows.into_iter();
     none.map(|_| unreachable!("it was cleared")).collect()

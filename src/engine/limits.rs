@@ -7,40 +7,40 @@ use super::speculate::Speculate;
 use super::tier::disk;
 use step::{Facts, PAGE, Window};
 
-/// Bounds of one engine. Those of the target, except that an executor may have fewer pages, and one
-/// that computes no model any context.
+/// Bounds of one engine: those of the target, except that an executor may have fewer pages, and a
+/// scripted one any context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Sequences of a step.
     pub sequences: usize,
-    /// Recurrent states behind those of sequences, for prompts to come; 0 if the model has none.
+    /// Snapshots for prompts to come; 0 if the model has neither states nor a window.
     pub snapshots: usize,
     /// Pages of the windowed group, if the model has one.
     pub window: Option<Window>,
-    /// Draft tokens of one step; a recurrent state for each, if the model has such.
+    /// Draft tokens of one step, each with a state if the model has states.
     pub drafts: usize,
-    /// Rule for how many of them each reply gets.
+    /// Number of drafts that a sequence gets.
     pub speculate: Speculate,
     /// Accepted requests of one connection that wait for a slot or for pages; see `turns::Waiting`.
     pub queued: usize,
     /// KV pages of `PAGE` tokens.
     pub pages: usize,
-    /// Bytes of the host's memory for beginnings of prompts that the device has no place for.
-    pub host_room: usize,
+    /// Bytes of host memory for beginnings of prompts that the device has no place for; 0 for none.
+    pub host_bytes: usize,
     /// Tokens of a sequence, prompt and reply together.
     pub context: usize,
     /// Prompt tokens of one step, a multiple of `PAGE`.
     pub prefill_tokens: usize,
-    /// Tokens of a long prompt between states that are kept of it.
+    /// Tokens of a long prompt between two snapshots of it.
     pub spacing: usize,
-    /// Time between two tokens of a reply that prompts are cut to.
+    /// Time between two tokens of a reply within which prompt chunks are to keep a step.
     pub reply_gap: Duration,
 }
 
 /// Bounds of one engine, and the disk that it has.
 pub struct Setup {
     pub limits: Limits,
-    /// Disk for prompts that the room on the host has no place for; needs such a room.
+    /// Disk for prompts that host memory has no place for; needs `host_bytes`.
     pub disk: Option<disk::Options>,
 }
 
@@ -61,7 +61,7 @@ impl Limits {
             speculate: Speculate::Auto,
             queued: facts.queued,
             pages: facts.kv_pages,
-            host_room: 0,
+            host_bytes: 0,
             context: facts.context,
             prefill_tokens: facts.prefill_tokens,
             spacing: facts.prefill_tokens,
@@ -69,14 +69,14 @@ impl Limits {
         }
     }
 
-    /// Sequences that hold a slot at once: one more than a step has, for who holds none, unless the
-    /// only state to be kept of prompts would be lost to it.
+    /// Sequences that hold a slot at once: one more than a step has, for a client that holds none.
+    /// Its state is one of the snapshots, so there is no such slot if that would be the only one.
     pub(super) fn slots(&self) -> usize {
         self.sequences + usize::from(self.snapshots != 1)
     }
 
-    /// Recurrent states for prompts to come beside those of slots.
-    pub(super) fn kept_states(&self) -> usize {
+    /// Snapshots that are left beside the states of slots.
+    pub(super) fn spare_snapshots(&self) -> usize {
         (self.sequences + self.snapshots).saturating_sub(self.slots())
     }
 
@@ -100,14 +100,14 @@ impl Limits {
     /// Says why a request can never run; the text is fit for the client.
     pub(super) fn check_request(&self, request: &Request, vocab: usize) -> Result<(), String> {
         let (prompt, reply) = (request.prompt.len(), request.max_tokens);
-        let room = self.context.min(self.pages * PAGE);
+        let most = self.context.min(self.pages * PAGE);
         if prompt == 0 || (reply == 0 && request.prompt_logprobs.is_none()) {
             return Err("the prompt and max_tokens must be at least one token".to_owned());
         }
-        if prompt.saturating_add(reply) > room {
+        if prompt.saturating_add(reply) > most {
             return Err(format!(
                 "the prompt has {prompt} tokens and max_tokens is {reply}: \
-                 more than {room} together"
+                 more than {most} together"
             ));
         }
         if let Some(id) = request.prompt.iter().find(|&&id| id as usize >= vocab) {

@@ -1,67 +1,67 @@
-//! Drafts of the prediction layer, made behind a step for the next one.
+//! Drafts of the multi-token-prediction (MTP) layer, made after a step for the next one.
 //!
-//! The layer runs over every row of a step, so that it knows prompts; then, for replies, once more
-//! for each further draft. Drafts are drawn with the request's own random numbers, by the sampler,
-//! or ahead of it by the device.
+//! The layer runs over every row of a step, so that its cache has the prompts; then once more for
+//! each further draft of a reply. Drafts are drawn with the request's own random numbers, by the
+//! sampler, or by the device before the sampler has chosen.
 
 use std::time::{Duration, Instant};
 
 use super::Engine;
+use super::acceptance_rate::{AcceptanceRate, Proposer};
 use super::drafts::Drafter;
 use super::kv::Kv;
 use super::scheduler::Plan;
 use super::sequence::Sequence;
-use super::speculate::{self, DEPTH_MAX, Made, Reply, Speculate};
-use super::trust::Maker;
-use step::executor::{
-    Ahead, BlockTable, DeviceError, Draw, Executor, PageId, Rows, Slot, States, TokenId,
-};
+use super::speculate::{self, DEPTH_MAX, DraftCost, Proposal, Speculate};
+use step::executor::{DeviceError, Drafting, Draw, Executor, PageId, SeqRows, Slot, TokenId};
 
-/// Token of a row that no known one follows.
+/// Stands for the token after a row where none is known yet, and for any token in measurements.
 const NONE: TokenId = 0;
-/// Drafts that the device makes while the host goes on.
+
+/// Drafts that the device makes while the host samples.
 #[derive(Debug)]
-pub(super) struct Drawn {
-    /// Replies that they are for, and the tokens that each had before the step.
-    replies: Vec<(Slot, usize)>,
+pub(super) struct PendingDrafts {
+    /// Sequences that they are for, and the tokens that each had before the step.
+    sequences: Vec<(Slot, usize)>,
     /// Drafts of each.
     pub depth: usize,
 }
 
-/// Steps of a kind that are measured at the start; the shortest counts.
+/// Runs of each measurement at the start, of which the shortest counts.
 pub(super) const MEASURED: usize = 3;
 
-/// Runs the planned rows, and behind them `depth` predictions for each reply, if the device can.
-pub(super) fn step_ahead<E: Executor>(
+/// Runs the planned rows, and after them `depth` predictions for each sequence; none, and nothing
+/// was run, if the device cannot.
+pub(super) fn step_draft<E: Executor>(
     executor: &mut E,
-    rows: &[Rows<'_>],
+    rows: &[SeqRows<'_>],
     (plan, running, kv): (&Plan, &[Sequence], &Kv),
     depth: usize,
-) -> Result<Option<Drawn>, DeviceError> {
-    let work = plan.work.iter();
-    let work = || work.clone().map(|work| (&running[work.lane], work.tokens));
-    let room = work().map(|(reply, rows)| reply.room_ahead(rows, kv));
-    let depth = room.fold(depth, usize::min);
-    let last = work().map(|(reply, rows)| reply.row_ahead((rows, depth), kv));
+) -> Result<Option<PendingDrafts>, DeviceError> {
+    let scheduled = plan.scheduled.iter();
+    let replies = || scheduled.clone().map(|of| (&running[of.index], of.tokens));
+    let capacity = replies().map(|(reply, rows)| reply.draft_capacity(rows, kv));
+    let depth = capacity.fold(depth, usize::min);
+    let last = replies().map(|(reply, rows)| reply.last_draft_row((rows, depth), kv));
     let last: Vec<_> = last.collect();
-    let draws = work().map(|(reply, _)| reply.draw().unwrap_or_default());
+    let draws = replies().map(|(reply, _)| reply.draw().unwrap_or_default());
     let draws: Vec<_> = draws.collect();
-    let ahead = Ahead {
+    let drafting = Drafting {
         depth,
         rows: &last,
         draws: &draws,
     };
-    let runs = executor.step_ahead(rows, &ahead)?;
-    let replies = work().map(|(reply, _)| (reply.slot, reply.known()));
-    Ok(runs.then(|| Drawn {
-        replies: replies.collect(),
+    let runs = executor.step_draft(rows, &drafting)?;
+    let known = replies().map(|(reply, _)| (reply.slot, reply.known()));
+    Ok(runs.then(|| PendingDrafts {
+        sequences: known.collect(),
         depth,
     }))
 }
 
 impl<E: Executor> Engine<E> {
-    /// Whether the prediction layer drafts: it is there, and might pay. Measures what rows and
-    /// predictions take, before there is any sequence.
+    /// Has the prediction layer asked for drafts where the model has one that can pay. Measures the
+    /// times of rows and predictions, before there is any sequence.
     pub(super) fn choose_drafter(&mut self) -> Result<(), DeviceError> {
         let speculate = self.limits.speculate;
         let asked = self.limits.drafts > 0 && speculate != Speculate::Off;
@@ -78,7 +78,7 @@ impl<E: Executor> Engine<E> {
         self.costs
             .note_predictions(1, most, with.saturating_sub(step));
         if speculate != Speculate::Auto || self.costs.may_pay(most) {
-            self.drafter = Drafter::Prediction;
+            self.drafter = Drafter::Mtp;
         }
         Ok(())
     }
@@ -92,200 +92,190 @@ impl<E: Executor> Engine<E> {
         for _ in 0..MEASURED {
             let begun = Instant::now();
             run(self)?;
-            // A device may still be at work.
+            // Waits for the device, which may still be at work.
             self.executor.logits(0)?;
             shortest = shortest.min(begun.elapsed());
         }
         Ok(shortest)
     }
 
-    /// Predictions, `depth` of them, behind a step of one row.
+    /// Runs a step of one row, and `depth` predictions after it.
     fn try_predictions(&mut self, depth: usize) -> Result<(), DeviceError> {
-        let row = |start| Rows {
-            states: States::own(Slot(0)),
-            start,
-            tokens: &[NONE],
-            pages: &[PageId(0)],
-            window: BlockTable::whole(&[PageId(0)]),
-            behind: &[],
-            logits: 1,
-        };
-        let ahead = Ahead {
+        let row = |start| SeqRows::of(Slot(0), start, &[NONE], &[PageId(0)]);
+        let drafting = Drafting {
             depth,
             rows: &[row(depth)],
             draws: &[Draw::default()],
         };
-        if self.executor.step_ahead(&[row(0)], &ahead)? {
-            return self.executor.guessed(&mut self.guessed);
+        if self.executor.step_draft(&[row(0)], &drafting)? {
+            return self.executor.drafted(&mut self.drafted);
         }
         self.executor.step(&[row(0)])?;
         self.executor.predict(&[NONE], &[0])?;
-        for pass in 1..depth {
-            self.executor.predict_on(&[row(pass)])?;
+        for draft in 1..depth {
+            self.executor.predict_on(&[row(draft)])?;
         }
         Ok(())
     }
 
-    /// A step of so many rows of a sequence that there is not.
+    /// Runs a step of so many rows, drafts but the first, in the memory of no sequence.
     fn try_rows(&mut self, rows: usize) -> Result<(), DeviceError> {
         let first = self.limits.sequences + self.limits.snapshots;
         let states = match self.kv.recurs() {
             true => first..first + rows - 1,
             false => 0..0,
         };
-        let behind: Vec<Slot> = states.map(|state| Slot(state as u32)).collect();
-        self.executor.step(&[Rows {
-            states: States::own(Slot(0)),
-            start: 0,
-            tokens: &vec![NONE; rows],
-            pages: &[PageId(0)],
-            window: BlockTable::whole(&[PageId(0)]),
-            behind: &behind,
+        let draft_states: Vec<Slot> = states.map(|state| Slot(state as u32)).collect();
+        self.executor.step(&[SeqRows {
+            draft_states: &draft_states,
             logits: rows,
+            ..SeqRows::of(Slot(0), 0, &vec![NONE; rows], &[PageId(0)])
         }])
     }
 
-    /// Drafts behind the rows of this step, for the next one.
+    /// Has the prediction layer draft for the next step, after the rows of this one.
     pub(super) fn predict(&mut self) -> Result<(), DeviceError> {
-        if !matches!(self.drafter, Drafter::Prediction) {
+        if !matches!(self.drafter, Drafter::Mtp) {
             return Ok(());
         }
-        let (next, wanted, lanes) = self.predicted_rows();
-        let depth = self.depth(&lanes);
-        let mut work = self.plan.work.iter();
-        let prompts = work.any(|work| self.lanes[work.lane].is_prompt());
+        let (next, wanted, replies) = self.predicted_rows();
+        let depth = self.depth(&replies);
+        let mut scheduled = self.plan.scheduled.iter();
+        let prompts = scheduled.any(|of| self.candidates[of.index].is_prompt());
         if depth == 0 && !(prompts && self.may_draft()) {
             return Ok(());
         }
         let begun = (self.now)();
         self.executor.predict(&next, &wanted)?;
-        for pass in 1..=depth {
-            self.take_predicted(&lanes)?;
-            if pass < depth {
-                self.predict_on(&lanes)?;
+        for draft in 1..=depth {
+            self.take_predicted(&replies)?;
+            if draft < depth {
+                self.predict_on(&replies)?;
             }
         }
         if !prompts {
             let took = (self.now)() - begun;
-            self.costs.note_predictions(lanes.len(), depth, took);
+            self.costs.note_predictions(replies.len(), depth, took);
         }
         Ok(())
     }
 
-    /// Drafts that the device is to make of every reply behind the planned rows, if it knows about
-    /// how each of them chooses, and there are replies only.
-    pub(super) fn depth_ahead(&mut self) -> usize {
-        let lanes: Vec<_> = self.plan.work.iter().map(|work| work.lane).collect();
-        let knows =
-            |lane: usize| !self.lanes[lane].is_prompt() && self.running[lane].draw().is_some();
-        let predicts = matches!(self.drafter, Drafter::Prediction);
-        match predicts && lanes.iter().all(|&lane| knows(lane)) {
-            true => self.depth(&lanes),
+    /// Drafts that the device is to make for each sequence after the planned rows: 0 unless all are
+    /// replies, each with a rule that the device can draw by.
+    pub(super) fn depth_on_device(&mut self) -> usize {
+        let replies: Vec<_> = self.plan.scheduled.iter().map(|of| of.index).collect();
+        let can_draw = |index: usize| {
+            !self.candidates[index].is_prompt() && self.running[index].draw().is_some()
+        };
+        let predicts = matches!(self.drafter, Drafter::Mtp);
+        match predicts && replies.iter().all(|&index| can_draw(index)) {
+            true => self.depth(&replies),
             false => 0,
         }
     }
 
-    /// Waits for drafts that the device makes, and gives them to their replies, as far as it was
-    /// right in what these chose.
-    pub(super) fn take_drawn(&mut self) -> Result<(), DeviceError> {
-        let Some(Drawn { replies, depth }) = self.drawn.take() else {
+    /// Waits for drafts that the device makes, and gives them to those sequences whose tokens it
+    /// drew as their samplers did.
+    pub(super) fn take_pending_drafts(&mut self) -> Result<(), DeviceError> {
+        let Some(PendingDrafts { sequences, depth }) = self.pending_drafts.take() else {
             return Ok(());
         };
         let begun = (self.now)();
-        self.executor.guessed(&mut self.guessed)?;
+        self.executor.drafted(&mut self.drafted)?;
         let took = (self.now)() - begun;
-        self.costs.note_predictions(replies.len(), depth, took);
-        for ((slot, known), guessed) in replies.into_iter().zip(&self.guessed) {
-            let reply = self.running.iter_mut().find(|reply| reply.slot == slot);
-            if let Some(reply) = reply {
-                reply.take_guessed(known, guessed, depth);
+        self.costs.note_predictions(sequences.len(), depth, took);
+        for ((slot, known), drafted) in sequences.into_iter().zip(&self.drafted) {
+            let mut running = self.running.iter_mut();
+            if let Some(sequence) = running.find(|sequence| sequence.slot == slot) {
+                sequence.take_drafted(known, drafted, depth);
             }
         }
         Ok(())
     }
 
-    /// The token behind each row of this step; the last rows that hold of sequences that are
-    /// replying, and their lanes.
+    /// The token after each row of this step, `NONE` where it is not known; the last accepted row
+    /// of each sequence that is replying; and the indices of those sequences in `running`.
     fn predicted_rows(&mut self) -> (Vec<TokenId>, Vec<usize>, Vec<usize>) {
-        let (mut next, mut wanted, mut lanes) = (Vec::new(), Vec::new(), Vec::new());
-        for work in &self.plan.work {
-            let (first, start) = (next.len(), self.lanes[work.lane].computed);
-            let sequence = &mut self.running[work.lane];
-            let behind = start + 1..=start + work.tokens;
-            next.extend(behind.map(|position| sequence.token(position).unwrap_or(NONE)));
+        let (mut next, mut wanted, mut replies) = (Vec::new(), Vec::new(), Vec::new());
+        for scheduled in &self.plan.scheduled {
+            let index = scheduled.index;
+            let (first, start) = (next.len(), self.candidates[index].computed);
+            let sequence = &mut self.running[index];
+            let after = start + 1..=start + scheduled.tokens;
+            next.extend(after.map(|position| sequence.token(position).unwrap_or(NONE)));
             if let Some(last) = sequence.begin_prediction() {
                 wanted.push(first + last - start);
-                lanes.push(work.lane);
+                replies.push(index);
             }
         }
-        (next, wanted, lanes)
+        (next, wanted, replies)
     }
 
-    /// Tokens to draft for each reply.
-    fn depth(&mut self, lanes: &[usize]) -> usize {
-        if lanes.is_empty() {
+    /// Tokens to draft for each of some replies: as many as pay.
+    fn depth(&mut self, replies: &[usize]) -> usize {
+        if replies.is_empty() {
             return 0;
         }
         let (speculate, drafts) = (self.limits.speculate, self.limits.drafts);
         if let Speculate::Depth(depth) = speculate {
             return depth.min(drafts);
         }
-        self.replies.clear();
-        let replies = lanes.iter();
-        let replies = replies.map(|&lane| self.running[lane].predicted_reply());
-        self.replies.extend(replies);
+        self.proposals.clear();
+        let predicted = replies.iter();
+        let predicted = predicted.map(|&index| self.running[index].mtp_proposal());
+        self.proposals.extend(predicted);
         let depth = self.paying_depth();
         if depth == 0 {
-            for &lane in lanes {
-                self.running[lane].predict_nothing();
+            for &index in replies {
+                self.running[index].predict_nothing();
             }
         }
         depth
     }
 
-    /// Drafts that pay of any of `self.replies`.
+    /// Largest number of drafts that pay for one of `self.proposals`.
     fn paying_depth(&mut self) -> usize {
-        let replies = self.replies.iter_mut();
-        replies.for_each(|reply| reply.drafts = DEPTH_MAX);
-        // States that drafts of this step have are free behind it.
-        let most = (self.limits.drafts, Made::ByPredictions);
+        let proposals = self.proposals.iter_mut();
+        proposals.for_each(|proposal| proposal.drafts = DEPTH_MAX);
+        // All states of drafts count: those of this step's drafts are free after it.
+        let most = (self.limits.drafts, DraftCost::Due);
         let speculate = self.limits.speculate;
-        speculate::choose(speculate, &self.costs, most, &mut self.replies);
-        let chosen = self.replies.iter().map(|reply| reply.drafts);
+        speculate::choose(speculate, &self.costs, most, &mut self.proposals);
+        let chosen = self.proposals.iter().map(|proposal| proposal.drafts);
         chosen.max().unwrap_or(0)
     }
 
-    /// Whether predictions might pay for as many replies as run: else the layer need not know their
-    /// prompts, which it takes its time for.
+    /// Whether predictions can pay for as many replies as there are sequences: else the layer skips
+    /// their prompts, which would take its time.
     fn may_draft(&mut self) -> bool {
         if self.limits.speculate != Speculate::Auto {
             return true;
         }
-        self.replies.clear();
-        let new = self.running.iter().map(|_| Reply::new(Maker::Predictions));
-        self.replies.extend(new);
+        self.proposals.clear();
+        let new = Proposal::new(Proposer::Mtp, AcceptanceRate::default());
+        self.proposals.resize(self.running.len(), new);
         self.paying_depth() > 0
     }
 
-    /// Chooses the next draft of each reply, by what the last prediction is ranked by, or else from
-    /// its logits.
-    fn take_predicted(&mut self, lanes: &[usize]) -> Result<(), DeviceError> {
-        for (row, &lane) in lanes.iter().enumerate() {
+    /// Draws the next draft of each reply from the last prediction, by its ranking if that
+    /// suffices, or else from its logits.
+    fn take_predicted(&mut self, replies: &[usize]) -> Result<(), DeviceError> {
+        for (row, &index) in replies.iter().enumerate() {
             let ranked = self.executor.ranked(row);
-            if ranked.is_some_and(|ranked| self.running[lane].take_predicted_ranked(&ranked)) {
+            if ranked.is_some_and(|ranked| self.running[index].take_predicted_ranked(&ranked)) {
                 continue;
             }
             let logits = self.executor.logits(row)?;
-            self.running[lane].take_predicted(logits, &mut self.scratch);
+            self.running[index].take_predicted(logits, &mut self.scratch);
         }
         Ok(())
     }
 
-    /// Predicts behind the last draft of each reply.
-    fn predict_on(&mut self, lanes: &[usize]) -> Result<(), DeviceError> {
-        let rows = lanes.iter();
-        let rows = rows.map(|&lane| self.running[lane].predicted_row(&self.kv));
-        let rows: Vec<Rows<'_>> = rows.collect();
+    /// Runs the prediction layer on the last draft of each reply.
+    fn predict_on(&mut self, replies: &[usize]) -> Result<(), DeviceError> {
+        let rows = replies.iter();
+        let rows = rows.map(|&index| self.running[index].predicted_row(&self.kv));
+        let rows: Vec<SeqRows<'_>> = rows.collect();
         self.executor.predict_on(&rows)
     }
 }

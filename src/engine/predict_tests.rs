@@ -9,7 +9,7 @@ use super::sim::{HashModel, VOCAB, engine};
 use super::speculate::Speculate;
 use super::{Engine, Limits};
 use step::PAGE;
-use step::executor::{Ahead, DeviceError, Executor, Guessed, Rows, Slot, TokenId};
+use step::executor::{DeviceError, Drafted, Drafting, Executor, SeqRows, Slot, TokenId};
 use step::testing::TINY;
 
 const LIMITS: Limits = Limits {
@@ -36,19 +36,19 @@ struct Timed {
     draws: bool,
     /// Times of a step's rows but the first, together, and of a prediction.
     more_rows: Duration,
-    pass: Duration,
-    /// Added to the first of as many predictions behind steps as are measured.
+    prediction: Duration,
+    /// Added to the first of as many predictions after steps as are measured.
     cold: Duration,
-    /// Rows, and states behind drafts, of each step.
+    /// Rows, and states after drafts, of each step.
     steps: Vec<(usize, Vec<Slot>)>,
-    /// Predictions behind a step, each time.
+    /// Predictions after a step, each time.
     predictions: Vec<usize>,
 }
 
 impl Timed {
-    fn predict_behind(&mut self, depth: usize) {
+    fn predict_after(&mut self, depth: usize) {
         let first = self.predictions.len().is_multiple_of(MEASURED);
-        sleep(self.pass * depth as u32 + if first { self.cold } else { Duration::ZERO });
+        sleep(self.prediction * depth as u32 + if first { self.cold } else { Duration::ZERO });
         self.predictions.push(depth);
     }
 }
@@ -56,9 +56,9 @@ impl Timed {
 impl Executor for Timed {
     const VOCAB: usize = VOCAB;
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         let count = rows[0].tokens.len();
-        self.steps.push((count, rows[0].behind.to_vec()));
+        self.steps.push((count, rows[0].draft_states.to_vec()));
         sleep(
             SHORT
                 + if count > 1 {
@@ -80,27 +80,27 @@ impl Executor for Timed {
 
     fn predict(&mut self, next: &[TokenId], wanted: &[usize]) -> Result<(), DeviceError> {
         assert_eq!((next.len(), wanted), (1, &[0][..]));
-        self.predict_behind(1);
+        self.predict_after(1);
         Ok(())
     }
 
-    fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
-        sleep(self.pass);
+    fn predict_on(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
+        sleep(self.prediction);
         let depth = self.predictions.last_mut().expect("a prediction is before");
         assert_eq!(rows[0].start, *depth);
         *depth += 1;
         Ok(())
     }
 
-    fn step_ahead(&mut self, rows: &[Rows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
+    fn step_draft(&mut self, rows: &[SeqRows<'_>], by: &Drafting<'_>) -> Result<bool, DeviceError> {
         if self.draws {
             self.step(rows)?;
-            self.predict_behind(ahead.depth);
+            self.predict_after(by.depth);
         }
         Ok(self.draws)
     }
 
-    fn guessed(&mut self, _guessed: &mut Vec<Guessed>) -> Result<(), DeviceError> {
+    fn drafted(&mut self, _drafted: &mut Vec<Drafted>) -> Result<(), DeviceError> {
         Ok(())
     }
 
@@ -110,13 +110,13 @@ impl Executor for Timed {
 }
 
 /// An engine that has not chosen yet, of a model whose further rows and predictions take so long.
-fn undecided(limits: Limits, [more_rows, pass]: [Duration; 2]) -> Engine<Timed> {
+fn undecided(limits: Limits, [more_rows, prediction]: [Duration; 2]) -> Engine<Timed> {
     let timed = Timed {
         model: HashModel::new(&limits),
         predicts: true,
         draws: false,
         more_rows,
-        pass,
+        prediction,
         cold: LONG,
         steps: Vec::new(),
         predictions: Vec::new(),
@@ -132,7 +132,7 @@ fn chosen(limits: Limits, times: [Duration; 2]) -> Engine<Timed> {
 }
 
 fn predicts(engine: &Engine<Timed>) -> bool {
-    matches!(engine.drafter, Drafter::Prediction)
+    matches!(engine.drafter, Drafter::Mtp)
 }
 
 #[test]
@@ -153,13 +153,13 @@ fn a_depth_that_is_asked_for_is_drafted_though_it_does_not_pay() {
     assert!(predicts(&chosen(asked, [Duration::ZERO, LONG])));
 }
 
-/// Steps of so many rows, and of one, and behind further ones predictions.
+/// Steps of so many rows, and of one, and after further ones predictions.
 fn measured(engine: &Engine<Timed>, rows: usize) {
     let of = |rows: usize| {
         let first = LIMITS.sequences + LIMITS.snapshots;
-        let behind = first..first + rows - 1;
-        let behind = behind.map(|state| Slot(state as u32)).collect();
-        vec![(rows, behind); MEASURED]
+        let draft_states = first..first + rows - 1;
+        let draft_states = draft_states.map(|state| Slot(state as u32)).collect();
+        vec![(rows, draft_states); MEASURED]
     };
     let steps: Vec<(usize, Vec<Slot>)> = [of(rows), of(1), of(1)].concat();
     assert_eq!(engine.executor.steps, steps);
@@ -178,12 +178,12 @@ fn steps_of_one_row_and_of_all_drafts_are_measured_and_all_predictions() {
 
 #[test]
 fn drafts_that_the_device_makes_are_measured_as_it_makes_them() {
-    for pass in [Duration::ZERO, LONG] {
-        let mut engine = undecided(LIMITS, [Duration::ZERO, pass]);
+    for prediction in [Duration::ZERO, LONG] {
+        let mut engine = undecided(LIMITS, [Duration::ZERO, prediction]);
         engine.executor.draws = true;
         engine.choose_drafter().unwrap();
         measured(&engine, 8);
-        assert_eq!(predicts(&engine), pass.is_zero());
+        assert_eq!(predicts(&engine), prediction.is_zero());
     }
 }
 

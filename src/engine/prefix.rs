@@ -1,22 +1,22 @@
-//! Beginnings of prompts that are kept for prompts to come: a radix tree of blocks.
+//! Prefix cache: beginnings of prompts, as a radix tree of blocks.
 //!
-//! A block is the tokens of a page behind those of its parent, in a domain that nobody else sees:
-//! one per API key. All see one more, [`COMMON`], which the operator's prompts are in: what a
-//! domain has of its own may be behind blocks of that. A block's page holds the keys and values
-//! that any prompt has there which begins so, with the same bits: rows of a prompt depend on the
-//! tokens before them alone, and a block is whole cells. A model with recurrent states goes on only
-//! where the state behind a block was kept; one with a windowed group where the last pages of that
-//! were, which are its state. Blocks are found by names that are keyed, and their tokens compared.
+//! A block is the tokens of a page after those of its parent, in a domain that nobody else sees:
+//! one per API key. All see one more, [`COMMON`], with the operator's prompts; blocks of a domain
+//! may follow blocks of that. A block's page has the keys and values of its tokens, with the bits
+//! that every prompt with this beginning has: rows depend on the tokens before them alone, and
+//! blocks are whole cells. A model with recurrent states can go on only from a block with a
+//! snapshot; so can one with a window, whose snapshots are the window's last pages. Blocks are
+//! found by keyed hashes, and their tokens are compared.
 //!
-//! Blocks that sequences use stay. Of the others goes, when its place is needed, what is worth
-//! least: the time that it saves, by the tokens that would be computed again for it, and how often
-//! ([`Reuse`]). Ends of prompts go, and what only they need of the way to them. States in the
-//! middle of a prompt go before the ends, and nothing is kept for which more would have to go: so
-//! where prompts take turns over more than fits, some of them always find theirs.
+//! Blocks that sequences use stay. Of the others the least worth is evicted when memory is needed:
+//! worth is the time that a block saves, by the tokens to compute without it and its [`Reuse`].
+//! Eviction takes the end of a prompt, and the blocks before it that no other end needs. Snapshots
+//! in the middle of a prompt go before those at ends, and nothing is cached for which more would
+//! have to go: so if prompts take turns over more than fits, some of them always find theirs.
 //!
-//! Room counts for who computed it, whatever domains that was in. A state is taken from who has
-//! more than the asker, pages from who has more than a share, which [`KEPT_PART`] tells; both from
-//! who has not asked for long. What the operator's prompts left stays.
+//! Memory counts for the owner that computed it, in whatever domain. Snapshots are taken from
+//! owners with more than the asker, pages from owners with more than a share ([`CACHED_PART`]);
+//! both from owners without a prompt for long. Those of the operator's prompts stay.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -31,61 +31,62 @@ use step::transfer::Piece;
 /// Index of a block.
 pub type NodeId = u32;
 
-/// Number of who computed a block or a state, and answers for its room.
+/// Number of the client that computed a block or a snapshot, to which its memory counts.
 pub type Owner = u64;
 
 /// Owner of what is in [`COMMON`].
 pub const OPERATOR: Owner = Owner::MAX;
 
-/// Last tokens of a prompt that a state to be kept is before: the template's opening of a reply,
-/// where the next turn of a conversation may differ, has fewer.
+/// Tokens between the last snapshot of a prompt and its end: more than the template's opening of a
+/// reply has, where the next turn of a conversation may differ.
 const OPENING: usize = 8;
-/// Part of all pages, one in so many, that is left to what others keep, in equal parts, by the
-/// sequences of an owner that has one running already.
-pub const KEPT_PART: usize = 2;
-/// Part of all states, one in so many, that the operator's prompts have at most.
+/// Divisor of all pages: that part, in equal shares, is left to the cached pages of other owners by
+/// an owner that has a sequence running already.
+pub const CACHED_PART: usize = 2;
+/// Divisor of all snapshots: the operator's prompts have at most that part.
 const COMMON_PART: usize = 2;
-/// Time without a prompt after which an owner wants no room: what it has goes like any other.
+/// Time without a prompt after which an owner's share is not protected any more.
 const WANTED: Duration = Duration::from_mins(10);
-/// Time in which a prompt comes again, before any did.
+/// Time between two uses of a beginning that is assumed before any was measured.
 const UNKNOWN: Duration = Duration::from_mins(10);
-/// Weight of the last time in the mean of those in which a beginning is asked for.
+/// Weight of the latest time between two uses of a beginning in its moving average.
 const GAP_WEIGHT: f64 = 0.25;
-/// Weight of a prompt in what is known of all that come again.
+/// Weight of a prompt in the moving averages over all prompts.
 const WEIGHT: f64 = 1.0 / 32.0;
-/// Part of its worth that a beginning has at most before it was found: one that was has to be worth
-/// half as much, or each would drive out the next where all come equally often.
+/// Factor of the worth of a beginning that has not been found yet. Without it equally frequent
+/// prompts would evict each other in turn.
 const UNFOUND: f64 = 0.5;
-/// States of beginnings of which nothing is known yet that make way for each other, whatever they
-/// are worth: what has just been asked for is there when it comes again at once.
+/// Snapshots of new beginnings, of which nothing is known, that replace only each other: so the
+/// latest are there if they are asked for again at once.
 const NEWCOMERS: usize = 4;
-/// Part of all states that they are at most.
+/// Divisor of all snapshots: newcomers are at most that part.
 const NEWCOMERS_PART: usize = 8;
-/// Parts of a share that count where all have less.
+/// Steps in which an owner's part of its share is compared, so that evictions do not alternate.
 const SHARE_PARTS: usize = 8;
-/// Beginnings that went and are remembered: how long ago they were asked for.
+/// Evicted beginnings whose last use is remembered.
 const GONE_MAX: usize = 1024;
 
-/// Tokens of a prompt behind which its state is kept.
+/// Place of a snapshot in a prompt: after so many tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub tokens: usize,
     pub kind: Kind,
 }
 
-/// Why a state is kept.
+/// Reason of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Another prompt parts here, or probably will.
+    /// Another prompt diverges here, or probably will.
     Parting,
-    /// The prompt ends, and what is said next goes on from here.
+    /// End of the prompt, from which the next turn of a conversation goes on.
     End,
-    /// In the middle of a long prompt, where others part by chance.
+    /// Regular distance in a long prompt, for others that diverge by chance.
     Spaced,
 }
 
-/// Places of a prompt, ascending: where it parts from one before, which had `known` of its tokens,
-/// where those may part from it that have its `head`, before its end, and every `spacing` tokens.
+/// Places of a prompt's snapshots, ascending: where it diverges from an earlier one, which had
+/// `known` of its tokens; after its `head`, which others may have too; before its end; and every
+/// `spacing` tokens.
 pub fn places(
     prompt: usize,
     (cached, known): (usize, usize),
@@ -110,14 +111,14 @@ pub fn places(
     places.into_iter().map(place).collect()
 }
 
-/// Tokens of a prompt before its end behind which its state is kept.
+/// Tokens of a prompt before its last snapshot.
 pub fn last_place(prompt: usize) -> usize {
     prompt.saturating_sub(OPENING) / PAGE * PAGE
 }
 
-/// Names blocks by 128 bits that nobody can foresee.
+/// Function that names blocks by 128 bits, which clients cannot predict.
 pub trait Naming {
-    /// Name of `tokens` behind the block, or in the domain, that `before` names.
+    /// Name of `tokens` after the block, or in the domain, that `before` names.
     fn name(&self, before: u128, tokens: &[TokenId]) -> u128;
 }
 
@@ -133,19 +134,19 @@ impl Naming for Keyed {
     }
 }
 
-/// Frequency with which a beginning is asked for. Times are in milliseconds.
+/// Reuse of a beginning. Times are in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reuse {
-    /// When it was last in use.
+    /// Time of its last use.
     last: u64,
-    /// Time that it lies unused between two prompts, where that is known.
+    /// Mean time between two uses, if there were two.
     gap: Option<f64>,
     /// Whether a prompt went on from it.
     found: bool,
 }
 
 impl Reuse {
-    /// A prompt goes on from it; those that come at once are one.
+    /// Notes a prompt that goes on from it. Prompts of the same millisecond count as one.
     fn note(&mut self, now: u64) {
         let gap = (now - self.last) as f64;
         if gap > 0.0 {
@@ -156,12 +157,12 @@ impl Reuse {
     }
 }
 
-/// Beginnings of which nothing is known yet.
+/// Reuse that is expected of a new beginning, by that of all others.
 #[derive(Clone, Copy, Debug)]
 struct Unknown {
-    /// Time in which those come again that do, milliseconds.
+    /// Mean time between two uses, milliseconds.
     gap: f64,
-    /// Part of them that do.
+    /// Part of new beginnings that are used again.
     part: f64,
 }
 
@@ -174,8 +175,9 @@ impl Unknown {
         self.part += WEIGHT * (f64::from(u8::from(found)) - self.part);
     }
 
-    /// Times that a beginning will be asked for, in a millisecond: the longer it lies there beyond
-    /// its time, the fewer, and beyond that of all others by the square: it may never be again.
+    /// Expected uses of a beginning per millisecond. It falls with the time since the last use once
+    /// that exceeds the usual one, and with its square beyond that of all others: it may never be
+    /// used again.
     fn rate(&self, reuse: &Reuse, now: u64) -> f64 {
         let part = match (reuse.found, reuse.gap) {
             (true, _) => 1.0,
@@ -197,72 +199,71 @@ struct Node {
     parent: Option<NodeId>,
     tokens: Box<[TokenId]>,
     page: PageId,
-    /// Blocks up to it, itself among them.
+    /// Blocks from the root to it, with itself.
     depth: usize,
     children: usize,
     /// Sequences that use its page.
     users: usize,
     reuse: Reuse,
-    kept: Option<Kept>,
+    snapshot: Option<Snapshot>,
 }
 
-/// The recurrent state behind a block.
+/// Snapshot after a block.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct Snapshot {
     slot: Slot,
     kind: Kind,
     owner: Owner,
-    /// Sequences that are still to read it.
+    /// Sequences and writes that still have to read it.
     readers: usize,
-    /// The last block before with a state.
+    /// Last block before with a snapshot.
     before: Option<NodeId>,
-    /// Blocks that have this one so.
-    behind: usize,
+    /// Snapshots whose `before` is this block.
+    followers: usize,
 }
 
-/// Room of an owner.
+/// Memory of an owner.
 #[derive(Debug, Default)]
 struct Holding {
     pages: usize,
-    /// Pages of them that no sequence uses.
+    /// Pages among them that no sequence uses.
     unused: usize,
-    /// States behind blocks, and those that are lent for prompts to come.
+    /// Snapshots of blocks, and states that are lent for further ones.
     states: usize,
     lent: usize,
-    /// When it last had a prompt.
+    /// Time of its last prompt.
     asked: u64,
 }
 
-/// A beginning that a prompt shares with one before.
+/// Longest cached beginning of a prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hit {
-    /// Its last block; none if there is nothing to go on from.
+    /// Last block that the prompt can go on from; none if there is none.
     pub node: Option<NodeId>,
     pub pages: Vec<PageId>,
-    /// The state to go on from.
+    /// Snapshot after that block, if the model has states.
     pub state: Option<Slot>,
-    /// Blocks that are known, though there may be no state to go on from behind the last of them;
-    /// behind a common one nobody else's is kept.
+    /// Cached blocks of the prompt, with those after `node`, which has the last snapshot. Common
+    /// blocks after it do not count, since no other domain adds snapshots to them.
     pub known: usize,
-    /// Name of the first block that is not.
+    /// Name of the first block that is not cached.
     absent: Option<u128>,
 }
 
-/// A beginning that a tier below should have.
+/// Beginning that is worth writing to the tier below.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
-    /// Its last block, and how many it has.
+    /// Its last block, and the number of its blocks.
     pub node: NodeId,
     pub depth: usize,
-    /// The state behind it, if the model has such.
+    /// State after it, if the model has states.
     pub state: Option<(Kind, Slot)>,
 }
 
-/// Worth of a state, the least first: those in the middle, by time that they save, those that were
-/// in use last.
+/// Worth of a snapshot, the least first: at the end of a prompt or not, time saved, last use.
 type Worth = (bool, Ordered, Reverse<u64>);
 
-/// A number that is ordered.
+/// Float with a total order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Ordered(f64);
 
@@ -280,44 +281,44 @@ impl Ord for Ordered {
     }
 }
 
-/// Beginnings that were driven out since the start.
+/// Evictions since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gone {
-    /// Beginnings, each up to a state or to its end.
+pub struct Evicted {
+    /// Evicted snapshots, or ends of prompts if the model has no states.
     pub count: usize,
     pub pages: usize,
-    /// Sum of the times since each was in use.
+    /// Sum of the times since their last uses.
     pub age: Duration,
 }
 
-/// The tree.
+/// The radix tree.
 #[derive(Debug)]
 pub struct Prefixes<N = Keyed> {
     naming: N,
-    /// Whether a prompt goes on only from a kept state.
+    /// Whether a prompt can go on only from a snapshot.
     recurs: bool,
     nodes: Vec<Option<Node>>,
     nodes_free: Vec<NodeId>,
     by_name: HashMap<u128, NodeId>,
-    /// Blocks with a state, or those that end a prompt if the model has none.
+    /// Blocks with a snapshot, or leaves of the tree if the model has no states.
     ends: BTreeSet<NodeId>,
     holdings: HashMap<Owner, Holding>,
     snapshots_free: Vec<Slot>,
     snapshots_total: usize,
     /// Pages of blocks that no sequence uses.
     unused: usize,
-    /// Pages of blocks that went, for their next owner.
+    /// Pages of evicted blocks, to be taken back.
     pages_free: Vec<PageId>,
     now: u64,
     unknown: Unknown,
-    /// When beginnings that went were last in use, by the names of their first blocks.
+    /// Last uses of evicted beginnings, by the names of their first blocks.
     remembered: HashMap<u128, u64>,
     forgotten_next: VecDeque<u128>,
-    gone: Gone,
+    evicted: Evicted,
 }
 
 impl<N: Naming> Prefixes<N> {
-    /// An empty tree, of a model that has recurrent states if `recurs`, and room for `snapshots`.
+    /// Empty tree, of a model with states if `recurs`, which may have `snapshots`.
     pub fn new(naming: N, recurs: bool, snapshots: impl Iterator<Item = Slot>) -> Self {
         let snapshots_free: Vec<Slot> = snapshots.collect();
         Prefixes {
@@ -339,7 +340,7 @@ impl<N: Naming> Prefixes<N> {
             },
             remembered: HashMap::new(),
             forgotten_next: VecDeque::new(),
-            gone: Gone::default(),
+            evicted: Evicted::default(),
         }
     }
 
@@ -348,14 +349,14 @@ impl<N: Naming> Prefixes<N> {
         self.recurs
     }
 
-    /// Tells the time since some start. It does not go back.
-    pub fn tell_time(&mut self, time: Duration) {
+    /// Sets the time since some start; it does not go back.
+    pub fn set_time(&mut self, time: Duration) {
         self.now = self.now.max(millis(time));
     }
 
-    /// See [`Gone`].
-    pub fn gone(&self) -> Gone {
-        self.gone
+    /// See [`Evicted`].
+    pub fn evicted(&self) -> Evicted {
+        self.evicted
     }
 
     /// Pages of all blocks.
@@ -363,17 +364,17 @@ impl<N: Naming> Prefixes<N> {
         self.by_name.len()
     }
 
-    /// Pages that may go if need be.
+    /// Pages of blocks that no sequence uses.
     pub fn pages_unused(&self) -> usize {
         self.unused
     }
 
-    /// States that are kept behind blocks.
+    /// Number of snapshots.
     pub fn snapshots(&self) -> usize {
         self.holdings.values().map(|of| of.states).sum()
     }
 
-    /// States that are neither kept nor lent.
+    /// Number of free states.
     pub fn snapshots_free(&self) -> usize {
         self.snapshots_free.len()
     }
@@ -386,8 +387,8 @@ impl<N: Naming> Prefixes<N> {
     /// The state of every block that has one.
     #[cfg(any(test, feature = "testing"))]
     pub fn all_states(&self) -> impl Iterator<Item = Slot> {
-        let kept = self.nodes.iter().flatten().filter_map(|node| node.kept);
-        kept.map(|kept| kept.slot)
+        let snapshot = self.nodes.iter().flatten().filter_map(|node| node.snapshot);
+        snapshot.map(|of| of.slot)
     }
 
     fn node(&self, id: NodeId) -> &Node {
@@ -398,21 +399,21 @@ impl<N: Naming> Prefixes<N> {
         self.nodes[id as usize].as_mut().expect("a block")
     }
 
-    fn kept(&self, id: NodeId) -> Kept {
-        self.node(id).kept.expect("a block with a state")
+    fn snapshot(&self, id: NodeId) -> Snapshot {
+        self.node(id).snapshot.expect("a block with a state")
     }
 
-    fn kept_mut(&mut self, id: NodeId) -> &mut Kept {
-        let kept = &mut self.node_mut(id).kept;
-        kept.as_mut().expect("a block with a state")
+    fn snapshot_mut(&mut self, id: NodeId) -> &mut Snapshot {
+        let snapshot = &mut self.node_mut(id).snapshot;
+        snapshot.as_mut().expect("a block with a state")
     }
 
     fn depth(&self, id: Option<NodeId>) -> usize {
         id.map_or(0, |id| self.node(id).depth)
     }
 
-    /// The block of `tokens` behind `parent` that `domain` sees, if there is one. Its own counts
-    /// before the common one: what a sequence began with it finds again while that is held.
+    /// Block of `tokens` after `parent` that `domain` sees, if there is one: its own, or else the
+    /// common one, so that a sequence finds the blocks again that it started with.
     fn find(&self, domain: u128, parent: Option<NodeId>, tokens: &[TokenId]) -> Found {
         let own = self.find_in(domain, parent, tokens);
         let is_common = |id| self.node(id).domain == COMMON;
@@ -430,7 +431,7 @@ impl<N: Naming> Prefixes<N> {
         let before = match parent.map(|parent| self.node(parent)) {
             None => domain,
             Some(parent) if parent.domain == domain => parent.name,
-            // Behind a common block each domain has names of its own, none of them the common ones.
+            // After a common block each domain has names of its own, none of them the common ones.
             Some(parent) => parent.name ^ !domain,
         };
         let name = self.naming.name(before, tokens);
@@ -461,24 +462,24 @@ impl<N: Naming> Prefixes<N> {
 
     /// Whether a prompt can go on from a block.
     pub fn is_end(&self, id: NodeId) -> bool {
-        !self.recurs || self.node(id).kept.is_some()
+        !self.recurs || self.node(id).snapshot.is_some()
     }
 
-    /// Whether a prompt can go on from a block that so many are up to.
+    /// Whether a prompt can go on from a block, and so many are up to it.
     pub fn is_beginning(&self, id: NodeId, blocks: usize) -> bool {
         self.node(id).depth == blocks && self.is_end(id)
     }
 
-    /// Pages of the blocks up to one, and the state behind it.
+    /// Pages of the blocks up to one, and the state after it.
     pub fn places(&self, id: NodeId) -> (Vec<PageId>, Option<Slot>) {
         let up = std::iter::successors(Some(id), |id| self.node(*id).parent);
         let mut pages: Vec<PageId> = up.map(|id| self.node(id).page).collect();
         pages.reverse();
-        (pages, self.node(id).kept.map(|kept| kept.slot))
+        (pages, self.node(id).snapshot.map(|of| of.slot))
     }
 
-    /// Beginnings up to a sequence's that a tier below should have, from the last: that alone if
-    /// the model has no states.
+    /// Beginnings up to a block that are worth writing to the tier below, the longest first: that
+    /// alone if the model has no states.
     pub fn worth_writing(&self, from: NodeId) -> Vec<Written> {
         if !self.recurs {
             return vec![Written {
@@ -488,20 +489,20 @@ impl<N: Naming> Prefixes<N> {
             }];
         }
         let up = std::iter::successors(Some(from), |id| self.node(*id).parent);
-        let told = up.filter_map(|id| {
+        let written = up.filter_map(|id| {
             let node = self.node(id);
-            let kept = node.kept.filter(|kept| kept.kind != Kind::Spaced)?;
+            let snapshot = node.snapshot.filter(|of| of.kind != Kind::Spaced)?;
             Some(Written {
                 node: id,
                 depth: node.depth,
-                state: Some((kept.kind, kept.slot)),
+                state: Some((snapshot.kind, snapshot.slot)),
             })
         });
-        told.collect()
+        written.collect()
     }
 
-    /// The longest kept beginning of `prompt`, but its last token: somebody has to compute its
-    /// logits. The state behind the first `restorable` blocks need not be here.
+    /// Longest cached beginning of `prompt` without its last token, whose logits have to be
+    /// computed. The first `restorable` blocks need no snapshot here.
     pub fn look_up(&self, domain: u128, prompt: &[TokenId], restorable: usize) -> Hit {
         let (mut hit, mut pages, mut last, mut known) = (Hit::default(), Vec::new(), None, 0);
         let most = prompt.len().saturating_sub(1) / PAGE * PAGE;
@@ -523,7 +524,7 @@ impl<N: Naming> Prefixes<N> {
             }
             if self.is_end(id) || known <= restorable {
                 hit.node = last;
-                hit.state = node.kept.map(|kept| kept.slot);
+                hit.state = node.snapshot.map(|of| of.slot);
                 hit.pages.append(&mut pages);
                 hit.known = known;
             }
@@ -531,18 +532,18 @@ impl<N: Naming> Prefixes<N> {
         hit
     }
 
-    /// Has a sequence use the pages up to a block.
+    /// Counts one more user of the pages up to a block.
     pub fn hold(&mut self, id: NodeId) {
         self.each_up(Some(id), |node| node.users += 1);
     }
 
-    /// Has it use them no more, as if it never had.
+    /// Takes back a `hold`, as if it had never been.
     pub fn let_go(&mut self, id: NodeId) {
         self.each_up(Some(id), |node| node.users -= 1);
     }
 
-    /// Has nobody find a piece any more that a beginning has, nor what is behind it. As nobody asks
-    /// for that, it goes in time.
+    /// Renames the block that has a broken piece, and all after it, so that no prompt finds them.
+    /// Without uses they are evicted in time.
     pub fn lose(&mut self, from: NodeId, piece: Piece) {
         let has_it = |id: &NodeId| match piece {
             Piece::Page(page) => self.node(*id).page == page,
@@ -551,7 +552,7 @@ impl<N: Naming> Prefixes<N> {
         let mut up = std::iter::successors(Some(from), |id| self.node(*id).parent);
         let Some(first) = up.find(has_it) else { return };
         let all = (0..self.nodes.len() as NodeId).filter(|id| self.nodes[*id as usize].is_some());
-        let lost: Vec<NodeId> = all.filter(|id| self.is_behind(*id, first)).collect();
+        let lost: Vec<NodeId> = all.filter(|id| self.is_after(*id, first)).collect();
         for id in lost {
             let mut name = self.node(id).name;
             self.by_name.remove(&name);
@@ -568,16 +569,16 @@ impl<N: Naming> Prefixes<N> {
     }
 
     /// Whether a block goes on from another, or is it.
-    fn is_behind(&self, mut id: NodeId, before: NodeId) -> bool {
+    fn is_after(&self, mut id: NodeId, before: NodeId) -> bool {
         while self.node(id).depth > self.node(before).depth {
             id = self.node(id).parent.expect("blocks before it");
         }
         id == before
     }
 
-    /// Notes that a sequence of `owner` goes on from what was found, and holds it. Returns how
-    /// often what it computes will be asked for: as often as what it goes on from, if that ends a
-    /// prompt, and else as a beginning that went.
+    /// Notes that a sequence of `owner` goes on from a hit. Returns the expected reuse of the
+    /// blocks that it will add: that of the hit, if this ends a prompt, else that of an evicted
+    /// beginning of the same name.
     pub fn note_use(&mut self, hit: &Hit, owner: Owner) -> Reuse {
         let now = self.now;
         if let Some(of) = self.holdings.get_mut(&owner) {
@@ -606,14 +607,14 @@ impl<N: Naming> Prefixes<N> {
         reuse
     }
 
-    /// Whether no other beginning goes on from it.
+    /// Whether no other beginning goes on from a block.
     fn ends_prompt(&self, id: NodeId) -> bool {
         let node = self.node(id);
-        node.kept.map_or(node.children, |kept| kept.behind) == 0
+        node.snapshot.map_or(node.children, |of| of.followers) == 0
     }
 
-    /// Has a sequence use the pages up to a block no more. If they are not `sound`, those that
-    /// nothing else needs go.
+    /// Counts one user less of the pages up to a block. If they are not `sound`, blocks that
+    /// nothing else needs are dropped.
     pub fn release(&mut self, id: NodeId, sound: bool) {
         let now = self.now;
         self.each_up(Some(id), |node| {
@@ -626,14 +627,14 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// Has a sequence read the state behind a block, later.
+    /// Keeps the snapshot of a block until a matching `has_read`.
     pub fn will_read(&mut self, id: NodeId) {
-        self.kept_mut(id).readers += 1;
+        self.snapshot_mut(id).readers += 1;
     }
 
-    /// It has read it.
+    /// Takes back a `will_read`.
     pub fn has_read(&mut self, id: NodeId) {
-        self.kept_mut(id).readers -= 1;
+        self.snapshot_mut(id).readers -= 1;
     }
 
     /// Applies `change` to a block and all before it.
@@ -650,7 +651,7 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// A page of an owner is unused now, or is no more.
+    /// Counts a page of an owner as unused, or as used again.
     fn count_unused(&mut self, owner: Owner, is_unused: bool) {
         let of = self.holdings.entry(owner).or_default();
         match is_unused {
@@ -659,7 +660,7 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// Changes what an owner has, and forgets who has nothing.
+    /// Changes the memory of an owner, and forgets an owner without any.
     fn hand(&mut self, owner: Owner, change: impl FnOnce(&mut Holding)) {
         let holding = self.holdings.entry(owner).or_default();
         change(holding);
@@ -668,26 +669,26 @@ impl<N: Naming> Prefixes<N> {
         }
     }
 
-    /// Whether an owner wants its room no more.
+    /// Whether an owner has sent no prompt for so long that its memory goes like any other.
     fn is_away(&self, of: &Holding) -> bool {
         self.now - of.asked > millis(WANTED)
     }
 
-    /// Number of other owners that keep pages and want them.
+    /// Number of other owners whose cached pages are protected.
     pub fn others(&self, owner: Owner) -> usize {
         let others = self.others_of(owner);
         let others = others.filter(|of| of.pages > 0 && !self.is_away(of));
         others.count()
     }
 
-    /// Room of all others but the operator.
+    /// Memory of all others but the operator.
     fn others_of(&self, owner: Owner) -> impl Iterator<Item = &Holding> {
         let others = self.holdings.iter();
         let others = others.filter(move |(name, _)| ![owner, OPERATOR].contains(name));
         others.map(|(_, of)| of)
     }
 
-    /// Pages that may go for an owner where each other one is left `share` of its own.
+    /// Pages that may be evicted for an owner if each other one is left `share` of its own.
     pub fn pages_beyond(&self, owner: Owner, share: usize) -> usize {
         let beyond = |of: &Holding| match self.is_away(of) {
             true => of.unused,
@@ -697,10 +698,10 @@ impl<N: Naming> Prefixes<N> {
         own + self.others_of(owner).map(beyond).sum::<usize>()
     }
 
-    /// Keeps the blocks of `tokens`, which are whole ones behind `last`, with the pages of `table`,
-    /// and has a sequence use them. Where a block is known `table` gets its page, and its own goes
-    /// free; a new one is `owner`'s, and asked for as `reuse` tells. Returns the last block and how
-    /// many there are: fewer where a name is taken.
+    /// Adds the blocks of `tokens`, whole ones after `last`, with the pages of `table`, and counts
+    /// one more user of them. If a block is there already, `table` gets its page and the other is
+    /// freed; a new one is `owner`'s, with `reuse`. Returns the last block and their number: fewer
+    /// if a name is taken by other tokens.
     pub fn insert(
         &mut self,
         whose: (u128, Owner),
@@ -756,7 +757,7 @@ impl<N: Naming> Prefixes<N> {
             children: 0,
             users: 0,
             reuse: Reuse { last: now, ..reuse },
-            kept: None,
+            snapshot: None,
         };
         let id = self.nodes_free.pop().unwrap_or(self.nodes.len() as NodeId);
         if id as usize == self.nodes.len() {
@@ -777,39 +778,40 @@ impl<N: Naming> Prefixes<N> {
         id
     }
 
-    /// Lists a block among the ends if it is one.
+    /// Adds a block to the ends, or removes it, as it is one or not.
     fn list(&mut self, id: NodeId) {
         let node = self.node(id);
-        match node.kept.is_some() || !self.recurs && node.children == 0 {
+        match node.snapshot.is_some() || !self.recurs && node.children == 0 {
             true => self.ends.insert(id),
             false => self.ends.remove(&id),
         };
     }
 
-    /// Keeps a state that was lent to `owner` behind a block of `domain`. A second one of the same
-    /// block goes free, and so does one of a common block that is not the operator's: others would
-    /// see who was there.
-    pub fn keep(&mut self, (domain, owner): (u128, Owner), id: NodeId, (kind, slot): (Kind, Slot)) {
+    /// Makes a state that was lent to `owner` the snapshot of a block of `domain`. A second one of
+    /// the same block is freed; so is one of a common block that is not the operator's, or other
+    /// domains would see that somebody was there.
+    pub fn add_snapshot(&mut self, whose: (u128, Owner), id: NodeId, (kind, slot): (Kind, Slot)) {
+        let (domain, owner) = whose;
         let node = self.node(id);
-        if node.kept.is_some() || node.domain != domain {
+        if node.snapshot.is_some() || node.domain != domain {
             return self.give_back(owner, slot);
         }
         let before = self.last_state(node.parent);
-        let behind = self.states_behind(before, id);
-        for &other in &behind {
-            self.kept_mut(other).before = Some(id);
+        let followers = self.states_after(before, id);
+        for &other in &followers {
+            self.snapshot_mut(other).before = Some(id);
         }
         if let Some(before) = before {
-            let kept = self.kept_mut(before);
-            kept.behind = kept.behind + 1 - behind.len();
+            let snapshot = self.snapshot_mut(before);
+            snapshot.followers = snapshot.followers + 1 - followers.len();
         }
-        self.node_mut(id).kept = Some(Kept {
+        self.node_mut(id).snapshot = Some(Snapshot {
             slot,
             kind,
             owner,
             readers: 0,
             before,
-            behind: behind.len(),
+            followers: followers.len(),
         });
         self.list(id);
         self.hand(owner, |of| {
@@ -818,24 +820,24 @@ impl<N: Naming> Prefixes<N> {
         });
     }
 
-    /// The last block with a state up to `from`.
+    /// Last block with a snapshot up to `from`.
     fn last_state(&self, mut from: Option<NodeId>) -> Option<NodeId> {
-        while let Some(id) = from.filter(|id| self.node(*id).kept.is_none()) {
+        while let Some(id) = from.filter(|id| self.node(*id).snapshot.is_none()) {
             from = self.node(id).parent;
         }
         from
     }
 
-    /// Blocks whose last state before is that of `before`, and that are behind `id`.
-    fn states_behind(&self, before: Option<NodeId>, id: NodeId) -> Vec<NodeId> {
-        let is_behind =
-            |other: &NodeId| self.is_behind(*other, id) && self.kept(*other).before == before;
-        self.ends.iter().copied().filter(is_behind).collect()
+    /// Blocks after `id` whose last state before is that of `before`.
+    fn states_after(&self, before: Option<NodeId>, id: NodeId) -> Vec<NodeId> {
+        let is_after =
+            |other: &NodeId| self.is_after(*other, id) && self.snapshot(*other).before == before;
+        self.ends.iter().copied().filter(is_after).collect()
     }
 
-    /// Lends `owner` a state for a place of a prompt that has blocks up to `from` here and is asked
-    /// for as `reuse` tells: one that nobody has, one of its own that is worth less, or one of who
-    /// has more. None if there is none such that is not about to be read.
+    /// Lends `owner` a state for a snapshot at a place of a prompt, which has blocks up to `from`
+    /// here and the expected `reuse`: a free one, or that of an evicted snapshot which is worth
+    /// less or whose owner has more. None if all of those are about to be read.
     pub fn lend(
         &mut self,
         (domain, owner): (u128, Owner),
@@ -846,10 +848,10 @@ impl<N: Naming> Prefixes<N> {
         let own = self.holdings.get(&owner).map_or(0, has);
         let most = self.snapshots_total / COMMON_PART;
         if self.snapshots_free.is_empty() || domain == COMMON && own >= most {
-            // The state that it goes on from is in the middle then.
+            // A snapshot that this prompt goes on from counts as one in the middle.
             let before = self.last_state(from);
             let left = before.filter(|id| self.ends_prompt(*id));
-            let start = left.map_or(before, |id| self.kept(id).before);
+            let start = left.map_or(before, |id| self.snapshot(id).before);
             let tokens = (place.tokens / PAGE - self.depth(start)) as f64;
             let asked_now = Reuse {
                 last: self.now,
@@ -859,13 +861,13 @@ impl<N: Naming> Prefixes<N> {
             let is_middle = place.kind == Kind::Spaced;
             let own_worth = (!is_middle, Ordered(tokens * rate), Reverse(u64::MAX));
             let may_go = |id: &NodeId| {
-                let (kept, is_common) = (self.kept(*id), self.node(*id).domain == COMMON);
+                let (snapshot, is_common) = (self.snapshot(*id), self.node(*id).domain == COMMON);
                 let others = || {
-                    let of = &self.holdings[&kept.owner];
+                    let of = &self.holdings[&snapshot.owner];
                     domain != COMMON && (has(of) > own || self.is_away(of))
                 };
-                let eligible = kept.owner == owner || others();
-                kept.readers == 0 && eligible && (!is_common || domain == COMMON)
+                let eligible = snapshot.owner == owner || others();
+                snapshot.readers == 0 && eligible && (!is_common || domain == COMMON)
             };
             let worth = |id: NodeId| self.worth(id, left);
             let may_go = self.ends.iter().copied().filter(may_go);
@@ -873,10 +875,10 @@ impl<N: Naming> Prefixes<N> {
             let least = least.filter(|id| worth(*id) < own_worth);
             let newcomer = || self.newcomer(may_go.clone()).filter(|_| !is_middle);
             let least = least.or_else(newcomer);
-            // Who has less is not held out by what others' prompts are worth.
-            let of_others = may_go.filter(|id| self.kept(*id).owner != owner && !is_middle);
+            // An owner with fewer snapshots gets one of others whatever theirs are worth.
+            let of_others = may_go.filter(|id| self.snapshot(*id).owner != owner && !is_middle);
             let id = least.or_else(|| of_others.min_by_key(|id| worth(*id)))?;
-            self.drive_out(id, |_| true);
+            self.evict(id, |_| true);
         }
         let (state, now) = (self.snapshots_free.pop(), self.now);
         self.hand(owner, |of| {
@@ -886,8 +888,7 @@ impl<N: Naming> Prefixes<N> {
         state
     }
 
-    /// The oldest of the youngest [`NEWCOMERS`] among `ids`, or the one worth least if there are
-    /// fewer.
+    /// Oldest of the latest [`NEWCOMERS`] among `ids`, or the one worth least if there are fewer.
     fn newcomer(&self, ids: impl Iterator<Item = NodeId> + Clone) -> Option<NodeId> {
         let is_new = |id: &NodeId| {
             let reuse = &self.node(*id).reuse;
@@ -900,14 +901,14 @@ impl<N: Naming> Prefixes<N> {
         oldest.or_else(|| ids.min_by_key(|id| self.worth(*id, None)))
     }
 
-    /// Worth of the state behind a block, where nothing else needs the one behind `left`.
+    /// Worth of the snapshot of a block; that of `left` counts as one in the middle of a prompt.
     fn worth(&self, id: NodeId, left: Option<NodeId>) -> Worth {
-        let (node, kept) = (self.node(id), self.kept(id));
-        let is_middle = match kept.kind {
+        let (node, snapshot) = (self.node(id), self.snapshot(id));
+        let is_middle = match snapshot.kind {
             Kind::Parting => false,
-            Kind::End | Kind::Spaced => kept.behind == 1 || left == Some(id),
+            Kind::End | Kind::Spaced => snapshot.followers == 1 || left == Some(id),
         };
-        let tokens = (node.depth - self.depth(kept.before)) as f64;
+        let tokens = (node.depth - self.depth(snapshot.before)) as f64;
         let rate = self.unknown.rate(&node.reuse, self.now);
         (!is_middle, Ordered(tokens * rate), Reverse(node.reuse.last))
     }
@@ -917,42 +918,42 @@ impl<N: Naming> Prefixes<N> {
         self.snapshots_free.push(slot);
     }
 
-    /// Takes away one that nobody has.
+    /// Takes away a free state.
     pub fn take_state(&mut self) -> Option<Slot> {
         self.snapshots_free.pop()
     }
 
-    /// Takes back what was lent to `owner`.
+    /// Takes back a state that was lent to `owner`.
     pub fn give_back(&mut self, owner: Owner, slot: Slot) {
         self.hand(owner, |of| of.lent -= 1);
         self.snapshots_free.push(slot);
     }
 
     fn forget_state(&mut self, id: NodeId) {
-        let Some(kept) = self.node_mut(id).kept.take() else {
+        let Some(snapshot) = self.node_mut(id).snapshot.take() else {
             return;
         };
-        assert_eq!(kept.readers, 0, "a state is forgotten that is to be read");
+        assert_eq!(snapshot.readers, 0, "it is forgotten before it is read");
         self.list(id);
-        let behind = self.ends.iter().copied();
+        let followers = self.ends.iter().copied();
         let has_it = |other: &NodeId| {
-            let kept = self.node(*other).kept;
-            kept.is_some_and(|of| of.before == Some(id))
+            let snapshot = self.node(*other).snapshot;
+            snapshot.is_some_and(|of| of.before == Some(id))
         };
-        for other in behind.filter(has_it).collect::<Vec<_>>() {
-            self.kept_mut(other).before = kept.before;
+        for other in followers.filter(has_it).collect::<Vec<_>>() {
+            self.snapshot_mut(other).before = snapshot.before;
         }
-        if let Some(before) = kept.before {
-            let of = self.kept_mut(before);
-            of.behind = of.behind + kept.behind - 1;
+        if let Some(before) = snapshot.before {
+            let of = self.snapshot_mut(before);
+            of.followers = of.followers + snapshot.followers - 1;
         }
-        self.snapshots_free.push(kept.slot);
-        self.hand(kept.owner, |of| of.states -= 1);
+        self.snapshots_free.push(snapshot.slot);
+        self.hand(snapshot.owner, |of| of.states -= 1);
     }
 
-    /// Drops blocks until `count` pages are free for `owner`, of those that no sequence uses: its
-    /// own, and those of others who have more than `share` or are away, before the rest; what the
-    /// operator's prompts left if nothing else may go.
+    /// Evicts blocks that no sequence uses until `count` pages are free for `asker`: first its own,
+    /// and those of owners that are away or have more than the share, then of others, and the
+    /// operator's last.
     pub fn free_pages(&mut self, count: usize, asker: (Owner, usize)) {
         while self.pages_free.len() < count {
             let may_go = |id: &NodeId| {
@@ -974,22 +975,22 @@ impl<N: Naming> Prefixes<N> {
             for (.., id) in may_go {
                 let owner = self.node(id).owner;
                 let goes = |tree: &Self| {
-                    // Whoever had more than the share may have less now.
+                    // The owner may have had more than the share, and less now.
                     tree.pages_free.len() < count && tree.turn(owner, asker) == turn
                 };
                 if !goes(self) {
                     break;
                 }
-                self.drive_out(id, goes);
+                self.evict(id, goes);
                 if self.recurs {
-                    // The rest of a prompt that lost its end goes before the ends of others.
+                    // Blocks of a prompt without its end go before the ends of others.
                     break;
                 }
             }
         }
     }
 
-    /// Turn in which an owner's pages go for one that is left them beyond a share; the least first.
+    /// Order in which owners' pages are evicted for `asker`; the least first.
     fn turn(&self, owner: Owner, (asker, share): (Owner, usize)) -> (bool, Reverse<usize>) {
         let Some(of) = self.holdings.get(&owner) else {
             return (false, Reverse(usize::MAX));
@@ -1003,16 +1004,16 @@ impl<N: Naming> Prefixes<N> {
         (owner == OPERATOR, Reverse(parts))
     }
 
-    /// Drops the state behind a block and what only it needs of the way there. If the model has
-    /// none, drops the block, and those before it that are asked for as often, while there is to go
-    /// more.
-    fn drive_out(&mut self, id: NodeId, more: impl Fn(&Self) -> bool) {
+    /// Evicts the snapshot of a block, and the blocks that only it needs. If the model has no
+    /// states, evicts the block, and those before it with the same reuse, as long as `more` says
+    /// so.
+    fn evict(&mut self, id: NodeId, more: impl Fn(&Self) -> bool) {
         let reuse = self.node(id).reuse;
         if !reuse.found && reuse.gap.is_none() {
             self.unknown.note(false);
         }
-        self.gone.count += 1;
-        self.gone.age += Duration::from_millis(self.now - reuse.last);
+        self.evicted.count += 1;
+        self.evicted.age += Duration::from_millis(self.now - reuse.last);
         let before = self.pages_free.len();
         match self.recurs {
             true => {
@@ -1021,23 +1022,23 @@ impl<N: Naming> Prefixes<N> {
             }
             false => self.drop_up(Some(id), |tree, node| node.reuse == reuse && more(tree)),
         }
-        self.gone.pages += self.pages_free.len() - before;
+        self.evicted.pages += self.pages_free.len() - before;
     }
 
-    /// Moves the pages of blocks that went.
+    /// Moves the pages of evicted blocks to `to`.
     pub fn take_free(&mut self, to: &mut Vec<PageId>) {
         to.append(&mut self.pages_free);
     }
 
-    /// Drops a block that no prompt can go on from, and those before it that are so then.
+    /// Drops a block without a snapshot, and those before it that are then without use.
     fn drop_useless(&mut self, from: Option<NodeId>) {
         if self.recurs {
-            self.drop_up(from, |_, node| node.kept.is_none());
+            self.drop_up(from, |_, node| node.snapshot.is_none());
         }
     }
 
-    /// Drops a block and those before it while nothing needs them and they may go, and remembers
-    /// when the first of them was in use.
+    /// Drops a block and those before it as long as nothing needs them and `may_go` allows it, and
+    /// remembers the last use of the first of them.
     fn drop_up(&mut self, mut next: Option<NodeId>, may_go: impl Fn(&Self, &Node) -> bool) {
         let mut first = None;
         while let Some(id) = next {
@@ -1105,29 +1106,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_are_kept_where_prompts_part_behind_heads_before_the_end_and_now_and_then() {
+    fn states_are_kept_where_prompts_part_after_heads_before_the_end_and_now_and_then() {
         use Kind::{End, Parting, Spaced};
         const SPACING: usize = 4 * PAGE;
-        let told = |prompt, found, head| {
+        let placed = |prompt, found, head| {
             let places = places(prompt, found, head, SPACING).into_iter();
             places
                 .map(|place| (place.tokens, place.kind))
                 .collect::<Vec<_>>()
         };
-        assert!(told(10, (0, 0), 0).is_empty());
-        assert!(told(PAGE + OPENING - 1, (0, 0), 0).is_empty());
-        assert_eq!(told(PAGE + OPENING, (0, 0), 0), [(PAGE, End)]);
-        let parting = told(4 * PAGE, (0, PAGE), 0);
+        assert!(placed(10, (0, 0), 0).is_empty());
+        assert!(placed(PAGE + OPENING - 1, (0, 0), 0).is_empty());
+        assert_eq!(placed(PAGE + OPENING, (0, 0), 0), [(PAGE, End)]);
+        let parting = placed(4 * PAGE, (0, PAGE), 0);
         assert_eq!(parting, [(PAGE, Parting), (3 * PAGE, End)]);
-        let parting = told(4 * PAGE, (PAGE, 2 * PAGE), 0);
+        let parting = placed(4 * PAGE, (PAGE, 2 * PAGE), 0);
         assert_eq!(parting, [(2 * PAGE, Parting), (3 * PAGE, End)]);
-        assert!(told(4 * PAGE, (3 * PAGE, 3 * PAGE), 0).is_empty());
-        let head = told(4 * PAGE, (0, 0), 2 * PAGE - 1);
+        assert!(placed(4 * PAGE, (3 * PAGE, 3 * PAGE), 0).is_empty());
+        let head = placed(4 * PAGE, (0, 0), 2 * PAGE - 1);
         assert_eq!(head, [(PAGE, Parting), (3 * PAGE, End)]);
-        let head = told(4 * PAGE, (2 * PAGE, 2 * PAGE), 2 * PAGE + 1);
+        let head = placed(4 * PAGE, (2 * PAGE, 2 * PAGE), 2 * PAGE + 1);
         assert_eq!(head, [(3 * PAGE, End)], "it is kept already");
-        assert_eq!(told(4 * PAGE, (0, 0), usize::MAX), [(3 * PAGE, End)]);
-        let long = told(2 * SPACING + PAGE, (0, 0), 0);
+        assert_eq!(placed(4 * PAGE, (0, 0), usize::MAX), [(3 * PAGE, End)]);
+        let long = placed(2 * SPACING + PAGE, (0, 0), 0);
         assert_eq!(long, [(SPACING, Spaced), (2 * SPACING, End)]);
     }
 

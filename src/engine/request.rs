@@ -13,7 +13,7 @@ use step::executor::TokenId;
 /// Largest `top_logprobs` that a request may ask for.
 pub const MAX_TOP_LOGPROBS: usize = 20;
 
-/// Choice of the next token. Greedy when `temperature` is 0.
+/// Sampling parameters. Greedy when `temperature` is 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// 0 ..= 2; 0 takes the most likely token (lowest id on a tie).
@@ -130,26 +130,25 @@ impl Default for Sampling {
 /// Admission of a request; empty while it waits for a slot.
 pub type Admitted = Arc<OnceLock<Admission>>;
 
-/// Time at which a request got its slot, and where it begins.
+/// Admission of a request to a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     pub at: Instant,
-    /// Tokens of the prompt that were computed for one before.
+    /// Tokens of the prompt that came from the prefix cache.
     pub cached: usize,
 }
 
-/// Domain of prompts that the operator has computed for everybody: each other domain sees it too.
+/// Domain of the prefix cache with the operator's prompts, which every other domain sees too.
 pub const COMMON: u128 = u128::MAX;
 
 /// One reply to be generated.
 #[derive(Debug)]
 pub struct Request {
-    /// Whose turn it takes.
+    /// Client, connection and call, among which turns are shared.
     pub source: Source,
-    /// Number of those whose prompts it may share computed beginnings with, beside those of
-    /// [`COMMON`].
+    /// Domain of the prefix cache whose prompts it may share, beside those of [`COMMON`].
     pub domain: u128,
-    /// Tokens of the prompt that others probably begin with, too: no event depends on it.
+    /// Leading tokens of the prompt that other prompts probably have too; no event depends on it.
     pub head: usize,
     /// At least one token; `prompt.len() + max_tokens <= Limits::context`.
     pub prompt: Vec<TokenId>,
@@ -165,7 +164,7 @@ pub struct Request {
     pub prompt_logprobs: Option<usize>,
     /// Constraint that the reply must obey.
     pub constraint: Option<Box<dyn Constraint>>,
-    /// Set by the engine, for figures of whoever asks.
+    /// Set by the engine when the request gets its slot, for figures.
     pub admitted: Admitted,
     /// Where events go. The engine stops the request when the receiver is gone, and leaves it out
     /// of steps while the channel is full.
@@ -183,12 +182,12 @@ pub struct TokenLogprobs {
     pub top: Vec<(TokenId, f32)>,
 }
 
-/// A token of the prompt as the model saw it coming.
+/// Score of a token of the prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scored {
     /// Log-probabilities of the token that the prompt has.
     pub logprobs: TokenLogprobs,
-    /// Its place among all tokens by probability, from 1; those of the same probability share one.
+    /// Rank among all tokens by probability, from 1; tokens of the same probability share one.
     pub rank: u32,
 }
 
@@ -201,7 +200,7 @@ pub enum FinishReason {
     Length,
 }
 
-/// Report of the engine on a request.
+/// Event of a request, in the order in which they are sent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// Scores of the next tokens of the prompt, the first of which is its second token. All of them

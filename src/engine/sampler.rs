@@ -1,11 +1,11 @@
-//! From a row of logits to the next token: a function of the row, the request and the position.
+//! Sampler: the next token as a function of a row of logits, the request and the position.
 //!
-//! Order: what the constraint forbids is taken out; logit bias, repetition, frequency and presence
-//! penalty, DRY, and what the request forbids; then, unless greedy, top-n-sigma, temperature (which
-//! adaptive sampling changes), top-k, typical-p and top-p (each over what the one before left),
-//! min-p (relative to the most likely token), XTC, and one draw, the most likely token first. So
-//! the most likely ones, which a device ranks, mostly tell the next token without the rest.
-//! Log-probabilities are of the row that the constraint leaves, before anything else.
+//! Order: mask of the constraint; logit bias, repetition, frequency and presence penalty, DRY, and
+//! tokens that the request forbids; then, unless greedy, top-n-sigma, temperature (which adaptive
+//! sampling changes), top-k, typical-p and top-p (each over what the one before left), min-p
+//! (relative to the most likely token), XTC, and one draw, the most likely token first. So the most
+//! likely tokens, which a device ranks, mostly suffice. Log-probabilities are of the masked row,
+//! before anything else.
 
 use std::array;
 use std::cmp::Ordering;
@@ -21,25 +21,25 @@ use super::thinking::Countdown;
 use step::executor::{Draw, Ranked, TokenId, UNIFORMS};
 use step::ranking::{all_finite, argmax, maximum, most_likely, weight_at, weight_of};
 
-/// Candidates of a row that are ranked first, and the growth when they do not tell the token.
+/// Candidates of a row that are ranked first, and the growth if they do not suffice.
 const RANKED_FIRST: usize = 64;
 const RANKED_GROWTH: usize = 8;
 /// Logits below the largest, in temperatures, of the tokens that a draw looks at first.
 const NEAR: f32 = 12.0;
-/// Error of a device's sum over a row in F32, relative to it, at most.
+/// Largest relative error of a device's sum over a row, which is F32.
 const SUM_ERROR: f64 = 1e-4;
 
-/// Buffers that rows share one after the other; they carry nothing from row to row.
+/// Buffers that rows use one after the other; nothing is carried from row to row.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// A row without the tokens that a constraint forbids.
+    /// Row after the constraint's mask.
     pub restricted: Vec<f32>,
     adjusted: Vec<f32>,
     candidates: Vec<Candidate>,
 }
 
 impl Scratch {
-    /// Room for rows of `vocab` logits.
+    /// Buffers for rows of `vocab` logits.
     pub fn new(vocab: usize) -> Self {
         Scratch {
             restricted: Vec::new(),
@@ -49,7 +49,7 @@ impl Scratch {
     }
 }
 
-/// A token that may be drawn; `weight` is its probability times a factor common to all.
+/// Token that may be drawn; `weight` is its probability times a factor common to all.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     id: TokenId,
@@ -103,9 +103,9 @@ impl Sampler {
     /// Chooses the token for `position`, counted from the start of the sequence, and remembers it;
     /// a token that a used-up thinking budget forces comes before all rules.
     ///
-    /// `logits` holds one number per token of the vocabulary: finite, or minus infinity for a token
-    /// that is not to be chosen; not all of them are. `None`, and nothing is remembered, where what
-    /// the request forbids leaves nothing.
+    /// `logits` has one number per token of the vocabulary: finite, or minus infinity for a masked
+    /// token, but not for all. `None`, and nothing is remembered, if the request forbids all
+    /// tokens.
     pub fn next(
         &mut self,
         logits: &[f32],
@@ -121,10 +121,10 @@ impl Sampler {
         Some(chosen)
     }
 
-    /// Choice of [`Sampler::next`] from the row that `ranked` is of, restricted to what is
-    /// `allowed`, or `None` if the rest of the row has a say; remembers nothing.
+    /// Choice of [`Sampler::next`] by the ranking of a row, among the `allowed` tokens; `None` if
+    /// the tokens that are not ranked have a say. Remembers nothing.
     ///
-    /// The rest's weight lies between bounds: a token is the row's choice if it is that of both.
+    /// Their weight lies between bounds: a token is the row's choice if it is that of both.
     pub fn choose_ranked(
         &self,
         ranked: &Ranked<'_>,
@@ -157,9 +157,9 @@ impl Sampler {
         least.filter(|_| least == most)
     }
 
-    /// The most likely tokens behind bias, penalties and what is forbidden, in order: as many as
-    /// the ones before them, which `ranked` has, prove. Beside them, where anything is changed,
-    /// those of `ranked` that sank too deep.
+    /// Most likely tokens after bias, penalties and forbidden tokens, in order, as far as the
+    /// ranking before those proves them; and, if anything is changed, ranked tokens that sank among
+    /// the others.
     fn adjusted_top(
         &self,
         ranked: &Ranked<'_>,
@@ -172,7 +172,7 @@ impl Sampler {
         if !lowers(&self.sampling) {
             return None;
         }
-        // The rest of the row is not above the least of these, neither before nor behind.
+        // No other token is above the least of these, neither before the changes nor after.
         let least = candidates.last()?.logit;
         for candidate in &mut candidates {
             candidate.logit = match allowed.has(candidate.id) {
@@ -187,8 +187,8 @@ impl Sampler {
         Some((proved, Some(sunk)))
     }
 
-    /// Bounds on what the tokens behind the proved ones weigh, of which `sunk` are known, or none
-    /// where nothing is changed; weights are relative to a logit of `max`. No bounds where the
+    /// Bounds of the weight of all tokens after the proved ones, of which `sunk` are known; `sunk`
+    /// is none if nothing is changed. Weights are relative to a logit of `max`. No bounds if the
     /// temperature flattens the row.
     ///
     /// A logit `l <= least` weighs `exp((l - max) / T)`, which for `T <= 1` is at most
@@ -221,10 +221,10 @@ impl Sampler {
         })
     }
 
-    /// Token that [`Sampler::next`] would choose of a row, if it were the next one: another may
-    /// come before it. The row may be of the lower ids alone. One that is not finite has none, nor
-    /// has one that the request forbids as a whole.
-    pub fn guess(&self, logits: &[f32], position: usize, scratch: &mut Scratch) -> Option<TokenId> {
+    /// Draft from a prediction's row: the token that [`Sampler::next`] would choose, if no other
+    /// token came before it. The row may be of the lower ids alone. None if the row is not finite,
+    /// or if the request forbids all its tokens.
+    pub fn draft(&self, logits: &[f32], position: usize, scratch: &mut Scratch) -> Option<TokenId> {
         if !all_finite(logits) {
             return None;
         }
@@ -236,8 +236,8 @@ impl Sampler {
         forced.or_else(|| self.choose(logits, position, scratch))
     }
 
-    /// Rule by which a device draws about the tokens that would be chosen at `position` and behind,
-    /// or `None` if more decides than the most likely tokens.
+    /// Rule by which a device draws nearly as this sampler does from `position` on; none if more
+    /// than the most likely tokens decides.
     pub fn draw(&self, position: usize) -> Option<Draw> {
         let rule = &self.sampling;
         let by_all = narrows_by_all(rule) || self.adaptive.is_some();
@@ -250,7 +250,7 @@ impl Sampler {
             position,
             uniforms: match rule.temperature {
                 0.0 => [0.0; UNIFORMS],
-                _ => array::from_fn(|behind| self.uniforms(position + behind)[0] as f32),
+                _ => array::from_fn(|after| self.uniforms(position + after)[0] as f32),
             },
         })
     }
@@ -276,7 +276,7 @@ impl Sampler {
         self.thinking.as_ref().and_then(Countdown::forced)
     }
 
-    /// Random numbers of a position: of the draw, and of whether XTC excludes.
+    /// Random numbers of a position: for the draw, and for XTC.
     fn uniforms(&self, position: usize) -> [f64; 2] {
         [0, 1].map(|index| rng::uniform_of(self.sampling.seed, position as u64, index))
     }
@@ -298,7 +298,7 @@ impl Sampler {
         Some(draw(logits, rule, &uniforms, &mut scratch.candidates))
     }
 
-    /// Whether bias, penalties or what is forbidden change rows.
+    /// Whether bias, penalties or forbidden tokens change rows.
     fn adjusts(&self) -> bool {
         !self.seen.is_empty()
             || !self.sampling.logit_bias.is_empty()
@@ -306,7 +306,7 @@ impl Sampler {
             || self.forbidden.any()
     }
 
-    /// Applies bias and penalties; hands the row back untouched when there are none.
+    /// Applies bias, penalties and forbidden tokens; returns the row itself if there are none.
     fn adjust<'a>(&self, logits: &'a [f32], adjusted: &'a mut Vec<f32>) -> &'a [f32] {
         if !self.adjusts() {
             return logits;
@@ -370,8 +370,8 @@ impl Sampler {
     }
 }
 
-/// Takes what is not allowed out of a row: its logits become minus infinity. A row of which all
-/// is allowed is handed back as it is.
+/// Masks a row: logits of tokens that are not allowed become minus infinity. Returns the row itself
+/// if all are allowed.
 pub fn restrict<'a>(
     logits: &'a [f32],
     allowed: Allowed<'_>,
@@ -412,7 +412,7 @@ pub fn logprobs(logits: &[f32], chosen: TokenId, count: usize) -> TokenLogprobs 
     TokenLogprobs { logprob, top }
 }
 
-/// [`logprobs`] by the largest logits of a row; `None` if it is of others too.
+/// [`logprobs`] by a row's ranking; `None` if other tokens are asked for.
 pub fn logprobs_ranked(
     ranked: &Ranked<'_>,
     chosen: TokenId,
@@ -420,10 +420,10 @@ pub fn logprobs_ranked(
 ) -> Option<TokenLogprobs> {
     let (_, max) = ranked.top().next()?;
     let (max, sum) = (f64::from(max), f64::from(ranked.sum));
-    let told = ranked.top();
-    let told = told.map(|(id, logit)| (id, logprob(logit, max, sum)));
-    let (_, chosen) = told.clone().find(|&(id, _)| id == chosen)?;
-    let top: Vec<_> = told.take(count).collect();
+    let ranked = ranked.top();
+    let ranked = ranked.map(|(id, logit)| (id, logprob(logit, max, sum)));
+    let (_, chosen) = ranked.clone().find(|&(id, _)| id == chosen)?;
+    let top: Vec<_> = ranked.take(count).collect();
     (top.len() == count).then_some(TokenLogprobs {
         logprob: chosen,
         top,
@@ -440,7 +440,7 @@ pub fn score(logits: &[f32], token: TokenId, count: usize) -> Scored {
     }
 }
 
-/// The logarithm of the share that a logit has of a row with this largest one and this weight.
+/// Log-probability of a logit in a row with this largest logit and this weight.
 fn logprob(logit: f32, max: f64, weight: f64) -> f32 {
     ((f64::from(logit) - max) - weight.ln()) as f32
 }
@@ -451,12 +451,12 @@ fn penalises(sampling: &Sampling) -> bool {
         || sampling.repetition_penalty != 1.0
 }
 
-/// Whether a row's most likely tokens alone do not tell what is kept of it.
+/// Whether a rule needs more of a row than its most likely tokens.
 fn narrows_by_all(sampling: &Sampling) -> bool {
     sampling.top_n_sigma > 0.0 || sampling.typical_p < 1.0 || sampling.xtc.probability > 0.0
 }
 
-/// Whether bias and penalties lift no logit.
+/// Whether bias and penalties raise no logit.
 fn lowers(sampling: &Sampling) -> bool {
     sampling.presence_penalty >= 0.0
         && sampling.frequency_penalty >= 0.0
@@ -464,7 +464,7 @@ fn lowers(sampling: &Sampling) -> bool {
         && sampling.logit_bias.iter().all(|&(_, bias)| bias <= 0.0)
 }
 
-/// Draws a token of a row: looks at as many of the most likely ones as that takes.
+/// Draws a token of a row, ranking only as many of the most likely ones as that takes.
 fn draw(
     logits: &[f32],
     (rule, temperature): (&Sampling, f32),
@@ -490,8 +490,8 @@ fn draw(
         .expect("nothing else is left")
 }
 
-/// Draws one of `candidates`, which are the most likely of a row or `all` that may be drawn;
-/// `total` tells what these weigh. `None` if others have a say.
+/// Draws one of `candidates`, which are the most likely tokens of a row, or `all` that may be
+/// drawn; `total` is the weight of all that may. `None` if others have a say.
 fn draw_of(
     candidates: &mut Vec<Candidate>,
     (rule, temperature): (&Sampling, f32),
@@ -535,7 +535,7 @@ fn draw_of(
     pick(candidates, all, total, rule, uniforms)
 }
 
-/// Makes the tokens from a logit on the candidates.
+/// Fills the candidates with all tokens from a logit on.
 fn collect(candidates: &mut Vec<Candidate>, logits: &[f32], least: f32) {
     let likely = (0..).zip(logits.iter().copied());
     let likely = likely.filter(|&(_, logit)| logit >= least);
@@ -589,11 +589,11 @@ fn keep_typical(candidates: &mut Vec<Candidate>, share: f32) {
     }
 }
 
-/// The token in whose share of the weight that top-p, min-p and XTC leave the first of `uniforms`,
-/// in [0, 1), falls; by the second XTC excludes or does not.
+/// Applies top-p, min-p and XTC, and draws: the token in whose part of the remaining weight the
+/// first of `uniforms`, in [0, 1), falls. By the second XTC excludes or does not.
 ///
-/// `candidates` are in order, the most likely first; `all` says that no others can be drawn, and
-/// `total` is what all that top-k left weigh. `None` if others have a say.
+/// `candidates` are in order, the most likely first; with `all` no others can be drawn. `total` is
+/// the weight of all that top-k left. `None` if others have a say.
 fn pick(
     mut candidates: &[Candidate],
     mut all: bool,
@@ -633,7 +633,7 @@ fn pick(
         sum += candidate.weight;
         sum > mark
     });
-    // Rounding may put the mark at the very end: the last token that can be drawn has it then.
+    // Rounding may put the mark at the very end: it is then in the part of the last token.
     let last = || candidates.iter().rfind(|candidate| candidate.weight > 0.0);
     let drawn = if all { drawn.or_else(last) } else { drawn };
     drawn.map(|candidate| candidate.id)

@@ -301,7 +301,7 @@ fn what_lifts_a_logit_needs_the_whole_row() {
     }
 }
 
-/// A row as models give it: few likely tokens, and a long tail behind them.
+/// A row as models give it: few likely tokens, and a long tail after them.
 fn peaked(seed: u64) -> Vec<f32> {
     const VOCAB: u64 = 20_000;
     let height = 6.0 + 6.0 * rng::uniform(seed, VOCAB) as f32;
@@ -729,7 +729,7 @@ fn adaptive_sampling_needs_the_whole_row_and_leaves_greedy_requests_alone() {
 }
 
 #[test]
-fn a_row_of_the_lower_ids_guesses_among_them() {
+fn a_row_of_the_lower_ids_drafts_among_them() {
     let rule = Sampling {
         logit_bias: vec![(7, 9.0), (2, 5.0)],
         presence_penalty: 1.0,
@@ -737,18 +737,18 @@ fn a_row_of_the_lower_ids_guesses_among_them() {
     };
     let mut sampler = Sampler::new(rule, &[], &[6], 8);
     sampler.take(7);
-    let guess = sampler.guess(&[1.0, 0.0, 0.5, 2.0], 1, &mut Scratch::new(8));
-    assert_eq!(guess, Some(2));
+    let draft = sampler.draft(&[1.0, 0.0, 0.5, 2.0], 1, &mut Scratch::new(8));
+    assert_eq!(draft, Some(2));
 }
 
 #[test]
-fn a_row_whose_ids_are_all_forbidden_guesses_none() {
+fn a_row_whose_ids_are_all_forbidden_drafts_none() {
     let rule = Sampling {
         allowed: vec![5, 6],
         ..Sampling::default()
     };
     let sampler = Sampler::new(rule, &[], &[], 8);
     let mut scratch = Scratch::new(8);
-    assert_eq!(sampler.guess(&[1.0, 2.0, 3.0], 0, &mut scratch), None);
-    assert_eq!(sampler.guess(&[0.0; 8], 0, &mut scratch), Some(5));
+    assert_eq!(sampler.draft(&[1.0, 2.0, 3.0], 0, &mut scratch), None);
+    assert_eq!(sampler.draft(&[0.0; 8], 0, &mut scratch), Some(5));
 }

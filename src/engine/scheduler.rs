@@ -1,41 +1,47 @@
-//! Which rows make the next step: a pure function of the sequences, without clock or I/O.
+//! Scheduler: the rows of the next step, as a pure function of the sequences, without clock or I/O.
 //!
-//! - Every sequence that is replying and takes part gets its next row, and those of its drafts.
-//! - Prompts share `prefill_tokens` per step, fewer beside replies (`pace`). Half of that goes to
-//!   the oldest prompt, what is left to the prompts with the fewest tokens to go, older first on a
-//!   tie. So a short prompt does not wait for a long one that came before it, and no flood of short
-//!   ones holds the oldest back: it ends within `tokens / (prefill_tokens / 2)` steps, rounded
-//!   up, of those that it takes part in: at least every other one, while its reader keeps up.
-//! - Prompts whose tokens are scored share `SCORED_TOKENS` of that: scoring takes the host time
-//!   that replies beside it would wait for.
-//! - A prompt is cut at multiples of `PAGE` counted from its start, nowhere else; there
-//!   too where a state behind its tokens is to be kept and another one would be in the same rows.
+//! - Every reply that is ready gets its next row, and those of its drafts.
+//! - Prompts share `prefill_tokens`, fewer beside replies (`prefill_budget`). Half goes to the
+//!   oldest prompt, the rest to those with the fewest tokens left, older ones first on a tie. So a
+//!   short prompt does not wait for a long one, and a flood of short ones does not hold the oldest
+//!   back: it takes `tokens / (prefill_tokens / 2)` steps, rounded up. It is left out of every
+//!   other step at most, while its reader keeps up.
+//! - Scored prompts share `SCORED_TOKENS` of that: scoring takes host time, for which replies of
+//!   the same step wait.
+//! - A prompt is cut at multiples of `PAGE` from its start only, and so that a chunk has one
+//!   snapshot at most.
 
 use step::PAGE;
 
-/// Prompt tokens of one step that are scored: one page, the least that a prompt can be cut to.
+/// Scored prompt tokens of a step, at most: one page, the smallest chunk of a prompt.
 pub const SCORED_TOKENS: usize = PAGE;
 
-/// One sequence as the scheduler sees it.
+/// A running sequence, as far as the plan of a step depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lane {
+pub struct Candidate {
     /// Tokens of the prompt.
     pub prompt: usize,
     /// Tokens already in the cache.
     pub computed: usize,
-    /// Tokens of the prompt that it may have in this step: all, or whole pages.
+    /// Prompt tokens of this step, at most, so that they have one snapshot at most; whole pages.
     pub most: usize,
     /// Whether the tokens of the prompt are scored.
     pub scored: bool,
-    /// Whether it takes part: its reader keeps up, and nobody who holds less comes first.
+    /// Whether it may be in the step: not if its reader is slow, its mask is late, its pages are
+    /// being restored, or an owner with fewer slots comes first.
     pub ready: bool,
     /// Drafts of a reply that are tried in this step.
     pub drafts: usize,
 }
 
-impl Lane {
+impl Candidate {
     pub fn is_prompt(&self) -> bool {
         self.computed < self.prompt
+    }
+
+    /// Whether it is in its reply, and takes part.
+    pub fn is_reply(&self) -> bool {
+        self.ready && !self.is_prompt()
     }
 
     fn remaining(&self) -> usize {
@@ -43,108 +49,100 @@ impl Lane {
     }
 }
 
-/// Sequences in the order of their admission, and the prompt tokens that a step may hold.
-#[derive(Clone, Copy, Debug)]
-pub struct State<'a> {
-    pub lanes: &'a [Lane],
-    pub prefill_tokens: usize,
-}
-
-/// Rows for one sequence.
+/// Rows that a step has of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Work {
-    /// Index into `State::lanes`.
-    pub lane: usize,
+pub struct Scheduled {
+    /// Index of the sequence among the candidates.
+    pub index: usize,
     /// Rows, at least one.
     pub tokens: usize,
 }
 
-/// One step: the replying sequences, then the prompts. Kept between steps for its memory only.
+/// Rows of one step: those of replies, then of prompts. Reused for its memory.
 #[derive(Debug, Default)]
 pub struct Plan {
-    pub work: Vec<Work>,
-    /// Lanes that are prompts, in the order in which they are served.
+    pub scheduled: Vec<Scheduled>,
+    /// Indices of candidates with prompt tokens left, in the order in which they get tokens.
     prompts: Vec<usize>,
 }
 
 impl Plan {
-    pub fn new(lanes: usize) -> Self {
+    pub fn new(sequences: usize) -> Self {
         Plan {
-            work: Vec::with_capacity(lanes),
-            prompts: Vec::with_capacity(lanes),
+            scheduled: Vec::with_capacity(sequences),
+            prompts: Vec::with_capacity(sequences),
         }
     }
 }
 
-/// Fills `plan` with the next step; it stays empty when no sequence can run.
-pub fn plan(state: &State<'_>, plan: &mut Plan) {
-    plan.work.clear();
+/// Fills `plan` with the next step of `candidates`, which are in the order of their admission, with
+/// so many prompt tokens at most; it stays empty when no sequence can run.
+pub fn plan(candidates: &[Candidate], prefill_tokens: usize, plan: &mut Plan) {
+    plan.scheduled.clear();
     plan.prompts.clear();
-    let lanes = state.lanes.iter().enumerate();
-    for (lane, view) in lanes.filter(|(_, view)| view.ready) {
-        match view.is_prompt() {
-            true => plan.prompts.push(lane),
-            false => plan.work.push(Work {
-                lane,
-                tokens: 1 + view.drafts,
+    let indexed = candidates.iter().enumerate();
+    for (index, candidate) in indexed.filter(|(_, candidate)| candidate.ready) {
+        match candidate.is_prompt() {
+            true => plan.prompts.push(index),
+            false => plan.scheduled.push(Scheduled {
+                index,
+                tokens: 1 + candidate.drafts,
             }),
         }
     }
-    plan_prompts(state, plan);
+    plan_prompts(candidates, prefill_tokens, plan);
 }
 
-fn plan_prompts(state: &State<'_>, plan: &mut Plan) {
+fn plan_prompts(candidates: &[Candidate], prefill_tokens: usize, plan: &mut Plan) {
     let Some(&oldest) = plan.prompts.first() else {
         return;
     };
     let mut budget = Budget {
-        tokens: oldest_share(state.prefill_tokens),
+        tokens: oldest_share(prefill_tokens),
         scored: SCORED_TOKENS,
     };
-    let share = budget.take(&state.lanes[oldest], 0);
-    plan.prompts.sort_unstable_by_key(|&lane| {
-        let served = if lane == oldest { share } else { 0 };
-        (state.lanes[lane].remaining() - served, lane)
+    let share = budget.take(&candidates[oldest], 0);
+    plan.prompts.sort_unstable_by_key(|&index| {
+        let served = if index == oldest { share } else { 0 };
+        (candidates[index].remaining() - served, index)
     });
-    budget.tokens = state.prefill_tokens - share;
-    for &lane in &plan.prompts {
-        let served = if lane == oldest { share } else { 0 };
-        let view = &state.lanes[lane];
-        let more = budget.take(view, served);
-        if served + more > 0 {
-            let tokens = served + more;
-            plan.work.push(Work { lane, tokens });
+    budget.tokens = prefill_tokens - share;
+    for &index in &plan.prompts {
+        let served = if index == oldest { share } else { 0 };
+        let tokens = served + budget.take(&candidates[index], served);
+        if tokens > 0 {
+            plan.scheduled.push(Scheduled { index, tokens });
         }
     }
 }
 
-/// Rest of a step that prompts may have.
+/// Prompt tokens that a step still has.
 struct Budget {
     tokens: usize,
-    /// Tokens among those that may be scored.
+    /// Part of them that may be scored.
     scored: usize,
 }
 
 impl Budget {
-    /// Takes the most of the tokens behind the `served` ones of `lane` that there is room for.
-    fn take(&mut self, lane: &Lane, served: usize) -> usize {
-        let room = match lane.scored {
+    /// Takes as many tokens as the budget allows of a prompt, after the `served` ones.
+    fn take(&mut self, prompt: &Candidate, served: usize) -> usize {
+        let most = match prompt.scored {
             true => self.tokens.min(self.scored),
             false => self.tokens,
         };
-        let taken = chunk(lane.remaining() - served, room).min(lane.most - served);
+        let taken = chunk(prompt.remaining() - served, most).min(prompt.most - served);
         self.tokens -= taken;
-        self.scored -= if lane.scored { taken } else { 0 };
+        self.scored -= if prompt.scored { taken } else { 0 };
         taken
     }
 }
 
-/// Half of the budget in whole pages, at least one.
+/// Tokens for the oldest prompt: half of the budget, in whole pages, at least one.
 fn oldest_share(prefill_tokens: usize) -> usize {
     (prefill_tokens / 2).next_multiple_of(PAGE)
 }
 
-/// The most of `remaining` tokens that `budget` allows: all of them, or whole pages.
+/// Tokens of the next chunk of a prompt: all `remaining` ones if `budget` allows, else whole pages.
 fn chunk(remaining: usize, budget: usize) -> usize {
     match remaining <= budget {
         true => remaining,
@@ -156,8 +154,8 @@ fn chunk(remaining: usize, budget: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn prompt(prompt: usize, computed: usize) -> Lane {
-        Lane {
+    fn prompt(prompt: usize, computed: usize) -> Candidate {
+        Candidate {
             prompt,
             computed,
             most: usize::MAX,
@@ -167,15 +165,15 @@ mod tests {
         }
     }
 
-    fn scored(tokens: usize) -> Lane {
-        Lane {
+    fn scored(tokens: usize) -> Candidate {
+        Candidate {
             scored: true,
             ..prompt(tokens, 0)
         }
     }
 
-    fn reply(computed: usize) -> Lane {
-        Lane {
+    fn reply(computed: usize) -> Candidate {
+        Candidate {
             prompt: 1,
             computed,
             most: usize::MAX,
@@ -185,35 +183,27 @@ mod tests {
         }
     }
 
-    fn planned(lanes: &[Lane], prefill_tokens: usize) -> Vec<(usize, usize)> {
+    fn planned(candidates: &[Candidate], prefill_tokens: usize) -> Vec<(usize, usize)> {
         let mut step = Plan::default();
-        plan(
-            &State {
-                lanes,
-                prefill_tokens,
-            },
-            &mut step,
-        );
-        step.work
-            .iter()
-            .map(|work| (work.lane, work.tokens))
-            .collect()
+        plan(candidates, prefill_tokens, &mut step);
+        let scheduled = step.scheduled.iter();
+        scheduled.map(|of| (of.index, of.tokens)).collect()
     }
 
     #[test]
     fn every_reply_runs_beside_a_prompt() {
-        let lanes = [reply(5), prompt(10 * PAGE, 0), reply(9)];
-        assert_eq!(planned(&lanes, PAGE), [(0, 1), (2, 1), (1, PAGE)]);
+        let candidates = [reply(5), prompt(10 * PAGE, 0), reply(9)];
+        assert_eq!(planned(&candidates, PAGE), [(0, 1), (2, 1), (1, PAGE)]);
     }
 
     #[test]
     fn drafts_are_rows_of_a_reply_and_take_none_from_prompts() {
-        let drafted = Lane {
+        let drafted = Candidate {
             drafts: 7,
             ..reply(5)
         };
-        let lanes = [drafted, prompt(10 * PAGE, 0)];
-        assert_eq!(planned(&lanes, PAGE), [(0, 8), (1, PAGE)]);
+        let candidates = [drafted, prompt(10 * PAGE, 0)];
+        assert_eq!(planned(&candidates, PAGE), [(0, 8), (1, PAGE)]);
     }
 
     #[test]
@@ -223,12 +213,12 @@ mod tests {
 
     #[test]
     fn a_slow_reader_is_left_out() {
-        let slow = |lane: Lane| Lane {
+        let slow = |candidate: Candidate| Candidate {
             ready: false,
-            ..lane
+            ..candidate
         };
-        let lanes = [slow(reply(5)), slow(prompt(70, 0)), prompt(3, 0)];
-        assert_eq!(planned(&lanes, PAGE), [(2, 3)]);
+        let candidates = [slow(reply(5)), slow(prompt(70, 0)), prompt(3, 0)];
+        assert_eq!(planned(&candidates, PAGE), [(2, 3)]);
     }
 
     #[test]
@@ -238,41 +228,47 @@ mod tests {
 
     #[test]
     fn a_short_prompt_overtakes_a_long_one() {
-        let lanes = [prompt(1000, 0), prompt(20, 0)];
-        assert_eq!(planned(&lanes, 4 * PAGE), [(1, 20), (0, 3 * PAGE)]);
+        let candidates = [prompt(1000, 0), prompt(20, 0)];
+        assert_eq!(planned(&candidates, 4 * PAGE), [(1, 20), (0, 3 * PAGE)]);
     }
 
     #[test]
     fn short_prompts_leave_half_to_the_oldest() {
-        let lanes = [
+        let candidates = [
             prompt(1000, 0),
             prompt(PAGE, 0),
             prompt(PAGE, 0),
             prompt(PAGE, 0),
         ];
         assert_eq!(
-            planned(&lanes, 4 * PAGE),
+            planned(&candidates, 4 * PAGE),
             [(1, PAGE), (2, PAGE), (0, 2 * PAGE)]
         );
     }
 
     #[test]
     fn equal_prompts_are_served_in_order() {
-        let lanes = [prompt(200, 0), prompt(200, 0), prompt(200, 0)];
+        let candidates = [prompt(200, 0), prompt(200, 0), prompt(200, 0)];
         // 56 tokens are left after the first prompt: less than a page, and no whole prompt.
-        assert_eq!(planned(&lanes, 4 * PAGE), [(0, 200)]);
-        assert_eq!(planned(&lanes, 8 * PAGE), [(0, 200), (1, 200), (2, PAGE)]);
+        assert_eq!(planned(&candidates, 4 * PAGE), [(0, 200)]);
+        assert_eq!(
+            planned(&candidates, 8 * PAGE),
+            [(0, 200), (1, 200), (2, PAGE)]
+        );
     }
 
     #[test]
     fn scored_prompts_share_one_page_and_leave_the_rest_to_others() {
-        let lanes = [scored(1000), scored(1000), prompt(1000, 0)];
-        assert_eq!(planned(&lanes[..2], 8 * PAGE), [(0, PAGE)]);
-        assert_eq!(planned(&lanes, 8 * PAGE), [(0, PAGE), (2, 7 * PAGE)]);
-        let lanes = [prompt(1000, 0), scored(30), scored(30), scored(30)];
-        assert_eq!(planned(&lanes, 8 * PAGE), [(1, 30), (2, 30), (0, 7 * PAGE)]);
+        let candidates = [scored(1000), scored(1000), prompt(1000, 0)];
+        assert_eq!(planned(&candidates[..2], 8 * PAGE), [(0, PAGE)]);
+        assert_eq!(planned(&candidates, 8 * PAGE), [(0, PAGE), (2, 7 * PAGE)]);
+        let candidates = [prompt(1000, 0), scored(30), scored(30), scored(30)];
+        assert_eq!(
+            planned(&candidates, 8 * PAGE),
+            [(1, 30), (2, 30), (0, 7 * PAGE)]
+        );
         // Sequences that are scored and reply are replies.
-        let replying = Lane {
+        let replying = Candidate {
             computed: 31,
             ..scored(30)
         };
@@ -281,13 +277,13 @@ mod tests {
 
     #[test]
     fn a_prompt_that_may_have_less_leaves_the_rest_to_others() {
-        let less = Lane {
+        let less = Candidate {
             most: PAGE,
             ..prompt(1000, 0)
         };
-        let lanes = [less, prompt(1000, 0)];
-        assert_eq!(planned(&lanes, 8 * PAGE), [(0, PAGE), (1, 7 * PAGE)]);
-        assert_eq!(planned(&lanes[..1], PAGE), [(0, PAGE)]);
+        let candidates = [less, prompt(1000, 0)];
+        assert_eq!(planned(&candidates, 8 * PAGE), [(0, PAGE), (1, 7 * PAGE)]);
+        assert_eq!(planned(&candidates[..1], PAGE), [(0, PAGE)]);
     }
 
     #[test]
@@ -300,12 +296,12 @@ mod tests {
         for budget in [PAGE, 2 * PAGE, 3 * PAGE, 8 * PAGE] {
             for a in [1, PAGE - 1, PAGE, PAGE + 1, 5 * PAGE + 7] {
                 for b in [1, PAGE - 1, PAGE, PAGE + 1, 9 * PAGE] {
-                    let lanes = [prompt(a, 0), prompt(b, 0), prompt(a + b, PAGE.min(a))];
-                    let step = planned(&lanes[..2], budget);
-                    assert!(step.iter().map(|work| work.1).sum::<usize>() <= budget);
-                    for (lane, tokens) in step {
-                        let end = lanes[lane].computed + tokens;
-                        assert!(end == lanes[lane].prompt || end.is_multiple_of(PAGE));
+                    let candidates = [prompt(a, 0), prompt(b, 0), prompt(a + b, PAGE.min(a))];
+                    let step = planned(&candidates[..2], budget);
+                    assert!(step.iter().map(|scheduled| scheduled.1).sum::<usize>() <= budget);
+                    for (index, tokens) in step {
+                        let end = candidates[index].computed + tokens;
+                        assert!(end == candidates[index].prompt || end.is_multiple_of(PAGE));
                     }
                 }
             }

@@ -1,7 +1,8 @@
-//! One admitted request: its tokens, its sampler and the channel to its reader.
+//! Sequence of an admitted request: its tokens, sampler, cache and channel.
 
 use std::time::{Duration, Instant};
 
+use super::acceptance_rate::Proposer;
 use super::constraint::{Allowed, Guide, MaskThreads};
 use super::drafts::{Drafter, Drafts};
 use super::events::EventSender;
@@ -9,27 +10,26 @@ use super::kv::{Begin, Kv};
 use super::prefix::{self, Kind, Place};
 use super::request::{Event, FinishReason, Request, Scored, TokenLogprobs};
 use super::sampler::{self, Sampler, Scratch};
-use super::scheduler::Lane;
-use super::speculate::{Costs, DEPTH_MAX, Reply, Scores};
-use super::trust::Maker;
+use super::scheduler::Candidate;
+use super::speculate::{Costs, DEPTH_MAX, Proposal, Scores};
 use super::turns::Source;
 use step::PAGE;
-use step::executor::{Draw, Guessed, Kept, Ranked, Rows, Slot, States, TokenId};
+use step::executor::{Drafted, Draw, Ranked, SeqRows, Slot, Snapshot, States, TokenId};
 use step::ranking;
 
-/// Events that a channel must have room for before its sequence takes part in a step: scores of
-/// the prompt where they are wanted, the token, and the end, so that a terminal event always fits.
+/// Events for which a channel must have room before its sequence is in a step: the token, the end,
+/// and scores of the prompt if they are wanted. So a terminal event always fits.
 pub(super) fn events_room(scores_prompt: bool) -> usize {
     2 + usize::from(scores_prompt)
 }
 
-/// Said where the request leaves nothing to choose.
+/// Refusal of a reply whose request leaves no token to choose.
 pub(super) const NOTHING_LEFT: &str =
     "allowed_token_ids, bad_words, min_tokens and the reply's format leave no token";
 
 pub(super) const NOT_FINITE: &str = "the model computed a logit that is not a finite number";
 
-/// Why a sequence gives its slot back.
+/// End of a sequence, after which its slot is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Finished(FinishReason),
@@ -40,22 +40,22 @@ pub(super) enum End {
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub slot: Slot,
-    /// The state that the next row goes on from.
+    /// State that the next row reads.
     from: Slot,
-    /// Number of it, from the start of the engine.
+    /// Number in the order of admission.
     pub number: u64,
-    /// Number of those whose prompts it shares computed beginnings with.
+    /// Domain of the prefix cache: sequences of one domain share cached prompts.
     pub domain: u128,
-    /// Where the state of its prompt is still to be kept, ascending.
+    /// Places of its prompt where snapshots are still to be taken, ascending.
     places: Vec<Place>,
-    /// Where it is in the next rows, and the state for that.
+    /// Place in the rows of this step where one is taken, and its state.
     lent: Option<(Place, Slot)>,
     recurs: bool,
-    /// Whether its beginning is still to come from a tier below: until then its pages and its slot
-    /// are not to be touched.
+    /// Whether its cached pages are still being restored from the tier below: until then its pages
+    /// and its slot must not be used.
     pub restoring: bool,
-    /// Whether all is kept of its prompt that shall be.
-    prompt_kept: bool,
+    /// Whether all of its prompt that is to be cached is.
+    prompt_cached: bool,
     /// Prompt, then reply.
     tokens: Vec<TokenId>,
     prompt: usize,
@@ -68,15 +68,15 @@ pub(super) struct Sequence {
     sampler: Sampler,
     guide: Option<Guide>,
     /// Logits after the last token, while the mask for them is late.
-    kept: Option<Vec<f32>>,
+    pending_logits: Option<Vec<f32>>,
     logprobs: Option<usize>,
     prompt_logprobs: Option<usize>,
     /// Scores of the prompt's rows of this step.
     scores: Vec<Scored>,
     events: EventSender,
     pub source: Source,
-    /// Time for which its reader has kept it from steps while others waited for its slot.
-    pub behind: Duration,
+    /// Time that its reader has kept it out of steps while others waited for its slot.
+    pub reader_lag: Duration,
     pub end: Option<End>,
 }
 
@@ -107,8 +107,8 @@ impl Sequence {
             places,
             lent: None,
             recurs: spacing.is_some(),
-            restoring: begin.restored_behind.is_some(),
-            prompt_kept: false,
+            restoring: begin.restore_after.is_some(),
+            prompt_cached: false,
             tokens,
             prompt,
             computed: begin.cached,
@@ -117,36 +117,36 @@ impl Sequence {
             stop_tokens: request.stop_tokens,
             sampler,
             guide,
-            kept: None,
+            pending_logits: None,
             logprobs: request.logprobs,
             prompt_logprobs: request.prompt_logprobs,
             scores: Vec::new(),
             events: request.events,
             source: request.source,
-            behind: Duration::ZERO,
+            reader_lag: Duration::ZERO,
             end: None,
         }
     }
 
-    pub fn lane(&self) -> Lane {
-        Lane {
+    pub fn candidate(&self) -> Candidate {
+        Candidate {
             prompt: self.prompt,
             computed: self.computed,
             most: self.most(),
             scored: self.prompt_logprobs.is_some(),
-            ready: self.kept.is_none() && !self.restoring && !self.waits_for_reader(),
+            ready: self.pending_logits.is_none() && !self.restoring && !self.waits_for_reader(),
             drafts: 0,
         }
     }
 
-    /// Tokens that its next rows may have, so that one state at most is kept of them.
+    /// Prompt tokens of the next step, at most, so that it has one snapshot at most.
     fn most(&self) -> usize {
         let second = self.places.get(1);
         second.map_or(usize::MAX, |place| place.tokens - PAGE - self.computed)
     }
 
-    /// Takes the state that is to be kept of the next `count` rows, if there is a place in them and
-    /// one may be had.
+    /// Takes a state for a snapshot in the next `count` rows, if one is due there and a state may
+    /// be had.
     pub fn lend(&mut self, count: usize, kv: &mut Kv) {
         let next = self.places.first();
         if next.is_some_and(|place| place.tokens <= self.computed + count) {
@@ -155,8 +155,8 @@ impl Sequence {
         }
     }
 
-    /// Tokens of `prompt` that will be kept for it when this one has computed them; none if there
-    /// are no such, or they are there already.
+    /// Tokens of `prompt` that will be cached once this sequence has computed them; none if it
+    /// shares no such beginning, or has computed it already.
     pub fn computes(&self, prompt: &[TokenId]) -> Option<usize> {
         let own = self.tokens[..self.prompt].iter();
         let shared = own.zip(prompt).take_while(|(own, token)| own == token);
@@ -176,31 +176,31 @@ impl Sequence {
         self.computed < tokens
     }
 
-    /// Whether it computes a prompt that nobody reads along.
+    /// Whether it computes a prompt that is not scored.
     pub fn is_plain_prompt(&self) -> bool {
         self.computed < self.prompt && self.prompt_logprobs.is_none()
     }
 
-    /// Drafts its next tokens, as many as a step may have of a reply: the reply that it is then.
-    pub fn draft(&mut self, drafter: Drafter, costs: &Costs) -> Reply {
+    /// Drafts its next tokens, as many as a step may have of a reply.
+    pub fn draft(&mut self, drafter: Drafter, costs: &Costs) -> Proposal {
         let known = self.tokens.len();
         let left = (self.length_max - known).saturating_sub(1);
-        let room = |&drafts: &usize| self.events.has_room(self.events_room() + drafts);
-        let most = (0..=DEPTH_MAX.min(left)).rev().find(room).unwrap_or(0);
+        let fits = |&drafts: &usize| self.events.has_room(self.events_room() + drafts);
+        let most = (0..=DEPTH_MAX.min(left)).rev().find(fits).unwrap_or(0);
         self.drafts.draft(drafter, &self.tokens, most, costs)
     }
 
     /// Keeps as many of its drafts as `chosen` has.
-    pub fn choose(&mut self, chosen: Reply) {
+    pub fn choose(&mut self, chosen: Proposal) {
         self.drafts.choose(chosen);
     }
 
-    /// The reply as predictions may draft for it.
-    pub fn predicted_reply(&self) -> Reply {
-        self.drafts.reply_of(Maker::Predictions)
+    /// Proposal of the prediction layer, which has not been asked yet.
+    pub fn mtp_proposal(&self) -> Proposal {
+        self.drafts.proposal_of(Proposer::Mtp)
     }
 
-    /// Notes that nothing is predicted behind its next rows.
+    /// Notes that the prediction layer is not asked after its rows of this step.
     pub fn predict_nothing(&mut self) {
         self.drafts.predict_nothing();
     }
@@ -210,7 +210,8 @@ impl Sequence {
         self.tokens.get(position).copied()
     }
 
-    /// Begins to predict behind the last token, if it is replying; the position before that.
+    /// Begins to predict after the last token, if it is replying; returns the position before that,
+    /// whose row the prediction layer reads.
     pub fn begin_prediction(&mut self) -> Option<usize> {
         let known = self.tokens.len();
         let replies = self.end.is_none() && known > self.prompt && known == self.computed + 1;
@@ -220,23 +221,23 @@ impl Sequence {
         })
     }
 
-    /// Drafts the next token by what is predicted of it; false if the rest of the row that `ranked`
-    /// is of has a say.
+    /// Draws the next draft from a prediction's largest logits; false, and nothing is drafted, if
+    /// the others have a say.
     pub fn take_predicted_ranked(&mut self, ranked: &Ranked<'_>) -> bool {
         let position = self.predicted_position();
-        let guess = match ranked.sum.is_nan() {
+        let draft = match ranked.sum.is_nan() {
             true => None,
             false => self.sampler.choose_ranked(ranked, Allowed::All, position),
         };
-        let guess = guess.inspect(|&token| self.drafts.add_predicted(token));
-        guess.is_some()
+        let draft = draft.inspect(|&token| self.drafts.add_predicted(token));
+        draft.is_some()
     }
 
-    /// Drafts the next token by the whole row.
+    /// Draws the next draft from a prediction's logits.
     pub fn take_predicted(&mut self, logits: &[f32], scratch: &mut Scratch) {
         let position = self.predicted_position();
-        let guess = self.sampler.guess(logits, position, scratch);
-        self.drafts.add_predicted(guess.unwrap_or_default());
+        let draft = self.sampler.draft(logits, position, scratch);
+        self.drafts.add_predicted(draft.unwrap_or_default());
     }
 
     /// Position of the token that is predicted next.
@@ -244,59 +245,54 @@ impl Sequence {
         self.tokens.len() + self.drafts.predicted().len()
     }
 
-    /// The row of the last predicted token. Beyond its pages it is in their last place: the reply
-    /// has ended there, and nobody looks at what comes of it.
-    pub fn predicted_row<'a>(&'a self, kv: &'a Kv) -> Rows<'a> {
+    /// Row of the last predicted token. Beyond the sequence's pages it takes their last position:
+    /// the reply has ended by then, and the prediction is not used.
+    pub fn predicted_row<'a>(&'a self, kv: &'a Kv) -> SeqRows<'a> {
         let predicted = self.drafts.predicted();
         let start = self.tokens.len() + predicted.len() - 2;
         self.row_at(start, &predicted[predicted.len() - 1..], kv)
     }
 
-    /// Tokens of it that are known.
+    /// Tokens of prompt and reply so far.
     pub fn known(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Row at the last position of `depth` predictions behind `rows` of the next step; none beyond
+    /// Row at the last position of `depth` predictions after `rows` of the next step; not beyond
     /// its pages, which are as many as the reply may have.
-    pub fn row_ahead<'a>(&'a self, (rows, depth): (usize, usize), kv: &'a Kv) -> Rows<'a> {
+    pub fn last_draft_row<'a>(&'a self, (rows, depth): (usize, usize), kv: &'a Kv) -> SeqRows<'a> {
         self.row_at(self.computed + rows - 1 + depth - 1, &[0], kv)
     }
 
-    /// The row of one token at a position, or in the last place of its pages.
-    fn row_at<'a>(&'a self, position: usize, token: &'a [TokenId], kv: &'a Kv) -> Rows<'a> {
+    /// Row of one token at a position, or at the last one of its pages if that is less.
+    fn row_at<'a>(&'a self, position: usize, token: &'a [TokenId], kv: &'a Kv) -> SeqRows<'a> {
         let pages = kv.pages(self.slot);
-        Rows {
-            states: States::own(self.slot),
-            start: position.min(pages.len() * PAGE - 1),
-            tokens: token,
-            pages,
+        let start = position.min(pages.len() * PAGE - 1);
+        SeqRows {
             window: kv.window(self.slot),
-            behind: &[],
-            logits: 1,
+            ..SeqRows::of(self.slot, start, token, pages)
         }
     }
 
-    /// Predictions behind `rows` of the next step that its pages have room for.
-    pub fn room_ahead(&self, rows: usize, kv: &Kv) -> usize {
+    /// Predictions after `rows` of the next step whose positions its pages have.
+    pub fn draft_capacity(&self, rows: usize, kv: &Kv) -> usize {
         kv.pages(self.slot).len() * PAGE - (self.computed + rows - 1)
     }
 
-    /// Rule by which a device draws about what the request's own would choose next, if there is
-    /// one.
+    /// Rule by which a device draws nearly as the request's sampler does; none if it cannot.
     pub fn draw(&self) -> Option<Draw> {
         let constrained = self.guide.is_some();
         let draw = self.sampler.draw(self.tokens.len());
         draw.filter(|_| !constrained)
     }
 
-    /// Takes the drafts that a device made, if it was right in which tokens came behind the first
-    /// `known`.
-    pub fn take_guessed(&mut self, known: usize, guessed: &Guessed, depth: usize) {
-        let right = self.tokens.len() == known + guessed.held + 1
-            && self.tokens.last() == Some(&guessed.token);
+    /// Takes the drafts that a device made, if it drew the tokens after the first `known` as the
+    /// sampler did.
+    pub fn take_drafted(&mut self, known: usize, drafted: &Drafted, depth: usize) {
+        let right = self.tokens.len() == known + drafted.accepted + 1
+            && self.tokens.last() == Some(&drafted.token);
         if right && self.begin_prediction().is_some() {
-            let drafts = &guessed.drafts[..depth];
+            let drafts = &drafted.drafts[..depth];
             for &draft in drafts {
                 self.drafts.add_predicted(draft);
             }
@@ -308,7 +304,7 @@ impl Sequence {
         kv.cover(self.slot, self.computed, self.computed + count);
     }
 
-    /// Gives back those that its next rows do not see.
+    /// Gives back the windowed pages that its next rows do not see.
     pub fn leave(&self, kv: &mut Kv) {
         kv.leave(self.slot, self.computed);
     }
@@ -318,49 +314,49 @@ impl Sequence {
         self.drafts.lend(kv);
     }
 
-    /// Whether the token that came last is draft `index`; then the row behind that counts.
-    pub fn holds(&mut self, index: usize) -> bool {
+    /// Accepts draft `index` if it is the token that came last: then the row after it counts.
+    pub fn accepts_draft(&mut self, index: usize) -> bool {
         let last = self.tokens[self.tokens.len() - 1];
-        let holds = self.end.is_none() && self.drafts.is(index, last);
-        self.computed += usize::from(holds);
-        holds
+        let accepts = self.end.is_none() && self.drafts.is(index, last);
+        self.computed += usize::from(accepts);
+        accepts
     }
 
-    /// Goes on behind the last of its drafts that held, `count` in all; which of each maker would
-    /// have held.
-    pub fn settle_drafts(&mut self, count: usize, kv: &mut Kv) -> Scores {
+    /// Goes on after the last of its `accepted` drafts, and scores those of each proposer.
+    pub fn settle_drafts(&mut self, accepted: usize, kv: &mut Kv) -> Scores {
         let scores = self.drafts.score(&self.tokens);
-        self.from = self.drafts.settle(count, kv).unwrap_or(self.slot);
+        self.from = self.drafts.settle(accepted, kv).unwrap_or(self.slot);
         scores
     }
 
-    /// Slots of states that the sequence has beside its own: lent ones, and those of its drafts.
+    /// States that it has beside that of its slot: for a snapshot, and of drafts.
     pub fn lent(&self) -> (usize, usize) {
-        (usize::from(self.lent.is_some()), self.drafts.held())
+        (usize::from(self.lent.is_some()), self.drafts.states_kept())
     }
 
-    /// Keeps what it has computed of its prompt for others: up to each place, or each page if the
-    /// model has no states. Tells when that was all.
-    pub fn keep(&mut self, kv: &mut Kv) -> bool {
-        if self.prompt_kept || self.restoring {
+    /// Caches what it has computed of its prompt: up to a snapshot, or up to the last whole page if
+    /// the model has no states. Returns whether that was all.
+    pub fn cache(&mut self, kv: &mut Kv) -> bool {
+        if self.prompt_cached || self.restoring {
             return false;
         }
-        self.prompt_kept = self.tokens.len() > self.prompt;
+        self.prompt_cached = self.tokens.len() > self.prompt;
         let computed = self.computed.min(self.prompt);
         let whole = computed / PAGE * PAGE;
         let came = self.lent.take_if(|(place, _)| place.tokens <= computed);
         let most = match (came, self.recurs) {
             (Some((place, _)), _) => place.tokens,
             (None, false) => whole,
-            // Where there was no state for it, the tree remembers that it was asked for.
-            (None, true) if self.prompt_kept => prefix::last_place(self.prompt),
+            // Without a state the blocks are cached all the same: the tree knows that they are
+            // asked for.
+            (None, true) if self.prompt_cached => prefix::last_place(self.prompt),
             (None, true) => return false,
         };
         let state: Option<(Kind, Slot)> = came.map(|(place, state)| (place.kind, state));
-        if most > kv.tokens_kept(self.slot) || state.is_some() {
-            kv.keep(self.slot, &self.tokens[..most], state);
+        if most > kv.tokens_cached(self.slot) || state.is_some() {
+            kv.cache(self.slot, &self.tokens[..most], state);
         }
-        self.prompt_kept
+        self.prompt_cached
     }
 
     /// The prompt.
@@ -383,7 +379,7 @@ impl Sequence {
         States {
             from: self.from,
             to: self.slot,
-            kept: self.lent.map(|(place, slot)| Kept {
+            snapshot: self.lent.map(|(place, slot)| Snapshot {
                 rows: place.tokens - self.computed,
                 slot,
             }),
@@ -408,13 +404,14 @@ impl Sequence {
         self.events.is_closed()
     }
 
-    /// Whether rows up to `end` are the last known ones, so that their logits give the next token.
+    /// Whether the row before `end` is that of the last known token, so that its logits give the
+    /// next.
     fn reaches_the_end(&self, end: usize) -> bool {
         end == self.tokens.len() && end < self.length_max
     }
 
-    /// Number of the next `count` rows that score the token behind them: those of the prompt but
-    /// its last one.
+    /// Number of the next `count` rows whose logits score the token after them: rows of a scored
+    /// prompt, without the last one.
     pub fn scored(&self, count: usize) -> usize {
         let last = self.prompt - 1;
         match self.prompt_logprobs {
@@ -423,13 +420,13 @@ impl Sequence {
         }
     }
 
-    /// Takes the logits of the next row that scores a token, row `index` of this step.
+    /// Scores the token after row `index` of this step by the row's logits.
     pub fn score(&mut self, index: usize, logits: &[f32]) {
         let Some(count) = self.prompt_logprobs.filter(|_| self.end.is_none()) else {
             return;
         };
         if !ranking::all_finite(logits) {
-            // Earlier scores go out first, so that the cut into steps does not show.
+            // Earlier scores go out first, so that events do not depend on how a prompt is cut.
             self.send_scores();
             self.fail(NOT_FINITE);
             return;
@@ -439,10 +436,10 @@ impl Sequence {
     }
 
     /// The next `count` rows.
-    pub fn rows<'a>(&'a self, count: usize, kv: &'a Kv) -> Rows<'a> {
+    pub fn rows<'a>(&'a self, count: usize, kv: &'a Kv) -> SeqRows<'a> {
         let end = self.computed + count;
         let pages = kv.pages(self.slot);
-        let (drafts, behind) = self.drafts.rows();
+        let (drafts, draft_states) = self.drafts.rows();
         let (tokens, logits) = match drafts.is_empty() {
             true => {
                 let logits = usize::from(self.reaches_the_end(end));
@@ -453,13 +450,13 @@ impl Sequence {
         let known = count > 0 && count == tokens.len();
         assert!(known, "rows beyond the known tokens and drafts");
         assert!(end <= pages.len() * PAGE, "rows beyond the reserved pages");
-        Rows {
+        SeqRows {
             states: self.states(),
             start: self.computed,
             tokens,
             pages,
             window: kv.window(self.slot),
-            behind,
+            draft_states,
             logits,
         }
     }
@@ -471,8 +468,9 @@ impl Sequence {
         }
     }
 
-    /// Takes note that `count` rows ran: how many of them were prompt, and whether logits came.
-    /// Sends the scores of this step, and the end if no reply is wanted.
+    /// Notes that `count` rows ran. Sends the scores of this step, and the end if no reply is
+    /// wanted. Returns how many of the rows were of the prompt, and whether the last one's logits
+    /// give a token.
     pub fn advance(&mut self, count: usize) -> (usize, bool) {
         let from_prompt = self.prompt.saturating_sub(self.computed).min(count);
         self.computed += count;
@@ -484,8 +482,8 @@ impl Sequence {
         (from_prompt, self.reaches_the_end(self.computed))
     }
 
-    /// Takes the logits after the last token: sends the next one, and the end if it is the last.
-    /// Where a mask is still missing at the deadline, keeps them; returns whether a token came.
+    /// Samples the next token from `logits` and sends it, and the end if it is the last. If its
+    /// mask is missing at the deadline, the logits wait for it. Returns whether a token came.
     pub fn accept(
         &mut self,
         logits: &[f32],
@@ -498,15 +496,15 @@ impl Sequence {
         }
         let guide = self.guide.as_mut();
         if guide.is_some_and(|guide| !guide.is_ready(deadline)) {
-            self.kept = Some(logits.to_vec());
+            self.pending_logits = Some(logits.to_vec());
             return false;
         }
         let accepted = self.try_accept(logits, scratch, threads);
         self.settle(accepted)
     }
 
-    /// [`Sequence::accept`] by what a device has ranked; `None`, and nothing has changed, if that
-    /// does not tell the next token.
+    /// [`Sequence::accept`] by a device's ranking; `None`, and nothing has changed, if that does
+    /// not suffice.
     pub fn accept_ranked(
         &mut self,
         ranked: &Ranked<'_>,
@@ -541,7 +539,7 @@ impl Sequence {
         Some(self.settle(pushed))
     }
 
-    /// Ends the sequence where its token could not be taken; returns whether it was.
+    /// Ends the sequence if no token could be taken; returns whether one was.
     fn settle(&mut self, taken: Result<(), Event>) -> bool {
         match taken {
             Ok(()) => true,
@@ -552,7 +550,7 @@ impl Sequence {
         }
     }
 
-    /// Takes the logits that were kept, if the mask for them has come by the deadline; returns
+    /// Samples from the logits that wait for their mask, if it has come by the deadline; returns
     /// whether a token came.
     pub fn resume(
         &mut self,
@@ -561,16 +559,16 @@ impl Sequence {
         deadline: Instant,
     ) -> bool {
         let ready = |guide: &mut Guide| guide.is_ready(deadline);
-        if self.kept.is_none() || !self.guide.as_mut().is_none_or(ready) {
+        if self.pending_logits.is_none() || !self.guide.as_mut().is_none_or(ready) {
             return false;
         }
-        let logits = self.kept.take().unwrap_or_default();
+        let logits = self.pending_logits.take().unwrap_or_default();
         self.accept(&logits, scratch, threads, deadline)
     }
 
     /// Whether logits wait for their mask.
     pub fn waits_for_mask(&self) -> bool {
-        self.kept.is_some()
+        self.pending_logits.is_some()
     }
 
     /// # Errors

@@ -1,29 +1,28 @@
-//! Speculation: tokens that a reply may go on with are tried in rows of one step.
+//! Speculative decoding: draft tokens of a sequence are verified in further rows of its step.
 //!
-//! A draft holds when it is the token that the request's sampler chooses at its position, with the
-//! request's own random numbers, from the logits that plain decoding gives there. So a reply has
-//! the same tokens and log-probabilities with any drafts, and none of what decides here shows in
-//! it. How many drafts a step has follows from how often they held and from what steps of so many
-//! rows took.
+//! A draft is accepted when it is the token that the request's sampler chooses at its position,
+//! with the request's own random numbers, from the logits that plain decoding gives there. So a
+//! reply has the same tokens and log-probabilities with any drafts. The number of drafts of a step
+//! follows from acceptance rates and from the times that steps of so many rows took.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::trust::{Maker, Record, Score, Trust};
+use super::acceptance_rate::{AcceptanceRate, Proposer, Record, Score};
 use step::executor::TokenId;
 
 pub use step::executor::DEPTH_MAX;
 
-/// Rule for how many drafts a reply gets.
+/// Number of drafts that a sequence gets in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speculate {
     /// None.
     Off,
-    /// Number that pays, by what was measured.
+    /// The number that pays, by acceptance rates and measured times.
     Auto,
-    /// So many in every step, if there are any: for measuring.
+    /// So many in every step, if there are any: for measurements.
     Depth(usize),
 }
 
@@ -54,34 +53,36 @@ impl fmt::Display for Speculate {
     }
 }
 
-/// Tokens before a draft that have to be found earlier in the sequence.
-const GRAM: usize = 3;
+/// Tokens of an n-gram.
+const N: usize = 3;
 
-/// Places behind runs of [`GRAM`] tokens of a sequence, the last of each.
+/// N-grams of a sequence, with the token after the latest occurrence of each.
 #[derive(Debug, Default)]
-pub struct Grams {
-    /// Position of the token behind each.
-    follows: HashMap<[TokenId; GRAM], u32>,
-    /// Tokens that are behind a run of the map.
+pub struct NGrams {
+    /// Position of that token.
+    follows: HashMap<[TokenId; N], u32>,
+    /// Tokens of the sequence whose n-grams are in the map.
     learned: usize,
 }
 
-impl Grams {
-    /// Takes note of what `tokens`, the whole sequence, has behind what is known.
+impl NGrams {
+    /// Adds the n-grams that `tokens`, the whole sequence, has more than last time.
     fn learn(&mut self, tokens: &[TokenId]) {
-        for follower in self.learned.max(GRAM)..tokens.len() {
-            if let Some(run) = tokens[..follower].last_chunk() {
-                self.follows.insert(*run, follower as u32);
+        for follower in self.learned.max(N)..tokens.len() {
+            if let Some(ngram) = tokens[..follower].last_chunk() {
+                self.follows.insert(*ngram, follower as u32);
             }
         }
         self.learned = tokens.len();
     }
 
-    /// Appends up to `most` tokens that followed the last ones of `tokens`, the whole sequence,
-    /// when they were there before.
+    /// Appends up to `most` tokens that followed the last n-gram of `tokens`, the whole sequence,
+    /// at its latest occurrence before.
     pub fn draft(&mut self, tokens: &[TokenId], most: usize, drafts: &mut Vec<TokenId>) {
         self.learn(tokens);
-        let follows = tokens.last_chunk().and_then(|run| self.follows.get(run));
+        let follows = tokens
+            .last_chunk()
+            .and_then(|ngram| self.follows.get(ngram));
         if let Some(&follows) = follows {
             let follows = &tokens[follows as usize..];
             drafts.extend_from_slice(&follows[..most.min(follows.len())]);
@@ -89,19 +90,19 @@ impl Grams {
     }
 }
 
-/// Weight of the last step among those of as many rows.
+/// Weight of the latest measurement in a moving average.
 const WEIGHT: f64 = 0.1;
-/// Steps after which what was measured of other numbers of rows counts no more: contexts grow, and
-/// clocks change.
+/// Measurements after which an older one is no longer used: contexts grow, and clocks change.
 const MEMORY: u64 = 1024;
-/// Factor by which replies must be expected to come faster before there are drafts.
+/// Expected speedup from which on a step has drafts.
 const GAIN_MIN: f64 = 1.02;
 
-/// Times by a number, as of steps by their rows.
+/// Moving averages of times by a count, as those of steps by their rows.
 #[derive(Debug, Default)]
 struct Times {
-    /// Seconds, and when they were last measured; index: the number.
+    /// Seconds by count, and which measurement was the last of that count.
     measured: Vec<Option<(f64, u64)>>,
+    /// Measurements so far.
     notes: u64,
 }
 
@@ -121,8 +122,8 @@ impl Times {
         (self.notes - at < MEMORY).then_some(seconds)
     }
 
-    /// Seconds by the nearest numbers that are known; beyond all of them as long as the largest, so
-    /// that more is tried. None if no smaller one is known.
+    /// Seconds interpolated between the nearest counts that were measured; above all of them those
+    /// of the largest, so that more is tried. None if no smaller count was measured.
     fn of(&self, number: usize) -> Option<f64> {
         let known = |number: usize| self.known(number).map(|seconds| (number, seconds));
         let (below, least) = (1..=number).rev().find_map(known)?;
@@ -137,152 +138,154 @@ impl Times {
     }
 }
 
-/// Times of steps, by their rows, and of a prediction for each reply, by the replies; and what they
-/// are for, how often drafts of each maker hold.
+/// Measurements by which the number of drafts is chosen.
 #[derive(Debug, Default)]
 pub struct Costs {
+    /// Times of steps without prompts, by their rows.
     steps: Times,
-    passes: Times,
-    records: [Record; Maker::ALL.len()],
+    /// Times of one run of the prediction layer, by the sequences that it drafts a token for.
+    predictions: Times,
+    records: [Record; Proposer::ALL.len()],
 }
 
 impl Costs {
-    /// Notes a step of so many rows, none of them of a prompt.
+    /// Adds the time of a step of so many rows, none of them of a prompt.
     pub fn note(&mut self, rows: usize, took: Duration) {
         self.steps.note(rows, took);
     }
 
-    /// Notes how long `depth` drafts of each of so many replies took to make, beside the step.
-    pub fn note_predictions(&mut self, replies: usize, depth: usize, took: Duration) {
-        self.passes.note(replies, took / depth as u32);
+    /// Adds the time, beside the step, in which the prediction layer drafted `depth` tokens for
+    /// each of so many sequences.
+    pub fn note_predictions(&mut self, sequences: usize, depth: usize, took: Duration) {
+        self.predictions.note(sequences, took / depth as u32);
     }
 
-    /// Notes which drafts of a reply would have held, by maker.
+    /// Adds the drafts of a sequence in a step, by proposer.
     pub fn note_drafts(&mut self, scores: Scores) {
         let records = self.records.iter_mut().zip(scores);
         records.for_each(|(record, score)| record.note(score));
     }
 
-    /// Forgets a little of that, in each step.
+    /// Fades the acceptance of earlier drafts, in each step.
     pub fn forget(&mut self) {
         self.records.iter_mut().for_each(Record::forget);
     }
 
-    /// Record of the drafts of a maker.
-    pub fn record(&self, maker: Maker) -> &Record {
-        &self.records[maker as usize]
+    /// Acceptance of a proposer's drafts over all sequences.
+    pub fn record(&self, proposer: Proposer) -> &Record {
+        &self.records[proposer as usize]
     }
 
-    /// Seconds that a draft of each of so many replies takes to make; 0 where nothing is known.
-    fn pass(&self, replies: usize) -> f64 {
-        self.passes.of(replies).unwrap_or(0.0)
+    /// Seconds of a run of the prediction layer for so many sequences; 0 if none was measured.
+    fn prediction(&self, sequences: usize) -> f64 {
+        self.predictions.of(sequences).unwrap_or(0.0)
     }
 
-    /// Whether one reply would come faster with up to `most` drafts of the prediction layer if all
-    /// of them held.
+    /// Whether one sequence alone would be faster with up to `most` drafts of the prediction layer
+    /// if all of them were accepted.
     pub fn may_pay(&self, most: usize) -> bool {
         let seconds = |drafts: usize| {
             let step = self.of(1 + drafts)?;
-            Some((step + drafts as f64 * self.pass(1)) / (1 + drafts) as f64)
+            Some((step + drafts as f64 * self.prediction(1)) / (1 + drafts) as f64)
         };
         let plain = seconds(0);
         (1..=most).any(|drafts| seconds(drafts).map(|with| with * GAIN_MIN) < plain)
     }
 
-    /// Seconds that a step of so many rows takes. None if that of no smaller one is known.
+    /// Seconds of a step of so many rows. None if no smaller one was measured.
     fn of(&self, rows: usize) -> Option<f64> {
         self.steps.of(rows)
     }
 }
 
-/// Drafts of a reply beside the tokens that came, by maker.
-pub type Scores = [Score; Maker::ALL.len()];
+/// Scores of a sequence's drafts in a step, by proposer.
+pub type Scores = [Score; Proposer::ALL.len()];
 
-/// A reply of a step to come.
+/// Drafts that a sequence may have in a step to come.
 #[derive(Clone, Copy, Debug)]
-pub struct Reply {
-    /// Who drafts for it.
-    pub maker: Maker,
-    /// Trust in that.
-    pub trust: Trust,
-    /// Drafts that it has, and then those that it gets.
+pub struct Proposal {
+    pub proposer: Proposer,
+    /// Acceptance rate of that proposer in the sequence.
+    pub acceptance: AcceptanceRate,
+    /// Drafts that there are; `choose` lowers it to those that are tried.
     pub drafts: usize,
 }
 
-impl Reply {
-    /// One that nothing is known of.
-    pub fn new(maker: Maker) -> Reply {
-        Reply {
-            maker,
-            trust: Trust::default(),
+impl Proposal {
+    /// Proposal of a proposer that has not been asked yet: it has no drafts.
+    pub fn new(proposer: Proposer, acceptance: AcceptanceRate) -> Proposal {
+        Proposal {
+            proposer,
+            acceptance,
             drafts: 0,
         }
     }
 }
 
-/// Whether drafts are there, or have to be predicted.
+/// Time of proposing the drafts, beside that of the step that verifies them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
-    Already,
-    ByPredictions,
+pub enum DraftCost {
+    /// Spent: the drafts are there.
+    Spent,
+    /// Still to be spent, on a run of the prediction layer for each draft of a sequence.
+    Due,
 }
 
-/// Leaves each of `replies` as many drafts as pay, `most` in all.
+/// Leaves each of `proposals` as many drafts as pay, `most` in all.
 pub fn choose(
     speculate: Speculate,
     costs: &Costs,
-    (most, made): (usize, Made),
-    replies: &mut [Reply],
+    (most, cost): (usize, DraftCost),
+    proposals: &mut [Proposal],
 ) {
     match speculate {
-        Speculate::Off => replies.iter_mut().for_each(|reply| reply.drafts = 0),
-        Speculate::Auto => choose_by_cost(costs, (most, made), replies),
+        Speculate::Off => proposals.iter_mut().for_each(|of| of.drafts = 0),
+        Speculate::Auto => choose_by_cost(costs, (most, cost), proposals),
         Speculate::Depth(depth) => {
             let mut left = most;
-            for reply in replies {
-                reply.drafts = reply.drafts.min(depth).min(left);
-                left -= reply.drafts;
+            for proposal in proposals {
+                proposal.drafts = proposal.drafts.min(depth).min(left);
+                left -= proposal.drafts;
             }
         }
     }
 }
 
-/// Takes the drafts that are likeliest to hold, as long as tokens are expected to come faster.
-fn choose_by_cost(costs: &Costs, (most, made): (usize, Made), replies: &mut [Reply]) {
-    let has: Vec<usize> = replies.iter().map(|reply| reply.drafts).collect();
-    replies.iter_mut().for_each(|reply| reply.drafts = 0);
-    let rows = replies.len();
+/// Takes the likeliest drafts as long as the expected tokens per second grow.
+fn choose_by_cost(costs: &Costs, (most, cost): (usize, DraftCost), proposals: &mut [Proposal]) {
+    let has: Vec<usize> = proposals.iter().map(|of| of.drafts).collect();
+    proposals.iter_mut().for_each(|of| of.drafts = 0);
+    let rows = proposals.len();
     let Some(plain) = costs.of(rows) else {
         return;
     };
-    let (mut taken, mut held) = (vec![0; rows], vec![1.0; rows]);
+    // Drafts taken of each sequence, and the probability that all of those are accepted.
+    let (mut taken, mut accepted) = (vec![0; rows], vec![1.0; rows]);
     let (mut tokens, mut best) = (rows as f64, GAIN_MIN * rows as f64 / plain);
     for drafts in 1..=most {
-        let hope = |reply: usize| {
-            let Reply { maker, trust, .. } = replies[reply];
-            held[reply] * costs.record(maker).chance(trust, taken[reply])
+        let with_next = |of: usize| {
+            let record = costs.record(proposals[of].proposer);
+            accepted[of] * record.probability(proposals[of].acceptance, taken[of])
         };
-        let open = (0..rows).filter(|&reply| taken[reply] < has[reply]);
-        let Some(next) = open.max_by(|&a, &b| hope(a).total_cmp(&hope(b))) else {
+        let open = (0..rows).filter(|&of| taken[of] < has[of]);
+        let Some(next) = open.max_by(|&a, &b| with_next(a).total_cmp(&with_next(b))) else {
             break;
         };
-        held[next] = hope(next);
-        tokens += held[next];
+        accepted[next] = with_next(next);
+        tokens += accepted[next];
         taken[next] += 1;
         let Some(step) = costs.of(rows + drafts) else {
             break;
         };
-        let predicted = match made {
-            Made::Already => 0.0,
-            Made::ByPredictions => {
-                taken.iter().max().map_or(0, |&most| most) as f64 * costs.pass(rows)
-            }
+        let depth = taken.iter().max().map_or(0, |&most| most);
+        let seconds = match cost {
+            DraftCost::Spent => step,
+            DraftCost::Due => step + depth as f64 * costs.prediction(rows),
         };
-        let seconds = step + predicted;
         if tokens / seconds > best {
             best = tokens / seconds;
-            let chosen = replies.iter_mut().zip(&taken);
-            chosen.for_each(|(reply, &taken)| reply.drafts = taken);
+            let chosen = proposals.iter_mut().zip(&taken);
+            chosen.for_each(|(proposal, &taken)| proposal.drafts = taken);
         }
     }
 }
@@ -291,14 +294,14 @@ fn choose_by_cost(costs: &Costs, (most, made): (usize, Made), replies: &mut [Rep
 mod tests {
     use super::*;
 
-    fn drafted(grams: &mut Grams, tokens: &[TokenId], most: usize) -> Vec<TokenId> {
+    fn drafted(ngrams: &mut NGrams, tokens: &[TokenId], most: usize) -> Vec<TokenId> {
         let mut drafts = Vec::new();
-        grams.draft(tokens, most, &mut drafts);
+        ngrams.draft(tokens, most, &mut drafts);
         drafts
     }
 
     #[test]
-    fn it_is_told_as_it_is_asked_for() {
+    fn it_is_written_as_it_is_read() {
         for text in ["off", "auto", "1", "7"] {
             assert_eq!(text.parse::<Speculate>().unwrap().to_string(), text);
         }
@@ -310,55 +313,69 @@ mod tests {
 
     #[test]
     fn what_followed_before_is_drafted_again() {
-        let mut grams = Grams::default();
-        assert_eq!(drafted(&mut grams, &[1, 2, 3], 7), [0; 0]);
-        assert_eq!(drafted(&mut grams, &[1, 2, 3, 4, 5, 1, 2], 7), [0; 0]);
+        let mut ngrams = NGrams::default();
+        assert_eq!(drafted(&mut ngrams, &[1, 2, 3], 7), [0; 0]);
+        assert_eq!(drafted(&mut ngrams, &[1, 2, 3, 4, 5, 1, 2], 7), [0; 0]);
         let tokens = [1, 2, 3, 4, 5, 1, 2, 3];
-        assert_eq!(drafted(&mut grams, &tokens, 7), [4, 5, 1, 2, 3]);
-        assert_eq!(drafted(&mut grams, &tokens, 2), [4, 5]);
+        assert_eq!(drafted(&mut ngrams, &tokens, 7), [4, 5, 1, 2, 3]);
+        assert_eq!(drafted(&mut ngrams, &tokens, 2), [4, 5]);
     }
 
     #[test]
     fn the_last_time_counts() {
         let tokens = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3];
-        assert_eq!(drafted(&mut Grams::default(), &tokens, 1), [5]);
+        assert_eq!(drafted(&mut NGrams::default(), &tokens, 1), [5]);
     }
 
     #[test]
-    fn a_run_that_is_there_once_is_not_behind_itself() {
-        let mut grams = Grams::default();
+    fn an_n_gram_that_is_there_once_does_not_follow_itself() {
+        let mut ngrams = NGrams::default();
         for length in 0..20 {
             let tokens: Vec<TokenId> = (0..length).collect();
-            assert_eq!(drafted(&mut grams, &tokens, 7), [0; 0]);
+            assert_eq!(drafted(&mut ngrams, &tokens, 7), [0; 0]);
         }
     }
 
-    /// A draft that does not hold, and one that does.
-    const ONE: [Score; 2] = [Score { known: 1, held: 0 }, Score { known: 1, held: 1 }];
+    /// A wrong draft, and an accepted one.
+    const ONE: [Score; 2] = [
+        Score {
+            judged: 1,
+            accepted: 0,
+        },
+        Score {
+            judged: 1,
+            accepted: 1,
+        },
+    ];
 
-    fn reply(trust: Trust, drafts: usize) -> Reply {
-        Reply {
-            maker: Maker::Grams,
-            trust,
+    fn proposal(acceptance: AcceptanceRate, drafts: usize) -> Proposal {
+        Proposal {
+            proposer: Proposer::NGram,
+            acceptance,
             drafts,
         }
     }
 
-    /// Drafts of a reply whose earlier ones held so often of 100, where a row takes `row` of the
+    /// Drafts that are chosen where so many of 100 were accepted, where a row takes `row` of the
     /// time that a step takes beside them.
-    fn depth(held: usize, row: f64) -> usize {
-        let mut trust = Trust::default();
+    fn depth(accepted: usize, row: f64) -> usize {
+        let mut acceptance = AcceptanceRate::default();
         for draft in 0..100 {
-            let holds = draft * held / 100 != (draft + 1) * held / 100;
-            trust.note(ONE[usize::from(holds)]);
+            let holds = draft * accepted / 100 != (draft + 1) * accepted / 100;
+            acceptance.note(ONE[usize::from(holds)]);
         }
         let mut costs = Costs::default();
         for rows in 1..=8 {
             costs.note(rows, Duration::from_secs_f64(1.0 + row * rows as f64));
         }
-        let mut replies = [reply(trust, 7)];
-        choose(Speculate::Auto, &costs, (7, Made::Already), &mut replies);
-        replies[0].drafts
+        let mut proposals = [proposal(acceptance, 7)];
+        choose(
+            Speculate::Auto,
+            &costs,
+            (7, DraftCost::Spent),
+            &mut proposals,
+        );
+        proposals[0].drafts
     }
 
     #[test]
@@ -374,25 +391,25 @@ mod tests {
 
     #[test]
     fn predictions_are_made_as_long_as_they_pay() {
-        let mut trust = Trust::default();
-        (0..100).for_each(|draft| trust.note(ONE[usize::from(draft % 10 != 0)]));
-        let depth = |pass| {
+        let mut acceptance = AcceptanceRate::default();
+        (0..100).for_each(|draft| acceptance.note(ONE[usize::from(draft % 10 != 0)]));
+        let depth = |seconds| {
             let mut costs = Costs::default();
             costs.note(1, Duration::from_millis(10));
             costs.note(8, Duration::from_millis(11));
-            costs.note_predictions(1, 7, Duration::from_secs_f64(7.0 * pass));
-            let mut replies = [reply(trust, 7)];
+            costs.note_predictions(1, 7, Duration::from_secs_f64(7.0 * seconds));
+            let mut proposals = [proposal(acceptance, 7)];
+            choose(Speculate::Auto, &costs, (7, DraftCost::Due), &mut proposals);
+            let predicted = proposals[0].drafts;
+            proposals[0].drafts = 7;
             choose(
                 Speculate::Auto,
                 &costs,
-                (7, Made::ByPredictions),
-                &mut replies,
+                (7, DraftCost::Spent),
+                &mut proposals,
             );
-            let predicted = replies[0].drafts;
-            replies[0].drafts = 7;
-            choose(Speculate::Auto, &costs, (7, Made::Already), &mut replies);
             assert_eq!(
-                replies[0].drafts, 7,
+                proposals[0].drafts, 7,
                 "drafts that are there cost no prediction"
             );
             (predicted, costs.may_pay(7))
@@ -404,56 +421,67 @@ mod tests {
     }
 
     #[test]
-    fn predictions_for_more_replies_take_as_long_as_they_did() {
+    fn predictions_for_more_sequences_take_as_long_as_they_did() {
         let mut costs = Costs::default();
         costs.note_predictions(1, 2, Duration::from_secs(2));
-        assert_eq!([1, 8].map(|replies| costs.pass(replies)), [1.0, 1.0]);
+        assert_eq!(
+            [1, 8].map(|sequences| costs.prediction(sequences)),
+            [1.0, 1.0]
+        );
         costs.note_predictions(8, 2, Duration::from_secs(16));
-        assert_eq!([1, 8].map(|replies| costs.pass(replies)), [1.0, 8.0]);
+        assert_eq!(
+            [1, 8].map(|sequences| costs.prediction(sequences)),
+            [1.0, 8.0]
+        );
     }
 
     #[test]
-    fn those_that_are_likeliest_to_hold_come_first() {
-        let (mut good, mut bad) = (Trust::default(), Trust::default());
+    fn drafts_that_are_likeliest_to_be_accepted_come_first() {
+        let (mut good, mut bad) = (AcceptanceRate::default(), AcceptanceRate::default());
         (0..50).for_each(|_| good.note(ONE[1]));
         (0..50).for_each(|_| bad.note(ONE[0]));
-        let mut replies = [bad, good].map(|trust| reply(trust, 7));
+        let mut proposals = [bad, good].map(|acceptance| proposal(acceptance, 7));
         let mut costs = Costs::default();
         costs.note(2, Duration::from_millis(10));
-        choose(Speculate::Auto, &costs, (5, Made::Already), &mut replies);
-        assert_eq!(replies.map(|reply| reply.drafts), [0, 5]);
+        choose(
+            Speculate::Auto,
+            &costs,
+            (5, DraftCost::Spent),
+            &mut proposals,
+        );
+        assert_eq!(proposals.map(|of| of.drafts), [0, 5]);
     }
 
     #[test]
     fn a_depth_that_is_asked_for_is_given_within_the_bounds() {
-        let trust = Trust::default();
-        let mut replies = [7, 1, 7].map(|drafts| reply(trust, drafts));
+        let acceptance = AcceptanceRate::default();
+        let mut proposals = [7, 1, 7].map(|drafts| proposal(acceptance, drafts));
         choose(
             Speculate::Depth(3),
             &Costs::default(),
-            (5, Made::Already),
-            &mut replies,
+            (5, DraftCost::Spent),
+            &mut proposals,
         );
-        assert_eq!(replies.map(|reply| reply.drafts), [3, 1, 1]);
+        assert_eq!(proposals.map(|of| of.drafts), [3, 1, 1]);
         choose(
             Speculate::Off,
             &Costs::default(),
-            (5, Made::Already),
-            &mut replies,
+            (5, DraftCost::Spent),
+            &mut proposals,
         );
-        assert_eq!(replies.map(|reply| reply.drafts), [0, 0, 0]);
+        assert_eq!(proposals.map(|of| of.drafts), [0, 0, 0]);
     }
 
     #[test]
     fn nothing_is_drafted_before_a_step_was_measured() {
-        let mut replies = [reply(Trust::default(), 7)];
+        let mut proposals = [proposal(AcceptanceRate::default(), 7)];
         choose(
             Speculate::Auto,
             &Costs::default(),
-            (7, Made::Already),
-            &mut replies,
+            (7, DraftCost::Spent),
+            &mut proposals,
         );
-        assert_eq!(replies[0].drafts, 0);
+        assert_eq!(proposals[0].drafts, 0);
     }
 
     #[test]
@@ -461,8 +489,8 @@ mod tests {
         let mut costs = Costs::default();
         costs.note(2, Duration::from_secs(2));
         costs.note(6, Duration::from_secs(4));
-        let told = [1, 2, 3, 6, 9].map(|rows| costs.of(rows));
-        assert_eq!(told, [None, Some(2.0), Some(2.5), Some(4.0), Some(4.0)]);
+        let times = [1, 2, 3, 6, 9].map(|rows| costs.of(rows));
+        assert_eq!(times, [None, Some(2.0), Some(2.5), Some(4.0), Some(4.0)]);
     }
 
     #[test]

@@ -29,9 +29,9 @@ impl Figure {
     }
 }
 
-/// A figure as it is told. Gauges say what is now; counters only grow.
+/// Metric of a figure. Gauges say what is now; counters only grow.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct Metric {
     pub name: &'static str,
     /// `gauge` or `counter`.
     pub kind: &'static str,
@@ -40,8 +40,8 @@ pub struct Told {
     pub value: f64,
 }
 
-/// Makes `Stats` of rows: what a figure counts, which is told with it, its field, its kind, its
-/// name, and the number of its steps in a unit that it is told in.
+/// Makes `Stats` of rows: what a figure counts, which is its help text, its field, its kind, the
+/// name of its metric, and how many of the figure make one of the metric's unit.
 macro_rules! stats {
     ($(#[doc = $help:literal] $field:ident: $kind:ident $name:literal / $steps:literal,)*) => {
         /// Figures of an engine.
@@ -61,9 +61,9 @@ macro_rules! stats {
         }
 
         impl Stats {
-            /// Figures that are told one by one.
-            pub fn told(&self) -> Vec<Told> {
-                vec![$(Told {
+            /// Metrics of one value each.
+            pub fn metrics(&self) -> Vec<Metric> {
+                vec![$(Metric {
                     name: $name,
                     kind: stringify!($kind),
                     help: $help.trim_ascii(),
@@ -163,7 +163,7 @@ impl Stats {
     /// Takes the figures of the disk.
     pub(super) fn set_disk(&self, staging: &Staging) {
         let (disk, pages) = (&staging.disk, staging.pages_read());
-        let (traffic, gone) = (disk.traffic(), disk.gone());
+        let (traffic, evicted) = (disk.traffic(), disk.evicted());
         self.disk_on.set(usize::from(disk.is_on()));
         self.disk_bytes_used.set(disk.bytes_used() as usize);
         let in_a_day = disk.written_in_a_day();
@@ -171,9 +171,9 @@ impl Stats {
         self.disk_tokens.set(pages * PAGE);
         self.disk_written_bytes.set(traffic.written_bytes as usize);
         self.disk_read_bytes.set(traffic.read_bytes as usize);
-        self.disk_evictions.set(gone.count);
-        self.disk_evicted_tokens.set(gone.pages * PAGE);
-        let age = gone.age.as_millis() as usize;
+        self.disk_evictions.set(evicted.count);
+        self.disk_evicted_tokens.set(evicted.pages * PAGE);
+        let age = evicted.age.as_millis() as usize;
         self.disk_evicted_age_millis.set(age);
         self.disk_broken.set(traffic.broken);
     }

@@ -11,7 +11,7 @@ use super::sim::{self, HashModel, POISON, Spec, VOCAB, engine};
 use super::thinking::ThinkingBudget;
 use super::*;
 use step::PAGE;
-use step::executor::{DeviceError, Executor, Patience, Rows, TokenId};
+use step::executor::{DeviceError, Executor, Patience, SeqRows, TokenId};
 use step::testing::TINY;
 
 /// Longer than any of these tests may take; shorter than a person waits.
@@ -167,7 +167,7 @@ struct Gated {
 impl Executor for Gated {
     const VOCAB: usize = VOCAB;
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         self.gate
             .recv()
             .map_err(|gone| DeviceError::Failed(gone.to_string()))?;
@@ -392,7 +392,7 @@ struct Silent;
 impl Executor for Silent {
     const VOCAB: usize = VOCAB;
 
-    fn step(&mut self, _: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, _: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         Ok(())
     }
 
@@ -555,9 +555,9 @@ fn a_newcomers_prompt_waits_for_no_prompt_of_a_flood() {
     };
     let mut served = || {
         engine.round().unwrap();
-        let work = engine.plan.work.iter();
-        let mut clients: Vec<u64> = work
-            .map(|work| engine.running[work.lane].source.client)
+        let scheduled = engine.plan.scheduled.iter();
+        let mut clients: Vec<u64> = scheduled
+            .map(|of| engine.running[of.index].source.client)
             .collect();
         clients.sort_unstable();
         clients
@@ -593,9 +593,9 @@ fn a_newcomer_waits_for_no_reply_to_end_and_the_others_take_turns_meanwhile() {
     let mut left_out = HashSet::new();
     for _ in 0..9 {
         assert_eq!(engine.round().unwrap(), Round::Stepped);
-        let worked: Vec<usize> = engine.plan.work.iter().map(|work| work.lane).collect();
+        let worked: Vec<usize> = engine.plan.scheduled.iter().map(|of| of.index).collect();
         assert!(worked.len() == 2 && worked.contains(&2), "{worked:?}");
-        left_out.extend((0..2).filter(|lane| !worked.contains(lane)));
+        left_out.extend((0..2).filter(|index| !worked.contains(index)));
     }
     assert_eq!(
         (left_out.len(), handle.stats().finished_length.get()),
@@ -629,9 +629,9 @@ fn a_request_that_meets_a_closed_inbox_is_not_counted_as_waiting() {
 
 #[test]
 fn rows_reuse_their_memory() {
-    let rows: Vec<Rows<'_>> = Vec::with_capacity(9);
+    let rows: Vec<SeqRows<'_>> = Vec::with_capacity(9);
     let place = rows.as_ptr() as usize;
-    let again: Vec<Rows<'static>> = recycle(rows);
+    let again: Vec<SeqRows<'static>> = recycle(rows);
     assert_eq!((again.as_ptr() as usize, again.capacity()), (place, 9));
 }
 
@@ -731,7 +731,7 @@ impl Executor for Slow {
         prompt: 2,
     });
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         std::thread::sleep(self.first);
         self.first = self.others;
         self.model.step(rows)
@@ -848,7 +848,7 @@ impl Drop for Failing {
 impl Executor for Failing {
     const VOCAB: usize = VOCAB;
 
-    fn step(&mut self, _: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, _: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         Err(DeviceError::Failed("it is lost".into()))
     }
 

@@ -3,21 +3,22 @@
 
 use step::executor::TokenId;
 
-/// Longest reasoning of a reply that begins inside of it. Its end is written whatever a constraint
-/// says, so one must leave reasoning free.
+/// Thinking budget of a reply that begins inside its reasoning. The end of reasoning is forced
+/// whatever a constraint says, so a constraint must leave reasoning free.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThinkingBudget {
     /// Tokens of reasoning.
     pub tokens: usize,
-    /// The tag that ends reasoning, as the tokenizer writes it; not empty. A model that spelled it
-    /// in other tokens would be interrupted behind it.
+    /// Tag that ends reasoning, as the tokenizer encodes it; not empty. In other tokens it would
+    /// not be recognised.
     pub close: Vec<TokenId>,
-    /// Tokens that are written once the budget is used up; not empty.
+    /// Tokens that are forced once the budget is used up; not empty.
     pub ending: Vec<TokenId>,
 }
 
+/// Place of the reply's next token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Phase {
     /// `written` tokens so far, the last `closing` of which begin the tag.
     Reasoning {
         written: usize,
@@ -34,42 +35,42 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Countdown {
     budget: ThinkingBudget,
-    state: State,
+    phase: Phase,
 }
 
 impl Countdown {
     pub fn new(budget: ThinkingBudget) -> Countdown {
         debug_assert!(!budget.close.is_empty() && !budget.ending.is_empty());
-        let state = match budget.tokens {
-            0 => State::Ending { at: 0 },
-            _ => State::Reasoning {
+        let phase = match budget.tokens {
+            0 => Phase::Ending { at: 0 },
+            _ => Phase::Reasoning {
                 written: 0,
                 closing: 0,
             },
         };
-        Countdown { budget, state }
+        Countdown { budget, phase }
     }
 
     /// The token that must come next, if one must.
     pub fn forced(&self) -> Option<TokenId> {
-        match self.state {
-            State::Ending { at } => self.budget.ending.get(at).copied(),
-            State::Reasoning { .. } | State::Over => None,
+        match self.phase {
+            Phase::Ending { at } => self.budget.ending.get(at).copied(),
+            Phase::Reasoning { .. } | Phase::Over => None,
         }
     }
 
-    /// Takes note of the reply's next token.
+    /// Counts the reply's next token.
     pub fn advance(&mut self, id: TokenId) {
-        self.state = match self.state {
-            State::Reasoning { written, closing } => self.reason(written + 1, closing, id),
-            State::Ending { at } if at + 1 < self.budget.ending.len() => {
-                State::Ending { at: at + 1 }
+        self.phase = match self.phase {
+            Phase::Reasoning { written, closing } => self.reason(written + 1, closing, id),
+            Phase::Ending { at } if at + 1 < self.budget.ending.len() => {
+                Phase::Ending { at: at + 1 }
             }
-            State::Ending { .. } | State::Over => State::Over,
+            Phase::Ending { .. } | Phase::Over => Phase::Over,
         };
     }
 
-    fn reason(&self, written: usize, closing: usize, id: TokenId) -> State {
+    fn reason(&self, written: usize, closing: usize, id: TokenId) -> Phase {
         let close = &self.budget.close;
         // The start of a tag does not come again within it: a mismatch can only begin anew.
         let closing = match close[closing] == id {
@@ -77,11 +78,11 @@ impl Countdown {
             false => usize::from(close[0] == id),
         };
         if closing == close.len() {
-            State::Over
+            Phase::Over
         } else if written == self.budget.tokens {
-            State::Ending { at: 0 }
+            Phase::Ending { at: 0 }
         } else {
-            State::Reasoning { written, closing }
+            Phase::Reasoning { written, closing }
         }
     }
 }

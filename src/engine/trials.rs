@@ -64,16 +64,16 @@ pub fn spread<D, T: Default + AddAssign + Send>(
 }
 
 /// A token with the bits of its log-probability and of the most likely ones.
-type Told = (TokenId, u32, Vec<(TokenId, u32)>);
+type Sampled = (TokenId, u32, Vec<(TokenId, u32)>);
 
 /// A reply, bit by bit.
 #[derive(Debug, Default, PartialEq)]
-struct Reply {
-    tokens: Vec<Told>,
+struct Output {
+    tokens: Vec<Sampled>,
     end: Option<Event>,
 }
 
-impl Reply {
+impl Output {
     fn take(&mut self, event: Event) {
         let Event::Token { id, logprobs } = event else {
             self.end = Some(event);
@@ -89,7 +89,7 @@ impl Reply {
     }
 
     fn ids(&self) -> impl Iterator<Item = TokenId> {
-        self.tokens.iter().map(|told| told.0)
+        self.tokens.iter().map(|sampled| sampled.0)
     }
 }
 
@@ -104,14 +104,14 @@ struct Way {
 
 const PLAIN: Way = Way {
     speculate: Speculate::Off,
-    drafter: Drafter::Grams,
+    drafter: Drafter::NGram,
     chunk: usize::MAX,
 };
 
 /// Pages of a desk: few enough that one request can have all of them.
 const PAGES: usize = 32;
 
-/// Pages that the host's room of a desk with tiers has the bytes of, and the entries of its disk
+/// Pages that host memory of a desk with tiers has the bytes of, and the entries of its disk
 /// in all.
 const ROOM_PAGES: usize = 256;
 const DISK_PAGES: usize = 1024;
@@ -122,7 +122,7 @@ const FLIPPED: usize = 64;
 /// An engine without its thread that serves one request after the other.
 pub struct Desk<E: Executor> {
     engine: Engine<E>,
-    /// Disk below the host's room, and its bytes, if there are tiers.
+    /// Disk below host memory, and its bytes, if there are tiers.
     disk: Option<(Fake, u64)>,
     handle: Handle,
     domains: u128,
@@ -158,10 +158,10 @@ impl<E: Executor> Desk<E> {
     /// If nothing of the executor can be kept there.
     pub fn with_tiers(limits: Limits, executor: E) -> Desk<E> {
         let pieces = executor.piece_bytes().expect("pieces can be copied");
-        let host_room = ROOM_PAGES * pieces.page;
+        let host_bytes = ROOM_PAGES * pieces.page;
         let mut desk = Desk::new(
             Limits {
-                host_room,
+                host_bytes,
                 ..limits
             },
             executor,
@@ -172,7 +172,7 @@ impl<E: Executor> Desk<E> {
         desk
     }
 
-    /// Has the host's room forget everything, and opens the disk again.
+    /// Has host memory forget everything, and opens the disk again.
     fn restart_tiers(&mut self) {
         self.copy();
         let (disk, bytes) = self.disk.as_ref().expect("there are tiers");
@@ -187,12 +187,12 @@ impl<E: Executor> Desk<E> {
         disk.spoil(dice);
     }
 
-    /// Changes bits of what the host's room has.
+    /// Changes bits of what host memory has.
     fn flip(&mut self, dice: &mut Dice) {
         let tier = self.engine.tier.as_ref().expect("there are tiers");
         for place in tier.taken(dice) {
             let at = place.start + dice.below(FLIPPED);
-            self.engine.executor.room(at..at + 1)[0] ^= 1 << dice.below(8);
+            self.engine.executor.host_memory(at..at + 1)[0] ^= 1 << dice.below(8);
         }
     }
 
@@ -210,7 +210,7 @@ impl<E: Executor> Desk<E> {
     }
 
     /// The reply to a request, and how many tokens of its prompt were kept.
-    fn ask(&mut self, way: Way, domain: u128, spec: &Spec) -> (Reply, usize) {
+    fn ask(&mut self, way: Way, domain: u128, spec: &Spec) -> (Output, usize) {
         self.engine.limits.speculate = way.speculate;
         self.engine.limits.prefill_tokens = way.chunk.min(self.chunk_max);
         self.engine.drafter = way.drafter;
@@ -218,7 +218,7 @@ impl<E: Executor> Desk<E> {
         request.domain = domain;
         let admitted = request.admitted.clone();
         self.handle.submit(request).expect("nobody else asks");
-        let mut reply = Reply::default();
+        let mut reply = Output::default();
         while reply.end.is_none() {
             self.engine.round().expect("this device does not fail");
             std::iter::from_fn(|| receiver.try_recv().ok()).for_each(|event| reply.take(event));
@@ -228,7 +228,7 @@ impl<E: Executor> Desk<E> {
     }
 
     /// The reply to a request of which nothing is kept.
-    fn plain(&mut self, spec: &Spec) -> Reply {
+    fn plain(&mut self, spec: &Spec) -> Output {
         let domain = self.domain();
         let (reply, cached) = self.ask(PLAIN, domain, spec);
         assert_eq!(cached, 0, "its domain is new");
@@ -286,7 +286,7 @@ fn tokens<E: Executor>(dice: &mut Dice, count: usize) -> Vec<TokenId> {
     (0..count).map(token).collect()
 }
 
-/// Tokens of a prompt behind those that it shares, at most.
+/// Tokens of a prompt after those that it shares, at most.
 const TAIL_MAX: usize = 24;
 
 /// Lengths that a prompt shares with one before: around the ends of pages, long, and of every
@@ -348,7 +348,7 @@ impl Prefixes {
 pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes) {
     let (lengths, mut dice) = (shared_lengths(), Dice::new(number));
     let shared = lengths[number as usize % lengths.len()];
-    // All lengths in turn, and behind them the next kind of cache.
+    // All lengths in turn, and after them the next kind of cache.
     let caches = if desk.disk.is_some() {
         CACHES.len()
     } else {
@@ -356,12 +356,12 @@ pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes
     };
     let cache = (number as usize / lengths.len() + number as usize) % caches;
     let stem = tokens::<E>(&mut dice, shared);
-    let behind = |dice: &mut Dice, stem: &[TokenId]| {
+    let after = |dice: &mut Dice, stem: &[TokenId]| {
         let count = dice.within(1, TAIL_MAX);
         let prompt = [stem, &tokens::<E>(dice, count)].concat();
         request(prompt, sampling(dice))
     };
-    let asked = behind(&mut dice, &stem);
+    let asked = after(&mut dice, &stem);
     let wanted = desk.plain(&asked);
     let cached = desk.pages_cached();
     desk.evict(cached);
@@ -378,7 +378,7 @@ pub fn prefix<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Prefixes
         _ => vec![shared / 2, shared],
     };
     for parting in partings {
-        let before = behind(&mut dice, &stem[..parting]);
+        let before = after(&mut dice, &stem[..parting]);
         desk.ask(way, domain, &before);
     }
     if cache == 2 && desk.pages_cached() > 0 {
@@ -456,11 +456,11 @@ pub fn chunks<E: Executor>(desk: &mut Desk<E>, length: usize, found: &mut Chunks
 
 /// Drafters, by name.
 const DRAFTERS: [(&str, Drafter); 5] = [
-    ("prediction layer", Drafter::Prediction),
-    ("earlier tokens", Drafter::Grams),
-    ("always wrong", Drafter::Told(sim::wrong)),
-    ("random", Drafter::Told(sim::random)),
-    ("oracle", Drafter::Told(sim::oracle)),
+    ("prediction layer", Drafter::Mtp),
+    ("earlier tokens", Drafter::NGram),
+    ("always wrong", Drafter::Given(sim::wrong)),
+    ("random", Drafter::Given(sim::random)),
+    ("oracle", Drafter::Given(sim::oracle)),
 ];
 
 /// Depths from none to the largest.
@@ -475,7 +475,7 @@ const DRAFTED: usize = 12;
 pub struct Drafted {
     replies: [usize; DRAFTERS.len()],
     tried: [u64; DRAFTERS.len()],
-    held: [u64; DRAFTERS.len()],
+    accepted: [u64; DRAFTERS.len()],
 }
 
 impl AddAssign for Drafted {
@@ -483,7 +483,7 @@ impl AddAssign for Drafted {
         for drafter in 0..DRAFTERS.len() {
             self.replies[drafter] += other.replies[drafter];
             self.tried[drafter] += other.tried[drafter];
-            self.held[drafter] += other.held[drafter];
+            self.accepted[drafter] += other.accepted[drafter];
         }
     }
 }
@@ -492,17 +492,17 @@ impl Drafted {
     /// Tells what was reached: drafts of each drafter, and that they hold as it is meant to.
     pub fn report(&self, executor: &str) {
         for (drafter, (name, _)) in DRAFTERS.iter().enumerate() {
-            let (replies, tried, held) = (
+            let (replies, tried, accepted) = (
                 self.replies[drafter],
                 self.tried[drafter],
-                self.held[drafter],
+                self.accepted[drafter],
             );
             println!(
-                "{executor}, {name}: {replies} replies, {held} of {tried} drafts held, 0 different"
+                "{executor}, {name}: {replies} replies, {accepted} of {tried} accepted, 0 different"
             );
             let hold = match *name {
-                "always wrong" => held == 0,
-                "oracle" => held == tried,
+                "always wrong" => accepted == 0,
+                "oracle" => accepted == tried,
                 _ => true,
             };
             assert!(tried > 0 && hold, "{name}");
@@ -551,7 +551,7 @@ pub fn drafted<E: Executor>(desk: &mut Desk<E>, number: u64, found: &mut Drafted
     let stats = desk.handle.stats();
     found.replies[drafter] += 1;
     found.tried[drafter] += stats.drafted_tokens.get() - before.0;
-    found.held[drafter] += stats.accepted_tokens.get() - before.1;
+    found.accepted[drafter] += stats.accepted_tokens.get() - before.1;
 }
 
 /// The hash model, with recurrent states, with a window, and with neither.
@@ -622,7 +622,7 @@ mod over_hashes {
             desk.evict(desk.pages_cached());
             reply
         };
-        let wanted: Vec<Reply> = agents.iter().map(asked).collect();
+        let wanted: Vec<Output> = agents.iter().map(asked).collect();
         desk.restart_tiers();
         let (disk, _) = desk.disk.clone().expect("there are tiers");
         disk.memory().faults.held = true;
@@ -640,7 +640,7 @@ mod over_hashes {
             let (other, cached) = desk.ask(PLAIN, domain, spec);
             assert_eq!((&other, cached), (wanted, 0), "{number}");
             assert!(!was_on || waiting.try_recv().is_err(), "{number}");
-            let mut reply = Reply::default();
+            let mut reply = Output::default();
             while reply.end.is_none() {
                 MILLIS.fetch_add(100, Ordering::Relaxed);
                 desk.engine.round().expect("this device does not fail");

@@ -1,29 +1,28 @@
-//! Whose turn it is: slots go to who has the fewest.
+//! Fair order of waiting requests: a free slot goes to the owner that holds the fewest.
 //!
-//! A request has owners, each inside of the one before: a client, which is a key or, where nobody
-//! is known, an address; of its connections those that bring their first request together, or those
-//! that return; a connection; a call, which may want several replies. A slot that is free goes to
-//! the client that holds the fewest slots; within it to the connections, within those to the
-//! connection, within that to the call, that do. Of those that are equal the one whose last turn is
-//! longest ago comes first, then who has waited longest. So a flood, or one call of many replies,
-//! takes as many turns as everybody else, and all of the slots where nobody else wants one; and a
-//! new connection is taken before all that keep sending, though all new ones together get no more
-//! than half of what a client has while others of its connections wait.
+//! A request has owners, each inside of the one before: a client, which is a key or, without keys,
+//! an address; all new connections of the client, or all that return; a connection; and a call,
+//! which may want several replies. A free slot goes to the client that holds the fewest slots;
+//! within the client to the connections that do, and so on. Of equal ones the one whose last turn
+//! is longest ago comes first, then the request that has waited longest. So a flood, or one call
+//! with many replies, gets as many turns as any other, and all slots if nobody else wants one. A
+//! new connection comes before all that keep sending, though all new ones together get no more than
+//! half of a client's slots while its other connections wait.
 //!
-//! There is one slot more than a step has sequences. It is taken by who holds none where another
-//! one, of those that it shares the next owner with, holds several: its first token does not wait
-//! for the end of somebody's reply. Meanwhile who holds the most leaves a sequence out of each
-//! step, another one each time. Nor does a first token wait for prompts of who holds more: those
-//! are left out of a step, though never of two in a row.
+//! There is one slot more than a step has sequences. It is for an owner that holds none while
+//! another one inside of the same owner holds several: its first token does not wait for the end of
+//! a reply. Meanwhile the owner with the most slots leaves a sequence out of each step, another one
+//! each time. Nor does a first token wait for prompts of owners with more slots: those are left out
+//! of a step, though never of two in a row.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 
-/// Whom a request is from. Numbers mean nothing but who is the same.
+/// Origin of a request. Equal numbers mean the same client, connection or call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Source {
     pub client: u64,
-    /// Whether its connection has brought a request before.
+    /// Whether its connection has sent a request before.
     pub returns: bool,
     /// Connection of the client.
     pub connection: u64,
@@ -31,7 +30,7 @@ pub struct Source {
     pub call: u64,
 }
 
-/// Somebody who has requests.
+/// Owner of requests, at one of the levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
     All,
@@ -62,45 +61,45 @@ impl Source {
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     slots: usize,
-    /// Owners right inside of it that hold some of them.
+    /// Owners of the next level inside of it that hold some of them.
     inside: usize,
 }
 
 /// Slots that each owner holds.
 #[derive(Debug, Default)]
-pub struct Held(HashMap<Owner, Share>);
+pub struct SlotCounts(HashMap<Owner, Share>);
 
-impl Held {
+impl SlotCounts {
     /// Slots that are held by `running`.
-    pub fn of(running: impl Iterator<Item = Source>) -> Held {
-        let mut held = Held::default();
+    pub fn of(running: impl Iterator<Item = Source>) -> SlotCounts {
+        let mut slots = SlotCounts::default();
         for source in running {
             let mut outer = None;
             for owner in source.owners() {
-                let share = held.0.entry(owner).or_default();
+                let share = slots.0.entry(owner).or_default();
                 share.slots += 1;
                 if share.slots == 1
                     && let Some(outer) = outer
                 {
-                    held.0.entry(outer).or_default().inside += 1;
+                    slots.0.entry(outer).or_default().inside += 1;
                 }
                 outer = Some(owner);
             }
         }
-        held
+        slots
     }
 
     fn share(&self, owner: Owner) -> Share {
         self.0.get(&owner).copied().unwrap_or_default()
     }
 
-    /// Slots of each of the owners of `source`, the widest first: who holds the most comes last.
+    /// Slots of each owner of `source`, the widest first; a source with larger numbers comes later.
     pub fn by(&self, source: Source) -> [usize; LEVELS] {
         source.owners().map(|owner| self.share(owner).slots)
     }
 
-    /// Whether the slot beyond those of a step is for `source`: it has an owner without any, beside
-    /// one with several.
+    /// Whether the slot beyond those of a step is for `source`: one of its owners holds none,
+    /// beside another one, inside of the same owner, that holds several.
     fn is_wronged(&self, source: Source) -> bool {
         let owners = source.owners();
         owners.windows(2).any(|pair| {
@@ -109,26 +108,26 @@ impl Held {
         })
     }
 
-    /// Holdings of `source` beside one slot: whether each of its owners has others, the widest
-    /// first. The least comes first.
+    /// Whether each owner of `source` holds more than one slot, the widest first; the least comes
+    /// first in a step.
     pub fn standing(&self, source: Source) -> [bool; LEVELS - 1] {
         let [_, owners @ ..] = self.by(source);
         owners.map(|slots| slots > 1)
     }
 }
 
-/// Turns that are remembered to tell whose last one is longest ago, and who had one.
+/// Turns that are remembered, to find whose last one is longest ago.
 const REMEMBERED_MAX: usize = 256;
 
-/// Record of turns that were taken.
+/// Latest turns.
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// The last one last.
+    /// In their order, the latest last.
     taken: VecDeque<Source>,
 }
 
 impl Turns {
-    /// Takes note of a turn.
+    /// Adds a turn.
     pub fn take(&mut self, source: Source) {
         if self.taken.len() == REMEMBERED_MAX {
             self.taken.pop_front();
@@ -136,10 +135,10 @@ impl Turns {
         self.taken.push_back(source);
     }
 
-    /// Whether `source` leaves memory to others: its call holds a slot already, or a wider owner
-    /// does, beside which another one had a turn a short while ago.
-    pub fn leaves_room(&self, source: Source, held: &Held) -> bool {
-        let [_, client, connections, _, call] = held.by(source);
+    /// Whether `source` must leave others a share of the pages: its call holds a slot already, or a
+    /// wider owner does while another one of that level had a turn lately.
+    pub fn leaves_share(&self, source: Source, slots: &SlotCounts) -> bool {
+        let [_, client, connections, _, call] = slots.by(source);
         let mut others = self.taken.iter();
         call > 0
             || others.any(|other| match other.client == source.client {
@@ -148,16 +147,16 @@ impl Turns {
             })
     }
 
-    /// Which of `waiting`, in the order of their arrival, comes next beside those that hold slots;
-    /// of those alone that are `wronged` by it, if it is to be the slot beyond those of a step.
+    /// Index of the next of `waiting`, which are in the order of their arrival. With `wronged` the
+    /// slot is the one beyond those of a step, and only requests come into question that it is for.
     pub fn next(
         &self,
         waiting: impl Iterator<Item = Source>,
-        held: &Held,
+        slots: &SlotCounts,
         wronged: bool,
     ) -> Option<usize> {
         let candidates = waiting.enumerate();
-        let mut candidates = candidates.filter(|(_, source)| !wronged || held.is_wronged(*source));
+        let mut candidates = candidates.filter(|(_, source)| !wronged || slots.is_wronged(*source));
         let first = candidates.next()?;
         let Some(second) = candidates.next() else {
             return Some(first.0);
@@ -165,7 +164,7 @@ impl Turns {
         let last = self.last();
         let rank = |source: Source| {
             let owners = source.owners();
-            owners.map(|owner| (held.share(owner).slots, last.get(&owner).copied()))
+            owners.map(|owner| (slots.share(owner).slots, last.get(&owner).copied()))
         };
         let ranked = [first, second].into_iter().chain(candidates);
         let ranked = ranked.map(|(at, source)| (rank(source), at));
@@ -180,38 +179,38 @@ impl Turns {
     }
 }
 
-/// Requests that wait, counted: how many each may have there.
+/// Counts of waiting requests, and the limits of each owner.
 ///
-/// A connection that returns, and all those of a client together that do not, may have so many
-/// calls waiting, and a connection as many replies beyond the first of each. All share four times
-/// that: a connection may take as many places as are free, those of a client that return, or do
-/// not, half as many again, and one that has nothing there twice as many. So there is always a
-/// place for who has none, whatever others have queued. Room for the tokens of prompts is shared
-/// likewise.
+/// `calls_max` calls may wait of a connection that returns, and of all new connections of a client
+/// together, and as many replies of a connection beyond the first of each call. All owners share
+/// [`CONNECTIONS`] times as many places. A connection may take as many places as are free; all new
+/// ones of a client, or all that return, one and a half times as many, and twice as many for a
+/// connection without any. So there is always a place for a connection that has none, whatever
+/// others have queued. Tokens of prompts are shared likewise.
 #[derive(Debug)]
 pub struct Waiting {
     calls_max: usize,
-    /// Tokens of all prompts.
+    /// Tokens of all waiting prompts, at most.
     tokens_max: usize,
     owners: HashMap<Owner, Queued>,
 }
 
-/// Requests that an owner has waiting.
+/// Waiting requests of an owner.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queued {
     replies: usize,
-    /// Calls of the API that the waiting replies belong to.
+    /// API calls that those replies belong to.
     calls: usize,
     /// Tokens of their prompts.
     tokens: usize,
 }
 
-/// Number of connections that may have all the places that one may.
+/// Connections for which there are places if each takes as many as one may.
 pub const CONNECTIONS: usize = 4;
 
 impl Waiting {
-    /// Places for `calls_max` calls of a connection with prompts of at most `context` tokens,
-    /// beside a quarter as many tokens of others.
+    /// Limits for `calls_max` calls of a connection, with prompts of at most `context` tokens, and
+    /// for a quarter as many tokens of others.
     pub fn new(calls_max: usize, context: usize) -> Waiting {
         let tokens = calls_max.saturating_mul(context);
         Waiting {
@@ -242,7 +241,7 @@ impl Waiting {
             return false;
         };
         let free = Waiting::most(self.calls_max) - all.replies;
-        // Parts of what is free that the connections may have, in halves.
+        // Parts of the free places and tokens that the connections may have, in halves.
         let (places, room) = match connection.replies {
             0 => (4, 12),
             _ => (3, 8),
@@ -309,8 +308,8 @@ mod tests {
         let (mut waiting, mut running) = (waiting.to_vec(), running.to_vec());
         let mut order = Vec::new();
         while let Some(next) = {
-            let held = Held::of(running.iter().copied());
-            turns.next(waiting.iter().copied(), &held, false)
+            let slots = SlotCounts::of(running.iter().copied());
+            turns.next(waiting.iter().copied(), &slots, false)
         } {
             let source = waiting.remove(next);
             turns.take(source);
@@ -358,7 +357,7 @@ mod tests {
         let mut turns = Turns::default();
         let mut waiting = vec![a, a, a, b, b, b];
         let mut order = Vec::new();
-        while let Some(next) = turns.next(waiting.iter().copied(), &Held::default(), false) {
+        while let Some(next) = turns.next(waiting.iter().copied(), &SlotCounts::default(), false) {
             order.push(waiting.remove(next));
             turns.take(*order.last().unwrap());
         }
@@ -368,9 +367,9 @@ mod tests {
     #[test]
     fn the_slot_beyond_a_step_is_for_who_holds_none_beside_one_with_several() {
         let takes = |source: Source, running: &[Source]| {
-            let held = Held::of(running.iter().copied());
+            let slots = SlotCounts::of(running.iter().copied());
             Turns::default()
-                .next([source].into_iter(), &held, true)
+                .next([source].into_iter(), &slots, true)
                 .is_some()
         };
         // Two calls of eight replies each, over new connections.
@@ -391,10 +390,10 @@ mod tests {
     #[test]
     fn memory_is_left_to_others_by_who_has_several_or_met_them() {
         let [own, fresh, other] = [from(1, 7, 2), new(1, 8), from(2, 0, 3)];
-        let held = Held::of([own].into_iter());
+        let slots = SlotCounts::of([own].into_iter());
         let mut turns = Turns::default();
         let sibling = from(1, 9, 4);
-        let leaves = |turns: &Turns, source| turns.leaves_room(source, &held);
+        let leaves = |turns: &Turns, source| turns.leaves_share(source, &slots);
         assert!(leaves(&turns, own), "a second reply of the call");
         assert!(!leaves(&turns, sibling), "nobody else is there");
         turns.take(fresh);
@@ -408,20 +407,20 @@ mod tests {
     #[test]
     fn who_holds_least_stands_first() {
         let [flood, own, fresh, other] = [from(1, 0, 1), from(1, 7, 2), new(1, 8), from(2, 0, 3)];
-        let held = Held::of([flood, flood, own, fresh, other].into_iter());
+        let slots = SlotCounts::of([flood, flood, own, fresh, other].into_iter());
         let mut found = [flood, own, fresh, other];
-        found.sort_by_key(|source| held.standing(*source));
+        found.sort_by_key(|source| slots.standing(*source));
         assert_eq!(found, [other, fresh, own, flood]);
-        assert!(held.by(other) < held.by(fresh) && held.by(own) < held.by(flood));
+        assert!(slots.by(other) < slots.by(fresh) && slots.by(own) < slots.by(flood));
     }
 
     #[test]
     fn one_source_is_served_in_order() {
         let turns = Turns::default();
         let same = [Source::default(); 3];
-        let held = Held::of(same.into_iter());
-        assert_eq!(turns.next(same.into_iter(), &held, false), Some(0));
-        assert_eq!(turns.next([].into_iter(), &held, false), None);
+        let slots = SlotCounts::of(same.into_iter());
+        assert_eq!(turns.next(same.into_iter(), &slots, false), Some(0));
+        assert_eq!(turns.next([].into_iter(), &slots, false), None);
     }
 
     /// Number of replies of `source` that are taken, each of a new call if `apart`.

@@ -1,16 +1,16 @@
-//! Pages of the windowed group: who has which.
+//! Owners of the pages of the windowed group.
 //!
-//! A sequence has those that its next rows see. Those behind go back in the round that left them
-//! behind, but where a snapshot of a prompt has them, too: the last pages before a place, which a
-//! prompt needs to go on from there beside the pages of all positions.
+//! A sequence has the pages that its next rows see. Pages that the window has left are freed in the
+//! same round, except where a snapshot has them too: a prompt that goes on from a snapshot needs
+//! the pages of its window, beside those of all positions.
 //!
-//! There are as many as everybody can need at once, so nobody waits for one. What is left of a
-//! snapshot that was driven out goes back when its state is lent again.
+//! There are as many pages as sequences and snapshots can need at once, so nobody waits for one.
+//! Those of an evicted snapshot are freed when its state is lent again.
 
 use step::executor::{BlockTable, PageId, Slot};
 use step::{PAGE, Window};
 
-/// Block table of a sequence or a snapshot, from its first page on that it still has.
+/// Block table of a sequence or a snapshot, without the leading pages that it has no more.
 #[derive(Clone, Debug, Default)]
 struct Table {
     first: usize,
@@ -28,7 +28,7 @@ impl Table {
 pub struct Windows {
     window: Window,
     free: Vec<PageId>,
-    /// Tables that have each page.
+    /// Number of tables that have each page.
     holders: Vec<u32>,
     /// Tables by their states: of sequences, then of snapshots.
     tables: Vec<Table>,
@@ -59,8 +59,7 @@ impl Windows {
         self.table(slot).pages
     }
 
-    /// Gives a sequence the pages that rows see and write from position `start` to `end`, beside
-    /// those that it has.
+    /// Gives a sequence the pages that its rows from position `start` to `end` read and write.
     ///
     /// # Panics
     /// If none is free: sequences and snapshots have more than they can need.
@@ -77,7 +76,7 @@ impl Windows {
         }
     }
 
-    /// Takes the pages of a sequence that rows from position `next` on do not see.
+    /// Takes back the pages of a sequence that rows from position `next` on do not read.
     pub fn leave(&mut self, slot: Slot, next: usize) {
         let table = &mut self.tables[slot.0 as usize];
         let first = self.window.first_page(next).clamp(table.first, table.end());
@@ -86,8 +85,8 @@ impl Windows {
         self.give_back(left);
     }
 
-    /// Has a sequence or a snapshot have what another one has of the pages that rows from `place`
-    /// on see before it, and nothing else.
+    /// Replaces the pages of `to` by those of `from` that rows from position `place` on read before
+    /// it; both then have them.
     pub fn share(&mut self, from: Slot, to: Slot, place: usize) {
         self.clear(to);
         let first = self.window.first_page(place);
@@ -99,7 +98,7 @@ impl Windows {
         self.tables[to.0 as usize] = Table { first, pages };
     }
 
-    /// Takes all pages of a sequence or a snapshot.
+    /// Takes back all pages of a sequence or a snapshot.
     pub fn clear(&mut self, slot: Slot) {
         let table = std::mem::take(&mut self.tables[slot.0 as usize]);
         self.give_back(table.pages);
@@ -115,7 +114,7 @@ impl Windows {
         }
     }
 
-    /// Pages that somebody has.
+    /// Pages that are not free.
     pub fn used(&self) -> usize {
         self.window.pages - self.free.len()
     }
@@ -126,13 +125,13 @@ impl Windows {
     /// Names the first page whose count is wrong.
     pub fn check_integrity(&self) -> Result<(), String> {
         let mut found = vec![0; self.holders.len()];
-        let held = self.tables.iter().flat_map(|table| &table.pages);
-        held.for_each(|page| found[page.0 as usize] += 1);
-        for (page, (found, told)) in found.iter().zip(&self.holders).enumerate() {
+        let used = self.tables.iter().flat_map(|table| &table.pages);
+        used.for_each(|page| found[page.0 as usize] += 1);
+        for (page, (found, counted)) in found.iter().zip(&self.holders).enumerate() {
             let free = self.free.iter().filter(|free| free.0 as usize == page);
-            if found != told || free.count() != usize::from(*found == 0) {
+            if found != counted || free.count() != usize::from(*found == 0) {
                 return Err(format!(
-                    "windowed page {page} has {found} holders, not {told}"
+                    "windowed page {page} has {found} holders, not {counted}"
                 ));
             }
         }
@@ -183,19 +182,19 @@ mod tests {
     #[test]
     fn a_snapshot_keeps_the_last_pages_that_its_sequence_leaves() {
         let mut windows = windows(1, 1);
-        let (own, other, kept, place) = (Slot(0), Slot(1), Slot(2), 10 * PAGE);
+        let (own, other, snapshot, place) = (Slot(0), Slot(1), Slot(2), 10 * PAGE);
         windows.cover(own, 0, place + PAGE);
-        windows.share(own, kept, place);
-        let pages = windows.pages(kept).to_vec();
+        windows.share(own, snapshot, place);
+        let pages = windows.pages(snapshot).to_vec();
         assert_eq!(pages.len(), 10 - windows.window.first_page(place));
         prefill(&mut windows, own, place + PAGE, 40 * PAGE);
         windows.clear(own);
         assert_eq!(
-            (windows.used(), windows.pages(kept)),
+            (windows.used(), windows.pages(snapshot)),
             (pages.len(), &pages[..])
         );
-        windows.share(kept, other, place);
-        windows.clear(kept);
+        windows.share(snapshot, other, place);
+        windows.clear(snapshot);
         windows.cover(other, place, place + 1);
         assert_eq!(windows.pages(other)[..pages.len()], pages);
         windows.leave(other, 40 * PAGE);
@@ -210,8 +209,8 @@ mod tests {
             let end = PREFILL - PAGE + 1;
             prefill(&mut windows, Slot(slot), 0, end);
             windows.cover(Slot(slot), end, end + 1 + DEPTH_MAX);
-            let kept = Slot(sequences as u32 + 1 + slot % snapshots as u32);
-            windows.share(Slot(slot), kept, PREFILL - PAGE);
+            let snapshot = Slot(sequences as u32 + 1 + slot % snapshots as u32);
+            windows.share(Slot(slot), snapshot, PREFILL - PAGE);
         }
         windows.leave(Slot(0), PREFILL);
         windows.cover(Slot(0), PREFILL, 2 * PREFILL);

@@ -110,7 +110,7 @@ fn server(page: &mut Page, state: &State) {
 
 fn engine(page: &mut Page, service: &Service) {
     let stats = service.engine.stats();
-    for told in stats.told() {
+    for told in stats.metrics() {
         page.series(told.kind, told.name, told.help, [("", told.value)]);
     }
     let finished = finished(stats, ["stop", "length", "failed", "cancelled"]);

@@ -16,7 +16,7 @@ use hyper::body::Bytes;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use engine::turns::{Held, Source, Turns};
+use engine::turns::{SlotCounts, Source, Turns};
 use host::allocator;
 use text::work::{Stopped, cpu_time};
 
@@ -347,7 +347,7 @@ impl Queue {
             able.sort_by_key(|at| self.works[*at].bytes);
         }
         let sources = able.iter().map(|at| self.works[*at].source);
-        let held = Held::of(running().map(|work| work.source));
+        let held = SlotCounts::of(running().map(|work| work.source));
         let next = self.turns.next(sources, &held, false);
         next.map(|next| able[next])
     }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use engine::{self, Limits};
-use step::executor::{DeviceError, Executor, Rows, TokenId};
+use step::executor::{DeviceError, Executor, SeqRows, TokenId};
 use step::testing::TINY;
 use text::chat::ChatModel;
 use text::reply::Delta;
@@ -117,7 +117,7 @@ struct Scripted {
 impl Executor for Scripted {
     const VOCAB: usize = TINY.vocab;
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         thread::sleep(self.script.step);
         self.steps += 1;
         if self.script.fails_at == Some(self.steps) {

@@ -1,6 +1,6 @@
 //! A decoder of the target's family: its weights and caches, and the forward pass.
 
-use super::blocks::{self, AnyBlock, Kept, Loader, Norms, Pass, Runs, Stream};
+use super::blocks::{self, AnyBlock, Loader, Memory, Norms, Pass, Runs, Stream};
 use super::pools::Pools;
 use crate::ops::{Batch, BesideNorms, ENDS_MAX, Ends, Hidden, RANKED, ROWS_MAX, VERIFIED_MAX, cap};
 use crate::target::{DRAFT_IDS, HIDDEN, MAX_SEQUENCES, Role, Shape, Site, VOCAB, blocks_at};
@@ -17,7 +17,7 @@ pub struct Model<B: Runs> {
     pub prediction: Option<Prediction<B>>,
 }
 
-/// A mixer and what follows it; a layer may be either alone.
+/// Layer of a mixer and a feed-forward block, or of one of them alone.
 pub struct Layer<B: Runs> {
     pub mixer: Option<Normed<B>>,
     pub feed_forward: Option<Normed<B>>,
@@ -30,11 +30,11 @@ pub struct Normed<B: Runs> {
     pub block: AnyBlock<B>,
 }
 
-/// The multi-token-prediction layer and what surrounds it.
+/// Multi-token-prediction (MTP) layer, with the norms and the matrix before and after it.
 pub struct Prediction<B: Runs> {
     norm_embedding: B::Vector,
     norm_hidden: B::Vector,
-    /// Matrix over both normed, the embedding first, `[HIDDEN, 2 HIDDEN]`.
+    /// Matrix of the normed embedding and hidden state, `[HIDDEN, 2 HIDDEN]`, the embedding first.
     fusion: B::Matrix,
     layer: Layer<B>,
     norm: B::Vector,
@@ -44,9 +44,9 @@ pub struct Prediction<B: Runs> {
 pub struct Scratch<B: Runs> {
     pub stream: Stream<B>,
     blocks: blocks::Scratch<B>,
-    /// Shape of the block behind the mixer of the layer that ran last.
+    /// Shape of the feed-forward block that ran last.
     fed: Option<Shape>,
-    /// Room of predictions, if the model has that layer.
+    /// Storage of predictions, if the model has an MTP layer.
     pub predicted: Option<Predicted<B>>,
     /// Normed hidden states of the wanted rows.
     pub last: B::Tensor,
@@ -56,9 +56,9 @@ pub struct Scratch<B: Runs> {
     pub ranked: B::Tensor,
 }
 
-/// Storage of a prediction, beside that of a step: the host may still read what the step left.
+/// Storage of a prediction. The host may still read that of the step meanwhile.
 pub struct Predicted<B: Runs> {
-    /// Normed embeddings of every row, and those beside hidden states.
+    /// Normed embeddings of every row, and those with normed hidden states.
     pair: [B::Tensor; 2],
     /// Normed hidden states of the wanted rows.
     pub last: B::Tensor,
@@ -87,8 +87,7 @@ const PREDICTED_MAX: usize = if MAX_SEQUENCES < VERIFIED_MAX {
 } else {
     MAX_SEQUENCES
 };
-/// Widths of the tensors of every row that a prediction needs beside the others: normed embeddings,
-/// and those beside hidden states.
+/// Widths of `Predicted::pair`.
 const PAIR_WIDTHS: [usize; 2] = [HIDDEN, 2 * HIDDEN];
 /// Widths of tensors of the rows whose logits are wanted: `last`, `logits` and `ranked`.
 const END_WIDTHS: [usize; 3] = [HIDDEN, VOCAB, RANKED];
@@ -111,7 +110,7 @@ fn predicts(layout: Layout) -> bool {
 }
 
 impl<B: Runs> Scratch<B> {
-    /// Room for the largest step of a model with these weights.
+    /// Storage for the largest step of a model with these weights.
     ///
     /// # Errors
     /// Too little memory.
@@ -146,7 +145,7 @@ pub fn load<B: Runs>(
     let mut loader = Loader {
         ops,
         checkpoint,
-        kept: Kept::Together(pools),
+        memory: Memory::Pooled(pools),
         site: Site::Whole,
     };
     let layers = 0..checkpoint.layout().layers();
@@ -168,7 +167,7 @@ pub fn load<B: Runs>(
 }
 
 impl<B: Runs> Model<B> {
-    /// The matrix that makes logits of hidden states.
+    /// Matrix that projects hidden states to logits.
     pub fn head(&self) -> &B::Matrix {
         self.head.as_ref().unwrap_or(&self.embed)
     }
@@ -198,7 +197,7 @@ impl<B: Runs> Layer<B> {
         }
     }
 
-    /// Adds what follows it.
+    /// Adds the feed-forward block to the residual stream.
     pub fn feed(&mut self, ops: &mut B, s: &mut Scratch<B>, batch: &Batch) {
         s.fed = self.feed_forward.as_ref().map(|fed| fed.shape);
         if let Some(fed) = &mut self.feed_forward {
@@ -252,12 +251,12 @@ impl<B: Runs> Prediction<B> {
     }
 }
 
-/// A part of the forward pass that adds to the hidden states.
+/// Part of the forward pass, after which hidden states can be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Embedding,
     Mixer,
-    /// The logits of a router are still in `Scratch::router` behind it.
+    /// The logits of a router are still in `Scratch::router` after it.
     FeedForward,
 }
 
@@ -268,21 +267,21 @@ pub fn forward<B: Runs>(ops: &mut B, model: &mut Model<B>, s: &mut Scratch<B>, b
     forward_watched(ops, model, s, batch, |_, _, _| {});
 }
 
-/// `forward`, with a look behind each part: the hidden states are in `s.stream.residual`.
+/// `forward`, with a look after each part: the hidden states are in `s.stream.residual`.
 pub fn forward_watched<B: Runs>(
     ops: &mut B,
     model: &mut Model<B>,
     s: &mut Scratch<B>,
     batch: &Batch,
-    mut behind: impl FnMut(&mut B, &Scratch<B>, Part),
+    mut after: impl FnMut(&mut B, &Scratch<B>, Part),
 ) {
     ops.embed(&model.embed, batch, &mut s.stream.residual);
-    behind(ops, s, Part::Embedding);
+    after(ops, s, Part::Embedding);
     for layer in &mut model.layers {
         layer.mix(ops, s, batch);
-        behind(ops, s, Part::Mixer);
+        after(ops, s, Part::Mixer);
         layer.feed(ops, s, batch);
-        behind(ops, s, Part::FeedForward);
+        after(ops, s, Part::FeedForward);
     }
     let ends = Ends {
         hidden: Hidden::OfRows,
@@ -295,11 +294,11 @@ pub fn forward_watched<B: Runs>(
     ops.lm_head(&s.stream.residual, &model.norm, model.head(), batch, ends);
 }
 
-/// Runs the multi-token-prediction layer on the token after each row (`batch.tokens`) and hidden
-/// states: `from` says whether `forward` left them of each row, in `s.stream.x`, or a prediction of
-/// the rows that were wanted, in `s.predicted.last`. Leaves in `s.predicted` of the wanted rows its
-/// own hidden states and the logits of the token after next, of the ids that are drafted, and a
-/// guess of that in the batch ahead.
+/// Runs the MTP layer on the token after each row (`batch.tokens`) and on hidden states: of each
+/// row, as `forward` left them in `s.stream.x`, or of the wanted rows, as a prediction left them in
+/// `s.predicted.last`, by `from`. Leaves in `s.predicted`, for the wanted rows, its own hidden
+/// states and the logits of the token after next, of the ids that are drafted; and the draft in the
+/// batch of drafts.
 pub fn draft<B: Runs>(
     ops: &mut B,
     model: &mut Model<B>,
@@ -312,42 +311,42 @@ pub fn draft<B: Runs>(
     if from == Hidden::OfRows {
         ops.accept(&s.ranked, batch);
     }
-    let room = s.predicted.as_mut().expect("a prediction has room");
-    let [y, pair] = &mut room.pair;
+    let predicted = s.predicted.as_mut().expect("a prediction has room");
+    let [y, pair] = &mut predicted.pair;
     let Stream { residual, x, .. } = &mut s.stream;
     let hidden = match from {
         Hidden::OfRows => &*x,
-        Hidden::OfWanted => &room.last,
+        Hidden::OfWanted => &predicted.last,
     };
     let norms = BesideNorms {
         embedding: &prediction.norm_embedding,
         hidden: &prediction.norm_hidden,
     };
-    let room = [y, &mut *residual];
-    ops.embed_beside(&model.embed, hidden, norms, batch, room, pair);
+    let workspace = [y, &mut *residual];
+    ops.embed_beside(&model.embed, hidden, norms, batch, workspace, pair);
     ops.linear(pair, &prediction.fusion, residual);
     prediction.layer.mix(ops, s, batch);
     prediction.layer.feed(ops, s, batch);
     let prediction = model.prediction.as_ref().expect("it has run");
-    let room = s.predicted.as_mut().expect("a prediction has room");
+    let predicted = s.predicted.as_mut().expect("a prediction has room");
     let ends = Ends {
         hidden: Hidden::OfWanted,
         x: &mut s.stream.x,
-        last: &mut room.last,
+        last: &mut predicted.last,
         ids: DRAFT_IDS,
-        logits: &mut room.logits,
+        logits: &mut predicted.logits,
         ranked: None,
     };
     let residual = &s.stream.residual;
     ops.lm_head(residual, &prediction.norm, model.head(), batch, ends);
-    ops.guess(&room.logits, from == Hidden::OfWanted);
+    ops.guess(&predicted.logits, from == Hidden::OfWanted);
 }
 
 /// Ranks what a prediction left in `s.predicted.logits`, if the backend ranks rows.
 pub fn rank_prediction<B: Runs>(ops: &mut B, s: &mut Scratch<B>) {
-    let room = s.predicted.as_mut().expect("a prediction has room");
+    let predicted = s.predicted.as_mut().expect("a prediction has room");
     if B::RANKS {
-        ops.top_k(&room.logits, &mut room.ranked);
+        ops.top_k(&predicted.logits, &mut predicted.ranked);
     }
 }
 

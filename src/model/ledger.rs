@@ -1,6 +1,6 @@
-//! The memory that a model takes, planned before any of it is taken: from the target's constants
-//! and from what is free. Constants settle all of it but the number of KV pages: the target states
-//! the most, and where less is free there are fewer, down to what one sequence may fill.
+//! Plan of the memory that a model takes, made before any is taken from the target's constants and
+//! the available bytes. Constants determine all of it but the number of KV pages: as many as the
+//! target states, or fewer where less is available, down to those of one longest sequence.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -19,7 +19,7 @@ use crate::target::{
 };
 use crate::weights::{Layout, Weight};
 
-/// Pages that one sequence may fill: with fewer there is no server.
+/// Pages of the longest sequence: with fewer there is no server.
 pub const PAGES_MIN: usize = MAX_CONTEXT / PAGE;
 
 /// Pages of the windowed group.
@@ -30,14 +30,14 @@ const WINDOW_PAGES: usize = match WINDOW {
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
-/// One line of the ledger.
+/// Line of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub name: &'static str,
     pub bytes: u64,
 }
 
-/// Memory that a model takes from the start to the end.
+/// Memory that a model takes, for as long as the process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// KV pages of `PAGE` tokens, from `PAGES_MIN` to `KV_PAGES`.
@@ -45,33 +45,33 @@ pub struct Plan {
     /// Pages of the windowed group.
     window_pages: usize,
     buffers: [Entry; 7],
-    /// Bytes that the device's driver takes beside buffers, at most, and the server where they lie
-    /// in the same memory.
+    /// Bytes beside buffers, at most: of the device's driver and, if the model lies in host memory,
+    /// of the server.
     others: [Entry; 4],
-    room: Room,
+    budget: MemoryBudget,
 }
 
-/// Memory that may be taken, and why no more.
+/// Memory that may be taken, and its bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Room {
-    /// None if the system does not tell.
+struct MemoryBudget {
+    /// None if the system does not say.
     bytes: Option<u64>,
     host: HostMemory,
-    /// Memory that is left to others.
+    /// Bytes that are left to other programs.
     reserve: u64,
 }
 
-/// A model that does not fit, or a server around it.
+/// Too little memory for the model or the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLittle {
-    /// With `PAGES_MIN` pages, bytes.
+    /// Bytes with `PAGES_MIN` pages.
     needed: u64,
-    room: Room,
-    /// The server's part of the host's memory does not fit; the model lies elsewhere.
+    budget: MemoryBudget,
+    /// Whether host memory is too small for the server, while the model lies elsewhere.
     of_server: bool,
 }
 
-/// Tokens of agents' prompts by which a plan tells what fits.
+/// Prompt lengths for which a plan reports how many agents fit.
 const AGENTS: [usize; 3] = [1 << 10, 32 << 10, 128 << 10];
 
 const MODEL: &str = "the model, one sequence as long as its context, and the server";
@@ -81,53 +81,54 @@ const STOP_ON_GPU: &str =
     "Stop other programs that use the GPU (`nvidia-smi` lists them), or take a smaller binary";
 
 impl Plan {
-    /// Plan of a model on a kind of device within `room`, which is what may be taken in all, bytes.
+    /// Plan of a model on a kind of device that takes `available` bytes at most, in all.
     ///
     /// # Errors
     /// When there is too little for the model and its longest sequence.
     pub fn within<B: Runs + Footprint>(
-        room: Option<u64>,
+        available: Option<u64>,
         model: Layout,
     ) -> Result<Plan, TooLittle> {
-        Plan::fitting::<B>(room, model, |pages| [pages, WINDOW_PAGES])
+        Plan::fitting::<B>(available, model, |pages| [pages, WINDOW_PAGES])
     }
 
-    /// [`Plan::within`], with as many pages of each group: of every position of whatever sequences
-    /// there is one in each. For trials, whose sequences have no engine that frees pages.
+    /// [`Plan::within`] with the same number of pages in each group, so that sequences keep all
+    /// pages of both: for tests without an engine that frees those that a window has left.
     ///
     /// # Errors
     /// See there.
     pub fn whole_within<B: Runs + Footprint>(
-        room: Option<u64>,
+        available: Option<u64>,
         model: Layout,
     ) -> Result<Plan, TooLittle> {
-        Plan::fitting::<B>(room, model, |pages| [pages; 2])
+        Plan::fitting::<B>(available, model, |pages| [pages; 2])
     }
 
-    /// With the most pages that fit, which come with those of the windowed group.
+    /// Plan with the most pages that fit; `of_groups` gives the pages of both groups for those of
+    /// one.
     fn fitting<B: Runs + Footprint>(
-        room: Option<u64>,
+        available: Option<u64>,
         model: Layout,
         of_groups: impl Fn(usize) -> [usize; 2],
     ) -> Result<Plan, TooLittle> {
-        let room = Room::of::<B>(room);
+        let budget = MemoryBudget::of::<B>(available);
         let bytes = |pages| taken::<B>(caches::<B>(model, of_groups(pages)));
-        let least = Plan::of::<B>(model, of_groups(PAGES_MIN), room);
+        let least = Plan::of::<B>(model, of_groups(PAGES_MIN), budget);
         let others = least.bytes() - bytes(PAGES_MIN);
-        let fits = |pages: &usize| room.bytes.is_none_or(|room| others + bytes(*pages) <= room);
+        let fits = |pages: &usize| budget.bytes.is_none_or(|max| others + bytes(*pages) <= max);
         match (PAGES_MIN..=KV_PAGES).rev().find(fits) {
-            Some(pages) => Ok(Plan::of::<B>(model, of_groups(pages), room)),
+            Some(pages) => Ok(Plan::of::<B>(model, of_groups(pages), budget)),
             None => Err(TooLittle {
                 needed: least.bytes(),
-                room,
+                budget,
                 of_server: false,
             }),
         }
     }
 
-    /// With all pages of the target, as many of each group, whatever is free.
+    /// Plan with all pages of the target in each group, whatever is available.
     pub fn largest<B: Runs + Footprint>(model: Layout) -> Plan {
-        Plan::of::<B>(model, [KV_PAGES; 2], Room::of::<B>(None))
+        Plan::of::<B>(model, [KV_PAGES; 2], MemoryBudget::of::<B>(None))
     }
 
     /// Pages of each group.
@@ -135,7 +136,7 @@ impl Plan {
         [self.pages, self.window_pages]
     }
 
-    fn of<B: Runs + Footprint>(model: Layout, pages: [usize; 2], room: Room) -> Plan {
+    fn of<B: Runs + Footprint>(model: Layout, pages: [usize; 2], budget: MemoryBudget) -> Plan {
         let entry = |name, bytes| Entry { name, bytes };
         // States share a buffer, whose rounding is not a sum of its parts'.
         let state = pools::state_bytes::<B>(model);
@@ -162,18 +163,18 @@ impl Plan {
                 entry("graphs, at most", graphs::<B>(model)),
                 entry("context, at most", B::CONTEXT_BYTES),
                 entry("locked, at most", locked::<B>()),
-                entry("server, at most", server(&room.host)),
+                entry("server, at most", server(&budget.host)),
             ],
-            room,
+            budget,
         }
     }
 
-    /// Every line of the ledger.
+    /// Lines of the ledger.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.buffers.iter().chain(&self.others)
     }
 
-    /// All that is taken.
+    /// Bytes of all lines.
     pub fn bytes(&self) -> u64 {
         self.entries().map(|entry| entry.bytes).sum()
     }
@@ -183,46 +184,46 @@ impl Plan {
         self.buffers.iter().map(|entry| entry.bytes).sum()
     }
 
-    /// The ledger for people, of what takes memory, the sum last, then what was free.
+    /// The ledger as text: entries that take memory, their sum, and the available memory.
     pub fn lines(&self) -> Vec<String> {
         let line = |name: &str, bytes: u64| format!("  {name:<17}{:>12}", mebibytes(bytes));
         let entries = self.entries().filter(|entry| entry.bytes > 0);
         let entries = entries.map(|entry| line(entry.name, entry.bytes));
         let mut lines: Vec<String> = iter::once("memory:".to_string()).chain(entries).collect();
         lines.push(line("sum", self.bytes()));
-        lines.push(self.room_words());
+        lines.push(self.budget_words());
         lines.extend(self.agents_words());
         lines
     }
 
-    /// Number of agents that find their prompts again; none where none has so much context.
+    /// Numbers of agents that find their prompts again; none if the context is shorter than any.
     fn agents_words(&self) -> Option<String> {
         let fit = |tokens: &usize| agents(self.pages, SNAPSHOTS, *tokens);
         let lengths = AGENTS.iter().filter(|tokens| **tokens <= MAX_CONTEXT);
         let words = lengths.map(|tokens| format!("{} of {} Ki tokens", fit(tokens), tokens >> 10));
         let words: Vec<_> = words.collect();
-        let told = || format!("agents that find their prompts again: {}", words.join(", "));
-        (!words.is_empty()).then(told)
+        let text = || format!("agents that find their prompts again: {}", words.join(", "));
+        (!words.is_empty()).then(text)
     }
 
-    /// Memory that may be taken, and the number of KV pages by that.
-    fn room_words(&self) -> String {
+    /// Available memory, and the number of KV pages by that.
+    fn budget_words(&self) -> String {
         let fewer = match self.pages {
             KV_PAGES => "",
             _ => ", as many as fit",
         };
         format!(
             "{}; {} KV pages for {} tokens{fewer}",
-            self.room,
+            self.budget,
             self.pages,
             self.pages * PAGE
         )
     }
 }
 
-impl Room {
-    fn of<B: Footprint>(bytes: Option<u64>) -> Room {
-        Room {
+impl MemoryBudget {
+    fn of<B: Footprint>(bytes: Option<u64>) -> MemoryBudget {
+        MemoryBudget {
             bytes,
             host: B::host_memory(),
             reserve: B::RESERVE_BYTES,
@@ -234,7 +235,7 @@ impl Room {
     }
 }
 
-impl fmt::Display for Room {
+impl fmt::Display for MemoryBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.bytes.is_none() {
             return f.write_str("what is free is not known");
@@ -250,45 +251,45 @@ impl fmt::Display for Room {
 impl fmt::Display for TooLittle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let needed = self.needed.div_ceil(MEBIBYTE);
-        let bound = self.room.host.bound.filter(|bound| **bound != Bound::Free);
-        let room = self.room.to_string();
-        let (what, room, fix) = match (self.of_server, target::HOST_RESERVE, bound) {
+        let bound = self.budget.host.bound.filter(|of| **of != Bound::Free);
+        let budget = self.budget.to_string();
+        let (what, budget, fix) = match (self.of_server, target::HOST_RESERVE, bound) {
             (true, ..) => ("the server beside its GPU", self.host_words(), RAISE),
-            (_, None, _) => (MODEL, room, STOP_ON_GPU),
-            (_, _, Some(_)) => (MODEL, room, RAISE),
-            (_, _, None) => (MODEL, room, STOP),
+            (_, None, _) => (MODEL, budget, STOP_ON_GPU),
+            (_, _, Some(_)) => (MODEL, budget, RAISE),
+            (_, _, None) => (MODEL, budget, STOP),
         };
         write!(
             f,
-            "memory: {needed} MiB are needed for {what}, and {room}. {fix}"
+            "memory: {needed} MiB are needed for {what}, and {budget}. {fix}"
         )
     }
 }
 
 impl TooLittle {
     fn host_words(&self) -> String {
-        let bound = self.room.host.bound;
+        let bound = self.budget.host.bound;
         let bound = bound.map_or(String::new(), |bound| format!(", {bound}"));
         format!(
             "{} of the host's may be taken{bound}",
-            self.room.mebibytes()
+            self.budget.mebibytes()
         )
     }
 }
 
 impl Error for TooLittle {}
 
-/// For people.
+/// Text of bytes in MiB.
 pub fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / MEBIBYTE as f64)
 }
 
-/// Bytes that buffers of these sizes take of the device.
+/// Bytes of the device that buffers of these sizes take, with rounding.
 fn taken<B: Footprint>(buffers: impl IntoIterator<Item = u64>) -> u64 {
     buffers.into_iter().map(B::buffer_bytes).sum()
 }
 
-/// Buffers of so many KV pages of each group.
+/// Bytes of the pools of so many KV pages of each group.
 fn caches<B: Runs>(model: Layout, [pages, windows]: [usize; 2]) -> [u64; 2] {
     let bytes = |pages, group| (pages * pools::page_bytes::<B>(model, group)) as u64;
     [
@@ -323,7 +324,7 @@ fn weights<B: Runs + Footprint>(model: Layout) -> impl Iterator<Item = u64> {
     buffers.into_values().chain(vectors)
 }
 
-/// Every activation of the largest step, its logits, and what the device's operations work in.
+/// Bytes of the activations and logits of the largest step, and of the operations' workspaces.
 fn activations<B: Runs + Footprint>(model: Layout) -> impl Iterator<Item = u64> {
     let tensors = decoder::activations::<B>(model);
     let tensors = tensors.map(|elements| elements * size_of::<f32>());
@@ -341,19 +342,19 @@ fn locked<B: Footprint>() -> u64 {
     }
 }
 
-/// Steps of replies of every size, without drafts and with.
+/// Bytes of the recorded steps: of every number of replies, without drafts and with.
 fn graphs<B: Footprint>(model: Layout) -> u64 {
     let steps = MAX_SEQUENCES + VERIFIED_MAX;
     (steps * model.blocks().count().div_ceil(2)) as u64 * B::GRAPH_LAYER_BYTES
 }
 
-/// Memory that the server takes where the model lies, bytes.
+/// Bytes that the server takes of the memory that the model lies in.
 fn server(host: &HostMemory) -> u64 {
     target::HOST_RESERVE.map_or(0, |_| host.server)
 }
 
-/// Plans before a device is opened where the model lies in the host's memory: a machine that runs
-/// out of it with a GPU that shares it does not fail but freezes, and only its power switch helps.
+/// Checks the plan before a device is opened, if the model lies in host memory: a machine whose GPU
+/// shares that does not fail when it runs out of it but freezes until it is switched off.
 ///
 /// # Errors
 /// When the target's model lies there and does not fit, or the server does not.
@@ -363,12 +364,12 @@ pub fn preflight<B: Runs + Footprint>() -> Result<(), TooLittle> {
     if target::HOST_RESERVE.is_none() && short {
         return Err(TooLittle {
             needed: host.server,
-            room: Room::of::<B>(host.bytes),
+            budget: MemoryBudget::of::<B>(host.bytes),
             of_server: true,
         });
     }
     let model = Layout::whole().without_prediction();
-    Plan::within::<B>(host.room(), model).map(drop)
+    Plan::within::<B>(host.available(), model).map(drop)
 }
 
 #[cfg(test)]
@@ -383,7 +384,7 @@ mod tests {
     /// Bytes of a plan with so many pages.
     fn bytes_with(pages: usize) -> u64 {
         let pages = [pages, WINDOW_PAGES];
-        Plan::of::<Backend>(model(), pages, Room::of::<Backend>(None)).bytes()
+        Plan::of::<Backend>(model(), pages, MemoryBudget::of::<Backend>(None)).bytes()
     }
 
     #[test]
@@ -426,16 +427,16 @@ mod tests {
     #[test]
     fn the_ledger_tells_how_many_agents_fit() {
         let plan = Plan::largest::<Backend>(model());
-        let told = plan.agents_words().unwrap();
+        let text = plan.agents_words().unwrap();
         let pages = (KV_PAGES / (1024 / PAGE)).min(SNAPSHOTS.wrapping_sub(1));
-        assert!(told.contains(&format!(" {pages} of 1 Ki tokens")), "{told}");
+        assert!(text.contains(&format!(" {pages} of 1 Ki tokens")), "{text}");
     }
 
     #[test]
     fn there_are_never_more_pages_than_the_target_states() {
-        for room in [Some(u64::MAX), None] {
+        for available in [Some(u64::MAX), None] {
             assert_eq!(
-                Plan::within::<Backend>(room, model()).unwrap().pages,
+                Plan::within::<Backend>(available, model()).unwrap().pages,
                 KV_PAGES
             );
         }
@@ -445,9 +446,9 @@ mod tests {
     fn less_than_one_sequence_fills_is_refused() {
         let needed = bytes_with(PAGES_MIN);
         let refused = Plan::within::<Backend>(Some(needed - 1), model()).unwrap_err();
-        let told = refused.to_string();
-        assert!(told.contains(&format!("{} MiB are needed", needed.div_ceil(MEBIBYTE))));
-        assert!(told.contains("Stop other programs"), "{told}");
+        let text = refused.to_string();
+        assert!(text.contains(&format!("{} MiB are needed", needed.div_ceil(MEBIBYTE))));
+        assert!(text.contains("Stop other programs"), "{text}");
     }
 
     #[test]

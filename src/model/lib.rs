@@ -17,7 +17,7 @@ pub mod weights;
 
 #[cfg(has = "experts")]
 pub use blocks::experts::sources as expert_sources;
-pub use blocks::{AnyBlock, Kept, Loader, ROUTED, ROUTER_LOGITS, ROWS_NVFP4, Runs};
+pub use blocks::{AnyBlock, Loader, Memory, ROUTED, ROUTER_LOGITS, ROWS_NVFP4, Runs};
 pub use decoder::{Layer, Part, Scratch};
 pub use ledger::{Plan, TooLittle};
 pub use runner::{Runner, Taker};

@@ -1,10 +1,9 @@
-//! Memory of what sequences leave behind: KV pages of each group, and recurrent states. What all
-//! layers of a group have of a page, or all layers of a state, is a piece, which is saved and
-//! restored as one.
+//! Pools of KV pages of each group, and of recurrent states. The parts that all layers of a group
+//! have of a page, or all layers of a state, are a piece, which is saved and restored as one.
 //!
-//! Each group has pages of its own number: memory is split when the server starts. A window's are
-//! as many as sequences, a step's prompts and snapshots can ever need at once (`step::Window`), so
-//! a step never waits for one; what is left goes to the group of all positions.
+//! Memory is split between the groups when the server starts. A windowed group has as many pages as
+//! sequences, a step's prompts and snapshots can need at once (`step::Window`), so that a step
+//! never waits for one; the rest goes to the group of all positions.
 
 use super::Runs;
 use crate::ops::{Copied, PAGE_GROUPS, Place};
@@ -14,7 +13,7 @@ use crate::weights::Layout;
 use step::executor::DeviceError;
 use step::transfer::{PIECE_ALIGN, Piece, PieceBytes, Transfer};
 
-/// Bytes of a page in each group; of one that the model does not have, none.
+/// Bytes of a page of a group; 0 if the model does not have the group.
 pub fn page_bytes<B: Runs>(model: Layout, group: PageGroup) -> usize {
     let of_blocks = model.blocks().map(|block| block.page_bytes::<B>(group));
     of_blocks.sum::<usize>().next_multiple_of(PIECE_ALIGN)
@@ -63,7 +62,7 @@ struct Pool<P> {
     bytes: usize,
     /// None if a piece has no bytes.
     memory: Option<P>,
-    /// Parts that layers have by now, in the order of the layers.
+    /// Parts that were given to layers so far, in their order.
     places: Vec<Place<P>>,
 }
 
@@ -86,7 +85,7 @@ impl<P: Clone> Pools<P> {
         })
     }
 
-    /// Bytes of pieces as a tier keeps them.
+    /// Bytes of the pieces that a tier saves.
     pub fn bytes(&self) -> PieceBytes {
         let window = self.pages.get(PageGroup::Window as usize);
         let window = window.map_or(0, |pool| pool.bytes);
@@ -112,7 +111,7 @@ impl<P: Clone> Pools<P> {
         self.states.give(bytes)
     }
 
-    /// Transfers as a device copies them.
+    /// Transfers in the form in which a device copies them.
     pub fn copied(&self, transfers: &[Transfer]) -> Vec<Copied<'_, P>> {
         let copied = |transfer: &Transfer| {
             let (pool, piece) = match transfer.piece {

@@ -1,4 +1,4 @@
-//! A loaded model as the engine sees it.
+//! Executor of a loaded model on a backend.
 
 use std::ops::Range;
 use std::sync::mpsc::Receiver;
@@ -12,7 +12,8 @@ use crate::shapes::PageGroup;
 use crate::target;
 use crate::weights::{Checkpoint, Stage, WeightsError};
 use step::executor::{
-    Ahead, DEPTH_MAX, DeviceError, Executor, Guessed, PageId, Patience, Ranked, Rows, Slot, TokenId,
+    DEPTH_MAX, DeviceError, Drafted, Drafting, Executor, PageId, Patience, Ranked, SeqRows, Slot,
+    TokenId,
 };
 use step::transfer::{PieceBytes, Sum, Transfer};
 
@@ -20,35 +21,35 @@ use super::decoder::{self, Model, Part, Scratch};
 use super::ledger::Plan;
 use super::pools::Pools;
 
-/// Elements that the host takes at once.
+/// Elements that the host reads at once.
 const TAKEN: usize = LOGITS_ROWS_MAX * target::VOCAB;
 const _: () = assert!(TAKEN >= ROUTER_LOGITS && TAKEN >= target::HIDDEN);
 
-/// A model on a backend with its caches.
+/// Model on a backend, with its caches and the storage of a step.
 pub struct Runner<B: Runs> {
     ops: B,
     model: Model<B>,
     pools: Pools<B::Pool>,
     scratch: Scratch<B>,
     batch: Batch,
-    /// Rows of predictions behind the first one.
-    ahead: Batch,
-    /// Predictions that run ahead, and sequences of each.
-    asked: (usize, usize),
-    /// Whether a prediction was run last, whose logits are beside those of steps.
+    /// Rows of predictions after the first one.
+    draft_batch: Batch,
+    /// Drafts of each sequence that `drafted` waits for, and sequences.
+    pending: (usize, usize),
+    /// Whether `logits` are those of the last prediction, which has a tensor of its own.
     predicted: bool,
     /// Ranking of the last step, if the backend ranks rows.
     ranked: B::Host,
-    /// The row that was asked for last.
+    /// Logits of the row that was asked for last.
     logits: B::Host,
     others: B::Host,
-    /// Whether the backend has the logits of other rows than of the last step or draft.
+    /// Whether `logits_of` has overwritten the logits of the last step.
     displaced: bool,
 }
 
 impl<B: Runs> Runner<B> {
-    /// Loads the checkpoint's weights onto `ops`, and takes all memory that `plan` has. From here
-    /// on the backend takes none.
+    /// Loads the checkpoint's weights onto `ops`, and takes all memory of `plan`; the backend takes
+    /// none after that.
     ///
     /// # Errors
     /// `WeightsError` naming the file and tensor that cannot be used.
@@ -75,8 +76,8 @@ impl<B: Runs> Runner<B> {
             pools,
             scratch,
             batch: Batch::of_groups(plan.page_counts()),
-            ahead: Batch::ahead(plan.pages),
-            asked: (0, 0),
+            draft_batch: Batch::of_drafts(plan.pages),
+            pending: (0, 0),
             predicted: false,
         };
         checkpoint.progress().enter(Stage::Recording);
@@ -88,7 +89,7 @@ impl<B: Runs> Runner<B> {
         Ok(runner)
     }
 
-    /// Prepares steps of replies of every size, with drafts and without.
+    /// Records steps of every number of replies, with drafts and without.
     fn record(&mut self) -> Result<(), DeviceError> {
         for rows in 1..=target::MAX_SEQUENCES {
             self.fill_short(rows, 1)?;
@@ -112,9 +113,9 @@ impl<B: Runs> Runner<B> {
     fn fill_short(&mut self, rows: usize, each: usize) -> Result<(), DeviceError> {
         let sequence = |index: usize| {
             let count = each.min(rows - index * each);
-            Rows {
+            SeqRows {
                 logits: count,
-                ..Rows::of(
+                ..SeqRows::of(
                     Slot(index as u32),
                     0,
                     &[0; ONE_BY_ONE][..count],
@@ -125,17 +126,17 @@ impl<B: Runs> Runner<B> {
         let sequences = (0..rows.div_ceil(each)).map(sequence);
         let sequences = sequences.collect::<Vec<_>>();
         if each == 1 {
-            self.ahead.fill(&sequences)?;
+            self.draft_batch.fill(&sequences)?;
         }
         self.batch.fill(&sequences)?;
-        self.batch.draw_ahead(true);
+        self.batch.draw_tokens(true);
         Ok(())
     }
 
     fn record_program(&mut self, program: Program) -> Result<(), DeviceError> {
         let (model, s) = (&mut self.model, &mut self.scratch);
         let batch = match program {
-            Program::DraftOn => &self.ahead,
+            Program::DraftOn => &self.draft_batch,
             _ => &self.batch,
         };
         self.ops.record(program, batch, |ops| match program {
@@ -147,7 +148,7 @@ impl<B: Runs> Runner<B> {
         })
     }
 
-    /// Runs `operations`, as what was recorded of one of `programs`, if one takes the batch.
+    /// Runs `operations`, by the record of one of `programs` if one takes the batch.
     fn run(
         &mut self,
         programs: &[Program],
@@ -164,16 +165,16 @@ impl<B: Runs> Runner<B> {
         self.displaced = false;
     }
 
-    /// Predicts behind the rows that a prediction was wanted of, by the rows of `ahead`.
+    /// Predicts once more after the last prediction, by the rows of `draft_batch`.
     fn draft_on(&mut self) {
-        let (model, s, ahead) = (&mut self.model, &mut self.scratch, &self.ahead);
-        self.ops.run(Program::DraftOn, ahead, |ops| {
-            decoder::draft(ops, model, s, ahead, Hidden::OfWanted);
+        let (model, s, batch) = (&mut self.model, &mut self.scratch, &self.draft_batch);
+        self.ops.run(Program::DraftOn, batch, |ops| {
+            decoder::draft(ops, model, s, batch, Hidden::OfWanted);
         });
     }
 
-    /// Programs of the batch and of a prediction behind it, if those and what follows are recorded.
-    fn recorded_ahead(&self) -> Option<[Program; 2]> {
+    /// Programs of the batch and of a prediction after it, if those and what follows are recorded.
+    fn recorded_with_drafts(&self) -> Option<[Program; 2]> {
         let (rows, sequences) = (self.batch.rows(), self.batch.spans().len());
         let programs = match self.batch.is_decode() {
             true => [Program::Decode, Program::Draft],
@@ -187,9 +188,9 @@ impl<B: Runs> Runner<B> {
 
     /// Runs the multi-token-prediction layer on the rows of the last `step` or `draft`.
     ///
-    /// `next` holds the token after each row, in row order. `logits` are then those of the token
-    /// after `next`. The layer keeps keys and values of its own in
-    /// the same pages, so it sees only positions that were drafted.
+    /// `next` has the token after each row. `logits` are then those of the token after `next`. The
+    /// layer has keys and values of its own in the same pages, so it sees only positions that it
+    /// has run on.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
@@ -205,7 +206,7 @@ impl<B: Runs> Runner<B> {
         self.finish_prediction()
     }
 
-    /// The layers, for tests that spoil them.
+    /// Layers, for tests that change their weights.
     #[cfg(feature = "testing")]
     pub fn layers(&mut self) -> &mut [decoder::Layer<B>] {
         &mut self.model.layers
@@ -223,8 +224,8 @@ impl<B: Runs> Runner<B> {
 }
 
 impl<B: Runs> Runner<B> {
-    /// `step` without what was recorded for it.
-    pub fn step_eagerly(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    /// `step` without recorded programs.
+    pub fn step_eagerly(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         self.fill(rows)?;
         self.ops.begin(&self.batch);
         decoder::forward(
@@ -236,12 +237,11 @@ impl<B: Runs> Runner<B> {
         self.finish()
     }
 
-    /// `step_eagerly`, and puts the logits of each layer's router into `routers`,
-    /// `[layers, rows, ROUTER_LOGITS]`: they decide which experts a row visits. Waits for every
-    /// layer, but runs the operations of any other step.
+    /// `step_eagerly`; appends the logits of each layer's router to `routers`,
+    /// `[layers, rows, ROUTER_LOGITS]`. Waits for every layer, but runs the same operations.
     pub fn step_with_routers(
         &mut self,
-        rows: &[Rows<'_>],
+        rows: &[SeqRows<'_>],
         routers: &mut Vec<f32>,
     ) -> Result<(), DeviceError> {
         routers.clear();
@@ -251,14 +251,14 @@ impl<B: Runs> Runner<B> {
         })
     }
 
-    /// `step_eagerly`, with a look behind each part of it. Waits for every part that is taken from,
-    /// but runs the operations of any other step.
+    /// `step_eagerly`, with a call of `look` after each part. Waits for every part that is taken
+    /// from, but runs the same operations.
     ///
     /// # Errors
-    /// As `step`, and the first that `look` gives.
+    /// As `step`, and the first of `look`.
     pub fn step_watched(
         &mut self,
-        rows: &[Rows<'_>],
+        rows: &[SeqRows<'_>],
         mut look: impl FnMut(&mut Taker<'_, B>, Part) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         self.fill(rows)?;
@@ -275,13 +275,13 @@ impl<B: Runs> Runner<B> {
         self.finish()
     }
 
-    /// Waits for the step, and takes what its rows are ranked by.
+    /// Waits for the step, and reads the ranking of its rows.
     fn finish(&mut self) -> Result<(), DeviceError> {
         (self.displaced, self.predicted) = (false, false);
         self.take_ranked()
     }
 
-    /// Waits for a prediction, and takes what its rows are ranked by.
+    /// Waits for a prediction, and reads the ranking of its rows.
     fn finish_prediction(&mut self) -> Result<(), DeviceError> {
         decoder::rank_prediction(&mut self.ops, &mut self.scratch);
         (self.displaced, self.predicted) = (false, true);
@@ -295,11 +295,11 @@ impl<B: Runs> Runner<B> {
         };
         let s = &self.scratch;
         let predicted = s.predicted.as_ref().filter(|_| self.predicted);
-        let ranked = predicted.map_or(&s.ranked, |room| &room.ranked);
+        let ranked = predicted.map_or(&s.ranked, |of| &of.ranked);
         self.ops.read(ranked, 0..rows, &mut self.ranked)
     }
 
-    fn fill(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn fill(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         let count: usize = rows.iter().map(|sequence| sequence.tokens.len()).sum();
         if count > ROWS_MAX {
             return Err(DeviceError::Failed(format!(
@@ -310,7 +310,7 @@ impl<B: Runs> Runner<B> {
     }
 }
 
-/// Tool by which a look behind a part of a step takes rows.
+/// Access to the activations after a part of a step.
 pub struct Taker<'a, B: Runs> {
     ops: &'a mut B,
     s: &'a Scratch<B>,
@@ -353,7 +353,7 @@ impl<B: Runs> Executor for Runner<B> {
         Some(self.batch.page_count(PageGroup::Whole))
     }
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         self.fill(rows)?;
         self.run(&[Program::Decode, Program::Verify], decoder::forward);
         self.finish()
@@ -371,7 +371,7 @@ impl<B: Runs> Executor for Runner<B> {
         }
         let (row, s) = (index..index + 1, &self.scratch);
         let predicted = s.predicted.as_ref().filter(|_| self.predicted);
-        let logits = predicted.map_or(&s.logits, |room| &room.logits);
+        let logits = predicted.map_or(&s.logits, |of| &of.logits);
         self.ops.read(logits, row, &mut self.logits)?;
         Ok(&self.logits)
     }
@@ -385,45 +385,45 @@ impl<B: Runs> Executor for Runner<B> {
         self.draft(next)
     }
 
-    fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
-        self.ahead.fill(rows)?;
-        self.ops.begin(&self.ahead);
+    fn predict_on(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
+        self.draft_batch.fill(rows)?;
+        self.ops.begin(&self.draft_batch);
         self.draft_on();
         self.finish_prediction()
     }
 
-    fn step_ahead(&mut self, rows: &[Rows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
+    fn step_draft(&mut self, rows: &[SeqRows<'_>], by: &Drafting<'_>) -> Result<bool, DeviceError> {
         self.fill(rows)?;
-        let Some([step, draft]) = self.recorded_ahead() else {
+        let Some([step, draft]) = self.recorded_with_drafts() else {
             return Ok(false);
         };
-        assert!((1..=DEPTH_MAX).contains(&ahead.depth) && ahead.rows.len() == rows.len());
-        self.ahead.fill(ahead.rows)?;
-        self.ahead.draw_by(ahead.draws);
+        assert!((1..=DEPTH_MAX).contains(&by.depth) && by.rows.len() == rows.len());
+        self.draft_batch.fill(by.rows)?;
+        self.draft_batch.draw_by(by.draws);
         let (ops, batch) = (&mut self.ops, &mut self.batch);
         let (model, s) = (&mut self.model, &mut self.scratch);
-        batch.draw_ahead(true);
+        batch.draw_tokens(true);
         ops.begin(batch);
         ops.run(step, batch, |ops| decoder::forward(ops, model, s, batch));
-        ops.begin_ahead(&self.ahead);
+        ops.begin_drafts(&self.draft_batch);
         ops.ask(&s.ranked, 0..batch.rows(), &mut self.ranked);
         batch.want_of_each();
         let batch = &*batch;
         ops.run(draft, batch, |ops| {
             decoder::draft(ops, model, s, batch, Hidden::OfRows);
         });
-        (1..ahead.depth).for_each(|_| self.draft_on());
-        self.batch.draw_ahead(false);
+        (1..by.depth).for_each(|_| self.draft_on());
+        self.batch.draw_tokens(false);
         (self.displaced, self.predicted) = (false, false);
-        self.asked = (ahead.depth, rows.len());
+        self.pending = (by.depth, rows.len());
         self.ops.read_asked()?;
         Ok(true)
     }
 
-    fn guessed(&mut self, guessed: &mut Vec<Guessed>) -> Result<(), DeviceError> {
-        let (passes, sequences) = self.asked;
-        guessed.clear();
-        self.ops.read_guesses(passes, sequences, guessed)
+    fn drafted(&mut self, drafted: &mut Vec<Drafted>) -> Result<(), DeviceError> {
+        let (depth, sequences) = self.pending;
+        drafted.clear();
+        self.ops.read_drafts(depth, sequences, drafted)
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
@@ -450,12 +450,12 @@ impl<B: Runs> Executor for Runner<B> {
         Some(self.pools.bytes())
     }
 
-    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
-        self.ops.take_room(bytes)
+    fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.ops.take_host_memory(bytes)
     }
 
-    fn room(&mut self, range: Range<usize>) -> &mut [u8] {
-        self.ops.host_room(range)
+    fn host_memory(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.ops.host_bytes(range)
     }
 
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
@@ -501,13 +501,13 @@ mod tests {
         let plan = Plan::largest::<Cpu>(checkpoint.layout());
         let host = Host::new("load", RESERVE);
         host.caches(plan.bytes() + RESERVE);
-        Plan::within::<Cpu>(host.budget.room(), checkpoint.layout()).unwrap();
+        Plan::within::<Cpu>(host.budget.available(), checkpoint.layout()).unwrap();
         Runner::load(Cpu::on(&host), &checkpoint, &plan).unwrap_or_else(|error| panic!("{error}"));
         host.caches(2 * RESERVE);
         let refused = Runner::load(Cpu::on(&host), &checkpoint, &plan).err();
-        let Some(WeightsError::Device(DeviceError::Memory(told))) = refused else {
+        let Some(WeightsError::Device(DeviceError::Memory(text))) = refused else {
             panic!("{refused:?}")
         };
-        assert!(told.contains("1 MiB may be taken now"), "{told}");
+        assert!(text.contains("1 MiB may be taken now"), "{text}");
     }
 }

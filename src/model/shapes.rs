@@ -16,7 +16,7 @@ pub trait Attention: Send + Sync + 'static {
     /// Elements of a head.
     const HEAD_DIM: usize;
     /// Elements of a value; where a head has more, keys are turned elements and a latent of so many
-    /// behind them, and the latents are the values.
+    /// after them, and the latents are the values.
     const VALUE_DIM: usize;
     /// Leading elements of a head that rotary embedding turns, in pairs `(i, i + ROTARY_DIM / 2)`.
     const ROTARY_DIM: usize;
@@ -97,7 +97,7 @@ pub enum PageGroup {
     Window,
 }
 
-/// Factor of queries behind positions of the first training: `1 + BETA ln(1 + position /
+/// Factor of queries after positions of the first training: `1 + BETA ln(1 + position /
 /// ORIGINAL)`, the quotient rounded down.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Temperature {
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_behind_the_first_ones_do_not_turn() {
+    fn pairs_after_the_first_ones_do_not_turn() {
         let rope = Rope {
             theta: 16.0,
             scaling: Some(Scaling::First(1)),
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_grow_behind_the_first_positions() {
+    fn queries_grow_after_the_first_positions() {
         let growth = Temperature {
             beta: 0.1,
             original: 8,

@@ -1,4 +1,4 @@
-//! Which weights a device loads together, in an order in which a file may hold them.
+//! Matrices that a device loads together, in the order in which a packed file has them.
 
 use std::collections::BTreeMap;
 

@@ -59,7 +59,7 @@ include!(concat!(env!("OUT_DIR"), "/target.rs"));
 
 macro_rules! block_shapes {
     ($($name:ident: $module:ident::$block:ident<$shape:ident> by $($ops:ident)::+,)+) => {
-        /// Shape of a block, which says what block it is.
+        /// Shape of a block, which also identifies the kind of block.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Shape {
             $($shape,)+
@@ -78,7 +78,7 @@ macro_rules! block_shapes {
 
 with_blocks!(block_shapes);
 
-/// Mixer of the layer at a site, and what follows it.
+/// Mixer and feed-forward block of the layer at a site.
 pub fn blocks_at(site: Site) -> [Option<Shape>; 2] {
     match site {
         Site::Layer(layer) => LAYER_BLOCKS[layer],
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     /// All facts but the files, which are the last.
-    fn told(facts: &Facts) -> String {
+    fn printed(facts: &Facts) -> String {
         let text = format!("{facts:?}");
         text.split(" embedded: ").next().unwrap().to_owned()
     }
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn crates_that_serve_any_target_are_tested_with_the_facts_of_one() {
         if BINARY == TINY.binary {
-            assert_eq!(told(&FACTS), told(&TINY));
+            assert_eq!(printed(&FACTS), printed(&TINY));
             for (name, content) in TINY.embedded {
                 assert!(FACTS.embedded_file(name) == Some(*content), "{name}");
             }

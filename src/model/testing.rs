@@ -10,7 +10,7 @@ pub use crate::pools::parts;
 use crate::target::{self, EMBEDDED};
 use crate::weights::{self, Progress};
 use crate::{Plan, Runner};
-use step::executor::{DeviceError, Executor, Rows, TokenId};
+use step::executor::{DeviceError, Executor, SeqRows, TokenId};
 use step::transfer::{PieceBytes, Sum, Transfer};
 
 /// Folder of the target's model in the repository.
@@ -21,7 +21,7 @@ pub fn folder() -> PathBuf {
 }
 
 /// The model on this host's processor, for crates that are not optimised: none of its methods has
-/// a parameter of type, so this crate compiles the loops behind them.
+/// a parameter of type, so this crate compiles the loops after them.
 pub struct Hosted(pub Runner<Cpu>);
 
 impl Executor for Hosted {
@@ -31,7 +31,7 @@ impl Executor for Hosted {
         self.0.pages()
     }
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         self.0.step(rows)
     }
 
@@ -47,7 +47,7 @@ impl Executor for Hosted {
         self.0.predict(next, wanted)
     }
 
-    fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn predict_on(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         self.0.predict_on(rows)
     }
 
@@ -59,12 +59,12 @@ impl Executor for Hosted {
         self.0.piece_bytes()
     }
 
-    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
-        self.0.take_room(bytes)
+    fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.0.take_host_memory(bytes)
     }
 
-    fn room(&mut self, range: Range<usize>) -> &mut [u8] {
-        self.0.room(range)
+    fn host_memory(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.0.host_memory(range)
     }
 
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {

@@ -218,7 +218,7 @@ pub fn load<B: Runs>(
     device: B,
     checkpoint: &Checkpoint,
 ) -> Result<Runner<B>, Box<dyn Error + Send + Sync>> {
-    let plan = Plan::within::<Backend>(device.room(), checkpoint.layout())?;
+    let plan = Plan::within::<Backend>(device.available(), checkpoint.layout())?;
     load_planned(device, checkpoint, &plan)
 }
 

@@ -14,7 +14,7 @@ use engine::turns::Source;
 use host::testing::Folder;
 use model::backend::cpu::Cpu;
 use model::weights::WeightsError;
-use step::executor::{DeviceError, Executor, Patience, Rows};
+use step::executor::{DeviceError, Executor, Patience, SeqRows};
 
 /// Begins the argument that makes a test the process that ends: the milliseconds of its step. For
 /// the harness of the tests it is one more filter, which finds nothing.
@@ -33,7 +33,7 @@ impl Executor for Sleeper {
         prompt: 1,
     });
 
-    fn step(&mut self, _: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, _: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         println!("{BEGUN}");
         for _ in 0..10 {
             thread::sleep(self.0 / 10);

@@ -11,55 +11,55 @@ use crate::{ONE_BY_ONE, PAGE};
 /// Index into the vocabulary.
 pub type TokenId = u32;
 
-/// Recurrent states that a sequence's rows read and write. A state that nobody writes any more is a
-/// snapshot: any number of sequences may go on from it.
+/// Recurrent states that a sequence's rows of a step read and write. A state that is not written
+/// any more is a snapshot: any number of sequences may go on from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct States {
-    /// Read before the first row, unless that is at position 0, which starts from a zero state.
+    /// Read before the first row, except at position 0, where the state is zero.
     pub from: Slot,
-    /// Written behind the last row.
+    /// Written after the last row.
     pub to: Slot,
-    /// Written beside that: a state in the middle of the rows.
-    pub kept: Option<Kept>,
+    /// Written too: a state in the middle of a prompt's rows.
+    pub snapshot: Option<Snapshot>,
 }
 
-/// A state behind some of a sequence's rows of a step.
+/// State after some of a sequence's rows of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
-    /// Rows that it is behind: whole cells of the prompt, which begin with the first row.
+pub struct Snapshot {
+    /// Rows before it: whole cells of the prompt, of which the first begins with the first row.
     pub rows: usize,
     pub slot: Slot,
 }
 
 impl States {
-    /// One that is read and written.
+    /// States of a sequence that reads and writes one.
     pub fn own(slot: Slot) -> States {
         States {
             from: slot,
             to: slot,
-            kept: None,
+            snapshot: None,
         }
     }
 
-    /// States that are written, but those behind drafts.
+    /// States that are written, without those after drafts.
     pub fn written(&self) -> impl Iterator<Item = Slot> + use<> {
-        [Some(self.to), self.kept.map(|kept| kept.slot)]
+        [Some(self.to), self.snapshot.map(|snapshot| snapshot.slot)]
             .into_iter()
             .flatten()
     }
 }
 
-/// Block table of a page group, from the first page on that rows still read.
+/// Block table of a sequence in a page group. Leading pages that a window has left are not in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockTable<'a> {
-    /// Pages of the sequence before those.
+    /// Pages of the sequence before `pages`.
     pub first: usize,
     /// Page `i` holds positions `(first + i) * PAGE ..`.
     pub pages: &'a [PageId],
 }
 
 impl<'a> BlockTable<'a> {
-    /// One of every page of a sequence.
+    /// Table that has every page of a sequence.
     pub fn whole(pages: &'a [PageId]) -> BlockTable<'a> {
         BlockTable { first: 0, pages }
     }
@@ -72,7 +72,7 @@ impl<'a> BlockTable<'a> {
         self.pages[position / PAGE - self.first]
     }
 
-    /// Pages up to its last one, those before it among them.
+    /// Pages of the sequence, with those that are not in the table any more.
     pub fn end(&self) -> usize {
         self.first + self.pages.len()
     }
@@ -80,92 +80,92 @@ impl<'a> BlockTable<'a> {
 
 /// The rows of one sequence in a step: consecutive tokens that continue it.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
+pub struct SeqRows<'a> {
     pub states: States,
     /// Position of the first row, counted from the start of the sequence.
     pub start: usize,
     /// Token ids, at least one.
     pub tokens: &'a [TokenId],
-    /// Block table of the group of all positions. Covers `start + tokens.len()`.
+    /// Block table of the group of all positions; has `start + tokens.len()` of them.
     pub pages: &'a [PageId],
-    /// Block table of the windowed group, if the model has one: of what the rows see. Rows of
-    /// predictions need none.
+    /// Block table of the windowed group, if the model has one; has the positions that the rows
+    /// see. Rows of predictions need none.
     pub window: BlockTable<'a>,
-    /// States written behind each row but the last one, where the rows are drafts of which only the
-    /// first may hold: then the sequence goes on from the state behind the last that does. Empty
-    /// where all rows hold, or the model has no states. May have `states.from`.
-    pub behind: &'a [Slot],
-    /// Last rows whose logits are wanted: none inside a prompt, one at its end, all of drafts.
+    /// States written after each row but the last one, if rows are drafts: the sequence goes on
+    /// from the state after the last accepted one. Empty without drafts, or if the model has no
+    /// states. May have `states.from`.
+    pub draft_states: &'a [Slot],
+    /// Number of rows, counted from the last, whose logits are wanted: 0 inside a prompt, 1 at its
+    /// end, all with drafts.
     pub logits: usize,
 }
 
-impl<'a> Rows<'a> {
-    /// Rows of a sequence whose state is in a slot of its own: none is a draft, the last one's
-    /// logits are wanted, and the windowed group has the same block table.
-    pub fn of(slot: Slot, start: usize, tokens: &'a [TokenId], pages: &'a [PageId]) -> Rows<'a> {
-        Rows {
+impl<'a> SeqRows<'a> {
+    /// Rows without drafts, whose state stays in `slot`: the last one's logits are wanted, and the
+    /// windowed group has the same block table as the other.
+    pub fn of(slot: Slot, start: usize, tokens: &'a [TokenId], pages: &'a [PageId]) -> SeqRows<'a> {
+        SeqRows {
             states: States::own(slot),
             start,
             tokens,
             pages,
             window: BlockTable::whole(pages),
-            behind: &[],
+            draft_states: &[],
             logits: 1,
         }
     }
 }
 
-/// Drafts of a sequence in one step, at most: rows of a cell are taken one by one up to
-/// [`ONE_BY_ONE`], and the first is of a token that is known.
+/// Drafts of a sequence in one step, at most. Up to [`ONE_BY_ONE`] rows have the bits of plain
+/// decoding, and the first row is that of the last known token.
 pub const DEPTH_MAX: usize = ONE_BY_ONE - 1;
 
-/// Numbers of a rule: of the positions behind a step's rows of a sequence, and of its predictions.
+/// Random numbers of a rule: one for the token after each row of a step, and one for each draft.
 pub const UNIFORMS: usize = ONE_BY_ONE + DEPTH_MAX;
 
-/// Rule by which a device draws tokens of a sequence ahead of the host: about that of its request,
-/// since a draft may be any token.
+/// Sampling rule by which a device draws tokens before the host's sampler has chosen. It is near to
+/// the request's: a draft that differs from the sampler's choice is only rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Draw {
     /// 0: the most likely token.
     pub temperature: f32,
-    /// Most likely tokens that are drawn from; 0: as many as the device likes.
+    /// Most likely tokens that are drawn from; 0: as many as the device ranks.
     pub top_k: u32,
     pub top_p: f32,
     /// Relative to the most likely token.
     pub min_p: f32,
-    /// Position of the token behind the step's first row.
+    /// Position of the token after the step's first row.
     pub position: usize,
-    /// Numbers in [0, 1), of that position and of each behind it.
+    /// Random numbers in [0, 1), of that position and of those after it.
     pub uniforms: [f32; UNIFORMS],
 }
 
-/// Predictions that follow a step, each by the tokens that the device draws itself.
+/// Predictions that follow a step without the host in between: the device draws their tokens.
 #[derive(Clone, Copy, Debug)]
-pub struct Ahead<'a> {
-    /// Predictions, from 1 to `DEPTH_MAX`.
+pub struct Drafting<'a> {
+    /// Drafts of each sequence, from 1 to `DEPTH_MAX`.
     pub depth: usize,
-    /// Row of each sequence at the last position that a prediction may have. Its token does not
-    /// matter.
-    pub rows: &'a [Rows<'a>],
-    /// Rule of each sequence.
+    /// Row of each sequence at the last position that a prediction may have; its token is not used.
+    pub rows: &'a [SeqRows<'a>],
+    /// Sampling rule of each sequence.
     pub draws: &'a [Draw],
 }
 
-/// Tokens that a device drew of a sequence behind a step.
+/// Tokens that a device drew for a sequence in and after a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Guessed {
-    /// Drafts of the step that hold, if it is right.
-    pub held: usize,
-    /// Token behind those.
+pub struct Drafted {
+    /// Drafts of the step that it accepts.
+    pub accepted: usize,
+    /// Token after those.
     pub token: TokenId,
-    /// Predictions that were asked for, behind that token.
+    /// Drafts after that token, as many as were asked for.
     pub drafts: [TokenId; DEPTH_MAX],
 }
 
 const NO_PREDICTION: &str = "there is no prediction layer";
 const NO_TRANSFER: &str = "nothing of it can be kept outside";
 
-/// The largest logits of a row.
+/// Largest logits of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Ranked<'a> {
     ids: &'a [f32],
@@ -175,8 +175,8 @@ pub struct Ranked<'a> {
 }
 
 impl<'a> Ranked<'a> {
-    /// Ranking from a row of `ops::Dense::top_k`: ids, which are whole numbers, logits, and the
-    /// sum.
+    /// Ranking in the layout that the model's `top_k` leaves it in: ids as floats, their logits,
+    /// and the sum.
     pub fn new(row: &'a [f32]) -> Ranked<'a> {
         let (&sum, ranked) = row.split_last().expect("a sum is there");
         let (ids, logits) = ranked.split_at(ranked.len() / 2);
@@ -190,41 +190,41 @@ impl<'a> Ranked<'a> {
     }
 }
 
-/// The device cannot be used, or no longer; the process cannot go on serving.
+/// Failure of the device, after which the process cannot go on serving.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// It has too little free memory.
+    /// Too little free memory.
     #[error("{0}")]
     Memory(String),
-    /// There is none that this binary can use.
+    /// No device that this binary can use.
     #[error("{0}")]
     Absent(String),
     /// A call failed.
     #[error("{0}")]
     Failed(String),
-    /// Weights that are read where they lie are no longer to be read there.
+    /// Weights that are read from the file during serving, and the file has changed.
     #[error("{0}")]
     Weights(String),
 }
 
-/// Longest time of a device's call, if more can only mean that the device is lost.
+/// Longest times of a device's calls; a longer one means that the device is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Any call but the next.
+    /// Limit of a call.
     pub call: Duration,
-    /// Factor by which a step may take longer in which a sequence has several rows.
+    /// Factor of the limit for a step in which a sequence has several rows.
     pub prompt: u32,
 }
 
-/// A model bound to a device. Row results depend on the row's own sequence only, never on which
-/// other rows share the step.
+/// Model bound to a device. A row's results depend on its own sequence only, never on the other
+/// rows of the step.
 pub trait Executor {
     /// Vocabulary size: floats per row of logits.
     const VOCAB: usize;
-    /// None: calls may take any time.
+    /// Limits of its calls; none if they may take any time.
     const PATIENCE: Option<Patience> = None;
 
-    /// KV pages that it has; none if any number will do.
+    /// KV pages of its cache; none if it has no cache, so that any number will do.
     fn pages(&self) -> Option<usize> {
         None
     }
@@ -233,7 +233,7 @@ pub trait Executor {
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError>;
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError>;
 
     /// Ranking of a row of [`Executor::logits`] of the last step or prediction; none if the device
     /// ranks nothing.
@@ -248,17 +248,18 @@ pub trait Executor {
     /// `DeviceError` is fatal for the process.
     fn logits(&mut self, index: usize) -> Result<&[f32], DeviceError>;
 
-    /// Whether it has a prediction layer, which drafts tokens.
+    /// Whether the model has a multi-token-prediction (MTP) layer, which drafts tokens.
     fn predicts(&self) -> bool {
         false
     }
 
-    /// Runs the prediction layer on every row of the last step, when nothing more is asked of that.
-    /// `next` has the token behind each row. The logits are then those of the token behind that, of
-    /// the rows of `wanted`, ascending, at most one of each sequence and draft.
+    /// Runs the prediction layer on every row of the last step, after which nothing more may be
+    /// asked of that step. `next` has the token after each row. `ranked` and `logits` are then
+    /// those of the token after `next`, for the rows of `wanted`: ascending, at most one of each
+    /// sequence and draft.
     ///
-    /// The layer keeps keys and values of its own in the same pages: it knows of a position what
-    /// was predicted there last.
+    /// The layer has keys and values of its own in the same pages; later predictions at a position
+    /// replace earlier ones.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
@@ -266,36 +267,36 @@ pub trait Executor {
         Err(DeviceError::Failed(NO_PREDICTION.to_owned()))
     }
 
-    /// Runs it once more behind the rows that the last prediction was wanted of: a row for each, in
-    /// their order, at the position behind, of the token that was drafted.
+    /// Runs the prediction layer once more after the wanted rows of the last prediction: `rows` has
+    /// a row for each, in their order, at the next position, of the token that was drafted.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
-    fn predict_on(&mut self, _rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn predict_on(&mut self, _rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         Err(DeviceError::Failed(NO_PREDICTION.to_owned()))
     }
 
-    /// `step` over replies and their drafts, all logits wanted, and behind it, while the host goes
-    /// on, predictions: `Executor::guessed` waits for them. The device draws the tokens that they
-    /// need by `ahead`. False, and nothing was run, where it cannot.
+    /// Runs `step` over replies and their drafts, all logits wanted, and predictions after it,
+    /// while the host samples: `Executor::drafted` waits for them. The device draws the tokens that
+    /// they continue. False, and nothing was run, if it cannot.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
-    fn step_ahead(&mut self, _rows: &[Rows<'_>], _: &Ahead<'_>) -> Result<bool, DeviceError> {
+    fn step_draft(&mut self, _rows: &[SeqRows<'_>], _: &Drafting<'_>) -> Result<bool, DeviceError> {
         Ok(false)
     }
 
-    /// Waits for what follows the last `step_ahead`, and gives what was drawn of each sequence.
+    /// Waits for the predictions of the last `step_draft`; `drafted` gets one entry per sequence.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
-    fn guessed(&mut self, _guessed: &mut Vec<Guessed>) -> Result<(), DeviceError> {
+    fn drafted(&mut self, _drafted: &mut Vec<Drafted>) -> Result<(), DeviceError> {
         Err(DeviceError::Failed(NO_PREDICTION.to_owned()))
     }
 
-    /// Computes the logits of other rows of the last step, with the bits that they have as the last
-    /// row of a sequence. `rows` counts the rows of the step from 0, in the order in which its
-    /// sequences were given: ascending, from 1 to `Facts::sequences` of them.
+    /// Computes the logits of any rows of the last step, bit for bit those of a sequence that ends
+    /// there. `rows` counts the rows of the step from 0, in the order in which its sequences were
+    /// given: ascending, from 1 to `Facts::sequences` of them.
     ///
     /// `logits` is cleared and filled with `VOCAB` floats for each of `rows`.
     ///
@@ -303,58 +304,59 @@ pub trait Executor {
     /// `DeviceError` is fatal for the process.
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError>;
 
-    /// Bytes of what can be kept outside of the device; none if nothing can.
+    /// Bytes of the pieces that can be saved to host memory; none if nothing can.
     fn piece_bytes(&self) -> Option<PieceBytes> {
         None
     }
 
-    /// Takes the host's room for transfers, once, before the first step.
+    /// Takes the host memory that transfers copy to and from, once, before the first step.
     ///
     /// # Errors
     /// Too little memory.
-    fn take_room(&mut self, _bytes: usize) -> Result<(), DeviceError> {
+    fn take_host_memory(&mut self, _bytes: usize) -> Result<(), DeviceError> {
         Err(DeviceError::Absent(NO_TRANSFER.to_owned()))
     }
 
-    /// Bytes of the host's room. Transfers that run must not touch the range.
+    /// Bytes of that memory. Transfers under way must not touch the range.
     ///
     /// # Panics
-    /// If the range is not in the room.
-    fn room(&mut self, _range: Range<usize>) -> &mut [u8] {
+    /// If the range is not in it.
+    fn host_memory(&mut self, _range: Range<usize>) -> &mut [u8] {
         panic!("{NO_TRANSFER}")
     }
 
-    /// Starts checksums of ranges of the host's room, which come together, and does not wait for
-    /// them: nothing may write there until then.
+    /// Starts checksums of ranges of that memory, and does not wait: they are sent together, and
+    /// nothing may write the ranges until then.
     ///
     /// # Panics
-    /// If a range is not in the room.
+    /// If a range is not in the memory.
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
-        let sums = ranges.into_iter().map(|range| sum(self.room(range)));
+        let sums = ranges.into_iter().map(|range| sum(self.host_memory(range)));
         at_once(sums.collect())
     }
 
-    /// Starts to write bytes to a range of the host's room of their length, and does not wait for
-    /// it: nothing may use the range until it is told, which takes no longer than a copy.
+    /// Starts to write bytes to a range of that memory of their length, and does not wait: nothing
+    /// may use the range until `()` is sent, which takes no longer than a copy.
     ///
     /// # Panics
-    /// If the range is not in the room.
+    /// If the range is not in the memory.
     fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
-        self.room(range).copy_from_slice(&bytes);
+        self.host_memory(range).copy_from_slice(&bytes);
         at_once(())
     }
 
-    /// Starts to read a range of the host's room, likewise: nothing may write there.
+    /// Starts to read a range of that memory, and does not wait: nothing may write the range until
+    /// the bytes are sent.
     ///
     /// # Panics
-    /// If the range is not in the room.
+    /// If the range is not in the memory.
     fn copy_out(&mut self, range: Range<usize>) -> Receiver<Vec<u8>> {
-        let bytes = self.room(range).to_vec();
+        let bytes = self.host_memory(range).to_vec();
         at_once(bytes)
     }
 
-    /// Starts copies to the host's room of pieces as the steps so far leave them, and does not wait
-    /// for them. No step may write the pieces until they are done.
+    /// Starts copies of pieces to host memory, as the steps so far leave them, and does not wait.
+    /// No step may write the pieces until the copies are done.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
@@ -362,8 +364,8 @@ pub trait Executor {
         Err(DeviceError::Failed(NO_TRANSFER.to_owned()))
     }
 
-    /// Starts copies from the host's room, and does not wait for them. No step may use the pieces
-    /// until they are done, and those before must not.
+    /// Starts copies of pieces from host memory, and does not wait. No step may use the pieces
+    /// until the copies are done, nor may steps that are still under way.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.

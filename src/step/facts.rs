@@ -18,8 +18,7 @@ pub enum ToolFormat {
     Harmony,
 }
 
-/// Facts of one target: the model fills them in from its constants, and all that serves it is
-/// given them at start.
+/// Facts of one target, which the model fills in from its constants and hands over at start.
 #[derive(Debug)]
 pub struct Facts {
     /// Parts of the target's name.
@@ -30,16 +29,15 @@ pub struct Facts {
     pub binary: &'static str,
     /// Model id that the API reports.
     pub model_id: &'static str,
-    /// Tokens of the vocabulary, with those that no text has.
+    /// Tokens of the vocabulary, padding among them.
     pub vocab: usize,
     /// Longest sequence, prompt and reply, in tokens.
     pub context: usize,
     /// Sequences that a step may have.
     pub sequences: usize,
-    /// Recurrent states: of sequences, then snapshots for prompts to come, then of drafts.
+    /// Slots of recurrent states: of sequences, then of snapshots, then of drafts.
     pub states: usize,
-    /// Recurrent states kept for prompts to come; of a model with a window, beginnings whose last
-    /// pages are.
+    /// Snapshots for prompts to come: recurrent states, or the last pages of a model's window.
     pub snapshots: usize,
     /// Pages of the windowed group, if the model has one.
     pub window: Option<Window>,
@@ -49,17 +47,17 @@ pub struct Facts {
     pub queued: usize,
     /// Prompt tokens that one step may prefill; a multiple of [`PAGE`].
     pub prefill_tokens: usize,
-    /// KV pages of the whole server, at most: memory may have room for fewer.
+    /// KV pages of the whole server, at most: fewer where memory has no more.
     pub kv_pages: usize,
-    /// Longest time between two tokens of a reply that prompts are cut to.
+    /// Time between two tokens of a reply within which prompt chunks are to keep a step.
     pub reply_gap: Duration,
     /// Tokens that end a turn.
     pub stop_tokens: &'static [TokenId],
-    /// Tokens that the tokenizer has beside those of its merges.
+    /// Special tokens: those that the tokenizer has beside its merges.
     pub added_tokens: &'static [(TokenId, &'static str)],
     /// None: the model calls no tools.
     pub tool_format: Option<ToolFormat>,
-    /// Whether the model reasons when a request does not say.
+    /// Whether the model reasons by default.
     pub thinking: bool,
     /// Texts around reasoning; empty where the model does not reason.
     pub think_open: &'static str,
@@ -75,8 +73,8 @@ pub struct Facts {
     pub embedded: &'static [(&'static str, &'static [u8])],
 }
 
-/// Agents that take turns and find their prompts of so many tokens kept, in `pages` of KV. Of
-/// recurrent states, where a model has any, one is left to the agent that runs.
+/// Agents with prompts of `tokens` tokens that can take turns and each find its prompt cached, in
+/// so many KV pages and snapshots. One snapshot is left to the agent that runs.
 pub fn agents(pages: usize, snapshots: usize, tokens: usize) -> usize {
     let states = match snapshots {
         0 => usize::MAX,
@@ -86,10 +84,10 @@ pub fn agents(pages: usize, snapshots: usize, tokens: usize) -> usize {
 }
 
 impl Facts {
-    /// The facts, if an engine can run by them: where they are a constant, the compiler tells.
+    /// The facts, once they are checked: for a constant that is when it is compiled.
     ///
     /// # Panics
-    /// If it cannot.
+    /// If an engine cannot run by them.
     pub const fn checked(self) -> Facts {
         assert!(self.prefill_tokens >= PAGE, "a prompt must make progress");
         assert!(

@@ -1,7 +1,7 @@
-//! Places of what a model keeps of sequences.
+//! Indices of what a model stores of sequences.
 
 /// Index of a recurrent state, below `Facts::states`. Sequences own those below
-/// `Facts::sequences`; behind them come snapshots of prompts, then those of drafts.
+/// `Facts::sequences`; after them come snapshots of prompts, then those of drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot(pub u32);
 

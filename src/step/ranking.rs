@@ -1,10 +1,10 @@
-//! Ranking of a row of logits: the largest of them, and what all weigh.
+//! Ranking of a row of logits: the largest ones, and the sum of all their exponentials.
 
 use std::f32::consts::{LN_2, LOG2_E};
 
 use crate::executor::TokenId;
 
-/// Whether every logit of a row is finite; anything else means that the row cannot be trusted.
+/// Whether every logit of a row is finite. A row with another value is not sampled from.
 pub fn all_finite(logits: &[f32]) -> bool {
     const EXPONENT: u32 = 0x7F80_0000;
     // No early exit, so that the compiler vectorises it: broken rows are the exception.
@@ -58,7 +58,7 @@ pub fn most_likely(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     top
 }
 
-/// Ranking that `ops::Dense::top_k` leaves of a row, for its `count` largest logits.
+/// Ranking of a row's `count` largest logits, in the layout that `Ranked::new` reads.
 pub fn ranked(logits: &[f32], count: usize) -> Vec<f32> {
     let top = most_likely(logits, count);
     let sum = match all_finite(logits) {

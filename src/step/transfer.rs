@@ -1,22 +1,22 @@
-//! Parts of sequences that can lie outside of the device: KV pages and recurrent states.
+//! Pieces of the cache that can be saved to host memory and restored: KV pages and states.
 
 use std::sync::mpsc::{self, Receiver};
 
 use crate::ids::{PageId, Slot};
 
-/// Part of a sequence that is copied as one.
+/// Part of the cache that is copied as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Piece {
-    /// Keys and values of a page in all layers of the group of all positions, those of the
-    /// prediction layer among them.
+    /// Keys and values of a page, in all layers of the group of all positions and in the prediction
+    /// layer.
     Page(PageId),
-    /// A recurrent state of all layers.
+    /// Recurrent state, in all layers that have one.
     State(Slot),
-    /// Keys and values of a page of the windowed group, in all layers of that.
+    /// Keys and values of a page of the windowed group, in all its layers.
     Window(PageId),
 }
 
-/// Copy between a piece and the host's room, from `at` bytes behind the start of that.
+/// Copy between a piece and host memory, where it begins at `at` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     pub piece: Piece,
@@ -27,24 +27,24 @@ pub struct Transfer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PieceBytes {
     pub page: usize,
-    /// Bytes that a prompt goes on from beside its pages: a recurrent state, or as many pages of
-    /// the windowed group as a snapshot has. 0 where the model has neither.
+    /// Snapshot: a recurrent state, or all pages of the windowed group that a snapshot has. 0 if
+    /// the model has neither.
     pub state: usize,
-    /// A page of the windowed group; 0 where the model has none.
+    /// Page of the windowed group; 0 if the model has none.
     pub window: usize,
 }
 
-/// Alignment of pieces in the host's room, bytes: that of a direct read of a disk.
+/// Alignment of pieces in host memory, bytes: that of a direct read of a disk.
 pub const PIECE_ALIGN: usize = 4096;
 
-/// Tells whether bytes of a piece changed in the host's room: any burst of up to 32 bits, and of
-/// other changes all but one of four billion.
+/// CRC-32 of a piece: finds every change within 32 consecutive bits, and misses one in four billion
+/// of all others.
 pub type Sum = u32;
 
-/// A result, of a device that has it at once.
+/// Receiver of a result that is there already, for devices that compute it at once.
 pub fn at_once<T>(it: T) -> Receiver<T> {
     let (give, come) = mpsc::channel();
-    // Its receiver is here.
+    // It cannot fail: the receiver is alive.
     let _ = give.send(it);
     come
 }

@@ -1,25 +1,25 @@
-//! Page group of layers that attend over a window: which of its pages a sequence needs. Those that
-//! lie behind the window of its next row are given back.
+//! Pages of layers with sliding-window attention: how many there are, and which of them a sequence
+//! still reads. Pages that the window of its next row has left are freed.
 
 use crate::PAGE;
 use crate::executor::DEPTH_MAX;
 
-/// Positions that device code reads together, from multiples of them on: pages go when all of
-/// those that were read with them may.
+/// Positions that kernels read together, from multiples of this on: a page is freed only with all
+/// others of its split.
 pub const SPLIT: usize = 256;
 
-/// Pages of a windowed group beside those of the group of all positions.
+/// Window of a model, and the pages of the group of layers that have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Positions that a row sees, its own the last.
+    /// Positions that a row sees, up to its own.
     pub positions: usize,
-    /// Pages that there are, whatever memory is free: a step never waits for one.
+    /// Pages of the group: enough for all that runs at once, so that a step never waits for one.
     pub pages: usize,
 }
 
 impl Window {
-    /// A window of so many positions, with pages for what there may be at once: so many sequences,
-    /// prompt tokens of a step, and snapshots.
+    /// Window of so many positions, with pages for so many sequences, prompt tokens of a step, and
+    /// snapshots at once.
     pub const fn of(
         positions: usize,
         sequences: usize,
@@ -38,18 +38,17 @@ impl Window {
         }
     }
 
-    /// First page that rows from a position on read.
+    /// First page that a row at `position`, or a later one, reads.
     pub const fn first_page(&self, position: usize) -> usize {
         (position + 1).saturating_sub(self.positions) / SPLIT * (SPLIT / PAGE)
     }
 
-    /// Pages that a prompt reads of those before a place on the grid, at most.
+    /// Pages of a snapshot, at most: those that rows after a page boundary read before it.
     pub const fn snapshot_pages(&self) -> usize {
         (self.positions + SPLIT - 2) / PAGE
     }
 
-    /// Pages that a sequence has in a step of a reply, at most, and between two steps: those before
-    /// its next row, and those of drafts.
+    /// Pages of a replying sequence, at most: those that its next row reads, and those of drafts.
     pub const fn sequence_pages(&self) -> usize {
         (self.positions + SPLIT - 2 + DEPTH_MAX + PAGE) / PAGE
     }

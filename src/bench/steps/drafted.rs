@@ -8,7 +8,9 @@ use super::run::drawn;
 use check::{rings_fitting, window_ring};
 use model::ops::ENDS_MAX;
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, SNAPSHOTS, STATES};
-use step::executor::{Ahead, BlockTable, DeviceError, Draw, Executor, PageId, Rows, Slot, States};
+use step::executor::{
+    BlockTable, DeviceError, Drafting, Draw, Executor, PageId, SeqRows, Slot, States,
+};
 
 /// Replies that have as many drafts each, all of which hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +55,7 @@ impl Drafted {
     pub fn fits(&self, pages: usize) -> bool {
         self.sequences <= MAX_SEQUENCES
             && self.rows() <= ENDS_MAX
-            && self.sequences + self.behind().concat().len() <= STATES
+            && self.sequences + self.draft_states().concat().len() <= STATES
             && self.end() <= MAX_CONTEXT
             && self.sequences * self.end().div_ceil(PAGE) <= pages
             && self.sequences <= rings_fitting(self.end(), self.each())
@@ -74,7 +76,7 @@ impl Drafted {
     }
 
     /// States behind the drafts of each sequence; none if the model has no states.
-    fn behind(&self) -> Vec<Vec<Slot>> {
+    fn draft_states(&self) -> Vec<Vec<Slot>> {
         let each = if SNAPSHOTS > 0 { self.depth } else { 0 };
         let first = |index: usize| self.sequences + index * each;
         let of = |index: usize| (first(index)..first(index) + each).map(|id| Slot(id as u32));
@@ -84,28 +86,28 @@ impl Drafted {
     }
 
     /// Has `run` take the rows of a step. Each round has other tokens.
-    fn with_rows<T>(&self, round: usize, run: impl FnOnce(&[Rows<'_>]) -> T) -> T {
-        let (tokens, tables, behind) = (drawn(round, self.rows()), self.tables(), self.behind());
-        let windows = self.windows();
+    fn with_rows<T>(&self, round: usize, run: impl FnOnce(&[SeqRows<'_>]) -> T) -> T {
+        let (tokens, tables) = (drawn(round, self.rows()), self.tables());
+        let (windows, draft_states) = (self.windows(), self.draft_states());
         let rows = tokens.chunks(self.each()).enumerate();
-        let rows = rows.map(|(index, tokens)| Rows {
+        let rows = rows.map(|(index, tokens)| SeqRows {
             states: States::own(Slot(index as u32)),
             start: self.context,
             tokens,
             pages: &tables[index],
             window: BlockTable::whole(&windows[index]),
-            behind: &behind[index],
+            draft_states: &draft_states[index],
             logits: tokens.len(),
         });
         run(&rows.collect::<Vec<_>>())
     }
 
     /// Has `run` take a row of each sequence, so many positions behind the step's last.
-    fn with_row_behind<T>(&self, pass: usize, run: impl FnOnce(&[Rows<'_>]) -> T) -> T {
+    fn with_row_behind<T>(&self, pass: usize, run: impl FnOnce(&[SeqRows<'_>]) -> T) -> T {
         let (tokens, tables) = (drawn(pass, self.sequences), self.tables());
-        let rows = tables.iter().enumerate().map(|(index, pages)| Rows {
+        let rows = tables.iter().enumerate().map(|(index, pages)| SeqRows {
             window: BlockTable::default(),
-            ..Rows::of(
+            ..SeqRows::of(
                 Slot(index as u32),
                 self.context + self.depth + pass,
                 &tokens[index..=index],
@@ -121,15 +123,15 @@ impl Drafted {
     }
 
     /// A step, behind which the device makes as many drafts by itself; false if it cannot.
-    fn step_ahead<E: Executor>(&self, executor: &mut E, round: usize) -> Result<bool, DeviceError> {
+    fn step_draft<E: Executor>(&self, executor: &mut E, round: usize) -> Result<bool, DeviceError> {
         let draws = vec![Draw::default(); self.sequences];
         self.with_row_behind(self.depth - 1, |last| {
-            let ahead = Ahead {
+            let drafting = Drafting {
                 depth: self.depth,
                 rows: last,
                 draws: &draws,
             };
-            self.with_rows(round, |rows| executor.step_ahead(rows, &ahead))
+            self.with_rows(round, |rows| executor.step_draft(rows, &drafting))
         })
     }
 
@@ -160,9 +162,9 @@ impl Drafted {
         rounds: usize,
         step: impl Fn(&Drafted, &mut E, usize) -> Result<(), DeviceError>,
     ) -> Result<Vec<f64>, DeviceError> {
-        let (rounds, mut guessed) = (0..rounds, Vec::new());
-        let times = rounds.map(|round| match self.step_ahead(executor, round)? {
-            true => seconds(|| executor.guessed(&mut guessed)),
+        let (rounds, mut drafted) = (0..rounds, Vec::new());
+        let times = rounds.map(|round| match self.step_draft(executor, round)? {
+            true => seconds(|| executor.drafted(&mut drafted)),
             false => {
                 step(self, executor, round)?;
                 seconds(|| self.predict(executor, round))

@@ -208,7 +208,7 @@ impl Job {
         let sink = Sink::default();
         // Both copies of the model have what is left beside all that the second one needs.
         let metered = || Metered::new(backend::open()?, sink.clone());
-        let plan = Plan::within::<Backend>(metered()?.room(), checkpoint.layout())?;
+        let plan = Plan::within::<Backend>(metered()?.available(), checkpoint.layout())?;
         let device = backend::open()?;
         let start = Instant::now();
         let mut runner = Runner::load(device, &checkpoint, &plan)?;

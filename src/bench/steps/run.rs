@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use check::{rings_fitting, window_ring};
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
-use step::executor::{BlockTable, DeviceError, Executor, PageId, Rows, Slot, TokenId};
+use step::executor::{BlockTable, DeviceError, Executor, PageId, SeqRows, Slot, TokenId};
 
 /// Distance of one drawn token from the next, in the vocabulary; shares no factor with it.
 const STRIDE: usize = 7919;
@@ -50,9 +50,9 @@ impl Decode {
         let mut times = Vec::with_capacity(steps);
         for step in 0..steps {
             let tokens = drawn(step, self.rows);
-            let row = |row: usize| Rows {
+            let row = |row: usize| SeqRows {
                 window: BlockTable::whole(&windows[row]),
-                ..Rows::of(
+                ..SeqRows::of(
                     Slot(row as u32),
                     self.context + step,
                     &tokens[row..=row],
@@ -77,10 +77,10 @@ pub fn prefill<E: Executor>(executor: &mut E, tokens: usize) -> Result<f64, Devi
     let start = Instant::now();
     for (index, chunk) in prompt.chunks(PREFILL_TOKENS).enumerate() {
         let first = index * PREFILL_TOKENS;
-        let rows = Rows {
+        let rows = SeqRows {
             window: BlockTable::whole(&window),
             logits: usize::from(first + chunk.len() == tokens),
-            ..Rows::of(Slot(0), first, chunk, &pages)
+            ..SeqRows::of(Slot(0), first, chunk, &pages)
         };
         executor.step(&[rows])?;
     }

@@ -7,7 +7,8 @@ use model::ops::{CELL, ONE_BY_ONE, VERIFIED_MAX};
 use model::target::{DRAFTS, MAX_SEQUENCES, PREFILL_TOKENS, SNAPSHOTS, STATES, VOCAB};
 use model::{Runner, Runs};
 use step::executor::{
-    Ahead, DEPTH_MAX, DeviceError, Draw, Executor, Guessed, PageId, Rows, Slot, States, TokenId,
+    DEPTH_MAX, DeviceError, Drafted, Drafting, Draw, Executor, PageId, SeqRows, Slot, States,
+    TokenId,
 };
 
 /// Greedy tokens of a reply: drafts cross the end of a cell.
@@ -63,13 +64,13 @@ fn drafted<B: Runs>(
         if let Some(wrong) = tokens.get_mut(1 + right) {
             *wrong = (*wrong + 1) % VOCAB as TokenId;
         }
-        let behind = states(from, depth);
-        let rows = Rows {
+        let draft_states = states(from, depth);
+        let rows = SeqRows {
             states: States {
                 from,
                 ..States::own(sequence.slot)
             },
-            behind: &behind,
+            draft_states: &draft_states,
             logits: tokens.len(),
             ..sequence.rows(sequence.prompt.len() + known, &tokens)
         };
@@ -77,7 +78,7 @@ fn drafted<B: Runs>(
         for row in 0..=right.min(depth) {
             trace.push(seen(runner, row)?);
         }
-        from = behind.get(right).copied().unwrap_or(sequence.slot);
+        from = draft_states.get(right).copied().unwrap_or(sequence.slot);
     }
     Ok(trace)
 }
@@ -112,10 +113,10 @@ pub(super) fn predictions<B: Runs>(
         let replies = (0..1 + trial.below(PREDICTED_MAX)).map(|at| Reply::drawn(runner, at, trial));
         let replies = replies.collect::<Result<Vec<_>, _>>()?;
         let depth = 1 + trial.below(DEPTH_MAX);
-        let Some(guessed) = guessed(runner, &replies, depth)? else {
+        let Some(drafted) = drafts_of_device(runner, &replies, depth)? else {
             return Ok(()); // This backend records nothing.
         };
-        compare(runner, &replies, (&guessed, depth), &mut compared)?;
+        compare(runner, &replies, (&drafted, depth), &mut compared)?;
     }
     trial.tell(compared);
     Ok(())
@@ -163,10 +164,10 @@ impl Reply {
         Ok(reply)
     }
 
-    fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> Rows<'a> {
-        Rows {
+    fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> SeqRows<'a> {
+        SeqRows {
             logits: tokens.len(),
-            ..Rows::of(self.slot, start, tokens, &self.pages)
+            ..SeqRows::of(self.slot, start, tokens, &self.pages)
         }
     }
 
@@ -185,11 +186,11 @@ impl Reply {
 }
 
 /// Guesses of the device behind a step of all rows; none if it makes none.
-fn guessed<B: Runs>(
+fn drafts_of_device<B: Runs>(
     runner: &mut Runner<B>,
     replies: &[Reply],
     depth: usize,
-) -> Result<Option<Vec<Guessed>>, DeviceError> {
+) -> Result<Option<Vec<Drafted>>, DeviceError> {
     let steps: Vec<_> = replies
         .iter()
         .map(|reply| reply.rows(0, &reply.tokens))
@@ -200,24 +201,24 @@ fn guessed<B: Runs>(
         .map(|reply| reply.rows(last(reply), &[0]))
         .collect();
     let draws: Vec<_> = replies.iter().map(|reply| reply.draw).collect();
-    let ahead = Ahead {
+    let drafting = Drafting {
         depth,
         rows: &rows,
         draws: &draws,
     };
-    let mut guessed = Vec::new();
-    if !runner.step_ahead(&steps, &ahead)? {
+    let mut drafted = Vec::new();
+    if !runner.step_draft(&steps, &drafting)? {
         return Ok(None);
     }
-    runner.guessed(&mut guessed)?;
-    Ok(Some(guessed))
+    runner.drafted(&mut drafted)?;
+    Ok(Some(drafted))
 }
 
 /// Compares drafts of the device with the host's choices.
 fn compare<B: Runs>(
     runner: &mut Runner<B>,
     replies: &[Reply],
-    (guessed, depth): (&[Guessed], usize),
+    (drafted, depth): (&[Drafted], usize),
     compared: &mut Tried,
 ) -> Result<(), DeviceError> {
     let mut same = |same: bool| {
@@ -230,20 +231,20 @@ fn compare<B: Runs>(
         .collect();
     runner.step(&steps)?;
     let (mut next, mut wanted) = (Vec::new(), Vec::new());
-    for (reply, guessed) in replies.iter().zip(guessed) {
+    for (reply, drafted) in replies.iter().zip(drafted) {
         let first = next.len();
         let choices = reply.choices(runner, first);
         let pairs = choices.iter().zip(&reply.tokens[1..]);
-        let held = pairs.take_while(|(chosen, draft)| chosen == draft).count();
-        same((held, choices[held]) == (guessed.held, guessed.token));
-        wanted.push(first + held);
+        let accepted = pairs.take_while(|(chosen, draft)| chosen == draft).count();
+        same((accepted, choices[accepted]) == (drafted.accepted, drafted.token));
+        wanted.push(first + accepted);
         next.extend(choices);
     }
     runner.predict(&next, &wanted)?;
     for pass in 0..depth {
-        let drafts: Vec<_> = guessed.iter().map(|guessed| guessed.drafts[pass]).collect();
+        let drafts: Vec<_> = drafted.iter().map(|drafted| drafted.drafts[pass]).collect();
         for (row, (reply, draft)) in replies.iter().zip(&drafts).enumerate() {
-            let position = guessed[row].held + 2 + pass;
+            let position = drafted[row].accepted + 2 + pass;
             let chosen = reply.choice(runner, row, position);
             // A device's random draw has only the likeliest token of each part of the vocabulary.
             same(chosen == *draft || reply.draws);
@@ -251,7 +252,7 @@ fn compare<B: Runs>(
         let rows = replies
             .iter()
             .enumerate()
-            .map(|(row, reply)| reply.rows(guessed[row].held + 1 + pass, &drafts[row..=row]));
+            .map(|(row, reply)| reply.rows(drafted[row].accepted + 1 + pass, &drafts[row..=row]));
         runner.predict_on(&rows.collect::<Vec<_>>())?;
     }
     Ok(())

@@ -33,7 +33,7 @@ pub(super) fn moves<B: Runs>(
     let case = format!("{PROMPT} tokens");
     let mut compared = Tried::nothing(&case, "saved and restored elsewhere = left");
     let moved = Moved::drawn(trial);
-    take_room(runner)?;
+    take_host_memory(runner)?;
     let wanted = moved.left(runner)?;
     let (begun, _) = moved.saved(runner)?;
     compared.add(&moved.restored(runner, &begun)?, &wanted);
@@ -41,11 +41,11 @@ pub(super) fn moves<B: Runs>(
     Ok(())
 }
 
-/// Takes the host's room for the pieces of a sequence.
-pub(crate) fn take_room<B: Runs>(runner: &mut Runner<B>) -> Result<(), DeviceError> {
+/// Takes host memory for the pieces of a sequence.
+pub(crate) fn take_host_memory<B: Runs>(runner: &mut Runner<B>) -> Result<(), DeviceError> {
     let bytes = runner.piece_bytes().expect("pieces can be copied");
     let pages = pages(0, PROMPT + STEPS).len();
-    runner.take_room(pages * (bytes.page + bytes.window) + bytes.state)
+    runner.take_host_memory(pages * (bytes.page + bytes.window) + bytes.state)
 }
 
 impl Moved {

@@ -14,7 +14,7 @@ use model::backend::cpu::Cpu;
 use model::ops::{Batch, Qkv};
 use model::shapes;
 use model::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE};
-use step::executor::{DeviceError, PageId, Rows, Slot, TokenId};
+use step::executor::{DeviceError, PageId, SeqRows, Slot, TokenId};
 
 /// Numbers of rows of the decode steps that are cases, up to the most sequences.
 const DECODED_ROWS: [usize; 7] = [1, 2, 3, 7, 8, 9, MAX_SEQUENCES];
@@ -199,7 +199,7 @@ impl<A: shapes::Attention> Decoding<A> {
         let tokens = [TokenId::default(); STORED_ROWS];
         let rows = parts.into_iter().enumerate();
         let rows = rows.map(|(slot, (sequence, start, rows))| {
-            Rows::of(Slot(slot as u32), start, &tokens[..rows], &sequence.pages)
+            SeqRows::of(Slot(slot as u32), start, &tokens[..rows], &sequence.pages)
         });
         let mut batch = Batch::new(self.pages);
         batch.fill(&rows.collect::<Vec<_>>())?;

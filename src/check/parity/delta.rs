@@ -209,7 +209,7 @@ struct OpenLayer<D: shapes::Delta, B: Delta<D>> {
     bias: Option<B::Vector>,
     decay: Decay<B::Vector>,
     norm: B::Vector,
-    state: B::State,
+    state: B::LayerStates,
 }
 
 impl<D: shapes::Delta, B: ProbeDelta<D>> OpenLayer<D, B> {

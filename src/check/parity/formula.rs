@@ -5,11 +5,11 @@ use std::marker::PhantomData;
 use super::head_norms::{Norms, beside};
 use super::rows::{gathered, sampled};
 use super::{F32_CHAIN, Random, Report, distance};
-use model::backend::cpu::{Cpu, Matrix, Tensor, kept};
+use model::backend::cpu::{Cpu, Matrix, Tensor, as_cached};
 use model::ops::{Attend, Batch, Dense, Device};
 use model::shapes;
 use model::target::{CHANNELS, FORMAT_KV, HIDDEN, KvFormat, MAX_CONTEXT, NORM_EPS, PAGE};
-use step::executor::{PageId, Rows, Slot};
+use step::executor::{PageId, SeqRows, Slot};
 
 /// Rows of the matrix that is multiplied by.
 const PRODUCTS: usize = 64;
@@ -134,7 +134,7 @@ fn turned<A: shapes::Attention>(
 
 /// Keys as pages store them, by head.
 fn rounded<A: shapes::Attention>(keys: &[f32]) -> Vec<Vec<f64>> {
-    let rounded = kept::<A>(keys);
+    let rounded = as_cached::<A>(keys);
     let heads = rounded.chunks_exact(A::HEAD_DIM);
     heads
         .map(|head| head.iter().map(|&x| f64::from(x)).collect())
@@ -157,7 +157,7 @@ impl<A: shapes::Attention> Sequence<A> {
         Sequence {
             query: random.bf16(A::QUERIES, 1.0),
             keys: random.bf16(positions * A::KEYS, 1.0),
-            values: kept::<A>(&random.bf16(positions * A::KEYS, 1.0)).into_owned(),
+            values: as_cached::<A>(&random.bf16(positions * A::KEYS, 1.0)).into_owned(),
             norms: Norms::draw::<A>(random),
             shape: PhantomData,
         }
@@ -282,7 +282,7 @@ pub(super) fn batch(rows: std::ops::Range<usize>, pages: usize) -> Batch {
     let tokens = vec![0; rows.len()];
     let table: Vec<PageId> = (0..pages as u32).map(PageId).collect();
     let mut batch = Batch::new(pages);
-    let rows = Rows::of(Slot(0), rows.start, &tokens, &table);
+    let rows = SeqRows::of(Slot(0), rows.start, &tokens, &table);
     batch.fill(&[rows]).expect("the rows fit");
     batch
 }

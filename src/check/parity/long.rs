@@ -24,7 +24,7 @@ use model::backend::cpu::Cpu;
 use model::ops::{Batch, CELL, Qkv, ROWS_MAX};
 use model::shapes;
 use model::target::{KV_PAGES, MAX_CONTEXT, PAGE, PREFILL_TOKENS};
-use step::executor::{DeviceError, Rows, Slot, TokenId};
+use step::executor::{DeviceError, SeqRows, Slot, TokenId};
 
 /// Context lengths near whose ends rows attend, as far as sequences may be as long.
 const ENDS: [usize; 4] = [2048, 8192, 32_768, 131_072];
@@ -212,7 +212,7 @@ fn batch(part: &Range<usize>, copies: usize) -> Result<Batch, DeviceError> {
     let rows = tables
         .iter()
         .enumerate()
-        .map(|(copy, pages)| Rows::of(Slot(copy as u32), part.start, &tokens, pages));
+        .map(|(copy, pages)| SeqRows::of(Slot(copy as u32), part.start, &tokens, pages));
     let mut batch = Batch::new(KV_PAGES);
     batch.fill(&rows.collect::<Vec<_>>())?;
     Ok(batch)

@@ -11,7 +11,7 @@ use model::backend::Backend;
 use model::backend::cpu::Cpu;
 use model::ops::{Batch, Device};
 use model::target::{KV_PAGES, MAX_CONTEXT, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, VOCAB};
-use step::executor::{DeviceError, PageId, Rows, Slot, TokenId};
+use step::executor::{DeviceError, PageId, SeqRows, Slot, TokenId};
 
 /// Numbers of rows of cases: one row, and both sides of every size at which steps are cut.
 pub const ROWS: [usize; 18] = [
@@ -235,7 +235,7 @@ impl<'a> Rowwise<'a> {
         let length = self.rows.div_ceil(MAX_SEQUENCES);
         let sequences = self.places.chunks(length).zip(tokens.chunks(length));
         let rows = sequences.enumerate().map(|(slot, (places, tokens))| {
-            Rows::of(Slot(slot as u32), places[0].1, tokens, &pages)
+            SeqRows::of(Slot(slot as u32), places[0].1, tokens, &pages)
         });
         let rows: Vec<_> = rows.collect();
         let mut batch = Batch::new(KV_PAGES);

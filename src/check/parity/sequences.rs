@@ -5,7 +5,7 @@ use model::backend::Backend;
 use model::backend::cpu::Cpu;
 use model::ops::{Batch, Device, ONE_BY_ONE};
 use model::target::{KV_PAGES, MAX_SEQUENCES, PAGE, PREFILL_TOKENS, STATES};
-use step::executor::{BlockTable, DeviceError, PageId, Rows, Slot, States};
+use step::executor::{DeviceError, PageId, SeqRows, Slot, States};
 
 /// An operation that keeps a cache or a state of each sequence, with its weights.
 pub trait SequenceOp {
@@ -79,27 +79,27 @@ impl Progress {
 
     /// States behind the rows of a part but the last one, if some are drafts: none that another
     /// sequence goes on from, and last, where that is read longest, the one that this goes on from.
-    fn behind(&self, part: &Part) -> Vec<Slot> {
+    fn draft_states(&self, part: &Part) -> Vec<Slot> {
         let count = match part.drafts {
             0 => 0,
             drafts => part.rows + drafts - 1,
         };
         let lent = (MAX_SEQUENCES..STATES).map(|state| Slot(state as u32));
-        let mut behind: Vec<Slot> = lent
+        let mut draft_states: Vec<Slot> = lent
             .filter(|state| !self.states.contains(state))
             .take(count)
             .collect();
         let from = self.states[part.sequence];
         if from != own_slot(part.sequence)
-            && let Some(last) = behind.last_mut()
+            && let Some(last) = draft_states.last_mut()
         {
             *last = from;
         }
-        behind
+        draft_states
     }
 
-    fn advance(&mut self, part: &Part, behind: &[Slot]) {
-        let state = behind.get(part.rows - 1).copied();
+    fn advance(&mut self, part: &Part, draft_states: &[Slot]) {
+        let state = draft_states.get(part.rows - 1).copied();
         self.states[part.sequence] = state.unwrap_or(own_slot(part.sequence));
         self.done[part.sequence] += part.rows;
     }
@@ -241,8 +241,9 @@ impl<'a> Sequences<'a> {
         let mut progress = Progress::new(self.inputs.len());
         for (step, parts) in self.steps.iter().enumerate() {
             let parts = self.parts(step, parts);
-            let behind: Vec<_> = parts.iter().map(|part| progress.behind(part)).collect();
-            let batch = self.batch(&parts, &progress, &behind)?;
+            let states = parts.iter().map(|part| progress.draft_states(part));
+            let draft_states: Vec<_> = states.collect();
+            let batch = self.batch(&parts, &progress, &draft_states)?;
             let inputs = (0..self.inputs[0].len()).map(|input| {
                 let (width, values) = self.rows(&parts, &progress.done, input);
                 b.given(width, &values)
@@ -252,10 +253,10 @@ impl<'a> Sequences<'a> {
             let out = opened(b, &mut x, &batch)?;
             let out = op.compared(b.seen(&out)?);
             let (mut at, width) = (0, out.len() / batch.rows());
-            for (part, behind) in parts.iter().zip(&behind) {
+            for (part, draft_states) in parts.iter().zip(&draft_states) {
                 results[part.sequence].extend_from_slice(&out[at..][..part.rows * width]);
                 at += (part.rows + part.drafts) * width;
-                progress.advance(part, behind);
+                progress.advance(part, draft_states);
             }
         }
         Ok(results)
@@ -295,7 +296,7 @@ impl<'a> Sequences<'a> {
         &self,
         parts: &[Part],
         progress: &Progress,
-        behind: &[Vec<Slot>],
+        draft_states: &[Vec<Slot>],
     ) -> Result<Batch, DeviceError> {
         let count = self.inputs.len();
         let length = |sequence: usize| {
@@ -306,17 +307,16 @@ impl<'a> Sequences<'a> {
         let tables: Vec<_> = (0..count).map(table).collect();
         let longest = parts.iter().map(|part| part.rows + part.drafts).max();
         let tokens = vec![0; longest.unwrap_or(0)];
-        let rows = parts.iter().zip(behind).map(|(part, behind)| Rows {
-            states: States {
-                from: progress.states[part.sequence],
-                ..States::own(own_slot(part.sequence))
-            },
-            start: progress.done[part.sequence],
-            tokens: &tokens[..part.rows + part.drafts],
-            pages: &tables[part.sequence],
-            window: BlockTable::whole(&tables[part.sequence]),
-            behind,
-            logits: 1,
+        let rows = parts.iter().zip(draft_states).map(|(part, draft_states)| {
+            let (of, tokens) = (part.sequence, &tokens[..part.rows + part.drafts]);
+            SeqRows {
+                states: States {
+                    from: progress.states[of],
+                    ..States::own(own_slot(of))
+                },
+                draft_states,
+                ..SeqRows::of(own_slot(of), progress.done[of], tokens, &tables[of])
+            }
         });
         let mut batch = Batch::new(KV_PAGES);
         batch.fill(&rows.collect::<Vec<_>>())?;

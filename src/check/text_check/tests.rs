@@ -1,5 +1,5 @@
 use super::*;
-use step::executor::{PageId, Rows};
+use step::executor::{PageId, SeqRows};
 
 const VOCAB: usize = 97;
 /// Logit by which a fluent model of these tests prefers the right token.
@@ -50,7 +50,7 @@ impl Reciting {
     }
 
     /// Logits behind the `index`-th token of `sequence`, the `place`-th of a step.
-    fn row(&self, sequence: &Rows<'_>, index: usize, place: usize) -> Vec<f32> {
+    fn row(&self, sequence: &SeqRows<'_>, index: usize, place: usize) -> Vec<f32> {
         let position = (sequence.start + index) as TokenId + 1;
         let next = (position * position + 3 * position) % VOCAB as TokenId;
         let mut logits: Vec<f32> = (0..VOCAB).map(|id| (id as f32).sin()).collect();
@@ -77,7 +77,7 @@ impl Executor for Reciting {
         self.pages
     }
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         let (mut all, mut wanted) = (Vec::new(), Vec::new());
         for (place, sequence) in rows.iter().enumerate() {
             assert!(sequence.pages.len() * PAGE >= sequence.start + sequence.tokens.len());

@@ -1,13 +1,13 @@
-//! Tier below the device's memory: beginnings of prompts in the host's room.
+//! Tier below the device's memory: beginnings of prompts in host memory.
 //!
-//! Ends of prompts are written behind, when the prompt proved sound, so that they are there when
-//! the device's memory has no place for them any more. A prompt whose beginning is here gets pages
-//! and a slot, and begins when those are filled; meanwhile others go on. The tree of them is one of
-//! its own, ordered by worth like that of the device: its pages and states are places of the room.
-//! A beginning is found only when all of it has been written.
+//! Ends of prompts are written when the prompt has proved sound, so that they are there when the
+//! device's memory has no place for them any more. A prompt whose beginning is here gets pages and
+//! a slot, and begins when those are filled; meanwhile others go on. The tree of them is one of its
+//! own, ordered by worth like that of the device: its pages and states are places of host memory. A
+//! beginning is found only when all of it has been written.
 
 pub mod disk;
-mod room;
+mod host_pool;
 mod staging;
 mod sums;
 #[cfg(test)]
@@ -15,27 +15,27 @@ pub mod testing;
 
 use std::collections::VecDeque;
 
-use self::room::Room;
-pub use self::staging::{Ahead, Staging};
+use self::host_pool::HostPool;
+pub use self::staging::{ReadAhead, Staging};
 use self::sums::Sums;
 use super::kv::{Kv, Pin};
 use super::prefix::{
-    Gone, Hit, KEPT_PART, Keyed, Kind, Naming, NodeId, Owner, Place, Prefixes, Reuse,
+    CACHED_PART, Evicted, Hit, Keyed, Kind, Naming, NodeId, Owner, Place, Prefixes, Reuse,
 };
 use host::log;
 use step::PAGE;
 use step::executor::{DeviceError, Executor, PageId, Slot, TokenId};
 use step::transfer::{Piece, PieceBytes, Transfer};
 
-/// Bytes that are under way where some are written, at most: what a restore that comes waits for.
+/// Bytes under way up to which further saves are started: a restore has to wait for those.
 const SAVES_UNDER_WAY_MAX: usize = 256 << 20;
-/// Bytes that are under way where some are restored, at most: as many as a device takes during a
-/// step of long prompts, for no more are started before that ends.
+/// Bytes under way up to which further restores are started: as many as a device copies during a
+/// step of long prompts, since no more are started before its end.
 const RESTORES_UNDER_WAY_MAX: usize = 512 << 20;
-/// Beginnings that wait to be written, at most: their pages cannot go meanwhile.
-const WISHES_MAX: usize = 64;
+/// Beginnings that wait to be saved, at most: their pages cannot be evicted meanwhile.
+const QUEUED_MAX: usize = 64;
 
-/// Which way pieces are copied.
+/// Direction of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Save,
@@ -67,14 +67,14 @@ impl Copies {
     }
 }
 
-/// A beginning that is to be in the room.
+/// Beginning of a prompt that is to be in host memory.
 #[derive(Debug)]
 struct Beginning {
     whose: (u128, Owner),
     reuse: Reuse,
     /// Tokens of the beginning, in whole pages.
     tokens: Vec<TokenId>,
-    /// Kind of the state behind them, if the model has one.
+    /// Kind of the state after them, if the model has one.
     kind: Option<Kind>,
 }
 
@@ -84,11 +84,11 @@ impl Beginning {
     }
 }
 
-/// One that has its places there, and is copied to them.
+/// Beginning that has its places there, and is copied to them.
 #[derive(Debug)]
 struct Incoming {
     beginning: Beginning,
-    /// The last block of it that was here, and how many those are.
+    /// Last block of it that was here before, and the number of those.
     node: Option<NodeId>,
     known: usize,
     /// Places of the others.
@@ -104,7 +104,7 @@ impl Incoming {
     }
 }
 
-/// A beginning that is written.
+/// Beginning that is copied from the device.
 #[derive(Debug)]
 struct Save {
     pin: Pin,
@@ -114,19 +114,19 @@ struct Save {
     sums: Sums,
 }
 
-/// A beginning that a sequence is to go on from if its bytes are still those that were written.
+/// Check whether the bytes of a beginning are still those that were written, before a restore.
 #[derive(Debug)]
 struct Check {
     ticket: u64,
-    /// It stays until the sequence has begun, or never will.
+    /// Last block of the beginning, which is held until the check is given up.
     node: NodeId,
-    /// First pages of it that are not checked.
+    /// Leading pages of it that are not checked, as the device has them.
     here: usize,
     sums: Sums,
     outcome: Option<bool>,
 }
 
-/// A beginning that is read.
+/// Beginning that is copied to the device.
 #[derive(Debug)]
 struct Restore {
     /// The sequence that waits for it.
@@ -143,19 +143,19 @@ pub struct Traffic {
     pub restored_bytes: usize,
 }
 
-/// The tier in the host's room.
+/// The tier in host memory.
 pub struct Tier<N = Keyed> {
     index: Prefixes<N>,
-    room: Room,
+    host: HostPool,
     pieces: PieceBytes,
-    wishes: VecDeque<Pin>,
+    queued: VecDeque<Pin>,
     save: Option<Save>,
     restores: VecDeque<Restore>,
     checks: Vec<Check>,
     tickets: u64,
     /// Beginnings of which bytes had changed.
     broken: usize,
-    /// Transfers between the room and a disk, if there is one.
+    /// Transfers between host memory and a disk, if there is one.
     staging: Option<Staging>,
     /// Copies that were started, and the last number and bytes of those under way.
     started: u64,
@@ -164,18 +164,18 @@ pub struct Tier<N = Keyed> {
 }
 
 impl<N: Naming> Tier<N> {
-    /// An empty one in so many bytes; none if that is too little for a piece of each kind.
+    /// Empty tier in so many bytes; none if that is too little for a piece of each kind.
     pub fn new(bytes: usize, pieces: PieceBytes, naming: N) -> Option<Self> {
-        let room = Room::new(bytes, pieces);
-        let states = (0..room.slabs() as u32).map(Slot);
+        let host = HostPool::new(bytes, pieces);
+        let states = (0..host.slabs() as u32).map(Slot);
         let mut index = Prefixes::new(naming, pieces.state > 0, states);
-        // They are lent it as they are needed.
+        // States are added when they get slabs.
         while index.take_state().is_some() {}
-        (room.slabs() > 1).then(|| Tier {
+        (host.slabs() > 1).then(|| Tier {
             index,
-            room,
+            host,
             pieces,
-            wishes: VecDeque::new(),
+            queued: VecDeque::new(),
             save: None,
             restores: VecDeque::new(),
             checks: vec![],
@@ -188,41 +188,41 @@ impl<N: Naming> Tier<N> {
         })
     }
 
-    /// See `Kv::tell_time`.
-    pub fn tell_time(&mut self, time: std::time::Duration) {
-        self.index.tell_time(time);
+    /// See `Kv::set_time`.
+    pub fn set_time(&mut self, time: std::time::Duration) {
+        self.index.set_time(time);
         if let Some(staging) = &mut self.staging {
-            staging.disk.tell_time(time);
+            staging.disk.set_time(time);
         }
     }
 
-    pub fn gone(&self) -> Gone {
-        self.index.gone()
+    pub fn evicted(&self) -> Evicted {
+        self.index.evicted()
     }
 
     pub fn traffic(&self) -> Traffic {
         self.traffic
     }
 
-    /// Bytes of the room that have something.
+    /// Bytes of host memory in use.
     pub fn bytes_used(&self) -> usize {
-        (self.room.pages() - self.room.pages_free()) * self.pieces.page
+        (self.host.pages() - self.host.pages_free()) * self.pieces.page
     }
 
-    /// Whether something is copied, or waits for it.
+    /// Whether something is copied, checked or read, or waits for that.
     pub fn is_busy(&self) -> bool {
         let is_staging = self.staging.as_ref().is_some_and(Staging::is_busy);
         let is_checking = self.checks.iter().any(|check| check.outcome.is_none());
-        let copies = self.save.is_some() || !self.wishes.is_empty() || !self.restores.is_empty();
+        let copies = self.save.is_some() || !self.queued.is_empty() || !self.restores.is_empty();
         copies || is_checking || is_staging
     }
 
-    /// The longest beginning of a prompt that is here.
+    /// Longest beginning of a prompt that is here.
     pub fn look_up(&self, domain: u128, prompt: &[TokenId]) -> Hit {
         self.index.look_up(domain, prompt, 0)
     }
 
-    /// Notes that a sequence of `owner` goes on from what was found, here or in the device.
+    /// Notes that a sequence of `owner` goes on from a hit, whether it was restored or not.
     pub fn note_use(&mut self, hit: &Hit, owner: Owner) {
         self.index.note_use(hit, owner);
     }
@@ -232,8 +232,8 @@ impl<N: Naming> Tier<N> {
         self.broken
     }
 
-    /// Whether what was found has been checked behind its first pages `here`; if not, that begins,
-    /// and `ticket` gets its number.
+    /// Whether a hit has been checked after its first `here` pages and is unchanged; if it has not
+    /// been checked, that begins, and `ticket` gets its number.
     pub fn is_checked(&mut self, ticket: &mut Option<u64>, hit: &Hit, here: usize) -> bool {
         let node = hit.node.expect("something was found");
         let known = ticket.and_then(|ticket| self.check_of(ticket));
@@ -269,7 +269,7 @@ impl<N: Naming> Tier<N> {
             .is_some_and(|check| check.outcome.is_none())
     }
 
-    /// The sequence that a check was for has begun, or never will.
+    /// Gives up a check, once its sequence has begun or never will.
     pub fn uncheck(&mut self, ticket: u64) {
         let place = self.checks.iter().position(|check| check.ticket == ticket);
         let Some(check) = place.map(|place| self.checks.remove(place)) else {
@@ -282,15 +282,15 @@ impl<N: Naming> Tier<N> {
         self.collect();
     }
 
-    /// Goes on with checks; what has changed is not found any more.
+    /// Goes on with checks. Changed beginnings are not found any more.
     fn settle_checks(&mut self, executor: &mut impl Executor) {
         for check in self.checks.iter_mut().filter(|of| of.outcome.is_none()) {
-            if !check.sums.go_on(executor, &self.room, self.pieces) {
+            if !check.sums.go_on(executor, &self.host, self.pieces) {
                 continue;
             }
-            let told = check.sums.told();
-            let changed: Vec<Piece> = told
-                .filter(|(piece, sum)| self.room.sum(*piece) != *sum)
+            let found = check.sums.found();
+            let changed: Vec<Piece> = found
+                .filter(|(piece, sum)| self.host.sum(*piece) != *sum)
                 .map(|(piece, _)| piece)
                 .collect();
             check.outcome = Some(changed.is_empty());
@@ -307,15 +307,15 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Fills the last pages of a slot's beginning, and its state or its windowed pages, with what
-    /// was found.
+    /// Restores a hit: the given pages of a slot, which are the hit's last ones, and its state or
+    /// its windowed pages.
     pub fn restore(&mut self, slot: Slot, hit: &Hit, (pages, window): (&[PageId], &[PageId])) {
         let node = hit.node.expect("something was found");
         let from = &hit.pages[hit.pages.len() - pages.len()..];
-        let (room, pairs) = (&self.room, pages.iter().zip(from));
+        let (host, pairs) = (&self.host, pages.iter().zip(from));
         let transfer = |piece, place| Transfer {
             piece,
-            at: room.at(place),
+            at: host.at(place),
         };
         let pages = pairs.map(|(page, place)| transfer(Piece::Page(*page), Piece::Page(*place)));
         let state = hit.state;
@@ -334,15 +334,15 @@ impl<N: Naming> Tier<N> {
         });
     }
 
-    /// Writes a beginning when its turn comes, unless too many wait.
-    pub fn wish(&mut self, pin: Pin, kv: &mut Kv<N>) {
-        match self.wishes.len() < WISHES_MAX {
-            true => self.wishes.push_back(pin),
+    /// Saves a beginning when its turn comes, unless too many wait.
+    pub fn queue_save(&mut self, pin: Pin, kv: &mut Kv<N>) {
+        match self.queued.len() < QUEUED_MAX {
+            true => self.queued.push_back(pin),
             false => kv.unpin(&pin),
         }
     }
 
-    /// Takes what has been copied; slots whose beginnings are filled.
+    /// Takes note of finished copies; returns the slots whose beginnings are restored.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
@@ -359,9 +359,9 @@ impl<N: Naming> Tier<N> {
         let is_done = |(last, _): &mut (u64, _)| *last <= done;
         while self.under_way.pop_front_if(is_done).is_some() {}
         self.settle_checks(executor);
-        let (room, pieces) = (&self.room, self.pieces);
+        let (host, pieces) = (&self.host, self.pieces);
         let is_done =
-            |save: &mut Save| save.copies.is_done(done) && save.sums.go_on(executor, room, pieces);
+            |save: &mut Save| save.copies.is_done(done) && save.sums.go_on(executor, host, pieces);
         if let Some(save) = self.save.take_if(is_done) {
             self.take_saved(save, kv);
         }
@@ -378,7 +378,7 @@ impl<N: Naming> Tier<N> {
         Ok(filled)
     }
 
-    /// Starts copies, as many as may be under way: first those that a sequence waits for.
+    /// Starts copies, as many as may be under way: first restores, for which sequences wait.
     ///
     /// # Errors
     /// `DeviceError` is fatal for the process.
@@ -390,7 +390,7 @@ impl<N: Naming> Tier<N> {
         self.start_disk(executor);
         loop {
             while self.save.is_none()
-                && let Some(pin) = self.wishes.pop_front()
+                && let Some(pin) = self.queued.pop_front()
             {
                 self.begin_save(pin, kv);
             }
@@ -429,7 +429,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Has a beginning written, unless it is here or what is worth more has its room.
+    /// Has a beginning written, unless it is here or all that has its place is worth more.
     fn begin_save(&mut self, mut pin: Pin, kv: &mut Kv<N>) {
         let beginning = Beginning {
             whose: pin.whose,
@@ -453,16 +453,16 @@ impl<N: Naming> Tier<N> {
         let pages = pin.pages[incoming.known..].iter().zip(&incoming.places);
         let pages = pages.map(|(page, place)| Transfer {
             piece: Piece::Page(*page),
-            at: self.room.at(Piece::Page(*place)),
+            at: self.host.at(Piece::Page(*place)),
         });
         let state = pin.state.zip(incoming.state);
         let state = state.map(|((_, from), to)| self.of_state((from, &pin.window), to));
         pages.chain(state.into_iter().flatten()).collect()
     }
 
-    /// Copies between a state, or the windowed pages that are one, and its place.
+    /// Copies between a state, or the windowed pages of a snapshot, and its place.
     fn of_state(&self, (state, window): (Slot, &[PageId]), place: Slot) -> Vec<Transfer> {
-        let at = self.room.at(Piece::State(place));
+        let at = self.host.at(Piece::State(place));
         if window.is_empty() {
             let piece = Piece::State(state);
             return vec![Transfer { piece, at }];
@@ -475,8 +475,8 @@ impl<N: Naming> Tier<N> {
         pages.collect()
     }
 
-    /// Takes room for what is not here of a beginning. None if all of it is, or there is no room
-    /// that is worth less.
+    /// Takes places for what is not here of a beginning. None if all of it is, or if what has the
+    /// places is worth more.
     fn begin(&mut self, beginning: Beginning) -> Option<Incoming> {
         let nodes = self.index.blocks(beginning.whose.0, &beginning.tokens);
         let nodes: Vec<_> = nodes.collect();
@@ -487,7 +487,7 @@ impl<N: Naming> Tier<N> {
         let is_here = known == beginning.pages() && node.is_some_and(|id| self.index.is_end(id));
         let taken = match is_here {
             true => None,
-            false => self.take_room(&beginning, node, known),
+            false => self.allocate(&beginning, node, known),
         };
         let Some((state, places)) = taken else {
             node.into_iter().for_each(|id| self.index.let_go(id));
@@ -503,9 +503,9 @@ impl<N: Naming> Tier<N> {
         })
     }
 
-    /// Places for the state of a beginning and for its pages behind the first `known`, the last of
-    /// which is a block.
-    fn take_room(
+    /// Allocates places for the state of a beginning and for its pages after the first `known`,
+    /// whose last block is `node`.
+    fn allocate(
         &mut self,
         beginning: &Beginning,
         node: Option<NodeId>,
@@ -515,7 +515,7 @@ impl<N: Naming> Tier<N> {
         let (owner, count) = (whose.1, pages - known);
         let state = match beginning.kind {
             Some(kind) => {
-                if let Some(state) = self.room.take_state() {
+                if let Some(state) = self.host.take_state() {
                     self.index.add_state(state);
                 }
                 let tokens = pages * PAGE;
@@ -525,31 +525,31 @@ impl<N: Naming> Tier<N> {
             None => None,
         };
         self.collect();
-        let share = self.room.pages() / KEPT_PART / self.index.others(owner).max(1);
+        let share = self.host.pages() / CACHED_PART / self.index.others(owner).max(1);
         loop {
-            let free = self.room.pages_free();
+            let free = self.host.pages_free();
             if free >= count {
                 break;
             }
-            // States that go leave places for pages, too: a few are asked for at a time.
+            // Evicted states free slabs for pages too, so pages are asked for one at a time.
             self.index.free_pages(1, (owner, share));
             self.collect();
-            if self.room.pages_free() == free {
+            if self.host.pages_free() == free {
                 if let Some(state) = state {
                     self.index.give_back(owner, state);
                 }
                 return None;
             }
         }
-        let places = (0..count).map(|_| self.room.take_page().expect("it is free"));
+        let places = (0..count).map(|_| self.host.take_page().expect("it is free"));
         Some((state, places.collect()))
     }
 
-    /// A beginning has been written.
+    /// Adds a saved beginning to the index.
     fn take_saved(&mut self, save: Save, kv: &mut Kv<N>) {
         kv.unpin(&save.pin);
-        for (piece, sum) in save.sums.told() {
-            self.room.set_sum(piece, sum);
+        for (piece, sum) in save.sums.found() {
+            self.host.set_sum(piece, sum);
         }
         let (beginning, last) = self.finish(save.incoming);
         if let Some(last) = last {
@@ -558,28 +558,28 @@ impl<N: Naming> Tier<N> {
         self.collect();
     }
 
-    /// A beginning is in its places: it is found from now on. Its last block stays in use.
+    /// Adds a beginning, whose bytes are in their places, to the index. Its last block stays held.
     fn finish(&mut self, incoming: Incoming) -> (Beginning, Option<NodeId>) {
         let (beginning, mut places) = (incoming.beginning, incoming.places);
         let rest = &beginning.tokens[incoming.known * PAGE..];
-        let (whose, behind) = (beginning.whose, (incoming.node, beginning.reuse));
-        let (last, count) = self.index.insert(whose, behind, rest, &mut places);
+        let (whose, after) = (beginning.whose, (incoming.node, beginning.reuse));
+        let (last, count) = self.index.insert(whose, after, rest, &mut places);
         for place in places.split_off(count) {
-            self.room.give_page(place);
+            self.host.give_page(place);
         }
         let state = beginning.kind.zip(incoming.state);
         match (state, last.filter(|_| count == rest.len() / PAGE)) {
-            (Some(state), Some(last)) => self.index.keep(whose, last, state),
+            (Some(state), Some(last)) => self.index.add_snapshot(whose, last, state),
             (Some((_, state)), None) => self.index.give_back(whose.1, state),
             (None, _) => {}
         }
         (beginning, last)
     }
 
-    /// A beginning does not come: its places are free again.
+    /// Frees the places of a beginning that does not come.
     fn give_up(&mut self, incoming: Incoming) {
         let places = incoming.places.into_iter();
-        places.for_each(|place| self.room.give_page(place));
+        places.for_each(|place| self.host.give_page(place));
         if let Some(state) = incoming.state {
             self.index.give_back(incoming.beginning.whose.1, state);
         }
@@ -589,17 +589,17 @@ impl<N: Naming> Tier<N> {
         self.collect();
     }
 
-    /// Takes the places of what went.
+    /// Takes back the places of evicted blocks.
     fn collect(&mut self) {
         let mut pages = vec![];
         self.index.take_free(&mut pages);
-        pages.into_iter().for_each(|page| self.room.give_page(page));
+        pages.into_iter().for_each(|page| self.host.give_page(page));
         while let Some(state) = self.index.take_state() {
-            self.room.give_state(state);
+            self.host.give_state(state);
         }
     }
 
-    /// Whether each place of the room is free, or what something has.
+    /// Whether each place of host memory is either free or in use.
     pub fn is_conserved(&self) -> bool {
         let read = self.staging.as_ref().and_then(Staging::incoming);
         let saved = self.save.as_ref().map(|save| &save.incoming);
@@ -607,9 +607,9 @@ impl<N: Naming> Tier<N> {
             let state = usize::from(of.state.is_some());
             (sum.0 + of.places.len(), sum.1 + state)
         });
-        let slabs = self.room.slabs_of_pages() + self.index.snapshots() + states;
-        self.room.pages_used() == self.index.pages() + pages
-            && slabs + self.room.slabs_free() == self.room.slabs()
+        let slabs = self.host.slabs_of_pages() + self.index.snapshots() + states;
+        self.host.pages_used() == self.index.pages() + pages
+            && slabs + self.host.slabs_free() == self.host.slabs()
     }
 }
 
@@ -617,16 +617,16 @@ impl<N: Naming> Tier<N> {
 mod tests {
     use super::testing::{Copying, PIECES, prompt};
     use super::*;
-    use crate::kv::Asked;
+    use crate::kv::Reservation;
 
     const PAGES: usize = 400;
 
-    fn asked(domain: u128, prompt: &[TokenId], restorable: usize) -> Asked<'_> {
-        Asked {
+    fn asked(domain: u128, prompt: &[TokenId], restorable: usize) -> Reservation<'_> {
+        Reservation {
             owner: domain as Owner,
             domain,
             prompt,
-            leaves_room: false,
+            leaves_share: false,
             restorable,
         }
     }
@@ -646,9 +646,9 @@ mod tests {
             kind: Kind::End,
         };
         let state = kv.lend(begin.slot, place).map(|state| (place.kind, state));
-        kv.keep(begin.slot, &prompt[..place.tokens], state);
+        kv.cache(begin.slot, &prompt[..place.tokens], state);
         let pins = kv.pin(begin.slot, prompt);
-        pins.into_iter().for_each(|pin| tier.wish(pin, kv));
+        pins.into_iter().for_each(|pin| tier.queue_save(pin, kv));
         kv.release(begin.slot, true);
     }
 
@@ -705,7 +705,7 @@ mod tests {
         let begin = kv.reserve(first.len(), asked(1, &first, hit.pages.len()));
         let begin = begin.unwrap();
         assert_eq!((begin.cached, begin.from), (BLOCKS * PAGE, begin.slot));
-        assert_eq!(begin.restored_behind, Some(0));
+        assert_eq!(begin.restore_after, Some(0));
         let pages = kv.pages(begin.slot)[..BLOCKS].to_vec();
         tier.restore(begin.slot, &hit, (&pages, &[]));
         let before = device.started.len();
@@ -757,7 +757,7 @@ mod tests {
             let state = hit.state.map(Piece::State);
             let mut pieces = hit.pages.iter().map(|page| Piece::Page(*page)).chain(state);
             let piece = pieces.nth(broken).unwrap();
-            for changed in [None, Some(tier.room.at(piece))] {
+            for changed in [None, Some(tier.host.at(piece))] {
                 device.changed = changed;
                 let mut ticket = None;
                 assert!(!tier.is_checked(&mut ticket, &hit, 0));

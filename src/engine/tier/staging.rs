@@ -1,6 +1,6 @@
-//! Ways between the host's room and the disk: what was written to the room is written on behind
-//! that, and what a waiting prompt begins with is read to the room ahead of its turn. Threads of
-//! the device and of the disk copy; the engine's tells them what.
+//! Staging between host memory and the disk: write-behind of what was saved to host memory, and
+//! read-ahead of beginnings of waiting prompts. Threads of the device and of the disk copy; the
+//! engine's thread only schedules them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::Receiver;
@@ -14,27 +14,27 @@ use step::PAGE;
 use step::executor::{Executor, TokenId};
 use step::transfer::Piece;
 
-/// Bytes that are copied between the room and the disk's hands, at most and one piece more, each
-/// way.
+/// Bytes that are copied between host memory and buffers of the disk's threads at once, each way;
+/// at most one piece more.
 const COPIED_MAX: usize = 32 << 20;
-/// Part of the room, one in so many, that beginnings have which wait to be written, at most: their
-/// places cannot go meanwhile.
-const WISHES_PART: usize = 2;
-/// Time in which a beginning may be read, however soon it would be computed.
+/// Divisor of host memory: beginnings that wait to be written have that part at most, since their
+/// places cannot be evicted meanwhile.
+const QUEUED_PART: usize = 2;
+/// Time that reading a beginning may take at least, however soon it would be computed.
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
 
-/// Time in which one may be read where that is not known.
+/// Time that it may take while the speed of prefill is not known.
 const UNKNOWN: Duration = Duration::from_secs(10);
 
-/// A beginning that is read for a prompt.
+/// Prompt whose beginning is to be read from the disk.
 #[derive(Debug)]
-pub struct Ahead<'a> {
+pub struct ReadAhead<'a> {
     /// Domain and owner.
     pub whose: (u128, Owner),
     pub prompt: &'a [TokenId],
-    /// First pages of it that the device has.
+    /// Leading pages that the device has cached.
     pub here: usize,
-    /// Time that the device takes to compute a page, if it has.
+    /// Time that the device takes to compute a page, if it has been measured.
     pub takes: Option<Duration>,
 }
 
@@ -44,10 +44,10 @@ struct Read {
     secret: Secret,
     found: Found,
     incoming: Option<Incoming>,
-    /// Where its pieces go in the room.
+    /// Places of its pieces in host memory.
     places: Vec<Piece>,
     started: usize,
-    /// Pieces that came, and those of them that are copied to their places.
+    /// Pieces that the disk has read, and copies of them to their places under way.
     arrived: usize,
     filling: VecDeque<Receiver<()>>,
     patience: Duration,
@@ -55,7 +55,7 @@ struct Read {
 }
 
 impl Read {
-    /// Its places when no thread uses them any more, as they may be given to others.
+    /// Its places, once no thread uses them any more, so that they may be freed.
     fn end(self) -> Option<Incoming> {
         for copy in self.filling {
             let _ = copy.recv(); // one that was started ends soon
@@ -67,7 +67,7 @@ impl Read {
 #[derive(Debug)]
 struct Write {
     node: NodeId,
-    /// Pieces in the room.
+    /// Pieces in host memory.
     places: Vec<Piece>,
     started: usize,
     /// Bytes of pieces that come from there, the oldest first.
@@ -75,7 +75,7 @@ struct Write {
 }
 
 impl Write {
-    /// Its last block when no thread reads its places any more.
+    /// Its last block, once no thread reads its places any more.
     fn end(self) -> NodeId {
         for copy in self.coming {
             let _ = copy.recv(); // one that was started ends soon
@@ -84,22 +84,22 @@ impl Write {
     }
 }
 
-/// Ways to and from a disk.
+/// Reads and writes of a disk, in their order.
 pub struct Staging {
     pub disk: Disk,
-    wishes: VecDeque<(Beginning, NodeId)>,
+    queued: VecDeque<(Beginning, NodeId)>,
     write: Option<Write>,
     /// The first is under way.
     reads: VecDeque<Read>,
-    /// Last blocks of what was read for prompts that have not begun, which stays until then.
-    kept: HashMap<u64, NodeId>,
+    /// Last blocks of beginnings that were read for prompts that have not begun, held until then.
+    reserved: HashMap<u64, NodeId>,
     tickets: u64,
     pages_read: usize,
 }
 
 impl Staging {
     pub fn is_busy(&self) -> bool {
-        let writes = self.write.is_some() || !self.wishes.is_empty();
+        let writes = self.write.is_some() || !self.queued.is_empty();
         !self.reads.is_empty() || self.disk.is_busy() || self.disk.is_on() && writes
     }
 
@@ -115,14 +115,14 @@ impl Staging {
 }
 
 impl<N: Naming> Tier<N> {
-    /// Has a disk below it.
+    /// Opens a disk below the tier.
     pub fn open_disk(&mut self, options: Options) {
         self.staging = Some(Staging {
             disk: Disk::new(options, self.pieces),
-            wishes: VecDeque::new(),
+            queued: VecDeque::new(),
             write: None,
             reads: VecDeque::new(),
-            kept: HashMap::new(),
+            reserved: HashMap::new(),
             tickets: 0,
             pages_read: 0,
         });
@@ -132,15 +132,15 @@ impl<N: Naming> Tier<N> {
         self.staging.as_ref()
     }
 
-    /// Reads what a prompt begins with, if the disk has more of it than room and device; the number
-    /// of that reading.
-    pub fn read_ahead(&mut self, ahead: &Ahead<'_>) -> Option<u64> {
-        let in_room = self.look_up(ahead.whose.0, ahead.prompt).pages.len();
+    /// Reads the beginning of a prompt if the disk has more of it than host memory and device;
+    /// returns the ticket.
+    pub fn read_ahead(&mut self, ahead: &ReadAhead<'_>) -> Option<u64> {
+        let on_host = self.look_up(ahead.whose.0, ahead.prompt).pages.len();
         let staging = self.staging.as_mut().filter(|of| of.disk.is_on())?;
         let secret = Secret::of(ahead.whose.0);
         let whole = ahead.prompt.len().saturating_sub(1) / PAGE * PAGE;
         let names = secret.names(&ahead.prompt[..whole]);
-        let here = in_room.max(ahead.here);
+        let here = on_host.max(ahead.here);
         let found = staging.disk.find(&names, here)?;
         staging.disk.note_use(&found);
         let beginning = Beginning {
@@ -174,14 +174,14 @@ impl<N: Naming> Tier<N> {
         staging.is_some_and(|of| of.reads.iter().any(|read| read.ticket == ticket))
     }
 
-    /// The prompt that a reading was for has begun, or never will.
+    /// Gives up a ticket, once its prompt has begun or never will.
     pub fn forget(&mut self, ticket: u64) {
         let Some(staging) = &mut self.staging else {
             return;
         };
         let place = staging.reads.iter().position(|read| read.ticket == ticket);
         let read = place.and_then(|place| staging.reads.remove(place));
-        if let Some(node) = staging.kept.remove(&ticket) {
+        if let Some(node) = staging.reserved.remove(&ticket) {
             self.index.release(node, true);
         }
         if let Some(incoming) = read.and_then(Read::end) {
@@ -189,12 +189,13 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Has the disk take what has come to the room, whose last block is in use until then.
+    /// Queues a beginning in host memory to be written to the disk; its last block is held until
+    /// then.
     pub(super) fn write_behind(&mut self, beginning: Beginning, last: NodeId) {
         let is_whole = self.index.is_beginning(last, beginning.pages());
-        let most = self.room.pages() / WISHES_PART;
+        let most = self.host.pages() / QUEUED_PART;
         let takes = |of: &&mut Staging| {
-            let waiting = of.wishes.iter().map(|(beginning, _)| beginning.pages());
+            let waiting = of.queued.iter().map(|(beginning, _)| beginning.pages());
             is_whole && !of.disk.is_off() && waiting.sum::<usize>() < most
         };
         match self.staging.as_mut().filter(takes) {
@@ -203,12 +204,12 @@ impl<N: Naming> Tier<N> {
                 if beginning.kind.is_some() {
                     self.index.will_read(last);
                 }
-                staging.wishes.push_back((beginning, last));
+                staging.queued.push_back((beginning, last));
             }
         }
     }
 
-    /// Takes what the disk has read and written.
+    /// Takes note of what the disk has read and written.
     pub(super) fn settle_disk(&mut self, executor: &mut impl Executor) {
         while self.may_fill()
             && let Some(event) = self.staging.as_mut().and_then(|of| of.disk.take())
@@ -235,7 +236,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Whether more of what is read may be copied to the room; takes what has been.
+    /// Whether another piece may be copied to host memory; takes note of finished copies.
     fn may_fill(&mut self) -> bool {
         let read = self.staging.as_mut().and_then(|of| of.reads.front_mut());
         let Some(read) = read else { return true };
@@ -247,7 +248,8 @@ impl<N: Naming> Tier<N> {
         read.filling.len() * self.pieces.page < COPIED_MAX
     }
 
-    /// Takes a piece of what is read; without it, nothing of the rest is of use.
+    /// Takes a piece that was read. If it could not be read, the rest of the beginning is of no
+    /// use.
     fn take_read(
         &mut self,
         executor: &mut impl Executor,
@@ -263,16 +265,16 @@ impl<N: Naming> Tier<N> {
         };
         if let Some((bytes, sum)) = piece {
             let place = read.places[index];
-            let range = self.room.range(place, self.pieces);
+            let range = self.host.range(place, self.pieces);
             read.filling.push_back(executor.fill(range, bytes));
-            self.room.set_sum(place, sum);
+            self.host.set_sum(place, sum);
             read.arrived += 1;
         } else if let Some(incoming) = staging.reads.pop_front().and_then(Read::end) {
             self.give_up(incoming);
         }
     }
 
-    /// Keeps what is read when all of it is in the room.
+    /// Adds a beginning to the index when all of it is in host memory.
     fn finish_read(&mut self) {
         let may_fill = self.may_fill();
         let Some(staging) = &mut self.staging else {
@@ -292,20 +294,20 @@ impl<N: Naming> Tier<N> {
         assert!(off.is_none(), "a disk that is fast is not turned off");
         let (_, last) = self.finish(incoming);
         if let (Some(last), Some(staging)) = (last, &mut self.staging) {
-            staging.kept.insert(ticket, last);
+            staging.reserved.insert(ticket, last);
         }
         self.collect();
     }
 
-    /// Nothing more goes to the disk or comes from there.
+    /// Drops all reads and writes, as the disk is off.
     fn drop_all(&mut self) {
         let Some(staging) = &mut self.staging else {
             return;
         };
         let reads = std::mem::take(&mut staging.reads);
-        let wishes = std::mem::take(&mut staging.wishes);
+        let queued = std::mem::take(&mut staging.queued);
         let write = staging.write.take();
-        let nodes = wishes.into_iter().map(|(_, node)| node);
+        let nodes = queued.into_iter().map(|(_, node)| node);
         for node in nodes.chain(write.map(Write::end)) {
             self.release_written(node);
         }
@@ -313,7 +315,7 @@ impl<N: Naming> Tier<N> {
         incoming.for_each(|incoming| self.give_up(incoming));
     }
 
-    /// The bytes of a beginning are needed for the disk no more.
+    /// Releases a beginning that needs no more to be written.
     fn release_written(&mut self, node: NodeId) {
         if self.index.recurs() {
             self.index.has_read(node);
@@ -322,7 +324,7 @@ impl<N: Naming> Tier<N> {
         self.collect();
     }
 
-    /// Has the disk go on beside the next step.
+    /// Starts reads and writes, which run beside the next step.
     pub(super) fn start_disk(&mut self, executor: &mut impl Executor) {
         self.start_read();
         while self.begin_write() {
@@ -332,14 +334,14 @@ impl<N: Naming> Tier<N> {
             let Some(of) = write else { return };
             while let Some(Ok(piece)) = of.coming.front().map(Receiver::try_recv) {
                 let index = of.started - of.coming.len();
-                disk.write(index, (piece, self.room.sum(of.places[index])));
+                disk.write(index, (piece, self.host.sum(of.places[index])));
                 of.coming.pop_front();
             }
             while of.started < of.places.len()
                 && disk.has_hands()
                 && of.coming.len() * self.pieces.page < COPIED_MAX
             {
-                let range = self.room.range(of.places[of.started], self.pieces);
+                let range = self.host.range(of.places[of.started], self.pieces);
                 of.coming.push_back(executor.copy_out(range));
                 of.started += 1;
             }
@@ -352,7 +354,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Begins the first reading, or goes on with it.
+    /// Begins the first read, or goes on with it.
     fn start_read(&mut self) {
         while let Some(read) = self.staging.as_mut().and_then(|of| of.reads.front_mut())
             && let Some(beginning) = read.beginning.take()
@@ -366,7 +368,7 @@ impl<N: Naming> Tier<N> {
                 (Some(places), Some(read)) => {
                     (read.incoming, read.places, read.begun) = (incoming, places, disk.now());
                 }
-                // It is here by now, or there is no room for it.
+                // It is here by now, or what has its place is worth more.
                 _ => drop(reads.pop_front()),
             }
         }
@@ -388,7 +390,7 @@ impl<N: Naming> Tier<N> {
         }
     }
 
-    /// Begins to write what waits for it; whether something is written.
+    /// Begins the next write; returns whether one is under way.
     fn begin_write(&mut self) -> bool {
         let Some(staging) = &mut self.staging else {
             return false;
@@ -399,7 +401,7 @@ impl<N: Naming> Tier<N> {
         if !staging.disk.is_on() || staging.disk.has_draft() {
             return false;
         }
-        let Some((beginning, node)) = staging.wishes.pop_front() else {
+        let Some((beginning, node)) = staging.queued.pop_front() else {
             return false;
         };
         let secret = Secret::of(beginning.whose.0);

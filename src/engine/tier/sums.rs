@@ -1,14 +1,14 @@
-//! Checksums of places of the host's room, of some of them at a time.
+//! Checksums of places of host memory, of some of them at a time.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::mpsc::Receiver;
 
-use super::room::Room;
+use super::host_pool::HostPool;
 use step::executor::Executor;
 use step::transfer::{Piece, PieceBytes, Sum};
 
-/// Bytes that are asked for together, and how many of those may be under way.
+/// Bytes of a batch of checksums, and batches under way at most.
 const TOGETHER: usize = 8 << 20;
 const UNDER_WAY_MAX: usize = 128;
 
@@ -29,17 +29,17 @@ impl Sums {
         }
     }
 
-    /// Pieces with what came of them.
-    pub fn told(&self) -> impl Iterator<Item = (Piece, Sum)> {
+    /// Pieces with their checksums, as far as those have come.
+    pub fn found(&self) -> impl Iterator<Item = (Piece, Sum)> {
         self.pieces.iter().copied().zip(self.came.iter().copied())
     }
 
-    /// Takes what came and asks for more; whether all came.
-    pub fn go_on(&mut self, executor: &mut impl Executor, room: &Room, bytes: PieceBytes) -> bool {
+    /// Takes checksums that came and asks for more; returns whether all have come.
+    pub fn go_on(&mut self, device: &mut impl Executor, on: &HostPool, bytes: PieceBytes) -> bool {
         while self.asked < self.pieces.len() && self.coming.len() < UNDER_WAY_MAX {
-            let ranges = self.next(room, bytes);
+            let ranges = self.next(on, bytes);
             self.asked += ranges.len();
-            self.coming.push_back(executor.sums(ranges));
+            self.coming.push_back(device.sums(ranges));
         }
         while let Some(sums) = self.coming.front().and_then(|first| first.try_recv().ok()) {
             self.came.extend(sums);
@@ -48,8 +48,8 @@ impl Sums {
         self.came.len() == self.pieces.len()
     }
 
-    /// Where the next pieces lie.
-    fn next(&self, room: &Room, bytes: PieceBytes) -> Vec<Range<usize>> {
+    /// Ranges of the next batch of pieces.
+    fn next(&self, on: &HostPool, bytes: PieceBytes) -> Vec<Range<usize>> {
         let mut sum = 0;
         let rest = self.pieces[self.asked..].iter();
         let next = rest.take_while(|piece| {
@@ -57,6 +57,6 @@ impl Sums {
             sum += bytes.of(**piece);
             is_first || sum <= TOGETHER
         });
-        next.map(|piece| room.range(*piece, bytes)).collect()
+        next.map(|piece| on.range(*piece, bytes)).collect()
     }
 }

@@ -1,9 +1,9 @@
-//! A device that has nothing but copies to and from the host's room.
+//! A device that has nothing but copies to and from host memory.
 
 use std::ops::Range;
 use std::sync::mpsc::Receiver;
 
-use step::executor::{DeviceError, Executor, Rows, TokenId};
+use step::executor::{DeviceError, Executor, SeqRows, TokenId};
 use step::transfer::{PieceBytes, Sum, Transfer, at_once};
 
 /// Bytes of a page and of a state, about as a model of 35 billion parameters has them.
@@ -19,14 +19,14 @@ pub struct Copying {
     pub started: Vec<Transfer>,
     /// Copies that have ended, if they do not at once.
     pub ended: Option<u64>,
-    /// Where a piece lies in the host's room that has changed.
+    /// Where a piece lies in host memory that has changed.
     pub changed: Option<usize>,
 }
 
 impl Executor for Copying {
     const VOCAB: usize = 1;
 
-    fn step(&mut self, _: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, _: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         unreachable!("it computes nothing")
     }
 

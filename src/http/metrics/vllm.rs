@@ -34,7 +34,7 @@ pub fn write(page: &mut Page, state: &State, service: &Service) {
     let used = stats.pages_used.get() as f64 / (stats.pages_total.get() as f64).max(1.0);
     let pages = stats.pages_total.get();
     let config = format!("{{{labels},block_size=\"{PAGE}\",num_gpu_blocks=\"{pages}\"}}");
-    for told in stats.told() {
+    for told in stats.metrics() {
         if let Some(name) = alias(told.name) {
             page.series(told.kind, name, told.help, [(&braced, told.value)]);
         }

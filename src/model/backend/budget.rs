@@ -1,20 +1,20 @@
-//! Bytes that may be taken of the host's memory at each growth, while a model is loaded.
+//! Budget of host memory while a model is loaded.
 //!
-//! A host whose memory a GPU shares does not fail when it runs out: it freezes. Others take memory
-//! while a model loads, so what is free is asked anew before each part is taken.
+//! A host whose memory a GPU shares does not fail when it runs out of memory: it freezes. Other
+//! programs take memory while a model loads, so the free part is read anew before each allocation.
 
-use super::host_memory::{Files, Room};
+use super::host_memory::{Files, Left};
 use crate::ops::Bound;
 use crate::target;
 use step::executor::DeviceError;
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// The host's memory, as far as the model may take it.
+/// Host memory that the model may take.
 #[derive(Clone, Debug)]
 pub struct Budget {
     files: Files,
-    /// Bytes left to others; none where the model does not lie in the host's memory.
+    /// Bytes that are left to other programs; none if the model does not lie in host memory.
     reserve: Option<u64>,
 }
 
@@ -31,23 +31,23 @@ impl Default for Budget {
 impl Budget {
     /// Bytes that [`Budget::check`] allows.
     #[cfg(test)]
-    pub fn room(&self) -> Option<u64> {
+    pub fn available(&self) -> Option<u64> {
         self.least().map(|(bytes, _)| bytes)
     }
 
-    /// Bytes that may be taken now: free ones beside what is left to others, or what the limit of a
-    /// control group leaves, where that is less; caches that can be given up are free. None where
-    /// the model does not lie there, or the system does not tell.
-    fn least(&self) -> Option<Room> {
-        self.files.room(self.reserve?)
+    /// Bytes that may be taken now: the free ones less the reserve, or what a control group's limit
+    /// leaves if that is less. Reclaimable caches count as free. None if the model does not lie in
+    /// host memory, or the system does not say.
+    fn least(&self) -> Option<Left> {
+        self.files.available(self.reserve?)
     }
 
-    /// Asked before `bytes` more are taken.
+    /// Checks that `bytes` more may be taken.
     ///
     /// # Errors
     /// `DeviceError::Memory` when there is less than that.
     pub fn check(&self, bytes: u64) -> Result<(), DeviceError> {
-        let Some((room, bound)) = self.least().filter(|(room, _)| *room < bytes) else {
+        let Some((left, bound)) = self.least().filter(|(left, _)| *left < bytes) else {
             return Ok(());
         };
         let reserve = self.reserve.unwrap_or(0) / MEBIBYTE;
@@ -62,7 +62,7 @@ impl Budget {
             "memory: {} MiB more are needed, and {} MiB may be taken now; {bound}: less is free \
              than when the model was planned. {remedy}, or take a smaller model's binary",
             bytes.div_ceil(MEBIBYTE),
-            room / MEBIBYTE,
+            left / MEBIBYTE,
         )))
     }
 }
@@ -146,11 +146,11 @@ mod tests {
         // Another program has taken some.
         host.caches(105 * MEBIBYTE);
         let refused = host.budget.check(10 * MEBIBYTE).unwrap_err();
-        let DeviceError::Memory(told) = refused else {
+        let DeviceError::Memory(text) = refused else {
             panic!("{refused}")
         };
         for part in ["10 MiB more", " 5 MiB may", "100 MiB are left to other"] {
-            assert!(told.contains(part), "{told}");
+            assert!(text.contains(part), "{text}");
         }
         host.caches(0);
         host.budget.check(1).unwrap_err();
@@ -166,11 +166,11 @@ mod tests {
         // Another process of the group has taken some.
         host.group(512 * MEBIBYTE, 505 * MEBIBYTE);
         let refused = host.budget.check(12 * MEBIBYTE).unwrap_err();
-        let DeviceError::Memory(told) = refused else {
+        let DeviceError::Memory(text) = refused else {
             panic!("{refused}")
         };
         for part in [" 7 MiB may", "has a limit of 512 MiB", "Raise that limit"] {
-            assert!(told.contains(part), "{told}");
+            assert!(text.contains(part), "{text}");
         }
         // Free memory bounds it where that is less.
         host.caches(3 * MEBIBYTE);
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn what_the_system_does_not_tell_is_no_reason_to_refuse() {
         let mut budget = Host::new("untold", 0).budget.clone();
-        assert_eq!(budget.room(), None);
+        assert_eq!(budget.available(), None);
         budget.check(u64::MAX).unwrap();
         budget = Budget {
             reserve: None,

@@ -1,4 +1,4 @@
-//! When a device's work is done: marks between operations, and how quick its memory is.
+//! Clock of a device: marks between operations, and the speed of its memory.
 
 use step::executor::DeviceError;
 
@@ -10,20 +10,20 @@ pub trait Timed {
     fn clock(&self) -> Result<Self::Clock, DeviceError>;
 }
 
-/// Marks the device's work, and gives it some to compare with.
+/// Clock of the device's work.
 pub trait Clock {
     type Mark;
 
     /// Bytes that the clock takes of the device's memory, which no plan of a model has.
     fn bytes(&self) -> u64;
-    /// Gives the device something to do, so that what is queued next waits for nothing but what is
-    /// queued before it.
+    /// Keeps the device busy, so that operations queued next wait only for those before them and
+    /// not for the host.
     fn hold(&mut self) -> Result<(), DeviceError>;
-    /// The end of all work so far.
+    /// Mark at the end of all work so far.
     fn mark(&mut self) -> Result<Self::Mark, DeviceError>;
     /// Seconds from one mark to a later one; waits for both.
     fn seconds(&self, from: &Self::Mark, to: &Self::Mark) -> Result<f64, DeviceError>;
-    /// Reads that many bytes, which no cache holds, as fast as the device's memory gives them, and
-    /// does nothing with them: what an operation that needs them could take at best.
+    /// Reads so many bytes, which no cache has, at the speed of the device's memory: the shortest
+    /// time of an operation that needs them.
     fn read_bytes(&mut self, bytes: u64) -> Result<(), DeviceError>;
 }

@@ -12,11 +12,11 @@ mod clock;
 #[cfg(has = "delta")]
 mod delta;
 mod dense;
+mod draft;
 mod failures;
 mod footprint;
 #[cfg(has = "mlp")]
 mod gate;
-mod guess;
 pub mod jobs;
 pub mod load;
 pub mod memory;
@@ -51,12 +51,12 @@ use step::transfer::Sum;
 
 pub use attend::{KvCache, Launchers};
 
+use draft::DraftBuffers;
 use failures::Failures;
-use guess::Guesses;
 use jobs::Wanted;
 use load::Loader;
 pub use load::READERS;
-pub use pieces::room_threads;
+pub use pieces::copy_threads;
 use pieces::{Copies, Pieces};
 #[cfg(has = "experts")]
 pub use route::Experts;
@@ -73,13 +73,13 @@ mod route {
     pub const LONGEST: usize = 0;
     pub const OPERAND_BYTES: usize = 0;
 
-    pub struct Room;
+    pub struct Workspace;
 
-    impl Room {
+    impl Workspace {
         pub const BYTES: [usize; 0] = [];
 
-        pub fn new(_: &Device, _: &Stream) -> Result<Room, DeviceError> {
-            Ok(Room)
+        pub fn new(_: &Device, _: &Stream) -> Result<Workspace, DeviceError> {
+            Ok(Workspace)
         }
     }
 }
@@ -102,7 +102,7 @@ const NEEDED: Needed = Needed {
 /// most once, which takes a GB10 half a second.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Factor by which a step with a prompt may take longer. The longest is a whole prefill at the end
-/// of the longest context: of a 35B-A3B with 8192 rows behind 122,880 positions, 2.2e14
+/// of the longest context: of a 35B-A3B with 8192 rows after 122,880 positions, 2.2e14
 /// multiplications and additions. At the rates measured on an H200 that is 0.4 s; on a GB10, which
 /// shares the host's memory, 3 s if that comes as near to its peak, and a healthy one must not be
 /// given up.
@@ -156,22 +156,22 @@ pub struct Cuda {
     /// The GPU.
     pub device: Gpu,
     /// Bytes that could be taken when it was opened.
-    room: Option<u64>,
+    available: Option<u64>,
     /// Where its operations are launched.
     pub queue: Queue,
     /// Recorded steps: program, rows.
     graphs: Vec<(Program, usize, Graph)>,
     /// Batches that its operations read.
     pub step: Steps,
-    guesses: Guesses,
+    drafts: DraftBuffers,
     copies: Copies,
     /// Until the first step is recorded.
     loader: Option<Loader>,
     /// Bytes of all matrices loaded so far.
     matrix_bytes: u64,
-    attend: attend::Room,
+    attend: attend::Workspace,
     #[cfg_attr(not(has = "experts"), expect(dead_code, reason = "there are none"))]
-    experts: route::Room,
+    experts: route::Workspace,
     /// `[FEW_ROWS][GROUPS]`: how many blocks of a tile of few rows have stored their splits, or,
     /// the first one, have normed a row or ranked their logits, or of each span and key head, have
     /// read their channels; zeros between launches.
@@ -227,7 +227,7 @@ impl Queue {
         }
     }
 
-    /// Says that nothing is recorded in this graph behind the last launch.
+    /// Says that nothing is recorded in this graph after the last launch.
     fn end_graph(&mut self) {
         if self.mode == Mode::Records {
             self.mode = Mode::Recorded;
@@ -329,19 +329,19 @@ impl Cuda {
     /// Why it cannot be used, and what to do about it.
     pub fn open() -> Result<Cuda, DeviceError> {
         let device = Gpu::open(&NEEDED).map_err(refused)?;
-        let room = memory::room_of(&device)?;
+        let available = memory::available_of(&device)?;
         let stream = Stream::open(&device).map_err(refused)?;
         let mut arrived = memory::buffer(&device, ARRIVED)?;
         arrived.fill_bytes(0, &stream).map_err(refused)?;
         Ok(Cuda {
-            room,
+            available,
             step: Steps::new(&device)?,
-            guesses: Guesses::new(&device)?,
+            drafts: DraftBuffers::new(&device)?,
             copies: Copies::new(&device)?,
             loader: None,
             matrix_bytes: 0,
-            attend: attend::Room::new(&device, &stream)?,
-            experts: route::Room::new(&device, &stream)?,
+            attend: attend::Workspace::new(&device, &stream)?,
+            experts: route::Workspace::new(&device, &stream)?,
             arrived,
             records: memory::buffer(&device, RECORDS)?,
             operands: memory::buffer(&device, OPERAND_BYTES)?,
@@ -420,8 +420,8 @@ impl Device for Cuda {
         self.matrix_bytes
     }
 
-    fn room(&self) -> Option<u64> {
-        self.room
+    fn available(&self) -> Option<u64> {
+        self.available
     }
 
     fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
@@ -454,12 +454,12 @@ impl Device for Cuda {
         Ok(Pieces::new(self.zeroed(pieces * bytes)?, bytes))
     }
 
-    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
-        self.copies.take_room(&self.device, bytes)
+    fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.copies.take_host_memory(&self.device, bytes)
     }
 
-    fn host_room(&mut self, range: Range<usize>) -> &mut [u8] {
-        self.copies.room(range)
+    fn host_bytes(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.copies.host_memory(range)
     }
 
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
@@ -514,7 +514,7 @@ impl Device for Cuda {
         if self.queue.failures.is_lost() {
             step.lose();
         } else {
-            // SAFETY: the stream has passed the copy before: `begun` is only false behind a wait,
+            // SAFETY: the stream has passed the copy before: `begun` is only false after a wait,
             // and no wait has failed.
             let copied = unsafe { step.begin(batch, &self.queue.stream) };
             self.queue.failures.queued(copied);
@@ -552,7 +552,7 @@ impl Device for Cuda {
         self.queue.mode = Mode::Records;
         let graph = Graph::record(&device, &stream, || operations(self));
         self.queue.mode = Mode::Runs;
-        self.queue.failures.told().map_err(refused)?;
+        self.queue.failures.reported().map_err(refused)?;
         let graph = graph.map_err(refused)?;
         self.graphs.push((program, batch.rows(), graph));
         Ok(())
@@ -573,7 +573,7 @@ impl Device for Cuda {
         let read = x.values.download(from, to, &self.queue.stream);
         self.queue.failures.waited(read);
         self.step.passed();
-        self.queue.failures.told().map_err(refused)
+        self.queue.failures.reported().map_err(refused)
     }
 }
 
@@ -585,7 +585,7 @@ impl Cuda {
     pub fn passed(&mut self) -> Result<(), DeviceError> {
         self.queue.wait();
         self.step.passed();
-        self.queue.failures.told().map_err(refused)
+        self.queue.failures.reported().map_err(refused)
     }
 }
 

@@ -25,7 +25,7 @@ const NO_LIMIT: u64 = 1 << 62;
 const MEBIBYTE: u64 = 1024 * 1024;
 
 /// Bytes that may be taken, and what bounds them.
-pub type Room = (u64, Bound);
+pub type Left = (u64, Bound);
 
 /// Where the system tells what is free, and in which control groups this process is.
 #[derive(Clone, Debug)]
@@ -48,20 +48,20 @@ impl Default for Files {
 
 impl Files {
     /// Memory that is free now beside a reserve of so many bytes.
-    fn free(&self, reserve: u64) -> Option<Room> {
+    fn free(&self, reserve: u64) -> Option<Left> {
         let available = available_bytes(&fs::read_to_string(&self.meminfo).ok()?)?;
         Some((available.saturating_sub(reserve), Bound::Free))
     }
 
     /// Memory that the control groups have left now.
-    fn group(&self) -> Option<Room> {
+    fn group(&self) -> Option<Left> {
         let groups = fs::read_to_string(&self.groups).ok()?;
         let mounts = fs::read_to_string(&self.mounts).ok()?;
-        group_room(&groups, &mounts, &|file| fs::read_to_string(file).ok())
+        group_left(&groups, &mounts, &|file| fs::read_to_string(file).ok())
     }
 
     /// The lesser of the two.
-    pub fn room(&self, reserve: u64) -> Option<Room> {
+    pub fn available(&self, reserve: u64) -> Option<Left> {
         let bounds = [self.free(reserve), self.group()];
         bounds.into_iter().flatten().min_by_key(|(bytes, _)| *bytes)
     }
@@ -79,15 +79,15 @@ pub fn memory() -> HostMemory {
 
 /// Memory that a model may take of it, bytes; none where it does not lie there, or the system does
 /// not tell.
-pub fn room() -> Option<u64> {
-    memory().room()
+pub fn available() -> Option<u64> {
+    memory().available()
 }
 
-fn least() -> &'static Option<Room> {
-    static ROOM: OnceLock<Option<Room>> = OnceLock::new();
-    ROOM.get_or_init(|| {
+fn least() -> &'static Option<Left> {
+    static LEAST: OnceLock<Option<Left>> = OnceLock::new();
+    LEAST.get_or_init(|| {
         let reserve = target::HOST_RESERVE.unwrap_or(0);
-        let bounds = [Files::default().room(reserve), address_space(), data()];
+        let bounds = [Files::default().available(reserve), address_space(), data()];
         bounds.into_iter().flatten().min_by_key(|(bytes, _)| *bytes)
     })
 }
@@ -96,17 +96,17 @@ fn stacks_bytes() -> u64 {
     (THREADS + 2 * cores() as u64) * STACK_BYTES + DEEP_STACKS_BYTES
 }
 
-fn address_space() -> Option<Room> {
+fn address_space() -> Option<Left> {
     let limit = getrlimit(Resource::As).current?;
     let reserved = stacks_bytes() + POOLS_BYTES;
-    let room = limit.saturating_sub(status_bytes("VmSize:")? + reserved);
-    Some((room, Bound::AddressSpace(limit)))
+    let bytes = limit.saturating_sub(status_bytes("VmSize:")? + reserved);
+    Some((bytes, Bound::AddressSpace(limit)))
 }
 
-fn data() -> Option<Room> {
+fn data() -> Option<Left> {
     let limit = getrlimit(Resource::Data).current?;
-    let room = limit.saturating_sub(status_bytes("VmData:")? + stacks_bytes());
-    Some((room, Bound::Data(limit)))
+    let bytes = limit.saturating_sub(status_bytes("VmData:")? + stacks_bytes());
+    Some((bytes, Bound::Data(limit)))
 }
 
 /// A line of `/proc/self/status`.
@@ -126,10 +126,10 @@ fn kibibytes(text: &str, name: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// The least room of the groups that `/proc/self/cgroup` and `/proc/self/mountinfo` name, each of
+/// Least of what the groups leave that `/proc/self/cgroup` and `/proc/self/mountinfo` name, each of
 /// which bounds those below it. `read` reads a file.
-fn group_room(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<Room> {
-    let rooms = mounts.lines().filter_map(Mount::parse).filter_map(|mount| {
+fn group_left(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<Left> {
+    let all = mounts.lines().filter_map(Mount::parse).filter_map(|mount| {
         let path = mount.version.path(groups)?;
         // A path outside of what is mounted is that of a group above it.
         let below = Path::new(path)
@@ -138,10 +138,10 @@ fn group_room(groups: &str, mounts: &str, read: &dyn Fn(&Path) -> Option<String>
         let deepest = Path::new(mount.place).join(below);
         let within = |level: &&Path| level.starts_with(mount.place);
         let levels = deepest.ancestors().take_while(within);
-        let rooms = levels.filter_map(|level| mount.version.room(level, read));
-        rooms.min_by_key(|(bytes, _)| *bytes)
+        let all = levels.filter_map(|level| mount.version.available(level, read));
+        all.min_by_key(|(bytes, _)| *bytes)
     });
-    rooms.min_by_key(|(bytes, _)| *bytes)
+    all.min_by_key(|(bytes, _)| *bytes)
 }
 
 /// A hierarchy of control groups that knows of memory.
@@ -197,7 +197,7 @@ impl Version {
 
     /// Rest of the limit of the group at `level`; none if it has none. What caches of files take is
     /// given up when it is wanted.
-    fn room(self, level: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Option<Room> {
+    fn available(self, level: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Option<Left> {
         let [limit, usage, prefix] = match self {
             Version::One => ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_"],
             Version::Two => ["memory.max", "memory.current", ""],
@@ -231,8 +231,8 @@ mod tests {
     #[test]
     fn a_part_is_left_to_others() {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
-        let available = available_bytes(&meminfo).unwrap();
-        assert!(room().unwrap() < available);
+        let of_system = available_bytes(&meminfo).unwrap();
+        assert!(available().unwrap() < of_system);
     }
 
     const MOUNTS: &str = "\
@@ -247,7 +247,7 @@ mod tests {
             let file = files.iter().find(|(name, _)| Path::new(name) == path);
             file.map(|(_, text)| text.to_string())
         };
-        match group_room(GROUPS, MOUNTS, &read)? {
+        match group_left(GROUPS, MOUNTS, &read)? {
             (bytes, Bound::Group(path, _)) => Some((bytes, path.display().to_string())),
             other => panic!("{other:?}"),
         }

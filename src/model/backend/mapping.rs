@@ -45,7 +45,7 @@ const F_SETSIG: c_int = 10;
 /// The whole file, read-only, for as long as there is one.
 pub struct Mapping {
     memory: Mmap,
-    /// Holds the lease until it is closed, behind the mapping.
+    /// Holds the lease until it is closed, after the mapping.
     file: File,
     name: String,
 }

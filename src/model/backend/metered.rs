@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use crate::backend::clock::{Clock, Timed};
 use crate::ops::{
-    Attend, Batch, BesideNorms, Copied, Cost, Delta, DeltaNet, Dense, Device, Ends, ExpertSource,
-    Gate, GatedDelta, Guess, Hidden, Logits, Place, Qkv, RANKED, Route, Side, Span, Taps,
+    Attend, Batch, BesideNorms, Copied, Cost, Delta, DeltaNet, Dense, Device, Draft, Ends,
+    ExpertSource, Gate, GatedDelta, Hidden, Logits, Place, Qkv, RANKED, Route, SeqSpan, Side, Taps,
     norm_and_rank, store_and_attend,
 };
 use crate::shapes;
@@ -31,7 +31,7 @@ pub struct Call {
     pub seconds: f64,
 }
 
-/// Where calls are told.
+/// Sink of the measurements.
 pub type Sink = Rc<RefCell<Vec<Call>>>;
 
 /// Runs and times the operations of `B` one by one, without a recorded step.
@@ -134,12 +134,12 @@ impl<B: Device + Timed> Metered<B> {
         }
     }
 
-    pub(crate) fn done(&mut self, op: &'static str, work: Work) {
-        let Work {
+    pub(crate) fn done(&mut self, op: &'static str, spent: OpCost) {
+        let OpCost {
             matrix: (n, k),
             bytes,
             flops,
-        } = work;
+        } = spent;
         let (label, cost) = (Label { op, n, k }, Cost { bytes, flops });
         if let Some(mark) = self.mark() {
             self.ends.push((label, cost, mark));
@@ -147,25 +147,25 @@ impl<B: Device + Timed> Metered<B> {
     }
 }
 
-/// Matrix that a call is told by, if it is by one, and what the call moves and computes.
+/// Shape of the matrix by which a call is reported, if it has one, and what it moves and computes.
 #[derive(Default)]
-pub(crate) struct Work {
+pub(crate) struct OpCost {
     matrix: (usize, usize),
     bytes: u64,
     flops: u64,
 }
 
-/// Work of an operation that only moves.
-pub(crate) fn moves(bytes: u64) -> Work {
-    Work {
+/// Cost of an operation that only moves.
+pub(crate) fn moves(bytes: u64) -> OpCost {
+    OpCost {
         bytes,
-        ..Work::default()
+        ..OpCost::default()
     }
 }
 
-/// Work of `rows` rows times a matrix `[n, k]`.
-pub(crate) fn multiplies(rows: usize, (n, k): (usize, usize), bytes: u64) -> Work {
-    Work {
+/// Cost of `rows` rows times a matrix `[n, k]`.
+pub(crate) fn multiplies(rows: usize, (n, k): (usize, usize), bytes: u64) -> OpCost {
+    OpCost {
         matrix: (n, k),
         bytes,
         flops: (2 * rows * n * k) as u64,
@@ -177,7 +177,7 @@ macro_rules! argument {
     (tensor) => {
         &Self::Tensor
     };
-    (room) => {
+    (out) => {
         &mut Self::Tensor
     };
     (matrix) => {
@@ -196,7 +196,7 @@ macro_rules! unwrapped {
     ($name:ident tensor) => {
         &$name.inner
     };
-    ($name:ident room) => {
+    ($name:ident out) => {
         &mut $name.inner
     };
     ($name:ident matrix) => {
@@ -210,13 +210,13 @@ macro_rules! unwrapped {
     };
 }
 
-/// Operations that are the inner device's, each a row: its arguments, and the work of a call, whose
+/// Operations that are the inner device's, each a row: its arguments, and the cost of a call, whose
 /// block gives results their shapes.
 macro_rules! metered {
-    ($group:path: $($op:ident($($name:ident[$($kind:tt)+])+) $work:block)+) => {$(
+    ($group:path: $($op:ident($($name:ident[$($kind:tt)+])+) $cost:block)+) => {$(
         fn $op(&mut self, $($name: argument!($($kind)+)),+) {
             <B as $group>::$op(&mut self.inner, $(unwrapped!($name $($kind)+)),+);
-            self.done(stringify!($op), $work);
+            self.done(stringify!($op), $cost);
         }
     )+};
 }
@@ -258,15 +258,15 @@ impl<B: Device + Timed> Device for Metered<B> {
     forwarded! {
         fn zeros(&mut self, elements: usize) -> Result<Self::Vector, DeviceError>;
         fn load_vector(&mut self, part: &VectorSource<'_>) -> Result<Self::Vector, WeightsError>;
-        fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError>;
-        fn host_room(&mut self, range: Range<usize>) -> &mut [u8];
+        fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError>;
+        fn host_bytes(&mut self, range: Range<usize>) -> &mut [u8];
         fn copy(&mut self, copies: &[Copied<'_, Self::Pool>], to: Side) -> Result<(), DeviceError>;
         fn copied(&mut self) -> Result<u64, DeviceError>;
     }
 
-    fn room(&self) -> Option<u64> {
-        let room = self.inner.room()?;
-        Some(room.saturating_sub(self.clock.bytes()))
+    fn available(&self) -> Option<u64> {
+        let available = self.inner.available()?;
+        Some(available.saturating_sub(self.clock.bytes()))
     }
 
     fn seal(&mut self) -> Option<u64> {
@@ -314,42 +314,42 @@ impl<B: Device + Timed> Device for Metered<B> {
     }
 }
 
-impl<B: Device + Timed> Guess for Metered<B> {}
+impl<B: Device + Timed> Draft for Metered<B> {}
 
 impl<B: Dense + Timed> Dense for Metered<B> {
     metered! { Dense:
-        embed(table[matrix] batch[&Batch] out[room]) {
+        embed(table[matrix] batch[&Batch] out[out]) {
             out.shape(batch.rows(), table.k);
             moves(table.bytes_of(batch.rows()) + out.bytes)
         }
-        rms_norm(x[tensor] w[&Self::Vector] out[room] adds[Option<f32>]) {
+        rms_norm(x[tensor] w[&Self::Vector] out[out] adds[Option<f32>]) {
             out.shape(x.rows, x.width);
             moves((2 + u64::from(adds.is_some())) * x.bytes)
         }
-        relu2(x[room]) {
+        relu2(x[out]) {
             moves(2 * x.bytes)
         }
-        cap_logits(logits[room]) {
+        cap_logits(logits[out]) {
             moves(2 * logits.bytes)
         }
-        linear(x[tensor] w[matrix] out[room]) {
+        linear(x[tensor] w[matrix] out[out]) {
             out.shape(x.rows, w.n);
             // The head has no row in a step that ends within a prompt.
             let read = if x.rows == 0 { 0 } else { w.bytes };
             multiplies(x.rows, (w.n, w.k), read + x.bytes + out.bytes)
         }
-        linear_add(x[tensor] w[matrix] residual[room]) {
+        linear_add(x[tensor] w[matrix] residual[out]) {
             multiplies(x.rows, (w.n, w.k), w.bytes + x.bytes + 2 * residual.bytes)
         }
-        concat(a[tensor] b[tensor] out[room]) {
+        concat(a[tensor] b[tensor] out[out]) {
             out.shape(a.rows, a.width + b.width);
             moves(2 * out.bytes)
         }
-        select(x[tensor] batch[&Batch] out[room]) {
+        select(x[tensor] batch[&Batch] out[out]) {
             out.shape(batch.wanted().len(), x.width);
             moves(2 * out.bytes)
         }
-        top_k(logits[tensor] out[room]) {
+        top_k(logits[tensor] out[out]) {
             out.shape(logits.rows, RANKED);
             moves(logits.bytes + out.bytes)
         }
@@ -390,10 +390,10 @@ impl<B: Dense + Timed> Dense for Metered<B> {
             embedding: norms.embedding,
             hidden: norms.hidden,
         };
-        let room = [&mut normed.inner, &mut other.inner];
+        let workspace = [&mut normed.inner, &mut other.inner];
         let (table_of, hidden_of, to) = (&table.inner, &hidden.inner, &mut out.inner);
         self.inner
-            .embed_beside(table_of, hidden_of, norms, batch, room, to);
+            .embed_beside(table_of, hidden_of, norms, batch, workspace, to);
         out.shape(batch.rows(), 2 * table.k);
         let bytes = table.bytes_of(batch.rows()) + hidden.bytes + out.bytes;
         self.done("embed_beside", moves(bytes));
@@ -450,7 +450,7 @@ impl<B: Dense + Timed> Dense for Metered<B> {
 
 impl<M: shapes::Mlp, B: Gate<M> + Timed> Gate<M> for Metered<B> {
     metered! { Gate<M>:
-        swiglu(gate[tensor] up[tensor] out[room]) {
+        swiglu(gate[tensor] up[tensor] out[out]) {
             out.shape(gate.rows, gate.width);
             moves(3 * out.bytes)
         }
@@ -476,8 +476,8 @@ impl<M: shapes::Mlp, B: Gate<M> + Timed> Gate<M> for Metered<B> {
         let read: u64 = weights.iter().map(|w| w.bytes).sum();
         // Rows are read, and read and written again; activations are written and read.
         let bytes = read + 3 * residual.bytes + 2 * (rows * inner * size_of::<f32>()) as u64;
-        let work = multiplies(3 * rows, (inner, residual.width), bytes);
-        self.done("mlp", work);
+        let cost = multiplies(3 * rows, (inner, residual.width), bytes);
+        self.done("mlp", cost);
     }
 }
 
@@ -503,17 +503,17 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         self.inner
             .store_kv(queries, keys, values, norms, cache, batch);
         // Gates are left alone. Bytes written of a row are those read of a position.
-        let kept = Cost::attend::<A>(k.rows).bytes;
-        let bytes = q.bytes + k.bytes + v.map_or(0, |v| v.bytes) + kept;
+        let cached = Cost::attend::<A>(k.rows).bytes;
+        let bytes = q.bytes + k.bytes + v.map_or(0, |v| v.bytes) + cached;
         self.done("store_kv", moves(bytes));
     }
 
     metered! { Attend<A>:
         attend(
-            q[tensor] cache[&Self::KvCache] sinks[Option<&Self::Vector>] batch[&Batch] out[room]
+            q[tensor] cache[&Self::KvCache] sinks[Option<&Self::Vector>] batch[&Batch] out[out]
         ) {
             out.shape(q.rows, A::MIXED);
-            attend_work::<A>(batch, q.bytes + out.bytes)
+            attend_cost::<A>(batch, q.bytes + out.bytes)
         }
     }
 
@@ -546,35 +546,35 @@ impl<A: shapes::Attention, B: Attend<A> + Timed> Attend<A> for Metered<B> {
         out.shape(batch.rows(), A::MIXED);
         // Cells that a row stores are written and need not be read again: of the cache each
         // position moves once.
-        self.done("attention", attend_work::<A>(batch, given + out.bytes));
+        self.done("attention", attend_cost::<A>(batch, given + out.bytes));
     }
 }
 
 impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
-    type State = B::State;
+    type LayerStates = B::LayerStates;
 
     const CELL_BYTES: usize = B::CELL_BYTES;
 
     const STATE_BYTES: [usize; 2] = B::STATE_BYTES;
 
-    fn state_at(&self, place: Place<Self::Pool>) -> Self::State {
+    fn state_at(&self, place: Place<Self::Pool>) -> Self::LayerStates {
         self.inner.state_at(place)
     }
 
     metered! { Delta<D>:
         conv_silu(
-            x[tensor] taps[Taps<'_, Self>] state[&mut Self::State] batch[&Batch] out[room]
+            x[tensor] taps[Taps<'_, Self>] state[&mut Self::LayerStates] batch[&Batch] out[out]
         ) {
             out.shape_with_cells(batch, x.width, <B as Delta<D>>::CELL_BYTES);
             moves(x.bytes + out.bytes + conv_bytes::<D>(batch))
         }
-        gated_rms_norm(x[room] w[&Self::Vector] z[tensor]) {
+        gated_rms_norm(x[out] w[&Self::Vector] z[tensor]) {
             let before = x.bytes;
             x.shape(z.rows, z.width);
             moves(before + z.bytes + x.bytes)
         }
         gated_linear_add(
-            x[room] norm[&Self::Vector] z[tensor] w[matrix] residual[room]
+            x[out] norm[&Self::Vector] z[tensor] w[matrix] residual[out]
         ) {
             let bytes = w.bytes + x.bytes + z.bytes + 2 * residual.bytes;
             multiplies(x.rows, (w.n, w.k), bytes)
@@ -584,7 +584,7 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
     fn gated_delta(
         &mut self,
         input: GatedDelta<'_, Self>,
-        state: &mut Self::State,
+        state: &mut Self::LayerStates,
         batch: &Batch,
         out: &mut Self::Tensor,
     ) {
@@ -592,14 +592,14 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
         let inner = unwrapped_rows(&input);
         self.inner.gated_delta(inner, state, batch, &mut out.inner);
         out.shape_with_cells(batch, D::VALUES, <B as Delta<D>>::CELL_BYTES);
-        self.done("gated_delta", states_work::<D>(batch, given + out.bytes));
+        self.done("gated_delta", states_cost::<D>(batch, given + out.bytes));
     }
 
     fn delta_net(
         &mut self,
         input: DeltaNet<'_, Self>,
         conv: &mut Self::Tensor,
-        state: &mut Self::State,
+        state: &mut Self::LayerStates,
         batch: &Batch,
         out: &mut Self::Tensor,
     ) {
@@ -611,12 +611,12 @@ impl<D: shapes::Delta, B: Delta<D> + Timed> Delta<D> for Metered<B> {
             conv: input.conv,
             norm: input.norm,
         };
-        let room = &mut conv.inner;
+        let workspace = &mut conv.inner;
         self.inner
-            .delta_net(inner, room, state, batch, &mut out.inner);
+            .delta_net(inner, workspace, state, batch, &mut out.inner);
         out.shape(batch.rows(), D::VALUES);
         let rows = conv_bytes::<D>(batch) + given.iter().sum::<u64>() + out.bytes;
-        self.done("delta_net", states_work::<D>(batch, rows));
+        self.done("delta_net", states_cost::<D>(batch, rows));
     }
 }
 
@@ -644,9 +644,9 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
         route(logits[tensor] bias[Option<&Self::Vector>] routing[&mut Self::Routing]) {
             moves(logits.bytes)
         }
-        experts(x[tensor] routing[&Self::Routing] experts[experts] to[room]) {
+        experts(x[tensor] routing[&Self::Routing] experts[experts] to[out]) {
             to.shape(x.rows, E::WIDTH);
-            experts_work::<E, _, _>(x, experts, 0)
+            experts_cost::<E, _, _>(x, experts, 0)
         }
     }
 
@@ -662,18 +662,18 @@ impl<E: shapes::Experts, B: Route<E> + Timed> Route<E> for Metered<B> {
         self.inner
             .moe(&x.inner, choice, routing, &experts.inner, inner);
         to.shape(x.rows, E::WIDTH);
-        let work = experts_work::<E, _, _>(x, experts, logits.bytes);
-        self.done("moe", work);
+        let cost = experts_cost::<E, _, _>(x, experts, logits.bytes);
+        self.done("moe", cost);
     }
 }
 
 /// The weights of the experts that rows visit, if all are as likely, and the shared one's; rows in,
 /// their sums in and out; and `logits` bytes of a router's.
-fn experts_work<E: shapes::Experts, T, M>(
+fn experts_cost<E: shapes::Experts, T, M>(
     x: &Shaped<T>,
     experts: &Weighed<M>,
     logits: u64,
-) -> Work {
+) -> OpCost {
     let visited = distinct_experts::<E>(x.rows) + E::HAS_SHARED as f64;
     let share = visited / E::ALL as f64;
     let read = (experts.bytes as f64 * share) as u64;
@@ -695,12 +695,12 @@ fn unwrapped_rows<'a, B: Device + Timed>(rows: &GatedDelta<'a, Metered<B>>) -> G
 }
 
 /// States of every sequence once beside `rows` bytes of rows, the rule of every row.
-fn states_work<D: shapes::Delta>(batch: &Batch, rows: u64) -> Work {
+fn states_cost<D: shapes::Delta>(batch: &Batch, rows: u64) -> OpCost {
     let each = Cost::gated_delta::<D>();
-    Work {
+    OpCost {
         bytes: rows + each.times(batch.spans().len()).bytes,
         flops: each.times(batch.rows()).flops,
-        ..Work::default()
+        ..OpCost::default()
     }
 }
 
@@ -713,8 +713,8 @@ fn conv_bytes<D: shapes::Delta>(batch: &Batch) -> u64 {
 }
 
 /// Keys and values of every sequence once beside `rows` bytes of rows, products of every row.
-fn attend_work<A: shapes::Attention>(batch: &Batch, rows: u64) -> Work {
-    let of_span = |span: &Span| {
+fn attend_cost<A: shapes::Attention>(batch: &Batch, rows: u64) -> OpCost {
+    let of_span = |span: &SeqSpan| {
         let end = span.start + span.rows.len();
         Cost::attend::<A>(end - A::first_seen(span.start)).bytes
     };
@@ -722,9 +722,9 @@ fn attend_work<A: shapes::Attention>(batch: &Batch, rows: u64) -> Work {
         let seen = position + 1 - A::first_seen(position);
         Cost::attend::<A>(seen).flops
     };
-    Work {
+    OpCost {
         bytes: rows + batch.spans().iter().map(of_span).sum::<u64>(),
         flops: batch.positions().iter().map(of_row).sum(),
-        ..Work::default()
+        ..OpCost::default()
     }
 }

@@ -38,9 +38,9 @@ mod device {
     /// Device that runs the model.
     pub type Backend = Cpu;
 
-    /// Bytes that may be taken of the device's memory, if the system tells it.
-    pub fn room() -> Result<Option<u64>, DeviceError> {
-        Ok(super::host_memory::room())
+    /// Bytes of the device's memory that may be taken, if the system says so.
+    pub fn available() -> Result<Option<u64>, DeviceError> {
+        Ok(super::host_memory::available())
     }
 
     /// Threads that work for it at once, at most: those of its operations beside their caller, and
@@ -72,12 +72,12 @@ mod device {
 /// The device of this binary.
 #[cfg(feature = "cuda")]
 mod device {
-    use super::cuda::{Cuda, READERS, room_threads};
+    use super::cuda::{Cuda, READERS, copy_threads};
     use host::threads;
     use step::executor::DeviceError;
 
     pub use super::cuda::about::{describe, partition};
-    pub use super::cuda::memory::room;
+    pub use super::cuda::memory::available;
     pub use super::cuda::packed::{READER, pack};
 
     /// Device that runs the model.
@@ -89,7 +89,7 @@ mod device {
     /// Threads that work for it at once, at most: the driver's, and those that read weights or
     /// check the model before serving, and those of checksums.
     pub fn threads() -> usize {
-        DRIVER + room_threads() + READERS.max(threads::cores())
+        DRIVER + copy_threads() + READERS.max(threads::cores())
     }
 
     /// The GPU.
@@ -103,4 +103,4 @@ mod device {
 
 #[cfg(test)]
 pub use budget::simulated;
-pub use device::{Backend, READER, describe, open, pack, partition, room, threads};
+pub use device::{Backend, READER, available, describe, open, pack, partition, threads};

@@ -1,7 +1,7 @@
 //! The blocks of the target's model as one type, made of the list that the pipeline writes.
 
 use super::{Block, Loader, Pass};
-use crate::ops::{Dense, Guess};
+use crate::ops::{Dense, Draft};
 use crate::shapes::{PageGroup, largest};
 use crate::target::{self, Shape, with_blocks};
 use crate::weights::WeightsError;
@@ -15,16 +15,16 @@ macro_rules! blocks {
         }
 
         /// Operations that the model is written in.
-        pub trait Runs: Dense + Guess $(+ crate::$($ops)::+<target::$shape>)+ {}
+        pub trait Runs: Dense + Draft $(+ crate::$($ops)::+<target::$shape>)+ {}
 
-        impl<B: Dense + Guess $(+ crate::$($ops)::+<target::$shape>)+> Runs for B {}
+        impl<B: Dense + Draft $(+ crate::$($ops)::+<target::$shape>)+> Runs for B {}
 
         /// A block of the model.
         pub enum AnyBlock<B: Runs> {
             $($shape(kinds::$shape<B>),)+
         }
 
-        /// Storage of a step, for every block.
+        /// Workspace of a step, for every block.
         pub struct Scratch<B: Runs> {
             $($name: <kinds::$shape<B> as Block<B>>::Scratch,)+
         }
@@ -47,7 +47,7 @@ macro_rules! blocks {
                 }
             }
 
-            /// Elements of the zeros that the block keeps beside its weights.
+            /// Elements of the vector of zeros that the block has beside its weights.
             pub fn zeros<B: Runs>(self) -> usize {
                 match self {
                     $(Shape::$shape => kinds::$shape::<B>::ZEROS,)+
@@ -92,7 +92,7 @@ macro_rules! blocks {
                 blocks.into_iter().flatten().copied()
             }
 
-            /// Room for steps of at most `rows` rows.
+            /// Workspace for steps of at most `rows` rows.
             ///
             /// # Errors
             /// Too little memory.

@@ -14,11 +14,11 @@ use step::executor::DeviceError;
 pub struct Both<B: ops::Both<S>, S: shapes::Both> {
     mlp: Mlp<B, S::Mlp>,
     experts: Experts<B, S::Experts>,
-    /// Norm of what the MLP gives.
+    /// Norm of the output of the MLP.
     of_mlp: B::Vector,
     /// Norm before the router.
     router: B::Vector,
-    /// Norms before the experts, and of what they give.
+    /// Norms of the input and the output of the experts.
     around: [B::Vector; 2],
     /// Weights of a norm that gives zeros, which experts add to.
     zeros: B::Vector,
@@ -74,7 +74,7 @@ impl<B: ops::Both<S>, S: shapes::Both> Block<B> for Both<B, S> {
         let norms = pass.norms;
         let Stream { residual, x, .. } = pass.stream;
         let Scratch { given, sum, .. } = own;
-        let [before, behind] = &self.around;
+        let [before, after] = &self.around;
         self.mlp
             .visit(ops, residual, &norms.before, &mut own.mlp, x);
         ops.rms_norm(x, &self.of_mlp, sum, None);
@@ -83,7 +83,7 @@ impl<B: ops::Both<S>, S: shapes::Both> Block<B> for Both<B, S> {
         ops.rms_norm(residual, before, x, None);
         ops.rms_norm(residual, &self.zeros, given, None);
         self.experts.visit(ops, x, &mut own.experts, given);
-        ops.rms_norm(given, behind, sum, Some(1.0));
+        ops.rms_norm(given, after, sum, Some(1.0));
         let after = norms.after.as_ref();
         let (after, factor) = after.expect("a family with both norms the sum");
         ops.rms_norm(sum, after, residual, Some(*factor));

@@ -7,7 +7,7 @@ use crate::target::Role;
 use crate::weights::WeightsError;
 use step::executor::DeviceError;
 
-/// Projections, the convolution, what decays, and the state of one layer.
+/// Projections, convolution, decay, and states of one layer.
 pub struct DeltaNet<B: Delta<D>, D: shapes::Delta> {
     qkv: B::Matrix,
     z: B::Matrix,
@@ -20,7 +20,7 @@ pub struct DeltaNet<B: Delta<D>, D: shapes::Delta> {
     conv_bias: Option<B::Vector>,
     decay: Decay<B::Vector>,
     pub(crate) norm: B::Vector,
-    state: B::State,
+    state: B::LayerStates,
 }
 
 /// Storage of a step.

@@ -11,7 +11,7 @@ use step::executor::DeviceError;
 pub struct Experts<B: Route<E>, E: shapes::Experts> {
     /// A row per expert, the shared one's last.
     router: B::Matrix,
-    /// Numbers of experts that `Route::route` takes beside logits, if the model has some.
+    /// Numbers per expert that `Route::route` takes beside logits, if the model has such.
     per_expert: Option<B::Vector>,
     /// Routed experts, the shared one last.
     pub experts: B::Experts,
@@ -26,7 +26,7 @@ pub struct Scratch<B: Route<E>, E: shapes::Experts> {
     /// Logits of the router.
     router: B::Tensor,
     routing: B::Routing,
-    /// Latents, and what experts make of them.
+    /// Latent inputs and outputs of the experts.
     latent: Option<[B::Tensor; 2]>,
     /// Activations of the expert beside the routed ones.
     beside: Option<B::Tensor>,

@@ -34,7 +34,7 @@ pub trait Shape: Send + Sync + 'static {
 /// Attention over latents of one shape, beside its products with whole rows.
 pub trait Ops<L: Shape>: Dense + Attend<L::Attention> {
     /// Queries of latents: `q[r, h] = f(r) (turned | sum_d x[r, h, d] w[h NOPE_DIM + d])`, where
-    /// `turned` are the elements of `x[r, h]` behind the first `NOPE_DIM`, those of even places
+    /// `turned` are the elements of `x[r, h]` after the first `NOPE_DIM`, those of even places
     /// before those of odd ones, and `f` is the `TEMPERATURE` at the row's position.
     /// `x [R, QUERIES]`, `w [HEADS NOPE_DIM, VALUE_DIM]`, `q [R, HEADS HEAD_DIM]`.
     fn latent_queries(

@@ -7,19 +7,19 @@ use crate::target::{Role, Site};
 use crate::weights::{Checkpoint, WeightsError};
 use step::executor::DeviceError;
 
-/// Where layers keep what they carry from step to step.
-pub enum Kept<'a, P> {
-    /// Side by side, in the pools of a model.
-    Together(&'a mut Pools<P>),
-    /// Alone, with so many KV pages.
-    Alone(usize),
+/// Memory of the KV caches and states of the layers that are loaded.
+pub enum Memory<'a, P> {
+    /// Parts of the pools of a model, in which all layers of a page lie side by side.
+    Pooled(&'a mut Pools<P>),
+    /// Buffers of their own, with so many KV pages.
+    Own(usize),
 }
 
 /// Loads the matrices and vectors of one site after the other.
 pub struct Loader<'a, B: Device> {
     pub ops: &'a mut B,
     pub checkpoint: &'a Checkpoint,
-    pub kept: Kept<'a, B::Pool>,
+    pub memory: Memory<'a, B::Pool>,
     pub site: Site,
 }
 
@@ -65,9 +65,9 @@ impl<B: Device> Loader<'_, B> {
     where
         B: Attend<A>,
     {
-        match &mut self.kept {
-            Kept::Together(pools) => Ok(self.ops.cache_at(pools.page(A::PAGES, B::PAGE_BYTES))),
-            Kept::Alone(pages) => self.ops.kv_cache(*pages),
+        match &mut self.memory {
+            Memory::Pooled(pools) => Ok(self.ops.cache_at(pools.page(A::PAGES, B::PAGE_BYTES))),
+            Memory::Own(pages) => self.ops.kv_cache(*pages),
         }
     }
 
@@ -76,9 +76,9 @@ impl<B: Device> Loader<'_, B> {
     /// # Errors
     /// Too little memory.
     pub fn states(&mut self, bytes: usize) -> Result<Place<B::Pool>, DeviceError> {
-        match &mut self.kept {
-            Kept::Together(pools) => Ok(pools.state(bytes)),
-            Kept::Alone(_) => self.ops.states(bytes),
+        match &mut self.memory {
+            Memory::Pooled(pools) => Ok(pools.state(bytes)),
+            Memory::Own(_) => self.ops.states(bytes),
         }
     }
 }

@@ -58,7 +58,7 @@ impl<M: shapes::Mlp, B: Gate<M>> Block<B> for Mlp<B, M> {
 }
 
 impl<M: shapes::Mlp, B: Gate<M>> Mlp<B, M> {
-    /// Leaves activations of normed rows; `x` is room for these.
+    /// Leaves activations of the normed rows; `x` is workspace for the latter.
     fn open(
         &self,
         ops: &mut B,
@@ -73,7 +73,7 @@ impl<M: shapes::Mlp, B: Gate<M>> Mlp<B, M> {
         Gate::<M>::swiglu(ops, gate, up, act);
     }
 
-    /// Leaves in `out` what it makes of normed rows.
+    /// Leaves in `out` the output for normed rows.
     #[cfg(has = "both")]
     pub(super) fn visit(
         &self,

@@ -17,7 +17,7 @@ mod loader;
 mod mlp;
 
 pub use any::{AnyBlock, Runs, Scratch};
-pub use loader::{Kept, Loader};
+pub use loader::{Loader, Memory};
 
 use crate::ops::{Batch, Dense, Device};
 use crate::shapes::{PageGroup, largest};
@@ -37,16 +37,16 @@ pub const ROUTER_LOGITS: usize =
 pub const ROWS_NVFP4: bool =
     largest(&each_experts![E => <E as crate::shapes::Experts>::ROWS_NVFP4 as usize]) > 0;
 
-/// A part of a layer that adds to the residual stream: a token mixer, or what follows it.
+/// Block of a layer that adds to the residual stream: a token mixer, or a feed-forward block.
 pub trait Block<B: Device>: Sized {
-    /// Storage that a step of it works in, shared by all layers.
+    /// Workspace of a step, shared by all layers.
     type Scratch;
 
     /// Widths of the tensors of `Scratch`, in its order.
     const WIDTHS: &'static [usize];
-    /// Width of what it leaves in `Stream::mixed`.
+    /// Width of its output in `Stream::mixed`.
     const MIXED: usize = 0;
-    /// Elements of the zeros that it keeps beside its weights.
+    /// Elements of a vector of zeros that it has beside its weights.
     const ZEROS: usize = 0;
     /// Bytes of a page of its cache; 0 without a cache.
     const PAGE_BYTES: usize = 0;
@@ -55,7 +55,7 @@ pub trait Block<B: Device>: Sized {
     /// Bytes of a sequence in each buffer of its recurrent states.
     const STATE_BYTES: &'static [usize] = &[];
 
-    /// Reads the weights of a site, and takes what the block keeps from step to step.
+    /// Reads the weights of a site, and takes the memory of its cache and states.
     ///
     /// # Errors
     /// `WeightsError` naming the file and tensor that cannot be used.
@@ -67,7 +67,7 @@ pub trait Block<B: Device>: Sized {
     /// Too little memory.
     fn scratch(ops: &B, rows: usize) -> Result<Self::Scratch, DeviceError>;
 
-    /// Adds to the pass's `stream.residual` what the block makes of its rows, normed by `norms`.
+    /// Adds the block's output for the normed rows of `stream.residual` to that.
     fn run(&mut self, ops: &mut B, pass: Pass<'_, B>, own: &mut Self::Scratch);
 
     /// Logits of a router that the last `run` left, `[rows, ROUTER_LOGITS]`, if the block has one.
@@ -76,7 +76,7 @@ pub trait Block<B: Device>: Sized {
     }
 }
 
-/// Way of a step's rows through a block.
+/// Inputs of a block in a step.
 pub struct Pass<'a, B: Device> {
     pub norms: &'a Norms<B::Vector>,
     pub stream: &'a mut Stream<B>,
@@ -85,37 +85,37 @@ pub struct Pass<'a, B: Device> {
 
 /// Weights of the norms around a block.
 pub struct Norms<V> {
-    /// Norm of the rows that the block takes.
+    /// Norm of the block's input.
     pub before: V,
-    /// Norm of what it adds, if it has one, and the factor of the hidden states behind it.
+    /// Norm of its output, if it has one, and the factor of the hidden states after the addition.
     pub after: Option<(V, f32)>,
 }
 
 impl<V> Norms<V> {
-    /// Adds a block's last product to the residual stream; `room` is as wide.
+    /// Adds a block's last product to the residual stream; `workspace` is as wide as that.
     pub fn add<B: Dense<Vector = V>>(
         &self,
         ops: &mut B,
         x: &B::Tensor,
         w: &B::Matrix,
-        room: &mut B::Tensor,
+        workspace: &mut B::Tensor,
         residual: &mut B::Tensor,
     ) {
         let Some((after, factor)) = &self.after else {
             return ops.linear_add(x, w, residual);
         };
-        ops.linear(x, w, room);
-        ops.rms_norm(room, after, residual, Some(*factor));
+        ops.linear(x, w, workspace);
+        ops.rms_norm(workspace, after, residual, Some(*factor));
     }
 }
 
-/// The rows of a step on their way through the layers.
+/// Activations of a step's rows between blocks.
 pub struct Stream<B: Device> {
     /// Hidden states, `[rows, HIDDEN]`.
     pub residual: B::Tensor,
-    /// Room for normed ones.
+    /// Workspace for normed hidden states.
     pub x: B::Tensor,
-    /// Room for what a mixer makes of them, before its last product.
+    /// Workspace for a mixer's output before its last product.
     pub mixed: B::Tensor,
 }
 
@@ -125,7 +125,7 @@ impl<B: Device> Stream<B> {
         [HIDDEN, HIDDEN, mixed]
     }
 
-    /// Room for at most `rows` rows.
+    /// Storage for at most `rows` rows.
     ///
     /// # Errors
     /// Too little memory.

@@ -27,7 +27,7 @@ pub trait Attend<A: shapes::Attention>: Device {
     /// position of its sequence. Per head of `HEAD_DIM`: RMS norm times `w` of its last elements,
     /// as many as `NORMS` says, then rotary embedding of the first `ROTARY_DIM` elements, pairs
     /// `(i, i + ROTARY_DIM / 2)`, by the angle `position * ROPE.frequency(i)`. `q [R, QUERIES]` has
-    /// a query per head and, where the shape is `GATED`, a gate behind it, which is left alone.
+    /// a query per head and, where the shape is `GATED`, a gate after it, which is left alone.
     /// `k [R, KEYS]`, `v [R, VALUES]`, none where values are latents of keys; heads of `v` are
     /// divided by their RMS where values are `VALUES_NORMED`; what is left in `k` is not specified.
     /// `norms` are of queries and of keys, none where the shape has none.

@@ -1,4 +1,4 @@
-//! The rows of one step, flattened for the operations.
+//! Rows of one step, flattened for the operations.
 
 use std::ops::Range;
 
@@ -6,32 +6,34 @@ use super::{CELL, ONE_BY_ONE};
 use crate::ops::ENDS_MAX;
 use crate::shapes::{self, PageGroup};
 use crate::target::{MAX_CONTEXT, PAGE, SNAPSHOTS, STATES, VOCAB, WINDOW};
-use step::executor::{BlockTable, DeviceError, Draw, Kept, PageId, Rows, Slot, States, TokenId};
+use step::executor::{
+    BlockTable, DeviceError, Draw, PageId, SeqRows, Slot, Snapshot, States, TokenId,
+};
 
-/// Slots that sequences may have: those of their states; one more than a step has sequences where
+/// Slots that sequences may have: those of their states, or one more than a step has sequences if
 /// the model has no states.
 const SLOTS: usize = if SNAPSHOTS > 0 { STATES } else { STATES + 1 };
 
-/// Groups of pages that layers of the model have.
+/// Page groups of the model: of all positions and, if a layer has a window, the windowed one.
 pub const PAGE_GROUPS: usize = if WINDOW.is_some() { 2 } else { 1 };
 
-/// The rows of one sequence within the step.
+/// Rows of one sequence within a batch.
 #[derive(Clone, Debug)]
-pub struct Span {
+pub struct SeqSpan {
     pub states: States,
-    /// Place of the states behind its drafts in `Batch::behind`.
-    pub behind: Range<usize>,
+    /// Range of `Batch::draft_states` that it has.
+    pub draft_states: Range<usize>,
     /// Position of the first row in the sequence.
     pub start: usize,
-    /// Rows of the step.
+    /// Its rows in the batch.
     pub rows: Range<usize>,
-    /// Where the sequence's block table of each group lies in `Batch::pages`, and how many pages
-    /// are before it.
+    /// Block table in each group: pages of the sequence before it, and its range of `Batch::pages`.
     tables: [(usize, Range<usize>); PAGE_GROUPS],
 }
 
-impl Span {
-    /// Rows that are taken in cells: all that begin on the grid, but for a short last cell.
+impl SeqSpan {
+    /// Rows that are computed in cells: all if the first is at a multiple of `CELL`, but for those
+    /// of a last cell of at most `ONE_BY_ONE`.
     pub fn in_cells(&self) -> Range<usize> {
         let rows = self.rows.len();
         let taken = match rows % CELL {
@@ -42,39 +44,39 @@ impl Span {
         self.rows.start..self.rows.start + taken
     }
 
-    /// Rows that are taken one by one.
-    pub fn behind_cells(&self) -> Range<usize> {
+    /// Rows that are computed one by one.
+    pub fn one_by_one(&self) -> Range<usize> {
         self.in_cells().end..self.rows.end
     }
 }
 
-/// One step's rows, all of them checked: operations read and write memory by what is here. Storage
-/// is reused from step to step.
+/// Rows of one step. All indices are checked, since operations read and write memory by them.
+/// Storage is reused from step to step.
 #[derive(Debug)]
 pub struct Batch {
-    /// Pages of each group.
+    /// Number of pages in the pool of each group.
     page_counts: [usize; 2],
     tokens: Vec<TokenId>,
     positions: Vec<usize>,
     /// Index into `spans` of each row.
     span_of: Vec<usize>,
-    spans: Vec<Span>,
+    spans: Vec<SeqSpan>,
     pages: Vec<PageId>,
-    behind: Vec<Slot>,
+    draft_states: Vec<Slot>,
     wanted: Vec<usize>,
-    /// Rules of rows of predictions; those of other batches have none.
+    /// Sampling rules of the rows of a batch of drafts; empty in others.
     draws: Vec<Draw>,
-    is_ahead: bool,
+    is_of_drafts: bool,
     accepts: bool,
 }
 
 impl Batch {
-    /// No rows; those to come have pages below `page_count`, of each group.
+    /// Empty batch, for rows with pages below `page_count` in each group.
     pub fn new(page_count: usize) -> Batch {
         Batch::of_groups([page_count; 2])
     }
 
-    /// No rows; those to come have pages below the count of their group.
+    /// Empty batch, for rows with pages below the count of their group.
     pub fn of_groups(page_counts: [usize; 2]) -> Batch {
         Batch {
             page_counts,
@@ -83,27 +85,27 @@ impl Batch {
             span_of: Vec::new(),
             spans: Vec::new(),
             pages: Vec::new(),
-            behind: Vec::new(),
+            draft_states: Vec::new(),
             wanted: Vec::new(),
             draws: Vec::new(),
-            is_ahead: false,
+            is_of_drafts: false,
             accepts: false,
         }
     }
 
-    /// One for predictions behind the first one, beside the batch of the step that they are behind:
-    /// a device has both at once, and moves this one on from prediction to prediction. Layers of
-    /// prediction see all positions: every table is that of those.
-    pub fn ahead(page_count: usize) -> Batch {
+    /// Batch for predictions after the first one, beside the batch of their step: a device has both
+    /// at once, and moves this one on from prediction to prediction. The prediction layer sees all
+    /// positions, so that every table is that of the group of all positions.
+    pub fn of_drafts(page_count: usize) -> Batch {
         Batch {
-            is_ahead: true,
+            is_of_drafts: true,
             ..Batch::new(page_count)
         }
     }
 
-    /// Flag of a batch for predictions behind the first one.
-    pub fn is_ahead(&self) -> bool {
-        self.is_ahead
+    /// Whether the batch is for predictions after the first one.
+    pub fn is_of_drafts(&self) -> bool {
+        self.is_of_drafts
     }
 
     /// Gives each row a rule by which its drafts are drawn.
@@ -126,7 +128,7 @@ impl Batch {
     /// # Errors
     /// `DeviceError` naming the field when a token, slot, page or length is out of range, or a
     /// state that a sequence writes is another's. The batch has no rows then.
-    pub fn fill(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    pub fn fill(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         self.clear();
         let filled = rows.iter().try_for_each(|sequence| {
             self.check(sequence)?;
@@ -157,7 +159,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Has the logits of `rows` wanted, and of no others; which were wanted before.
+    /// Has the logits of `rows` wanted, and of no others; returns those that were wanted before.
     ///
     /// # Errors
     /// `DeviceError` when they are not ascending rows of the batch.
@@ -169,8 +171,8 @@ impl Batch {
         Ok(std::mem::replace(&mut self.wanted, rows))
     }
 
-    /// Says whether the device draws the tokens behind its rows, for predictions, from here on.
-    pub fn draw_ahead(&mut self, on: bool) {
+    /// Sets whether the device draws the tokens after its rows, which predictions continue.
+    pub fn draw_tokens(&mut self, on: bool) {
         self.accepts = on;
     }
 
@@ -179,7 +181,8 @@ impl Batch {
         self.accepts
     }
 
-    /// Logits of one row of each sequence are wanted from here on; which one, the device will know.
+    /// Has the logits of one row of each sequence wanted, which the device picks when it accepts
+    /// drafts.
     pub fn want_of_each(&mut self) {
         self.wanted.clear();
         self.wanted
@@ -191,10 +194,9 @@ impl Batch {
         self.spans.len() == self.rows() && self.wants_all()
     }
 
-    /// Whether all sequences have so few rows that these are taken one by one: drafts, or ends of
-    /// prompts.
+    /// Whether all sequences have at most `ONE_BY_ONE` rows: drafts, or ends of prompts.
     pub fn is_short(&self) -> bool {
-        let short = |span: &Span| span.rows.len() <= ONE_BY_ONE;
+        let short = |span: &SeqSpan| span.rows.len() <= ONE_BY_ONE;
         self.spans.iter().all(short)
     }
 
@@ -218,8 +220,8 @@ impl Batch {
         &self.positions
     }
 
-    /// Each sequence's rows; a state that one of them writes no other one reads or writes.
-    pub fn spans(&self) -> &[Span] {
+    /// Rows of each sequence; no state that one writes is read or written by another.
+    pub fn spans(&self) -> &[SeqSpan] {
         &self.spans
     }
 
@@ -229,7 +231,7 @@ impl Batch {
     }
 
     /// Block table of a sequence in a group of pages; it has all positions that its rows see there.
-    pub fn table(&self, span: &Span, group: PageGroup) -> BlockTable<'_> {
+    pub fn table(&self, span: &SeqSpan, group: PageGroup) -> BlockTable<'_> {
         let (first, pages) = span.tables[group as usize].clone();
         BlockTable {
             first,
@@ -237,10 +239,10 @@ impl Batch {
         }
     }
 
-    /// States written behind each row of a sequence but the last one, if its rows are drafts and
+    /// States written after each row of a sequence but the last one, if its rows are drafts and
     /// the model has states.
-    pub fn behind(&self, span: &Span) -> &[Slot] {
-        &self.behind[span.behind.clone()]
+    pub fn draft_states(&self, span: &SeqSpan) -> &[Slot] {
+        &self.draft_states[span.draft_states.clone()]
     }
 
     /// Number of rows.
@@ -253,20 +255,25 @@ impl Batch {
         self.table(&self.spans[self.span_of[row]], A::PAGES)
     }
 
-    fn check(&self, rows: &Rows<'_>) -> Result<(), DeviceError> {
+    fn check(&self, rows: &SeqRows<'_>) -> Result<(), DeviceError> {
         let states = rows.states;
         let fail = |what: String| fail(format!("slot {}: {what}", states.to.0));
         let (start, end) = (rows.start, rows.start.saturating_add(rows.tokens.len()));
-        let drafts = rows.behind.iter().copied();
-        let used = || states.written().chain([states.from]).chain(drafts.clone());
+        let drafts = rows.draft_states;
+        let used = || {
+            states
+                .written()
+                .chain([states.from])
+                .chain(drafts.iter().copied())
+        };
         if used().any(|slot| slot.0 as usize >= SLOTS) {
             return fail(format!("{states:?}, slots end at {SLOTS}"));
         }
-        if let Some(Kept { rows: kept, .. }) = states.kept
-            && !(is_on_grid(start) && kept > 0 && is_on_grid(kept) && kept <= rows.tokens.len())
+        if let Some(Snapshot { rows: head, .. }) = states.snapshot
+            && !(is_on_grid(start) && head > 0 && is_on_grid(head) && head <= rows.tokens.len())
         {
             return fail(format!(
-                "a state behind {kept} of {} rows from position {start} on is of no whole cells",
+                "a state behind {head} of {} rows from position {start} on is of no whole cells",
                 rows.tokens.len()
             ));
         }
@@ -274,9 +281,9 @@ impl Batch {
             return fail(format!("rows {start}..{end} of a context of {MAX_CONTEXT}"));
         }
         let count = rows.tokens.len();
-        if !rows.behind.is_empty() && (rows.behind.len() + 1 != count || count > ONE_BY_ONE) {
-            let behind = rows.behind.len();
-            return fail(format!("{behind} states behind the drafts of {count} rows"));
+        if !drafts.is_empty() && (drafts.len() + 1 != count || count > ONE_BY_ONE) {
+            let states = drafts.len();
+            return fail(format!("{states} states behind the drafts of {count} rows"));
         }
         if rows.logits > count {
             return fail(format!("logits of {} of {count} rows", rows.logits));
@@ -293,22 +300,23 @@ impl Batch {
     }
 
     /// Block tables of rows, of each group.
-    fn tables<'a>(&self, rows: &Rows<'a>) -> [BlockTable<'a>; PAGE_GROUPS] {
+    fn tables<'a>(&self, rows: &SeqRows<'a>) -> [BlockTable<'a>; PAGE_GROUPS] {
         let mut tables = [BlockTable::whole(rows.pages); PAGE_GROUPS];
-        if let (Some(window), false) = (tables.get_mut(PageGroup::Window as usize), self.is_ahead) {
+        let window = tables.get_mut(PageGroup::Window as usize);
+        if let Some(window) = window.filter(|_| !self.is_of_drafts) {
             *window = rows.window;
         }
         tables
     }
 
-    /// Each state that is written has one writer, and no reader but that.
+    /// Checks that a state that is written has one writer, and no reader but that.
     fn check_owners(&self) -> Result<(), DeviceError> {
         let mut users = [(0_usize, 0_usize); SLOTS];
         for span in &self.spans {
-            let (states, behind) = (span.states, self.behind(span));
-            let written = states.written().chain(behind.iter().copied());
+            let (states, draft_states) = (span.states, self.draft_states(span));
+            let written = states.written().chain(draft_states.iter().copied());
             written.for_each(|slot| users[slot.0 as usize].0 += 1);
-            if states.from != states.to && !behind.contains(&states.from) {
+            if states.from != states.to && !draft_states.contains(&states.from) {
                 users[states.from.0 as usize].1 += 1;
             }
         }
@@ -325,13 +333,13 @@ impl Batch {
         self.span_of.clear();
         self.spans.clear();
         self.pages.clear();
-        self.behind.clear();
+        self.draft_states.clear();
         self.wanted.clear();
         self.draws.clear();
         self.accepts = false;
     }
 
-    fn push(&mut self, sequence: &Rows<'_>) {
+    fn push(&mut self, sequence: &SeqRows<'_>) {
         let first = self.tokens.len();
         let end = first + sequence.tokens.len();
         self.tokens.extend_from_slice(sequence.tokens);
@@ -343,11 +351,11 @@ impl Batch {
             self.pages.extend_from_slice(table.pages);
             (table.first, start..self.pages.len())
         });
-        let behind = self.behind.len();
-        self.behind.extend_from_slice(sequence.behind);
-        self.spans.push(Span {
+        let first_state = self.draft_states.len();
+        self.draft_states.extend_from_slice(sequence.draft_states);
+        self.spans.push(SeqSpan {
             states: sequence.states,
-            behind: behind..self.behind.len(),
+            draft_states: first_state..self.draft_states.len(),
             start: sequence.start,
             rows: first..end,
             tables,
@@ -379,11 +387,11 @@ mod tests {
 
     const PAGES: usize = 2;
 
-    fn rows(slot: u32, tokens: &[TokenId]) -> Rows<'_> {
-        Rows::of(Slot(slot), 0, tokens, &[PageId(PAGES as u32 - 1)])
+    fn rows(slot: u32, tokens: &[TokenId]) -> SeqRows<'_> {
+        SeqRows::of(Slot(slot), 0, tokens, &[PageId(PAGES as u32 - 1)])
     }
 
-    fn filled(rows: &[Rows<'_>]) -> Result<Batch, String> {
+    fn filled(rows: &[SeqRows<'_>]) -> Result<Batch, String> {
         let mut batch = Batch::new(PAGES);
         let done = batch.fill(rows).map_err(|error| error.to_string());
         done.map(|()| batch)
@@ -399,7 +407,7 @@ mod tests {
 
     #[test]
     fn a_state_that_is_written_is_nobody_elses() {
-        let reading = |slot, from| Rows {
+        let reading = |slot, from| SeqRows {
             states: States {
                 from: Slot(from),
                 ..States::own(Slot(slot))
@@ -413,11 +421,11 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_state_is_behind_whole_cells() {
+    fn a_snapshot_is_taken_after_whole_cells() {
         let tokens = [1; CELL + 1];
-        let keeping = |start, rows, slot| Rows {
+        let saving = |start, rows, slot| SeqRows {
             states: States {
-                kept: Some(Kept {
+                snapshot: Some(Snapshot {
                     rows,
                     slot: Slot(slot),
                 }),
@@ -427,37 +435,37 @@ mod tests {
             tokens: &tokens,
             pages: &[PageId(0), PageId(1)],
             window: BlockTable::whole(&[PageId(0), PageId(1)]),
-            behind: &[],
+            draft_states: &[],
             logits: 0,
         };
-        filled(&[keeping(0, CELL, 1)]).unwrap();
+        filled(&[saving(0, CELL, 1)]).unwrap();
         for (start, rows) in [(0, 0), (0, CELL - 1), (0, 2 * CELL), (1, CELL)] {
-            let refused = filled(&[keeping(start, rows, 1)]).unwrap_err();
+            let refused = filled(&[saving(start, rows, 1)]).unwrap_err();
             assert!(refused.contains("no whole cells"), "{refused}");
         }
-        let own = filled(&[keeping(0, CELL, 0)]).unwrap_err();
+        let own = filled(&[saving(0, CELL, 0)]).unwrap_err();
         assert!(own.contains("slot 0: two sequences"), "{own}");
     }
 
     #[test]
-    fn states_behind_drafts_are_the_sequences_own() {
-        fn drafting(slot: u32, from: u32, behind: &[Slot]) -> Rows<'_> {
-            Rows {
+    fn states_after_drafts_are_the_sequences_own() {
+        fn drafting(slot: u32, from: u32, draft_states: &[Slot]) -> SeqRows<'_> {
+            SeqRows {
                 states: States {
                     from: Slot(from),
                     ..States::own(Slot(slot))
                 },
-                behind,
+                draft_states,
                 logits: 3,
                 ..rows(slot, &[1, 2, 3])
             }
         }
         let batch = filled(&[drafting(0, 3, &[Slot(2), Slot(3)]), rows(1, &[1])]).unwrap();
-        assert_eq!(batch.behind(&batch.spans()[0]), [Slot(2), Slot(3)]);
-        assert_eq!(batch.behind(&batch.spans()[1]), []);
+        assert_eq!(batch.draft_states(&batch.spans()[0]), [Slot(2), Slot(3)]);
+        assert_eq!(batch.draft_states(&batch.spans()[1]), []);
         assert_eq!(batch.wanted(), [0, 1, 2, 3]);
-        for behind in [[Slot(2), Slot(2)], [Slot(2), Slot(0)], [Slot(1), Slot(2)]] {
-            let clash = filled(&[drafting(0, 0, &behind), rows(1, &[1])]).unwrap_err();
+        for draft_states in [[Slot(2), Slot(2)], [Slot(2), Slot(0)], [Slot(1), Slot(2)]] {
+            let clash = filled(&[drafting(0, 0, &draft_states), rows(1, &[1])]).unwrap_err();
             assert!(clash.contains("two sequences"), "{clash}");
         }
         let short = filled(&[drafting(0, 0, &[Slot(2)])]).unwrap_err();
@@ -470,7 +478,7 @@ mod tests {
     #[test]
     fn what_is_out_of_range_is_named() {
         let none = VOCAB as TokenId;
-        let beyond = |pages, start| Rows {
+        let beyond = |pages, start| SeqRows {
             pages,
             window: BlockTable::whole(pages),
             start,
@@ -482,7 +490,7 @@ mod tests {
             (rows(0, &[]), "rows 0..0"),
             (rows(0, &[1, none]), "token"),
             (
-                Rows {
+                SeqRows {
                     logits: 2,
                     ..rows(0, &[1])
                 },

@@ -8,19 +8,19 @@ use step::executor::DeviceError;
 /// Gated DeltaNet or Mamba-2 of one shape.
 pub trait Delta<D: shapes::Delta>: Dense {
     /// Convolution tail and matrix state of one layer for every slot.
-    type State;
+    type LayerStates;
 
-    /// Bytes of a number that `conv_silu` or `gated_delta` leaves of a row that a cell takes.
+    /// Bytes of a number in the results of `conv_silu` and `gated_delta` for rows in cells.
     const CELL_BYTES: usize;
 
-    /// Bytes of a state of one layer: of its matrices, and of its convolution tail behind them.
+    /// Bytes of a state of one layer: of its matrices, and of its convolution tail after them.
     const STATE_BYTES: [usize; 2];
 
     /// The states of a layer that has this place of each slot's.
-    fn state_at(&self, place: Place<Self::Pool>) -> Self::State;
+    fn state_at(&self, place: Place<Self::Pool>) -> Self::LayerStates;
 
     /// Zero states of one layer with memory of their own, which do not touch.
-    fn delta_state(&self) -> Result<Self::State, DeviceError> {
+    fn delta_state(&self) -> Result<Self::LayerStates, DeviceError> {
         let place = self.states(Self::STATE_BYTES.iter().sum())?;
         Ok(self.state_at(place))
     }
@@ -33,7 +33,7 @@ pub trait Delta<D: shapes::Delta>: Dense {
         &mut self,
         x: &Self::Tensor,
         taps: Taps<'_, Self>,
-        state: &mut Self::State,
+        state: &mut Self::LayerStates,
         batch: &Batch,
         out: &mut Self::Tensor,
     );
@@ -51,7 +51,7 @@ pub trait Delta<D: shapes::Delta>: Dense {
     fn gated_delta(
         &mut self,
         input: GatedDelta<'_, Self>,
-        state: &mut Self::State,
+        state: &mut Self::LayerStates,
         batch: &Batch,
         out: &mut Self::Tensor,
     );
@@ -81,7 +81,7 @@ pub trait Delta<D: shapes::Delta>: Dense {
         &mut self,
         input: DeltaNet<'_, Self>,
         conv: &mut Self::Tensor,
-        state: &mut Self::State,
+        state: &mut Self::LayerStates,
         batch: &Batch,
         out: &mut Self::Tensor,
     ) {
@@ -98,7 +98,7 @@ pub type Taps<'a, B> = (&'a <B as Device>::Vector, Option<&'a <B as Device>::Vec
 /// Inputs of [`Delta::gated_delta`].
 pub struct GatedDelta<'a, B: Device + ?Sized> {
     pub qkv: &'a B::Tensor,
-    /// Gates of what is written; with `MAMBA` nobody reads them.
+    /// Gates of the delta rule; not read with `MAMBA`.
     pub b: &'a B::Tensor,
     pub a: &'a B::Tensor,
     pub decay: &'a Decay<B::Vector>,

@@ -53,10 +53,10 @@ pub trait Dense: Device {
         hidden: &Self::Tensor,
         norms: BesideNorms<'_, Self>,
         batch: &Batch,
-        room: [&mut Self::Tensor; 2],
+        workspace: [&mut Self::Tensor; 2],
         out: &mut Self::Tensor,
     ) {
-        let [normed, other] = room;
+        let [normed, other] = workspace;
         self.embed(table, batch, other);
         self.rms_norm(other, norms.embedding, normed, None);
         self.rms_norm(hidden, norms.hidden, other, None);
@@ -113,11 +113,11 @@ pub enum Hidden {
 pub struct Ends<'a, B: Device + ?Sized> {
     /// Rows that are left normed.
     pub hidden: Hidden,
-    /// Normed rows, `[R, H]`, or room for the wanted ones of `residual`.
+    /// Normed rows, `[R, H]`, or workspace for the wanted ones of `residual`.
     pub x: &'a mut B::Tensor,
-    /// Normed rows that are wanted, `[batch.wanted.len(), H]`, or room for them.
+    /// Normed rows that are wanted, `[batch.wanted.len(), H]`, or workspace for them.
     pub last: &'a mut B::Tensor,
-    /// Logits that are wanted, those of the ids below this: `VOCAB`, or fewer of a draft.
+    /// Number of logits, those of the lowest ids: `VOCAB`, or fewer for a draft.
     pub ids: usize,
     /// `[batch.wanted.len(), IDS]`, of `ids` or more.
     pub logits: &'a mut B::Tensor,

@@ -1,4 +1,4 @@
-//! Storage, the order of work, and what comes back to the host.
+//! Device: storage, the order of operations, and copies to the host.
 
 use std::ops::{Deref, Range};
 use std::sync::mpsc::Receiver;
@@ -9,23 +9,23 @@ use crate::weights::{MatrixSource, VectorSource, WeightsError};
 use step::executor::{DeviceError, Patience};
 use step::transfer::{PIECE_ALIGN, Sum, at_once, sum};
 
-/// A sequence of operations that is run again and again.
+/// Sequence of operations that a backend may record and replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// The model's forward pass, a row of each sequence.
+    /// Forward pass with one row of each sequence.
     Decode,
-    /// Forward pass over drafts: up to `ONE_BY_ONE` rows of each sequence, all logits wanted.
+    /// Forward pass with drafts: up to `ONE_BY_ONE` rows of each sequence, all logits wanted.
     Verify,
-    /// The multi-token-prediction layer behind `Decode`.
+    /// Multi-token-prediction (MTP) layer after `Decode`.
     Draft,
-    /// Prediction layer behind `Verify`, for some of the rows.
+    /// Prediction layer after `Verify`, for some of the rows.
     DraftVerified,
-    /// Prediction layer behind a prediction, for a row of each sequence.
+    /// Prediction layer after a prediction, for a row of each sequence.
     DraftOn,
 }
 
 impl Program {
-    /// Whether it runs on a batch like this.
+    /// Whether the program runs on batches of this shape.
     pub fn takes(self, batch: &Batch) -> bool {
         match self {
             Program::Decode | Program::Draft | Program::DraftOn => batch.is_decode(),
@@ -35,8 +35,8 @@ impl Program {
     }
 }
 
-/// Part of every piece of a pool: that of one layer. Parts of a layer lie behind each other, since
-/// operations read those of many pieces: what they read is then close together.
+/// Part of every piece of a pool that belongs to one layer. Parts of a layer are contiguous in the
+/// pool, since an operation reads one layer's part of many pieces.
 #[derive(Clone, Debug)]
 pub struct Place<P> {
     pub pool: P,
@@ -54,13 +54,13 @@ impl<P> Place<P> {
     }
 }
 
-/// A piece: its part in each of some places, and where the copy begins in the host's room, in which
-/// parts follow each other.
+/// Copy of a piece: its part in each of the places, and its offset in host memory, where the parts
+/// follow each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Copied<'a, P> {
     pub places: &'a [Place<P>],
     pub piece: usize,
-    /// Bytes behind the start of the room.
+    /// Offset of the copy in host memory, bytes.
     pub at: usize,
 }
 
@@ -79,15 +79,15 @@ pub trait Device {
     type Matrix;
     /// Weights `[N]`.
     type Vector;
-    /// Memory of the host that `read` fills: as many elements as were read last.
+    /// Host memory that `read` fills; derefs to the elements that were read last.
     type Host: Deref<Target = [f32]>;
-    /// Memory of pieces of one size. Clones are the same memory.
+    /// Memory of pieces of one size; clones share it.
     type Pool: Clone;
 
-    /// Whether rows of logits are ranked where they are, because to take them to the host costs
+    /// Whether rows of logits are ranked on the device, because copying them to the host costs
     /// more.
     const RANKS: bool;
-    /// Longest time of a step or a `read` behind it.
+    /// Longest time of a step or a `read` after it.
     const PATIENCE: Option<Patience>;
 
     /// Bytes that a matrix `[n, k]` stored as `format` takes once it is loaded, at most.
@@ -96,9 +96,9 @@ pub trait Device {
         Self: Sized;
     /// Bytes of all matrices loaded so far.
     fn matrix_bytes(&self) -> u64;
-    /// Bytes that may be taken of the device's memory in all, by what is known since it was opened;
-    /// none if the system does not tell.
-    fn room(&self) -> Option<u64>;
+    /// Bytes of the device's memory that may be taken in all, as it was when it was opened; none if
+    /// the system does not say.
+    fn available(&self) -> Option<u64>;
 
     /// Loads matrices with the same `K`, stacked along `N` in the order given.
     ///
@@ -121,35 +121,35 @@ pub trait Device {
         let pool = self.pool(STATES, stride)?;
         Ok(Place { pool, at, stride })
     }
-    /// Takes the host's room for copies of pieces, once.
-    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError>;
+    /// Takes the host memory that pieces are copied to and from, once.
+    fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError>;
     /// Bytes of it that no copy under way touches.
     ///
     /// # Panics
     /// If the range is not in it.
-    fn host_room(&mut self, range: Range<usize>) -> &mut [u8];
+    fn host_bytes(&mut self, range: Range<usize>) -> &mut [u8];
     /// Starts checksums of ranges of it, as [`Executor::sums`] does.
     ///
     /// [`Executor::sums`]: step::executor::Executor::sums
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
-        let sums = ranges.into_iter().map(|range| sum(self.host_room(range)));
+        let sums = ranges.into_iter().map(|range| sum(self.host_bytes(range)));
         at_once(sums.collect())
     }
     /// Starts to write bytes to a range of it, as [`Executor::fill`] does.
     ///
     /// [`Executor::fill`]: step::executor::Executor::fill
     fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
-        self.host_room(range).copy_from_slice(&bytes);
+        self.host_bytes(range).copy_from_slice(&bytes);
         at_once(())
     }
     /// Starts to read a range of it, as [`Executor::copy_out`] does.
     ///
     /// [`Executor::copy_out`]: step::executor::Executor::copy_out
     fn copy_out(&mut self, range: Range<usize>) -> Receiver<Vec<u8>> {
-        let bytes = self.host_room(range).to_vec();
+        let bytes = self.host_bytes(range).to_vec();
         at_once(bytes)
     }
-    /// Starts copies of pieces, behind all operations so far, which are done in the order in which
+    /// Starts copies of pieces, after all operations so far, which are done in the order in which
     /// they are started. Operations from here on do not wait for them.
     ///
     /// # Errors

@@ -1,5 +1,4 @@
-//! Memory that a kind of device takes beside the buffers that it is asked for, known before one is
-//! opened.
+//! Memory that a kind of device takes beside buffers, known before a device is opened.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,11 +8,11 @@ use crate::target;
 
 const MEBIBYTE: u64 = 1024 * 1024;
 
-/// Memory that a kind of device takes and leaves, bytes.
+/// Memory needs of a kind of device, bytes.
 pub trait Footprint: Device {
-    /// Memory that is left to others where the model lies.
+    /// Reserve for other programs in the memory that the model lies in.
     const RESERVE_BYTES: u64;
-    /// Memory that the driver takes of an opened device, at most.
+    /// Memory that the driver takes for an open device, at most.
     const CONTEXT_BYTES: u64;
     /// Memory that the driver takes for a layer of a recorded step, at most.
     const GRAPH_LAYER_BYTES: u64;
@@ -36,15 +35,15 @@ pub trait Footprint: Device {
 pub struct HostMemory {
     /// Memory that may be taken, bytes, if the system tells.
     pub bytes: Option<u64>,
-    /// Bound of that.
+    /// Bound of those bytes.
     pub bound: Option<&'static Bound>,
-    /// Memory that the server takes of it beside the model, at most, bytes.
+    /// Bytes that the server takes beside the model, at most.
     pub server: u64,
 }
 
 impl HostMemory {
-    /// Memory that a model may take of it; none where the model does not lie in it.
-    pub fn room(&self) -> Option<u64> {
+    /// Host memory that a model may take; none if the model does not lie in it.
+    pub fn available(&self) -> Option<u64> {
         target::HOST_RESERVE.and(self.bytes)
     }
 }

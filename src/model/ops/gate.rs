@@ -11,7 +11,7 @@ pub trait Gate<M: shapes::Mlp>: Dense {
 
     /// `norm_linear` with the first two of `weights`, gate and up, `swiglu` of both, and
     /// `linear_add` of that with the third. `x` is storage for normed rows, `own` for gates, ups
-    /// and activations; what they hold afterwards is not said.
+    /// and activations, whose content is unspecified afterwards.
     fn mlp(
         &mut self,
         residual: &mut Self::Tensor,

@@ -1,6 +1,6 @@
 //! The operations that models are written in, each with its formula, shapes and effects.
 //!
-//! [`Device`] is storage and order, [`Footprint`] the memory that it costs, [`Guess`] what runs
+//! [`Device`] is storage and order, [`Footprint`] the memory that it costs, [`Draft`] what runs
 //! ahead of the host. Beside them stand groups of operations: [`Dense`], and for each kind of block
 //! [`Attend`], [`Delta`], [`Route`] and [`Gate`], generic over the block's shape (`crate::shapes`).
 //! Operations and shapes of one block alone stand with it, in `crate::blocks`. A model needs the
@@ -20,20 +20,20 @@ mod cost;
 mod delta;
 mod dense;
 mod device;
+mod draft;
 mod footprint;
 mod gate;
-mod guess;
 mod route;
 
 pub use attend::{Attend, Qkv, store_and_attend};
-pub use batch::{Batch, PAGE_GROUPS, Span};
+pub use batch::{Batch, PAGE_GROUPS, SeqSpan};
 pub use cost::{Cost, position_bytes};
 pub use delta::{Decay, Delta, DeltaNet, GatedDelta, Taps};
 pub use dense::{BesideNorms, Dense, Ends, Hidden, cap, norm_and_rank, norm_and_rank_by};
 pub use device::{Copied, Device, Place, Program, Side};
+pub use draft::Draft;
 pub use footprint::{Bound, Footprint, HostMemory};
 pub use gate::{Both, Gate};
-pub use guess::Guess;
 pub use route::{ExpertSource, Logits, Route};
 
 pub use step::ONE_BY_ONE;

@@ -66,7 +66,7 @@ pub fn open(directory: &Path, progress: Arc<Progress>) -> Result<Checkpoint, Wei
 }
 
 /// Opens and checks a checkpoint that is not the release and is not served: its files may have any
-/// size, and it ends behind the first `layers`. For measurements and comparisons.
+/// size, and it ends after the first `layers`. For measurements and comparisons.
 pub fn open_layers(
     directory: &Path,
     layers: usize,
@@ -151,7 +151,7 @@ pub fn open_seeded(progress: Arc<Progress>) -> Checkpoint {
     open_seeded_layers(target::LAYERS, progress)
 }
 
-/// A seeded checkpoint, cut behind the first `layers`.
+/// A seeded checkpoint, cut after the first `layers`.
 pub fn open_seeded_layers(layers: usize, progress: Arc<Progress>) -> Checkpoint {
     let layout = Layout::cut(layers);
     let (mut seeded, mut tensors) = (Seeded::default(), BTreeMap::new());
@@ -654,7 +654,7 @@ impl MatrixSource<'_> {
         let has = self.weight.stored()[0];
         let stored = rows.start.min(has)..rows.end.min(has);
         let bias = self.bias(rows)?;
-        let rows = Rows {
+        let rows = MatrixRows {
             checkpoint: self.checkpoint,
             weight: self.weight,
             stretches: self.weight.stretches(&stored),
@@ -699,14 +699,14 @@ impl MatrixSource<'_> {
 }
 
 /// Some rows of a matrix, to be read as the checkpoint has them.
-pub struct Rows<'a> {
+pub struct MatrixRows<'a> {
     checkpoint: &'a Checkpoint,
     pub weight: Weight,
     /// Rows of the tensors that they are.
     pub stretches: Vec<Range<usize>>,
 }
 
-impl Rows<'_> {
+impl MatrixRows<'_> {
     /// All numbers of the tensor for a purpose.
     pub fn numbers(&self, purpose: Purpose) -> Result<Vec<f32>, WeightsError> {
         let name = self.weight.tensor(purpose);

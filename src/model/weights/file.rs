@@ -130,7 +130,7 @@ impl WeightsFile {
             return Ok(0);
         }
         let had = cached(&self.file, offset, out)?;
-        // The last page may have gone with those of the read behind this one.
+        // The last page may have gone with those of the read after this one.
         if had + ALIGN < out.len() {
             self.asked_in.store(ASKED_EVERY, Ordering::Relaxed);
         }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     /// Bytes at the file's start that the page cache holds.
-    fn held(file: &WeightsFile) -> usize {
+    fn cached_bytes(file: &WeightsFile) -> usize {
         cached(&file.file, 0, &mut vec![0; BYTES]).unwrap_or(BYTES)
     }
 
@@ -273,7 +273,7 @@ mod tests {
                     fill_cache(&file);
                     file.asked_in.store(0, Ordering::Relaxed);
                     file.read(offset, &mut vec![0; len]).unwrap();
-                    held(&file) == 0
+                    cached_bytes(&file) == 0
                 });
                 assert!(is_dropped, "{offset} {len} {direct}");
             }
@@ -281,7 +281,7 @@ mod tests {
         assert!(in_some_try(|| {
             fill_cache(&file);
             drop(opened(&folder));
-            held(&file) == 0
+            cached_bytes(&file) == 0
         }));
     }
 

@@ -41,7 +41,7 @@ pub(super) struct Opened {
     pub file: File,
     /// The file, read past the page cache; None where its file system has no such reads.
     pub direct: Option<File>,
-    /// Name behind `blobs/` in the first link that has one: the content's digest in a hub cache.
+    /// Name after `blobs/` in the first link that has one: the content's digest in a hub cache.
     pub blob: Option<String>,
     /// Users without whom it would not have been found: those who placed links on the way, and for
     /// a file with several names the owner of the directory.

@@ -40,7 +40,7 @@ impl Layout {
         Layout::cut(target::LAYERS)
     }
 
-    /// The model cut behind its first `layers`.
+    /// The model cut after its first `layers`.
     pub fn cut(layers: usize) -> Layout {
         Layout {
             layers,
@@ -162,7 +162,7 @@ impl Layout {
         self.weights().filter(is_vector)
     }
 
-    /// Every tensor by canonical name; of one that several weights share, the first is told.
+    /// Every tensor by canonical name; of one that several weights share, the first is given.
     pub fn tensors(self) -> BTreeMap<String, Expected> {
         let mut tensors = BTreeMap::new();
         for weight in self.weights() {

@@ -8,7 +8,7 @@ pub use crate::target::{CONFIG_FILE as CONFIG, INDEX_FILE as INDEX, WEIGHTS_FILE
 /// Mark of a directory whose weights are drawn.
 pub const MARK: &str = "atlas-drawn.json";
 
-/// Names apart from each other by one number are told as one, as in
+/// Names apart from each other by one number are reported as one, as in
 /// `model-[00003-00007,00012]-of-00042.safetensors`; `names` has at least one.
 pub fn shortest(names: &[String]) -> String {
     let mut groups: BTreeMap<(&str, usize, &str), Vec<u64>> = BTreeMap::new();
@@ -40,7 +40,7 @@ pub fn shortest(names: &[String]) -> String {
 /// Most digits of a number in a name.
 const DIGITS_MAX: usize = 9;
 
-/// Text before the first number, the number, and the text behind it.
+/// Text before the first number, the number, and the text after it.
 fn numbered(name: &str) -> Option<(&str, &str, &str)> {
     let start = name.find(|c: char| c.is_ascii_digit())?;
     let digits = name[start..].find(|c: char| !c.is_ascii_digit());

@@ -68,9 +68,9 @@ fn notes_of_both_generations_of_the_client_count() {
         let folder = Folder::open(&scratch.0).unwrap();
         let expected = Expected::Sha256(sha256());
         assert_eq!(best(&folder), Some((Witness::Metadata, expected)));
-        let told = &revisions(&folder, &names())[0];
-        assert_eq!(told.commit, COMMIT);
-        assert!(told.by.ends_with(".metadata"), "{}", told.by);
+        let found = &revisions(&folder, &names())[0];
+        assert_eq!(found.commit, COMMIT);
+        assert!(found.by.ends_with(".metadata"), "{}", found.by);
     }
 }
 

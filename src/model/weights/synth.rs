@@ -44,7 +44,7 @@ pub enum SynthError {
     NotEmpty { directory: PathBuf },
     /// There is no room for the rest.
     #[error(
-        "{file}: the disk is full; the checkpoint takes {bytes} bytes, make room for them or ask \
+        "{file}: the disk is full; the checkpoint takes {bytes} bytes, make left for them or ask \
          for fewer --layers"
     )]
     Full { file: PathBuf, bytes: u64 },
@@ -171,14 +171,14 @@ fn plain(name: &str) -> Beneath {
 fn shards(directory: &Path, layers: usize) -> Vec<Shard> {
     let mut tensors = seeded::tensors(Layout::cut(layers), target::INPUT_SCALES);
     tensors.sort_by_key(|tensor| layer_of(tensor.site));
-    let (mut groups, mut room) = (Vec::<Vec<Drawn>>::new(), 0);
+    let (mut groups, mut left) = (Vec::<Vec<Drawn>>::new(), 0);
     for tensor in tensors {
         let bytes = tensor.bytes();
-        if groups.is_empty() || bytes > room {
+        if groups.is_empty() || bytes > left {
             groups.push(Vec::new());
-            room = SHARD_BYTES.max(bytes);
+            left = SHARD_BYTES.max(bytes);
         }
-        room -= bytes;
+        left -= bytes;
         groups.last_mut().expect("one was pushed").push(tensor);
     }
     let count = groups.len();

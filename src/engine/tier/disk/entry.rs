@@ -1,5 +1,5 @@
-//! Entries of the disk: pages of a prompt's beginning behind those of other entries, and the state
-//! behind them.
+//! Entries of the disk: pages of a prompt's beginning after those of other entries, and the state
+//! after them.
 //!
 //! The header of an entry has the names of its blocks and a tag for each of its pieces. Names and
 //! pieces are sealed with a secret of the domain, which is made of an API key: who has another key
@@ -15,15 +15,15 @@ use step::PAGE;
 use step::executor::TokenId;
 use step::transfer::{PIECE_ALIGN, PieceBytes};
 
-/// Name of a block: of its tokens behind all those before.
+/// Name of a block: a keyed digest of its tokens and of all before.
 pub type Name = [u8; NAME_BYTES];
-/// Tag that a sealed piece opens with.
+/// Authentication tag of a sealed piece.
 pub type Tag = [u8; TAG_BYTES];
 /// Digest of everything that the bits of an entry depend on: binary, manifest and weights.
 pub type Identity = [u8; 32];
 
 const MAGIC: &[u8; 8] = b"ATLASKV1";
-/// Tells digests of this module from others of the same domains.
+/// Label that separates digests of this module from all others.
 const PURPOSE: &[u8] = b"atlas prefix cache on disk";
 const NAME_BYTES: usize = 16;
 const TAG_BYTES: usize = 16;
@@ -75,7 +75,7 @@ impl Bond {
         nonce.into()
     }
 
-    /// Seals a piece where it lies.
+    /// Seals a piece in place.
     pub fn seal(&self, secret: &Secret, index: usize, piece: &mut [u8]) -> Tag {
         let cipher = secret.cipher();
         let sealed = cipher.encrypt_inout_detached(&self.nonce(index), &self.head, piece.into());
@@ -83,7 +83,7 @@ impl Bond {
         tag.into()
     }
 
-    /// Opens a piece where it lies; false if it is not the one that was sealed there.
+    /// Opens a piece in place; false if it is not the one that was sealed there.
     pub fn open(&self, secret: &Secret, index: usize, piece: &mut [u8], tag: &Tag) -> bool {
         let (nonce, tag) = (self.nonce(index), (*tag).into());
         let cipher = secret.cipher();
@@ -97,11 +97,11 @@ impl Bond {
 pub struct Header {
     pub salt: [u8; SALT_BYTES],
     pub owner: Owner,
-    /// When it was written, seconds since 1970.
+    /// Time of writing, seconds since 1970.
     pub created: u64,
-    /// Blocks whose pages it has.
+    /// Names of the blocks whose pages it has.
     pub names: Vec<Name>,
-    /// Block that it ends with, and the state behind it if it has one.
+    /// Block that it ends with, and the state after it if it has one.
     pub end: Name,
     pub state: Option<Kind>,
     /// Tags of pages, then of the state.
@@ -119,7 +119,7 @@ impl Header {
         bytes.next_multiple_of(PIECE_ALIGN)
     }
 
-    /// Where a piece begins; that behind the last is the end of the entry.
+    /// Offset of a piece; that after the last piece is the end of the entry.
     pub fn at(&self, index: usize, bytes: PieceBytes) -> u64 {
         let pages = index.min(self.names.len());
         let state = (index - pages) * bytes.state;
@@ -131,7 +131,7 @@ impl Header {
         self.at(self.pieces(), bytes)
     }
 
-    /// All of it but the tags.
+    /// Encoded header without the tags.
     fn head(&self, identity: &Identity) -> Vec<u8> {
         let kind: u32 = match self.state {
             None => 0,
@@ -163,7 +163,7 @@ impl Header {
         bytes
     }
 
-    /// Bytes of the header that begins so; none if this is no header of `identity`.
+    /// Length of the header that starts with these bytes; none if it is none of `identity`.
     pub fn measure(first: &[u8; PIECE_ALIGN], identity: &Identity) -> Option<usize> {
         let mut fields = Fields(first);
         let is_own = fields.take::<8>()? == *MAGIC && fields.take::<32>()? == *identity;

@@ -1,16 +1,16 @@
-//! Index of entries: which has which block, and which goes when there is to be room.
+//! Index of the disk's entries: their blocks, and their order of eviction.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use super::entry::{Bond, Header, Name, Tag};
-use crate::prefix::{Gone, Kind, Owner};
+use crate::prefix::{Evicted, Kind, Owner};
 use step::transfer::PieceBytes;
 
-/// Time over which written bytes count.
+/// Time over which written bytes are counted.
 pub const DAY: Duration = Duration::from_hours(24);
 
-/// A piece of an entry.
+/// Place of a piece in an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub entry: u64,
@@ -21,7 +21,7 @@ pub struct Place {
     pub tag: Tag,
 }
 
-/// A beginning that entries have together.
+/// Beginning of a prompt that one or more entries have together.
 #[derive(Debug, Default)]
 pub struct Found {
     pub pages: Vec<Place>,
@@ -32,7 +32,7 @@ pub struct Found {
 struct Entry {
     header: Header,
     bond: Bond,
-    /// When it was last in use, and its turn among those of the same time.
+    /// Time of its last use, and its order among those of the same time.
     used: (Duration, u64),
 }
 
@@ -47,8 +47,8 @@ pub struct Index {
     bytes: u64,
     uses: u64,
     now: Duration,
-    gone: Gone,
-    /// Bytes written, by when.
+    evicted: Evicted,
+    /// Written bytes with their times.
     written: VecDeque<(Duration, u64)>,
 }
 
@@ -63,13 +63,13 @@ impl Index {
             bytes: 0,
             uses: 0,
             now: Duration::ZERO,
-            gone: Gone::default(),
+            evicted: Evicted::default(),
             written: VecDeque::new(),
         }
     }
 
-    /// Tells the time since some start. It does not go back.
-    pub fn tell_time(&mut self, time: Duration) {
+    /// Sets the time since some start; it does not go back.
+    pub fn set_time(&mut self, time: Duration) {
         self.now = self.now.max(time);
         let now = self.now;
         while self
@@ -83,8 +83,8 @@ impl Index {
         self.bytes
     }
 
-    pub fn gone(&self) -> Gone {
-        self.gone
+    pub fn evicted(&self) -> Evicted {
+        self.evicted
     }
 
     /// Bytes that were written in the last day.
@@ -96,20 +96,20 @@ impl Index {
         self.written.push_back((self.now, bytes));
     }
 
-    /// Number of the first of these blocks, and of all behind it, that no entry has.
+    /// Number of the first of these blocks, and of all after it, that no entry has.
     pub fn known(&self, names: &[Name]) -> usize {
         let known = names.iter();
         let there = known.take_while(|name| self.blocks.contains_key(*name));
         there.count()
     }
 
-    /// Whether all blocks are there and a prompt can go on from the last.
+    /// Whether entries have all blocks and a prompt can go on from the last.
     pub fn has(&self, names: &[Name]) -> bool {
         let is_end = |name| self.pieces.state == 0 || self.states.contains_key(name);
         self.known(names) == names.len() && names.last().is_some_and(is_end)
     }
 
-    /// The longest beginning of these blocks that is there.
+    /// Longest beginning of these blocks that entries have.
     pub fn find(&self, names: &[Name]) -> Found {
         let known = &names[..self.known(names)];
         let depth = match self.pieces.state {
@@ -147,7 +147,7 @@ impl Index {
         }
     }
 
-    /// Notes that a prompt goes on from what was found; the entries that it is in.
+    /// Notes that a prompt goes on from a found beginning; returns the entries that have it.
     pub fn note_use(&mut self, found: &Found) -> Vec<u64> {
         let states = found.state.iter().map(|(_, state)| state.entry);
         let entries = found.pages.iter().map(|page| page.entry).chain(states);
@@ -161,7 +161,7 @@ impl Index {
         entries
     }
 
-    /// Adds an entry that is whole.
+    /// Adds a complete entry.
     pub fn add(&mut self, entry: u64, header: Header, bond: Bond) {
         for (index, name) in header.names.iter().enumerate() {
             self.blocks.insert(*name, (entry, index));
@@ -175,7 +175,7 @@ impl Index {
         self.entries.insert(entry, Entry { header, bond, used });
     }
 
-    /// Forgets one.
+    /// Removes an entry.
     pub fn remove(&mut self, entry: u64) {
         let Some(Entry { header, .. }) = self.entries.remove(&entry) else {
             return;
@@ -191,7 +191,7 @@ impl Index {
         }
     }
 
-    /// Forgets entries until there is room for so many bytes more: of the owner who has most, those
+    /// Forgets entries until so many bytes more fit: of the owner who has most, those
     /// that were used longest ago, and of those that were used at once what goes on from another.
     /// None if that many are never to be had.
     pub fn make_room(&mut self, bytes: u64) -> Option<Vec<u64>> {
@@ -202,16 +202,16 @@ impl Index {
         while self.bytes + bytes > self.bytes_max {
             let last = self.last().expect("entries have all bytes");
             let entry = &self.entries[&last];
-            self.gone.count += 1;
-            self.gone.pages += entry.header.names.len();
-            self.gone.age += self.now - entry.used.0;
+            self.evicted.count += 1;
+            self.evicted.pages += entry.header.names.len();
+            self.evicted.age += self.now - entry.used.0;
             self.remove(last);
             removed.push(last);
         }
         Some(removed)
     }
 
-    /// The entry that goes first.
+    /// Entry that is evicted next.
     fn last(&self) -> Option<u64> {
         let mut owners: HashMap<Owner, u64> = HashMap::new();
         for entry in self.entries.values() {

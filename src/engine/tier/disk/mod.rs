@@ -1,8 +1,8 @@
-//! Tier below the host's room: beginnings of prompts on a disk, for the next start, too.
+//! Tier below host memory: beginnings of prompts on a disk, for the next start, too.
 //!
-//! The engine's thread keeps the index; threads of their own read, write and seal. Whatever goes
-//! wrong with one entry is as if it were not there. A disk that is full, fails or takes longer than
-//! computing would turns the tier off, with one line for the operator.
+//! The engine's thread has the index; other threads read, write and seal. A broken entry counts as
+//! missing. A disk that is full, fails or is slower than computing is turned off, with one line for
+//! the operator.
 
 pub mod entry;
 mod index;
@@ -22,7 +22,7 @@ use std::time::Duration;
 use self::entry::{Bond, Header, Identity, Name, Secret, Tag};
 use self::index::{DAY, Index, Place};
 use self::store::{Folder, Storage};
-use crate::prefix::{Gone, Kind, Owner};
+use crate::prefix::{Evicted, Kind, Owner};
 use host::calendar::seconds;
 use host::log;
 use host::pool::Pool;
@@ -33,24 +33,24 @@ pub use self::index::Found;
 /// Threads that read, write and seal: enough for a drive that is fast only when it is asked for
 /// several things.
 pub const THREADS: usize = 4;
-/// Bytes that threads have in their hands, at most, and one piece more.
+/// Bytes of pieces that threads work on at once; at most one piece more.
 pub const IN_HANDS_MAX: usize = 64 << 20;
-/// A disk that ends none of the reads and writes under way for so long does not answer.
+/// Time after which a disk that has finished none of its reads and writes counts as broken.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// Prompts in a row that were sooner computed than read.
+/// Consecutive prompts that would have been computed sooner than read, at most.
 const SLOW_MAX: usize = 3;
 
-/// Settings that a disk is opened with: where entries lie, and what their bits depend on.
+/// Opened disk: storage of the entries, and the digest of what their bits depend on.
 pub struct Opened {
     pub storage: Arc<dyn Storage>,
     pub identity: Identity,
 }
 
-/// Room on a disk.
+/// Directory on a disk, and its bytes.
 pub struct Options {
-    /// Name of it, for the operator.
+    /// Its name in the log.
     pub name: String,
-    /// Opens it, in a thread of its own; fails with why it cannot be used.
+    /// Opens it, on a thread of its own; fails with the reason why it cannot be used.
     pub open: Box<dyn FnOnce() -> Result<Opened, String> + Send>,
     pub bytes: u64,
     /// Bytes that are written in a day, at most.
@@ -111,7 +111,7 @@ enum Done {
         tag: Result<Tag, Fault>,
     },
     Published(Box<Draft>, io::Result<()>),
-    Kept(io::Result<()>),
+    Ended(io::Result<()>),
 }
 
 /// Bytes of a piece, and their checksum.
@@ -142,9 +142,10 @@ pub struct Draft {
     sealed: usize,
 }
 
-enum State {
+enum Access {
     Opening,
     On(Opened),
+    /// Broken, slow or silent: not used until the server starts again.
     Off,
 }
 
@@ -160,28 +161,28 @@ pub struct Traffic {
 /// The disk, as the engine's thread has it.
 pub struct Disk {
     name: String,
-    state: State,
+    access: Access,
     pool: Pool<Done>,
     index: Index,
     pieces: PieceBytes,
     bytes_a_day: u64,
     next_entry: u64,
     draft: Option<Draft>,
-    /// Bytes in the hands of threads.
+    /// Bytes of pieces that threads work on.
     in_hands: usize,
     now: Duration,
-    /// When something last ended, or was begun where nothing was.
+    /// Time at which work last ended, or began while none was under way.
     answered: Duration,
     slow: usize,
     traffic: Traffic,
 }
 
 impl Disk {
-    /// It is opened beside the engine's thread; until then nothing is there.
+    /// Disk that is being opened on another thread; until then it has no entries.
     pub fn new(options: Options, pieces: PieceBytes) -> Disk {
         let mut disk = Disk {
             name: options.name,
-            state: State::Opening,
+            access: Access::Opening,
             pool: Pool::new("cache", THREADS),
             index: Index::new(options.bytes, pieces),
             pieces,
@@ -199,18 +200,18 @@ impl Disk {
         disk
     }
 
-    /// Tells the time since some start. It does not go back.
-    pub fn tell_time(&mut self, time: Duration) {
+    /// Sets the time since some start; it does not go back.
+    pub fn set_time(&mut self, time: Duration) {
         self.now = self.now.max(time);
-        self.index.tell_time(time);
+        self.index.set_time(time);
     }
 
     pub fn is_on(&self) -> bool {
-        matches!(self.state, State::On(_))
+        matches!(self.access, Access::On(_))
     }
 
     pub fn is_off(&self) -> bool {
-        matches!(self.state, State::Off)
+        matches!(self.access, Access::Off)
     }
 
     pub fn now(&self) -> Duration {
@@ -219,10 +220,10 @@ impl Disk {
 
     /// Whether threads have something to do.
     pub fn is_busy(&self) -> bool {
-        match self.state {
-            State::Opening => self.now < self.answered + SILENCE_MAX,
-            State::On(_) => self.pool.under_way() > 0,
-            State::Off => false,
+        match self.access {
+            Access::Opening => self.now < self.answered + SILENCE_MAX,
+            Access::On(_) => self.pool.under_way() > 0,
+            Access::Off => false,
         }
     }
 
@@ -234,15 +235,15 @@ impl Disk {
         self.index.written()
     }
 
-    pub fn gone(&self) -> Gone {
-        self.index.gone()
+    pub fn evicted(&self) -> Evicted {
+        self.index.evicted()
     }
 
     pub fn traffic(&self) -> Traffic {
         self.traffic
     }
 
-    /// Whether threads may have more.
+    /// Whether threads may get more work.
     pub fn has_hands(&self) -> bool {
         self.in_hands < IN_HANDS_MAX
     }
@@ -254,24 +255,24 @@ impl Disk {
         self.pool.run(job);
     }
 
-    /// Has a thread do something with the storage, whose end is of no interest unless it fails.
-    fn keep(&mut self, work: impl FnOnce(&dyn Storage) -> io::Result<()> + Send + 'static) {
-        if let State::On(opened) = &self.state {
+    /// Has a thread do something with the storage whose result only matters if it fails.
+    fn spawn(&mut self, work: impl FnOnce(&dyn Storage) -> io::Result<()> + Send + 'static) {
+        if let Access::On(opened) = &self.access {
             let storage = opened.storage.clone();
-            self.run(move || Done::Kept(work(&*storage)));
+            self.run(move || Done::Ended(work(&*storage)));
         }
     }
 
-    /// The longest beginning of these blocks that is here, where it has more than so many.
+    /// Longest beginning of these blocks that entries have, if it has more than so many.
     pub fn find(&mut self, names: &[Name], more_than: usize) -> Option<Found> {
         let found = self.index.find(names);
         (self.is_on() && found.pages.len() > more_than).then_some(found)
     }
 
-    /// Notes that a prompt goes on from what was found.
+    /// Notes that a prompt goes on from a found beginning.
     pub fn note_use(&mut self, found: &Found) {
         for entry in self.index.note_use(found) {
-            self.keep(move |storage| match storage.touch(entry) {
+            self.spawn(move |storage| match storage.touch(entry) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 _ => Ok(()),
             });
@@ -280,7 +281,7 @@ impl Disk {
 
     /// Reads a piece.
     pub fn read(&mut self, ticket: u64, index: usize, place: Place, secret: &Secret) {
-        let State::On(opened) = &self.state else {
+        let Access::On(opened) = &self.access else {
             return;
         };
         let (storage, secret) = (opened.storage.clone(), secret.clone());
@@ -293,14 +294,14 @@ impl Disk {
         });
     }
 
-    /// Begins an entry for what is not here of a beginning: of its blocks, those behind the number
-    /// that is returned. None if all of it is here, or it may not be written.
+    /// Begins an entry with the blocks of a beginning that no entry has; returns the number of
+    /// blocks before those. None if entries have all of it, or nothing may be written.
     pub fn begin(
         &mut self,
         names: Vec<Name>,
         (secret, owner, state): (Secret, Owner, Option<Kind>),
     ) -> Option<usize> {
-        let State::On(opened) = &self.state else {
+        let Access::On(opened) = &self.access else {
             return None;
         };
         if self.draft.is_some() || self.index.has(&names) {
@@ -323,7 +324,7 @@ impl Disk {
             return None;
         }
         for entry in self.index.make_room(bytes)? {
-            self.keep(move |storage| storage.remove(entry));
+            self.spawn(move |storage| storage.remove(entry));
         }
         self.next_entry += 1;
         self.draft = Some(Draft {
@@ -344,7 +345,7 @@ impl Disk {
 
     /// Writes a piece of the entry that was begun, if its bytes have this checksum.
     pub fn write(&mut self, index: usize, (mut piece, wanted): Read) {
-        let (State::On(opened), Some(draft)) = (&self.state, &self.draft) else {
+        let (Access::On(opened), Some(draft)) = (&self.access, &self.draft) else {
             return;
         };
         let (entry, secret, bytes) = (draft.entry, draft.secret.clone(), piece.len());
@@ -368,7 +369,7 @@ impl Disk {
         });
     }
 
-    /// Takes what threads have done.
+    /// Takes the next result of a thread.
     pub fn take(&mut self) -> Option<Event> {
         while let Some(done) = self.pool.take() {
             self.answered = self.now;
@@ -424,10 +425,10 @@ impl Disk {
                 }
             }
             Done::Published(draft, Ok(())) => self.take_published(*draft),
-            Done::Published(_, Err(error)) | Done::Kept(Err(error)) => {
+            Done::Published(_, Err(error)) | Done::Ended(Err(error)) => {
                 return self.turn_off(error);
             }
-            Done::Kept(Ok(())) => {}
+            Done::Ended(Ok(())) => {}
         }
         None
     }
@@ -435,7 +436,7 @@ impl Disk {
     fn take_listed(&mut self, opened: Opened, listed: Vec<Listed>, last: u64) {
         let identity = opened.identity;
         self.next_entry = last;
-        self.state = State::On(opened);
+        self.access = Access::On(opened);
         let now = seconds();
         for (entry, header) in listed {
             if now.saturating_sub(header.created) < DAY.as_secs() {
@@ -448,7 +449,7 @@ impl Disk {
         let found = format_args!("{bytes} bytes of prompts are there");
         log::line(format_args!("--cache-dir {}: {found}", self.name));
         for entry in self.index.make_room(0).unwrap_or_default() {
-            self.keep(move |storage| storage.remove(entry));
+            self.spawn(move |storage| storage.remove(entry));
         }
     }
 
@@ -458,8 +459,8 @@ impl Disk {
         };
         draft.header.tags[index] = tag;
         draft.sealed += 1;
-        match (&self.state, draft.sealed == draft.header.pieces()) {
-            (State::On(opened), true) => {
+        match (&self.access, draft.sealed == draft.header.pieces()) {
+            (Access::On(opened), true) => {
                 let header = draft.header.encode(&opened.identity);
                 let storage = opened.storage.clone();
                 self.run(move || {
@@ -480,24 +481,25 @@ impl Disk {
         self.index.add(draft.entry, draft.header, draft.bond);
         self.index.note_written(bytes);
         self.traffic.written_bytes += bytes;
-        // The entry that it goes on from does not go before it.
+        // The entries before it count as used, so that they are not evicted before it.
         let found = self.index.find(&draft.names);
         self.index.note_use(&found);
     }
 
-    /// An entry's bytes changed before they were written.
+    /// Drops an entry of which bytes changed before they were written.
     fn drop_draft(&mut self, entry: u64) {
         self.draft.take_if(|draft| draft.entry == entry);
-        self.keep(move |storage| storage.remove(entry));
+        self.spawn(move |storage| storage.remove(entry));
     }
 
     fn drop_entry(&mut self, entry: u64) {
         self.traffic.broken += 1;
         self.index.remove(entry);
-        self.keep(move |storage| storage.remove(entry));
+        self.spawn(move |storage| storage.remove(entry));
     }
 
-    /// Notes whether a prompt was read before it would have been computed.
+    /// Notes whether a prompt was read before it would have been computed, and turns a slow disk
+    /// off.
     pub fn note_pace(&mut self, in_time: bool) -> Option<Event> {
         self.slow = if in_time { 0 } else { self.slow + 1 };
         let off = (self.slow >= SLOW_MAX).then(|| self.turn_off("it is slower than computing"));
@@ -505,7 +507,7 @@ impl Disk {
     }
 
     fn turn_off(&mut self, why: impl fmt::Display) -> Option<Event> {
-        if let State::Off = mem::replace(&mut self.state, State::Off) {
+        if let Access::Off = mem::replace(&mut self.access, Access::Off) {
             return None;
         }
         log::line(format_args!(

@@ -1,4 +1,4 @@
-//! Where entries lie: a folder, which one server has at a time.
+//! Storage of entries: a folder, which one server has at a time.
 
 use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions, TryLockError};
 use std::io;
@@ -6,12 +6,12 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Who may read entries and the folder: the server's user.
+/// Modes of the folder and of entries: for the server's user alone.
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
-/// File that the server locks which has the folder.
+/// File that is locked by the server that has the folder.
 const LOCK: &str = "lock";
-/// Ends of names: of an entry, and of one that is not whole yet.
+/// Extensions of file names: of an entry, and of one that is not complete yet.
 const WHOLE: &str = ".kv";
 const PART: &str = ".part";
 /// Digits of the number before them.
@@ -19,37 +19,37 @@ const NUMBER_DIGITS: usize = 16;
 
 /// Entries by their numbers.
 pub trait Storage: Send + Sync {
-    /// Numbers and bytes, the entry that was used longest ago first. What is not whole goes.
+    /// Numbers and bytes of entries, the least recently used first. Incomplete ones are removed.
     ///
     /// # Errors
     /// It cannot be read.
     fn list(&self) -> io::Result<Vec<(u64, u64)>>;
 
-    /// Fills `to` from `at` bytes behind the start.
+    /// Fills `to` from `at` bytes after the start.
     ///
     /// # Errors
     /// `UnexpectedEof` or `NotFound` if it has not so many.
     fn read(&self, entry: u64, at: u64, to: &mut [u8]) -> io::Result<()>;
 
-    /// Writes a part of an entry that is not whole yet.
+    /// Writes a part of an entry that is not complete yet.
     ///
     /// # Errors
     /// It cannot be written.
     fn write(&self, entry: u64, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Makes it a whole one.
+    /// Completes an entry.
     ///
     /// # Errors
     /// As `write`.
     fn publish(&self, entry: u64) -> io::Result<()>;
 
-    /// Notes that it is used.
+    /// Notes a use of an entry.
     ///
     /// # Errors
     /// As `write`.
     fn touch(&self, entry: u64) -> io::Result<()>;
 
-    /// Removes an entry if it is there, whether it is whole or not.
+    /// Removes an entry if it is there, complete or not.
     ///
     /// # Errors
     /// As `write`.
@@ -60,7 +60,7 @@ pub trait Storage: Send + Sync {
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Locked as long as it is open.
+    /// Lock file, locked as long as it is open.
     _lock: File,
 }
 

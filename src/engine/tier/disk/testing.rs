@@ -54,12 +54,12 @@ impl Fake {
 }
 
 impl<N: Naming> Tier<N> {
-    /// Some of the pages and states that it has in the room.
+    /// Some of the pages and states that it has in host memory.
     pub fn taken(&self, dice: &mut Dice) -> Vec<Range<usize>> {
         let pages = self.index.all_pages().map(Piece::Page);
         let all = pages.chain(self.index.all_states().map(Piece::State));
         let some = all.filter(|_| dice.chance(0.2));
-        some.map(|piece| self.room.range(piece, self.pieces))
+        some.map(|piece| self.host.range(piece, self.pieces))
             .collect()
     }
 
@@ -67,7 +67,7 @@ impl<N: Naming> Tier<N> {
     /// on.
     pub fn restart(&mut self, naming: N, options: Options) {
         assert!(!self.is_busy(), "no copies are under way");
-        let bytes = self.room.pages() * self.pieces.page;
+        let bytes = self.host.pages() * self.pieces.page;
         let mut tier = Tier::new(bytes, self.pieces, naming).expect("it had room");
         tier.started = self.started;
         tier.open_disk(options);

@@ -209,9 +209,9 @@ fn a_disk_that_does_not_answer_is_turned_off() {
     let secret = Secret::of(1);
     let found = disk.find(&secret.names(&tokens(3)), 0).unwrap();
     disk.read(1, 0, found.pages[0], &secret);
-    disk.tell_time(SILENCE_MAX);
+    disk.set_time(SILENCE_MAX);
     assert!(disk.take().is_none() && disk.is_on());
-    disk.tell_time(2 * SILENCE_MAX);
+    disk.set_time(2 * SILENCE_MAX);
     assert!(matches!(disk.take(), Some(Event::Off)));
     assert!(disk.take().is_none() && !disk.is_busy());
     fake.memory().faults.held = false;
@@ -230,7 +230,7 @@ fn what_is_written_in_a_day_is_bounded() {
         [true, true, false]
     );
     assert!(disk.is_on());
-    disk.tell_time(DAY + Duration::from_secs(1));
+    disk.set_time(DAY + Duration::from_secs(1));
     assert!(write(&mut disk, 1, 3));
     assert_eq!(disk.written_in_a_day(), ENTRY);
 }
@@ -253,7 +253,7 @@ fn who_has_most_gives_room_and_of_that_what_was_used_longest_ago() {
         assert_eq!(there, left, "{number}");
     }
     assert_eq!(fake.memory().whole.len(), 4, "what went is removed");
-    assert_eq!(disk.gone().count, 10);
+    assert_eq!(disk.evicted().count, 10);
 }
 
 #[test]

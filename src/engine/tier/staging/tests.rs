@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use super::*;
-use crate::kv::{Asked, Kv};
+use crate::kv::{Kv, Reservation};
 use crate::prefix::{Keyed, Kind, Place};
 use crate::tier::disk::testing::Fake;
 use crate::tier::testing::prompt;
-use step::executor::{DeviceError, Rows};
+use step::executor::{DeviceError, SeqRows};
 use step::transfer::{PIECE_ALIGN, PieceBytes, Sum, Transfer, at_once, sum};
 
 const PIECES: PieceBytes = PieceBytes {
@@ -19,7 +19,7 @@ const PIECES: PieceBytes = PieceBytes {
     state: 2 * PIECE_ALIGN,
     window: 0,
 };
-/// Pages of the prompt, and of the room.
+/// Pages of the prompt, and of host memory.
 const PAGES: usize = 12;
 const ROOM: usize = 40;
 const DISK: u64 = 1 << 30;
@@ -27,7 +27,7 @@ const DISK: u64 = 1 << 30;
 /// A device whose copies to and from the disk's hands end some time later, and how many are under
 /// way.
 struct Late {
-    room: Arc<Mutex<Vec<u8>>>,
+    host: Arc<Mutex<Vec<u8>>>,
     under_way: Arc<AtomicUsize>,
     transfers: u64,
 }
@@ -38,11 +38,11 @@ impl Late {
         work: impl FnOnce(&mut [u8]) -> T + Send + 'static,
     ) -> Receiver<T> {
         let (give, come) = channel();
-        let (room, under_way) = (self.room.clone(), self.under_way.clone());
+        let (host, under_way) = (self.host.clone(), self.under_way.clone());
         under_way.fetch_add(1, Ordering::SeqCst);
         thread::spawn(move || {
             thread::sleep(Duration::from_millis(1));
-            let made = work(&mut room.lock().unwrap());
+            let made = work(&mut host.lock().unwrap());
             under_way.fetch_sub(1, Ordering::SeqCst);
             let _ = give.send(made);
         });
@@ -53,7 +53,7 @@ impl Late {
 impl Executor for Late {
     const VOCAB: usize = 1;
 
-    fn step(&mut self, _: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, _: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         unreachable!("it computes nothing")
     }
 
@@ -66,25 +66,25 @@ impl Executor for Late {
     }
 
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
-        let room = self.room.lock().unwrap();
-        let sums = ranges.into_iter().map(|range| sum(&room[range]));
+        let host = self.host.lock().unwrap();
+        let sums = ranges.into_iter().map(|range| sum(&host[range]));
         at_once(sums.collect())
     }
 
     fn fill(&mut self, range: Range<usize>, bytes: Vec<u8>) -> Receiver<()> {
-        self.later(move |room| room[range].copy_from_slice(&bytes))
+        self.later(move |host| host[range].copy_from_slice(&bytes))
     }
 
     fn copy_out(&mut self, range: Range<usize>) -> Receiver<Vec<u8>> {
-        self.later(move |room| room[range].to_vec())
+        self.later(move |host| host[range].to_vec())
     }
 
     /// Pieces are numbered where they come to lie.
     fn save(&mut self, transfers: &[Transfer]) -> Result<(), DeviceError> {
-        let mut room = self.room.lock().unwrap();
+        let mut host = self.host.lock().unwrap();
         for transfer in transfers {
             self.transfers += 1;
-            room[transfer.at..][..PIECES.of(transfer.piece)].fill(self.transfers as u8);
+            host[transfer.at..][..PIECES.of(transfer.piece)].fill(self.transfers as u8);
         }
         Ok(())
     }
@@ -100,7 +100,7 @@ struct Pair {
     device: Late,
 }
 
-/// A disk that has the prompt, a room that has nothing of it.
+/// A disk that has the prompt, host memory that has nothing of it.
 fn written(asked: &[TokenId]) -> Pair {
     let bytes = ROOM * PIECES.page;
     let fake = Fake::default();
@@ -108,7 +108,7 @@ fn written(asked: &[TokenId]) -> Pair {
         kv: Kv::new((2, 4, 0), ROOM, ROOM * PAGE, Keyed::default()),
         tier: Tier::new(bytes, PIECES, Keyed::default()).unwrap(),
         device: Late {
-            room: Arc::new(Mutex::new(vec![0; bytes])),
+            host: Arc::new(Mutex::new(vec![0; bytes])),
             under_way: Arc::default(),
             transfers: 0,
         },
@@ -116,28 +116,28 @@ fn written(asked: &[TokenId]) -> Pair {
     pair.tier.open_disk(fake.options(1, DISK));
     pair.go_on(|_| false);
     let Pair { kv, tier, .. } = &mut pair;
-    let whose = Asked {
+    let whose = Reservation {
         owner: 1,
         domain: 1,
         prompt: asked,
-        leaves_room: false,
+        leaves_share: false,
         restorable: 0,
     };
     let begin = kv.reserve(asked.len(), whose).unwrap();
     let (tokens, kind) = (PAGES * PAGE, Kind::End);
     let state = kv.lend(begin.slot, Place { tokens, kind });
-    kv.keep(
+    kv.cache(
         begin.slot,
         &asked[..tokens],
         state.map(|state| (kind, state)),
     );
     let pins = kv.pin(begin.slot, asked);
-    pins.into_iter().for_each(|pin| tier.wish(pin, kv));
+    pins.into_iter().for_each(|pin| tier.queue_save(pin, kv));
     kv.release(begin.slot, true);
     pair.go_on(|_| false);
     pair.tier.restart(Keyed::default(), fake.options(1, DISK));
     pair.go_on(|_| false);
-    pair.device.room.lock().unwrap().fill(0xA5);
+    pair.device.host.lock().unwrap().fill(0xA5);
     assert_eq!(pair.tier.look_up(1, asked).pages.len(), 0);
     pair
 }
@@ -158,7 +158,7 @@ impl Pair {
     }
 
     fn read(&mut self, asked: &[TokenId]) -> u64 {
-        let ticket = self.tier.read_ahead(&Ahead {
+        let ticket = self.tier.read_ahead(&ReadAhead {
             whose: (1, 1),
             prompt: asked,
             here: 0,
@@ -176,8 +176,8 @@ fn what_was_read_is_found_when_all_of_it_is_copied() {
     pair.go_on(|_| false);
     assert!(!pair.tier.reads(ticket));
     let found = pair.tier.look_up(1, &asked);
-    let room = pair.device.room.lock().unwrap();
-    let first = |page| room[pair.tier.room.range(Piece::Page(page), PIECES)][0];
+    let host = pair.device.host.lock().unwrap();
+    let first = |page| host[pair.tier.host.range(Piece::Page(page), PIECES)][0];
     let first: Vec<u8> = found.pages.iter().map(|page| first(*page)).collect();
     let numbers: Vec<u8> = (1..=PAGES as u8).collect();
     assert_eq!(first, numbers);

@@ -115,7 +115,7 @@ impl<A: shapes::Attention> KvCache<A> {
 
     /// Writes one position, `k [KEYS]`, and `v` as wide, or `k` where values are latents of keys.
     pub fn store(&mut self, page: PageId, offset: usize, k: &[f32], v: &[f32]) {
-        let (mut all, k, v) = (self.part.write(), kept::<A>(k), kept::<A>(v));
+        let (mut all, k, v) = (self.part.write(), as_cached::<A>(k), as_cached::<A>(v));
         for (head, (k, v)) in k
             .chunks_exact(A::HEAD_DIM)
             .zip(v.chunks_exact(A::HEAD_DIM))
@@ -132,7 +132,7 @@ impl<A: shapes::Attention> KvCache<A> {
 }
 
 /// A row of keys or values as the target's pages hold it.
-pub fn kept<A: shapes::Attention>(row: &[f32]) -> Cow<'_, [f32]> {
+pub fn as_cached<A: shapes::Attention>(row: &[f32]) -> Cow<'_, [f32]> {
     let mut row = Cow::Borrowed(row);
     if FORMAT_KV == KvFormat::Fp8 {
         let heads = row.to_mut().chunks_exact_mut(A::HEAD_DIM);

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::ops::{Batch, Delta, GatedDelta, Place, Span, Taps};
+use crate::ops::{Batch, Delta, GatedDelta, Place, SeqSpan, Taps};
 use crate::shapes;
 use step::executor::Slot;
 
@@ -42,18 +42,18 @@ impl<D: shapes::Delta> Lay for D {}
 
 /// State of one layer, all slots. In its part of a slot's first lie matrices,
 /// `[value head][column group][key dim][16 columns]`, then the tail, `[TAIL][QKV]`, oldest first.
-pub struct State<D> {
+pub struct LayerStates<D> {
     pub(super) part: Part,
     shape: PhantomData<D>,
 }
 
 /// States of one layer that several threads work on.
-struct States<'a> {
+struct SharedStates<'a> {
     elements: Shared<'a, f32>,
     starts: Starts,
 }
 
-impl States<'_> {
+impl SharedStates<'_> {
     /// Elements of a head's matrix.
     fn matrix<D: shapes::Delta>(&self, slot: Slot, head: usize) -> Range<usize> {
         let start = self.starts.of(slot.0) + head * D::HEAD_STATE;
@@ -67,7 +67,7 @@ impl States<'_> {
 }
 
 impl<D: shapes::Delta> Delta<D> for Cpu {
-    type State = State<D>;
+    type LayerStates = LayerStates<D>;
 
     const CELL_BYTES: usize = size_of::<f32>();
 
@@ -76,9 +76,9 @@ impl<D: shapes::Delta> Delta<D> for Cpu {
         D::TAIL * D::QKV * size_of::<f32>(),
     ];
 
-    fn state_at(&self, place: Place<Pieces>) -> State<D> {
+    fn state_at(&self, place: Place<Pieces>) -> LayerStates<D> {
         let ((), ()) = (D::CHECK, D::FITS);
-        State {
+        LayerStates {
             part: Part::of(place),
             shape: PhantomData,
         }
@@ -88,7 +88,7 @@ impl<D: shapes::Delta> Delta<D> for Cpu {
         &mut self,
         x: &Tensor,
         taps: Taps<'_, Cpu>,
-        state: &mut State<D>,
+        state: &mut LayerStates<D>,
         batch: &Batch,
         out: &mut Tensor,
     ) {
@@ -99,7 +99,7 @@ impl<D: shapes::Delta> Delta<D> for Cpu {
     fn gated_delta(
         &mut self,
         input: GatedDelta<'_, Cpu>,
-        state: &mut State<D>,
+        state: &mut LayerStates<D>,
         batch: &Batch,
         out: &mut Tensor,
     ) {
@@ -138,7 +138,7 @@ fn conv_silu<D: shapes::Delta>(
     pool: &mut Pool,
     x: &mut Tensor,
     (w, bias): Taps<'_, Cpu>,
-    state: &mut State<D>,
+    state: &mut LayerStates<D>,
     batch: &Batch,
 ) {
     assert_eq!((x.width, w.len()), (D::QKV, D::QKV * D::CONV));
@@ -146,7 +146,7 @@ fn conv_silu<D: shapes::Delta>(
     let work = batch.rows() * LANES * (D::CONV + 8);
     let values = Shared::new(&mut x.values);
     let mut elements = state.part.write();
-    let states = States {
+    let states = SharedStates {
         elements: Shared::new(&mut elements),
         starts: state.part.starts,
     };
@@ -181,10 +181,10 @@ fn taps<D: shapes::Delta>(w: &[f32], first: usize, count: usize) -> [Lanes; CONV
 /// A group of channels of one sequence's rows, with its tail.
 struct Column<'a, D> {
     values: &'a Shared<'a, f32>,
-    states: &'a States<'a>,
-    span: &'a Span,
-    /// States behind its drafts.
-    behind: &'a [Slot],
+    states: &'a SharedStates<'a>,
+    span: &'a SeqSpan,
+    /// States after its drafts.
+    draft_states: &'a [Slot],
     channels: Range<usize>,
     shape: PhantomData<D>,
 }
@@ -194,16 +194,16 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
     /// No other thread touches these channels of the span's rows and of the tails of its states.
     unsafe fn new(
         values: &'a Shared<'a, f32>,
-        states: &'a States<'a>,
+        states: &'a SharedStates<'a>,
         batch: &'a Batch,
-        span: &'a Span,
+        span: &'a SeqSpan,
         channels: Range<usize>,
     ) -> Column<'a, D> {
         Column {
             values,
             states,
             span,
-            behind: batch.behind(span),
+            draft_states: batch.draft_states(span),
             channels,
             shape: PhantomData,
         }
@@ -222,11 +222,11 @@ impl<'a, D: shapes::Delta> Column<'a, D> {
             true => tail[index],
             false => Lanes::load_part(self.row(index - D::TAIL)),
         };
-        let kept = states.kept.map(|kept| (kept.rows, kept.slot));
-        let drafts = (1..).zip(self.behind.iter().copied());
-        for (behind, slot) in [(rows, states.to)].into_iter().chain(kept).chain(drafts) {
+        let saved = states.snapshot.map(|of| (of.rows, of.slot));
+        let drafts = (1..).zip(self.draft_states.iter().copied());
+        for (at, slot) in [(rows, states.to)].into_iter().chain(saved).chain(drafts) {
             for index in 0..D::TAIL {
-                input(behind + index).store(self.tail(slot, index));
+                input(at + index).store(self.tail(slot, index));
             }
         }
         // Backwards, because a row's output takes the place of its input.
@@ -265,7 +265,7 @@ fn gated_delta<D: shapes::Delta>(
     pool: &mut Pool,
     scratch: &mut Scratch,
     input: GatedDelta<'_, Cpu>,
-    state: &mut State<D>,
+    state: &mut LayerStates<D>,
     batch: &Batch,
     out: &mut Tensor,
 ) {
@@ -277,7 +277,7 @@ fn gated_delta<D: shapes::Delta>(
     let skip = input.decay.skip.as_deref().unwrap_or_default();
     let out = Shared::new(&mut out.values);
     let mut elements = state.part.write();
-    let all = States {
+    let all = SharedStates {
         elements: Shared::new(&mut elements),
         starts: state.part.starts,
     };
@@ -315,7 +315,7 @@ fn gated_delta<D: shapes::Delta>(
 struct HeadStates<'a> {
     /// Begins as the state before the first row.
     to: &'a mut [f32],
-    /// Next rows that it is behind, and where it is copied to then.
+    /// Rows before the next copy of it, and the slot that is copied to.
     copies: Vec<(usize, &'a mut [f32])>,
 }
 
@@ -323,14 +323,14 @@ impl<'a> HeadStates<'a> {
     /// # Safety
     /// No other thread touches the states that the span writes, or writes the one that it reads.
     unsafe fn of<D: shapes::Delta>(
-        all: &'a States<'_>,
+        all: &'a SharedStates<'_>,
         batch: &Batch,
-        span: &Span,
+        span: &SeqSpan,
         head: usize,
     ) -> HeadStates<'a> {
         let states = span.states;
-        let kept = states.kept.map(|kept| (kept.rows, kept.slot));
-        let drafts = batch.behind(span).iter().map(|&slot| (1, slot));
+        let saved = states.snapshot.map(|of| (of.rows, of.slot));
+        let drafts = batch.draft_states(span).iter().map(|&slot| (1, slot));
         // SAFETY: the contract of this function; states that are written differ.
         let range = |slot: Slot| unsafe { all.elements.range(all.matrix::<D>(slot, head)) };
         let to = range(states.to);
@@ -343,7 +343,7 @@ impl<'a> HeadStates<'a> {
                 to.copy_from_slice(from);
             }
         }
-        let copies = kept.into_iter().chain(drafts);
+        let copies = saved.into_iter().chain(drafts);
         HeadStates {
             to,
             copies: copies.map(|(rows, slot)| (rows, range(slot))).collect(),

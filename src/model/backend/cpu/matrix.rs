@@ -57,9 +57,9 @@ impl<E: Element> Deref for Elements<E> {
 /// Bytes as elements.
 fn of_bytes<E: Element>(bytes: &[u8]) -> &[E] {
     // SAFETY: elements are arrays of numbers, for which any bits will do.
-    let (before, elements, behind) = unsafe { bytes.align_to() };
+    let (before, elements, after) = unsafe { bytes.align_to() };
     assert!(
-        before.is_empty() && behind.is_empty(),
+        before.is_empty() && after.is_empty(),
         "weights begin at a page and are whole"
     );
     elements

@@ -31,7 +31,7 @@ use crate::backend::budget::Budget;
 use crate::backend::host_memory;
 use crate::backend::mapping::Mapping;
 use crate::ops::{
-    Batch, Copied, Dense, Device, Ends, Footprint, Gate, Guess, HostMemory, RANKED, Side,
+    Batch, Copied, Dense, Device, Draft, Ends, Footprint, Gate, HostMemory, RANKED, Side,
     norm_and_rank_by,
 };
 use crate::shapes;
@@ -42,7 +42,7 @@ use step::executor::{DeviceError, Patience};
 use step::ranking;
 
 use attention::Ropes;
-pub use attention::kept;
+pub use attention::as_cached;
 pub use matrix::Matrix;
 use pieces::Pieces;
 use pool::Pool;
@@ -69,7 +69,7 @@ pub struct Cpu {
     /// The file of weights that are read where it is mapped.
     mapping: Option<Arc<Mapping>>,
     budget: Budget,
-    room: pieces::Room,
+    host_copies: pieces::HostCopies,
 }
 
 /// Activations `[rows, width]`.
@@ -119,7 +119,7 @@ impl Cpu {
             matrix_bytes: 0,
             mapping: None,
             budget: Budget::default(),
-            room: pieces::Room::default(),
+            host_copies: pieces::HostCopies::default(),
         }
     }
 
@@ -231,8 +231,8 @@ impl Device for Cpu {
         self.matrix_bytes
     }
 
-    fn room(&self) -> Option<u64> {
-        host_memory::room()
+    fn available(&self) -> Option<u64> {
+        host_memory::available()
     }
 
     fn load_matrix(&mut self, parts: &[MatrixSource<'_>]) -> Result<Matrix, WeightsError> {
@@ -254,21 +254,21 @@ impl Device for Cpu {
         self.pieces(pieces, bytes)
     }
 
-    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
+    fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError> {
         self.take_bytes(bytes)
     }
 
-    fn host_room(&mut self, range: Range<usize>) -> &mut [u8] {
-        self.room.range(range)
+    fn host_bytes(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.host_copies.range(range)
     }
 
     fn copy(&mut self, copies: &[Copied<'_, Pieces>], to: Side) -> Result<(), DeviceError> {
-        self.room.copy(copies, to);
+        self.host_copies.copy(copies, to);
         Ok(())
     }
 
     fn copied(&mut self) -> Result<u64, DeviceError> {
-        Ok(self.room.copied())
+        Ok(self.host_copies.copied())
     }
 
     fn tensor(&self, rows: usize, width: usize) -> Result<Tensor, DeviceError> {
@@ -324,7 +324,7 @@ impl Footprint for Cpu {
     }
 }
 
-impl Guess for Cpu {}
+impl Draft for Cpu {}
 
 impl Cpu {
     /// `linear` with the first `n` rows of a matrix.

@@ -72,8 +72,8 @@ mod tests {
             row[NVFP4_GROUP + 3] = bad;
             round(&mut row);
             let (before, rest) = row.split_at(NVFP4_GROUP);
-            let (spoiled, behind) = rest.split_at(NVFP4_GROUP);
-            assert!(before.iter().chain(behind).all(|x| x.is_finite()));
+            let (spoiled, after) = rest.split_at(NVFP4_GROUP);
+            assert!(before.iter().chain(after).all(|x| x.is_finite()));
             assert!(spoiled.iter().all(|x| x.is_nan()));
         }
     }

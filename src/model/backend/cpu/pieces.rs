@@ -1,4 +1,4 @@
-//! KV pages and states in memory, and their copies in the host's room.
+//! KV pages and states in memory, and their copies in host memory.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::ops::Range;
@@ -55,9 +55,9 @@ impl Part {
     }
 }
 
-/// The host's room for copies.
+/// Host memory for copies.
 #[derive(Default)]
-pub struct Room {
+pub struct HostCopies {
     bytes: Vec<u8>,
     copied: u64,
 }
@@ -72,12 +72,12 @@ impl Cpu {
 
     pub(super) fn take_bytes(&mut self, bytes: usize) -> Result<(), DeviceError> {
         self.budget.check(bytes as u64)?;
-        self.room.bytes = vec![0; bytes];
+        self.host_copies.bytes = vec![0; bytes];
         Ok(())
     }
 }
 
-impl Room {
+impl HostCopies {
     pub fn range(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.bytes[range]
     }
@@ -85,11 +85,11 @@ impl Room {
     /// Copies at once.
     pub fn copy(&mut self, copies: &[Copied<'_, Pieces>], to: Side) {
         for Copied { places, piece, at } in copies {
-            let mut room = &mut self.bytes[*at..];
+            let mut host = &mut self.bytes[*at..];
             for place in *places {
-                let (now, rest) = room.split_at_mut(place.stride);
+                let (now, rest) = host.split_at_mut(place.stride);
                 copy_part(place, *piece, now, to);
-                room = rest;
+                host = rest;
             }
         }
         self.copied += copies.len() as u64;
@@ -100,11 +100,11 @@ impl Room {
     }
 }
 
-fn copy_part(place: &Place<Pieces>, piece: usize, room: &mut [u8], to: Side) {
+fn copy_part(place: &Place<Pieces>, piece: usize, host: &mut [u8], to: Side) {
     let range = place.range(piece);
     let mut elements = place.pool.0.borrow_mut();
     let elements = &mut elements[range.start / size_of::<f32>()..range.end / size_of::<f32>()];
-    let pairs = elements.iter_mut().zip(room.as_chunks_mut().0);
+    let pairs = elements.iter_mut().zip(host.as_chunks_mut().0);
     match to {
         Side::Host => pairs.for_each(|(from, to)| *to = from.to_ne_bytes()),
         Side::Device => pairs.for_each(|(to, from)| *to = f32::from_ne_bytes(*from)),

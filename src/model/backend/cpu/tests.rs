@@ -6,7 +6,7 @@ use super::*;
 use crate::ops::{Attend, Decay, Delta, Ends, GatedDelta, Hidden, Route};
 use crate::shapes::{Attention as _, Delta as _, Experts as _};
 use crate::target::*;
-use step::executor::{PageId, Rows, Slot};
+use step::executor::{PageId, SeqRows, Slot};
 
 use super::experts::{Experts, Routing};
 
@@ -93,7 +93,7 @@ fn rms_scale(x: &[f64]) -> f64 {
 pub(super) fn batch(slot: u32, start: usize, rows: usize, pages: &[PageId]) -> Batch {
     let tokens = vec![0; rows];
     let mut batch = Batch::new(KV_PAGES);
-    let rows = Rows::of(Slot(slot), start, &tokens, pages);
+    let rows = SeqRows::of(Slot(slot), start, &tokens, pages);
     batch.fill(&[rows]).unwrap();
     batch
 }

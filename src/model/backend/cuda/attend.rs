@@ -37,14 +37,14 @@ const PARTIAL: usize = largest(&each_attention![A => {
 }]);
 
 /// Memory that attention works in.
-pub struct Room {
+pub struct Workspace {
     /// `[MAX_CONTEXT][PAIRS]` of cosine and sine, of each shape.
     angles: [DeviceBuf<f32>; SHAPES],
     /// Results of splits.
     partial: DeviceBuf<f32>,
 }
 
-impl Room {
+impl Workspace {
     /// Bytes of its buffers.
     pub fn bytes() -> impl Iterator<Item = usize> {
         let angles = each_attention![A => MAX_CONTEXT * 2 * A::PAIRS];
@@ -52,8 +52,8 @@ impl Room {
         numbers.map(|numbers| numbers * size_of::<f32>())
     }
 
-    pub fn new(device: &Device, stream: &Stream) -> Result<Room, DeviceError> {
-        Ok(Room {
+    pub fn new(device: &Device, stream: &Stream) -> Result<Workspace, DeviceError> {
+        Ok(Workspace {
             angles: each_attention![A => angles::<A>(device, stream)?],
             partial: memory::buffer(device, PARTIAL)?,
         })

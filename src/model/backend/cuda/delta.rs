@@ -28,11 +28,11 @@ pub const ARRIVED: usize = ENDS_MAX * Recurrent::KEY_HEADS;
 /// States of one recurrent layer. In its part of each lie matrices,
 /// `[VALUE_HEADS][VALUE_DIM][KEY_DIM]`, then the tail, `[CONV][QKV]`: the input of position `p` is
 /// at `p % CONV`.
-pub struct State {
+pub struct LayerStates {
     place: Place<Pieces>,
 }
 
-impl State {
+impl LayerStates {
     fn matrices(&self) -> *mut f32 {
         self.place.first()
     }
@@ -66,7 +66,7 @@ impl Cuda {
 }
 
 impl Delta<Recurrent> for Cuda {
-    type State = State;
+    type LayerStates = LayerStates;
 
     const CELL_BYTES: usize = 2;
 
@@ -75,17 +75,17 @@ impl Delta<Recurrent> for Cuda {
         Recurrent::CONV * Recurrent::QKV * size_of::<f32>(),
     ];
 
-    fn state_at(&self, place: Place<Pieces>) -> State {
+    fn state_at(&self, place: Place<Pieces>) -> LayerStates {
         // Copies of vectors of 16 bytes.
         assert!(place.at % 16 == 0 && place.stride::<u8>() % 16 == 0 && Recurrent::STATE % 4 == 0);
-        State { place }
+        LayerStates { place }
     }
 
     fn conv_silu(
         &mut self,
         x: &Tensor,
         (w, bias): Taps<'_, Cuda>,
-        state: &mut State,
+        state: &mut LayerStates,
         batch: &Batch,
         out: &mut Tensor,
     ) {
@@ -106,9 +106,9 @@ impl Delta<Recurrent> for Cuda {
                 step.positions(),
                 step.source_slots(),
                 step.slots(),
-                step.kept_rows(),
-                step.kept_slots(),
-                step.behind(),
+                step.snapshot_rows(),
+                step.snapshot_slots(),
+                step.draft_states(),
                 step.in_cells(),
                 to,
                 state.stride(),
@@ -122,7 +122,7 @@ impl Delta<Recurrent> for Cuda {
     fn gated_delta(
         &mut self,
         input: GatedDelta<'_, Cuda>,
-        state: &mut State,
+        state: &mut LayerStates,
         batch: &Batch,
         out: &mut Tensor,
     ) {
@@ -155,9 +155,9 @@ impl Delta<Recurrent> for Cuda {
                 step.positions(),
                 step.source_slots(),
                 step.slots(),
-                step.kept_rows(),
-                step.kept_slots(),
-                step.behind(),
+                step.snapshot_rows(),
+                step.snapshot_slots(),
+                step.draft_states(),
                 self.records.as_mut_ptr(),
                 to,
                 state.stride(),
@@ -216,7 +216,7 @@ impl Delta<Recurrent> for Cuda {
         &mut self,
         input: DeltaNet<'_, Cuda>,
         conv: &mut Tensor,
-        state: &mut State,
+        state: &mut LayerStates,
         batch: &Batch,
         out: &mut Tensor,
     ) {
@@ -263,7 +263,7 @@ impl Delta<Recurrent> for Cuda {
                 step.positions(),
                 step.source_slots(),
                 step.slots(),
-                step.behind(),
+                step.draft_states(),
                 spans,
                 self.arrived.as_mut_ptr(),
                 out,

@@ -83,7 +83,7 @@ impl Dense for Cuda {
     ) {
         assert_eq!((residual.width, norm.0.len()), (HIDDEN, HIDDEN));
         let rows = residual.rows;
-        let kept = x.shape(rows, HIDDEN);
+        let normed = x.shape(rows, HIDDEN);
         x.rounded = keep && EXPERTS_TAKE_ROUNDED && rows > MOE_ROWS;
         let storages = parts.iter().map(|(matrix, _)| 1 << matrix.storage.number());
         let storages = storages.fold(0u32, |all, one| all | one).count_ones();
@@ -113,8 +113,8 @@ impl Dense for Cuda {
         // and parts have no more; `arrived` has numbers.
         self.queue.launch("norm_linear", |stream| unsafe {
             ops::atlas_norm_linear(
-                residual, norm, kept, keep, operands, arrived, w0, out0, n0, f0, w1, out1, n1, f1,
-                w2, out2, n2, f2, w3, out3, n3, f3, rows, stream,
+                residual, norm, normed, keep, operands, arrived, w0, out0, n0, f0, w1, out1, n1,
+                f1, w2, out2, n2, f2, w3, out3, n3, f3, rows, stream,
             )
         });
     }

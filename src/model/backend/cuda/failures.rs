@@ -1,7 +1,7 @@
 //! Failures since somebody asked.
 //!
 //! A launch that is refused leaves a device that works. A wait that fails does not: the device ran
-//! into an error, which every later call repeats or hides behind one of its own.
+//! into an error, which every later call repeats or hides after one of its own.
 
 /// Calls that failed, by the first one's error.
 #[derive(Debug)]
@@ -45,12 +45,12 @@ impl<E: Clone> Failures<E> {
     }
 
     /// The first error; forgotten then, unless the device is lost.
-    pub fn told(&mut self) -> Result<(), E> {
-        let told = self.first.clone().map_or(Ok(()), Err);
+    pub fn reported(&mut self) -> Result<(), E> {
+        let reported = self.first.clone().map_or(Ok(()), Err);
         if !self.lost {
             self.first = None;
         }
-        told
+        reported
     }
 }
 
@@ -66,8 +66,8 @@ mod tests {
         failures.queued(Err("first"));
         failures.queued(Err("second"));
         assert!(failures.any());
-        assert_eq!(failures.told(), Err("first"));
-        assert_eq!(failures.told(), Ok(()));
+        assert_eq!(failures.reported(), Err("first"));
+        assert_eq!(failures.reported(), Ok(()));
         assert!(!failures.any() && !failures.is_lost());
     }
 
@@ -79,7 +79,7 @@ mod tests {
         assert!(failures.is_lost());
         for _ in 0..2 {
             assert!(failures.any());
-            assert_eq!(failures.told(), Err("the device's"));
+            assert_eq!(failures.reported(), Err("the device's"));
         }
     }
 
@@ -88,7 +88,7 @@ mod tests {
         let mut failures = Failures::default();
         failures.queued(Err("refused"));
         failures.waited(Err("later"));
-        assert_eq!(failures.told(), Err("refused"));
+        assert_eq!(failures.reported(), Err("refused"));
         assert!(failures.any());
     }
 }

@@ -39,8 +39,8 @@ impl Footprint for Cuda {
         ];
         shared
             .into_iter()
-            .chain(attend::Room::bytes())
-            .chain(route::Room::BYTES)
+            .chain(attend::Workspace::bytes())
+            .chain(route::Workspace::BYTES)
     }
 
     fn host_memory() -> HostMemory {

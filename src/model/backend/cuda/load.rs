@@ -79,7 +79,7 @@ impl Loader {
         })
     }
 
-    /// Loads `matrices` into `buffers`; they are there behind `finish`. `staging` is the `RECORDS`
+    /// Loads `matrices` into `buffers`; they are there after `finish`. `staging` is the `RECORDS`
     /// of the backend; what lies there is lost.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ impl Loader {
             let place = places.next().expect("a cycle has no end");
             let (rows, start) = (&slot.1[..job.bytes()], place * SLOT_BYTES);
             packed[place].hold(copies).map_err(failed)?;
-            // SAFETY: the slot is filled again behind its event, and freed behind a wait for the
+            // SAFETY: the slot is filled again after its event, and freed after a wait for the
             // stream.
             let copied = unsafe { staging.upload_part_unwaited(start, rows, copies) };
             copied.map_err(failed)?;
@@ -165,7 +165,7 @@ impl Loader {
             |part, slot: Filled<'_>| {
                 let (part, (buffer, start)) = (&parts[part], parts[part].to);
                 let bytes = &slot.1[..part.bytes()];
-                // SAFETY: the slot is filled again behind its event, and freed behind a wait for
+                // SAFETY: the slot is filled again after its event, and freed after a wait for
                 // the stream.
                 let copied = unsafe { buffers[buffer].upload_part_unwaited(start, bytes, copies) };
                 copied.map_err(failed)?;
@@ -222,7 +222,7 @@ fn queue(
     let buffer = &mut *buffers[buffer];
     assert!(start + wanted.bytes() <= buffer.len());
     let weight = buffer.as_mut_ptr().wrapping_add(start);
-    // SAFETY: the stream waits for the rows' copy, and the next ones are copied there behind this;
+    // SAFETY: the stream waits for the rows' copy, and the next ones are copied there after this;
     // the matrix has the room.
     unsafe { pack(stored, job.rows.len(), &job.place, weight, stream) }
 }

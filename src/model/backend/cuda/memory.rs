@@ -13,19 +13,19 @@ use step::executor::DeviceError;
 ///
 /// # Errors
 /// Why the GPU cannot be used, and what to do about it.
-pub fn room() -> Result<Option<u64>, DeviceError> {
+pub fn available() -> Result<Option<u64>, DeviceError> {
     if target::HOST_RESERVE.is_some() {
-        return Ok(host_memory::room());
+        return Ok(host_memory::available());
     }
     let device = Device::open(&NEEDED).map_err(refused)?;
-    room_of(&device)
+    available_of(&device)
 }
 
-/// [`room`] of a GPU that was opened just now, which counts as not yet taken.
-pub fn room_of(device: &Device) -> Result<Option<u64>, DeviceError> {
+/// [`available`] of a GPU that was opened just now, which counts as not yet taken.
+pub fn available_of(device: &Device) -> Result<Option<u64>, DeviceError> {
     if target::HOST_RESERVE.is_some() {
         // The host's memory is as it was before the GPU was opened.
-        return Ok(host_memory::room());
+        return Ok(host_memory::available());
     }
     let free = device.free_bytes().map_err(refused)?;
     Ok(Some(

@@ -59,23 +59,23 @@ impl Place<Pieces> {
     }
 }
 
-/// Threads that use bytes of the room, at least: fewer do not keep up with the copies.
+/// Threads that use bytes of host memory, at least: fewer do not keep up with the copies.
 const ROOM_THREADS_MIN: usize = 4;
 
-/// Threads that use bytes of the room. A prompt waits for its sums before it is copied, and most
+/// Threads that use bytes of host memory. A prompt waits for its sums before it is copied, and most
 /// cores have nothing else to do.
-pub fn room_threads() -> usize {
+pub fn copy_threads() -> usize {
     ROOM_THREADS_MIN.max(threads::cores() / 2)
 }
 
-/// The host's room, and threads that use parts of it beside everything else.
-struct Room {
+/// Host memory for copies, and threads that use parts of it beside everything else.
+struct HostCopies {
     /// They go before the bytes.
     threads: Pool<()>,
     bytes: PinnedBuf<u8>,
 }
 
-impl Room {
+impl HostCopies {
     /// Has a thread use ranges, which the caller of the executor leaves alone until it has what
     /// comes of them.
     fn with<T: Send + 'static>(
@@ -102,22 +102,22 @@ impl Room {
     }
 }
 
-impl Drop for Room {
-    /// Waits for all threads: the memory that they use is freed behind this.
+impl Drop for HostCopies {
+    /// Waits for all threads: the memory that they use is freed after this.
     fn drop(&mut self) {
         while self.threads.wait().is_some() {}
     }
 }
 
 /// Places whose parts of a piece one copy brings, and those of the first piece: they follow each
-/// other in the host's room, and are of equal length and equally far apart in a pool.
+/// other in host memory, and are of equal length and equally far apart in a pool.
 struct InOrder<'a>(&'a [Place<Pieces>]);
 
 impl<'a> Iterator for InOrder<'a> {
     type Item = (&'a Pieces, Parts);
 
     fn next(&mut self) -> Option<(&'a Pieces, Parts)> {
-        let (first, behind) = self.0.split_first()?;
+        let (first, after) = self.0.split_first()?;
         let bytes = first.stride;
         let apart = |place: &Place<Pieces>| {
             let is_alike =
@@ -125,10 +125,10 @@ impl<'a> Iterator for InOrder<'a> {
             let apart = place.at.checked_sub(first.at)?;
             (is_alike && apart > 0 && apart.is_multiple_of(bytes)).then_some(apart)
         };
-        let step = behind.first().and_then(apart).unwrap_or(0);
+        let step = after.first().and_then(apart).unwrap_or(0);
         let are_of_run =
             |&(i, place): &(usize, &Place<Pieces>)| apart(place) == Some((i + 1) * step);
-        let count = 1 + behind.iter().enumerate().take_while(are_of_run).count();
+        let count = 1 + after.iter().enumerate().take_while(are_of_run).count();
         self.0 = &self.0[count..];
         let parts = Parts {
             start: first.at,
@@ -142,11 +142,11 @@ impl<'a> Iterator for InOrder<'a> {
 
 /// Copies beside the operations, which do not wait for them.
 pub struct Copies {
-    room: Option<Room>,
+    host: Option<HostCopies>,
     stream: Stream,
-    /// Mark in the stream of operations behind those that copies wait for.
+    /// Mark in the stream of operations after those that copies wait for.
     made: Event,
-    /// Marks behind copies under way, the oldest first, and how many copies are done by each.
+    /// Marks after copies under way, the oldest first, and how many copies are done by each.
     ends: VecDeque<(Event, u64)>,
     /// Marks to be used again.
     spare: Vec<Event>,
@@ -159,7 +159,7 @@ pub struct Copies {
 impl Copies {
     pub fn new(device: &Device) -> Result<Copies, DeviceError> {
         Ok(Copies {
-            room: None,
+            host: None,
             stream: Stream::open(device).map_err(refused)?,
             made: Event::open(device).map_err(refused)?,
             ends: VecDeque::new(),
@@ -170,29 +170,29 @@ impl Copies {
         })
     }
 
-    /// Takes the room, although the plan is closed: it has no page-locked memory of a GPU with
+    /// Takes host memory, although the plan is closed: it has no page-locked memory of a GPU with
     /// memory of its own, and the owner's wish is checked against what the host has.
-    pub fn take_room(&mut self, device: &Device, bytes: usize) -> Result<(), DeviceError> {
-        assert!(self.room.is_none(), "the room is taken once");
+    pub fn take_host_memory(&mut self, device: &Device, bytes: usize) -> Result<(), DeviceError> {
+        assert!(self.host.is_none(), "host memory is taken once");
         Budget::default().check(bytes as u64)?;
-        self.room = Some(Room {
+        self.host = Some(HostCopies {
             bytes: PinnedBuf::beside_plan(device, bytes).map_err(refused)?,
-            threads: Pool::new("room", room_threads()),
+            threads: Pool::new("room", copy_threads()),
         });
         Ok(())
     }
 
-    fn taken(&mut self) -> &mut Room {
-        self.room.as_mut().expect("the room is taken")
+    fn taken(&mut self) -> &mut HostCopies {
+        self.host.as_mut().expect("host memory is taken")
     }
 
-    pub fn room(&mut self, range: Range<usize>) -> &mut [u8] {
+    pub fn host_memory(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.taken().bytes[range]
     }
 
     pub fn sums(&mut self, ranges: &[Range<usize>]) -> Receiver<Vec<Sum>> {
         self.taken().with(ranges, |places| {
-            // SAFETY: the room lives until `drop` has seen this end, and nobody writes to a range
+            // SAFETY: the memory lives until `drop` has seen this end, and nobody writes to a range
             // before its sum is there.
             let sums = places.into_iter().map(|place| sum(unsafe { &*place }));
             sums.collect()
@@ -218,7 +218,7 @@ impl Copies {
         })
     }
 
-    /// Queues copies behind what is in the stream of operations.
+    /// Queues copies after what is in the stream of operations.
     fn queue(
         &mut self,
         device: &Device,
@@ -228,25 +228,25 @@ impl Copies {
     ) -> Result<(), CudaError> {
         self.made.record(operations)?;
         self.made.hold(&self.stream)?;
-        let room = &mut self.room.as_mut().expect("the room is taken").bytes;
+        let host = &mut self.host.as_mut().expect("host memory is taken").bytes;
         for Copied { places, piece, at } in copies {
-            let mut room = &mut room[*at..];
+            let mut host = &mut host[*at..];
             for (pool, parts) in InOrder(places) {
                 let parts = Parts {
                     start: parts.start + piece * parts.bytes,
                     ..parts
                 };
-                let (these, rest) = room.split_at_mut(parts.bytes * parts.count);
+                let (these, rest) = host.split_at_mut(parts.bytes * parts.count);
                 let mut memory = pool.memory.borrow_mut();
                 match to {
                     Side::Host => self.batch.download(&memory, parts, these),
                     Side::Device => self.batch.upload(these, &mut memory, parts),
                 }
-                room = rest;
+                host = rest;
             }
         }
-        // SAFETY: the caller of the executor leaves the room's ranges and the pieces alone until it
-        // is told that the copies are done; they live until `Cuda` waits for the stream.
+        // SAFETY: the caller of the executor leaves its ranges of host memory and the pieces alone
+        // until it is told that the copies are done; they live until `Cuda` waits for the stream.
         unsafe { self.batch.queue(&self.stream)? };
         self.started += copies.len() as u64;
         let end = match self.spare.pop() {
@@ -287,7 +287,7 @@ impl Cuda {
             let queued = self.copies.queue(device, operations, copies, to);
             self.queue.failures.queued(queued);
         }
-        self.queue.failures.told().map_err(refused)
+        self.queue.failures.reported().map_err(refused)
     }
 
     pub(super) fn copies_done(&mut self) -> Result<u64, DeviceError> {

@@ -56,7 +56,7 @@ const fn nvfp4_bytes(rows: usize, width: usize) -> usize {
 }
 
 /// Memory that experts work in.
-pub struct Room {
+pub struct Workspace {
     plan: DeviceBuf<u8>,
     /// `[PLACES][INTERMEDIATE]`, or the same as operands in half of the room.
     act: DeviceBuf<f32>,
@@ -66,7 +66,7 @@ pub struct Room {
     relay: DeviceBuf<f32>,
 }
 
-impl Room {
+impl Workspace {
     /// Bytes of its buffers, and of those of a `Routing`.
     pub const BYTES: [usize; 6] = {
         const NUMBER: usize = size_of::<f32>();
@@ -80,13 +80,13 @@ impl Room {
         ]
     };
 
-    pub fn new(device: &Device, stream: &Stream) -> Result<Room, DeviceError> {
+    pub fn new(device: &Device, stream: &Stream) -> Result<Workspace, DeviceError> {
         let mut relay = memory::buffer(device, RELAY)?;
         relay.fill_bytes(NOT_YET, stream).map_err(refused)?;
         // Sums read only what was written of it, by bulk copies, which `initcheck` does not see.
         let mut turns = memory::buffer(device, PLACES * Moe::WIDTH / 2)?;
         turns.fill_bytes(0, stream).map_err(refused)?;
-        Ok(Room {
+        Ok(Workspace {
             plan: memory::buffer(device, PLAN_BYTES)?,
             act: memory::buffer(device, PLACES * Moe::INTERMEDIATE)?,
             turns,
@@ -95,7 +95,7 @@ impl Room {
     }
 }
 
-/// The experts of one layer, the shared one last, each a matrix of its own behind the one before.
+/// The experts of one layer, the shared one last, each a matrix of its own after the one before.
 pub struct Experts {
     storage: Storage,
     /// Gate and up of each expert.
@@ -118,11 +118,11 @@ impl Cuda {
         storage: Storage,
         [gate_up, down]: [usize; 2],
     ) -> Result<Experts, DeviceError> {
-        let room = |bytes| memory::buffer(&self.device, Moe::ALL * bytes);
+        let experts_of = |bytes| memory::buffer(&self.device, Moe::ALL * bytes);
         Ok(Experts {
             storage,
-            gate_up: room(gate_up)?,
-            down: room(down)?,
+            gate_up: experts_of(gate_up)?,
+            down: experts_of(down)?,
         })
     }
 }

@@ -5,10 +5,10 @@ use std::ops::Range;
 use ffi::{CudaError, Device, DeviceBuf, PinnedBuf, Stream};
 
 use super::memory;
-use crate::ops::{Batch, CELL, ENDS_MAX, PAGE_GROUPS, ROWS_MAX, Span};
+use crate::ops::{Batch, CELL, ENDS_MAX, PAGE_GROUPS, ROWS_MAX, SeqSpan};
 use crate::shapes::{Attention as _, PageGroup};
 use crate::target::{MAX_CONTEXT, MAX_SEQUENCES, PAGE, each_attention};
-use step::executor::{DeviceError, Draw, Kept, Slot, UNIFORMS};
+use step::executor::{DeviceError, Draw, Slot, Snapshot, UNIFORMS};
 
 /// Rows of a chunk of `conv_silu`: what a thread loads at once.
 const CHUNK_ROWS: usize = 16;
@@ -29,7 +29,7 @@ const TILE_TOKENS: [usize; SHAPES] = each_attention![A => TILE_ROWS / A::TOGETHE
 /// Tokens of a full tile of cells, of each attention shape.
 const CELL_TILE_TOKENS: [usize; SHAPES] = each_attention![A => CELL_TILE_ROWS / A::TOGETHER];
 
-/// Numbers of a rule by which tokens are drawn ahead: those in [0, 1), behind five others.
+/// Numbers of a rule by which the device draws tokens: those in [0, 1), after five others.
 const RULE: usize = 5 + UNIFORMS;
 
 /// Where a list lies in the buffer, in numbers; 16-byte aligned.
@@ -121,11 +121,11 @@ lists! { rows;
     /// State that each row reads: of the rows of a cell, what the first one does.
     source_slots: rows,
     slots: rows,
-    /// Rows that the kept state of each row's sequence is behind; 0 if none is kept.
-    kept_rows: rows,
-    kept_slots: rows,
-    /// State that is written behind each row beside the last of its sequence; `NO_SLOT` if none.
-    behind: rows,
+    /// Rows before the snapshot of each row's sequence; 0 if there is none.
+    snapshot_rows: rows,
+    snapshot_slots: rows,
+    /// State that is written after each row beside the last of its sequence; `NO_SLOT` if none.
+    draft_states: rows,
     /// Whether each row is in a cell.
     in_cells: rows,
     wanted_rows: ENDS_MAX,
@@ -135,9 +135,9 @@ lists! { rows;
     cell_list: 2 * cells_of(rows),
     run_list: 2 * MAX_SEQUENCES,
     chunk_list: 4 * (rows / CHUNK_ROWS + ENDS_MAX),
-    /// First positions of rows ahead.
+    /// First positions of rows of drafts.
     starts: ENDS_MAX,
-    /// Rules of rows ahead, bits of F32.
+    /// Rules of rows of drafts, bits of F32.
     rules: RULE * ENDS_MAX,
 }
 
@@ -189,10 +189,10 @@ pub struct TileList {
     pub count: usize,
 }
 
-/// Batches that operations read: of a step, and of predictions ahead.
+/// Batches that operations read: that of a step, and that of the predictions after the first one.
 pub struct Steps {
     pub now: Step,
-    pub ahead: Step,
+    pub drafts: Step,
 }
 
 impl Steps {
@@ -205,7 +205,7 @@ impl Steps {
     pub fn new(device: &Device) -> Result<Steps, DeviceError> {
         Ok(Steps {
             now: Step::new(device, &LARGEST)?,
-            ahead: Step::new(device, &REPLIES)?,
+            drafts: Step::new(device, &REPLIES)?,
         })
     }
 
@@ -214,8 +214,8 @@ impl Steps {
     /// # Panics
     /// If it was begun with a batch of another shape.
     pub fn of(&self, batch: &Batch) -> &Step {
-        let step = match batch.is_ahead() {
-            true => &self.ahead,
+        let step = match batch.is_of_drafts() {
+            true => &self.drafts,
             false => &self.now,
         };
         let same = step.lost || step.shape == Some(shape_of(batch));
@@ -225,15 +225,15 @@ impl Steps {
 
     /// Step to be begun with `batch`.
     pub fn to_begin(&mut self, batch: &Batch) -> &mut Step {
-        match batch.is_ahead() {
-            true => &mut self.ahead,
+        match batch.is_of_drafts() {
+            true => &mut self.drafts,
             false => &mut self.now,
         }
     }
 
     /// Notes that the stream has passed all copies.
     pub fn passed(&mut self) {
-        (self.now.begun, self.ahead.begun) = (false, false);
+        (self.now.begun, self.drafts.begun) = (false, false);
     }
 }
 
@@ -295,14 +295,14 @@ impl Step {
         self.cells = self.put(layout.cell_list, spans.clone().flat_map(cells)) / 2;
         self.runs = self.put(layout.run_list, runs(batch.spans())) / 2;
         self.chunks = self.put(layout.chunk_list, spans.clone().flat_map(chunks)) / 4;
-        self.one_by_one = spans.map(|span| span.behind_cells().len()).sum();
+        self.one_by_one = spans.map(|span| span.one_by_one().len()).sum();
         for place in 0..SHAPES {
             self.tiles[place] = self.put_tiles(place, batch.spans());
         }
         if batch.is_short() && batch.rows() <= ENDS_MAX {
             self.pad(batch.rows());
         }
-        if batch.is_ahead() {
+        if batch.is_of_drafts() {
             self.put(layout.starts, numbers(batch.positions()));
             self.put(layout.rules, batch.draws().iter().flat_map(rule));
         }
@@ -326,10 +326,10 @@ impl Step {
 
     /// Writes a list; returns its length.
     fn put(&mut self, section: Section, values: impl Iterator<Item = u32>) -> usize {
-        let room = &mut self.host[section.start..][..section.len];
+        let list = &mut self.host[section.start..][..section.len];
         let mut count = 0;
         for value in values {
-            room[count] = value;
+            list[count] = value;
             count += 1;
         }
         count
@@ -357,14 +357,14 @@ impl Step {
     }
 
     /// Writes the tiles of an attention shape.
-    fn put_tiles(&mut self, place: usize, spans: &[Span]) -> TileCounts {
+    fn put_tiles(&mut self, place: usize, spans: &[SeqSpan]) -> TileCounts {
         let TileSections { cells, others } = self.layout.tiles[place];
         let in_cells = spans.iter().map(|span| (span.in_cells(), span.start));
         let in_cells = tiles(in_cells, CELL_TILE_TOKENS[place]);
-        let behind = spans.iter().map(|span| (span.behind_cells(), span.start));
+        let others_of = spans.iter().map(|span| (span.one_by_one(), span.start));
         TileCounts {
             cells: self.put(cells, in_cells) / 4,
-            others: self.put(others, tiles(behind, TILE_TOKENS[place])) / 4,
+            others: self.put(others, tiles(others_of, TILE_TOKENS[place])) / 4,
         }
     }
 
@@ -374,12 +374,12 @@ impl Step {
         for span in batch.spans() {
             end += self.put_table(batch, span, PageGroup::Whole, end);
             self.put_states(span);
-            self.put_behind(span, batch.behind(span));
+            self.put_draft_states(span, batch.draft_states(span));
             self.fill(self.layout.in_cells, &span.in_cells(), 1);
-            self.fill(self.layout.in_cells, &span.behind_cells(), 0);
+            self.fill(self.layout.in_cells, &span.one_by_one(), 0);
         }
         if PAGE_GROUPS > 1 {
-            // Behind those of all positions, so that no table begins before the list, with the
+            // After those of all positions, so that no table begins before the list, with the
             // pages that it leaves out.
             for span in batch.spans() {
                 end += self.put_table(batch, span, PageGroup::Window, end);
@@ -389,11 +389,11 @@ impl Step {
     }
 
     /// Writes the pages in use of a sequence in a group, `at` the list's place; how many they are.
-    fn put_table(&mut self, batch: &Batch, span: &Span, group: PageGroup, at: usize) -> usize {
+    fn put_table(&mut self, batch: &Batch, span: &SeqSpan, group: PageGroup, at: usize) -> usize {
         let table = batch.table(span, group);
         let used = (span.start + span.rows.len()).div_ceil(PAGE) - table.first;
-        let room = &mut self.host[self.layout.pages.start + at..][..used];
-        room.iter_mut()
+        let list = &mut self.host[self.layout.pages.start + at..][..used];
+        list.iter_mut()
             .zip(&table.pages[..used])
             .for_each(|(to, page)| *to = page.0);
         let start = (at - table.first) as u32;
@@ -401,29 +401,29 @@ impl Step {
         used
     }
 
-    /// Writes which states the rows of a sequence read and write. Those behind cells go on from
+    /// Writes which states the rows of a sequence read and write. Those after cells go on from
     /// the state that the cells leave.
-    fn put_states(&mut self, span: &Span) {
+    fn put_states(&mut self, span: &SeqSpan) {
         let (layout, states, rows) = (self.layout, span.states, &span.rows);
         self.fill(layout.slots, rows, states.to.0);
         self.fill(layout.source_slots, rows, states.from.0);
         if !span.in_cells().is_empty() {
-            self.fill(layout.source_slots, &span.behind_cells(), states.to.0);
+            self.fill(layout.source_slots, &span.one_by_one(), states.to.0);
         }
-        let kept = states.kept.unwrap_or(Kept {
+        let snapshot = states.snapshot.unwrap_or(Snapshot {
             rows: 0,
             slot: states.to,
         });
-        self.fill(layout.kept_rows, rows, kept.rows as u32);
-        self.fill(layout.kept_slots, rows, kept.slot.0);
+        self.fill(layout.snapshot_rows, rows, snapshot.rows as u32);
+        self.fill(layout.snapshot_slots, rows, snapshot.slot.0);
     }
 
-    /// Writes the states that are written behind rows but the last one.
-    fn put_behind(&mut self, span: &Span, behind: &[Slot]) {
-        self.fill(self.layout.behind, &span.rows, NO_SLOT.0);
-        let room = &mut self.host[self.layout.behind.start + span.rows.start..];
-        room.iter_mut()
-            .zip(behind)
+    /// Writes the states that are written after rows but the last one.
+    fn put_draft_states(&mut self, span: &SeqSpan, draft_states: &[Slot]) {
+        self.fill(self.layout.draft_states, &span.rows, NO_SLOT.0);
+        let list = &mut self.host[self.layout.draft_states.start + span.rows.start..];
+        list.iter_mut()
+            .zip(draft_states)
             .for_each(|(to, slot)| *to = slot.0);
     }
 
@@ -465,13 +465,13 @@ impl Step {
         self.at(self.layout.pages)
     }
 
-    /// Tokens and wanted rows of a step, which predictions behind it replace.
+    /// Tokens and wanted rows of a step, which predictions after it replace.
     pub fn replaced(&mut self) -> [*mut u32; 2] {
         let layout = self.layout;
         [layout.tokens, layout.wanted_rows].map(|list| self.at_mut(list))
     }
 
-    /// Starts, tokens, positions and tiles of rows ahead, which predictions move on.
+    /// Starts, tokens, positions and tiles of rows of drafts, which predictions move on.
     pub fn moved_on(&mut self) -> [*mut u32; 4] {
         let layout = self.layout;
         let others = layout.tiles[0].others;
@@ -497,21 +497,21 @@ fn numbers(values: &[usize]) -> impl Iterator<Item = u32> {
 }
 
 /// First row and rows of what is left of a span, if anything is.
-fn one_by_one(span: &Span) -> impl Iterator<Item = u32> {
-    let rows = span.behind_cells();
+fn one_by_one(span: &SeqSpan) -> impl Iterator<Item = u32> {
+    let rows = span.one_by_one();
     let left = (!rows.is_empty()).then(|| [rows.start, rows.len()]);
     left.into_iter().flatten().map(|number| number as u32)
 }
 
 /// First row and rows of each cell.
-fn cells(span: &Span) -> impl Iterator<Item = u32> {
+fn cells(span: &SeqSpan) -> impl Iterator<Item = u32> {
     let rows = span.in_cells();
     let starts = rows.clone().step_by(CELL);
     starts.flat_map(move |start| [start as u32, CELL.min(rows.end - start) as u32])
 }
 
 /// First cell and cells of each span that has any.
-fn runs(spans: &[Span]) -> impl Iterator<Item = u32> {
+fn runs(spans: &[SeqSpan]) -> impl Iterator<Item = u32> {
     let counts = spans
         .iter()
         .map(|span| span.in_cells().len().div_ceil(CELL));
@@ -525,7 +525,7 @@ fn runs(spans: &[Span]) -> impl Iterator<Item = u32> {
 }
 
 /// First row and rows of each chunk, first row and rows of its sequence.
-fn chunks(span: &Span) -> impl Iterator<Item = u32> {
+fn chunks(span: &SeqSpan) -> impl Iterator<Item = u32> {
     let (first, end) = (span.rows.start, span.rows.end);
     let starts = span.rows.clone().step_by(CHUNK_ROWS);
     starts.flat_map(move |start| {
@@ -561,8 +561,8 @@ mod tests {
     use crate::ops::ONE_BY_ONE;
     use step::executor::{Slot, States};
 
-    fn span(start: usize, rows: Range<usize>) -> Span {
-        Span {
+    fn span(start: usize, rows: Range<usize>) -> SeqSpan {
+        SeqSpan {
             states: States::own(Slot(0)),
             start,
             rows,

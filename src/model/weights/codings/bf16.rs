@@ -9,7 +9,7 @@ impl Codec for Bf16 {
         format::bf16_values(from.codes, out);
     }
 
-    fn read(&self, rows: &Rows<'_>, codes: &mut [u8], _: &mut [u8]) -> Filled {
+    fn read(&self, rows: &MatrixRows<'_>, codes: &mut [u8], _: &mut [u8]) -> Filled {
         let look = |first: usize, part: &[u8]| {
             check(rows, first / 2, part)?;
             rows.check_tied(first, part)
@@ -46,7 +46,7 @@ impl Codec for Bf16 {
 
 /// Refuses what F16 cannot hold, which tensor instructions take: a weight is below 2^16. `first` is
 /// of the elements, in the tensor.
-fn check(rows: &Rows<'_>, first: usize, bytes: &[u8]) -> Result<(), WeightsError> {
+fn check(rows: &MatrixRows<'_>, first: usize, bytes: &[u8]) -> Result<(), WeightsError> {
     const END: u16 = (127 + 16) << 7;
     rows.check(Elements, first, bytes.as_chunks().0, |&weight| {
         let value = format::bf16(weight);
@@ -59,7 +59,7 @@ fn check(rows: &Rows<'_>, first: usize, bytes: &[u8]) -> Result<(), WeightsError
 }
 
 /// Weights of F32 as the BF16 numbers that they are.
-fn read_narrow(rows: &Rows<'_>, codes: &mut [u8]) -> Result<(), WeightsError> {
+fn read_narrow(rows: &MatrixRows<'_>, codes: &mut [u8]) -> Result<(), WeightsError> {
     let look = |first: usize, part: &[u8]| {
         let weights: &[[u8; 4]] = part.as_chunks().0;
         rows.check(Elements, first / 4, weights, |weight| {

@@ -6,7 +6,7 @@ use super::*;
 pub const DRAWN: (u8, u8) = (0, 0xb7);
 /// Largest weight of a block under the first scale that is tried: up to 464 is rounded to 448.
 const FIRST: f32 = 464.0;
-/// Scales that are tried behind it, an octave and a little.
+/// Scales that are tried after it, an octave and a little.
 const TRIED: u32 = 34;
 /// The step between two of them in the bits of an F32, 32 to an octave.
 const STEP: u32 = 1 << 18;
@@ -24,7 +24,7 @@ impl Codec for Fp8 {
         }
     }
 
-    fn read(&self, rows: &Rows<'_>, codes: &mut [u8], _: &mut [u8]) -> Filled {
+    fn read(&self, rows: &MatrixRows<'_>, codes: &mut [u8], _: &mut [u8]) -> Filled {
         let nan = |code: &u8| (code & 0x7f == 0x7f).then_some(Wrong::NotFinite);
         let check = |first, part: &[u8]| rows.check(Elements, first, part, nan);
         rows.read(Elements, |columns| columns, codes, check)?;

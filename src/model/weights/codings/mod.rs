@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 
 use ::host::threads::fill_by_parts;
 
-use super::checkpoint::Rows;
+use super::checkpoint::MatrixRows;
 use super::draw::{E2M1_RMS, Numbers, Range, e4m3_rms};
 use super::error::{WeightsError, Wrong};
 use super::format::{self, E2M1, E4M3, power_of_two};
@@ -46,7 +46,7 @@ pub trait Codec: Sync {
     fn values(&self, from: Bits<&[u8]>, k: usize, out: &mut Vec<f32>);
 
     /// Rows of the checkpoint.
-    fn read(&self, rows: &Rows<'_>, codes: &mut [u8], scales: &mut [u8]) -> Filled;
+    fn read(&self, rows: &MatrixRows<'_>, codes: &mut [u8], scales: &mut [u8]) -> Filled;
 
     /// Rows of weights under the scales of the least error.
     fn round(&self, _: Exact<'_>, _codes: &mut [u8], _scales: &mut [u8]) -> Filled {

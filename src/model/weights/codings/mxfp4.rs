@@ -29,7 +29,7 @@ impl Codec for Mxfp4 {
         }
     }
 
-    fn read(&self, rows: &Rows<'_>, codes: &mut [u8], scales: &mut [u8]) -> Filled {
+    fn read(&self, rows: &MatrixRows<'_>, codes: &mut [u8], scales: &mut [u8]) -> Filled {
         let k = rows.weight.k();
         rows.read(Elements, |columns| columns / 2, codes, |_, _| Ok(()))?;
         let mut powers = vec![0; codes.len() / (MXFP4_GROUP / 2)];

@@ -30,7 +30,7 @@ impl Codec for Nvfp4 {
         }
     }
 
-    fn read(&self, rows: &Rows<'_>, codes: &mut [u8], scales: &mut [u8]) -> Filled {
+    fn read(&self, rows: &MatrixRows<'_>, codes: &mut [u8], scales: &mut [u8]) -> Filled {
         rows.read(Elements, |columns| columns / 2, codes, |_, _| Ok(()))?;
         rows.read(
             Scales,

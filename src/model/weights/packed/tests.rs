@@ -75,10 +75,10 @@ fn a_flipped_bit_is_found_wherever_it_is() {
         match (HEAD_BYTES..head).contains(&at) {
             true => {
                 let packed = Packed::open(&path, READER).unwrap();
-                let told = packed.check(&Progress::default()).unwrap_err().to_string();
+                let text = packed.check(&Progress::default()).unwrap_err().to_string();
                 assert!(
-                    told.contains("weights.packed: piece 0 (bytes 4096"),
-                    "{told}"
+                    text.contains("weights.packed: piece 0 (bytes 4096"),
+                    "{text}"
                 );
             }
             false => assert!(refusal(&path).contains("weights.packed"), "{at}"),
@@ -93,10 +93,10 @@ fn a_file_that_was_cut_short_says_so() {
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     for bytes in (0..path.metadata().unwrap().len()).rev().step_by(97) {
         file.set_len(bytes).unwrap();
-        let told = refusal(&path);
+        let text = refusal(&path);
         assert!(
-            told.contains("cut short") && told.contains(&bytes.to_string()),
-            "{told}"
+            text.contains("cut short") && text.contains(&bytes.to_string()),
+            "{text}"
         );
     }
 }
@@ -110,8 +110,8 @@ fn another_version_target_or_layout_is_named() {
         layout: 4,
         ..READER
     };
-    let told = Packed::open(&path, other).err().unwrap().to_string();
-    assert!(told.contains("another build of"), "{told}");
+    let text = Packed::open(&path, other).err().unwrap().to_string();
+    assert!(text.contains("another build of"), "{text}");
     let mut newer = fine.clone();
     newer[8] = 2;
     fs::write(&path, newer).unwrap();
@@ -130,10 +130,10 @@ fn another_version_target_or_layout_is_named() {
     ]
     .concat();
     fs::write(&path, whole).unwrap();
-    let told = refusal(&path);
+    let text = refusal(&path);
     assert!(
-        told.contains("is packed for atlas-other") && told.contains("pack WEIGHTS_DIR"),
-        "{told}"
+        text.contains("is packed for atlas-other") && text.contains("pack WEIGHTS_DIR"),
+        "{text}"
     );
 }
 
@@ -184,11 +184,11 @@ fn a_file_that_is_renamed_over_is_read_to_its_end_and_told() {
         if let Some(stretch) = stack.map() {
             assert!(stretch.bytes() == read);
         }
-        let told = [packed.check_unchanged(), packed.check(&progress)];
-        for told in told {
+        let text = [packed.check_unchanged(), packed.check(&progress)];
+        for text in text {
             assert!(
-                matches!(told, Err(WeightsError::Changed { .. })),
-                "{told:?}"
+                matches!(text, Err(WeightsError::Changed { .. })),
+                "{text:?}"
             );
         }
     }
@@ -216,16 +216,16 @@ fn who_cuts_a_mapped_file_waits_and_its_reader_is_told() {
             .unwrap()
     });
     let begun = Instant::now();
-    let told = loop {
+    let text = loop {
         match mapping.check() {
-            Err(told) => break told,
+            Err(text) => break text,
             Ok(()) => assert!(begun.elapsed() < Duration::from_secs(10)),
         }
         thread::sleep(Duration::from_millis(10));
     };
     assert!(
-        told.contains("weights.packed") && !writer.is_finished(),
-        "{told}"
+        text.contains("weights.packed") && !writer.is_finished(),
+        "{text}"
     );
     assert!(Stretch::new(mapping.clone(), 4096..9096).bytes() == [7; 5000]);
     drop((mapping, packed));

@@ -10,7 +10,7 @@ use super::*;
 use crate::backend::cpu::Cpu;
 use crate::target::{LAYERS, PAGE, Site, VOCAB, contradiction};
 use crate::{Plan, Runner};
-use step::executor::{Executor, PageId, Rows, Slot, TokenId};
+use step::executor::{Executor, PageId, SeqRows, Slot, TokenId};
 
 fn written(layers: usize, threads: usize) -> Folder {
     let folder = Folder::new();
@@ -163,7 +163,7 @@ fn entropies(tokens: &[TokenId]) -> Vec<f64> {
         .collect();
     let mut found = Vec::new();
     for (start, token) in tokens.iter().enumerate() {
-        let rows = Rows::of(Slot(0), start, std::slice::from_ref(token), &pages);
+        let rows = SeqRows::of(Slot(0), start, std::slice::from_ref(token), &pages);
         runner.step(&[rows]).unwrap();
         let logits = runner.logits(0).unwrap();
         assert!(logits.iter().all(|logit| logit.is_finite()));

@@ -1,8 +1,8 @@
-//! The engine's end, seen from outside of its thread, which a lost device may hold for ever.
+//! Watchdog of the engine's thread, which a lost device may hold for ever.
 //!
-//! The executor's calls are counted. Whoever waits for the engine looks at the count now and then,
-//! and gives up on a call that it has seen often enough. Looks are counted rather than time: of a
-//! process that was stopped and goes on, or of a machine that slept, the pause is one look.
+//! The thread counts its calls of the executor. Whoever joins it looks at the count at intervals,
+//! and gives up on a call that it has seen too often. It counts looks rather than time, so that the
+//! pause of a stopped process or a sleeping machine is one look.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,21 +10,22 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use super::handle::{Phase, Shared};
 use super::{EngineError, Outcome};
-use step::executor::{Ahead, DeviceError, Executor, Guessed, Patience, Ranked, Rows, TokenId};
+use step::executor::{
+    DeviceError, Drafted, Drafting, Executor, Patience, Ranked, SeqRows, TokenId,
+};
 use step::transfer::{PieceBytes, Sum, Transfer};
 
-/// Looks that a call may last, behind the first one that sees it: each waits for its part of the
-/// executor's patience.
+/// Looks that a call may last after the first one that sees it, each a part of the executor's
+/// patience.
 pub(super) const LOOKS: u32 = 16;
 
-/// An executor whose calls are counted, but for its making, which may take any time: to read
-/// weights from a slow disk is no fault.
-pub(super) struct Counted<E> {
+/// Executor whose calls are counted. Building it is not: weights on a slow disk are no fault.
+pub(super) struct Watched<E> {
     pub executor: E,
     pub shared: Arc<Shared>,
 }
 
-impl<E: Executor> Executor for Counted<E> {
+impl<E: Executor> Executor for Watched<E> {
     const VOCAB: usize = E::VOCAB;
     const PATIENCE: Option<Patience> = E::PATIENCE;
 
@@ -32,13 +33,13 @@ impl<E: Executor> Executor for Counted<E> {
         self.executor.pages()
     }
 
-    fn step(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn step(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         let has_prompt = rows.iter().any(|rows| rows.tokens.len() > 1);
         let times = match E::PATIENCE {
             Some(patience) if has_prompt => patience.prompt,
             _ => 1,
         };
-        let Counted { executor, shared } = self;
+        let Watched { executor, shared } = self;
         shared.calls.around(times, || executor.step(rows))
     }
 
@@ -47,7 +48,7 @@ impl<E: Executor> Executor for Counted<E> {
     }
 
     fn logits(&mut self, index: usize) -> Result<&[f32], DeviceError> {
-        let Counted { executor, shared } = self;
+        let Watched { executor, shared } = self;
         shared.calls.around(1, move || executor.logits(index))
     }
 
@@ -60,19 +61,19 @@ impl<E: Executor> Executor for Counted<E> {
         calls.around(1, || self.executor.predict(next, wanted))
     }
 
-    fn predict_on(&mut self, rows: &[Rows<'_>]) -> Result<(), DeviceError> {
+    fn predict_on(&mut self, rows: &[SeqRows<'_>]) -> Result<(), DeviceError> {
         let calls = &self.shared.calls;
         calls.around(1, || self.executor.predict_on(rows))
     }
 
-    fn step_ahead(&mut self, rows: &[Rows<'_>], ahead: &Ahead<'_>) -> Result<bool, DeviceError> {
-        let Counted { executor, shared } = self;
-        shared.calls.around(1, || executor.step_ahead(rows, ahead))
+    fn step_draft(&mut self, rows: &[SeqRows<'_>], by: &Drafting<'_>) -> Result<bool, DeviceError> {
+        let Watched { executor, shared } = self;
+        shared.calls.around(1, || executor.step_draft(rows, by))
     }
 
-    fn guessed(&mut self, guessed: &mut Vec<Guessed>) -> Result<(), DeviceError> {
-        let Counted { executor, shared } = self;
-        shared.calls.around(1, || executor.guessed(guessed))
+    fn drafted(&mut self, drafted: &mut Vec<Drafted>) -> Result<(), DeviceError> {
+        let Watched { executor, shared } = self;
+        shared.calls.around(1, || executor.drafted(drafted))
     }
 
     fn logits_of(&mut self, rows: &[usize], logits: &mut Vec<f32>) -> Result<(), DeviceError> {
@@ -84,12 +85,12 @@ impl<E: Executor> Executor for Counted<E> {
         self.executor.piece_bytes()
     }
 
-    fn take_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
-        self.executor.take_room(bytes)
+    fn take_host_memory(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        self.executor.take_host_memory(bytes)
     }
 
-    fn room(&mut self, range: Range<usize>) -> &mut [u8] {
-        self.executor.room(range)
+    fn host_memory(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.executor.host_memory(range)
     }
 
     fn sums(&mut self, ranges: Vec<Range<usize>>) -> Receiver<Vec<Sum>> {
@@ -125,7 +126,7 @@ impl<E: Executor> Executor for Counted<E> {
 pub struct Thread {
     pub(super) ended: Receiver<Outcome>,
     pub(super) shared: Arc<Shared>,
-    /// That of its executor.
+    /// Patience of the executor.
     pub(super) patience: Option<Patience>,
 }
 
@@ -155,17 +156,17 @@ impl Thread {
     }
 }
 
-/// The call that the last look saw.
+/// Call that the latest look saw.
 #[derive(Debug, Default)]
 struct Seen {
     call: u64,
-    /// Looks behind the first that saw it.
+    /// Looks since the first that saw it.
     again: u32,
 }
 
 impl Seen {
-    /// Whether `call`, which is under way where its number is odd, was seen by `times * LOOKS`
-    /// looks in a row behind the first that saw it.
+    /// Whether `times * LOOKS` looks in a row, after a first one, have seen `call`. Its number is
+    /// odd while it is under way.
     fn too_often(&mut self, call: u64, times: u32) -> bool {
         let same = call % 2 == 1 && call == self.call;
         self.again = if same { self.again + 1 } else { 0 };
@@ -176,19 +177,19 @@ impl Seen {
 
 #[cfg(test)]
 mod tests {
-    /// Names of methods behind a line.
-    fn methods<'a>(text: &'a str, behind: &str) -> Vec<&'a str> {
-        let (_, body) = text.split_once(behind).expect("the line is there");
+    /// Names of methods after a line.
+    fn methods<'a>(text: &'a str, after: &str) -> Vec<&'a str> {
+        let (_, body) = text.split_once(after).expect("the line is there");
         let lines = body.lines().take_while(|line| *line != "}");
         let names = lines.filter_map(|line| line.strip_prefix("    fn "));
         names.filter_map(|line| line.split('(').next()).collect()
     }
 
-    /// A default method in the place of the executor's own would answer, only later.
+    /// A method that is not passed on would silently be the trait's default.
     #[test]
     fn every_call_is_passed_on_to_the_executor() {
         let all = methods(include_str!("../step/executor.rs"), "pub trait Executor");
-        let passed = methods(include_str!("end.rs"), "for Counted<E> {");
+        let passed = methods(include_str!("watchdog.rs"), "for Watched<E> {");
         assert!(all.len() > 10, "{all:?}");
         let missing = all.iter().filter(|name| !passed.contains(name));
         assert_eq!(missing.collect::<Vec<_>>(), Vec::<&&str>::new());

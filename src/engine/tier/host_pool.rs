@@ -1,4 +1,4 @@
-//! The host's room, split by use: pages and states lie in slabs, each of which has one state or as
+//! Host memory, split by use: pages and states lie in slabs, each of which has one state or as
 //! many pages as have its bytes. A slab that is empty may be either again.
 
 use std::collections::BTreeSet;
@@ -7,9 +7,9 @@ use std::ops::Range;
 use step::executor::{PageId, Slot};
 use step::transfer::{Piece, PieceBytes, Sum};
 
-/// Free places of the room.
+/// Free and used places of host memory.
 #[derive(Debug)]
-pub struct Room {
+pub struct HostPool {
     page_bytes: usize,
     /// Pages of a slab.
     pages_each: usize,
@@ -22,12 +22,12 @@ pub struct Room {
     sums: Vec<Sum>,
 }
 
-impl Room {
-    /// The room of so many bytes.
-    pub fn new(bytes: usize, pieces: PieceBytes) -> Room {
+impl HostPool {
+    /// Pool of so many bytes.
+    pub fn new(bytes: usize, pieces: PieceBytes) -> HostPool {
         let pages_each = pieces.state.div_ceil(pieces.page).max(1);
         let slabs = bytes / (pages_each * pieces.page);
-        Room {
+        HostPool {
             page_bytes: pieces.page,
             pages_each,
             slabs_free: (0..slabs as u32).rev().collect(),
@@ -41,7 +41,7 @@ impl Room {
         self.used.len()
     }
 
-    /// Pages of the whole room.
+    /// Pages that the whole pool has the bytes of.
     pub fn pages(&self) -> usize {
         self.slabs() * self.pages_each
     }
@@ -92,7 +92,7 @@ impl Room {
         self.slabs_free.push(slab);
     }
 
-    /// Pages before a page or a state of the room.
+    /// Pages before a page or a state of host memory.
     fn before(&self, piece: Piece) -> usize {
         match piece {
             Piece::Page(PageId(place)) => place as usize,
@@ -101,12 +101,12 @@ impl Room {
         }
     }
 
-    /// Where a page or a state of the room begins, in bytes.
+    /// Where a page or a state of host memory begins, in bytes.
     pub fn at(&self, piece: Piece) -> usize {
         self.page_bytes * self.before(piece)
     }
 
-    /// Bytes of a page or a state in the room.
+    /// Bytes of a page or a state in host memory.
     pub fn range(&self, piece: Piece, bytes: PieceBytes) -> Range<usize> {
         let at = self.at(piece);
         at..at + bytes.of(piece)
@@ -134,19 +134,19 @@ mod tests {
             state: 3 * 4096 - 1,
             window: 0,
         };
-        let mut room = Room::new(10 * 4096, pieces);
-        assert_eq!((room.slabs(), room.pages()), (3, 9));
-        let state = room.take_state().unwrap();
-        let pages: Vec<_> = std::iter::from_fn(|| room.take_page()).collect();
-        assert_eq!((pages.len(), room.pages_free()), (6, 0));
-        let whole = |piece, bytes| room.at(piece)..room.at(piece) + bytes;
+        let mut host = HostPool::new(10 * 4096, pieces);
+        assert_eq!((host.slabs(), host.pages()), (3, 9));
+        let state = host.take_state().unwrap();
+        let pages: Vec<_> = std::iter::from_fn(|| host.take_page()).collect();
+        assert_eq!((pages.len(), host.pages_free()), (6, 0));
+        let whole = |piece, bytes| host.at(piece)..host.at(piece) + bytes;
         let mut ranges = vec![whole(Piece::State(state), pieces.state)];
         ranges.extend(pages.iter().map(|page| whole(Piece::Page(*page), 4096)));
         ranges.sort_by_key(|range| range.start);
         assert!(ranges.is_sorted_by(|a, b| a.end <= b.start), "{ranges:?}");
-        pages[..3].iter().for_each(|page| room.give_page(*page));
-        assert!(room.take_state().is_some() && room.take_state().is_none());
-        room.give_state(state);
-        assert_eq!(room.pages_free(), 3);
+        pages[..3].iter().for_each(|page| host.give_page(*page));
+        assert!(host.take_state().is_some() && host.take_state().is_none());
+        host.give_state(state);
+        assert_eq!(host.pages_free(), 3);
     }
 }

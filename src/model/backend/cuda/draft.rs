@@ -1,4 +1,4 @@
-//! Predictions ahead of the host on the GPU, and what the host reads of them.
+//! Drafts that the GPU draws itself, and the memory from which the host reads them.
 
 use std::ops::Range;
 
@@ -7,35 +7,35 @@ use ffi::{CudaError, Device, Event, PinnedBuf, Stream, ops};
 use super::steps::SHAPES;
 use super::{Cuda, Host, Tensor, count, memory, refused};
 use crate::ops::ENDS_MAX;
-use crate::ops::{Batch, Guess, RANKED};
+use crate::ops::{Batch, Draft, RANKED};
 use crate::target::VOCAB;
-use step::executor::{DEPTH_MAX, DeviceError, Guessed, TokenId, UNIFORMS};
+use step::executor::{DEPTH_MAX, DeviceError, Drafted, TokenId, UNIFORMS};
 
-/// Numbers of what was accepted of a sequence: drafts that hold, and the token behind them.
+/// Numbers of a sequence in `DraftBuffers::accepted`: accepted drafts, and the token after them.
 const ACCEPTED: usize = 2;
 // Positions are numbers of rules, which are F32.
 const _: () = assert!(crate::target::MAX_CONTEXT <= 1 << 24);
-// Tiles of rows ahead move on for one attention shape only.
+// Tiles of rows of drafts move on for one attention shape only.
 const _: () = assert!(crate::target::MTP_LAYERS == 0 || SHAPES == 1);
 
-/// Guesses in page-locked memory, which the device writes and the host reads behind a wait.
-pub struct Guesses {
+/// Drafts in page-locked memory, which the device writes and the host reads after a wait.
+pub struct DraftBuffers {
     /// `[ENDS_MAX][ACCEPTED]`.
     accepted: PinnedBuf<u32>,
     /// `[DEPTH_MAX][ENDS_MAX]`.
     drafts: PinnedBuf<u32>,
-    /// Copies beside the operations, which do not wait for each other.
+    /// Stream of copies, which run beside operations.
     beside: Stream,
-    /// Marks in the stream of operations behind what is to be read, and beside it behind the copy
-    /// of the batch ahead and behind what was asked for.
+    /// Events: in the stream of operations after what is to be read; in that of copies after the
+    /// batch of drafts, and after what was asked for.
     made: Event,
     copied: Event,
     asked: Event,
 }
 
-impl Guesses {
-    pub fn new(device: &Device) -> Result<Guesses, DeviceError> {
-        Ok(Guesses {
+impl DraftBuffers {
+    pub fn new(device: &Device) -> Result<DraftBuffers, DeviceError> {
+        Ok(DraftBuffers {
             accepted: memory::locked(device, ENDS_MAX * ACCEPTED)?,
             drafts: memory::locked(device, DEPTH_MAX * ENDS_MAX)?,
             beside: Stream::open(device).map_err(refused)?,
@@ -45,54 +45,54 @@ impl Guesses {
         })
     }
 
-    /// Guess of a sequence, of so many passes.
-    fn of(&self, sequence: usize, passes: usize) -> Guessed {
-        let [held, token] = self.accepted.as_chunks::<ACCEPTED>().0[sequence];
-        let mut guessed = Guessed {
-            held: held as usize,
+    /// Drafts of a sequence, `depth` of them.
+    fn of(&self, sequence: usize, depth: usize) -> Drafted {
+        let [accepted, token] = self.accepted.as_chunks::<ACCEPTED>().0[sequence];
+        let mut drafted = Drafted {
+            accepted: accepted as usize,
             token,
-            ..Guessed::default()
+            ..Drafted::default()
         };
-        let drafts = self.drafts.chunks(ENDS_MAX).take(passes);
-        let drafts = drafts.map(|pass| pass[sequence] as TokenId);
-        guessed
+        let drafts = self.drafts.chunks(ENDS_MAX).take(depth);
+        let drafts = drafts.map(|of| of[sequence] as TokenId);
+        drafted
             .drafts
             .iter_mut()
             .zip(drafts)
             .for_each(|(to, draft)| *to = draft);
-        guessed
+        drafted
     }
 }
 
 impl Cuda {
-    /// Queues the copy of the batch ahead, and has operations wait for it.
-    fn copy_ahead(&mut self, ahead: &Batch) -> Result<(), CudaError> {
-        let Guesses { beside, copied, .. } = &self.guesses;
-        self.step.ahead.begun = true;
-        // SAFETY: `begun` is false behind a wait for all operations on the batch before alone,
-        // which waited for its copy; and no wait has failed.
-        unsafe { self.step.ahead.begin(ahead, beside)? };
+    /// Queues the copy of the batch of drafts, and has operations wait for it.
+    fn copy_drafts(&mut self, drafts: &Batch) -> Result<(), CudaError> {
+        let DraftBuffers { beside, copied, .. } = &self.drafts;
+        self.step.drafts.begun = true;
+        // SAFETY: `begun` is false only after a wait for all operations on the batch before, which
+        // waited for its copy; and no wait has failed.
+        unsafe { self.step.drafts.begin(drafts, beside)? };
         copied.record(beside)?;
         copied.hold(&self.queue.stream)
     }
 
-    /// Queues the copy of `rows` of `x` behind all operations so far, and marks its end.
+    /// Queues the copy of `rows` of `x` after all operations so far, and marks its end.
     fn copy_and_mark(
         &mut self,
         x: &Tensor,
         rows: Range<usize>,
         out: &mut Host,
     ) -> Result<(), CudaError> {
-        let Guesses {
+        let DraftBuffers {
             beside,
             made,
             asked,
             ..
-        } = &self.guesses;
+        } = &self.drafts;
         let from = x.guard + rows.start * x.width;
         made.record(&self.queue.stream)?;
         made.hold(beside)?;
-        // SAFETY: `out` is read behind the wait for the mark, and as long as that.
+        // SAFETY: `out` is read after the wait for the mark, and as long as that.
         unsafe {
             x.values
                 .download_unwaited(from, &mut out.memory[..out.len], beside)?
@@ -102,20 +102,20 @@ impl Cuda {
 
     /// Waits for the copies beside operations.
     pub(super) fn wait_beside(&mut self) {
-        let waited = self.guesses.beside.synchronize();
+        let waited = self.drafts.beside.synchronize();
         self.queue.failures.waited(waited);
     }
 }
 
-impl Guess for Cuda {
-    fn begin_ahead(&mut self, ahead: &Batch) {
-        if self.step.ahead.begun {
+impl Draft for Cuda {
+    fn begin_drafts(&mut self, drafts: &Batch) {
+        if self.step.drafts.begun {
             self.queue.wait();
         }
         match self.queue.failures.is_lost() {
-            true => self.step.ahead.lose(),
+            true => self.step.drafts.lose(),
             false => {
-                let copied = self.copy_ahead(ahead);
+                let copied = self.copy_drafts(drafts);
                 self.queue.failures.queued(copied);
             }
         }
@@ -134,13 +134,13 @@ impl Guess for Cuda {
         match self.queue.failures.any() {
             true => self.queue.wait(),
             false => {
-                let waited = self.guesses.asked.wait();
+                let waited = self.drafts.asked.wait();
                 self.queue.failures.waited(waited);
             }
         }
-        // Operations on the batch ahead may still be under way.
+        // Operations on the batch of drafts may still be under way.
         self.step.now.begun = false;
-        self.queue.failures.told().map_err(refused)
+        self.queue.failures.reported().map_err(refused)
     }
 
     fn accept(&mut self, ranked: &Tensor, batch: &Batch) {
@@ -153,11 +153,11 @@ impl Guess for Cuda {
         let step = self.step.of(batch);
         let (accepts, spans, positions) = (step.accepts(), step.span_list(), step.positions());
         let [tokens, wanted] = self.step.now.replaced();
-        let rules = self.step.ahead.rules().cast();
-        let [starts, next_tokens, next_positions, tiles] = self.step.ahead.moved_on();
-        let accepted = self.guesses.accepted.as_mut_ptr();
+        let rules = self.step.drafts.rules().cast();
+        let [starts, next_tokens, next_positions, tiles] = self.step.drafts.moved_on();
+        let accepted = self.drafts.accepted.as_mut_ptr();
         // SAFETY: shapes are checked; all lists have room for ENDS_MAX rows, of which each span
-        // has its own, and spans are filled up to as many as rows; the host reads `accepted` behind
+        // has its own, and spans are filled up to as many as rows; the host reads `accepted` after
         // a wait only.
         self.queue.launch("accept", |stream| unsafe {
             ops::atlas_accept(
@@ -183,11 +183,11 @@ impl Guess for Cuda {
 
     fn guess(&mut self, logits: &Tensor, on: bool) {
         assert!(logits.width <= VOCAB && logits.rows <= ENDS_MAX);
-        let rules = self.step.ahead.rules().cast();
-        let [starts, tokens, positions, tiles] = self.step.ahead.moved_on();
-        let drafts = self.guesses.drafts.as_mut_ptr();
+        let rules = self.step.drafts.rules().cast();
+        let [starts, tokens, positions, tiles] = self.step.drafts.moved_on();
+        let drafts = self.drafts.drafts.as_mut_ptr();
         // SAFETY: shapes are checked; the lists and `orders` have room for ENDS_MAX rows, `drafts`
-        // for as many in each pass; the host reads those behind a wait only.
+        // for as many at each depth; the host reads those after a wait only.
         self.queue.launch("guess", |stream| unsafe {
             ops::atlas_guess(
                 logits.as_ptr(),
@@ -210,16 +210,16 @@ impl Guess for Cuda {
         self.queue.end_graph();
     }
 
-    fn read_guesses(
+    fn read_drafts(
         &mut self,
-        passes: usize,
+        depth: usize,
         sequences: usize,
-        guessed: &mut Vec<Guessed>,
+        drafted: &mut Vec<Drafted>,
     ) -> Result<(), DeviceError> {
         self.queue.wait();
         self.step.passed();
-        self.queue.failures.told().map_err(refused)?;
-        guessed.extend((0..sequences).map(|sequence| self.guesses.of(sequence, passes)));
+        self.queue.failures.reported().map_err(refused)?;
+        drafted.extend((0..sequences).map(|sequence| self.drafts.of(sequence, depth)));
         Ok(())
     }
 }

@@ -1,37 +1,37 @@
-//! Prompt tokens that may join replies: as many as keep the time between two tokens of a reply
-//! within a bound, by the time that steps have taken.
+//! Prefill budget of a step that also has replies: as many prompt tokens as keep the time between
+//! two tokens of a reply within a bound.
 //!
-//! A step beside replies takes what one of replies alone does and more for its prompt tokens. That
-//! more is measured, and the next prompt gets the tokens that fit into the rest of the bound. No
-//! result depends on it: prompts have the same bits however they are cut.
+//! The time that a step takes beyond one of replies alone is that of its prompt tokens. From it the
+//! next step gets as many tokens as fit into the rest of the bound. No result depends on the
+//! budget: prompts have the same bits however they are cut.
 
 use std::time::Duration;
 
 use step::PAGE;
 
-/// Least tokens: the oldest prompt has a page of them, and another one the next.
+/// Smallest budget, tokens: a page for the oldest prompt, and one for another.
 const LEAST: usize = 2 * PAGE;
-/// Weight of the last step among all of replies alone.
+/// Weight of the latest step in the mean time of steps of replies alone.
 const WEIGHT: f64 = 0.1;
-/// Least share of the bound that prompts get, where replies alone take nearly all of it.
+/// Share of the bound that prompts get even if replies alone take nearly all of it.
 const SHARE: f64 = 0.25;
 
-/// Follows the steps of one engine.
+/// Prefill budget of one engine, by the steps that it has run.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
-    /// Longest step that is aimed at, seconds.
+pub struct PrefillBudget {
+    /// Time that a step is to stay within, seconds.
     bound: f64,
     /// Mean time of a step of replies alone, seconds.
     alone: Option<f64>,
-    /// Prompt tokens that fit beside replies, and those of any step.
+    /// Prompt tokens of a step beside replies, by the latest measurement, and of any step.
     tokens: usize,
     most: usize,
 }
 
-impl Pace {
-    /// A pace that knows no step yet, of an engine whose steps have `most` prompt tokens.
-    pub fn new(bound: Duration, most: usize) -> Pace {
-        Pace {
+impl PrefillBudget {
+    /// Budget that knows no step yet, of an engine whose steps have `most` prompt tokens.
+    pub fn new(bound: Duration, most: usize) -> PrefillBudget {
+        PrefillBudget {
             bound: bound.as_secs_f64(),
             alone: None,
             tokens: LEAST,
@@ -39,12 +39,12 @@ impl Pace {
         }
     }
 
-    /// Prompt tokens of a step beside replies, whole pages, `most` at most.
+    /// The budget of the next step, in whole pages, `most` at most.
     pub fn tokens(&self, most: usize) -> usize {
         (self.tokens / PAGE * PAGE).min(most)
     }
 
-    /// Notes a step in which there were replies, and so many prompt tokens.
+    /// Adds the time of a step with replies and so many prompt tokens.
     pub fn note(&mut self, prompt_tokens: usize, took: Duration) {
         let took = took.as_secs_f64();
         match prompt_tokens {
@@ -56,12 +56,13 @@ impl Pace {
         }
     }
 
-    /// Moves to the tokens that would have taken the bound, by half or to the double at most: one
-    /// step may have been held up. A prompt of few tokens says nothing about many.
+    /// Moves the budget to the tokens that would have taken the bound, to half or the double at
+    /// most, since one step may have been held up. A step with less than half the budget only
+    /// lowers it: few tokens say little about many.
     fn fit(&mut self, tokens: usize, took: f64) {
         let alone = self.alone.unwrap_or(0.0);
-        let room = (self.bound - alone).max(SHARE * self.bound);
-        let fits = tokens as f64 * room / (took - alone).max(f64::MIN_POSITIVE);
+        let left = (self.bound - alone).max(SHARE * self.bound);
+        let fits = tokens as f64 * left / (took - alone).max(f64::MIN_POSITIVE);
         let fits = fits.min((2 * self.tokens) as f64) as usize;
         if 2 * tokens >= self.tokens || fits < tokens {
             self.tokens = fits.max(self.tokens / 2).clamp(LEAST, self.most);
@@ -79,14 +80,14 @@ mod tests {
 
     /// Runs steps of `cost` a prompt of `PAGE` tokens beside replies of 3 ms; the longest of the
     /// last ones.
-    fn settled(pace: &mut Pace, cost: Duration, steps: usize) -> Duration {
+    fn settled(budget: &mut PrefillBudget, cost: Duration, steps: usize) -> Duration {
         let alone = Duration::from_millis(3);
         let mut longest = Duration::ZERO;
         for step in 0..steps {
-            pace.note(0, alone);
-            let tokens = pace.tokens(PREFILL_TOKENS);
+            budget.note(0, alone);
+            let tokens = budget.tokens(PREFILL_TOKENS);
             let took = alone + cost * (tokens / PAGE) as u32;
-            pace.note(tokens, took);
+            budget.note(tokens, took);
             longest = if step + 4 > steps {
                 longest.max(took)
             } else {
@@ -98,53 +99,56 @@ mod tests {
 
     #[test]
     fn prompts_begin_with_two_pages() {
-        assert_eq!(Pace::new(BOUND, PREFILL_TOKENS).tokens(MOST), 2 * PAGE);
-        assert_eq!(Pace::new(BOUND, PREFILL_TOKENS).tokens(PAGE), PAGE);
+        assert_eq!(
+            PrefillBudget::new(BOUND, PREFILL_TOKENS).tokens(MOST),
+            2 * PAGE
+        );
+        assert_eq!(PrefillBudget::new(BOUND, PREFILL_TOKENS).tokens(PAGE), PAGE);
     }
 
     #[test]
     fn steps_come_to_take_the_bound_and_no_more() {
         for cost in [6, 4, 1].map(Duration::from_millis) {
-            let longest = settled(&mut Pace::new(BOUND, PREFILL_TOKENS), cost, 40);
+            let longest = settled(&mut PrefillBudget::new(BOUND, PREFILL_TOKENS), cost, 40);
             assert!(longest <= BOUND, "{cost:?} a page: {longest:?}");
         }
     }
 
     #[test]
     fn prompts_that_cost_nothing_get_all() {
-        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
-        settled(&mut pace, Duration::ZERO, 40);
-        assert_eq!(pace.tokens(usize::MAX), PREFILL_TOKENS);
+        let mut budget = PrefillBudget::new(BOUND, PREFILL_TOKENS);
+        settled(&mut budget, Duration::ZERO, 40);
+        assert_eq!(budget.tokens(usize::MAX), PREFILL_TOKENS);
     }
 
     #[test]
     fn a_step_that_was_held_up_halves_them_at_most() {
-        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
-        settled(&mut pace, Duration::ZERO, 40);
-        let before = pace.tokens(usize::MAX);
-        pace.note(before, Duration::from_secs(60));
+        let mut budget = PrefillBudget::new(BOUND, PREFILL_TOKENS);
+        settled(&mut budget, Duration::ZERO, 40);
+        let before = budget.tokens(usize::MAX);
+        budget.note(before, Duration::from_secs(60));
         assert_eq!(
-            pace.tokens(usize::MAX),
+            budget.tokens(usize::MAX),
             (before / 2 / PAGE * PAGE).max(LEAST)
         );
     }
 
     #[test]
     fn replies_that_take_the_bound_alone_leave_two_pages() {
-        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
+        let mut budget = PrefillBudget::new(BOUND, PREFILL_TOKENS);
         for _ in 0..100 {
-            pace.note(0, 2 * BOUND);
-            pace.note(2 * PAGE, 3 * BOUND);
+            budget.note(0, 2 * BOUND);
+            budget.note(2 * PAGE, 3 * BOUND);
         }
-        assert_eq!(pace.tokens(MOST), 2 * PAGE);
+        assert_eq!(budget.tokens(MOST), 2 * PAGE);
     }
 
-    /// Tokens that a step aims at, behind replies that take `alone` and a step of `tokens`.
+    /// Tokens that a step aims at, after replies that take `alone` and a step of `tokens`.
     fn fitted(alone: Duration, tokens: usize, took: Duration) -> usize {
-        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
-        pace.note(0, alone);
-        pace.note(tokens, took);
-        pace.tokens
+        let mut budget = PrefillBudget::new(BOUND, PREFILL_TOKENS);
+        budget.note(0, alone);
+        budget.note(tokens, took);
+        budget.tokens
     }
 
     /// Tokens that a step takes of a prompt.
@@ -154,10 +158,10 @@ mod tests {
 
     #[test]
     fn a_step_of_replies_moves_the_mean_by_its_weight() {
-        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
+        let mut budget = PrefillBudget::new(BOUND, PREFILL_TOKENS);
         let alone = [10, 20, 1].map(|took| {
-            pace.note(0, Duration::from_millis(took));
-            (pace.alone.unwrap() * 1e6).round()
+            budget.note(0, Duration::from_millis(took));
+            (budget.alone.unwrap() * 1e6).round()
         });
         assert_eq!(alone, [10_000.0, 11_000.0, 10_000.0]);
     }
@@ -177,12 +181,12 @@ mod tests {
     #[test]
     fn few_tokens_count_where_they_are_half_or_took_too_long() {
         let with = |before: usize, tokens, took| {
-            let mut pace = Pace {
+            let mut budget = PrefillBudget {
                 tokens: before,
-                ..Pace::new(BOUND, PREFILL_TOKENS)
+                ..PrefillBudget::new(BOUND, PREFILL_TOKENS)
             };
-            pace.note(tokens, Duration::from_millis(took));
-            pace.tokens
+            budget.note(tokens, Duration::from_millis(took));
+            budget.tokens
         };
         let before = 4 * LEAST;
         assert_eq!(with(before, before / 2 - 1, 10), before, "it says nothing");
@@ -193,11 +197,11 @@ mod tests {
     #[test]
     fn a_step_has_whole_pages() {
         let tokens = |tokens, most| {
-            let pace = Pace {
+            let budget = PrefillBudget {
                 tokens,
-                ..Pace::new(BOUND, PREFILL_TOKENS)
+                ..PrefillBudget::new(BOUND, PREFILL_TOKENS)
             };
-            pace.tokens(most)
+            budget.tokens(most)
         };
         assert_eq!(tokens(3 * PAGE - 1, MOST), 2 * PAGE);
         assert_eq!(tokens(3 * PAGE, MOST), 3 * PAGE);
@@ -206,8 +210,8 @@ mod tests {
 
     #[test]
     fn a_short_prompt_says_nothing_about_long_ones() {
-        let mut pace = Pace::new(BOUND, PREFILL_TOKENS);
-        pace.note(3, Duration::ZERO);
-        assert_eq!(pace.tokens(MOST), 2 * PAGE);
+        let mut budget = PrefillBudget::new(BOUND, PREFILL_TOKENS);
+        budget.note(3, Duration::ZERO);
+        assert_eq!(budget.tokens(MOST), 2 * PAGE);
     }
 }
