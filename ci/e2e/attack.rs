@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, PATIENCE, Place, Server, make_pipe, outcome, question, run_under, with,
+    Answer, PATIENCE, Place, Server, make_pipe, outcome, question, request, run_under, with,
 };
 use crate::keys::KeyFile;
 
@@ -323,11 +323,7 @@ fn sent_whole(server: &Server, request: &[u8]) -> Answer {
 
 /// A request with a body of so many bytes, none of them JSON.
 fn bulky(method: &str, more: &str, bytes: usize) -> Vec<u8> {
-    let head = format!(
-        "{method} /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-         {more}content-length: {bytes}\r\n\r\n"
-    );
-    [head.into_bytes(), vec![b'x'; bytes]].concat()
+    request(method, "/v1/chat/completions", more, &vec![b'x'; bytes])
 }
 
 #[test]

@@ -7,17 +7,13 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use crate::corrupt::Model;
-use crate::harness::{Place, outcome};
+use crate::harness::{Place, few_or_many, outcome};
 
 /// Name of the binary in a bundle.
 pub const NAME: &str = "atlas-cpu-tiny-nvfp4";
 const WEIGHTS: &str = "weights/model.packed";
 /// Bits from one trial to the next where a file is small; it has no factor in common with eight.
-const STRIDE: usize = if option_env!("ATLAS_AT_LENGTH").is_some() {
-    1
-} else {
-    37
-};
+const STRIDE: usize = few_or_many(37, 1);
 
 /// Exit code and all that was said.
 fn told(done: Output) -> (i32, String) {

@@ -31,17 +31,6 @@ impl Drop for Scratch {
     }
 }
 
-/// Posts with more headers, each with its line end.
-fn post(server: &Server, path: &str, headers: &str, body: &Value) -> Answer {
-    let body = body.to_string();
-    let request = format!(
-        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\
-         content-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    server.send(request.as_bytes()).answer()
-}
-
 #[test]
 fn the_access_log_has_a_line_for_each_request_and_none_of_its_text() {
     let file = Scratch::new("access");
@@ -55,7 +44,7 @@ fn the_access_log_has_a_line_for_each_request_and_none_of_its_text() {
         "ignore_eos": true,
         "stream": true,
     });
-    let answer = post(&server, "/v1/chat/completions", &headers, &body);
+    let answer = server.ask("POST", "/v1/chat/completions", &headers, &body.to_string());
     assert!(answer.head.contains("x-request-id: mine-1\r\n"));
     assert_eq!(server.get("/v1/models/zanzibar").status, 404);
     server.signal("-TERM");

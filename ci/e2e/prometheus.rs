@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{PATIENCE, Place, Server, question, send_to};
+use crate::harness::{PATIENCE, Place, Server, question, request, send_to};
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging");
 
@@ -55,9 +55,7 @@ impl Prometheus {
         if TcpStream::connect(self.address).is_err() {
             return Value::Null;
         }
-        let host = self.address;
-        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
-        let answer = send_to(self.address, request.as_bytes()).answer();
+        let answer = send_to(self.address, &request("GET", path, "", b"")).answer();
         match answer.status {
             200 => answer.json()["data"].clone(),
             _ => Value::Null,

@@ -175,8 +175,7 @@ fn a_running_response_is_cancelled_by_its_id() {
     assert_eq!(end["status"], "cancelled");
     server.wait_for_metric("atlas_requests_finished_total{reason=\"cancelled\"}", 1.0);
     assert_eq!(server.get(&path).json(), end);
-    let head = format!("DELETE {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-    assert_eq!(server.send(head.as_bytes()).answer().status, 200);
+    assert_eq!(server.ask("DELETE", &path, "", "").status, 200);
     let unknown = server.post_to(&format!("{path}/cancel"), &json!({}));
     assert_eq!(unknown.status, 404, "{unknown:?}");
 }
