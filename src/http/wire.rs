@@ -247,24 +247,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         self.watch(cx, outcome)
     }
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffers: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        // There is but one where the library is told not to write several, and a refusal is one.
-        if let [bytes] = buffers {
-            return self.poll_write(cx, bytes);
-        }
-        self.peer.answer();
-        let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, buffers);
-        self.watch(cx, outcome)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         // The library asks for no more bytes behind an answer until it is told of some: so the time
