@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use engine::request::{FinishReason, TokenLogprobs};
 use step::executor::TokenId;
 use text::chat::ChatModel;
-use text::reply::{Flow, Reply, ReplyFormat};
+use text::reply::{Flow, OutputParser, ReplyFormat};
 use text::testing::{END_OF_TURN, Random, chat_model};
 use text::tools::tests::{Written, for_each_syntax, schemas};
 
@@ -95,7 +95,7 @@ fn in_parts() -> ReplyFormat {
         min_tokens: 0,
         stop_tokens: vec![END_OF_TURN],
         tools: Some(schemas().into()),
-        slips: true,
+        lenient: true,
         ..ReplyFormat::default()
     }
 }
@@ -144,7 +144,7 @@ fn settled(
     mut cut: impl FnMut() -> bool,
 ) -> Vec<Settled> {
     let at_length = tokens.len().is_multiple_of(4);
-    let mut reply = Reply::new(model, format);
+    let mut reply = OutputParser::new(model, format);
     let mut pieces = vec![Settled::default()];
     let mut flow = Flow::Continue;
     for (at, &id) in tokens.iter().enumerate() {

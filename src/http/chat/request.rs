@@ -51,7 +51,7 @@ impl ChatRequest {
         // A reply that goes on with an answer has thought before it, if at all.
         let thinking = thinking::read(&object, facts.thinking && !start.is_amid())?;
         let ask = Ask {
-            slips: policy.forgives_slips(),
+            lenient: policy.is_lenient(),
             messages,
             messages_field: "messages",
             start,

@@ -12,7 +12,7 @@ use engine::events::EventReceiver;
 use engine::request::{Admitted, Event, FinishReason, Scored, TokenLogprobs};
 use hyper::StatusCode;
 use step::executor::TokenId;
-use text::reply::{Delta, Flow, Part, Reply};
+use text::reply::{Delta, Flow, OutputParser, Section};
 
 /// Why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum Finish {
 
 impl Finish {
     /// Finish of a reply that the engine ended for `reason`.
-    pub fn of(reason: FinishReason, fills_context: bool, reply: &Reply) -> Finish {
+    pub fn of(reason: FinishReason, fills_context: bool, reply: &OutputParser) -> Finish {
         match (reason, reply.stopped_by()) {
             (FinishReason::Length, _) if fills_context => Finish::ContextFull,
             (FinishReason::Length, _) => Finish::Length,
@@ -111,7 +111,7 @@ pub struct Choice {
     /// None once the reply is complete: the engine is told by the channel's end.
     events: Option<EventReceiver>,
     admitted: Admitted,
-    reply: Reply,
+    reply: OutputParser,
     /// The context ends the reply before the wanted length does.
     fills_context: bool,
     tokens: usize,
@@ -131,7 +131,7 @@ impl Choice {
     pub fn new(
         events: EventReceiver,
         admitted: Admitted,
-        reply: Reply,
+        reply: OutputParser,
         fills_context: bool,
     ) -> Choice {
         Choice {
@@ -178,7 +178,7 @@ impl Choice {
                 out.reasoning_tokens += reasoning;
                 out.ids.extend(self.tells_ids.then_some(id));
                 let is_text = self.reply.is_text(&service.chat, id);
-                let before = (self.reply.part(), self.reply.begun_calls());
+                let before = (self.reply.section(), self.reply.begun_calls());
                 // A token without text is told with what stands in front of it.
                 let shown = self.reply.content_ahead() + usize::from(is_text);
                 let flow = self.reply.push(&service.chat, id, &mut out.deltas);
@@ -216,21 +216,21 @@ impl Choice {
     fn score(
         &mut self,
         logprobs: (usize, (TokenId, TokenLogprobs)),
-        before: (Part, usize),
+        before: (Section, usize),
         out: &mut Settled,
     ) {
-        let (part, calls) = before;
+        let (section, calls) = before;
         if self.reply.begun_calls() > calls || self.reply.is_reasoning() {
             self.unsettled.clear();
         }
-        match (self.scored, self.reply.part()) {
-            (ScoredPart::TextAndReasoning, Part::Reasoning) => {
+        match (self.scored, self.reply.section()) {
+            (ScoredPart::TextAndReasoning, Section::Reasoning) => {
                 self.unsettled_reasoning.push(logprobs.1);
             }
-            (ScoredPart::All, _) | (_, Part::Opening) => self.unsettled.push(logprobs),
-            (_, Part::Text)
-                if part != Part::Reasoning
-                    && part != Part::Call
+            (ScoredPart::All, _) | (_, Section::Opening) => self.unsettled.push(logprobs),
+            (_, Section::Text)
+                if section != Section::Reasoning
+                    && section != Section::Call
                     && self.reply.begun_calls() == calls =>
             {
                 self.unsettled.push(logprobs);

@@ -30,7 +30,7 @@ use engine::{Phase, Rejected};
 use step::Facts;
 use step::executor::TokenId;
 use text::chat::{ChatModel, ENCODED_TOKENS_MAX, Prompt, PromptError};
-use text::reply::{Delta, Reply, ReplyFormat, append};
+use text::reply::{Delta, OutputParser, ReplyFormat, append};
 use text::template::{Conversation, TemplateError};
 use text::tools::ToolSchemas;
 
@@ -66,7 +66,7 @@ pub struct Ask {
     /// False: the reply ends behind its first call.
     pub parallel_tool_calls: bool,
     /// Calls are read with the model's small slips in them; not where they must keep to something.
-    pub slips: bool,
+    pub lenient: bool,
     pub thinking: bool,
     /// Tokens of reasoning after which it is ended.
     pub thinking_budget: Option<usize>,
@@ -294,7 +294,7 @@ pub fn submit_all(
             let submitted = service.engine.submit(wanted);
             submitted.map_err(|rejected| rejection(service, &rejected))?;
             service.times.max_tokens.record_tokens(max_tokens);
-            let reply = Reply::new(&service.chat, format);
+            let reply = OutputParser::new(&service.chat, format);
             let choice = Choice::new(events, admitted, reply, fills_context);
             let scored = ask.logprobs.map_or(ScoredPart::All, |_| ask.scored);
             choices.push(choice.scoring(scored));
@@ -363,7 +363,7 @@ fn reply_format(
         raw: ask.raw,
         tools: tools.cloned(),
         one_call: !ask.parallel_tool_calls,
-        slips: ask.slips,
+        lenient: ask.lenient,
     }
 }
 

@@ -68,7 +68,7 @@ impl ToolPolicy {
     /// Whether calls may be read with the model's small slips in them: not where a reply must call,
     /// or calls must be of some tools or follow their schemas. There a grammar keeps them to their
     /// form, which a slip would leave.
-    pub fn forgives_slips(&self) -> bool {
+    pub fn is_lenient(&self) -> bool {
         let free = self.choice == ToolChoice::Auto && self.allowed.is_none();
         free && !self.tools.iter().any(is_strict)
     }

@@ -86,7 +86,7 @@ fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, 
     let calls = tools::calls(object, told)?;
     let (policy, parallel) = (&calls.tools.policy, calls.parallel);
     let rule = tool_policy::combined(policy, format(object)?, parallel, facts)?;
-    let slips = calls.tools.policy.forgives_slips();
+    let lenient = calls.tools.policy.is_lenient();
     // A reply thinks where it is told to, in the published API too.
     let thinking = thinking::read(object, false)?;
     Ok(Ask {
@@ -97,7 +97,7 @@ fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, 
         tools: calls.tools.head,
         loaded_tools: calls.tools.loaded,
         parallel_tool_calls: calls.parallel,
-        slips,
+        lenient,
         left_out: [calls.left_out, read.left_out].concat(),
         thinking: thinking.on,
         thinking_budget: thinking.budget,

@@ -82,7 +82,7 @@ impl ResponsesRequest {
         let stored = object.boolean("store", true)?;
         let ask = Ask {
             left_out,
-            slips: tools.policy.forgives_slips(),
+            lenient: tools.policy.is_lenient(),
             messages: with_instructions(&object, &history)?,
             messages_field: "input",
             start,

@@ -48,7 +48,7 @@ use self::forbidden_tag::ForbiddenTag;
 use self::guide::Guide;
 pub use self::guide::Scope;
 pub use self::keywords::{each, standard};
-use self::plain::Part;
+use self::plain::Subschema;
 use self::vocabulary::Vocabulary;
 use self::watch::Watch;
 
@@ -100,15 +100,15 @@ impl JsonGrammar {
         if let (true, Some(problem)) = (self.strict, limits::inexact_number(&self.schema)) {
             return Err(problem);
         }
-        let part = Part {
+        let subschema = Subschema {
             root: &Root::new(&self.schema),
             schema: &self.schema,
-            place: "",
+            path: "",
             strict: self.strict,
             whitespace: self.whitespace,
             of_types: &[],
         };
-        let (schema, mut problems) = part.written()?;
+        let (schema, mut problems) = subschema.written()?;
         problems.extend(limits::inexact_number(&self.schema));
         Ok((schema, problems))
     }
