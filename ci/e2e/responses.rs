@@ -103,11 +103,11 @@ fn a_streamed_response_adds_up_to_the_whole_one() {
         with(sum, cut),
         distance(),
     ] {
-        // Neither begins behind what was computed for the other.
+        // Neither finds a prefix in the cache, of the other or of another test on this server.
         let apart = |salt: &str| with(body.clone(), json!({"cache_salt": salt}));
-        let whole = server.post_to(PATH, &apart("whole"));
+        let whole = server.post_to(PATH, &apart("whole response"));
         assert_eq!(whole.status, 200, "{whole:?}");
-        let streamed = with(apart("streamed"), json!({"stream": true}));
+        let streamed = with(apart("streamed response"), json!({"stream": true}));
         let streamed = server.post_to(PATH, &streamed);
         assert_eq!(without_ids(assembled(&streamed)), without_ids(whole.json()));
     }
