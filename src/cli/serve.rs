@@ -31,7 +31,7 @@ use http::listener::Listener;
 use http::origins::Origin;
 use http::server::Server;
 use http::settings::{Compatibility, Settings};
-use http::state::State;
+use http::state::ServerState;
 use http::threads::{Home, OF_RUNTIME, Threads};
 use http::tls::Tls;
 use model::backend::Backend;
@@ -448,7 +448,7 @@ async fn serve(
     let notifier = Arc::new(Notifier::new(options.notify_socket.as_deref())?);
     let tls = tls(options)?;
     let settings = settings(options, &place)?;
-    let state = State::new(&target::FACTS, &options.model_name, settings, move || {
+    let state = ServerState::new(&target::FACTS, &options.model_name, settings, move || {
         boot::loading(&reported)
     });
     tokio::spawn(pass_on(hangup, reloader(state.clone(), tls.clone())?));
@@ -504,7 +504,7 @@ async fn serve(
 async fn live(
     engine: boot::Engine,
     warm: Option<Warm>,
-    state: &Arc<State>,
+    state: &Arc<ServerState>,
     place: &Place,
     notifier: &Notifier,
 ) -> Result<(), Failure> {
@@ -572,7 +572,7 @@ async fn pass_on(mut hangup: Signal, readings: SyncSender<()>) {
 
 /// Thread that reads keys and certificate again whenever it is asked to: a disk that does not
 /// answer keeps neither requests nor other signals waiting.
-fn reloader(state: Arc<State>, tls: Option<Tls>) -> Result<SyncSender<()>, Failure> {
+fn reloader(state: Arc<ServerState>, tls: Option<Tls>) -> Result<SyncSender<()>, Failure> {
     let (readings, asked) = mpsc::sync_channel(1);
     let builder = thread::Builder::new().name("reload".to_owned());
     let thread = builder.spawn(move || asked.iter().for_each(|()| reload(&state, tls.as_ref())));
@@ -581,7 +581,7 @@ fn reloader(state: Arc<State>, tls: Option<Tls>) -> Result<SyncSender<()>, Failu
 }
 
 /// Reads keys and certificate again, where there are any.
-fn reload(state: &State, tls: Option<&Tls>) {
+fn reload(state: &ServerState, tls: Option<&Tls>) {
     if state.settings.keys.is_none() && tls.is_none() {
         log::line("SIGHUP: there are no keys and no certificate to read again");
     }

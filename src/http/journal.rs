@@ -48,11 +48,11 @@ impl Journal {
             return Ok(Journal::over(out, name, bytes_max));
         }
         let file = open_file(path, mode)?;
-        let room = bytes_max.saturating_sub(file.metadata()?.len());
-        Ok(Journal::over(Out::File(file), name, room))
+        let bytes_left = bytes_max.saturating_sub(file.metadata()?.len());
+        Ok(Journal::over(Out::File(file), name, bytes_left))
     }
 
-    fn over(out: Out, name: String, room: u64) -> Journal {
+    fn over(out: Out, name: String, bytes_left: u64) -> Journal {
         let (sender, lines) = mpsc::sync_channel(JOURNAL_LINES_MAX);
         let (done, written) = mpsc::channel();
         let lost = Arc::new(AtomicU64::new(0));
@@ -60,7 +60,7 @@ impl Journal {
         let writer = Writer {
             out,
             name,
-            room,
+            bytes_left,
             broken: false,
             queued: queued.clone(),
             lost: lost.clone(),
@@ -173,7 +173,7 @@ struct Writer {
     out: Out,
     name: String,
     /// Bytes that may still be written.
-    room: u64,
+    bytes_left: u64,
     /// The last line may not be whole.
     broken: bool,
     queued: Arc<AtomicUsize>,
@@ -195,8 +195,9 @@ impl Writer {
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        let room = self.room.checked_sub(line.len() as u64);
-        self.room = room.ok_or_else(|| io::Error::other("it is as large as it may become"))?;
+        let bytes_left = self.bytes_left.checked_sub(line.len() as u64);
+        self.bytes_left =
+            bytes_left.ok_or_else(|| io::Error::other("it is as large as it may become"))?;
         if self.broken {
             self.append(b"\n")?;
         }

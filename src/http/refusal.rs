@@ -1,7 +1,7 @@
-//! Bodies for the answers that the HTTP library gives by itself, which have none.
+//! Error bodies for heads that the HTTP library refuses.
 //!
-//! The library refuses a head that it cannot read before any route sees it, with a bare status.
-//! This server's own errors always have a body, so a 4xx of no content is the library's.
+//! The library answers an invalid head by itself, with a bare status, before any route sees it.
+//! This server's own errors always have a body, so a 4xx without content is the library's.
 
 use serde_json::json;
 
@@ -10,10 +10,10 @@ const START: &[u8] = b"HTTP/1.1 4";
 const NO_CONTENT: &str = "content-length: 0\r\n";
 const END: &str = "\r\n\r\n";
 
-/// Told in the place of that to a client that speaks HTTP/2 without having asked.
+/// Status for a client that speaks HTTP/2 without negotiation, instead of 400.
 const HTTP_2_STATUS: &str = "505 HTTP Version Not Supported";
 
-/// The answer with an error object; none when `bytes` is anything else.
+/// The library's refusal with an error object as its body; none if `bytes` are another answer.
 pub fn with_body(bytes: &[u8]) -> Option<Vec<u8>> {
     refused(bytes, None)
 }

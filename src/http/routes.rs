@@ -33,7 +33,7 @@ use super::openapi;
 use super::origins;
 use super::peer::Asked;
 use super::responses;
-use super::state::{Service, State};
+use super::state::{ServerState, Service};
 use super::tokenize::{self, Direction};
 
 /// The body of every response.
@@ -189,7 +189,7 @@ fn speaks_anthropic(headers: &HeaderMap) -> bool {
 
 /// Answers one request; errors become their JSON.
 pub async fn respond(
-    state: Arc<State>,
+    state: Arc<ServerState>,
     asked: Asked,
     request: Request<impl Body<Data = Bytes> + Unpin>,
 ) -> Response<ResponseBody> {
@@ -224,7 +224,7 @@ pub async fn respond(
 }
 
 async fn answer(
-    state: &Arc<State>,
+    state: &Arc<ServerState>,
     request: Request<impl Body<Data = Bytes> + Unpin>,
     call: &Arc<Call>,
 ) -> Result<Response<ResponseBody>, ApiError> {
@@ -332,7 +332,7 @@ fn preflight(asked: &HeaderMap) -> Response<ResponseBody> {
 
 /// Answers what comes in a body.
 async fn body_answer(
-    state: &Arc<State>,
+    state: &Arc<ServerState>,
     question: Question,
     request: Request<impl Body<Data = Bytes> + Unpin>,
     call: &Arc<Call>,
@@ -378,7 +378,7 @@ async fn body_answer(
 }
 
 /// The service, if requests are taken.
-fn ready(state: &State) -> Result<&Arc<Service>, ApiError> {
+fn ready(state: &ServerState) -> Result<&Arc<Service>, ApiError> {
     if state.is_draining() {
         return Err(ApiError::draining().closing());
     }
@@ -386,7 +386,7 @@ fn ready(state: &State) -> Result<&Arc<Service>, ApiError> {
     state.service().ok_or_else(loading)
 }
 
-fn health(state: &State) -> Response<ResponseBody> {
+fn health(state: &ServerState) -> Response<ResponseBody> {
     let (problem, foreseen) = match state.service() {
         _ if state.is_draining() => (json!({"status": "draining"}), true),
         None => (loading_json(state), true),
@@ -403,7 +403,7 @@ fn health(state: &State) -> Response<ResponseBody> {
     response
 }
 
-fn loading_json(state: &State) -> Value {
+fn loading_json(state: &ServerState) -> Value {
     let loading = state.loading();
     let share = loading.bytes_done as f64 / loading.bytes_total.max(1) as f64;
     json!({
@@ -416,7 +416,7 @@ fn loading_json(state: &State) -> Value {
 }
 
 /// The model in the shape of both the OpenAI and the Anthropic API.
-fn model(state: &State) -> Value {
+fn model(state: &ServerState) -> Value {
     let service = state.service();
     let context = service.map_or(state.facts.context, |service| service.engine.context());
     json!({
@@ -437,7 +437,7 @@ fn rfc3339(seconds: u64) -> String {
     strftime("%Y-%m-%dT%H:%M:%SZ", time)
 }
 
-fn models(state: &State) -> Value {
+fn models(state: &ServerState) -> Value {
     json!({
         "object": "list",
         "data": [model(state)],
@@ -447,7 +447,7 @@ fn models(state: &State) -> Value {
     })
 }
 
-fn no_model(state: &State, id: &str) -> ApiError {
+fn no_model(state: &ServerState, id: &str) -> ApiError {
     let shown: String = id.chars().take(64).collect();
     let own = &state.model_id;
     let message = format!("there is no model {shown:?}; this server has {own:?}");

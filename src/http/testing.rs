@@ -25,7 +25,7 @@ use super::error::ApiError;
 use super::listener::Listener;
 use super::server::Server;
 use super::settings::Settings;
-use super::state::{Loading, State};
+use super::state::{Loading, ServerState};
 
 pub use client::{Answer, Connection, PATIENCE, with};
 use client::{request, send_to};
@@ -176,7 +176,7 @@ impl Executor for Scripted {
 /// A server that runs until it is dropped or stopped.
 pub struct TestServer {
     pub address: SocketAddr,
-    pub state: Arc<State>,
+    pub state: Arc<ServerState>,
     stop: Option<oneshot::Sender<()>>,
     haste: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<bool>>,
@@ -208,7 +208,7 @@ impl TestServer {
             Some(script) => (script.model)(),
             None => chat_model(),
         };
-        let state = State::new(model.facts, "scripted", settings, loading);
+        let state = ServerState::new(model.facts, "scripted", settings, loading);
         if let Some(script) = script {
             let make = || -> Result<Scripted, Box<dyn Error + Send + Sync>> {
                 Ok(Scripted {

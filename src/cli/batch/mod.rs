@@ -25,7 +25,7 @@ use host::log;
 use http::limits::DRAIN_TIMEOUT;
 use http::offline::{self, Answered};
 use http::settings::Settings;
-use http::state::State;
+use http::state::ServerState;
 use http::threads::{self, OF_RUNTIME};
 use model::target;
 use model::weights::Progress;
@@ -101,7 +101,7 @@ async fn answer(files: &Files, run: &mut Run) -> Result<(), Failure> {
     };
     let loading = move || boot::loading(&progress);
     let settings = Settings::default();
-    let state = State::new(&target::FACTS, target::MODEL_ID, settings, loading);
+    let state = ServerState::new(&target::FACTS, target::MODEL_ID, settings, loading);
     state.serve(chat, engine.clone());
     let ended = tokio::select! {
         ended = run.all(&state) => ended?,
@@ -164,7 +164,7 @@ impl Run {
     }
 
     /// Asks what is not answered, in the order of the file, and writes answers as they come.
-    async fn all(&mut self, state: &Arc<State>) -> Result<Ended, Failure> {
+    async fn all(&mut self, state: &Arc<ServerState>) -> Result<Ended, Failure> {
         let mut lines = self.requests.lines()?;
         let mut told = Told::new(state, self);
         let mut ticks = interval(TOLD_EVERY);
@@ -187,7 +187,7 @@ impl Run {
     }
 
     /// Begins with a line, unless it is answered.
-    fn take(&mut self, state: &Arc<State>, number: usize, line: Line) -> Result<(), Failure> {
+    fn take(&mut self, state: &Arc<ServerState>, number: usize, line: Line) -> Result<(), Failure> {
         let name = key(&line);
         self.requests.check(number, &name)?;
         if self.answers.has(&name) {
@@ -253,7 +253,7 @@ impl Run {
 }
 
 /// Asks a request; one that finds no room beside others has another turn alone.
-async fn ask(state: Arc<State>, places: Arc<Semaphore>, wanted: Wanted) -> Asked {
+async fn ask(state: Arc<ServerState>, places: Arc<Semaphore>, wanted: Wanted) -> Asked {
     let (url, body) = (wanted.url, wanted.body);
     let place = places.acquire().await;
     let mut answered = offline::post(&state, url.clone(), body.clone()).await;
@@ -277,7 +277,7 @@ struct Told {
 }
 
 impl Told {
-    fn new(state: &State, run: &Run) -> Told {
+    fn new(state: &ServerState, run: &Run) -> Told {
         let now = Instant::now();
         Told {
             since: now,
@@ -287,7 +287,7 @@ impl Told {
         }
     }
 
-    fn tell(&mut self, state: &State, run: &Run) {
+    fn tell(&mut self, state: &ServerState, run: &Run) {
         let (now, tokens) = (Instant::now(), tokens(state));
         let rate = (tokens - self.tokens) as f64 / (now - self.last).as_secs_f64();
         (self.last, self.tokens) = (now, tokens);
@@ -302,7 +302,7 @@ impl Told {
 }
 
 /// Tokens of replies so far.
-fn tokens(state: &State) -> u64 {
+fn tokens(state: &ServerState) -> u64 {
     let service = state.service();
     service.map_or(0, |service| service.engine.stats().generated_tokens.get())
 }

@@ -91,7 +91,7 @@ impl Turns<'_> {
             store,
             seal,
             referenced: 0,
-            messages: Transcript::behind(messages),
+            messages: Transcript::after(messages),
             open: None,
         }
     }

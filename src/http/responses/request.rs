@@ -39,7 +39,7 @@ pub struct ResponsesRequest {
     pub ask: Ask,
     pub stream: bool,
     /// Items that are stored with the response, if it is.
-    pub kept: Option<Kept>,
+    pub stored: Option<StoredRequest>,
     pub names: ToolNames,
     /// Reasoning items also hold their text in the field that is opaque to clients.
     pub encrypted_reasoning: bool,
@@ -51,11 +51,11 @@ pub struct ResponsesRequest {
 
 /// Parts of a request that are stored with its response.
 #[derive(Debug)]
-pub struct Kept {
+pub struct StoredRequest {
     pub input: Vec<Item>,
     /// JSON of the conversation without instructions.
     pub history: String,
-    /// The reply goes on with the last message of it.
+    /// The reply continues the last message of it.
     pub goes_on: bool,
 }
 
@@ -107,7 +107,7 @@ impl ResponsesRequest {
             stream: object.boolean("stream", false)?,
             encrypted_reasoning: included.encrypted_reasoning,
             summarized: summary(&object)?.is_some(),
-            kept: stored.then(|| Kept {
+            stored: stored.then(|| StoredRequest {
                 input: input.map_or(Vec::new(), |input| input_items::of(input.value, known.0)),
                 history: Value::from(history).to_string(),
                 goes_on: ask.start.is_amid(),
@@ -411,8 +411,8 @@ mod tests {
         let request = parsed("instructions", json!("Be kind."));
         assert_eq!(request.ask.messages[0]["role"], "system");
         assert_eq!(request.ask.messages.len(), 2);
-        assert!(!request.kept.unwrap().history.contains("kind"));
-        assert!(parsed("store", json!(false)).kept.is_none());
+        assert!(!request.stored.unwrap().history.contains("kind"));
+        assert!(parsed("store", json!(false)).stored.is_none());
     }
 
     #[test]
