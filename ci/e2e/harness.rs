@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use atlas::bench::process::memory;
+pub use host::testing::Folder;
 use host::testing::cpu_time;
 pub use http::testing::client::{Answer, Connection, PATIENCE, bearer, request, send_to, with};
 use serde_json::{Value, json};
@@ -35,30 +36,6 @@ pub fn run(arguments: &[&str]) -> Output {
         .stdin(Stdio::null())
         .output()
         .unwrap()
-}
-
-/// A folder of a test, removed at its end.
-pub struct Place(PathBuf);
-
-impl Place {
-    /// One whose name is made of `name`, which one test has.
-    pub fn new(name: &str) -> Place {
-        let path = env::temp_dir().join(format!("atlas-e2e-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Place(path)
-    }
-
-    /// Path of a file in it.
-    pub fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_string()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Makes a pipe of this name, which nobody writes to.

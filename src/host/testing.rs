@@ -34,6 +34,14 @@ impl Folder {
         }
     }
 
+    /// Path of a file in it.
+    ///
+    /// # Panics
+    /// If it is no text.
+    pub fn path(&self, name: &str) -> String {
+        self.join(name).to_str().unwrap().to_string()
+    }
+
     /// One with a file.
     ///
     /// # Panics
