@@ -1,4 +1,4 @@
-//! A file of lines that a thread of its own writes, so that no connection waits for a disk.
+//! Log file with a writer thread of its own, so that no connection waits for a disk.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -20,15 +20,15 @@ use super::limits::{JOURNAL_BYTES_MAX, JOURNAL_FLUSH_TIMEOUT, JOURNAL_LINES_MAX}
 /// File name that stands for standard output.
 pub const STANDARD_OUTPUT: &str = "-";
 
-/// Takes lines; dropping it writes what it has taken.
+/// Log file; dropping it writes all queued lines.
 #[derive(Debug)]
 pub struct Journal {
     /// None while it is being dropped.
     lines: Option<SyncSender<Vec<u8>>>,
-    /// Bytes of lines on their way.
+    /// Bytes of queued lines.
     queued: Arc<AtomicUsize>,
     lost: Arc<AtomicU64>,
-    /// Disconnected once all is written; only the drop listens.
+    /// Disconnected once all lines are written, for which the drop waits.
     written: Mutex<Receiver<()>>,
 }
 
@@ -88,7 +88,7 @@ impl Journal {
         }
     }
 
-    /// Lines that are not in the file and never will be.
+    /// Lines that were lost.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -174,7 +174,7 @@ struct Writer {
     name: String,
     /// Bytes that may still be written.
     bytes_left: u64,
-    /// The last line may not be whole.
+    /// The last line may be incomplete.
     broken: bool,
     queued: Arc<AtomicUsize>,
     lost: Arc<AtomicU64>,

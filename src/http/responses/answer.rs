@@ -160,24 +160,24 @@ fn text_part(text: &str, logprobs: &[Value]) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
 }
 
-/// Puts a response together, item by item, and writes the event of each step.
+/// Builder of a response, item by item, which writes the event of each step.
 pub struct Composer {
     head: Arc<Head>,
-    /// Held until the end, so that the response can be asked for and cancelled by its id.
+    /// Handle by which the response is found and cancelled by its id, until its end.
     running: Option<Handle>,
     names: ToolNames,
     /// Owner's seal of reasoning.
     seal: Seal,
     /// Reasoning items hold their text sealed too.
     encrypted_reasoning: bool,
-    /// Reasoning is told as its own summary, which clients show.
+    /// Reasoning is sent as its own summary, which clients show.
     summarized: bool,
     /// Parts of the request that are not enforced; the last event tells them.
     warnings: Vec<String>,
     /// Items that are stored with the response, and where.
     stored: Option<(StoredRequest, Store)>,
     open: Option<Open>,
-    /// Positions of text that has not been told yet.
+    /// Log-probabilities of text that has not been sent yet.
     logprobs: Vec<Value>,
     output: Vec<Value>,
     /// Events so far.
@@ -285,7 +285,7 @@ impl Composer {
     fn begin(&mut self, open: Open, item: Value, out: &mut Vec<u8>) {
         self.close("completed", out);
         if !matches!(open, Open::Message { .. }) {
-            // They are of text that belongs to what begins, or to nothing that is told.
+            // They are of text of the item that begins, or of text that is dropped.
             self.logprobs.clear();
         }
         let at = self.output.len();
@@ -453,7 +453,7 @@ impl Composer {
         }
     }
 
-    /// The reply is complete.
+    /// Completes the response after its reply.
     fn settle(&mut self, finish: Finish, out: &mut Vec<u8>) {
         self.finish = finish;
         let status = match finish.is_incomplete() {
@@ -463,8 +463,8 @@ impl Composer {
         self.close(status, out);
     }
 
-    /// Writes the terminal event and returns its response, which is stored where that was asked
-    /// for. Whoever was told that it is cancelled finds it so.
+    /// Writes the terminal event and returns its response, which is stored if the request asks for
+    /// it. A client whose cancellation succeeded finds it cancelled.
     fn end(&mut self, usage: Usage, out: &mut Vec<u8>) -> Value {
         if self.running.as_ref().is_some_and(Handle::complete) {
             return self.cancel(out);
