@@ -230,14 +230,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.peer.answer();
-        if self.instead.is_none() {
-            let instead = match self.framing.is_http_2() {
-                true => refusal::of_http_2(bytes),
-                false => refusal::with_body(bytes),
-            };
-            if let Some(text) = instead {
-                self.instead = Some((text, std::mem::take(&mut self.early)));
-            }
+        if self.instead.is_none()
+            && let Some(text) = refusal::with_body(bytes, self.framing.is_http_2())
+        {
+            self.instead = Some((text, std::mem::take(&mut self.early)));
         }
         let outcome = match self.instead {
             Some(_) => self.write_instead(cx, bytes),
