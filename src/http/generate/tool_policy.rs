@@ -117,7 +117,7 @@ pub fn allowed(
 ///
 /// # Errors
 /// When there is no such tool.
-pub fn place_of(name: &Field<'_>, wanted: &str, tools: &[Value]) -> Result<usize, ApiError> {
+pub fn index_of(name: &Field<'_>, wanted: &str, tools: &[Value]) -> Result<usize, ApiError> {
     let mut names = tools.iter().map(|tool| &tool["function"]["name"]);
     let index = names.position(|name| name == wanted);
     index.ok_or_else(|| name.error("is the name of no tool"))

@@ -43,7 +43,7 @@ pub struct ResponsesRequest {
     pub names: ToolNames,
     /// Reasoning items also hold their text in the field that is opaque to clients.
     pub encrypted_reasoning: bool,
-    /// Reasoning is told as its own summary.
+    /// Reasoning is sent as its own summary.
     pub summarized: bool,
     /// Fields of the response that repeat the request.
     pub repeated: Map<String, Value>,
@@ -70,7 +70,7 @@ impl ResponsesRequest {
         check(&object, Api::Responses)?;
         check_model(&object)?;
         let start = start(&object);
-        // A reply that goes on with an answer has thought before it, if at all.
+        // A reply that continues an answer is past its reasoning.
         let thinking = thinking::read(&object, facts.thinking && !start.is_amid())?;
         let read = history(&object, known)?;
         let (history, left_out) = (read.messages, read.left_out);

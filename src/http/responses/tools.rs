@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::error::ApiError;
 use crate::fields::{Field, Object};
 use crate::generate::conversation_tools::{ConversationTools, Presented, functions};
-use crate::generate::tool_policy::{ToolChoice, ToolPolicy, allowed, place_of};
+use crate::generate::tool_policy::{ToolChoice, ToolPolicy, allowed, index_of};
 use crate::generate::tools::{
     CUSTOM_ARGUMENT, check_name, check_parameters, misspelt, not_run_here,
 };
@@ -176,7 +176,7 @@ fn named(tool: &Object<'_>, tools: &[Value]) -> Result<usize, ApiError> {
     let name = tool.require("name")?;
     let namespace = tool.get("namespace");
     let namespace = namespace.map(|namespace| namespace.string()).transpose()?;
-    place_of(&name, &flat_name(namespace, name.string()?), tools)
+    index_of(&name, &flat_name(namespace, name.string()?), tools)
 }
 
 #[derive(Debug, Default)]
