@@ -1,8 +1,8 @@
-//! Schemas as the compiler of JSON takes them.
+//! Rewriting of schemas for the JSON compiler.
 //!
-//! It follows references whose pointers hold no escapes, and passes over keywords that it does not
-//! know. A schema that is written anew here stands alone, with what it refers to, and what of it
-//! cannot be enforced is told with its place.
+//! The compiler follows only references whose pointers have no escapes, and ignores keywords that
+//! it does not know. A rewritten schema contains all schemas that it refers to; parts that cannot
+//! be enforced are reported with their paths.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -50,8 +50,8 @@ const PARTS: &[&str] = &[
     "properties",
 ];
 
-/// Characters that may be escaped in texts where `u` may not: written by its number, the name of a
-/// member would pass for another one.
+/// Escapes allowed in texts, without `\u`: written by numbers, the name of a member would pass for
+/// another one.
 const ESCAPES_BY_NAME: &str = "nrbtf\\\"";
 
 /// Schema, or a part of one, to be compiled to a grammar of JSON.
@@ -144,12 +144,11 @@ impl fmt::Display for SchemaPath<'_> {
     }
 }
 
-/// Writes a schema with all that it refers to.
+/// Writer of a schema and all schemas that it refers to.
 struct Writer<'r, 'v> {
     root: &'r Root<'v>,
     start: &'v Value,
-    /// Schemas that are referred to: by their places in memory their numbers, and in this order
-    /// what they are.
+    /// Schemas that are referred to: numbers by address, and the schemas in this order.
     numbers: HashMap<*const Value, usize>,
     targets: Vec<(&'v str, &'v Value)>,
     problems: Vec<String>,
