@@ -29,7 +29,7 @@ pub struct Shape {
     pub echo: bool,
     pub logprobs: Option<usize>,
     pub prompt_logprobs: Option<usize>,
-    /// Tokens are told as `token_id:` and their number.
+    /// Tokens are written as `token_id:` and their number.
     pub tokens_as_ids: bool,
 }
 
@@ -39,7 +39,7 @@ impl Shape {
         &self.prompts[index / self.choices]
     }
 
-    /// Appends what a piece of a reply adds to its positions, where they are wanted.
+    /// Appends the log-probabilities of a piece of a reply, if they are requested.
     fn position(
         &self,
         model: &ChatModel,
