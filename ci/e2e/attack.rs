@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, PATIENCE, Place, Server, make_pipe, outcome, question, run_under, with,
+    Answer, Folder, PATIENCE, Server, make_pipe, outcome, question, request, run_under, with,
 };
 use crate::keys::KeyFile;
 
@@ -138,8 +138,8 @@ impl Group {
     }
 
     fn at(places: &[(&str, &str)], name: &str, limit: &str) -> Option<Group> {
-        places.iter().find_map(|(place, file)| {
-            let group = format!("{place}/atlas-e2e-{}-{name}", std::process::id());
+        places.iter().find_map(|(folder, file)| {
+            let group = format!("{folder}/atlas-e2e-{}-{name}", std::process::id());
             fs::create_dir(&group).ok()?;
             let group = Group(group.into());
             fs::write(group.0.join(file), limit).ok()?;
@@ -323,11 +323,7 @@ fn sent_whole(server: &Server, request: &[u8]) -> Answer {
 
 /// A request with a body of so many bytes, none of them JSON.
 fn bulky(method: &str, more: &str, bytes: usize) -> Vec<u8> {
-    let head = format!(
-        "{method} /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-         {more}content-length: {bytes}\r\n\r\n"
-    );
-    [head.into_bytes(), vec![b'x'; bytes]].concat()
+    request(method, "/v1/chat/completions", more, &vec![b'x'; bytes])
 }
 
 #[test]
@@ -395,8 +391,8 @@ fn an_answer_before_the_end_of_a_body_reaches_its_client() {
 
 #[test]
 fn a_verb_without_its_threads_ends_with_their_number() {
-    let place = Place::new("verbs");
-    let (weights, out) = (place.path("weights"), place.path("out"));
+    let folder = Folder::new();
+    let (weights, out) = (folder.path("weights"), folder.path("out"));
     let verbs: [&[&str]; 8] = [
         &["verify"],
         &["doctor"],
@@ -438,8 +434,8 @@ fn a_client_for_whom_there_is_no_connection_is_told_so() {
 
 #[test]
 fn a_pipe_that_nobody_reads_and_a_linked_dump_are_refused_by_name() {
-    let place = Place::new("files");
-    let [pipe, file, link] = ["pipe", "file", "link"].map(|name| place.path(name));
+    let folder = Folder::new();
+    let [pipe, file, link] = ["pipe", "file", "link"].map(|name| folder.path(name));
     make_pipe(&pipe);
     fs::write(&file, "").unwrap();
     std::os::unix::fs::symlink(&file, &link).unwrap();
@@ -458,15 +454,15 @@ fn a_pipe_that_nobody_reads_and_a_linked_dump_are_refused_by_name() {
 
 #[test]
 fn what_is_no_file_is_read_of_no_flag() {
-    let place = Place::new("pipes");
-    let (pipe, link, folder) = (place.path("pipe"), place.path("link"), place.path(""));
+    let folder = Folder::new();
+    let (pipe, link, directory) = (folder.path("pipe"), folder.path("link"), folder.path(""));
     make_pipe(&pipe);
     std::os::unix::fs::symlink(&pipe, &link).unwrap();
-    let out = place.path("out");
+    let out = folder.path("out");
     let serve = ["serve", "--port", "0"];
     for (arguments, path) in [
         ([&serve[..], &["--api-keys-file"]].concat(), &pipe),
-        ([&serve[..], &["--api-keys-file"]].concat(), &folder),
+        ([&serve[..], &["--api-keys-file"]].concat(), &directory),
         ([&serve[..], &["--warm"]].concat(), &link),
         ([&serve[..], &["--config"]].concat(), &pipe),
         ([&serve[..], &["--golden"]].concat(), &link),
@@ -481,7 +477,7 @@ fn what_is_no_file_is_read_of_no_flag() {
             ],
             &pipe,
         ),
-        (vec!["logits", &folder, "--out", &out, "--tokens"], &pipe),
+        (vec!["logits", &directory, "--out", &out, "--tokens"], &pipe),
         (vec!["batch"], &link),
     ] {
         let mut all = [&arguments[..], &[path]].concat();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{BINARY, PATIENCE, Place, Server, kill, outcome, with};
+use crate::harness::{BINARY, Folder, PATIENCE, Server, kill, outcome, with};
 
 fn request(id: &str, url: &str, body: &Value) -> String {
     json!({"custom_id": id, "method": "POST", "url": url, "body": body}).to_string()
@@ -53,8 +53,8 @@ fn plain(mut body: Value) -> Value {
 
 #[test]
 fn each_answer_has_the_bits_that_it_has_over_http() {
-    let place = Place::new("batch-bits");
-    let (input, output) = (place.path("in"), place.path("out"));
+    let folder = Folder::new();
+    let (input, output) = (folder.path("in"), folder.path("out"));
     let capital = "What is the capital of France?";
     let user = json!([{"role": "user", "content": capital}]);
     let scored = json!({"logprobs": true, "top_logprobs": 3, "temperature": 0});
@@ -120,8 +120,8 @@ fn uncached(mut body: Value) -> Value {
 
 #[test]
 fn what_is_no_request_is_told_with_line_and_field_and_the_rest_goes_on() {
-    let place = Place::new("batch-bad");
-    let (input, output) = (place.path("in"), place.path("out"));
+    let folder = Folder::new();
+    let (input, output) = (folder.path("in"), folder.path("out"));
     let fine = request(
         "fine",
         "/v1/chat/completions",
@@ -171,8 +171,8 @@ fn what_is_no_request_is_told_with_line_and_field_and_the_rest_goes_on() {
 
 #[test]
 fn names_that_stand_twice_are_refused_with_their_lines() {
-    let place = Place::new("batch-twice");
-    let (input, output) = (place.path("in"), place.path("out"));
+    let folder = Folder::new();
+    let (input, output) = (folder.path("in"), folder.path("out"));
     let line = request("a", "/v1/chat/completions", &question("Hello", json!({})));
     fs::write(
         &input,
@@ -185,14 +185,14 @@ fn names_that_stand_twice_are_refused_with_their_lines() {
         "{code} {said}"
     );
     assert!(!fs::exists(&output).unwrap());
-    let (code, said) = outcome(&["batch", &place.path("none"), &output]);
+    let (code, said) = outcome(&["batch", &folder.path("none"), &output]);
     assert!(code == 74 && said.contains("none"), "{code} {said}");
 }
 
 #[test]
 fn what_is_appended_while_it_is_answered_is_for_the_next_run() {
-    let place = Place::new("batch-grows");
-    let (input, output) = (place.path("in"), place.path("out"));
+    let folder = Folder::new();
+    let (input, output) = (folder.path("in"), folder.path("out"));
     let body = question("Hello", json!({"max_tokens": 4}));
     let line = |id: &str| request(id, "/v1/chat/completions", &body) + "\n";
     let text: String = (0..80).map(|at| line(&at.to_string())).collect();
@@ -214,8 +214,8 @@ fn what_is_appended_while_it_is_answered_is_for_the_next_run() {
 
 #[test]
 fn a_file_in_the_place_of_what_is_answered_is_for_the_next_run() {
-    let place = Place::new("batch-replaced");
-    let (input, output, newer) = (place.path("in"), place.path("out"), place.path("newer"));
+    let folder = Folder::new();
+    let (input, output, newer) = (folder.path("in"), folder.path("out"), folder.path("newer"));
     let body = question("Hello", json!({"max_tokens": 4}));
     let line = |id: String| request(&id, "/v1/chat/completions", &body) + "\n";
     fs::write(
@@ -236,8 +236,8 @@ fn a_file_in_the_place_of_what_is_answered_is_for_the_next_run() {
 
 #[test]
 fn a_file_that_is_cut_while_it_is_answered_is_told() {
-    let place = Place::new("batch-cut");
-    let (input, output) = (place.path("in"), place.path("out"));
+    let folder = Folder::new();
+    let (input, output) = (folder.path("in"), folder.path("out"));
     let body = question("Hello", json!({"max_tokens": 4}));
     let line = |id: usize| request(&id.to_string(), "/v1/chat/completions", &body) + "\n";
     let text: String = (0..400).map(line).collect();
@@ -287,8 +287,8 @@ impl Running {
 
 #[test]
 fn a_run_that_was_killed_or_stopped_goes_on_and_each_request_has_one_answer() {
-    let place = Place::new("batch-killed");
-    let (input, output) = (place.path("in"), place.path("out"));
+    let folder = Folder::new();
+    let (input, output) = (folder.path("in"), folder.path("out"));
     let count = 240;
     let text = (0..count).map(|at| {
         let body = question(&format!("What is {at} + 3?"), json!({"max_tokens": 24}));

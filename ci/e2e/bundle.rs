@@ -7,17 +7,13 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use crate::corrupt::Model;
-use crate::harness::{Place, outcome};
+use crate::harness::{Folder, few_or_many, outcome};
 
 /// Name of the binary in a bundle.
 pub const NAME: &str = "atlas-cpu-tiny-nvfp4";
 const WEIGHTS: &str = "weights/model.packed";
 /// Bits from one trial to the next where a file is small; it has no factor in common with eight.
-const STRIDE: usize = if option_env!("ATLAS_AT_LENGTH").is_some() {
-    1
-} else {
-    37
-};
+const STRIDE: usize = few_or_many(37, 1);
 
 /// Exit code and all that was said.
 fn told(done: Output) -> (i32, String) {
@@ -66,8 +62,8 @@ pub fn sums(bundle: &str) {
 }
 
 /// A bundle with packed weights in three parts, as media want them that take no large files.
-fn in_parts(place: &Place, name: &str) -> String {
-    let (bundle, packed) = (place.path("bundle"), place.path("model.packed"));
+fn in_parts(folder: &Folder, name: &str) -> String {
+    let (bundle, packed) = (folder.path("bundle"), folder.path("model.packed"));
     let model = Model::copy(&format!("bundle-{name}"));
     assert_eq!(outcome(&["pack", model.0.to_str().unwrap(), &packed]).0, 0);
     assert_eq!(outcome(&["bundle", &bundle, "--weights", &packed]).0, 0);
@@ -79,8 +75,8 @@ fn in_parts(place: &Place, name: &str) -> String {
 }
 
 /// A bundle whose program only tells that it ran.
-fn told_by_a_script(place: &Place) -> String {
-    let bundle = place.path("bundle");
+fn told_by_a_script(folder: &Folder) -> String {
+    let bundle = folder.path("bundle");
     assert_eq!(outcome(&["bundle", &bundle]).0, 0);
     let program = format!("{bundle}/{NAME}");
     fs::write(&program, "#!/bin/sh\necho it ran\n").unwrap();
@@ -92,8 +88,8 @@ fn told_by_a_script(place: &Place) -> String {
 
 #[test]
 fn a_bundle_installs_and_leaves_nothing() {
-    let place = Place::new("bundle");
-    let (bundle, root) = (place.path("bundle"), place.path("root"));
+    let folder = Folder::new();
+    let (bundle, root) = (folder.path("bundle"), folder.path("root"));
     assert_eq!(outcome(&["bundle", &bundle]).0, 0);
     let (code, said) = outcome(&["bundle", &bundle]);
     assert_eq!(code, 2, "a folder with something in it: {said}");
@@ -112,8 +108,8 @@ fn a_bundle_installs_and_leaves_nothing() {
 
 #[test]
 fn any_flipped_bit_is_caught_before_anything_runs() {
-    let place = Place::new("bits");
-    let (bundle, root) = (told_by_a_script(&place), place.path("root"));
+    let folder = Folder::new();
+    let (bundle, root) = (told_by_a_script(&folder), folder.path("root"));
     let (code, said) = install(&bundle, &root, UNSIGNED);
     assert!(code == 0 && said.contains("it ran"), "{said}");
     for file in files(&bundle) {
@@ -141,11 +137,11 @@ fn a_bundle_is_of_the_owner_of_the_key_or_not_installed() {
         println!("skipped: minisign is not there");
         return;
     }
-    let place = Place::new("signed");
-    let (bundle, root) = (told_by_a_script(&place), place.path("root"));
+    let folder = Folder::new();
+    let (bundle, root) = (told_by_a_script(&folder), folder.path("root"));
     let key = |name: &str| {
         let made = format!("minisign -G -W -f -p {name}.pub -s {name}.key");
-        assert_eq!(shell(&place.path(""), &made).0, 0);
+        assert_eq!(shell(&folder.path(""), &made).0, 0);
     };
     key("KEY");
     let signed = shell(&bundle, "minisign -S -s ../KEY.key -m SHA256SUMS");
@@ -178,8 +174,8 @@ fn a_bundle_is_of_the_owner_of_the_key_or_not_installed() {
 
 #[test]
 fn weights_in_parts_are_installed_whole_or_the_part_is_named() {
-    let place = Place::new("parts");
-    let (bundle, root) = (in_parts(&place, "parts"), place.path("root"));
+    let folder = Folder::new();
+    let (bundle, root) = (in_parts(&folder, "parts"), folder.path("root"));
     let part = files(&format!("{bundle}/weights"));
     let part = part
         .iter()
@@ -223,8 +219,8 @@ fn weights_in_parts_are_installed_whole_or_the_part_is_named() {
 
 #[test]
 fn an_interrupted_installation_goes_on_with_the_same_command() {
-    let place = Place::new("interrupted");
-    let (bundle, root) = (in_parts(&place, "interrupted"), place.path("root"));
+    let folder = Folder::new();
+    let (bundle, root) = (in_parts(&folder, "interrupted"), folder.path("root"));
     assert_eq!(install(&bundle, &root, UNSIGNED).0, 0);
     let whole = files(&root);
     let file = files(&format!("{root}/var/lib/atlas/{NAME}")).remove(0);
@@ -249,8 +245,8 @@ fn an_interrupted_installation_goes_on_with_the_same_command() {
 
 #[test]
 fn a_full_disk_is_told_before_anything_is_written() {
-    let place = Place::new("full");
-    let (bundle, root) = (in_parts(&place, "full"), place.path("root"));
+    let folder = Folder::new();
+    let (bundle, root) = (in_parts(&folder, "full"), folder.path("root"));
     let program = format!("{bundle}/{NAME}");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     fs::create_dir(&root).unwrap();

@@ -26,7 +26,7 @@ fn a_streamed_answer_equals_the_whole_one() {
     let whole = server.chat(&body);
     let options = json!({"stream": true, "stream_options": {"include_usage": true}});
     let streamed = server.chat(&with(body, options));
-    assert_eq!(streamed.streamed_content(), whole.content());
+    assert_eq!(streamed.streamed(0, "content"), whole.content());
     assert_eq!(
         streamed.events().last().unwrap()["usage"],
         whole.json()["usage"]
@@ -148,7 +148,7 @@ fn a_stop_string_cuts_the_reply_before_it() {
             json!({"stop": [stop], "stream": stream}),
         ));
         let content = if stream {
-            answer.streamed_content()
+            answer.streamed(0, "content")
         } else {
             answer.content()
         };

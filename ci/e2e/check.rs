@@ -1,33 +1,10 @@
 //! The check of the model before it serves, and checkpoints of drawn weights.
 
 use std::fs;
-use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::harness::{Server, question, run};
-
-/// A folder that goes away.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let name = format!("atlas-check-{name}-{}", std::process::id());
-        let folder = Folder(std::env::temp_dir().join(name));
-        fs::create_dir_all(&folder.0).unwrap();
-        folder
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use crate::harness::{Folder, Server, question, run};
 
 #[test]
 fn a_start_says_what_was_checked() {
@@ -44,14 +21,14 @@ fn a_start_says_what_was_checked() {
 
 #[test]
 fn drawn_weights_are_served_under_a_loud_line() {
-    let folder = Folder::new("drawn");
+    let folder = Folder::new();
     let weights = folder.path("weights");
     assert!(run(&["synth", &weights]).status.success());
     let server = Server::start_with(&[&weights]);
     let reply = server.chat(&question("Say something.", 4)).json();
     assert_eq!(reply["usage"]["completion_tokens"], 4, "{reply}");
     // A file that is missing is named though the weights mean nothing.
-    fs::remove_file(folder.0.join("weights/tokenizer.json")).unwrap();
+    fs::remove_file(folder.join("weights/tokenizer.json")).unwrap();
     let refused = run(&["serve", "--port", "0", &weights]);
     let said = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(78), "{said}");
@@ -63,7 +40,7 @@ fn drawn_weights_are_served_under_a_loud_line() {
 
 #[test]
 fn golden_tokens_that_are_kept_are_compared_at_a_start() {
-    let folder = Folder::new("golden");
+    let folder = Folder::new();
     let file = folder.path("golden.json");
     let kept = run(&["verify", "--oracle", "--golden", &file]);
     let said = String::from_utf8(kept.stdout).unwrap();

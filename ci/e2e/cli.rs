@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use serde_json::Value;
 
-use crate::harness::{BINARY, Place, Server, run};
+use crate::harness::{BINARY, Folder, Server, run};
 
 fn code(arguments: &[&str]) -> i32 {
     run(arguments).status.code().unwrap()
@@ -114,9 +114,9 @@ fn told_of_weights(path: &str) -> Vec<(&'static str, Vec<String>)> {
 
 #[test]
 fn weights_that_are_none_are_told_once() {
-    let place = Place::new("told-once");
-    std::fs::create_dir(place.path("empty")).unwrap();
-    for path in [place.path("none"), place.path("empty")] {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path("empty")).unwrap();
+    for path in [folder.path("none"), folder.path("empty")] {
         for (verb, lines) in told_of_weights(&path) {
             assert_eq!(lines.len(), 1, "{verb}: {lines:?}");
         }

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::harness::{Answer, Server, run, send_to};
+use crate::harness::{Answer, Server, request, run, send_to};
 use crate::scripted::play::{STEP, Scene};
 use crate::scripted::server;
 
@@ -148,19 +148,12 @@ impl Exchange {
             body => names.put_into(body.to_string()),
         };
         let path = names.put_into(self.request.path.clone());
-        let mut bytes = format!(
-            "{} {path} HTTP/1.1\r\nhost: localhost\r\n",
-            self.request.method
-        );
-        for (name, value) in &self.request.headers {
-            bytes.push_str(&format!("{name}: {value}\r\n"));
-        }
-        bytes.push_str(&format!(
-            "connection: close\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        ));
-        bytes.push_str(&body);
-        send_to(address, bytes.as_bytes()).answer()
+        let lines = self.request.headers.iter();
+        let lines: String = lines
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
+        let bytes = request(&self.request.method, &path, &lines, body.as_bytes());
+        send_to(address, &bytes).answer()
     }
 
     /// Whether the answer has to be the same each time.

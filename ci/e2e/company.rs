@@ -22,10 +22,10 @@ const CLIENTS: usize = 8;
 const RETRY: Duration = Duration::from_millis(50);
 const SEED: u64 = 42;
 const DRAFTS: &str = "atlas_draft_tokens_total";
-const HELD: &str = "atlas_draft_tokens_accepted_total";
+const ACCEPTED: &str = "atlas_draft_tokens_accepted_total";
 
 /// A request, and the choices that it got alone.
-struct Asked {
+struct Recorded {
     path: &'static str,
     body: Value,
     choices: Vec<Value>,
@@ -145,20 +145,20 @@ fn ask(server: &Server, path: &str, body: &Value) -> Answer {
 }
 
 /// Asks for a long stream and leaves amid it.
-fn leave(server: &Server, asked: &Asked) {
+fn leave(server: &Server, recorded: &Recorded) {
     let fields = json!({"stream": true, "max_tokens": 200});
-    let body = with(asked.body.clone(), fields).to_string();
+    let body = with(recorded.body.clone(), fields).to_string();
     server
-        .open_post(asked.path, body.as_bytes())
+        .open_post(recorded.path, body.as_bytes())
         .read_until("HTTP/1.1");
 }
 
 /// Asks one of the requests again; tells how many choices are other ones now.
-fn different(server: &Server, asked: &Asked, streamed: bool) -> Vec<String> {
-    let body = with(asked.body.clone(), json!({"stream": streamed}));
-    let found = choices(&ask(server, asked.path, &body), streamed);
-    assert_eq!(found.len(), asked.choices.len(), "{body}");
-    let pairs = asked.choices.iter().zip(&found);
+fn different(server: &Server, recorded: &Recorded, streamed: bool) -> Vec<String> {
+    let body = with(recorded.body.clone(), json!({"stream": streamed}));
+    let found = choices(&ask(server, recorded.path, &body), streamed);
+    assert_eq!(found.len(), recorded.choices.len(), "{body}");
+    let pairs = recorded.choices.iter().zip(&found);
     let different = pairs.filter(|(alone, found)| alone != found);
     different
         .map(|(alone, found)| format!("{body}\n{alone}\n{found}"))
@@ -167,7 +167,7 @@ fn different(server: &Server, asked: &Asked, streamed: bool) -> Vec<String> {
 
 /// Requests with the choices of a server without drafts that nobody else asks; they are the same
 /// for all rules of drafts.
-static ALONE: LazyLock<Vec<Asked>> = LazyLock::new(|| {
+static ALONE: LazyLock<Vec<Recorded>> = LazyLock::new(|| {
     let server = Server::start_with(&["--speculate", "off"]);
     let mut random = Random(SEED);
     let (mut requests, mut count) = (Vec::new(), 0);
@@ -175,7 +175,7 @@ static ALONE: LazyLock<Vec<Asked>> = LazyLock::new(|| {
         let (path, body) = drawn(&mut random);
         let choices = choices(&ask(&server, path, &body), false);
         count += choices.len();
-        requests.push(Asked {
+        requests.push(Recorded {
             path,
             body,
             choices,
@@ -200,12 +200,12 @@ fn compare(speculate: &str) {
                 while next.fetch_add(1, Ordering::Relaxed) < requests.len() * TIMES
                     || compared.load(Ordering::Relaxed) < CHOICES
                 {
-                    let asked = random.of(requests);
+                    let recorded = random.of(requests);
                     if random.below(10) == 0 {
                         leave(server, random.of(requests));
                     }
-                    let found = different(server, asked, random.below(2) == 0);
-                    compared.fetch_add(asked.choices.len(), Ordering::Relaxed);
+                    let found = different(server, recorded, random.below(2) == 0);
+                    compared.fetch_add(recorded.choices.len(), Ordering::Relaxed);
                     faults.lock().unwrap().extend(found);
                 }
             });
@@ -217,11 +217,11 @@ fn compare(speculate: &str) {
          {} drafts held",
         requests.len(),
         faults.len(),
-        server.metric(HELD),
+        server.metric(ACCEPTED),
         server.metric(DRAFTS),
     );
     assert!(faults.is_empty(), "{}", faults[0]);
-    let tried = server.metric(DRAFTS) > server.metric(HELD) && server.metric(HELD) > 0.0;
+    let tried = server.metric(DRAFTS) > server.metric(ACCEPTED) && server.metric(ACCEPTED) > 0.0;
     assert!(
         tried || speculate == "auto",
         "drafts of both kinds are tried"

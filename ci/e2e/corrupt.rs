@@ -72,7 +72,7 @@ fn header(content: &[u8]) -> std::ops::Range<usize> {
 }
 
 /// Where `text` stands in the header; one of the places, by `random`.
-fn place(content: &[u8], text: &str, random: &mut Random) -> usize {
+fn position(content: &[u8], text: &str, random: &mut Random) -> usize {
     let range = header(content);
     let places: Vec<usize> = content[range.clone()]
         .windows(text.len())
@@ -160,7 +160,7 @@ fn headers() -> Vec<Corruption> {
                 format!("a digit behind {text}"),
                 move |model, random| {
                     model.rewrite(WEIGHTS, |bytes| {
-                        let at = place(bytes, text, random) + skip;
+                        let at = position(bytes, text, random) + skip;
                         change_digit(bytes, at);
                     });
                 },
@@ -170,13 +170,13 @@ fn headers() -> Vec<Corruption> {
     for _ in 0..6 {
         cases.push(case("another dtype", |model, random| {
             model.rewrite(WEIGHTS, |bytes| {
-                let at = place(bytes, "\"BF16\"", random);
+                let at = position(bytes, "\"BF16\"", random);
                 bytes[at..at + 6].copy_from_slice(b"\"I16\" ");
             });
         }));
         cases.push(case("another tensor name", |model, random| {
             model.rewrite(WEIGHTS, |bytes| {
-                let at = place(bytes, ".weight", random);
+                let at = position(bytes, ".weight", random);
                 bytes[at + 1] = b'W';
             });
         }));

@@ -64,12 +64,12 @@ fn to_cache(model: &Model) -> PathBuf {
     snapshot
 }
 
-/// Moves the file `name` of `model` to `place` and links it.
-fn to_elsewhere(model: &Model, name: &str, place: &str) {
-    let place = model.path(place);
-    fs::create_dir_all(place.parent().unwrap()).unwrap();
-    fs::rename(model.path(name), &place).unwrap();
-    symlink(place, model.path(name)).unwrap();
+/// Moves the file `name` of `model` to `target` and links it.
+fn to_elsewhere(model: &Model, name: &str, target: &str) {
+    let target = model.path(target);
+    fs::create_dir_all(target.parent().unwrap()).unwrap();
+    fs::rename(model.path(name), &target).unwrap();
+    symlink(target, model.path(name)).unwrap();
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::bundle::{NAME, files, shell, sums};
 use crate::corrupt::Model;
-use crate::harness::{BINARY, Place, Server, outcome, question};
+use crate::harness::{BINARY, Folder, Server, outcome, question};
 
 /// A user that the tests never run as.
 const STRANGER: u32 = 4_243_001;
@@ -29,8 +29,8 @@ fn is_root() -> bool {
 }
 
 /// A bundle of these weights whose program says `text`, and runs in no time.
-fn bundle(place: &Place, name: &str, weights: &Path, text: &str) -> String {
-    let (folder, weights_in) = (place.path(name), place.path(&format!("{name}/weights")));
+fn bundle(folder: &Folder, name: &str, weights: &Path, text: &str) -> String {
+    let (folder, weights_in) = (folder.path(name), folder.path(&format!("{name}/weights")));
     fs::create_dir_all(&weights_in).unwrap();
     let from = match weights.is_file() {
         true => vec![weights.to_path_buf()],
@@ -77,11 +77,15 @@ fn weights_of(root: &str) -> PathBuf {
 
 #[test]
 fn paths_of_a_list_stay_in_their_folder() {
-    let place = Place::new("paths");
-    let (model, root, dest) = (Model::copy("paths"), place.path("root"), place.path("dest"));
-    let bundle = bundle(&place, "bundle", &model.0, "it ran");
+    let folder = Folder::new();
+    let (model, root, dest) = (
+        Model::copy("paths"),
+        folder.path("root"),
+        folder.path("dest"),
+    );
+    let bundle = bundle(&folder, "bundle", &model.0, "it ran");
     let fine = fs::read(format!("{bundle}/SHA256SUMS")).unwrap();
-    let outside = place.path("outside");
+    let outside = folder.path("outside");
     // Where the joined path of the first two leads inside of the bundle.
     fs::create_dir_all(format!("{bundle}/weights{outside}")).unwrap();
     fs::write(format!("{bundle}/weights{outside}/x"), "").unwrap();
@@ -118,22 +122,22 @@ fn paths_of_a_list_stay_in_their_folder() {
 
 #[test]
 fn a_bundle_with_links_or_pipes_is_refused_and_does_not_hang() {
-    let place = Place::new("odd");
+    let folder = Folder::new();
     let model = Model::copy("odd");
-    let bundle = bundle(&place, "bundle", &model.0, "it ran");
+    let bundle = bundle(&folder, "bundle", &model.0, "it ran");
     let file = format!("{bundle}/weights/tokenizer.json");
-    fs::rename(&file, place.path("away")).unwrap();
+    fs::rename(&file, folder.path("away")).unwrap();
     for make in ["ln -s ../../away", "mkfifo"] {
         assert_eq!(
             shell(&bundle, &format!("{make} weights/tokenizer.json")).0,
             0
         );
         let ways = [
-            outcome(&["import", &bundle, &place.path("dest")]),
-            install(&bundle, &place.path("root")),
+            outcome(&["import", &bundle, &folder.path("dest")]),
+            install(&bundle, &folder.path("root")),
             shell(
                 &bundle,
-                &format!("sh ./install.sh --root {}", place.path("root")),
+                &format!("sh ./install.sh --root {}", folder.path("root")),
             ),
         ];
         for (code, said) in ways {
@@ -142,7 +146,7 @@ fn a_bundle_with_links_or_pipes_is_refused_and_does_not_hang() {
         }
         fs::remove_file(&file).unwrap();
     }
-    assert!(!Path::new(&place.path("dest")).exists());
+    assert!(!Path::new(&folder.path("dest")).exists());
 }
 
 #[test]
@@ -150,11 +154,11 @@ fn what_root_alone_may_read_is_not_copied_for_another_user() {
     if !is_root() {
         return;
     }
-    let place = Place::new("secret");
+    let folder = Folder::new();
     let (theirs, secret, dest) = (
-        place.path("theirs"),
-        place.path("secret"),
-        place.path("dest"),
+        folder.path("theirs"),
+        folder.path("secret"),
+        folder.path("dest"),
     );
     let model = Model::copy("secret");
     fs::create_dir(&theirs).unwrap();
@@ -182,10 +186,10 @@ fn what_root_alone_may_read_is_not_copied_for_another_user() {
     give(&unlisted);
     assert_eq!(outcome(&["import", &theirs, &dest]).0, 0);
     assert_eq!(
-        outcome(&["bundle", &place.path("bundle"), "--weights", &theirs]).0,
+        outcome(&["bundle", &folder.path("bundle"), "--weights", &theirs]).0,
         0
     );
-    assert_eq!(leaks(&dest) + leaks(&place.path("bundle/weights")), 0);
+    assert_eq!(leaks(&dest) + leaks(&folder.path("bundle/weights")), 0);
     // One that it may have is refused, be it a link or another name of the file.
     let listed = format!("{theirs}/generation_config.json");
     let _ = fs::remove_file(&listed);
@@ -199,7 +203,7 @@ fn what_root_alone_may_read_is_not_copied_for_another_user() {
     for (ix, plant) in plant.iter().enumerate() {
         plant();
         for verb in ["import", "bundle"] {
-            let to = place.path(&format!("{verb}-{ix}"));
+            let to = folder.path(&format!("{verb}-{ix}"));
             let line = match verb {
                 "import" => vec![verb, &theirs, &to],
                 _ => vec![verb, &to, "--weights", &theirs],
@@ -220,8 +224,8 @@ fn what_is_planted_where_all_may_write_is_not_followed() {
     if !is_root() {
         return;
     }
-    let place = Place::new("sticky");
-    let (open, away) = (place.path("open"), place.path("away"));
+    let folder = Folder::new();
+    let (open, away) = (folder.path("open"), folder.path("away"));
     let model = Model::copy("sticky");
     for folder in [&open, &away] {
         fs::create_dir(folder).unwrap();
@@ -259,63 +263,63 @@ fn what_is_planted_where_all_may_write_is_not_followed() {
 
 #[test]
 fn outputs_replace_nothing_but_own_files() {
-    let place = Place::new("outputs");
+    let folder = Folder::new();
     let model = Model::copy("outputs");
     let weights = model.0.to_str().unwrap();
-    let (requests, tokens) = (place.path("in"), place.path("tokens"));
+    let (requests, tokens) = (folder.path("in"), folder.path("tokens"));
     fs::write(&requests, "").unwrap();
     fs::write(&tokens, "1 5 9").unwrap();
-    fs::write(place.path("target"), "kept").unwrap();
-    symlink(place.path("target"), place.path("link")).unwrap();
-    symlink(place.path("nothing"), place.path("dangling")).unwrap();
-    fs::create_dir(place.path("folder")).unwrap();
-    let _socket = UnixListener::bind(place.path("socket")).unwrap();
-    assert_eq!(shell(&place.path(""), "mkfifo pipe").0, 0);
+    fs::write(folder.path("target"), "kept").unwrap();
+    symlink(folder.path("target"), folder.path("link")).unwrap();
+    symlink(folder.path("nothing"), folder.path("dangling")).unwrap();
+    fs::create_dir(folder.path("folder")).unwrap();
+    let _socket = UnixListener::bind(folder.path("socket")).unwrap();
+    assert_eq!(shell(&folder.path(""), "mkfifo pipe").0, 0);
     let mut names = vec!["link", "dangling", "folder", "socket", "pipe"];
     if is_root() {
-        fs::write(place.path("theirs"), "kept").unwrap();
-        chown(place.path("theirs"), Some(STRANGER), None).unwrap();
+        fs::write(folder.path("theirs"), "kept").unwrap();
+        chown(folder.path("theirs"), Some(STRANGER), None).unwrap();
         names.push("theirs");
     }
     let kind = |name: &str| {
-        let found = fs::symlink_metadata(place.path(name)).unwrap();
+        let found = fs::symlink_metadata(folder.path(name)).unwrap();
         (found.mode(), found.ino(), found.uid())
     };
     let refused = |name: &str, line: &[&str]| {
         let before = kind(name);
         let (code, said) = outcome(line);
         assert!(
-            code == 2 && said.contains(&place.path(name)),
+            code == 2 && said.contains(&folder.path(name)),
             "{line:?}: {code} {said}"
         );
         assert_eq!(kind(name), before, "{line:?}");
     };
     for name in &names {
-        refused(name, &["pack", weights, &place.path(name)]);
+        refused(name, &["pack", weights, &folder.path(name)]);
     }
-    refused("pipe", &["batch", &requests, &place.path("pipe")]);
-    refused("dangling", &["batch", &requests, &place.path("dangling")]);
+    refused("pipe", &["batch", &requests, &folder.path("pipe")]);
+    refused("dangling", &["batch", &requests, &folder.path("dangling")]);
     let logits = [
         "logits",
         weights,
         "--tokens",
         &tokens,
         "--out",
-        &place.path("link"),
+        &folder.path("link"),
     ];
     refused("link", &logits);
-    assert_eq!(fs::read_to_string(place.path("target")).unwrap(), "kept");
-    assert!(!Path::new(&place.path("nothing")).exists());
+    assert_eq!(fs::read_to_string(folder.path("target")).unwrap(), "kept");
+    assert!(!Path::new(&folder.path("nothing")).exists());
 }
 
 #[test]
 fn an_import_that_fails_or_would_lose_something_leaves_what_is_there() {
-    let place = Place::new("import");
-    let (model, dest) = (Model::copy("import"), place.path("dest"));
-    let good = bundle(&place, "good", &model.0, "good");
+    let folder = Folder::new();
+    let (model, dest) = (Model::copy("import"), folder.path("dest"));
+    let good = bundle(&folder, "good", &model.0, "good");
     assert_eq!(outcome(&["import", &good, &dest]).0, 0);
     let inode = fs::metadata(&dest).unwrap().ino();
-    let damaged = bundle(&place, "damaged", &model.0, "damaged");
+    let damaged = bundle(&folder, "damaged", &model.0, "damaged");
     let file = format!("{damaged}/weights/model.safetensors");
     let mut bytes = fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -338,7 +342,7 @@ fn an_import_that_fails_or_would_lose_something_leaves_what_is_there() {
     assert_eq!(outcome(&["import", &good, &dest]).0, 0);
     assert_eq!(outcome(&["verify", &dest]).0, 0);
     assert_eq!(
-        fs::read_dir(place.path("")).unwrap().count(),
+        fs::read_dir(folder.path("")).unwrap().count(),
         3,
         "nothing is left beside"
     );
@@ -404,11 +408,11 @@ fn an_upgrade_that_is_killed_leaves_the_old_one_or_the_new_one() {
     if !has_strace() {
         return;
     }
-    let place = Place::new("killed");
-    let (model, root) = (Model::copy("killed"), place.path("root"));
+    let folder = Folder::new();
+    let (model, root) = (Model::copy("killed"), folder.path("root"));
     let packed = packed(&model);
-    let old = bundle(&place, "old", &model.0, "old");
-    let new = bundle(&place, "new", &packed, "new");
+    let old = bundle(&folder, "old", &model.0, "old");
+    let new = bundle(&folder, "new", &packed, "new");
     fs::remove_file(packed).unwrap();
     let whole = [&old, &new].map(|bundle| listed(&Path::new(bundle).join("weights")));
     let programs = [&old, &new].map(|bundle| fs::read(format!("{bundle}/{NAME}")).unwrap());
@@ -433,9 +437,9 @@ fn a_first_installation_that_is_killed_is_completed_or_removed() {
     if !has_strace() {
         return;
     }
-    let place = Place::new("first");
-    let (model, root) = (Model::copy("first"), place.path("root"));
-    let bundle = bundle(&place, "bundle", &model.0, "it ran");
+    let folder = Folder::new();
+    let (model, root) = (Model::copy("first"), folder.path("root"));
+    let bundle = bundle(&folder, "bundle", &model.0, "it ran");
     let weights = listed(&Path::new(&bundle).join("weights"));
     let program = format!("{root}/usr/local/bin/{NAME}");
     let is_whole = || Path::new(&program).exists() && listed(&weights_of(&root)) == weights;
@@ -460,9 +464,9 @@ fn a_removal_that_is_killed_can_be_told_again() {
     if !has_strace() {
         return;
     }
-    let place = Place::new("removal");
-    let (model, root) = (Model::copy("removal"), place.path("root"));
-    let bundle = bundle(&place, "bundle", &model.0, "it ran");
+    let folder = Folder::new();
+    let (model, root) = (Model::copy("removal"), folder.path("root"));
+    let bundle = bundle(&folder, "bundle", &model.0, "it ran");
     let program = PathBuf::from(format!("{root}/usr/local/bin/{NAME}"));
     let list = PathBuf::from(format!("{root}/var/lib/atlas/{NAME}.installed"));
     let prepare = || assert_eq!(install(&bundle, &root).0, 0);
@@ -482,8 +486,8 @@ fn a_bundle_that_is_killed_is_begun_anew() {
     if !has_strace() {
         return;
     }
-    let place = Place::new("unfinished");
-    let (model, dest) = (Model::copy("unfinished"), place.path("dest"));
+    let folder = Folder::new();
+    let (model, dest) = (Model::copy("unfinished"), folder.path("dest"));
     let line = ["bundle", &dest, "--weights", model.0.to_str().unwrap()];
     let prepare = || drop(fs::remove_dir_all(&dest));
     let kills = killed_at_each(&line, prepare, |at| {
@@ -504,9 +508,9 @@ fn weights_of_an_older_build_stay_until_the_new_binary_is_there() {
     if !has_strace() {
         return;
     }
-    let place = Place::new("builds");
-    let (model, root) = (Model::copy("builds"), place.path("root"));
-    let [old, new] = ["old", "new"].map(|text| bundle(&place, text, &model.0, text));
+    let folder = Folder::new();
+    let (model, root) = (Model::copy("builds"), folder.path("root"));
+    let [old, new] = ["old", "new"].map(|text| bundle(&folder, text, &model.0, text));
     let program = format!("{root}/usr/local/bin/{NAME}");
     let record = format!("{root}/var/lib/atlas/{NAME}.installed");
     let older = PathBuf::from(format!("{root}/var/lib/atlas/{NAME}/0-0"));
@@ -531,10 +535,10 @@ fn weights_of_an_older_build_stay_until_the_new_binary_is_there() {
 
 #[test]
 fn what_runs_goes_on_while_a_newer_one_is_installed() {
-    let place = Place::new("running");
-    let (model, root) = (Model::copy("running"), place.path("root"));
+    let folder = Folder::new();
+    let (model, root) = (Model::copy("running"), folder.path("root"));
     let packed = packed(&model);
-    let bundle = bundle(&place, "bundle", &packed, "a script");
+    let bundle = bundle(&folder, "bundle", &packed, "a script");
     fs::remove_file(packed).unwrap();
     // A program that the system keeps from being written to while it runs.
     let program = format!("{bundle}/{NAME}");
@@ -568,9 +572,9 @@ fn what_runs_goes_on_while_a_newer_one_is_installed() {
 
 #[test]
 fn equal_weights_of_two_binaries_are_one_file_and_each_goes_alone() {
-    let place = Place::new("shared");
-    let (model, root) = (Model::copy("shared"), place.path("root"));
-    let bundle = bundle(&place, "bundle", &model.0, "a script");
+    let folder = Folder::new();
+    let (model, root) = (Model::copy("shared"), folder.path("root"));
+    let bundle = bundle(&folder, "bundle", &model.0, "a script");
     let other = format!("{root}/var/lib/atlas/atlas-other/0-0");
     fs::create_dir_all(&other).unwrap();
     for file in files(&format!("{bundle}/weights")) {
@@ -597,8 +601,8 @@ fn equal_weights_of_two_binaries_are_one_file_and_each_goes_alone() {
 
 #[test]
 fn uninstall_leaves_what_install_did_not_place() {
-    let place = Place::new("packaged");
-    let root = place.path("root");
+    let folder = Folder::new();
+    let root = folder.path("root");
     let write = |path: &str, text: &str| {
         let path = format!("{root}/{path}");
         fs::create_dir_all(Path::new(&path).parent().unwrap()).unwrap();
@@ -620,7 +624,7 @@ fn uninstall_leaves_what_install_did_not_place() {
     assert_eq!(files(&root), there);
     // Beside a package, what a bundle placed goes alone.
     let model = Model::copy("packaged");
-    let bundle = bundle(&place, "bundle", &model.0, "a script");
+    let bundle = bundle(&folder, "bundle", &model.0, "a script");
     assert_eq!(install(&bundle, &root).0, 0);
     assert_eq!(outcome(&["uninstall", "--root", &root]).0, 0);
     let mut left = files(&root);

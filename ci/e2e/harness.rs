@@ -1,10 +1,10 @@
-//! A server process and a client that sends exactly the bytes it is given.
+//! A server process, and the client of `http::testing` for it.
 
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -12,7 +12,12 @@ use std::sync::{LazyLock, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use atlas::bench::process::memory;
+pub use host::testing::Folder;
+use host::testing::cpu_time;
+pub use http::testing::client::{Answer, Connection, PATIENCE, bearer, request, send_to, with};
 use serde_json::{Value, json};
+use step::testing;
 
 /// The binary under test: the release that the pipeline names, or the one that cargo just built.
 pub static BINARY: LazyLock<String> = LazyLock::new(|| {
@@ -21,14 +26,8 @@ pub static BINARY: LazyLock<String> = LazyLock::new(|| {
 });
 /// Amount of a test: `few` in the suite, `many` where the tests are compiled for that.
 pub const fn few_or_many(few: usize, many: usize) -> usize {
-    match option_env!("ATLAS_AT_LENGTH") {
-        Some(_) => many,
-        None => few,
-    }
+    testing::few_or_many(few as u64, many as u64) as usize
 }
-
-/// Longest wait of a test for an event that must come; on a busy machine that is long.
-pub const PATIENCE: Duration = Duration::from_secs(few_or_many(60, 600) as u64);
 
 /// Runs the binary to its end.
 pub fn run(arguments: &[&str]) -> Output {
@@ -37,30 +36,6 @@ pub fn run(arguments: &[&str]) -> Output {
         .stdin(Stdio::null())
         .output()
         .unwrap()
-}
-
-/// A folder of a test, removed at its end.
-pub struct Place(PathBuf);
-
-impl Place {
-    /// One whose name is made of `name`, which one test has.
-    pub fn new(name: &str) -> Place {
-        let path = env::temp_dir().join(format!("atlas-e2e-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Place(path)
-    }
-
-    /// Path of a file in it.
-    pub fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_string()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Makes a pipe of this name, which nobody writes to.
@@ -298,23 +273,12 @@ impl Server {
 
     /// Memory that the process has in RAM, in bytes.
     pub fn resident(&self) -> usize {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
-        let status = status.unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kibibytes = line.unwrap().split_whitespace().next().unwrap();
-        kibibytes.parse::<usize>().unwrap() * 1024
+        memory(self.id()).unwrap().rss_bytes as usize
     }
 
     /// Time that processors have spent on the process.
     pub fn cpu_time(&self) -> Duration {
-        /// Ticks of a second, in what the kernel tells.
-        const TICKS: u64 = 100;
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        // The name of the program, in brackets, may hold anything.
-        let (_, fields) = stat.rsplit_once(')').unwrap();
-        let [user, system] = [11, 12].map(|at| fields.split_whitespace().nth(at).unwrap());
-        let ticks = user.parse::<u64>().unwrap() + system.parse::<u64>().unwrap();
-        Duration::from_millis(ticks * 1000 / TICKS)
+        cpu_time(self.id())
     }
 
     /// Waits for the process to end.
@@ -334,9 +298,14 @@ impl Server {
         send_to(self.address, bytes)
     }
 
+    /// Answer to a request with `more` lines in its head.
+    pub fn ask(&self, method: &str, path: &str, more: &str, body: &str) -> Answer {
+        self.send(&request(method, path, more, body.as_bytes()))
+            .answer()
+    }
+
     pub fn get(&self, path: &str) -> Answer {
-        let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-        self.send(head.as_bytes()).answer()
+        self.ask("GET", path, "", "")
     }
 
     /// Posts bytes to the chat route.
@@ -351,14 +320,7 @@ impl Server {
 
     /// Posts bytes to any route.
     pub fn open_post(&self, path: &str, body: &[u8]) -> Connection {
-        let mut request = format!(
-            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-             content-length: {}\r\n\r\n",
-            body.len()
-        )
-        .into_bytes();
-        request.extend_from_slice(body);
-        self.send(&request)
+        self.send(&request("POST", path, "", body))
     }
 
     pub fn open_chat(&self, body: &Value) -> Connection {
@@ -376,14 +338,7 @@ impl Server {
 
     /// Posts JSON with an API key to any route.
     pub fn post_as(&self, key: &str, path: &str, body: &Value) -> Answer {
-        let body = body.to_string();
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-             content-type: application/json\r\nauthorization: Bearer {key}\r\n\
-             content-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        self.send(head.as_bytes()).answer()
+        self.ask("POST", path, &bearer(key), &body.to_string())
     }
 
     /// The value of a metric without labels.
@@ -393,11 +348,7 @@ impl Server {
 
     /// The value of a metric without labels, where an API key is asked for.
     pub fn metric_as(&self, key: &str, name: &str) -> f64 {
-        let head = format!(
-            "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-             authorization: Bearer {key}\r\n\r\n"
-        );
-        let page = self.send(head.as_bytes()).answer().body;
+        let page = self.ask("GET", "/metrics", &bearer(key), "").body;
         let line = page
             .lines()
             .find_map(|line| line.strip_prefix(&format!("{name} ")));
@@ -431,18 +382,6 @@ impl Drop for Server {
     }
 }
 
-/// Sends bytes on a connection of their own.
-pub fn send_to(address: SocketAddr, bytes: &[u8]) -> Connection {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // A server that refuses early may close while this writes.
-    let _ = stream.write_all(bytes);
-    Connection {
-        stream,
-        received: Vec::new(),
-    }
-}
-
 /// A chat that always takes the most likely token.
 pub fn question(text: &str, max_tokens: usize) -> Value {
     json!({
@@ -450,171 +389,4 @@ pub fn question(text: &str, max_tokens: usize) -> Value {
         "max_tokens": max_tokens,
         "temperature": 0,
     })
-}
-
-/// `body` with fields added.
-pub fn with(mut body: Value, fields: Value) -> Value {
-    for (name, value) in fields.as_object().unwrap() {
-        body[name] = value.clone();
-    }
-    body
-}
-
-/// A client's end of a connection.
-pub struct Connection {
-    pub stream: TcpStream,
-    received: Vec<u8>,
-}
-
-impl Connection {
-    /// Reads until `text` has come.
-    pub fn read_until(&mut self, text: &str) {
-        let mut piece = [0; 4096];
-        while !String::from_utf8_lossy(&self.received).contains(text) {
-            let count = self
-                .stream
-                .read(&mut piece)
-                .expect("the text comes in time");
-            assert!(count > 0, "the connection ended before {text:?}");
-            self.received.extend_from_slice(&piece[..count]);
-        }
-    }
-
-    /// Text behind `mark` up to the next quote, in what was read.
-    pub fn after(&self, mark: &str) -> String {
-        let text = String::from_utf8_lossy(&self.received);
-        let (_, found) = text.split_once(mark).expect("it was read");
-        found.split('"').next().unwrap_or_default().to_string()
-    }
-
-    /// Reads to the end of the connection. A reset is an end like another; silence is not, and an
-    /// interrupted call is none: a socket with a time limit is not read on by the system.
-    pub fn rest(mut self) -> String {
-        let mut piece = [0; 4096];
-        loop {
-            match self.stream.read(&mut piece) {
-                Ok(0) => break,
-                Ok(count) => self.received.extend_from_slice(&piece[..count]),
-                Err(error) => match error.kind() {
-                    ErrorKind::Interrupted => {}
-                    ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => break,
-                    _ => panic!(
-                        "the connection stays open, {error}: {}",
-                        String::from_utf8_lossy(&self.received)
-                    ),
-                },
-            }
-        }
-        String::from_utf8(self.received).unwrap()
-    }
-
-    pub fn answer(self) -> Answer {
-        Answer::parse(&self.rest())
-    }
-}
-
-/// A whole response.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    /// In lower case.
-    pub head: String,
-    pub body: String,
-}
-
-impl Answer {
-    fn parse(text: &str) -> Answer {
-        let (head, body) = text
-            .split_once("\r\n\r\n")
-            .unwrap_or_else(|| panic!("{text:?}"));
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let head = head.to_ascii_lowercase();
-        let chunked = head.contains("transfer-encoding: chunked");
-        let body = if chunked {
-            unchunk(body)
-        } else {
-            body.to_string()
-        };
-        Answer { status, head, body }
-    }
-
-    pub fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
-    }
-
-    /// The error object, whose four fields must be there.
-    pub fn error(&self) -> Value {
-        let error = self.json()["error"].clone();
-        assert!(
-            error["message"].is_string() && error["type"].is_string(),
-            "{self:?}"
-        );
-        assert!(
-            error.get("param").is_some() && error.get("code").is_some(),
-            "{self:?}"
-        );
-        error
-    }
-
-    pub fn content(&self) -> String {
-        assert_eq!(self.status, 200, "{self:?}");
-        self.json()["choices"][0]["message"]["content"]
-            .as_str()
-            .unwrap()
-            .to_string()
-    }
-
-    /// The JSON events of a stream; `[DONE]` must end it.
-    pub fn events(&self) -> Vec<Value> {
-        let data = |event: &str| event.strip_prefix("data: ").map(str::to_string);
-        let mut events: Vec<String> = self
-            .body
-            .split_terminator("\n\n")
-            .filter_map(data)
-            .collect();
-        assert_eq!(events.pop().as_deref(), Some("[DONE]"), "{}", self.body);
-        events
-            .iter()
-            .map(|event| serde_json::from_str(event).unwrap())
-            .collect()
-    }
-
-    /// The JSON of the events of a stream whose events have names; each repeats its own.
-    pub fn named_events(&self) -> Vec<Value> {
-        assert_eq!(self.status, 200, "{self:?}");
-        let data = |event: &str| {
-            let (name, data) = event.split_once("\ndata: ")?;
-            let data: Value = serde_json::from_str(data).unwrap();
-            assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
-            Some(data)
-        };
-        self.body
-            .split_terminator("\n\n")
-            .filter_map(data)
-            .collect()
-    }
-
-    /// The concatenation of the content of all deltas.
-    pub fn streamed_content(&self) -> String {
-        let piece = |event: &Value| {
-            event["choices"][0]["delta"]["content"]
-                .as_str()
-                .map(str::to_string)
-        };
-        self.events().iter().filter_map(piece).collect()
-    }
-}
-
-/// The data of a chunked body, as far as it came.
-fn unchunk(mut body: &str) -> String {
-    let mut data = String::new();
-    while let Some((size, rest)) = body.split_once("\r\n") {
-        let size = usize::from_str_radix(size, 16).unwrap();
-        if size == 0 || rest.len() < size + 2 {
-            break;
-        }
-        data.push_str(&rest[..size]);
-        body = &rest[size + 2..];
-    }
-    data
 }

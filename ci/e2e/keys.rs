@@ -37,14 +37,8 @@ impl Drop for KeyFile {
     }
 }
 
-fn asked(server: &Server, method: &str, path: &str, header: &str) -> u16 {
-    let head =
-        format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{header}\r\n");
-    server.send(head.as_bytes()).answer().status
-}
-
 fn status(server: &Server, path: &str, header: &str) -> u16 {
-    asked(server, "GET", path, header)
+    server.ask("GET", path, header, "").status
 }
 
 /// Methods and paths that the server's description of itself has.
@@ -73,7 +67,7 @@ fn every_route_but_health_and_hello_asks_for_a_key() {
     for (method, path) in described() {
         let is_open = ["/health", "/api/hello"].contains(&&*path);
         let expected = if is_open { 200 } else { 401 };
-        let found = asked(&server, &method, &path, "");
+        let found = server.ask(&method, &path, "", "").status;
         assert_eq!(found, expected, "{method} {path}");
     }
     for path in ["/nothing", "//", "/health/"] {
@@ -83,9 +77,7 @@ fn every_route_but_health_and_hello_asks_for_a_key() {
     assert_eq!(status(&server, "/v1/models", &bearer), 200);
     assert_eq!(with_key(&server, KEY), 200);
     assert_eq!(with_key(&server, LATER), 401);
-    let refused =
-        server.send(b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-    let refused = refused.answer();
+    let refused = server.ask("POST", "/v1/messages", "", "");
     assert!(
         refused
             .head
@@ -152,11 +144,7 @@ fn an_address_that_others_reach_asks_for_keys_or_says_that_it_does_not() {
 fn a_browser_asks_its_user_for_the_key_of_the_page() {
     let file = KeyFile::new("browser", KEY);
     let server = Server::start_with(&["--api-keys-file", file.path()]);
-    let ask = |header: &str| {
-        let request =
-            format!("GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{header}\r\n");
-        server.send(request.as_bytes()).answer()
-    };
+    let ask = |header: &str| server.ask("GET", "/", header, "");
     let refused = ask("");
     let challenge = "www-authenticate: basic realm=";
     assert!(
@@ -223,13 +211,8 @@ fn a_stored_response_is_there_for_its_own_key_alone() {
     let file = KeyFile::new("owners", &format!("{KEY}\n{LATER}\n"));
     let server = Server::start_with(&["--api-keys-file", file.path()]);
     let ask = |key: &str, method: &str, path: &str, body: Value| {
-        let body = body.to_string();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-             x-api-key: {key}\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        server.send(head.as_bytes()).answer()
+        let key = format!("x-api-key: {key}\r\n");
+        server.ask(method, path, &key, &body.to_string())
     };
     let create = |key: &str, more: Value| {
         let body = with(json!({"input": "Hi", "max_output_tokens": 4}), more);

@@ -458,13 +458,8 @@ fn malformed_requests_are_told_what_is_wrong() {
 fn betas_are_named_to_the_operator_who_asks() {
     let server = Server::start_with(&["--log-level", "debug"]);
     let body = with(question("Hi"), json!({"max_tokens": 1})).to_string();
-    let request = format!(
-        "POST {PATH} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-         anthropic-beta: a-2099-01-01,b\r\nanthropic-beta: c\r\n\
-         content-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    assert_eq!(server.send(request.as_bytes()).answer().status, 200);
+    let betas = "anthropic-beta: a-2099-01-01,b\r\nanthropic-beta: c\r\n";
+    assert_eq!(server.ask("POST", PATH, betas, &body).status, 200);
     server.line_with("betas are ignored: \"a-2099-01-01,b\"");
     server.line_with("betas are ignored: \"c\"");
 }

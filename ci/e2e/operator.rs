@@ -4,48 +4,18 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, PATIENCE, Place, Server, run, run_under};
-
-/// A path of its own, removed with it.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let name = format!("atlas-{}-{name}", std::process::id());
-        Scratch(std::env::temp_dir().join(name))
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
-/// Posts with more headers, each with its line end.
-fn post(server: &Server, path: &str, headers: &str, body: &Value) -> Answer {
-    let body = body.to_string();
-    let request = format!(
-        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\
-         content-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    server.send(request.as_bytes()).answer()
-}
+use crate::harness::{Answer, Folder, PATIENCE, Server, run, run_under};
 
 #[test]
 fn the_access_log_has_a_line_for_each_request_and_none_of_its_text() {
-    let file = Scratch::new("access");
-    let server = Server::start_with(&["--access-log", file.path()]);
+    let folder = Folder::new();
+    let file = folder.path("access");
+    let server = Server::start_with(&["--access-log", &file]);
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let headers =
         format!("x-request-id: mine-1\r\ntraceparent: 00-{trace}-00f067aa0ba902b7-01\r\n");
@@ -55,12 +25,12 @@ fn the_access_log_has_a_line_for_each_request_and_none_of_its_text() {
         "ignore_eos": true,
         "stream": true,
     });
-    let answer = post(&server, "/v1/chat/completions", &headers, &body);
+    let answer = server.ask("POST", "/v1/chat/completions", &headers, &body.to_string());
     assert!(answer.head.contains("x-request-id: mine-1\r\n"));
     assert_eq!(server.get("/v1/models/zanzibar").status, 404);
     server.signal("-TERM");
     assert_eq!(server.wait().code(), Some(0));
-    let text = fs::read_to_string(file.path()).unwrap();
+    let text = fs::read_to_string(&file).unwrap();
     assert!(!text.contains("zanzibar"), "{text}");
     let lines: Vec<Value> = text
         .lines()
@@ -151,31 +121,33 @@ fn version_over(path: &str) -> String {
 
 #[test]
 fn a_socket_is_served_replaced_after_a_kill_and_removed_at_the_end() {
-    let file = Scratch::new("socket");
-    let flags = ["--socket", file.path()];
+    let folder = Folder::new();
+    let file = folder.path("socket");
+    let flags = ["--socket", &file];
     let killed = Server::start_elsewhere(&flags);
-    assert!(version_over(file.path()).starts_with("HTTP/1.1 200 "));
-    let mode = fs::metadata(file.path()).unwrap().permissions().mode();
+    assert!(version_over(&file).starts_with("HTTP/1.1 200 "));
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o660);
-    let second = run(&["serve", "--socket", file.path()]);
+    let second = run(&["serve", "--socket", &file]);
     assert_eq!(second.status.code(), Some(69));
     assert!(String::from_utf8_lossy(&second.stderr).contains("another server listens"));
     killed.signal("-KILL");
     killed.wait();
-    assert!(file.0.exists());
+    assert!(Path::new(&file).exists());
     let server = Server::start_elsewhere(&flags);
-    assert!(version_over(file.path()).starts_with("HTTP/1.1 200 "));
+    assert!(version_over(&file).starts_with("HTTP/1.1 200 "));
     server.signal("-TERM");
     assert_eq!(server.wait().code(), Some(0));
-    assert!(!file.0.exists());
-    let both = run(&["serve", "--socket", file.path(), "--port", "0"]);
+    assert!(!Path::new(&file).exists());
+    let both = run(&["serve", "--socket", &file, "--port", "0"]);
     assert_eq!(both.status.code(), Some(2));
 }
 
 #[test]
 fn what_is_recorded_can_be_replayed() {
-    let file = Scratch::new("dump");
-    let server = Server::start_with(&["--dump", file.path()]);
+    let folder = Folder::new();
+    let file = folder.path("dump");
+    let server = Server::start_with(&["--dump", &file]);
     let chat = json!({
         "messages": [{"role": "user", "content": "What is the capital of France?"}],
         "max_tokens": 12,
@@ -190,9 +162,9 @@ fn what_is_recorded_can_be_replayed() {
     assert_eq!(server.get("/version").status, 200);
     server.signal("-TERM");
     server.wait();
-    let mode = fs::metadata(file.path()).unwrap().permissions().mode();
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let text = fs::read_to_string(file.path()).unwrap();
+    let text = fs::read_to_string(&file).unwrap();
     let lines: Vec<Value> = text
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -216,7 +188,7 @@ fn what_is_recorded_can_be_replayed() {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/replay.py");
         Command::new("python3").args([script, dump, &url]).output()
     };
-    let Ok(same) = replay(file.path()) else {
+    let Ok(same) = replay(&file) else {
         println!("python3 is missing: nothing is replayed");
         return;
     };
@@ -226,9 +198,9 @@ fn what_is_recorded_can_be_replayed() {
         "{same:?}"
     );
     // Equal requests, recorded with other answers.
-    let other = Scratch::new("dump-other");
-    fs::write(other.path(), text.replace("Paris", "Berlin")).unwrap();
-    let other = replay(other.path()).unwrap();
+    let other = folder.path("other");
+    fs::write(&other, text.replace("Paris", "Berlin")).unwrap();
+    let other = replay(&other).unwrap();
     assert_eq!(other.status.code(), Some(1), "{other:?}");
 }
 
@@ -237,8 +209,9 @@ const SMALL_FILES: &str = "trap '' XFSZ; ulimit -f 3";
 
 #[test]
 fn a_disk_that_is_full_leaves_whole_lines() {
-    let (log, dump) = (Scratch::new("full-log"), Scratch::new("full-dump"));
-    let flags = ["--access-log", log.path(), "--dump", dump.path()];
+    let folder = Folder::new();
+    let [log, dump, input, output] = ["log", "dump", "in", "out"].map(|name| folder.path(name));
+    let flags = ["--access-log", &log, "--dump", &dump];
     let server = Server::start_under(SMALL_FILES, &flags);
     for at in 0..16 {
         let body = json!({"prompt": "a".repeat(20 + at), "max_tokens": 1});
@@ -247,8 +220,6 @@ fn a_disk_that_is_full_leaves_whole_lines() {
     server.line_with("lines are lost");
     server.signal("-TERM");
     assert_eq!(server.wait().code(), Some(0));
-    let place = Place::new("full");
-    let (input, output) = (place.path("in"), place.path("out"));
     let request = |at: usize| {
         let body = json!({"prompt": "a", "max_tokens": 1});
         json!({"custom_id": at.to_string(), "method": "POST", "url": "/v1/completions",
@@ -258,7 +229,7 @@ fn a_disk_that_is_full_leaves_whole_lines() {
     fs::write(&input, requests.join("\n")).unwrap();
     let done = run_under(SMALL_FILES, &["batch", &input, &output]);
     assert_eq!(done.status.code(), Some(74), "{done:?}");
-    for file in [log.path(), dump.path(), &output] {
+    for file in [&log, &dump, &output] {
         let text = fs::read_to_string(file).unwrap();
         assert!(text.ends_with('\n'), "{file}: {text}");
         for line in text.lines() {

@@ -12,7 +12,7 @@ use http::settings::Settings;
 use serde_json::{Map, Value, json};
 
 use crate::clients::scripted_server;
-use crate::harness::{Answer, Connection, PATIENCE, Server, few_or_many, send_to};
+use crate::harness::{self, Answer, Connection, PATIENCE, Server, bearer, few_or_many, send_to};
 use crate::keys::KeyFile;
 
 const CROWD: &str = "crowd-0123456789abcdef";
@@ -22,18 +22,9 @@ fn keys(name: &str) -> KeyFile {
     KeyFile::new(name, &[CROWD, OTHER].join("\n"))
 }
 
-/// A request with a key, as bytes, with `more` lines in its head.
-fn request_with(more: &str, key: &str, path: &str, body: &str) -> Vec<u8> {
-    let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}\
-         authorization: Bearer {key}\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    [head.as_bytes(), body.as_bytes()].concat()
-}
-
+/// A request with a key, as bytes.
 fn request(key: &str, path: &str, body: &str) -> Vec<u8> {
-    request_with("", key, path, body)
+    harness::request("POST", path, &bearer(key), body.as_bytes())
 }
 
 fn ask(address: SocketAddr, request: &[u8]) -> Answer {
@@ -107,8 +98,10 @@ fn clients_that_have_left_cost_others_nothing() {
     let before = server.cpu_time();
     // The server's words lie unread at the client, so that its end is told as a reset.
     let expects = "expect: 100-continue\r\n";
+    let head = format!("{expects}{}", bearer(CROWD));
+    let bytes = |body: &String| harness::request("POST", "/tokenize", &head, body.as_bytes());
     let clients: Vec<Connection> = (0..6)
-        .map(|at| server.send(&request_with(expects, CROWD, "/tokenize", &bodies[at % 2])))
+        .map(|at| server.send(&bytes(&bodies[at % 2])))
         .collect();
     let deadline = Instant::now() + PATIENCE;
     while server.cpu_time() - before < READING {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::harness::{PATIENCE, Place, Server, question, send_to};
+use crate::harness::{Folder, PATIENCE, Server, question, request, send_to};
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging");
 
@@ -26,7 +26,7 @@ impl Drop for Prometheus {
 
 impl Prometheus {
     /// One that watches `server` as the job `atlas`; None where it is not installed.
-    fn of(server: SocketAddr, place: &Place) -> Option<Prometheus> {
+    fn of(server: SocketAddr, folder: &Folder) -> Option<Prometheus> {
         let config = json!({
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [format!("{PACKAGING}/alerts.yml")],
@@ -35,14 +35,14 @@ impl Prometheus {
                 "static_configs": [{"targets": [server.to_string()]}],
             }],
         });
-        let file = place.path("prometheus.yml");
+        let file = folder.path("prometheus.yml");
         fs::write(&file, config.to_string()).unwrap();
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free.local_addr().unwrap();
         drop(free);
         let child = Command::new("prometheus")
             .arg(format!("--config.file={file}"))
-            .arg(format!("--storage.tsdb.path={}", place.path("series")))
+            .arg(format!("--storage.tsdb.path={}", folder.path("series")))
             .arg(format!("--web.listen-address={address}"))
             .stderr(Stdio::null())
             .spawn();
@@ -55,9 +55,7 @@ impl Prometheus {
         if TcpStream::connect(self.address).is_err() {
             return Value::Null;
         }
-        let host = self.address;
-        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
-        let answer = send_to(self.address, request.as_bytes()).answer();
+        let answer = send_to(self.address, &request("GET", path, "", b"")).answer();
         match answer.status {
             200 => answer.json()["data"].clone(),
             _ => Value::Null,
@@ -97,8 +95,8 @@ fn expressions(text: &Value) -> Vec<String> {
 
 #[test]
 fn every_panel_shows_something_and_no_alert_fires_beside_a_server_that_is_well() {
-    let (server, place) = (Server::start(), Place::new("prometheus"));
-    let Some(prometheus) = Prometheus::of(server.address, &place) else {
+    let (server, folder) = (Server::start(), Folder::new());
+    let Some(prometheus) = Prometheus::of(server.address, &folder) else {
         return eprintln!("prometheus is not installed");
     };
     let dashboard = fs::read(format!("{PACKAGING}/dashboard.json")).unwrap();

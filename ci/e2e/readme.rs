@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use http::limits::{IDLE_TIMEOUT, IDLE_TIMEOUT_SCARCE};
 
-use crate::harness::{self, BINARY, Place, Server};
+use crate::harness::{self, BINARY, Folder, Server};
 
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
 /// Name of the default target's binary, under which the README calls it.
@@ -32,8 +32,8 @@ fn commands(text: &str) -> String {
 }
 
 /// Runs commands in the folder `place`, where the binary is in the path.
-fn run(place: &Place, commands: &str) -> Output {
-    let folder = place.path("");
+fn run(folder: &Folder, commands: &str) -> Output {
+    let folder = folder.path("");
     let _ = symlink(
         fs::canonicalize(&*BINARY).unwrap(),
         Path::new(&folder).join(NAME),
@@ -46,10 +46,10 @@ fn run(place: &Place, commands: &str) -> Output {
 
 #[test]
 fn a_file_of_requests_is_answered() {
-    let place = Place::new("readme-batch");
-    let done = run(&place, &commands(" batch "));
+    let folder = Folder::new();
+    let done = run(&folder, &commands(" batch "));
     assert!(done.status.success(), "{done:?}");
-    let text = fs::read_to_string(place.path("answers.jsonl")).unwrap();
+    let text = fs::read_to_string(folder.path("answers.jsonl")).unwrap();
     let answer = |id: &str| {
         let mut lines = text
             .lines()
@@ -67,7 +67,7 @@ fn the_first_request_is_answered() {
     let server = Server::start();
     let command = commands("/v1/chat/completions");
     let command = command.replace("127.0.0.1:8000", &server.address.to_string());
-    let done = run(&Place::new("readme-curl"), &command);
+    let done = run(&Folder::new(), &command);
     let said = String::from_utf8(done.stdout).unwrap();
     assert!(said.contains("Paris"), "{said}");
 }

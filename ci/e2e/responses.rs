@@ -103,11 +103,11 @@ fn a_streamed_response_adds_up_to_the_whole_one() {
         with(sum, cut),
         distance(),
     ] {
-        // Neither begins behind what was computed for the other.
+        // Neither finds a prefix in the cache, of the other or of another test on this server.
         let apart = |salt: &str| with(body.clone(), json!({"cache_salt": salt}));
-        let whole = server.post_to(PATH, &apart("whole"));
+        let whole = server.post_to(PATH, &apart("whole response"));
         assert_eq!(whole.status, 200, "{whole:?}");
-        let streamed = with(apart("streamed"), json!({"stream": true}));
+        let streamed = with(apart("streamed response"), json!({"stream": true}));
         let streamed = server.post_to(PATH, &streamed);
         assert_eq!(without_ids(assembled(&streamed)), without_ids(whole.json()));
     }
@@ -175,8 +175,7 @@ fn a_running_response_is_cancelled_by_its_id() {
     assert_eq!(end["status"], "cancelled");
     server.wait_for_metric("atlas_requests_finished_total{reason=\"cancelled\"}", 1.0);
     assert_eq!(server.get(&path).json(), end);
-    let head = format!("DELETE {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-    assert_eq!(server.send(head.as_bytes()).answer().status, 200);
+    assert_eq!(server.ask("DELETE", &path, "", "").status, 200);
     let unknown = server.post_to(&format!("{path}/cancel"), &json!({}));
     assert_eq!(unknown.status, 404, "{unknown:?}");
 }

@@ -5,15 +5,15 @@ use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use crate::harness::{Place, Server, outcome, run};
+use crate::harness::{Folder, Server, outcome, run};
 
 /// Longest wait for a message; a debug build loads for half a minute.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 #[test]
 fn a_service_manager_is_told_of_loading_readiness_life_and_the_end() {
-    let place = Place::new("notify");
-    let path = place.path("socket");
+    let folder = Folder::new();
+    let path = folder.path("socket");
     let socket = UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let message = || {
@@ -46,8 +46,8 @@ fn a_service_manager_is_told_of_loading_readiness_life_and_the_end() {
 
 #[test]
 fn settings_come_from_a_file_and_flags_before_it() {
-    let place = Place::new("config");
-    let path = place.path("atlas.toml");
+    let folder = Folder::new();
+    let path = folder.path("atlas.toml");
     fs::write(
         &path,
         "port = 0\nmodel-name = \"filed\"\nallow-host = [\"a.example\"]\n",

@@ -266,7 +266,7 @@ fn log_probabilities_are_of_the_content() {
                 let events = answer.events();
                 let choices = events.iter().filter_map(|event| event["choices"].get(0));
                 let told = choices.map(|choice| choice["logprobs"].clone()).collect();
-                (told, answer.streamed_content(), String::new())
+                (told, answer.streamed(0, "content"), String::new())
             }
         };
         let joined = |name: &str| -> String {

@@ -22,10 +22,10 @@ const NOTHING: f64 = few_or_many(25, 5) as f64 / 100.0;
 const EVERYTHING: f64 = 0.75;
 /// Times that an attack is looked at which must be seen.
 const LOOKS: usize = 3;
-/// Places that are attacked: schemas, which take long to compile, at length only.
-const TRIED: &[Place] = match few_or_many(1, 2) {
-    1 => &[Place::Prompt],
-    _ => &[Place::Prompt, Place::Schema],
+/// Surfaces that are attacked: schemas, which take long to compile, at length only.
+const TRIED: &[Surface] = match few_or_many(1, 2) {
+    1 => &[Surface::Prompt],
+    _ => &[Surface::Prompt, Surface::Schema],
 };
 /// Digits of a secret, a token each.
 const DIGITS: usize = 64;
@@ -41,9 +41,9 @@ fn secret(random: &mut Random) -> String {
 /// Members of a schema, so many that it takes its time to compile.
 const MEMBERS: usize = 200;
 
-/// Place of a secret, and the way that a probe takes.
+/// Attack surface: the field of a secret, and the route of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Surface {
     /// Prompt, through the engine.
     Prompt,
     /// Text, through the tokenizer alone.
@@ -52,18 +52,18 @@ enum Place {
     Schema,
 }
 
-impl Place {
+impl Surface {
     fn path(self) -> &'static str {
         match self {
-            Place::Prompt | Place::Schema => "/v1/chat/completions",
-            Place::Text => "/tokenize",
+            Surface::Prompt | Surface::Schema => "/v1/chat/completions",
+            Surface::Text => "/tokenize",
         }
     }
 
     fn body(self, secret: &str) -> Value {
         let (said, schema) = match self {
-            Place::Prompt | Place::Text => (secret, None),
-            Place::Schema => ("This", Some(schema(secret))),
+            Surface::Prompt | Surface::Text => (secret, None),
+            Surface::Schema => ("This", Some(schema(secret))),
         };
         let content = format!("{said} is the number of the account. What is 2 and 3?");
         let messages = json!([{"role": "user", "content": content}]);
@@ -89,15 +89,15 @@ fn schema(secret: &str) -> Value {
 
 /// Asks about a secret: how long the answer took, and whether it tells that something of the
 /// prompt was kept.
-fn ask(server: &Server, (key, place): (&str, Place), secret: &str) -> (Duration, bool) {
-    let body = place.body(secret);
+fn ask(server: &Server, (key, surface): (&str, Surface), secret: &str) -> (Duration, bool) {
+    let body = surface.body(secret);
     let begun = Instant::now();
-    let answer = server.post_as(key, place.path(), &body);
+    let answer = server.post_as(key, surface.path(), &body);
     let took = begun.elapsed();
     assert_eq!(answer.status, 200, "{answer:?}");
     (
         took,
-        place == Place::Prompt && used(&answer.json()).1 >= PAGE,
+        surface == Surface::Prompt && used(&answer.json()).1 >= PAGE,
     )
 }
 
@@ -117,7 +117,7 @@ fn area(right: &[Duration], wrong: &[Duration]) -> f64 {
 /// whether any told of cached tokens.
 fn attack(
     server: &Server,
-    (seen, probe): (Place, (&str, Place)),
+    (seen, probe): (Surface, (&str, Surface)),
     random: &mut Random,
 ) -> (f64, bool) {
     let (mut right, mut wrong, mut told) = (Vec::new(), Vec::new(), false);
@@ -141,25 +141,25 @@ fn probes_with_another_key_tell_nothing() {
     let server = Server::start_with(&["--api-keys-file", file.path()]);
     let mut random = Random(SEED);
     let attacks = [
-        (Place::Prompt, Place::Prompt),
-        (Place::Prompt, Place::Text),
-        (Place::Schema, Place::Schema),
+        (Surface::Prompt, Surface::Prompt),
+        (Surface::Prompt, Surface::Text),
+        (Surface::Schema, Surface::Schema),
     ];
-    for (seen, place) in attacks.into_iter().filter(|(seen, _)| TRIED.contains(seen)) {
-        let (found, told) = attack(&server, (seen, (OTHER, place)), &mut random);
-        println!("{PROBES} probes with another key, {place:?}: area {found:.3}");
+    for (seen, surface) in attacks.into_iter().filter(|(seen, _)| TRIED.contains(seen)) {
+        let (found, told) = attack(&server, (seen, (OTHER, surface)), &mut random);
+        println!("{PROBES} probes with another key, {surface:?}: area {found:.3}");
         assert!(
             !told && (found - 0.5).abs() <= NOTHING,
-            "{place:?}: {found}"
+            "{surface:?}: {found}"
         );
     }
-    for &place in TRIED {
-        let (found, told) = attack(&server, (place, (VICTIM, place)), &mut random);
-        println!("{PROBES} probes with the same key, {place:?}: area {found:.3}");
-        assert_eq!(told, place == Place::Prompt);
+    for &surface in TRIED {
+        let (found, told) = attack(&server, (surface, (VICTIM, surface)), &mut random);
+        println!("{PROBES} probes with the same key, {surface:?}: area {found:.3}");
+        assert_eq!(told, surface == Surface::Prompt);
         assert!(
             found >= EVERYTHING,
-            "the attack is none, {place:?}: {found}"
+            "the attack is none, {surface:?}: {found}"
         );
     }
 }
@@ -203,7 +203,7 @@ fn attack_tier(server: &Server, key: &str, known: &[String], random: &mut Random
             true => known[right.len()].clone(),
             false => secret(random),
         };
-        let (took, cached) = ask(server, (key, Place::Prompt), &guess);
+        let (took, cached) = ask(server, (key, Surface::Prompt), &guess);
         told += usize::from(cached);
         let times = if is_right { &mut right } else { &mut wrong };
         times.push(took);
@@ -225,7 +225,7 @@ fn probes_with_another_key_tell_nothing_of_what_tiers_keep() {
         let mut random = Random(SEED);
         let known: Vec<String> = (0..PROBES / 2).map(|_| secret(&mut random)).collect();
         for secret in &known {
-            ask(&server, (VICTIM, Place::Prompt), secret);
+            ask(&server, (VICTIM, Surface::Prompt), secret);
         }
         if tier == Tier::Disk {
             server.signal("-TERM");

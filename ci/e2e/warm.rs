@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Place, Server, outcome, with};
+use crate::harness::{Folder, Server, outcome, with};
 use crate::keys::KeyFile;
 use crate::prefix::{OPENING, PAGE, body, question, used};
 
@@ -15,12 +15,12 @@ fn messages() -> Vec<Value> {
 }
 
 /// A file of lines in a folder of its own, and its path.
-fn file(name: &str, lines: &[Value]) -> (Place, String) {
-    let place = Place::new(name);
-    let path = place.path("warm.jsonl");
+fn file(lines: &[Value]) -> (Folder, String) {
+    let folder = Folder::new();
+    let path = folder.path("warm.jsonl");
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
     fs::write(&path, text).unwrap();
-    (place, path)
+    (folder, path)
 }
 
 /// Tokens of a prompt that are kept of it.
@@ -31,7 +31,7 @@ fn kept(prompt: u64) -> u64 {
 #[test]
 fn the_first_request_finds_what_was_warmed_and_gets_the_same_bits() {
     let line = json!({"messages": messages(), "chat_template_kwargs": {"enable_thinking": false}});
-    let (_place, path) = file("warm", &[line.clone(), line]);
+    let (_folder, path) = file(&[line.clone(), line]);
     let (warm, cold) = (Server::spawn(&["--warm", &path]), Server::start());
     warm.line_with("warming: 0 of 2 conversations");
     let told = warm.line_with("conversations warmed: 2, ");
@@ -52,7 +52,7 @@ fn the_first_request_finds_what_was_warmed_and_gets_the_same_bits() {
 #[test]
 fn every_key_and_salt_finds_what_was_warmed_and_shares_nothing_else() {
     let line = with(body(&messages()), json!({"max_tokens": null}));
-    let (_place, path) = file("warm-keys", &[line]);
+    let (_folder, path) = file(&[line]);
     let keys = ["one-0123456789abcdef", "two-0123456789abcdef"];
     let of_keys = KeyFile::new("warm", &keys.join("\n"));
     let server = Server::start_with(&["--warm", &path, "--api-keys-file", of_keys.path()]);
@@ -90,7 +90,7 @@ fn what_was_warmed_stays_whatever_many_keys_ask() {
         with(body(&talk), json!({"max_tokens": 1}))
     };
     let bodies: Vec<Value> = (0..8).map(head).collect();
-    let (_place, path) = file("warm-stays", &bodies);
+    let (_folder, path) = file(&bodies);
     let keys: Vec<String> = (0..30)
         .map(|key| format!("key-{key:02}-0123456789abcdef"))
         .collect();
@@ -125,7 +125,7 @@ fn a_file_that_cannot_be_warmed_ends_the_start_with_its_line() {
         ),
         ("long", vec![fits.clone(), fits.clone(), long], "line 3: "),
     ] {
-        let (_place, path) = file(&format!("warm-{name}"), &lines);
+        let (_folder, path) = file(&lines);
         let (code, told) = outcome(&["serve", "--port", "0", "--warm", &path]);
         assert_eq!(code, 78, "{name}: {told}");
         let named = format!("--warm {path}: ");

@@ -28,7 +28,7 @@ impl Client {
         let mut socket = TcpStream::connect(address)?;
         socket.set_nodelay(true)?;
         tell_arrivals(&socket)?;
-        socket.write_all(request(words, tokens).as_bytes())?;
+        socket.write_all(&request(words, tokens))?;
         Ok(Client {
             socket,
             reader: Reader::default(),
@@ -46,7 +46,7 @@ impl Client {
         };
         self.open = length > 0;
         let at = at.unwrap_or_else(nanos);
-        self.reader.take(&bytes[..length], at);
+        self.reader.take(&bytes[..length], at)?;
         Ok(self.open.then_some(at))
     }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
+use atlas::bench::sse;
+use http::testing;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -22,46 +24,39 @@ impl Outcome {
         self.arrivals.iter().map(|(_, tokens)| tokens).sum()
     }
 
-    fn line(&mut self, line: &[u8], now: u64) {
-        let Some(data) = line.strip_prefix(b"data: ") else {
-            return;
-        };
-        self.ended |= data == b"[DONE]";
-        if let Some(text) = behind(data, b"\"content\":\"") {
-            let bytes = text.iter().take_while(|byte| **byte != b'"').count();
+    fn event(&mut self, data: &str, now: u64) {
+        self.ended |= data == "[DONE]";
+        if let Some((_, text)) = data.split_once("\"content\":\"") {
+            let bytes = text.find('"').unwrap_or(text.len());
             if bytes > 0 {
                 self.arrivals.push((now, bytes / WORD.len()));
             }
-        } else if let Some(number) = behind(data, b"\"prompt_tokens\":") {
-            let digits = number.iter().take_while(|byte| byte.is_ascii_digit());
-            self.prompt_tokens = digits.fold(0, |sum, digit| sum * 10 + usize::from(digit - b'0'));
+        } else if let Some((_, number)) = data.split_once("\"prompt_tokens\":") {
+            let end = number.find(|sign: char| !sign.is_ascii_digit());
+            let digits = &number[..end.unwrap_or(number.len())];
+            self.prompt_tokens = digits.parse().expect("a number");
         }
     }
 }
 
-/// Data behind the first `mark`.
-fn behind<'d>(data: &'d [u8], mark: &[u8]) -> Option<&'d [u8]> {
-    let at = data.windows(mark.len()).position(|window| window == mark)?;
-    Some(&data[at + mark.len()..])
-}
-
-/// Takes the events out of the bytes of an answer as they come.
+/// Takes the events out of the bytes of an answer as they come. Its head and the lengths of chunks
+/// are lines that are no data.
 #[derive(Debug, Default)]
 pub struct Reader {
-    pub outcome: Outcome,
-    pending: Vec<u8>,
+    outcome: Outcome,
+    events: sse::Reader,
 }
 
 impl Reader {
     /// Takes bytes that came at `now`.
-    pub fn take(&mut self, bytes: &[u8], now: u64) {
-        self.pending.extend_from_slice(bytes);
-        let end = self.pending.iter().rposition(|byte| *byte == b'\n');
-        let whole = end.map_or(0, |at| at + 1);
-        for line in self.pending[..whole].split(|byte| *byte == b'\n') {
-            self.outcome.line(line, now);
-        }
-        self.pending.drain(..whole);
+    ///
+    /// # Errors
+    /// When they are no text.
+    pub fn take(&mut self, bytes: &[u8], now: u64) -> io::Result<()> {
+        let taken = self
+            .events
+            .feed(bytes, |data| self.outcome.event(data, now));
+        taken.map_err(io::Error::other)
     }
 
     /// # Errors
@@ -75,18 +70,14 @@ impl Reader {
 }
 
 /// A request for a streamed reply of `tokens` tokens to a prompt of `words` words.
-pub fn request(words: usize, tokens: usize) -> String {
+pub fn request(words: usize, tokens: usize) -> Vec<u8> {
     let body = format!(
         "{{\"messages\":[{{\"role\":\"user\",\"content\":\"hi{}\"}}],\"max_tokens\":{tokens},\
          \"temperature\":0,\"reasoning_effort\":\"none\",\"ignore_eos\":true,\"stream\":true,\
          \"stream_options\":{{\"include_usage\":true}}}}",
         " the".repeat(words)
     );
-    format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-         content-length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    testing::client::request("POST", "/v1/chat/completions", "", body.as_bytes())
 }
 
 /// Asks as [`request`] does and reads the reply.
@@ -96,10 +87,10 @@ pub fn request(words: usize, tokens: usize) -> String {
 pub async fn stream(address: SocketAddr, words: usize, tokens: usize) -> io::Result<Outcome> {
     let mut socket = TcpStream::connect(address).await?;
     socket.set_nodelay(true)?;
-    socket.write_all(request(words, tokens).as_bytes()).await?;
+    socket.write_all(&request(words, tokens)).await?;
     let (mut reader, mut bytes) = (Reader::default(), Vec::with_capacity(4096));
     while socket.read_buf(&mut bytes).await? > 0 {
-        reader.take(&bytes, nanos());
+        reader.take(&bytes, nanos())?;
         bytes.clear();
     }
     reader.finish()

@@ -15,6 +15,8 @@ use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use atlas::bench::process::memory;
+use host::testing::cpu_time;
 use http::files;
 
 use arrivals::watch;
@@ -111,28 +113,13 @@ impl Null {
 
     /// Memory that the process has in RAM, in bytes.
     fn resident(&self) -> f64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
-        let status = status.expect("the server lives");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kibibytes = line.and_then(|line| line.split_whitespace().next());
-        kibibytes
-            .and_then(|number| number.parse::<f64>().ok())
-            .expect("a number")
-            * 1024.0
+        let memory = memory(self.child.id()).expect("the server lives");
+        memory.rss_bytes as f64
     }
 
     /// CPU time of the process so far, in seconds.
     fn cpu(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
-        let stat = stat.expect("the server lives");
-        let (_, fields) = stat.rsplit_once(')').expect("a name in parentheses");
-        let ticks = |at: usize| {
-            fields
-                .split_whitespace()
-                .nth(at)
-                .and_then(|n| n.parse::<f64>().ok())
-        };
-        (ticks(11).expect("utime") + ticks(12).expect("stime")) / 100.0
+        cpu_time(self.child.id()).as_secs_f64()
     }
 
     /// Ends it; returns when each token was computed, by the length of its prompt.

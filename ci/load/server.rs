@@ -16,7 +16,7 @@ use http::limits::IO_THREADS;
 use http::listener::Listener;
 use http::server::Server;
 use http::settings::Settings;
-use http::state::{Loading, State};
+use http::state::{Loading, ServerState};
 use http::threads::Threads;
 use model::target;
 use step::executor::{DeviceError, Executor, Ranked, SeqRows};
@@ -126,7 +126,7 @@ pub fn serve(step: Duration, times: bool) {
         bytes_done: 0,
         bytes_total: 0,
     };
-    let state = State::new(&target::FACTS, "null", Settings::default(), loading);
+    let state = ServerState::new(&target::FACTS, "null", Settings::default(), loading);
     state.serve(chat, engine);
     let threads = Threads::new(IO_THREADS).expect("threads");
     let runtime = tokio::runtime::Builder::new_multi_thread()

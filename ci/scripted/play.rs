@@ -33,7 +33,7 @@ pub struct Scene {
 
 /// Contents of one slot.
 #[derive(Clone, Default)]
-struct Part {
+struct Slot {
     prompt: Vec<TokenId>,
     reply: Option<Vec<TokenId>>,
     /// Tokens of the reply so far.
@@ -47,7 +47,7 @@ pub struct Play {
     step: Duration,
     tokenizer: Arc<Tokenizer>,
     end_of_turn: TokenId,
-    parts: Vec<Part>,
+    slots: Vec<Slot>,
     /// Tokens of the rows of the last step.
     rows: Vec<TokenId>,
     /// Logits of the last step.
@@ -61,7 +61,7 @@ impl Play {
             step,
             tokenizer: model.tokenizer.clone(),
             end_of_turn: model.stop_tokens[0],
-            parts: vec![Part::default(); target::STATES],
+            slots: vec![Slot::default(); target::STATES],
             rows: Vec::new(),
             logits: Vec::new(),
         }
@@ -72,14 +72,14 @@ impl Play {
         let states = row.states;
         let [from, to] = [states.from, states.to].map(|slot| slot.0 as usize);
         if row.start == 0 {
-            self.parts[to] = Part::default();
+            self.slots[to] = Slot::default();
         } else if from != to {
-            self.parts[to] = self.parts[from].clone();
+            self.slots[to] = self.slots[from].clone();
         }
         if let Some(snapshot) = states.snapshot {
-            let mut part = self.parts[to].clone();
-            part.prompt.extend(&row.tokens[..snapshot.rows]);
-            self.parts[snapshot.slot.0 as usize] = part;
+            let mut slot = self.slots[to].clone();
+            slot.prompt.extend(&row.tokens[..snapshot.rows]);
+            self.slots[snapshot.slot.0 as usize] = slot;
         }
     }
 
@@ -118,19 +118,19 @@ impl Executor for Play {
             self.rows.extend(row.tokens);
             let slot = row.states.to.0 as usize;
             self.begin(row);
-            if self.parts[slot].reply.is_none() {
-                self.parts[slot].prompt.extend(row.tokens);
+            if self.slots[slot].reply.is_none() {
+                self.slots[slot].prompt.extend(row.tokens);
             }
             if row.logits == 0 {
                 continue;
             }
-            if self.parts[slot].reply.is_none() {
-                self.parts[slot].reply = Some(self.reply_to(&self.parts[slot].prompt)?);
+            if self.slots[slot].reply.is_none() {
+                self.slots[slot].reply = Some(self.reply_to(&self.slots[slot].prompt)?);
             }
-            let part = &mut self.parts[slot];
-            let reply = part.reply.as_deref().unwrap_or_default();
-            let next = reply.get(part.said).copied().unwrap_or(self.end_of_turn);
-            part.said += 1;
+            let slot = &mut self.slots[slot];
+            let reply = slot.reply.as_deref().unwrap_or_default();
+            let next = reply.get(slot.said).copied().unwrap_or(self.end_of_turn);
+            slot.said += 1;
             certain(next, &mut self.logits);
         }
         Ok(())

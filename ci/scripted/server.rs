@@ -12,7 +12,7 @@ use http::limits::IO_THREADS;
 use http::listener::Listener;
 use http::server::Server;
 use http::settings::Settings;
-use http::state::{Loading, State};
+use http::state::{Loading, ServerState};
 use http::threads::Threads;
 use model::target;
 use tokio::runtime::Builder;
@@ -48,7 +48,7 @@ pub fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<(), String> {
     let chat = boot::chat_model(&Files::Embedded).map_err(|failure| failure.message)?;
-    let state = State::new(&target::FACTS, MODEL, settings, || Loading {
+    let state = ServerState::new(&target::FACTS, MODEL, settings, || Loading {
         stage: "starting",
         bytes_done: 0,
         bytes_total: 0,

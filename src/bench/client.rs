@@ -1,4 +1,4 @@
-//! One connection to a server, and one streamed reply with the times at which it came.
+//! Client of a running server, of ours or another: one connection, and times of streamed replies.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -20,10 +20,10 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 const REFUSAL_CHARS_MAX: usize = 300;
 const END_OF_STREAM: &str = "[DONE]";
 const CHAT: &str = "/v1/chat/completions";
-/// Realm of our servers, which they tell who has no key.
+/// Beginning of the realm that our servers state to clients without a key.
 const OUR_REALM: &str = "realm=\"Atlas";
 
-/// Where the server is.
+/// Address of a server.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     /// URL as given, for reports.
@@ -31,7 +31,7 @@ pub struct Endpoint {
     authority: String,
     host: String,
     port: u16,
-    /// Path in front of `/v1`, without a slash at the end.
+    /// Path before `/v1`, without a slash at the end.
     prefix: String,
     key: Option<String>,
 }
@@ -82,7 +82,7 @@ impl Endpoint {
     }
 }
 
-/// Request to a server that is measured.
+/// Request of a measurement.
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
     pub model: &'a str,
@@ -106,25 +106,25 @@ impl Ask<'_> {
     }
 }
 
-/// A request as somebody else's client makes it.
+/// Request of a known client, such as a coding agent.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     pub path: String,
-    /// Beside host, key and the kind of the body.
+    /// Headers beside host, key and content type.
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
 
-/// Answer to a request, and when its parts came, counted from the moment the request was sent.
+/// Token counts of a reply, and the times of its pieces since the request was sent.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reply {
+pub struct Timings {
     pub prompt_tokens: usize,
     pub completion_tokens: usize,
     /// Times of the pieces that carried text, ascending, at least one.
     pub pieces: Vec<Duration>,
 }
 
-impl Reply {
+impl Timings {
     pub fn first(&self) -> Duration {
         self.pieces[0]
     }
@@ -174,8 +174,8 @@ impl Connection {
         Ok(id.to_owned())
     }
 
-    /// Asks and reads the reply to its end. A reply that is cut short or miscounted is an error.
-    pub async fn chat(&mut self, ask: &Ask<'_>) -> Result<Reply, String> {
+    /// Asks and reads the whole stream. A reply that is cut short or of another length is an error.
+    pub async fn chat(&mut self, ask: &Ask<'_>) -> Result<Timings, String> {
         let begun = Instant::now();
         let response = self.send(Method::POST, CHAT, ask.body()).await?;
         let mut transcript = Transcript::default();
@@ -217,8 +217,8 @@ impl Connection {
         }
     }
 
-    /// Posts a request of any dialect; returns the first text of the answer and when it came. What
-    /// follows is not read.
+    /// Posts a request of any dialect; returns the first text of the answer and its time, and reads
+    /// no further.
     pub async fn first_text(&mut self, outgoing: Outgoing) -> Result<(Duration, String), String> {
         let begun = Instant::now();
         let (path, headers) = (&outgoing.path, &outgoing.headers);
@@ -279,7 +279,7 @@ impl Connection {
     }
 }
 
-/// Gives `take` each event of a stream, and how long after `begun` it came, until it has enough.
+/// Passes each event of a stream and its time since `begun` to `take`, until that returns true.
 async fn follow(
     response: Response<Incoming>,
     begun: Instant,
@@ -297,7 +297,7 @@ async fn follow(
     Ok(())
 }
 
-/// A response that is no refusal.
+/// The response if its status is 200, else its error.
 async fn accepted(response: Response<Incoming>) -> Result<Response<Incoming>, String> {
     if response.status() == StatusCode::OK {
         return Ok(response);
@@ -307,7 +307,7 @@ async fn accepted(response: Response<Incoming>) -> Result<Response<Incoming>, St
     Err(refusal(status, &text))
 }
 
-/// A refusal as a sentence: what the server says in the form of an API's error, or its body.
+/// A refusal as a sentence: the message of an API's error object, or the body.
 fn refusal(status: StatusCode, body: &str) -> String {
     let said: Option<Value> = serde_json::from_str(body).ok();
     let said = said.and_then(|said| said.get("error").map(words));
@@ -328,8 +328,8 @@ fn words(error: &Value) -> String {
     text.unwrap_or_else(|| error.to_string())
 }
 
-/// Places of what a model wrote, in events and whole answers of all dialects: a text, or the name
-/// of a function.
+/// JSON pointers to text of the model, or names of functions, in events and whole answers of all
+/// dialects.
 const TEXTS: [&str; 13] = [
     "/choices/0/delta/content",
     "/choices/0/delta/reasoning_content",
@@ -346,15 +346,15 @@ const TEXTS: [&str; 13] = [
     "/choices/0/text",
 ];
 
-/// Text of an event or an answer of any dialect that the model wrote, if any, or the error there.
+/// Text of the model in an event or an answer of any dialect, if any, or its error.
 fn any_text_of(data: &str) -> Option<Result<String, String>> {
     let event: Value = serde_json::from_str(data).ok()?;
-    let error = ["/error", "/response/error"].map(|place| event.pointer(place));
+    let error = ["/error", "/response/error"].map(|pointer| event.pointer(pointer));
     if let Some(error) = error.into_iter().flatten().find(|error| !error.is_null()) {
         return Some(Err(reported(error)));
     }
     let texts = TEXTS.iter();
-    let texts = texts.filter_map(|place| event.pointer(place)?.as_str());
+    let texts = texts.filter_map(|pointer| event.pointer(pointer)?.as_str());
     let mut texts = texts.filter(|text| !text.is_empty());
     texts.next().map(|text| Ok(text.to_owned()))
 }
@@ -391,7 +391,7 @@ struct Choice {
     delta: Delta,
 }
 
-/// The members of a delta in which servers send what the model wrote.
+/// Members of a delta that carry text of the model, in various servers.
 #[derive(Default, Deserialize)]
 struct Delta {
     content: Option<String>,
@@ -416,7 +416,7 @@ struct Usage {
 /// Collects the events of one reply.
 #[derive(Default)]
 struct Transcript {
-    reply: Reply,
+    reply: Timings,
     counted: bool,
     ended: bool,
     error: Option<String>,
@@ -452,7 +452,7 @@ impl Transcript {
         self.error.get_or_insert(text);
     }
 
-    fn finish(self, tokens: usize) -> Result<Reply, String> {
+    fn finish(self, tokens: usize) -> Result<Timings, String> {
         let generated = self.reply.completion_tokens;
         match self.error {
             Some(error) => Err(error),
@@ -475,7 +475,7 @@ mod tests {
     const ROLE: &str = r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#;
     const USAGE: &str = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}"#;
 
-    fn finish(events: &[&str]) -> Result<Reply, String> {
+    fn finish(events: &[&str]) -> Result<Timings, String> {
         let mut transcript = Transcript::default();
         for (at, event) in events.iter().enumerate() {
             transcript.take(event, Duration::from_secs(at as u64));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::client::Reply;
+use super::client::Timings;
 use super::scenario::Scenario;
 
 /// Nearest-rank percentiles; zero when there was nothing to count.
@@ -58,7 +58,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    pub fn of(scenario: &Scenario, replies: &[Reply], errors: usize, wall: Duration) -> Self {
+    pub fn of(scenario: &Scenario, replies: &[Timings], errors: usize, wall: Duration) -> Self {
         let generated = sum(replies, |reply| reply.completion_tokens);
         let count = replies.len().max(1) as f64;
         Figures {
@@ -78,7 +78,7 @@ impl Figures {
     }
 }
 
-fn sum(replies: &[Reply], count: impl Fn(&Reply) -> usize) -> f64 {
+fn sum(replies: &[Timings], count: impl Fn(&Timings) -> usize) -> f64 {
     replies.iter().map(count).sum::<usize>() as f64
 }
 
@@ -86,18 +86,18 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-fn gaps_ms(reply: &Reply) -> impl Iterator<Item = f64> {
+fn gaps_ms(reply: &Timings) -> impl Iterator<Item = f64> {
     let pairs = reply.pieces.windows(2);
     pairs.map(|pair| millis(pair[1] - pair[0]))
 }
 
 /// None for a reply whose text came in one piece: it says nothing about a rate.
-fn stream_tok_s(reply: &Reply) -> Option<f64> {
+fn stream_tok_s(reply: &Timings) -> Option<f64> {
     let time = (reply.last() - reply.first()).as_secs_f64();
     (time > 0.0).then(|| (reply.completion_tokens - 1) as f64 / time)
 }
 
-fn prompt_tok_s(reply: &Reply) -> f64 {
+fn prompt_tok_s(reply: &Timings) -> f64 {
     reply.prompt_tokens as f64 / reply.first().as_secs_f64()
 }
 
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn figures_of_a_known_reply() {
         let pieces = [100, 120, 160].map(Duration::from_millis).to_vec();
-        let reply = Reply {
+        let reply = Timings {
             prompt_tokens: 50,
             completion_tokens: 4,
             pieces,
@@ -151,10 +151,10 @@ mod tests {
 
     #[test]
     fn a_reply_of_one_piece_has_no_rate() {
-        let reply = Reply {
+        let reply = Timings {
             completion_tokens: 1,
             pieces: vec![Duration::from_millis(5)],
-            ..Reply::default()
+            ..Timings::default()
         };
         assert_eq!(stream_tok_s(&reply), None);
     }

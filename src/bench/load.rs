@@ -1,4 +1,4 @@
-//! The closed loop: so many streams, each of which asks again when its reply is complete.
+//! Closed loop of load: each stream sends a request once the reply to its last one is complete.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{JoinSet, LocalSet};
 
-use super::client::{Ask, Connection, Endpoint, Reply};
+use super::client::{Ask, Connection, Endpoint, Timings};
 use super::figures::Figures;
 use super::process;
 use super::report::Report;
@@ -15,9 +15,9 @@ use super::{unavailable, usage};
 use crate::start::exit::Failure;
 use crate::start::machine;
 
-/// After this a reply counts as failed.
+/// Time limit of a reply.
 const REPLY_TIME_MAX: Duration = Duration::from_secs(600);
-/// Prompts tried to find the number of words that gives the number of tokens.
+/// Most prompts that are tried to find the number of words for a number of tokens.
 const PROBES_MAX: usize = 8;
 
 /// Runs the scenarios one after the other.
@@ -63,7 +63,7 @@ impl Prompts {
 
 /// The number of words whose prompt comes closest to the tokens that the scenario asks for.
 ///
-/// What a word costs and what the chat template adds is the server's secret, so it is asked.
+/// Tokens of a word and of the chat template are not known here, so the server's counts are used.
 async fn words_for(
     connection: &mut Connection,
     model: &str,
@@ -113,12 +113,12 @@ async fn run(
     let outcomes = replies(endpoint, model, scenario, prompts).await;
     let wall = begun.elapsed();
     let (replies, errors): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
-    let replies: Vec<Reply> = replies.into_iter().flatten().collect();
+    let replies: Vec<Timings> = replies.into_iter().flatten().collect();
     let figures = Figures::of(scenario, &replies, errors.len(), wall);
     (figures, errors.into_iter().find_map(Result::err))
 }
 
-type Outcomes = Vec<Result<Reply, String>>;
+type Outcomes = Vec<Result<Timings, String>>;
 
 async fn replies(
     endpoint: &Endpoint,
@@ -185,7 +185,7 @@ impl Stream {
         &self,
         connection: &mut Option<Connection>,
         prompt: String,
-    ) -> Result<Reply, String> {
+    ) -> Result<Timings, String> {
         let open = match connection {
             Some(open) => open,
             None => connection.insert(self.endpoint.connect().await?),

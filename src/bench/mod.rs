@@ -7,10 +7,10 @@
 pub mod client;
 mod figures;
 mod load;
-mod process;
+pub mod process;
 mod report;
 mod scenario;
-mod sse;
+pub mod sse;
 mod start;
 mod steps;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// Resident memory of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Memory {
+pub struct Memory {
     /// Now (`VmRSS`).
     pub rss_bytes: u64,
     /// At most so far (`VmHWM`).
@@ -13,7 +13,7 @@ pub(super) struct Memory {
 
 /// # Errors
 /// When there is no such process.
-pub(super) fn memory(pid: u32) -> Result<Memory, String> {
+pub fn memory(pid: u32) -> Result<Memory, String> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))
         .map_err(|cause| format!("--pid {pid}: {cause}"))?;
     parse(&status).ok_or_else(|| format!("--pid {pid}: it has no memory of its own"))

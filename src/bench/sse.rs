@@ -7,7 +7,7 @@ const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Cuts a byte stream into events, however the bytes arrive.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub struct Reader {
     line: Vec<u8>,
     data: String,
 }

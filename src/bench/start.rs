@@ -135,7 +135,7 @@ fn here(files: &Files, tell: impl FnOnce(&Report) -> Result<(), Failure>) -> Res
     let text_s = begun.elapsed().as_secs_f64();
     let serving = runtime.block_on(boot::reached(&engine, Phase::Serving)) == Phase::Serving;
     let total_s = begun.elapsed().as_secs_f64();
-    let told = serving.then(|| {
+    let report = serving.then(|| {
         tell(&Report {
             format: FORMAT,
             target: target::BINARY.to_owned(),
@@ -154,7 +154,7 @@ fn here(files: &Files, tell: impl FnOnce(&Report) -> Result<(), Failure>) -> Res
     engine.drain();
     match thread.join() {
         Ok(Err(error)) => Err(boot::engine_failure(&error)),
-        Ok(Ok(())) => told.unwrap_or_else(|| Err(broken())),
+        Ok(Ok(())) => report.unwrap_or_else(|| Err(broken())),
         Err(_) => Err(broken()),
     }
 }
@@ -184,11 +184,11 @@ fn process(weights: Option<&Path>) -> Result<Report, Failure> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let begun = Instant::now();
     let mut child = command.spawn().map_err(|cause| failed(cause.to_string()))?;
-    let mut told = BufReader::new(child.stdout.take().expect("it is piped"));
+    let mut report = BufReader::new(child.stdout.take().expect("it is piped"));
     // The first bytes come when it is ready.
-    let read = told.fill_buf().map(|_| begun.elapsed().as_secs_f64());
+    let read = report.fill_buf().map(|_| begun.elapsed().as_secs_f64());
     let mut json = String::new();
-    let read = read.and_then(|wall_s| told.read_to_string(&mut json).map(|_| wall_s));
+    let read = read.and_then(|wall_s| report.read_to_string(&mut json).map(|_| wall_s));
     let output = child.wait_with_output();
     let output = output.map_err(|cause| failed(cause.to_string()))?;
     if !output.status.success() {
@@ -201,12 +201,12 @@ fn process(weights: Option<&Path>) -> Result<Report, Failure> {
     let wall_s = read.map_err(|cause| failed(cause.to_string()))?;
     let report: Report =
         serde_json::from_str(&json).map_err(|cause| failed(format!("{cause}: {json}")))?;
-    Ok(report.behind(wall_s))
+    Ok(report.with_launch(wall_s))
 }
 
 impl Report {
-    /// The report with the time before the process told its own: it took `wall_s` from outside.
-    fn behind(mut self, wall_s: f64) -> Report {
+    /// The report with the time of the launch: what of `wall_s`, seen from outside, it has not.
+    fn with_launch(mut self, wall_s: f64) -> Report {
         let before = StageFigures::new("starting the process", wall_s - self.total_s, None);
         self.stages.insert(0, before);
         self.text_s += wall_s - self.total_s;
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn what_comes_before_the_command_line_counts() {
-        let report = run(4.0, 0.5).behind(5.25);
+        let report = run(4.0, 0.5).with_launch(5.25);
         assert_eq!(report.total_s, 5.25);
         assert_eq!(report.text_s, 0.75);
         assert_eq!(report.stages.iter().map(|stage| stage.s).sum::<f64>(), 5.25);

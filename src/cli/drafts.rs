@@ -60,8 +60,8 @@ fn exchanges(file: &Path) -> Result<Vec<Exchange>, Failure> {
     lines
         .map(|(index, line)| {
             exchange(line).map_err(|problem| {
-                let place = format!("{}, line {}", file.display(), index + 1);
-                Failure::new(Exit::Usage, format!("{place}: {problem}"))
+                let line = format!("{}, line {}", file.display(), index + 1);
+                Failure::new(Exit::Usage, format!("{line}: {problem}"))
             })
         })
         .collect()

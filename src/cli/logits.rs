@@ -117,8 +117,8 @@ pub fn run(options: &Logits) -> Result<(), Failure> {
 fn by_row(routers: &[f32], rows: usize) -> impl Iterator<Item = &[f32]> {
     let layers = routers.len() / (rows * ROUTER_LOGITS);
     let at = move |(row, layer)| (layer * rows + row) * ROUTER_LOGITS;
-    let places = (0..rows).flat_map(move |row| (0..layers).map(move |layer| (row, layer)));
-    places.map(move |place| &routers[at(place)..][..ROUTER_LOGITS])
+    let positions = (0..rows).flat_map(move |row| (0..layers).map(move |layer| (row, layer)));
+    positions.map(move |position| &routers[at(position)..][..ROUTER_LOGITS])
 }
 
 /// A file of 32-bit floats, little-endian.

@@ -17,7 +17,7 @@ use crate::start::boot;
 use engine::{Handle, Phase};
 use model::weights::Progress;
 
-/// Between two looks at how the server is.
+/// Time between two polls of the server.
 const EVERY: Duration = Duration::from_secs(1);
 /// Each time that loading comes further it may take so much longer: no limit fits every disk.
 const MORE_TIME: Duration = Duration::from_secs(120);
@@ -25,7 +25,7 @@ const MORE_TIME: Duration = Duration::from_secs(120);
 const TOLD_BYTES_MIN: u64 = 1_000_000_000;
 const GB: f64 = 1e9;
 
-/// Whom to tell; perhaps nobody.
+/// Socket of the service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct Notifier {
     to: Option<(UnixDatagram, SocketAddr)>,
@@ -56,8 +56,8 @@ impl Notifier {
     }
 
     /// Says that requests are answered.
-    pub fn ready(&self, place: impl Display) {
-        self.tell(format_args!("READY=1\nSTATUS=ready on {place}"));
+    pub fn ready(&self, endpoint: impl Display) {
+        self.tell(format_args!("READY=1\nSTATUS=ready on {endpoint}"));
     }
 
     /// Says how the start goes; it may take more time from here on.

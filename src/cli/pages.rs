@@ -114,9 +114,9 @@ mod tests {
         ] {
             let made = page.of(&marks);
             if !std::fs::read_to_string(format!("{folder}/{name}")).is_ok_and(|kept| kept == made) {
-                let place = std::env::temp_dir().join(name);
-                std::fs::write(&place, made).unwrap();
-                stale.push(place);
+                let path = std::env::temp_dir().join(name);
+                std::fs::write(&path, made).unwrap();
+                stale.push(path);
             }
         }
         assert!(

@@ -31,7 +31,7 @@ use http::listener::Listener;
 use http::origins::Origin;
 use http::server::Server;
 use http::settings::{Compatibility, Settings};
-use http::state::State;
+use http::state::ServerState;
 use http::threads::{Home, OF_RUNTIME, Threads};
 use http::tls::Tls;
 use model::backend::Backend;
@@ -46,7 +46,7 @@ use super::warm::Warm;
 use super::{Exit, Failure, identity};
 use crate::start::boot::{self, Files, TextSide};
 
-/// Where the server listens unless it is told.
+/// Default address.
 const HOST_DEFAULT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PORT_DEFAULT: u16 = 8000;
 /// Threads of the server: for connections; to accept them and wait for signals; to read files
@@ -331,7 +331,7 @@ fn disk(options: &Serve, files: &Files) -> Option<disk::Options> {
 
 /// Refuses an address that other machines reach unless who may use it is stated, once.
 fn require_keys(options: &Serve) -> Result<(), Failure> {
-    let host = Place::of(options)?.ip().map(|ip| ip.to_canonical());
+    let host = Endpoint::of(options)?.ip().map(|ip| ip.to_canonical());
     let message = match (host, &options.api_keys_file, options.without_keys) {
         (_, Some(path), true) => format!(
             "--without-keys contradicts --api-keys-file {}: give one of them",
@@ -407,7 +407,7 @@ fn connections() -> usize {
 }
 
 /// Settings that the flags choose.
-fn settings(options: &Serve, place: &Place) -> Result<Settings, Failure> {
+fn settings(options: &Serve, endpoint: &Endpoint) -> Result<Settings, Failure> {
     let keys = options.api_keys_file.as_deref().map(Keys::load).transpose();
     let keys =
         keys.map_err(|problem| Failure::new(Exit::Config, format!("--api-keys-file: {problem}")))?;
@@ -429,7 +429,7 @@ fn settings(options: &Serve, place: &Place) -> Result<Settings, Failure> {
         access_log,
         dump,
         metrics: options.metrics_compat,
-        hosts: Hosts::of(&options.allow_host, place.ip()),
+        hosts: Hosts::of(&options.allow_host, endpoint.ip()),
         origins: options.allow_origin.clone(),
     })
 }
@@ -444,18 +444,18 @@ async fn serve(
     let hangup = on_signal(SignalKind::hangup())?;
     let progress = Arc::new(Progress::default());
     let reported = progress.clone();
-    let place = Place::of(options)?;
+    let endpoint = Endpoint::of(options)?;
     let notifier = Arc::new(Notifier::new(options.notify_socket.as_deref())?);
     let tls = tls(options)?;
-    let settings = settings(options, &place)?;
-    let state = State::new(&target::FACTS, &options.model_name, settings, move || {
+    let settings = settings(options, &endpoint)?;
+    let state = ServerState::new(&target::FACTS, &options.model_name, settings, move || {
         boot::loading(&reported)
     });
     tokio::spawn(pass_on(hangup, reloader(state.clone(), tls.clone())?));
-    let (listener, place) = listen(&place).await?;
+    let (listener, endpoint) = listen(&endpoint).await?;
     let server = Server::new(listener, state.clone(), connections());
     let server = server.with_tls(tls).in_homes(homes);
-    log::line(format_args!("listening on {place}, loading"));
+    log::line(format_args!("listening on {endpoint}, loading"));
 
     let stop = watch::Sender::new(false);
     let mut stopped = stop.subscribe();
@@ -474,7 +474,7 @@ async fn serve(
     let handle = engine.handle.clone();
     let following = notifier.clone().follow(handle.clone(), progress);
     tokio::spawn(following);
-    let outcome = live(engine, warm, &state, &place, &notifier).await;
+    let outcome = live(engine, warm, &state, &endpoint, &notifier).await;
     notifier.stopping();
     stop.send_replace(true);
     let drained = tokio::select! {
@@ -504,8 +504,8 @@ async fn serve(
 async fn live(
     engine: boot::Engine,
     warm: Option<Warm>,
-    state: &Arc<State>,
-    place: &Place,
+    state: &Arc<ServerState>,
+    endpoint: &Endpoint,
     notifier: &Notifier,
 ) -> Result<(), Failure> {
     let signals = signalled();
@@ -521,12 +521,12 @@ async fn live(
         // Memory that loading freed is of no use to serving.
         allocator::trim();
         log::line(format_args!(
-            "READY {place} model {}, context {} x {}",
+            "READY {endpoint} model {}, context {} x {}",
             state.model_id,
             target::MAX_CONTEXT,
             target::MAX_SEQUENCES
         ));
-        notifier.ready(place);
+        notifier.ready(endpoint);
         tokio::select! {
             _ = boot::reached(&engine, Phase::Stopped) => {}
             name = &mut signals => return stop_on(name?),
@@ -572,7 +572,7 @@ async fn pass_on(mut hangup: Signal, readings: SyncSender<()>) {
 
 /// Thread that reads keys and certificate again whenever it is asked to: a disk that does not
 /// answer keeps neither requests nor other signals waiting.
-fn reloader(state: Arc<State>, tls: Option<Tls>) -> Result<SyncSender<()>, Failure> {
+fn reloader(state: Arc<ServerState>, tls: Option<Tls>) -> Result<SyncSender<()>, Failure> {
     let (readings, asked) = mpsc::sync_channel(1);
     let builder = thread::Builder::new().name("reload".to_owned());
     let thread = builder.spawn(move || asked.iter().for_each(|()| reload(&state, tls.as_ref())));
@@ -581,7 +581,7 @@ fn reloader(state: Arc<State>, tls: Option<Tls>) -> Result<SyncSender<()>, Failu
 }
 
 /// Reads keys and certificate again, where there are any.
-fn reload(state: &State, tls: Option<&Tls>) {
+fn reload(state: &ServerState, tls: Option<&Tls>) {
     if state.settings.keys.is_none() && tls.is_none() {
         log::line("SIGHUP: there are no keys and no certificate to read again");
     }
@@ -620,26 +620,26 @@ pub(super) async fn signalled() -> Result<&'static str, Failure> {
     })
 }
 
-/// Where the server listens.
+/// Address or socket on which the server listens.
 #[derive(Debug, PartialEq)]
-enum Place {
-    /// Whether it is encrypted stands behind it.
+enum Endpoint {
+    /// Address, and whether connections are encrypted.
     Address(SocketAddr, bool),
     Socket(PathBuf),
 }
 
-impl Place {
-    fn of(options: &Serve) -> Result<Place, Failure> {
+impl Endpoint {
+    fn of(options: &Serve) -> Result<Endpoint, Failure> {
         match &options.socket {
             Some(_) if options.host.is_some() || options.port.is_some() => Err(Failure::new(
                 Exit::Usage,
-                "--socket stands in the place of --host and --port: give one or the other",
+                "--socket stands in the endpoint of --host and --port: give one or the other",
             )),
-            Some(path) => Ok(Place::Socket(path.clone())),
+            Some(path) => Ok(Endpoint::Socket(path.clone())),
             None => {
                 let host = options.host.unwrap_or(HOST_DEFAULT);
                 let address = SocketAddr::new(host, options.port.unwrap_or(PORT_DEFAULT));
-                Ok(Place::Address(address, options.tls_cert.is_some()))
+                Ok(Endpoint::Address(address, options.tls_cert.is_some()))
             }
         }
     }
@@ -647,32 +647,32 @@ impl Place {
     /// None for a socket in the file system.
     fn ip(&self) -> Option<IpAddr> {
         match self {
-            Place::Address(address, _) => Some(address.ip()),
-            Place::Socket(_) => None,
+            Endpoint::Address(address, _) => Some(address.ip()),
+            Endpoint::Socket(_) => None,
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Address(address, true) => write!(f, "https://{address}"),
-            Place::Address(address, false) => write!(f, "http://{address}"),
-            Place::Socket(path) => write!(f, "unix:{}", path.display()),
+            Endpoint::Address(address, true) => write!(f, "https://{address}"),
+            Endpoint::Address(address, false) => write!(f, "http://{address}"),
+            Endpoint::Socket(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
 
-/// Listens there; says where exactly.
-async fn listen(place: &Place) -> Result<(Listener, Place), Failure> {
-    match place {
-        Place::Address(wanted, encrypted) => {
+/// Binds the endpoint; returns it with the port that was taken.
+async fn listen(endpoint: &Endpoint) -> Result<(Listener, Endpoint), Failure> {
+    match endpoint {
+        Endpoint::Address(wanted, encrypted) => {
             let listener = Listener::tcp(*wanted).await;
             let listener = listener.map_err(|error| bind_failure(*wanted, &error))?;
             let address = listener.address().unwrap_or(*wanted);
-            Ok((listener, Place::Address(address, *encrypted)))
+            Ok((listener, Endpoint::Address(address, *encrypted)))
         }
-        Place::Socket(path) => {
+        Endpoint::Socket(path) => {
             let listener = Listener::unix(path).await.map_err(|error| {
                 let message = format!(
                     "cannot listen on --socket {}: {error}; name a path in a folder that the \
@@ -681,7 +681,7 @@ async fn listen(place: &Place) -> Result<(Listener, Place), Failure> {
                 );
                 Failure::new(Exit::Unavailable, message)
             })?;
-            Ok((listener, Place::Socket(path.clone())))
+            Ok((listener, Endpoint::Socket(path.clone())))
         }
     }
 }

@@ -38,9 +38,9 @@ const CONVERSATIONS_MAX: usize = 4096;
 const REPLY_TOKENS: usize = 1;
 /// Events of such a reply: its token and its end.
 const EVENTS: usize = REPLY_TOKENS + 1;
-/// Between two lines that tell how far it has come.
+/// Time between two progress lines.
 const TOLD_EVERY: Duration = Duration::from_secs(5);
-/// Between two looks whether the engine has done what follows the last reply.
+/// Time between two polls whether the engine has stored the last prompt.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Conversations of a file, with the lines that they are on.

@@ -68,7 +68,7 @@ use crate::start::exit::{Exit, Failure};
 use engine::{DEVICE_FAILED, Limits, Outcome, Phase};
 use http::error::internal;
 use http::settings::Settings;
-use http::state::State;
+use http::state::ServerState;
 use model::target;
 use model::weights::Progress;
 
@@ -81,7 +81,7 @@ pub struct Engine {
 
 /// Parts that clones and streams share.
 pub(crate) struct Loaded {
-    state: Arc<State>,
+    state: Arc<ServerState>,
     /// Waits for the engine's end, and tells streams of one that failed.
     watch: Option<JoinHandle<Outcome>>,
 }
@@ -125,7 +125,7 @@ impl Engine {
         }
         drop(reached);
         let loading = move || boot::loading(&progress);
-        let state = State::new(
+        let state = ServerState::new(
             &target::FACTS,
             target::MODEL_ID,
             Settings::default(),

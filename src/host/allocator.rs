@@ -1,5 +1,5 @@
-//! The C library's allocator, told how this server takes memory; and the end of the process where
-//! the system has none, which is no abort but an exit code.
+//! The C library's allocator with settings for this server. If the system has no memory the process
+//! ends with an exit code instead of an abort.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write;
@@ -8,19 +8,18 @@ use std::ptr;
 
 use crate::leave;
 
-/// Pools that threads take small blocks from. Each reserves addresses of its own, and keeps what is
-/// freed in it.
+/// Arenas of the allocator. Each reserves addresses of its own and keeps its freed blocks.
 pub const POOLS: usize = 4;
-/// Addresses that a pool reserves: twice what it may hold while it is made.
+/// Addresses that an arena reserves: twice its size while it is made.
 pub const POOL_BYTES: u64 = 128 * 1024 * 1024;
-/// Bytes of a block that lies outside of the pools and goes back to the system when it is freed.
+/// Least bytes of a block outside of the arenas, which is returned to the system when freed.
 const LARGE_BLOCK_BYTES: i32 = 1024 * 1024;
 /// Bytes below a frame that calls from there may be using.
 const STACK_KEPT_BYTES: usize = 128 * 1024;
 /// Exit code of the process, as `cli::Exit::Unavailable`.
 const EXIT: i32 = 69;
 
-/// The system's allocator, of which a refusal ends the process.
+/// The system's allocator; the process ends when it fails.
 #[derive(Debug)]
 pub struct Allocator;
 
@@ -54,11 +53,11 @@ fn given(block: *mut u8, bytes: usize) -> *mut u8 {
     block
 }
 
-/// Says what is missing, without memory for it.
+/// Prints the error without allocating.
 #[cold]
 fn exhausted(bytes: usize) -> ! {
     let mut line = [0_u8; 160];
-    let room = line.len();
+    let capacity = line.len();
     let mut rest = &mut line[..];
     // The rest of a line that does not fit is cut off.
     let _ = writeln!(
@@ -66,14 +65,14 @@ fn exhausted(bytes: usize) -> ! {
         "memory: the system refuses {bytes} bytes; raise its limit (`ulimit -v`, MemoryMax=) or \
          stop other programs"
     );
-    let length = room - rest.len();
+    let length = capacity - rest.len();
     // SAFETY: the bytes are there. The library's own handle may be in use by whoever asked for
     // memory.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), length) };
     leave(EXIT)
 }
 
-/// Tells the C library how memory is taken here; before there are threads.
+/// Sets the allocator up; to be called before there are threads.
 #[cfg(target_env = "gnu")]
 pub fn prepare() {
     // SAFETY: both set a parameter of the allocator; one that it does not know changes nothing.
@@ -83,14 +82,14 @@ pub fn prepare() {
     }
 }
 
-/// Gives what is free in the pools back to the system.
+/// Returns free memory of the arenas to the system.
 #[cfg(target_env = "gnu")]
 pub fn trim() {
     // SAFETY: it touches free blocks alone, under the allocator's own locks.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Gives back to the system what calls of this thread that went deep have left of its stack.
+/// Returns stack memory that deep calls of this thread have used to the system.
 pub fn trim_stack() {
     let mut attributes = MaybeUninit::uninit();
     let (mut lowest, mut bytes) = (ptr::null_mut(), 0);

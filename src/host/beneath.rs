@@ -1,8 +1,8 @@
-//! Paths that lead to something inside of a folder and nowhere else, and folders that open them.
+//! Paths that cannot leave a folder, and folders that open them.
 //!
-//! A list that came from elsewhere says what is read and written, often by root. [`Beneath`] is a
-//! path of such a list after it was checked, and [`Dir`] opens it from the handle of a folder,
-//! without links: whatever is renamed or linked meanwhile, it stays inside.
+//! Lists of a bundle from elsewhere name files that are read and written, often by root.
+//! [`Beneath`] is a checked path of such a list, and [`Dir`] opens it from the handle of a folder
+//! without following links: it stays inside, whatever is renamed or linked meanwhile.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -484,15 +484,15 @@ mod tests {
     use super::*;
     use crate::testing::Folder;
 
-    struct Place(Folder);
+    struct Temp(Folder);
 
-    impl Place {
-        fn new() -> Place {
+    impl Temp {
+        fn new() -> Temp {
             let folder = Folder::new();
             fs::create_dir_all(folder.join("in/a")).unwrap();
             fs::write(folder.join("in/a/b"), "inside").unwrap();
             fs::write(folder.join("out"), "outside").unwrap();
-            Place(folder)
+            Temp(folder)
         }
 
         fn dir(&self) -> Dir {
@@ -522,11 +522,11 @@ mod tests {
 
     #[test]
     fn what_is_below_is_opened_and_no_link_is_followed_with_or_without_the_call() {
-        let place = Place::new();
-        let dir = place.dir();
-        symlink(place.0.join("out"), place.0.join("in/file")).unwrap();
-        symlink(&place.0, place.0.join("in/folder")).unwrap();
-        symlink("b", place.0.join("in/a/near")).unwrap();
+        let temp = Temp::new();
+        let dir = temp.dir();
+        symlink(temp.0.join("out"), temp.0.join("in/file")).unwrap();
+        symlink(&temp.0, temp.0.join("in/folder")).unwrap();
+        symlink("b", temp.0.join("in/a/near")).unwrap();
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | AT_ONCE;
         let ways = [
             |dir: &Dir, path: &Beneath, flags| dir.at(path, flags, 0),
@@ -543,19 +543,19 @@ mod tests {
 
     #[test]
     fn a_folder_is_emptied_and_what_its_links_lead_to_stays() {
-        let place = Place::new();
-        let dir = place.dir();
-        symlink(place.0.join("out"), place.0.join("in/a/file")).unwrap();
-        symlink(&place.0, place.0.join("in/folder")).unwrap();
+        let temp = Temp::new();
+        let dir = temp.dir();
+        symlink(temp.0.join("out"), temp.0.join("in/a/file")).unwrap();
+        symlink(&temp.0, temp.0.join("in/folder")).unwrap();
         dir.empty().unwrap();
         assert!(dir.is_empty().unwrap());
-        assert_eq!(fs::read_to_string(place.0.join("out")).unwrap(), "outside");
+        assert_eq!(fs::read_to_string(temp.0.join("out")).unwrap(), "outside");
     }
 
     #[test]
     fn a_linked_file_is_not_gone_on_with() {
-        let place = Place::new();
-        let dir = place.dir();
+        let temp = Temp::new();
+        let dir = temp.dir();
         assert!(dir.resume(&path("a/b")).unwrap().is_some());
         let file = dir.read(&path("a/b")).unwrap();
         dir.link(&file, &path("c")).unwrap();
@@ -566,13 +566,13 @@ mod tests {
 
     #[test]
     fn folders_are_made_on_the_way_and_own_links_are_followed() {
-        let place = Place::new();
-        symlink("in", place.0.join("near")).unwrap();
-        Dir::make(&place.0.join("near/x/../y")).unwrap();
-        assert!(place.0.join("in/y").is_dir());
-        place.dir().make_folder(&path("a/d/e"), 0o700).unwrap();
-        assert!(place.0.join("in/a/d/e").is_dir());
-        assert!(place.dir().make_folder(&path("a/b/e"), 0o700).is_err());
-        assert!(Dir::open(&place.0.join("out")).is_err());
+        let temp = Temp::new();
+        symlink("in", temp.0.join("near")).unwrap();
+        Dir::make(&temp.0.join("near/x/../y")).unwrap();
+        assert!(temp.0.join("in/y").is_dir());
+        temp.dir().make_folder(&path("a/d/e"), 0o700).unwrap();
+        assert!(temp.0.join("in/a/d/e").is_dir());
+        assert!(temp.dir().make_folder(&path("a/b/e"), 0o700).is_err());
+        assert!(Dir::open(&temp.0.join("out")).is_err());
     }
 }

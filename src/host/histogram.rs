@@ -1,4 +1,4 @@
-//! Values counted by size.
+//! Histogram in the Prometheus text format.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,12 +14,12 @@ const TOKENS: &[f64] = &[
 ];
 const NANOS_PER_SECOND: f64 = 1e9;
 
-/// Counts values of one kind.
+/// A histogram of durations or token counts.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
     buckets: Vec<AtomicU64>,
-    /// The values together, in steps of `1 / per_unit`.
+    /// Sum of the values, in steps of `1 / per_unit`.
     sum: AtomicU64,
     per_unit: f64,
 }

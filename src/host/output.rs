@@ -1,8 +1,8 @@
 //! Files that a verb writes: whole under their names, or not there.
 //!
-//! Bytes go to a file beside, of a name that nobody can foresee, which then takes the place of what
-//! is absent or a regular file of the same user. Anything else under the name, as a device, a pipe
-//! or a link, is refused: it is there for another purpose.
+//! Bytes go to a temporary file of an unpredictable name next to the path, which is then renamed.
+//! It replaces nothing but a regular file of the same user: a device, a pipe or a link under the
+//! name is refused, since it is there for another purpose.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{File, TryLockError};
@@ -15,11 +15,11 @@ use rustix::io::Errno;
 
 use crate::beneath::{Beneath, Dir, is_own, kind};
 
-/// Ends the name of what is not whole.
+/// Suffix of a temporary file.
 pub const UNFINISHED: &str = ".partial";
-/// Bytes of a name that the name of a file beside repeats: a name has 255 at most.
+/// Bytes of the name that a temporary file repeats: a name has 255 at most.
 const REPEATED_BYTES: usize = 200;
-/// Digits of a name that nobody can foresee.
+/// Random digits of a temporary name.
 const DIGITS: usize = 16;
 
 /// A file that is being written.
@@ -141,7 +141,7 @@ pub fn rename_new(folder: &Dir, from: &Beneath, to: &Beneath) -> Result<(), Errn
     }
 }
 
-/// Looks at what a file would replace; none where there is nothing.
+/// Kind of the file that would be replaced; none if there is nothing.
 fn replaceable(folder: &Dir, name: &Beneath) -> io::Result<Option<Stat>> {
     let found = folder.look(name)?;
     match found.as_ref().and_then(obstacle) {
@@ -153,7 +153,7 @@ fn replaceable(folder: &Dir, name: &Beneath) -> io::Result<Option<Stat>> {
     }
 }
 
-/// Words for whatever stands under a name, if it must stay.
+/// Reason why the file under a name must not be replaced, if there is one.
 fn obstacle(found: &Stat) -> Option<String> {
     Some(match kind(found) {
         FileType::RegularFile if is_own(found) => return None,
@@ -167,7 +167,7 @@ fn obstacle(found: &Stat) -> Option<String> {
     })
 }
 
-/// A name beside `name` that nobody can foresee.
+/// An unpredictable name of a temporary file for `name`.
 pub fn beside(name: &Beneath) -> Beneath {
     let number = RandomState::new().build_hasher().finish();
     let name = format!("{}{number:016x}{UNFINISHED}", beginning(name));
@@ -191,7 +191,7 @@ pub fn is_beside(found: &Beneath, name: &Beneath) -> bool {
     })
 }
 
-/// Removes what killed runs left of `name`.
+/// Removes temporary files that killed runs left for `name`.
 ///
 /// # Errors
 /// `ResourceBusy` while a run goes on; the operating system's.
@@ -225,11 +225,11 @@ mod tests {
     use super::*;
     use crate::testing::Folder;
 
-    struct Place(Folder);
+    struct Temp(Folder);
 
-    impl Place {
-        fn new() -> Place {
-            Place(Folder::new())
+    impl Temp {
+        fn new() -> Temp {
+            Temp(Folder::new())
         }
 
         fn path(&self, name: &str) -> PathBuf {
@@ -243,8 +243,8 @@ mod tests {
 
     #[test]
     fn a_file_is_whole_or_as_it_was_and_keeps_its_mode() {
-        let place = Place::new();
-        let file = place.path("file");
+        let temp = Temp::new();
+        let file = temp.path("file");
         write(&file, "one").unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
         let mut second = Output::create(&file).unwrap();
@@ -255,7 +255,7 @@ mod tests {
         );
         assert_eq!(fs::read_to_string(&file).unwrap(), "one");
         drop(second);
-        assert_eq!(place.count(), 1);
+        assert_eq!(temp.count(), 1);
         write(&file, "three").unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "three");
         assert_eq!(
@@ -266,59 +266,56 @@ mod tests {
 
     #[test]
     fn leavings_of_a_killed_run_are_removed_and_files_of_others_are_not() {
-        let place = Place::new();
+        let temp = Temp::new();
         let left = [
             ".file.0123456789abcdef.partial",
             ".file.partial",
             ".other.0123456789abcdef.partial",
         ];
         for name in left {
-            fs::write(place.path(name), "").unwrap();
+            fs::write(temp.path(name), "").unwrap();
         }
-        write(&place.path("file"), "").unwrap();
+        write(&temp.path("file"), "").unwrap();
         assert_eq!(
-            left.map(|name| place.path(name).exists()),
+            left.map(|name| temp.path(name).exists()),
             [false, true, true]
         );
         let long = "ä".repeat(120);
-        write(&place.path(&long), "").unwrap();
-        assert!(place.path(&long).exists());
+        write(&temp.path(&long), "").unwrap();
+        assert!(temp.path(&long).exists());
     }
 
     #[test]
     fn what_is_no_file_stays_and_is_named() {
-        let place = Place::new();
-        fs::write(place.path("target"), "kept").unwrap();
-        fs::create_dir(place.path("folder")).unwrap();
-        symlink(place.path("target"), place.path("link")).unwrap();
-        symlink("nowhere", place.path("dangling")).unwrap();
-        let _socket = UnixListener::bind(place.path("socket")).unwrap();
+        let temp = Temp::new();
+        fs::write(temp.path("target"), "kept").unwrap();
+        fs::create_dir(temp.path("folder")).unwrap();
+        symlink(temp.path("target"), temp.path("link")).unwrap();
+        symlink("nowhere", temp.path("dangling")).unwrap();
+        let _socket = UnixListener::bind(temp.path("socket")).unwrap();
         let made = std::process::Command::new("mkfifo")
-            .arg(place.path("pipe"))
+            .arg(temp.path("pipe"))
             .status();
         assert!(made.unwrap().success());
-        let there = place.count();
+        let there = temp.count();
         for name in ["folder", "link", "dangling", "socket", "pipe"] {
             for refused in [
-                write(&place.path(name), "x"),
-                append(&place.path(name)).map(drop),
+                write(&temp.path(name), "x"),
+                append(&temp.path(name)).map(drop),
             ] {
                 let why = refused.unwrap_err();
                 assert_eq!(why.kind(), ErrorKind::InvalidInput, "{name}: {why}");
             }
         }
-        assert_eq!(place.count(), there);
-        assert_eq!(fs::read_to_string(place.path("target")).unwrap(), "kept");
+        assert_eq!(temp.count(), there);
+        assert_eq!(fs::read_to_string(temp.path("target")).unwrap(), "kept");
     }
 
     #[test]
     fn devices_and_files_of_others_are_obstacles() {
-        let place = Place::new();
-        write(&place.path("file"), "").unwrap();
-        let (folder, name) = (
-            Dir::open(&place.0).unwrap(),
-            Beneath::parse("file").unwrap(),
-        );
+        let temp = Temp::new();
+        write(&temp.path("file"), "").unwrap();
+        let (folder, name) = (Dir::open(&temp.0).unwrap(), Beneath::parse("file").unwrap());
         let own = folder.look(&name).unwrap().unwrap();
         assert_eq!(obstacle(&own), None);
         for (kind, what) in [(0o020_000, "a device"), (0o060_000, "a device")] {
@@ -333,14 +330,14 @@ mod tests {
 
     #[test]
     fn what_comes_under_the_name_meanwhile_is_not_replaced() {
-        let place = Place::new();
-        let output = Output::create(&place.path("file")).unwrap();
-        symlink("elsewhere", place.path("file")).unwrap();
+        let temp = Temp::new();
+        let output = Output::create(&temp.path("file")).unwrap();
+        symlink("elsewhere", temp.path("file")).unwrap();
         assert_eq!(output.finish().unwrap_err().kind(), ErrorKind::InvalidInput);
         assert_eq!(
-            fs::read_link(place.path("file")).unwrap(),
+            fs::read_link(temp.path("file")).unwrap(),
             Path::new("elsewhere")
         );
-        assert_eq!(place.count(), 1);
+        assert_eq!(temp.count(), 1);
     }
 }

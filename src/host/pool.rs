@@ -1,4 +1,4 @@
-//! Threads that do one thing after the other for another thread, which does not wait for them.
+//! Thread pool that runs jobs for one thread, which polls for their results.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use std::thread;
 /// Job of a thread.
 type Job<T> = Box<dyn FnOnce() -> T + Send>;
 
-/// The threads. Those that never end what they do are left to it in the end.
+/// The pool. When it is dropped, threads with a job that does not end are left behind.
 #[derive(Debug)]
 pub struct Pool<T> {
     jobs: Sender<Job<T>>,
@@ -43,7 +43,7 @@ impl<T: Send + 'static> Pool<T> {
         }
     }
 
-    /// Has a thread do something when one has time.
+    /// Queues a job.
     pub fn run(&mut self, job: impl FnOnce() -> T + Send + 'static) {
         self.under_way += 1;
         let sent = self.jobs.send(Box::new(job));

@@ -1,10 +1,11 @@
-//! Folders for tests.
+//! Folders and figures of processes for tests.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 static FOLDERS: AtomicUsize = AtomicUsize::new(0);
 
@@ -31,6 +32,14 @@ impl Folder {
                 }
             }
         }
+    }
+
+    /// Path of a file in it.
+    ///
+    /// # Panics
+    /// If it is no text.
+    pub fn path(&self, name: &str) -> String {
+        self.join(name).to_str().unwrap().to_string()
     }
 
     /// One with a file.
@@ -62,4 +71,16 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// Time that processors have spent on a process, which must be there.
+pub fn cpu_time(pid: u32) -> Duration {
+    /// Ticks of a second, in what the kernel tells.
+    const TICKS: u64 = 100;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The name of the program, in brackets, may hold anything.
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let times = fields.split_whitespace().skip(11).take(2);
+    let ticks: u64 = times.map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 1000 / TICKS)
 }

@@ -1,7 +1,7 @@
 //! Threads that the system gives this process.
 //!
-//! All that serving needs are made at the start, and none later. A limit of a control group or of a
-//! user is met before anything is loaded: so many are made at once and given back.
+//! All threads of serving are made at the start. Limits of control groups and users are checked
+//! before anything is loaded: that many threads are made at once and ended again.
 
 use std::fmt;
 use std::io;

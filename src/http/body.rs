@@ -1,6 +1,7 @@
 //! Reading the body of a request within its limits of size, time and memory.
 //!
-//! The beginning of each body has memory that large ones cannot use up.
+//! The first bytes of each body come out of memory of their own, so that large bodies cannot keep
+//! small ones out.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use super::limits::{
     SMALL_BODY_BYTES,
 };
 
-/// The memory that bodies may take together.
+/// Memory budget of all bodies.
 #[derive(Debug)]
 pub struct Memory {
     /// Memory for the first [`SMALL_BODY_BYTES`] of each.
@@ -30,7 +31,7 @@ impl Default for Memory {
     }
 }
 
-/// Memory that a body takes.
+/// Memory of one body.
 #[derive(Debug)]
 pub struct Share {
     beginning: OwnedSemaphorePermit,

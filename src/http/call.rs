@@ -1,5 +1,5 @@
-//! One request from its head to the last byte of its answer: how clients and operators name it,
-//! and the line of the access log that tells how it went. Prompts and replies are in no line of it.
+//! One request from its head to the last byte of its answer: its id, and its line in the access
+//! log, which never contains prompts and replies.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -23,24 +23,23 @@ use super::random;
 use super::recording::Recording;
 use super::settings::Settings;
 
-/// Carries the request's name in both directions.
+/// Header of the request's id, in requests and answers.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Name of the request's id for the clients of Anthropic's API.
+/// Header of the request's id for clients of Anthropic's API.
 pub const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 /// W3C Trace Context, level 1.
 const TRACEPARENT: &str = "traceparent";
 
-/// A request while it is answered. The line about it is written when the last part of the server
-/// lets go of it.
+/// A request while it is answered. Its line is written when the last reference is dropped.
 #[derive(Debug)]
 pub struct Call {
-    /// The connection is known to be answered as long as this lives.
+    /// Marks the connection as being answered.
     asked: Asked,
-    /// Names the call for the engine.
+    /// Number of the call for the engine.
     number: u64,
     /// The key that came with it.
     key: OnceLock<KeyId>,
-    /// Name by the client, or a new one. It is told and logged, and means nothing here.
+    /// Id from the client, or a new one. It is returned and logged, and has no other meaning.
     pub id: HeaderValue,
     trace: Option<Trace>,
     method: Method,
@@ -77,7 +76,7 @@ pub struct Replies {
     pub finishes: Vec<&'static str>,
 }
 
-/// Where the request stands among those of other services, by lower-case hexadecimal digits.
+/// Trace of the request across services, in lower-case hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Trace {
     trace_id: String,
@@ -117,7 +116,7 @@ impl Call {
         self.id.to_str().unwrap_or_default()
     }
 
-    /// Takes note of whose key came with it, once.
+    /// Sets the owner of the request's key, once.
     pub fn brings(&self, key: KeyId) {
         let _ = self.key.set(key);
     }
@@ -127,8 +126,7 @@ impl Call {
         self.key.get().copied()
     }
 
-    /// Owners of the turn that it takes: its key, or its address where there are no keys, and its
-    /// connection.
+    /// Source for the fair order of admission: key, or address without keys, and connection.
     pub fn source(&self) -> Source {
         let mut client = DefaultHasher::new();
         match self.key.get() {
@@ -143,32 +141,31 @@ impl Call {
         }
     }
 
-    /// Number of those that its prompts may share beginnings with: who has its key and the same
-    /// salt, or everybody who has neither.
+    /// Domain of the prefix cache: requests of the same key and salt, or all without either.
     pub fn domain(&self, salt: &str) -> u128 {
         keys::domain(self.key(), salt)
     }
 
-    /// Takes note of the answer's status.
+    /// Sets the answer's status.
     pub fn answered(&self, status: StatusCode) {
         self.status.store(status.as_u16(), Ordering::Relaxed);
     }
 
-    /// Takes note of the body that came with it.
+    /// Sets the body of the request.
     pub fn asked(&self, body: &WholeBody) {
         if let Some(recording) = &self.recording {
             recording.asked(body);
         }
     }
 
-    /// Takes note of the next bytes of the answer's body.
+    /// Appends to the recorded body of the answer.
     pub fn told(&self, bytes: &[u8]) {
         if let Some(recording) = &self.recording {
-            recording.told(bytes);
+            recording.add_answer(bytes);
         }
     }
 
-    /// Takes note of how its replies went, once.
+    /// Sets the outcome of its replies, once.
     pub fn generated(&self, replies: Replies) {
         let _ = self.replies.set(replies);
     }
@@ -188,8 +185,7 @@ impl Drop for Call {
     }
 }
 
-/// The name that the client gave its request, if it can stand in a header and in a line; else a
-/// new one.
+/// The id from the client, if it is valid in a header and in a line; else a new one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     let fits = |id: &&HeaderValue| {
         (1..=REQUEST_ID_BYTES_MAX).contains(&id.len())

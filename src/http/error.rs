@@ -16,7 +16,7 @@ pub enum Dialect {
     Ollama,
 }
 
-/// The code by which libraries of the Anthropic API know that no thread is kept.
+/// Error code by which libraries of the Anthropic API recognise that threads are not stored.
 const THREAD_UNSUPPORTED: &str = "thread_unsupported_request";
 
 /// Error for a client whose request is not answered.
@@ -27,12 +27,12 @@ pub struct ApiError {
     /// The field at fault, as a path: `messages[2].content`.
     pub param: Option<String>,
     pub code: Option<&'static str>,
-    /// Tokens wanted and their limit, where the context is what does not suffice.
+    /// Requested tokens and the limit, if the context is too short.
     pub context: Option<(usize, usize)>,
     pub retry_after_s: Option<u64>,
     /// The connection cannot be used further.
     pub close: bool,
-    /// The client is a browser, which asks its user for a password.
+    /// The answer asks a browser for a password.
     pub asks_password: bool,
 }
 
@@ -95,7 +95,7 @@ impl ApiError {
         ApiError::new(StatusCode::UNAUTHORIZED, message).coded("invalid_api_key")
     }
 
-    /// All places in the queue are taken.
+    /// The queue is full.
     pub fn full() -> ApiError {
         ApiError {
             code: Some("queue_full"),

@@ -1,11 +1,11 @@
-//! Figures that are counted while the server runs; `metrics` tells them.
+//! Counters and histograms of the server, which `metrics` exports.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use host::histogram::Histogram;
 
-/// Marks an answer of /health that is no fault whatever its status, for a server that starts or
-/// ends is asked every second how it is.
+/// Extension of an answer of /health that is not counted: a server that starts or stops is polled
+/// every second, and its 503 is no fault.
 #[derive(Clone, Copy)]
 pub struct Foreseen;
 
@@ -40,9 +40,9 @@ impl ServerFigures {
     }
 }
 
-/// A histogram of requests as it is told.
+/// A histogram with its names and meaning.
 pub struct TimesTold<'a> {
-    /// Name; empty where it is told under the name of vLLM alone.
+    /// Name; empty if it is exported under vLLM's name alone.
     pub name: &'static str,
     /// Name that vLLM gives it.
     pub alias: &'static str,
@@ -51,8 +51,7 @@ pub struct TimesTold<'a> {
     pub histogram: &'a Histogram,
 }
 
-/// Makes `Times` of rows: what a histogram counts, which is told with it, its field, how it is
-/// made, its name, and that of vLLM for it.
+/// Defines `Times` by rows: meaning of a histogram, field, constructor, name, and vLLM's name.
 macro_rules! times {
     ($(#[doc = $help:literal] $field:ident: $made:ident $name:literal $alias:literal,)*) => {
         /// Durations and sizes of requests.

@@ -4,9 +4,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-/// Stands for all hosts.
+/// Wildcard for all hosts.
 const ANY: &str = "*";
-/// The name of this machine that no name server is asked for.
+/// Name of this machine, which no name server resolves.
 const LOCALHOST: &str = "localhost";
 
 /// A host that the operator lists: a name in lower case without a port, or `*`.
@@ -32,9 +32,9 @@ impl fmt::Display for HostName {
 
 /// The hosts that requests may name.
 ///
-/// A page whose name was made to point at this machine reaches it from the browser of somebody
-/// here, and is no stranger to its own origin; the name in `Host` is what gives it away. An address
-/// in its place is as good as a listed name, for a page cannot choose where an address leads.
+/// Protection against DNS rebinding: a page whose name was made to point at this machine can reach
+/// it through a local browser, as its own origin, but its name is in `Host`. Addresses are always
+/// allowed, since a page cannot choose where an address leads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Hosts {
     #[default]

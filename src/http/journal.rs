@@ -1,4 +1,4 @@
-//! A file of lines that a thread of its own writes, so that no connection waits for a disk.
+//! Log file with a writer thread of its own, so that no connection waits for a disk.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -20,15 +20,15 @@ use super::limits::{JOURNAL_BYTES_MAX, JOURNAL_FLUSH_TIMEOUT, JOURNAL_LINES_MAX}
 /// File name that stands for standard output.
 pub const STANDARD_OUTPUT: &str = "-";
 
-/// Takes lines; dropping it writes what it has taken.
+/// Log file; dropping it writes all queued lines.
 #[derive(Debug)]
 pub struct Journal {
     /// None while it is being dropped.
     lines: Option<SyncSender<Vec<u8>>>,
-    /// Bytes of lines on their way.
+    /// Bytes of queued lines.
     queued: Arc<AtomicUsize>,
     lost: Arc<AtomicU64>,
-    /// Disconnected once all is written; only the drop listens.
+    /// Disconnected once all lines are written, for which the drop waits.
     written: Mutex<Receiver<()>>,
 }
 
@@ -48,11 +48,11 @@ impl Journal {
             return Ok(Journal::over(out, name, bytes_max));
         }
         let file = open_file(path, mode)?;
-        let room = bytes_max.saturating_sub(file.metadata()?.len());
-        Ok(Journal::over(Out::File(file), name, room))
+        let bytes_left = bytes_max.saturating_sub(file.metadata()?.len());
+        Ok(Journal::over(Out::File(file), name, bytes_left))
     }
 
-    fn over(out: Out, name: String, room: u64) -> Journal {
+    fn over(out: Out, name: String, bytes_left: u64) -> Journal {
         let (sender, lines) = mpsc::sync_channel(JOURNAL_LINES_MAX);
         let (done, written) = mpsc::channel();
         let lost = Arc::new(AtomicU64::new(0));
@@ -60,7 +60,7 @@ impl Journal {
         let writer = Writer {
             out,
             name,
-            room,
+            bytes_left,
             broken: false,
             queued: queued.clone(),
             lost: lost.clone(),
@@ -88,7 +88,7 @@ impl Journal {
         }
     }
 
-    /// Lines that are not in the file and never will be.
+    /// Lines that were lost.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -173,8 +173,8 @@ struct Writer {
     out: Out,
     name: String,
     /// Bytes that may still be written.
-    room: u64,
-    /// The last line may not be whole.
+    bytes_left: u64,
+    /// The last line may be incomplete.
     broken: bool,
     queued: Arc<AtomicUsize>,
     lost: Arc<AtomicU64>,
@@ -195,8 +195,9 @@ impl Writer {
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        let room = self.room.checked_sub(line.len() as u64);
-        self.room = room.ok_or_else(|| io::Error::other("it is as large as it may become"))?;
+        let bytes_left = self.bytes_left.checked_sub(line.len() as u64);
+        self.bytes_left =
+            bytes_left.ok_or_else(|| io::Error::other("it is as large as it may become"))?;
         if self.broken {
             self.append(b"\n")?;
         }

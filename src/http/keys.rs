@@ -37,7 +37,7 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 type Sha256Digest = [u8; 32];
 
-/// Identity of a key, which owns what came with it.
+/// Identity of a key, the owner of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyId(Sha256Digest);
 
@@ -150,7 +150,7 @@ impl Keys {
         let keys = bearer.chain(plain).map(KeyId::of);
         for key in keys.chain(passwords.map(|password| KeyId::of(&password))) {
             sent = true;
-            // Each is looked at, whatever was found before.
+            // All are compared, so that time does not tell which one matched.
             let is_known = is_known(digests.iter(), &key.0);
             known = known.or(is_known.then_some(key));
         }
@@ -171,7 +171,7 @@ fn is_known<'d>(digests: impl Iterator<Item = &'d Sha256Digest>, presented: &Sha
     })
 }
 
-/// Looks at every pair, so that time does not tell where the first difference is.
+/// Compares every byte, so that time does not tell where the first difference is.
 fn are_equal<'d>(pairs: impl Iterator<Item = (&'d u8, &'d u8)>) -> bool {
     let differs = pairs.fold(0, |differs, (a, b)| differs | (a ^ b));
     // Known only behind the last pair, whatever the compiler makes of the loop.

@@ -14,40 +14,39 @@ pub const HEADERS_MAX: usize = 100;
 pub const URI_BYTES_MAX: usize = 8 * 1024;
 /// Time for a head to arrive, and for the first byte of a new connection's first one.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for which a connection is kept behind an answer, as its client is told: longer than the
-/// pools of common clients keep theirs. Less where connections are scarce.
+/// Keep-alive time after an answer: longer than that of common clients' pools, so that they close
+/// first. Less where connections are scarce.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 pub const IDLE_TIMEOUT_SCARCE: Duration = HEAD_TIMEOUT;
-/// Time beyond that, for a request that is on its way.
+/// Time beyond that, for a request in flight.
 pub const IDLE_GRACE: Duration = Duration::from_secs(5);
-/// Bytes that are read and dropped of a client that is still sending behind its last answer, and
-/// for how long, in all and between two pieces: a connection that is closed with bytes unread is
-/// reset, and the answer may be lost with it. No longer than a head may take, so that nobody gains
-/// by it.
+/// Bounds of the input that is discarded after the last answer: bytes, time, and time between two
+/// pieces. A connection closed with unread input is reset, which may lose the answer. The time is
+/// that of a head, so that an attacker gains nothing by it.
 pub const LINGER_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
 pub const LINGER_TIMEOUT: Duration = HEAD_TIMEOUT;
 pub const LINGER_IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 pub const LINGER_PIECE_BYTES: usize = 16 * 1024;
-/// Connections beyond those that there may be that are told so, and waited for likewise.
+/// Connections beyond the limit that get an answer, and are closed in that way.
 pub const REFUSED_MAX: usize = 32;
-/// Time for a request that is on its way over an idle connection when the server ends.
+/// Time for a request in flight on an idle connection when the server stops.
 pub const DRAIN_IDLE_GRACE: Duration = Duration::from_secs(1);
-/// Time from the end of a client's side to the first byte that is written early, to see whether the
-/// client is there; each later pair of them comes after twice the time.
+/// Time from a client's half-close to the first early byte, which probes whether the client is
+/// there. The time doubles with each pair of bytes.
 pub const PROBE_AFTER: Duration = Duration::from_secs(2);
-/// Time for a system to say that its client is gone.
+/// Time between the two bytes of a pair: for the reset from the system of a client that is gone.
 pub const PROBE_ANSWER: Duration = Duration::from_millis(200);
 /// Body of a request.
 pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Bodies of all requests that are being read or wait for it, together, but for their beginnings.
+/// Memory of all bodies that are received or wait for parsing, without their first bytes.
 pub const BODIES_BYTES_MAX: usize = 48 * 1024 * 1024;
-/// Bytes of a body that counts as small; the beginning of a larger one.
+/// Largest small body, and the first bytes of a larger one.
 pub const SMALL_BODY_BYTES: usize = 32 * 1024;
-/// Small bodies and beginnings of others, together.
+/// Memory of all small bodies and first bytes of larger ones.
 pub const SMALL_BODIES_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Memory for large bodies on their way to prompts, together.
+/// Memory of all large bodies while they are parsed.
 pub const PARSING_BYTES_MAX: usize = 96 * 1024 * 1024;
-/// Reasoning that is sealed: what one reply thought fits many times.
+/// Longest reasoning that is sealed: many times that of one reply.
 pub const SEALED_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Items of a stored response's input that one page tells.
 pub const INPUT_ITEMS_MAX: usize = 100;
@@ -63,11 +62,11 @@ pub const CHUNK_FRAMING_BYTES_MAX: usize = 4 * 1024;
 
 /// Name that a client gives a request; a longer one is replaced.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
-/// Lines on their way to a file of them; more are lost.
+/// Lines queued for a log file; more are lost.
 pub const JOURNAL_LINES_MAX: usize = 4096;
-/// Bytes of those.
+/// Bytes of queued lines.
 pub const JOURNAL_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Time for those to be written when the server ends.
+/// Time to write queued lines when the server stops.
 pub const JOURNAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connections open at once, where the system lets the process open as many files.
@@ -81,37 +80,37 @@ pub const DUMP_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Threads for connections.
 pub const IO_THREADS: usize = 2;
-/// Small bodies that are being parsed and encoded, beside the threads for connections.
+/// Jobs of parsing small bodies, on threads beside those of connections.
 pub const PARSERS_MAX: usize = 4;
-/// Large ones, beside the small.
+/// Jobs of parsing large bodies, beside the small ones.
 pub const LARGE_PARSERS_MAX: usize = 2;
-/// Places of each kind, and processors that work on both, that one client leaves to others.
+/// Jobs of each kind, and processors, that one client leaves to others.
 pub const PARSERS_KEPT: usize = 1;
-/// Work on a body goes on for so long before it makes way for that of others.
+/// Time of a step of parsing, after which other jobs have the processor.
 pub const PARSING_STEP: Duration = Duration::from_millis(10);
-/// Time of a processor that a body may take in all.
+/// CPU time for parsing one body.
 pub const PARSING_TIME_MAX: Duration = Duration::from_secs(2);
-/// Niceness of those beside the engine, in the system's steps: of a core that both want, ten of
-/// them leave the engine nine tenths. More would let a busy machine keep requests waiting.
+/// Niceness of parsing threads: on a core shared with the engine, 10 leaves the engine nine tenths.
+/// A larger one would keep requests waiting on a busy machine.
 pub const PARSER_NICE: i32 = 10;
-/// Time for which a client may take nothing of what is written to it.
+/// Time for which a client may read nothing.
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time after which a stream begins though nothing is generated yet.
+/// Time after which a stream begins before its first token.
 pub const STREAM_START_WAIT: Duration = Duration::from_millis(100);
 /// Time without an event after which a stream carries a comment.
 pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Time for open replies to finish once the server is told to stop.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time for the terminal errors after that to be written.
+/// Time to write the errors of aborted replies after that.
 pub const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause after the system refuses a connection for want of resources.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Wait that clients are told when the queue is full, in seconds.
+/// `Retry-After` of a full queue, seconds.
 pub const RETRY_AFTER_FULL_S: u64 = 1;
-/// Wait that clients are told while the server starts or stops, in seconds.
+/// `Retry-After` while the server starts or stops, seconds.
 pub const RETRY_AFTER_UNAVAILABLE_S: u64 = 5;
 
-/// Events of a reply that are written at once.
+/// Most events of a reply in one write.
 pub const EVENTS_MAX: usize = 64;
 
 /// Objects and lists inside each other in a body.
@@ -127,7 +126,7 @@ pub const STORED_TIME: Duration = Duration::from_secs(60 * 60);
 pub const STORED_RESPONSES_OF_KEY_MAX: usize = STORED_RESPONSES_MAX / 4;
 pub const STORED_BYTES_OF_KEY_MAX: usize = STORED_BYTES_MAX / 4;
 
-/// Responses that are being written and known by their ids: one for each connection.
+/// Running responses that are known by their ids: one for each connection.
 pub const RUNNING_RESPONSES_MAX: usize = CONNECTIONS_MAX;
 
 /// Pairs of a request's metadata, which its response repeats, and bytes of a value.

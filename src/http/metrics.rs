@@ -15,7 +15,7 @@ use step::Facts;
 
 use super::journal::Journal;
 use super::settings::Compatibility;
-use super::state::{Service, State};
+use super::state::{ServerState, Service};
 
 /// The page while it is written.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ fn alone(value: u64) -> [(&'static str, f64); 1] {
 }
 
 /// The whole page.
-pub fn page(state: &State) -> String {
+pub fn page(state: &ServerState) -> String {
     let mut page = Page::default();
     build(&mut page, state.facts);
     process::write(&mut page, state.created);
@@ -90,7 +90,7 @@ fn build(page: &mut Page, facts: &Facts) {
     }
 }
 
-fn server(page: &mut Page, state: &State) {
+fn server(page: &mut Page, state: &ServerState) {
     let ready = u64::from(state.service().is_some() && !state.is_draining());
     let (figures, settings) = (&state.figures, &state.settings);
     let lost = |journal: &Option<Arc<Journal>>| Some(("", journal.as_ref()?.lost() as f64));
@@ -134,7 +134,7 @@ fn finished(stats: &Stats, words: [&'static str; 4]) -> [(&'static str, f64); 4]
 }
 
 /// Responses by the class of their status, which is the value of `label`.
-fn responses(state: &State, label: &str) -> [(String, f64); 5] {
+fn responses(state: &ServerState, label: &str) -> [(String, f64); 5] {
     let classes = state.figures.by_class();
     classes.map(|(class, count)| (format!("{{{label}=\"{class}\"}}"), count as f64))
 }

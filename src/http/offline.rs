@@ -12,7 +12,7 @@ use super::call::{Call, REQUEST_ID};
 use super::peer::{Asked, Peer};
 use super::routes::respond;
 use super::settings::Settings;
-use super::state::State;
+use super::state::ServerState;
 
 /// A request must name a host, and this machine is always allowed.
 const HERE: HeaderValue = HeaderValue::from_static("localhost");
@@ -38,7 +38,7 @@ fn asked() -> Asked {
 }
 
 /// Posts `body` to the path `url`. Whoever stops waiting ends the replies.
-pub async fn post(state: &Arc<State>, url: Uri, body: Bytes) -> Answered {
+pub async fn post(state: &Arc<ServerState>, url: Uri, body: Bytes) -> Answered {
     let mut request = Request::new(Full::new(body));
     *request.method_mut() = Method::POST;
     *request.uri_mut() = url;

@@ -18,7 +18,7 @@ use super::hosts;
 
 /// Characters of a header's value that are repeated to the client.
 const SHOWN_CHARS: usize = 64;
-/// Stands for all origins.
+/// Wildcard for all origins.
 const ANY: &str = "*";
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, DELETE");
 /// Headers of answers that pages may read beside the usual ones.

@@ -1,12 +1,11 @@
-//! Order in which bodies are read: JSON, templates and encoding take time and memory that others
-//! wait for.
+//! Queue of parsing jobs: JSON, template and encoding of a body take processors and memory.
 //!
-//! Small bodies have places of their own. Large ones share a few, and the memory that what is made
-//! of them may take together. Those that have a place take turns on the processors, in steps of
-//! [`PARSING_STEP`]. Turns go to clients as slots of the engine do, and each client leaves places
-//! and processors to others; of what is equal the smallest comes next, and every other time the one
-//! that has waited longest, so that none waits for ever. Who leaves while it waits costs nothing
-//! more, and who leaves while it is read no more than a step.
+//! Jobs of small bodies are admitted up to a number of their own; those of large ones are few, and
+//! bounded by the memory of all their results. Admitted jobs share the processors in steps of
+//! [`PARSING_STEP`]. Steps go to clients by the rule of the engine's slots, and no client may take
+//! all jobs or processors. Among equals the smallest body is next, and every other time
+//! the oldest job, so that none starves. A job whose client leaves ends at its next step, or at
+//! once if it waits.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -28,31 +27,31 @@ use super::limits::{
     PARSING_TIME_MAX, SMALL_BODY_BYTES,
 };
 
-/// Copies of a body's texts that are there at once, at most: as they came, as JSON, as messages, in
-/// the template's form, rendered, and without what hides control tokens.
+/// Most copies of a body's texts at a time: the body, JSON, messages, messages in the template's
+/// form, the rendered text, and that without marks of control tokens.
 const COPIES: usize = 6;
-/// Memory of a JSON value beside its text: its place in a list or, at worst, in a map that grows,
+/// Memory of a JSON value beside its text: its element of a list or, at worst, of a growing map,
 /// and its key.
 const VALUE_BYTES: usize = 160;
 
-/// Bytes of a body from which on what was made of it is given back to the system at once.
+/// Least bytes of a body after which freed memory is returned to the system at once.
 const TRIMMED_BYTES_MIN: usize = 8 * 1024 * 1024;
 
-/// The places of a server.
+/// The queue of a server.
 #[derive(Debug)]
 pub struct Parsing(Arc<Desk>);
 
-/// A body that waited for its turn, which ends when this is dropped.
+/// A body whose job was admitted; the job ends when this is dropped.
 #[derive(Debug)]
 pub struct Body {
     bytes: Bytes,
     /// Share of the memory for bodies; none once the bytes are gone.
     share: Option<Arc<Share>>,
-    turn: Turn,
+    ticket: Ticket,
 }
 
 impl Default for Parsing {
-    /// Works on as many processors as the system has, where there are places for so many.
+    /// Queue for as many processors as the system has, up to the number of jobs.
     fn default() -> Parsing {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let most = PARSERS_MAX + LARGE_PARSERS_MAX;
@@ -71,23 +70,23 @@ impl Parsing {
         }))
     }
 
-    /// Waits for a place. Whoever stops waiting gives it up.
+    /// Waits for admission. Dropping the future takes the job out of the queue.
     pub async fn enter(&self, body: WholeBody, source: Source) -> Body {
         let (bytes, large) = (memory(&body.bytes), body.bytes.len() > SMALL_BODY_BYTES);
         Body {
             bytes: body.bytes,
             share: Some(body.share),
-            turn: self.turn(source, large, bytes).await,
+            ticket: self.ticket(source, large, bytes).await,
         }
     }
 
-    async fn turn(&self, source: Source, large: bool, bytes: usize) -> Turn {
+    async fn ticket(&self, source: Source, large: bool, bytes: usize) -> Ticket {
         let (called, call) = oneshot::channel();
         let name = {
             let mut queue = self.0.lock();
             queue.last += 1;
             let name = queue.last;
-            queue.works.push(Work {
+            queue.jobs.push(Job {
                 name,
                 source,
                 large,
@@ -97,16 +96,16 @@ impl Parsing {
             name
         };
         let desk = self.0.clone();
-        let turn = Turn { desk, name, bytes };
+        let ticket = Ticket { desk, name, bytes };
         self.0.call();
-        // It is called, or the wait ends: the queue forgets nobody.
+        // The sender lives in the queue until the job is called.
         let _ = call.await;
-        turn
+        ticket
     }
 }
 
 impl Body {
-    /// The JSON of the body, whose bytes are given up.
+    /// The JSON of the body, whose bytes are freed.
     ///
     /// # Errors
     /// As [`json::parse`]; 400.
@@ -117,25 +116,25 @@ impl Body {
         value.map_err(ApiError::malformed)
     }
 
-    /// To be held by whoever waits for what is made of the body.
+    /// Guard for the task that waits for the result.
     pub fn client(&self) -> Client {
         Client {
-            desk: self.turn.desk.clone(),
-            name: self.turn.name,
+            desk: self.ticket.desk.clone(),
+            name: self.ticket.name,
         }
     }
 }
 
 impl Drop for Body {
     fn drop(&mut self) {
-        if self.turn.bytes >= TRIMMED_BYTES_MIN {
+        if self.ticket.bytes >= TRIMMED_BYTES_MIN {
             allocator::trim();
         }
     }
 }
 
-/// Client that waits for what is made of a body. The work ends at its next step when this is
-/// dropped.
+/// Guard of the client that waits for a job's result. When it is dropped the job ends at its next
+/// step.
 #[derive(Debug)]
 pub struct Client {
     desk: Arc<Desk>,
@@ -143,7 +142,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// The pace of the work, for the thread that does it.
+    /// Step control for the thread that runs the job.
     pub fn pace(&self) -> Pace {
         Pace {
             desk: self.desk.clone(),
@@ -158,8 +157,8 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         let mut queue = self.desk.lock();
-        if let Some(work) = queue.find(self.name) {
-            work.stage = Stage::Left;
+        if let Some(job) = queue.find(self.name) {
+            job.stage = Stage::Left;
         }
         queue.call();
         drop(queue);
@@ -167,32 +166,31 @@ impl Drop for Client {
     }
 }
 
-/// Steps of the work on a body.
+/// Steps of a job on its thread.
 #[derive(Debug)]
 pub struct Pace {
     desk: Arc<Desk>,
     name: u64,
-    /// Time of the thread at which the work has lasted too long.
+    /// CPU time of the thread at which the job is cancelled.
     until: Duration,
-    /// The step is not over before.
+    /// Earliest end of the step.
     look_at: Instant,
-    /// Who was told to stop is told so again.
+    /// Set once the job was told to stop: further steps fail at once.
     stopped: Option<Stopped>,
 }
 
 impl Pace {
-    /// This thread begins.
+    /// Begins the job on this thread.
     pub fn begin(mut self) -> Pace {
         self.until = cpu_time() + PARSING_TIME_MAX;
         self.look_at = Instant::now() + PARSING_STEP;
         self
     }
 
-    /// Makes way for others when the step has lasted long enough, until it is this work's turn
-    /// again.
+    /// Yields the processor if the step has used up its time, until the queue calls the job again.
     ///
     /// # Errors
-    /// When the client has left, or the work takes too long.
+    /// When the client has left, or the job takes too long.
     pub fn step(&mut self) -> Result<(), Stopped> {
         if self.stopped.is_none() && Instant::now() >= self.look_at {
             self.stopped = self.look().err();
@@ -209,7 +207,7 @@ impl Pace {
     }
 }
 
-/// Memory that reading `body` takes, at most.
+/// Most memory that parsing `body` takes.
 fn memory(body: &[u8]) -> usize {
     let begins_value = |byte: &&u8| matches!(byte, b',' | b'[' | b'{');
     let values = 1 + body.iter().filter(begins_value).count();
@@ -217,11 +215,11 @@ fn memory(body: &[u8]) -> usize {
     (body.len() * COPIES + values * VALUE_BYTES).min(PARSING_BYTES_MAX)
 }
 
-/// Queue of works, and the call that ends a wait between two steps.
+/// Queue of jobs, and the signal that ends a wait between two steps.
 #[derive(Debug)]
 struct Desk {
     queue: Mutex<Queue>,
-    /// Works between two steps may have been called.
+    /// Signals that jobs between two steps may have been called.
     called: Condvar,
 }
 
@@ -231,13 +229,13 @@ impl Desk {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives turns to those that can have them.
+    /// Calls the jobs that can run now.
     fn call(&self) {
         self.lock().call();
         self.called.notify_all();
     }
 
-    /// Has a work that is running wait behind others.
+    /// Puts a running job between two steps.
     fn make_way(&self, name: u64) -> Result<(), Stopped> {
         let mut queue = self.lock();
         queue.set(name, Stage::Between);
@@ -255,20 +253,20 @@ impl Desk {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Works that may be running at once.
+    /// Most jobs that run at once.
     processors: usize,
     /// In the order of their arrival.
-    works: Vec<Work>,
+    jobs: Vec<Job>,
     turns: Turns,
-    /// The longest wait ends next among equals, whatever its size.
+    /// Among equals the oldest job is next rather than the smallest.
     oldest_next: bool,
-    /// Names for works.
+    /// Name of the last job.
     last: u64,
 }
 
-/// Work on a body.
+/// Job of parsing a body.
 #[derive(Debug)]
-struct Work {
+struct Job {
     name: u64,
     source: Source,
     large: bool,
@@ -278,112 +276,112 @@ struct Work {
 
 #[derive(Debug)]
 enum Stage {
-    /// It waits for a place.
+    /// Waits for admission.
     New(oneshot::Sender<()>),
     Running,
-    /// It waits for its next step.
+    /// Waits for its next step.
     Between,
-    /// It ends, on its thread, for nobody waits for it.
+    /// Its client has left; it ends at its next step.
     Left,
 }
 
-impl Work {
+impl Job {
     fn has_begun(&self) -> bool {
         !matches!(self.stage, Stage::New(_))
     }
 
-    /// Whether it takes the time of a processor.
+    /// Whether it occupies a processor.
     fn is_running(&self) -> bool {
         matches!(self.stage, Stage::Running | Stage::Left)
     }
 }
 
 impl Queue {
-    fn find(&mut self, name: u64) -> Option<&mut Work> {
-        self.works.iter_mut().find(|work| work.name == name)
+    fn find(&mut self, name: u64) -> Option<&mut Job> {
+        self.jobs.iter_mut().find(|job| job.name == name)
     }
 
     fn is(&mut self, name: u64, holds: impl Fn(&Stage) -> bool) -> bool {
-        self.find(name).is_some_and(|work| holds(&work.stage))
+        self.find(name).is_some_and(|job| holds(&job.stage))
     }
 
-    /// Sets the stage of a work whose client is there.
+    /// Sets the stage of a job unless its client has left.
     fn set(&mut self, name: u64, stage: Stage) {
-        let here = |work: &&mut Work| !matches!(work.stage, Stage::Left);
-        if let Some(work) = self.find(name).filter(here) {
-            work.stage = stage;
+        let here = |job: &&mut Job| !matches!(job.stage, Stage::Left);
+        if let Some(job) = self.find(name).filter(here) {
+            job.stage = stage;
         }
     }
 
-    /// Gives turns while there is room.
+    /// Calls jobs while processors are free.
     fn call(&mut self) {
         while let Some(at) = self.next() {
-            let work = &mut self.works[at];
-            let before = std::mem::replace(&mut work.stage, Stage::Running);
-            self.turns.take(work.source);
+            let job = &mut self.jobs[at];
+            let before = std::mem::replace(&mut job.stage, Stage::Running);
+            self.turns.take(job.source);
             self.oldest_next = !self.oldest_next;
             if let Stage::New(called) = before {
-                // Who has left gives the place back when it is dropped.
+                // If the client has left, dropping its ticket removes the job.
                 let _ = called.send(());
             }
         }
     }
 
-    /// Place of the work that comes next.
+    /// Index of the job that is called next.
     fn next(&self) -> Option<usize> {
-        let begun: Vec<&Work> = self.works.iter().filter(|work| work.has_begun()).collect();
-        let running = || begun.iter().copied().filter(|work| work.is_running());
+        let begun: Vec<&Job> = self.jobs.iter().filter(|job| job.has_begun()).collect();
+        let running = || begun.iter().copied().filter(|job| job.is_running());
         if running().count() >= self.processors {
             return None;
         }
         let can = |at: &usize| {
-            let work = &self.works[*at];
-            !work.is_running()
-                && leaves_some(work, self.processors, running())
-                && (work.has_begun() || has_place(work, &begun))
+            let job = &self.jobs[*at];
+            !job.is_running()
+                && leaves_some(job, self.processors, running())
+                && (job.has_begun() || has_place(job, &begun))
         };
-        let mut able: Vec<usize> = (0..self.works.len()).filter(can).collect();
+        let mut able: Vec<usize> = (0..self.jobs.len()).filter(can).collect();
         if !self.oldest_next {
-            able.sort_by_key(|at| self.works[*at].bytes);
+            able.sort_by_key(|at| self.jobs[*at].bytes);
         }
-        let sources = able.iter().map(|at| self.works[*at].source);
-        let held = SlotCounts::of(running().map(|work| work.source));
+        let sources = able.iter().map(|at| self.jobs[*at].source);
+        let held = SlotCounts::of(running().map(|job| job.source));
         let next = self.turns.next(sources, &held, false);
         next.map(|next| able[next])
     }
 }
 
-/// Whether there is a place for a new work beside those that have begun; the only large one may
-/// take any memory.
-fn has_place(work: &Work, begun: &[&Work]) -> bool {
-    let is_alike = |other: &&Work| other.large == work.large;
+/// Whether a new job is admitted beside those that have begun. A large one that is alone may take
+/// any memory.
+fn has_place(job: &Job, begun: &[&Job]) -> bool {
+    let is_alike = |other: &&Job| other.large == job.large;
     let alike = || begun.iter().copied().filter(is_alike);
-    let most = match work.large {
+    let most = match job.large {
         true => LARGE_PARSERS_MAX,
         false => PARSERS_MAX,
     };
     let bytes: usize = alike().map(|other| other.bytes).sum();
-    let fits = !work.large || bytes == 0 || bytes + work.bytes <= PARSING_BYTES_MAX;
-    fits && alike().count() < most && leaves_some(work, most, alike())
+    let fits = !job.large || bytes == 0 || bytes + job.bytes <= PARSING_BYTES_MAX;
+    fits && alike().count() < most && leaves_some(job, most, alike())
 }
 
-/// Whether the client of `work` leaves some of `most` to others when it has one more than `taken`.
-fn leaves_some<'w>(work: &Work, most: usize, taken: impl Iterator<Item = &'w Work>) -> bool {
-    let own = taken.filter(|other| other.source.client == work.source.client);
+/// Whether the client of `job` leaves some of `most` to others if it has one more than in `taken`.
+fn leaves_some<'w>(job: &Job, most: usize, taken: impl Iterator<Item = &'w Job>) -> bool {
+    let own = taken.filter(|other| other.source.client == job.source.client);
     own.count() + PARSERS_KEPT < most
 }
 
-/// The work on a body, or its place in the queue.
+/// Guard of a job; dropping it removes the job from the queue.
 #[derive(Debug)]
-struct Turn {
+struct Ticket {
     desk: Arc<Desk>,
     name: u64,
     bytes: usize,
 }
 
-impl Drop for Turn {
+impl Drop for Ticket {
     fn drop(&mut self) {
-        self.desk.lock().works.retain(|work| work.name != self.name);
+        self.desk.lock().jobs.retain(|job| job.name != self.name);
         self.desk.call();
     }
 }
@@ -406,44 +404,47 @@ mod tests {
         Source { client, ..NOBODY }
     }
 
-    type Turns<'p> = Vec<Pin<Box<dyn Future<Output = Turn> + 'p>>>;
+    type Tickets<'p> = Vec<Pin<Box<dyn Future<Output = Ticket> + 'p>>>;
 
     /// Turns of `waiting` that are called now.
-    fn called(waiting: &mut Turns<'_>) -> Vec<Turn> {
+    fn called(waiting: &mut Tickets<'_>) -> Vec<Ticket> {
         let mut context = Context::from_waker(Waker::noop());
-        let mut turns = Vec::new();
-        waiting.retain_mut(|turn| match turn.as_mut().poll(&mut context) {
-            Poll::Ready(turn) => {
-                turns.push(turn);
+        let mut tickets = Vec::new();
+        waiting.retain_mut(|ticket| match ticket.as_mut().poll(&mut context) {
+            Poll::Ready(ticket) => {
+                tickets.push(ticket);
                 false
             }
             Poll::Pending => true,
         });
-        turns
+        tickets
     }
 
-    fn small(parsing: &Parsing, source: Source) -> Turns<'_> {
-        vec![Box::pin(parsing.turn(source, false, 1))]
+    fn small(parsing: &Parsing, source: Source) -> Tickets<'_> {
+        vec![Box::pin(parsing.ticket(source, false, 1))]
     }
 
     fn running(parsing: &Parsing) -> usize {
         let queue = parsing.0.lock();
-        queue.works.iter().filter(|work| work.is_running()).count()
+        queue.jobs.iter().filter(|job| job.is_running()).count()
     }
 
     #[tokio::test]
     async fn of_equals_the_smallest_comes_next_and_every_other_time_the_oldest() {
         let parsing = Parsing::on(2);
-        let mut held = parsing.turn(NOBODY, false, 0).await;
+        let mut current = parsing.ticket(NOBODY, false, 0).await;
         let sizes = [9, 8, 1, 2, 3];
-        let turns = sizes.map(|bytes| parsing.turn(NOBODY, false, bytes));
-        let mut waiting: Turns<'_> = turns.into_iter().map(|turn| Box::pin(turn) as _).collect();
+        let tickets = sizes.map(|bytes| parsing.ticket(NOBODY, false, bytes));
+        let mut waiting: Tickets<'_> = tickets
+            .into_iter()
+            .map(|ticket| Box::pin(ticket) as _)
+            .collect();
         assert!(called(&mut waiting).is_empty());
         let mut order = Vec::new();
         while !waiting.is_empty() {
-            drop(held);
-            held = called(&mut waiting).pop().expect("one is called");
-            order.push(held.bytes);
+            drop(current);
+            current = called(&mut waiting).pop().expect("one is called");
+            order.push(current.bytes);
         }
         assert_eq!(order, [9, 1, 8, 2, 3]);
     }
@@ -451,42 +452,42 @@ mod tests {
     #[tokio::test]
     async fn large_ones_share_their_memory_and_one_alone_may_take_all() {
         let parsing = Parsing::on(4);
-        let whole = parsing.turn(client(1), true, PARSING_BYTES_MAX).await;
-        let mut second = pin!(parsing.turn(client(2), true, 1));
+        let whole = parsing.ticket(client(1), true, PARSING_BYTES_MAX).await;
+        let mut second = pin!(parsing.ticket(client(2), true, 1));
         let mut context = Context::from_waker(Waker::noop());
         assert!(second.as_mut().poll(&mut context).is_pending());
         // Small ones need not wait for that.
         assert_eq!(called(&mut small(&parsing, client(2))).len(), 1);
         drop(whole);
         let second = second.await;
-        let third = parsing.turn(client(1), true, PARSING_BYTES_MAX - 1).await;
+        let third = parsing.ticket(client(1), true, PARSING_BYTES_MAX - 1).await;
         assert_eq!(running(&parsing), 2);
         drop((second, third));
-        assert!(parsing.0.lock().works.is_empty());
+        assert!(parsing.0.lock().jobs.is_empty());
     }
 
     #[tokio::test]
     async fn who_leaves_while_it_waits_is_forgotten() {
         let parsing = Parsing::on(2);
-        let held = parsing.turn(NOBODY, false, 1).await;
+        let current = parsing.ticket(NOBODY, false, 1).await;
         let mut left = small(&parsing, NOBODY);
         assert!(called(&mut left).is_empty());
         drop(left);
-        assert_eq!(parsing.0.lock().works.len(), 1);
+        assert_eq!(parsing.0.lock().jobs.len(), 1);
         // Called, and gone before it looks.
         let mut left = small(&parsing, NOBODY);
         assert!(called(&mut left).is_empty());
-        drop(held);
+        drop(current);
         drop(left);
-        assert!(parsing.0.lock().works.is_empty());
+        assert!(parsing.0.lock().jobs.is_empty());
     }
 
     #[tokio::test]
     async fn a_client_leaves_processors_and_places_to_others() {
         for (processors, most) in [(2, 1), (8, PARSERS_MAX - PARSERS_KEPT)] {
             let parsing = Parsing::on(processors);
-            let turns = (0..9).map(|_| small(&parsing, client(1)).remove(0));
-            let mut crowd: Turns<'_> = turns.collect();
+            let tickets = (0..9).map(|_| small(&parsing, client(1)).remove(0));
+            let mut crowd: Tickets<'_> = tickets.collect();
             let first = called(&mut crowd);
             assert_eq!(first.len(), most);
             let other = called(&mut small(&parsing, client(2)));
@@ -500,13 +501,13 @@ mod tests {
     }
 
     /// A work that takes steps on a thread of its own, until its client leaves.
-    fn work(turn: &Turn) -> (Client, thread::JoinHandle<Stopped>) {
+    fn job(ticket: &Ticket) -> (Client, thread::JoinHandle<Stopped>) {
         let client = Client {
-            desk: turn.desk.clone(),
-            name: turn.name,
+            desk: ticket.desk.clone(),
+            name: ticket.name,
         };
         let pace = client.pace();
-        let work = thread::spawn(move || {
+        let job = thread::spawn(move || {
             let mut pace = pace.begin();
             loop {
                 if let Err(stopped) = pace.step() {
@@ -514,39 +515,39 @@ mod tests {
                 }
             }
         });
-        (client, work)
+        (client, job)
     }
 
     #[tokio::test]
     async fn work_makes_way_between_two_steps_and_ends_when_its_client_has_left() {
         let parsing = Parsing::on(2);
-        let long = [client(1), client(2)].map(|source| parsing.turn(source, true, 1));
+        let long = [client(1), client(2)].map(|source| parsing.ticket(source, true, 1));
         let [first, second] = long;
         let (first, second) = (first.await, second.await);
-        let works = [work(&first), work(&second)];
+        let jobs = [job(&first), job(&second)];
         // All processors are taken, for a step.
         for _ in 0..3 {
             let began = Instant::now();
-            drop(parsing.turn(client(3), false, 1).await);
+            drop(parsing.ticket(client(3), false, 1).await);
             assert!(
                 began.elapsed() < PARSING_TIME_MAX / 2,
                 "{:?}",
                 began.elapsed()
             );
         }
-        for (client, work) in works {
+        for (client, job) in jobs {
             drop(client);
-            assert_eq!(work.join().unwrap(), Stopped::Gone);
+            assert_eq!(job.join().unwrap(), Stopped::Gone);
         }
         drop((first, second));
-        assert!(parsing.0.lock().works.is_empty());
+        assert!(parsing.0.lock().jobs.is_empty());
     }
 
     #[tokio::test]
     async fn work_without_end_is_stopped_and_told_so_again() {
         let parsing = Parsing::default();
-        let turn = parsing.turn(NOBODY, false, 1).await;
-        let (desk, name) = (turn.desk.clone(), turn.name);
+        let ticket = parsing.ticket(NOBODY, false, 1).await;
+        let (desk, name) = (ticket.desk.clone(), ticket.name);
         let client = Client { desk, name };
         let mut pace = client.pace().begin();
         assert_eq!(pace.step(), Ok(()));

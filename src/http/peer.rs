@@ -1,4 +1,4 @@
-//! The other end of a connection, as its bytes, its requests and its answers know it.
+//! Facts of a connection that its filter, its requests and its answers share.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct Peer {
     open: AtomicUsize,
     /// Nothing of the answer to the last of them has been written.
     unanswered: AtomicBool,
-    /// Milliseconds that an idle connection was last said to be kept.
+    /// Keep-alive time of the last response, milliseconds.
     kept_ms: AtomicU64,
 }
 
@@ -47,7 +47,7 @@ impl Peer {
         })
     }
 
-    /// A request begins to be answered.
+    /// Marks a request as being answered until the result is dropped.
     pub fn ask(self: &Arc<Peer>) -> Asked {
         let before = self.requests.fetch_add(1, Ordering::Relaxed);
         self.open.fetch_add(1, Ordering::Relaxed);
@@ -58,7 +58,7 @@ impl Peer {
         }
     }
 
-    /// Some of an answer is written.
+    /// Marks that a part of the answer has been written.
     pub fn answer(&self) {
         self.unanswered.store(false, Ordering::Relaxed);
     }
@@ -69,13 +69,13 @@ impl Peer {
         (open, open && self.unanswered.load(Ordering::Relaxed))
     }
 
-    /// The client is told that the connection is kept so long behind its answer.
+    /// Sets the keep-alive time of the last response.
     pub fn keep(&self, idle: Duration) {
         let millis = idle.as_millis() as u64;
         self.kept_ms.store(millis, Ordering::Relaxed);
     }
 
-    /// Time for which the peer was told that its connection is kept.
+    /// Keep-alive time of the last response.
     pub fn kept(&self) -> Duration {
         Duration::from_millis(self.kept_ms.load(Ordering::Relaxed))
     }

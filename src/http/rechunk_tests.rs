@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use engine::request::{FinishReason, TokenLogprobs};
 use step::executor::TokenId;
 use text::chat::ChatModel;
-use text::reply::{Flow, Reply, ReplyFormat};
+use text::reply::{Flow, OutputParser, ReplyFormat};
 use text::testing::{END_OF_TURN, Random, chat_model};
 use text::tools::tests::{Written, for_each_syntax, schemas};
 
@@ -25,7 +25,7 @@ use super::messages::partial::{Input, complete_part};
 use super::responses::store::Store;
 use super::seal::Seal;
 use super::settings::Settings;
-use super::state::{Loading, State};
+use super::state::{Loading, ServerState};
 use super::{chat, messages, responses};
 use crate::call::Usage;
 
@@ -95,13 +95,13 @@ fn in_parts() -> ReplyFormat {
         min_tokens: 0,
         stop_tokens: vec![END_OF_TURN],
         tools: Some(schemas().into()),
-        slips: true,
+        lenient: true,
         ..ReplyFormat::default()
     }
 }
 
 /// Ends of a call of its own: at each of its tokens, and at each text that its values hold.
-fn check_broken_calls<S: Written>(model: &ChatModel, state: &Arc<State>) {
+fn check_broken_calls<S: Written>(model: &ChatModel, state: &Arc<ServerState>) {
     let arguments = json!({"path": "a \"b\" é\n", "line": 70, "tags": ["x, y", "}"]});
     let text = S::write("edit", arguments.as_object().unwrap());
     let tokens = model.tokenizer.encode(&text).unwrap();
@@ -144,7 +144,7 @@ fn settled(
     mut cut: impl FnMut() -> bool,
 ) -> Vec<Settled> {
     let at_length = tokens.len().is_multiple_of(4);
-    let mut reply = Reply::new(model, format);
+    let mut reply = OutputParser::new(model, format);
     let mut pieces = vec![Settled::default()];
     let mut flow = Flow::Continue;
     for (at, &id) in tokens.iter().enumerate() {
@@ -345,7 +345,12 @@ fn without_ids(mut response: Value) -> Value {
     response
 }
 
-fn check_responses(model: &ChatModel, state: &Arc<State>, whole: &[Settled], pieces: &[Settled]) {
+fn check_responses(
+    model: &ChatModel,
+    state: &Arc<ServerState>,
+    whole: &[Settled],
+    pieces: &[Settled],
+) {
     use responses::answer::Composer;
     use responses::request::ResponsesRequest;
     let composer = || {
@@ -399,7 +404,7 @@ fn the_groups_in_which_tokens_come_never_change_an_answer() {
             tool_format: Some(S::FORMAT),
             ..chat_model()
         };
-        let state = State::new(&TINY, "m", Settings::default(), || Loading {
+        let state = ServerState::new(&TINY, "m", Settings::default(), || Loading {
             stage: "",
             bytes_done: 0,
             bytes_total: 0,

@@ -1,5 +1,4 @@
-//! Records of what a client sent and was told, for a replay: only where the operator asks for them,
-//! since no log has that.
+//! Dump of requests and answers for a replay, texts included, if the operator asks for it.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -16,11 +15,11 @@ pub struct Recording {
     dump: Arc<Journal>,
     /// Body with its share of the memory for bodies.
     request: OnceLock<(Bytes, Arc<Share>)>,
-    answer: Mutex<Told>,
+    answer: Mutex<RecordedAnswer>,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct RecordedAnswer {
     bytes: Vec<u8>,
     cut: bool,
 }
@@ -36,7 +35,7 @@ struct Line<'r> {
     status: u16,
     /// The JSON of an answer, or the events of a streamed one.
     response: &'r str,
-    /// The answer went on.
+    /// The answer was longer.
     cut: bool,
 }
 
@@ -49,19 +48,20 @@ impl Recording {
         }
     }
 
-    /// Takes the body of the request; without one nothing is recorded.
+    /// Sets the body of the request; without one nothing is recorded.
     pub fn asked(&self, body: &WholeBody) {
         let _ = self.request.set((body.bytes.clone(), body.share.clone()));
     }
 
-    /// Takes the next bytes of the answer.
-    pub fn told(&self, bytes: &[u8]) {
+    /// Appends to the answer.
+    pub fn add_answer(&self, bytes: &[u8]) {
         // Bytes are appended whole or not at all.
-        let mut told = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = DUMP_ANSWER_BYTES_MAX - told.bytes.len();
-        told.cut |= bytes.len() > room;
-        told.bytes
-            .extend_from_slice(&bytes[..bytes.len().min(room)]);
+        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = DUMP_ANSWER_BYTES_MAX - answer.bytes.len();
+        answer.cut |= bytes.len() > left;
+        answer
+            .bytes
+            .extend_from_slice(&bytes[..bytes.len().min(left)]);
     }
 
     /// Writes the line.
@@ -69,16 +69,16 @@ impl Recording {
         let Some((request, _)) = self.request.get() else {
             return;
         };
-        let told = self.answer.into_inner();
-        let told = told.unwrap_or_else(PoisonError::into_inner);
+        let answer = self.answer.into_inner();
+        let answer = answer.unwrap_or_else(PoisonError::into_inner);
         let line = Line {
             time,
             id,
             route,
             request: &String::from_utf8_lossy(request),
             status,
-            response: &String::from_utf8_lossy(&told.bytes),
-            cut: told.cut,
+            response: &String::from_utf8_lossy(&answer.bytes),
+            cut: answer.cut,
         };
         // It is made of texts and a number, which serialise.
         if let Ok(line) = serde_json::to_vec(&line) {

@@ -1,7 +1,7 @@
-//! Bodies for the answers that the HTTP library gives by itself, which have none.
+//! Error bodies for heads that the HTTP library refuses.
 //!
-//! The library refuses a head that it cannot read before any route sees it, with a bare status.
-//! This server's own errors always have a body, so a 4xx of no content is the library's.
+//! The library answers an invalid head by itself, with a bare status, before any route sees it.
+//! This server's own errors always have a body, so a 4xx without content is the library's.
 
 use serde_json::json;
 
@@ -10,44 +10,31 @@ const START: &[u8] = b"HTTP/1.1 4";
 const NO_CONTENT: &str = "content-length: 0\r\n";
 const END: &str = "\r\n\r\n";
 
-/// Told in the place of that to a client that speaks HTTP/2 without having asked.
+/// Status for a client that speaks HTTP/2 without negotiation, instead of 400.
 const HTTP_2_STATUS: &str = "505 HTTP Version Not Supported";
 
-/// The answer with an error object; none when `bytes` is anything else.
-pub fn with_body(bytes: &[u8]) -> Option<Vec<u8>> {
-    refused(bytes, None)
-}
-
-/// [`with_body`] for a client that has begun HTTP/2: the status says so.
-pub fn of_http_2(bytes: &[u8]) -> Option<Vec<u8>> {
-    refused(bytes, Some(HTTP_2_STATUS))
-}
-
-fn refused(bytes: &[u8], instead: Option<&str>) -> Option<Vec<u8>> {
-    if !bytes.starts_with(START) {
+/// The library's refusal with an error object as its body; none if `bytes` are another answer.
+/// The status of a client that has begun HTTP/2 is another one.
+pub fn with_body(bytes: &[u8], is_http_2: bool) -> Option<Vec<u8>> {
+    let head = bytes.starts_with(START).then(|| str::from_utf8(bytes))?;
+    let (line, headers) = head.ok()?.strip_suffix("\r\n")?.split_once("\r\n")?;
+    let is_whole = headers.ends_with("\r\n") && !headers.contains(END);
+    if !is_whole || !headers.contains(NO_CONTENT) {
         return None;
     }
-    let head = std::str::from_utf8(bytes).ok()?.strip_suffix(END)?;
-    // The last header has lost its line end with the suffix.
-    let head = format!("{head}\r\n");
-    if head.contains(END) || !head.contains(NO_CONTENT) {
-        return None;
-    }
-    let own = head.split("\r\n").next()?.split_once(' ')?.1;
-    let whole = instead.unwrap_or(own);
-    let status = whole.split(' ').next()?;
+    let (version, own) = line.split_once(' ')?;
+    let status = if is_http_2 { HTTP_2_STATUS } else { own };
     let error = json!({"error": {
-        "message": message(status),
+        "message": message(status.split(' ').next()?),
         "type": "invalid_request_error",
         "param": null,
         "code": null,
     }});
     let body = error.to_string();
     let bytes = body.len();
-    let headers = format!("content-type: application/json\r\ncontent-length: {bytes}\r\n");
-    let head = head.replacen(own, whole, 1);
-    let head = head.replacen(NO_CONTENT, &headers, 1);
-    Some(format!("{head}\r\n{body}").into_bytes())
+    let content = format!("content-type: application/json\r\ncontent-length: {bytes}\r\n");
+    let headers = headers.replacen(NO_CONTENT, &content, 1);
+    Some(format!("{version} {status}\r\n{headers}\r\n{body}").into_bytes())
 }
 
 fn message(status: &str) -> &'static str {
@@ -74,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_bare_refusal_gets_an_error_of_its_length() {
-        let text = String::from_utf8(with_body(BARE.as_bytes()).unwrap()).unwrap();
+        let text = String::from_utf8(with_body(BARE.as_bytes(), false).unwrap()).unwrap();
         let (head, body) = text.split_once(END).unwrap();
         assert!(head.contains(&format!("content-length: {}\r\n", body.len())));
         assert!(head.contains("connection: close") && head.ends_with("GMT"));
@@ -84,7 +71,7 @@ mod tests {
 
     #[test]
     fn http_2_is_refused_by_its_version() {
-        let text = String::from_utf8(of_http_2(BARE.as_bytes()).unwrap()).unwrap();
+        let text = String::from_utf8(with_body(BARE.as_bytes(), true).unwrap()).unwrap();
         assert!(
             text.starts_with("HTTP/1.1 505 HTTP Version Not Supported\r\n"),
             "{text}"
@@ -101,7 +88,7 @@ mod tests {
         let good = BARE.replace("400 Bad Request", "200 OK");
         let half = BARE.trim_end();
         for bytes in [told.as_str(), &good, half, "", "data: HTTP/1.1 400"] {
-            assert!(with_body(bytes.as_bytes()).is_none(), "{bytes}");
+            assert!(with_body(bytes.as_bytes(), false).is_none(), "{bytes}");
         }
     }
 }

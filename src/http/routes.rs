@@ -33,7 +33,7 @@ use super::openapi;
 use super::origins;
 use super::peer::Asked;
 use super::responses;
-use super::state::{Service, State};
+use super::state::{ServerState, Service};
 use super::tokenize::{self, Direction};
 
 /// The body of every response.
@@ -52,14 +52,14 @@ pub(super) enum Question {
 }
 
 impl Question {
-    /// Whether the engine is asked.
+    /// Whether the route needs the engine.
     fn generates(self) -> bool {
         use Question::{Chat, Completions, Messages, Responses};
         matches!(self, Chat | Completions | Messages | Responses)
     }
 }
 
-/// Places that this server has an answer for.
+/// Routes of this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route<'p> {
     Body(Question),
@@ -171,12 +171,12 @@ impl Route<'_> {
 
 /// Streams are neither kept by what is on the way, nor compressed, which would hold events back.
 const STREAM_CACHE_CONTROL: &str = "no-cache, no-transform";
-/// Tells nginx, and proxies that heed it too, not to collect a stream before they pass it on.
+/// Header by which nginx and some other proxies do not buffer a stream.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Prometheus' text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Whether clients are to send a request again that failed.
+/// Header that tells clients whether to retry a failed request.
 const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// Header in which a client of the Messages API asks for more than the published version.
@@ -189,7 +189,7 @@ fn speaks_anthropic(headers: &HeaderMap) -> bool {
 
 /// Answers one request; errors become their JSON.
 pub async fn respond(
-    state: Arc<State>,
+    state: Arc<ServerState>,
     asked: Asked,
     request: Request<impl Body<Data = Bytes> + Unpin>,
 ) -> Response<ResponseBody> {
@@ -224,7 +224,7 @@ pub async fn respond(
 }
 
 async fn answer(
-    state: &Arc<State>,
+    state: &Arc<ServerState>,
     request: Request<impl Body<Data = Bytes> + Unpin>,
     call: &Arc<Call>,
 ) -> Result<Response<ResponseBody>, ApiError> {
@@ -282,7 +282,7 @@ async fn answer(
     Ok(json_response(StatusCode::OK, &value))
 }
 
-/// Refusal of heads that no route may be reached with.
+/// Checks of the head that apply to all routes.
 fn check_head<B>(request: &Request<B>) -> Result<(), ApiError> {
     let uri = request.uri();
     let uri_bytes = uri.path_and_query().map_or(0, |path| path.as_str().len());
@@ -332,7 +332,7 @@ fn preflight(asked: &HeaderMap) -> Response<ResponseBody> {
 
 /// Answers what comes in a body.
 async fn body_answer(
-    state: &Arc<State>,
+    state: &Arc<ServerState>,
     question: Question,
     request: Request<impl Body<Data = Bytes> + Unpin>,
     call: &Arc<Call>,
@@ -378,7 +378,7 @@ async fn body_answer(
 }
 
 /// The service, if requests are taken.
-fn ready(state: &State) -> Result<&Arc<Service>, ApiError> {
+fn ready(state: &ServerState) -> Result<&Arc<Service>, ApiError> {
     if state.is_draining() {
         return Err(ApiError::draining().closing());
     }
@@ -386,7 +386,7 @@ fn ready(state: &State) -> Result<&Arc<Service>, ApiError> {
     state.service().ok_or_else(loading)
 }
 
-fn health(state: &State) -> Response<ResponseBody> {
+fn health(state: &ServerState) -> Response<ResponseBody> {
     let (problem, foreseen) = match state.service() {
         _ if state.is_draining() => (json!({"status": "draining"}), true),
         None => (loading_json(state), true),
@@ -403,7 +403,7 @@ fn health(state: &State) -> Response<ResponseBody> {
     response
 }
 
-fn loading_json(state: &State) -> Value {
+fn loading_json(state: &ServerState) -> Value {
     let loading = state.loading();
     let share = loading.bytes_done as f64 / loading.bytes_total.max(1) as f64;
     json!({
@@ -416,7 +416,7 @@ fn loading_json(state: &State) -> Value {
 }
 
 /// The model in the shape of both the OpenAI and the Anthropic API.
-fn model(state: &State) -> Value {
+fn model(state: &ServerState) -> Value {
     let service = state.service();
     let context = service.map_or(state.facts.context, |service| service.engine.context());
     json!({
@@ -437,7 +437,7 @@ fn rfc3339(seconds: u64) -> String {
     strftime("%Y-%m-%dT%H:%M:%SZ", time)
 }
 
-fn models(state: &State) -> Value {
+fn models(state: &ServerState) -> Value {
     json!({
         "object": "list",
         "data": [model(state)],
@@ -447,7 +447,7 @@ fn models(state: &State) -> Value {
     })
 }
 
-fn no_model(state: &State, id: &str) -> ApiError {
+fn no_model(state: &ServerState, id: &str) -> ApiError {
     let shown: String = id.chars().take(64).collect();
     let own = &state.model_id;
     let message = format!("there is no model {shown:?}; this server has {own:?}");
@@ -465,8 +465,7 @@ fn version(facts: &Facts) -> Value {
 /// The methods that some route takes.
 const METHODS: &str = "GET, HEAD, POST, DELETE, OPTIONS";
 
-/// Paths that clients of these APIs may look for and are not here; nothing under these paths is the
-/// name of something.
+/// Paths of these APIs that are not offered here, with all paths below.
 const NOT_OFFERED: &[(&str, &str)] = &[
     ("/v1/embeddings", "embeddings are"),
     ("/v1/messages/batches", "batches are"),
@@ -493,7 +492,7 @@ const NOT_OFFERED: &[(&str, &str)] = &[
     ("/classify", "classification is"),
 ];
 
-/// Paths that are here, for those who look for something else.
+/// Paths that an error lists.
 const OFFERED: &str = "/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, \
      /v1/models, /tokenize, /detokenize, /tokenizer_info, /health, /metrics, /version, \
      /openapi.json and a chat page at /";
@@ -529,8 +528,8 @@ fn not_found(path: &str) -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, message)
 }
 
-/// Path that was meant by one that leads nowhere: base URLs are given with `/v1` or without, or end
-/// with a slash.
+/// Route that was meant by an unknown path: base URLs are given with `/v1` or without, or end with
+/// a slash.
 fn meant(path: &str) -> Option<(&'static str, String)> {
     let plain = path.trim_end_matches('/');
     let mut once = plain;

@@ -30,31 +30,31 @@ use super::limits::{
 use super::listener::{Accepted, Listener};
 use super::peer::Peer;
 use super::routes::{ResponseBody, respond};
-use super::state::State;
+use super::state::ServerState;
 use super::threads::{Home, Share};
 use super::tls::Tls;
 use super::wire::Wire;
 
-/// Told to a client for whom there is no connection.
+/// Response to a connection beyond the limit.
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/json\r\ncontent-length: 133\r\nretry-after: 1\r\n\
     connection: close\r\n\r\n\
     {\"error\":{\"message\":\"too many connections are open; try again\",\
     \"type\":\"service_unavailable_error\",\"param\":null,\"code\":\"connections\"}}";
 
-/// Service of the connections of one listener.
+/// Server of one listener's connections.
 pub struct Server {
     listener: Listener,
-    state: Arc<State>,
+    state: Arc<ServerState>,
     connections_max: usize,
     tls: Option<Tls>,
-    /// Where connections live; none: where the server runs.
+    /// Runtimes of the connections; if empty, the one that runs the server.
     homes: Vec<Home>,
 }
 
 impl Server {
     /// Serves at most `connections_max` connections at once.
-    pub fn new(listener: Listener, state: Arc<State>, connections_max: usize) -> Server {
+    pub fn new(listener: Listener, state: Arc<ServerState>, connections_max: usize) -> Server {
         Server {
             listener,
             state,
@@ -87,10 +87,10 @@ impl Server {
         if homes.is_empty() {
             homes.push(Home::here());
         }
-        let places = Arc::new(Semaphore::new(connections_max));
+        let slots = Arc::new(Semaphore::new(connections_max));
         let stopping = watch::Sender::new(false);
-        let room = (&places, connections_max);
-        let accepting = accept(&listener, &tls, &homes, &state, room, &stopping);
+        let limit = (&slots, connections_max);
+        let accepting = accept(&listener, &tls, &homes, &state, limit, &stopping);
         tokio::select! {
             () = accepting => {}
             () = stop => {}
@@ -99,29 +99,29 @@ impl Server {
         state.drain();
         stopping.send_replace(true);
         let all = connections_max as u32;
-        let drained = timeout(DRAIN_TIMEOUT, places.acquire_many(all)).await;
+        let drained = timeout(DRAIN_TIMEOUT, slots.acquire_many(all)).await;
         if drained.is_ok() {
             return true;
         }
         state.abort_replies(ApiError::draining());
-        let _ = timeout(ABORT_TIMEOUT, places.acquire_many(all)).await;
+        let _ = timeout(ABORT_TIMEOUT, slots.acquire_many(all)).await;
         false
     }
 }
 
-/// One of the connections that there may be, on its thread.
-struct Place {
+/// Guard of one of the allowed connections, on its thread.
+struct Slot {
     _permit: OwnedSemaphorePermit,
     _share: Share,
-    /// The others.
-    places: Arc<Semaphore>,
+    /// Slots that are free.
+    slots: Arc<Semaphore>,
     connections_max: usize,
 }
 
-impl Place {
-    /// Longest idle time of the connection: less where half of all places are taken.
+impl Slot {
+    /// Keep-alive time of the connection: less once half of all slots are taken.
     fn idle(&self) -> Duration {
-        match self.places.available_permits() < self.connections_max / 2 {
+        match self.slots.available_permits() < self.connections_max / 2 {
             true => IDLE_TIMEOUT_SCARCE,
             false => IDLE_TIMEOUT,
         }
@@ -132,13 +132,13 @@ impl Place {
 /// request.
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
-/// Takes connections for ever.
+/// Accepts connections for ever.
 async fn accept(
     listener: &Listener,
     tls: &Option<Tls>,
     homes: &[Home],
-    state: &Arc<State>,
-    (places, connections_max): (&Arc<Semaphore>, usize),
+    state: &Arc<ServerState>,
+    (slots, connections_max): (&Arc<Semaphore>, usize),
     stopping: &watch::Sender<bool>,
 ) {
     let refusals = Arc::new(Semaphore::new(REFUSED_MAX));
@@ -150,7 +150,7 @@ async fn accept(
                 continue;
             }
         };
-        let Ok(permit) = places.clone().try_acquire_owned() else {
+        let Ok(permit) = slots.clone().try_acquire_owned() else {
             let refused = &state.figures.connections_refused;
             refused.fetch_add(1, Ordering::Relaxed);
             if tls.is_none() {
@@ -163,32 +163,32 @@ async fn accept(
         };
         let (state, stopping) = (state.clone(), stopping.subscribe());
         let home = Home::emptiest(homes);
-        let place = Place {
+        let slot = Slot {
             _permit: permit,
             _share: home.share(),
-            places: places.clone(),
+            slots: slots.clone(),
             connections_max,
         };
         match (stream, tls.clone()) {
             (Accepted::Tcp(stream), Some(tls)) => {
-                home.run(encrypted(tls, stream, state, place, stopping));
+                home.run(encrypted(tls, stream, state, slot, stopping));
             }
             (Accepted::Tcp(stream), None) => home.run(async {
                 let address = stream.peer_addr().ok().map(|address| address.ip());
                 if let Ok(stream) = TcpStream::from_std(stream) {
-                    connection(stream, Peer::new(address), state, place, stopping).await;
+                    connection(stream, Peer::new(address), state, slot, stopping).await;
                 }
             }),
             (Accepted::Unix(stream), _) => home.run(async {
                 if let Ok(stream) = UnixStream::from_std(stream) {
-                    connection(stream, Peer::new(None), state, place, stopping).await;
+                    connection(stream, Peer::new(None), state, slot, stopping).await;
                 }
             }),
         }
     }
 }
 
-/// Ends a connection that there is no place for, whose client was told.
+/// Closes a connection beyond the limit, whose client has its response.
 async fn end(stream: Accepted, _permit: OwnedSemaphorePermit) {
     match stream {
         Accepted::Tcp(stream) => {
@@ -204,8 +204,8 @@ async fn end(stream: Accepted, _permit: OwnedSemaphorePermit) {
     }
 }
 
-/// Ends the server's side, and reads what the client still sends until it ends its own, within
-/// bounds.
+/// Closes the server's side and discards input until the client closes its own, within bounds: a
+/// close with unread input would reset the connection and could lose the response.
 async fn linger(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
     let reading = async {
         stream.shutdown().await?;
@@ -218,7 +218,7 @@ async fn linger(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
         }
         io::Result::Ok(())
     };
-    // However it ends, nothing is owed any more.
+    // The response is sent, so errors change nothing.
     let _ = timeout(LINGER_TIMEOUT, reading).await;
 }
 
@@ -226,8 +226,8 @@ async fn linger(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
 async fn encrypted(
     tls: Tls,
     stream: net::TcpStream,
-    state: Arc<State>,
-    place: Place,
+    state: Arc<ServerState>,
+    slot: Slot,
     stopping: watch::Receiver<bool>,
 ) {
     let address = stream.peer_addr().ok().map(|address| address.ip());
@@ -235,7 +235,7 @@ async fn encrypted(
         return;
     };
     if let Ok(Ok(stream)) = timeout(HEAD_TIMEOUT, tls.accept(stream)).await {
-        connection(stream, Peer::new(address), state, place, stopping).await;
+        connection(stream, Peer::new(address), state, slot, stopping).await;
     }
 }
 
@@ -243,8 +243,8 @@ async fn encrypted(
 async fn connection(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: Peer,
-    state: Arc<State>,
-    place: Place,
+    state: Arc<ServerState>,
+    slot: Slot,
     mut stopping: watch::Receiver<bool>,
 ) {
     let open = &state.figures.connections;
@@ -252,13 +252,13 @@ async fn connection(
     let peer = Arc::new(peer);
     let service = service_fn(|request| {
         let answering = respond(state.clone(), peer.ask(), request);
-        let (peer, place, state) = (&peer, &place, &state);
+        let (peer, slot, state) = (&peer, &slot, &state);
         async move {
             let mut response = answering.await;
             date(&mut response, SystemTime::now());
             match state.is_draining() {
                 true => last(&mut response),
-                false => announce(&mut response, peer, place.idle()),
+                false => announce(&mut response, peer, slot.idle()),
             }
             Ok::<_, Infallible>(response)
         }
@@ -267,8 +267,7 @@ async fn connection(
         let wire = Wire::new(&mut stream, peer.clone());
         let serving = http1::Builder::new()
             .timer(TokioTimer::new())
-            // An event is short: to copy it behind its framing costs less than to tell the kernel
-            // of three pieces.
+            // An event is short: copying it next to its framing is cheaper than a vectored write.
             .writev(false)
             .header_read_timeout(None) // the wire's affair
             .max_headers(HEADERS_MAX)
@@ -282,7 +281,7 @@ async fn connection(
         };
         if ended.is_none() && !is_over(serving.as_mut(), &peer).await {
             serving.as_mut().graceful_shutdown();
-            // A connection's failure concerns its client only, who knows of it.
+            // Errors of a connection concern only its client, which sees them.
             let _ = serving.await;
         }
     }
@@ -297,15 +296,15 @@ async fn connection(
     open.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Lets a request that is on its way over an idle connection arrive, to be told that the server
-/// ends. Returns whether the connection has ended.
+/// Waits a moment for a request that is in flight on an idle connection, so that it gets a response
+/// when the server stops. Returns whether the connection has ended.
 async fn is_over(serving: Pin<&mut impl Future>, peer: &Peer) -> bool {
     let (is_answered, _) = peer.waits();
     !is_answered && timeout(DRAIN_IDLE_GRACE, serving).await.is_ok()
 }
 
-/// Says when the response was made (RFC 9110, 6.6.1). The library would say no earlier time than it
-/// said before, also where the clock was set back.
+/// Sets the `Date` of a response (RFC 9110, 6.6.1). The library's own never goes back, also when
+/// the clock does.
 fn date(response: &mut Response<ResponseBody>, now: SystemTime) {
     let text = strftime("%a, %d %b %Y %H:%M:%S GMT", now);
     if let Ok(value) = HeaderValue::try_from(text) {
@@ -313,13 +312,13 @@ fn date(response: &mut Response<ResponseBody>, now: SystemTime) {
     }
 }
 
-/// Tells the client that the connection takes no further request.
+/// Marks the response as the last of its connection.
 fn last(response: &mut Response<ResponseBody>) {
     let close = HeaderValue::from_static("close");
     response.headers_mut().insert(CONNECTION, close);
 }
 
-/// Tells the client how long it may use the connection again.
+/// Adds the keep-alive time to the response.
 fn announce(response: &mut Response<ResponseBody>, peer: &Peer, idle: Duration) {
     if response.headers().contains_key(CONNECTION) {
         return;

@@ -22,48 +22,48 @@ use super::responses::store::Store;
 use super::seal::Seal;
 use super::settings::Settings;
 
-/// Where those who end replies before their time say what the clients are told.
-type Told = watch::Receiver<Option<ApiError>>;
+/// Receiver of the error with which replies are aborted, once they are.
+type AbortSignal = watch::Receiver<Option<ApiError>>;
 
-/// Completes when replies must end at once, with what their clients are told.
+/// Future of the error with which a reply is aborted.
 pub struct Abort {
-    told: Vec<Told>,
+    signals: Vec<AbortSignal>,
     wait: Pin<Box<dyn Future<Output = ApiError> + Send>>,
 }
 
 impl Abort {
-    fn when(told: Told) -> Abort {
+    fn when(signal: AbortSignal) -> Abort {
         Abort {
-            told: vec![told.clone()],
-            wait: Box::pin(said(told)),
+            signals: vec![signal.clone()],
+            wait: Box::pin(aborted_by(signal)),
         }
     }
 
-    /// The abort that also comes when it is `told` to.
-    pub fn or_when(mut self, told: Told) -> Abort {
-        self.told.push(told.clone());
+    /// The abort that also completes when `signal` does.
+    pub fn or_when(mut self, signal: AbortSignal) -> Abort {
+        self.signals.push(signal.clone());
         Abort {
-            told: self.told,
+            signals: self.signals,
             wait: Box::pin(async move {
                 tokio::select! {
                     biased;
                     error = self.wait => error,
-                    error = said(told) => error,
+                    error = aborted_by(signal) => error,
                 }
             }),
         }
     }
 
-    /// False: to poll it would change nothing for whoever has done so.
+    /// False: nothing has changed since the last poll.
     pub fn may_be_due(&self) -> bool {
-        let due = |told: &Told| told.has_changed().unwrap_or(false);
-        self.told.iter().any(due)
+        let due = |signal: &AbortSignal| signal.has_changed().unwrap_or(false);
+        self.signals.iter().any(due)
     }
 }
 
-/// Error that is told; never where those who could tell are gone.
-async fn said(mut told: Told) -> ApiError {
-    let error = told.wait_for(Option::is_some).await;
+/// The error of a signal; pending for ever if its sender is gone.
+async fn aborted_by(mut signal: AbortSignal) -> ApiError {
+    let error = signal.wait_for(Option::is_some).await;
     let error = error.ok().and_then(|error| error.clone());
     match error {
         Some(error) => error,
@@ -95,8 +95,8 @@ pub struct Service {
     pub times: Times,
 }
 
-/// The server's life: loading until the service is there, then serving, then draining.
-pub struct State {
+/// State of the server: loading until the service is there, then serving, then draining.
+pub struct ServerState {
     pub facts: &'static Facts,
     pub model_id: String,
     pub settings: Settings,
@@ -119,15 +119,15 @@ pub struct State {
     aborted: watch::Sender<Option<ApiError>>,
 }
 
-impl State {
-    /// `loading` tells how far loading has come while there is no service.
+impl ServerState {
+    /// `loading` gives the progress of loading until there is a service.
     pub fn new(
         facts: &'static Facts,
         model_id: &str,
         settings: Settings,
         loading: impl Fn() -> Loading + Send + Sync + 'static,
-    ) -> Arc<State> {
-        Arc::new(State {
+    ) -> Arc<ServerState> {
+        Arc::new(ServerState {
             facts,
             model_id: model_id.to_string(),
             seal: Seal::new(settings.keys.as_ref()),
@@ -164,7 +164,7 @@ impl State {
         (self.loading)()
     }
 
-    /// Takes no more requests.
+    /// Stops admitting requests.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
         if let Some(service) = self.service() {

@@ -1,8 +1,10 @@
 //! A server on a real socket over an executor that follows a script, and a client for it.
 
+#[path = "tests/client.rs"]
+pub mod client;
+
 use std::error::Error;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -23,12 +25,13 @@ use super::error::ApiError;
 use super::listener::Listener;
 use super::server::Server;
 use super::settings::Settings;
-use super::state::{Loading, State};
+use super::state::{Loading, ServerState};
+
+pub use client::{Answer, Connection, PATIENCE, with};
+use client::{request, send_to};
 
 /// Connections that a server takes at once, few enough for both their ends in one process.
 pub const CONNECTIONS: usize = 300;
-/// Longest wait of a test for an event that must come.
-pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The script counts what was said, so there are no drafts.
 const LIMITS: Limits = Limits {
@@ -170,18 +173,10 @@ impl Executor for Scripted {
     }
 }
 
-/// A body with fields added, or in the place of those that it has.
-pub fn with(mut body: Value, fields: Value) -> Value {
-    for (name, value) in fields.as_object().unwrap() {
-        body[name] = value.clone();
-    }
-    body
-}
-
 /// A server that runs until it is dropped or stopped.
 pub struct TestServer {
     pub address: SocketAddr,
-    pub state: Arc<State>,
+    pub state: Arc<ServerState>,
     stop: Option<oneshot::Sender<()>>,
     haste: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<bool>>,
@@ -213,7 +208,7 @@ impl TestServer {
             Some(script) => (script.model)(),
             None => chat_model(),
         };
-        let state = State::new(model.facts, "scripted", settings, loading);
+        let state = ServerState::new(model.facts, "scripted", settings, loading);
         if let Some(script) = script {
             let make = || -> Result<Scripted, Box<dyn Error + Send + Sync>> {
                 Ok(Scripted {
@@ -285,18 +280,16 @@ impl TestServer {
 
     /// Sends bytes on a connection of their own.
     pub fn send(&self, bytes: &[u8]) -> Connection {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(bytes).unwrap();
-        Connection {
-            stream,
-            received: Vec::new(),
-        }
+        send_to(self.address, bytes)
     }
 
     pub fn get(&self, path: &str) -> Answer {
-        let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
-        self.send(head.as_bytes()).answer()
+        self.ask("GET", path, "")
+    }
+
+    /// Answer to a request without a body, with `more` lines in its head.
+    pub fn ask(&self, method: &str, path: &str, more: &str) -> Answer {
+        self.send(&request(method, path, more, b"")).answer()
     }
 
     /// Opens a chat with `fields` added to a plain question.
@@ -310,13 +303,12 @@ impl TestServer {
 
     /// Posts a body to `path`.
     pub fn post(&self, path: &str, body: &Value) -> Connection {
-        let body = body.to_string();
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\
-             content-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        self.send(head.as_bytes())
+        self.post_with(path, "", body)
+    }
+
+    /// Posts a body to `path` with `more` lines in its head.
+    pub fn post_with(&self, path: &str, more: &str, body: &Value) -> Connection {
+        self.send(&request("POST", path, more, body.to_string().as_bytes()))
     }
 
     pub fn chat(&self, fields: Value) -> Answer {
@@ -339,84 +331,6 @@ impl Drop for TestServer {
         self.state.abort_replies(ApiError::draining());
         self.signal();
     }
-}
-
-/// A client's end of a connection.
-pub struct Connection {
-    stream: TcpStream,
-    received: Vec<u8>,
-}
-
-impl Connection {
-    /// Reads until `text` has come.
-    pub fn read_until(&mut self, text: &str) {
-        let mut piece = [0; 4096];
-        while !String::from_utf8_lossy(&self.received).contains(text) {
-            let count = self
-                .stream
-                .read(&mut piece)
-                .expect("the text comes in time");
-            assert!(count > 0, "the connection ended before {text:?}");
-            self.received.extend_from_slice(&piece[..count]);
-        }
-    }
-
-    /// Posts a body over the connection, which is kept, and reads until `text` comes behind what
-    /// was read before.
-    pub fn ask(&mut self, path: &str, body: &Value, text: &str) {
-        let body = body.to_string();
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {}",
-            body.len()
-        );
-        let request = format!("{head}\r\n\r\n{body}");
-        self.stream.write_all(request.as_bytes()).unwrap();
-        self.received.clear();
-        self.read_until(text);
-    }
-
-    /// Text that was read so far.
-    pub fn so_far(&self) -> String {
-        String::from_utf8_lossy(&self.received).into_owned()
-    }
-
-    /// Reads to the end of the connection.
-    pub fn rest(mut self) -> String {
-        // A reset is an end like another.
-        let mut piece = [0; 4096];
-        while let Ok(count @ 1..) = self.stream.read(&mut piece) {
-            self.received.extend_from_slice(&piece[..count]);
-        }
-        String::from_utf8(self.received).unwrap()
-    }
-
-    pub fn answer(self) -> Answer {
-        let text = self.rest();
-        let (head, body) = text.split_once("\r\n\r\n").expect("a response");
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let head = head.to_ascii_lowercase();
-        let chunked = head.contains("transfer-encoding: chunked");
-        let body = if chunked {
-            unchunk(body)
-        } else {
-            body.to_string()
-        };
-        Answer { status, head, body }
-    }
-}
-
-/// The data of a chunked body.
-fn unchunk(mut body: &str) -> String {
-    let mut data = String::new();
-    while let Some((size, rest)) = body.split_once("\r\n") {
-        let size = usize::from_str_radix(size, 16).unwrap();
-        data.push_str(&rest[..size]);
-        body = &rest[size + 2..];
-        if size == 0 {
-            break;
-        }
-    }
-    data
 }
 
 /// A reply of reasoning, texts and whole calls in any order, cut at random places.
@@ -445,64 +359,4 @@ pub fn random_reply(random: &mut Random) -> Vec<Delta> {
         }
     }
     deltas
-}
-
-/// A whole response.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    /// In lower case.
-    pub head: String,
-    pub body: String,
-}
-
-impl Answer {
-    pub fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
-    }
-
-    pub fn error(&self) -> Value {
-        self.json()["error"].clone()
-    }
-
-    /// The JSON events of a stream; `[DONE]` must end it.
-    pub fn events(&self) -> Vec<Value> {
-        let data = |event: &str| event.strip_prefix("data: ").map(str::to_string);
-        let mut events: Vec<String> = self
-            .body
-            .split_terminator("\n\n")
-            .filter_map(data)
-            .collect();
-        assert_eq!(events.pop().as_deref(), Some("[DONE]"), "{}", self.body);
-        events
-            .iter()
-            .map(|event| serde_json::from_str(event).unwrap())
-            .collect()
-    }
-
-    /// The JSON of the events of a stream whose events have names; each repeats its own.
-    pub fn named_events(&self) -> Vec<Value> {
-        let data = |event: &str| {
-            let (name, data) = event.split_once("\ndata: ")?;
-            let data: Value = serde_json::from_str(data).unwrap();
-            assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
-            Some(data)
-        };
-        self.body
-            .split_terminator("\n\n")
-            .filter_map(data)
-            .collect()
-    }
-
-    /// The concatenation of a field of all deltas of choice `index`.
-    pub fn streamed(&self, index: usize, field: &str) -> String {
-        let choices = self
-            .events()
-            .into_iter()
-            .filter_map(|event| event["choices"].get(0).cloned());
-        choices
-            .filter(|choice| choice["index"] == index)
-            .filter_map(|choice| choice["delta"][field].as_str().map(str::to_string))
-            .collect()
-    }
 }

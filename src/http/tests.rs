@@ -465,8 +465,7 @@ fn the_page_at_the_root_keeps_to_itself() {
     ] {
         assert!(page.head.contains(header), "{header}: {}", page.head);
     }
-    let head = server.send(b"HEAD / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
-    let head = head.answer();
+    let head = server.ask("HEAD", "/", "");
     assert_eq!((head.status, head.body.as_str()), (200, ""));
     assert_eq!(server.post("/", &json!({})).answer().status, 405);
 }
@@ -955,15 +954,7 @@ fn requests_of_one_name_are_told_apart_by_all_but_the_client() {
     // None is refused, however many of them the engine has taken up.
     const AT_ONCE: usize = TINY.queued;
     let server = TestServer::start(Script::text("mine"));
-    let send = |path: &str, body: Value| {
-        let body = body.to_string();
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\
-             x-request-id: same\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        server.send((head + &body).as_bytes())
-    };
+    let send = |path: &str, body: Value| server.post_with(path, "x-request-id: same\r\n", &body);
     let numbers: Vec<usize> = (0..REQUESTS).collect();
     for together in numbers.chunks(AT_ONCE) {
         let ask = |number| json!({"prompt": format!("{number}: "), "echo": true, "max_tokens": 9});
@@ -1067,12 +1058,11 @@ fn a_preflight_needs_no_key_and_is_answered_for_listed_pages_alone() {
     };
     let server = TestServer::start_as(Script::text("a"), settings);
     let ask = |origin: &str| {
-        let head = format!(
-            "OPTIONS /v1/messages HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\
-             origin: {origin}\r\naccess-control-request-method: POST\r\n\
-             access-control-request-headers: x-api-key,x-any\r\n\r\n"
+        let lines = format!(
+            "origin: {origin}\r\naccess-control-request-method: POST\r\n\
+             access-control-request-headers: x-api-key,x-any\r\n"
         );
-        server.send(head.as_bytes()).answer()
+        server.ask("OPTIONS", "/v1/messages", &lines)
     };
     let granted = ask("https://chat.example");
     assert_eq!((granted.status, granted.body.as_str()), (204, ""));
@@ -1087,21 +1077,18 @@ fn a_preflight_needs_no_key_and_is_answered_for_listed_pages_alone() {
     let refused = ask("https://evil.example");
     assert_eq!(refused.status, 403);
     assert!(!refused.head.contains("access-control"), "{}", refused.head);
-    let plain = b"OPTIONS /v1/messages HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
-    assert_eq!(server.send(plain).answer().status, 401);
+    assert_eq!(server.ask("OPTIONS", "/v1/messages", "").status, 401);
     std::fs::remove_file(&file).unwrap();
 }
 
 #[test]
 fn without_listed_origins_no_answer_speaks_of_them() {
     let server = TestServer::start(Script::text("a"));
-    let own = b"GET /version HTTP/1.1\r\nhost: a\r\norigin: http://a\r\nconnection: close\r\n\r\n";
-    let answer = server.send(own).answer();
+    let answer = server.ask("GET", "/version", "origin: http://localhost\r\n");
     assert_eq!(answer.status, 200);
     assert!(!answer.head.contains("access-control") && !answer.head.contains("vary"));
-    let other =
-        b"GET /version HTTP/1.1\r\nhost: a\r\norigin: http://b\r\nconnection: close\r\n\r\n";
-    assert_eq!(server.send(other).answer().status, 403);
+    let other = server.ask("GET", "/version", "origin: http://b\r\n");
+    assert_eq!(other.status, 403);
 }
 
 #[test]

@@ -1,8 +1,7 @@
-//! The threads that connections live on.
+//! Threads of connections, each with its own runtime.
 //!
-//! A connection stays on one of them. What a token touches on its way to its client is mostly in
-//! the cache of one core then, and the engine wakes each thread itself; threads that share their
-//! work wake one another, often on a core that is at work already.
+//! A connection stays on one thread: its data stays in one core's cache, and the engine wakes the
+//! thread itself. Threads of a work-stealing runtime wake one another, often on a busy core.
 
 use std::future::Future;
 use std::io;
@@ -19,14 +18,14 @@ use super::error::{ApiError, internal};
 use super::limits::{LARGE_PARSERS_MAX, PARSER_NICE, PARSERS_MAX};
 use super::parsing::Body;
 
-/// Threads of a runtime that read requests.
+/// Most threads of a runtime that parse requests.
 const PARSERS: usize = PARSERS_MAX + LARGE_PARSERS_MAX;
-/// For so long an idle one of them is kept: for ever.
+/// Time for which an idle parsing thread is kept: for ever.
 const KEEP_ALIVE: Duration = Duration::from_secs(u32::MAX as u64);
 /// Threads of [`runtime`].
 pub const OF_RUNTIME: usize = 1 + PARSERS;
 
-/// A runtime of one thread, called `name`, with others that read requests: all that it ever has.
+/// A runtime of one thread, called `name`, and parsing threads, all of which are started here.
 ///
 /// # Errors
 /// When it cannot be made.
@@ -41,7 +40,7 @@ pub fn runtime(name: &str) -> io::Result<Runtime> {
         .thread_name(name)
         .enable_all()
         .build()?;
-    // A thread is made for work that finds all others busy.
+    // A thread is started for a task that finds all others busy.
     let all = Arc::new(Barrier::new(PARSERS + 1));
     for _ in 0..PARSERS {
         let all = all.clone();
@@ -51,15 +50,14 @@ pub fn runtime(name: &str) -> io::Result<Runtime> {
     Ok(runtime)
 }
 
-/// Threads for connections. They end where this is dropped, outside of asynchronous code: that
-/// waits for what they compute.
+/// Threads for connections. Dropping it waits for their parsing, so never in asynchronous code.
 #[derive(Debug)]
 pub struct Threads {
     runtimes: Vec<Runtime>,
 }
 
 impl Threads {
-    /// So many threads, each with others for what its connections have to compute.
+    /// So many threads, each with parsing threads of its own.
     pub fn new(count: usize) -> io::Result<Threads> {
         let runtimes = (0..count).map(|_| runtime("connections"));
         Ok(Threads {
@@ -67,7 +65,7 @@ impl Threads {
         })
     }
 
-    /// Where connections can live.
+    /// Handles of the runtimes.
     pub fn homes(&self) -> Vec<Home> {
         let handles = self.runtimes.iter().map(Runtime::handle);
         handles.cloned().map(Home::new).collect()
@@ -75,19 +73,18 @@ impl Threads {
 }
 
 thread_local! {
-    /// Done once by each thread that parses. A system that refuses leaves it as urgent as the rest.
+    /// Lowers the priority of a parsing thread, at its start. An error leaves it as it is.
     static YIELDING: () = {
         let _ = nice(PARSER_NICE);
     };
 }
 
-/// Reads a request, whose turn it is: what parses, renders and encodes it takes long for a large
-/// body, or for many. It runs on a thread beside the connection's, whose streams go on meanwhile,
-/// and which makes way for the engine where they want the same core. Whoever stops waiting ends the
-/// work at its next step.
+/// Runs `work`, which parses, renders and encodes an admitted body, on a parsing thread, so that
+/// the streams of the connection's thread go on; its priority is below the engine's. Dropping the
+/// future ends the work at its next step.
 ///
 /// # Errors
-/// Those of `work`; and what the client is told where it panicked.
+/// Those of `work`; an internal error if it panics.
 pub async fn parse<T: Send + 'static>(
     body: Body,
     work: impl FnOnce(Body) -> Result<T, ApiError> + Send + 'static,
@@ -103,14 +100,14 @@ pub async fn parse<T: Send + 'static>(
         .map_err(|_| internal("the request could not be read"))?
 }
 
-/// One of the threads.
+/// Handle of one thread's runtime.
 #[derive(Debug)]
 pub struct Home {
     runtime: Handle,
     shares: Share,
 }
 
-/// Hold of a connection on its thread.
+/// Guard that counts a connection of a thread.
 pub type Share = Arc<()>;
 
 impl Home {
@@ -121,7 +118,7 @@ impl Home {
         }
     }
 
-    /// The runtime that asks.
+    /// The current runtime.
     pub fn here() -> Home {
         Home::new(Handle::current())
     }
@@ -133,12 +130,12 @@ impl Home {
         emptiest.expect("there is a home")
     }
 
-    /// To be held by a connection while it lives here.
+    /// Guard to be kept while a connection is on this thread.
     pub fn share(&self) -> Share {
         self.shares.clone()
     }
 
-    /// Runs a connection, which holds a share, to its end.
+    /// Spawns a connection, which has a share.
     pub fn run(&self, connection: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(connection);
     }

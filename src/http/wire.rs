@@ -1,10 +1,10 @@
-//! The bytes of a connection, watched on their way: what the HTTP library would let pass though
-//! two readers could understand it differently is spoilt, so that it is refused there; a client
-//! that takes nothing of what is written to it is given up, and one that sends no request in time.
+//! Filter between a socket and the HTTP library. A request whose framing two readers could
+//! understand differently, and which the library would accept, is corrupted on purpose, so that the
+//! library refuses it. A client that reads nothing, or sends no request in time, is disconnected.
 //!
-//! A client that ends its side behind a request may still wait for the answer, or be gone: the end
-//! looks the same. The first bytes of every answer are known, so some of them are written early: a
-//! client that waits is none the wiser, and the system of one that is gone says so.
+//! Detects a client that is gone after it half-closed the connection: a FIN alone does not say so,
+//! since the client may still read. The first bytes of every response are known, so some of them
+//! are sent early; the kernel of a dead peer answers with RST, and the second write fails.
 
 use std::io;
 use std::pin::Pin;
@@ -22,44 +22,44 @@ use super::limits::{
 use super::peer::Peer;
 use super::refusal;
 
-/// A byte that no head and no chunk size may hold.
+/// Byte that makes a request invalid: no head and no chunk size may hold it.
 const SPOILT: u8 = 0;
-/// The line that begins HTTP/2 where a client does not ask first (RFC 9113, 3.4).
+/// First line of HTTP/2 without negotiation (RFC 9113, 3.4).
 const HTTP_2: &[u8] = b"PRI * HTTP/2.0";
 
-/// Beginning of every answer, whichever version it is of.
+/// Beginning of every response, of HTTP/1.0 and 1.1.
 const BEGINNING: &[u8] = b"HTTP/1.";
 
-/// A stream under watch.
+/// A socket behind the filter.
 pub struct Wire<S> {
     stream: S,
     framing: Framing,
     peer: Arc<Peer>,
-    /// Runs while a head is waited for.
+    /// Deadline of the next head; none while a request is answered.
     head: Option<HeadClock>,
-    /// The client has ended its side behind a request.
+    /// Set once the client has half-closed the connection after a request.
     ended: Option<Ended>,
-    /// Bytes of the next answer that were written early.
+    /// Bytes of the next response that were sent early.
     early: usize,
-    /// Runs while a write waits.
+    /// Deadline of a write that waits for the client.
     stall: Option<Pin<Box<Sleep>>>,
-    /// Bytes that are written instead of the library's, and how many of them have been.
+    /// Response written instead of the library's, and its bytes written so far.
     instead: Option<(Vec<u8>, usize)>,
 }
 
-/// Until when a head may come.
+/// Deadline of a head.
 struct HeadClock {
     rings: Pin<Box<Sleep>>,
-    /// Heads that came before it.
+    /// Number of heads before it.
     before: u64,
-    /// Its first byte has come.
+    /// The first byte of the head has come.
     begun: bool,
 }
 
-/// State of a client that has ended its side.
+/// Probing of a client that has half-closed the connection.
 struct Ended {
     rings: Pin<Box<Sleep>>,
-    /// Time between two pairs of bytes that are written early.
+    /// Time between two pairs of early bytes.
     pause: Duration,
 }
 
@@ -86,7 +86,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// Ready once the head that is waited for has not come in time.
+    /// Ready once the deadline of the next head has passed.
     fn is_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let (open, _) = self.peer.waits();
         let Some(begun) = self.framing.awaits_head().filter(|_| !open) else {
@@ -99,8 +99,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         let clock = self.head.get_or_insert_with(|| {
             let patience = match first {
                 true => HEAD_TIMEOUT,
-                // A client that heeds what it was told sends nothing any more. What another one has
-                // on its way is taken.
+                // The grace is for a request that was sent before the keep-alive time had passed.
                 false => self.peer.kept() + IDLE_GRACE,
             };
             let rings = Box::pin(sleep_until(Instant::now() + patience));
@@ -117,16 +116,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         clock.rings.as_mut().poll(cx)
     }
 
-    /// Whether a request is being answered, or some of an answer waits to be written.
+    /// Whether a request is being answered, or a part of a response waits to be written.
     fn owes_answer(&self) -> bool {
         self.peer.waits().0 || self.stall.is_some()
     }
 
-    /// Looks whether a client that has ended its side is still there, while it is owed an answer:
-    /// the system of one that is gone refuses the first byte, and of that the second one tells.
+    /// Sends early bytes of the response, in pairs, to a client that has half-closed the
+    /// connection. The system of one that is gone resets it at the first, so the second one fails.
     ///
     /// # Errors
-    /// Those of the system, when it is not.
+    /// Those of the system, when the client is gone.
     fn probe(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(ended) = &mut self.ended {
             ready!(ended.rings.as_mut().poll(cx));
@@ -150,7 +149,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         Poll::Pending
     }
 
-    /// Writes the rest of an answer that begins with `bytes`, some of which were written early.
+    /// Writes `bytes`, the beginning of a response, without those that were sent early.
     fn write_rest(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let early = self.early.min(bytes.len());
         let rest = ready!(Pin::new(&mut self.stream).poll_write(cx, &bytes[early..]))?;
@@ -158,7 +157,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         Poll::Ready(Ok(early + rest))
     }
 
-    /// Writes what stands for `bytes`; ready once all of it is written.
+    /// Writes the response that replaces `bytes`; ready once all of it is written.
     fn write_instead(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         while let Some((text, done)) = &mut self.instead {
             *done += ready!(Pin::new(&mut self.stream).poll_write(cx, &text[*done..]))?;
@@ -217,7 +216,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
             buffer.set_filled(before + at + 1);
         }
         if outcome.is_pending() && this.is_late(cx).is_ready() {
-            // The library is told that the client has left.
+            // To the library this is the end of the client's side.
             return Poll::Ready(Ok(()));
         }
         outcome
@@ -231,14 +230,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.peer.answer();
-        if self.instead.is_none() {
-            let instead = match self.framing.is_http_2() {
-                true => refusal::of_http_2(bytes),
-                false => refusal::with_body(bytes),
-            };
-            if let Some(text) = instead {
-                self.instead = Some((text, std::mem::take(&mut self.early)));
-            }
+        if self.instead.is_none()
+            && let Some(text) = refusal::with_body(bytes, self.framing.is_http_2())
+        {
+            self.instead = Some((text, std::mem::take(&mut self.early)));
         }
         let outcome = match self.instead {
             Some(_) => self.write_instead(cx, bytes),
@@ -247,28 +242,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         self.watch(cx, outcome)
     }
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffers: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        // There is but one where the library is told not to write several, and a refusal is one.
-        if let [bytes] = buffers {
-            return self.poll_write(cx, bytes);
-        }
-        self.peer.answer();
-        let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, buffers);
-        self.watch(cx, outcome)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
-        // The library asks for no more bytes behind an answer until it is told of some: so the time
-        // of the next head begins here, and so comes the end of the client's side.
+        // After a response the library reads only once it is woken: the deadline of the next head
+        // is polled here, and so is the end of the client's side.
         let over = match self.ended {
             Some(_) => !self.owes_answer(),
             None => self.is_late(cx).is_ready(),
@@ -284,31 +261,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     }
 }
 
-/// Where in the stream of requests the next byte belongs.
+/// Stage of the request to which the next byte belongs.
 #[derive(Debug)]
-enum Place {
+enum Stage {
     Head(Head),
-    /// In a body of known length: bytes left.
+    /// Body of known length: bytes left.
     Body(u64),
-    /// In the line that gives a chunk's size.
+    /// Line with a chunk's size.
     ChunkSize(Line),
-    /// In a chunk: bytes left.
+    /// Chunk: bytes left.
     Chunk(u64),
-    /// In the line end behind a chunk.
+    /// Line end after a chunk.
     ChunkEnd(Line),
-    /// In the lines behind the last chunk; bytes of them so far.
+    /// Lines after the last chunk; bytes of them so far.
     Trailers(Line, usize),
-    /// The HTTP library refuses what comes; nothing needs to be watched.
+    /// The HTTP library refuses this request by itself.
     Unwatched,
     Spoilt,
-    /// Spoilt behind the line that begins HTTP/2.
+    /// Corrupted after the first line of HTTP/2.
     Http2,
 }
 
-/// Follows the framing of requests on one connection.
+/// Parser of the framing of requests on one connection.
 #[derive(Debug)]
 pub struct Framing {
-    place: Place,
+    stage: Stage,
     /// Whole heads so far.
     requests: u64,
 }
@@ -316,7 +293,7 @@ pub struct Framing {
 impl Default for Framing {
     fn default() -> Self {
         Framing {
-            place: Place::Head(Head::default()),
+            stage: Stage::Head(Head::default()),
             requests: 0,
         }
     }
@@ -386,15 +363,15 @@ impl Head {
         }
     }
 
-    /// Place behind the head; None if its length is told in two ways, or a coding is named that
-    /// nobody here undoes.
-    fn body(&self) -> Option<Place> {
+    /// Stage after the head; None if it states two lengths, or a transfer coding that nobody here
+    /// decodes.
+    fn body(&self) -> Option<Stage> {
         match (&self.lengths[..], self.chunked) {
             _ if self.coded => None,
-            _ if self.unclear => Some(Place::Unwatched),
-            ([], true) => Some(Place::ChunkSize(Line::default())),
-            ([], false) | ([0], false) => Some(Place::Head(Head::default())),
-            (&[length], false) => Some(Place::Body(length)),
+            _ if self.unclear => Some(Stage::Unwatched),
+            ([], true) => Some(Stage::ChunkSize(Line::default())),
+            ([], false) | ([0], false) => Some(Stage::Head(Head::default())),
+            (&[length], false) => Some(Stage::Body(length)),
             _ => None,
         }
     }
@@ -402,22 +379,22 @@ impl Head {
 
 impl Framing {
     fn is_spoilt(&self) -> bool {
-        matches!(self.place, Place::Spoilt | Place::Http2)
+        matches!(self.stage, Stage::Spoilt | Stage::Http2)
     }
 
     fn is_http_2(&self) -> bool {
-        matches!(self.place, Place::Http2)
+        matches!(self.stage, Stage::Http2)
     }
 
-    /// Whether some of the head has come that comes next; none within a body.
+    /// Whether a part of the next head has come; none within a body.
     fn awaits_head(&self) -> Option<bool> {
-        match &self.place {
-            Place::Head(head) => Some(head.bytes > 0),
+        match &self.stage {
+            Stage::Head(head) => Some(head.bytes > 0),
             _ => None,
         }
     }
 
-    /// Follows `bytes`. Returns the place of the byte at which the request is to be refused.
+    /// Takes `bytes`. Returns the index of the byte at which the request is to be refused.
     pub fn scan(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
@@ -426,85 +403,85 @@ impl Framing {
                 at += skipped;
                 continue;
             }
-            let place = std::mem::replace(&mut self.place, Place::Spoilt);
-            let in_head = matches!(&place, Place::Head(head) if head.begun);
-            self.place = match advance(place, bytes[at]) {
-                Some(place) => place,
+            let stage = std::mem::replace(&mut self.stage, Stage::Spoilt);
+            let in_head = matches!(&stage, Stage::Head(head) if head.begun);
+            self.stage = match advance(stage, bytes[at]) {
+                Some(stage) => stage,
                 None => return Some(at),
             };
-            match self.place {
-                Place::Unwatched => return None,
-                Place::Http2 => return Some(at),
+            match self.stage {
+                Stage::Unwatched => return None,
+                Stage::Http2 => return Some(at),
                 _ => {}
             }
-            let is_whole = !matches!(&self.place, Place::Head(head) if head.begun);
+            let is_whole = !matches!(&self.stage, Stage::Head(head) if head.begun);
             self.requests += u64::from(in_head && is_whole);
             at += 1;
         }
         None
     }
 
-    /// Passes over bytes of a body; returns how many.
+    /// Skips bytes of a body; returns how many.
     fn skip(&mut self, available: usize) -> usize {
-        let (left, next) = match &mut self.place {
-            Place::Body(left) => (left, Place::Head(Head::default())),
-            Place::Chunk(left) => (left, Place::ChunkEnd(Line::default())),
-            Place::Unwatched => return available,
+        let (left, next) = match &mut self.stage {
+            Stage::Body(left) => (left, Stage::Head(Head::default())),
+            Stage::Chunk(left) => (left, Stage::ChunkEnd(Line::default())),
+            Stage::Unwatched => return available,
             _ => return 0,
         };
         let skipped = available.min(usize::try_from(*left).unwrap_or(usize::MAX));
         *left -= skipped as u64;
         if *left == 0 {
-            self.place = next;
+            self.stage = next;
         }
         skipped
     }
 }
 
-/// The place behind `byte`; None if the request is to be refused there.
-fn advance(place: Place, byte: u8) -> Option<Place> {
-    match place {
-        Place::Head(head) => advance_head(head, byte),
-        Place::ChunkSize(mut line) => match line.push(byte) {
+/// Stage after `byte`; None if the request is to be refused there.
+fn advance(stage: Stage, byte: u8) -> Option<Stage> {
+    match stage {
+        Stage::Head(head) => advance_head(head, byte),
+        Stage::ChunkSize(mut line) => match line.push(byte) {
             LineStep::Within if line.bytes.len() > CHUNK_FRAMING_BYTES_MAX => None,
-            LineStep::Within => Some(Place::ChunkSize(line)),
+            LineStep::Within => Some(Stage::ChunkSize(line)),
             LineStep::Complete(size) => match chunk_size(&size)? {
-                0 => Some(Place::Trailers(Line::default(), 0)),
-                size => Some(Place::Chunk(size)),
+                0 => Some(Stage::Trailers(Line::default(), 0)),
+                size => Some(Stage::Chunk(size)),
             },
             LineStep::Bare => None,
         },
-        Place::ChunkEnd(mut line) => match line.push(byte) {
-            LineStep::Within if line.bytes == b"\r" => Some(Place::ChunkEnd(line)),
-            LineStep::Complete(rest) if rest.is_empty() => Some(Place::ChunkSize(Line::default())),
+        Stage::ChunkEnd(mut line) => match line.push(byte) {
+            LineStep::Within if line.bytes == b"\r" => Some(Stage::ChunkEnd(line)),
+            LineStep::Complete(rest) if rest.is_empty() => Some(Stage::ChunkSize(Line::default())),
             _ => None,
         },
-        Place::Trailers(mut line, bytes) => match line.push(byte) {
+        Stage::Trailers(mut line, bytes) => match line.push(byte) {
             _ if bytes == CHUNK_FRAMING_BYTES_MAX => None,
-            LineStep::Complete(trailer) if trailer.is_empty() => Some(Place::Head(Head::default())),
-            LineStep::Within | LineStep::Complete(_) => Some(Place::Trailers(line, bytes + 1)),
+            LineStep::Complete(trailer) if trailer.is_empty() => Some(Stage::Head(Head::default())),
+            LineStep::Within | LineStep::Complete(_) => Some(Stage::Trailers(line, bytes + 1)),
             LineStep::Bare => None,
         },
-        // Bytes of these are passed over.
-        place @ (Place::Body(_) | Place::Chunk(_) | Place::Unwatched) => Some(place),
-        Place::Spoilt | Place::Http2 => None,
+        // Bytes of these are skipped.
+        stage @ (Stage::Body(_) | Stage::Chunk(_) | Stage::Unwatched) => Some(stage),
+        Stage::Spoilt | Stage::Http2 => None,
     }
 }
 
-fn advance_head(mut head: Head, byte: u8) -> Option<Place> {
+fn advance_head(mut head: Head, byte: u8) -> Option<Stage> {
     head.bytes += 1;
     if head.bytes > HEAD_BYTES_MAX {
-        return Some(Place::Unwatched);
+        return Some(Stage::Unwatched);
     }
     match head.line.push(byte) {
         LineStep::Within => {}
         LineStep::Bare => return None,
-        LineStep::Complete(line) if !head.begun && line == HTTP_2 => return Some(Place::Http2),
+        LineStep::Complete(line) if !head.begun && line == HTTP_2 => return Some(Stage::Http2),
         LineStep::Complete(line) if !head.begun => head.begun = !line.is_empty(),
         LineStep::Complete(line) if line.is_empty() => return head.body(),
         LineStep::Complete(line) => head.header(&line),
     }
-    Some(Place::Head(head))
+    Some(Stage::Head(head))
 }
 
 /// The size of a chunk: one to sixteen hexadecimal digits, then perhaps an extension.

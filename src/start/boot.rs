@@ -1,4 +1,4 @@
-//! Needs of several verbs: files of the checkpoint, the model's text side, the engine.
+//! Start of a model for several verbs: files of the checkpoint, text side, engine.
 
 use std::error::Error;
 use std::path::Path;
@@ -34,10 +34,10 @@ pub use super::files::Files;
 use super::meter::Meter;
 pub use super::meter::loading;
 
-/// Between two looks at weights that somebody may want to change, a small part of what a writer is
-/// kept waiting by default.
+/// Time between two polls of the lease on mapped weights: a small part of the time for which the
+/// system keeps a writer waiting.
 const GUARD_EVERY: Duration = Duration::from_millis(100);
-/// Time for the last words to clients and operator once the device has failed.
+/// Time to report the failure of the device to clients and operator before the process ends.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// Report of a file of the checkpoint that cannot be used.
@@ -239,9 +239,8 @@ pub fn load_planned<B: Runs>(
     Ok(Runner::load(device, checkpoint, plan)?)
 }
 
-/// Ends the process soon after somebody wants to change weights that are used where they lie: who
-/// that is waits for it. Requests that are open meanwhile are told by the device. Weights that
-/// nobody uses any more are let go.
+/// Ends the process when another one opens mapped weights to write: the system keeps the writer
+/// waiting until then. Open requests get the device's error. The thread ends with the mapping.
 fn guard(mapping: Weak<Mapping>) {
     thread::spawn(move || {
         loop {
@@ -256,7 +255,7 @@ fn guard(mapping: Weak<Mapping>) {
     });
 }
 
-/// Says aloud that weights take the slower way, and what nobody here knows of their configuration.
+/// Warns of weights that are read the slower way, and of unknown fields of their configuration.
 pub fn tell_doubts(checkpoint: &Checkpoint) {
     let unknown = checkpoint.unknown_maths();
     if !unknown.is_empty() {
@@ -287,7 +286,7 @@ pub fn tell_doubts(checkpoint: &Checkpoint) {
     }
 }
 
-/// Says which weights this target has in fewer bits than its checkpoint, if there are some.
+/// Prints which weights this target has in fewer bits than its checkpoint, if any.
 fn rounded(layout: Layout) -> Option<String> {
     let pairs = layout.rounds().into_iter();
     let words = pairs.map(|[stored, resident]| {

@@ -52,7 +52,7 @@ impl Checks {
             Some(_) if !TEXT_IS_WHOLE => TextBound::None,
             Some(known) => TextBound::Known(known),
         };
-        // Golden tokens of the binary are of the true weights.
+        // The binary's golden tokens belong to the released weights.
         let own = (!files.are_drawn()).then_some(("of the binary", target::GOLDEN.into()));
         let kept = kept.map(read).transpose()?;
         let kept = kept.map(|text| ("that are kept", text.into()));
@@ -102,7 +102,7 @@ fn read(path: &Path) -> Result<String, Failure> {
     operator_file::text(path, GOLDEN_BYTES_MAX).map_err(|error| fail(error.to_string()))
 }
 
-/// Says aloud that the weights mean nothing.
+/// Warns that the weights are drawn.
 pub fn tell_drawn(files: &Files) {
     if files.are_drawn() {
         log::line(format_args!(

@@ -9,7 +9,7 @@ use host::log;
 use http::state::Loading;
 use model::weights::Progress;
 
-/// Between two lines; what takes less says nothing.
+/// Time between two lines; shorter operations print none.
 pub const EVERY: Duration = Duration::from_secs(1);
 const GB: f64 = 1e9;
 
@@ -23,7 +23,7 @@ pub fn loading(progress: &Progress) -> Loading {
     }
 }
 
-/// Says a line a second until it is dropped.
+/// Prints a progress line each second until it is dropped.
 pub struct Meter {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -59,7 +59,7 @@ impl Drop for Meter {
     }
 }
 
-/// One line: bytes, rate, time left.
+/// Text of one line: bytes, rate, time left.
 pub fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
     let rate = done as f64 / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
     let left = total.saturating_sub(done) as f64 / rate;

@@ -20,18 +20,18 @@ use super::{framing, identity};
 
 /// Tokens around calls of tools, of models that have such.
 const CALL_MARKS: [&str; 2] = ["<tool_call>", "</tool_call>"];
-/// Words of a reply whose thinking budget is used up, for its reader and for the model, before the
-/// closing tag.
+/// Text written before the closing tag when the thinking budget is used up: it tells client and
+/// model that the reasoning was cut.
 const BUDGET_USED_UP: &str = "\n\n[The thinking budget is used up.]\n";
 
-/// Stands behind the words with which a reply goes on, to find them in what the template writes: a
-/// character that Unicode reserves for use inside a program.
+/// Mark at the end of the message that the reply continues, by which its end is found in the
+/// rendered text: a character that Unicode reserves for use inside a program.
 const GOES_ON: char = '\u{fdee}';
 
-/// Tokens of a text that is encoded at all.
+/// Longest text that is encoded, in tokens.
 pub const ENCODED_TOKENS_MAX: usize = 2_000_000;
-/// A prompt that does not fit is counted up to so many times its limit: clients act on how much
-/// they are over, and they are a turn over, not a library.
+/// Multiple of its limit up to which the tokens of a too long prompt are counted for the error:
+/// clients act on the excess, which is a turn in general and not a library.
 const COUNTED_LIMITS: usize = 2;
 
 /// Tokens that are counted of a prompt that may have `limit`.
@@ -49,7 +49,7 @@ pub struct ChatModel {
     /// Absent when the model does not reason in tags.
     pub think: Option<ThinkTags>,
     pub facts: &'static Facts,
-    /// Tokens that frame messages; absent where replies have none inside.
+    /// Control tokens of harmony; absent for other models.
     pub harmony: Option<Marks>,
     /// Form of tool calls; absent when replies may hold none.
     pub tool_format: Option<ToolFormat>,
@@ -65,15 +65,14 @@ pub struct Prompt {
     pub tokens: Vec<TokenId>,
     /// The prompt ends inside the reasoning tag.
     pub reasoning_opened: bool,
-    /// The prompt ends inside words of the assistant's.
+    /// The prompt ends in a message of the assistant that the reply continues.
     pub amid: bool,
-    /// Number of the tokens that are of the system message and the tools, with which other
-    /// conversations begin too.
+    /// Number of tokens of the system message and the tools, which other conversations share.
     pub head: usize,
 }
 
 impl Prompt {
-    /// Part of a reply that the end of this prompt belongs to.
+    /// Region of a harmony message in which the prompt ends.
     pub fn begin(&self) -> Begin {
         Begin::of(self.reasoning_opened, self.amid)
     }
@@ -94,7 +93,7 @@ pub enum PromptError {
     TooLong {
         tokens: usize,
         limit: usize,
-        /// False: it has at least so many. It is not encoded then.
+        /// False: `tokens` is a lower bound, and the prompt was not encoded.
         exact: bool,
     },
 }

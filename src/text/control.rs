@@ -1,16 +1,16 @@
 //! Control tokens: those that structure a prompt, and that nothing inside a message may forge. They
 //! are the special tokens of the tokenizer and what [`super::framing`] finds in the template.
 //!
-//! A template writes control tokens as text, and so may whoever writes a message. Before rendering,
-//! their texts inside the conversation are broken by a mark, a character that occurs nowhere in it;
-//! what then reads as a control token was written by the template. The marks go away before the
-//! text between control tokens is encoded, in which none is recognised.
+//! A template writes control tokens as text, and so may the author of a message. Before rendering,
+//! their texts inside the conversation are broken by a mark, a character that occurs nowhere in it:
+//! a control token in the rendered text was then written by the template. The marks are removed
+//! before the text between control tokens is encoded, in which none is recognised.
 //!
-//! Some the template itself looks for in what the assistant has said, as the end of its reasoning;
-//! those are left whole there.
+//! Control tokens that the template itself looks for in messages of the assistant, such as the end
+//! of reasoning, are left whole there.
 //!
-//! A template may complete a token that a message begins or ends, but not one that has only its
-//! middle in a string: a template that writes `<|`, a role and `|>` means the token.
+//! Also broken is a part of a token at an end of a message, which the template could complete; a
+//! middle of one is not: a template that writes `<|`, a role and `|>` means the token.
 
 use daachorse::{DoubleArrayAhoCorasick, DoubleArrayAhoCorasickBuilder, MatchKind};
 use serde_json::{Map, Value};
@@ -30,9 +30,9 @@ pub struct ControlTokens {
     /// Their texts, the longest first.
     texts: Vec<String>,
     ids: Vec<TokenId>,
-    /// Control tokens that the template looks for in what the assistant has said.
+    /// Control tokens that the template looks for in messages of the assistant.
     looked_for: Vec<TokenId>,
-    /// Bytes that a control token begins with, and those that one ends with.
+    /// First bytes of all control tokens, and last bytes.
     begins: [bool; 256],
     ends: [bool; 256],
 }
@@ -89,7 +89,7 @@ impl ControlTokens {
         })
     }
 
-    /// Leaves tokens whole in what the assistant has said.
+    /// Sets the tokens that stay whole in messages of the assistant.
     pub fn look_for(&mut self, tokens: Vec<TokenId>) {
         self.looked_for = tokens;
     }

@@ -1,4 +1,4 @@
-//! Bytes of tokens to text, as they come: only complete UTF-8 leaves.
+//! Streaming decoder of tokens' bytes: only complete UTF-8 is passed on.
 
 use super::spelling::TextStart;
 
@@ -8,13 +8,13 @@ use super::spelling::TextStart;
 pub struct Detokenizer {
     /// The start of a character, at most three bytes.
     pending: Vec<u8>,
-    /// Characters still to be taken away from the start of the text.
+    /// Characters still to be removed from the start of the text.
     start: TextStart,
 }
 
 impl Detokenizer {
-    /// For a text of its own, which loses what the tokenizer says at its start. The default is for
-    /// one that goes on with another.
+    /// Decoder of a whole text, whose start loses the blanks that the tokenizer adds. The default
+    /// decodes the continuation of another text.
     pub fn of_text(start: TextStart) -> Detokenizer {
         Detokenizer {
             start,
@@ -33,7 +33,7 @@ impl Detokenizer {
         }
     }
 
-    /// Bytes of a token at the start of the text, without the blanks that it loses.
+    /// Bytes of a token without the blanks that the start of the text loses.
     fn begun(&mut self, bytes: &[u8]) -> Vec<u8> {
         let is_blank = |byte: &&u8| **byte == b' ';
         match self.start {
@@ -64,7 +64,7 @@ impl Detokenizer {
         }
     }
 
-    /// Whether `byte` cannot go on with the character that is not complete.
+    /// Whether `byte` cannot continue the incomplete character.
     pub fn is_broken_by(&self, byte: u8) -> bool {
         let joined = [self.pending.as_slice(), &[byte]].concat();
         let error = std::str::from_utf8(&joined).err();

@@ -1,16 +1,16 @@
-//! Which tokens a template frames conversations with, and which of them it looks for in what the
-//! assistant has said. Both follow from template and tokenizer; no list names them.
+//! Tokens with which a template frames conversations, and those of them that it looks for in
+//! messages of the assistant. Both are found by rendering probes; no list names them.
 
 use serde_json::json;
 
 use super::template::{Conversation, Template};
 use super::tokenizer::{Tokenizer, TokenizerError};
 
-/// Breaks a token in a probe, as [`super::control`] does in a message.
+/// Mark that breaks a token in a probe, as [`super::control`] does in a message.
 const MARK: char = '\u{fdd0}';
 
-/// Makes control tokens of what `template` frames conversations with, so that no message forges
-/// them, and leaves to the assistant's turns what the template looks for in them.
+/// Adds the tokens with which `template` frames conversations to the control tokens, so that no
+/// message forges them; those that it looks for in the assistant's turns stay whole there.
 ///
 /// # Errors
 /// When the tokenizer's library refuses a token.
@@ -25,14 +25,14 @@ pub fn apply(tokenizer: &mut Tokenizer, template: &Template) -> Result<(), Token
     Ok(())
 }
 
-/// Whether a token could frame something. Words and blanks that a vocabulary adds are text.
+/// Whether a token could frame a message: added words and blanks are text.
 fn is_markup(text: &str) -> bool {
     text.chars()
         .any(|c| !c.is_alphanumeric() && !c.is_whitespace())
 }
 
-/// Texts among `texts` whose presence in an assistant's turn changes what is rendered of it, alone
-/// or together with one that does so alone.
+/// Texts whose presence in an assistant's turn changes how the template renders it,
+/// alone or beside one that does so alone.
 fn looked_for<'a>(template: &Template, texts: &[&'a str]) -> Vec<&'a str> {
     let alone = texts.iter().copied();
     let alone = alone.filter(|text| is_looked_for(template, text, None));
@@ -45,8 +45,8 @@ fn looked_for<'a>(template: &Template, texts: &[&'a str]) -> Vec<&'a str> {
     together.copied().collect()
 }
 
-/// Whether it changes what is rendered that `text` is broken in what the assistant has said, beside
-/// `other` before or behind it.
+/// Whether breaking `text` in an assistant's message changes how the template renders it; `other`
+/// stands before or after it.
 fn is_looked_for(template: &Template, text: &str, other: Option<&str>) -> bool {
     let mut broken = text.to_string();
     broken.insert(text.chars().next().map_or(0, char::len_utf8), MARK);
@@ -72,7 +72,7 @@ fn is_looked_for(template: &Template, text: &str, other: Option<&str>) -> bool {
     })
 }
 
-/// A turn of the assistant between two of the user's, or behind the `last` one.
+/// A conversation with a turn of the assistant between two of the user's, or after the `last` one.
 fn said(template: &Template, content: &str, last: bool) -> Option<String> {
     let user = json!({"role": "user", "content": "Hi"});
     let said = json!({"role": "assistant", "content": content});

@@ -1,5 +1,5 @@
-//! Whether tokenizer and chat template are those of the model: a stop or thinking token of another
-//! id would be text that is never noticed.
+//! Check that tokenizer and chat template are those of the model: a stop or thinking token of
+//! another id would go unnoticed as text.
 
 use serde_json::json;
 

@@ -6,7 +6,7 @@
 //! [`reply`] chains [`detokenize`] (complete UTF-8, of what tokens spell: [`spelling`]),
 //! [`reasoning`], [`tools`] and [`stopping`] (stop strings, by [`stop`]). Every stage is
 //! incremental, and cutting its input elsewhere never changes the concatenation of its output.
-//! [`grammar`] compiles what a reply must obey. What takes long is done in steps, by [`work`].
+//! [`grammar`] compiles the constraints of a reply. Long computations are cut in steps by [`work`].
 
 pub mod chat;
 pub mod control;
@@ -30,8 +30,8 @@ pub mod tokenizer;
 pub mod tools;
 pub mod work;
 
-/// Length up to the first character behind the head of `text` that `ends` accepts, with that one;
-/// a backslash takes the next character out of account.
+/// Length of `text` up to and with the first character but its head that `ends` accepts; a
+/// character after a backslash is never accepted.
 fn past_unescaped(text: &str, ends: impl Fn(usize, char) -> bool) -> Option<usize> {
     let mut escaped = false;
     for (at, char) in text.char_indices().skip(1) {
@@ -46,7 +46,7 @@ fn past_unescaped(text: &str, ends: impl Fn(usize, char) -> bool) -> Option<usiz
 }
 
 /// Length of the longest end of `text` that is a proper start of `tag`.
-fn held_prefix(text: &str, tag: &str) -> usize {
+fn partial_tag(text: &str, tag: &str) -> usize {
     (1..tag.len().min(text.len() + 1))
         .rev()
         .find(|&len| text.as_bytes().ends_with(&tag.as_bytes()[..len]))

@@ -1,22 +1,21 @@
 //! Cuts of a long text whose pieces have the tokens of the whole.
 //!
-//! The library takes some hundred bytes of memory for each byte that it encodes at once, and cannot
-//! be stopped on its way. So long texts are given to it in pieces. Between a word and what is no
-//! part of it no token reaches, in the tokenizers that this server takes; whoever cuts asks the
-//! tokenizer about each place, since what a definition merges is its own affair.
+//! The tokenizer library takes some hundred bytes of memory for each byte of a call, and cannot be
+//! interrupted. So long texts are encoded in pieces, cut at borders of words, over which no token
+//! reaches in the tokenizers that this server takes. Merges differ, so the tokenizer is asked about
+//! each cut.
 
-/// Bytes of a piece, more where no place to cut follows at once.
+/// Bytes of a piece; more if no cut follows at once.
 pub const PIECE_BYTES: usize = 32 * 1024;
-/// Bytes that may lie between two places to cut: a word, or a run of marks, that is longer is none
-/// that anybody wrote.
+/// Longest distance of two cuts, bytes: nobody writes longer words or runs of marks.
 pub const RUN_BYTES_MAX: usize = 128 * 1024;
-/// Bytes before and behind a place that decide whether it is one: more than the longest token has.
+/// Bytes before and after a cut that decide whether it holds: more than the longest token has.
 const AROUND_BYTES: usize = 160;
-/// Bytes from a place that was none to the next of its kind that the tokenizer is asked about: what
-/// asking costs stays below what encoding costs, also in a text that has no place to cut.
+/// Bytes from a rejected cut to the next of its kind that the tokenizer is asked about, so that
+/// asking stays cheaper than encoding, also in a text without cuts.
 const ASKED_EVERY_BYTES: usize = 8 * AROUND_BYTES;
 
-/// Things that a character may be a part of.
+/// Kinds of runs of characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     Letter,
@@ -38,9 +37,9 @@ impl Class {
     }
 }
 
-/// The end of the piece of `text` that begins at `from`: the text's end, or the first place behind
-/// [`PIECE_BYTES`] of which `holds` says, by the text before and behind it, that no token reaches
-/// over it. None if there is no such place within [`RUN_BYTES_MAX`].
+/// The end of the piece of `text` that begins at `from`: the text's end, or the first cut after
+/// [`PIECE_BYTES`] that `holds`, given the text before and after it: no token reaches over it. None
+/// if there is no such cut within [`RUN_BYTES_MAX`].
 pub fn end(text: &str, from: usize, holds: impl Fn(&str, &str) -> bool) -> Option<usize> {
     let rest = &text[from..];
     if rest.len() <= PIECE_BYTES {
@@ -55,25 +54,25 @@ pub fn end(text: &str, from: usize, holds: impl Fn(&str, &str) -> bool) -> Optio
         let class = Class::of(char);
         let before = classes.replace(class);
         let next = chars.peek().map(|(_, char)| Class::of(*char));
-        let place = begin + at;
+        let cut = begin + at;
         let Some(found) = before.and_then(|before| border(before, class, next)) else {
             continue;
         };
         let asked_from = &mut asked_from[found as usize];
-        if place < *asked_from {
+        if cut < *asked_from {
             continue;
         }
-        *asked_from = place + ASKED_EVERY_BYTES;
-        let start = rest.ceil_char_boundary(place.saturating_sub(AROUND_BYTES));
-        let stop = rest.floor_char_boundary(place + AROUND_BYTES);
-        if holds(&rest[start..place], &rest[place..stop]) {
-            return Some(from + place);
+        *asked_from = cut + ASKED_EVERY_BYTES;
+        let start = rest.ceil_char_boundary(cut.saturating_sub(AROUND_BYTES));
+        let stop = rest.floor_char_boundary(cut + AROUND_BYTES);
+        if holds(&rest[start..cut], &rest[cut..stop]) {
+            return Some(from + cut);
         }
     }
     (until == rest.len()).then_some(text.len())
 }
 
-/// Kinds of places at which words may be told apart; those of one kind mostly are alike.
+/// Kinds of cuts: of one kind mostly all hold, or none.
 #[derive(Clone, Copy, Debug)]
 enum Border {
     /// Before the blank of a word.

@@ -1,14 +1,14 @@
 //! Splits `<think>…</think>` at the head of a reply from what follows it.
 //!
-//! Models that are to call tools sometimes do so while they think, and never close their reasoning.
-//! Where that is looked for, a complete call of a tool that there is ends the reasoning. From an
-//! opening tag on reasoning is held back until it shows whether it is such a call.
+//! Some models call tools inside their reasoning and never close it. Where the parser is lenient, a
+//! complete call of a tool of the request ends the reasoning. Reasoning from the opening tag of a
+//! call on is held back until it is clear whether it is such a call.
 
 use std::sync::Arc;
 
 use step::ToolFormat;
 
-use super::held_prefix;
+use super::partial_tag;
 use super::reply::Delta;
 use super::tools::{Tags, ToolParser, ToolSchemas, newlines_at_end};
 
@@ -23,15 +23,15 @@ pub struct Split {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum State {
-    /// Nothing but the start of an opening tag so far.
+enum Phase {
+    /// Before the opening tag, or in a part of it.
     Undecided,
     /// Inside, before the first character that is no newline.
     Opened,
     Inside,
     /// Behind the closing tag, before the first character that is no newline.
     Closed,
-    /// In what follows a call that has ended the reasoning: the model may still close it.
+    /// After a call that ended the reasoning: a closing tag may still come.
     Called,
     Content,
 }
@@ -42,27 +42,27 @@ enum State {
 pub struct ReasoningSplitter {
     open: &'static str,
     close: &'static str,
-    state: State,
-    held: String,
+    phase: Phase,
+    pending: String,
     calls: Option<Trial>,
-    /// End of calls in the form of the one that has ended the reasoning.
+    /// Closing tag of the call that ended the reasoning.
     call_end: &'static str,
-    /// The end of what was passed on behind a call.
+    /// Last bytes that were passed on after that call.
     tail: String,
 }
 
 impl ReasoningSplitter {
     /// `opened`: the prompt already ends with the opening tag.
     pub fn new(open: &'static str, close: &'static str, opened: bool) -> ReasoningSplitter {
-        let state = match opened {
-            true => State::Opened,
-            false => State::Undecided,
+        let phase = match opened {
+            true => Phase::Opened,
+            false => Phase::Undecided,
         };
         ReasoningSplitter {
             open,
             close,
-            state,
-            held: String::new(),
+            phase,
+            pending: String::new(),
             calls: None,
             call_end: "",
             tail: String::new(),
@@ -72,12 +72,12 @@ impl ReasoningSplitter {
     /// A splitter for a model without reasoning: everything is content.
     pub fn none() -> ReasoningSplitter {
         ReasoningSplitter {
-            state: State::Content,
+            phase: Phase::Content,
             ..ReasoningSplitter::new("", "", false)
         }
     }
 
-    /// The reasoning that a call of one of these tools, in this form, ends too.
+    /// The splitter for which a call of one of these tools, in this form, ends reasoning too.
     pub fn ended_by_calls_of(
         mut self,
         tools: Option<(ToolFormat, Arc<ToolSchemas>)>,
@@ -88,94 +88,95 @@ impl ReasoningSplitter {
 
     /// Whether the text so far ends inside reasoning.
     pub fn is_inside(&self) -> bool {
-        matches!(self.state, State::Opened | State::Inside)
+        matches!(self.phase, Phase::Opened | Phase::Inside)
     }
 
     /// Whether the text so far ends behind reasoning, before any content.
     pub fn is_between(&self) -> bool {
-        self.state == State::Closed
+        self.phase == Phase::Closed
     }
 
-    /// Bytes so far of which it is open whether they are content.
+    /// Bytes of the pending text that may turn out to be content.
     pub fn undecided(&self) -> usize {
-        match self.state {
-            State::Undecided | State::Called => self.held.len(),
-            State::Opened | State::Inside | State::Closed | State::Content => 0,
+        match self.phase {
+            Phase::Undecided | Phase::Called => self.pending.len(),
+            Phase::Opened | Phase::Inside | Phase::Closed | Phase::Content => 0,
         }
     }
 
-    /// Appends to `out` what `text` settles.
+    /// Takes more text; appends to `out` the text whose kind is decided.
     pub fn push(&mut self, text: &str, out: &mut Split) {
-        if self.state == State::Content {
+        if self.phase == Phase::Content {
             out.content.push_str(text);
             return;
         }
-        self.held.push_str(text);
-        if self.state == State::Undecided {
+        self.pending.push_str(text);
+        if self.phase == Phase::Undecided {
             self.decide();
         }
-        if self.state == State::Opened && self.drop_newlines() {
-            self.state = State::Inside;
+        if self.phase == Phase::Opened && self.drop_newlines() {
+            self.phase = Phase::Inside;
         }
-        if self.state == State::Inside {
+        if self.phase == Phase::Inside {
             self.reason(out);
         }
-        if self.state == State::Called {
+        if self.phase == Phase::Called {
             self.pass_on(out);
         }
-        if self.state == State::Closed && self.drop_newlines() {
-            self.state = State::Content;
+        if self.phase == Phase::Closed && self.drop_newlines() {
+            self.phase = Phase::Content;
         }
-        if self.state == State::Content {
-            out.content.push_str(&std::mem::take(&mut self.held));
+        if self.phase == Phase::Content {
+            out.content.push_str(&std::mem::take(&mut self.pending));
         }
     }
 
     /// Appends to `out` what was held back. `cut`: the reply ends at its length and not by itself.
     pub fn finish(&mut self, cut: bool, out: &mut Split) {
-        if self.state == State::Inside
+        if self.phase == Phase::Inside
             && let Some(calls) = &mut self.calls
-            && let Some(at) = calls.ended(&self.held, cut)
+            && let Some(at) = calls.ended(&self.pending, cut)
         {
             self.end_by_call(at, out);
         }
-        let held = std::mem::take(&mut self.held);
-        match self.state {
-            State::Undecided | State::Called | State::Content => out.content.push_str(&held),
-            State::Opened | State::Inside => out.reasoning.push_str(&held),
-            State::Closed => {}
+        let pending = std::mem::take(&mut self.pending);
+        match self.phase {
+            Phase::Undecided | Phase::Called | Phase::Content => out.content.push_str(&pending),
+            Phase::Opened | Phase::Inside => out.reasoning.push_str(&pending),
+            Phase::Closed => {}
         }
     }
 
     /// Looks for the opening tag at the head of the reply.
     fn decide(&mut self) {
-        let head = self.held.trim_start();
-        if self.held.len() - head.len() > LEADING_BLANK_BYTES_MAX {
-            self.state = State::Content;
+        let head = self.pending.trim_start();
+        if self.pending.len() - head.len() > LEADING_BLANK_BYTES_MAX {
+            self.phase = Phase::Content;
         } else if let Some(rest) = head.strip_prefix(self.open) {
-            self.held = rest.to_string();
-            self.state = State::Opened;
+            self.pending = rest.to_string();
+            self.phase = Phase::Opened;
         } else if !self.open.starts_with(head) {
-            self.state = State::Content;
+            self.phase = Phase::Content;
         }
     }
 
-    /// Drops newlines at the head of `held`; returns whether text follows them.
+    /// Drops newlines at the head of `pending`; returns whether text follows them.
     fn drop_newlines(&mut self) -> bool {
-        let kept = self.held.trim_start_matches('\n').len();
-        self.held.drain(..self.held.len() - kept);
-        !self.held.is_empty()
+        let kept = self.pending.trim_start_matches('\n').len();
+        self.pending.drain(..self.pending.len() - kept);
+        !self.pending.is_empty()
     }
 
     /// Releases reasoning up to the closing tag, or up to what may be its start, or a call.
     fn reason(&mut self, out: &mut Split) {
-        let close = self.held.find(self.close);
-        let end = close.unwrap_or_else(|| self.held.len() - held_prefix(&self.held, self.close));
+        let (text, tag) = (&self.pending, self.close);
+        let close = text.find(tag);
+        let end = close.unwrap_or_else(|| text.len() - partial_tag(text, tag));
         let mut free = end;
         if let Some(calls) = &mut self.calls {
             let found = match close {
-                Some(_) => calls.ended(&self.held[..end], false),
-                None => calls.follow(&self.held[..end]),
+                Some(_) => calls.ended(&self.pending[..end], false),
+                None => calls.follow(&self.pending[..end]),
             };
             if let Some(at) = found {
                 return self.end_by_call(at, out);
@@ -184,43 +185,44 @@ impl ReasoningSplitter {
         }
         self.release(free, out);
         if close.is_some() {
-            let close = self.held.find(self.close);
+            let close = self.pending.find(self.close);
             let rest = close.map_or(0, |at| at + self.close.len());
-            self.held.drain(..rest);
-            self.state = State::Closed;
+            self.pending.drain(..rest);
+            self.phase = Phase::Closed;
         }
     }
 
     /// Releases the first `free` bytes as reasoning, without the newlines at their end.
     fn release(&mut self, free: usize, out: &mut Split) {
-        let free = free - newlines_at_end(&self.held[..free]);
-        out.reasoning.push_str(&self.held[..free]);
-        self.held.drain(..free);
+        let free = free - newlines_at_end(&self.pending[..free]);
+        out.reasoning.push_str(&self.pending[..free]);
+        self.pending.drain(..free);
         if let Some(calls) = &mut self.calls {
             calls.released(free);
         }
     }
 
-    /// A call begins at byte `at`, and what is held from there on is content.
+    /// Ends the reasoning at the call that begins at byte `at` of the pending text.
     fn end_by_call(&mut self, at: usize, out: &mut Split) {
         self.release(at, out);
         let called = self.calls.take();
         self.call_end = called.map_or("", |trial| Tags::of(trial.format).end);
-        self.state = State::Called;
+        self.phase = Phase::Called;
     }
 
-    /// Passes on what follows a call; the tag that closes the reasoning is dropped behind a call.
+    /// Passes on text after the call; a closing tag of the reasoning right after it is dropped.
     fn pass_on(&mut self, out: &mut Split) {
-        let close = self.held.find(self.close);
-        let end = close.unwrap_or_else(|| self.held.len() - held_prefix(&self.held, self.close));
-        let text: String = self.held.drain(..end).collect();
+        let (text, tag) = (&self.pending, self.close);
+        let close = text.find(tag);
+        let end = close.unwrap_or_else(|| text.len() - partial_tag(text, tag));
+        let text: String = self.pending.drain(..end).collect();
         self.tail.push_str(&text);
         out.content.push_str(&text);
         if close.is_some() && self.tail.trim_end().ends_with(self.call_end) {
-            self.held.drain(..self.close.len());
-            self.state = State::Closed;
+            self.pending.drain(..self.close.len());
+            self.phase = Phase::Closed;
         } else if close.is_some() {
-            self.state = State::Content;
+            self.phase = Phase::Content;
         }
         let long = self.tail.len().saturating_sub(TAIL_BYTES);
         let long = self.tail.ceil_char_boundary(long);
@@ -237,7 +239,7 @@ struct Trial {
     format: ToolFormat,
     tools: Arc<ToolSchemas>,
     parser: ToolParser,
-    /// Bytes of the held reasoning that the parser has read, and those of them that are no call.
+    /// Bytes of the pending reasoning that the parser has read, and those that are no call.
     read: usize,
     settled: usize,
     /// Whether a possible call begins behind those that are settled.
@@ -259,17 +261,17 @@ impl Trial {
     }
 
     /// Reads on in the reasoning so far; returns where a call begins, once one is complete.
-    fn follow(&mut self, held: &str) -> Option<usize> {
+    fn follow(&mut self, pending: &str) -> Option<usize> {
         let mut deltas = Vec::new();
-        self.parser.push(&held[self.read..], &mut deltas);
-        self.read = held.len();
+        self.parser.push(&pending[self.read..], &mut deltas);
+        self.read = pending.len();
         self.judge(deltas)
     }
 
     /// `settled` where the reasoning ends; the next one is another one.
-    fn ended(&mut self, held: &str, cut: bool) -> Option<usize> {
+    fn ended(&mut self, pending: &str, cut: bool) -> Option<usize> {
         let mut deltas = Vec::new();
-        self.parser.push(&held[self.read..], &mut deltas);
+        self.parser.push(&pending[self.read..], &mut deltas);
         self.parser.finish(cut, &mut deltas);
         let found = self.judge(deltas);
         *self = Trial::new(self.format, self.tools.clone());
@@ -290,12 +292,12 @@ impl Trial {
         if self.called && !self.parser.is_inside() {
             // It has broken off.
             self.called = false;
-            self.settled = self.read - self.parser.held();
+            self.settled = self.read - self.parser.pending();
         }
         None
     }
 
-    /// The first bytes are held no more.
+    /// Forgets the first bytes, which are no longer pending.
     fn released(&mut self, length: usize) {
         self.read = self.read.saturating_sub(length);
         self.settled = self.settled.saturating_sub(length);

@@ -1,4 +1,4 @@
-//! From the tokens of one reply to what the client is told, piece by piece.
+//! Parser of one output: tokens in, deltas of reasoning, content and tool calls out.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::tools::harmony::Mark;
 use super::tools::harmony::reader::{Begin, HarmonyReader};
 use super::tools::{ToolParser, ToolSchemas};
 
-/// A piece of a reply. Pieces of one kind that follow each other belong together.
+/// A piece of an output. Neighbours of one kind are one text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delta {
     Reasoning(String),
@@ -54,12 +54,12 @@ pub fn append(out: &mut Vec<Delta>, delta: Delta) {
 pub struct ReplyFormat {
     /// The prompt ends inside the reasoning tag.
     pub reasoning_opened: bool,
-    /// The prompt ends inside words of the assistant's.
+    /// The prompt ends in a message of the assistant that the output continues.
     pub amid: bool,
-    /// The text is content as it is: nothing in it is reasoning.
+    /// All text is content: neither reasoning nor calls are looked for.
     pub raw: bool,
-    /// Strings that end the reply and are not part of it; they are looked for in what is told of
-    /// its content and of the values in its calls.
+    /// Strings that end the output and are not part of it, looked for in its content and in the
+    /// values of its calls.
     pub stops: Vec<String>,
     /// Tokens at the start of the reply that `stops` do not end.
     pub min_tokens: usize,
@@ -67,17 +67,17 @@ pub struct ReplyFormat {
     pub stop_tokens: Vec<TokenId>,
     /// Present when tool calls are wanted.
     pub tools: Option<Arc<ToolSchemas>>,
-    /// End the reply behind its first tool call.
+    /// The first tool call ends the output.
     pub one_call: bool,
-    /// Read calls that the model has written with small slips, and one in its reasoning.
-    pub slips: bool,
+    /// Calls are read that deviate from the form in known ways, or stand in the reasoning.
+    pub lenient: bool,
 }
 
-/// Part of a reply that its end so far belongs to.
+/// Section of an output in which its text so far ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum Section {
     Reasoning,
-    /// Blank between reasoning and what follows, which is told as neither.
+    /// Blanks after reasoning, which are dropped.
     Between,
     Text,
     /// Text, or the beginning of a call.
@@ -95,22 +95,22 @@ pub enum Flow {
 
 /// The text side of one reply: bytes, reasoning, tool calls, stop strings, in this order.
 #[derive(Debug)]
-pub struct Reply {
+pub struct OutputParser {
     stop_tokens: Vec<TokenId>,
     raw: bool,
     detokenizer: Detokenizer,
     reasoning: ReasoningSplitter,
     tools: Option<ToolParser>,
-    /// Reads the reply in place of these two.
+    /// Used instead of `reasoning` and `tools` for models that speak harmony.
     harmony: Option<HarmonyReader>,
     stops: StopFilter,
-    /// Tokens to come that stop strings do not end.
+    /// Tokens until stop strings are looked for.
     unending: usize,
     stopped_by: Option<usize>,
 }
 
-impl Reply {
-    pub fn new(model: &ChatModel, format: ReplyFormat) -> Reply {
+impl OutputParser {
+    pub fn new(model: &ChatModel, format: ReplyFormat) -> OutputParser {
         let harmony = model.harmony.is_some() && !format.raw;
         let tags = model.think.filter(|_| !format.raw && !harmony);
         let reasoning = match tags {
@@ -123,21 +123,21 @@ impl Reply {
         });
         let calls = model.tool_format.zip(format.tools);
         let calls = calls.filter(|_| harmony.is_none());
-        let called = calls.clone().filter(|_| format.slips);
+        let called = calls.clone().filter(|_| format.lenient);
         let one_call = format.one_call;
         let mut stops = StopFilter::new(&format.stops);
         stops.mute(format.min_tokens > 0);
-        Reply {
+        OutputParser {
             stop_tokens: format.stop_tokens,
             raw: format.raw,
-            // Text that is told raw goes on with the prompt.
+            // Raw text continues the prompt, so its first token keeps its blank.
             detokenizer: match format.raw {
                 true => Detokenizer::default(),
                 false => Detokenizer::of_text(model.tokenizer.text_start()),
             },
             reasoning: reasoning.ended_by_calls_of(called),
             tools: calls.map(|(form, schemas)| {
-                ToolParser::new(form, schemas, one_call).forgiving(format.slips)
+                ToolParser::new(form, schemas, one_call).forgiving(format.lenient)
             }),
             harmony,
             stops,
@@ -146,7 +146,7 @@ impl Reply {
         }
     }
 
-    /// Whether tokens without text count as part of the reply: they do where it is told raw.
+    /// Whether special and stop tokens count as part of the output: they do in a raw one.
     pub fn tells_all(&self) -> bool {
         self.raw
     }
@@ -176,7 +176,7 @@ impl Reply {
         self.push_text(&text, out)
     }
 
-    /// Appends to `out` what was held back. `cut`: the reply ends at its length and not by itself.
+    /// Flushes pending text to `out`. `cut`: the output ended at its length, not by itself.
     /// Not to be called after `Flow::Complete`.
     pub fn finish(&mut self, cut: bool, out: &mut Vec<Delta>) -> Flow {
         let mut text = String::new();
@@ -208,23 +208,23 @@ impl Reply {
         self.stopped_by
     }
 
-    /// Part that the text so far ends in.
-    pub fn part(&self) -> Part {
+    /// Section in which the text so far ends.
+    pub fn section(&self) -> Section {
         if let Some(harmony) = &self.harmony {
-            return harmony.part();
+            return harmony.section();
         }
         match &self.tools {
-            _ if self.reasoning.is_inside() => Part::Reasoning,
-            _ if self.reasoning.is_between() => Part::Between,
-            Some(tools) if tools.is_opening() => Part::Opening,
-            Some(tools) if tools.is_inside() => Part::Call,
-            _ => Part::Text,
+            _ if self.reasoning.is_inside() => Section::Reasoning,
+            _ if self.reasoning.is_between() => Section::Between,
+            Some(tools) if tools.is_opening() => Section::Opening,
+            Some(tools) if tools.is_inside() => Section::Call,
+            _ => Section::Text,
         }
     }
 
     /// Whether the text so far ends inside reasoning.
     pub fn is_reasoning(&self) -> bool {
-        self.part() == Part::Reasoning
+        self.section() == Section::Reasoning
     }
 
     /// Bytes of content that were handed out so far.
@@ -232,11 +232,11 @@ impl Reply {
         self.stops.content().0
     }
 
-    /// Bytes of content in front of the next token's, if what is held back turns out to be content.
+    /// Bytes of content before those of the next token if all pending text is content.
     pub fn content_ahead(&self) -> usize {
-        let (told, held) = self.stops.content();
-        let calls = self.tools.as_ref().map_or(0, ToolParser::held);
-        told + held + calls + self.reasoning.undecided()
+        let (told, pending) = self.stops.content();
+        let calls = self.tools.as_ref().map_or(0, ToolParser::pending);
+        told + pending + calls + self.reasoning.undecided()
     }
 
     /// Complete tool calls so far.
@@ -244,17 +244,17 @@ impl Reply {
         self.stops.calls()
     }
 
-    /// Calls that were told of so far.
+    /// Calls announced so far.
     pub fn begun_calls(&self) -> usize {
         self.stops.begun()
     }
 
-    /// Whether a call was told of that is not complete.
+    /// Whether a call was announced that is not complete.
     pub fn has_half_a_call(&self) -> bool {
         self.stops.has_half_a_call()
     }
 
-    /// Takes a token of the frame; no character goes on behind it.
+    /// Takes a control token of harmony, which no character spans.
     fn push_mark(&mut self, mark: Mark, out: &mut Vec<Delta>) -> Flow {
         let mut text = String::new();
         self.detokenizer.finish(&mut text);
@@ -310,7 +310,7 @@ impl Reply {
         }
     }
 
-    /// Appends to `out` what is told of `deltas`, up to a stop string.
+    /// Appends `deltas` to `out` up to a stop string.
     fn tell(&mut self, deltas: Vec<Delta>, out: &mut Vec<Delta>) -> Flow {
         for delta in deltas {
             self.stopped_by = self.stops.push(delta, out);
@@ -340,7 +340,7 @@ mod tests {
             stops: stops.iter().map(|stop| stop.to_string()).collect(),
             stop_tokens: vec![END_OF_TURN],
             tools: Some(ToolSchemas::new(&[tool]).into()),
-            slips: true,
+            lenient: true,
             ..ReplyFormat::default()
         }
     }
@@ -351,7 +351,7 @@ mod tests {
     }
 
     fn read(model: &ChatModel, format: ReplyFormat, tokens: &[TokenId]) -> (Vec<Delta>, usize) {
-        let mut reply = Reply::new(model, format);
+        let mut reply = OutputParser::new(model, format);
         let mut out = Vec::new();
         for (at, &id) in tokens.iter().enumerate() {
             if reply.push(model, id, &mut out) == Flow::Complete {
@@ -436,11 +436,11 @@ mod tests {
             &[Delta::Content("Done.".to_string())],
         ];
         assert_eq!(deltas, expected.concat());
-        let held_to_form = ReplyFormat {
-            slips: false,
+        let strict = ReplyFormat {
+            lenient: false,
             ..format(&[])
         };
-        let (deltas, _) = run(held_to_form, &ids(&text));
+        let (deltas, _) = run(strict, &ids(&text));
         let reasoning = format!("why\n{call}");
         assert_eq!(deltas[0], Delta::Reasoning(reasoning));
         assert_eq!(deltas[1..], [Delta::Content("Done.".to_string())]);
@@ -470,7 +470,7 @@ mod tests {
         let stops = ["\n<", ">", "tool_call", "function", "=", "\"", "}", "1\n"];
         let (deltas, _) = run(format(&stops), &ids(REPLY));
         assert_eq!(deltas, run(format(&[]), &ids(REPLY)).0);
-        let mut reply = Reply::new(&chat_model(), format(&["1"]));
+        let mut reply = OutputParser::new(&chat_model(), format(&["1"]));
         let mut out = Vec::new();
         let mut tokens = ids(REPLY).into_iter();
         let stopped = tokens.any(|id| reply.push(&chat_model(), id, &mut out) == Flow::Complete);
@@ -537,7 +537,7 @@ mod tests {
                 .collect();
             let tokens = model.tokenizer.encode(&text).unwrap();
             let whole = read(&model, format(&["STOP"]), &tokens).0;
-            let mut reply = Reply::new(&model, format(&["STOP"]));
+            let mut reply = OutputParser::new(&model, format(&["STOP"]));
             let mut out = Vec::new();
             let mut complete = false;
             let mut detokenizer = Detokenizer::default();

@@ -1,25 +1,24 @@
-//! Ids of texts that were encoded before, so that a conversation costs only its new turn.
+//! Cache of encoded texts, so that of a conversation only the new turn is encoded.
 //!
-//! They are found by those of the same domain alone: the time that a text takes would tell others
-//! that somebody sent it.
+//! Domains share no entries: a hit is faster, which would show others that somebody sent the text.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use step::executor::TokenId;
 
-/// Bytes that remembered texts and their ids take at most.
+/// Most bytes of all entries.
 pub const SEGMENTS_BYTES_MAX: usize = 56 * 1024 * 1024;
-/// Bytes that an entry takes beside its text and its ids.
+/// Bytes of an entry beside its text and its ids.
 const ENTRY_BYTES: usize = 96;
-/// Bytes that a domain takes beside its texts.
+/// Bytes of a domain beside its entries.
 const DOMAIN_BYTES: usize = 256;
 
-/// Ids of the texts of each domain.
+/// Token ids of texts, by domain.
 type Generation = HashMap<u128, HashMap<Box<str>, Arc<[TokenId]>>>;
 
-/// Two generations: what is used stays in the younger one; when that is full, it becomes the older
-/// one, whose entries nobody asked for in the meantime are forgotten.
+/// Two generations: an entry that is used moves to the younger one. Once that is full it becomes
+/// the older one, and the entries of the last older one are dropped.
 #[derive(Debug)]
 pub struct Segments {
     younger: Generation,
@@ -30,7 +29,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Remembers up to `bytes_max` bytes.
+    /// Cache of up to `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Segments {
         Segments {
             younger: HashMap::new(),
@@ -40,7 +39,7 @@ impl Segments {
         }
     }
 
-    /// The ids of `text`, if `domain` had them remembered.
+    /// The ids of `text`, if `domain` has an entry for it.
     pub fn get(&mut self, domain: u128, text: &str) -> Option<Arc<[TokenId]>> {
         let younger = self.younger.get(&domain);
         if let Some(ids) = younger.and_then(|texts| texts.get(text)) {
@@ -51,7 +50,7 @@ impl Segments {
         Some(ids)
     }
 
-    /// Remembers the ids of `text` for `domain`, unless they alone would take most of the room.
+    /// Adds an entry for `domain`, unless it alone would take most of the bytes.
     pub fn put(&mut self, domain: u128, text: &str, ids: &Arc<[TokenId]>) {
         if cost(text, ids) <= self.bytes_max / 2 {
             self.insert(domain, text.into(), ids.clone());

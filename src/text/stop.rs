@@ -1,12 +1,12 @@
-//! Stop strings over a stream of text: nothing that may begin one leaves early.
+//! Stop strings in streamed text: text that may begin one is held back.
 
 /// Finds the first stop string to be completed. Linear in the text for a fixed set of strings.
 #[derive(Debug, Default)]
 pub struct StopMatcher {
     patterns: Vec<Pattern>,
     /// Text that may be the start of a stop string.
-    held: String,
-    /// Nothing is looked for yet.
+    pending: String,
+    /// Stop strings are not looked for yet, as within the minimum of tokens.
     muted: bool,
 }
 
@@ -16,14 +16,14 @@ impl StopMatcher {
         debug_assert!(stops.iter().all(|stop| !stop.is_empty()));
         StopMatcher {
             patterns: stops.iter().map(|stop| Pattern::new(stop)).collect(),
-            held: String::new(),
+            pending: String::new(),
             muted: false,
         }
     }
 
-    /// Begins or ceases to look for nothing. Only a text that was not looked at yet is muted.
+    /// Stops or resumes the search. It is stopped only before any text has come.
     pub fn mute(&mut self, muted: bool) {
-        debug_assert!(!muted || self.held.is_empty());
+        debug_assert!(!muted || self.pending.is_empty());
         self.muted = muted;
     }
 
@@ -35,22 +35,22 @@ impl StopMatcher {
             out.push_str(text);
             return None;
         }
-        let scanned = self.held.len();
-        self.held.push_str(text);
+        let scanned = self.pending.len();
+        self.pending.push_str(text);
         for (offset, byte) in text.bytes().enumerate() {
             if let Some(found) = self.advance(byte) {
-                out.push_str(&self.held[..scanned + offset + 1 - found.length]);
-                self.held.clear();
+                out.push_str(&self.pending[..scanned + offset + 1 - found.length]);
+                self.pending.clear();
                 return Some(found.which);
             }
         }
-        let free = self.held.len() - self.begun();
-        out.push_str(&self.held[..free]);
-        self.held.drain(..free);
+        let free = self.pending.len() - self.begun();
+        out.push_str(&self.pending[..free]);
+        self.pending.drain(..free);
         None
     }
 
-    /// Follows one byte of text that is held elsewhere; returns the longest stop string that it
+    /// Takes one byte of text that the caller holds back; returns the longest stop string that it
     /// completes.
     pub fn advance(&mut self, byte: u8) -> Option<Found> {
         if self.muted {
@@ -72,9 +72,9 @@ impl StopMatcher {
         begun.max().unwrap_or(0)
     }
 
-    /// Bytes of the text so far that have not left.
-    pub fn held(&self) -> usize {
-        self.held.len()
+    /// Bytes that are held back.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
     }
 
     /// Whether there is a stop string to look for.
@@ -82,17 +82,17 @@ impl StopMatcher {
         self.muted || self.patterns.is_empty()
     }
 
-    /// Forgets the text so far, none of which is held: what follows is another text.
+    /// Begins another text, which completes no stop string of the last; nothing is held back.
     pub fn restart(&mut self) {
-        debug_assert!(self.held.is_empty());
+        debug_assert!(self.pending.is_empty());
         for pattern in &mut self.patterns {
             pattern.matched = 0;
         }
     }
 
-    /// Appends to `out` what was held back for a stop string that never came.
+    /// Appends to `out` the text held back for a stop string that never came.
     pub fn finish(&mut self, out: &mut String) {
-        out.push_str(&std::mem::take(&mut self.held));
+        out.push_str(&std::mem::take(&mut self.pending));
     }
 }
 

@@ -1,8 +1,7 @@
-//! The end of a reply at a stop string, in what its client is told: text, and values in calls.
+//! End of an output at a stop string, in its content and in the values of its calls.
 //!
-//! What a client never sees ends nothing: reasoning, the markup of calls, and the braces, names and
-//! quotes that make JSON of their arguments. Each stretch of text and each value is looked at by
-//! itself, as it reads and not as JSON escapes it.
+//! Reasoning, the markup of calls, and the braces, names and quotes of their JSON contain no stop
+//! string. Each stretch of content and each value is searched by itself, in its unescaped form.
 
 use std::collections::VecDeque;
 
@@ -13,13 +12,13 @@ use super::stop::{Found, StopMatcher};
 #[derive(Debug)]
 pub struct StopFilter {
     matcher: StopMatcher,
-    /// The arguments of the call at hand.
+    /// Parser of the current call's arguments.
     arguments: Arguments,
-    /// Calls that were told of, and those of them whose arguments are complete.
+    /// Calls announced, and those of them whose arguments are complete.
     begun: usize,
     complete: usize,
-    /// Bytes of content that were handed out.
-    told: usize,
+    /// Bytes of content passed on.
+    sent: usize,
 }
 
 impl StopFilter {
@@ -30,12 +29,12 @@ impl StopFilter {
             arguments: Arguments::default(),
             begun: 0,
             complete: 0,
-            told: 0,
+            sent: 0,
         }
     }
 
-    /// Appends `delta` to `out` as far as no stop string may have begun in it. Returns which of
-    /// them is complete, once one is; it and all that follows are dropped.
+    /// Appends `delta` to `out` up to a possible beginning of a stop string. Returns the index of a
+    /// stop string that is complete; it and all text after it are dropped.
     pub fn push(&mut self, delta: Delta, out: &mut Vec<Delta>) -> Option<usize> {
         match delta {
             Delta::Reasoning(_) => append(out, delta),
@@ -43,10 +42,10 @@ impl StopFilter {
                 if self.arguments.is_begun() {
                     self.finish(out);
                 }
-                let mut told = String::new();
-                let stopped = self.matcher.push(&text, &mut told);
-                self.told += told.len();
-                append(out, Delta::Content(told));
+                let mut sent = String::new();
+                let stopped = self.matcher.push(&text, &mut sent);
+                self.sent += sent.len();
+                append(out, Delta::Content(sent));
                 return stopped;
             }
             Delta::ToolCall { .. } => {
@@ -55,9 +54,9 @@ impl StopFilter {
                 append(out, delta);
             }
             Delta::Arguments { index, json } => {
-                let mut told = String::with_capacity(json.len());
-                let stopped = self.arguments.push(&json, &mut self.matcher, &mut told);
-                append(out, Delta::Arguments { index, json: told });
+                let mut sent = String::with_capacity(json.len());
+                let stopped = self.arguments.push(&json, &mut self.matcher, &mut sent);
+                append(out, Delta::Arguments { index, json: sent });
                 if stopped.is_none() && self.arguments.complete {
                     self.finish(out);
                     self.complete += 1;
@@ -68,28 +67,28 @@ impl StopFilter {
         None
     }
 
-    /// Appends to `out` what was held back for a stop string that never came.
+    /// Appends to `out` the text held back for a stop string that never came.
     pub fn finish(&mut self, out: &mut Vec<Delta>) {
         let mut text = String::new();
         self.matcher.finish(&mut text);
-        self.told += text.len();
+        self.sent += text.len();
         append(out, Delta::Content(text));
         let arguments = std::mem::take(&mut self.arguments);
-        let json = arguments.held.json + &arguments.escape;
+        let json = arguments.partial.json + &arguments.escape;
         if let Some(index) = self.begun.checked_sub(1) {
             append(out, Delta::Arguments { index, json });
         }
         self.matcher.restart();
     }
 
-    /// Whether stop strings are passed over from here on.
+    /// Whether stop strings are ignored from here on.
     pub fn mute(&mut self, muted: bool) {
         self.matcher.mute(muted);
     }
 
-    /// Bytes of content that were handed out, and those that are held back.
+    /// Bytes of content passed on, and bytes held back.
     pub fn content(&self) -> (usize, usize) {
-        (self.told, self.matcher.held())
+        (self.sent, self.matcher.pending())
     }
 
     /// Complete calls so far.
@@ -97,20 +96,20 @@ impl StopFilter {
         self.complete
     }
 
-    /// Calls that were told of so far.
+    /// Calls announced so far.
     pub fn begun(&self) -> usize {
         self.begun
     }
 
-    /// Whether a call was told of whose arguments are not complete.
+    /// Whether a call was announced whose arguments are not complete.
     pub fn has_half_a_call(&self) -> bool {
         self.begun > self.complete
     }
 }
 
-/// Part of an object's JSON that its last character belongs to.
+/// Kind of JSON token that the last character belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum JsonToken {
     #[default]
     Structure,
     Name,
@@ -119,18 +118,18 @@ enum Place {
     Scalar,
 }
 
-/// Follows the JSON of the arguments of one call.
+/// Streaming scanner of the JSON of one call's arguments.
 #[derive(Debug, Default)]
 struct Arguments {
-    place: Place,
-    /// Objects (true) and lists (false) that the place is in, the innermost last.
+    token: JsonToken,
+    /// Objects (true) and lists (false) around the current token, the innermost last.
     inside: Vec<bool>,
     /// Whether the name of a member begins next.
     name_next: bool,
     complete: bool,
     /// An escape that is not complete.
     escape: String,
-    held: Held,
+    partial: PartialMatch,
 }
 
 impl Arguments {
@@ -138,15 +137,15 @@ impl Arguments {
         !self.inside.is_empty()
     }
 
-    /// Appends to `out` the JSON in which no stop string may have begun; returns one that is
-    /// complete.
+    /// Appends to `out` the JSON before a possible beginning of a stop string; returns the index of
+    /// one that is complete.
     fn push(&mut self, json: &str, matcher: &mut StopMatcher, out: &mut String) -> Option<usize> {
         for char in json.chars() {
-            let found = match self.place {
-                Place::Text if char == '\\' || !self.escape.is_empty() => {
+            let found = match self.token {
+                JsonToken::Text if char == '\\' || !self.escape.is_empty() => {
                     self.escaped(char, matcher, out)
                 }
-                Place::Name if char == '\\' || !self.escape.is_empty() => {
+                JsonToken::Name if char == '\\' || !self.escape.is_empty() => {
                     self.escape = match self.escape.is_empty() {
                         true => char.to_string(),
                         false => String::new(),
@@ -165,37 +164,37 @@ impl Arguments {
 
     fn plain(&mut self, char: char, matcher: &mut StopMatcher, out: &mut String) -> Option<Found> {
         self.step(char);
-        let in_value = match self.place {
-            Place::Text => char != '"',
-            Place::Scalar => true,
-            Place::Structure | Place::Name => false,
+        let in_value = match self.token {
+            JsonToken::Text => char != '"',
+            JsonToken::Scalar => true,
+            JsonToken::Structure | JsonToken::Name => false,
         };
         if in_value {
             let mut bytes = [0; 4];
             let raw = &*char.encode_utf8(&mut bytes);
-            return self.held.push(raw, raw, matcher, out);
+            return self.partial.push(raw, raw, matcher, out);
         }
-        self.held.release(0, out);
+        self.partial.release(0, out);
         matcher.restart();
         out.push(char);
         None
     }
 
-    /// Enters the place of `char`; quotes belong to no text.
+    /// Enters the token of `char`; quotes are structure.
     fn step(&mut self, char: char) {
-        match (self.place, char) {
-            (Place::Name | Place::Text, '"') => self.place = Place::Structure,
-            (Place::Name | Place::Text, _) => {}
-            (Place::Scalar, char) if !is_structure(char) => {}
+        match (self.token, char) {
+            (JsonToken::Name | JsonToken::Text, '"') => self.token = JsonToken::Structure,
+            (JsonToken::Name | JsonToken::Text, _) => {}
+            (JsonToken::Scalar, char) if !is_structure(char) => {}
             (_, char) => self.structure(char),
         }
     }
 
     fn structure(&mut self, char: char) {
-        self.place = Place::Structure;
+        self.token = JsonToken::Structure;
         match char {
-            '"' if self.name_next => self.place = Place::Name,
-            '"' => self.place = Place::Text,
+            '"' if self.name_next => self.token = JsonToken::Name,
+            '"' => self.token = JsonToken::Text,
             '{' | '[' => {
                 self.inside.push(char == '{');
                 self.name_next = char == '{';
@@ -207,7 +206,7 @@ impl Arguments {
             }
             ',' => self.name_next = self.inside.last() == Some(&true),
             ':' => self.name_next = false,
-            char if !is_structure(char) && !self.name_next => self.place = Place::Scalar,
+            char if !is_structure(char) && !self.name_next => self.token = JsonToken::Scalar,
             _ => {}
         }
     }
@@ -227,7 +226,7 @@ impl Arguments {
         if lone {
             let rest = self.escape.split_off(UNIT);
             let alone = std::mem::replace(&mut self.escape, rest);
-            let found = self.held.push(UNREADABLE, &alone, matcher, out);
+            let found = self.partial.push(UNREADABLE, &alone, matcher, out);
             if found.is_some() {
                 return found;
             }
@@ -242,7 +241,7 @@ impl Arguments {
         let raw = std::mem::take(&mut self.escape);
         let read = serde_json::from_str(&format!("\"{raw}\""));
         let read = read.unwrap_or_else(|_| UNREADABLE.to_string());
-        self.held.push(&read, &raw, matcher, out)
+        self.partial.push(&read, &raw, matcher, out)
     }
 }
 
@@ -272,19 +271,19 @@ fn is_structure(char: char) -> bool {
     "{}[],:\"".contains(char) || char.is_ascii_whitespace()
 }
 
-/// JSON of the characters with which a stop string may have begun.
+/// JSON of the characters at the end of a value that may begin a stop string.
 #[derive(Debug, Default)]
-struct Held {
+struct PartialMatch {
     json: String,
-    /// Bytes of each character as it reads and as it is written.
+    /// Bytes of each character, unescaped and as written.
     lengths: VecDeque<(usize, usize)>,
-    /// Bytes of all of them as they read.
+    /// Bytes of all of them, unescaped.
     read: usize,
 }
 
-impl Held {
-    /// Takes a character; appends to `out` those in which no stop string may have begun, or all up
-    /// to the one that is complete.
+impl PartialMatch {
+    /// Takes a character; appends to `out` those that begin no stop string, or all before one that
+    /// is complete.
     fn push(
         &mut self,
         read: &str,
@@ -303,14 +302,14 @@ impl Held {
         match found {
             Some(found) => {
                 self.release(found.length, out);
-                *self = Held::default();
+                *self = PartialMatch::default();
             }
             None => self.release(matcher.begun(), out),
         }
         found
     }
 
-    /// Appends to `out` all but the last characters, which have at least `kept` bytes.
+    /// Appends to `out` all but the last characters, which have at least `kept` unescaped bytes.
     fn release(&mut self, kept: usize, out: &mut String) {
         let mut length = 0;
         while let Some(&(read, raw)) = self.lengths.front()

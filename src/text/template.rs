@@ -1,10 +1,10 @@
 //! The checkpoint's chat template (Jinja) as Hugging Face renders it.
 //!
-//! A template comes from the model's files or from the binary, never from a request. What a request
-//! can reach is bounded: the size of a conversation by the routes, and here the instructions of a
-//! rendering and the bytes that it prints. [`source`] says what is written otherwise before it is
-//! compiled, [`filters`], [`methods`] and [`python`] are what Python has and the engine has not.
-//! [`trial`] finds out what a template can do. It knows the [`special`] tokens by name.
+//! A template comes from the model's files or from the binary, never from a request. The cost of a
+//! request is bounded: the size of a conversation by the routes, and here the instructions of a
+//! rendering and the bytes that it prints. [`source`] rewrites a template for the engine;
+//! [`filters`], [`methods`] and [`python`] add functions of Python that the engine lacks; [`trial`]
+//! finds out what a template supports, and [`special`] defines the tokens that templates name.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -33,8 +33,8 @@ pub mod special;
 pub mod stated;
 mod trial;
 
-/// Template instructions that one rendering may take, some seconds' worth. Published templates that
-/// look through all messages for each of them take a third of it for as many as the routes take.
+/// Most template instructions of one rendering, some seconds' worth. Published templates that loop
+/// over all messages for each message take a third of it for the most messages of a request.
 pub const FUEL_MAX: u64 = 200_000_000;
 /// Bytes that one rendering may produce.
 pub const RENDERED_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -73,9 +73,9 @@ pub struct Conversation {
     pub enable_thinking: bool,
     /// Variables that the request sets beside these.
     pub variables: serde_json::Map<String, serde_json::Value>,
-    /// The prompt ends inside the reasoning, where the model would open it by itself.
+    /// The prompt opens the reasoning, for models that would open it themselves.
     pub opens_reasoning: bool,
-    /// The last message is the assistant's, and the reply goes on behind its words.
+    /// The reply continues the last message, which is the assistant's.
     pub goes_on: bool,
 }
 
@@ -88,7 +88,7 @@ pub struct Template {
     abilities: Abilities,
     /// Names of the variables that it reads.
     variables: HashSet<String>,
-    /// Text that the conversations of the trial became.
+    /// Text of the conversations that the trial rendered.
     tried: String,
 }
 
@@ -133,7 +133,7 @@ impl Template {
         for (name, text) in special.iter() {
             environment.add_global(name, Value::from(text));
         }
-        // The engine borrows a source. A process loads one template and keeps it to its end.
+        // The engine borrows the source, which is leaked: a process loads one template.
         let compiled: &'static str = source::rewritten(source).leak();
         let added = environment.add_template(NAME, compiled);
         added.map_err(load_error)?;
@@ -196,7 +196,7 @@ impl Template {
         if out.is_full {
             return Err(TemplateError::TooLarge);
         }
-        // Who was told to stop is told so again.
+        // After a cancellation every further step fails too.
         work::step().map_err(TemplateError::Stopped)?;
         rendered.map_err(|error| match error.kind() {
             ErrorKind::OutOfFuel => TemplateError::TooLarge,

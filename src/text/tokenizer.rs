@@ -34,7 +34,7 @@ pub enum TokenizerError {
     Stopped(Stopped),
 }
 
-/// A tokenizer with the bytes of every token at hand.
+/// A tokenizer with a table of the bytes of every token.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     /// Tokenizer for text that does not begin the document, where that makes a difference.
@@ -157,8 +157,8 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Leaves control tokens whole in what the assistant has said, where the template looks for
-    /// them.
+    /// Sets the control tokens that stay whole in messages of the assistant, since the template
+    /// looks for them.
     pub fn look_for(&mut self, texts: &[String]) {
         let ids = texts.iter().filter_map(|text| self.inner.token_to_id(text));
         self.control.look_for(ids.collect());
@@ -170,8 +170,7 @@ impl Tokenizer {
         added.into_values().map(|token| token.content).collect()
     }
 
-    /// Lets control tokens show in replies, which are read by them. Messages can forge them as
-    /// little as before.
+    /// Shows control tokens in replies, whose parsers need them. Messages still cannot forge them.
     pub fn show(&mut self, texts: &[&str]) {
         for id in texts.iter().filter_map(|text| self.inner.token_to_id(text)) {
             self.special[id as usize] = false;
@@ -319,9 +318,9 @@ impl Tokenizer {
         })
     }
 
-    /// Texts that were encoded before. Held for one look-up, never while encoding.
+    /// Cache of encoded texts. The lock is held for one look-up, never while encoding.
     fn remembered(&self) -> MutexGuard<'_, Segments> {
-        // A panic may leave a text less behind, which does no harm.
+        // A panic may lose an entry of the cache, which does no harm.
         let segments = self.segments.lock();
         segments.unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,22 +1,22 @@
-//! Work on a request in steps, between which it makes way for that of others.
+//! Cooperative scheduling of work on requests.
 //!
-//! Reading, rendering and encoding take as long as a request is large. What does so calls [`step`]
-//! wherever a fraction of a millisecond may have gone by, and gives up where that fails. Who has it
-//! done says by [`under`] what happens there: the thread may be kept waiting, or told to stop.
-//! Elsewhere a step is nothing.
+//! Parsing, rendering and encoding take time in proportion to the request. They call [`step`] every
+//! fraction of a millisecond, and stop if it fails. The caller of [`under`] defines a step: it may
+//! block the thread to let others run, or fail to cancel the work. Outside of [`under`] a step does
+//! nothing.
 
 use std::cell::RefCell;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Why work is not done to its end.
+/// Reason why work was cancelled.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Stopped {
-    /// Its client has left.
+    /// The client has left.
     #[error("nobody waits for it any more")]
     Gone,
-    /// It takes more than this of a processor's time.
+    /// The work takes more CPU time than this.
     #[error("to read it takes more than {} s of a processor; send less at once", .0.as_secs())]
     TooLong(Duration),
 }
@@ -28,15 +28,15 @@ thread_local! {
     static BETWEEN: RefCell<Option<Between>> = const { RefCell::new(None) };
 }
 
-/// A step is done.
+/// Ends a step of the work.
 ///
 /// # Errors
-/// When there is to be no other.
+/// When the work is cancelled.
 pub fn step() -> Result<(), Stopped> {
     BETWEEN.with_borrow_mut(|between| between.as_mut().map_or(Ok(()), |between| between()))
 }
 
-/// Does `work`, with `between` after each of its steps.
+/// Runs `work`, with `between` as its step function.
 pub fn under<T>(
     between: impl FnMut() -> Result<(), Stopped> + 'static,
     work: impl FnOnce() -> T,
@@ -52,7 +52,7 @@ pub fn under<T>(
     work()
 }
 
-/// Time that processors have spent on this thread: that of other programs does not count.
+/// CPU time of this thread.
 pub fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use step::executor::TokenId;
 use text::detokenize::Detokenizer;
 use text::reasoning::{ReasoningSplitter, Split};
-use text::reply::{Delta, Flow, Reply, ReplyFormat};
+use text::reply::{Delta, Flow, OutputParser, ReplyFormat};
 use text::stop::StopMatcher;
 use text::tools::gemma::Gemma;
 use text::tools::glm::Glm;
@@ -126,14 +126,14 @@ pub fn reply(input: &[u8]) {
         reasoning_opened: choices.flag(),
         raw: choices.flag(),
         tools: choices.flag().then(|| schemas().into()),
-        slips: true,
+        lenient: true,
         one_call: choices.flag(),
         stops: vec![STOP.to_string()],
         min_tokens: 0,
         ..ReplyFormat::default()
     };
     let model = model::chat();
-    let mut reply = Reply::new(model, format);
+    let mut reply = OutputParser::new(model, format);
     let (mut deltas, mut flow) = (Vec::new(), Flow::Continue);
     for pair in choices.rest().chunks_exact(2) {
         let id = usize::from(u16::from_le_bytes([pair[0], pair[1]])) % VOCAB;

@@ -1,4 +1,4 @@
-//! The file of answers: a line of JSON each, whole or not there. What an earlier run left counts.
+//! File of answers, a line of JSON each, which are written whole. Those of earlier runs count.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -45,7 +45,7 @@ struct Problem<'a> {
     code: &'static str,
     message: String,
     param: Option<&'a str>,
-    /// That of the file of requests, where the request has no name.
+    /// Line in the file of requests, if the request has no name.
     line: Option<usize>,
 }
 
@@ -68,7 +68,7 @@ struct KnownProblem {
 }
 
 impl Known {
-    /// None: it is no line of such a file.
+    /// Name of the answer; none if this is no line of such a file.
     fn key(&self) -> Option<Key> {
         let line = self.error.as_ref().and_then(|error| error.line);
         let named = self.custom_id.clone().map(Key::CustomId);
@@ -146,7 +146,7 @@ impl Answers {
         Ok(answers)
     }
 
-    /// Takes in what is there.
+    /// Reads the lines that are there.
     fn read(&mut self) -> Result<(), Failure> {
         let file = self.file.try_clone().map_err(|why| self.io(&why))?;
         let (mut reader, mut text) = (BufReader::new(file), Vec::new());
@@ -167,14 +167,14 @@ impl Answers {
         }
     }
 
-    /// Takes in a whole line; none where it is no answer, or a second one.
+    /// Reads a whole line; none if it is no answer, or a second one to its request.
     fn know(&mut self, text: &[u8]) -> Option<()> {
         let known: Known = serde_json::from_slice(text).ok()?;
         self.failed += usize::from(known.failed());
         self.done.insert(known.key()?).then_some(())
     }
 
-    /// Takes out a last line that has no end, behind `whole` bytes.
+    /// Removes a last line without an end, after `whole` bytes.
     fn mend(&mut self, torn: &[u8], whole: u64, number: usize) -> Result<(), Failure> {
         let both = torn.len().min(BEGINNING.len());
         if torn[..both] != BEGINNING[..both] {
@@ -282,7 +282,7 @@ impl Answers {
         Ok(())
     }
 
-    /// Has the disk keep what was written.
+    /// Flushes the file to the disk.
     pub fn keep(&self) -> Result<(), Failure> {
         self.file.sync_data().map_err(|why| self.io(&why))
     }

@@ -25,14 +25,14 @@ use host::log;
 use http::limits::DRAIN_TIMEOUT;
 use http::offline::{self, Answered};
 use http::settings::Settings;
-use http::state::State;
+use http::state::ServerState;
 use http::threads::{self, OF_RUNTIME};
 use model::target;
 use model::weights::Progress;
 
 /// Requests under way at once: those that hold a slot, and as many that are read meanwhile.
 const AT_ONCE: usize = 2 * target::MAX_SEQUENCES;
-/// Between two lines that tell how far it has come.
+/// Time between two progress lines.
 const TOLD_EVERY: Duration = Duration::from_secs(5);
 
 /// answer a file of requests into another file, without a server
@@ -75,12 +75,12 @@ pub fn run(options: &Batch) -> Result<(), Failure> {
     Ok(())
 }
 
-/// End of the answering.
+/// Reason why answering ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Ended {
+enum End {
     All,
     Signal(&'static str),
-    /// The engine did.
+    /// The engine ended.
     Engine,
 }
 
@@ -101,34 +101,34 @@ async fn answer(files: &Files, run: &mut Run) -> Result<(), Failure> {
     };
     let loading = move || boot::loading(&progress);
     let settings = Settings::default();
-    let state = State::new(&target::FACTS, target::MODEL_ID, settings, loading);
+    let state = ServerState::new(&target::FACTS, target::MODEL_ID, settings, loading);
     state.serve(chat, engine.clone());
     let ended = tokio::select! {
         ended = run.all(&state) => ended?,
         name = &mut signals => run.finish(name?).await?,
-        _ = boot::reached(&engine, Phase::Stopped) => Ended::Engine,
+        _ = boot::reached(&engine, Phase::Stopped) => End::Engine,
     };
     run.under_way.abort_all();
     run.answers.keep()?;
     engine.drain();
     boot::ended(thread)?;
     match ended {
-        Ended::Signal(name) if run.left() > 0 => Err(run.cut(name)),
-        Ended::Engine => Err(Failure::new(Exit::Internal, "the engine stopped by itself")),
-        Ended::All | Ended::Signal(_) => Ok(()),
+        End::Signal(name) if run.left() > 0 => Err(run.cut(name)),
+        End::Engine => Err(Failure::new(Exit::Internal, "the engine stopped by itself")),
+        End::All | End::Signal(_) => Ok(()),
     }
 }
 
-/// A request that was asked, and its answer; none where the engine ended first.
-type Asked = (String, Option<Answered>);
+/// Id of a request, and its answer; none if the engine ended first.
+type Done = (String, Option<Answered>);
 
 /// A file on its way into another.
 struct Run {
     requests: Requests,
     answers: Answers,
-    under_way: JoinSet<Asked>,
-    /// Places for those under way: all of them for one that must be alone.
-    places: Arc<Semaphore>,
+    under_way: JoinSet<Done>,
+    /// Slots of requests under way; a request that must be alone takes all of them.
+    slots: Arc<Semaphore>,
 }
 
 impl Run {
@@ -137,7 +137,7 @@ impl Run {
             requests,
             answers,
             under_way: JoinSet::new(),
-            places: Arc::new(Semaphore::new(AT_ONCE)),
+            slots: Arc::new(Semaphore::new(AT_ONCE)),
         };
         let known = run.done();
         if known > 0 {
@@ -164,9 +164,9 @@ impl Run {
     }
 
     /// Asks what is not answered, in the order of the file, and writes answers as they come.
-    async fn all(&mut self, state: &Arc<State>) -> Result<Ended, Failure> {
+    async fn all(&mut self, state: &Arc<ServerState>) -> Result<End, Failure> {
         let mut lines = self.requests.lines()?;
-        let mut told = Told::new(state, self);
+        let mut told = Meter::new(state, self);
         let mut ticks = interval(TOLD_EVERY);
         ticks.tick().await;
         loop {
@@ -179,7 +179,7 @@ impl Run {
             tokio::select! {
                 asked = self.under_way.join_next() => match asked {
                     Some(asked) => self.write(asked)?,
-                    None => return Ok(Ended::All),
+                    None => return Ok(End::All),
                 },
                 _ = ticks.tick() => told.tell(state, self),
             }
@@ -187,7 +187,7 @@ impl Run {
     }
 
     /// Begins with a line, unless it is answered.
-    fn take(&mut self, state: &Arc<State>, number: usize, line: Line) -> Result<(), Failure> {
+    fn take(&mut self, state: &Arc<ServerState>, number: usize, line: Line) -> Result<(), Failure> {
         let name = key(&line);
         self.requests.check(number, &name)?;
         if self.answers.has(&name) {
@@ -195,25 +195,25 @@ impl Run {
         }
         match line {
             Ok(wanted) => {
-                let (state, places) = (state.clone(), self.places.clone());
-                self.under_way.spawn(ask(state, places, wanted));
+                let (state, slots) = (state.clone(), self.slots.clone());
+                self.under_way.spawn(ask(state, slots, wanted));
                 Ok(())
             }
             Err(bad) => self.answers.refuse(&bad),
         }
     }
 
-    fn write(&mut self, asked: Result<Asked, JoinError>) -> Result<(), Failure> {
+    fn write(&mut self, asked: Result<Done, JoinError>) -> Result<(), Failure> {
         match asked {
             Ok((custom_id, Some(answered))) => self.answers.add(custom_id, &answered),
-            // It is asked again by the next run.
+            // The next run asks it again.
             Ok((_, None)) => Ok(()),
             Err(why) => Err(Failure::new(Exit::Internal, format!("a request: {why}"))),
         }
     }
 
     /// Lets what is under way finish for a while, or until another signal.
-    async fn finish(&mut self, name: &'static str) -> Result<Ended, Failure> {
+    async fn finish(&mut self, name: &'static str) -> Result<End, Failure> {
         log::line(format_args!(
             "{name}: finishing {} requests; another signal cuts them",
             self.under_way.len()
@@ -233,7 +233,7 @@ impl Run {
                 () = &mut cut => break,
             }
         }
-        Ok(Ended::Signal(name))
+        Ok(End::Signal(name))
     }
 
     fn cut(&self, name: &str) -> Failure {
@@ -252,15 +252,15 @@ impl Run {
     }
 }
 
-/// Asks a request; one that finds no room beside others has another turn alone.
-async fn ask(state: Arc<State>, places: Arc<Semaphore>, wanted: Wanted) -> Asked {
+/// Answers a request; one that is refused for want of memory or slots is tried again alone.
+async fn ask(state: Arc<ServerState>, slots: Arc<Semaphore>, wanted: Wanted) -> Done {
     let (url, body) = (wanted.url, wanted.body);
-    let place = places.acquire().await;
+    let slot = slots.acquire().await;
     let mut answered = offline::post(&state, url.clone(), body.clone()).await;
-    drop(place);
+    drop(slot);
     let status = answered.status;
     if status == StatusCode::TOO_MANY_REQUESTS || status == StatusCode::SERVICE_UNAVAILABLE {
-        let _alone = places.acquire_many(AT_ONCE as u32).await;
+        let _alone = slots.acquire_many(AT_ONCE as u32).await;
         answered = offline::post(&state, url, body).await;
     }
     let serving = state.service().map(|service| service.engine.phase()) == Some(Phase::Serving);
@@ -268,18 +268,18 @@ async fn ask(state: Arc<State>, places: Arc<Semaphore>, wanted: Wanted) -> Asked
     (wanted.custom_id, (!lost).then_some(answered))
 }
 
-/// Progress, for the operator.
-struct Told {
+/// Progress lines for the operator.
+struct Meter {
     since: Instant,
     done_before: usize,
     last: Instant,
     tokens: u64,
 }
 
-impl Told {
-    fn new(state: &State, run: &Run) -> Told {
+impl Meter {
+    fn new(state: &ServerState, run: &Run) -> Meter {
         let now = Instant::now();
-        Told {
+        Meter {
             since: now,
             done_before: run.done(),
             last: now,
@@ -287,7 +287,7 @@ impl Told {
         }
     }
 
-    fn tell(&mut self, state: &State, run: &Run) {
+    fn tell(&mut self, state: &ServerState, run: &Run) {
         let (now, tokens) = (Instant::now(), tokens(state));
         let rate = (tokens - self.tokens) as f64 / (now - self.last).as_secs_f64();
         (self.last, self.tokens) = (now, tokens);
@@ -302,7 +302,7 @@ impl Told {
 }
 
 /// Tokens of replies so far.
-fn tokens(state: &State) -> u64 {
+fn tokens(state: &ServerState) -> u64 {
     let service = state.service();
     service.map_or(0, |service| service.engine.stats().generated_tokens.get())
 }

@@ -183,11 +183,11 @@ mod tests {
 
     #[test]
     fn parts_of_a_bundle_are_the_file() {
-        let place = Folder::new();
-        fs::write(place.join("from"), "abcdefghij").unwrap();
-        let from = File::open(place.join("from")).unwrap();
+        let folder = Folder::new();
+        fs::write(folder.join("from"), "abcdefghij").unwrap();
+        let from = File::open(folder.join("from")).unwrap();
         let from = Piece::of(from, "from".into(), None).unwrap();
-        let dest = empty_folder(&place.join("dest")).unwrap();
+        let dest = empty_folder(&folder.join("dest")).unwrap();
         let mut writer = Writer {
             dest: &dest,
             sums: BTreeMap::new(),
@@ -203,11 +203,11 @@ mod tests {
             let text = pieces.map(|piece| io::read_to_string(piece.file()).unwrap());
             assert_eq!(text.collect::<String>(), "abcdefghij");
         }
-        fs::remove_file(place.join("dest/weights/model.part001")).unwrap();
+        fs::remove_file(folder.join("dest/weights/model.part001")).unwrap();
         let why = of_bundle(&dest, &sums).unwrap_err();
         assert!(why.message.contains("part001"), "{why:?}");
         // A finished folder has no mark, and is not begun anew.
-        fs::remove_file(place.join("dest").join(UNFINISHED)).unwrap();
-        assert!(empty_folder(&place.join("dest")).is_err());
+        fs::remove_file(folder.join("dest").join(UNFINISHED)).unwrap();
+        assert!(empty_folder(&folder.join("dest")).is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! `install` and `uninstall`: a bundle to where the service looks, and back to nothing.
+//! `install` copies a bundle to the paths of the service, `uninstall` removes it.
 //!
-//! All that is new is whole and verified under other names before anything moves. The weights of a
-//! binary lie in a folder of their own, named by what that build reads, and the binary takes the
-//! one that is its own: a run that is killed between the two leaves a pair that works.
+//! New files are complete and verified under other names before any is renamed. The weights of each
+//! build have a folder of their own, named by what the build reads, so that a run that is killed
+//! between the renames leaves a binary with its weights.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use argh::{ArgsInfo, FromArgs};
 
 use super::import::{self, Weights, of_bundle};
-use super::record::{self, Record};
+use super::record::{self, Record, record_path};
 use super::stage::{self, Stage};
 use super::sums::Sums;
 use super::transfer::{self, Copy, Piece, unwritable};
@@ -65,32 +65,32 @@ const WEIGHTS: &str = "var/lib/atlas";
 const MODE_PROGRAM: u32 = 0o755;
 const MODE_TEXT: u32 = 0o644;
 
-/// Paths below a root.
-pub(super) struct Places {
-    root: PathBuf,
+/// Directory that stands for `/`.
+pub(super) struct Root {
+    path: PathBuf,
 }
 
-impl Places {
-    pub(super) fn new(root: &Path) -> Places {
-        Places {
-            root: root.to_path_buf(),
+impl Root {
+    pub(super) fn new(path: &Path) -> Root {
+        Root {
+            path: path.to_path_buf(),
         }
     }
 
     pub(super) fn shown(&self, path: &Beneath) -> PathBuf {
-        self.root.join(path.as_str())
+        self.path.join(path.as_str())
     }
 
     /// The folder that holds a path, made if it is not there, and the last name.
     pub(super) fn make(&self, path: &Beneath) -> io::Result<(Dir, Beneath)> {
         let (folder, name) = Beneath::last(Path::new(path.as_str()))?;
-        Ok((Dir::make(&self.root.join(folder))?, name))
+        Ok((Dir::make(&self.path.join(folder))?, name))
     }
 
     /// Opens the folder that holds a path, if it is there; with it the last name.
     pub(super) fn open(&self, path: &Beneath) -> io::Result<Option<(Dir, Beneath)>> {
         let (folder, name) = Beneath::last(Path::new(path.as_str()))?;
-        match Dir::open(&self.root.join(folder)) {
+        match Dir::open(&self.path.join(folder)) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
             opened => opened.map(|folder| Some((folder, name))),
         }
@@ -165,18 +165,18 @@ fn texts(brought: bool) -> BTreeMap<Beneath, String> {
 /// # Errors
 /// The file that is damaged, missing or cannot be written; the same command goes on.
 pub fn run(options: &Install) -> Result<(), Failure> {
-    let places = Places::new(&options.root);
+    let root = Root::new(&options.root);
     let (program, brought) = chosen(&options.bundle, options.public_key.as_deref())?;
-    let is_upgrade = places.is_there(&binary());
-    let weights = stage(&places, &brought)?;
-    let staged = stage_program(&places, &program)?;
+    let is_upgrade = root.is_there(&binary());
+    let weights = stage(&root, &brought)?;
+    let staged = stage_program(&root, &program)?;
     let mut texts = texts(weights.is_some());
-    // Settings stay as their owner left them.
-    let kept = match places.is_there(&settings()) {
+    // Existing settings are not overwritten.
+    let kept = match root.is_there(&settings()) {
         true => texts.remove(&settings()),
         false => None,
     };
-    let older = Record::read(&places)?;
+    let older = Record::read(&root)?;
     let mut placed = Record::default();
     placed.keep(&older, &settings());
     placed.add(binary(), program.sha256.clone().unwrap_or_default());
@@ -187,11 +187,11 @@ pub fn run(options: &Install) -> Result<(), Failure> {
         placed.add_weights(&brought, weights.dir(), &own_weights())?;
     }
     // Before anything moves: `uninstall` removes the leavings of a run that is killed.
-    older.with(&placed).write(&places)?;
-    move_all(&places, weights, staged, &texts)?;
-    older.without(&placed).remove(&places)?;
-    placed.write(&places)?;
-    boot::print(&what_next(&places, kept.as_deref(), is_upgrade))
+    older.with(&placed).write(&root)?;
+    move_all(&root, weights, staged, &texts)?;
+    older.without(&placed).remove(&root)?;
+    placed.write(&root)?;
+    boot::print(&what_next(&root, kept.as_deref(), is_upgrade))
 }
 
 /// Program and weights of a bundle, open, as its list states them.
@@ -212,28 +212,28 @@ fn chosen(bundle: &Path, key: Option<&Path>) -> Result<(Piece, Weights), Failure
     Ok((Piece::inside(&opened, &program, digest)?, brought))
 }
 
-/// Moves what is whole to its place: the weights first, which the older binary passes over.
+/// Renames the new files to their paths: the weights first, which the older binary ignores.
 fn move_all(
-    places: &Places,
+    root: &Root,
     weights: Option<Stage>,
     program: Output,
     texts: &BTreeMap<Beneath, String>,
 ) -> Result<(), Failure> {
-    let failed = |path: &Beneath, why: &io::Error| unwritable(&places.shown(path), why);
+    let failed = |path: &Beneath, why: &io::Error| unwritable(&root.shown(path), why);
     if let Some(weights) = weights {
         let moved = weights.finish();
         moved.map_err(|why| failed(&own_weights(), &why))?;
     }
     program.finish().map_err(|why| failed(&binary(), &why))?;
     let mut texts = texts.iter();
-    texts.try_for_each(|(path, text)| write(places, path, text).map_err(|why| failed(path, &why)))
+    texts.try_for_each(|(path, text)| write(root, path, text).map_err(|why| failed(path, &why)))
 }
 
 /// Next steps for the operator; `kept` is the text that was not written over the settings.
-fn what_next(places: &Places, kept: Option<&str>, is_upgrade: bool) -> String {
+fn what_next(root: &Root, kept: Option<&str>, is_upgrade: bool) -> String {
     let name = target::BINARY;
     let line = kept.and_then(|text| text.lines().find(|line| line.starts_with("weights")));
-    let shown = places.shown(&settings());
+    let shown = root.shown(&settings());
     let stated = std::fs::read_to_string(&shown).unwrap_or_default();
     let note = match line {
         Some(line) if !stated.contains(line) => {
@@ -252,33 +252,33 @@ fn what_next(places: &Places, kept: Option<&str>, is_upgrade: bool) -> String {
     )
 }
 
-/// Brings the weights beside their place; none where they are inside the binary.
-fn stage(places: &Places, brought: &Weights) -> Result<Option<Stage>, Failure> {
+/// Copies the weights next to their path; none if they are inside the binary.
+fn stage(root: &Root, brought: &Weights) -> Result<Option<Stage>, Failure> {
     if brought.is_empty() {
         return Ok(None);
     }
-    let shown = places.shown(&own_weights());
-    let made = places.make(&own_weights());
+    let shown = root.shown(&own_weights());
+    let made = root.make(&own_weights());
     let (folder, name) = made.map_err(|why| unwritable(&shown, &why))?;
-    let others = installed_weights(places);
+    let others = installed_weights(root);
     let equal =
         |copy: &Copy<'_>, into: &Dir| Ok(link_equal(&others, copy, into).is_ok_and(|is| is));
     import::fill(brought, folder, &name, equal).map(Some)
 }
 
 /// Folders of the weights of all binaries that are installed.
-fn installed_weights(places: &Places) -> Vec<Dir> {
+fn installed_weights(root: &Root) -> Vec<Dir> {
     let below = |dir: &Dir| -> Vec<Dir> {
         let names = dir.names().unwrap_or_default().into_iter();
         let names = names.filter(|name| !name.as_str().starts_with('.'));
         names.filter_map(|name| dir.folder(&name).ok()).collect()
     };
-    let all = Dir::open(&places.root.join(WEIGHTS));
+    let all = Dir::open(&root.path.join(WEIGHTS));
     let binaries = all.map(|all| below(&all)).unwrap_or_default();
     binaries.iter().flat_map(below).collect()
 }
 
-/// Gives a file of another folder that is equal, every byte of it, a name in this one too.
+/// Links an equal file of another folder, every byte compared, into this one.
 fn link_equal(others: &[Dir], copy: &Copy<'_>, into: &Dir) -> io::Result<bool> {
     for other in others {
         let Ok(file) = other.read(&copy.to) else {
@@ -293,10 +293,10 @@ fn link_equal(others: &[Dir], copy: &Copy<'_>, into: &Dir) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Brings the program beside its place.
-fn stage_program(places: &Places, program: &Piece) -> Result<Output, Failure> {
-    let shown = places.shown(&binary());
-    let made = places.make(&binary());
+/// Copies the program next to its path.
+fn stage_program(root: &Root, program: &Piece) -> Result<Output, Failure> {
+    let shown = root.shown(&binary());
+    let made = root.make(&binary());
     let output = made.and_then(|(folder, name)| Output::inside(folder, name));
     let output = output.map_err(|why| unwritable(&shown, &why))?;
     let copy = Copy {
@@ -311,8 +311,8 @@ fn stage_program(places: &Places, program: &Piece) -> Result<Output, Failure> {
     Ok(output)
 }
 
-pub(super) fn write(places: &Places, path: &Beneath, text: &str) -> io::Result<()> {
-    let (folder, name) = places.make(path)?;
+pub(super) fn write(root: &Root, path: &Beneath, text: &str) -> io::Result<()> {
+    let (folder, name) = root.make(path)?;
     let mut output = Output::inside(folder, name)?;
     output.write_all(text.as_bytes())?;
     let mode = Permissions::from_mode(MODE_TEXT);
@@ -322,39 +322,39 @@ pub(super) fn write(places: &Places, path: &Beneath, text: &str) -> io::Result<(
 
 /// Removes what [`run`] recorded, and each folder that is empty then.
 pub fn remove(options: &Uninstall) -> Result<(), Failure> {
-    let places = Places::new(&options.root);
-    let record = Record::read(&places)?;
-    let packaged = |path: &&Beneath| record::is_packaged(&places, path);
+    let root = Root::new(&options.root);
+    let record = Record::read(&root)?;
+    let packaged = |path: &&Beneath| record::is_packaged(&root, path);
     if let Some(path) = record.paths().find(packaged) {
-        return Err(of_package(&places, path));
+        return Err(of_package(&root, path));
     }
-    let failed = |path: &Beneath, why: &io::Error| unwritable(&places.shown(path), why);
-    forget_unfinished(&places).map_err(|why| failed(&weights(), &why))?;
+    let failed = |path: &Beneath, why: &io::Error| unwritable(&root.shown(path), why);
+    forget_unfinished(&root).map_err(|why| failed(&weights(), &why))?;
     if record.is_empty() {
-        return none_recorded(&places);
+        return none_recorded(&root);
     }
     // The program goes last: until then it can be told again to remove the rest.
     let mut program = Record::default();
     program.keep(&record, &binary());
-    let mut said = record.without(&program).remove(&places)?;
-    forget_wanted(&places).map_err(|why| failed(&wanted(), &why))?;
+    let mut said = record.without(&program).remove(&root)?;
+    forget_wanted(&root).map_err(|why| failed(&wanted(), &why))?;
     for path in [own_weights(), weights(), drop_in(), settings()] {
-        record::remove_if_empty(&places, &path);
+        record::remove_if_empty(&root, &path);
     }
-    said.push_str(&program.remove(&places)?);
-    Record::forget(&places)?;
-    record::remove_if_empty(&places, &weights());
+    said.push_str(&program.remove(&root)?);
+    Record::forget(&root)?;
+    record::remove_if_empty(&root, &weights());
     said.push_str("removed; `systemctl daemon-reload` forgets the unit\n");
     boot::print(&said)
 }
 
-/// Removes what a run that was killed left beside the places of weights and files.
-fn forget_unfinished(places: &Places) -> io::Result<()> {
-    if let Some((folder, name)) = places.open(&own_weights())? {
+/// Removes unfinished files that a killed run left next to the paths of weights and files.
+fn forget_unfinished(root: &Root) -> io::Result<()> {
+    if let Some((folder, name)) = root.open(&own_weights())? {
         stage::discard(&folder, &name)?;
     }
-    for path in [binary(), settings(), unit(), drop_in(), record::place()] {
-        if let Some((folder, name)) = places.open(&path)? {
+    for path in [binary(), settings(), unit(), drop_in(), record_path()] {
+        if let Some((folder, name)) = root.open(&path)? {
             output::sweep(&folder, &name)?;
         }
     }
@@ -362,36 +362,36 @@ fn forget_unfinished(places: &Places) -> io::Result<()> {
 }
 
 /// Removes the link to a unit that is gone.
-fn forget_wanted(places: &Places) -> io::Result<()> {
-    let Some((folder, name)) = places.open(&wanted())? else {
+fn forget_wanted(root: &Root) -> io::Result<()> {
+    let Some((folder, name)) = root.open(&wanted())? else {
         return Ok(());
     };
     let leads = folder.link_target(&name);
-    match leads.is_some_and(|leads| leads.ends_with(unit().as_str())) && !places.is_there(&unit()) {
+    match leads.is_some_and(|leads| leads.ends_with(unit().as_str())) && !root.is_there(&unit()) {
         true => folder.remove(&name),
         false => Ok(()),
     }
 }
 
-fn none_recorded(places: &Places) -> Result<(), Failure> {
+fn none_recorded(root: &Root) -> Result<(), Failure> {
     let of_deb = path(&format!("usr/bin/{}", target::BINARY));
-    if record::is_packaged(places, &of_deb) {
-        return Err(of_package(places, &of_deb));
+    if record::is_packaged(root, &of_deb) {
+        return Err(of_package(root, &of_deb));
     }
-    if let Some(path) = [binary(), unit()].iter().find(|path| places.is_there(path)) {
+    if let Some(path) = [binary(), unit()].iter().find(|path| root.is_there(path)) {
         let message = format!(
             "{}: no record of `install` names it; remove it by hand if it is of no use",
-            places.shown(path).display()
+            root.shown(path).display()
         );
         return Err(Failure::new(Exit::Config, message));
     }
     // A run that was killed at its end leaves the folder.
-    record::remove_if_empty(places, &weights());
+    record::remove_if_empty(root, &weights());
     boot::print("nothing is installed\n")
 }
 
-fn of_package(places: &Places, path: &Beneath) -> Failure {
-    let (path, name) = (places.shown(path), target::BINARY);
+fn of_package(root: &Root, path: &Beneath) -> Failure {
+    let (path, name) = (root.shown(path), target::BINARY);
     let message = format!(
         "{}: is of the package {name}; `apt remove {name}` removes it; nothing was removed",
         path.display()
@@ -406,15 +406,15 @@ mod tests {
     use super::*;
     use host::testing::Folder;
 
-    struct Root(Folder);
+    struct Temp(Folder);
 
-    impl Root {
-        fn new() -> Root {
-            Root(Folder::new())
+    impl Temp {
+        fn new() -> Temp {
+            Temp(Folder::new())
         }
 
-        fn places(&self) -> Places {
-            Places::new(&self.0)
+        fn root(&self) -> Root {
+            Root::new(&self.0)
         }
 
         fn uninstall(&self) -> Result<(), Failure> {
@@ -429,16 +429,16 @@ mod tests {
     }
 
     /// Writes files and the record that names them.
-    fn install(root: &Root) -> Record {
+    fn install(temp: &Temp) -> Record {
         let mut record = Record::default();
         let mut all = texts(true);
         all.insert(binary(), "program".to_string());
         all.insert(own_weights().join(&path("config.json")), "{}".to_string());
         for (path, text) in &all {
-            write(&root.places(), path, text).unwrap();
+            write(&temp.root(), path, text).unwrap();
             record.add(path.clone(), record::digest_of(text));
         }
-        record.write(&root.places()).unwrap();
+        record.write(&temp.root()).unwrap();
         record
     }
 
@@ -455,51 +455,51 @@ mod tests {
 
     #[test]
     fn what_is_installed_is_removed_and_the_rest_stays() {
-        let root = Root::new();
-        install(&root);
+        let temp = Temp::new();
+        install(&temp);
         let others = [
             "etc/atlas/other.toml",
             "var/lib/atlas/other/model",
             "usr/local/bin/other",
         ];
         for other in others {
-            write(&root.places(), &path(other), "").unwrap();
+            write(&temp.root(), &path(other), "").unwrap();
         }
         let left = weights().join(&path(".x.partial"));
-        write(&root.places(), &left, "of another").unwrap();
+        write(&temp.root(), &left, "of another").unwrap();
         for _ in 0..2 {
-            root.uninstall().unwrap();
+            temp.uninstall().unwrap();
         }
-        assert!(others.iter().all(|other| root.has(&path(other))) && root.has(&left));
-        assert!(!root.has(&binary()) && !root.has(&unit()) && !root.has(&own_weights()));
-        assert!(!root.has(&drop_in().split().0.unwrap()));
+        assert!(others.iter().all(|other| temp.has(&path(other))) && temp.has(&left));
+        assert!(!temp.has(&binary()) && !temp.has(&unit()) && !temp.has(&own_weights()));
+        assert!(!temp.has(&drop_in().split().0.unwrap()));
     }
 
     #[test]
     fn what_was_changed_since_stays() {
-        let root = Root::new();
-        install(&root);
-        write(&root.places(), &settings(), "port = 1\n").unwrap();
-        root.uninstall().unwrap();
-        assert!(root.has(&settings()) && !root.has(&binary()));
+        let temp = Temp::new();
+        install(&temp);
+        write(&temp.root(), &settings(), "port = 1\n").unwrap();
+        temp.uninstall().unwrap();
+        assert!(temp.has(&settings()) && !temp.has(&binary()));
     }
 
     #[test]
     fn what_is_not_recorded_or_of_a_package_is_refused_by_name() {
-        let root = Root::new();
-        write(&root.places(), &binary(), "by hand").unwrap();
-        let why = root.uninstall().unwrap_err();
+        let temp = Temp::new();
+        write(&temp.root(), &binary(), "by hand").unwrap();
+        let why = temp.uninstall().unwrap_err();
         assert!(why.message.contains("usr/local/bin"), "{why:?}");
-        fs::remove_file(root.0.join(binary().as_str())).unwrap();
+        fs::remove_file(temp.0.join(binary().as_str())).unwrap();
         let name = target::BINARY;
         let list = path(&format!("var/lib/dpkg/info/{name}.list"));
-        write(&root.places(), &list, &format!("/usr\n/usr/bin/{name}\n")).unwrap();
-        let why = root.uninstall().unwrap_err();
+        write(&temp.root(), &list, &format!("/usr\n/usr/bin/{name}\n")).unwrap();
+        let why = temp.uninstall().unwrap_err();
         assert!(why.message.contains("apt remove"), "{why:?}");
-        install(&root);
-        write(&root.places(), &list, &format!("/{}\n", settings())).unwrap();
-        let why = root.uninstall().unwrap_err();
+        install(&temp);
+        write(&temp.root(), &list, &format!("/{}\n", settings())).unwrap();
+        let why = temp.uninstall().unwrap_err();
         assert!(why.message.contains(settings().as_str()), "{why:?}");
-        assert!(root.has(&binary()), "nothing was removed");
+        assert!(temp.has(&binary()), "nothing was removed");
     }
 }

@@ -1,4 +1,4 @@
-//! The list of what `install` placed, by which `uninstall` removes it and nothing else.
+//! Record of installed files, so that `uninstall` removes these and nothing else.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 use sha2::{Digest, Sha256};
 
 use super::import::Weights;
-use super::install::{self, Places};
+use super::install::{self, Root};
 use super::sums;
 use super::transfer::{self, unreadable, unwritable};
 use crate::cli::{Exit, Failure};
@@ -18,8 +18,8 @@ use model::weights::hex::hex;
 #[derive(Clone, Debug, Default)]
 pub struct Record(BTreeSet<(Beneath, String)>);
 
-/// Where it lies: beside the folder of the weights.
-pub fn place() -> Beneath {
+/// Path of the record: beside the folder of the weights.
+pub fn record_path() -> Beneath {
     let name = format!("{}.installed", install::weights());
     Beneath::parse(&name).expect("paths of this program are plain")
 }
@@ -30,14 +30,14 @@ pub fn digest_of(text: &str) -> String {
 }
 
 impl Record {
-    /// Reads that of an earlier run; empty where there is none.
+    /// Reads the record of an earlier run; empty if there is none.
     ///
     /// # Errors
     /// If it is another user's, or damaged.
-    pub fn read(places: &Places) -> Result<Record, Failure> {
-        let shown = places.shown(&place());
+    pub fn read(root: &Root) -> Result<Record, Failure> {
+        let shown = root.shown(&record_path());
         let failed = |why: io::Error| unreadable(&shown, &why);
-        let found = places.open(&place()).map_err(failed)?;
+        let found = root.open(&record_path()).map_err(failed)?;
         let file = match found.map(|(folder, name)| folder.read(&name)) {
             None => return Ok(Record::default()),
             Some(Err(why)) if why.kind() == io::ErrorKind::NotFound => {
@@ -61,21 +61,21 @@ impl Record {
         Ok(Record(lines.collect::<Result<_, _>>()?))
     }
 
-    /// Writes it, for the user of this process alone to change.
-    pub fn write(&self, places: &Places) -> Result<(), Failure> {
+    /// Writes the record, writable by the user of this process alone.
+    pub fn write(&self, root: &Root) -> Result<(), Failure> {
         let lines = self.0.iter();
         let lines = lines.map(|(path, digest)| format!("{digest}  {path}\n"));
-        let written = install::write(places, &place(), &lines.collect::<String>());
-        written.map_err(|why| unwritable(&places.shown(&place()), &why))
+        let written = install::write(root, &record_path(), &lines.collect::<String>());
+        written.map_err(|why| unwritable(&root.shown(&record_path()), &why))
     }
 
-    /// Removes the list itself.
-    pub fn forget(places: &Places) -> Result<(), Failure> {
-        let removed = places.open(&place()).and_then(|found| match found {
+    /// Removes the record.
+    pub fn forget(root: &Root) -> Result<(), Failure> {
+        let removed = root.open(&record_path()).and_then(|found| match found {
             None => Ok(()),
             Some((folder, name)) => folder.remove(&name),
         });
-        removed.map_err(|why| unwritable(&places.shown(&place()), &why))
+        removed.map_err(|why| unwritable(&root.shown(&record_path()), &why))
     }
 
     pub fn is_empty(&self) -> bool {
@@ -133,11 +133,11 @@ impl Record {
     }
 
     /// Removes the files, but for those that somebody changed since; a line about each of these.
-    pub fn remove(&self, places: &Places) -> Result<String, Failure> {
+    pub fn remove(&self, root: &Root) -> Result<String, Failure> {
         let mut kept = String::new();
         for path in self.paths().collect::<BTreeSet<_>>() {
-            let shown = places.shown(path);
-            let removed = self.remove_one(places, path);
+            let shown = root.shown(path);
+            let removed = self.remove_one(root, path);
             if !removed.map_err(|why| unwritable(&shown, &why))? {
                 kept.push_str(&format!("{} was changed and stays\n", shown.display()));
             }
@@ -145,9 +145,9 @@ impl Record {
         Ok(kept)
     }
 
-    /// Whether it is gone. Files of weights are not read for that: nobody edits them.
-    fn remove_one(&self, places: &Places, path: &Beneath) -> io::Result<bool> {
-        let Some((folder, name)) = places.open(path)? else {
+    /// Whether the file is gone. Files of weights are removed unread, since nobody edits them.
+    fn remove_one(&self, root: &Root, path: &Beneath) -> io::Result<bool> {
+        let Some((folder, name)) = root.open(path)? else {
             return Ok(true);
         };
         let file = match folder.read(&name) {
@@ -161,7 +161,7 @@ impl Record {
         }
         folder.remove(&name)?;
         if is_weights && let Some(folder) = path.split().0 {
-            remove_if_empty(places, &folder);
+            remove_if_empty(root, &folder);
         }
         Ok(true)
     }
@@ -169,10 +169,10 @@ impl Record {
 
 /// Removes the folder `path`, or the one that holds the file of that path, if it is empty: one that
 /// holds something else is somebody else's too.
-pub fn remove_if_empty(places: &Places, path: &Beneath) {
+pub fn remove_if_empty(root: &Root, path: &Beneath) {
     for path in [Some(path.clone()), path.split().0].into_iter().flatten() {
         if is_ours(&path)
-            && let Ok(Some((folder, name))) = places.open(&path)
+            && let Ok(Some((folder, name))) = root.open(&path)
         {
             let _ = folder.remove_folder(&name);
         }
@@ -189,9 +189,9 @@ fn is_ours(path: &Beneath) -> bool {
 }
 
 /// Whether the package manager's list of the files of this binary's package names a path.
-pub fn is_packaged(places: &Places, path: &Beneath) -> bool {
+pub fn is_packaged(root: &Root, path: &Beneath) -> bool {
     let info = Beneath::parse("var/lib/dpkg/info/list").expect("a plain path");
-    let Ok(Some((folder, _))) = places.open(&info) else {
+    let Ok(Some((folder, _))) = root.open(&info) else {
         return false;
     };
     let is_list = |name: &Beneath| {

@@ -1,5 +1,4 @@
-//! A folder that is filled under a name that nobody can foresee, and takes its place at once when
-//! it is whole.
+//! A folder that is filled under an unpredictable name, and renamed at once when it is complete.
 
 use std::fs::{File, Permissions, TryLockError};
 use std::io;
@@ -12,7 +11,7 @@ use rustix::io::Errno;
 use host::beneath::{Beneath, Dir, is_own, trusted};
 use host::output::{beside, busy, is_beside, rename_new};
 
-/// Permissions while it is filled: nobody else looks in or writes.
+/// Permissions of the folder while it is filled: access for this user alone.
 const PRIVATE: u32 = 0o700;
 const FINISHED: u32 = 0o755;
 const PERMISSIONS: u32 = 0o777;
@@ -29,7 +28,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Goes on with what an earlier run of this user left beside `name`, or makes a folder anew.
+    /// Continues a folder that an earlier run of this user left next to `name`, or makes one.
     ///
     /// # Errors
     /// `ResourceBusy` while another run fills it; the operating system's.
@@ -70,7 +69,7 @@ impl Stage {
         &self.dir
     }
 
-    /// Where it is while it is filled.
+    /// Path of the folder while it is filled.
     pub fn path(&self) -> PathBuf {
         self.parent.shown(&self.beside)
     }
@@ -81,7 +80,7 @@ impl Stage {
         others.try_for_each(|name| self.dir.remove(&name))
     }
 
-    /// Whether its name still stands for the folder that was filled.
+    /// Whether the name still leads to the folder that was filled.
     fn check_own(&self) -> io::Result<()> {
         let identity = |stat: Stat| (stat.st_dev, stat.st_ino);
         let found = self.parent.look(&self.beside)?.map(identity);
@@ -91,7 +90,8 @@ impl Stage {
         }
     }
 
-    /// Takes its place. What was there is removed behind it: who has it open keeps it.
+    /// Renames the folder to its name. A folder that was there is removed afterwards; processes
+    /// that have its files open keep them.
     ///
     /// # Errors
     /// The operating system's; what was there is there still.
@@ -136,7 +136,7 @@ fn exchange(parent: &Dir, new: &Beneath, old: &Beneath) -> Result<(), Errno> {
     }
 }
 
-/// Removes what runs that ended left beside `name`.
+/// Removes folders that killed runs left next to `name`.
 ///
 /// # Errors
 /// `ResourceBusy` while a run goes on; the operating system's.
@@ -182,11 +182,11 @@ mod tests {
     use super::*;
     use host::testing::Folder;
 
-    struct Place(Folder);
+    struct Temp(Folder);
 
-    impl Place {
-        fn new() -> Place {
-            Place(Folder::new())
+    impl Temp {
+        fn new() -> Temp {
+            Temp(Folder::new())
         }
 
         fn stage(&self) -> io::Result<Stage> {
@@ -201,67 +201,67 @@ mod tests {
 
     #[test]
     fn a_folder_takes_the_place_of_an_older_one_that_goes() {
-        let place = Place::new();
+        let temp = Temp::new();
         for name in ["one", "two"] {
-            let stage = place.stage().unwrap();
+            let stage = temp.stage().unwrap();
             fs::write(stage.path().join(name), "").unwrap();
             stage.finish().unwrap();
-            assert_eq!(place.names(), ["dest"]);
-            let only = fs::read_dir(place.0.join("dest")).unwrap().next().unwrap();
+            assert_eq!(temp.names(), ["dest"]);
+            let only = fs::read_dir(temp.0.join("dest")).unwrap().next().unwrap();
             assert_eq!(only.unwrap().file_name(), name);
         }
     }
 
     #[test]
     fn one_run_fills_it_and_the_next_goes_on() {
-        let place = Place::new();
-        let stage = place.stage().unwrap();
+        let temp = Temp::new();
+        let stage = temp.stage().unwrap();
         let beside = stage.beside.clone();
         fs::write(stage.path().join("file"), "").unwrap();
         assert_eq!(
-            place.stage().err().unwrap().kind(),
+            temp.stage().err().unwrap().kind(),
             io::ErrorKind::ResourceBusy
         );
         drop(stage);
-        let stage = place.stage().unwrap();
+        let stage = temp.stage().unwrap();
         assert!(stage.beside == beside && stage.path().join("file").exists());
         stage.keep(|_| false).unwrap();
         assert!(stage.dir().is_empty().unwrap());
         drop(stage);
         discard(
-            &Dir::open(&place.0).unwrap(),
+            &Dir::open(&temp.0).unwrap(),
             &Beneath::parse("dest").unwrap(),
         )
         .unwrap();
-        assert_eq!(place.names(), Vec::<String>::new());
+        assert_eq!(temp.names(), Vec::<String>::new());
     }
 
     #[test]
     fn what_was_exchanged_while_it_was_filled_takes_no_place() {
-        let place = Place::new();
-        let stage = place.stage().unwrap();
+        let temp = Temp::new();
+        let stage = temp.stage().unwrap();
         let path = stage.path();
-        fs::rename(&path, place.0.join("away")).unwrap();
+        fs::rename(&path, temp.0.join("away")).unwrap();
         fs::create_dir(&path).unwrap();
         let why = stage.finish().unwrap_err();
         assert_eq!(why.kind(), io::ErrorKind::InvalidInput, "{why}");
-        assert!(!place.0.join("dest").exists());
+        assert!(!temp.0.join("dest").exists());
     }
 
     #[test]
     fn planted_names_are_not_gone_on_with() {
-        let place = Place::new();
+        let temp = Temp::new();
         let names = [1, 2, 3].map(|number| format!(".dest.{number:016x}.partial"));
-        fs::create_dir(place.0.join("elsewhere")).unwrap();
-        symlink(place.0.join("elsewhere"), place.0.join(&names[0])).unwrap();
-        fs::write(place.0.join(&names[1]), "").unwrap();
-        fs::create_dir(place.0.join(&names[2])).unwrap();
-        fs::set_permissions(place.0.join(&names[2]), Permissions::from_mode(0o777)).unwrap();
-        let stage = place.stage().unwrap();
+        fs::create_dir(temp.0.join("elsewhere")).unwrap();
+        symlink(temp.0.join("elsewhere"), temp.0.join(&names[0])).unwrap();
+        fs::write(temp.0.join(&names[1]), "").unwrap();
+        fs::create_dir(temp.0.join(&names[2])).unwrap();
+        fs::set_permissions(temp.0.join(&names[2]), Permissions::from_mode(0o777)).unwrap();
+        let stage = temp.stage().unwrap();
         assert!(!names.contains(&stage.beside.to_string()));
         fs::write(stage.path().join("file"), "").unwrap();
         stage.finish().unwrap();
-        assert!(place.0.join("dest/file").exists());
-        assert_eq!(fs::read_dir(place.0.join("elsewhere")).unwrap().count(), 0);
+        assert!(temp.0.join("dest/file").exists());
+        assert_eq!(fs::read_dir(temp.0.join("elsewhere")).unwrap().count(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Files copied with progress, verified while they are read, and resumed where an earlier run
+//! Files copied with progress lines, verified while they are read, and resumed where an earlier run
 //! stopped.
 
 use std::fs::{File, Permissions};
@@ -19,12 +19,12 @@ use model::weights::hex::hex;
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A piece of a file: all of it, or one of several parts that follow each other. It is open from
-/// the time when it was chosen, so that what is copied is what was looked at.
+/// A whole file, or one of its parts in a bundle. It is opened when it is listed, so that the file
+/// that was checked is the one that is copied.
 #[derive(Debug)]
 pub struct Piece {
     file: File,
-    /// For messages.
+    /// Path for messages.
     shown: PathBuf,
     pub bytes: u64,
     /// Digest that it must have, where that is known.
@@ -87,20 +87,20 @@ impl Copy<'_> {
     }
 }
 
-/// Copies all into a folder that is this run's alone, in order; what is there already is read and
-/// compared rather than copied.
+/// Copies all in order into a folder that only this run writes. Bytes that are there already are
+/// compared instead of copied.
 ///
 /// # Errors
 /// The file that is damaged or cannot be read or written, and how to go on.
 pub fn run(copies: &[Copy<'_>], into: &Dir) -> Result<(), Failure> {
-    room(copies, into)?;
-    let mut told = Told::new(copies.iter().map(Copy::bytes).sum());
+    require_space(copies, into)?;
+    let mut meter = Meter::new(copies.iter().map(Copy::bytes).sum());
     let mut copies = copies.iter();
-    copies.try_for_each(|copy| one(copy, into, &mut told))
+    copies.try_for_each(|copy| one(copy, into, &mut meter))
 }
 
-/// Refuses before anything is written what the disk has no room for.
-fn room(copies: &[Copy<'_>], into: &Dir) -> Result<(), Failure> {
+/// Refuses copies that the disk has no space for, before anything is written.
+fn require_space(copies: &[Copy<'_>], into: &Dir) -> Result<(), Failure> {
     let present = |copy: &Copy<'_>| match into.look(&copy.to) {
         Ok(Some(found)) => (found.st_size as u64).min(copy.bytes()),
         _ => 0,
@@ -109,13 +109,13 @@ fn room(copies: &[Copy<'_>], into: &Dir) -> Result<(), Failure> {
     enough(into, needed)
 }
 
-/// Refuses what the disk of a folder has no room for.
+/// Refuses bytes that the disk of a folder has no space for.
 ///
 /// # Errors
 /// Bytes that are needed and free.
 pub fn enough(folder: &Dir, needed: u64) -> Result<(), Failure> {
-    let told = folder.readable().map(fstatvfs);
-    let Ok(Ok(found)) = told else {
+    let space = folder.readable().map(fstatvfs);
+    let Ok(Ok(found)) = space else {
         return Ok(());
     };
     match found.f_bavail.saturating_mul(found.f_frsize) {
@@ -130,10 +130,10 @@ pub fn enough(folder: &Dir, needed: u64) -> Result<(), Failure> {
     }
 }
 
-fn one(copy: &Copy<'_>, into: &Dir, told: &mut Told) -> Result<(), Failure> {
+fn one(copy: &Copy<'_>, into: &Dir, meter: &mut Meter) -> Result<(), Failure> {
     let path = into.shown(&copy.to);
     let mut file = opened(copy, into).map_err(|why| unwritable(&path, &why))?;
-    bring(copy, &mut file, &path, told)
+    bring(copy, &mut file, &path, meter)
 }
 
 /// Copies all into one open file, which `path` names in messages.
@@ -141,13 +141,13 @@ fn one(copy: &Copy<'_>, into: &Dir, told: &mut Told) -> Result<(), Failure> {
 /// # Errors
 /// The piece that is damaged or cannot be read, or that the file cannot be written.
 pub fn into_file(copy: &Copy<'_>, file: &mut File, path: &Path) -> Result<(), Failure> {
-    bring(copy, file, path, &mut Told::new(copy.bytes()))
+    bring(copy, file, path, &mut Meter::new(copy.bytes()))
 }
 
-fn bring(copy: &Copy<'_>, file: &mut File, path: &Path, told: &mut Told) -> Result<(), Failure> {
+fn bring(copy: &Copy<'_>, file: &mut File, path: &Path, meter: &mut Meter) -> Result<(), Failure> {
     let mut start = 0;
     for piece in copy.pieces {
-        piece_into(piece, file, start, path, told)?;
+        piece_into(piece, file, start, path, meter)?;
         start += piece.bytes;
     }
     let ended = file.set_len(start).and_then(|()| {
@@ -157,7 +157,7 @@ fn bring(copy: &Copy<'_>, file: &mut File, path: &Path, told: &mut Told) -> Resu
     ended.map_err(|why| unwritable(path, &why))
 }
 
-/// Opens what an earlier run left, or makes the file anew.
+/// Opens the file of an earlier run, or makes it.
 fn opened(copy: &Copy<'_>, into: &Dir) -> io::Result<File> {
     if let (Some(folder), _) = copy.to.split() {
         into.make_folder(&folder, 0o755)?;
@@ -169,23 +169,23 @@ fn opened(copy: &Copy<'_>, into: &Dir) -> io::Result<File> {
     into.create(&copy.to, 0o600)
 }
 
-/// Brings `file` from `start` on to what the piece holds.
+/// Makes `file` equal to the piece from `start` on.
 fn piece_into(
     piece: &Piece,
     file: &mut File,
     start: u64,
     path: &Path,
-    told: &mut Told,
+    meter: &mut Meter,
 ) -> Result<(), Failure> {
-    let before = told.done;
+    let before = meter.done;
     let present = file.metadata().map_or(0, |found| found.len());
     let present = present.saturating_sub(start);
     // Nothing that was there is trusted without a digest.
     let known = piece.sha256.is_some();
     let kept = if known { present.min(piece.bytes) } else { 0 };
     for kept in [kept, 0] {
-        told.done = before;
-        let digest = continued(piece, file, start, kept, path, told)?;
+        meter.done = before;
+        let digest = continued(piece, file, start, kept, path, meter)?;
         if piece.sha256.as_ref().is_none_or(|wanted| *wanted == digest) {
             return Ok(());
         }
@@ -211,13 +211,13 @@ fn continued(
     start: u64,
     kept: u64,
     path: &Path,
-    told: &mut Told,
+    meter: &mut Meter,
 ) -> Result<String, Failure> {
     let mut digest = Sha256::new();
     let unread = |why| unreadable(path, &why);
     let kept = each_chunk(file, start, kept, unread, |chunk| {
         digest.update(chunk);
-        told.advance(chunk.len());
+        meter.advance(chunk.len());
         Ok(())
     })?;
     let unwritten = |why| unwritable(path, &why);
@@ -226,7 +226,7 @@ fn continued(
     let unread = |why| unreadable(&piece.shown, &why);
     each_chunk(&piece.file, kept, u64::MAX, unread, |chunk| {
         digest.update(chunk);
-        told.advance(chunk.len());
+        meter.advance(chunk.len());
         file.write_all(chunk).map_err(unwritten)
     })?;
     Ok(hex(&digest.finalize()))
@@ -319,18 +319,18 @@ pub fn unwritable(path: &Path, why: &io::Error) -> Failure {
     Failure::new(exit, message)
 }
 
-/// Bytes done, told once a second.
-struct Told {
+/// Progress in bytes, printed once a second.
+struct Meter {
     done: u64,
     total: u64,
     begun: Instant,
     last: Instant,
 }
 
-impl Told {
-    fn new(total: u64) -> Told {
+impl Meter {
+    fn new(total: u64) -> Meter {
         let now = Instant::now();
-        Told {
+        Meter {
             done: 0,
             total,
             begun: now,
@@ -355,11 +355,11 @@ mod tests {
     use super::*;
     use host::testing::Folder;
 
-    struct Place(Folder);
+    struct Temp(Folder);
 
-    impl Place {
-        fn new() -> Place {
-            Place(Folder::new())
+    impl Temp {
+        fn new() -> Temp {
+            Temp(Folder::new())
         }
 
         fn dir(&self) -> Dir {
@@ -404,13 +404,13 @@ mod tests {
 
     #[test]
     fn pieces_become_one_file_and_a_second_run_changes_nothing() {
-        let place = Place::new();
-        let pieces = place.pieces();
+        let temp = Temp::new();
+        let pieces = temp.pieces();
         for _ in 0..2 {
-            place.run(&pieces).unwrap();
-            assert_eq!(place.text(), whole());
+            temp.run(&pieces).unwrap();
+            assert_eq!(temp.text(), whole());
         }
-        let file = File::open(place.0.join("to/file")).unwrap();
+        let file = File::open(temp.0.join("to/file")).unwrap();
         assert!(copy(&pieces).is_in(&file).unwrap());
         assert!(!copy(&pieces[1..]).is_in(&file).unwrap());
         assert!(!copy(&pieces[..1]).is_in(&file).unwrap());
@@ -418,81 +418,79 @@ mod tests {
 
     #[test]
     fn an_interrupted_copy_goes_on_wherever_it_stopped_and_whatever_is_there() {
-        let place = Place::new();
-        let (pieces, text) = (place.pieces(), whole());
+        let temp = Temp::new();
+        let (pieces, text) = (temp.pieces(), whole());
         for kept in [0, 1, 2_999_999, 3_000_000, 3_000_001, 6_000_000] {
             for damaged in [false, true] {
                 let mut there = text.as_bytes()[..kept].to_vec();
                 if damaged && let Some(byte) = there.last_mut() {
                     *byte ^= 1;
                 }
-                place.dir();
-                fs::write(place.0.join("to/file"), there).unwrap();
-                place.run(&pieces).unwrap();
-                assert_eq!(place.text(), text, "{kept} {damaged}");
+                temp.dir();
+                fs::write(temp.0.join("to/file"), there).unwrap();
+                temp.run(&pieces).unwrap();
+                assert_eq!(temp.text(), text, "{kept} {damaged}");
             }
         }
     }
 
     #[test]
     fn a_flipped_bit_or_a_part_cut_short_is_named() {
-        let place = Place::new();
-        let mut pieces = place.pieces();
-        let two = place.0.join("two");
+        let temp = Temp::new();
+        let mut pieces = temp.pieces();
+        let two = temp.0.join("two");
         let fine = fs::read(&two).unwrap();
         let mut flipped = fine.clone();
         flipped[1_234_567] ^= 4;
         for damaged in [flipped.as_slice(), &fine[..fine.len() - 1]] {
             fs::write(&two, damaged).unwrap();
             let sha256 = pieces[1].sha256.take();
-            pieces[1] = place.piece("two");
+            pieces[1] = temp.piece("two");
             pieces[1].sha256 = sha256;
-            let why = place.run(&pieces).unwrap_err();
+            let why = temp.run(&pieces).unwrap_err();
             assert!(
                 why.exit == Exit::Config && why.message.contains("two"),
                 "{why:?}"
             );
         }
         fs::write(&two, fine).unwrap();
-        place
-            .run(&[place.piece("one"), place.piece("two")])
-            .unwrap();
-        assert_eq!(place.text(), whole());
+        temp.run(&[temp.piece("one"), temp.piece("two")]).unwrap();
+        assert_eq!(temp.text(), whole());
     }
 
     #[test]
     fn what_has_no_room_is_refused_before_it_begins() {
-        let place = Place::new();
-        let mut pieces = place.pieces();
+        let temp = Temp::new();
+        let mut pieces = temp.pieces();
         pieces[0].bytes = u64::MAX / 4;
-        let why = place.run(&pieces).unwrap_err();
+        let why = temp.run(&pieces).unwrap_err();
         assert!(
             why.exit == Exit::Io && why.message.contains("are free"),
             "{why:?}"
         );
-        assert!(place.dir().is_empty().unwrap());
+        assert!(temp.dir().is_empty().unwrap());
     }
 
     #[test]
     fn without_a_digest_what_was_there_is_written_anew() {
-        let place = Place::new();
-        let mut pieces = place.pieces();
+        let temp = Temp::new();
+        let mut pieces = temp.pieces();
         pieces.iter_mut().for_each(|piece| piece.sha256 = None);
-        place.dir();
-        fs::write(place.0.join("to/file"), "other").unwrap();
-        place.run(&pieces).unwrap();
-        assert_eq!(place.text(), whole());
+        temp.dir();
+        fs::write(temp.0.join("to/file"), "other").unwrap();
+        temp.run(&pieces).unwrap();
+        assert_eq!(temp.text(), whole());
     }
 
     #[test]
     fn what_has_another_name_is_not_written_to() {
-        let place = Place::new();
-        let pieces = place.pieces();
-        place.dir();
-        fs::write(place.0.join("other"), "other").unwrap();
-        fs::hard_link(place.0.join("other"), place.0.join("to/file")).unwrap();
-        place.run(&pieces).unwrap();
-        assert_eq!(place.text(), whole());
-        assert_eq!(fs::read_to_string(place.0.join("other")).unwrap(), "other");
+        let temp = Temp::new();
+        let pieces = temp.pieces();
+        temp.dir();
+        fs::write(temp.0.join("other"), "other").unwrap();
+        fs::hard_link(temp.0.join("other"), temp.0.join("to/file")).unwrap();
+        temp.run(&pieces).unwrap();
+        assert_eq!(temp.text(), whole());
+        assert_eq!(fs::read_to_string(temp.0.join("other")).unwrap(), "other");
     }
 }

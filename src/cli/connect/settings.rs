@@ -15,8 +15,8 @@ pub(super) fn of(options: &Connect) -> String {
     match options.client {
         Client::Claude => {
             let command = format!("claude {}", CLAUDE_ARGUMENTS.join(" "));
-            let place = format!("in the shell that starts `{command}`");
-            exports(&place, &claude(options))
+            let location = format!("in the shell that starts `{command}`");
+            exports(&location, &claude(options))
         }
         Client::Codex => codex_file(options),
         Client::Opencode => file("~/.config/opencode/opencode.json", &opencode(options)),
@@ -37,21 +37,21 @@ fn v1(options: &Connect) -> String {
     format!("{}/v1", base(options))
 }
 
-fn exports(place: &str, variables: &[(&str, String)]) -> String {
-    let mut out = format!("# {place}\n");
+fn exports(location: &str, variables: &[(&str, String)]) -> String {
+    let mut out = format!("# {location}\n");
     for (name, value) in variables {
         let _ = writeln!(out, "export {name}='{value}'");
     }
     out
 }
 
-fn file(place: &str, content: &Value) -> String {
-    format!("// {place}\n{content:#}\n")
+fn file(location: &str, content: &Value) -> String {
+    format!("// {location}\n{content:#}\n")
 }
 
 /// Lines of a shell that write a file, for a reader that takes no comments in it.
-fn written(place: &str, content: &Value) -> String {
-    format!("cat > {place} <<'END'\n{content:#}\nEND\n")
+fn written(location: &str, content: &Value) -> String {
+    format!("cat > {location} <<'END'\n{content:#}\nEND\n")
 }
 
 fn codex_file(options: &Connect) -> String {
@@ -115,7 +115,7 @@ fn cline(options: &Connect) -> String {
 /// The file tells how much fits: Aider knows models by their names alone.
 fn aider(options: &Connect) -> String {
     let Connect { model, key, .. } = options;
-    let place = format!("in the shell that starts `aider --model openai/{model}`");
+    let location = format!("in the shell that starts `aider --model openai/{model}`");
     let variables = [
         ("OPENAI_API_BASE", v1(options)),
         ("OPENAI_API_KEY", key.clone()),
@@ -126,7 +126,7 @@ fn aider(options: &Connect) -> String {
         "litellm_provider": "openai",
         "mode": "chat",
     }});
-    exports(&place, &variables) + &written("~/.aider.model.metadata.json", &fits)
+    exports(&location, &variables) + &written("~/.aider.model.metadata.json", &fits)
 }
 
 fn continue_file(options: &Connect) -> String {
@@ -148,8 +148,8 @@ fn openwebui(options: &Connect) -> String {
         ("OPENAI_API_KEY", options.key.clone()),
         ("ENABLE_OLLAMA_API", "false".to_string()),
     ];
-    let place = "of Open WebUI; in a container, 127.0.0.1 is the container";
-    exports(place, &variables)
+    let location = "of Open WebUI; in a container, 127.0.0.1 is the container";
+    exports(location, &variables)
 }
 
 fn litellm(options: &Connect) -> String {

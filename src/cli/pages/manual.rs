@@ -49,9 +49,9 @@ pub fn page(command: &Command, build: &Build<'_>) -> String {
 
 fn section(name: &str, words: &[&str], verb: &Command) -> String {
     let mut usage = format!("{name} {}", words.join(" "));
-    for place in verb.positionals {
-        let upper = place.name.to_uppercase();
-        usage.push_str(&match is_required(&place.optionality) {
+    for argument in verb.positionals {
+        let upper = argument.name.to_uppercase();
+        usage.push_str(&match is_required(&argument.optionality) {
             true => format!(" {upper}"),
             false => format!(" [{upper}]"),
         });
@@ -62,16 +62,16 @@ fn section(name: &str, words: &[&str], verb: &Command) -> String {
         sentence(verb.description),
         plain(&usage)
     );
-    for place in verb.positionals {
-        out.push_str(&positional(place));
+    for argument in verb.positionals {
+        out.push_str(&positional(argument));
     }
     shown(verb).for_each(|flag| out.push_str(&option(flag)));
     out
 }
 
-fn positional(place: &PositionalInfo<'static>) -> String {
-    let upper = place.name.to_uppercase();
-    let (name, meaning) = (plain(&upper), sentence(place.description));
+fn positional(argument: &PositionalInfo<'static>) -> String {
+    let upper = argument.name.to_uppercase();
+    let (name, meaning) = (plain(&upper), sentence(argument.description));
     format!(".TP\n.I {name}\n{meaning}\n")
 }
 

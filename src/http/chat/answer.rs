@@ -18,7 +18,7 @@ use crate::random;
 
 use super::usage::{Tally, usage_json};
 
-/// Stands for the log-probability of a token that cannot be chosen; JSON has no infinity.
+/// Log-probability of a token that cannot be chosen, since JSON has no infinity.
 pub const LOGPROB_LEAST: f32 = -9999.0;
 
 /// Members that all JSON of one answer repeats.
@@ -28,7 +28,7 @@ pub struct Identity {
     /// Seconds since 1970.
     pub created: u64,
     pub model: String,
-    /// Finish of a reply that ends with calls.
+    /// Finish reason of a reply that ends with calls.
     calls: Finish,
     /// Parts of the request that are not enforced.
     warnings: Vec<String>,
@@ -164,7 +164,7 @@ pub fn whole_answer(
 /// A token and its log-probabilities.
 type Scores = (TokenId, TokenLogprobs);
 
-/// Positions that wait for a chunk, or for the end.
+/// Log-probabilities for the next chunk, or for the whole answer.
 #[derive(Clone, Debug, Default)]
 struct Waiting {
     content: Vec<Value>,
@@ -244,7 +244,7 @@ pub struct ChunkWriter {
     identity: Identity,
     chunks: Chunks,
     replies: usize,
-    /// Per reply: positions that wait for the next chunk; None when they are not wanted.
+    /// Log-probabilities for the next chunk of each reply; None if they are not requested.
     logprobs: Option<Vec<Waiting>>,
 }
 

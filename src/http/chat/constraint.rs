@@ -7,7 +7,7 @@ use crate::error::ApiError;
 use crate::fields::Object;
 use crate::generate::constraint::Rule;
 use crate::generate::response_format;
-use crate::generate::tool_policy::{ToolChoice, ToolPolicy, allowed, combined, place_of};
+use crate::generate::tool_policy::{ToolChoice, ToolPolicy, allowed, combined, index_of};
 use step::Facts;
 
 use super::messages;
@@ -36,14 +36,14 @@ fn chosen(choice: &Object<'_>, tools: Vec<Value>) -> Result<ToolPolicy, ApiError
     }
 }
 
-/// The place of the tool that `{"function": {"name": …}}` names.
+/// Index of the tool that `{"function": {"name": …}}` names.
 fn named(tool: &Object<'_>, tools: &[Value]) -> Result<usize, ApiError> {
     let name = tool.require("function")?.object()?.require("name")?;
-    place_of(&name, name.string()?, tools)
+    index_of(&name, name.string()?, tools)
 }
 
-/// Rule that the fields together make for a reply. A reply that must call has no answer to be
-/// formed; one that may call is calls or the formed answer.
+/// Constraint of a reply by all fields together. If calls are required, `response_format` does not
+/// apply; else the reply is calls or an answer of that format.
 ///
 /// # Errors
 /// Names the first field that is not served, or two that exclude each other.

@@ -68,7 +68,7 @@ fn assistant(object: &Object<'_>) -> Result<Value, ApiError> {
     let refusal = object.get("refusal").map(|refusal| refusal.string());
     let refusal = refusal.transpose()?;
     let reasoning = reasoning(object)?;
-    // A turn that was ended before it said anything may have none of them.
+    // A turn that was cancelled before its first token may have neither.
     let (mut text, thoughts) = content.unwrap_or_default();
     text.push_str(refusal.unwrap_or_default());
     let mut message = json!({"role": "assistant", "content": text});
@@ -100,7 +100,7 @@ fn said(field: &Field<'_>) -> Result<(String, String), ApiError> {
     Ok((text, thoughts))
 }
 
-/// The reasoning in the first of the fields by which clients send it back that tells some.
+/// Reasoning of the first field that has some, of those in which clients send it back.
 fn reasoning(object: &Object<'_>) -> Result<Option<String>, ApiError> {
     for name in ["reasoning_content", "reasoning", "reasoning_details"] {
         if let Some(field) = object.get(name) {
@@ -113,8 +113,8 @@ fn reasoning(object: &Object<'_>) -> Result<Option<String>, ApiError> {
     Ok(None)
 }
 
-/// Thoughts: a string, a part that holds it under one of some names, or a list of either. What
-/// another server encrypted cannot be read.
+/// Text of reasoning: a string, a part with it under one of some names, or a list of either. Parts
+/// that another server encrypted cannot be read.
 fn thought(field: &Field<'_>) -> Result<String, ApiError> {
     match field.value {
         Value::String(text) => Ok(text.clone()),
@@ -146,7 +146,7 @@ fn text_part(field: &Field<'_>) -> Result<String, ApiError> {
     let object = field.object()?;
     let kind = object.require("type")?;
     match kind.string()? {
-        // Histories that were led by the Responses API keep the types of its parts.
+        // Parts in histories of the Responses API have its types.
         "text" | "input_text" | "output_text" => Ok(object.require("text")?.string()?.to_string()),
         "image_url" | "input_audio" | "file" | "video_url" | "audio_url" | "input_image"
         | "input_file" => Err(kind.error("this server reads text only")),
@@ -163,7 +163,7 @@ fn result_part(field: &Field<'_>) -> Result<String, ApiError> {
     }
 }
 
-/// The calls of an assistant's message; `function_call` is the one of before there were several.
+/// Calls of an assistant's message; `function_call` is the older form, of one call.
 fn calls(object: &Object<'_>) -> Result<Vec<Value>, ApiError> {
     let mut calls = match object.get("tool_calls") {
         Some(calls) => calls.list(TOOL_CALLS_MAX)?.iter().map(tool_call).collect(),
@@ -206,7 +206,7 @@ fn tool_call(field: &Field<'_>) -> Result<Value, ApiError> {
     Ok(call)
 }
 
-/// Reads `tools`; they go to the template as they are.
+/// Reads `tools`, which the template gets unchanged.
 pub fn tools(field: &Field<'_>) -> Result<Vec<Value>, ApiError> {
     let mut names = HashSet::new();
     let list = field.list(TOOLS_MAX)?;

@@ -19,12 +19,12 @@ use super::error::ApiError;
 use super::generate::{self, Answer};
 use super::keys::KeyId;
 use super::parsing::Body;
-use super::state::{Service, State};
+use super::state::{ServerState, Service};
 use super::threads::parse;
 
 /// Reads, submits and answers one request.
 pub async fn answer(
-    state: &Arc<State>,
+    state: &Arc<ServerState>,
     service: Arc<Service>,
     body: Body,
     call: &Arc<Call>,

@@ -23,7 +23,7 @@ use super::constraint;
 use super::messages;
 use super::usage::UsageTold;
 
-/// The fields that say how long a reply may be; a later one counts before those ahead of it.
+/// Fields of the length of a reply; the last one that is present counts.
 const LENGTHS: &[&str] = &["n_predict", "max_tokens", "max_completion_tokens"];
 
 /// A checked request.
@@ -48,10 +48,10 @@ impl ChatRequest {
         let rule = constraint::rule(&object, &policy, parallel_tool_calls, facts)?;
         let stream = object.boolean("stream", false)?;
         let start = Start::read(&object)?;
-        // A reply that goes on with an answer has thought before it, if at all.
+        // A reply that continues an answer is past its reasoning.
         let thinking = thinking::read(&object, facts.thinking && !start.is_amid())?;
         let ask = Ask {
-            slips: policy.forgives_slips(),
+            lenient: policy.is_lenient(),
             messages,
             messages_field: "messages",
             start,

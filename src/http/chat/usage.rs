@@ -1,4 +1,4 @@
-//! The usage that an answer of the completions APIs tells, and when a stream tells it.
+//! Usage of answers of the completions APIs, and the chunks of a stream that have it.
 
 use std::io::Write;
 
@@ -9,13 +9,13 @@ use crate::error::ApiError;
 use crate::fields::Object;
 use crate::generate::generation::Settled;
 
-/// When a stream tells its usage.
+/// Chunks of a stream that have the usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageTold {
     Never,
-    /// By a last chunk of its own.
+    /// A last chunk of its own.
     AtEnd,
-    /// By that and, as it is so far, by each chunk before.
+    /// The last chunk, and each chunk before with the usage so far.
     Running,
 }
 
@@ -54,7 +54,7 @@ impl UsageTold {
 pub struct Tally {
     told: UsageTold,
     so_far: Usage,
-    /// The cached part is known.
+    /// The number of cached tokens is known.
     admitted: bool,
 }
 
@@ -72,7 +72,7 @@ impl Tally {
         }
     }
 
-    /// Takes note of what the prompts took.
+    /// Sets the usage of the prompts.
     pub fn admit(&mut self, usage: Usage) {
         self.so_far.cached = usage.cached;
         self.admitted = true;

@@ -29,7 +29,7 @@ pub struct Shape {
     pub echo: bool,
     pub logprobs: Option<usize>,
     pub prompt_logprobs: Option<usize>,
-    /// Tokens are told as `token_id:` and their number.
+    /// Tokens are written as `token_id:` and their number.
     pub tokens_as_ids: bool,
 }
 
@@ -39,14 +39,14 @@ impl Shape {
         &self.prompts[index / self.choices]
     }
 
-    /// Appends what a piece of a reply adds to its positions, where they are wanted.
+    /// Appends the log-probabilities of a piece of a reply, if they are requested.
     fn position(
         &self,
         model: &ChatModel,
         index: usize,
         scores: &[Scored],
         logprobs: &[(TokenId, TokenLogprobs)],
-        text: &mut Told,
+        text: &mut Progress,
     ) {
         let Some(count) = self.logprobs else { return };
         let style = (count, self.tokens_as_ids);
@@ -69,9 +69,9 @@ impl Shape {
     }
 }
 
-/// Position up to which one text has been told.
+/// Progress of one text.
 #[derive(Debug, Default)]
-struct Told {
+struct Progress {
     /// Tokens of the prompt that have a position.
     scored: usize,
     positions: Positions,
@@ -104,12 +104,12 @@ fn choice_json(model: &ChatModel, shape: &Shape, index: usize, reply: Gathered) 
         text = prompt_text(model, shape.prompt(index));
     }
     push_text(&reply.deltas, &mut text);
-    let mut told = Told::default();
-    shape.position(model, index, &reply.prompt, &reply.logprobs, &mut told);
+    let mut progress = Progress::default();
+    shape.position(model, index, &reply.prompt, &reply.logprobs, &mut progress);
     let empty =
         || json!({"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []});
     let logprobs = shape.logprobs;
-    let logprobs = logprobs.map(|_| told.positions.take().unwrap_or_else(empty));
+    let logprobs = logprobs.map(|_| progress.positions.take().unwrap_or_else(empty));
     let mut choice = json!({
         "index": index,
         "text": text,
@@ -143,14 +143,14 @@ pub fn whole_answer(
 pub struct ChunkWriter {
     shape: Shape,
     chunks: Chunks,
-    texts: Vec<Told>,
+    texts: Vec<Progress>,
 }
 
 impl ChunkWriter {
     pub fn new(shape: Shape, tally: Tally) -> ChunkWriter {
         let chunks = Chunks::new(&shape.identity, "text_completion", tally);
         let mut texts = Vec::new();
-        texts.resize_with(shape.prompts.len() * shape.choices, Told::default);
+        texts.resize_with(shape.prompts.len() * shape.choices, Progress::default);
         ChunkWriter {
             shape,
             chunks,
@@ -180,11 +180,12 @@ impl Writer for ChunkWriter {
     fn write(&mut self, model: &ChatModel, settled: Settled, out: &mut Vec<u8>) {
         let index = settled.index;
         self.chunks.tally.add(&settled);
-        let told = &mut self.texts[index];
+        let progress = &mut self.texts[index];
         let (scores, logprobs) = (&settled.prompt, &settled.logprobs);
-        self.shape.position(model, index, scores, logprobs, told);
+        self.shape
+            .position(model, index, scores, logprobs, progress);
         let mut text = String::new();
-        if !std::mem::replace(&mut told.begun, true) && self.shape.echo {
+        if !std::mem::replace(&mut progress.begun, true) && self.shape.echo {
             text = prompt_text(model, self.shape.prompt(index));
         }
         push_text(&settled.deltas, &mut text);

@@ -24,7 +24,7 @@ pub fn token_text(model: &ChatModel, id: TokenId, as_id: bool) -> String {
     }
 }
 
-/// Positions of one text. Those taken out in pieces concatenate to all of them.
+/// Log-probabilities of one text by position. Pieces that are taken concatenate to the whole.
 #[derive(Debug, Default)]
 pub struct Positions {
     tokens: Vec<String>,
@@ -110,7 +110,7 @@ impl Positions {
         self.characters += text.chars().count();
     }
 
-    /// Takes out what has been appended since the last time; None if nothing has.
+    /// Takes the positions appended since the last call; None if there are none.
     pub fn take(&mut self) -> Option<Value> {
         if self.tokens.is_empty() {
             return None;

@@ -103,13 +103,13 @@ impl CompletionRequest {
         }
         let longest = prompts.iter().map(|prompt| prompt.tokens.len()).max();
         let longest = longest.unwrap_or(0);
-        let room = context.saturating_sub(longest);
+        let remaining = context.saturating_sub(longest);
         let wants_reply = self.ask.max_tokens.is_none_or(|wanted| wanted > 0);
-        if wants_reply && room == 0 {
+        if wants_reply && remaining == 0 {
             return Err(too_long(longest, "", context));
         }
         if length == Length::Unstated {
-            self.ask.max_tokens = Some(COMPLETION_TOKENS_DEFAULT.min(room));
+            self.ask.max_tokens = Some(COMPLETION_TOKENS_DEFAULT.min(remaining));
         }
         Ok(())
     }

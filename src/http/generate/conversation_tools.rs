@@ -1,6 +1,6 @@
-//! Tools that come and go within a conversation. The model is told of one where a tool's result or
-//! a system message brings it, and not at the head of the prompt: agents search among more tools
-//! than a context should hold, and what stands behind the head stays as it was when one is found.
+//! Tools that are added and removed within a conversation. They are described where a tool's result
+//! or a system message adds them and not at the head of the prompt: agents search among more tools
+//! than a context should hold, and the cached prefix stays valid when one is found.
 
 use std::collections::HashMap;
 
@@ -16,8 +16,8 @@ use super::tool_policy::{ToolChoice, ToolPolicy};
 #[derive(Debug, Default)]
 pub struct ConversationTools {
     tools: Vec<Tool>,
-    /// Places by name.
-    places: HashMap<String, usize>,
+    /// Indices by name.
+    indices: HashMap<String, usize>,
 }
 
 #[derive(Debug)]
@@ -25,26 +25,25 @@ struct Tool {
     /// In the form of the chat completions API.
     definition: Value,
     at_head: bool,
-    state: State,
+    state: ToolState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// The model has not been told of it.
+enum ToolState {
+    /// Not described in the prompt so far.
     Waiting,
     Callable,
-    /// The model has been told of it, and that it is gone.
+    /// Described in the prompt, and announced as removed.
     Removed,
 }
 
-/// Tools as the prompt tells of them, and which of them the reply may call.
+/// Tools as the prompt describes them, and those that the reply may call.
 #[derive(Debug)]
 pub struct Presented {
     pub policy: ToolPolicy,
-    /// Tools that the head of the prompt tells of, removed ones among them; none if none may be
-    /// called.
+    /// Tools at the head of the prompt, also removed ones; empty if none may be called.
     pub head: Vec<Value>,
-    /// Tools that may be called and of which the conversation tells.
+    /// Callable tools that the conversation describes.
     pub loaded: Vec<Value>,
 }
 
@@ -59,19 +58,19 @@ pub fn functions<'v>(tools: impl IntoIterator<Item = &'v Value>) -> String {
 impl ConversationTools {
     /// Tools of the head and those that wait, whose names differ.
     pub fn new(head: Vec<Value>, waiting: Vec<Value>) -> ConversationTools {
-        let mut told = ConversationTools::default();
+        let mut tools = ConversationTools::default();
         for tool in head {
-            told.add(tool, true, State::Callable);
+            tools.add(tool, true, ToolState::Callable);
         }
         for tool in waiting {
-            told.add(tool, false, State::Waiting);
+            tools.add(tool, false, ToolState::Waiting);
         }
-        told
+        tools
     }
 
-    fn add(&mut self, definition: Value, at_head: bool, state: State) {
+    fn add(&mut self, definition: Value, at_head: bool, state: ToolState) {
         let name = name_of(&definition).to_string();
-        self.places.insert(name, self.tools.len());
+        self.indices.insert(name, self.tools.len());
         self.tools.push(Tool {
             definition,
             at_head,
@@ -83,29 +82,28 @@ impl ConversationTools {
         self.tools.len()
     }
 
-    /// Adds a tool of which the conversation tells; false where there is one of its name.
+    /// Adds a tool that the conversation describes; false if its name is taken.
     pub fn find(&mut self, tool: Value) -> bool {
-        let new = !self.places.contains_key(name_of(&tool));
+        let new = !self.indices.contains_key(name_of(&tool));
         if new {
-            self.add(tool, false, State::Callable);
+            self.add(tool, false, ToolState::Callable);
         }
         new
     }
 
-    /// Text in the place of a reference to a tool, which the model may call from there on. A
-    /// definition is told once, however many references there are to it: they are short, and it may
-    /// be long.
+    /// Text that replaces a reference to a tool, which the model may call from there on: the
+    /// definition at the first reference, a short note at the others.
     ///
     /// # Errors
     /// When there is no such tool.
     pub fn load(&mut self, name: &Field<'_>) -> Result<String, ApiError> {
         let tool = self.named(name)?;
-        let before = std::mem::replace(&mut tool.state, State::Callable);
+        let before = std::mem::replace(&mut tool.state, ToolState::Callable);
         let name = name_of(&tool.definition);
         Ok(match before {
-            State::Waiting => functions([&tool.definition]),
-            State::Callable => format!("{name} can be called already."),
-            State::Removed => format!("{name} can be called again."),
+            ToolState::Waiting => functions([&tool.definition]),
+            ToolState::Callable => format!("{name} can be called already."),
+            ToolState::Removed => format!("{name} can be called again."),
         })
     }
 
@@ -125,41 +123,41 @@ impl ConversationTools {
         }
     }
 
-    /// Text where a tool is removed, which the model may call no more. What has told of it still
-    /// does.
+    /// Text where a tool is removed, which the model may call no more. Its definition in the prompt
+    /// stays.
     ///
     /// # Errors
     /// When there is no such tool.
     pub fn remove(&mut self, name: &Field<'_>) -> Result<String, ApiError> {
         let tool = self.named(name)?;
-        if tool.state == State::Callable {
-            tool.state = State::Removed;
+        if tool.state == ToolState::Callable {
+            tool.state = ToolState::Removed;
         }
         let name = name_of(&tool.definition);
         Ok(format!("{name} cannot be called any more."))
     }
 
     fn named(&mut self, name: &Field<'_>) -> Result<&mut Tool, ApiError> {
-        let place = self.places.get(name.string()?);
-        let place = place.ok_or_else(|| name.error("is the name of no tool"))?;
-        Ok(&mut self.tools[*place])
+        let index = self.indices.get(name.string()?);
+        let index = index.ok_or_else(|| name.error("is the name of no tool"))?;
+        Ok(&mut self.tools[*index])
     }
 
     /// The tools that may be called: those of the head first.
     pub fn callable(&self) -> Vec<Value> {
         let tools = self.tools.iter();
-        let callable = tools.filter(|tool| tool.state == State::Callable);
+        let callable = tools.filter(|tool| tool.state == ToolState::Callable);
         callable.map(|tool| tool.definition.clone()).collect()
     }
 
     /// Why the tool `name` may not be called, if there is one.
     pub fn why_not(&self, name: &str) -> Option<&'static str> {
-        match self.tools[*self.places.get(name)?].state {
-            State::Callable => None,
-            State::Waiting => {
+        match self.tools[*self.indices.get(name)?].state {
+            ToolState::Callable => None,
+            ToolState::Waiting => {
                 Some("is the name of a tool with defer_loading that nothing has loaded")
             }
-            State::Removed => Some("is the name of a tool that the conversation has removed"),
+            ToolState::Removed => Some("is the name of a tool that the conversation has removed"),
         }
     }
 
@@ -170,7 +168,7 @@ impl ConversationTools {
             for tool in self.tools {
                 match (tool.at_head, tool.state) {
                     (true, _) => head.push(tool.definition),
-                    (false, State::Callable) => loaded.push(tool.definition),
+                    (false, ToolState::Callable) => loaded.push(tool.definition),
                     (false, _) => {}
                 }
             }
@@ -210,33 +208,33 @@ mod tests {
         done.map_err(|error| error.param.unwrap())
     }
 
-    fn load(told: &mut ConversationTools, name: &str) -> Result<String, String> {
-        with(name, |name| told.load(name))
+    fn load(tools: &mut ConversationTools, name: &str) -> Result<String, String> {
+        with(name, |name| tools.load(name))
     }
 
     #[test]
     fn what_is_removed_may_come_back() {
-        let mut told = ConversationTools::new(vec![tool("f")], vec![tool("g")]);
-        load(&mut told, "g").unwrap();
+        let mut tools = ConversationTools::new(vec![tool("f")], vec![tool("g")]);
+        load(&mut tools, "g").unwrap();
         for name in ["f", "g"] {
-            with(name, |name| told.remove(name)).unwrap();
-            assert!(told.why_not(name).unwrap().contains("removed"));
+            with(name, |name| tools.remove(name)).unwrap();
+            assert!(tools.why_not(name).unwrap().contains("removed"));
         }
-        assert_eq!(told.callable(), [] as [Value; 0]);
+        assert_eq!(tools.callable(), [] as [Value; 0]);
         for name in ["f", "g"] {
-            let text = load(&mut told, name).unwrap();
+            let text = load(&mut tools, name).unwrap();
             assert_eq!(text, format!("{name} can be called again."));
         }
-        assert_eq!(told.callable(), [tool("f"), tool("g")]);
+        assert_eq!(tools.callable(), [tool("f"), tool("g")]);
     }
 
     #[test]
     fn the_head_tells_of_what_was_removed_behind_it() {
-        let mut told = ConversationTools::new(vec![tool("f"), tool("g")], vec![tool("h")]);
-        with("f", |name| told.remove(name)).unwrap();
-        load(&mut told, "h").unwrap();
-        let policy = ToolPolicy::of(told.callable(), ToolChoice::Auto);
-        let presented = told.present(policy);
+        let mut tools = ConversationTools::new(vec![tool("f"), tool("g")], vec![tool("h")]);
+        with("f", |name| tools.remove(name)).unwrap();
+        load(&mut tools, "h").unwrap();
+        let policy = ToolPolicy::of(tools.callable(), ToolChoice::Auto);
+        let presented = tools.present(policy);
         assert_eq!(presented.head, [tool("f"), tool("g")]);
         assert_eq!(presented.loaded, [tool("h")]);
         assert_eq!(presented.policy.tools, [tool("g"), tool("h")]);
@@ -244,36 +242,36 @@ mod tests {
 
     #[test]
     fn a_tool_is_defined_under_a_name_of_its_own() {
-        let mut told = ConversationTools::new(vec![tool("f")], vec![tool("g")]);
+        let mut tools = ConversationTools::new(vec![tool("f")], vec![tool("g")]);
         for taken in ["f", "g"] {
-            assert!(with(taken, |name| told.define(name, tool(taken))).is_err());
+            assert!(with(taken, |name| tools.define(name, tool(taken))).is_err());
         }
-        let text = with("h", |name| told.define(name, tool("h"))).unwrap();
+        let text = with("h", |name| tools.define(name, tool("h"))).unwrap();
         assert!(text.contains(r#"{"name":"h""#), "{text}");
-        assert!(with("absent", |name| told.remove(name)).is_err());
-        assert_eq!(told.callable(), [tool("f"), tool("h")]);
+        assert!(with("absent", |name| tools.remove(name)).is_err());
+        assert_eq!(tools.callable(), [tool("f"), tool("h")]);
     }
 
     #[test]
     fn the_number_of_tools_is_bounded_at_the_limit() {
         let all: Vec<Value> = (1..TOOLS_MAX).map(|at| tool(&format!("f{at}"))).collect();
-        let mut told = ConversationTools::new(all, Vec::new());
-        assert!(with("g", |name| told.define(name, tool("g"))).is_ok());
-        assert!(with("h", |name| told.define(name, tool("h"))).is_err());
+        let mut tools = ConversationTools::new(all, Vec::new());
+        assert!(with("g", |name| tools.define(name, tool("g"))).is_ok());
+        assert!(with("h", |name| tools.define(name, tool("h"))).is_err());
     }
 
     #[test]
     fn a_definition_is_told_once() {
-        let mut told = ConversationTools::new(vec![tool("f")], vec![tool("g"), tool("h")]);
+        let mut tools = ConversationTools::new(vec![tool("f")], vec![tool("g"), tool("h")]);
         let expected =
             "<functions>\n<function>{\"name\":\"h\",\"parameters\":{}}</function>\n</functions>";
-        assert_eq!(load(&mut told, "h").unwrap(), expected);
+        assert_eq!(load(&mut tools, "h").unwrap(), expected);
         for known in ["h", "f"] {
-            let text = load(&mut told, known).unwrap();
+            let text = load(&mut tools, known).unwrap();
             assert_eq!(text, format!("{known} can be called already."));
         }
-        assert_eq!(load(&mut told, "i"), Err("at".to_string()));
-        assert!(told.why_not("g").unwrap().contains("defer_loading"));
-        assert_eq!(told.callable(), [tool("f"), tool("h")]);
+        assert_eq!(load(&mut tools, "i"), Err("at".to_string()));
+        assert!(tools.why_not("g").unwrap().contains("defer_loading"));
+        assert_eq!(tools.callable(), [tool("f"), tool("h")]);
     }
 }

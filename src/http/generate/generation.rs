@@ -1,4 +1,4 @@
-//! The replies to one request while they are generated: events in, settled pieces out.
+//! The replies to one request while they are generated: the engine's events in, deltas out.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,7 +12,7 @@ use engine::events::EventReceiver;
 use engine::request::{Admitted, Event, FinishReason, Scored, TokenLogprobs};
 use hyper::StatusCode;
 use step::executor::TokenId;
-use text::reply::{Delta, Flow, Part, Reply};
+use text::reply::{Delta, Flow, OutputParser, Section};
 
 /// Why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,9 +22,9 @@ pub enum Finish {
     StopString(usize),
     /// A stop string inside a value of a call, which is cut there.
     StopInCall(usize),
-    /// By itself, though a call is not complete.
+    /// Ended by the model inside a call.
     HalfCall,
-    /// At the length that was asked for.
+    /// The requested length.
     Length,
     /// The context is full; more was asked for, or no length.
     ContextFull,
@@ -33,7 +33,7 @@ pub enum Finish {
 
 impl Finish {
     /// Finish of a reply that the engine ended for `reason`.
-    pub fn of(reason: FinishReason, fills_context: bool, reply: &Reply) -> Finish {
+    pub fn of(reason: FinishReason, fills_context: bool, reply: &OutputParser) -> Finish {
         match (reason, reply.stopped_by()) {
             (FinishReason::Length, _) if fills_context => Finish::ContextFull,
             (FinishReason::Length, _) => Finish::Length,
@@ -44,7 +44,7 @@ impl Finish {
         }
     }
 
-    /// Whether the reply says less than it was going to: half a call is not one.
+    /// Whether the reply was cut: half a call is no call.
     pub fn is_incomplete(self) -> bool {
         match self {
             Finish::Length | Finish::ContextFull | Finish::StopInCall(_) | Finish::HalfCall => true,
@@ -64,7 +64,7 @@ impl Finish {
     }
 }
 
-/// Parts of one reply that some events settled.
+/// Deltas of one reply, with the facts about their tokens, that some events completed.
 #[derive(Debug, Default)]
 pub struct Settled {
     /// Which reply.
@@ -72,7 +72,7 @@ pub struct Settled {
     /// Scores of the next tokens of the prompt, where they are wanted.
     pub prompt: Vec<Scored>,
     pub deltas: Vec<Delta>,
-    /// Tokens of the reply that the events brought, and those of them that are reasoning.
+    /// Tokens of the events, and those of them that are reasoning.
     pub tokens: usize,
     pub reasoning_tokens: usize,
     /// Ids of the tokens, where they are wanted.
@@ -99,7 +99,7 @@ impl Settled {
 pub enum ScoredPart {
     #[default]
     All,
-    /// Log-probabilities of the answer's text; each comes with what its token settles.
+    /// Log-probabilities of the content; each is passed on with the delta of its token.
     Text,
     /// Also those of the reasoning, by themselves.
     TextAndReasoning,
@@ -108,11 +108,11 @@ pub enum ScoredPart {
 /// One reply.
 #[derive(Debug)]
 pub struct Choice {
-    /// None once the reply is complete: the engine is told by the channel's end.
+    /// None once the reply is complete: the closed channel ends the sequence in the engine.
     events: Option<EventReceiver>,
     admitted: Admitted,
-    reply: Reply,
-    /// The context ends the reply before the wanted length does.
+    reply: OutputParser,
+    /// The end of the context comes before the requested length.
     fills_context: bool,
     tokens: usize,
     /// Tokens of the reply that are reasoning, tags included.
@@ -120,10 +120,10 @@ pub struct Choice {
     tells_ids: bool,
     finish: Option<Finish>,
     scored: ScoredPart,
-    /// Log-probabilities of tokens of which nothing is told yet: they may begin a call or a stop
-    /// string, and are never seen then. With each, the bytes of content that show it once told.
+    /// Log-probabilities of tokens whose text is held back, since it may begin a call or a stop
+    /// string; they are dropped with it. With each, the bytes of content up to its token.
     unsettled: Vec<(usize, (TokenId, TokenLogprobs))>,
-    /// Positions whose text may be the end of the reasoning.
+    /// Log-probabilities of tokens whose text may be the end of the reasoning.
     unsettled_reasoning: Vec<(TokenId, TokenLogprobs)>,
 }
 
@@ -131,7 +131,7 @@ impl Choice {
     pub fn new(
         events: EventReceiver,
         admitted: Admitted,
-        reply: Reply,
+        reply: OutputParser,
         fills_context: bool,
     ) -> Choice {
         Choice {
@@ -155,7 +155,7 @@ impl Choice {
         self
     }
 
-    /// Whether each token settles for itself.
+    /// Whether each token's deltas are passed on separately.
     fn is_apart(&self) -> bool {
         self.scored != ScoredPart::All
     }
@@ -178,8 +178,8 @@ impl Choice {
                 out.reasoning_tokens += reasoning;
                 out.ids.extend(self.tells_ids.then_some(id));
                 let is_text = self.reply.is_text(&service.chat, id);
-                let before = (self.reply.part(), self.reply.begun_calls());
-                // A token without text is told with what stands in front of it.
+                let before = (self.reply.section(), self.reply.begun_calls());
+                // A token without text belongs to the text before it.
                 let shown = self.reply.content_ahead() + usize::from(is_text);
                 let flow = self.reply.push(&service.chat, id, &mut out.deltas);
                 if let Some(logprobs) = logprobs.filter(|_| is_text || self.reply.tells_all()) {
@@ -211,26 +211,26 @@ impl Choice {
         }
     }
 
-    /// Tells the log-probabilities of a token with the part that it belongs to; `before`: the part
-    /// and the calls so far as they were without it.
+    /// Assigns the log-probabilities of a token to the section that it belongs to; `before`:
+    /// section and number of calls before the token.
     fn score(
         &mut self,
         logprobs: (usize, (TokenId, TokenLogprobs)),
-        before: (Part, usize),
+        before: (Section, usize),
         out: &mut Settled,
     ) {
-        let (part, calls) = before;
+        let (section, calls) = before;
         if self.reply.begun_calls() > calls || self.reply.is_reasoning() {
             self.unsettled.clear();
         }
-        match (self.scored, self.reply.part()) {
-            (ScoredPart::TextAndReasoning, Part::Reasoning) => {
+        match (self.scored, self.reply.section()) {
+            (ScoredPart::TextAndReasoning, Section::Reasoning) => {
                 self.unsettled_reasoning.push(logprobs.1);
             }
-            (ScoredPart::All, _) | (_, Part::Opening) => self.unsettled.push(logprobs),
-            (_, Part::Text)
-                if part != Part::Reasoning
-                    && part != Part::Call
+            (ScoredPart::All, _) | (_, Section::Opening) => self.unsettled.push(logprobs),
+            (_, Section::Text)
+                if section != Section::Reasoning
+                    && section != Section::Call
                     && self.reply.begun_calls() == calls =>
             {
                 self.unsettled.push(logprobs);
@@ -240,7 +240,7 @@ impl Choice {
         self.settle(out);
     }
 
-    /// Hands out the log-probabilities of tokens with the text that they are of.
+    /// Passes on the log-probabilities of tokens whose content has been passed on.
     fn settle(&mut self, out: &mut Settled) {
         let told = self.reply.told();
         let shown = self.unsettled.extract_if(.., |(shown, _)| *shown <= told);
@@ -260,8 +260,8 @@ impl Choice {
         out.finish = self.finish;
     }
 
-    /// Takes the events that are ready and hands out what they settle: each by itself where they
-    /// come `apart`, else all together.
+    /// Takes the events that are ready and passes on their deltas: `apart`, for each event, else
+    /// together.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -330,7 +330,7 @@ pub struct Generation {
     first_token: Option<Instant>,
     last_token: Option<Instant>,
     failed: bool,
-    /// Each token's settled part is handed out by itself.
+    /// Deltas of each token are passed on separately.
     apart: bool,
 }
 
@@ -356,13 +356,13 @@ impl Generation {
         }
     }
 
-    /// The generation that hands out each token's settled part by itself, however many there are.
+    /// The generation that passes on the deltas of each token separately.
     pub fn token_by_token(mut self) -> Generation {
         self.apart = true;
         self
     }
 
-    /// The generation that hands out tokens too.
+    /// The generation that passes on token ids too.
     pub fn telling_ids(mut self) -> Generation {
         let choices = self.choices.iter_mut();
         choices.for_each(|choice| choice.tells_ids = true);
@@ -405,7 +405,7 @@ impl Generation {
         }
     }
 
-    /// Tokens of all prompts that were computed for none of the replies to them.
+    /// Tokens of all prompts that were cached; of several replies to a prompt the fewest count.
     fn cached(&self) -> usize {
         let cached = |choice: &Choice| choice.admitted.get().map_or(0, |slot| slot.cached);
         let prompts = self.choices.chunks(self.of_prompt);
@@ -413,7 +413,7 @@ impl Generation {
         least.flatten().sum()
     }
 
-    /// Takes the events that are ready and hands what they settle to `each`, reply by reply.
+    /// Takes the events that are ready and passes their deltas to `each`, reply by reply.
     ///
     /// # Errors
     /// In the engine's words, when a reply failed; the request is over then.

@@ -30,7 +30,7 @@ use engine::{Phase, Rejected};
 use step::Facts;
 use step::executor::TokenId;
 use text::chat::{ChatModel, ENCODED_TOKENS_MAX, Prompt, PromptError};
-use text::reply::{Delta, Reply, ReplyFormat, append};
+use text::reply::{Delta, OutputParser, ReplyFormat, append};
 use text::template::{Conversation, TemplateError};
 use text::tools::ToolSchemas;
 
@@ -51,27 +51,27 @@ use super::state::{Abort, Service};
 /// A checked request for replies to a conversation, whatever dialect it came in.
 #[derive(Debug, Default)]
 pub struct Ask {
-    /// In the form that templates read.
+    /// Messages in the form that templates read.
     pub messages: Vec<Value>,
-    /// The field of the request that holds them.
+    /// The field of the request that holds the messages.
     pub messages_field: &'static str,
     pub start: Start,
     /// Variables that the request sets.
     pub variables: Vec<Variable>,
     /// In the form of the chat completions API; empty when no tool may be called.
     pub tools: Vec<Value>,
-    /// Further tools that may be called: the messages tell of them, so that the head of the prompt
-    /// does not.
+    /// Further tools that may be called. They are described in the messages, not at the head of the
+    /// prompt.
     pub loaded_tools: Vec<Value>,
-    /// False: the reply ends behind its first call.
+    /// False: the reply ends after its first call.
     pub parallel_tool_calls: bool,
-    /// Calls are read with the model's small slips in them; not where they must keep to something.
-    pub slips: bool,
+    /// Calls are read that deviate from the form in known ways; false where a grammar binds them.
+    pub lenient: bool,
     pub thinking: bool,
-    /// Tokens of reasoning after which it is ended.
+    /// Most tokens of reasoning.
     pub thinking_budget: Option<usize>,
     pub sampling: Sampling,
-    /// Texts that its rules name.
+    /// Texts that rules of sampling name.
     pub wordings: Wordings,
     /// Tokens to generate at most. Clients ask for the most that their model elsewhere can write:
     /// a reply also ends where the context is full, and says so.
@@ -86,13 +86,13 @@ pub struct Ask {
     pub prompt_logprobs: Option<usize>,
     /// Replies to each prompt.
     pub choices: usize,
-    /// Prompts share computed beginnings with those of the same salt alone.
+    /// Prompts share cached prefixes only with those of the same salt.
     pub salt: String,
-    /// The reply's text is told as it is: no reasoning, no tool calls, no turn of a conversation.
+    /// The reply is plain text: no reasoning, no tool calls, no turn of a conversation.
     pub raw: bool,
     /// Rule that the replies must obey.
     pub rule: Option<Rule>,
-    /// Parts of the request that are left out, for the answer to tell.
+    /// Warnings for the answer about parts of the request that are left out.
     pub left_out: Vec<String>,
 }
 
@@ -216,7 +216,7 @@ pub fn conversation(
     Ok((conversation, left_out))
 }
 
-/// `limit` is what the prompt had to be shorter than.
+/// Error of a prompt, which must have fewer than `limit` tokens.
 fn prompt_error(error: &PromptError, field: &str, limit: usize) -> ApiError {
     match error {
         PromptError::TooLong { tokens, exact, .. } => {
@@ -239,7 +239,7 @@ fn prompt_error(error: &PromptError, field: &str, limit: usize) -> ApiError {
     }
 }
 
-/// Gives the engine one request per reply; all are queued or none is.
+/// Submits one engine request per reply; all are queued or none is.
 ///
 /// # Errors
 /// When the queue is full or the server is stopping.
@@ -270,12 +270,12 @@ pub fn submit_all(
     let words = ask.wordings.tokens(&service.chat)?;
     let mut choices = Vec::with_capacity(prompts.len() * ask.choices);
     for (at, prompt) in prompts.iter().enumerate() {
-        let room = service.engine.context() - prompt.tokens.len();
-        let fills_context = ask.max_tokens.is_none_or(|wanted| wanted > room);
+        let remaining = service.engine.context() - prompt.tokens.len();
+        let fills_context = ask.max_tokens.is_none_or(|wanted| wanted > remaining);
         for index in 0..ask.choices {
             let format = reply_format(service, ask, tools.as_ref(), prompt);
-            let (sender, events) = service.engine.channel(events_max(ask, prompt, room));
-            let mut wanted = engine_request(ask, prompt, &format, room, sender);
+            let (sender, events) = service.engine.channel(events_max(ask, prompt, remaining));
+            let mut wanted = engine_request(ask, prompt, &format, remaining, sender);
             wanted.sampling.bad_words.clone_from(&words.bad);
             wanted.sampling.dry.breakers.clone_from(&words.breakers);
             wanted.source = call.source();
@@ -290,11 +290,11 @@ pub fn submit_all(
             }
             wanted.sampling.thinking_budget = thinking_budget(service, ask, prompt)?;
             let (admitted, max_tokens) = (wanted.admitted.clone(), wanted.max_tokens);
-            // Replies submitted before end when their receivers are dropped.
+            // On an error the replies before end, since their receivers are dropped.
             let submitted = service.engine.submit(wanted);
             submitted.map_err(|rejected| rejection(service, &rejected))?;
             service.times.max_tokens.record_tokens(max_tokens);
-            let reply = Reply::new(&service.chat, format);
+            let reply = OutputParser::new(&service.chat, format);
             let choice = Choice::new(events, admitted, reply, fills_context);
             let scored = ask.logprobs.map_or(ScoredPart::All, |_| ask.scored);
             choices.push(choice.scoring(scored));
@@ -311,7 +311,7 @@ pub fn submit_all(
     ))
 }
 
-/// Bounds what scores of `tokens` tokens of prompts take in memory and in the answer.
+/// Checks the bound on log-probabilities of `tokens` tokens of prompts, which the answer holds.
 fn check_scores(ask: &Ask, tokens: usize) -> Result<(), ApiError> {
     let Some(top) = ask.prompt_logprobs else {
         return Ok(());
@@ -363,7 +363,7 @@ fn reply_format(
         raw: ask.raw,
         tools: tools.cloned(),
         one_call: !ask.parallel_tool_calls,
-        slips: ask.slips,
+        lenient: ask.lenient,
     }
 }
 
@@ -372,23 +372,24 @@ fn tool_schemas(ask: &Ask) -> Option<Arc<ToolSchemas>> {
     ask.calls_tools().then(|| Arc::new(ToolSchemas::new(tools)))
 }
 
-/// Tokens of a reply that has `room`.
-fn tokens_max(ask: &Ask, room: usize) -> usize {
-    ask.max_tokens.map_or(room, |wanted| wanted.min(room))
+/// Most tokens of a reply if `remaining` fit in the context.
+fn tokens_max(ask: &Ask, remaining: usize) -> usize {
+    ask.max_tokens
+        .map_or(remaining, |wanted| wanted.min(remaining))
 }
 
-/// Events of a reply: its tokens and its end, and before them the scores of its prompt, at least
-/// one at a time. So its slot is free however slowly it is read.
-fn events_max(ask: &Ask, prompt: &Prompt, room: usize) -> usize {
+/// Most events of a reply: scores of its prompt, at least one in each, its tokens and its end. A
+/// channel of this size never blocks the engine, so a slow reader holds no slot.
+fn events_max(ask: &Ask, prompt: &Prompt, remaining: usize) -> usize {
     let scores = ask.prompt_logprobs.map_or(0, |_| prompt.tokens.len());
-    tokens_max(ask, room) + 2 + scores
+    tokens_max(ask, remaining) + 2 + scores
 }
 
 fn engine_request(
     ask: &Ask,
     prompt: &Prompt,
     format: &ReplyFormat,
-    room: usize,
+    remaining: usize,
     events: EventSender,
 ) -> Request {
     Request {
@@ -396,7 +397,7 @@ fn engine_request(
         domain: 0,
         head: prompt.head,
         prompt: prompt.tokens.clone(),
-        max_tokens: tokens_max(ask, room),
+        max_tokens: tokens_max(ask, remaining),
         stop_tokens: format.stop_tokens.clone(),
         sampling: ask.sampling.clone(),
         logprobs: ask.logprobs,

@@ -16,13 +16,13 @@ use text::chat::ChatModel;
 use super::generation::{Admissions, Generation, Settled};
 use crate::call::Usage;
 
-/// Room for the event of an ordinary token.
+/// Bytes reserved for the event of an ordinary token.
 const FRAME_BYTES: usize = 320;
 
-/// Stands ahead of the first event of a stream whose replies wait for a slot.
+/// Comment before the first event of a stream whose replies wait for a slot.
 const WAITING_COMMENT: &[u8] = b": waiting for a slot\n\n";
 
-/// Bytes that a stream carries where its dialect has no event of its own for "nothing yet".
+/// Keep-alive of dialects that have no event for it.
 pub const KEEP_ALIVE_COMMENT: &[u8] = b": keep-alive\n\n";
 
 /// A dialect's events. Each method appends whole events to `out`.
@@ -32,7 +32,7 @@ pub trait Writer: Send {
     fn write_admitted(&mut self, _usage: Usage, _out: &mut Vec<u8>) {}
     /// Beginning of the stream, before the model has said anything.
     fn write_start(&mut self, _out: &mut Vec<u8>) {}
-    /// The events that tell `settled`; none when all of it is held back.
+    /// The events of `settled`; none when all its text is held back.
     fn write(&mut self, model: &ChatModel, settled: Settled, out: &mut Vec<u8>);
     /// The end of a stream whose replies are all finished.
     fn write_end(&mut self, usage: Usage, out: &mut Vec<u8>);
@@ -41,7 +41,7 @@ pub trait Writer: Send {
         let event = format!("data: {}\n\n", error.body(Dialect::OpenAi));
         out.extend_from_slice(event.as_bytes());
     }
-    /// Bytes that tell the client that the server is there.
+    /// Keep-alive.
     fn write_keep_alive(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(KEEP_ALIVE_COMMENT);
     }
@@ -58,12 +58,12 @@ pub struct ReplyStream {
     generation: Generation,
     writer: Box<dyn Writer>,
     abort: Abort,
-    /// None once the writer knows what the prompts took.
+    /// None once the writer has the usage of the prompts.
     admissions: Option<Admissions>,
-    /// Rings at the earliest moment at which nothing may have been written for too long.
+    /// Timer of keep-alives: it may fire early, as it is not reset at each frame.
     keep_alive: Pin<Box<Sleep>>,
     last_frame: Instant,
-    /// Whom the abort and the timer wake; None before they were asked.
+    /// Waker that abort and timer have; None before they were polled.
     woken: Option<Waker>,
     begun: Begun,
     ended: bool,
@@ -73,7 +73,7 @@ pub struct ReplyStream {
 #[derive(Clone, Copy, Debug)]
 enum Begun {
     No,
-    /// They are, behind the comment that the replies wait.
+    /// Written, after the comment that the replies wait.
     Waiting,
     Yes,
 }
@@ -95,10 +95,10 @@ impl ReplyStream {
         }
     }
 
-    /// The events that tell what the replies have settled; none when all of it is held back.
+    /// The events of all deltas that are ready; none when all text is held back.
     ///
     /// # Errors
-    /// As the replies fail; `bytes` has what was settled before.
+    /// When a reply fails; `bytes` has the events before.
     fn write(&mut self, cx: &mut Context<'_>, bytes: &mut Vec<u8>) -> Poll<Result<(), ApiError>> {
         let (writer, begun, from) = (&mut self.writer, &mut self.begun, bytes.len());
         let admissions = &mut self.admissions;
@@ -141,7 +141,7 @@ impl ReplyStream {
         self.writer.write_start(bytes);
     }
 
-    /// The last frame of a stream that cannot be completed, behind what it holds already.
+    /// The last frame of a stream that fails, after the events that it has already.
     fn failure(
         &mut self,
         error: &ApiError,
@@ -189,7 +189,7 @@ impl Body for ReplyStream {
                 return this.frame(bytes);
             }
         }
-        // To ask both of them at every token would cost as much as writing its event.
+        // Polling both at every token would cost as much as writing its event.
         let woken = this.woken.as_ref();
         let asked = woken.is_some_and(|waker| waker.will_wake(cx.waker()));
         if asked && !this.abort.may_be_due() && !this.keep_alive.is_elapsed() {
@@ -213,7 +213,7 @@ impl Body for ReplyStream {
                 true => due,
                 false => now + KEEP_ALIVE_INTERVAL,
             };
-            // Asked again behind this, it wakes whoever waits.
+            // Polled again after the reset, the timer registers the waker.
             this.keep_alive.as_mut().reset(next);
         }
         match bytes.is_empty() {

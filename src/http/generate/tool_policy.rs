@@ -65,31 +65,30 @@ impl ToolPolicy {
         ToolPolicy::of(Vec::new(), choice)
     }
 
-    /// Whether calls may be read with the model's small slips in them: not where a reply must call,
-    /// or calls must be of some tools or follow their schemas. There a grammar keeps them to their
-    /// form, which a slip would leave.
-    pub fn forgives_slips(&self) -> bool {
+    /// Whether calls may be read that deviate from the form: not where the reply must call, or
+    /// calls must be of some tools or follow their schemas. There a grammar enforces the form.
+    pub fn is_lenient(&self) -> bool {
         let free = self.choice == ToolChoice::Auto && self.allowed.is_none();
         free && !self.tools.iter().any(is_strict)
     }
 
     fn callable(&self) -> Vec<Value> {
         match &self.allowed {
-            Some(places) => places.iter().map(|&at| self.tools[at].clone()).collect(),
+            Some(indices) => indices.iter().map(|&at| self.tools[at].clone()).collect(),
             None => self.tools.clone(),
         }
     }
 }
 
 /// `{"mode": …, "tools": […]}`: the model is told of all tools, and may or must call some of them.
-/// `place` finds one of the list.
+/// `index` finds one of the list.
 ///
 /// # Errors
 /// Names the field that is no such choice.
 pub fn allowed(
     choice: &Object<'_>,
     tools: Vec<Value>,
-    place: impl Fn(&Object<'_>, &[Value]) -> Result<usize, ApiError>,
+    index: impl Fn(&Object<'_>, &[Value]) -> Result<usize, ApiError>,
 ) -> Result<ToolPolicy, ApiError> {
     let mode = choice.require("mode")?;
     let must = match mode.string()? {
@@ -98,18 +97,18 @@ pub fn allowed(
         _ => return Err(mode.error("must be auto or required")),
     };
     let list = choice.require("tools")?;
-    let mut places = Vec::new();
+    let mut indices = Vec::new();
     for item in list.list(TOOLS_MAX)? {
-        let at = place(&item.object()?, &tools)?;
-        if !places.contains(&at) {
-            places.push(at);
+        let at = index(&item.object()?, &tools)?;
+        if !indices.contains(&at) {
+            indices.push(at);
         }
     }
-    if places.is_empty() {
+    if indices.is_empty() {
         return Err(list.error("must name at least one tool; send none to have none called"));
     }
     Ok(ToolPolicy {
-        allowed: Some(places),
+        allowed: Some(indices),
         ..ToolPolicy::of(tools, must)
     })
 }
@@ -118,10 +117,10 @@ pub fn allowed(
 ///
 /// # Errors
 /// When there is no such tool.
-pub fn place_of(name: &Field<'_>, wanted: &str, tools: &[Value]) -> Result<usize, ApiError> {
+pub fn index_of(name: &Field<'_>, wanted: &str, tools: &[Value]) -> Result<usize, ApiError> {
     let mut names = tools.iter().map(|tool| &tool["function"]["name"]);
-    let place = names.position(|name| name == wanted);
-    place.ok_or_else(|| name.error("is the name of no tool"))
+    let index = names.position(|name| name == wanted);
+    index.ok_or_else(|| name.error("is the name of no tool"))
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

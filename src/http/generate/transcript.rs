@@ -1,7 +1,7 @@
-//! A conversation while a dialect reads it: results of tools are bound to their calls by id.
+//! Builder of a conversation, which binds results of tools to their calls by id.
 //!
-//! Many templates print results by place alone, so the model can tell whose a result is only by the
-//! order of the calls. Clients send results as they come.
+//! Many templates print no ids, so the model can assign a result to its call only by the order,
+//! while clients send results as they finish.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::fields::Field;
 #[derive(Debug, Default)]
 pub struct Transcript {
     turns: Vec<Turn>,
-    /// Where the last call of each id stands: its turn, and its place in it.
+    /// Turn of the last call of each id, and the index of the call in it.
     calls: HashMap<String, (usize, usize)>,
     /// The first field of reasoning that could not be read, and how many there are.
     unread: Option<(String, usize)>,
@@ -23,9 +23,9 @@ pub struct Transcript {
 /// A conversation that was read to its end.
 #[derive(Debug, Default)]
 pub struct Read {
-    /// Results stand behind the message of their calls, in the order of these.
+    /// Messages; results follow the message of their calls, in the order of the calls.
     pub messages: Vec<Value>,
-    /// Parts of the conversation that are left out, for the answer to tell.
+    /// Warnings for the answer about parts that are left out.
     pub left_out: Vec<String>,
 }
 
@@ -46,8 +46,8 @@ enum Unbound {
 }
 
 impl Transcript {
-    /// The conversation goes on behind `messages`, which were taken before.
-    pub fn behind(messages: Vec<Value>) -> Transcript {
+    /// A conversation that continues `messages`, which an earlier request sent.
+    pub fn after(messages: Vec<Value>) -> Transcript {
         let mut transcript = Transcript::default();
         messages.into_iter().for_each(|one| transcript.push(one));
         transcript
@@ -64,7 +64,7 @@ impl Transcript {
         if let Some(calls) = self.turns.last().map(Turn::ids) {
             let turn = self.turns.len() - 1;
             let placed = calls.into_iter().enumerate();
-            let placed = placed.filter_map(|(place, id)| Some((id?, (turn, place))));
+            let placed = placed.filter_map(|(index, id)| Some((id?, (turn, index))));
             self.calls.extend(placed);
         }
     }
@@ -93,16 +93,16 @@ impl Transcript {
         Ok(())
     }
 
-    /// Where the result of the last call with `id` belongs.
+    /// The free element for the result of the last call with `id`.
     fn open(&mut self, id: &str) -> Result<&mut Option<Value>, Unbound> {
-        let (turn, place) = *self.calls.get(id).ok_or(Unbound::NoCall)?;
-        match &mut self.turns[turn].results[place] {
+        let (turn, index) = *self.calls.get(id).ok_or(Unbound::NoCall)?;
+        match &mut self.turns[turn].results[index] {
             Some(_) => Err(Unbound::Answered),
             open => Ok(open),
         }
     }
 
-    /// Takes note of reasoning that this server did not seal.
+    /// Records reasoning that this server did not seal.
     pub fn leave_out_reasoning(&mut self, at: String) {
         self.unread.get_or_insert((at, 0)).1 += 1;
     }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     /// Contents of the messages; those of calls have none.
-    fn told(transcript: Transcript) -> String {
+    fn rendered(transcript: Transcript) -> String {
         let messages = transcript.end().messages;
         let contents = messages.iter().map(|one| one["content"].as_str());
         contents.map(|text| text.unwrap_or("|")).collect()
@@ -191,7 +191,7 @@ mod tests {
             push(&mut transcript, id).unwrap();
         }
         transcript.push(json!({"role": "user", "content": "?"}));
-        assert_eq!(told(transcript), "|abc?");
+        assert_eq!(rendered(transcript), "|abc?");
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
         transcript.push(calls(&["c"]));
         push(&mut transcript, "a").unwrap();
         push(&mut transcript, "c").unwrap();
-        assert_eq!(told(transcript), "|ab?|c");
+        assert_eq!(rendered(transcript), "|ab?|c");
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
             push(&mut transcript, "b").unwrap();
             push(&mut transcript, "a").unwrap();
         }
-        assert_eq!(told(transcript), "|ab|ab");
+        assert_eq!(rendered(transcript), "|ab|ab");
     }
 
     #[test]
@@ -226,17 +226,17 @@ mod tests {
             transcript.push_result(None, result(nameless)).unwrap();
         }
         push(&mut transcript, "a").unwrap();
-        assert_eq!(told(transcript), "x|ayz");
+        assert_eq!(rendered(transcript), "x|ayz");
     }
 
     #[test]
     fn what_was_taken_before_is_bound_too() {
         let mut one = result("b");
         one["tool_call_id"] = json!("b");
-        let mut transcript = Transcript::behind(vec![calls(&["a", "b"]), one]);
+        let mut transcript = Transcript::after(vec![calls(&["a", "b"]), one]);
         push(&mut transcript, "a").unwrap();
         assert!(push(&mut transcript, "b").unwrap_err().contains("has its"));
-        assert_eq!(told(transcript), "|ab");
+        assert_eq!(rendered(transcript), "|ab");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Texts that rules of sampling name, as tokens of the model.
+//! Texts of sampling rules (`bad_words`, `dry_sequence_breakers`), as tokens of the model.
 
 use crate::error::ApiError;
 use crate::fields::Object;

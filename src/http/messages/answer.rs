@@ -25,7 +25,7 @@ pub struct Identity {
     model: String,
     request_id: String,
     stops: Vec<String>,
-    /// Where thinking blocks come without their text, their signatures hold it.
+    /// Seal of the reasoning, which the signature holds if thinking blocks come without text.
     seal: Option<Seal>,
     /// Parts of the request that are not enforced.
     warnings: Vec<String>,
@@ -44,7 +44,7 @@ impl Identity {
         }
     }
 
-    /// The message with what its reply has come to.
+    /// The message with the content, end and usage of its reply.
     fn message(&self, content: Vec<Value>, end: &Value, usage: &Value) -> Value {
         let mut message = json!({
             "id": self.id,
@@ -71,7 +71,7 @@ impl Identity {
         let reason = match finish {
             Finish::Stop => "end_turn",
             Finish::StopString(_) | Finish::StopInCall(_) => "stop_sequence",
-            // The word that makes clients ask anew rather than run half a call.
+            // With this reason clients retry instead of running half a call.
             Finish::Length | Finish::HalfCall => "max_tokens",
             Finish::ContextFull => "model_context_window_exceeded",
             Finish::ToolCalls => "tool_use",
@@ -84,7 +84,7 @@ fn call_id() -> String {
     format!("toolu_{}", &random::hex()[..24])
 }
 
-/// Tokens of the prompt that a cache had count apart. Nothing written to one would be billed.
+/// Usage; cached tokens of the prompt count apart. Writes to a cache are not billed here.
 fn usage_json(usage: Usage) -> Value {
     json!({
         "input_tokens": usage.prompt - usage.cached,
@@ -101,7 +101,7 @@ pub fn whole_answer(identity: &Identity, reply: Gathered, usage: Usage) -> Value
     identity.message(content, &end, &usage_json(usage))
 }
 
-/// The content blocks of a reply whose pieces are joined.
+/// The content blocks of a reply, given its joined deltas.
 fn content(identity: &Identity, deltas: Vec<Delta>) -> Vec<Value> {
     let mut blocks = Vec::new();
     let mut deltas = deltas.into_iter().peekable();
@@ -125,8 +125,8 @@ fn content(identity: &Identity, deltas: Vec<Delta>) -> Vec<Value> {
     blocks
 }
 
-/// A call that the reply's end cut off has the complete part of its input, and no more: the stop
-/// reason says that the reply broke off.
+/// A call. If the reply's end cut it off, the input has its complete members alone; the stop reason
+/// says so.
 fn tool_use(name: &str, arguments: Option<Delta>) -> Value {
     let json = match arguments {
         Some(Delta::Arguments { json, .. }) => json,
@@ -151,9 +151,9 @@ pub struct MessageWriter {
     open: Option<Block>,
     /// Input of the call that is open.
     input: Input,
-    /// Text of the open block that is not shown.
+    /// Text of the open block that will be sealed.
     unshown: String,
-    /// Blocks that were begun.
+    /// Number of blocks begun.
     blocks: usize,
     finish: Finish,
 }
@@ -250,7 +250,7 @@ impl MessageWriter {
 }
 
 impl Writer for MessageWriter {
-    /// A message begins with its usage, of which clients count what was cached.
+    /// The first event has the usage of the prompt, whose cached tokens clients count.
     fn write_admitted(&mut self, usage: Usage, out: &mut Vec<u8>) {
         self.begun = true;
         let usage = usage_json(usage);
@@ -288,7 +288,7 @@ impl Writer for MessageWriter {
     fn write_keep_alive(&mut self, out: &mut Vec<u8>) {
         match self.begun {
             true => event(out, "ping", &json!({"type": "ping"})),
-            // The API has no event ahead of a message.
+            // The API has no event before the message begins.
             false => out.extend_from_slice(KEEP_ALIVE_COMMENT),
         }
     }

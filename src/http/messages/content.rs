@@ -15,19 +15,19 @@ use crate::seal::Seal;
 use super::documents;
 use super::tools;
 
-/// Stands in each thinking block that comes with its text, where others vouch for it.
+/// Signature of thinking blocks that come with their text; other servers sign the text there.
 pub const UNSEALED: &str = "atlas";
-/// Beginning of the block in which a coding agent reports itself for billing. It changes from
-/// request to request, at the very head of the prompt, and is not meant for the model.
+/// Beginning of a block in which a coding agent identifies itself for billing. It differs in each
+/// request, at the head of the prompt, so it would defeat the prefix cache; the model needs none.
 const BILLING_MARK: &str = "x-anthropic-billing-header";
 /// Between the blocks of one text.
 const BLOCK_GAP: &str = "\n\n";
 /// Precedes the result of a tool that failed.
 const ERROR_MARK: &str = "Error: ";
 
-/// End of the types of blocks that hold what a tool of another server put out.
+/// Suffix of the types of blocks with output of a server's tool.
 const SERVED_RESULT: &str = "_tool_result";
-/// Beginning of the fields that only the server can read which wrote them.
+/// Prefix of fields that only the server can read which wrote them.
 const ENCRYPTED: &str = "encrypted_";
 
 /// The whole conversation, system text first; no messages where the field is absent. Tools that
@@ -240,7 +240,7 @@ fn text_block<'v>(field: &Field<'v>) -> Result<&'v str, ApiError> {
     }
 }
 
-/// Words of an assistant that did not wait for a tool.
+/// Blocks of an assistant's message between two outputs of a server's tools.
 #[derive(Default)]
 struct Turn<'v> {
     thoughts: Vec<Cow<'v, str>>,
@@ -276,8 +276,8 @@ impl<'v> Turn<'v> {
     }
 }
 
-/// Reasoning, text and calls are one message, which ends where another server ran a tool: what that
-/// put out stands among the blocks.
+/// Reasoning, text and calls become one message, which ends at an output of a server's tool among
+/// the blocks.
 fn assistant(content: &Field<'_>, seal: &Seal, out: &mut Transcript) -> Result<(), ApiError> {
     let Some(blocks) = blocks(content)? else {
         out.push(json!({"role": "assistant", "content": content.string()?}));
@@ -311,7 +311,7 @@ fn assistant(content: &Field<'_>, seal: &Seal, out: &mut Transcript) -> Result<(
     Ok(())
 }
 
-/// Thoughts: the text, or what the signature holds in its place. None where another server signed
+/// Text of a thinking block, or of its signature if that is sealed; none if another server signed
 /// it.
 fn thought<'v>(block: &Object<'v>, seal: &Seal) -> Result<Option<Cow<'v, str>>, ApiError> {
     let text = block.require("thinking")?.string()?;

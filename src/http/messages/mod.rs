@@ -24,12 +24,12 @@ use super::generate::{self, Answer};
 use super::keys::KeyId;
 use super::parsing::Body;
 use super::seal::Seal;
-use super::state::{Service, State};
+use super::state::{ServerState, Service};
 use super::threads::parse;
 
 /// Reads, submits and answers one request.
 pub async fn answer(
-    state: &Arc<State>,
+    state: &Arc<ServerState>,
     service: Arc<Service>,
     body: Body,
     call: &Arc<Call>,
@@ -63,7 +63,7 @@ fn read(
 /// Counts the tokens that a request would send to the model. Only threads that parse are asked,
 /// never the engine.
 pub async fn count_tokens(
-    state: &Arc<State>,
+    state: &Arc<ServerState>,
     service: Arc<Service>,
     body: Body,
     key: Option<KeyId>,

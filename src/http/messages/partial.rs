@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-/// Certain part of a JSON object that breaks off: the members and items that are complete, as the
-/// clients' libraries read it from a stream. Anything else is the empty object.
+/// Complete members and items of a JSON object that was cut off, as clients' libraries read it from
+/// a stream. Anything else is the empty object.
 pub fn complete_part(json: &str) -> Value {
     let mut input = Input::default();
     let mut whole = input.push(json);
@@ -13,8 +13,8 @@ pub fn complete_part(json: &str) -> Value {
     Value::Object(object.unwrap_or_default())
 }
 
-/// JSON of an input as it comes, which is told as far as its values are complete: however the call
-/// ends, a stream has told no more of it than a whole answer.
+/// Streamed JSON of an input, passed on up to its last complete value, so that a stream never holds
+/// more than a whole answer of the same reply.
 #[derive(Debug, Default)]
 pub struct Input {
     /// Bytes so far, and the last of them that are not told.

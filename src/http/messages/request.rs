@@ -30,7 +30,7 @@ pub struct MessagesRequest {
     pub show_thinking: bool,
 }
 
-/// Beginning of the name of the edit that leaves out what was thought.
+/// Prefix of the edit that removes reasoning.
 const CLEARS_THINKING: &str = "clear_thinking_";
 /// Edits that a request may ask for.
 const EDITS_MAX: usize = 16;
@@ -62,7 +62,7 @@ pub fn countable(body: &Value, seal: &Seal, facts: &Facts) -> Result<Ask, ApiErr
     let object = Object::root(body)?;
     let mut ask = conversation(&object, seal, facts)?;
     object.report_unknown();
-    // Templates need a question; an empty one adds no more than its marks.
+    // Templates need a message of the user; an empty one adds only its framing tokens.
     if object.get("messages").is_none_or(|list| is_empty(&list)) {
         ask.messages.push(json!({"role": "user", "content": ""}));
     }
@@ -86,7 +86,7 @@ fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, 
     let calls = tools::calls(object, told)?;
     let (policy, parallel) = (&calls.tools.policy, calls.parallel);
     let rule = tool_policy::combined(policy, format(object)?, parallel, facts)?;
-    let slips = calls.tools.policy.forgives_slips();
+    let lenient = calls.tools.policy.is_lenient();
     // A reply thinks where it is told to, in the published API too.
     let thinking = thinking::read(object, false)?;
     Ok(Ask {
@@ -97,7 +97,7 @@ fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, 
         tools: calls.tools.head,
         loaded_tools: calls.tools.loaded,
         parallel_tool_calls: calls.parallel,
-        slips,
+        lenient,
         left_out: [calls.left_out, read.left_out].concat(),
         thinking: thinking.on,
         thinking_budget: thinking.budget,
@@ -107,7 +107,7 @@ fn conversation(object: &Object<'_>, seal: &Seal, facts: &Facts) -> Result<Ask, 
     })
 }
 
-/// A last message of the assistant is gone on with.
+/// A last message of the assistant is continued.
 fn start(object: &Object<'_>, messages: &[Value]) -> Start {
     let last = messages.last();
     let said = last.is_some_and(|last| last["role"] == "assistant");
@@ -163,7 +163,7 @@ fn show_thinking(object: &Object<'_>) -> Result<bool, ApiError> {
         return Ok(true);
     };
     match display.string()? {
-        // Thinking is told as it comes, which is what updates are of.
+        // Thinking is streamed, which is what updates ask for.
         "summarized" | "updates" => Ok(true),
         "omitted" => Ok(false),
         _ => Err(display.error("must be summarized, updates or omitted")),

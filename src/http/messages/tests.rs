@@ -203,19 +203,15 @@ fn errors_have_the_shape_and_the_request_id_of_the_api() {
 #[test]
 fn any_version_and_any_beta_are_taken_with_either_header() {
     let server = TestServer::start(Script::text("a"));
-    let body = question(json!({})).to_string();
+    let body = question(json!({}));
     for head in [
         "",
         "anthropic-version: 2023-06-01\r\nx-api-key: none\r\n",
         "anthropic-version: 2099-12-31\r\nauthorization: Bearer none\r\n",
         "anthropic-version: soon\r\nanthropic-beta: a-2099-01-01,b\r\nanthropic-beta: c\r\n",
     ] {
-        let length = body.len();
-        let request = format!(
-            "POST {PATH}?beta=true HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{head}\
-             content-length: {length}\r\n\r\n{body}"
-        );
-        let answer = server.send(request.as_bytes()).answer();
+        let answer = server.post_with(&format!("{PATH}?beta=true"), head, &body);
+        let answer = answer.answer();
         assert_eq!(answer.status, 200, "{head}: {answer:?}");
         assert_eq!(answer.json()["content"][0]["text"], "a");
     }

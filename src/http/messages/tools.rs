@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::error::ApiError;
 use crate::fields::{Field, Object};
 use crate::generate::conversation_tools::{ConversationTools, Presented};
-use crate::generate::tool_policy::{ToolChoice, ToolPolicy, place_of};
+use crate::generate::tool_policy::{ToolChoice, ToolPolicy, index_of};
 use crate::generate::tools::{check_name, check_parameters, needs_tools, not_run_here};
 use crate::limits::TOOLS_MAX;
 
@@ -109,7 +109,7 @@ fn named(
     let wanted = name.string()?;
     match told.why_not(wanted) {
         Some(why) => Err(name.error(why)),
-        None => place_of(&name, wanted, tools),
+        None => index_of(&name, wanted, tools),
     }
 }
 

@@ -6,7 +6,7 @@
 use step::PAGE;
 
 use super::{FINISHED, Page, figures, finished, responses};
-use crate::state::{Service, State};
+use crate::state::{ServerState, Service};
 
 /// Name of that server for a figure of the engine.
 fn alias(name: &str) -> Option<&'static str> {
@@ -25,7 +25,7 @@ fn alias(name: &str) -> Option<&'static str> {
 }
 
 /// Appends the aliases, and what that server tells beside them.
-pub fn write(page: &mut Page, state: &State, service: &Service) {
+pub fn write(page: &mut Page, state: &ServerState, service: &Service) {
     // One engine, as vLLM counts its own from 0.
     let model = label_value(&state.model_id);
     let labels = format!("engine=\"0\",model_name=\"{model}\"");

@@ -17,7 +17,7 @@ use crate::generate::tools::CUSTOM_ARGUMENT;
 use crate::keys::KeyId;
 use crate::random::{self, new_id};
 use crate::seal::Seal;
-use crate::state::{Abort, State};
+use crate::state::{Abort, ServerState};
 use host::calendar::seconds;
 use text::chat::ChatModel;
 use text::reply::Delta;
@@ -25,8 +25,8 @@ use text::reply::Delta;
 use super::free_text::FreeText;
 use super::head::Head;
 use super::items;
-use super::request::{Kept, ResponsesRequest};
-use super::running::{CANCELLED, Place};
+use super::request::{ResponsesRequest, StoredRequest};
+use super::running::{CANCELLED, Handle};
 use super::store::{Store, Stored};
 use super::tools::{Kind, Tool, ToolNames};
 
@@ -139,11 +139,12 @@ fn reasoning_item(
 ) -> Value {
     let part = text.map(|text| thought_part(text, summarized));
     let parts: Vec<Value> = part.into_iter().collect();
-    let (told, other) = match summarized {
+    let (filled, other) = match summarized {
         true => ("summary", "content"),
         false => ("content", "summary"),
     };
-    let mut item = json!({"id": id, "type": "reasoning", "status": status, other: [], told: parts});
+    let mut item =
+        json!({"id": id, "type": "reasoning", "status": status, other: [], filled: parts});
     if let (Some(text), Some(seal)) = (text, seal) {
         item["encrypted_content"] = Value::from(seal.close(text));
     }
@@ -159,24 +160,24 @@ fn text_part(text: &str, logprobs: &[Value]) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
 }
 
-/// Puts a response together, item by item, and writes the event of each step.
+/// Builder of a response, item by item, which writes the event of each step.
 pub struct Composer {
     head: Arc<Head>,
-    /// Held until the end, so that the response can be asked for and cancelled by its id.
-    place: Option<Place>,
+    /// Handle by which the response is found and cancelled by its id, until its end.
+    running: Option<Handle>,
     names: ToolNames,
     /// Owner's seal of reasoning.
     seal: Seal,
     /// Reasoning items hold their text sealed too.
     encrypted_reasoning: bool,
-    /// Reasoning is told as its own summary, which clients show.
+    /// Reasoning is sent as its own summary, which clients show.
     summarized: bool,
     /// Parts of the request that are not enforced; the last event tells them.
     warnings: Vec<String>,
     /// Items that are stored with the response, and where.
-    kept: Option<(Kept, Store)>,
+    stored: Option<(StoredRequest, Store)>,
     open: Option<Open>,
-    /// Positions of text that has not been told yet.
+    /// Log-probabilities of text that has not been sent yet.
     logprobs: Vec<Value>,
     output: Vec<Value>,
     /// Events so far.
@@ -186,10 +187,14 @@ pub struct Composer {
 
 impl Composer {
     /// Composer of a response that belongs to `owner`.
-    pub fn new(state: &Arc<State>, owner: Option<KeyId>, request: ResponsesRequest) -> Composer {
+    pub fn new(
+        state: &Arc<ServerState>,
+        owner: Option<KeyId>,
+        request: ResponsesRequest,
+    ) -> Composer {
         let warnings = [request.ask.warnings(), request.names.warnings.clone()].concat();
         let store = state.responses.of(owner);
-        let kept = request.kept.map(|kept| (kept, store));
+        let stored = request.stored.map(|stored| (stored, store));
         let head = Arc::new(Head {
             id: new_id("resp"),
             created: seconds(),
@@ -197,14 +202,14 @@ impl Composer {
             repeated: request.repeated,
         });
         Composer {
-            place: state.running.enter(owner, &head),
+            running: state.running.enter(owner, &head),
             head,
             names: request.names,
             seal: state.seal.of(owner),
             encrypted_reasoning: request.encrypted_reasoning,
             summarized: request.summarized,
             warnings,
-            kept,
+            stored,
             open: None,
             logprobs: Vec::new(),
             output: Vec::new(),
@@ -215,8 +220,8 @@ impl Composer {
 
     /// The abort of a response, which ends when `abort` says so or when the response is cancelled.
     pub fn abort(&self, abort: Abort) -> Abort {
-        match &self.place {
-            Some(place) => abort.or_when(place.told()),
+        match &self.running {
+            Some(running) => abort.or_when(running.cancellation()),
             None => abort,
         }
     }
@@ -280,7 +285,7 @@ impl Composer {
     fn begin(&mut self, open: Open, item: Value, out: &mut Vec<u8>) {
         self.close("completed", out);
         if !matches!(open, Open::Message { .. }) {
-            // They are of text that belongs to what begins, or to nothing that is told.
+            // They are of text of the item that begins, or of text that is dropped.
             self.logprobs.clear();
         }
         let at = self.output.len();
@@ -345,10 +350,10 @@ impl Composer {
             }
             Some(Open::Message { id, text, logprobs }) => {
                 text.push_str(piece);
-                let told = std::mem::take(&mut self.logprobs);
-                logprobs.extend_from_slice(&told);
+                let new = std::mem::take(&mut self.logprobs);
+                logprobs.extend_from_slice(&new);
                 let data = json!({"item_id": id, "output_index": at, "content_index": 0,
-                    "delta": piece, "logprobs": told});
+                    "delta": piece, "logprobs": new});
                 ("response.output_text.delta", data)
             }
             Some(Open::Call(call)) => {
@@ -409,22 +414,22 @@ impl Composer {
             true => ("response.reasoning_summary_part.done", "summary_index"),
             false => ("response.content_part.done", "content_index"),
         };
-        let place = json!({"item_id": id, "output_index": self.output.len(), index: 0});
-        let mut done = place.clone();
+        let position = json!({"item_id": id, "output_index": self.output.len(), index: 0});
+        let mut done = position.clone();
         done["text"] = part["text"].clone();
         if let Some(logprobs) = part.get("logprobs") {
             done["logprobs"] = logprobs.clone();
         }
         self.event(kind, done, out);
-        let mut done = place;
+        let mut done = position;
         done["part"] = part;
         self.event(ended, done, out);
     }
 
     fn end_call(&mut self, call: &Call, out: &mut Vec<u8>) {
-        let place = json!({"item_id": call.id, "output_index": self.output.len()});
+        let position = json!({"item_id": call.id, "output_index": self.output.len()});
         let with = |name: &str, value: &str| {
-            let mut data = place.clone();
+            let mut data = position.clone();
             data[name] = Value::from(value);
             data
         };
@@ -448,7 +453,7 @@ impl Composer {
         }
     }
 
-    /// The reply is complete.
+    /// Completes the response after its reply.
     fn settle(&mut self, finish: Finish, out: &mut Vec<u8>) {
         self.finish = finish;
         let status = match finish.is_incomplete() {
@@ -458,10 +463,10 @@ impl Composer {
         self.close(status, out);
     }
 
-    /// Writes the terminal event and returns its response, which is stored where that was asked
-    /// for. Whoever was told that it is cancelled finds it so.
+    /// Writes the terminal event and returns its response, which is stored if the request asks for
+    /// it. A client whose cancellation succeeded finds it cancelled.
     fn end(&mut self, usage: Usage, out: &mut Vec<u8>) -> Value {
-        if self.place.as_ref().is_some_and(Place::complete) {
+        if self.running.as_ref().is_some_and(Handle::complete) {
             return self.cancel(out);
         }
         let incomplete = self.finish.is_incomplete();
@@ -496,8 +501,8 @@ impl Composer {
                 store.insert(&self.head.id, stored);
             }
         };
-        match self.place.take() {
-            Some(place) => place.leave(keep),
+        match self.running.take() {
+            Some(running) => running.leave(keep),
             None => keep(),
         }
         response
@@ -505,7 +510,7 @@ impl Composer {
 
     /// Record of the response that is to be stored, and where.
     fn stored(&mut self, response: &Value) -> Option<(Stored, Store)> {
-        let (kept, store) = self.kept.take()?;
+        let (request, store) = self.stored.take()?;
         let output = Value::from(self.output.as_slice());
         let output_field = Field {
             value: &output,
@@ -519,8 +524,8 @@ impl Composer {
         };
         let stored = Stored {
             response: response.to_string().into(),
-            history: history(&kept, said).into(),
-            input: kept.input.into(),
+            history: history(&request, said).into(),
+            input: request.input.into(),
             items: self.output.iter().map(item).collect(),
         };
         Some((stored, store))
@@ -528,10 +533,10 @@ impl Composer {
 }
 
 /// JSON of the conversation with what the reply said.
-fn history(kept: &Kept, said: Vec<Value>) -> String {
+fn history(request: &StoredRequest, said: Vec<Value>) -> String {
     let mut said = said.into_iter();
-    let mut history = kept.history.clone();
-    if kept.goes_on
+    let mut history = request.history.clone();
+    if request.goes_on
         && let Ok(mut messages) = serde_json::from_str::<Vec<Value>>(&history)
         && let (Some(last), Some(more)) = (messages.last_mut(), said.next())
     {

@@ -19,8 +19,8 @@ use super::tools::{ADDITIONAL_TOOLS, FOUND_TOOLS, TOOL_SEARCH, flat_name, found}
 /// Between the parts of one text.
 const PART_GAP: &str = "\n\n";
 
-/// Items that tell of tools which another server ran. Without them the conversation is the one
-/// that this server would have led.
+/// Types of items of tools that another server ran. They are left out: the conversation is then the
+/// one that this server would have had.
 const HOSTED_ITEMS: &[&str] = &[
     "web_search_call",
     "file_search_call",
@@ -34,13 +34,13 @@ const HOSTED_ITEMS: &[&str] = &[
     "tool_search_output",
 ];
 
-/// Notes that a client keeps for itself among the items, such as of the state of its files.
+/// Types of items that clients keep for themselves, such as the state of their files.
 const CLIENT_ITEMS: &[&str] = &["ghost_snapshot"];
 
 /// Longest type of an item that an error repeats.
 const QUOTED_TYPE_CHARS_MAX: usize = 64;
 
-/// Stand-in for a part of the conversation that only the server which wrote it can read.
+/// Text that replaces a part of the conversation which only another server can read.
 const COMPACTED: &str = "[an earlier part of this conversation left out: another server kept it]";
 
 /// Reads `input`, which goes on behind `messages`: a string, or a list of items. Reasoning, text
@@ -68,7 +68,7 @@ pub fn read(
     Ok(turns.messages.end())
 }
 
-/// Words of the assistant up to an interruption.
+/// Items of one message of the assistant.
 #[derive(Debug, Default)]
 struct Turn {
     reasoning: Vec<String>,
@@ -79,7 +79,7 @@ struct Turn {
 struct Turns<'s> {
     store: &'s Store,
     seal: &'s Seal,
-    /// Bytes of items that were there by their id.
+    /// Bytes of items that were referred to by their id.
     referenced: usize,
     messages: Transcript,
     open: Option<Turn>,
@@ -91,7 +91,7 @@ impl Turns<'_> {
             store,
             seal,
             referenced: 0,
-            messages: Transcript::behind(messages),
+            messages: Transcript::after(messages),
             open: None,
         }
     }
@@ -125,7 +125,7 @@ impl Turns<'_> {
             | "shell_call_output"
             | "apply_patch_call_output"
             | "computer_call_output" => self.output(&object),
-            // Without an id they tell of a search that another server ran.
+            // Without an id it is a search that another server ran.
             "tool_search_call" if object.get("call_id").is_some() => self.search(&object),
             "tool_search_output" if object.get("call_id").is_some() => self.found(&object),
             ADDITIONAL_TOOLS => Ok(()),
@@ -147,7 +147,7 @@ impl Turns<'_> {
         }
     }
 
-    /// Says that a part of the conversation is missing.
+    /// Adds a note that a part of the conversation is missing.
     fn compacted(&mut self) -> Result<(), ApiError> {
         self.end();
         let message = json!({"role": "system", "content": COMPACTED});
@@ -210,7 +210,7 @@ impl Turns<'_> {
         Ok(())
     }
 
-    /// The text of a reasoning item by the first field that tells it.
+    /// The text of a reasoning item, from the first field that has it.
     fn reasoning_text(&mut self, object: &Object<'_>) -> Result<Option<String>, ApiError> {
         let parts = |name: &str| -> Result<Option<String>, ApiError> {
             let Some(field) = object.get(name) else {
@@ -288,8 +288,8 @@ impl Turns<'_> {
         self.messages.push_result(Some(&id), result)
     }
 
-    /// Tools that a search found are kept beside its text: they may be called from here on, in
-    /// answers to later requests that continue this one too.
+    /// Adds the result of a search, with the tools found, which may be called from here on, also in
+    /// later requests that continue this one.
     fn found(&mut self, object: &Object<'_>) -> Result<(), ApiError> {
         let id = object.require("call_id")?;
         let tools = object.require("tools")?;

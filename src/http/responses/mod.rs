@@ -29,12 +29,12 @@ use super::generate::{self, Answer};
 use super::keys::KeyId;
 use super::parsing::Body;
 use super::seal::Seal;
-use super::state::{Service, State};
+use super::state::{ServerState, Service};
 use super::threads::parse;
 
 /// Reads, submits and answers one request.
 pub async fn answer(
-    state: &Arc<State>,
+    state: &Arc<ServerState>,
     service: Arc<Service>,
     body: Body,
     call: &Arc<Call>,
@@ -69,7 +69,7 @@ fn read(
 /// Counts the tokens that a request would send to the model. Only threads that parse are asked,
 /// never the engine.
 pub async fn input_tokens(
-    state: &Arc<State>,
+    state: &Arc<ServerState>,
     service: Arc<Service>,
     body: Body,
     call: &Call,
@@ -90,7 +90,7 @@ pub async fn input_tokens(
 /// # Errors
 /// When `owner` has none such, or it is to be streamed again.
 pub fn known(
-    state: &State,
+    state: &ServerState,
     owner: Option<KeyId>,
     id: &str,
     query: Option<&str>,
@@ -116,7 +116,7 @@ pub fn known(
 /// # Errors
 /// When `owner` has no such response, or the query is wrong.
 pub fn input_items(
-    state: &State,
+    state: &ServerState,
     owner: Option<KeyId>,
     id: &str,
     query: Option<&str>,
@@ -130,7 +130,7 @@ pub fn input_items(
 ///
 /// # Errors
 /// When there is none.
-pub fn delete(state: &State, owner: Option<KeyId>, id: &str) -> Result<Value, ApiError> {
+pub fn delete(state: &ServerState, owner: Option<KeyId>, id: &str) -> Result<Value, ApiError> {
     // A response leaves the running ones as it is stored.
     match state.running.delete(owner, id) || state.responses.of(owner).remove(id) {
         true => Ok(json!({"id": id, "object": "response", "deleted": true})),
@@ -142,7 +142,7 @@ pub fn delete(state: &State, owner: Option<KeyId>, id: &str) -> Result<Value, Ap
 ///
 /// # Errors
 /// When there is none, or it has ended by itself.
-pub fn cancel(state: &State, owner: Option<KeyId>, id: &str) -> Result<Value, ApiError> {
+pub fn cancel(state: &ServerState, owner: Option<KeyId>, id: &str) -> Result<Value, ApiError> {
     let outcome = state.running.cancel(owner, id);
     if let Outcome::Cancelled(response) = outcome {
         return Ok(response);

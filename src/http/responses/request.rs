@@ -39,11 +39,11 @@ pub struct ResponsesRequest {
     pub ask: Ask,
     pub stream: bool,
     /// Items that are stored with the response, if it is.
-    pub kept: Option<Kept>,
+    pub stored: Option<StoredRequest>,
     pub names: ToolNames,
     /// Reasoning items also hold their text in the field that is opaque to clients.
     pub encrypted_reasoning: bool,
-    /// Reasoning is told as its own summary.
+    /// Reasoning is sent as its own summary.
     pub summarized: bool,
     /// Fields of the response that repeat the request.
     pub repeated: Map<String, Value>,
@@ -51,11 +51,11 @@ pub struct ResponsesRequest {
 
 /// Parts of a request that are stored with its response.
 #[derive(Debug)]
-pub struct Kept {
+pub struct StoredRequest {
     pub input: Vec<Item>,
     /// JSON of the conversation without instructions.
     pub history: String,
-    /// The reply goes on with the last message of it.
+    /// The reply continues the last message of it.
     pub goes_on: bool,
 }
 
@@ -70,7 +70,7 @@ impl ResponsesRequest {
         check(&object, Api::Responses)?;
         check_model(&object)?;
         let start = start(&object);
-        // A reply that goes on with an answer has thought before it, if at all.
+        // A reply that continues an answer is past its reasoning.
         let thinking = thinking::read(&object, facts.thinking && !start.is_amid())?;
         let read = history(&object, known)?;
         let (history, left_out) = (read.messages, read.left_out);
@@ -82,7 +82,7 @@ impl ResponsesRequest {
         let stored = object.boolean("store", true)?;
         let ask = Ask {
             left_out,
-            slips: tools.policy.forgives_slips(),
+            lenient: tools.policy.is_lenient(),
             messages: with_instructions(&object, &history)?,
             messages_field: "input",
             start,
@@ -107,7 +107,7 @@ impl ResponsesRequest {
             stream: object.boolean("stream", false)?,
             encrypted_reasoning: included.encrypted_reasoning,
             summarized: summary(&object)?.is_some(),
-            kept: stored.then(|| Kept {
+            stored: stored.then(|| StoredRequest {
                 input: input.map_or(Vec::new(), |input| input_items::of(input.value, known.0)),
                 history: Value::from(history).to_string(),
                 goes_on: ask.start.is_amid(),
@@ -411,8 +411,8 @@ mod tests {
         let request = parsed("instructions", json!("Be kind."));
         assert_eq!(request.ask.messages[0]["role"], "system");
         assert_eq!(request.ask.messages.len(), 2);
-        assert!(!request.kept.unwrap().history.contains("kind"));
-        assert!(parsed("store", json!(false)).kept.is_none());
+        assert!(!request.stored.unwrap().history.contains("kind"));
+        assert!(parsed("store", json!(false)).stored.is_none());
     }
 
     #[test]

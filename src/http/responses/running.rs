@@ -13,7 +13,7 @@ use crate::limits::RUNNING_RESPONSES_MAX;
 
 use super::head::Head;
 
-/// By this code a reply knows that it ends because it was cancelled.
+/// Error code of an abort by cancellation.
 pub const CANCELLED: &str = "response_cancelled";
 
 /// Error that a cancelled reply is ended with.
@@ -24,9 +24,9 @@ struct Entry {
     owner: Option<KeyId>,
     head: Arc<Head>,
     cancelled: watch::Sender<Cancelled>,
-    /// The reply is complete, and told in a moment: nothing is left to cancel.
+    /// The reply is complete: it cannot be cancelled any more.
     complete: bool,
-    /// Nobody is told of it any more, and it is not kept.
+    /// Deleted: it is not found any more, and will not be stored.
     deleted: bool,
 }
 
@@ -59,22 +59,21 @@ pub enum Outcome {
     Unknown,
 }
 
-/// The running responses of a server. The lock is held for a look-up or until a response is kept,
-/// never across a wait.
+/// The running responses of a server. The lock is held for a look-up or until a response is stored,
+/// never across an await.
 #[derive(Debug, Default)]
 pub struct Running {
     entries: Mutex<HashMap<String, Entry>>,
 }
 
 impl Running {
-    /// Makes a response known to its owner for as long as its place is held; None where there is no
-    /// room.
-    pub fn enter(self: &Arc<Self>, owner: Option<KeyId>, head: &Arc<Head>) -> Option<Place> {
+    /// Makes a response known to its owner until the handle is dropped; None if there are too many.
+    pub fn enter(self: &Arc<Self>, owner: Option<KeyId>, head: &Arc<Head>) -> Option<Handle> {
         let mut entries = self.lock();
         if entries.len() >= RUNNING_RESPONSES_MAX {
             return None;
         }
-        let (cancelled, told) = watch::channel(None);
+        let (cancelled, cancellation) = watch::channel(None);
         let entry = Entry {
             owner,
             head: head.clone(),
@@ -83,14 +82,14 @@ impl Running {
             deleted: false,
         };
         entries.insert(head.id.clone(), entry);
-        Some(Place {
+        Some(Handle {
             running: self.clone(),
             id: head.id.clone(),
-            told,
+            cancellation,
         })
     }
 
-    /// A response as it is before its end.
+    /// A response in progress.
     pub fn get(&self, owner: Option<KeyId>, id: &str) -> Option<Value> {
         known(&self.lock(), owner, id).map(Entry::response)
     }
@@ -140,32 +139,31 @@ fn known<'e>(
     entries.get(id).filter(|entry| entry.is_known_to(owner))
 }
 
-/// The place of one response among the running ones; dropping it takes the response out, however
-/// it ended.
+/// Handle of a running response; dropping it removes the response.
 #[derive(Debug)]
-pub struct Place {
+pub struct Handle {
     running: Arc<Running>,
     id: String,
-    told: watch::Receiver<Cancelled>,
+    cancellation: watch::Receiver<Cancelled>,
 }
 
-impl Place {
-    /// Where the reply is told that it was cancelled.
-    pub fn told(&self) -> watch::Receiver<Cancelled> {
-        self.told.clone()
+impl Handle {
+    /// Receiver of the cancellation.
+    pub fn cancellation(&self) -> watch::Receiver<Cancelled> {
+        self.cancellation.clone()
     }
 
-    /// The reply is complete; true: it was cancelled before. From here on it cannot be.
+    /// Marks the reply as complete, so that it cannot be cancelled; true if it was before.
     pub fn complete(&self) -> bool {
         let mut entries = self.running.lock();
         if let Some(entry) = entries.get_mut(&self.id) {
             entry.complete = true;
         }
-        self.told.borrow().is_some()
+        self.cancellation.borrow().is_some()
     }
 
-    /// Takes the response out and has it kept unless it was deleted: who deletes it finds it here
-    /// or where it is kept.
+    /// Removes the response and stores it by `keep`, unless it was deleted. Both happen under one
+    /// lock, so that a deletion finds it in one of the two.
     pub fn leave(self, keep: impl FnOnce()) {
         let mut entries = self.running.lock();
         let entry = entries.remove(&self.id);
@@ -175,7 +173,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Handle {
     fn drop(&mut self) {
         self.running.lock().remove(&self.id);
     }
@@ -198,10 +196,10 @@ mod tests {
     #[test]
     fn a_response_is_known_as_long_as_its_place_is_held() {
         let running = Arc::new(Running::default());
-        let place = running.enter(None, &head("a")).unwrap();
+        let handle = running.enter(None, &head("a")).unwrap();
         assert_eq!(running.get(None, "a").unwrap()["status"], "in_progress");
         assert!(running.get(None, "b").is_none());
-        drop(place);
+        drop(handle);
         assert!(running.get(None, "a").is_none() && running.ids().is_empty());
         assert_eq!(running.cancel(None, "a"), Outcome::Unknown);
     }
@@ -209,36 +207,36 @@ mod tests {
     #[test]
     fn cancelling_tells_the_reply_and_may_be_repeated() {
         let running = Arc::new(Running::default());
-        let place = running.enter(None, &head("a")).unwrap();
-        let mut told = place.told();
+        let handle = running.enter(None, &head("a")).unwrap();
+        let mut cancellation = handle.cancellation();
         for _ in 0..2 {
             let Outcome::Cancelled(response) = running.cancel(None, "a") else {
                 panic!("it runs");
             };
             assert_eq!(response["status"], "cancelled");
         }
-        let error = told.borrow_and_update().clone().unwrap();
+        let error = cancellation.borrow_and_update().clone().unwrap();
         assert_eq!(error.code, Some(CANCELLED));
-        assert!(place.complete(), "it was cancelled before its end");
+        assert!(handle.complete(), "it was cancelled before its end");
     }
 
     #[test]
     fn a_complete_reply_cannot_be_cancelled() {
         let running = Arc::new(Running::default());
-        let place = running.enter(None, &head("a")).unwrap();
-        assert!(!place.complete());
+        let handle = running.enter(None, &head("a")).unwrap();
+        assert!(!handle.complete());
         assert_eq!(running.cancel(None, "a"), Outcome::TooLate);
-        assert!(place.told().borrow().is_none());
+        assert!(handle.cancellation().borrow().is_none());
     }
 
     #[test]
     fn a_deleted_response_is_known_to_nobody_and_not_kept() {
         let running = Arc::new(Running::default());
-        let place = running.enter(None, &head("a")).unwrap();
-        assert!(running.delete(None, "a") && place.told().borrow().is_some());
+        let handle = running.enter(None, &head("a")).unwrap();
+        assert!(running.delete(None, "a") && handle.cancellation().borrow().is_some());
         assert!(!running.delete(None, "a") && running.get(None, "a").is_none());
         assert_eq!(running.cancel(None, "a"), Outcome::Unknown);
-        place.leave(|| panic!("it is not kept"));
+        handle.leave(|| panic!("it is not kept"));
         assert!(running.ids().is_empty() && !running.delete(None, "a"));
     }
 
@@ -257,19 +255,19 @@ mod tests {
     #[test]
     fn a_response_is_kept_before_it_leaves() {
         let running = Arc::new(Running::default());
-        let (place, mut kept) = (running.enter(None, &head("a")).unwrap(), false);
-        place.leave(|| kept = true);
-        assert!(kept && running.ids().is_empty());
+        let (handle, mut stored) = (running.enter(None, &head("a")).unwrap(), false);
+        handle.leave(|| stored = true);
+        assert!(stored && running.ids().is_empty());
     }
 
     #[test]
     fn the_number_is_bounded() {
         let running = Arc::new(Running::default());
         let enter = |number: usize| running.enter(None, &head(&number.to_string()));
-        let mut places: Vec<Place> = (0..RUNNING_RESPONSES_MAX).filter_map(enter).collect();
-        assert_eq!(places.len(), RUNNING_RESPONSES_MAX);
+        let mut handles: Vec<Handle> = (0..RUNNING_RESPONSES_MAX).filter_map(enter).collect();
+        assert_eq!(handles.len(), RUNNING_RESPONSES_MAX);
         assert!(enter(RUNNING_RESPONSES_MAX).is_none());
-        places.pop();
+        handles.pop();
         assert!(enter(RUNNING_RESPONSES_MAX).is_some());
     }
 }

@@ -1,7 +1,7 @@
 //! Responses that clients asked to keep: bounded in number, bytes and age, in memory alone.
 //!
-//! A response belongs to the key that it was made with: to others it is not there, and a key has a
-//! part of the room. Where no keys are asked for, everybody is the same.
+//! A response belongs to the key of its request: others do not find it, and each key has a share of
+//! the bytes. Without keys all clients are one owner.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -124,9 +124,8 @@ impl Store {
         }
     }
 
-    /// Keeps a response, in the place of the owner's oldest ones where its room is short, and of
-    /// those of whoever has most where all room is. One that is larger than the owner's room is not
-    /// kept.
+    /// Stores a response. It evicts the owner's oldest ones if the owner's share is full, and those
+    /// of the owner with most bytes if the store is. One larger than the share is not stored.
     pub fn insert(&self, id: &str, stored: Stored) {
         let owner = self.owner;
         let entry = Entry {
@@ -165,7 +164,7 @@ impl Store {
     /// The JSON of an item that a stored response put out.
     pub fn item(&self, id: &str) -> Option<String> {
         let entries = self.lock(Instant::now());
-        // Clients refer to what was said last.
+        // Clients mostly refer to the last response.
         let mut items = entries
             .list
             .iter()

@@ -20,11 +20,6 @@ fn ask(server: &TestServer, fields: Value) -> Answer {
     server.post(PATH, &question(fields)).answer()
 }
 
-fn send(server: &TestServer, method: &str, path: &str) -> Answer {
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
-    server.send(head.as_bytes()).answer()
-}
-
 fn tools() -> Value {
     let function = json!({"type": "function", "name": "f", "parameters": {"type": "object",
         "properties": {"a": {"type": "string"}}}});
@@ -137,12 +132,12 @@ fn a_stored_response_is_found_continued_and_deleted() {
     assert!(tokens(&second) > tokens(&first), "{second}");
     assert_eq!(second["previous_response_id"], first["id"]);
 
-    let cancel = send(&server, "POST", &format!("{path}/cancel"));
+    let cancel = server.ask("POST", &format!("{path}/cancel"), "");
     assert_eq!(cancel.status, 400);
-    let deleted = send(&server, "DELETE", &path);
+    let deleted = server.ask("DELETE", &path, "");
     assert_eq!(deleted.json()["deleted"], true);
     for (method, path) in [("GET", path.clone()), ("POST", format!("{path}/cancel"))] {
-        assert_eq!(send(&server, method, &path).status, 404);
+        assert_eq!(server.ask(method, &path, "").status, 404);
     }
     let gone = ask(&server, next);
     assert_eq!(
@@ -187,7 +182,7 @@ fn a_running_response_is_cancelled_by_its_id() {
     assert_eq!(running["status"], "in_progress", "{running}");
     assert_eq!(running["object"], "response");
 
-    let cancelled = send(&server, "POST", &format!("{path}/cancel"));
+    let cancelled = server.ask("POST", &format!("{path}/cancel"), "");
     assert_eq!(
         (cancelled.status, &cancelled.json()["status"]),
         (200, &json!("cancelled"))
@@ -201,7 +196,10 @@ fn a_running_response_is_cancelled_by_its_id() {
     wait_for_running(&server, 0);
     // It is stored as it ended, and may be cancelled once more.
     assert_eq!(server.get(&path).json(), end);
-    assert_eq!(send(&server, "POST", &format!("{path}/cancel")).json(), end);
+    assert_eq!(
+        server.ask("POST", &format!("{path}/cancel"), "").json(),
+        end
+    );
 }
 
 #[test]
@@ -251,7 +249,7 @@ fn a_running_response_that_is_deleted_ends_and_is_not_stored() {
         wait_for_running(&server, 1);
         let id = server.state.running.ids().remove(0);
         let path = format!("{PATH}/{id}");
-        let deleted = send(&server, "DELETE", &path).json();
+        let deleted = server.ask("DELETE", &path, "").json();
         let expected = json!({"id": id, "object": "response", "deleted": true});
         assert_eq!(deleted, expected);
         let answer = open.answer();
@@ -259,7 +257,7 @@ fn a_running_response_that_is_deleted_ends_and_is_not_stored() {
         assert_eq!(end["status"], "cancelled");
         wait_for_running(&server, 0);
         for method in ["GET", "DELETE"] {
-            assert_eq!(send(&server, method, &path).status, 404);
+            assert_eq!(server.ask(method, &path, "").status, 404);
         }
     }
 }
@@ -270,7 +268,7 @@ fn a_whole_answer_is_cancelled_too() {
     let waiting = server.post(PATH, &question(json!({})));
     wait_for_running(&server, 1);
     let id = server.state.running.ids().remove(0);
-    let cancelled = send(&server, "POST", &format!("{PATH}/{id}/cancel"));
+    let cancelled = server.ask("POST", &format!("{PATH}/{id}/cancel"), "");
     assert_eq!(cancelled.status, 200);
     let answer = waiting.answer();
     assert_eq!(
@@ -348,8 +346,8 @@ fn errors_have_the_shape_of_the_api() {
         (refused.status, &refused.error()["param"]),
         (400, &json!("background"))
     );
-    assert_eq!(send(&server, "GET", "/v1/responses/resp_x/y").status, 404);
-    let method = send(&server, "PUT", "/v1/responses/resp_x");
+    assert_eq!(server.ask("GET", "/v1/responses/resp_x/y", "").status, 404);
+    let method = server.ask("PUT", "/v1/responses/resp_x", "");
     assert_eq!(method.status, 405);
     assert!(method.head.contains("allow: get, head, delete"));
     let long = ask(&server, json!({"input": "x".repeat(5000)}));

@@ -7,16 +7,15 @@ use serde_json::{Map, Value, json};
 use crate::error::ApiError;
 use crate::fields::{Field, Object};
 use crate::generate::conversation_tools::{ConversationTools, Presented, functions};
-use crate::generate::tool_policy::{ToolChoice, ToolPolicy, allowed, place_of};
+use crate::generate::tool_policy::{ToolChoice, ToolPolicy, allowed, index_of};
 use crate::generate::tools::{
     CUSTOM_ARGUMENT, check_name, check_parameters, misspelt, not_run_here,
 };
 use crate::limits::{MESSAGES_MAX, TOOLS_MAX};
 
-/// The type of an item of the input that is no part of the conversation but brings tools.
+/// Type of an item of the input that adds tools and is no part of the conversation.
 pub const ADDITIONAL_TOOLS: &str = "additional_tools";
-/// The type of a search among tools that the request does not tell of, and the name under which
-/// the model calls one that its client runs.
+/// Type of the tool that searches further tools, and its name for the model if the client runs it.
 pub const TOOL_SEARCH: &str = "tool_search";
 /// The field of a message of the conversation with the tools that a search found.
 pub const FOUND_TOOLS: &str = "found_tools";
@@ -24,7 +23,7 @@ pub const FOUND_TOOLS: &str = "found_tools";
 /// The types of tools that are served.
 const SERVED: &[&str] = &["function", "custom", "namespace", TOOL_SEARCH];
 
-/// Words on the tools that take text of a grammar.
+/// Warning about tools whose text has a grammar.
 const UNENFORCED: &str = "the grammar of a custom tool's input is told to the model, not enforced";
 
 /// Form of a tool's call for its client.
@@ -32,7 +31,7 @@ const UNENFORCED: &str = "the grammar of a custom tool's input is told to the mo
 pub enum Kind {
     #[default]
     Function,
-    /// Takes free text in place of JSON.
+    /// Takes free text instead of JSON.
     Custom,
     /// Finds further tools.
     Search,
@@ -65,7 +64,7 @@ impl ToolNames {
         })
     }
 
-    /// Adds what a search found to `told`, and its names; it may find a tool again.
+    /// Adds the tools of a search result to `told`, and their names; known ones are skipped.
     fn add_found(&mut self, message: &Value, told: &mut ConversationTools) -> Result<(), ApiError> {
         let Some(value) = message.get(FOUND_TOOLS) else {
             return Ok(());
@@ -135,8 +134,8 @@ pub fn offered(object: &Object<'_>, history: &[Value]) -> Result<Offered, ApiErr
     Ok(Offered { tools, names })
 }
 
-/// Text of the `tools` that a search found. They stand where they were found, so that the head of
-/// the prompt stays as it was.
+/// Description of the tools that a search found, in the place of its result: the head of the prompt
+/// does not change, so it stays cached.
 pub fn found(tools: &Field<'_>) -> Result<String, ApiError> {
     let mut list = List::default();
     list.add_all(tools, None)?;
@@ -167,7 +166,7 @@ fn chosen(choice: &Object<'_>, tools: Vec<Value>) -> Result<ToolPolicy, ApiError
     Ok(ToolPolicy::of(tools, ToolChoice::Named(at)))
 }
 
-/// The place of the tool that `{"type": "function", "name": …}` names.
+/// Index of the tool that `{"type": "function", "name": …}` names.
 fn named(tool: &Object<'_>, tools: &[Value]) -> Result<usize, ApiError> {
     let kind = tool.require("type")?;
     if !matches!(kind.string()?, "function" | "custom") {
@@ -176,7 +175,7 @@ fn named(tool: &Object<'_>, tools: &[Value]) -> Result<usize, ApiError> {
     let name = tool.require("name")?;
     let namespace = tool.get("namespace");
     let namespace = namespace.map(|namespace| namespace.string()).transpose()?;
-    place_of(&name, &flat_name(namespace, name.string()?), tools)
+    index_of(&name, &flat_name(namespace, name.string()?), tools)
 }
 
 #[derive(Debug, Default)]
@@ -320,7 +319,7 @@ fn description(object: &Object<'_>, grammar: Option<String>) -> Result<Option<St
     Ok((!texts.is_empty()).then(|| texts.join("\n\n")))
 }
 
-/// Words on the form of a custom tool's input.
+/// Description of the form of a custom tool's input.
 fn grammar(object: &Object<'_>) -> Result<Option<String>, ApiError> {
     let Some(format) = object.optional_object("format")? else {
         return Ok(None);

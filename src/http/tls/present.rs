@@ -123,7 +123,7 @@ mod tests {
     use crate::random;
     use crate::server::Server;
     use crate::settings::Settings;
-    use crate::state::{Loading, State};
+    use crate::state::{Loading, ServerState};
 
     /// A certificate for localhost that vouches for itself, and its key, made by `openssl`.
     struct Pair(PathBuf);
@@ -193,7 +193,7 @@ mod tests {
             bytes_done: 0,
             bytes_total: 0,
         };
-        let state = State::new(&TINY, "m", Settings::default(), loading);
+        let state = ServerState::new(&TINY, "m", Settings::default(), loading);
         let server = Server::new(listener, state, 4).with_tls(Some(tls));
         tokio::spawn(server.run(std::future::pending()));
         address

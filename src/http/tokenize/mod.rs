@@ -23,7 +23,7 @@ use super::generate::start::Start;
 use super::generate::{self, template_variables};
 use super::limits::JSON_VALUES_MAX;
 use super::parsing::Body;
-use super::state::{Service, State};
+use super::state::{ServerState, Service};
 use super::thinking;
 use super::threads::parse;
 
@@ -166,7 +166,7 @@ fn detokenize(service: &Service, object: &Object<'_>) -> Result<String, ApiError
 }
 
 /// Facts of the tokenizer and the template that a client needs to build prompts itself.
-pub fn info(state: &State, service: &Service) -> Value {
+pub fn info(state: &ServerState, service: &Service) -> Value {
     let chat = &service.chat;
     let special = chat.template.special();
     let end = chat.stop_tokens.first();

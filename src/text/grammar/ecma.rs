@@ -36,13 +36,13 @@ pub fn searched(pattern: &str) -> Result<String, String> {
     Ok(rewritten)
 }
 
-/// Where a sign of an expression stands.
+/// Context of a sign of an expression.
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum Context {
     Outside,
-    /// Behind the bracket that opens a class.
+    /// After the bracket that opens a class.
     Opened,
-    /// Behind the `^` that follows it.
+    /// After the `^` that follows it.
     Negated,
     Inside,
 }
@@ -51,17 +51,17 @@ enum Place {
 /// characters, but the compiler as another class, or as what is done with two of them; or where it
 /// is a class of none, whose end is a character to the compiler.
 fn rewritten(pattern: &str) -> Option<String> {
-    use Place::{Inside, Negated, Opened, Outside};
+    use Context::{Inside, Negated, Opened, Outside};
     let mut out = String::with_capacity(pattern.len());
-    let (mut place, mut last) = (Outside, None);
+    let (mut context, mut last) = (Outside, None);
     let mut chars = pattern.chars();
     while let Some(char) = chars.next() {
         if char == '\\' {
-            push_escaped(&mut out, chars.next(), place);
-            (place, last) = (if place == Outside { Outside } else { Inside }, None);
+            push_escaped(&mut out, chars.next(), context);
+            (context, last) = (if context == Outside { Outside } else { Inside }, None);
             continue;
         }
-        place = match (place, char) {
+        context = match (context, char) {
             (Outside, '[') => Opened,
             (Outside, _) | (Inside, ']') => Outside,
             (_, '[') | (Opened | Negated, ']') => return None,
@@ -69,7 +69,7 @@ fn rewritten(pattern: &str) -> Option<String> {
             (Opened, '^') => Negated,
             _ => Inside,
         };
-        match (place, char) {
+        match (context, char) {
             (Outside, '.') => out.extend(["[^", LINE_ENDS, "]"]),
             _ => out.push(char),
         }
@@ -78,10 +78,10 @@ fn rewritten(pattern: &str) -> Option<String> {
     Some(out)
 }
 
-/// Adds what `\` and `sign` stand for at `place`; an expression that ends in `\` keeps it.
-fn push_escaped(out: &mut String, sign: Option<char>, place: Place) {
+/// Adds what `\` and `sign` stand for at `context`; an expression that ends in `\` keeps it.
+fn push_escaped(out: &mut String, sign: Option<char>, context: Context) {
     match SETS.iter().find(|(set, _)| Some(*set) == sign) {
-        Some((_, ranges)) if place == Place::Outside => out.extend(["[", ranges, "]"]),
+        Some((_, ranges)) if context == Context::Outside => out.extend(["[", ranges, "]"]),
         Some((_, ranges)) => out.push_str(ranges),
         None if sign == Some('0') => out.push_str(r"\x00"),
         None => {

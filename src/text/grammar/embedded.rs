@@ -1,7 +1,7 @@
 //! JSON schemas inside of a Lark grammar, behind `%json`.
 //!
-//! They are written anew as schemas of their own are, so that both are held alike: with the same
-//! formats and bounds, and the same bounds of white space between parts.
+//! They are rewritten like schemas of their own, so that both have the same formats and bounds, and
+//! the same limits of white space.
 
 use std::iter;
 use std::ops::Range;

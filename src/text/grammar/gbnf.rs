@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// Bytes of a grammar, and of all terminals that are made of it: each use of a rule repeats it.
+/// Most bytes of a grammar, and of all its terminals: each use of a rule repeats its text.
 const BYTES_MAX: usize = 64 * 1024;
 const WRITTEN_BYTES_MAX: usize = 128 * 1024;
 /// Groups inside each other, and rules that refer to each other in a row.
@@ -48,16 +48,16 @@ pub fn to_lark(text: &str) -> Result<String, String> {
     Writer::new(&rules)?.lark()
 }
 
-/// A part of a rule.
+/// Node of a rule's syntax tree.
 #[derive(Clone, Debug, PartialEq)]
-enum Part {
-    /// An expression of the characters that it stands for.
+enum Node {
+    /// Regular expression of a literal, or of a class of characters.
     Expression(String),
     Rule(String),
-    Sequence(Vec<Part>),
-    Either(Vec<Part>),
+    Sequence(Vec<Node>),
+    Either(Vec<Node>),
     /// From the first number to the second, or any number from there on.
-    Repeated(Box<Part>, usize, Option<usize>),
+    Repeated(Box<Node>, usize, Option<usize>),
 }
 
 struct Reader<'t> {
@@ -112,7 +112,7 @@ impl Reader<'_> {
     }
 
     /// The next rule; None at the end.
-    fn rule(&mut self) -> Result<Option<(String, Part)>, String> {
+    fn rule(&mut self) -> Result<Option<(String, Node)>, String> {
         self.skip(true);
         if self.chars.peek().is_none() {
             return Ok(None);
@@ -130,7 +130,7 @@ impl Reader<'_> {
         }
     }
 
-    fn either(&mut self, depth: usize) -> Result<Part, String> {
+    fn either(&mut self, depth: usize) -> Result<Node, String> {
         if depth > DEPTH_MAX {
             return Err(self.problem(&format!("more than {DEPTH_MAX} groups in each other")));
         }
@@ -141,27 +141,27 @@ impl Reader<'_> {
         }
         Ok(match options.len() {
             1 => options.remove(0),
-            _ => Part::Either(options),
+            _ => Node::Either(options),
         })
     }
 
-    fn sequence(&mut self, depth: usize) -> Result<Part, String> {
-        let mut parts = Vec::new();
-        while let Some(part) = self.part(depth)? {
-            parts.push(self.repeated(part)?);
+    fn sequence(&mut self, depth: usize) -> Result<Node, String> {
+        let mut nodes = Vec::new();
+        while let Some(node) = self.node(depth)? {
+            nodes.push(self.repeated(node)?);
             // Inside a group lines mean nothing.
             self.skip(depth > 0);
         }
-        Ok(Part::Sequence(parts))
+        Ok(Node::Sequence(nodes))
     }
 
-    fn part(&mut self, depth: usize) -> Result<Option<Part>, String> {
-        let part = match self.chars.peek() {
-            Some('"') => Part::Expression(self.literal()?),
-            Some('[') => Part::Expression(self.class()?),
+    fn node(&mut self, depth: usize) -> Result<Option<Node>, String> {
+        let node = match self.chars.peek() {
+            Some('"') => Node::Expression(self.literal()?),
+            Some('[') => Node::Expression(self.class()?),
             Some('.') => {
                 self.next();
-                Part::Expression("(?s:.)".to_string())
+                Node::Expression("(?s:.)".to_string())
             }
             Some('(') => {
                 self.next();
@@ -175,25 +175,25 @@ impl Reader<'_> {
             Some('<' | '!') => {
                 return Err(self.problem("tokens by their name or number are not served"));
             }
-            Some(char) if char.is_ascii_alphanumeric() => Part::Rule(self.name()),
+            Some(char) if char.is_ascii_alphanumeric() => Node::Rule(self.name()),
             _ => return Ok(None),
         };
-        Ok(Some(part))
+        Ok(Some(node))
     }
 
-    /// A part with all repetitions behind it.
-    fn repeated(&mut self, mut part: Part) -> Result<Part, String> {
+    /// A node with all repetitions after it.
+    fn repeated(&mut self, mut node: Node) -> Result<Node, String> {
         for _ in 0..=REPEATED_AGAIN_MAX {
             let (least, most) = match self.chars.peek() {
                 Some('*') => (0, None),
                 Some('+') => (1, None),
                 Some('?') => (0, Some(1)),
                 Some('{') => self.counted()?,
-                _ => return Ok(part),
+                _ => return Ok(node),
             };
             // Its sign, or the brace that closes it.
             self.next();
-            part = Part::Repeated(Box::new(part), least, most);
+            node = Node::Repeated(Box::new(node), least, most);
         }
         Err(self.problem("a part is repeated again and again; repeat it once"))
     }
@@ -288,28 +288,28 @@ fn spelt(char: char) -> String {
 }
 
 struct Writer<'g> {
-    rules: &'g [(String, Part)],
-    places: HashMap<&'g str, usize>,
-    /// Whether a rule leads to one that comes back to itself: all of these are no terminals.
+    rules: &'g [(String, Node)],
+    indices: HashMap<&'g str, usize>,
+    /// Whether a rule refers, directly or not, to a recursive one, so that it is no terminal.
     recursive: Vec<bool>,
     /// Bytes written so far.
     written: usize,
 }
 
 impl<'g> Writer<'g> {
-    fn new(rules: &'g [(String, Part)]) -> Result<Writer<'g>, String> {
-        let mut places = HashMap::new();
+    fn new(rules: &'g [(String, Node)]) -> Result<Writer<'g>, String> {
+        let mut indices = HashMap::new();
         for (at, (name, _)) in rules.iter().enumerate() {
-            if places.insert(name.as_str(), at).is_some() {
+            if indices.insert(name.as_str(), at).is_some() {
                 return Err(format!("GBNF: the rule {name:?} is there twice"));
             }
         }
-        if !places.contains_key(ROOT) {
+        if !indices.contains_key(ROOT) {
             return Err(format!("GBNF: there is no rule {ROOT:?}"));
         }
         let mut writer = Writer {
             rules,
-            places,
+            indices,
             recursive: Vec::new(),
             written: 0,
         };
@@ -318,19 +318,19 @@ impl<'g> Writer<'g> {
         Ok(writer)
     }
 
-    fn place(&self, name: &str) -> Result<usize, String> {
-        let place = self.places.get(name).copied();
-        place.ok_or_else(|| format!("GBNF: there is no rule {name:?}"))
+    fn index(&self, name: &str) -> Result<usize, String> {
+        let index = self.indices.get(name).copied();
+        index.ok_or_else(|| format!("GBNF: there is no rule {name:?}"))
     }
 
     fn references(&self, at: usize) -> Result<Vec<usize>, String> {
         let mut names = Vec::new();
         collect(&self.rules[at].1, &mut names);
-        names.into_iter().map(|name| self.place(name)).collect()
+        names.into_iter().map(|name| self.index(name)).collect()
     }
 
     fn lark(mut self) -> Result<String, String> {
-        let root = self.place(ROOT)?;
+        let root = self.index(ROOT)?;
         let mut text = format!("start: {}\n", rule_name(root));
         for (at, (_, body)) in self.rules.iter().enumerate() {
             if self.recursive[at] || at == root {
@@ -341,30 +341,30 @@ impl<'g> Writer<'g> {
         Ok(text)
     }
 
-    fn is_regular(&self, part: &Part) -> Result<bool, String> {
+    fn is_regular(&self, node: &Node) -> Result<bool, String> {
         let mut names = Vec::new();
-        collect(part, &mut names);
+        collect(node, &mut names);
         for name in names {
-            if self.recursive[self.place(name)?] {
+            if self.recursive[self.index(name)?] {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// A part as it stands in a rule of Lark.
-    fn body(&mut self, part: &Part) -> Result<String, String> {
-        if self.is_regular(part)? {
-            return self.terminal(part);
+    /// A node as written in a rule of Lark.
+    fn body(&mut self, node: &Node) -> Result<String, String> {
+        if self.is_regular(node)? {
+            return self.terminal(node);
         }
-        Ok(match part {
-            Part::Rule(name) => rule_name(self.place(name)?),
-            Part::Either(options) => {
+        Ok(match node {
+            Node::Rule(name) => rule_name(self.index(name)?),
+            Node::Either(options) => {
                 let options = options.iter().map(|option| self.body(option));
                 format!("({})", options.collect::<Result<Vec<_>, _>>()?.join(" | "))
             }
-            Part::Repeated(part, least, most) => {
-                let body = self.body(part)?;
+            Node::Repeated(node, least, most) => {
+                let body = self.body(node)?;
                 match (least, most) {
                     (0, None) => format!("({body})*"),
                     (1, None) => format!("({body})+"),
@@ -373,33 +373,33 @@ impl<'g> Writer<'g> {
                     (least, Some(most)) => format!("({body}){{{least},{most}}}"),
                 }
             }
-            Part::Sequence(parts) => self.sequence(parts)?,
-            Part::Expression(_) => self.terminal(part)?,
+            Node::Sequence(nodes) => self.sequence(nodes)?,
+            Node::Expression(_) => self.terminal(node)?,
         })
     }
 
-    /// Parts in a row, of which those between references are one terminal.
-    fn sequence(&mut self, parts: &[Part]) -> Result<String, String> {
+    /// A sequence of nodes; those between two references to rules become one terminal.
+    fn sequence(&mut self, nodes: &[Node]) -> Result<String, String> {
         let (mut written, mut row) = (Vec::new(), Vec::new());
-        for part in parts {
-            if self.is_regular(part)? {
-                row.push(part.clone());
+        for node in nodes {
+            if self.is_regular(node)? {
+                row.push(node.clone());
                 continue;
             }
             if !row.is_empty() {
-                written.push(self.terminal(&Part::Sequence(std::mem::take(&mut row)))?);
+                written.push(self.terminal(&Node::Sequence(std::mem::take(&mut row)))?);
             }
-            written.push(self.body(part)?);
+            written.push(self.body(node)?);
         }
         if !row.is_empty() {
-            written.push(self.terminal(&Part::Sequence(row))?);
+            written.push(self.terminal(&Node::Sequence(row))?);
         }
         Ok(written.join(" "))
     }
 
-    /// A terminal, which may be left out where it is of nothing.
-    fn terminal(&mut self, part: &Part) -> Result<String, String> {
-        let expression = self.expression(part, 0)?;
+    /// A terminal, optional if its node may be empty.
+    fn terminal(&mut self, node: &Node) -> Result<String, String> {
+        let expression = self.expression(node, 0)?;
         self.written += expression.len();
         if self.written > WRITTEN_BYTES_MAX {
             let most = WRITTEN_BYTES_MAX;
@@ -407,7 +407,7 @@ impl<'g> Writer<'g> {
                 "GBNF: its rules, written out, have more than {most} bytes"
             ));
         }
-        Ok(match self.may_be_empty(part)? {
+        Ok(match self.may_be_empty(node)? {
             // A terminal is of one character at least.
             true if expression.is_empty() => "\"\"".to_string(),
             true => format!("(/{expression}/ & /(?s:.+)/)?"),
@@ -415,52 +415,52 @@ impl<'g> Writer<'g> {
         })
     }
 
-    /// Whether a part that was written as an expression stands for the empty text too.
-    fn may_be_empty(&self, part: &Part) -> Result<bool, String> {
-        let all = |parts: &[Part], wanted: bool| -> Result<bool, String> {
-            for part in parts {
-                if self.may_be_empty(part)? != wanted {
+    /// Whether a node that is no recursive rule matches the empty text.
+    fn may_be_empty(&self, node: &Node) -> Result<bool, String> {
+        let all = |nodes: &[Node], wanted: bool| -> Result<bool, String> {
+            for node in nodes {
+                if self.may_be_empty(node)? != wanted {
                     return Ok(false);
                 }
             }
             Ok(true)
         };
-        Ok(match part {
-            Part::Expression(expression) => expression.is_empty(),
-            Part::Rule(name) => self.may_be_empty(&self.rules[self.place(name)?].1)?,
-            Part::Sequence(parts) => all(parts, true)?,
-            Part::Either(options) => !all(options, false)?,
-            Part::Repeated(_, 0, _) => true,
-            Part::Repeated(part, ..) => self.may_be_empty(part)?,
+        Ok(match node {
+            Node::Expression(expression) => expression.is_empty(),
+            Node::Rule(name) => self.may_be_empty(&self.rules[self.index(name)?].1)?,
+            Node::Sequence(nodes) => all(nodes, true)?,
+            Node::Either(options) => !all(options, false)?,
+            Node::Repeated(_, 0, _) => true,
+            Node::Repeated(node, ..) => self.may_be_empty(node)?,
         })
     }
 
-    /// A part that refers to no rule which comes back to itself.
-    fn expression(&self, part: &Part, depth: usize) -> Result<String, String> {
+    /// Regular expression of a node that refers to no recursive rule.
+    fn expression(&self, node: &Node, depth: usize) -> Result<String, String> {
         if depth > 2 * DEPTH_MAX {
             return Err(format!(
                 "GBNF: more than {DEPTH_MAX} rules refer to each other in a row"
             ));
         }
-        let inner = |part: &Part| self.expression(part, depth + 1);
-        let joined = |parts: &[Part], between: &str| -> Result<String, String> {
-            let parts: Vec<String> = parts.iter().map(inner).collect::<Result<_, _>>()?;
-            let length: usize = parts.iter().map(String::len).sum();
+        let inner = |node: &Node| self.expression(node, depth + 1);
+        let joined = |nodes: &[Node], between: &str| -> Result<String, String> {
+            let nodes: Vec<String> = nodes.iter().map(inner).collect::<Result<_, _>>()?;
+            let length: usize = nodes.iter().map(String::len).sum();
             match length > WRITTEN_BYTES_MAX {
                 true => Err("GBNF: its rules, written out, are too large".to_string()),
-                false => Ok(parts.join(between)),
+                false => Ok(nodes.join(between)),
             }
         };
-        match part {
-            Part::Expression(expression) => Ok(expression.clone()),
-            Part::Rule(name) => {
-                let at = self.place(name)?;
+        match node {
+            Node::Expression(expression) => Ok(expression.clone()),
+            Node::Rule(name) => {
+                let at = self.index(name)?;
                 Ok(format!("(?:{})", inner(&self.rules[at].1)?))
             }
-            Part::Sequence(parts) => joined(parts, ""),
-            Part::Either(options) => Ok(format!("(?:{})", joined(options, "|")?)),
-            Part::Repeated(part, least, most) => {
-                let body = inner(part)?;
+            Node::Sequence(nodes) => joined(nodes, ""),
+            Node::Either(options) => Ok(format!("(?:{})", joined(options, "|")?)),
+            Node::Repeated(node, least, most) => {
+                let body = inner(node)?;
                 let most = most.map_or(String::new(), |most| most.to_string());
                 Ok(format!("(?:{body}){{{least},{most}}}"))
             }
@@ -468,9 +468,8 @@ impl<'g> Writer<'g> {
     }
 }
 
-/// Whether each node of a graph leads to one that comes back to itself; `left` has their edges.
-/// Every edge is followed once, depth first: an open node closes a circle, and what leads to one is
-/// known when it is left.
+/// Whether each node of a graph leads to a cycle; `left` has their edges. Every edge is followed
+/// once, depth first: an open node closes a cycle.
 fn leading_to_circles(mut left: Vec<Vec<usize>>) -> Vec<bool> {
     #[derive(Clone, Copy, PartialEq)]
     enum Visit {
@@ -506,14 +505,14 @@ fn rule_name(at: usize) -> String {
     format!("rule_{at}")
 }
 
-fn collect<'p>(part: &'p Part, names: &mut Vec<&'p str>) {
-    match part {
-        Part::Expression(_) => {}
-        Part::Rule(name) => names.push(name),
-        Part::Sequence(parts) | Part::Either(parts) => {
-            parts.iter().for_each(|part| collect(part, names));
+fn collect<'p>(node: &'p Node, names: &mut Vec<&'p str>) {
+    match node {
+        Node::Expression(_) => {}
+        Node::Rule(name) => names.push(name),
+        Node::Sequence(nodes) | Node::Either(nodes) => {
+            nodes.iter().for_each(|node| collect(node, names));
         }
-        Part::Repeated(part, ..) => collect(part, names),
+        Node::Repeated(node, ..) => collect(node, names),
     }
 }
 

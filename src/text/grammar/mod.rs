@@ -1,9 +1,9 @@
-//! Grammars that a reply must obey, compiled to what the engine asks: which tokens may follow.
+//! Grammars that constrain replies, compiled to masks of the tokens that may follow.
 //!
-//! [`Grammar`] says what is wanted, [`Grammars`] compiles it for the vocabulary and keeps the last
-//! ones, [`Compiled::guide`] starts one reply. The work is llguidance's: an Earley parser over a
-//! lexer of regular-expression derivatives. Compiling takes up to [`limits::COMPILE_TIME`] and
-//! belongs beside the parsing of requests, not on the engine's thread.
+//! [`Grammar`] is the request, [`Grammars`] compiles it for the vocabulary and caches the result,
+//! [`Compiled::guide`] starts one reply. llguidance does the work: an Earley parser over a lexer of
+//! regular-expression derivatives. Compiling takes up to [`limits::COMPILE_TIME`] and runs on
+//! parsing threads, not on the engine's.
 
 mod bounds;
 pub mod calls;
@@ -48,12 +48,12 @@ use self::forbidden_tag::ForbiddenTag;
 use self::guide::Guide;
 pub use self::guide::Scope;
 pub use self::keywords::{each, standard};
-use self::plain::Part;
+use self::plain::Subschema;
 use self::vocabulary::Vocabulary;
 use self::watch::Watch;
 
-/// White space between the parts of a JSON text: one line break and an indentation at most. With
-/// more, a model that is not sure would never have to go on.
+/// White space between the tokens of a JSON text: at most one line break and an indentation.
+/// Without a bound an unsure model could write blanks for ever.
 const JSON_WHITESPACE: &str = r"[ \t]{1,40}|\r?\n[ \t]{0,40}";
 
 /// Form that a text must have.
@@ -95,20 +95,20 @@ impl JsonGrammar {
     /// The schema as the compiler takes it, and what of it is not enforced.
     ///
     /// # Errors
-    /// What is not enforced though it must be.
+    /// Names a keyword of a strict schema that cannot be enforced.
     pub fn written(&self) -> Result<(Value, Vec<String>), String> {
         if let (true, Some(problem)) = (self.strict, limits::inexact_number(&self.schema)) {
             return Err(problem);
         }
-        let part = Part {
+        let subschema = Subschema {
             root: &Root::new(&self.schema),
             schema: &self.schema,
-            place: "",
+            path: "",
             strict: self.strict,
             whitespace: self.whitespace,
             of_types: &[],
         };
-        let (schema, mut problems) = part.written()?;
+        let (schema, mut problems) = subschema.written()?;
         problems.extend(limits::inexact_number(&self.schema));
         Ok((schema, problems))
     }
@@ -196,7 +196,7 @@ impl Grammars {
             verbose_errors: false,
             ..limits::PARSER
         };
-        // The first mask of all fills what later ones share, however long that takes.
+        // The first mask fills a table that later ones share, and takes long.
         let any = Grammar::Json(JsonGrammar {
             schema: json!({"type": "object"}),
             strict: false,
@@ -220,8 +220,8 @@ impl Grammars {
         })
     }
 
-    /// Compiles a grammar, or finds what `domain` had compiled: the time that a request takes would
-    /// tell others that somebody follows the same schema.
+    /// Compiles a grammar, or takes it from the cache of `domain`. A shared cache would show other
+    /// clients by the time that somebody uses the same schema.
     ///
     /// # Errors
     /// Says what cannot be enforced, is malformed, is over a limit or matches nothing.
@@ -333,8 +333,8 @@ impl Compiler {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads for the compiler, which goes down a grammar by calling itself, deeper than other threads
-/// are made for. They end with this.
+/// Threads for the compiler, whose recursion needs deeper stacks than other threads have. They end
+/// when this is dropped.
 struct Threads {
     jobs: mpsc::Sender<Job>,
 }
@@ -352,7 +352,7 @@ impl Threads {
                 .stack_size(limits::COMPILE_STACK_BYTES);
             let take = move || inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let work = move || {
-                // A system that refuses leaves it as urgent as the rest.
+                // An error leaves the priority as it is.
                 let _ = nice(limits::COMPILE_NICE);
                 for job in iter::from_fn(|| take().ok()) {
                     job();

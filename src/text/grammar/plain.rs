@@ -1,8 +1,8 @@
-//! Schemas as the compiler of JSON takes them.
+//! Rewriting of schemas for the JSON compiler.
 //!
-//! It follows references whose pointers hold no escapes, and passes over keywords that it does not
-//! know. A schema that is written anew here stands alone, with what it refers to, and what of it
-//! cannot be enforced is told with its place.
+//! The compiler follows only references whose pointers have no escapes, and ignores keywords that
+//! it does not know. A rewritten schema contains all schemas that it refers to; parts that cannot
+//! be enforced are reported with their paths.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -50,16 +50,16 @@ const PARTS: &[&str] = &[
     "properties",
 ];
 
-/// Characters that may be escaped in texts where `u` may not: written by its number, the name of a
-/// member would pass for another one.
+/// Escapes allowed in texts, without `\u`: written by numbers, the name of a member would pass for
+/// another one.
 const ESCAPES_BY_NAME: &str = "nrbtf\\\"";
 
-/// Part of a document that is to be a grammar of JSON, and how.
-pub struct Part<'r, 'v> {
+/// Schema, or a part of one, to be compiled to a grammar of JSON.
+pub struct Subschema<'r, 'v> {
     pub root: &'r Root<'v>,
     pub schema: &'v Value,
-    /// Where it stands in the document, for errors; may be empty.
-    pub place: &'r str,
+    /// Path in the document, for errors; may be empty.
+    pub path: &'r str,
     /// Whether all of it must be enforced.
     pub strict: bool,
     /// Whether white space may stand between the parts of the text.
@@ -68,14 +68,14 @@ pub struct Part<'r, 'v> {
     pub of_types: &'r [&'r str],
 }
 
-impl<'v> Part<'_, 'v> {
+impl<'v> Subschema<'_, 'v> {
     /// The schema with the compiler's options in it, and what of it is not enforced.
     ///
     /// # Errors
     /// What is not enforced though it must be, or that all of it is too large.
     pub fn written(&self) -> Result<(Value, Vec<String>), String> {
         let mut writer = Writer::new(self.root, self.schema);
-        let (mut schema, problems) = writer.document(self.place)?;
+        let (mut schema, problems) = writer.document(self.path)?;
         if self.strict && !problems.is_empty() {
             return Err(problems.join("; "));
         }
@@ -117,23 +117,23 @@ pub fn compiled(schema: &Value) -> Result<Vec<String>, String> {
     Ok(warnings.iter().map(|(text, _)| explained(text)).collect())
 }
 
-/// Where a schema stands in its document.
+/// Path of a schema in its document.
 #[derive(Clone, Copy)]
-struct Place<'p> {
-    outer: Option<&'p Place<'p>>,
+struct SchemaPath<'p> {
+    outer: Option<&'p SchemaPath<'p>>,
     name: &'p str,
 }
 
-impl Place<'_> {
-    fn inner<'p>(&'p self, name: &'p str) -> Place<'p> {
-        Place {
+impl SchemaPath<'_> {
+    fn inner<'p>(&'p self, name: &'p str) -> SchemaPath<'p> {
+        SchemaPath {
             outer: Some(self),
             name,
         }
     }
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for SchemaPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.outer {
             Some(outer) if outer.outer.is_some() || !outer.name.is_empty() => {
@@ -144,12 +144,11 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// Writes a schema with all that it refers to.
+/// Writer of a schema and all schemas that it refers to.
 struct Writer<'r, 'v> {
     root: &'r Root<'v>,
     start: &'v Value,
-    /// Schemas that are referred to: by their places in memory their numbers, and in this order
-    /// what they are.
+    /// Schemas that are referred to: numbers by address, and the schemas in this order.
     numbers: HashMap<*const Value, usize>,
     targets: Vec<(&'v str, &'v Value)>,
     problems: Vec<String>,
@@ -174,19 +173,19 @@ impl<'r, 'v> Writer<'r, 'v> {
         }
     }
 
-    fn document(&mut self, place: &str) -> Result<(Value, Vec<String>), String> {
-        let place = Place {
+    fn document(&mut self, path: &str) -> Result<(Value, Vec<String>), String> {
+        let path = SchemaPath {
             outer: None,
-            name: place,
+            name: path,
         };
-        let mut schema = self.schema(self.start, &place)?;
+        let mut schema = self.schema(self.start, &path)?;
         let mut definitions = Map::new();
         while let Some(&(reference, target)) = self.targets.get(definitions.len()) {
-            let place = Place {
+            let path = SchemaPath {
                 outer: None,
                 name: reference,
             };
-            let written = self.schema(target, &place)?;
+            let written = self.schema(target, &path)?;
             definitions.insert(definitions.len().to_string(), written);
         }
         if let (Some(map), false) = (schema.as_object_mut(), definitions.is_empty()) {
@@ -195,7 +194,7 @@ impl<'r, 'v> Writer<'r, 'v> {
         Ok((schema, std::mem::take(&mut self.problems)))
     }
 
-    fn schema(&mut self, schema: &'v Value, place: &Place<'_>) -> Result<Value, String> {
+    fn schema(&mut self, schema: &'v Value, path: &SchemaPath<'_>) -> Result<Value, String> {
         let Some(keywords) = schema.as_object() else {
             self.count(schema)?;
             return Ok(schema.clone());
@@ -211,12 +210,12 @@ impl<'r, 'v> Writer<'r, 'v> {
                 continue;
             }
             self.spend(1, keyword.len())?;
-            if let Some(value) = self.keyword(keyword, value, keywords, place)? {
+            if let Some(value) = self.keyword(keyword, value, keywords, path)? {
                 written.insert(keyword.clone(), value);
             }
         }
         if let Some(format) = keywords.get("format") {
-            self.format(format, &mut written, place)?;
+            self.format(format, &mut written, path)?;
         }
         bounds::include(&mut written);
         Ok(Value::Object(written))
@@ -228,7 +227,7 @@ impl<'r, 'v> Writer<'r, 'v> {
         keyword: &'v str,
         value: &'v Value,
         beside: &Map<String, Value>,
-        place: &Place<'_>,
+        path: &SchemaPath<'_>,
     ) -> Result<Option<Value>, String> {
         let problem = match (keyword, value) {
             ("$ref", Value::String(reference)) => match self.reference(reference) {
@@ -243,17 +242,17 @@ impl<'r, 'v> Writer<'r, 'v> {
                 return Ok(None);
             }
             ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(items)) => {
-                let place = &place.inner(keyword);
-                let items = items.iter().map(|item| self.schema(item, place));
+                let path = &path.inner(keyword);
+                let items = items.iter().map(|item| self.schema(item, path));
                 return Ok(Some(Value::Array(items.collect::<Result<_, _>>()?)));
             }
             ("properties" | "patternProperties", Value::Object(members)) => {
-                let place = &place.inner(keyword);
+                let path = &path.inner(keyword);
                 let loose = keyword != "properties";
-                return self.members(members, loose, place).map(Some);
+                return self.members(members, loose, path).map(Some);
             }
             ("items" | "additionalItems" | "additionalProperties", _) => {
-                return Ok(Some(self.schema(value, &place.inner(keyword))?));
+                return Ok(Some(self.schema(value, &path.inner(keyword))?));
             }
             ("pattern", Value::String(pattern)) => match ecma::searched(pattern) {
                 Ok(pattern) => return self.copied(&Value::from(pattern)).map(Some),
@@ -273,7 +272,7 @@ impl<'r, 'v> Writer<'r, 'v> {
             _ if PARTS.contains(&keyword) => format!("{keyword} has no value that it may have"),
             _ => format!("the keyword {keyword:?} is not enforced"),
         };
-        self.tell(place, &problem);
+        self.tell(path, &problem);
         Ok(None)
     }
 
@@ -282,15 +281,15 @@ impl<'r, 'v> Writer<'r, 'v> {
         &mut self,
         format: &Value,
         written: &mut Map<String, Value>,
-        place: &Place<'_>,
+        path: &SchemaPath<'_>,
     ) -> Result<(), String> {
         let Some(name) = format.as_str() else {
-            self.tell(place, "format must be a string");
+            self.tell(path, "format must be a string");
             return Ok(());
         };
         let allowed = match formats::find(name) {
             None => {
-                self.tell(place, &format!("the format {name:?} is not enforced"));
+                self.tell(path, &format!("the format {name:?} is not enforced"));
                 return Ok(());
             }
             Some(Format::Anything) => return Ok(()),
@@ -308,7 +307,7 @@ impl<'r, 'v> Writer<'r, 'v> {
         &mut self,
         members: &'v Map<String, Value>,
         patterns: bool,
-        place: &Place<'_>,
+        path: &SchemaPath<'_>,
     ) -> Result<Value, String> {
         let mut written = Map::new();
         for (name, schema) in members {
@@ -318,14 +317,14 @@ impl<'r, 'v> Writer<'r, 'v> {
             };
             match called {
                 Ok(called) if written.contains_key(&called) => {
-                    self.tell(place, &not_enforced(name, "another one says the same"));
+                    self.tell(path, &not_enforced(name, "another one says the same"));
                 }
                 Ok(called) => {
                     self.spend(1, called.len())?;
-                    let schema = self.schema(schema, &place.inner(name))?;
+                    let schema = self.schema(schema, &path.inner(name))?;
                     written.insert(called, schema);
                 }
-                Err(problem) => self.tell(place, &not_enforced(name, &problem)),
+                Err(problem) => self.tell(path, &not_enforced(name, &problem)),
             }
         }
         Ok(Value::Object(written))
@@ -345,10 +344,10 @@ impl<'r, 'v> Writer<'r, 'v> {
         Some(format!("#/$defs/{number}"))
     }
 
-    fn tell(&mut self, place: &Place<'_>, problem: &str) {
-        let place = place.to_string();
-        let separator = if place.is_empty() { "" } else { ": " };
-        self.problems.push(format!("{place}{separator}{problem}"));
+    fn tell(&mut self, path: &SchemaPath<'_>, problem: &str) {
+        let path = path.to_string();
+        let separator = if path.is_empty() { "" } else { ": " };
+        self.problems.push(format!("{path}{separator}{problem}"));
     }
 
     fn copied(&mut self, value: &Value) -> Result<Value, String> {

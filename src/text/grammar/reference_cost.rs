@@ -73,15 +73,15 @@ impl<'v> ReferenceCost<'v> {
     /// Any object counts as a schema, which is stricter than need be.
     fn of(&mut self, value: &'v Value, depth: usize) -> Result<Below, GrammarError> {
         at_most(depth, LEVELS_MAX, "levels along its references")?;
-        let place = std::ptr::from_ref(value);
-        if let Some(known) = self.known.get(&place) {
+        let address = std::ptr::from_ref(value);
+        if let Some(known) = self.known.get(&address) {
             return Ok(*known);
         }
-        self.known.insert(place, NOTHING);
+        self.known.insert(address, NOTHING);
         let below = self.read(value, depth)?;
         let along = depth + below.levels;
         at_most(along, LEVELS_MAX, "levels along its references")?;
-        self.known.insert(place, below);
+        self.known.insert(address, below);
         Ok(below)
     }
 

@@ -1,8 +1,8 @@
-//! Ends work on a grammar that takes too long.
+//! Watchdog of grammar compilations: cancels those that take too long.
 //!
-//! Limits of size and fuel bound what is known to cost much; this bounds the rest. A thread looks
-//! at the work that is going on and cancels what has used too much CPU time of its thread: a
-//! machine that is busy with other things refuses nothing. It sleeps while there is nothing.
+//! Limits of size and fuel bound the known costs; this bounds the rest. A thread polls the running
+//! jobs and cancels those that have used too much CPU time of their threads, so that a busy machine
+//! refuses nothing. It sleeps while there are no jobs.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -14,11 +14,11 @@ use llguidance::CancellationHandle;
 
 use super::limits::WORK_TIME;
 
-/// Time between two looks of the thread while there is work.
+/// Time between two polls of the thread while there are jobs.
 const TICK: Duration = Duration::from_millis(5);
 
 thread_local! {
-    /// Where the system tells this thread's CPU time.
+    /// File of `/proc` with this thread's CPU time.
     static TIMES: OnceCell<Arc<str>> = const { OnceCell::new() };
 }
 
@@ -39,21 +39,20 @@ fn cpu_time(times: &str) -> Option<Duration> {
     Some(Duration::from_nanos(nanos))
 }
 
-/// Work that is going on.
-struct Work {
+/// A running compilation.
+struct Job {
     number: u64,
     times: Arc<str>,
-    /// It is not over before.
+    /// Earliest time at which it can have used up its limit.
     look_at: Instant,
-    /// CPU time of the thread at which the work has lasted too long, once that was looked up.
+    /// CPU time of the thread at which the limit is used up; none until the first poll.
     end: Option<Duration>,
     cancel: CancellationHandle,
 }
 
-impl Work {
-    /// Whether it has lasted too long. Work that ends at once is never looked up; what lasts longer
-    /// is counted from its first look on, two ticks after its begin or before, and has ended a tick
-    /// after its limit.
+impl Job {
+    /// Whether it has lasted too long. CPU time counts from the first poll, at most two ticks after
+    /// the begin, so that short jobs cost no look-up; a job ends at most a tick after its limit.
     fn is_over(&mut self, now: Instant) -> bool {
         if now < self.look_at {
             return false;
@@ -76,9 +75,9 @@ impl Work {
 
 #[derive(Default)]
 struct Shared {
-    work: Vec<Work>,
+    jobs: Vec<Job>,
     numbers: u64,
-    /// The thread waits for work.
+    /// The thread waits for jobs.
     sleeps: bool,
     ended: bool,
 }
@@ -90,7 +89,7 @@ struct Desk {
 }
 
 impl Desk {
-    /// Nothing panics with the lock held.
+    /// Nothing panics under the lock.
     fn lock(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,15 +97,15 @@ impl Desk {
     fn look(&self) {
         let mut shared = self.lock();
         while !shared.ended {
-            shared.sleeps = shared.work.is_empty();
+            shared.sleeps = shared.jobs.is_empty();
             let wait = if shared.sleeps { Duration::MAX } else { TICK };
             let waited = self.changed.wait_timeout(shared, wait);
             (shared, _) = waited.unwrap_or_else(PoisonError::into_inner);
             shared.sleeps = false;
             let now = Instant::now();
-            for work in &mut shared.work {
-                if work.is_over(now) {
-                    work.cancel.cancel();
+            for job in &mut shared.jobs {
+                if job.is_over(now) {
+                    job.cancel.cancel();
                 }
             }
         }
@@ -132,7 +131,7 @@ impl Watch {
 
     /// Watches what this thread does until the guard is dropped.
     pub fn over(&self, cancel: CancellationHandle) -> Watched<'_> {
-        let work = Work {
+        let job = Job {
             number: 0,
             times: times_of_this_thread(),
             look_at: Instant::now() + TICK,
@@ -142,7 +141,7 @@ impl Watch {
         let mut shared = self.desk.lock();
         shared.numbers += 1;
         let number = shared.numbers;
-        shared.work.push(Work { number, ..work });
+        shared.jobs.push(Job { number, ..job });
         if shared.sleeps {
             shared.sleeps = false;
             self.desk.changed.notify_one();
@@ -161,7 +160,7 @@ impl Drop for Watch {
     }
 }
 
-/// Work under watch.
+/// Guard of a job under watch.
 pub struct Watched<'w> {
     desk: &'w Desk,
     number: u64,
@@ -170,7 +169,7 @@ pub struct Watched<'w> {
 impl Drop for Watched<'_> {
     fn drop(&mut self) {
         let mut shared = self.desk.lock();
-        shared.work.retain(|work| work.number != self.number);
+        shared.jobs.retain(|job| job.number != self.number);
     }
 }
 
@@ -198,7 +197,7 @@ mod tests {
             drop(watched);
             let took = used() - started;
             assert!(took >= WORK_TIME, "{took:?}");
-            assert!(watch.desk.lock().work.is_empty());
+            assert!(watch.desk.lock().jobs.is_empty());
         }
     }
 

@@ -1,5 +1,5 @@
-//! Whole numbers beyond 64 bits, which JSON's values here cannot hold: on the way to a template
-//! they are texts that begin with a sign, and become numbers there, as in Python.
+//! Whole numbers beyond 64 bits, which the JSON values here cannot hold. They are carried to the
+//! template as strings after a mark, and become numbers there, as in Python.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use minijinja::Value;
 use minijinja::value::{Object, ObjectRepr};
 
-/// Begins the text of such a number: a character that Unicode reserves for use inside a program.
+/// Mark of such a string: a character that Unicode reserves for use inside a program.
 const SIGN: char = '\u{fdef}';
 /// Digits that fit into 64 bits whatever they are.
 const DIGITS_SAFE: usize = 18;

@@ -1,4 +1,4 @@
-//! Filters and tests that Jinja in Python has and the engine has not, or has otherwise.
+//! Filters and tests of Python's Jinja that the engine lacks or defines differently.
 
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};

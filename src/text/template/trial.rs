@@ -7,10 +7,10 @@ use sha2::{Digest, Sha256};
 
 use super::{Conversation, Template, TemplateError};
 
-/// A text that no template holds, to see whether it comes through.
+/// Probe: a text that no template contains.
 const SAID: &str = "heliotrope marmalade";
 
-/// Conversations that a template takes.
+/// Kinds of conversations that a template supports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Abilities {
     /// A system message may begin the conversation, and is shown.
@@ -20,7 +20,7 @@ pub struct Abilities {
     /// Tools may be offered, called and answered.
     pub tools: bool,
     pub call_ids: CallIds,
-    /// Contents are lists of parts: a text of its own is not shown.
+    /// Contents must be lists of parts: a plain string is not rendered.
     pub parts: bool,
 }
 

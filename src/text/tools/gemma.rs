@@ -7,7 +7,7 @@ use super::schemas::Types;
 use super::{
     End, Miss, Opening, Sink, Step, Syntax, close, escaped, head, is_json, quoted, take_front,
 };
-use crate::held_prefix;
+use crate::partial_tag;
 
 pub const CALL: (&str, &str) = ("<|tool_call>", "<tool_call|>");
 /// Before a function's name.
@@ -19,9 +19,9 @@ const KEY_BYTES_MAX: usize = 1024;
 /// Objects and lists inside each other.
 const DEPTH_MAX: usize = 64;
 
-/// Where in the arguments the held text begins.
+/// Position in the arguments at which the pending text begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Place {
+enum Position {
     /// Before a key, or the end of an object.
     #[default]
     Key,
@@ -31,9 +31,9 @@ enum Place {
     Text,
     /// In a value without marks.
     Bare,
-    /// Behind a value.
-    Behind,
-    /// Behind the arguments.
+    /// After a value.
+    AfterValue,
+    /// After the arguments.
     Closing,
 }
 
@@ -47,12 +47,12 @@ enum Kind {
 #[derive(Debug, Default)]
 pub struct Gemma {
     function: String,
-    place: Place,
-    /// Kinds that the place is inside of, the innermost last.
+    position: Position,
+    /// Objects and lists around the position, the innermost last.
     inside: Vec<Kind>,
     /// Whether the innermost has an item already.
     has_items: bool,
-    /// Types of the argument at hand, where they are known and the place is not deeper.
+    /// Types of the current argument; none if unknown, or in objects and lists inside of it.
     types: Option<Types>,
     bare: String,
 }
@@ -78,41 +78,44 @@ impl Syntax for Gemma {
         }
     }
 
-    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, _: End) -> Step {
-        if matches!(self.place, Place::Key | Place::Value | Place::Behind) {
-            let blank = held.len() - held.trim_start().len();
-            held.drain(..blank);
-            if held.is_empty() {
+    fn step(&mut self, pending: &mut String, sink: &mut Sink<'_>, _: End) -> Step {
+        if matches!(
+            self.position,
+            Position::Key | Position::Value | Position::AfterValue
+        ) {
+            let blank = pending.len() - pending.trim_start().len();
+            pending.drain(..blank);
+            if pending.is_empty() {
                 return Step::Wait;
             }
         }
-        match self.place {
-            Place::Key => self.key(held, sink),
-            Place::Value => self.value(held, sink),
-            Place::Text => self.text(held, sink),
-            Place::Bare => self.bare(held, sink),
-            Place::Behind => self.behind(held, sink),
-            Place::Closing => close(held, CALL.1),
+        match self.position {
+            Position::Key => self.key(pending, sink),
+            Position::Value => self.value(pending, sink),
+            Position::Text => self.text(pending, sink),
+            Position::Bare => self.bare(pending, sink),
+            Position::AfterValue => self.behind(pending, sink),
+            Position::Closing => close(pending, CALL.1),
         }
     }
 }
 
 impl Gemma {
-    fn key(&mut self, held: &mut String, sink: &mut Sink<'_>) -> Step {
-        if held.starts_with('}') {
-            return self.leave(held, sink);
+    fn key(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> Step {
+        if pending.starts_with('}') {
+            return self.leave(pending, sink);
         }
-        let (start, mark) = match head(held, QUOTE) {
+        let (start, mark) = match head(pending, QUOTE) {
             Ok(start) => (start, "<|\"|>:"),
             Err(Miss::Unfinished) => return Step::Wait,
             Err(Miss::Other) => (0, ":"),
         };
-        let Some(length) = held[start..].find(mark) else {
+        let Some(length) = pending[start..].find(mark) else {
             let most = KEY_BYTES_MAX + mark.len();
-            let open = held.len() - start <= most;
+            let open = pending.len() - start <= most;
             return if open { Step::Wait } else { Step::Broken };
         };
-        let key = held[start..start + length].trim_end();
+        let key = pending[start..start + length].trim_end();
         let strange = |byte: &u8| b"{}[],".contains(byte);
         if length > KEY_BYTES_MAX || (start == 0 && key.bytes().any(|byte| strange(&byte))) {
             return Step::Broken;
@@ -123,85 +126,85 @@ impl Gemma {
         };
         let comma = if self.has_items { "," } else { "" };
         sink.arguments(format!("{comma}{}:", quoted(key)));
-        held.drain(..start + length + mark.len());
+        pending.drain(..start + length + mark.len());
         self.has_items = true;
-        self.place = Place::Value;
+        self.position = Position::Value;
         Step::Again
     }
 
-    fn value(&mut self, held: &mut String, sink: &mut Sink<'_>) -> Step {
+    fn value(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> Step {
         let in_list = self.inside.last() == Some(&Kind::List);
-        if in_list && held.starts_with(']') {
-            return self.leave(held, sink);
+        if in_list && pending.starts_with(']') {
+            return self.leave(pending, sink);
         }
-        let quote = head(held, QUOTE);
+        let quote = head(pending, QUOTE);
         if quote == Err(Miss::Unfinished) {
             return Step::Wait;
         }
         if in_list && std::mem::replace(&mut self.has_items, true) {
             sink.arguments(",".to_string());
         }
-        match (quote, held.as_bytes()[0]) {
+        match (quote, pending.as_bytes()[0]) {
             (Ok(length), _) => {
-                held.drain(..length);
+                pending.drain(..length);
                 sink.arguments("\"".to_string());
-                self.place = Place::Text;
+                self.position = Position::Text;
             }
-            (_, b'{') => return self.enter(Kind::Object, held, sink),
-            (_, b'[') => return self.enter(Kind::List, held, sink),
-            _ => self.place = Place::Bare,
+            (_, b'{') => return self.enter(Kind::Object, pending, sink),
+            (_, b'[') => return self.enter(Kind::List, pending, sink),
+            _ => self.position = Position::Bare,
         }
         Step::Again
     }
 
-    fn enter(&mut self, kind: Kind, held: &mut String, sink: &mut Sink<'_>) -> Step {
+    fn enter(&mut self, kind: Kind, pending: &mut String, sink: &mut Sink<'_>) -> Step {
         if self.inside.len() == DEPTH_MAX {
             return Step::Broken;
         }
-        sink.arguments(take_front(held, 1));
+        sink.arguments(take_front(pending, 1));
         self.inside.push(kind);
         self.has_items = false;
-        self.place = match kind {
-            Kind::Object => Place::Key,
-            Kind::List => Place::Value,
+        self.position = match kind {
+            Kind::Object => Position::Key,
+            Kind::List => Position::Value,
         };
         self.types = None;
         Step::Again
     }
 
-    /// Ends the innermost object or list with its bracket, which `held` begins with.
-    fn leave(&mut self, held: &mut String, sink: &mut Sink<'_>) -> Step {
-        sink.arguments(take_front(held, 1));
+    /// Ends the innermost object or list with its bracket, which `pending` begins with.
+    fn leave(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> Step {
+        sink.arguments(take_front(pending, 1));
         self.inside.pop();
         self.has_items = true;
-        self.place = Place::Behind;
+        self.position = Position::AfterValue;
         if self.inside.is_empty() {
             sink.complete();
-            self.place = Place::Closing;
+            self.position = Position::Closing;
         }
         Step::Again
     }
 
-    fn text(&mut self, held: &mut String, sink: &mut Sink<'_>) -> Step {
-        let found = held.find(QUOTE);
-        let end = found.unwrap_or_else(|| held.len() - held_prefix(held, QUOTE));
-        let piece = take_front(held, end);
+    fn text(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> Step {
+        let found = pending.find(QUOTE);
+        let end = found.unwrap_or_else(|| pending.len() - partial_tag(pending, QUOTE));
+        let piece = take_front(pending, end);
         sink.arguments(escaped(&piece));
         if found.is_none() {
             return Step::Wait;
         }
-        held.drain(..QUOTE.len());
+        pending.drain(..QUOTE.len());
         sink.arguments("\"".to_string());
-        self.place = Place::Behind;
+        self.position = Position::AfterValue;
         Step::Again
     }
 
     /// Gathers a value without marks, up to what cannot be part of it.
-    fn bare(&mut self, held: &mut String, sink: &mut Sink<'_>) -> Step {
-        let end = held.find([',', '}', ']']);
-        let length = end.unwrap_or(held.len());
-        self.bare.push_str(&held[..length]);
-        held.drain(..length);
+    fn bare(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> Step {
+        let end = pending.find([',', '}', ']']);
+        let length = end.unwrap_or(pending.len());
+        self.bare.push_str(&pending[..length]);
+        pending.drain(..length);
         if end.is_none() {
             return Step::Wait;
         }
@@ -212,21 +215,21 @@ impl Gemma {
             true => text.to_string(),
             false => quoted(text),
         });
-        self.place = Place::Behind;
+        self.position = Position::AfterValue;
         Step::Again
     }
 
-    fn behind(&mut self, held: &mut String, sink: &mut Sink<'_>) -> Step {
-        match (held.as_bytes()[0], self.inside.last()) {
+    fn behind(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> Step {
+        match (pending.as_bytes()[0], self.inside.last()) {
             (b',', Some(kind)) => {
-                self.place = match kind {
-                    Kind::Object => Place::Key,
-                    Kind::List => Place::Value,
+                self.position = match kind {
+                    Kind::Object => Position::Key,
+                    Kind::List => Position::Value,
                 };
-                held.drain(..1);
+                pending.drain(..1);
                 Step::Again
             }
-            (b'}', Some(Kind::Object)) | (b']', Some(Kind::List)) => self.leave(held, sink),
+            (b'}', Some(Kind::Object)) | (b']', Some(Kind::List)) => self.leave(pending, sink),
             _ => Step::Broken,
         }
     }

@@ -1,4 +1,4 @@
-//! The form of GLM-4.5 and later; the function's name stands behind the opening tag:
+//! The form of GLM-4.5 and later; the function's name follows the opening tag:
 //!
 //! ```text
 //! <tool_call>NAME

@@ -6,7 +6,7 @@
 //! </tool_call>
 //! ```
 //!
-//! Arguments behind the name are passed on as they come; an object in another order is read whole.
+//! Arguments after the name are streamed; an object in another order is read whole.
 
 use serde_json::{Map, Value};
 
@@ -39,9 +39,9 @@ impl Syntax for Hermes {
         }
     }
 
-    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, _: End) -> Step {
-        match self.call.read(held, sink) {
-            true => close(held, CALL.1),
+    fn step(&mut self, pending: &mut String, sink: &mut Sink<'_>, _: End) -> Step {
+        match self.call.read(pending, sink) {
+            true => close(pending, CALL.1),
             false => Step::Wait,
         }
     }

@@ -73,11 +73,11 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Passes on what `held` has of them; returns whether they are at their end. What is not JSON
-    /// was passed on already, and its last bracket is not: nobody takes the call for complete then.
-    pub fn read(&mut self, held: &mut String, sink: &mut Sink<'_>) -> bool {
-        let end = self.scan.push(held);
-        let mut piece = take_front(held, end.unwrap_or(held.len()));
+    /// Passes on the arguments in `pending`; returns whether they are at their end. Of arguments
+    /// that are no JSON the last bracket is dropped, so that no client takes them for complete.
+    pub fn read(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> bool {
+        let end = self.scan.push(pending);
+        let mut piece = take_front(pending, end.unwrap_or(pending.len()));
         self.text.push_str(&piece);
         let complete = end.is_some() && is_json(&self.text);
         if end.is_some() && !complete {
@@ -91,46 +91,47 @@ impl Arguments {
     }
 }
 
-/// Reader of the members behind the arguments, in the object around them.
+/// Reader of the members after the arguments, in the object around them.
 #[derive(Debug, Default)]
 pub struct Rest {
     scan: Option<Scan>,
 }
 
 impl Rest {
-    /// Drops it from `held`; returns whether that object, whose end may be missing, is at its end.
-    pub fn read(&mut self, held: &mut String) -> bool {
+    /// Drops these members from `pending`; returns whether the object, whose closing bracket may be
+    /// missing, is at its end.
+    pub fn read(&mut self, pending: &mut String) -> bool {
         if self.scan.is_none() {
-            match (head(held, ","), head(held, "}")) {
+            match (head(pending, ","), head(pending, "}")) {
                 (Ok(_), _) => {}
                 (_, Ok(length)) => {
-                    held.drain(..length);
+                    pending.drain(..length);
                     return true;
                 }
                 found => return found == (Err(Miss::Other), Err(Miss::Other)),
             }
         }
-        let end = self.scan.get_or_insert_with(Scan::inside).push(held);
-        held.drain(..end.unwrap_or(held.len()));
+        let end = self.scan.get_or_insert_with(Scan::inside).push(pending);
+        pending.drain(..end.unwrap_or(pending.len()));
         end.is_some()
     }
 }
 
-/// Part of an object that is read next.
+/// Members of a call's object that are still to be read.
 #[derive(Debug, Default, PartialEq)]
-enum Part {
+enum Remaining {
+    /// The arguments and the members after them.
     #[default]
     Arguments,
-    /// The members behind the arguments.
-    Rest,
-    /// None: the object is at its end.
-    Behind,
+    /// The members after the arguments.
+    Members,
+    Nothing,
 }
 
 /// Reader of an object that is a call: of its arguments as they come, or of all of it at once.
 #[derive(Debug, Default)]
 pub struct ObjectCall {
-    part: Part,
+    remaining: Remaining,
     arguments: Arguments,
     rest: Rest,
     /// Follows an object that is read at once, with the bytes so far.
@@ -138,16 +139,16 @@ pub struct ObjectCall {
 }
 
 impl ObjectCall {
-    /// Passes on the arguments in `held` and drops the members behind them; returns whether the
+    /// Passes on the arguments in `pending` and drops the members behind them; returns whether the
     /// object is at its end.
-    pub fn read(&mut self, held: &mut String, sink: &mut Sink<'_>) -> bool {
-        if self.part == Part::Arguments && self.arguments.read(held, sink) {
-            self.part = Part::Rest;
+    pub fn read(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> bool {
+        if self.remaining == Remaining::Arguments && self.arguments.read(pending, sink) {
+            self.remaining = Remaining::Members;
         }
-        if self.part == Part::Rest && self.rest.read(held) {
-            self.part = Part::Behind;
+        if self.remaining == Remaining::Members && self.rest.read(pending) {
+            self.remaining = Remaining::Nothing;
         }
-        self.part == Part::Behind
+        self.remaining == Remaining::Nothing
     }
 
     /// Looks for the end of an object that is read at once; `text` is the same as in the last look,
@@ -166,15 +167,15 @@ impl ObjectCall {
         sink.announce(name);
         sink.arguments(Value::Object(arguments).to_string());
         sink.complete();
-        self.part = Part::Behind;
+        self.remaining = Remaining::Nothing;
     }
 }
 
 /// Looks for `parts` behind each other, with blank text before each; bytes up to their end.
 pub fn parts(text: &str, parts: &[&str]) -> Result<usize, Miss> {
     let mut at = 0;
-    for part in parts {
-        at += head(&text[at..], part)?;
+    for remaining in parts {
+        at += head(&text[at..], remaining)?;
     }
     Ok(at)
 }

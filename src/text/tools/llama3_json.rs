@@ -4,12 +4,13 @@
 //! {"name": "NAME", "parameters": {JSON}}
 //! ```
 //!
-//! Several stand behind each other, between them `;`, a line break or a blank. `<|python_tag|>`,
-//! which the model may put before them, is a control token and never part of the text.
+//! Several calls are separated by `;`, a line break or a blank. `<|python_tag|>`, which the model
+//! may put before them, is a control token and never part of the text.
 //!
-//! Nothing but its name tells a call from other JSON, so that functions of the request alone are
-//! called; and an object that is no call holds none. Arguments behind the name are passed on as
-//! they come, `arguments` as well as `parameters`; an object in another order is read whole.
+//! Only its name distinguishes a call from other JSON, so functions that the request does not have
+//! are not called, and objects inside an object that is no call are not calls either. Arguments
+//! after the name, `arguments` or `parameters`, are streamed; an object in another order is read
+//! whole.
 
 use serde_json::{Map, Value};
 
@@ -30,7 +31,7 @@ const ARGUMENTS: [&str; 2] = ["parameters", "arguments"];
 #[derive(Debug, Default)]
 pub struct Llama3Json {
     call: ObjectCall,
-    /// Whether what separates the call from the next is read.
+    /// Whether the separator after the call has been read.
     separated: bool,
 }
 
@@ -59,15 +60,15 @@ impl Syntax for Llama3Json {
         opening
     }
 
-    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, _: End) -> Step {
-        if !self.call.read(held, sink) {
+    fn step(&mut self, pending: &mut String, sink: &mut Sink<'_>, _: End) -> Step {
+        if !self.call.read(pending, sink) {
             return Step::Wait;
         }
         if !self.separated {
-            return self.behind(held);
+            return self.behind(pending);
         }
-        held.drain(..held.len() - held.trim_start().len());
-        match held.is_empty() {
+        pending.drain(..pending.len() - pending.trim_start().len());
+        match pending.is_empty() {
             true => Step::Wait,
             false => Step::Closed,
         }
@@ -75,7 +76,7 @@ impl Syntax for Llama3Json {
 }
 
 impl Llama3Json {
-    /// Reads what does not begin like a call: it may be one in another order.
+    /// Reads an object that does not begin like a call: it may be one in another order.
     fn other(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening {
         match begins(text, sink) {
             Opening::Call { .. } if sink.forgives() => self.whole(text, sink),
@@ -97,20 +98,20 @@ impl Llama3Json {
         Opening::Call { length }
     }
 
-    /// Drops what separates a call from the next.
-    fn behind(&mut self, held: &mut String) -> Step {
-        let blank = held.len() - held.trim_start().len();
+    /// Drops the separator between a call and the next.
+    fn behind(&mut self, pending: &mut String) -> Step {
+        let blank = pending.len() - pending.trim_start().len();
         if blank > BLANK_BYTES_MAX {
             return Step::Closed;
         }
-        match held[blank..].chars().next() {
+        match pending[blank..].chars().next() {
             Some(';') => {
-                held.drain(..=blank);
+                pending.drain(..=blank);
                 self.separated = true;
                 Step::Again
             }
             Some('{') => {
-                held.drain(..blank);
+                pending.drain(..blank);
                 Step::Closed
             }
             Some(_) => Step::Closed,
@@ -119,7 +120,7 @@ impl Llama3Json {
     }
 }
 
-/// Looks for a call as a grammar keeps it, behind its brace.
+/// Looks for the head of a call in the form that grammars require, after its brace.
 fn formal(text: &str) -> Named<'_> {
     let start = next(text, &NAME[Llama3Json::OPEN.len()..])?;
     let (name, length) = named(&text[start..], "", PARAMETERS)?;

@@ -1,17 +1,17 @@
 //! Calls whose arguments stand between tags, as text or as JSON.
 //!
-//! Nothing in a value is escaped, so it may hold the very tags that end it. A closing tag counts
-//! where the call goes on behind it, with another argument or with its end; and not inside a string
-//! of a value that is JSON. A value may even hold the whole end of a call, as files about calls do:
-//! of several ends the last one before another call or the end of the reply counts. What may be
-//! such a tag is held back until that is known: behind the end of a call one token shows it, unless
-//! the model writes on.
+//! Values are not escaped, so they may contain the tags that end them. A closing tag counts if the
+//! call continues after it, with another argument or with its end, and never inside a string of a
+//! JSON value. A value may contain the whole end of a call, as files about calls do: of several
+//! ends the last one before another call or the end of the reply counts. A possible tag is held
+//! back until that is decided: after the end of a call one token decides it, unless the model
+//! writes on.
 //!
-//! Where slips are forgiven, a value that has opened no function itself also ends where its own
-//! closing tag is missing: at the end of the function or of the call, unless a proper end follows;
-//! and at the tag, on a line of its own, of another argument that the function has and the call
-//! does not have yet, with a value of the type that the schema wants. The end of a function may be
-//! missing before that of the call, before another function, and where the model ends its reply.
+//! A lenient reader forgives missing closing tags. Unless it contains the opening of a function, a
+//! value then also ends at the end of the function or of the call, if no proper end follows; and at
+//! the tag, on a line of its own, of an argument that the function has and the call has not yet,
+//! with a value of the schema's type. The end of a function may be missing before that of the call,
+//! before another function, and at the end of the reply.
 //!
 //! What stays ambiguous: text in a value that looks like the end of a call and the beginning of
 //! another, or like the end of this value and the beginning of another argument.
@@ -28,17 +28,17 @@ pub const UNKNOWN_NAME_BYTES_MAX: usize = 512;
 
 /// The tags of one syntax.
 pub trait Tags: Default + std::fmt::Debug + Send + 'static {
-    /// Texts around a call.
+    /// Opening and closing tag of a call.
     const CALL: (&'static str, &'static str);
-    /// Texts before the name of a function, behind it, and behind its arguments.
+    /// Texts before the name of a function, after it, and after its arguments.
     const FUNCTION: (&'static str, &'static str, &'static str);
-    /// Texts before the name of an argument, behind it, and behind its value.
+    /// Texts before the name of an argument, after it, and after its value.
     const ARGUMENT: (&'static str, &'static str, &'static str);
-    /// Text that opens a value behind all that.
+    /// Text after the last of these that opens the value.
     const VALUE_OPEN: &'static str = "";
     /// Whether a value stands on lines of its own.
     const OWN_LINES: bool = false;
-    /// Whether a function may follow another between the tags around all.
+    /// Whether a call may hold several functions.
     const SEVERAL: bool = false;
 
     /// Looks for a function's name at the head of a text.
@@ -61,7 +61,7 @@ pub fn named<'t>(text: &'t str, before: &str, behind: &str) -> Named<'t> {
     Ok((name, length + next(&text[length..], behind)?))
 }
 
-/// Text behind a closing tag.
+/// Kind of text after a closing tag.
 #[derive(Debug, PartialEq)]
 enum Behind {
     /// The call goes on, with another argument or function.
@@ -104,8 +104,8 @@ struct Reader<'r, T> {
     tags: std::marker::PhantomData<T>,
     schemas: &'r ToolSchemas,
     function: &'r str,
-    /// Whether slips are forgiven.
-    slips: bool,
+    /// Whether missing tags are forgiven.
+    lenient: bool,
 }
 
 impl<T: Tags> Reader<'_, T> {
@@ -162,14 +162,14 @@ impl<T: Tags> Reader<'_, T> {
     /// Looks for the end of a call whose function has none.
     fn call_end(&self, text: &str) -> Result<usize, Miss> {
         match T::CALL.1 {
-            tag if self.slips && !tag.is_empty() => head(text, tag),
+            tag if self.lenient && !tag.is_empty() => head(text, tag),
             _ => Err(Miss::Other),
         }
     }
 
     /// Looks for another function in the same call, which the last one may not have ended before.
     fn other_function(&self, text: &str) -> Result<usize, Miss> {
-        if T::FUNCTION.0.is_empty() || !(T::SEVERAL || self.slips) {
+        if T::FUNCTION.0.is_empty() || !(T::SEVERAL || self.lenient) {
             return Err(Miss::Other);
         }
         self.function(text).map(|_| 0)
@@ -195,7 +195,7 @@ impl<T: Tags> Reader<'_, T> {
         let length = match head(text, T::FUNCTION.2) {
             Ok(length) => length,
             Err(Miss::Unfinished) => return Behind::Unfinished,
-            Err(Miss::Other) if self.slips => return self.behind_unended(text),
+            Err(Miss::Other) if self.lenient => return self.behind_unended(text),
             Err(Miss::Other) => return Behind::Other,
         };
         let rest = &text[length..];
@@ -220,19 +220,19 @@ impl<T: Tags> Reader<'_, T> {
         if let Some(behind) = rest.strip_prefix(T::ARGUMENT.2) {
             return Tag::Closing(self.behind(behind));
         }
-        let slips = self.slips && !argument.opened;
+        let lenient = self.lenient && !argument.opened;
         // Where nothing marks its name, any word may seem to begin the call behind such an end.
         let marked = !T::FUNCTION.0.is_empty();
-        if slips && marked && rest.starts_with(T::FUNCTION.2) {
+        if lenient && marked && rest.starts_with(T::FUNCTION.2) {
             return Tag::Missing(self.behind_arguments(rest));
         }
-        if slips && rest.starts_with(Self::OPENS) {
+        if lenient && rest.starts_with(Self::OPENS) {
             return Tag::Opens;
         }
-        if slips && let Ok(length) = self.call_end(rest) {
+        if lenient && let Ok(length) = self.call_end(rest) {
             return Tag::Missing(Behind::End(length));
         }
-        if slips && at_line && rest.starts_with(T::ARGUMENT.0) {
+        if lenient && at_line && rest.starts_with(T::ARGUMENT.0) {
             return self.next_argument(rest, said);
         }
         let tags = [
@@ -242,7 +242,7 @@ impl<T: Tags> Reader<'_, T> {
             T::CALL.1,
             T::ARGUMENT.0,
         ];
-        let may_become = if slips { &tags[..] } else { &tags[..1] };
+        let may_become = if lenient { &tags[..] } else { &tags[..1] };
         match may_become.iter().any(|tag| tag.starts_with(rest)) {
             true => Tag::Unfinished,
             false => Tag::Other,
@@ -282,7 +282,7 @@ impl<T: Tags> Reader<'_, T> {
     fn is_last(&self, text: &str, mut from: usize, end: End) -> Last {
         // An end is another one where nothing of it is missing.
         let whole = Reader {
-            slips: false,
+            lenient: false,
             ..*self
         };
         // All tags begin so.
@@ -313,33 +313,33 @@ impl<T: Tags> Reader<'_, T> {
     }
 }
 
-/// Whether the end of a call is the one that counts.
+/// Whether an end of a call is its last one, which counts.
 #[derive(Debug, PartialEq)]
 enum Last {
     Yes,
-    /// Another closing tag stands at this place: what looked like the end is part of the value.
+    /// Another closing tag follows at this byte: this end is part of the value.
     No(usize),
-    /// Known once there is more text; nothing stands before this place.
+    /// Undecided until more text comes; no other end is before this byte.
     Unknown(usize),
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum CallState {
     /// Between the arguments of a call.
     #[default]
     Arguments,
     /// In the value of an argument.
     Value(Argument),
-    /// Behind a function.
+    /// After a function.
     Closing,
 }
 
 #[derive(Debug)]
 struct Argument {
     types: Types,
-    /// Said before in this call: its value is dropped.
+    /// The call has this argument already: the value is dropped.
     repeated: bool,
-    /// The line break behind the tag has been seen to.
+    /// The line break after the opening tag has been handled.
     started: bool,
     /// The value is being streamed as a string.
     streaming: bool,
@@ -347,20 +347,20 @@ struct Argument {
     value: String,
     /// Whether the next text begins a line of the value.
     at_line: bool,
-    /// The value has opened a function itself.
+    /// The value contains the opening of a function.
     opened: bool,
-    /// Behind an end of the call that is held: where the search for another one goes on.
+    /// Byte at which the search for another end of the call continues, after one that is pending.
     searched: usize,
     /// Follows a value that is JSON.
     scan: Option<Scan>,
 }
 
-/// Find in a value.
+/// Outcome of the search for the end of a value.
 #[derive(Debug, PartialEq)]
 enum Found {
     /// Its end, and the length of its closing tag.
     End { at: usize, length: usize },
-    /// So much of it is no tag.
+    /// No end so far; so many bytes contain no possible tag.
     Free(usize),
     /// It is not the JSON that it should be.
     NotJson,
@@ -370,7 +370,7 @@ enum Found {
 #[derive(Debug, Default)]
 pub struct Markup<T> {
     tags: std::marker::PhantomData<T>,
-    state: State,
+    state: CallState,
     function: String,
     /// Names of the arguments so far.
     arguments: Vec<String>,
@@ -397,11 +397,11 @@ impl<T: Tags> Syntax for Markup<T> {
         }
     }
 
-    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, end: End) -> Step {
+    fn step(&mut self, pending: &mut String, sink: &mut Sink<'_>, end: End) -> Step {
         match std::mem::take(&mut self.state) {
-            State::Arguments => self.between(held, sink, end),
-            State::Value(argument) => self.value(argument, held, sink, end),
-            State::Closing => self.closing(held, sink),
+            CallState::Arguments => self.between(pending, sink, end),
+            CallState::Value(argument) => self.value(argument, pending, sink, end),
+            CallState::Closing => self.closing(pending, sink),
         }
     }
 }
@@ -412,46 +412,48 @@ fn reader<'s, T>(function: &'s str, sink: &Sink<'s>) -> Reader<'s, T> {
         tags: std::marker::PhantomData,
         schemas: sink.schemas,
         function,
-        slips: sink.forgives(),
+        lenient: sink.forgives(),
     }
 }
 
 impl<T: Tags> Markup<T> {
     fn begin(&mut self, name: &str, sink: &mut Sink<'_>) {
         sink.announce(name);
-        self.state = State::Arguments;
+        self.state = CallState::Arguments;
         self.function = name.to_string();
         self.arguments.clear();
     }
 
     /// Reads the next argument's tag or the end of the function.
-    fn between(&mut self, held: &mut String, sink: &mut Sink<'_>, end: End) -> Step {
-        let blank = held.len() - held.trim_start().len();
-        held.drain(..blank);
+    fn between(&mut self, pending: &mut String, sink: &mut Sink<'_>, end: End) -> Step {
+        let blank = pending.len() - pending.trim_start().len();
+        pending.drain(..blank);
         let reader = reader::<T>(&self.function, sink);
-        if held.starts_with(T::FUNCTION.2) {
-            held.drain(..T::FUNCTION.2.len());
+        if pending.starts_with(T::FUNCTION.2) {
+            pending.drain(..T::FUNCTION.2.len());
             return self.complete(sink);
         }
-        match reader.argument(held) {
+        match reader.argument(pending) {
             Ok((name, length)) => {
                 let argument = self.open_argument(name.to_string(), sink);
-                held.drain(..length);
-                self.state = State::Value(argument);
+                pending.drain(..length);
+                self.state = CallState::Value(argument);
                 return Step::Again;
             }
-            Err(Miss::Unfinished) if !(held.is_empty() && end == End::Itself) => return Step::Wait,
+            Err(Miss::Unfinished) if !(pending.is_empty() && end == End::Itself) => {
+                return Step::Wait;
+            }
             Err(_) => {}
         }
         // The model has ended its reply behind an argument.
-        let unended = held.is_empty() && !self.arguments.is_empty();
-        if !reader.slips {
-            return self.broken_unless(T::FUNCTION.2.starts_with(held.as_str()));
+        let unended = pending.is_empty() && !self.arguments.is_empty();
+        if !reader.lenient {
+            return self.broken_unless(T::FUNCTION.2.starts_with(pending.as_str()));
         }
-        match reader.behind_unended(held) {
+        match reader.behind_unended(pending) {
             Behind::More | Behind::End(_) => self.complete(sink),
             _ if unended && end == End::Itself => self.complete(sink),
-            Behind::Other => self.broken_unless(T::FUNCTION.2.starts_with(held.as_str())),
+            Behind::Other => self.broken_unless(T::FUNCTION.2.starts_with(pending.as_str())),
             Behind::Unfinished => Step::Wait,
         }
     }
@@ -468,7 +470,7 @@ impl<T: Tags> Markup<T> {
         let end = if self.arguments.is_empty() { "{}" } else { "}" };
         sink.arguments(end.to_string());
         sink.complete();
-        self.state = State::Closing;
+        self.state = CallState::Closing;
         Step::Again
     }
 
@@ -497,51 +499,57 @@ impl<T: Tags> Markup<T> {
     fn value(
         &mut self,
         mut argument: Argument,
-        held: &mut String,
+        pending: &mut String,
         sink: &mut Sink<'_>,
         end: End,
     ) -> Step {
-        if !argument.started && !held.is_empty() {
+        if !argument.started && !pending.is_empty() {
             argument.started = true;
-            if held.starts_with('\n') {
-                held.remove(0);
+            if pending.starts_with('\n') {
+                pending.remove(0);
             }
         }
         let reader = reader::<T>(&self.function, sink);
-        match self.look(&mut argument, held, &reader, end) {
-            Found::NotJson => self.read_again(argument, held),
+        match self.look(&mut argument, pending, &reader, end) {
+            Found::NotJson => self.read_again(argument, pending),
             Found::End { at, length } => {
-                let piece = held[..without_line_break::<T>(&held[..at])].to_string();
-                held.drain(..at + length);
+                let piece = pending[..without_line_break::<T>(&pending[..at])].to_string();
+                pending.drain(..at + length);
                 argument.close(piece, sink);
-                self.state = State::Arguments;
+                self.state = CallState::Arguments;
                 Step::Again
             }
-            Found::Free(_) if end.is_end() && argument.ends_in_string(held) => {
-                self.read_again(argument, held)
+            Found::Free(_) if end.is_end() && argument.ends_in_string(pending) => {
+                self.read_again(argument, pending)
             }
             Found::Free(free) => {
-                let free = without_line_break::<T>(&held[..free]);
+                let free = without_line_break::<T>(&pending[..free]);
                 argument.searched = argument.searched.saturating_sub(free);
-                argument.extend(take_front(held, free), sink);
-                self.state = State::Value(argument);
+                argument.extend(take_front(pending, free), sink);
+                self.state = CallState::Value(argument);
                 Step::Wait
             }
         }
     }
 
     /// Looks for the end of a value.
-    fn look(&self, argument: &mut Argument, held: &str, reader: &Reader<'_, T>, end: End) -> Found {
+    fn look(
+        &self,
+        argument: &mut Argument,
+        pending: &str,
+        reader: &Reader<'_, T>,
+        end: End,
+    ) -> Found {
         let mut scan = argument.scan.clone();
         // `inside`: up to there all is part of the value.
         let (mut from, mut scanned, mut inside) = (0, 0, 0);
         // Byte of what may be a tag at the end of the reply: it may belong to the value.
         let mut unsure = None;
-        while let Some(found) = held[from..].find('<') {
+        while let Some(found) = pending[from..].find('<') {
             let at = from + found;
             from = at + 1;
             if let Some(scan) = &mut scan {
-                scan.push(&held[scanned..at]);
+                scan.push(&pending[scanned..at]);
                 scanned = at;
                 if scan.is_in_string() {
                     continue;
@@ -550,9 +558,9 @@ impl<T: Tags> Markup<T> {
             let open = scan.as_ref().is_some_and(Scan::is_open);
             let at_line = match at {
                 0 => argument.at_line,
-                _ => held[..at].ends_with('\n'),
+                _ => pending[..at].ends_with('\n'),
             };
-            let tag = reader.tag(&held[at..], argument, &self.arguments, at_line);
+            let tag = reader.tag(&pending[at..], argument, &self.arguments, at_line);
             let is_unsure = match tag {
                 Tag::Unfinished => end.is_end(),
                 Tag::Missing(Behind::Unfinished) => end == End::Cut,
@@ -584,7 +592,7 @@ impl<T: Tags> Markup<T> {
             }
             // JSON is complete here; its strings, where such tags may stand, were passed over.
             if let Some(call_end) = call_end.filter(|_| scan.is_none()) {
-                match reader.is_last(held, argument.searched.max(call_end), end) {
+                match reader.is_last(pending, argument.searched.max(call_end), end) {
                     Last::Yes => {}
                     Last::No(next) => {
                         (argument.searched, inside, unsure) = (0, next, None);
@@ -598,35 +606,35 @@ impl<T: Tags> Markup<T> {
             }
             return Found::End { at, length };
         }
-        Found::Free(unsure.unwrap_or(held.len()))
+        Found::Free(unsure.unwrap_or(pending.len()))
     }
 
     /// Reads a value from its beginning as what is not JSON.
-    fn read_again(&mut self, mut argument: Argument, held: &mut String) -> Step {
+    fn read_again(&mut self, mut argument: Argument, pending: &mut String) -> Step {
         self.plain = true;
         argument.scan = None;
         (argument.searched, argument.opened, argument.at_line) = (0, false, true);
-        held.insert_str(0, &std::mem::take(&mut argument.value));
-        self.state = State::Value(argument);
+        pending.insert_str(0, &std::mem::take(&mut argument.value));
+        self.state = CallState::Value(argument);
         Step::Again
     }
 
     /// Drops the end of a call, or begins its next function; a missing end is forgiven.
-    fn closing(&mut self, held: &mut String, sink: &mut Sink<'_>) -> Step {
+    fn closing(&mut self, pending: &mut String, sink: &mut Sink<'_>) -> Step {
         let reader = reader::<T>("", sink);
         // However many come, and whether together or one by one.
-        drop_newlines(held);
-        match reader.other_function(held) {
-            Ok(_) => return self.next_function(&reader, held, sink),
+        drop_newlines(pending);
+        match reader.other_function(pending) {
+            Ok(_) => return self.next_function(&reader, pending, sink),
             Err(Miss::Unfinished) => {
-                self.state = State::Closing;
+                self.state = CallState::Closing;
                 return Step::Wait;
             }
             Err(Miss::Other) => {}
         }
-        let step = close(held, T::CALL.1);
+        let step = close(pending, T::CALL.1);
         if step == Step::Wait {
-            self.state = State::Closing;
+            self.state = CallState::Closing;
         }
         step
     }
@@ -634,12 +642,12 @@ impl<T: Tags> Markup<T> {
     fn next_function(
         &mut self,
         reader: &Reader<'_, T>,
-        held: &mut String,
+        pending: &mut String,
         sink: &mut Sink<'_>,
     ) -> Step {
-        if let Ok((name, length)) = reader.function(held) {
+        if let Ok((name, length)) = reader.function(pending) {
             self.begin(name, sink);
-            held.drain(..length);
+            pending.drain(..length);
         }
         Step::Again
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::schemas::{Root, SCHEMA_DEPTH_MAX, Types};
 
-/// Alternatives of an object that are told apart, and schemas that hold together in one of them.
+/// Largest number of alternatives of an object, and of schemas that hold together in one.
 const ALTERNATIVES_MAX: usize = 16;
 const LAYERS_MAX: usize = 16;
 /// Schemas that are looked at for the members of one object.
@@ -23,24 +23,24 @@ const PATTERN_BYTES_MAX: usize = 64 * 1024;
 pub struct Layer<M> {
     /// The schema itself.
     pub schema: M,
-    /// By name, in the order of the schema, and their places there.
+    /// By name, in the order of the schema, and the index of each name.
     named: Vec<(String, M)>,
-    places: HashMap<String, usize>,
+    indices: HashMap<String, usize>,
     /// By an expression of names.
     patterns: Vec<(Regex, M)>,
-    /// All others, where something is said of them.
+    /// Schema of all others, if there is one.
     others: Option<M>,
     required: Vec<String>,
-    /// There are no others.
+    /// Other members are forbidden.
     closed: bool,
 }
 
-/// The members of an object: one of some alternatives, in each of which all layers hold. A layer is
-/// there once, however many alternatives have it.
+/// The members of an object, as alternatives of which one holds. An alternative is a list of
+/// layers, which all hold; a layer that several alternatives have is stored once.
 #[derive(Clone, Debug)]
 pub struct Members<M> {
     pub alternatives: Vec<Vec<Arc<Layer<M>>>>,
-    /// False: there are more alternatives or layers than are told apart.
+    /// False: there are more alternatives or layers than the limits.
     pub exact: bool,
 }
 
@@ -60,7 +60,7 @@ pub struct Member<M> {
     /// Statements of all layers about it.
     pub said: Vec<M>,
     pub required: bool,
-    /// A layer has no place for it.
+    /// A layer forbids it.
     pub forbidden: bool,
 }
 
@@ -97,7 +97,7 @@ struct Reader<'r, 'v> {
     root: &'r Root<'v>,
     /// Schemas that may still be looked at.
     left: usize,
-    /// By places in memory: what is referred to again is not read again.
+    /// Layers by the address of their schema: one that is referred to again is not read again.
     layers: HashMap<*const Value, Arc<Layer<&'v Value>>>,
 }
 
@@ -160,7 +160,7 @@ impl<M: Clone> Members<M> {
         }
     }
 
-    /// One of the alternatives of `self` and one of those of `other`.
+    /// The alternatives of `self` and `other` in all combinations.
     fn meet(&mut self, other: &Members<M>) {
         self.exact &= other.exact;
         let mut all = Vec::new();
@@ -240,7 +240,7 @@ impl<'v> Layer<&'v Value> {
         Layer {
             schema,
             named: named.collect(),
-            places: names.zip(0..).collect(),
+            indices: names.zip(0..).collect(),
             patterns: patterns.collect(),
             others: others.filter(|others| others.is_object()),
             required: required.map(str::to_string).collect(),
@@ -257,7 +257,7 @@ impl<'v> Layer<&'v Value> {
         Layer {
             schema: typed(self.schema),
             named: named.collect(),
-            places: self.places.clone(),
+            indices: self.indices.clone(),
             patterns: patterns.collect(),
             others: self.others.map(typed),
             required: self.required.clone(),
@@ -269,7 +269,7 @@ impl<'v> Layer<&'v Value> {
 impl<M: Clone> Layer<M> {
     /// Statement of the layer about a member.
     fn said(&self, name: &str) -> Vec<M> {
-        let named = self.places.get(name).map(|at| self.named[*at].1.clone());
+        let named = self.indices.get(name).map(|at| self.named[*at].1.clone());
         let patterns = self.patterns.iter();
         let patterns = patterns.filter(|(pattern, _)| pattern.is_match(name));
         let patterns = patterns.map(|(_, said)| said.clone());

@@ -1,5 +1,5 @@
 //! The form of Mistral Small 4 and others with the tokenizer's version 13 and later:
-//! `[TOOL_CALLS]NAME[ARGS]{JSON}`, one behind the other.
+//! `[TOOL_CALLS]NAME[ARGS]{JSON}`, one after the other.
 
 use super::json::Arguments;
 use super::markup::named;
@@ -33,8 +33,8 @@ impl Syntax for Mistral {
         }
     }
 
-    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, _: End) -> Step {
-        match self.arguments.read(held, sink) {
+    fn step(&mut self, pending: &mut String, sink: &mut Sink<'_>, _: End) -> Step {
+        match self.arguments.read(pending, sink) {
             true => Step::Closed,
             false => Step::Wait,
         }

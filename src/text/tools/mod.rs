@@ -1,9 +1,9 @@
 //! Tool calls in a reply's text.
 //!
-//! A call is announced once its name is complete and its arguments follow in pieces, as JSON. What
-//! is no call is given back as text. A call that breaks off keeps the arguments that came, which
-//! are then no complete JSON, so that no client runs half a call; of one that breaks off before its
-//! name is complete nothing is told.
+//! A call is announced once its name is complete; its arguments follow in pieces, as JSON. Text
+//! that turns out to be no call is passed on as content. A call that the end of the reply cuts off
+//! keeps the arguments so far, which are no complete JSON, so that no client runs half a call; one
+//! that is cut off before the end of its name is dropped.
 //!
 //! [`ToolParser`] finds where calls begin; a [`Syntax`] reads one, in the form that the model has
 //! learnt, and that its manifest names (`ToolFormat`).
@@ -34,7 +34,7 @@ use serde_json::value::RawValue;
 
 use step::ToolFormat;
 
-use super::held_prefix;
+use super::partial_tag;
 use super::reply::{Delta, append};
 
 use self::json::Scan;
@@ -47,17 +47,17 @@ pub const NAME_BYTES_MAX: usize = 128;
 /// Blank text around a tag that belongs to the format rather than to the text.
 const BLANK_BYTES_MAX: usize = 8;
 
-/// A form in which models write tool calls, and the reader of one call after the other. What ends a
-/// call, or its opening, leaves the reader ready for the next.
+/// Parser of one form in which models write tool calls. It reads one call after the other: after
+/// the end of a call, or an opening that is none, it is in its initial state again.
 pub trait Syntax: Default + std::fmt::Debug + Send + 'static {
     /// Beginning of a call.
     const OPEN: &'static str;
     /// Beginning of a call whose `OPEN` was forgotten, which [`Syntax::open`] looks at; empty where
     /// no call can be told from text then.
     const BARE: &'static str = "";
-    /// Opening of a call where a grammar keeps it to its form.
+    /// Opening of a call in the grammar that constrains it.
     const FORMAL: &'static str = Self::OPEN;
-    /// Text that a reply without calls must not hold; empty where it may hold anything.
+    /// Text that a grammar forbids in a reply without calls; empty if nothing is forbidden.
     const FORBIDDEN: &'static str = Self::OPEN;
     /// End of a call.
     const END: &'static str;
@@ -67,8 +67,8 @@ pub trait Syntax: Default + std::fmt::Debug + Send + 'static {
     /// Looks at what follows [`Syntax::OPEN`]; `text` is the same as in the last look, or longer.
     fn open(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening;
 
-    /// Reads on in a call, and takes out of `held` what it is done with.
-    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, end: End) -> Step;
+    /// Reads on in a call, and takes out of `pending` what it is done with.
+    fn step(&mut self, pending: &mut String, sink: &mut Sink<'_>, end: End) -> Step;
 }
 
 /// A value of an expression over the syntax of a format, which it calls `$syntax`.
@@ -90,7 +90,7 @@ macro_rules! with_syntax {
 }
 pub(crate) use with_syntax;
 
-/// Texts of a [`Syntax`]: its constants, of a form that is known at start alone.
+/// Constants of a [`Syntax`] as values, since a model's format is chosen at start.
 #[derive(Clone, Copy, Debug)]
 pub struct Tags {
     pub open: &'static str,
@@ -119,10 +119,10 @@ impl Tags {
     }
 }
 
-/// A [`Syntax`] that is known at start alone.
+/// Object-safe part of [`Syntax`], since a model's format is chosen at start.
 trait Reader: std::fmt::Debug + Send {
     fn open_call(&mut self, text: &str, sink: &mut Sink<'_>) -> Opening;
-    fn step_on(&mut self, held: &mut String, sink: &mut Sink<'_>, end: End) -> Step;
+    fn step_on(&mut self, pending: &mut String, sink: &mut Sink<'_>, end: End) -> Step;
 }
 
 impl<S: Syntax> Reader for S {
@@ -130,18 +130,18 @@ impl<S: Syntax> Reader for S {
         self.open(text, sink)
     }
 
-    fn step_on(&mut self, held: &mut String, sink: &mut Sink<'_>, end: End) -> Step {
-        self.step(held, sink, end)
+    fn step_on(&mut self, pending: &mut String, sink: &mut Sink<'_>, end: End) -> Step {
+        self.step(pending, sink, end)
     }
 }
 
-/// Whether a reply ends behind its text so far.
+/// End of the reply after the text so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     No,
-    /// At its length: the model would have gone on.
+    /// Cut at its length: the model would have gone on.
     Cut,
-    /// The model has ended it.
+    /// Ended by the model.
     Itself,
 }
 
@@ -154,7 +154,7 @@ impl End {
 /// Text behind an opening tag.
 #[derive(Debug, PartialEq)]
 pub enum Opening {
-    /// A call, which is announced; so many bytes are read.
+    /// Head of a call, of so many bytes, which has been announced.
     Call {
         length: usize,
     },
@@ -164,25 +164,25 @@ pub enum Opening {
     Other,
 }
 
-/// Find of a step in the held text.
+/// Outcome of a look at the pending text.
 #[derive(Debug, PartialEq)]
 pub enum Step {
-    /// Look again, something was consumed.
+    /// Text was consumed: look again.
     Again,
     /// More text is needed.
     Wait,
     /// The call is over.
     Closed,
-    /// This is no call any more: what came stays as it is, the rest is text.
+    /// The call breaks its form: the arguments so far stay, the rest is content.
     Broken,
 }
 
-/// Where a syntax puts what it reads.
+/// Receiver of the calls that a [`Syntax`] reads.
 #[derive(Debug)]
 pub struct Sink<'a> {
     schemas: &'a ToolSchemas,
-    slips: bool,
-    /// The function must be one that there is.
+    lenient: bool,
+    /// Calls of functions that the request does not have are content.
     known: bool,
     counts: &'a mut Counts,
     out: &'a mut Vec<Delta>,
@@ -197,9 +197,9 @@ struct Counts {
 }
 
 impl Sink<'_> {
-    /// Whether slips of the model are forgiven.
+    /// Whether calls are read that deviate from the form in known ways.
     pub fn forgives(&self) -> bool {
-        self.slips
+        self.lenient
     }
 
     /// Whether what looks like a call of `function` is one.
@@ -238,15 +238,15 @@ impl Sink<'_> {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum Mode {
     /// Outside a call. `after_call`: newlines are dropped until text comes.
     Text { after_call: bool },
-    /// Behind an opening tag; the held text starts with it and the blank before, `tag_end` bytes.
-    /// `bare`: there is none, and the held text goes on with [`Syntax::BARE`].
+    /// After an opening tag: the pending text starts with blanks and the tag, together `tag_end`
+    /// bytes. `bare`: the tag was forgotten, and [`Syntax::BARE`] follows the blanks.
     Opening { tag_end: usize, bare: bool },
-    /// Inside an object that is text.
+    /// Inside a JSON object that is content.
     Object,
-    /// In a call.
+    /// Inside a call.
     Call,
     /// All wanted calls are complete: what follows is dropped.
     Enough,
@@ -258,16 +258,16 @@ pub struct ToolParser {
     schemas: Arc<ToolSchemas>,
     tags: Tags,
     syntax: Box<dyn Reader>,
-    state: State,
-    /// Follows an object that is text.
+    mode: Mode,
+    /// Finds the end of a JSON object that is content.
     object: Scan,
-    held: String,
+    pending: String,
     counts: Counts,
     /// Calls that are read at most.
     calls_max: usize,
-    /// Whether slips of the model are forgiven.
-    slips: bool,
-    /// Functions that there are not are not called.
+    /// Whether calls are read that deviate from the form in known ways.
+    lenient: bool,
+    /// Calls of functions that the request does not have are content.
     known: bool,
 }
 
@@ -277,33 +277,32 @@ impl ToolParser {
         with_syntax!(format, S => ToolParser::of::<S>(schemas, one_call))
     }
 
-    /// A reader of calls as models write them, small slips among them. `one_call`: what follows the
-    /// first complete call is dropped.
+    /// A lenient parser. `one_call`: text after the first complete call is dropped.
     pub fn of<S: Syntax>(schemas: impl Into<Arc<ToolSchemas>>, one_call: bool) -> ToolParser {
         ToolParser {
             schemas: schemas.into(),
             tags: Tags::of_syntax::<S>(),
             syntax: Box::new(S::default()),
-            state: State::Text { after_call: false },
+            mode: Mode::Text { after_call: false },
             object: Scan::default(),
-            held: String::new(),
+            pending: String::new(),
             counts: Counts::default(),
             calls_max: if one_call { 1 } else { usize::MAX },
-            slips: true,
+            lenient: true,
             known: false,
         }
     }
 
-    /// The parser of calls of known functions alone: calls of others are text.
+    /// The parser for which calls of functions that the request does not have are content.
     pub fn of_known(mut self) -> ToolParser {
         self.known = true;
         self
     }
 
-    /// The parser with its leniency; where slips are not `forgiven`, as where a grammar keeps calls
-    /// to their form, only what has that form is a call.
+    /// The parser with its leniency. A strict one takes only calls of the exact form for calls, as
+    /// where a grammar constrains them.
     pub fn forgiving(mut self, forgiven: bool) -> ToolParser {
-        self.slips = forgiven;
+        self.lenient = forgiven;
         self
     }
 
@@ -314,44 +313,44 @@ impl ToolParser {
 
     /// Whether the text so far ends inside a call, or what may be one.
     pub fn is_inside(&self) -> bool {
-        !matches!(self.state, State::Text { .. } | State::Object)
+        !matches!(self.mode, Mode::Text { .. } | Mode::Object)
     }
 
     /// Whether the text so far ends in what may be the beginning of a call.
     pub fn is_opening(&self) -> bool {
-        matches!(self.state, State::Opening { .. })
+        matches!(self.mode, Mode::Opening { .. })
     }
 
-    /// Bytes of the text so far of which nothing is told yet.
-    pub fn held(&self) -> usize {
-        self.held.len()
+    /// Bytes of the text so far that have been passed on neither as content nor as calls.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
     }
 
-    /// Whether no further call is read.
+    /// Whether all wanted calls are complete.
     pub fn has_enough(&self) -> bool {
         self.counts.completed >= self.calls_max
     }
 
-    /// Appends to `out` what `text` settles.
+    /// Takes more text; appends to `out` the deltas that it completes.
     pub fn push(&mut self, text: &str, out: &mut Vec<Delta>) {
-        self.held.push_str(text);
+        self.pending.push_str(text);
         self.run(out, End::No);
     }
 
-    /// Appends to `out` what was held back. `cut`: the reply was to go on, and an opening tag at
-    /// its end, or the beginning of one, may have been that of a call.
+    /// Flushes the pending text at the end of the reply. `cut`: the model would have gone on, so
+    /// that an opening tag at the end, or a part of one, may begin a call and is dropped.
     pub fn finish(&mut self, cut: bool, out: &mut Vec<Delta>) {
         self.run(out, if cut { End::Cut } else { End::Itself });
-        let held = std::mem::take(&mut self.held);
-        match self.state {
-            State::Text { .. } | State::Opening { .. } if cut && begins_tag(&held) => {}
-            State::Text { .. } | State::Opening { .. } | State::Object => {
-                append(out, Delta::Content(held));
+        let pending = std::mem::take(&mut self.pending);
+        match self.mode {
+            Mode::Text { .. } | Mode::Opening { .. } if cut && begins_tag(&pending) => {}
+            Mode::Text { .. } | Mode::Opening { .. } | Mode::Object => {
+                append(out, Delta::Content(pending));
             }
             // All that a call holds back may be markup.
-            State::Call | State::Enough => {}
+            Mode::Call | Mode::Enough => {}
         }
-        self.state = State::Text { after_call: false };
+        self.mode = Mode::Text { after_call: false };
     }
 
     fn parts<'a>(
@@ -361,7 +360,7 @@ impl ToolParser {
     ) -> (&'a mut dyn Reader, Sink<'a>) {
         let sink = Sink {
             schemas: &self.schemas,
-            slips: self.slips,
+            lenient: self.lenient,
             known: self.known || bare,
             counts: &mut self.counts,
             out,
@@ -372,15 +371,15 @@ impl ToolParser {
     fn run(&mut self, out: &mut Vec<Delta>, end: End) {
         loop {
             if self.has_enough() {
-                self.state = State::Enough;
+                self.mode = Mode::Enough;
             }
-            let goes_on = match self.state {
-                State::Text { after_call } => self.text(after_call, out),
-                State::Opening { tag_end, bare } => self.opening(tag_end, bare, out),
-                State::Object => self.object(out),
-                State::Call => self.call(out, end),
-                State::Enough => {
-                    self.held.clear();
+            let goes_on = match self.mode {
+                Mode::Text { after_call } => self.text(after_call, out),
+                Mode::Opening { tag_end, bare } => self.opening(tag_end, bare, out),
+                Mode::Object => self.object(out),
+                Mode::Call => self.call(out, end),
+                Mode::Enough => {
+                    self.pending.clear();
                     false
                 }
             };
@@ -390,75 +389,80 @@ impl ToolParser {
         }
     }
 
-    /// Passes text on up to what may be the start of a call.
+    /// Passes on content up to the possible beginning of a call.
     fn text(&mut self, after_call: bool, out: &mut Vec<Delta>) -> bool {
         if after_call {
-            let kept = self.held.trim_start_matches('\n').len();
-            self.held.drain(..self.held.len() - kept);
+            let kept = self.pending.trim_start_matches('\n').len();
+            self.pending.drain(..self.pending.len() - kept);
         }
         let found = self.next_tag();
         let end = found.map_or_else(
-            || self.held.len() - held_prefix(&self.held, self.tags.open).max(self.held_bare()),
+            || {
+                self.pending.len()
+                    - partial_tag(&self.pending, self.tags.open).max(self.partial_bare())
+            },
             |(at, _)| at,
         );
-        let free = end - newlines_at_end(&self.held[..end]);
-        let text = take_front(&mut self.held, free);
+        let free = end - newlines_at_end(&self.pending[..end]);
+        let text = take_front(&mut self.pending, free);
         let after_call = after_call && text.is_empty();
         append(out, Delta::Content(text));
-        self.state = match found {
-            Some((_, bare)) => State::Opening {
+        self.mode = match found {
+            Some((_, bare)) => Mode::Opening {
                 tag_end: end - free + if bare { 0 } else { self.tags.open.len() },
                 bare,
             },
-            None => State::Text { after_call },
+            None => Mode::Text { after_call },
         };
         found.is_some()
     }
 
     /// The place of the next tag that may open a call, and whether it is [`Syntax::BARE`].
     fn next_tag(&self) -> Option<(usize, bool)> {
-        let open = self.held.find(self.tags.open).map(|at| (at, false));
-        let bare = self.forgives_bare().then(|| self.held.find(self.tags.bare));
+        let open = self.pending.find(self.tags.open).map(|at| (at, false));
+        let bare = self
+            .forgives_bare()
+            .then(|| self.pending.find(self.tags.bare));
         let bare = bare.flatten().map(|at| (at, true));
         open.into_iter().chain(bare).min()
     }
 
-    fn held_bare(&self) -> usize {
+    fn partial_bare(&self) -> usize {
         match self.forgives_bare() {
-            true => held_prefix(&self.held, self.tags.bare),
+            true => partial_tag(&self.pending, self.tags.bare),
             false => 0,
         }
     }
 
     fn forgives_bare(&self) -> bool {
-        self.slips && !self.tags.bare.is_empty()
+        self.lenient && !self.tags.bare.is_empty()
     }
 
     /// Reads up to the call's name, and announces the call; or gives the tag back as text.
     fn opening(&mut self, tag_end: usize, bare: bool, out: &mut Vec<Delta>) -> bool {
-        let held = std::mem::take(&mut self.held);
+        let pending = std::mem::take(&mut self.pending);
         let (syntax, mut sink) = self.parts(out, bare);
-        let opening = syntax.open_call(&held[tag_end..], &mut sink);
-        self.held = held;
+        let opening = syntax.open_call(&pending[tag_end..], &mut sink);
+        self.pending = pending;
         match opening {
             Opening::Call { length } => {
-                self.held.drain(..tag_end + length);
-                self.state = State::Call;
+                self.pending.drain(..tag_end + length);
+                self.mode = Mode::Call;
                 true
             }
             Opening::Unfinished => false,
             Opening::Object => {
                 let start = tag_end - if bare { 0 } else { self.tags.open.len() };
-                append(out, Delta::Content(take_front(&mut self.held, start)));
+                append(out, Delta::Content(take_front(&mut self.pending, start)));
                 self.object = Scan::default();
-                self.state = State::Object;
+                self.mode = Mode::Object;
                 true
             }
             Opening::Other => {
                 let tag_end = tag_end + if bare { self.tags.bare.len() } else { 0 };
-                let text = take_front(&mut self.held, tag_end);
+                let text = take_front(&mut self.pending, tag_end);
                 append(out, Delta::Content(text));
-                self.state = State::Text { after_call: false };
+                self.mode = Mode::Text { after_call: false };
                 true
             }
         }
@@ -466,36 +470,36 @@ impl ToolParser {
 
     /// Passes an object on that is text.
     fn object(&mut self, out: &mut Vec<Delta>) -> bool {
-        let end = self.object.push(&self.held);
-        let length = end.unwrap_or(self.held.len());
-        let text = take_front(&mut self.held, length);
+        let end = self.object.push(&self.pending);
+        let length = end.unwrap_or(self.pending.len());
+        let text = take_front(&mut self.pending, length);
         append(out, Delta::Content(text));
         if end.is_some() {
-            self.state = State::Text { after_call: false };
+            self.mode = Mode::Text { after_call: false };
         }
         end.is_some()
     }
 
     fn call(&mut self, out: &mut Vec<Delta>, end: End) -> bool {
-        let mut held = std::mem::take(&mut self.held);
+        let mut pending = std::mem::take(&mut self.pending);
         let (syntax, mut sink) = self.parts(out, false);
-        let step = syntax.step_on(&mut held, &mut sink, end);
-        self.held = held;
+        let step = syntax.step_on(&mut pending, &mut sink, end);
+        self.pending = pending;
         match step {
             Step::Again => true,
             Step::Wait => false,
             Step::Closed | Step::Broken => {
                 let after_call = step == Step::Closed;
-                self.state = State::Text { after_call };
+                self.mode = Mode::Text { after_call };
                 true
             }
         }
     }
 }
 
-/// Whether a text that was held back begins a tag: one sign of it shows little.
-fn begins_tag(held: &str) -> bool {
-    held.trim_start_matches('\n').len() > 1
+/// Whether pending text begins a tag; its first sign alone does not show it.
+fn begins_tag(pending: &str) -> bool {
+    pending.trim_start_matches('\n').len() > 1
 }
 
 /// Whether calls can name a function so.
@@ -581,27 +585,27 @@ fn name_at(text: &str) -> Option<&str> {
 }
 
 /// Takes out the first `length` bytes, which are most often all.
-fn take_front(held: &mut String, length: usize) -> String {
-    if length == held.len() {
-        return std::mem::take(held);
+fn take_front(pending: &mut String, length: usize) -> String {
+    if length == pending.len() {
+        return std::mem::take(pending);
     }
-    let front = held[..length].to_string();
-    held.drain(..length);
+    let front = pending[..length].to_string();
+    pending.drain(..length);
     front
 }
 
 /// Drops the newlines at the front.
-fn drop_newlines(held: &mut String) {
-    let blank = held.len() - held.trim_start_matches('\n').len();
-    held.drain(..blank);
+fn drop_newlines(pending: &mut String) {
+    let blank = pending.len() - pending.trim_start_matches('\n').len();
+    pending.drain(..blank);
 }
 
 /// Drops the newlines and the tag that end a call, of which the tag may be missing.
-fn close(held: &mut String, tag: &str) -> Step {
-    drop_newlines(held);
-    if held.starts_with(tag) {
-        held.drain(..tag.len());
-    } else if tag.starts_with(held.as_str()) {
+fn close(pending: &mut String, tag: &str) -> Step {
+    drop_newlines(pending);
+    if pending.starts_with(tag) {
+        pending.drain(..tag.len());
+    } else if tag.starts_with(pending.as_str()) {
         return Step::Wait;
     }
     Step::Closed

@@ -13,7 +13,7 @@ use super::{is_json, quoted};
 
 /// Depth to which a schema's alternatives are looked into.
 pub const SCHEMA_DEPTH_MAX: usize = 8;
-/// References that are followed one behind the other.
+/// Longest chain of references that is followed.
 pub const REFERENCES_MAX: usize = 8;
 
 /// Types of arguments by the tools of a request.
@@ -277,8 +277,7 @@ fn is_whole(number: &Number) -> bool {
 #[derive(Debug)]
 pub struct Root<'v> {
     value: &'v Value,
-    /// Types of schemas by their places in memory: many may refer to the same ones, and those to
-    /// each other.
+    /// Types of schemas by their address: references share schemas and may be circular.
     types: RefCell<HashMap<*const Value, Option<Types>>>,
 }
 
@@ -321,14 +320,14 @@ impl<'v> Root<'v> {
             return None;
         }
         let schema = self.resolved(schema);
-        let place = std::ptr::from_ref(schema);
-        if let Some(known) = self.types.borrow().get(&place) {
+        let address = std::ptr::from_ref(schema);
+        if let Some(known) = self.types.borrow().get(&address) {
             return *known;
         }
-        // A reference that comes back to itself says nothing more there.
-        self.types.borrow_mut().insert(place, None);
+        // A circular reference adds no types.
+        self.types.borrow_mut().insert(address, None);
         let types = self.read(schema, depth);
-        self.types.borrow_mut().insert(place, types);
+        self.types.borrow_mut().insert(address, types);
         types
     }
 

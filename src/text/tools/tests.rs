@@ -371,19 +371,19 @@ fn whatever_arguments_hold_they_are_read_as_they_were_written() {
 fn what_is_taken_off_a_text_and_what_stays_are_the_text() {
     let text = "aé🦀\nb";
     for (length, _) in text.char_indices().chain([(text.len(), ' ')]) {
-        let mut held = text.to_string();
-        let front = take_front(&mut held, length);
-        assert_eq!((front.as_str(), held.as_str()), text.split_at(length));
+        let mut pending = text.to_string();
+        let front = take_front(&mut pending, length);
+        assert_eq!((front.as_str(), pending.as_str()), text.split_at(length));
     }
 }
 
 /// Most of a reply passes here, a token at a time.
 #[test]
 fn a_text_that_is_taken_whole_is_not_copied() {
-    let mut held = "a token".to_string();
-    let place = held.as_ptr();
-    let front = take_front(&mut held, "a token".len());
-    assert_eq!((front.as_ptr(), held.capacity()), (place, 0));
+    let mut pending = "a token".to_string();
+    let place = pending.as_ptr();
+    let front = take_front(&mut pending, "a token".len());
+    assert_eq!((front.as_ptr(), pending.capacity()), (place, 0));
 }
 
 /// A file about tool calls holds their tags, the whole end of a call among them. Gemma's are tokens

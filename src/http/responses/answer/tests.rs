@@ -14,7 +14,7 @@ const USAGE: Usage = Usage {
     reasoning: 4,
 };
 
-fn composer(state: &Arc<State>) -> Composer {
+fn composer(state: &Arc<ServerState>) -> Composer {
     let body = json!({
         "input": "hi",
         "include": ["reasoning.encrypted_content"],
@@ -29,8 +29,8 @@ fn composer(state: &Arc<State>) -> Composer {
     Composer::new(state, None, request)
 }
 
-fn state() -> Arc<State> {
-    State::new(&TINY, "m", Settings::default(), || Loading {
+fn state() -> Arc<ServerState> {
+    ServerState::new(&TINY, "m", Settings::default(), || Loading {
         stage: "",
         bytes_done: 0,
         bytes_total: 0,
@@ -80,13 +80,13 @@ fn events(bytes: Vec<u8>) -> Vec<Value> {
     text.split_terminator("\n\n").map(event).collect()
 }
 
-fn streamed(state: &Arc<State>, deltas: Vec<Delta>, finish: Finish) -> Vec<Value> {
+fn streamed(state: &Arc<ServerState>, deltas: Vec<Delta>, finish: Finish) -> Vec<Value> {
     streamed_by(&chat_model(), state, deltas, finish)
 }
 
 fn streamed_by(
     model: &ChatModel,
-    state: &Arc<State>,
+    state: &Arc<ServerState>,
     deltas: Vec<Delta>,
     finish: Finish,
 ) -> Vec<Value> {

@@ -121,7 +121,7 @@ impl<'v> Values<'_, 'v> {
     }
 
     /// The rule of a value, as far as its schema can be enforced.
-    fn value(&mut self, place: &str, schema: &'v Value, depth: usize) -> Result<String, Fatal> {
+    fn value(&mut self, path: &str, schema: &'v Value, depth: usize) -> Result<String, Fatal> {
         let followed = keywords::followed(schema, &self.function.root);
         let in_memory: *const Value = *followed.as_ref().unwrap_or(&schema);
         if let Some(rule) = self.known.get(&in_memory) {
@@ -130,11 +130,11 @@ impl<'v> Values<'_, 'v> {
         let rule = self.new_rule()?;
         self.known.insert(in_memory, rule.clone());
         let written = followed.map_err(Stop::Here);
-        let written = match written.and_then(|schema| self.exact(place, schema, depth)) {
+        let written = match written.and_then(|schema| self.exact(path, schema, depth)) {
             Ok(written) => written,
             Err(Stop::All(fatal)) => return Err(fatal),
             Err(Stop::Here(problem)) => {
-                let tolerated = self.function.tolerate(self.lark, at(place, problem));
+                let tolerated = self.function.tolerate(self.lark, at(path, problem));
                 tolerated.map_err(Fatal)?;
                 any_value(self.lark);
                 ANY_VALUE.to_string()
@@ -144,7 +144,7 @@ impl<'v> Values<'_, 'v> {
         Ok(rule)
     }
 
-    fn exact(&mut self, place: &str, schema: &'v Value, depth: usize) -> Result<String, Stop> {
+    fn exact(&mut self, path: &str, schema: &'v Value, depth: usize) -> Result<String, Stop> {
         if depth > DEPTH_MAX {
             return Err(format!("more than {DEPTH_MAX} levels are not enforced").into());
         }
@@ -170,7 +170,7 @@ impl<'v> Values<'_, 'v> {
                 let problem = "type beside alternatives is not enforced";
                 return Err(problem.to_string().into());
             }
-            let values = options.iter().map(|one| self.value(place, one, depth + 1));
+            let values = options.iter().map(|one| self.value(path, one, depth + 1));
             let values = values.collect::<Result<Vec<String>, Fatal>>()?;
             return Ok(format!("({})", values.join(" | ")));
         }
@@ -193,14 +193,14 @@ impl<'v> Values<'_, 'v> {
             }
         };
         for name in names {
-            values.push(self.typed(place, name, schema, depth)?);
+            values.push(self.typed(path, name, schema, depth)?);
         }
         Ok(format!("({})", values.join(" | ")))
     }
 
     fn typed(
         &mut self,
-        place: &str,
+        path: &str,
         name: &str,
         schema: &'v Value,
         depth: usize,
@@ -215,7 +215,7 @@ impl<'v> Values<'_, 'v> {
             }
             "array" => {
                 keywords::check(schema, LIST_KEYWORDS)?;
-                self.list(place, schema, depth)
+                self.list(path, schema, depth)
             }
             "object" => {
                 keywords::check(schema, NESTED_KEYWORDS)?;
@@ -225,8 +225,8 @@ impl<'v> Values<'_, 'v> {
                     _ => Vec::new(),
                 };
                 match members.is_empty() {
-                    true => self.map(place, schema, depth),
-                    false => self.object(place, &members, depth),
+                    true => self.map(path, schema, depth),
+                    false => self.object(path, &members, depth),
                 }
             }
             _ => {
@@ -235,15 +235,15 @@ impl<'v> Values<'_, 'v> {
                     of_types: &[name],
                     call: None,
                 };
-                let written = self.function.json(self.lark, place, schema, form);
+                let written = self.function.json(self.lark, path, schema, form);
                 Ok(written.map_err(Fatal)?)
             }
         }
     }
 
-    fn list(&mut self, place: &str, schema: &'v Value, depth: usize) -> Result<String, Stop> {
+    fn list(&mut self, path: &str, schema: &'v Value, depth: usize) -> Result<String, Stop> {
         let items = schema.get("items").unwrap_or(&ANY);
-        let item = self.value(&inside(place, "items"), items, depth + 1)?;
+        let item = self.value(&inside(path, "items"), items, depth + 1)?;
         let bound = |name| keywords::whole(schema, name);
         let (least, most) = (bound("minItems")?.unwrap_or(0), bound("maxItems")?);
         if least.max(most.unwrap_or(0)) > ITEMS_MAX {
@@ -265,10 +265,10 @@ impl<'v> Values<'_, 'v> {
     }
 
     /// An object of whose members only the values are described.
-    fn map(&mut self, place: &str, schema: &'v Value, depth: usize) -> Result<String, Stop> {
+    fn map(&mut self, path: &str, schema: &'v Value, depth: usize) -> Result<String, Stop> {
         let value = match schema.get("additionalProperties").unwrap_or(&ANY) {
             Value::Bool(false) => return Ok(r#""{}""#.to_string()),
-            schema => self.value(&inside(place, "additionalProperties"), schema, depth + 1)?,
+            schema => self.value(&inside(path, "additionalProperties"), schema, depth + 1)?,
         };
         let member = format!(r#"{ANY_KEY} ":" {value}"#);
         Ok(format!(r#""{{" ({member} ("," {member})*)? "}}""#))
@@ -277,7 +277,7 @@ impl<'v> Values<'_, 'v> {
     /// An object with its members in order; a comma stands before each but the first that is there.
     fn object(
         &mut self,
-        place: &str,
+        path: &str,
         members: &[Argument<'v>],
         depth: usize,
     ) -> Result<String, Stop> {
@@ -289,9 +289,9 @@ impl<'v> Values<'_, 'v> {
             if key.contains(QUOTE) {
                 return Err(format!("the name {key:?} does not fit the model's calls").into());
             }
-            let place = inside(place, &format!("properties.{key}"));
+            let path = inside(path, &format!("properties.{key}"));
             let value = match member.schema {
-                Described::By(schema) => self.value(&place, schema, depth + 1)?,
+                Described::By(schema) => self.value(&path, schema, depth + 1)?,
                 Described::Of(_) => {
                     any_value(self.lark);
                     ANY_VALUE.to_string()
@@ -344,10 +344,10 @@ fn written_key(key: &str) -> String {
     }
 }
 
-fn inside(place: &str, name: &str) -> String {
-    match place {
+fn inside(path: &str, name: &str) -> String {
+    match path {
         "" => name.to_string(),
-        place => format!("{place}.{name}"),
+        path => format!("{path}.{name}"),
     }
 }
 

@@ -139,7 +139,7 @@ fn write_argument<'v, T: Tags>(
 /// Rule of an argument where it may be text.
 fn text_part<'v, T: Tags>(
     lark: &mut Lark,
-    place: &str,
+    path: &str,
     schema: &'v Value,
     function: &Function<'v>,
     read: Types,
@@ -151,7 +151,7 @@ fn text_part<'v, T: Tags>(
     match text_of(schema, &function.root, T::ARGUMENT.2, read) {
         Ok(text) => Ok(Some(text)),
         Err(problem) => {
-            function.tolerate(lark, at(place, problem))?;
+            function.tolerate(lark, at(path, problem))?;
             Ok(Some(Text::any()))
         }
     }

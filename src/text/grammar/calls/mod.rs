@@ -18,13 +18,13 @@ use step::ToolFormat;
 
 use crate::tools::{Member, Members, Root, Syntax, Types, with_syntax};
 
-use super::plain::{Part, compiled};
+use super::plain::{Subschema, compiled};
 use super::{Grammar, keywords, limits};
 
 /// Which calls a reply is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
-    /// Text behind one opening tag, up to the closing one.
+    /// Text after one opening tag, up to the closing one.
     BehindTag,
     /// One call and nothing else.
     One,
@@ -356,7 +356,7 @@ impl<'v> Function<'v> {
         Ok(written)
     }
 
-    /// Keeps a problem as a warning.
+    /// Records a problem as a warning.
     ///
     /// # Errors
     /// The problem, where the function is strict.
@@ -424,31 +424,31 @@ impl<'v> Function<'v> {
     fn json(
         &self,
         lark: &mut Lark,
-        place: &str,
+        path: &str,
         schema: &'v Value,
         form: Form<'_>,
     ) -> Result<String, String> {
-        let part = Part {
+        let subschema = Subschema {
             root: &self.root,
             schema,
-            place,
+            path,
             strict: self.strict,
             whitespace: form.whitespace,
             of_types: form.of_types,
         };
         let name = schema["type"].as_str();
         let name = name.filter(|name| keywords::is_type(name));
-        let any = Part {
+        let any = Subschema {
             root: &Root::new(&ANY),
             schema: &ANY,
             of_types: match (form.of_types, &name) {
                 ([], Some(name)) => std::slice::from_ref(name),
                 (names, _) => names,
             },
-            ..part
+            ..subschema
         };
         let (any, _) = any.written()?;
-        let (json, problems) = match part.written() {
+        let (json, problems) = match subschema.written() {
             Ok(written) => written,
             Err(problem) => (any.clone(), vec![problem]),
         };
@@ -461,9 +461,9 @@ impl<'v> Function<'v> {
         });
         let written = lark.json(&json)?;
         lark.schemas.push(CallSchema {
-            place: match place {
+            path: match path {
                 "" => format!("function {}", self.name),
-                place => format!("function {}: {place}", self.name),
+                path => format!("function {}: {path}", self.name),
             },
             strict: self.strict,
             json,
@@ -476,12 +476,12 @@ impl<'v> Function<'v> {
 /// A schema inside the grammar of calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallSchema {
-    /// Where it stands in the request.
-    place: String,
+    /// Path in the request.
+    path: String,
     strict: bool,
     /// Schema as it was written for the compiler.
     json: Value,
-    /// Schema in its place where the compiler refuses it.
+    /// Schema of any value, used if the compiler refuses this one.
     any: Value,
 }
 
@@ -499,7 +499,7 @@ pub fn looked_through(
         let compiled = compiled(&schema.json);
         let refused = compiled.is_err();
         for problem in compiled.unwrap_or_else(|problem| vec![problem]) {
-            let problem = at(&schema.place, problem);
+            let problem = at(&schema.path, problem);
             if schema.strict {
                 return Err(problem);
             }
@@ -520,11 +520,11 @@ fn json_rule(schema: &Value) -> String {
     format!("%json {schema}")
 }
 
-/// A problem with the place that it is about.
-fn at(place: &str, problem: String) -> String {
-    match place {
+/// A problem after the path that it is about.
+fn at(path: &str, problem: String) -> String {
+    match path {
         "" => problem,
-        place => format!("{place}: {problem}"),
+        path => format!("{path}: {problem}"),
     }
 }
 
@@ -536,11 +536,11 @@ fn object_problems(members: &Members<&Value>, root: &Root<'_>) -> Vec<String> {
     }
     let mut seen = Vec::new();
     for layer in members.alternatives.iter().flatten() {
-        let place = std::ptr::from_ref(layer.schema);
-        if seen.contains(&place) {
+        let address = std::ptr::from_ref(layer.schema);
+        if seen.contains(&address) {
             continue;
         }
-        seen.push(place);
+        seen.push(address);
         problems.extend(keywords::check(layer.schema, OBJECT_KEYWORDS).err());
         problems.extend(keywords::object_problem(layer.schema, root));
     }
@@ -604,7 +604,7 @@ impl Lark {
                 self.warnings.extend(problems);
                 let written = self.json(&schema)?;
                 self.schemas.push(CallSchema {
-                    place: "the answer's schema".to_string(),
+                    path: "the answer's schema".to_string(),
                     strict: json.strict,
                     any: schema.clone(),
                     json: schema,

@@ -1,14 +1,14 @@
 //! Headers of messages, as models write them.
 //!
 //! In long conversations models break them: they repeat the role or the channel, glue marks to
-//! names or leave out parts. The first channel that there is and the last recipient count, and the
-//! rest is noise: no header fails a reply.
+//! names or leave out parts. The first known channel and the last recipient count and the rest is
+//! ignored: no header fails a reply.
 
 use super::{FUNCTIONS, Mark, TO};
 
-/// Recipients that are nobody in particular.
+/// Recipients that are not tools.
 const NOBODY: [&str; 3] = ["all", "assistant", "user"];
-/// Authors whose words are none of the reply.
+/// Authors whose messages are not answers.
 const OTHERS: [&str; 4] = ["developer", "system", "tool", "user"];
 /// Author of a reply.
 const ASSISTANT: &str = "assistant";
@@ -31,7 +31,7 @@ const CHANNELS: [(&str, Channel); 3] = [
 pub struct Header<'h> {
     pub channel: Option<Channel>,
     pub recipient: Option<&'h str>,
-    /// Another author than the assistant.
+    /// The author is not the assistant.
     pub foreign: bool,
     /// Text that belongs to none of these: of a message without the mark behind its header.
     pub rest: &'h str,

@@ -5,8 +5,8 @@
 //! <|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{JSON}
 //! ```
 //!
-//! The marks are tokens that no text has: [`reader`] is told of them apart from the text, so that a
-//! reply may speak of them. [`header`] reads headers as models write them, broken ones among them.
+//! The marks are control tokens: [`reader`] gets them apart from the text, so that a text may
+//! mention them. [`header`] reads headers as models write them, broken ones too.
 //!
 //! Source: openai/harmony, `docs/format.md`.
 
@@ -27,7 +27,7 @@ pub const FUNCTIONS: &str = "functions.";
 /// Before a recipient.
 pub const TO: &str = "to=";
 
-/// A token of the frame.
+/// A control token of the form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     Start,
@@ -68,7 +68,7 @@ impl Mark {
     }
 }
 
-/// Header of an answer behind another message, and that of one in JSON.
+/// Header of an answer after another message, and that of one in JSON.
 const ANSWER: &str = "<|start|>assistant<|channel|>final<|message|>";
 const JSON_ANSWER: &str = "<|start|>assistant<|channel|>final <|constrain|>json<|message|>";
 
@@ -99,7 +99,7 @@ impl Marks {
         })
     }
 
-    /// The header of an answer behind another message.
+    /// The header of an answer after another message.
     pub fn answer(&self, is_json: bool) -> &[TokenId] {
         match is_json {
             true => &self.json_answer,
@@ -129,7 +129,7 @@ pub struct Harmony {
 
 impl Syntax for Harmony {
     const OPEN: &'static str = TO;
-    /// Nothing but a header opens calls.
+    /// Never asked: only a header opens calls.
     const FORBIDDEN: &'static str = "";
     const END: &'static str = "}";
     const MARKS: &'static [&'static str] = &[];
@@ -146,17 +146,17 @@ impl Syntax for Harmony {
         }
     }
 
-    /// A message that says nothing calls without arguments.
-    fn step(&mut self, held: &mut String, sink: &mut Sink<'_>, end: End) -> Step {
+    /// An empty message is a call without arguments.
+    fn step(&mut self, pending: &mut String, sink: &mut Sink<'_>, end: End) -> Step {
         if !self.begun {
-            let blank = held.len() - held.trim_start().len();
-            held.drain(..blank);
-            self.begun = !held.is_empty();
+            let blank = pending.len() - pending.trim_start().len();
+            pending.drain(..blank);
+            self.begun = !pending.is_empty();
         }
         if !self.begun && end == End::Itself {
-            held.push_str("{}");
+            pending.push_str("{}");
         }
-        match self.arguments.read(held, sink) {
+        match self.arguments.read(pending, sink) {
             true => Step::Closed,
             false => Step::Wait,
         }

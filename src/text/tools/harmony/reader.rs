@@ -1,32 +1,32 @@
-//! From the text and the marks of a reply to what its client is told.
+//! Parser of an output in harmony: text and marks in, deltas out.
 //!
-//! Messages of the channel `analysis` are reasoning, those to a function are calls, the others are
-//! content. What is written to a tool that there is not, as those that the model was trained with,
-//! is reasoning; so are words that the model puts into others' mouths.
+//! Messages of the channel `analysis` are reasoning, those to a function of the request are calls,
+//! the others are content. Messages to other tools, such as those of the model's training, and
+//! messages under another author are reasoning.
 
 use std::sync::Arc;
 
 use super::header::{Channel, Header};
 use super::{FUNCTIONS, Harmony, Mark};
-use crate::reply::{Delta, Part, append};
+use crate::reply::{Delta, Section, append};
 use crate::tools::{Counts, End, Opening, Sink, Step, Syntax, ToolSchemas, is_name};
 
-/// Longest header; what is longer is a message that has none.
+/// Longest header; a longer one is taken for a message without a header.
 const HEADER_BYTES_MAX: usize = 512;
-/// Between two messages that are told as one text.
+/// Separator of messages that are joined to one text.
 const BETWEEN: &str = "\n\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Region {
     Header,
     Reasoning,
     Content,
     Call,
-    /// Behind the arguments of a call, or where no more is wanted.
+    /// Text after the arguments of a call, or after the last wanted call.
     Dropped,
 }
 
-/// Part of a conversation that the end of a prompt belongs to.
+/// Region of a message in which the prompt ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
     Header,
@@ -35,7 +35,7 @@ pub enum Begin {
 }
 
 impl Begin {
-    /// Beginning behind a prompt that opens the reasoning, or ends amid words of the assistant's.
+    /// Region after a prompt that opens the reasoning, or ends `amid` an answer.
     pub fn of(reasoning_opened: bool, amid: bool) -> Begin {
         match (reasoning_opened, amid) {
             (true, _) => Begin::Reasoning,
@@ -45,16 +45,16 @@ impl Begin {
     }
 }
 
-/// A text that several messages make.
+/// State of the join of several messages to one text.
 #[derive(Debug, Default)]
-struct Told {
+struct JoinedText {
     begun: bool,
-    /// The next text is that of another message.
+    /// The next text begins another message.
     parted: bool,
 }
 
-impl Told {
-    /// Takes the next text; returns what stands before it.
+impl JoinedText {
+    /// Takes the next text; returns the separator before it.
     fn next(&mut self, text: &str) -> &'static str {
         if text.is_empty() {
             return "";
@@ -68,74 +68,74 @@ impl Told {
 /// Follows one reply.
 #[derive(Debug)]
 pub struct HarmonyReader {
-    place: Place,
-    /// The header so far, or the text of a call that is held.
-    held: String,
+    region: Region,
+    /// The header so far, or unread text of a call.
+    pending: String,
     /// None where calls are not wanted.
     schemas: Option<Arc<ToolSchemas>>,
     syntax: Harmony,
     counts: Counts,
     calls_max: usize,
-    reasoning: Told,
-    content: Told,
+    reasoning: JoinedText,
+    content: JoinedText,
 }
 
 impl HarmonyReader {
-    /// `one_call`: what follows the first complete call is dropped.
+    /// `one_call`: text after the first complete call is dropped.
     pub fn new(begin: Begin, schemas: Option<Arc<ToolSchemas>>, one_call: bool) -> HarmonyReader {
         HarmonyReader {
-            place: match begin {
-                Begin::Header => Place::Header,
-                Begin::Reasoning => Place::Reasoning,
-                Begin::Content => Place::Content,
+            region: match begin {
+                Begin::Header => Region::Header,
+                Begin::Reasoning => Region::Reasoning,
+                Begin::Content => Region::Content,
             },
-            held: String::new(),
+            pending: String::new(),
             schemas,
             syntax: Harmony::default(),
             counts: Counts::default(),
             calls_max: if one_call { 1 } else { usize::MAX },
-            reasoning: Told::default(),
-            content: Told::default(),
+            reasoning: JoinedText::default(),
+            content: JoinedText::default(),
         }
     }
 
-    /// Part that the text so far ends in.
-    pub fn part(&self) -> Part {
-        match self.place {
-            Place::Header => Part::Between,
-            Place::Reasoning => Part::Reasoning,
-            Place::Content => Part::Text,
-            Place::Call | Place::Dropped => Part::Call,
+    /// Section in which the text so far ends.
+    pub fn section(&self) -> Section {
+        match self.region {
+            Region::Header => Section::Between,
+            Region::Reasoning => Section::Reasoning,
+            Region::Content => Section::Text,
+            Region::Call | Region::Dropped => Section::Call,
         }
     }
 
-    /// Whether no further call is read.
+    /// Whether all wanted calls are complete.
     pub fn has_enough(&self) -> bool {
         self.counts.completed >= self.calls_max
     }
 
-    /// Appends to `out` what `text` settles.
+    /// Takes more text; appends to `out` the deltas that it completes.
     pub fn push(&mut self, text: &str, out: &mut Vec<Delta>) {
         if self.has_enough() {
-            self.place = Place::Dropped;
+            self.region = Region::Dropped;
         }
-        match self.place {
-            Place::Header => self.head(text, out),
-            Place::Reasoning => self.reason(text, out),
-            Place::Content => self.say(text, out),
-            Place::Call => self.call(text, End::No, out),
-            Place::Dropped => {}
+        match self.region {
+            Region::Header => self.head(text, out),
+            Region::Reasoning => self.reason(text, out),
+            Region::Content => self.say(text, out),
+            Region::Call => self.call(text, End::No, out),
+            Region::Dropped => {}
         }
     }
 
-    /// Appends to `out` what a token of the frame settles.
+    /// Takes a control token; appends to `out` the deltas that it completes.
     pub fn mark(&mut self, mark: Mark, out: &mut Vec<Delta>) {
         if self.has_enough() {
             return;
         }
-        match (self.place, mark) {
-            (Place::Header, Mark::Message) => self.open(out),
-            (Place::Header, Mark::Channel | Mark::Constrain) => self.head_mark(mark, out),
+        match (self.region, mark) {
+            (Region::Header, Mark::Message) => self.open(out),
+            (Region::Header, Mark::Channel | Mark::Constrain) => self.head_mark(mark, out),
             (_, Mark::Message | Mark::Constrain) => {}
             // A message whose end is missing ends where the next one begins.
             (_, Mark::Channel) => {
@@ -148,15 +148,15 @@ impl HarmonyReader {
         }
     }
 
-    /// Appends to `out` what was held back. `cut`: the reply was to go on.
+    /// Flushes pending text to `out`. `cut`: the model would have gone on.
     pub fn finish(&mut self, cut: bool, out: &mut Vec<Delta>) {
         self.end(if cut { End::Cut } else { End::Itself }, out);
     }
 
     fn head(&mut self, text: &str, out: &mut Vec<Delta>) {
-        let room = HEADER_BYTES_MAX - self.held.len();
+        let room = HEADER_BYTES_MAX - self.pending.len();
         let (head, behind) = text.split_at(text.floor_char_boundary(room));
-        self.held.push_str(head);
+        self.pending.push_str(head);
         if !behind.is_empty() {
             self.say_rest(out);
             self.say(behind, out);
@@ -164,34 +164,34 @@ impl HarmonyReader {
     }
 
     fn head_mark(&mut self, mark: Mark, out: &mut Vec<Delta>) {
-        if self.held.len() + mark.text().len() > HEADER_BYTES_MAX {
+        if self.pending.len() + mark.text().len() > HEADER_BYTES_MAX {
             self.say_rest(out);
             self.end(End::Itself, out);
         }
-        self.held.push_str(mark.text());
+        self.pending.push_str(mark.text());
     }
 
-    /// A message begins behind its header.
+    /// Begins the message after its header.
     fn open(&mut self, out: &mut Vec<Delta>) {
-        let held = std::mem::take(&mut self.held);
-        let header = Header::read(&held);
-        self.place = self.place_of(&header);
-        match self.place {
-            Place::Call => self.announce(header.recipient.unwrap_or_default(), out),
-            Place::Reasoning => self.reasoning.parted = true,
-            Place::Content => self.content.parted = true,
-            Place::Header | Place::Dropped => {}
+        let pending = std::mem::take(&mut self.pending);
+        let header = Header::read(&pending);
+        self.region = self.region_of(&header);
+        match self.region {
+            Region::Call => self.announce(header.recipient.unwrap_or_default(), out),
+            Region::Reasoning => self.reasoning.parted = true,
+            Region::Content => self.content.parted = true,
+            Region::Header | Region::Dropped => {}
         }
     }
 
-    fn place_of(&self, header: &Header<'_>) -> Place {
+    fn region_of(&self, header: &Header<'_>) -> Region {
         match (header.recipient, &self.schemas) {
-            _ if header.foreign => Place::Reasoning,
-            (Some(to), Some(schemas)) if is_call(to, schemas) => Place::Call,
-            (Some(to), None) if to.starts_with(FUNCTIONS) => Place::Content,
-            (Some(_), _) => Place::Reasoning,
-            (None, _) if header.channel == Some(Channel::Analysis) => Place::Reasoning,
-            (None, _) => Place::Content,
+            _ if header.foreign => Region::Reasoning,
+            (Some(to), Some(schemas)) if is_call(to, schemas) => Region::Call,
+            (Some(to), None) if to.starts_with(FUNCTIONS) => Region::Content,
+            (Some(_), _) => Region::Reasoning,
+            (None, _) if header.channel == Some(Channel::Analysis) => Region::Reasoning,
+            (None, _) => Region::Content,
         }
     }
 
@@ -210,7 +210,7 @@ impl HarmonyReader {
         let none = ToolSchemas::default();
         let mut sink = Sink {
             schemas: self.schemas.as_deref().unwrap_or(&none),
-            slips: true,
+            lenient: true,
             known: false,
             counts: &mut self.counts,
             out,
@@ -219,12 +219,12 @@ impl HarmonyReader {
     }
 
     fn call(&mut self, text: &str, end: End, out: &mut Vec<Delta>) {
-        let mut held = std::mem::take(&mut self.held);
-        held.push_str(text);
-        let step = self.with_sink(out, |syntax, sink| syntax.step(&mut held, sink, end));
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.push_str(text);
+        let step = self.with_sink(out, |syntax, sink| syntax.step(&mut pending, sink, end));
         match step {
-            Step::Closed => self.place = Place::Dropped,
-            _ => self.held = held,
+            Step::Closed => self.region = Region::Dropped,
+            _ => self.pending = pending,
         }
     }
 
@@ -238,29 +238,29 @@ impl HarmonyReader {
         append(out, Delta::Content(format!("{before}{text}")));
     }
 
-    /// Text that was taken for a header is a message without one.
+    /// Passes on text that was taken for a header as a message without one.
     fn say_rest(&mut self, out: &mut Vec<Delta>) {
-        let held = std::mem::take(&mut self.held);
+        let pending = std::mem::take(&mut self.pending);
         self.content.parted = true;
-        self.place = Place::Content;
-        self.say(Header::read(&held).rest, out);
+        self.region = Region::Content;
+        self.say(Header::read(&pending).rest, out);
     }
 
-    /// The message at hand is over, and another may begin.
+    /// Ends the message.
     fn end(&mut self, end: End, out: &mut Vec<Delta>) {
-        match self.place {
-            Place::Header => self.end_header(end, out),
-            Place::Call => self.call("", end, out),
-            Place::Reasoning | Place::Content | Place::Dropped => {}
+        match self.region {
+            Region::Header => self.end_header(end, out),
+            Region::Call => self.call("", end, out),
+            Region::Reasoning | Region::Content | Region::Dropped => {}
         }
-        self.held.clear();
-        self.place = Place::Header;
+        self.pending.clear();
+        self.region = Region::Header;
     }
 
-    /// A message ends in its header: refusals leave out the mark behind it.
+    /// Ends a message inside its header: refusals leave out the mark after it.
     fn end_header(&mut self, end: End, out: &mut Vec<Delta>) {
-        let begun = self.held.contains(Mark::Channel.text());
-        let header = Header::read(&self.held);
+        let begun = self.pending.contains(Mark::Channel.text());
+        let header = Header::read(&self.pending);
         let is_text = !header.rest.trim().is_empty() && header.recipient.is_none();
         if is_text && !header.foreign && !(begun && end == End::Cut) {
             self.say_rest(out);
@@ -268,7 +268,7 @@ impl HarmonyReader {
     }
 }
 
-/// Whether a recipient is a function: one that there is, where it is not said.
+/// Whether a recipient is a function: by its prefix, else by the functions of the request.
 fn is_call(recipient: &str, schemas: &ToolSchemas) -> bool {
     match recipient.strip_prefix(FUNCTIONS) {
         Some(name) => is_name(name),

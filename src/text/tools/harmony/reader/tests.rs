@@ -193,7 +193,7 @@ fn one_call_leaves_nothing_behind_it() {
 #[test]
 fn a_prompt_may_have_opened_the_reasoning() {
     let reader = HarmonyReader::new(Begin::Reasoning, None, false);
-    assert_eq!(reader.part(), Part::Reasoning);
+    assert_eq!(reader.section(), Section::Reasoning);
     let text = "a<|end|><|start|>assistant<|channel|>final<|message|>b";
     assert_eq!(read_by(reader, text, false), [reasoning("a"), content("b")]);
 }
