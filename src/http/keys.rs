@@ -23,7 +23,7 @@ use host::operator_file;
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Keys in a file.
 pub const KEYS_MAX: usize = 4096;
-/// Shortest key: less is drafted.
+/// Shortest key: less is guessed.
 pub const KEY_BYTES_MIN: usize = 16;
 /// Longest key.
 pub const KEY_BYTES_MAX: usize = 512;
