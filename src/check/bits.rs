@@ -86,7 +86,7 @@ impl Sequence {
         }
     }
 
-    /// Rows from `start` on; the last one's logits are wanted.
+    /// Rows of `tokens` from position `start` on, with logits of the last one.
     fn rows<'a>(&'a self, start: usize, tokens: &'a [TokenId]) -> SeqRows<'a> {
         SeqRows {
             window: BlockTable::whole(self.ring.as_ref().unwrap_or(&self.pages)),

@@ -45,7 +45,7 @@ impl Session {
         }
     }
 
-    /// The next rows of the sequence. The logits of the last one are wanted.
+    /// The next rows of the sequence, with logits of the last one.
     fn rows<'a>(&'a self, tokens: &'a [TokenId]) -> SeqRows<'a> {
         let used = (self.len + tokens.len())
             .div_ceil(PAGE)

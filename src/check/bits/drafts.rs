@@ -185,7 +185,7 @@ impl Reply {
     }
 }
 
-/// Guesses of the device behind a step of all rows; none if it makes none.
+/// Drafts that the device makes after a step of all rows; none on a backend that makes no drafts.
 fn drafts_of_device<B: Runs>(
     runner: &mut Runner<B>,
     replies: &[Reply],

@@ -41,7 +41,7 @@ pub(super) fn moves<B: Runs>(
     Ok(())
 }
 
-/// Takes host memory for the pieces of a sequence.
+/// Reserves host memory for the pieces of one sequence.
 pub(crate) fn take_host_memory<B: Runs>(runner: &mut Runner<B>) -> Result<(), DeviceError> {
     let bytes = runner.piece_bytes().expect("pieces can be copied");
     let pages = pages(0, PROMPT + STEPS).len();

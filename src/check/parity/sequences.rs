@@ -77,8 +77,8 @@ impl Progress {
         }
     }
 
-    /// States behind the rows of a part but the last one, if some are drafts: none that another
-    /// sequence goes on from, and last, where that is read longest, the one that this goes on from.
+    /// States after each row of a part but the last, if it has drafts: none that another sequence
+    /// continues from; this one's own comes last, where it is read longest.
     fn draft_states(&self, part: &Part) -> Vec<Slot> {
         let count = match part.drafts {
             0 => 0,

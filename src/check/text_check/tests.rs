@@ -49,7 +49,7 @@ impl Reciting {
         }
     }
 
-    /// Logits behind the `index`-th token of `sequence`, the `place`-th of a step.
+    /// Logits after the `index`-th token of `sequence`, the `place`-th of a step.
     fn row(&self, sequence: &SeqRows<'_>, index: usize, place: usize) -> Vec<f32> {
         let position = (sequence.start + index) as TokenId + 1;
         let next = (position * position + 3 * position) % VOCAB as TokenId;
